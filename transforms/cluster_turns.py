@@ -31,7 +31,7 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 
 from .butterflies import ThreadReduction
 
-ROOMS = 4  # turns between two barriers of the cluster
+ROOMS = 16  # turns between two barriers of the cluster
 BULK_LOAD = "tirx.ptx.cp_async_bulk_g2s_cluster"
 
 

@@ -85,6 +85,12 @@ def test_a_bound_from_below_in_other_words(term):
     assert find_bounds(term, (ROW - 3, COLUMN), SHAPE, NEST).from_zero == (True, False)
 
 
+def test_a_bound_from_below_of_every_second_row():
+    """1 <= r says the same as 2 r - 1 >= 0."""
+    assert find_bounds(R >= 1, (R * 2 - 1, COLUMN), SHAPE, NEST).from_zero == (True, False)
+    assert find_bounds(R >= 2, (R * 2 - 1, COLUMN), SHAPE, NEST) is None
+
+
 def test_the_ends_of_a_range():
     """TVM writes the last row alone as an equation."""
     last, first = tirx.EQ(ROW, tirx.const(127)), tirx.EQ(ROW, tirx.const(0))

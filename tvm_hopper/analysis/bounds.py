@@ -70,7 +70,11 @@ def find_bounds(
         axis = next((a for a, bound in usual if _same_bound(term, bound, analyzer)), None)
         found = (axis, shape[axis]) if axis is not None else _bound(term, indices, variables)
         if found is None:
-            return None
+            low = [n for n, index in enumerate(indices) if _starts_at(term, index, analyzer)]
+            if not low:
+                return None
+            from_zero = [x or n in low for n, x in enumerate(from_zero)]
+            continue
         axis, bound = found
         if bounds[axis] is not None and not _equal(bounds[axis], bound):
             bound = tirx.min(bounds[axis], ir.cast_like(bound, bounds[axis]))
@@ -158,7 +162,16 @@ def _same_bound(term: Any, bound: Any, analyzer: sym.Analyzer) -> bool:
             return True
     if _counts_tiles(term, bound, analyzer):
         return True
-    return _implies(bound, term, analyzer) and _implies(term, bound, analyzer)
+    return _agree(bound, term, analyzer)
+
+
+def _starts_at(term: Any, index: Any, analyzer: sym.Analyzer) -> bool:
+    """Tell whether a term says in other words that an index which may be negative is not."""
+    return not analyzer.can_prove(index >= 0) and _agree(term, index >= 0, analyzer)
+
+
+def _agree(first: Any, second: Any, analyzer: sym.Analyzer) -> bool:
+    return _implies(first, second, analyzer) and _implies(second, first, analyzer)
 
 
 def _counts_tiles(term: Any, bound: Any, analyzer: sym.Analyzer) -> bool:

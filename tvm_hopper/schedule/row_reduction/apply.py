@@ -57,6 +57,7 @@ from .number import inline_rows
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
 from .recognize import RowProgram, find_rows
+from .shared_model import keep_shared
 from .split import EARLY, find_late, may_split, read_late
 from .stage import ask_for_bulk, stage_rows
 from .stream import count_passes, deal_out_passes, find_kept, plan_passes, read_apart
@@ -139,13 +140,17 @@ def _schedule(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionCon
 def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig:
     """Schedule a program; return what was chosen for its first kernel."""
     parts = find_parts(sch, "row_reduction")
-    if not any(is_column_sum(p) for p in parts) or all(
-        is_column_sum(p) for p in parts if p.reduced
-    ):
-        _refuse_given(
-            given, ("persistent", "ahead"), "a program without sums of columns beside rows"
-        )
-        return schedule_rows(sch, given)
+    no_sums = not any(is_column_sum(p) for p in parts)
+    if all(is_column_sum(p) for p in parts if p.reduced):
+        asked: tuple[str, ...] = ("persistent", "ahead")
+    else:
+        asked = ("ahead",) if no_sums and given.persistent is None else ()
+    if asked:
+        _refuse_given(given, asked, "a program without sums of columns beside rows")
+        stays = keep_shared(_count_work(sch, given, frozenset())[1], given) if no_sums else None
+        if stays is None:
+            return schedule_rows(sch, given)
+        given = stays
     for_rows = ("blocks", "hint", "chunks", "together")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
@@ -153,11 +158,22 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
     _check_sums(own, sums)
     program = find_rows(own)
     reads = find_reads(sch, [*own, *sums], program.full)
+    where = f"block {(sums or own)[0].name}"
     if not program.rows:
         found, need = "one row beside sums of columns", "two rows or more"
-        raise cannot_schedule(f"block {sums[0].name}", found, need, "write it without the sums")
+        if not sums:
+            found = f"persistent={given.persistent} for one row"
+        fix = "write it without the sums" if sums else "leave persistent= out"
+        raise cannot_schedule(where, found, need, fix)
+    if not sums and all(x.has_rows for x in reads):
+        raise cannot_schedule(
+            where,
+            f"persistent={given.persistent} for rows that share no tensor",
+            "sums of columns, or a tensor that all rows share: it stays in registers",
+            "leave persistent= out",
+        )
     work = find_work(sch, own, sums, program, reads, given)
-    choice = choose_persistent(f"block {sums[0].name}", work, given)
+    choice = choose_persistent(where, work, given)
     schedule_persistent(sch, own, sums, program, choice, schedule_rows)
     return replace(choice.config, recompute=given.recompute)
 
@@ -268,7 +284,15 @@ def _groups(sch: s_tir.Schedule, loop: Any, tile: RegisterTile) -> Any:
 
 
 def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]) -> RowChoice:
-    """Inline a copy of the program, and choose by what is left of it."""
+    """Choose by what is left of a program once it is inlined."""
+    name, work = _count_work(sch, given, other)
+    return choose_rows(f"block {name}", work, given)
+
+
+def _count_work(
+    sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]
+) -> tuple[str, RowWork]:
+    """Inline a copy of the program; return its first block's name, and what there is to do."""
     copy = sch.copy()
     parts = inline_rows(copy, other=other)
     program = find_rows(parts)
@@ -303,7 +327,7 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
             f"vector={given.vector} for rows of {program.columns} elements",
             f"at most 16 bytes of the widest tensor, and whole vectors: {work.vector}",
         )
-    return choose_rows(f"block {parts[0].name}", work, given)
+    return parts[0].name, work
 
 
 def _why_unstaged(parts: list[Part], program: RowProgram, tensors: list[Any]) -> str:

@@ -189,14 +189,15 @@ class RunAhead:
         return sorted(group), not (is_missing and state.tickets[frozen] < 0)
 
     def steps(self) -> Iterator[Any]:
-        """Yield the steps that agents may take, barriers' waits and meetings left out."""
+        """Yield the steps that agents may take but waits, meetings and copies that are issued."""
         moved = True
         while moved:
             moved = False
             for number in self.runners:
-                agent = self.system.agents[number]
-                while self.positions[number] < len(agent.ops):
-                    op = agent.ops[self.positions[number]]
+                agent, after = self.system.agents[number], self.system.issued[number].after
+                while (place := after[self.positions[number]]) < len(agent.ops):
+                    self.positions[number] = place
+                    op = agent.ops[place]
                     if op.kind == "opaque":
                         break
                     if op.kind == "wait":
@@ -207,11 +208,12 @@ class RunAhead:
                             break
                     else:
                         yield op
-                        if op.kind not in ("load", "expect"):
+                        if op.kind != "expect":
                             for key, count, _ in op.targets:
                                 self.arrivals[self.system.index[key]] += count
                     self.positions[number] += 1
                     moved = True
+                self.positions[number] = after[self.positions[number]]
 
     def arrives_on(self, slot: int) -> bool:
         """Tell whether somebody may arrive on a barrier, or remake it."""
@@ -219,7 +221,7 @@ class RunAhead:
         return any(
             index[key] == slot
             for op in self.steps()
-            if op.kind not in ("load", "expect")
+            if op.kind != "expect"
             for key, _, _ in op.targets
         )
 
@@ -234,22 +236,22 @@ class RunAhead:
         for op in self.steps():
             if any(key in keys for key, _, _ in op.targets):
                 return True
-        return any(
-            op.kind == "wait" and op.targets[0][0] in keys
-            for number in self.runners
-            for op in self.system.agents[number].ops[
-                self.state.positions[number] : self.positions[number] + 1
-            ]
-        )
+        for number in self.runners:
+            start, end = self.state.positions[number], self.positions[number]
+            steps = self.system.agents[number].ops[start : end + 1]
+            if self.system.issued[number].lands_at(keys, start, end) or any(
+                op.kind == "wait" and op.targets[0][0] in keys for op in steps
+            ):
+                return True
+        return False
 
     def bytes_to(self, key: Key) -> int:
         """Return what copies that may be issued bring to a barrier."""
+        for _ in self.steps():
+            pass
         return sum(
-            size
-            for op in self.steps()
-            if op.kind == "load"
-            for target, _, size in op.targets
-            if target == key
+            self.system.issued[x].bytes_to(key, self.state.positions[x], self.positions[x])
+            for x in self.runners
         )
 
     def _may_pass(self, number: int, op: Any) -> bool:

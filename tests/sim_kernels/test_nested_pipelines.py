@@ -1,4 +1,4 @@
-"""Rings around rows that go to registers ahead: shared to register inside global to shared."""
+"""Pipelines inside of a ring, by `hs.pipeline`: of rows that go to registers, of other copies."""
 
 from __future__ import annotations
 
@@ -78,5 +78,40 @@ def test_registers_in_a_ring(by, stages, trips, roles, inner_first, target):
     mod = weighted(trips)
     program = load(scheduled(mod, by, stages, roles, inner_first), target=target)
     report = verify(program, against=mod)
+    assert report.verdict == "clean", str(report)
+    assert "values compared" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "stages", "trips", "roles", "target"),
+    [
+        ("tma", "bulk", (2, 3), (3, 2), None, H200),
+        ("cp_async", "auto", (3, 3), (3, 3), None, A100),
+        pytest.param("auto", "tma", (2, 2), (3, 3), hs.Roles(1), H200, marks=pytest.mark.slow),
+        pytest.param("tma", "cp_async", (1, 2), (2, 3), None, H200, marks=pytest.mark.slow),
+    ],
+)
+def test_a_ring_in_a_ring(outer, inner, stages, trips, roles, target):
+    """A row of W for some tiles of A; the inner pipeline, asked for first, is a statement."""
+    a = te.placeholder((2, trips[0], 4 * trips[1], 128), "float32", name="A")
+    w = te.placeholder((2, trips[0], 128), "float32", name="W")
+    n, k = te.reduce_axis((0, trips[0]), "n"), te.reduce_axis((0, 4 * trips[1]), "k")
+    c = te.compute((2, 128), lambda b, j: te.sum(a[b, n, k, j] * w[b, n, j], axis=[n, k]), name="C")
+    mod = tvm.IRModule({"main": te.create_prim_func([a, w, c]).with_attr("global_symbol", "main")})
+    sch = s_tir.Schedule(mod)
+    out = sch.cache_write("C", 0, "local")
+    block, column, turn, row = sch.get_loops("C")
+    sch.bind(block, "blockIdx.x")
+    sch.bind(column, "threadIdx.x")
+    sch.reverse_compute_at(out, column)
+    trip, _ = sch.split(row, [None, 4])
+    for index, by, loop in ((1, outer, turn), (0, inner, trip)):
+        tile = sch.cache_read("C", index, "shared.dyn")
+        sch.compute_at(tile, loop)
+        hs.async_copy(sch, tile, by)
+    sch.decompose_reduction("C", turn)
+    hs.pipeline(sch, trip, stages=stages[1], roles=roles)
+    hs.pipeline(sch, turn, stages=stages[0])
+    report = verify(load(sch.mod, target=target), against=mod)
     assert report.verdict == "clean", str(report)
     assert "values compared" in str(report)

@@ -7,7 +7,7 @@ turn with all others of its size and with `torch.matmul(out=)` in this one proce
     python -m benchmarks.epilogues --variant "" --variant store=tma --variant store=tma,stages=3
     python -m benchmarks.epilogues --size 8192x14336x4096 --dtype bfloat16 --variant ""
     python -m benchmarks.epilogues --variant functions=library,operand_slots=0    (as it was)
-    python -m benchmarks.epilogues --size 8192x14336x4096 --epilogue none --variant "" --variant overlap=2
+    python -m benchmarks.epilogues --size 8192x14336x4096 --variant "" --variant overlap=2
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from .expand_inner import ExpandInner
 from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
 from .gather_vectors import GatherVectors
+from .guard_turns import GuardTurns
 from .hint_loads import HintLoads
 from .hoist_initials import HoistInitials
 from .index_rows import IndexRows
@@ -75,6 +76,7 @@ __all__ = [
     "ExpandPipeline",
     "FuseThreads",
     "GatherVectors",
+    "GuardTurns",
     "HintLoads",
     "HoistInitials",
     "IndexRows",

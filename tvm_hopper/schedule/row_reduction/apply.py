@@ -57,7 +57,6 @@ from .number import inline_rows
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
 from .recognize import RowProgram, find_rows
-from .shared_model import keep_shared
 from .split import EARLY, find_late, may_split, read_late
 from .stage import ask_for_bulk, stage_rows
 from .stream import count_passes, deal_out_passes, find_kept, plan_passes, read_apart
@@ -147,10 +146,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
         asked = ("ahead",) if no_sums and given.persistent is None else ()
     if asked:
         _refuse_given(given, asked, "a program without sums of columns beside rows")
-        stays = keep_shared(_count_work(sch, given, frozenset())[1], given) if no_sums else None
-        if stays is None:
-            return schedule_rows(sch, given)
-        given = stays
+        return schedule_rows(sch, given)
     for_rows = ("blocks", "hint", "chunks")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
@@ -275,15 +271,7 @@ def schedule_rows(
 
 
 def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]) -> RowChoice:
-    """Choose by what is left of a program once it is inlined."""
-    name, work = _count_work(sch, given, other)
-    return choose_rows(f"block {name}", work, given)
-
-
-def _count_work(
-    sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]
-) -> tuple[str, RowWork]:
-    """Inline a copy of the program; return its first block's name, and what there is to do."""
+    """Inline a copy of the program, and choose by what is left of it."""
     copy = sch.copy()
     parts = inline_rows(copy, other=other)
     program = find_rows(parts)
@@ -318,7 +306,7 @@ def _count_work(
             f"vector={given.vector} for rows of {program.columns} elements",
             f"at most 16 bytes of the widest tensor, and whole vectors: {work.vector}",
         )
-    return parts[0].name, work
+    return choose_rows(f"block {parts[0].name}", work, given)
 
 
 def _why_unstaged(parts: list[Part], program: RowProgram, tensors: list[Any]) -> str:

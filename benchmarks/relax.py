@@ -11,12 +11,18 @@ by `scaled_dot_product_attention` on keys and values that lie in place.
 from __future__ import annotations
 
 import argparse
+import itertools
+import multiprocessing
+import os
 import re
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +33,10 @@ from benchmarks.relax_models import (
     Pass,
     Step,
     TorchCache,
-    build,
+    build_library,
     caller,
     draw_weights,
+    load,
     run_torch,
 )
 from tvm_hopper.testing.llama import LlamaShape
@@ -42,17 +49,19 @@ SLOW_US = 50_000.0  # a contender that takes longer is timed few times
 # -- measuring --------------------------------------------------------------------------------
 
 
-def errors(shape: LlamaShape, dtype: str, models: dict[str, Any], weights: list[Any]) -> list[Any]:
+def errors(
+    one: LlamaShape, dtype: str, builds: Builds, weights: list[Any], layers: int
+) -> list[dict[str, Any]]:
     """Return the error of each layer alone, as a part of what float32 gives, for each contender."""
     import torch
 
-    one = replace(shape, layers=1)
+    models = builds.models(one, dtype, "none")
     table = []
     for rows in (Pass(1, 256), Pass(16, 1)):
-        x = torch.randn(rows.batch, rows.length, shape.hidden, device="cuda").to(
+        x = torch.randn(rows.batch, rows.length, one.hidden, device="cuda").to(
             getattr(torch, dtype)
         )
-        for layer in range(shape.layers):
+        for layer in range(layers):
             own = [*weights[6 * layer : 6 * layer + 6], weights[-1]]
             exact = run_torch(one, x.float(), [w.float() for w in own], [])
             row: dict[str, Any] = {"pass": rows.name, "layer": layer}
@@ -131,15 +140,16 @@ class Plan:
 
 
 def steps_of(
-    one: Pass, plan: Plan, models: dict[str, Any], weights: list[Any]
+    one: Pass, plan: Plan, builds: Builds, weights: list[Any]
 ) -> dict[str, Callable[[], Step]]:
-    """Return what makes the step of each contender."""
+    """Return what makes the step of each contender; models are waited for by theirs."""
     import torch
 
     shape, attention = plan.shape, plan.attention
     made: dict[str, Any] = {"device": "cuda", "dtype": getattr(torch, plan.dtype)}
     x = torch.randn(one.batch, one.length, shape.hidden, **made)
-    past, given = [], {}
+    past: list[Any] = []
+    given: dict[str, Any] = {}
     if attention == "plain":
         kept = (one.batch, one.past, shape.kv_heads, shape.head)
         past = [torch.randn(kept, **made) for _ in range(2 * shape.layers)]
@@ -149,15 +159,19 @@ def steps_of(
         run_torch(shape, before, weights, [], cache)
         given = {"cache": cache, "start": one.past}
     found: dict[str, Callable[[], Step]] = {}
-    for name, model in models.items():
-        if attention == "paged":
-            found[name] = lambda m=model: PagedCache(m, one).step(x, weights, before)
-        else:
-            found[name] = lambda m=model: Step(caller(m, one, x, weights, past))
-    found[EAGER] = lambda: Step(lambda: run_torch(shape, x, weights, past, **given))
     if plan.mode != "no":
         compiled = torch.compile(run_torch, mode=plan.mode, dynamic=False)
         found[COMPILED] = lambda: Step(lambda: compiled(shape, x, weights, past, **given))
+    found[EAGER] = lambda: Step(lambda: run_torch(shape, x, weights, past, **given))
+
+    def of_model(name: str) -> Step:
+        model = builds.models(shape, plan.dtype, attention)[name]
+        if attention == "paged":
+            return PagedCache(model, one).step(x, weights, before)
+        return Step(caller(model, one, x, weights, past))
+
+    for name in builds.pipelines:
+        found[name] = partial(of_model, name)
     return found
 
 
@@ -175,13 +189,13 @@ def check(steps: dict[str, Step]) -> str:
     return _relative(found[OURS], found[EAGER])
 
 
-def run(one: Pass, plan: Plan, models: dict[str, Any], weights: list[Any]) -> dict[str, Any]:
+def run(one: Pass, plan: Plan, builds: Builds, weights: list[Any]) -> dict[str, Any]:
     """Time one pass; return its row of the table."""
     import torch
 
     ready: dict[str, Step] = {}
     with torch.no_grad():
-        for name, make in steps_of(one, plan, models, weights).items():
+        for name, make in steps_of(one, plan, builds, weights).items():
             begin = time.monotonic()
             try:
                 ready[name] = make()
@@ -207,15 +221,39 @@ def run(one: Pass, plan: Plan, models: dict[str, Any], weights: list[Any]) -> di
     return {**row, "ours from eager": apart}
 
 
-def build_all(shape: LlamaShape, plan: Plan, pipelines: dict[str, Any]) -> dict[str, Any]:
-    """Build what builds."""
-    models = {}
-    for name, pipeline in pipelines.items():
-        try:
-            models[name] = build(shape, plan.dtype, plan.attention, pipeline)
-        except Exception as error:
-            print(f"  {name} does not build: {type(error).__name__} {str(error)[-200:]}")
-    return models
+class Builds:
+    """Models built beside each other, each by a process of its own, while others are timed."""
+
+    def __init__(self, folder: str, pipelines: dict[str, Any]) -> None:
+        self.folder, self.pipelines = Path(folder), pipelines
+        context = multiprocessing.get_context("spawn")
+        self.pool = ProcessPoolExecutor(os.cpu_count(), context)
+        self.begun: dict[tuple[Any, ...], tuple[Future[float], str]] = {}
+
+    def begin(self, shape: LlamaShape, dtype: str, attention: str) -> None:
+        """Begin to build a model by each of the pipelines."""
+        for name, pipeline in self.pipelines.items():
+            key = shape.layers, dtype, attention, name
+            library = str(self.folder / f"{len(self.begun)}.so")
+            given = shape, dtype, attention, pipeline
+            self.begun[key] = self.pool.submit(build_library, library, *given), library
+
+    def models(self, shape: LlamaShape, dtype: str, attention: str) -> dict[str, Any]:
+        """Return what could be built, loaded on the device."""
+        return self._models(shape.layers, dtype, attention)
+
+    @cache  # noqa: B019 (lives as long as the run)
+    def _models(self, layers: int, dtype: str, attention: str) -> dict[str, Any]:
+        found = {}
+        for name in self.pipelines:
+            built, library = self.begun[layers, dtype, attention, name]
+            about = f"  {layers} layers, {dtype}, attention {attention}, {name}"
+            try:
+                print(f"{about}: built in {built.result():.1f} s of a processor", flush=True)
+                found[name] = load(library)
+            except Exception as error:
+                print(f"{about} does not build: {type(error).__name__} {str(error)[-200:]}")
+        return found
 
 
 def main(argv: list[str]) -> int:
@@ -232,42 +270,59 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--budget", type=float, default=40, help="seconds after which torch.compile is left out"
     )
+    parser.add_argument(
+        "--limit", type=float, default=3600, help="seconds after which no row is begun"
+    )
     parser.add_argument("--no-stock", action="store_true", help="leave TVM's own pipeline out")
     parser.add_argument("--no-errors", action="store_true", help="leave errors of layers out")
     parser.add_argument("--classes", default="1,16,128,2048", help="bounds of size classes")
-    parser.add_argument("--only", default="", help="passes whose names this finds")
+    parser.add_argument(
+        "--only", default="", help="passes whose names this finds; none: errors alone"
+    )
     parser.add_argument("--seconds", type=float, default=0.4, help="of each row")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
-    from tvm.relax import get_pipeline
-
     begin = time.monotonic()
     shape = LlamaShape(layers=arguments.layers, vocabulary=0)
+    single = replace(shape, layers=1)
     classes = tuple(map(int, arguments.classes.split(","))) if arguments.classes else None
-    pipelines: dict[str, Any] = {OURS: get_pipeline("tvm_hopper", classes=classes)}
+    pipelines: dict[str, Any] = {OURS: {"classes": classes}}
     if not arguments.no_stock:
         pipelines[STOCK] = "default"
     table: list[dict[str, Any]] = []
     wrong: list[dict[str, Any]] = []
-    for dtype in arguments.dtype.split(","):
-        weights = draw_weights(shape, dtype)
-        for attention in arguments.attention.split(","):
-            plan = Plan(shape, dtype, attention, arguments.seconds, arguments.torch_compile)
-            models = build_all(shape, plan, pipelines)
+    dtypes, attentions = arguments.dtype.split(","), arguments.attention.split(",")
+    wanted = [x for x in PASSES if re.search(arguments.only, x.name)]
+    with tempfile.TemporaryDirectory() as folder:
+        builds = Builds(folder, pipelines)
+        for dtype, attention in itertools.product(dtypes, attentions):
+            builds.begin(shape, dtype, attention)
             if attention == "none" and not arguments.no_errors:
-                single = build_all(replace(shape, layers=1), plan, pipelines)
-                for row in errors(shape, dtype, single, weights):
+                builds.begin(single, dtype, attention)
+        for dtype in dtypes:
+            weights = draw_weights(shape, dtype)
+            if "none" in attentions and not arguments.no_errors:
+                for row in errors(single, dtype, builds, weights, shape.layers):
                     wrong.append({"dtype": dtype, **row})
                     print(*row.values(), sep="  ", flush=True)
-            for one in PASSES:
-                if not re.search(arguments.only, one.name):
+            # With attention and without, products are the same: torch.compile tunes them once.
+            for one, attention in itertools.product(wanted, attentions):
+                spent = time.monotonic() - begin
+                if spent > arguments.limit:
+                    print(f"  {one.name}, attention {attention}: no time left", flush=True)
                     continue
-                if time.monotonic() - begin > arguments.budget:
-                    plan = replace(plan, mode="no")
-                table.append(run(one, plan, models, weights))
-                print(*table[-1].values(), sep="  ", flush=True)
+                mode = arguments.torch_compile if spent <= arguments.budget else "no"
+                plan = Plan(shape, dtype, attention, arguments.seconds, mode)
+                table.append(run(one, plan, builds, weights))
+                print(
+                    *table[-1].values(),
+                    f"at {time.monotonic() - begin:.0f} s",
+                    sep="  ",
+                    flush=True,
+                )
     title = f"{arguments.layers} layers of Llama-3-8B"
-    print(machine.save(arguments.out, "relax", title, list(table[0]), table))
+    if table:
+        print(machine.save(arguments.out, "relax", title, list(table[0]), table))
     if wrong:
         title = f"Errors of each layer alone against float32, {title}"
         print(machine.save(arguments.out, "relax_errors", title, list(wrong[0]), wrong))

@@ -9,16 +9,20 @@ process, replayed from graphs, cold L2.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
 from benchmarks.relax import RESULTS, captured, measure
-from benchmarks.relax_models import TARGET, Step
+from benchmarks.relax_models import TARGET, Step, load
 from tvm_hopper.testing.llama import LlamaShape, separate_block
 
 ROWS = (1, 16, 128, 2048)
+CASES = ("two", "one", "apart", "joined", "gates apart")
 FLUSHED = 256 << 20  # bytes written between two calls: more than L2 holds
 COLUMNS = [
     "what",
@@ -32,13 +36,20 @@ COLUMNS = [
 ]
 
 
-def load(mod: Any, pipeline: Any) -> Any:
-    """Build a model and load it on the device."""
-    import tvm
+def build_case(path: str, what: str, dtype: str, classes: tuple[int, ...]) -> None:
+    """Build one of the models, named as in `CASES`, into a library."""
     from tvm import relax
 
-    ex = relax.build(mod, target=TARGET, relax_pipeline=pipeline)
-    return relax.VirtualMachine(ex, tvm.cuda(0))
+    from tvm_hopper.relax import join_products
+
+    pipeline = relax.get_pipeline("tvm_hopper", classes=classes)
+    if what in ("one", "two"):
+        mod = residual_norm(LlamaShape().hidden, dtype)
+        pipeline = apart_pipeline() if what == "two" else pipeline
+    else:
+        mod = separate_block(LlamaShape(), dtype)
+        mod = mod if what == "apart" else join_products(mod, gates=what == "joined")
+    relax.build(mod, target=TARGET, relax_pipeline=pipeline).export_library(path)
 
 
 def residual_norm(hidden: int, dtype: str) -> Any:
@@ -120,36 +131,39 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
     import torch
-    from tvm.relax import get_pipeline
-
-    from tvm_hopper.relax import join_products
 
     shape, classes = LlamaShape(), tuple(map(int, arguments.classes.split(",")))
-    pipeline = get_pipeline("tvm_hopper", classes=classes)
     made: dict[str, Any] = {"device": "cuda", "dtype": getattr(torch, arguments.dtype)}
     table = []
-    mod = residual_norm(shape.hidden, arguments.dtype)
-    norms = {"two": load(mod, apart_pipeline()), "one": load(mod, pipeline)}
+    with tempfile.TemporaryDirectory() as folder:
+        context = multiprocessing.get_context("spawn")
+        paths = {x: f"{folder}/{x}.so" for x in CASES}
+        with ProcessPoolExecutor(len(CASES), context) as pool:
+            begun = [
+                pool.submit(build_case, p, x, arguments.dtype, classes) for x, p in paths.items()
+            ]
+            for one in begun:
+                one.result()
+        models = {x: load(p) for x, p in paths.items()}
+    norms = {x: models[x] for x in ("two", "one")}
     for rows in ROWS:
         x, y = (torch.randn(rows, shape.hidden, **made) for _ in range(2))
         weight = torch.rand(shape.hidden, **made)
         steps = {n: step(m["main"], x, y, weight) for n, m in norms.items()}
         table.append(row("residual and norm", rows, steps, arguments.seconds))
-    mod = separate_block(shape, arguments.dtype)
-    apart = load(mod, pipeline)
-    joined = {gates: load(join_products(mod, gates=gates), pipeline) for gates in (True, False)}
+    joined = {x: models[x] for x in ("joined", "gates apart")}
     heads = [shape.heads * shape.head, *2 * [shape.kv_heads * shape.head]]
     sizes = [*((x, shape.hidden) for x in heads), (shape.hidden, heads[0])]
     sizes += [*2 * [(shape.inner, shape.hidden)], (shape.hidden, shape.inner)]
     weights = [torch.rand(shape.hidden, **made) + 0.5 for _ in range(2)]
     weights += [torch.randn(size, **made) * size[1] ** -0.5 for size in sizes]
-    once = {g: step(m["transform_params"], weights).call() for g, m in joined.items()}
+    once = {n: step(m["transform_params"], weights).call() for n, m in joined.items()}
     for rows in ROWS:
         x = torch.randn(1, rows, shape.hidden, **made)
-        steps = {"apart": step(apart["main"], x, weights)}
-        for gates, model in joined.items():
-            given = [torch.from_dlpack(y) for y in once[gates]]
-            steps[f"gates {gates}"] = step(model["main"], x, given)
+        steps = {"apart": step(models["apart"]["main"], x, weights)}
+        for name, model in joined.items():
+            given = [torch.from_dlpack(y) for y in once[name]]
+            steps[name] = step(model["main"], x, given)
         table.append(row("block of a model", rows, steps, arguments.seconds))
     title = f"Products joined, norms with their sums, {arguments.dtype}"
     print(machine.save(arguments.out, "relax_fusions", title, COLUMNS, table))

@@ -125,17 +125,29 @@ def run_torch(
 
 
 def build(shape: LlamaShape, dtype: str, attention: str, pipeline: Any) -> Any:
-    """Compile the model and load it on the device."""
+    """Compile the model, by TVM's pipeline of a name or by ours with options."""
+    from tvm import relax
+
+    if not isinstance(pipeline, str):
+        pipeline = relax.get_pipeline("tvm_hopper", **pipeline)
+    return relax.build(llama(shape, dtype, attention), target=TARGET, relax_pipeline=pipeline)
+
+
+def build_library(path: str, *given: Any) -> float:
+    """Compile the model into a library; return how many seconds of a processor that took."""
+    begin = time.process_time()
+    ex = build(*given)
+    seconds = time.process_time() - begin
+    ex.export_library(path)
+    return seconds
+
+
+def load(library: str) -> Any:
+    """Load what `build` made on the device."""
     import tvm
     from tvm import relax
 
-    mod = llama(shape, dtype, attention)
-    begin = time.process_time()
-    ex = relax.build(mod, target=TARGET, relax_pipeline=pipeline)
-    machine_ = relax.VirtualMachine(ex, tvm.cuda(0))
-    seconds = time.process_time() - begin
-    print(f"  {shape.layers} layers, attention {attention}: built in {seconds:.1f} s", flush=True)
-    return machine_
+    return relax.VirtualMachine(tvm.runtime.load_module(library), tvm.cuda(0))
 
 
 def caller(machine_: Any, one: Pass, x: Any, weights: Sequence[Any], past: Sequence[Any]) -> Any:

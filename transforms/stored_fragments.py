@@ -89,7 +89,7 @@ class StoredFragment(Fragment):
         The assembler moves nothing over a branch: each round of an exchange would be waited for by
         itself. One branch a row is left where the condition speaks of rows alone.
         """
-        width = self.plan.instruction_n // (RUN * ROW_THREADS)
+        width = self.width // (RUN * ROW_THREADS)
         chunks = self.plan.n // self.plan.instruction_n
         run = self._scratch("run", 2 * chunks * width * RUN)
 

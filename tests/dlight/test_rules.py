@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 
 import pytest
@@ -11,6 +12,7 @@ from tvm.s_tir import dlight as dl
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
+import tvm_hopper
 from tvm_hopper import dlight, ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.dlight.collection import STOCK, GuardedRule
@@ -98,7 +100,9 @@ def test_sums_in_16_bits():
     assert "found a sum in float16; need a sum in float32" in strict.decisions[0].reason
 
 
-@pytest.mark.parametrize("classes", [(16, 64), {16: hs.MatmulConfig(), 64: hs.MatmulConfig()}])
+@pytest.mark.parametrize(
+    "classes", [(16, 64), {16: hs.MatmulConfig(), 64: hs.MatmulConfig()}, {16: 16, 64: 64}]
+)
 def test_size_classes_are_handed_on(classes):
     mod = workloads.matmul("m", 128, 64, out_dtype="float16", acc_dtype="float16")
     rule = dlight.Matmul(classes=classes)
@@ -147,3 +151,28 @@ def test_reshapes_are_left_to_relax():
     rule = dlight.Pointwise()
     assert rule.apply(func, H200, False) is None
     assert "found a reshape, which relax does without a kernel" in rule.decisions[0].reason
+
+
+ORDERS = list(itertools.permutations(("Matmul", "RowReduction", "Pointwise", "stock")))
+
+
+@pytest.mark.sampled(every=5)
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_rules_in_any_order(order):
+    """The first rule that takes a function has it, and what comes out builds."""
+    mod = module(
+        product=workloads.matmul(64, 64, 64),
+        norm=memory_bound.rms_norm(4, 256),
+        gate=memory_bound.silu_mul(4, 256),
+    )
+    decisions = []
+    own = {x: [getattr(dlight, x)(decisions=decisions)] for x in order if x != "stock"}
+    rules = [rule for x in order for rule in own.get(x) or dlight.stock(decisions)]
+    with H200:
+        out = dl.ApplyDefaultSchedule(*rules)(mod)
+    by = taken(decisions)
+    for name, rule in (("product", "Matmul"), ("norm", "RowReduction"), ("gate", "Pointwise")):
+        is_first = order.index(rule) < order.index("stock")
+        assert by[name] == rule if is_first else by[name].startswith("dl.gpu."), name
+    text = tvm_hopper.capture.cuda_sources(tvm.compile(out, target=H200))
+    assert any("wgmma" in x for x in text) == (by["product"] == "Matmul")

@@ -17,10 +17,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of PyTorch and its importer
 ]
 
-# TVM's rules sum convolutions in float16: 8.1e-3 of ConvNeXt, of which PyTorch's own has 8.5e-4. Of
-# other models no error may be twice PyTorch's in float16.
-LIMIT = {"float32": 2e-5, "float16": 1e-2}
-CONVOLUTIONS = ("resnet", "convnext", "vision")
+# In float16 no error may be twice PyTorch's own.
+LIMIT = {"float32": 2e-5, "float16": 4e-3}
 
 
 FEW = [("encoder", "float16"), ("resnet", "float16"), ("mixtral", "float32")]
@@ -75,4 +73,4 @@ def test_against_torch(name, dtype):
     beside = f", PyTorch's own {worst_of(own):.1e}" if own is not None else ""
     print(f"{name} {dtype}: error {worst:.1e}{beside}")
     assert worst < LIMIT[dtype]
-    assert own is None or name in CONVOLUTIONS or worst < 2 * worst_of(own)
+    assert own is None or worst < 2 * worst_of(own)

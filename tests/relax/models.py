@@ -63,6 +63,9 @@ def draw(func: tirx.PrimFunc, rows: int) -> dict[str, np.ndarray]:
     for param in func.params:
         if any(param.same_as(x) for x in written):
             continue
+        if not tirx.is_buffer_var(param):  # a symbol by itself
+            found[str(param.name)] = rows
+            continue
         shape = [rows if ir.static_int(x) is None else int(x) for x in param.ty.shape]
         if "int" in ir.dtype_of(param):
             values = rng.integers(0, 2, shape)  # indices, of the first elements
@@ -77,9 +80,11 @@ def with_names_apart(func: tirx.PrimFunc) -> tirx.PrimFunc:
     new = {
         x: ir.new_buffer(f"{x.name}_{i}", tuple(x.ty.shape), ir.dtype_of(x), "global")
         for i, x in enumerate(func.params)
+        if tirx.is_buffer_var(x)
     }
     body = ir.substitute(func.body, new)
-    return tirx.PrimFunc(list(new.values()), body, func.ret_type).with_attrs(dict(func.attrs))
+    params = [new.get(x, x) for x in func.params]
+    return tirx.PrimFunc(params, body, func.ret_type).with_attrs(dict(func.attrs))
 
 
 def check_values(mod: tvm.IRModule, plain: dict[str, tirx.PrimFunc], rows: tuple[int, ...]) -> int:
@@ -93,7 +98,7 @@ def check_values(mod: tvm.IRModule, plain: dict[str, tirx.PrimFunc], rows: tuple
         for number in rows if record.product else rows[:1]:
             given = draw(func, number)
             # What an index is read from says nothing of thread blocks that did not run.
-            by_data = any(x.dtype.kind in "iu" for x in given.values())
+            by_data = any(np.asarray(x).dtype.kind in "iu" for x in given.values())
             more = {"max_ctas": MOST_CTAS} if by_data else {}
             report = verify(
                 kernel, given, target=Target(H200), against=wanted, progress=False, **more

@@ -51,6 +51,15 @@ ODD = {  # expression, tensors, who computes it, by which rule
     "sums so far": (
         lambda x: op.cumsum(x, axis=-1), [((2, 16), SINGLE)], GIVEN, "scheduled already",
     ),
+    "values put in": (
+        lambda x, i, y: op.scatter_elements(x, i, y, 0),
+        [((16, 8), HALF), ((3, 8), "int64"), ((3, 8), HALF)], GIVEN, "its own threads",
+    ),
+    "no columns": (op.matmul, [((N, 64), HALF), ((64, 0), HALF)], GIVEN, "no elements"),
+    "half a byte": (
+        lambda x, w: op.matmul(x, op.astype(w, HALF)), [((4, 64), HALF), ((64, 64), "int4")],
+        STOCK, "dl.gpu.Fallback",
+    ),
     "all of it": (op.sum, [((2, 16, 7), HALF)], OURS, "ColumnReduction"),
     "symbols": (lambda x: op.sum(x, axis=0), [((N, K), HALF)], STOCK, "dl.gpu.Reduction"),
     "a number": (lambda x: op.add(x, x), [((), SINGLE)], STOCK, "dl.gpu.Fallback"),

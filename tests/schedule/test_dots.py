@@ -67,7 +67,10 @@ def test_a_part_of_a_tensor_goes_to_tensor_cores():
 def test_symbolic_rows_have_a_class_of_them_where_it_pays():
     bounds = hs.choose_classes(28672, 4096)
     assert bounds[0] <= 2
-    assert kinds(workloads.matmul("m", 28672, 4096)) == [True] + [False] * (len(bounds) - 1)
+    first, *rest = kinds(workloads.matmul("m", 28672, 4096))
+    assert first
+    assert len(rest) >= len(bounds) - 1
+    assert not any(rest)
     invariant = hs.choose_classes(28672, 4096, given=hs.MatmulConfig(batch_invariant=True))
     assert invariant[0] > 2
 

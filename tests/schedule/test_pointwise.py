@@ -163,6 +163,12 @@ def test_a_scheduled_function():
     refuse(bound.mod, "scheduled already; need plain serial loops")
 
 
+def test_elements_without_bytes_of_their_own():
+    x = te.placeholder((64, 64), "int4", name="X")
+    y = te.compute((64, 64), lambda *i: x(*i).astype("float16"), "Y")
+    refuse(module(x, y), "tensor X: found elements of type int4; need one of bool, float8")
+
+
 def test_no_schedule_no_block_and_no_configuration():
     with pytest.raises(ScheduleError, match="need a schedule"):
         hs.pointwise(memory_bound.copy(4, 64))

@@ -35,6 +35,7 @@ from .rewrite import (
     replace_schedule,
     substitute,
 )
+from .saved import load_saved
 from .threads import KernelThreads, threads_of
 from .types import (
     KERNEL_BLOCK,
@@ -133,6 +134,7 @@ __all__ = [
     "is_shared",
     "is_zero",
     "kernels",
+    "load_saved",
     "loop_nest",
     "make_assert",
     "make_loop",

@@ -37,14 +37,25 @@ def run_passes(passes: Iterable[Pass], mod: tvm.IRModule) -> tvm.IRModule:
         except Exception as error:
             if p.info.name.startswith(keys.PREFIX):
                 raise
+            said = str(error).strip().splitlines()
             raise cannot_lower(
-                f"functions {', '.join(str(gv.name_hint) for gv in mod.functions)}",
-                f"that TVM's own pass {p.info.name} fails on one of them",
+                f"functions {', '.join(_failing(p, mod))}",
+                f"that TVM's own pass {p.info.name} fails ({said[-1] if said else ''})",
                 "a schedule that it takes",
-                "simplify the conditions and indices of its blocks; what the pass said is the "
-                "cause of this error",
+                "simplify the conditions and indices of its blocks",
             ) from error
     return mod
+
+
+def _failing(p: Pass, mod: tvm.IRModule) -> list[str]:
+    """Return the names of the functions that a pass fails on alone; of all, if there are none."""
+    found = []
+    for gv, func in mod.functions.items():
+        try:
+            p(tvm.IRModule({gv: func}))
+        except Exception:
+            found.append(str(gv.name_hint))
+    return found or [str(gv.name_hint) for gv in mod.functions]
 
 
 def leave_refused(mod: tvm.IRModule, error: LoweringError) -> tvm.IRModule:

@@ -63,19 +63,29 @@ def of_scheduled(
     """
     taken = next((x for x in said if x.taken), None)
     if taken is None or now is None:
-        by = NOBODY
+        by, rule = _without_rule(plain)
     else:
-        by = STOCK if taken.rule.startswith(STOCK_RULE) else OURS
+        by, rule = STOCK if taken.rule.startswith(STOCK_RULE) else OURS, taken.rule
     return FunctionRecord(
         name=name,
         computed_by=by,
-        rule=taken.rule if taken else "",
+        rule=rule,
         note=(taken.reason or "") if taken else "",
         tensors=_tensors(plain),
         kernels=_kernels(now, tuned) if now is not None and by == OURS else (),
         product=_product(plain) if by == OURS else None,
         refused=tuple((x.rule, x.reason or "") for x in said if not x.taken),
     )
+
+
+def _without_rule(func: tirx.PrimFunc) -> tuple[str, str]:
+    """Tell who computes what no rule takes, and how: TVM writes out threads of some operators."""
+    if any(x.attr_key == "thread_extent" for x in ir.find_all(func.body, tirx.AttrStmt)):
+        return GIVEN, "its own threads"
+    blocks = ir.find_all(func.body, ir.SBlock, lambda x: len(x.iter_vars) > 0)
+    if blocks and all(any(ir.is_const(x.dom.extent, 0) for x in b.iter_vars) for b in blocks):
+        return GIVEN, "no elements"
+    return NOBODY, ""
 
 
 def of_given(name: str, func: tirx.PrimFunc) -> FunctionRecord:

@@ -20,6 +20,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_hopper.errors import cannot_configure
 
+from .fuse_transposes import FuseTransposes
+
 WHERE = "relax.join_products"
 JOINED = "transform_params"
 NUM_INPUT = "num_input"
@@ -80,7 +82,7 @@ def join_products(mod: tvm.IRModule, *, gates: bool = True) -> tvm.IRModule:
     passes = [
         relax.transform.CanonicalizeBindings(),
         _JoinAsTheyLie(),
-        relax.transform.FuseTransposeMatmul(),  # a transposed weight is no other weight
+        FuseTransposes(),  # a transposed weight is no other weight
         relax.transform.DeadCodeElimination(),
         relax.transform.LiftTransformParams(shared_transform=True),
     ]

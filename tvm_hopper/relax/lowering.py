@@ -22,9 +22,11 @@ from tvm_hopper.requests.targets import name_target, target_arch
 from .flatten_batch import FlattenBatch
 from .fuse_gates import FuseGates
 from .fuse_rows import FuseRows
+from .fuse_transposes import FuseTransposes
 from .keep_records import KeepRecords
 from .options import WHERE, ModelOptions, as_options
 from .schedule_functions import ScheduleFunctions
+from .wide_norms import WideNorms
 
 GENERIC_ARCH = SM_90A.name.rstrip("a")
 
@@ -38,7 +40,8 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         How products are computed.
     """
     return [
-        relax.transform.FuseTransposeMatmul(),  # weights stay as they lie, instead of a copy a call
+        FuseTransposes(),  # weights stay as they lie, instead of a copy a call
+        WideNorms(),  # norms of bfloat16, which TVM does not legalise
         relax.get_pipeline("zero"),  # legalize, fuse
         relax.transform.RewriteDataflowReshape(),  # views, before somebody makes kernels of them
         FlattenBatch(),  # batch and sequence are rows

@@ -17,10 +17,12 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_hopper import dlight
+from tvm_hopper import schedule as hs
 from tvm_hopper.dlight.decisions import Decision, is_scheduled
 from tvm_hopper.dlight.rule import HopperRule
 from tvm_hopper.errors import HopperError
 from tvm_hopper.schedule import MatmulConfig
+from tvm_hopper.schedule.memory_bound.widen import half_sums
 from tvm_hopper.schedule.products.parts import without_allocator
 
 from . import collect
@@ -81,8 +83,13 @@ class ScheduleFunctions:
         target: Target,
         tuned: TunedChoice,
     ) -> tuple[Any, list[Decision]]:
-        """Ask the rules in turn; return the function as the first that takes it leaves it."""
+        """Ask the rules in turn; return the function as the first that takes it leaves it.
+
+        TVM's rules make sums in the type that the function says: they are asked about the function
+        with wide sums, as kernels of ours make them, and only if all refuse as it is.
+        """
         said: list[Decision] = []
+        wide, note = self._widened(func)
         rules = dlight.rules(
             said,
             accumulate=self.options.accumulate,
@@ -90,10 +97,17 @@ class ScheduleFunctions:
             config=tuned.config or without_allocator(MatmulConfig()),  # a model's calls have none
             batch_invariant=self.options.batch_invariant,
         )
-        for rule in rules:
-            result = rule.apply(func, target, False)
+        ours = [x for x in rules if isinstance(x, HopperRule)]
+        others = [x for x in rules if not isinstance(x, HopperRule)]
+        asked = [*((x, func) for x in ours), *((x, wide) for x in others)]
+        if wide is not func:
+            asked += [(x, func) for x in others]
+        for rule, given in asked:
+            result = rule.apply(given, target, False)
             if result is None:
                 continue
+            if given is not func:
+                said[-1] = replace(said[-1], reason=note)
             sch = result[0] if isinstance(result, list) else result
             if len(sch.mod.functions) != 1:
                 raise HopperError(
@@ -107,6 +121,15 @@ class ScheduleFunctions:
                 continue
             return _named_as(func, new).with_attr("tirx.is_scheduled", True), said
         return None, said
+
+    def _widened(self, func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, str]:
+        """Return a function whose sums of 16 bits are wide ones, and what was done."""
+        accumulate = self.options.accumulate
+        narrow = half_sums(func, added=True) if accumulate else []
+        if not narrow:
+            return func, ""
+        wide = hs.widen_sums(func)
+        return wide, f"sums in {accumulate} instead of {', '.join(narrow)}"
 
 
 def _named_as(old: tirx.PrimFunc, new: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -155,10 +155,11 @@ class ValueCheck:
         share = self._share(blocks)
         if stored * share > room * SOME and (needed := self._needed(kind, room * SOME / stored)):
             blocks, share = needed, self._share(needed)
-        if stored * share > room * MUCH:
+        steps = share * min(stored * work, self.reference.everything(arguments).work)
+        if steps > WORK[kind] * MUCH:
             raise _NotCompared(
-                f"CTAs that need each other compute about {stored * share * work:.1e} steps, more "
-                f"than the {WORK[kind] * MUCH:.1e} that are simulated for values"
+                f"CTAs that need each other compute about {steps:.1e} steps, more than the "
+                f"{WORK[kind] * MUCH:.1e} that are simulated for values"
             )
         return _Extent(blocks, None, any(blocks))
 

@@ -16,6 +16,7 @@ from tvm.tirx import IterVar
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.dtypes import DTYPES
 
 ROW, FULL, OTHER = "row", "full", "other"
 SEPARATE = "compute it in a function of its own"
@@ -96,7 +97,8 @@ def find_parts(sch: s_tir.Schedule, helper: str, other: frozenset[str] = frozens
     Raises
     ------
     ScheduleError
-        The function is scheduled already, or a block is no single store.
+        The function is scheduled already, a block is no single store, or elements have no bytes of
+        their own.
     """
     if sch.func_working_on is None:
         names = ", ".join(sorted(gv.name_hint for gv in sch.mod.get_global_vars()))
@@ -106,6 +108,11 @@ def find_parts(sch: s_tir.Schedule, helper: str, other: frozenset[str] = frozens
     parts = [_part(sch, block) for block in blocks]
     if not parts:
         raise cannot_schedule(helper, _without_parts(sch), "a program in plain loops")
+    used = [x.source for p in parts for x in (*p.node.reads, *p.node.writes)]
+    for tensor in params(sch):
+        if ir.dtype_of(tensor) not in DTYPES and any(tensor.same_as(x) for x in used):
+            found = f"elements of type {ir.dtype_of(tensor)}"
+            raise cannot_schedule(f"tensor {tensor.name}", found, f"one of {', '.join(DTYPES)}")
     return parts
 
 

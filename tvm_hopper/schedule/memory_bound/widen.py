@@ -71,14 +71,27 @@ def widen_sums(mod: tvm.IRModule | tirx.PrimFunc) -> Any:
     return result
 
 
-def half_sums(func: tirx.PrimFunc) -> list[str]:
-    """Return the types of 16 bits in which a function reduces, each once."""
+def half_sums(func: tirx.PrimFunc, added: bool = False) -> list[str]:
+    """Return the types of 16 bits in which a function reduces, each once.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Plain loops.
+    added : bool
+        True: sums alone. A maximum is the same in any type.
+    """
     found = [
         ir.dtype_of(region.source)
         for block in ir.find_all(func.body, ir.SBlock, lambda x: x.init is not None)
         for region in block.writes
+        if not added or any(isinstance(x.value, tirx.Add) for x in _stores(block))
     ]
     return list(dict.fromkeys(x for x in found if x in HALVES))
+
+
+def _stores(block: ir.SBlock) -> list[Any]:
+    return ir.find_all(block.body, ir.BufferStore)
 
 
 def _widen(func: tirx.PrimFunc) -> tirx.PrimFunc:

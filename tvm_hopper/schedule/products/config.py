@@ -176,7 +176,6 @@ class MatmulConfig:
     registers: tuple[int, int] | None = None
     wgmma_pending: int | None = None
     raster_group: int | None = None
-    raster_curve: str | None = None
     persistent: int | None = None
     accumulate: str | None = None
     last_stage: Any = None
@@ -193,6 +192,7 @@ class MatmulConfig:
     early_weights: bool = False
     schedule: str | None = None
     early_launch: bool | None = None
+    raster_curve: str | None = None
 
     def __post_init__(self) -> None:
         where = "MatmulConfig"

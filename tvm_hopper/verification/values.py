@@ -152,14 +152,14 @@ class ValueCheck:
         if not adds and not self._talk():  # who stores what no other launch touches runs in part
             last = [self._is_last(i) for i in range(len(self.launches))]
             blocks = [self._part(i) if own else blocks[i] for i, own in enumerate(last)]
-        share = self._share(blocks)
-        whole = min(stored * work, self.reference.everything(arguments).work)
+        every = min(stored * work, self.reference.everything(arguments).work)
+        steps = self._share(blocks) * every
         some = WORK[kind] * SOME
-        if whole * share > some and (needed := self._needed(kind, some / whole)):
-            blocks, share = needed, self._share(needed)
-        if whole * share > WORK[kind] * MUCH:
+        if steps > some and (needed := self._needed(kind, some / every)):
+            blocks, steps = needed, self._share(needed) * every
+        if steps > WORK[kind] * MUCH:
             raise _NotCompared(
-                f"CTAs that need each other compute about {whole * share:.1e} steps, more than the "
+                f"CTAs that need each other compute about {steps:.1e} steps, more than the "
                 f"{WORK[kind] * MUCH:.1e} that are simulated for values"
             )
         return _Extent(blocks, None, any(blocks))

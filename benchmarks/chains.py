@@ -60,11 +60,11 @@ def time_chain(rows: int, width: int, repeats: int) -> dict[str, Any]:
         for n in range(layers):
             torch.matmul(states[n], weights[n].t(), out=states[n + 1])
 
-    graphs, bits, kept = {}, {}, []  # a graph keeps no kernel in memory
+    graphs, bits, kept = {}, {}, []
     ways = {name: config for name, config in WAYS.items() if rows == 1 or "dots" not in name}
     for name, config in ways.items():
         run = build(Case(rows, width, width, "NT", "bfloat16", "bfloat16", config))["main"]
-        kept.append(run)
+        kept.append(run)  # its kernels are unloaded with it, and a graph of them is nothing then
         for _ in range(RUNS):
             for state in states[1:]:
                 state.fill_(float("nan"))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
+from benchmarks.gemm import read_variant
 from benchmarks.matmul_case import TARGET, register
 from benchmarks.timing import Contender, measure
 
@@ -75,19 +76,6 @@ def program(m: int, n: int, k: int, epilogue: str, dtype: str = "float16") -> An
     extra = [bias] * ("bias" in epilogue) + [residual] * ("residual" in epilogue)
     func = te.create_prim_func([a, b, *extra, te.compute((m, n), activated, name="D")])
     return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-
-
-def read_variant(text: str) -> dict[str, Any]:
-    """Return the fields of a MatmulConfig from "store=tma,tile=128x256x64"."""
-    fields: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
-        name, value = part.split("=")
-        if not value.replace("x", "").isdigit():
-            fields[name] = value
-            continue
-        numbers = tuple(int(v) for v in value.split("x"))
-        fields[name] = numbers if len(numbers) > 1 else numbers[0]
-    return fields
 
 
 def build(size: str, epilogue: str, dtype: str, variant: str) -> Any:

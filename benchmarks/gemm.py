@@ -46,10 +46,13 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def read_variant(text: str) -> dict[str, Any]:
-    """Return the fields of a MatmulConfig from "tile=128x256x64,stages=4"."""
+    """Return the fields of a MatmulConfig from "store=tma,tile=128x256x64"."""
     fields: dict[str, Any] = {}
     for part in filter(None, text.split(",")):
         name, value = part.split("=")
+        if not value.replace("x", "").isdigit():
+            fields[name] = value
+            continue
         numbers = tuple(int(v) for v in value.split("x"))
         fields[name] = numbers if len(numbers) > 1 else numbers[0]
     return fields

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import multiprocessing
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -250,9 +252,36 @@ def tensors(case: Case) -> tuple[list[Any], list[Any]]:
     return inputs, [torch.empty_like(inputs[0]) for _ in range(count)]
 
 
-def run(case: Case, repeats: int, alone: bool = False) -> dict[str, Any]:
+def compile_others(case: Case) -> str:
+    """Run others' kernels of a case once: what they compile stays in caches on the disk."""
+    import torch
+
+    try:
+        for call in others(case, tensors(case)[0]).values():
+            call()
+        torch.cuda.synchronize()
+    except Exception as error:  # told again where it is timed
+        return f"{case.name}: {type(error).__name__}\n"
+    return ""
+
+
+def built(table: list[Case], workers: int) -> dict[Case, Callable[..., None]]:
+    """Compile the kernels of all cases, while processes compile others' kernels."""
+    if not workers:
+        return {x: build(x) for x in table}
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        jobs = [pool.submit(compile_others, x) for x in table if not x.is_small]
+        kernels = {x: build(x) for x in table}
+        for job in jobs:
+            print(job.result(), end="", file=sys.stderr)
+    return kernels
+
+
+def run(
+    case: Case, repeats: int, alone: bool = False, kernel: Callable[..., None] | None = None
+) -> dict[str, Any]:
     """Check and time one case; return its row of the table."""
-    kernel = build(case)
+    kernel = kernel or build(case)
     inputs, outputs = tensors(case)
     right = is_right(case, kernel, inputs, outputs)
     if not right:
@@ -368,10 +397,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--only", nargs="*", default=[], help="cases whose name contains one")
     parser.add_argument("--alone", action="store_true", help="time no others' kernels of a case")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--workers", type=int, default=0, help="processes that compile others'")
     arguments = parser.parse_args(argv)
     table = []
-    for case in cases(arguments.gib, arguments.only):
-        table.append(run(case, arguments.repeats, arguments.alone))
+    wanted = cases(arguments.gib, arguments.only)
+    kernels = built(wanted, 0 if arguments.alone else arguments.workers)
+    for case in wanted:
+        table.append(run(case, arguments.repeats, arguments.alone, kernels.pop(case)))
         print(*table[-1].values(), sep="  ", flush=True)
     title = f"Memory-bound kernels, {arguments.gib:g} GiB read and written, as shares of a copy"
     print(machine.save(arguments.out, "memory", title, list(table[0]), table))

@@ -36,6 +36,7 @@ MOST_EXACT = 16384  # terms of a sum that tensor cores take within float32's tol
 RUNS = 3  # of the same product, with other values
 ANSWER_SECONDS = 40.0  # the first one also starts CUDA
 AHEAD = 3  # builds in hand for each process
+TELL_SECONDS = 10.0  # how often it prints how far it is: a run that is cut has said so much
 
 
 def draw_size(rng: random.Random, low: int, high: int) -> int:
@@ -68,6 +69,8 @@ def draw(rng: random.Random) -> Case:
         sizes, m = tuple(sorted({0, 1, rng.randint(2, 64), rng.randint(65, 1024), m})), 0
         config = rng.choice(({}, {"batch_invariant": True}))
     out_dtype = dtype if k > MOST_EXACT else rng.choice(("float32", dtype))
+    if config.get("split_mode") == "atomic":  # rounds each part to the output's type
+        out_dtype, form["epilogue"], k = "float32", (), min(k, MOST_EXACT)
     return Case(None if sizes else m, n, k, layout, dtype, out_dtype, config, form, sizes)
 
 
@@ -98,7 +101,8 @@ def draw_config(rng: random.Random, few: bool) -> dict[str, Any]:
     if special == 0:
         given |= {"split_k": rng.randint(2, 8), "persistent": None}
     elif special == 1:
-        given |= {"split_k": rng.randint(2, 40), "split_mode": "workspace", "persistent": None}
+        mode = rng.choice(("workspace", "workspace", "serial", "serial", "atomic"))
+        given |= {"split_k": rng.randint(2, 40), "split_mode": mode, "persistent": None}
     elif special == 2:
         given["cluster"] = rng.choice(((1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4)))
     elif special == 3:
@@ -197,7 +201,7 @@ def main(argv: list[str]) -> int:
     begun = time.monotonic()
     count: collections.Counter[str] = collections.Counter()
     wrong: list[str] = []
-    flops, busy = 0, 0.0
+    flops, busy, told = 0, 0.0, 0.0
     server = Server()
     context = multiprocessing.get_context("spawn")
     with (
@@ -225,6 +229,11 @@ def main(argv: list[str]) -> int:
                 if answer:
                     wrong.append(f"{case}: {answer}")
                     print("WRONG", wrong[-1], flush=True)
+                if time.monotonic() > told + TELL_SECONDS:
+                    told = time.monotonic()
+                    print(
+                        f"{told - begun:.0f} s: {count['products']}, wrong {len(wrong)}", flush=True
+                    )
                 if time.monotonic() > begun + options.seconds:
                     break
         for job in waiting:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +145,10 @@ def judge(tool: str) -> tuple[dict[str, str], dict[str, str]]:
 
 def run(tools: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return a row for each kernel."""
-    right: dict[str, dict[str, str]] = {}
-    verdicts: dict[str, dict[str, str]] = {}
-    for tool in tools:
-        right[tool], verdicts[tool] = judge(tool)
+    with ThreadPoolExecutor(len(tools)) as pool:  # each runs in processes of its own
+        judged = dict(zip(tools, pool.map(judge, tools), strict=True))
+    right = {tool: judged[tool][0] for tool in tools}
+    verdicts = {tool: judged[tool][1] for tool in tools}
     return [
         {
             "kernel": label,

@@ -3,7 +3,7 @@
     python -m benchmarks.symbolic
     python -m benchmarks.symbolic --layers 4096x14336 --classes 64,512,8192
 
-For each layer, N x K: one function with M symbolic, the size classes by the model or given; for
+For each layer, N x K: one function with M symbolic, its kernels by the model or given; for
 each M a static build, and cuBLAS. Checked against float64 (see matmul_case.py), then timed in turn
 in this one process, by replays of graphs on sets of tensors larger than the L2 cache. Same output
 type as the input, float32 sums, normal random inputs, C = A B^T.
@@ -29,31 +29,32 @@ from .matmul_case import Case, build, check, register
 
 ROWS = (1, 2, 4, 8, 16, 17, 33, 64, 100, 128, 256, 300, 512, 1000, 2048, 4096, 8192)
 LAYERS = ("4096x4096", "6144x4096", "4096x14336")
-COLUMNS = ["N x K", "M", "class", "symbolic us", "static us", "cuBLAS us", "of static", "of cuBLAS"]
+COLUMNS = ["N x K", "M", "kernel for", "symbolic us", "static us", "cuBLAS us"]
+COLUMNS += ["of static", "of cuBLAS"]
 
 
-def build_library(case: Case, path: str) -> tuple[str, tuple[int, ...], float]:
-    """Build a case into a library; returns its path, its classes and the seconds of one of them.
+def build_library(case: Case, path: str) -> tuple[str, dict[int, int], float]:
+    """Build a case into a library; returns its path, its ranges and the seconds of one kernel.
 
     The process has built another kernel before.
     """
     from tvm_hopper import schedule as hs
 
     build(Case(64, 64, 64, config={"tile": (64, 64, 64)}))
-    bounds: tuple[int, ...] = ()
+    ranges: dict[int, int] = {}
     if case.m is None:
-        bounds = case.classes or hs.choose_classes(case.n, case.k, case.dtype)
+        given = case.classes
+        ranges = {x: x for x in given} if given else hs.choose_ranges(case.n, case.k, case.dtype)
     start = time.perf_counter()
     executable = build(case)
     seconds = time.perf_counter() - start
     executable.export_library(path)
-    return path, tuple(bounds), seconds / max(1, len(bounds))
+    return path, ranges, seconds / max(1, len(set(ranges.values())))
 
 
-def class_of(rows: int, bounds: tuple[int, ...]) -> str:
-    """Return the name of the class that computes so many rows."""
-    bound = next((b for b in bounds if rows <= b), None)
-    return f"to {bound}" if bound and bound != bounds[-1] else f"above {([0, *bounds])[-2]}"
+def kernel_of(rows: int, ranges: dict[int, int]) -> int:
+    """Return the rows that the kernel is chosen for which computes so many."""
+    return ranges[next((x for x in ranges if rows <= x), max(ranges))]
 
 
 def time_rows(case: Case, runs: dict[str, Any], options: argparse.Namespace) -> list[float]:
@@ -77,6 +78,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--warmup", type=float, default=0.3, help="seconds before each M")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--quick", action="store_true", help="build all at once; untimed")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder")
     return parser.parse_args(argv)
 
@@ -92,7 +94,8 @@ def main(argv: list[str]) -> int:
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         context = multiprocessing.get_context("spawn")
-        alone = concurrent.futures.ProcessPoolExecutor(1, context)  # its builds are timed
+        # Its builds are timed, one by one.
+        alone = concurrent.futures.ProcessPoolExecutor(8 if options.quick else 1, context)
         pool = concurrent.futures.ProcessPoolExecutor(options.workers, context)
         built: dict[tuple[str, int | None], tuple[Case, Any]] = {}
         for layer in options.layers:
@@ -103,9 +106,8 @@ def main(argv: list[str]) -> int:
             )  # fmt: skip
             path = os.path.join(folder, f"{layer}.so")
             built[layer, None] = case, alone.submit(build_library, case, path)
-        for _, future in built.values():
+        for _, future in built.values() if not options.quick else ():
             future.result()
-        alone.shutdown()
         for layer in options.layers:
             n, k = map(int, layer.split("x"))
             for m in options.rows:
@@ -114,10 +116,12 @@ def main(argv: list[str]) -> int:
                 built[layer, m] = case, pool.submit(build_library, case, path)
         for layer in options.layers:
             case, future = built[layer, None]
-            path, bounds, seconds = future.result()
+            path, ranges, seconds = future.result()
             symbolic = tvm.runtime.load_module(path)["main"]
             check(case, symbolic)
-            print(f"{layer}: classes {bounds}, {seconds:.2f} s a class to build", flush=True)
+            print(f"{layer}: {ranges}", flush=True)
+            if not options.quick:
+                print(f"{seconds:.2f} s a kernel to build", flush=True)
             for m in options.rows:
                 case, future = built[layer, m]
                 try:
@@ -137,7 +141,7 @@ def main(argv: list[str]) -> int:
                             (
                                 layer.replace("x", " x "),
                                 m,
-                                class_of(m, bounds),
+                                kernel_of(m, ranges),
                                 f"{ours:.1f}",
                                 f"{own:.1f}",
                                 f"{theirs:.1f}",
@@ -149,6 +153,7 @@ def main(argv: list[str]) -> int:
                     )
                 )
                 print(*rows[-1].values(), flush=True)
+        alone.shutdown()
         pool.shutdown()
     ratios = [float(row["of static"]) for row in rows]
     rows.append(

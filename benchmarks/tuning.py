@@ -18,26 +18,28 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import machine, matmul_case, timing
 from .population import Problem
 from .tuning_programs import OTHERS, Module, norms, others, products
-from .tuning_sweeps import add_arguments, read_sweep
+from .tuning_rates import busy_seconds, rate_of
+from .tuning_sweeps import add_arguments, read_sweep, swept_space
 
 FINALISTS = 8  # of a sweep, that are timed beside the winner
 RATED = ("3760x4712x64", "2792x2088x168", "3000x9104x128", "256x5120x9216", "928x784x19840")
 SET_BYTES = 256 << 20  # of tensors that a timing rotates through, beyond the L2 cache
 MOST_SETS = 16
 WARM_SECONDS = 1.0
-JUDGED = 7.0  # seconds that comparing the last few of a function takes, and timing it anew
+JUDGED = 4.0  # seconds that comparing the last few of a function takes, and timing it anew
 
 
 @dataclasses.dataclass
@@ -53,8 +55,8 @@ class Result:
     configuration: str = ""
     final: dict[str, Any] = dataclasses.field(default_factory=dict)
     verdict: str = ""
-    hot_us: tuple[float, float] | None = None  # timed anew: of the choice and of the winner
-    cold_us: tuple[float, float] | None = None
+    hot_us: Sequence[float] | None = None  # timed anew: of the choice and of the winner
+    cold_us: Sequence[float] | None = None
     error: float | None = None
     note: str = ""
 
@@ -111,6 +113,9 @@ class Tools:
         matmul_case.register()
         self.builder = hms.ArtifactBuilder(self.workers)
         self.runner = hms.fake_gpus(2) if self.is_fake else hms.GpuRunner()
+        self.builder.start()
+        if not self.is_fake:
+            self.runner.start()
 
     def close(self) -> None:
         """Stop both."""
@@ -144,9 +149,16 @@ def tuned(modules: dict[str, Module], tools: Tools) -> list[Result]:
             if tools.left < 8:
                 result.note = "no time was left to time it anew"
                 continue
-            if problem is not None:
-                result.error = error_of(problem, winner.config)
-            result.hot_us, result.cold_us = time_anew(task.problem, winner.config)
+            kept = tools.work_dir / f"anew_{task.problem.key}.json"
+            known = json.loads(kept.read_text()) if kept.exists() else {}
+            if known.get("winner") != winner.text:
+                known = {"winner": winner.text, "error": None}
+                if problem is not None:
+                    known["error"] = error_of(problem, winner.config)
+                known["hot_us"], known["cold_us"] = time_anew(task.problem, winner.config)
+                kept.write_text(json.dumps(known))
+            result.error = known["error"]
+            result.hot_us, result.cold_us = known["hot_us"], known["cold_us"]
         except Exception as error:
             traceback.print_exc()
             result.note = f"{type(error).__name__}: {error}"[:200]
@@ -222,33 +234,15 @@ def rates(tools: Tools) -> list[dict[str, Any]]:
             each = 4 if tools.is_fake else 32
             given = {"runner": runner, "work_dir": folder, "check": no_check, "each": each}
             chosen = {k: v for k, v in products(10).items() if k.split(" ")[0] in RATED}
+            before, began = busy_seconds(), time.monotonic()
             tune(chosen, tools, max(5.0, min(40.0, tools.left)), **given)
+            took = time.monotonic() - began
+            busy = {k: round((v - before.get(k, 0)) / took, 2) for k, v in busy_seconds().items()}
         finally:
             runner.close()
-        found.append({"asked_for": count, **rate_of(folder)})
+        found.append({"asked_for": count, **rate_of(folder), "processors_busy": busy})
         print(found[-1], flush=True)
     return found
-
-
-def rate_of(folder: Path) -> dict[str, Any]:
-    """Return trials a second from the first result of a run to its last, and who measured."""
-    from tvm_hopper.meta_schedule.journal import read_lines
-
-    rows = read_lines(folder)
-    trials = [x for x in rows if x["is"] == "trial"]
-    times = sorted(x["at"] for x in trials)
-    workers: dict[str, int] = {}
-    for row in trials:
-        workers[row.get("worker", "-")] = workers.get(row.get("worker", "-"), 0) + 1
-    machines = [{k: x.get(k) for k in ("name", "uuid")} for x in rows if x["is"] == "machine"]
-    seconds = times[-1] - times[0] if len(times) > 1 else 0.0
-    return {
-        "trials": len(trials),
-        "seconds": round(seconds, 2),
-        "trials_per_second": round((len(times) - 1) / seconds, 2) if seconds else None,
-        "workers": workers,
-        "machines": machines,
-    }
 
 
 # -- sweeps
@@ -267,7 +261,7 @@ def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
     }
     database = tune(chosen, tools, max(5.0, min(60.0, tools.left - 60)))
     tasks = [find_tasks(mod, matmul_case.TARGET)[0] for mod, _ in chosen.values()]
-    if any(_left(task.problem, tools.work_dir) for task in tasks):
+    if any(_left(task.problem, tools.work_dir, arguments.near) for task in tasks):
         tools.close()  # what measures stands aside
         _sweep(arguments, tools, count)
         tools.open()
@@ -284,8 +278,6 @@ def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
 
 def _sweep(arguments: argparse.Namespace, tools: Tools, count: int) -> None:
     """Measure what is left, a process for each GPU."""
-    import os
-
     workers = arguments.workers or max(1, (os.cpu_count() or 2) // count)
     seconds = tools.left - arguments.reserve
     command = [sys.executable, "-m", "benchmarks.tuning_sweeps"]
@@ -294,6 +286,7 @@ def _sweep(arguments: argparse.Namespace, tools: Tools, count: int) -> None:
     command += ["--workers", str(workers), "--problems", str(arguments.problems)]
     command += ["--swept", *arguments.swept, *["--fake"] * tools.is_fake]
     command += ["--most", str(arguments.most)] if arguments.most else []
+    command += ["--near", str(arguments.near)] if arguments.near else []
     begin = time.monotonic()
     running = [
         subprocess.Popen([*command, "--part", f"{i}/{count}"], stdout=sys.stderr)
@@ -304,11 +297,11 @@ def _sweep(arguments: argparse.Namespace, tools: Tools, count: int) -> None:
     print(f"swept in {time.monotonic() - begin:.1f} s", flush=True)
 
 
-def _left(problem: Any, work_dir: Path) -> set[str]:
+def _left(problem: Any, work_dir: Path, near: float | None) -> set[str]:
     """Return what of a space was not measured yet."""
     from tvm_hopper.meta_schedule.configurations import as_text
 
-    return {as_text(x) for x in problem.configurations()} - set(read_sweep(work_dir, problem))
+    return {as_text(x) for x in swept_space(problem, near)} - set(read_sweep(work_dir, problem))
 
 
 def _judged(
@@ -319,7 +312,7 @@ def _judged(
 
     from tvm_hopper.meta_schedule.configurations import as_text, from_text
 
-    space = {as_text(x) for x in problem.configurations()}
+    space = {as_text(x) for x in swept_space(problem, arguments.near)}
     known = {k: v for k, v in read_sweep(tools.work_dir, problem).items() if k in space}
     timed = sorted((s, text) for text, s in known.items() if s is not None)
     winner = database.winner(problem.key)
@@ -335,6 +328,7 @@ def _judged(
     times = [statistics.median(x) for x in result.sustained]
     alone = [statistics.median(x) for x in result.single]
     return {
+        "space": len(problem.configurations()),
         "configurations": len(space),
         "known": len(known),
         "ran": len(timed),

@@ -2,6 +2,7 @@
 
     python -m benchmarks.tuning_sweeps --work-dir tuned --swept 4x5120x29568 --part 0/2
 
+All that the model calls at most --near times as slow as the best, and every eighth of the others.
 A line of the work folder for each, at once: the next run goes on where this one ended.
 `python -m benchmarks.tuning sweeps` starts one of these for each GPU, and times the best.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -24,6 +26,8 @@ from .tuning_programs import SWEPT, products
 
 BATCH, BATCHES = 24, 3  # configurations that are built at once, and how many times
 REPEATS = 7  # of each configuration of a sweep
+PROCESSES = 3  # that load, and measure in turn
+EVERY = 8  # of those that the model calls slow
 
 
 def sweep_part(arguments: argparse.Namespace) -> int:
@@ -38,7 +42,11 @@ def sweep_part(arguments: argparse.Namespace) -> int:
     builder = hms.ArtifactBuilder(arguments.workers)
     builder.batches = BATCHES
     gpus = visible_gpus()
-    runner = hms.FakeRunner() if arguments.fake else hms.GpuRunner([gpus[part]], repeats=REPEATS)
+    runner = (
+        hms.FakeRunner()
+        if arguments.fake
+        else hms.GpuRunner([gpus[part]], repeats=REPEATS, processes=PROCESSES)
+    )
     known = {name.split(" ")[0]: name for name in products(arguments.problems)}
     scheduled = ProcessPoolExecutor(arguments.schedulers, get_context("spawn"))
     tools = (builder, runner, scheduled)
@@ -78,6 +86,16 @@ def read_sweep(work_dir: Path, problem: Any) -> dict[str, float | None]:
     return found
 
 
+def swept_space(problem: Any, near: float | None) -> list[Any]:
+    """Return what a sweep measures, best by the model first: a part of it says the most, too."""
+    space = problem.configurations()
+    times = problem.estimates(space)
+    ranked = [(space[i], times[i]) for i in times.argsort(kind="stable").tolist()]
+    limit = math.inf if near is None else near * times.min(initial=math.inf)
+    close = [x for x, time in ranked if time <= limit]
+    return close + [x for x, _ in ranked[len(close) :]][::EVERY]
+
+
 def _swept(
     task: Any,
     tools: tuple[Any, Any, ProcessPoolExecutor],
@@ -85,17 +103,15 @@ def _swept(
     end: float,
     arguments: argparse.Namespace,
 ) -> Iterator[dict[str, Any]]:
-    import tvm
-
+    from tvm_hopper.ir import load_saved
     from tvm_hopper.meta_schedule.configurations import as_text, from_text
     from tvm_hopper.meta_schedule.flights import Flights
     from tvm_hopper.meta_schedule.search import Candidate
 
     problem, (builder, runner, scheduled) = task.problem, tools
     done = read_sweep(arguments.work_dir, problem)
-    space = problem.configurations()
-    order = problem.estimates(space).argsort(kind="stable").tolist()  # a part says the most, too
-    configs = [space[i] for i in order][part[0] :: part[1]][: arguments.most]
+    space = swept_space(problem, arguments.near)
+    configs = space[part[0] :: part[1]][: arguments.most]
     flights = Flights(builder, runner, problem.target)
     known: set[str] = set()
     waiting: list[Candidate] = []
@@ -119,7 +135,7 @@ def _swept(
             yield {"configuration": text, "seconds": None, "same_as_another": True}
             continue
         known.add(kernel)
-        waiting.append(Candidate(from_text(text), tvm.ir.load_json(module), kernel, 0.0))
+        waiting.append(Candidate(from_text(text), load_saved(module), kernel, 0.0))
         if len(waiting) == BATCH:
             if flights.is_full:
                 yield from rows()
@@ -163,6 +179,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--swept", nargs="*", default=list(SWEPT))
     parser.add_argument("--most", type=int, help="configurations of a part of a sweep")
     parser.add_argument("--workers", type=int, help="builders of a sweep")
+    parser.add_argument("--near", type=float, help="of a sweep: times the least estimate")
     parser.add_argument("--fake", action="store_true", help="no GPU: times of a model")
 
 

@@ -16,6 +16,7 @@ from .expand_inner import ExpandInner
 from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
 from .gather_vectors import GatherVectors
+from .guard_turns import GuardTurns
 from .hint_loads import HintLoads
 from .hoist_initials import HoistInitials
 from .index_rows import IndexRows
@@ -31,6 +32,7 @@ from .lower_warp_memory import LowerWarpMemory
 from .merge_shared import MergeShared
 from .note_choices import NoteChoices
 from .note_rows import NoteRows
+from .overlap_epilogue import OverlapEpilogue
 from .overlay_shared import OverlayShared
 from .own_registers import OwnRegisters
 from .own_workspace import OwnWorkspace
@@ -74,6 +76,7 @@ __all__ = [
     "ExpandPipeline",
     "FuseThreads",
     "GatherVectors",
+    "GuardTurns",
     "HintLoads",
     "HoistInitials",
     "IndexRows",
@@ -89,6 +92,7 @@ __all__ = [
     "MergeShared",
     "NoteChoices",
     "NoteRows",
+    "OverlapEpilogue",
     "OverlayShared",
     "OwnRegisters",
     "OwnWorkspace",

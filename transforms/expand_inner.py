@@ -18,7 +18,8 @@
         with sblock(): multiply(acc, fragments[1])
 
 As TVM counts them: the first iterations of an inner pipeline, its loop and its last iterations are
-statements of the outer one. What holds no asynchronous copy is expanded by TVM's own pass.
+statements of the outer one. An outer loop that has one entry for all of them (`hs.pipeline`, which
+is asked before or after) means each. What holds no asynchronous copy is expanded by TVM's own pass.
 
 Before: blocks are opaque.  After: no pipelined loop stands inside of another one, unless it holds
 asynchronous copies.
@@ -34,7 +35,7 @@ from tvm.ir import IRModule
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import ASYNC_COPY, PIPELINE_KEYS, STAGE
+from tvm_hopper.requests.keys import ASYNC_COPY, ORDER, PIPELINE_KEYS, STAGE
 
 _ASIDE = "tvm_hopper.aside."  # prefix of the keys of loops that TVM's pass is to leave alone
 
@@ -70,12 +71,31 @@ def rewrite_inner(func: tirx.PrimFunc, plan: tuple[ir.For, ...]) -> tirx.PrimFun
         if not any(str(k).startswith(_ASIDE) for k in new.annotations):
             return new
         notes = {str(k).removeprefix(_ASIDE): v for k, v in new.annotations.items()}
-        return ir.with_body(new, _joined(new.body), annotations=notes)
+        return ir.with_body(new, _joined(new.body), annotations=_counted(new.body, notes))
 
     func = func.with_body(ir.mutate(func.body, [(ir.For, aside)]))
     mod = s_tir.transform.InjectSoftwarePipeline()(IRModule({"main": func}))
     func = tirx.transform.StmtSimplify()(mod)["main"]  # each trip asks whether it is one
     return func.with_body(ir.mutate(func.body, [(ir.For, back)]))
+
+
+def _counted(body: ir.Stmt, notes: dict[str, Any]) -> dict[str, Any]:
+    """Let what the outer loop says of an inner one as a whole hold for each of its parts."""
+    own = body.block.body if isinstance(body, ir.SBlockRealize) else body
+    pieces = [
+        len(ir.statements(x.block.body)) if _is_expanded(x) else 1 for x in ir.statements(own)
+    ]
+    stages = [int(x) for x in notes[STAGE]]
+    order = [int(x) for x in notes.get(ORDER, range(len(stages)))]
+    if not len(stages) == len(order) == len(pieces) < sum(pieces):
+        return notes
+    turns = sorted((order[n], n, part) for n, count in enumerate(pieces) for part in range(count))
+    places = {(n, part): turn for turn, (_, n, part) in enumerate(turns)}
+    return {
+        **notes,
+        STAGE: [stage for stage, count in zip(stages, pieces, strict=True) for _ in range(count)],
+        ORDER: [places[x] for x in sorted(places)],
+    }
 
 
 def _joined(body: ir.Stmt) -> ir.Stmt:

@@ -17,7 +17,8 @@ from tvm_hopper.facts.async_ops import ASYNC_OPS, BY_ONE_THREAD
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP, WARP_GROUP_THREADS
 from tvm_hopper.plan.channel import make_call
 from tvm_hopper.plan.electing import plan_electing
-from tvm_hopper.plan.sync_body import BodyReader, Item, flatten
+from tvm_hopper.plan.sync_body import BodyReader
+from tvm_hopper.plan.sync_items import Item, flatten
 from tvm_hopper.plan.sync_placement import find_step, left_in_flight, place_syncs
 from tvm_hopper.plan.sync_writer import BodyWriter
 from tvm_hopper.requests.keys import ASYNC_OP, AWAIT_FILLED
@@ -175,7 +176,8 @@ class RoleSyncs:
         """Keep what reads results of a loop of one iteration behind it: it will be no loop."""
         inner = [[self._hold_behind(x) for x in items] for items in item.inner]
         item = replace(item, inner=inner)
-        if not isinstance(item.node, Loop) or not ir.is_const(item.stmt.extent, 1):
+        is_loop = isinstance(item.node, Loop) and isinstance(item.stmt, ir.For)
+        if not is_loop or not ir.is_const(item.stmt.extent, 1):
             return item
         registers = [
             register

@@ -18,13 +18,13 @@ Not here: kernels that TVM synchronises, which it refuses to do under a conditio
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
-from tvm import sym, tirx
+from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.launches import conditions_around, known_at
 from tvm_hopper.requests.bodies import is_memory_bound
 
 
@@ -32,11 +32,7 @@ def plan_guard(root: ir.Stmt, kernel: ir.For) -> list[Any]:
     """Return the numbers of thread blocks along axes that may be none, so far as `root` tells."""
     axes = ir.thread_axes(kernel)
     extents = [axes[tag].extent for tag in sorted(axes) if tag.startswith("blockIdx")]
-    branches = ir.find_all(root, ir.IfThenElse, lambda x: ir.uses_node(x.then_case, kernel))
-    analyzer = sym.Analyzer()
-    with contextlib.ExitStack() as scopes:
-        for branch in branches:
-            scopes.enter_context(analyzer.constraint_scope(branch.condition))
+    with known_at(conditions_around(root, kernel)) as analyzer:
         return [x for x in extents if not _is_counted(root, x) and not analyzer.can_prove(x > 0)]
 
 

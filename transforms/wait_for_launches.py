@@ -119,7 +119,10 @@ def _binds_threads(stmt: Any) -> bool:
 
 def _is_late(stmt: Any, early: list[Any]) -> bool:
     """Tell whether a statement touches memory of the device in any other way than early loads."""
-    rest = ir.replace_nodes(stmt, ir.SBlock, {x: ir.with_block(x, body=ir.seq()) for x in early})
+    rest = stmt
+    if early:
+        without = {x: ir.with_block(x, body=ir.seq()) for x in early}
+        rest = ir.replace_nodes(stmt, ir.SBlock, without)
     if ir.find_all(rest, ir.Call, _is_copy):
         return True
     loads = (x.source for x in ir.find_all(rest, ir.TensorLoad))

@@ -58,22 +58,28 @@ def is_large(buffer: ir.Var, analyzer: sym.Analyzer | None = None) -> bool:
 
 def rewrite_indices(kernel: ir.For, analyzer: sym.Analyzer | None = None) -> ir.For:
     """Cast the indices of every access of a large tensor."""
+    known: dict[ir.Var, bool] = {}
+
+    def is_far(buffer: ir.Var) -> bool:
+        if buffer not in known:
+            known[buffer] = is_large(buffer, analyzer)
+        return known[buffer]
 
     def load(node: ir.TensorLoad, mutator: Any) -> ir.TensorLoad:
         node = mutator.default_mutate(node)
-        if not is_large(node.source, analyzer):
+        if not is_far(node.source):
             return node
         return tirx.BufferLoad(node.source, [_widen(x) for x in node.indices])
 
     def store(node: ir.BufferStore, mutator: Any) -> ir.BufferStore:
         node = mutator.default_mutate(node)
-        if not is_large(node.buffer, analyzer):
+        if not is_far(node.buffer):
             return node
         return ir.BufferStore(node.buffer, node.value, [_widen(x) for x in node.indices])
 
     def point(node: ir.Call, mutator: Any) -> Any:
         buffer = ir.pointer_of(node.args[1]) if node.op.name == ir.ACCESS_PTR else None
-        if buffer is None or not is_large(buffer, analyzer):
+        if buffer is None or not is_far(buffer):
             return mutator.default_mutate(node)
         kind, data, start, extent, mask = node.args
         return ir.Call(node.op, [kind, data, _widen_within(start), extent, mask], ret_ty=node.ty)

@@ -77,6 +77,35 @@ def test_a_bound_from_below_is_told_apart():
     assert (ir.static_int(found.below[0]), found.below[1]) == (100, None)
 
 
+@pytest.mark.parametrize(
+    "term",
+    [ROW >= 3, ROW > 2, ROW - 3 >= 0, tirx.LE(tirx.const(3), ROW), tirx.LE(tirx.const(1), ROW - 2)],
+)
+def test_a_bound_from_below_in_other_words(term):
+    assert find_bounds(term, (ROW - 3, COLUMN), SHAPE, NEST).from_zero == (True, False)
+
+
+def test_a_bound_from_below_of_every_second_row():
+    """1 <= r says the same as 2 r - 1 >= 0."""
+    assert find_bounds(R >= 1, (R * 2 - 1, COLUMN), SHAPE, NEST).from_zero == (True, False)
+    assert find_bounds(R >= 2, (R * 2 - 1, COLUMN), SHAPE, NEST) is None
+
+
+def test_the_ends_of_a_range():
+    """TVM writes the last row alone as an equation."""
+    last, first = tirx.EQ(ROW, tirx.const(127)), tirx.EQ(ROW, tirx.const(0))
+    assert find_bounds(last, (ROW - 127, COLUMN), SHAPE, NEST).from_zero == (True, False)
+    assert bounds(first) == (1, None)
+    assert bounds(tirx.EQ(ROW, tirx.const(5))) is None
+
+
+@pytest.mark.parametrize(
+    "term", [ROW >= 2, ROW > 3, tirx.LE(tirx.const(2), ROW), R >= 3, ROW + COLUMN >= 3]
+)
+def test_another_bound_from_below(term):
+    assert find_bounds(term, (ROW - 3, COLUMN), SHAPE, NEST) is None
+
+
 def test_symbolic_extents_compare_as_they_stand():
     m = ir.Var("m", "int32")
     assert find_bounds(m > ROW, (ROW, COLUMN), (m, 72), NEST).below[0].same_as(m)

@@ -72,7 +72,7 @@ M, N = tirx.Var("m", "int64"), tirx.Var("n", "int64")
         (tirx.LT(tirx.IntImm("int64", 0), M * 8), True, "m * 8 >= 1"),
         (M < N, False, "m >= n"),
         (tirx.EQ(M, tirx.IntImm("int64", 4)), True, "m == 4"),
-        (tirx.EQ(M, tirx.IntImm("int64", 4)), False, "not m == 4"),
+        (tirx.EQ(M, tirx.IntImm("int64", 4)), False, "m <= 3 or m >= 5"),
     ],
 )
 def test_one_condition(condition, holds, text):
@@ -82,3 +82,31 @@ def test_one_condition(condition, holds, text):
 def test_the_tighter_of_two_bounds_is_said():
     every = [HostCondition(M <= 9, True), HostCondition(M <= 4, True), HostCondition(M <= 1, False)]
     assert as_text(every) == "2 <= m <= 4"
+
+
+OR, AND, NOT = tirx.Or, tirx.And, tirx.Not
+RANGES = {
+    "m <= 4": [(M <= 4, True)],
+    "m >= 5": [(M <= 4, False)],
+    "5 <= m <= 64": [(M <= 4, False), (M <= 64, True)],
+    "m == 5": [(M < 6, True), (tirx.IntImm("int64", 4) < M, True)],
+    "m <= 6 or m >= 8": [(M.equal(7), False)],
+    "m <= 4 or 9 <= m <= 16": [(OR(M <= 4, AND(M > 8, M <= 16)), True)],
+    "5 <= m <= 8 or m >= 17": [(OR(M <= 4, AND(M > 8, M <= 16)), False)],
+    "1 <= m <= 4 or m == 6": [(M >= 1, True), (OR(M <= 4, M.equal(6)), True)],
+    "2 <= m <= 3": [(NOT(OR(M < 2, M > 3)), True)],
+    "no m": [(M <= 4, True), (M > 4, True)],
+    "(m <= 4 or m >= 9) and n <= 2": [(OR(M <= 4, M > 8), True), (N <= 2, True)],
+    "m < n": [(M < N, True)],
+    "m <= 3 and m < n": [(M <= 3, True), (M < N, True)],
+}
+
+
+@pytest.mark.parametrize("text", RANGES)
+def test_ranges_in_words(text):
+    assert as_text([HostCondition(*x) for x in RANGES[text]]) == text
+
+
+def test_what_is_no_range_stays_as_it_is():
+    mixed = OR(M <= 4, N <= 4)
+    assert as_text([HostCondition(mixed, True)]) == "m <= 4 or n <= 4"

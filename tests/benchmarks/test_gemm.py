@@ -10,6 +10,7 @@ def test_a_variant_is_read_as_a_configuration():
     got = gemm.read_variant("tile=128x256x64,stages=4,consumers=2")
     assert got == {"tile": (128, 256, 64), "stages": 4, "consumers": 2}
     assert gemm.read_variant("") == {}
+    assert gemm.read_variant("store=tma,stages=3") == {"store": "tma", "stages": 3}
 
 
 def test_fewer_than_fifty_repeats_are_refused(capsys):

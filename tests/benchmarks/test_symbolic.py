@@ -1,4 +1,4 @@
-"""`benchmarks.symbolic`: names of classes, builds, and the command line."""
+"""`benchmarks.symbolic`: which kernel runs, builds, and the command line."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from benchmarks.matmul_case import Case
 
 
 @pytest.mark.parametrize(
-    ("rows", "name"),
-    [(1, "to 64"), (64, "to 64"), (65, "to 512"), (512, "to 512"), (513, "above 512"),
-     (9000, "above 512")],
-)  # fmt: skip
-def test_which_class_computes_so_many_rows(rows, name):
-    assert symbolic.class_of(rows, (64, 512, 8192)) == name
+    ("rows", "kernel"), [(1, 64), (64, 64), (65, 512), (600, 64), (641, 4096), (9000, 4096)]
+)
+def test_which_kernel_computes_so_many_rows(rows, kernel):
+    assert symbolic.kernel_of(rows, {64: 64, 512: 512, 640: 64, 8192: 4096}) == kernel
 
 
-def test_the_classes_of_a_build_are_told_with_it(tmp_path):
+def test_the_ranges_of_a_build_are_told_with_it(tmp_path):
     case = Case(None, 64, 64, classes=(16, 64))
-    path, bounds, seconds = symbolic.build_library(case, str(tmp_path / "one.so"))
-    assert bounds == (16, 64)
+    path, ranges, seconds = symbolic.build_library(case, str(tmp_path / "one.so"))
+    assert ranges == {16: 16, 64: 64}
     assert seconds > 0
     assert (tmp_path / "one.so").exists()
     assert path == str(tmp_path / "one.so")

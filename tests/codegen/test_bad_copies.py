@@ -1,7 +1,8 @@
 """What breaks copies elsewhere, in and out by each mechanism: an error that names it, or right.
 
 The rows are those of matmuls (test_bad_inputs.py): pointers, strides, boxes, swizzles, ranks, empty
-and ragged shapes, types, shared memory, targets. What a row lacks is right: test_copies.py.
+and ragged shapes, types, shared memory, targets. What a row lacks is right: test_copies.py. Threads
+of a block, whatever copies: tests/static_check/test_room.py.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ CHUNKS = r"need rows that are contiguous at both ends and start at multiples of 
 MIDDLE = r"a tile with 512 in the middle of its dimensions; need at most 256 there, what a box"
 SWIZZLED = r"rows of 32 elements with a 128 B swizzle; need rows of a multiple of 64 elements"
 TYPES = r"found type int16; need one of float8_e4m3fn"
+HALF_BYTES = r"found elements of int4 in .*; need elements of whole bytes, one of bool, "
 ROOM = r"bytes of shared memory; need at most 232448; take 3 stages"
 NOT_A = r"with target cuda sm_90; need a cuda target with arch sm_90a or sm_80; build with target="
 
@@ -80,6 +82,11 @@ ROWS = {
     ("rank", "load", "tma"): (((2,) * 5 + (64,), (1, 2, 2, 2, 2, 64)), {}, r"rank 6; need 1 to 5"),
     ("type", "load", "tma"): (SMALL, {"dtype": "int16"}, rf"A into A_shared.dyn: {TYPES}"),
     ("type", "store", "tma"): (SMALL, {"dtype": "int16"}, rf"A_shared.dyn into B: {TYPES}"),
+    **{
+        ("half a byte", way, by): (SMALL, {"dtype": "int4"}, HALF_BYTES)
+        for way, able in (("load", LOADS), ("store", STORES))
+        for by in able
+    },
     ("room", "load", "tma"): (WIDE, {"stages": 5}, rf"5 x 65536 \+ barriers 80 .* {ROOM}"),
     ("room", "load", "bulk"): (WIDE, {"stages": 5}, rf"5 x 65536 \+ barriers 80 .* {ROOM}"),
     ("room", "load", "cp_async"): (WIDE, {"stages": 5}, rf"5 x 65536 = 327680 {ROOM}"),

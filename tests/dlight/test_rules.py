@@ -100,7 +100,9 @@ def test_sums_in_16_bits():
     assert "found a sum in float16; need a sum in float32" in strict.decisions[0].reason
 
 
-@pytest.mark.parametrize("classes", [(16, 64), {16: hs.MatmulConfig(), 64: hs.MatmulConfig()}])
+@pytest.mark.parametrize(
+    "classes", [(16, 64), {16: hs.MatmulConfig(), 64: hs.MatmulConfig()}, {16: 16, 64: 64}]
+)
 def test_size_classes_are_handed_on(classes):
     mod = workloads.matmul("m", 128, 64, out_dtype="float16", acc_dtype="float16")
     rule = dlight.Matmul(classes=classes)

@@ -59,3 +59,27 @@ def test_one_dimension(load, size):
 @pytest.mark.parametrize("swizzle", [None, 128])
 def test_types_and_swizzles(dtype, swizzle):
     check((300, 512), Route((8, 128), 4, stages=4, swizzle=swizzle), dtype)
+
+
+@pytest.mark.parametrize(
+    ("load", "by"),
+    [
+        *(("tma", by) for by in ((1, 0), (7, -8), (-2, 16), (999, 8))),
+        *(("cp_async", by) for by in ((1, 0), (3, -6), (-2, 0))),
+        *(("auto", by) for by in ((-5, 3), (4, -2))),
+    ],
+)
+def test_what_lies_outside_of_a_tensor_is_zero(load, by):
+    mod = copies.shift(1000, 1024, by)
+    run = tvm.compile(copies.schedule_shift(mod, load, 3).mod, target="nvidia/nvidia-h200")["main"]
+    x = torch.randint(-9, 9, (1000, 1024), device="cuda").half()
+    want = torch.zeros_like(x)
+    down, right = by
+    rows, columns = (slice(max(n, 0), min(n, 0) or None) for n in by)
+    want[rows, columns] = x[
+        max(-down, 0) : 1000 - max(down, 0), max(-right, 0) : 1024 - max(right, 0)
+    ]
+    y = torch.full_like(x, 77)
+    run(x, y)
+    torch.cuda.synchronize()
+    assert torch.equal(y, want)

@@ -191,6 +191,24 @@ def test_the_short_header_changes_no_instruction(monkeypatch, tmp_path: Path) ->
     assert section(short.cubin, tmp_path) == section(full.cubin, tmp_path)
 
 
+@pytest.mark.parametrize(("kernels", "cores", "options"), [(1, 8, []), (2, 1, []), (2, 8, [2])])
+def test_kernels_are_compiled_side_by_side(monkeypatch, kernels, cores, options) -> None:
+    monkeypatch.setattr(compilers, "_cores", lambda: cores)
+    text = GEMM + "\n".join(
+        f'extern "C" __global__ void k{i}(int* p) {{}}' for i in range(1, kernels)
+    )
+    assert compilers._side_by_side(text) == [f"--split-compile={x}" for x in options]
+
+
+def test_a_kernel_beside_others_has_the_same_instructions(monkeypatch, tmp_path: Path) -> None:
+    text = GEMM + GEMM[GEMM.rindex('extern "C" __global__') :].replace("main_kernel", "other")
+    found = []
+    for cores in (1, 2):
+        monkeypatch.setattr(compilers, "_cores", lambda cores=cores: cores)
+        found.append(section(compilers.with_nvrtc(text, "sm_90a", False).cubin, tmp_path))
+    assert found[0] == found[1]
+
+
 def test_other_includes_get_the_real_headers() -> None:
     text = '#include <cuda/std/array>\nextern "C" __global__ void k(float* p) { p[0] = 1; }'
     assert compilers.with_nvrtc(text, "sm_90a", False)[0][:4] == b"\x7fELF"

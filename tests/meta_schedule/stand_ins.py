@@ -21,10 +21,15 @@ from tvm_hopper.meta_schedule.configurations import as_text
 class NoteBuilder(ms.builder.PyBuilder):
     """Writes the configuration of each kernel down; fails where it is told to."""
 
-    def __init__(self, fails: Callable[[str], bool] = lambda text: False):
+    def __init__(
+        self, fails: Callable[[str], bool] = lambda text: False, why: str = "ptxas: no room"
+    ):
         super().__init__()
-        self.fails = fails
+        self.fails, self.why = fails, why
         self.built: list[str] = []
+
+    def start(self):
+        """Nothing to start."""
 
     def build(self, build_inputs):
         found = []
@@ -32,7 +37,7 @@ class NoteBuilder(ms.builder.PyBuilder):
             text = as_text(configurations_of(one.mod)[0])
             self.built.append(text)
             if self.fails(text):
-                found.append(ms.builder.BuilderResult(None, "ptxas: no room"))
+                found.append(ms.builder.BuilderResult(None, self.why))
                 continue
             path = Path(tempfile.mkdtemp()) / "kernel.txt"
             path.write_text(text)
@@ -50,9 +55,13 @@ def formula(text: str) -> float:
 class FormulaRunner(ms.runner.PyRunner):
     """Times by a formula; None is an error."""
 
-    def __init__(self, seconds: Callable[[str], float | None] = formula):
+    def __init__(
+        self,
+        seconds: Callable[[str], float | None] = formula,
+        why: str = "GPU 0: illegal address",
+    ):
         super().__init__()
-        self.seconds = seconds
+        self.seconds, self.why = seconds, why
         self.texts: list[str] = []
 
     def run(self, runner_inputs):
@@ -62,5 +71,5 @@ class FormulaRunner(ms.runner.PyRunner):
         self.texts.append(text)
         time = self.seconds(text)
         times = [time, time] if time is not None else None
-        result = ms.runner.RunnerResult(times, None if times else "GPU 0: illegal address")
+        result = ms.runner.RunnerResult(times, None if times else self.why)
         return ms.runner.RunnerFuture(lambda: True, lambda: result)

@@ -1,6 +1,7 @@
 """The last round: who wins, what is checked, and what is written of it."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tvm.ir.utils import derived_object
@@ -11,10 +12,11 @@ import tvm_hopper
 from tests.meta_schedule.stand_ins import FormulaRunner, NoteBuilder, formula
 from tvm_hopper.meta_schedule import finals
 from tvm_hopper.meta_schedule.checking import EQUAL, UNCHECKED, WRONG, Verdict
-from tvm_hopper.meta_schedule.database import Database
+from tvm_hopper.meta_schedule.database import Database, Trial
 from tvm_hopper.meta_schedule.finals import decide, gain_of
 from tvm_hopper.meta_schedule.measurement import Contested
 from tvm_hopper.meta_schedule.tasks import find_tasks
+from tvm_hopper.schedule import PointwiseConfig
 from tvm_hopper.testing import memory_bound, workloads
 
 TARGET = "nvidia/nvidia-h200"
@@ -99,6 +101,17 @@ def test_a_lucky_time_does_not_win(tmp_path):
     check = database._checks[KEY, CHOICE]
     assert (check["verdict"], check["by"]) == (EQUAL, "GPU 3")
     assert check["record"]
+
+
+def test_relatives_leave_room_for_others():
+    times = [(1, "a"), (2, "a"), (3, "a"), (4, "b"), (5, "a"), (6, "c"), (7, "d"), (8, "e")]
+    trials = [Trial(shape, f"{shape}{us}", "", us, "", us) for us, shape in times]
+    database = SimpleNamespace(ranked=lambda key: trials, verdict=lambda key, trial: "")
+    problem = SimpleNamespace(key="", built_in=PointwiseConfig, shape_of=lambda config: config)
+    found = [x.text for x in finals.finalists(database, problem)]
+    assert found == ["a1", "a2", "b4", "c6", "d7", "e8"]
+    trials[3:] = []
+    assert [x.text for x in finals.finalists(database, problem)] == ["a1", "a2", "a3"]
 
 
 def test_what_was_compared_is_not_compared_again(tmp_path):

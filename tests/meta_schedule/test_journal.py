@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -179,6 +181,32 @@ def test_a_place_where_nothing_can_be_written(tmp_path):
     (tmp_path / FILE).mkdir()
     with pytest.raises(TuningError, match=f"{FILE}: found a log that cannot be read .Is a direct"):
         Journal(tmp_path)
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from tvm_hopper.meta_schedule.journal import Journal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with Journal(Path(sys.argv[1])) as journal:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    for number in range(99):
+        journal.append({"is": "machine", "number": number, "name": "x" * 20})
+"""
+
+
+def test_a_full_disk_is_one_error_and_leaves_whole_lines(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert re.search(rf"{FILE}: found no way to write on .File too large.; need .*make room", last)
+    text = (tmp_path / FILE).read_text()
+    assert 900 < len(text) <= 1000
+    assert text.endswith("}\n")
+    with Journal(tmp_path) as journal:
+        journal.append(TRIAL)
+    assert [x["is"] for x in read_lines(tmp_path)][-2:] == ["machine", "trial"]
 
 
 @pytest.mark.parametrize("value", [None, 3, ""])

@@ -62,7 +62,7 @@ def test_a_run_ends_by_itself_with_the_right_best(make_artifact, caplog):
     runner.close()
     assert runner.gpus == []
     (after,) = runner.run(inputs(paths[:1]))
-    assert after.result().error_msg == "the runner was closed"
+    assert after.result().error_msg == "nobody tried: the runner was closed"
 
 
 def test_none_left_is_one_clear_error_for_every_job(make_artifact):
@@ -72,7 +72,7 @@ def test_none_left_is_one_clear_error_for_every_job(make_artifact):
     errors = [str(future.result().error_msg) for future in runner.run(inputs(paths))]
     assert all("the process ended by exit code 7" in x for x in errors)
     last = errors[-1]
-    assert last.startswith("no worker is left: fake GPU ")
+    assert last.startswith("nobody tried: no worker is left: fake GPU ")
     assert {"fake GPU 0", "fake GPU 1"} == set(runner.retired)
     (after,) = runner.run(inputs(paths[:1]))
     assert after.done()

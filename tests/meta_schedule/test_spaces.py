@@ -153,7 +153,7 @@ def test_stock_tuning_with_sampled_traces(quick, tmp_path):
 
 def test_stock_tuning_with_our_strategy(quick, tmp_path):
     mod = canonical(memory_bound.copy(64, 256)["main"])
-    space, strategy = hms.ExplicitSpace(), hms.ConfigurationStrategy()
+    space, strategy = hms.space(explicit=True), hms.ConfigurationStrategy()
     database = stock_tune(mod, tmp_path, space, strategy)
     found = [configuration_in(x.trace) for x in database.get_all_tuning_records()]
     assert len(set(found)) == len(found) == 6
@@ -164,7 +164,7 @@ def test_stock_tuning_with_our_strategy(quick, tmp_path):
 
 def test_our_strategy_goes_on_with_a_stock_database(quick, tmp_path):
     mod = canonical(memory_bound.copy(64, 256)["main"])
-    database = stock_tune(mod, tmp_path, hms.ExplicitSpace(), hms.ConfigurationStrategy(), 3)
+    database = stock_tune(mod, tmp_path, hms.space(explicit=True), hms.ConfigurationStrategy(), 3)
     first = {configuration_in(x.trace) for x in database.get_all_tuning_records()}
     strategy = hms.ConfigurationStrategy()
     context = ms.TuneContext(mod, target=H200, num_threads=1)
@@ -176,20 +176,17 @@ def test_our_strategy_goes_on_with_a_stock_database(quick, tmp_path):
 
 
 def test_foreign_functions_get_the_schedule_of_dlight(quick, tmp_path):
-    for space, strategy in (
-        (hms.space(), "replay-trace"),
-        (hms.ExplicitSpace(), hms.ConfigurationStrategy()),
-    ):
-        folder = tmp_path / type(space).__name__
-        database = stock_tune(FOREIGN, folder, space, strategy, trials=2)
+    for explicit, strategy in ((False, "replay-trace"), (True, hms.ConfigurationStrategy())):
+        space = hms.space(explicit=explicit)
+        database = stock_tune(FOREIGN, tmp_path / str(explicit), space, strategy, trials=2)
         (record,) = {str(x.trace): x for x in database.get_all_tuning_records()}.values()
         sch = s_tir.Schedule(FOREIGN)
         record.trace.apply_to_schedule(sch, remove_postproc=False)
         assert "tvm_hopper" not in sch.mod.script()
 
 
-@pytest.mark.parametrize("space", [hms.SampledSpace, hms.ExplicitSpace])
-def test_symbolic_extents_are_one_error(space):
+@pytest.mark.parametrize("explicit", [False, True])
+def test_symbolic_extents_are_one_error(explicit):
     mod = canonical(workloads.matmul("n", 64, 64, out_dtype="float16")["main"])
     with pytest.raises(TuningError, match=r"found symbolic extents n; need .*; tvm_hopper\.tune"):
-        space().generate_design_space(mod)
+        hms.space(explicit=explicit).generate_design_space(mod)

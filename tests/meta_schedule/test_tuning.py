@@ -25,6 +25,7 @@ from tvm_hopper.meta_schedule.finding import lookup
 from tvm_hopper.meta_schedule.journal import FILE, read_lines
 from tvm_hopper.meta_schedule.scheduling import schedule_with
 from tvm_hopper.meta_schedule.tasks import find_tasks
+from tvm_hopper.meta_schedule.workers.pool import NOBODY
 from tvm_hopper.testing import memory_bound, workloads
 
 TARGET = "nvidia/nvidia-h200"
@@ -84,6 +85,31 @@ def test_failures_are_recorded_and_do_not_win(tmp_path):
     errors = {x.error for x in database.trials(KEY) if x.seconds is None}
     assert errors == {"build: ptxas: no room", "run: GPU 0: illegal address"}
     assert database.winner(KEY).seconds is not None
+
+
+@pytest.mark.parametrize("who", ["builder", "runner"])
+def test_what_nobody_tried_is_no_trial(tmp_path, who):
+    """All GPUs, servers or processes that build are gone: nothing is held against kernels."""
+    left = 10
+
+    def gone(text):
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    runner, builder = FormulaRunner(), NoteBuilder()
+    if who == "builder":
+        builder = NoteBuilder(gone, f"{NOBODY}no worker is left: a (out of memory)")
+    else:
+        seconds = lambda text: None if gone(text) else formula(text)  # noqa: E731
+        runner = FormulaRunner(seconds, f"{NOBODY}no worker is left: a (off the bus)")
+    told = rf"no worker is left: a .*, after 10 trials; need .*; the same .*{tmp_path.name} has"
+    with pytest.raises(TuningError, match=told):
+        tune(COPY, tmp_path, 30, runner=runner, builder=builder)
+    assert len(trials_of(tmp_path)) == 10
+    database = tune(COPY, tmp_path, 30)
+    assert len(database.trials(KEY)) == 30
+    assert all(x.seconds is not None for x in database.trials(KEY))
 
 
 def test_a_wrong_winner_is_recorded_and_the_next_one_taken(tmp_path):
@@ -304,6 +330,12 @@ def test_stock_files_are_made_anew(tmp_path):
     os.remove(tmp_path / WORKLOADS)
     database.write_stock()
     assert {x: (tmp_path / x).read_text() for x in texts} == texts
+
+
+def test_stock_files_that_cannot_be_written(tmp_path):
+    (tmp_path / WORKLOADS).mkdir()
+    with pytest.raises(TuningError, match=f"{WORKLOADS}: found no way to write on"):
+        tune(COPY, tmp_path, 2)
 
 
 def test_a_record_with_a_hostile_configuration(tmp_path):

@@ -8,7 +8,7 @@ from tvm.script import tirx as T
 
 from tvm_hopper.facts.dtypes import DTYPES
 from tvm_hopper.reference.evaluate import Reference, TooMuchWork
-from tvm_hopper.testing import workloads
+from tvm_hopper.testing import memory_bound, workloads
 
 from .programs import CASES, Case
 
@@ -101,3 +101,11 @@ def test_a_sum_that_is_a_number_by_chance_is_rounded_on_the_way():
     gap = np.abs(got - expected.value.astype(float))
     assert (gap <= expected.error).all()
     assert (gap[expected.value.astype("float32") == expected.value] > 0).any()
+
+
+def test_a_sum_that_elements_share_counts_once():
+    reference = Reference(memory_bound.softmax(8, 64, "float32"))
+    arguments = [np.zeros((8, 64), "float32")] * 2
+    one, every = reference.one_element(arguments), reference.everything(arguments)
+    assert one.work > 2 * 64  # its row is reduced twice
+    assert every.work < 2 * 8 * one.work

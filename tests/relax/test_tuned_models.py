@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import tvm
 from tvm import relax
@@ -36,6 +38,29 @@ class Layer:
         return out
 
 
+@I.ir_module
+class Mixed:
+    @R.function
+    def main(
+        x: R.Tensor((4, 16, 256), "float16"),
+        g: R.Tensor((256,), "float16"),
+        a: R.Tensor((64, 96), "float32"),
+        b: R.Tensor((96, 32), "float32"),
+    ):
+        with R.dataflow():
+            y = R.nn.rms_norm(x, g, axes=[-1])
+            z = R.sort(R.matmul(a, b), axis=-1)
+            out = (y, z)
+            R.output(out)
+        return out
+
+
+def device_text(mod):
+    """Return the CUDA text of a module and of all that it imports."""
+    own = mod.inspect_source() if mod.kind == "cuda" else ""
+    return own + "".join(map(device_text, mod.imports))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("tuned")
@@ -64,6 +89,22 @@ def test_each_function_gets_what_was_found_for_it(folder):
     assert len(kernels) >= 3
     assert all(x.configuration.endswith(", tuned") for x in kernels)
     assert len({x.configuration for x in kernels}) >= 3
+
+
+def test_foreign_kernels_are_the_same_to_a_byte(folder):
+    """A product in float32 and a sort are TVM's, beside a norm that a database schedules."""
+
+    def kernels(**database):
+        pipeline = relax.get_pipeline("tvm_hopper", **database)
+        ex = relax.build(Mixed, models.H200, relax_pipeline=pipeline)
+        texts = re.split(r'(?=extern "C" __global__)', device_text(ex.mod))[1:]
+        return {re.search(r"(\w+)_kernel", text)[0]: text for text in texts}
+
+    stock, tuned = kernels(), kernels(database=str(folder))
+    assert stock.keys() == tuned.keys()
+    changed = {name for name in tuned if tuned[name] != stock[name]}
+    assert changed == {x for x in tuned if "norm" in x} != set(tuned)
+    assert len(tuned) - len(changed) >= 2
 
 
 def test_records_are_opened_once(folder, monkeypatch):

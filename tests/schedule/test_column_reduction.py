@@ -122,8 +122,20 @@ def test_one_value_of_one_dimension_and_one_beside_columns():
     refuse(module(z, all_of, each), "block each: found 8 rows of 8 columns beside 8 x 8 of 1")
 
 
+@pytest.mark.parametrize("rows", [64, 8192])  # by columns, by groups of rows
+def test_a_reduction_of_all_elements_about_another_is_refused(rows):
+    x = te.placeholder((rows, 64), "float32", name="X")
+    a, b, c, d = (
+        te.reduce_axis((0, n), k) for n, k in [(rows, "a"), (64, "b"), (rows, "c"), (64, "d")]
+    )
+    mean = te.compute((1,), lambda i: te.sum(x[a, b], [a, b]), name="mean")
+    scaled = te.compute((1,), lambda i: mean[i] / (64.0 * rows), name="scaled")
+    value = te.compute((1,), lambda i: te.sum(x[c, d] - scaled[i], [c, d]), name="value")
+    refuse(module(x, value), "value, tensor .*: found a reduction of what another block")
+
+
 def test_one_row():
-    refuse(columns.column_sum(1, 64), "one partial result; need 2 or more")
+    refuse(columns.column_sum(1, 64), "block S: found a reduction over one row; need two rows")
     match = "one row beside sums of columns; need two rows"
     refuse(backward.rms_norm_backward(1, 64), match, helper=hs.row_reduction)
 
@@ -132,6 +144,7 @@ def test_one_row():
     ("given", "match"),
     [
         ({"threads": 24}, "24 x 10 = 240 threads of a thread block; need a multiple of 32"),
+        ({"rows": 1, "blocks": 1, "threads": 32}, "one partial result; need 2 or more"),
         ({"vector": 16}, "vector=16 for 64 columns; need at most 16 bytes"),
         ({"blocks": 16, "rows": 4, "threads": 32}, "64 rows for 16 thread blocks of 4 x "),
     ],

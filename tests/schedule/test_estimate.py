@@ -22,6 +22,7 @@ PLAIN = Rates(
     narrow_span=0.0,
     latency_cycles=0.0,
     off_sector=0.0,
+    off_line=0.0,
     l2_bytes=1e9,
     apart=0.0,
     outside_cycles=0.0,
@@ -88,11 +89,15 @@ def test_many_accumulators_slow_instructions_down():
     assert cycles(wide, tiles(256, 192, consumers=3), crowded=0.1) == plain
 
 
-def test_slots_are_filled_and_rows_off_a_line_cost_more():
-    """256 rows of 128 bytes at 16 a cycle are 2048; k = 648 puts rows off a line of 128 bytes."""
+def test_slots_are_filled_and_rows_off_a_sector_and_off_a_line_cost_more():
+    """256 rows of 128 bytes at 16 a cycle are 2048; rows begin at odd multiples of 16 and 32."""
     assert cycles(SQUARE, tiles(), fill_bytes=16.0) == 20480
     off = ProductShape(128, 128, 648)
-    assert cycles(off, tiles(), fill_bytes=16.0, off_sector=0.5) == 11 * 2048 * 1.5
+    both = {"off_sector": 0.5, "off_line": 0.25}
+    assert cycles(off, tiles(), fill_bytes=16.0, **both) == 11 * 2048 * 1.5
+    at_sectors = ProductShape(128, 128, 656)
+    assert cycles(at_sectors, tiles(), fill_bytes=16.0, **both) == 11 * 2048 * 1.25
+    assert cycles(SQUARE, tiles(), fill_bytes=16.0, **both) == 20480
 
 
 @pytest.mark.parametrize(("columns", "factor"), [(128, 1), (96, 2), (80, 4), (72, 8)])

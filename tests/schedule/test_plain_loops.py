@@ -125,6 +125,13 @@ def test_a_copy_inside_of_an_inner_loop():
     refused(match, sch, sch.get_loops("C")[1])
 
 
+def test_a_loop_whose_copies_are_those_of_the_pipeline_in_it():
+    sch, loop = unpiped()
+    hs.pipeline(sch, loop, stages=4)
+    match = "found copies of a loop inside alone; need a copy at this loop, too, beside that of the"
+    refused(match, sch, sch.get_loops("C")[1])
+
+
 def test_copies_that_nothing_reads_in_the_loop():
     sch = s_tir.Schedule(pointwise.scale(1024))
     copy = sch.cache_read("C", 0, "shared.dyn")

@@ -14,9 +14,11 @@ from tvm.script import tirx as T
 
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
+from tvm_hopper.analysis.launches import as_text, conditions_around
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests.keys import CHOICE, CHOSEN_FOR, PERSISTENT
 from tvm_hopper.schedule.origins import plain_of
+from tvm_hopper.schedule.products.branches import look_at
 from tvm_hopper.testing import workloads
 from tvm_hopper.testing.serial import as_serial, run_serially
 
@@ -85,6 +87,46 @@ def test_kernels_compute_what_the_product_did(options):
     check_values(mod, sch.mod, options)
 
 
+RANGES = {4: 4, 40: 64, 64: 4, 100: 64, 128: 200, 150: 4}
+
+
+@pytest.mark.parametrize("options", [PLAIN, RICH], ids=["plain", "rich"])
+def test_a_kernel_of_several_ranges(options):
+    mod = workloads.matmul(**options)
+    changed = hs.size_classes(mod, "C", RANGES)
+    names = [x for x in block_names(changed) if x.startswith("C_rows")]
+    assert names == ["C_rows_64", "C_rows_200", "C_rows_4"]  # the one without an end comes last
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", classes=RANGES)
+    kernels = ir.kernels(sch.mod["main"])
+    assert [as_text(conditions_around(sch.mod["main"].body, x)) for x in kernels] == [
+        "5 <= m <= 40 or 65 <= m <= 100",
+        "101 <= m <= 128",
+        "m <= 4 or 41 <= m <= 64 or m >= 129",
+    ]
+    chosen = [ir.thread_axes(x)["blockIdx.x"].annotations for x in kernels]
+    assert [int(x[CHOSEN_FOR][0]) for x in chosen] == [64, 200, 4]
+    # Also above the rows that it is chosen for, unless SMs are enough for all tiles there.
+    assert [PERSISTENT in x for x in chosen] == [False, False, True]
+    check_values(mod, sch.mod, options, (0, 4, 5, 40, 41, 64, 65, 100, 101, 128, 129, 151))
+
+
+def test_a_kernel_of_more_rows_than_it_is_chosen_for_shares_out_its_tiles():
+    sch = s_tir.Schedule(workloads.matmul("m", 4096, 64))
+    hs.matmul(sch, "C", classes={64: 64, 2048: 128, 4096: 64, 8192: 2048})
+    chosen = [ir.thread_axes(x)["blockIdx.x"].annotations for x in ir.kernels(sch.mod["main"])]
+    assert {int(x[CHOSEN_FOR][0]): PERSISTENT in x for x in chosen} == {
+        64: True, 128: True, 2048: True,
+    }  # fmt: skip
+
+
+def test_a_bound_is_known_in_each_of_several_ranges():
+    changed = hs.size_classes(workloads.matmul(**PLAIN), "C", {4: 4, 40: 64, 64: 4, 90: 64, 99: 8})
+    sch = s_tir.Schedule(changed)
+    for name, bound in (("C_64", 90), ("C_4", 64), ("C_8", None)):
+        assert look_at(sch, sch.get_sblock(name)).most_rows == bound
+
+
 def test_a_function_and_one_of_a_module():
     mod = workloads.matmul(**PLAIN)
     func = hs.size_classes(mod["main"], "C", [8])
@@ -122,10 +164,11 @@ def test_what_is_given_holds_for_every_class():
 
 def test_classes_are_the_models_unless_the_configuration_is_one_kernels():
     mod = workloads.matmul("m", 4096, 256)
-    chosen = hs.choose_classes(4096, 256)
+    chosen = set(hs.choose_ranges(4096, 256, out_dtype="float32").values())
     assert len(chosen) > 1
     wide = hs.MatmulConfig(swizzle=64)
-    of_tiles = hs.choose_classes(4096, 256, given=wide)  # which excludes dot products
+    of_tiles = set(hs.choose_ranges(4096, 256, given=wide, out_dtype="float32").values())
+    assert 1 not in of_tiles  # which excludes dot products
     for config, count in ((None, len(chosen)), (wide, len(of_tiles)),
                           (hs.MatmulConfig((64, 64, 64)), 1), (hs.MatmulConfig(stages=2), 1),
                           (hs.MatmulConfig(consumers=1), 1)):  # fmt: skip
@@ -332,7 +375,31 @@ REFUSED = {
         {"classes": {16: hs.MatmulConfig(), 64: hs.MatmulConfig(batch_invariant=True)}},
         r"found batch_invariant=True for classes \[64\] and not for \[16\]; need it for every",
     ),
-    "no configuration": (PLAIN, {"classes": {16: 64}}, r"found classes\[16\]=64; need an hs.Mat"),
+    "no configuration": (
+        PLAIN,
+        {"classes": {16: "64"}},
+        r"found classes\[16\]='64'; need an hs.Mat",
+    ),
+    "some ranges": (
+        PLAIN,
+        {"classes": {16: 16, 64: hs.MatmulConfig()}},
+        r"found classes\[64\]=.*; need for each bound the rows that its kernel is chosen for",
+    ),
+    "ranges that do not ascend": (
+        PLAIN,
+        {"classes": {64: 16, 16: 64}},
+        r"found the bounds of classes=\(64, 16\); need ascending ints",
+    ),
+    "ranges of nine kernels": (
+        PLAIN,
+        {"classes": {x: x for x in range(1, 10)}},
+        r"found 9 classes; need at most 8, each a kernel to build",
+    ),
+    "ranges of one tile": (
+        PLAIN,
+        {"config": hs.MatmulConfig((64, 64, 64)), "classes": {16: 16, 64: 64}},
+        r"found classes of kernels that all have tile=\(64, 64, 64\); need a configuration for",
+    ),
     "a tile that does not fit": (
         PLAIN,
         {"classes": {16: hs.MatmulConfig(), 64: hs.MatmulConfig((256, 512, 64))}},

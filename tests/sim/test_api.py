@@ -336,6 +336,13 @@ def racy(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
 def make():
     return racy
 
+def broken():
+    return {}["x"]
+
+def refused():
+    from tvm_hopper.errors import ScheduleError
+    raise ScheduleError("found none; need one")
+
 @T.prim_func(s_tir=True)
 def symbolic(a: T.handle):
     T.func_attr({"global_symbol": "main"})
@@ -364,6 +371,8 @@ def test_the_command_judges_a_file(tmp_path, capsys):
         (["nowhere.py:make"], "need the FILE.py:NAME of a kernel"),
         (["{file}:other"], "found no 'other'"),
         (["{file}:symbolic"], "no value for A, whose shape has"),
+        (["{file}:broken"], "found KeyError in broken, at kernel_file2.py:"),
+        (["{file}:refused"], "found none; need one"),
     ],
 )
 def test_the_command_explains_its_mistakes(tmp_path, capsys, words, message):

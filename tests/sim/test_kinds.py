@@ -364,6 +364,15 @@ def test_values_of_all_ctas_are_those_of_each(seed):
         assert got[number] == evaluate(expr, {x: i, y: j}, {}, {})
 
 
+def test_a_value_that_has_a_name_of_its_own():
+    """TVM writes a division by what is not known to be positive so."""
+    x, q = tirx.Var("x", "int32"), tirx.Var("q", "int32")
+    func = tirx.PrimFunc([], tirx.Evaluate(0))
+    values = GridValues(func, {}, (5, 1, 1), {x: "blockIdx.x"}, {})
+    expr = tirx.Let(q, tirx.truncdiv(x, 2), tirx.Select(q > 1, q - 1, q))
+    assert values.of(expr).tolist() == [0, 0, 1, 1, 1]
+
+
 def test_a_value_that_needs_more_than_the_block_is_refused():
     x = tirx.Var("x", "int32")
     values = GridValues(tirx.PrimFunc([], tirx.Evaluate(0)), {}, (4, 1, 1), {x: "blockIdx.x"}, {})

@@ -75,6 +75,12 @@ def test_a_claim_holds_for_every_turn(seed):
     assert not claim.positive or min(values) >= 0
 
 
+def test_a_value_that_has_a_name_of_its_own():
+    k, q = tirx.Var("k", "int32"), tirx.Var("q", "int32")
+    value = compile_expr(tirx.Let(q, k * 3, q * q + k))
+    assert [value({k: turn}) for turn in range(3)] == [0, 10, 38]
+
+
 @pytest.mark.parametrize(
     ("make", "claim"),
     [

@@ -225,3 +225,21 @@ def test_a_tile_that_holds_one_row_is_stored_by_loops_over_more():
 def test_bytes_of_a_tail_that_may_lie_behind_the_tensor():
     """Of four steps the last one or two have nothing left."""
     check((100,), Route((64,), 4, "bulk", "bulk", 1), "float64")
+
+
+# -- tiles that begin outside of a tensor
+
+SHIFTS = [  # down and right; as elements of 2 bytes that TMA may begin at, or by rows alone
+    *(("tma", by) for by in ((1, 0), (7, -8), (-2, 16), (39, 8))),
+    *(("cp_async", by) for by in ((1, 0), (3, -6), (-2, 0))),
+]
+
+
+@pytest.mark.sampled(every=2)
+@pytest.mark.parametrize(("load", "by"), SHIFTS)
+def test_what_lies_outside_of_a_tensor_is_zero(load, by):
+    """In front of it, too: rows from -1 on, whose condition TVM writes as 1 <= i."""
+    mod = copies.shift(40, 96, by)
+    report = verify(copies.schedule_shift(mod, load, 2), against=mod)
+    assert report.verdict == "clean", str(report)
+    assert "values compared" in str(report)

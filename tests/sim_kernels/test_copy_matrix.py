@@ -81,6 +81,12 @@ def test_some_tiles_that_blocks_share(load, store):
     check((45, 64), route(load, store, stages=2, blocks=2))
 
 
+def test_tiles_that_blocks_share_of_a_number_that_a_call_tells():
+    """Which rows a tile has follows from a division by their number in the middle dimension."""
+    more = {"stages": 4, "roles": hs.Roles(1), "threads": 128, "vector": 2, "blocks": 2}
+    check_symbolic((5, "n", 64), Route((2, 2, 64), 5, "bulk", None, **more), [{"n": 7}], "int8")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("tiles", [1, 2, 3, 5])
 @pytest.mark.parametrize(("load", "store"), [x for x in OURS if x[0]])

@@ -76,6 +76,27 @@ def test_each_class_is_clean_under_every_schedule_and_computes_the_plain_program
     assert report.values.checked
 
 
+@pytest.mark.parametrize(("m", "kernel"), [(4, 0), (5, 1), (65, 0), (71, 1), (90, 0)])
+def test_kernels_of_several_ranges(plain, ranged, m, kernel):
+    """The host launches the kernel of the range; the first one runs above what it is chosen for."""
+    values, (name, _, dtype), given = inputs(plain, m)
+    result = simulate(ranged, values)
+    assert not result.findings, "\n".join(map(str, result.findings))
+    want = workloads.reference(given, "NT", EPILOGUE).astype(workloads.numpy_type(dtype))
+    np.testing.assert_array_equal(result.outputs[name], want)
+    every = {**values, name: result.outputs[name]}
+    launched = bound_launches(ranged, {x.name: every[x.name] for x in ranged.arguments}, 132)
+    order = [*ranged.kernels][::-1]  # the one whose ranges have no end comes last
+    assert [str(x.func.attrs["global_symbol"]) for x in launched] == [order[kernel]]
+
+
+@pytest.fixture(scope="module")
+def ranged(plain):
+    sch = s_tir.Schedule(plain)
+    hs.matmul(sch, "C", classes={4: 8, 64: 64, 70: 8, 80: 64, 100: 8})
+    return load(sch.mod)
+
+
 TRANSPOSED = {
     4: hs.MatmulConfig((64, 8, 64), stages=2, consumers=1, transposed=True),
     16: hs.MatmulConfig((64, 16, 64), stages=2, consumers=1, transposed=True),

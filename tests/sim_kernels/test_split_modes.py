@@ -26,19 +26,28 @@ PROBLEM = {"m": 64, "n": 16, "k": 80, "out_dtype": "float32"}
 POLICIES = (("eager", 0), ("on_wait", 0), ("lifo", 0), ("random", 1), ("random", 2))
 
 
+FORMS = {  # what else may be asked of them: begun early, as they are unless told, or not
+    "plain": {},
+    "late": {"early_launch": False},
+    "hilbert": {"m": 128, "n": 32, "raster_group": 2, "raster_curve": "hilbert"},
+    "consumers": {"m": 128, "consumers": 2, "tile": (128, 16, 16)},
+}
+
+
 @functools.cache
-def right(mode: str) -> tuple[Program, dict]:
+def right(mode: str, form: str = "plain") -> tuple[Program, dict]:
     """Return a program as our passes emit it, and inputs."""
-    mod, module = scheduled(
-        PROBLEM, (64, 16, 16), split_k=3 if mode == "atomic" else 4, split_mode=mode, stages=2
-    )
+    config = {"tile": (64, 16, 16), "split_k": 3 if mode == "atomic" else 4, "stages": 2}
+    config |= {"split_mode": mode, **FORMS[form]}
+    problem = {name: config.pop(name, value) for name, value in PROBLEM.items()}
+    mod, module = scheduled(problem, config.pop("tile"), **config)
     names = [p.name for p in mod["main"].params]
     return load(module), dict(zip(names, workloads.make_inputs(mod, seed=1), strict=False))
 
 
-def found(program: Program, mode: str) -> set[str]:
+def found(program: Program, mode: str, form: str = "plain") -> set[str]:
     """Return the rules that the simulator finds broken under any policy."""
-    values = right(mode)[1]
+    values = right(mode, form)[1]
     results = (simulate(program, values, p, s, allocator=True) for p, s in POLICIES)
     return {rule for result in results for rule in result.rules}
 
@@ -98,6 +107,16 @@ WRONG = {
 def test_what_is_wrong_is_found(name):
     mode, mutate, want = WRONG[name]
     rules = found(mutate(right(mode)[0]), mode)
+    assert want & rules, rules
+
+
+@pytest.mark.sampled(every=3)
+@pytest.mark.parametrize("form", list(FORMS)[1:])
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_found_in_other_forms(name, form):
+    mode, mutate, want = WRONG[name]
+    assert found(right(mode, form)[0], mode, form) == set()
+    rules = found(mutate(right(mode, form)[0]), mode, form)
     assert want & rules, rules
 
 

@@ -102,3 +102,13 @@ def test_again_finds_nothing():
 def test_other_loops_stay(what, by):
     func = parse(BEFORE, (what, by))
     assert run(func, ExpandInner()).same_as(func)
+
+
+@pytest.mark.parametrize(
+    ("order", "expanded"), [("[0, 1]", "[0, 1, 2, 3]"), ("[1, 0]", "[3, 0, 1, 2]")]
+)
+def test_one_entry_for_an_inner_pipeline_is_that_of_each_part(order, expanded):
+    """As `hs.pipeline` writes it, whether the inner one is asked for before or after."""
+    whole, parts = '"software_pipeline_order": ', '"software_pipeline_order": [0, 1, 2, 3]'
+    before = parse(BEFORE, ("[0, 1, 1, 1]", "[0, 1]"), (parts, whole + order))
+    check(run(before, ExpandInner()), parse(AFTER, (parts, whole + expanded)))

@@ -62,7 +62,7 @@ def find_bounds(
     usual = [(axis, x) for axis, x in usual if isinstance(x, tirx.LT)]  # 0 < 1 is a constant
     bounds: list[Any] = [None] * len(indices)
     from_zero = [False] * len(indices)
-    for term in ir.conjuncts(condition):
+    for term in (_as_order(x, analyzer) for x in ir.conjuncts(condition)):
         if not_negative := _find_not_negative(term, indices, analyzer):
             for at in not_negative:
                 from_zero[at] = True
@@ -70,12 +70,26 @@ def find_bounds(
         axis = next((a for a, bound in usual if _same_bound(term, bound, analyzer)), None)
         found = (axis, shape[axis]) if axis is not None else _bound(term, indices, variables)
         if found is None:
-            return None
+            low = [n for n, index in enumerate(indices) if _starts_at(term, index, analyzer)]
+            if not low:
+                return None
+            from_zero = [x or n in low for n, x in enumerate(from_zero)]
+            continue
         axis, bound = found
         if bounds[axis] is not None and not _equal(bounds[axis], bound):
             bound = tirx.min(bounds[axis], ir.cast_like(bound, bounds[axis]))
         bounds[axis] = bound
     return Bounds(tuple(bounds), tuple(from_zero))
+
+
+def _as_order(term: Any, analyzer: sym.Analyzer) -> Any:
+    """Write a term that an index is at one end of its range as the order that it was."""
+    if isinstance(term, tirx.EQ):
+        if analyzer.can_prove(term.a <= term.b):
+            return term.a >= term.b
+        if analyzer.can_prove(term.a >= term.b):
+            return term.a <= term.b
+    return term
 
 
 def _bound(term: Any, indices: tuple[Any, ...], variables: list[ir.Var]) -> tuple[int, Any] | None:
@@ -148,7 +162,16 @@ def _same_bound(term: Any, bound: Any, analyzer: sym.Analyzer) -> bool:
             return True
     if _counts_tiles(term, bound, analyzer):
         return True
-    return _implies(bound, term, analyzer) and _implies(term, bound, analyzer)
+    return _agree(bound, term, analyzer)
+
+
+def _starts_at(term: Any, index: Any, analyzer: sym.Analyzer) -> bool:
+    """Tell whether a term says in other words that an index which may be negative is not."""
+    return not analyzer.can_prove(index >= 0) and _agree(term, index >= 0, analyzer)
+
+
+def _agree(first: Any, second: Any, analyzer: sym.Analyzer) -> bool:
+    return _implies(first, second, analyzer) and _implies(second, first, analyzer)
 
 
 def _counts_tiles(term: Any, bound: Any, analyzer: sym.Analyzer) -> bool:
@@ -183,11 +206,17 @@ def _implies(first: Any, second: Any, analyzer: sym.Analyzer) -> bool:
 
 
 def _find_not_negative(term: Any, indices: tuple[Any, ...], analyzer: sym.Analyzer) -> list[int]:
-    """Return the indices of which a term says that they are not negative, and nothing else."""
-    if not isinstance(term, (tirx.LE, tirx.GE)):
+    """Return the indices of which a term says that they are not negative, and nothing else.
+
+    `1 <= i` says so of i - 1.
+    """
+    ordered = as_less_than(term)
+    if ordered is None:
         return []
-    low, high = (term.a, term.b) if isinstance(term, tirx.LE) else (term.b, term.a)
-    if not ir.is_const(low, 0):
-        return []
-    gaps = (analyzer.simplify(high - ir.cast_like(index, high)) for index in indices)
+    low, high = ordered
+    gaps = (
+        analyzer.simplify(high - 1 - low - ir.cast_like(index, high))
+        for index in indices
+        if ir.dtype_of(low) == ir.dtype_of(high)
+    )
     return [axis for axis, gap in enumerate(gaps) if ir.is_const(gap, 0)]

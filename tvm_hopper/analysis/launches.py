@@ -8,11 +8,13 @@ if m <= 256:
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm_ffi
 from tvm import sym, tirx
 
 from tvm_hopper import ir
@@ -48,13 +50,26 @@ def conditions_around(root: Any, node: Any) -> tuple[HostCondition, ...]:
     node : Stmt or Expr
         A kernel, or what names one, found by identity.
     """
-    found = []
-    for branch in ir.find_all(root, ir.IfThenElse):
-        if ir.uses_node(branch.then_case, node):
-            found.append(HostCondition(branch.condition, True))
-        elif branch.else_case is not None and ir.uses_node(branch.else_case, node):
-            found.append(HostCondition(branch.condition, False))
-    return tuple(found)
+    found: list[HostCondition] = []
+    while True:
+        branches = _outermost_branches(root)
+        branch = next((x for x in branches if ir.uses_node(x, node)), None)
+        if branch is None or branch.same_as(node) or ir.uses_node(branch.condition, node):
+            return tuple(found)
+        holds = ir.uses_node(branch.then_case, node)
+        found.append(HostCondition(branch.condition, holds))
+        root = branch.then_case if holds else branch.else_case
+
+
+def _outermost_branches(root: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def visit(branch: ir.IfThenElse) -> Any:
+        found.append(branch)
+        return tvm_ffi.WalkResult.SKIP
+
+    tvm_ffi.structural_walk(root, [(ir.IfThenElse, visit)], order="pre")
+    return found
 
 
 @contextlib.contextmanager
@@ -78,8 +93,7 @@ def most(extent: Any, analyzer: sym.Analyzer) -> int | None:
 
 def as_text(conditions: Sequence[HostCondition]) -> str:
     """Write conditions for people: ranges of integers together, others one by one."""
-    low: dict[str, int] = {}
-    high: dict[str, int] = {}
+    known: dict[str, Ranges] = {}
     others: list[str] = []
     for each in conditions:
         allocator = ir.answers_for_allocator(each.condition)
@@ -87,32 +101,74 @@ def as_text(conditions: Sequence[HostCondition]) -> str:
             has = allocator == each.holds
             others.append("calls " + ("with" if has else "without") + " an allocator of their own")
             continue
-        term = each.term
-        if isinstance(term, tirx.EQ) and (only := ir.static_int(term.b)) is not None:
-            low[_plain(term.a)] = high[_plain(term.a)] = only
+        found = _ranges_of(each.condition)
+        if found is None:
+            others.append(_plain(each.term))
             continue
-        if type(term) not in _OPPOSITE:
-            others.append(_plain(term))
-            continue
-        ascends = isinstance(term, (tirx.LT, tirx.LE))
-        below, above = (term.a, term.b) if ascends else (term.b, term.a)
-        step = int(isinstance(term, (tirx.LT, tirx.GT)))
-        least, largest = ir.static_int(below), ir.static_int(above)
-        if least is not None:
-            name = _plain(above)
-            low[name] = max(least + step, low.get(name, least + step))
-        elif largest is not None:
-            name = _plain(below)
-            high[name] = min(largest - step, high.get(name, largest - step))
-        else:
-            others.append(_plain(term))
-    ranges = [_range(name, low.get(name), high.get(name)) for name in {**low, **high}]
-    return " and ".join([*ranges, *others])
+        name, ranges = found
+        ranges = ranges if each.holds else _others(ranges)
+        known[name] = _both(known[name], ranges) if name in known else ranges
+    texts = [_as_words(name, ranges) for name, ranges in known.items()]
+    if len(texts) + len(others) > 1:
+        texts = [f"({x})" if " or " in x else x for x in texts]
+    return " and ".join([*texts, *others])
 
 
-def _range(name: str, low: int | None, high: int | None) -> str:
-    if low is None or high is None:
-        return f"{name} <= {high}" if low is None else f"{name} >= {low}"
+Ranges = list[tuple[float, float]]  # of integers, from the first to the last, ascending
+EVERY = (-math.inf, math.inf)
+
+
+def _ranges_of(condition: Any) -> tuple[str, Ranges] | None:
+    """Return what a condition compares with constants, and where it holds; None: it does more."""
+    if isinstance(condition, tirx.Not):
+        inner = _ranges_of(condition.a)
+        return None if inner is None else (inner[0], _others(inner[1]))
+    if isinstance(condition, (tirx.And, tirx.Or)):
+        left, right = _ranges_of(condition.a), _ranges_of(condition.b)
+        if left is None or right is None or left[0] != right[0]:
+            return None
+        if isinstance(condition, tirx.And):
+            return left[0], _both(left[1], right[1])
+        return left[0], _others(_both(_others(left[1]), _others(right[1])))
+    if type(condition) not in (tirx.EQ, *_OPPOSITE):
+        return None
+    left_value, right_value = ir.static_int(condition.a), ir.static_int(condition.b)
+    if isinstance(condition, tirx.EQ):
+        return None if right_value is None else (_plain(condition.a), [(right_value, right_value)])
+    ascends = isinstance(condition, (tirx.LT, tirx.LE))
+    step = int(isinstance(condition, (tirx.LT, tirx.GT)))
+    if right_value is not None:
+        name, value, is_most = _plain(condition.a), right_value, ascends
+    elif left_value is not None:
+        name, value, is_most = _plain(condition.b), left_value, not ascends
+    else:
+        return None
+    return name, [(EVERY[0], value - step)] if is_most else [(value + step, EVERY[1])]
+
+
+def _both(first: Ranges, second: Ranges) -> Ranges:
+    """Return what is in one range of each."""
+    pairs = [(max(a, c), min(b, d)) for a, b in first for c, d in second]
+    return sorted((low, high) for low, high in pairs if low <= high)
+
+
+def _others(ranges: Ranges) -> Ranges:
+    """Return what is in none of some ranges."""
+    left = [EVERY]
+    for low, high in ranges:
+        below = [(EVERY[0], low - 1)] if low > EVERY[0] else []
+        above = [(high + 1, EVERY[1])] if high < EVERY[1] else []
+        left = _both(left, below + above)
+    return left
+
+
+def _as_words(name: str, ranges: Ranges) -> str:
+    return " or ".join(_range(name, *x) for x in ranges) or f"no {name}"
+
+
+def _range(name: str, low: float, high: float) -> str:
+    if low == -math.inf or high == math.inf:
+        return f"{name} <= {high}" if low == -math.inf else f"{name} >= {low}"
     return f"{name} == {low}" if low == high else f"{low} <= {name} <= {high}"
 
 

@@ -73,6 +73,7 @@ template <class T, class F> struct conditional<false, T, F> { using type = F; };
 }}
 """
 _NEEDED = ("cuda_fp16.h", "cuda/std/cstdint")
+_KERNEL = re.compile(r"^[^/\n]*__global__\s[^;]*?{", re.MULTILINE)  # not its declaration
 _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 # Headers that need no trait, so that the short one is enough (host branches of the text included).
 _WITHOUT_TRAITS = {
@@ -147,6 +148,7 @@ def with_nvrtc(source: str, arch: str, fast_math: bool) -> Output:
         "--ptxas-options=-v",
         "-diag-suppress=177",  # TVM declares what it may not use
         *math_flags(fast_math),
+        *_side_by_side(source),
         *(f"-I{folder}" for folder in folders),
     ]
     headers = {} if _WMMA in source else {"mma.h": ""}
@@ -182,6 +184,21 @@ def with_nvrtc(source: str, arch: str, fast_math: bool) -> Output:
         return Output(cubin, ptx.rstrip(b"\0"), text)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+def _side_by_side(source: str) -> list[str]:
+    """Let optimiser and assembler work on several kernels at once, each as if it were alone.
+
+    The instructions are the same, byte by byte; what NVRTC notes of the tools that it ran is not.
+    """
+    workers = min(len(_KERNEL.findall(source)), _cores())
+    return [f"--split-compile={workers}"] if workers > 1 else []
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def with_nvcc(source: str, arch: str, fast_math: bool) -> Output:

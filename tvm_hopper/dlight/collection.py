@@ -69,7 +69,7 @@ def rules(
     decisions: list[Decision] | None = None,
     *,
     accumulate: str | None = "float32",
-    classes: Sequence[int] | Mapping[int, hs.MatmulConfig] | None = None,
+    classes: Sequence[int] | Mapping[int, hs.MatmulConfig | int] | None = None,
     config: Any = None,
     batch_invariant: bool = False,
 ) -> list[ScheduleRule]:

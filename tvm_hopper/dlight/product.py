@@ -25,7 +25,7 @@ class MatmulRule(HopperRule):
     accumulate : str, optional
         Type in which sums are made that the function makes in 16 bits; they are rounded once, at
         the end. None: such a function is refused.
-    classes : sequence of int, or mapping of int to MatmulConfig, optional
+    classes : sequence of int, or mapping of int to MatmulConfig or int, optional
         Size classes of symbolic rows, see `hs.matmul`; None: by the model.
     config : MatmulConfig, optional
         What is decided of every product.
@@ -42,7 +42,7 @@ class MatmulRule(HopperRule):
         self,
         accumulate: str | None = "float32",
         *,
-        classes: Sequence[int] | Mapping[int, hs.MatmulConfig] | None = None,
+        classes: Sequence[int] | Mapping[int, hs.MatmulConfig | int] | None = None,
         config: hs.MatmulConfig | None = None,
         batch_invariant: bool = False,
         decisions: list[Decision] | None = None,
@@ -69,12 +69,19 @@ class MatmulRule(HopperRule):
         config = replace(config, **fixed)
         if not _has_symbols(sch):
             hs.matmul(sch, block, config)
-        elif isinstance(classes, Mapping):
-            own = {bound: replace(x, **fixed) for bound, x in classes.items()}
+        elif isinstance(classes, Mapping) and _has_configs(classes):
+            own = {
+                bound: replace(x, **fixed) if isinstance(x, hs.MatmulConfig) else x
+                for bound, x in classes.items()
+            }
             hs.matmul(sch, block, classes=own)
         else:
             hs.matmul(sch, block, config, classes=classes)
         return f"sums in {wide} instead of {dtype}" if wide else ""
+
+
+def _has_configs(classes: Mapping[int, Any]) -> bool:
+    return any(isinstance(x, hs.MatmulConfig) for x in classes.values())
 
 
 def products(sch: s_tir.Schedule) -> list[str]:

@@ -9,8 +9,10 @@ are the same for every one in the table) and PTX ISA 9.1 (section named at each 
 THREADS_PER_WARP = 32
 WARPS_PER_WARP_GROUP = 4  # PTX ISA, 9.7.15: four consecutive warps, the first a multiple of four
 WARP_GROUP_THREADS = 128
-MAX_GRID_YZ = 65535  # thread blocks of a grid in y and in z
+MAX_GRID_X = (1 << 31) - 1  # thread blocks of a grid in x
+MAX_GRID_YZ = 65535  # and in y and in z
 MAX_THREADS = 1024  # of one thread block
+MAX_BLOCK_Z = 64  # of these in z
 THREAD_ACCESS_BYTES = 16  # PTX ISA, `ld`: of the widest vector (.v4.b32), at its own alignment
 
 NAMED_BARRIERS = 16  # PTX ISA, `bar`: 0 to 15, and `__syncthreads` is number 0

@@ -35,6 +35,7 @@ from .rewrite import (
     replace_schedule,
     substitute,
 )
+from .saved import load_saved
 from .threads import KernelThreads, threads_of
 from .types import (
     KERNEL_BLOCK,
@@ -56,6 +57,7 @@ from .types import (
 )
 from .walk import (
     ACCESS_PTR,
+    KEPT,
     VTCM,
     accesses,
     conjunction,
@@ -89,6 +91,7 @@ from .walk import (
 __all__ = [
     "ACCESS_PTR",
     "ALLOCATOR",
+    "KEPT",
     "KERNEL_BLOCK",
     "PLAN_ATTR",
     "ROLES",
@@ -131,6 +134,7 @@ __all__ = [
     "is_shared",
     "is_zero",
     "kernels",
+    "load_saved",
     "loop_nest",
     "make_assert",
     "make_loop",

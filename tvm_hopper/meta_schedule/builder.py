@@ -20,7 +20,7 @@ from .workers.process import WorkerProcess
 
 PREFIX = "tvm_hopper_build_"
 SECONDS = 60.0
-BATCH, MOST_BATCHES = 8, 4  # trials of one, and how many of these keep the workers busy
+BATCH, MOST_BATCHES = 8, 8  # trials of one, and how many of these keep the workers busy
 KEPT = 256  # folders of trials; older ones go when they are empty
 
 _open: weakref.WeakSet[ArtifactBuilder] = weakref.WeakSet()
@@ -52,7 +52,8 @@ class ArtifactBuilder(PyBuilder):
     ) -> None:
         super().__init__()
         count = workers or usable_cpus()
-        self.batches = min(MOST_BATCHES, -(-count // BATCH))  # that are built at once
+        # That are built at once. The last of a batch take longest: another one fills in for them.
+        self.batches = min(MOST_BATCHES, -(-count // BATCH) + (count > BATCH))
         self._is_mine = folder is None
         self._made: list[Path] = []
         if folder is None:
@@ -92,6 +93,10 @@ class ArtifactBuilder(PyBuilder):
         if len(self._made) > KEPT:
             self._made = [folder for folder in self._made if not _remove_if_empty(folder)]
         return results
+
+    def start(self) -> None:
+        """Let the workers start, which takes seconds; without it the first builds wait for them."""
+        self._pool.start()
 
     def close(self) -> None:
         """Stop the workers and remove the artifacts that are left."""

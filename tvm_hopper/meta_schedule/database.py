@@ -22,7 +22,7 @@ from typing import Any
 from tvm_hopper.errors import cannot_tune
 
 from .configurations import Configuration, from_text
-from .journal import FILE, Journal, as_folder, check_versions, differing, read_lines
+from .journal import FILE, Journal, as_folder, check_versions, differing, read_lines, writing
 from .search import Measured
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
@@ -165,10 +165,11 @@ class Database:
                 records.append(f"[{len(workloads)},{record}]\n")
                 workloads.append(f"{module}\n")
         place = self.folder / WORKLOADS
-        if not place.exists() or place.read_text() != "".join(workloads):
-            _replace(self.folder / RECORDS, "")  # which name workloads by their lines: never others
-        _replace(place, "".join(workloads))
-        _replace(self.folder / RECORDS, "".join(records))
+        with writing(place):
+            if not place.exists() or place.read_text() != "".join(workloads):
+                _replace(self.folder / RECORDS, "")  # which name workloads by their lines
+            _replace(place, "".join(workloads))
+            _replace(self.folder / RECORDS, "".join(records))
 
 
 def _trial(row: dict[str, Any], folder: Path) -> Trial:

@@ -35,8 +35,10 @@ from .database import RECORDS, Database, Trial
 from .matmul_problems import MatmulProblem
 from .measurement import Contested
 from .problems import Problem
+from .schedulers import Schedule, scheduled_here
 
-FINALISTS = 3  # beside the package's own choice
+FINALISTS = 6  # beside the package's own choice
+OF_A_SHAPE = 2  # of these: what is fast alone and slow at full load is so with all its relatives
 LEAST_GAIN = 1.002  # that must be certain, back to back
 LEAST_SINGLE = 0.995  # of the speed of the package's choice, in single calls
 MANY = 1.96  # standard deviations: certain to 95%
@@ -103,6 +105,8 @@ class Finals:
         Judges a winner that was not compared with a reference.
     is_own : bool
         Whether `check` is the user's: then it judges every winner.
+    schedule : callable
+        Schedules configurations, see `schedulers.scheduled_here`.
     """
 
     def __init__(
@@ -114,10 +118,12 @@ class Finals:
         target: Target,
         check: Check,
         is_own: bool,
+        schedule: Schedule = scheduled_here,
     ) -> None:
         self._database, self._append = database, append
         self._builder, self._runner, self._target = builder, runner, target
         self._check, self._is_own = check, is_own
+        self._schedule = schedule
 
     def hold(self, problems: Sequence[Problem]) -> None:
         """Find a checked winner of each problem that has a trial which ran."""
@@ -134,7 +140,11 @@ class Finals:
             return [None] * len(problems)
         mods: list[list[Any]] = []
         for problem in problems:
-            own = [problem.schedule(x.config).mod for x in finalists(self._database, problem)]
+            asked = [(x.config, False) for x in finalists(self._database, problem)]
+            own = [
+                problem.schedule(config).mod if made is None else made.mod  # it says why not
+                for made, (config, _) in zip(self._schedule(problem, asked), asked, strict=True)
+            ]
             reference = as_tvm_has_it(problem)
             mods.append(own if reference is None else [*own, reference])
         inputs = [ms.builder.BuilderInput(mod, self._target, None) for x in mods for mod in x]
@@ -239,8 +249,17 @@ def finalists(database: Database, problem: Problem) -> list[Trial]:
     """Return who is compared: the package's choice first, if it ran, then the fastest ones."""
     ranked = [x for x in database.ranked(problem.key) if not _is_wrong(database, problem, x)]
     built_in = as_text(problem.built_in())
-    first = [x for x in ranked if x.text == built_in][:1]
-    return [*first, *[x for x in ranked if x.text != built_in][:FINALISTS]]
+    found = [x for x in ranked if x.text == built_in][:1]
+    others = [x for x in ranked if x.text != built_in]
+    seen: dict[Any, int] = {}
+    for trial in others:
+        shape = problem.shape_of(trial.config)
+        seen[shape] = seen.get(shape, 0) + 1
+        if seen[shape] <= OF_A_SHAPE:
+            found.append(trial)
+    most = FINALISTS + (len(ranked) > len(others))
+    left = [x for x in others if x not in found]
+    return [*found, *left][:most]
 
 
 def is_open(database: Database, problem: Problem) -> bool:

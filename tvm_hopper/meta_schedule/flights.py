@@ -23,6 +23,7 @@ from tvm.target import Target
 
 from .search import Candidate
 from .tasks import Task
+from .workers.pool import NOBODY
 
 POLL = 0.01  # seconds between two looks at a runner, so that Ctrl-C is heard
 LONGEST = 1e9  # seconds, above which TVM means a failure
@@ -47,6 +48,11 @@ class Outcome:
     error: str | None
     device: dict[str, Any] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def by_nobody(self) -> bool:
+        """Whether nobody was there to build or to measure it: it is no trial."""
+        return self.error is not None and self.error.partition(": ")[2].startswith(NOBODY)
 
 
 @dataclass(eq=False)

@@ -22,7 +22,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -108,7 +108,7 @@ def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
     if torn:
         warnings.warn(f"{path}:{len(lines) + 1}: dropped a line that is not whole", stacklevel=2)
         if mend:
-            with path.open("r+b") as file:
+            with writing(path), path.open("r+b") as file:
                 file.truncate(path.stat().st_size - len(torn))
                 os.fsync(file.fileno())
     found = [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
@@ -262,7 +262,8 @@ class Journal:
                 found = "another process that tunes into it"
                 raise cannot_tune(f"work_dir {folder}", found, "a folder of its own") from error
             self.rows = read_lines(folder, mend=True)
-            self._file = opened.enter_context((folder / FILE).open("ab"))
+            with writing(folder / FILE):
+                self._file = opened.enter_context((folder / FILE).open("ab", buffering=0))
             if self.rows:
                 check_versions(self.rows[0], folder)
             else:
@@ -275,11 +276,18 @@ class Journal:
 
     def extend(self, rows: Sequence[dict[str, Any]]) -> None:
         """Write lines in their order, and return once all are on the disk."""
-        for row in rows:
-            text = json.dumps(row, separators=(",", ":"), allow_nan=False)
-            self._file.write(text.encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        texts = [json.dumps(row, separators=(",", ":"), allow_nan=False) for row in rows]
+        rest = memoryview("".join(f"{text}\n" for text in texts).encode())
+        whole = os.fstat(self._file.fileno()).st_size
+        with writing(self.folder / FILE):
+            try:
+                while rest:  # a disk that is nearly full takes a part
+                    rest = rest[self._file.write(rest) :]
+                os.fsync(self._file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._file.truncate(whole)
+                raise
         self.rows += rows
 
     def __enter__(self) -> Journal:
@@ -292,6 +300,26 @@ class Journal:
         trace: TracebackType | None,
     ) -> None:
         self._opened.close()
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in one sentence why a file cannot be written.
+
+    Raises
+    ------
+    TuningError
+        It cannot: a full disk, a quota, a folder that became read-only.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise cannot_tune(
+            str(path),
+            f"no way to write on ({error.strerror})",
+            "a file that can grow",
+            "make room; what was measured is kept, and the same call goes on from there",
+        ) from error
 
 
 def as_folder(work_dir: Any, where: str) -> Path:

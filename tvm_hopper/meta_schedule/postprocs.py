@@ -50,7 +50,7 @@ def violations(sch: s_tir.Schedule) -> list[str]:
 
 
 def sampled_sizes(trace: Any) -> tuple[int, int, int, int] | None:
-    """Return what a trace of `SampledSpace` decided, None for any other trace."""
+    """Return what a trace of `spaces.space()` decided, None for any other trace."""
     found = []
     for instruction in trace.insts:
         if instruction.kind.name == "SampleCategorical":

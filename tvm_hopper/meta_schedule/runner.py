@@ -73,6 +73,10 @@ class GpuRunner(PooledRunner):
 
         self._measuring = Measuring(pool, about, correct, keep_artifacts, repeats)
 
+    def start(self) -> None:
+        """Let the workers start, which takes seconds; without it the first trials wait for them."""
+        self._measuring.pool.start()
+
     @property
     def gpus(self) -> list[str]:
         """Names of the GPUs that are left."""

@@ -116,8 +116,7 @@ class Schedulers:
     def start(self) -> None:
         """Let the processes start, which takes seconds; without it the first request does."""
         if self._pool is not None:
-            for _ in self._pool.names:
-                self._pool.submit({})
+            self._pool.start()
 
     def schedule(self, problem: Problem, asked: Sequence[Asked]) -> list[Scheduled | None]:
         """Schedule configurations of one problem; None is one that does not fit.
@@ -142,7 +141,7 @@ class Schedulers:
             if "refused" in task.reply:
                 found.append(None)
             elif "kernel" in task.reply:
-                found.append(Scheduled(tvm.ir.load_json(task.reply["mod"]), task.reply["kernel"]))
+                found.append(Scheduled(ir.load_saved(task.reply["mod"]), task.reply["kernel"]))
             else:
                 found += scheduled_here(problem, [one])
         return found
@@ -166,13 +165,11 @@ def answerer(_settings: dict[str, Any]) -> tuple[Callable[[dict[str, Any]], dict
     problems: dict[tuple[str, str], Problem] = {}
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
-        if not request.get("mod"):
-            return {}
         place = (request["mod"], request["target"])
         if place not in problems:
             if len(problems) >= KEPT:
                 problems.clear()
-            mod, target = tvm.ir.load_json(place[0]), tvm.target.Target(json.loads(place[1]))
+            mod, target = ir.load_saved(place[0]), tvm.target.Target(json.loads(place[1]))
             problems[place] = Problem(mod, target, "", (), 0, 0)
         asked = (from_text(request["configuration"]), bool(request["is_fast"]))
         (made,) = scheduled_here(problems[place], [asked])

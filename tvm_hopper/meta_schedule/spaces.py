@@ -3,9 +3,9 @@
     ms.tir_integration.tune_tir(mod, target, work_dir, 64, space=tvm_hopper.meta_schedule.space(),
                                 cost_model="random", builder=..., runner=...)
 
-SampledSpace    a product's tile and ring are sampled, so that TVM's evolutionary search mutates
-                them; `RefuseIllegal` refuses what no chip holds before it is built
-ExplicitSpace   one design, for `ConfigurationStrategy`, which schedules by itself
+space()                a product's tile and ring are sampled, so that TVM's evolutionary search
+                       mutates them; `RefuseIllegal` refuses what no chip holds before it is built
+space(explicit=True)   one design, for `ConfigurationStrategy`, which schedules by itself
 
 Functions that are no kernels of ours get the schedule that TVM's dlight has for them.
 """
@@ -38,20 +38,28 @@ LAST_STAGES = (1, 2, 3, 4, 5, 6, 7)
 MOST_DESIGNS = 24  # of a kernel over rows or elements
 
 
-def space() -> Any:
-    """Return the space for TVM's evolutionary search, with what belongs to it."""
-    return SampledSpace()
+def space(explicit: bool = False) -> Any:
+    """Return the space for TVM's own entries, with what belongs to it.
+
+    Parameters
+    ----------
+    explicit : bool
+        One design of each function, the package's choice, for `ConfigurationStrategy`, which
+        schedules the rest by itself; else sizes are sampled, for TVM's evolutionary search.
+    """
+    return KernelSpace(explicit)
 
 
 @derived_object
-class SampledSpace(ms.space_generator.PySpaceGenerator):
-    """A design for each number of consumers, of which columns, depth and ring are sampled."""
+class KernelSpace(ms.space_generator.PySpaceGenerator):
+    """Designs of kernels of ours; see `space`."""
 
-    def __init__(self) -> None:
+    def __init__(self, explicit: bool) -> None:
         super().__init__()
+        self._explicit = explicit
         self.sch_rules: list[Any] = []
-        self.postprocs = [RefuseIllegal()]
-        self.mutator_probs = {MutateSample(): 1.0}
+        self.postprocs = [] if explicit else [RefuseIllegal()]
+        self.mutator_probs = {} if explicit else {MutateSample(): 1.0}
         self._target: Any = None
 
     def _initialize_with_tune_context(self, context: Any) -> None:
@@ -63,40 +71,15 @@ class SampledSpace(ms.space_generator.PySpaceGenerator):
         problem = find_problem(mod, self._target)
         if problem is None:
             return [by_dlight(mod, self._target)]
+        if self._explicit:
+            return [problem.schedule(problem.built_in())]
         if isinstance(problem, MatmulProblem):
             return sampled_products(mod, problem) or [problem.schedule(problem.built_in())]
         return explicit_designs(problem)
 
     def clone(self) -> Any:
         """Return a space like this one."""
-        return SampledSpace()
-
-
-@derived_object
-class ExplicitSpace(ms.space_generator.PySpaceGenerator):
-    """The choice of the package alone: the strategy proposes the rest."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sch_rules: list[Any] = []
-        self.postprocs: list[Any] = []
-        self.mutator_probs: dict[Any, float] = {}
-        self._target: Any = None
-
-    def _initialize_with_tune_context(self, context: Any) -> None:
-        self._target = context.target
-
-    def generate_design_space(self, mod: Any) -> list[s_tir.Schedule]:
-        """Return the one design of a function."""
-        refuse_symbolic(mod)
-        problem = find_problem(mod, self._target)
-        if problem is None:
-            return [by_dlight(mod, self._target)]
-        return [problem.schedule(problem.built_in())]
-
-    def clone(self) -> Any:
-        """Return a space like this one."""
-        return ExplicitSpace()
+        return KernelSpace(self._explicit)
 
 
 def refuse_symbolic(mod: Any) -> None:

@@ -1,7 +1,7 @@
 """The search of configurations as a strategy of MetaSchedule, for its own entries.
 
     ms.tir_integration.tune_tir(
-        mod, target, work_dir, 64, space=ExplicitSpace(), strategy=ConfigurationStrategy(),
+        mod, target, work_dir, 64, space=space(explicit=True), strategy=ConfigurationStrategy(),
         cost_model="random", builder=..., runner=...)
 
 It asks no cost model: the search has its own. What a database has of the function is learnt from,

@@ -101,7 +101,8 @@ def tune(
     ------
     TuningError
         An argument is illegal, nothing in the module can be tuned, or the records in `work_dir` are
-        of other versions or cannot be read.
+        of other versions or cannot be read; or all GPUs or servers are gone, and the same call goes
+        on from there once there are some.
     KeyboardInterrupt
         Ctrl-C, once what was measured so far is checked and kept.
     """
@@ -137,8 +138,11 @@ def tune(
                 if builder is None:
                     builder = _measuring("ArtifactBuilder")()
                     own.callback(builder.close)
+                    builder.start()  # while the spaces are listed
+                run.open()
             with InterruptNoted() as interrupt:
                 run.search(trials, batch, builder, runner, interrupt)
+                run.check_company()
                 run.finish(builder, runner)
                 interrupt.check()
         if progress or (progress is None and sys.stderr.isatty()):
@@ -163,17 +167,25 @@ class Run:
         self._each, self._schedule = each, schedule
         self._end = None if seconds is None else time.monotonic() + seconds
         self._journal, self._check, self._shown = journal, check, shown
+        self._left_alone = ""  # why nobody is there to build or to measure
         self._target = target
         self.database = Database.of(journal)
         self._announce(found)
         self._here = machine()
-        self.accounts = [self._open(task) for task in found.tasks]
+        self._tasks = found.tasks
+        self.accounts: list[Account] = []
 
     def left(self, trials: int) -> int:
         """Return how many of so many trials are not made yet."""
         if self._each is not None:
-            trials = min(trials, self._each * len(self.accounts))
-        return trials - sum(account.trials for account in self.accounts)
+            trials = min(trials, self._each * len(self._tasks))
+        if self.accounts:
+            return trials - sum(account.trials for account in self.accounts)
+        return trials - sum(len(self.database.trials(x.problem.key)) for x in self._tasks)
+
+    def open(self) -> None:
+        """List the spaces, and learn what the log knows of them."""
+        self.accounts = [self._open(task) for task in self._tasks]
 
     def search(
         self, trials: int, batch: int, builder: Any, runner: Any, interrupt: InterruptNoted
@@ -192,6 +204,7 @@ class Run:
                 self._stop_what_is_done()
                 left = self.left(trials) - flights.count()
                 may_start = left > 0 and not flights.is_full and not self._is_late
+                may_start = may_start and not self._left_alone
                 account = choose(self.accounts, 2 * batch, self._each) if may_start else None
                 if account is not None:
                     count = share(account, self.accounts, left, batch, self._each)
@@ -207,7 +220,24 @@ class Run:
     @property
     def is_undecided(self) -> bool:
         """Whether the fastest trials of a function have not been compared yet."""
-        return any(is_open(self.database, x.task.problem) for x in self.accounts)
+        return any(is_open(self.database, x.problem) for x in self._tasks)
+
+    def check_company(self) -> None:
+        """Refuse to go on where nobody is left: what fails then would be taken for bad kernels.
+
+        Raises
+        ------
+        TuningError
+            All workers, GPUs or servers are gone.
+        """
+        if self._left_alone:
+            made = sum(x.trials for x in self.accounts)
+            raise cannot_tune(
+                "tune",
+                f"{self._left_alone[:600]}, after {made} trials",
+                "processes that build, and GPUs or servers that measure",
+                f"the same call goes on from there: {self._journal.folder} has what was measured",
+            )
 
     def finish(self, builder: Any, runner: Any) -> None:
         """Compare the fastest, check the winners, and write what TVM's own database reads."""
@@ -220,8 +250,9 @@ class Run:
             self._target,
             check,
             is_own=self._check is not None,
+            schedule=self._schedule,
         )
-        finals.hold([x.task.problem for x in self.accounts])
+        finals.hold([x.problem for x in self._tasks])
         self.database.write_stock()
 
     @property
@@ -302,6 +333,10 @@ class Run:
     def _keep(self, outcome: Outcome) -> None:
         """Write a trial into the log, and let its search learn from it."""
         account, candidate = self._account(outcome.task), outcome.candidate
+        if outcome.by_nobody:
+            account.under_way -= 1
+            self._left_alone = str(outcome.error)
+            return
         where = self._machine(outcome.device or self._here)
         self._append(
             {

@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
                     answer, about = getattr(importlib.import_module(module), name)(request)
                     reply = {"about": about}
                 else:
-                    reply = answer(request)
+                    reply = answer(request) if request else {}  # {}: are you there?
             except Exception as error:
                 reply = {"error": _text(error)}
                 if answer is None or isinstance(error, messages.CannotGoOn):

@@ -69,6 +69,7 @@ def hook_passes() -> list[Pass]:
         transforms.UnstageRows(),  # the next cuts what is staged to what a thread block has of it
         transforms.SpreadRows(),  # registers are a thread's own; the next asks who reduces together
         transforms.ReduceAcrossThreads(),  # stock passes reduce by two barriers, and only warps
+        transforms.GuardTurns(),  # what a turn sends and waits for is in it, and no copy is yet
         transforms.ExpandInner(),  # a loop's stages count what pipelines inside of it come apart to
         transforms.CutVectors(),  # of 16 bytes at most, which the swizzle leaves whole
         transforms.IndexRows(),  # what fragments are loaded from follows its tile from here on
@@ -86,6 +87,7 @@ def hook_passes() -> list[Pass]:
         transforms.SpecializeWarps(),  # or not: a producer, and consumers that it hands slots to
         transforms.ScheduleTiles(),  # the passes above reason about plain block indices
         transforms.SkewStages(),  # the numbers of trips are final, who gives slots back is known
+        transforms.OverlapEpilogue(),  # output tiles are a loop, and no wait stands in it yet
         transforms.ExpandPipeline(),  # where there is no producer, loads run ahead in the loop
         transforms.OverlayShared(),  # what is dead before another array lives may give it room
         transforms.InsertSyncs(),  # what a role has to wait for depends on all of the above

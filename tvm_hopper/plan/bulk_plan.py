@@ -254,12 +254,14 @@ def _check_alignment(plan: BulkTransfer) -> None:
             f"a multiple of {BULK_ALIGNMENT} bytes: the slots of a ring lie one behind the other",
             f"pad its last dimension, or {_instead(copy)}",
         )
-    for end in (copy.tile, copy.tensor):
+    for end in (copy.tensor, copy.tile):  # a tile made by cache_read has the tensor's offset
         if not is_aligned_start(end, plan.inside, unit):
+            offset = end.buffer.ty.elem_offset
+            behind = "" if ir.is_const(offset, 0) else f" behind an elem_offset of {offset}"
             raise cannot_lower(
                 copy.where,
-                f"runs of {end.buffer.name} that start at {list(end.start(plan.inside))}, rows of "
-                f"{list(end.strides)} elements",
+                f"runs of {end.buffer.name} that start at {list(end.start(plan.inside))}{behind}, "
+                f"rows of {list(end.strides)} elements",
                 f"starts at multiples of {BULK_ALIGNMENT} bytes",
                 f"pad the rows, or {_instead(copy)}",
             )

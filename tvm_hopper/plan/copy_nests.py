@@ -24,7 +24,8 @@ from tvm_hopper.analysis.bounds import as_less_than
 from tvm_hopper.analysis.box import Box, find_box
 from tvm_hopper.analysis.updates import combine, find_update, moved_value
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.requests.keys import ASYNC_COPY, STAGE, WGMMA
+from tvm_hopper.facts.dtypes import DTYPES
+from tvm_hopper.requests.keys import ASYNC_COPY, BY_THREADS, STAGE, WGMMA
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ def as_box_nest(kernel: ir.For, copy: CopyNest) -> ir.Stmt:
     store = block.body
     if not isinstance(store, ir.BufferStore):
         return copy.nest  # refused where transfers are read
+    _check_type(where, store.buffer)
     loops = ir.loop_nest(copy.nest)[0] if isinstance(copy.nest, ir.For) else []
     if _runs_over_tile(store, loops) and not _uses_threads(kernel, store):
         return copy.nest
@@ -111,6 +113,18 @@ def as_box_nest(kernel: ir.For, copy: CopyNest) -> ir.Stmt:
             "copy the tile by one index for each dimension",
         )
     return rebuilt
+
+
+def _check_type(where: str, buffer: ir.Var) -> None:
+    """Refuse elements that are no whole bytes: copies are sized, and begin, by bytes."""
+    dtype = ir.dtype_of(buffer)
+    if dtype not in DTYPES:
+        raise cannot_lower(
+            where,
+            f"elements of {dtype} in {buffer.name}",
+            f"elements of whole bytes, one of {', '.join(DTYPES)}",
+            f'copy them as such, or ask for "{BY_THREADS}": threads copy them',
+        )
 
 
 def _is_thread(axis: ir.For) -> bool:

@@ -35,6 +35,8 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches import approximations
 from tvm_hopper.codegen_patches.approximations import power_of_two, reciprocal
 
+from .polynomials import horner, let
+
 HALVES = ("float16", "bfloat16")
 LOG2_E = 1.4426950408889634
 # t P(t) = erfc(a) exp(a^2), t = 1 / (1 + p a): largest relative error 2^-20 for all a >= 0.
@@ -137,9 +139,11 @@ def split_constant(value: Any) -> tuple[float, Any]:
 
 
 def times(number: float, value: Any) -> Any:
-    """Build a product with a constant, which takes in the one that is there."""
+    """Build a product with a constant, which takes in the one that is there, or those of a sum."""
     constant, rest = split_constant(value)
     constant *= number
+    if (powers := horner(constant, rest)) is not None:
+        return powers
     return rest if constant == 1 else _f32(constant) * rest
 
 
@@ -154,12 +158,6 @@ def _one_plus_tanh(u: Any) -> Any:
     return _f32(2) * reciprocal(_f32(1) + power_of_two(times(-2 * LOG2_E, u)))
 
 
-def _let(name: str, value: Any, body: Callable[[Any], Any]) -> Any:
-    """Build an expression that uses a value several times and computes it once."""
-    var = ir.Var(name, "float32")
-    return tirx.Let(var, value, body(var))
-
-
 def _one_plus_erf(x: Any) -> Any:
     def tail(u: Any, t: Any) -> Any:
         return _horner(ERFC, t) * t * power_of_two(_f32(-LOG2_E) * (u * u))
@@ -169,9 +167,9 @@ def _one_plus_erf(x: Any) -> Any:
 
     def of(u: Any) -> Any:
         divisor = _f32(ERFC_P) * tirx.abs(u) + _f32(1)
-        return _let("e", _let("t", reciprocal(divisor), lambda t: tail(u, t)), either(u))
+        return let("e", let("t", reciprocal(divisor), lambda t: tail(u, t)), either(u))
 
-    return _let("u", x, of)
+    return let("u", x, of)
 
 
 def _sigmoid(x: Any) -> Any:
@@ -189,10 +187,10 @@ def _exp(x: Any) -> Any:
 def _tanh(x: Any) -> Any:
     def of(u: Any) -> Any:
         far = _f32(1) - _f32(2) * reciprocal(_f32(1) + power_of_two(_f32(2 * LOG2_E) * u))
-        near = _let("s", u * u, lambda s: _horner(TANH, s)) * u
+        near = let("s", u * u, lambda s: _horner(TANH, s)) * u
         return tirx.Select(tirx.abs(u) < _f32(NEAR), near, far)
 
-    return _let("u", x, of)
+    return let("u", x, of)
 
 
 _TANH_BY_CHIP = ShortFunction(

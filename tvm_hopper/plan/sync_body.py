@@ -11,8 +11,7 @@ stands for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import tvm_ffi
@@ -37,6 +36,7 @@ from tvm_hopper.requests.keys import (
     LATE,
     READ_SLOT,
     RELEASE,
+    TRIPS,
 )
 from tvm_hopper.sync import Access, Branch, Buffer, Loop, Step
 
@@ -45,28 +45,8 @@ from .electing import BY_ROLE, Electing, is_copy_out
 from .group_view import GroupView
 from .inner_bodies import with_arms, with_attr_body, with_block_body
 from .overlay import parse_overlay
+from .sync_items import Item, count_trips_run, flatten, read_in_every_trip, stand_in
 from .sync_rings import REGISTERS, find_rings, space_of
-
-
-@dataclass
-class Item:
-    """One statement: a node of the engine's body, or something that is looked through.
-
-    `rebuild` makes the statement anew out of its inner sequences.
-    """
-
-    stmt: ir.Stmt
-    node: Step | Loop | Branch | None
-    inner: list[list[Item]] = field(default_factory=list)
-    rebuild: Callable[[list[ir.Stmt]], ir.Stmt | None] | None = None
-
-    def around(self, stmt: ir.Stmt) -> Item:
-        """Return an item of the same node for a statement around, none of whose inside changes."""
-        return Item(stmt, self.node)
-
-    def rebuilt(self, parts: list[ir.Stmt]) -> ir.Stmt | None:
-        """Return the statement with other inner sequences."""
-        return self.stmt if self.rebuild is None else self.rebuild(parts)
 
 
 def check_operations(kernel: Any, processor: Processor) -> None:
@@ -109,6 +89,7 @@ class BodyReader:
         self.varying = [] if thread is None else [thread]  # variables that differ between threads
         self.is_uniform = True  # all threads run the statements at hand
         self.block = ""  # the block around them
+        self.in_trips = False  # several trips are run together
         self.skewed: list[Buffer] = []  # rings of the loop around whose statements run late
         self.late: dict[Buffer, int] = {}  # of how many trips ago what is touched of them is
         self.channel_of = find_trips(kernel)
@@ -126,6 +107,7 @@ class BodyReader:
     def _advanced(self, loop: ir.For) -> list[ir.Var]:
         """Return the rings of the channels whose trips a loop binds, and no loop inside of it."""
         inner = [*find_loads(loop.body), *ir.find_all(loop.body, ir.For)]
+        inner += ir.find_blocks(loop.body, TRIPS)
         numbers = [
             self.channel_of[bind.var]
             for bind in ir.find_all(loop.body, tirx.Bind)
@@ -166,9 +148,22 @@ class BodyReader:
             return self._issued(stmt)
         if RELEASE in stmt.block.annotations:
             return Item(stmt, self._release(stmt.block))
+        if TRIPS in stmt.block.annotations:
+            return self._trips(stmt)
         if not self._is_plain(stmt):
             return self._look_through(stmt, stmt.block.body, with_block_body)
         return self._statement(stmt)
+
+    def _trips(self, stmt: ir.SBlockRealize) -> Item:
+        """Read several trips that are run together, which the end of them counts."""
+        self.in_trips = True
+        found = self._look_through(stmt, stmt.block.body, with_block_body)
+        self.in_trips = False
+        binds = ir.find_all(stmt, tirx.Bind, lambda x: x.var in self.channel_of)
+        numbers = [self.channel_of[x.var] for x in binds]
+        rings = frozenset(self.buffer(x) for n in numbers for x in self.channels[n])
+        found.inner[0].extend(count_trips_run(rings, int(stmt.block.annotations[TRIPS])))
+        return found
 
     def _statement(self, stmt: ir.Stmt) -> Item:
         if isinstance(stmt, ir.Evaluate) and find_calls(stmt, AWAIT_FILLED):
@@ -220,12 +215,12 @@ class BodyReader:
         ahead = [x.source for load in self._ahead(stmt.body) for x in load.writes]
         for ring in dict.fromkeys(self.buffer(x) for x in ahead):
             if ring in advances:
-                _read_in_every_trip(inner, ring)
+                read_in_every_trip(inner, ring)
         by_group = [x for x in self._ahead(stmt.body) if completes_by_group(x)]
         rings = [self.buffer(x.source) for load in by_group for x in load.writes]
         # One barrier is enough for what this trip reads and for the slot that it fills again, if
         # the trip waits before it fills.
-        inner[:0] = [_stand_in(ring) for ring in dict.fromkeys(rings) if ring in advances]
+        inner[:0] = [stand_in(ring) for ring in dict.fromkeys(rings) if ring in advances]
         trips = ir.static_int(stmt.extent)
         # A trip that is peeled off a loop, and fills nothing.
         once = trips == 1 and bool(find_calls(stmt.body, READ_SLOT))
@@ -395,7 +390,8 @@ class BodyReader:
         # No other statement touches the tensor that a store writes (plan/copy_rules.py).
         on_chip = operands - {"global"}
         own = [access for access in (*reads, *writes) if access.buffer.space in on_chip]
-        return Step(block.name_hint, tuple(dict.fromkeys(own)), op, self._issuer(op))
+        accesses = tuple(dict.fromkeys(own))
+        return Step(block.name_hint, accesses, op, self._issuer(op), is_apart=self.in_trips)
 
     def _issuer(self, op: str | None) -> Literal["all", "thread"]:
         """Tell who executes an operation, or a plain statement."""
@@ -403,7 +399,16 @@ class BodyReader:
         return "thread" if by_one else "all"
 
     def _touch(self, region: ir.TensorRegion, is_write: bool) -> Access:
-        return self._access(region.source, is_write)
+        access = self._access(region.source, is_write)
+        slot = region.region[0].min
+        if access.ahead or not isinstance(slot, tirx.FloorMod):
+            return access
+        return replace(access, ahead=self._trips_ahead(slot.a))
+
+    def _trips_ahead(self, trip: Any) -> int:
+        """Return how many trips later than the one that is counted a slot is used."""
+        ahead = ir.static_int(trip.b) if isinstance(trip, tirx.Add) else None
+        return ahead if ahead is not None and trip.a in self.channel_of else 0
 
     def _access(self, var: ir.Var, is_write: bool) -> Access:
         buffer = self.buffer(var)
@@ -419,8 +424,11 @@ class BodyReader:
 
     def _acquire(self, stmt: ir.Stmt) -> Step:
         """Read a wait for what another agent has filled."""
-        rings = [x for call in find_calls(stmt, AWAIT_FILLED) for x in self.channels[call.channel]]
-        accesses = dict.fromkeys(Access(self.buffer(ring), True) for ring in rings)
+        accesses = dict.fromkeys(
+            Access(self.buffer(ring), True, self._trips_ahead(call.trip))
+            for call in find_calls(stmt, AWAIT_FILLED)
+            for ring in self.channels[call.channel]
+        )
         return Step("wait for the other role", tuple(accesses), is_acquire=True)
 
     def _plain(self, stmt: ir.Stmt) -> Step:
@@ -452,47 +460,3 @@ def _is_late(stmt: ir.Stmt) -> bool:
         return False
     then = stmt.then_case
     return isinstance(then, ir.SBlockRealize) and LATE in then.block.annotations
-
-
-def _read_in_every_trip(items: list[Item], ring: Buffer) -> None:
-    """See to it that the first step of a trip that touches a ring reads it, on every path."""
-    if not _find_first(items, ring):
-        items.append(_stand_in(ring))
-
-
-def _find_first(items: list[Item], ring: Buffer) -> bool:
-    for n, item in enumerate(items):
-        if item.node is None:
-            if _find_first(item.inner[0], ring):
-                return True
-        elif any(x.buffer == ring and not x.ahead for x in _accesses(item.node)):
-            if not (isinstance(item.node, Step) and Access(ring, False) in item.node.accesses):
-                items.insert(n, _stand_in(ring))
-            return True
-    return False
-
-
-def _stand_in(ring: Buffer) -> Item:
-    step = Step(f"trip that reads {ring.name}", (Access(ring, False),))
-    return Item(ir.seq(), step, rebuild=lambda _: None)
-
-
-def _accesses(node: Step | Loop | Branch) -> Iterator[Access]:
-    """Return the accesses of a node, but for the copies that are made for later trips."""
-    if isinstance(node, Step):
-        yield from () if node.only_if_read else node.accesses
-        return
-    for body in (node.body,) if isinstance(node, Loop) else node.arms:
-        for inner in body:
-            yield from _accesses(inner)
-
-
-# -- there and back
-
-
-def flatten(items: list[Item]) -> tuple[Any, ...]:
-    """Return the engine's nodes of a sequence; what is looked through stands in it."""
-    found: list[Any] = []
-    for item in items:
-        found += flatten(item.inner[0]) if item.node is None else [item.node]
-    return tuple(found)

@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.sync import Loop
 
-from .sync_body import Item
+from .sync_items import Item
 
 Emit = Callable[[Any, Mapping[int, ir.Var]], list[Any]]
 

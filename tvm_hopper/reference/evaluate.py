@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from tvm_hopper.facts.dtypes import DTYPES
 from .emit import ReferenceEmitter, added_term, build, carrier_dtype
 from .integers import integral_buffers
 from .plain import PlainProgramError, dtype_of, pick_function, read, variables
-from .regions import Box, Needs, deciding_buffers, infer
+from .regions import Box, Interval, Needs, deciding_buffers, infer
 from .rounding import FORMATS
 
 MAX_WORK = 1 << 34  # stores of one evaluation
@@ -89,11 +89,18 @@ class Reference:
 
     def one_element(self, arguments: Sequence[Any]) -> Needs:
         """Return what an element in the middle of each output needs."""
+        return self._needs(arguments, lambda size: (size // 2, size // 2))
+
+    def everything(self, arguments: Sequence[Any]) -> Needs:
+        """Return what all outputs need: a sum that elements share counts once."""
+        return self._needs(arguments, lambda size: (0, size - 1))
+
+    def _needs(self, arguments: Sequence[Any], part: Callable[[int], Interval]) -> Needs:
         boxes = {}
         for place in self.output_places:
             shape = arguments[place].shape
             if math.prod(shape):
-                boxes[self.params[place]] = tuple((size // 2, size // 2) for size in shape)
+                boxes[self.params[place]] = tuple(map(part, shape))
         return infer(self.program, self.sizes(arguments), boxes, self._given(arguments))
 
     def sums(self, arguments: Sequence[Any]) -> list[tuple[str, int]]:

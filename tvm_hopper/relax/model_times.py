@@ -16,6 +16,7 @@ from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES, dtype_bytes
 from tvm_hopper.schedule.products.classes import estimate_all
 from tvm_hopper.schedule.products.model import as_product, choose_config
+from tvm_hopper.schedule.products.ranges import choose_ranges
 
 from .records import OURS, CallRecord, FunctionRecord
 
@@ -112,9 +113,12 @@ def _product_time(record: FunctionRecord, rows: int, chip: Chip) -> float:
     exact = [x.microseconds for x in record.kernels if x.rows == rows and x.microseconds]
     if exact and chip == Chip():
         return exact[0]
-    bounds = [x.rows for x in record.kernels if x.rows is not None]
-    bound = next((x for x in bounds if x >= rows), bounds[-1] if bounds else rows)
     n, k, dtype, out = product.columns, product.depth, product.dtype, product.out_dtype
+    kernels = {x.rows: x.rows for x in record.kernels if x.rows is not None} or {rows: rows}
+    if any(" or " in x.launched_for for x in record.kernels):  # chosen by the model
+        ranges = choose_ranges(n, k, dtype, majors=product.majors, out_dtype=out)
+        kernels = ranges if set(ranges.values()) == set(kernels) else kernels
+    bound = kernels[next((x for x in kernels if x >= rows), max(kernels))]
     config = choose_config(bound, n, k, dtype, majors=product.majors, out_dtype=out)
     wanted = as_product(rows, n, k, dtype, product.majors, out)
     return float(estimate_all([wanted], [config], chip)[0, 0])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from tvm_hopper.errors import OptionError, cannot_configure
-from tvm_hopper.schedule.arguments import as_bounds
+from tvm_hopper.schedule.arguments import as_bounds, as_ranges
 from tvm_hopper.schedule.products.classes import MOST_CLASSES
 from tvm_hopper.schedule.products.config import ACCUMULATE
 
@@ -25,10 +25,10 @@ class ModelOptions:
     accumulate : str, optional
         Type in which sums of 16 bits are made: "float32". None: as the model says; TVM's own rules
         then compute those products.
-    classes : sequence of int, optional
-        Up to how many rows each kernel of a product with symbolic rows runs. None: for each product
-        by the model of times, see `hs.choose_classes`, mostly eight; a kernel takes 0.3 s to build.
-        Empty: one kernel.
+    classes : sequence of int, or mapping of int to int, optional
+        Up to how many rows each kernel of a product with symbolic rows runs, as for `hs.matmul`.
+        None: for each product by the model of times, see `hs.choose_ranges`, mostly eight; a kernel
+        takes 0.3 s to build. Empty: one kernel.
     database : str or Database, optional
         Configurations that a tuning found: a folder, or what `tvm_hopper.meta_schedule` opened.
     batch_invariant : bool
@@ -37,7 +37,7 @@ class ModelOptions:
     """
 
     accumulate: str | None = "float32"
-    classes: Sequence[int] | None = CLASSES
+    classes: Sequence[int] | Mapping[int, int] | None = CLASSES
     database: Any = None
     batch_invariant: bool = False
 
@@ -45,7 +45,11 @@ class ModelOptions:
         if self.accumulate is not None and self.accumulate not in ACCUMULATE:
             need = f"{' or '.join(map(repr, ACCUMULATE))}, or None"
             raise cannot_configure(WHERE, f"accumulate={self.accumulate!r}", need)
-        if self.classes is not None and len(tuple(self.classes)):
+        if isinstance(self.classes, Mapping) and self.classes:
+            ranges = as_ranges(WHERE, "classes", self.classes)
+            as_bounds(WHERE, "classes", tuple(sorted(set(ranges.values()))), MOST_CLASSES)
+            object.__setattr__(self, "classes", ranges)
+        elif self.classes is not None and len(tuple(self.classes)):
             bounds = as_bounds(WHERE, "classes", tuple(self.classes), MOST_CLASSES)
             object.__setattr__(self, "classes", bounds)
         if isinstance(self.database, (str, os.PathLike)) and not os.path.isdir(self.database):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
+
+from tvm_hopper.errors import HopperError
 
 
 def load_kernel(file: Path, name: str) -> Any:
@@ -45,7 +48,16 @@ def load_kernel(file: Path, name: str) -> Any:
     if inspect.isfunction(made):
         if inspect.signature(made).parameters:
             raise ValueError(f"found arguments of {name}; need a function without any")
-        made = made()
+        try:
+            made = made()
+        except HopperError:  # it says all by itself
+            raise
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            raise ValueError(
+                f"found {type(error).__name__} in {name}, at {Path(place.filename).name}:"
+                f"{place.lineno} ({error}); need a function that returns a module"
+            ) from error
     made = getattr(made, "mod", made) if type(made).__name__ == "Schedule" else made
     if made is None:
         raise ValueError(

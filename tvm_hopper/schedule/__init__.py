@@ -18,6 +18,7 @@ from .products.config import MatmulConfig, Roles
 from .products.fuse import fuse_epilogue, fuse_prologue
 from .products.model import choose_config
 from .products.normalize import normalize
+from .products.ranges import choose_ranges
 from .reductions import across_blocks, across_cluster
 from .row_reduction.apply import row_reduction
 from .row_reduction.config import RowReductionConfig
@@ -37,6 +38,7 @@ __all__ = [
     "async_store",
     "choose_classes",
     "choose_config",
+    "choose_ranges",
     "column_reduction",
     "fuse_epilogue",
     "fuse_prologue",

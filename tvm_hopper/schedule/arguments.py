@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -98,6 +99,19 @@ def as_bounds(where: str, name: str, value: Any, most: int | None = None) -> tup
         found = f"{len(bounds)} {name}"
         raise cannot_schedule(where, found, f"at most {most}, each a kernel to build")
     return tuple(bounds)
+
+
+def as_ranges(where: str, name: str, value: Mapping[Any, Any]) -> dict[int, int]:
+    """Return ranges by their bounds, which ascend, and the rows that the kernel of each is for."""
+    bounds = as_bounds(where, f"the bounds of {name}", tuple(value))
+    ranges: dict[int, int] = {}
+    for bound, one in zip(bounds, value.values(), strict=True):
+        rows = _index(one)
+        if rows is None or not 0 < rows <= INT32_MAX:
+            need = "for each bound the rows that its kernel is chosen for, e.g. {64: 64, 256: 128}"
+            raise cannot_schedule(where, f"{name}[{bound}]={_show(one)}", need)
+        ranges[bound] = rows
+    return ranges
 
 
 def as_pair(where: str, name: str, value: Any, need: str) -> tuple[int, int] | None:

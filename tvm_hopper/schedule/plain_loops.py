@@ -44,9 +44,15 @@ def find_loads(node: Any) -> list[ir.SBlock]:
 
 
 def count_statements(where: str, loop: ir.For) -> tuple[int, int]:
-    """Return how many copies stand in a loop and how many statements behind them."""
+    """Return how many copies stand in a loop and how many statements behind them.
+
+    A loop that is pipelined already is a statement, whatever it copies.
+    """
     parts = ir.statements(loop.body)
-    copies = [part for part in parts if find_loads(part)]
+    copies = [part for part in parts if find_loads(part) and not _is_pipelined(part)]
+    if not copies:
+        need = "a copy at this loop, too, beside that of the pipeline in it"
+        raise cannot_schedule(where, "copies of a loop inside alone", need)
     for part in copies:
         loads = find_loads(part)
         others = [x for x in ir.find_all(part, ir.SBlock) if x not in loads]
@@ -56,9 +62,9 @@ def count_statements(where: str, loop: ir.For) -> tuple[int, int]:
                 where,
                 f"an asynchronous copy in one loop with block {name}",
                 "each copy in a loop nest of its own, right inside of the pipelined loop",
-                "compute_at the copy at this loop, or pipeline the loop that it stands in",
+                "compute_at the copy at this loop, or pipeline the loop that it stands in, first",
             )
-    late = [part for part in parts[: len(copies)] if not find_loads(part)]
+    late = [x for x in parts[: len(copies)] if not any(x.same_as(part) for part in copies)]
     if late:
         names = [block.name_hint for block in ir.find_all(late[0], ir.SBlock)]
         raise cannot_schedule(
@@ -71,6 +77,10 @@ def count_statements(where: str, loop: ir.For) -> tuple[int, int]:
         need = "copies, and behind them what reads their tiles"
         raise cannot_schedule(where, f"{len(copies)} copies alone", need)
     return len(copies), len(parts) - len(copies)
+
+
+def _is_pipelined(part: ir.Stmt) -> bool:
+    return bool(ir.find_all(part, ir.For, lambda x: keys.STAGE in x.annotations))
 
 
 def check_roles(

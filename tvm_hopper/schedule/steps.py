@@ -372,7 +372,8 @@ def pipeline(
     sch : Schedule
         Changed in place.
     loop : LoopRV
-        Its body is the copies, in order, and then one product, or plain loops over threads.
+        Its body is the copies, in order, and then one product, or plain loops over threads. One of
+        these may be a pipeline itself: with copies of its own, where that is asked for first.
     stages : int
         Slots of the ring.
     roles : Roles, optional

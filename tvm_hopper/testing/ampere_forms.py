@@ -180,6 +180,10 @@ def stencil_rows(blocks: int, tile: bool = False) -> tvm.IRModule:
     rows, width = ROWS_OF_BLOCK - 2, COLUMNS_OF_ROWS - 2
     commit, wait = cp_async.commit_group(), cp_async.wait_group(0)
 
+    def value(a: Any, row: Any, i: Any) -> Any:
+        around = a[row, i + 1] + a[row + 1, i] + a[row + 1, i + 2] + a[row + 2, i + 1]
+        return around * T.float32(0.25) + a[row + 1, i + 1]
+
     @T.prim_func(s_tir=True)
     def func(
         A: T.Buffer((blocks * rows + 2, COLUMNS_OF_ROWS), "float32"),
@@ -192,6 +196,8 @@ def stencil_rows(blocks: int, tile: bool = False) -> tvm.IRModule:
         T.launch_thread(tx, ROWS_OF_BLOCK)
         with T.sblock():
             a = T.sblock_alloc_buffer((ROWS_OF_BLOCK, COLUMNS_OF_ROWS), "float32", scope="shared")
+            if tile:
+                b = T.sblock_alloc_buffer((rows, width), "float32", scope="shared")
             T.reads(A[bx * rows : bx * rows + ROWS_OF_BLOCK, 0:COLUMNS_OF_ROWS])
             T.writes(B[bx * rows : bx * rows + rows, 0:width])
             T.attr("default", "async_scope", 1)
@@ -200,43 +206,18 @@ def stencil_rows(blocks: int, tile: bool = False) -> tvm.IRModule:
                     a[tx, i * 4 + j] = A[bx * rows + tx, i * 4 + j]
             T.evaluate(commit)
             T.evaluate(wait)
-            if tx < rows:
+            if tile:
+                if tx < rows:
+                    for i in range(width):
+                        b[tx, i] = value(a, tx, i)
+                if tx < rows:
+                    for i in range(width):
+                        B[bx * rows + tx, i] = b[tx, i]
+            elif tx < rows:
                 for i in range(width):
-                    B[bx * rows + tx, i] = (
-                        a[tx, i + 1] + a[tx + 1, i] + a[tx + 1, i + 2] + a[tx + 2, i + 1]
-                    ) * T.float32(0.25) + a[tx + 1, i + 1]
+                    B[bx * rows + tx, i] = value(a, tx, i)
 
-    @T.prim_func(s_tir=True)
-    def tiled(
-        A: T.Buffer((blocks * rows + 2, COLUMNS_OF_ROWS), "float32"),
-        B: T.Buffer((blocks * rows, width), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
-        bx = T.env_thread("blockIdx.x")
-        tx = T.env_thread("threadIdx.x")
-        T.launch_thread(bx, blocks)
-        T.launch_thread(tx, ROWS_OF_BLOCK)
-        with T.sblock():
-            a = T.sblock_alloc_buffer((ROWS_OF_BLOCK, COLUMNS_OF_ROWS), "float32", scope="shared")
-            b = T.sblock_alloc_buffer((rows, width), "float32", scope="shared")
-            T.reads(A[bx * rows : bx * rows + ROWS_OF_BLOCK, 0:COLUMNS_OF_ROWS])
-            T.writes(B[bx * rows : bx * rows + rows, 0:width])
-            T.attr("default", "async_scope", 1)
-            for i in range(32):
-                for j in T.vectorized(4):
-                    a[tx, i * 4 + j] = A[bx * rows + tx, i * 4 + j]
-            T.evaluate(commit)
-            T.evaluate(wait)
-            if tx < rows:
-                for i in range(width):
-                    b[tx, i] = (
-                        a[tx, i + 1] + a[tx + 1, i] + a[tx + 1, i + 2] + a[tx + 2, i + 1]
-                    ) * T.float32(0.25) + a[tx + 1, i + 1]
-            if tx < rows:
-                for i in range(width):
-                    B[bx * rows + tx, i] = b[tx, i]
-
-    return tvm.IRModule({"main": tiled if tile else func})
+    return tvm.IRModule({"main": func})
 
 
 def columns(blocks: int, threads: int, trips: int, pad: bool = False) -> tvm.IRModule:

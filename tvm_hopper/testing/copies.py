@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 
 from tvm_hopper import schedule as hs
 
@@ -23,6 +23,37 @@ def copy(*shape: Extent, dtype: str = "float16") -> tvm.IRModule:
     a = te.placeholder(extents, dtype, name="A")
     func = te.create_prim_func([a, te.compute(extents, lambda *i: a(*i), name=BLOCK)])
     return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+
+
+def shift(rows: int, columns: int, by: tuple[int, int], dtype: str = "float16") -> tvm.IRModule:
+    """Build B[i, j] = A[i - by[0], j - by[1]], with zeros where A has no such element."""
+    down, right = by
+    a = te.placeholder((rows, columns), dtype, name="A")
+
+    def value(i: Any, j: Any) -> Any:
+        row, column = i - down, j - right
+        inside = tirx.all(row >= 0, row < rows, column >= 0, column < columns)
+        return te.if_then_else(inside, a[row, column], te.const(0, dtype))
+
+    filled = te.compute((rows, columns), value, name="filled")
+    func = te.create_prim_func([a, te.compute(a.shape, lambda *i: filled(*i), name=BLOCK)])
+    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+
+
+def schedule_shift(mod: tvm.IRModule, load: str, stages: int | None) -> s_tir.Schedule:
+    """Schedule `shift`: five rows a step, four steps a thread block, 32 threads."""
+    sch = s_tir.Schedule(mod)
+    tile = sch.get_sblock("filled")
+    sch.set_scope(tile, 0, "shared.dyn")
+    i, j = sch.get_loops(BLOCK)
+    block, k0, i = sch.split(i, [None, 4, 5])
+    sch.bind(block, "blockIdx.x")
+    sch.compute_at(tile, k0)
+    _by_threads(sch, [i, j], Route(threads=32, vector=1))
+    hs.async_copy(sch, tile, load)
+    if stages is not None:
+        hs.pipeline(sch, k0, stages=stages)
+    return sch
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ is compared element by element: bit for bit where every order of the plain progr
 gives the same (on integers, usually), else within the bound of `Reference.evaluate`.
 
 What one run costs grows with the length of the sums: where it would take too long, fewer CTAs run,
-and their run ends after some of their output tiles. Of several launches those run whole that others
-read from; of one that nobody reads from some CTAs run. The report says how much was compared.
+and their run ends after some of their output tiles. Of several launches, and of CTAs that add up
+what they store, those run with the chosen ones without which these would compute something else
+(`sim.coverage.traffic`). The report says how much was compared.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import gc
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
@@ -24,6 +25,7 @@ from tvm import ir
 from tvm_hopper.reference.evaluate import Reference
 from tvm_hopper.reference.plain import PlainProgramError
 from tvm_hopper.sim import Finding, Result
+from tvm_hopper.sim.coverage.points import UndecidedError
 from tvm_hopper.sim.cta_selection import Choice
 from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.kinds.flow import flow_of
@@ -35,12 +37,14 @@ from tvm_hopper.verification.inputs import blank_memory
 from tvm_hopper.verification.launches import BoundLaunch, run_launches
 from tvm_hopper.verification.numbers import Numbers, choose_numbers
 from tvm_hopper.verification.program import Program
+from tvm_hopper.verification.related import Related
 
 POLICY, SEED = "eager", 0
 WORK = {"integers": 5.4e8, "normal": 1.35e8}  # multiply-adds, about, that one run may simulate
 MOST_CTAS = 8  # in between those that stand for the others
 ADDING = re.compile("atom|cp_reduce|red(_|$)")  # names of instructions that add to memory
 MUCH = 32  # times that, where CTAs need each other: half a minute of each
+SOME = 4  # times that: from there on only those run that the chosen ones need
 NOT_GIVEN = (
     "not checked: no plain program is known (verify(..., against=...); of a schedule, the module "
     "before its first hs.* helper)"
@@ -68,10 +72,15 @@ NOTHING_LAUNCHED = ValueReport(False, "not checked: nothing was launched")
 
 @dataclass(frozen=True)
 class _Extent:
-    """Which CTAs run, and after how many elements they end."""
+    """Which CTAs run, and after how many elements they end.
+
+    Of a tensor that several launches store to, what the last one of them stores is final: with
+    `last`, that alone is compared, since not all that earlier ones began with is gone on with.
+    """
 
     blocks: list[Any]
     stop_after: int | None
+    last: bool = False
 
 
 class ValueCheck:
@@ -143,14 +152,49 @@ class ValueCheck:
         if not adds and not self._talk():  # who stores what no other launch touches runs in part
             last = [self._is_last(i) for i in range(len(self.launches))]
             blocks = [self._part(i) if own else blocks[i] for i, own in enumerate(last)]
-        parts = [len(x) / c.total if x else 1 for x, c in zip(blocks, self.choices, strict=True)]
-        share = max(parts, default=0)  # of empty tensors nothing is launched
-        if stored * share > room * MUCH:
+        share = self._share(blocks)
+        if stored * share > room * SOME and (needed := self._needed(kind, room * SOME / stored)):
+            blocks, share = needed, self._share(needed)
+        steps = share * min(stored * work, self.reference.everything(arguments).work)
+        if steps > WORK[kind] * MUCH:
             raise _NotCompared(
-                f"CTAs that need each other compute about {stored * share * work:.1e} steps, more "
-                f"than the {WORK[kind] * MUCH:.1e} that are simulated for values"
+                f"CTAs that need each other compute about {steps:.1e} steps, more than the "
+                f"{WORK[kind] * MUCH:.1e} that are simulated for values"
             )
-        return _Extent(blocks, None)
+        return _Extent(blocks, None, any(blocks))
+
+    def _share(self, blocks: Sequence[Any]) -> float:
+        """Return which part of the work is done by some CTAs, of which launch it ever is.
+
+        One that loads nothing, as where memory is cleared, has no sums to compute.
+        """
+        parts = [
+            len(some) / choice.total if some else 1
+            for some, choice, launch in zip(blocks, self.choices, self.launches, strict=True)
+            if touched_tensors(launch.func, launch.setup["params"])[1]
+        ]
+        return max(parts, default=0)  # of empty tensors nothing is launched
+
+    def _needed(self, kind: str, share: float) -> list[Any] | None:
+        """Choose some CTAs of the launches that store last, and those without which they err.
+
+        As many as do no more than a share of the work, on integers two at least; None if it cannot
+        be told who needs whom.
+        """
+        try:
+            related = Related.of(self.launches, self.values)
+        except UndecidedError:
+            return None
+        wanted = {i: self._spread(i) for i in related.last}
+        for count in (MOST_CTAS, MOST_CTAS // 2, 2 if kind == "integers" else 1):
+            few = {
+                i: (blocks[::-1] if kind == "normal" else blocks)[:count]
+                for i, blocks in wanted.items()
+            }
+            found = related.with_needed(few)
+            if self._share(found) <= share:
+                break
+        return found
 
     def _some(self, choice: Choice, kind: str, room: float, stored: int) -> _Extent:
         """Choose some CTAs of the only launch, each of which computes by itself."""
@@ -226,7 +270,7 @@ class ValueCheck:
         result = self._simulate(values, extent, end)
         found = self._compare(values, result)
         if result.ended_early and any(one.wrong for one in found):  # perhaps it was not ready
-            result = self._simulate(values, _Extent(extent.blocks, None), end)
+            result = self._simulate(values, replace(extent, stop_after=None), end)
             found = self._compare(values, result)
         what = "integers" if kind.kind == "integers" else "normal numbers"
         self.findings += [one.finding(f"on {what}", result) for one in found if one.wrong]
@@ -252,6 +296,8 @@ class ValueCheck:
         self.findings += [x for x in found if not result.ended_early or x.severity == "error"]
         if result.stopped and not result.ended_early:
             raise _NotCompared("the run did not come to its end")
+        if extent.last:
+            result.writers = {name: found[-1:] for name, found in result.writers.items()}
         return result
 
     def _compare(self, values: Mapping[str, Any], result: Result) -> list[Comparison]:

@@ -154,7 +154,8 @@ BULK = [
     ),
     bulk(
         "bulk: an offset of no multiple of 16 bytes",
-        r"copy of A into tile: found runs of A that start at .*; need starts at multiples of 16",
+        r"copy of A into tile: found runs of A that start at .* behind an elem_offset of 4, rows "
+        r"of \[128, 1\] elements; need starts at multiples of 16",
         TENSOR,
         (
             "    for bx",

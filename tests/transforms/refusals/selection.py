@@ -1,6 +1,7 @@
 """What SelectCopies refuses."""
 
 from tests.transforms.refusals.case import case
+from tests.transforms.refusals.copies import COPY
 from tests.transforms.test_select_copies import AUTO, BY_THREADS, UNBOUND
 from tvm_hopper.transforms import SelectCopies
 
@@ -19,6 +20,14 @@ BY_NAME = ('async_copy": "auto"', 'async_copy": "none"')
 PLACE = "((i * 32 + tx) * 8 + v)"
 
 SELECTION = [
+    case(
+        "elements that are no whole bytes",
+        COPY,
+        (SelectCopies,),
+        r"block copy, tvm_hopper.async_copy: found elements of int4 in tile; need elements of "
+        r"whole bytes, one of bool, .*; copy them as such, or ask for \"none\": threads copy them",
+        ("float16", "int4"),
+    ),
     case(
         "elements that are stored twice",
         BY_THREADS.replace("range(4)", "range(8)").replace("(i * 32 + tx)", "(i % 4 * 32 + tx)"),

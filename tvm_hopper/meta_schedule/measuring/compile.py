@@ -38,7 +38,7 @@ def answerer(_settings: dict[str, Any]) -> tuple[Callable[[dict[str, Any]], dict
     taken = _take_device_code()
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
-        mod = tvm.ir.load_json(request["mod"])
+        mod = ir.load_saved(request["mod"])
         target = tvm.target.Target(json.loads(request["target"]))
         taken.clear()
         path = build_artifact(mod, target, Path(request["folder"]), taken)

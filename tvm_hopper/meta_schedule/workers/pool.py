@@ -20,8 +20,14 @@ from .process import WorkerGone, WorkerLost, WorkerNotStarted
 
 logger = logging.getLogger("tvm_hopper.meta_schedule")
 CLOSE_SECONDS = 5.0
+NOBODY = "nobody tried: "  # begins the error of a task that no worker has had
 MOST_VANISHED = 5  # workers that may go away over one task
 UNJUDGED = 4  # times as often may a worker break where no other one has judged its tasks
+
+
+def _by_nobody(message: str) -> dict[str, Any]:
+    """Return the reply to what nobody was there for: it says nothing of the task."""
+    return {"error": f"{NOBODY}{message}"}
 
 
 class Station(Protocol):
@@ -135,11 +141,16 @@ class WorkerPool:
         task = QueuedTask(request, seconds)
         with self._changed:
             if self._failure:
-                task.finish({"error": self._failure})
+                task.finish(_by_nobody(self._failure))
             else:
                 self._queue.append(task)
                 self._changed.notify_all()
         return task
+
+    def start(self) -> None:
+        """Let all workers start, which takes seconds; without it the first tasks wait for them."""
+        for _ in self.names:
+            self.submit({})
 
     def fail(self, message: str) -> None:
         """Fail what waits and what is submitted from now on."""
@@ -151,7 +162,7 @@ class WorkerPool:
         """Fail what waits."""
         with self._changed:
             while self._queue:
-                self._queue.popleft().finish({"error": message})
+                self._queue.popleft().finish(_by_nobody(message))
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -254,7 +265,7 @@ class WorkerPool:
         name = place.station.name
         with self._changed:
             if self._failure:  # closed while it was busy
-                task.finish({"error": self._failure})
+                task.finish(_by_nobody(self._failure))
                 return
             logger.info("%s: %s", name, error)
             if isinstance(error, WorkerGone):

@@ -39,6 +39,8 @@ class Device:
 
     def call(self, number: int, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Have a process load and, when it has its turn, run; the first one does all the rest."""
+        if not request:  # it is to start: nothing runs
+            return self._ask(number, request, seconds)
         if "artifact" not in request:
             with self._turn:
                 return self._ask(0, request, seconds)

@@ -45,7 +45,7 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
 from .config import ColumnReductionConfig
 from .model import ColumnTile, ColumnWork, choose_columns, choose_group
-from .recognize import ColumnProgram, find_columns
+from .recognize import ColumnProgram, check_apart, find_columns
 
 HELPER = "column_reduction"
 OF_GROUPS = RowReductionConfig(early_launch=True)
@@ -120,6 +120,7 @@ def _schedule(sch: s_tir.Schedule, given: ColumnReductionConfig) -> ColumnReduct
 def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> ColumnReductionConfig:
     """Schedule a program; return what was chosen for the kernel that reads its tensors."""
     parts = inline_parts(sch, HELPER)
+    check_apart(parts)
     reductions = [p for p in parts if p.reduced]
     whole = bool(reductions) and not any(p.spatial for p in reductions)
     group = _group(reductions, given) if whole else None

@@ -58,20 +58,48 @@ def find_columns(parts: list[Part]) -> ColumnProgram:
     return ColumnProgram(first[1], first[2], tuple(p.name for p in reductions))
 
 
+def check_apart(parts: list[Part]) -> None:
+    """Refuse a reduction that reads what follows from another one, as a variance does.
+
+    Parameters
+    ----------
+    parts : list of Part
+        All of a function, in its order.
+
+    Raises
+    ------
+    ScheduleError
+        One reads what another block of the function leaves behind a reduction.
+    """
+    late: list[Any] = []
+    for part in parts:
+        if part.reduced:
+            _refuse_loads(part, late)
+        if part.reduced or any(x.source.same_as(y) for x in part.loads for y in late):
+            late += part.outputs
+
+
+def _refuse_loads(part: Part, made: list[Any]) -> None:
+    for load in part.loads:
+        if any(load.source.same_as(x) for x in made):
+            raise cannot_schedule(
+                f"block {part.name}, tensor {load.source.name}",
+                "a reduction of what another block of the function computes",
+                "arguments of the function",
+                SEPARATE,
+            )
+
+
 def _check(part: Part, made: list[Any]) -> None:
     where = f"block {part.name}"
     variables = [x.var for x in part.by_column]
     if any(ir.static_int(x.dom.extent) is None for x in part.spatial):
         found = f"{_times(_extents(part.spatial))} columns"
         raise cannot_schedule(where, found, "a number that is known", "make it static")
-    for load in part.loads:
-        if any(load.source.same_as(x) for x in made):
-            raise cannot_schedule(
-                f"{where}, tensor {load.source.name}",
-                "a reduction of what another block of the function computes",
-                "arguments of the function",
-                SEPARATE,
-            )
+    if all(ir.static_int(x.dom.extent) == 1 for x in part.reduced):
+        fix = "leave the reduction out: elements are for hs.pointwise"
+        raise cannot_schedule(where, "a reduction over one row", "two rows or more", fix)
+    _refuse_loads(part, made)
     over = [x for x in part.loads if ir.depends_on(list(x.indices), [v.var for v in part.reduced])]
     if not any(is_plain(x, variables) for x in over):
         index = ", ".join(map(str, over[0].indices)) if over else "none"

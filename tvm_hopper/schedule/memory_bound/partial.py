@@ -152,9 +152,10 @@ def leave_columns(sch: s_tir.Schedule, parts: list[Part]) -> frozenset[str]:
             continue
         *outer, last = sch.get_loops(part.block)
         if len(part.reduced) < 2:
+            count = ir.static_int(part.loops[-1].extent) or part.loops[-1].extent
             raise cannot_schedule(
                 f"block {part.name}",
-                f"a reduction of {part.loops[-1].extent} elements of one dimension to one value",
+                f"a reduction of {count} elements of one dimension to one value",
                 "two dimensions or more",
                 "reshape the tensor, or schedule it by hs.row_reduction if it is one row",
             )

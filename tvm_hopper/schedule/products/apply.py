@@ -34,7 +34,7 @@ from tvm_hopper.schedule.trial import as_one_step, is_thrown_away, rehearse
 
 from . import fuse
 from .branches import branched, class_block
-from .classes import ClassKernel, as_asked, estimate_all, find_kernels, product_of
+from .classes import ClassKernel, as_asked, estimate_all, find_kernels, product_of, ranges_of
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows
 from .gather import check_gather, for_gather, fuse_gather
@@ -69,7 +69,7 @@ def matmul(
     block: Any,
     config: MatmulConfig | None = None,
     *,
-    classes: Sequence[int] | Mapping[int, MatmulConfig] | None = None,
+    classes: Sequence[int] | Mapping[int, MatmulConfig | int] | None = None,
     rows: int | None = None,
 ) -> None:
     """Schedule one matmul block, its casts and its epilogue as a Hopper kernel.
@@ -85,10 +85,11 @@ def matmul(
         The multiply-add, in plain loops.
     config : MatmulConfig, optional
         How to cut it up; what it leaves open is chosen from the shape.
-    classes : sequence of int, or mapping of int to MatmulConfig, optional
+    classes : sequence of int, or mapping of int to MatmulConfig or to int, optional
         Of symbolic rows: up to how many each kernel runs, ascending, at most eight; the last one
         also runs above. Each is chosen for its bound, or has the configuration that it is mapped
-        to. None: by the model (`hs.choose_classes`), one kernel if `config` has a tile, stages,
+        to, or is chosen for the rows that it is mapped to: ranges with the same share a kernel.
+        None: by the model (`hs.choose_ranges`), one kernel if `config` has a tile, stages,
         consumers or registers. Empty: one kernel, which is chosen for many rows.
     rows : int, optional
         Of symbolic rows: one kernel, which is chosen for so many, and right for any.
@@ -169,7 +170,7 @@ def _schedule_classes(
 ) -> s_tir.Schedule:
     """Schedule a kernel for each size class, on a schedule that begins anew."""
     bounds = tuple(kernel.rows for kernel in kernels if kernel.rows is not None)
-    fresh = branched(plain, block, bounds)
+    fresh = branched(plain, block, ranges_of(kernels))
     before = block_names(fresh)
     name = label(plain, block).removeprefix("block ")
     with as_one_step():
@@ -374,6 +375,8 @@ def _fit(
         group = given.raster_group if few else config.raster_group
         config = replace(config, raster_group=group, persistent=given.persistent)
         config = choose(problem.m.extent, given=config)
+    elif kernel.bounds and kernel.bounds[-1] > rows:
+        config = choose(kernel.bounds[-1], given=replace(config, persistent=given.persistent))
     problem = oriented(problem, config)
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())

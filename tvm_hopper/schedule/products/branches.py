@@ -22,7 +22,8 @@ its operands, and the blocks behind it that are no kernels of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.launches import conditions_around, known_at, most
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule import origins, reasons
-from tvm_hopper.schedule.arguments import as_block, as_bounds
+from tvm_hopper.schedule.arguments import as_block, as_bounds, as_ranges
 from tvm_hopper.schedule.trial import as_one_step, twin
 
 from .fuse import fuse_prologue
@@ -61,7 +62,9 @@ class RootPart:
         return _share((*self.reads, *self.writes), buffers)
 
 
-def size_classes(mod: tvm.IRModule | tirx.PrimFunc, block: str, bounds: Sequence[int]) -> Any:
+def size_classes(
+    mod: tvm.IRModule | tirx.PrimFunc, block: str, bounds: Sequence[int] | Mapping[int, int]
+) -> Any:
     """Give a product a copy for each size class of its symbolic rows, for a kernel each.
 
     The copies of block C are called C_16, C_256 and so on by their bounds; `hs.matmul` schedules
@@ -73,8 +76,9 @@ def size_classes(mod: tvm.IRModule | tirx.PrimFunc, block: str, bounds: Sequence
         Plain loops; it is left as it is. Of a module, the one function that has the block.
     block : str
         The multiply-add.
-    bounds : sequence of int
-        Rows up to which each copy runs, ascending; the last one also runs above its own.
+    bounds : sequence of int, or mapping of int to int
+        Rows up to which each copy runs, ascending; the last one also runs above its own. Bounds
+        that are mapped to the same number share a copy, which is called by that.
 
     Returns
     -------
@@ -88,13 +92,16 @@ def size_classes(mod: tvm.IRModule | tirx.PrimFunc, block: str, bounds: Sequence
     """
     if not isinstance(mod, (tvm.IRModule, tirx.PrimFunc)):
         raise cannot_schedule("size_classes", f"{type(mod).__name__}", "an IRModule or a PrimFunc")
-    bounds = as_bounds("size_classes", "bounds", bounds)
+    if isinstance(bounds, Mapping):
+        ranges = as_ranges("size_classes", "bounds", bounds)
+    else:
+        ranges = {x: x for x in as_bounds("size_classes", "bounds", bounds)}
     plain = normalize(mod, block)
     module = tvm.IRModule({"main": plain}) if isinstance(plain, tirx.PrimFunc) else plain
     name = _function_of(module, block)
     sch = s_tir.Schedule(module)
     sch.work_on(name)
-    result = branched(sch, block, bounds).mod
+    result = branched(sch, block, ranges).mod
     if isinstance(mod, tirx.PrimFunc):
         return result["main"]
     origins.note(result, mod)
@@ -114,12 +121,15 @@ def _function_of(module: tvm.IRModule, block: str) -> str:
     return found[0]
 
 
-def branched(sch: s_tir.Schedule, block: Any, bounds: tuple[int, ...]) -> s_tir.Schedule:
-    """Return a schedule that begins anew, with a copy of a product for each of several classes."""
+def branched(sch: s_tir.Schedule, block: Any, ranges: Mapping[int, int]) -> s_tir.Schedule:
+    """Return a schedule that begins anew, with a copy of a product for each of several classes.
+
+    Ranges are given by their bounds, with the number that their copy is called by.
+    """
     found = look_at(sch, block)
     target = sch.func_working_on.name_hint
     func = sch.mod[target]
-    new = _branch(func, found.problem.name, check_rows(found), bounds)
+    new = _branch(func, found.problem.name, check_rows(found), ranges)
     module = tvm.IRModule(sch.mod.functions, attrs=sch.mod.attrs, global_infos=sch.mod.global_infos)
     module.update_func(sch.mod.get_global_var(target), new)
     fresh = s_tir.Schedule(module)
@@ -206,7 +216,7 @@ def check_rows(found: ProductSite) -> Any:
     return problem.m.extent
 
 
-def _branch(func: Any, block: str, rows: Any, bounds: tuple[int, ...]) -> tirx.PrimFunc:
+def _branch(func: Any, block: str, rows: Any, ranges: Mapping[int, int]) -> tirx.PrimFunc:
     root = func.body.block
     parts = [_part(stmt) for stmt in ir.statements(root.body)]
     product = next(i for i, part in enumerate(parts) if block in part.names)
@@ -217,10 +227,9 @@ def _branch(func: Any, block: str, rows: Any, bounds: tuple[int, ...]) -> tirx.P
     own = [b for b in root.alloc_buffers if not any(parts[i].touches([b]) for i in outside)]
     shared = [x for i in staying for x in parts[i].writes if not any(x.same_as(y) for y in own)]
     body: Any = None
-    for bound in reversed(bounds):
-        one = _copy_of([parts[i] for i in sorted(group)], [*own, *shared], block, bound)
-        limit = tirx.IntImm(ir.dtype_of(rows), bound)
-        body = one if body is None else ir.IfThenElse(rows <= limit, one, body)
+    for name, condition in reversed(_conditions(rows, ranges)):
+        one = _copy_of([parts[i] for i in sorted(group)], [*own, *shared], block, name)
+        body = one if body is None else ir.IfThenElse(condition, one, body)
     kept = [
         body if i == product else part.stmt
         for i, part in enumerate(parts)
@@ -229,6 +238,36 @@ def _branch(func: Any, block: str, rows: Any, bounds: tuple[int, ...]) -> tirx.P
     buffers = [b for b in root.alloc_buffers if not any(b.same_as(x) for x in own)]
     new = ir.with_block(root, body=ir.seq(*kept), alloc_buffers=buffers)
     return func.with_body(ir.SBlockRealize(func.body.iter_values, func.body.predicate, new))
+
+
+def _conditions(rows: Any, ranges: Mapping[int, int]) -> list[tuple[int, Any]]:
+    """Return the copies in the order in which they are asked about, and each one's condition.
+
+    The last one has none that matters. Of several ranges the condition says first how far the
+    largest one goes: the lowering reads that.
+    """
+
+    def number(value: int) -> Any:
+        return tirx.IntImm(ir.dtype_of(rows), value)
+
+    starts = dict(zip(ranges, [0, *ranges], strict=False))
+    last = ranges[max(ranges)]
+    names = [*(x for x in dict.fromkeys(ranges.values()) if x != last), last]
+    found = []
+    for place, name in enumerate(names):
+        own = [bound for bound, x in ranges.items() if x == name]
+        terms: list[Any] = []
+        for bound in own:
+            below = {x for end, x in ranges.items() if end <= starts[bound]}
+            if below <= {*names[: place + 1]}:  # fewer rows have a copy already, or this one
+                terms = [rows <= number(bound)]
+            else:
+                terms.append(tirx.And(rows > number(starts[bound]), rows <= number(bound)))
+        condition = functools.reduce(tirx.Or, terms)
+        if len(terms) > 1:
+            condition = tirx.And(rows <= number(own[-1]), condition)
+        found.append((name, condition))
+    return found
 
 
 def _part(stmt: Any) -> RootPart:

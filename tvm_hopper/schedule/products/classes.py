@@ -28,7 +28,7 @@ from tvm_hopper.errors import HopperError, cannot_schedule
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES
 from tvm_hopper.requests.targets import chip_of_target
-from tvm_hopper.schedule.arguments import as_bounds, as_int, as_size, check_type
+from tvm_hopper.schedule.arguments import as_bounds, as_int, as_ranges, as_size, check_type
 
 from .branches import ProductSite, check_rows, look_at
 from .candidates import as_candidates
@@ -66,10 +66,13 @@ class Asked:
         model.
     rows : int or None
         The row count that one kernel is chosen for.
+    ranges : mapping or None
+        Up to how many rows each range goes, and the rows that its kernel is chosen for.
     """
 
     configs: Mapping[int, MatmulConfig] | None
     rows: int | None
+    ranges: Mapping[int, int] | None = None
 
 
 def as_asked(config: MatmulConfig | None, classes: Any, rows: Any) -> Asked:
@@ -83,7 +86,11 @@ def as_asked(config: MatmulConfig | None, classes: Any, rows: Any) -> Asked:
     if classes is None:
         return Asked({} if rows is not None or decided is not None else None, rows)
     configs: dict[int, MatmulConfig] = {}
-    if isinstance(classes, Mapping):
+    ranges: dict[int, int] | None = None
+    if isinstance(classes, Mapping) and any(isinstance(x, int) for x in classes.values()):
+        ranges = as_ranges("matmul", "classes", classes)
+        classes = tuple(sorted(set(ranges.values())))
+    elif isinstance(classes, Mapping):
         for bound, one in classes.items():
             need = "an hs.MatmulConfig for each bound"
             check_type("matmul", f"classes[{bound!r}]", one, MatmulConfig, need)
@@ -103,7 +110,7 @@ def as_asked(config: MatmulConfig | None, classes: Any, rows: Any) -> Asked:
             "a configuration for each class, or one that leaves this open",
             f"give them: classes={{{bounds[0]}: hs.MatmulConfig(...), ...}}",
         )
-    return Asked({x: configs.get(x, given) for x in bounds}, rows)
+    return Asked({x: configs.get(x, given) for x in bounds}, rows, ranges)
 
 
 def _check_one_promise(configs: Mapping[int, MatmulConfig]) -> None:
@@ -127,12 +134,15 @@ class ClassKernel:
     rows : int or None
         None: those of the product.
     is_open : bool
-        It may also be given more rows than that.
+        It may be given any number of rows.
+    bounds : tuple of int
+        Up to how many rows each of its ranges goes, ascending; empty: one range, to `rows`.
     """
 
     rows: int | None
     config: MatmulConfig
     is_open: bool = False
+    bounds: tuple[int, ...] = ()
 
 
 def product_of(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -> ProductShape:
@@ -166,15 +176,36 @@ def find_kernels(
     if asked.rows is not None:
         _check_symbolic(found.problem, asked.rows)
         return (ClassKernel(asked.rows, given, is_open=found.most_rows is None),)
-    configs = asked.configs
-    if configs:
+    if asked.ranges is not None:
         check_rows(found)
-    elif configs is None:
-        configs = dict.fromkeys(_by_model(found, given), given)
+        return _of_ranges(asked.ranges, given)
+    configs = asked.configs
+    if configs is None:
+        ranges = _by_model(found, given)
+        return _of_ranges(ranges, given) if ranges else (ClassKernel(found.most_rows, given),)
     if not configs:
         return (ClassKernel(found.most_rows, given),)
+    check_rows(found)
     last = max(configs)
     return tuple(ClassKernel(bound, one, bound == last) for bound, one in configs.items())
+
+
+def _of_ranges(ranges: Mapping[int, int], given: MatmulConfig) -> tuple[ClassKernel, ...]:
+    """Return the kernels of ranges, ascending by their rows."""
+    bounds: dict[int, list[int]] = {}
+    for bound, rows in ranges.items():
+        bounds.setdefault(rows, []).append(bound)
+    last = ranges[max(ranges)]
+    return tuple(
+        ClassKernel(rows, given, rows == last, tuple(sorted(bounds[rows])))
+        for rows in sorted(bounds)
+    )
+
+
+def ranges_of(kernels: Sequence[ClassKernel]) -> dict[int, int]:
+    """Return up to how many rows each range goes, ascending, and what its kernel is called by."""
+    found = [(x, one.rows) for one in kernels if one.rows for x in one.bounds or (one.rows,)]
+    return dict(sorted(found))
 
 
 def _check_symbolic(problem: Matmul, rows: int) -> None:
@@ -183,16 +214,18 @@ def _check_symbolic(problem: Matmul, rows: int) -> None:
         raise cannot_schedule(f"block {problem.name}", found, "a symbolic M", "leave it out")
 
 
-def _by_model(found: ProductSite, given: MatmulConfig) -> tuple[int, ...]:
-    """Choose the classes that nobody asked for; none where one kernel is all that there can be."""
+def _by_model(found: ProductSite, given: MatmulConfig) -> dict[int, int]:
+    """Choose the ranges that nobody asked for; none where one kernel is all that there can be."""
+    from .ranges import choose_ranges  # which asks this module for estimates
+
     problem = found.problem
     m, n, k = problem.m.extent, problem.n.extent, problem.k.extent
     if isinstance(m, int) or not isinstance(n, int) or not isinstance(k, int):
-        return ()
+        return {}
     if not found.is_outermost or problem.lhs.dtype not in OPERAND_DTYPES:
-        return ()  # what is refused is refused as one kernel, whose words name the tensor
+        return {}  # what is refused is refused as one kernel, whose words name the tensor
     majors = problem.lhs.major, problem.rhs.major
-    return choose_classes(n, k, problem.lhs.dtype, given, majors=majors, out_dtype=found.out_dtype)
+    return choose_ranges(n, k, problem.lhs.dtype, given, majors=majors, out_dtype=found.out_dtype)
 
 
 def _has_symbols(func: Any) -> bool:
@@ -308,7 +341,7 @@ def estimate_all(
     Parameters
     ----------
     wanted : sequence of ProductShape
-        Of one type, that of `configs`.
+        Alike but for their rows; of the type of `configs`.
     configs : sequence of MatmulConfig
         Complete, legal, and not sampled.
     chip : Chip, optional
@@ -321,13 +354,14 @@ def estimate_all(
     """
     chip = chip or chip_of_target()
     times = np.empty((len(wanted), len(configs)))
+    rows: Any = np.array([[x.m] for x in wanted])
+    every = replace(wanted[0], m=rows)
     for way, by_kernels in itertools.product((False, True), repeat=2):
         kinds = [(bool(x.transposed), x.split_mode in ANYWHERE) for x in configs]
         places = [i for i, kind in enumerate(kinds) if kind == (way, by_kernels)]
         if not places:
             continue
         tiles = as_candidates([configs[i] for i in places], wanted[0].dtype, wanted[0].k)
-        for row, product in zip(times, wanted, strict=True):
-            shape = product.transposed if way else product
-            row[places] = estimate(shape, tiles, chip, MEASURED, by_kernels)
+        shape = every.transposed if way else every
+        times[:, places] = estimate(shape, tiles, chip, MEASURED, by_kernels)
     return times

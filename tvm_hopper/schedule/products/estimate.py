@@ -11,6 +11,7 @@ docs/choice.md says what each term stands for. Chips of other sizes scale by `Ch
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,6 +56,8 @@ class Rates:
         for the one in use.
     off_sector
         Share by which an operand costs more whose rows begin off a sector of 32 bytes.
+    off_line
+        The same of rows that begin at sectors, but off a line of 128 bytes.
     l2_bytes
         Bytes a cycle of the whole L2 cache.
     apart
@@ -115,6 +118,7 @@ class Rates:
     narrow_span: float = 0.3
     latency_cycles: float = 1000.0
     off_sector: float = 0.676
+    off_line: float = 0.15
     l2_bytes: float = 9200.0
     apart: float = 0.4
     outside_cycles: float = 0.089
@@ -193,7 +197,8 @@ def estimate(
     Parameters
     ----------
     product : ProductShape
-        Extents are those of the tensors, not of whole tiles.
+        Extents are those of the tensors, not of whole tiles. One that is a column of numbers asks
+        for a row of times for each of them.
     tiles : Candidates
         What to judge.
     chip : Chip
@@ -210,7 +215,7 @@ def estimate(
         Whether, and for which tiles, the output leaves by TMA.
     """
     size = dtype_bytes(product.dtype)
-    m, n, k = float(product.m), float(product.n), float(product.k)
+    m, n, k = (np.asarray(x, dtype=np.float64) for x in (product.m, product.n, product.k))
     rows, columns, depth = (x.astype(float) for x in (tiles.rows, tiles.columns, tiles.depth))
     rows_of_one = np.where(tiles.by_rows, rows / tiles.consumers, rows)
     columns_of_one = np.where(tiles.by_rows, columns, columns / tiles.consumers)
@@ -242,8 +247,11 @@ def estimate(
     own = instructions * (depth * size / 32) * instruction
     turn = rates.turn_cycles * np.where(tiles.pending > 0, rates.turn_left, 1)
 
-    # Rows begin at sectors, or else each row of a box touches one more.
-    off_left, off_right = (rates.off_sector * (x % SECTOR_BYTES != 0) for x in product.row_bytes)
+    # Rows begin at sectors, or else each row of a box touches one more; and at lines, or off them.
+    off_left, off_right = (
+        np.where(x % SECTOR_BYTES, rates.off_sector, rates.off_line * (x % LINE_BYTES != 0))
+        for x in map(np.asarray, product.row_bytes)
+    )
     # Blocks of a row load A for one another, those of a column B.
     left, right = (1 + off_left) / column_blocks, (1 + off_right) / row_blocks
     left_fill = (1 + off_left / column_blocks) * _narrow(
@@ -283,16 +291,16 @@ def estimate(
         meeting = rows * columns * SUM_BYTES / rates.workspace_bytes
         # Where stores are wide a thread adds up more registers of each part.
         each = rates.part_cycles * np.where(wide, rates.wide_parts, 1)
-        meeting += (rates.kernel_cycles + each * parts) / waves
-        meeting += sums / rates.workspace_bytes / waves
+        meeting = meeting + (rates.kernel_cycles + each * parts) / waves
+        meeting = meeting + sums / rates.workspace_bytes / waves
     else:
         meeting = rates.meeting_cycles + rates.peer_cycles * parts
         meeting += rows * columns * SUM_BYTES / rates.exchange_bytes
     # Blocks that share a sum compute one tile each: the next begins after the epilogue.
     hidden = np.where(wide & ~shared, rates.overlap * (waves - 1) * epilogue, 0)
     around = rates.start_cycles + waves * epilogue - hidden
-    around += np.where(shared, meeting * waves, 0)
-    around += np.where(together > 1, rates.together_cycles, 0)
+    around = around + np.where(shared, meeting * waves, 0)
+    around = around + np.where(together > 1, rates.together_cycles, 0)
 
     row = product.m if product.is_transposed else product.n
     off_sector = row * product.output_bytes % SECTOR_BYTES != 0
@@ -304,7 +312,7 @@ def estimate(
     bounds = (np.full_like(in_loop, x) for x in (in_memory, in_power))
     cycles = around + _norm(rates.time_norm, in_loop, *bounds)
     cut = (m % rows != 0) | (n % columns != 0)
-    cycles *= 1 + rates.third * (tiles.consumers > 2)
+    cycles = cycles * (1 + rates.third * (tiles.consumers > 2))
     return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)
 
 
@@ -318,7 +326,7 @@ def _narrow(rates: Rates, major: str, row_bytes: Floats) -> Floats:
 
 def _norm(exponent: float, *terms: Floats) -> Floats:
     """Return the p-norm of terms, element by element."""
-    largest = np.maximum.reduce(terms)
+    largest = functools.reduce(np.maximum, terms)
     return np.asarray(
         largest * sum((term / largest) ** exponent for term in terms) ** (1 / exponent)
     )

@@ -47,7 +47,7 @@ from tvm_hopper.schedule.memory_bound.program import (
     results,
     tensors_read,
 )
-from tvm_hopper.schedule.memory_bound.tiles import deal_out, ends_with, widest_vector
+from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, ends_with, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
@@ -57,6 +57,7 @@ from .number import inline_rows
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
 from .recognize import RowProgram, find_rows
+from .shared_model import keep_shared
 from .split import EARLY, find_late, may_split, read_late
 from .stage import ask_for_bulk, stage_rows
 from .stream import count_passes, deal_out_passes, find_kept, plan_passes, read_apart
@@ -139,25 +140,40 @@ def _schedule(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionCon
 def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig:
     """Schedule a program; return what was chosen for its first kernel."""
     parts = find_parts(sch, "row_reduction")
-    if not any(is_column_sum(p) for p in parts) or all(
-        is_column_sum(p) for p in parts if p.reduced
-    ):
-        _refuse_given(
-            given, ("persistent", "ahead"), "a program without sums of columns beside rows"
-        )
-        return schedule_rows(sch, given)
-    for_rows = ("blocks", "hint", "chunks")
+    no_sums = not any(is_column_sum(p) for p in parts)
+    if all(is_column_sum(p) for p in parts if p.reduced):
+        asked: tuple[str, ...] = ("persistent", "ahead")
+    else:
+        asked = ("ahead",) if no_sums and given.persistent is None else ()
+    if asked:
+        _refuse_given(given, asked, "a program without sums of columns beside rows")
+        stays = keep_shared(_count_work(sch, given, frozenset())[1], given) if no_sums else None
+        if stays is None:
+            return schedule_rows(sch, given)
+        given = stays
+    for_rows = ("blocks", "hint", "chunks", "together")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
     own, sums = split_program(parts)
     _check_sums(own, sums)
     program = find_rows(own)
     reads = find_reads(sch, [*own, *sums], program.full)
+    where = f"block {(sums or own)[0].name}"
     if not program.rows:
         found, need = "one row beside sums of columns", "two rows or more"
-        raise cannot_schedule(f"block {sums[0].name}", found, need, "write it without the sums")
+        if not sums:
+            found = f"persistent={given.persistent} for one row"
+        fix = "write it without the sums" if sums else "leave persistent= out"
+        raise cannot_schedule(where, found, need, fix)
+    if not sums and all(x.has_rows for x in reads):
+        raise cannot_schedule(
+            where,
+            f"persistent={given.persistent} for rows that share no tensor",
+            "sums of columns, or a tensor that all rows share: it stays in registers",
+            "leave persistent= out",
+        )
     work = find_work(sch, own, sums, program, reads, given)
-    choice = choose_persistent(f"block {sums[0].name}", work, given)
+    choice = choose_persistent(where, work, given)
     schedule_persistent(sch, own, sums, program, choice, schedule_rows)
     return replace(choice.config, recompute=given.recompute)
 
@@ -227,7 +243,7 @@ def schedule_rows(
     shared = [x for x in nests if x.work is Work.LOAD_COLUMNS and x not in inside]
     of_all = [x for x in staged if x.work is Work.STAGE_COLUMNS]
     outside = [x for x in nests if x not in (*shared, *inside, *of_all)]
-    block = merge(sch, [row_loop(sch, nest) for nest in outside])
+    block = merge(sch, [_groups(sch, row_loop(sch, nest), tile) for nest in outside])
     for nest in shared:  # in front of the reductions, or right before what reads it
         sch.compute_at(nest.block, block, index=0 if choice.preload else -1)
     deal_out_passes(sch, passes, tile)
@@ -258,8 +274,25 @@ def schedule_rows(
     return choice.config
 
 
+def _groups(sch: s_tir.Schedule, loop: Any, tile: RegisterTile) -> Any:
+    """Return a loop over rows, or over as many of them as the same threads have together."""
+    if tile.together == 1:
+        return loop
+    groups, inner = sch.split(loop, [None, tile.together])
+    sch.unroll(inner)
+    return groups
+
+
 def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]) -> RowChoice:
-    """Inline a copy of the program, and choose by what is left of it."""
+    """Choose by what is left of a program once it is inlined."""
+    name, work = _count_work(sch, given, other)
+    return choose_rows(f"block {name}", work, given)
+
+
+def _count_work(
+    sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]
+) -> tuple[str, RowWork]:
+    """Inline a copy of the program; return its first block's name, and what there is to do."""
     copy = sch.copy()
     parts = inline_rows(copy, other=other)
     program = find_rows(parts)
@@ -294,7 +327,7 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
             f"vector={given.vector} for rows of {program.columns} elements",
             f"at most 16 bytes of the widest tensor, and whole vectors: {work.vector}",
         )
-    return choose_rows(f"block {parts[0].name}", work, given)
+    return parts[0].name, work
 
 
 def _why_unstaged(parts: list[Part], program: RowProgram, tensors: list[Any]) -> str:

@@ -35,6 +35,7 @@ from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, lay_o
 
 from .config import RowReductionConfig, of_partial
 from .recognize import RowProgram
+from .work import config_of
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,10 @@ class Persistent:
     @property
     def config(self) -> RowReductionConfig:
         """The same as a request: a schedule with it is this one."""
-        return RowReductionConfig(
-            threads=self.tile.threads,
-            rows=self.tile.rows,
-            vector=self.tile.vector,
+        return replace(
+            config_of(self.tile),
             persistent=self.blocks,
             ahead=self.ahead,
-            cluster=self.tile.cluster,
             stage=self.is_staged,
             reload=self.reload,
         )
@@ -118,7 +116,8 @@ def schedule_persistent(
         sch.reorder(share, trip, column)
         deal_out(sch, column, choice.tile, whole=False)
     other = {p.name for p in own} | {str(sch.get(x).name_hint) for x in partial}
-    second(sch, of_partial(choice.tile.vector, choice.parts), frozenset(other))
+    if sums:
+        second(sch, of_partial(choice.tile.vector, choice.parts), frozenset(other))
 
     of_sums = {p.name: replace(p, block=x) for p, x in zip(sums, partial, strict=True)}
     _share_rows(sch, own, partial, program, choice)

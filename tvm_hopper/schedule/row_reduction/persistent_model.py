@@ -30,12 +30,11 @@ from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, widest_vector
 from .config import RowReductionConfig, fits_block
 from .persistent import Persistent
 from .recognize import RowProgram
+from .work import CLUSTERS, REGISTERS_PER_SM, THREADS_PER_SM, LoadedRows
 
 BASE_REGISTERS = 36  # of a thread, beside its parts of rows and sums
 FEWEST_REGISTERS = 16  # the same, where the user says how many threads there are
 MOST_REGISTERS = 224  # that may be needed; above, the compiler runs out of the 255 there are
-REGISTERS_PER_SM = 65536
-THREADS_PER_SM = 2048
 MOST_BLOCKS_PER_SM = 8
 FEWEST_THREADS = 128  # of a thread block
 FLIGHT = 96 << 10  # bytes of rows on an SM: loaded, or on their way to L2
@@ -55,7 +54,6 @@ CROWDED = 0.2  # of memory's rate is lost to twice as many bytes in flight
 LEAST_FLIGHT = 40 << 10  # bytes in flight that memory needs
 PAIR, GROUPED_SMS = 2, 112  # SMs that are sure to find neighbours for clusters of more than two
 SHARED_BYTES = 220 << 10  # of an SM, for rows that wait
-CLUSTERS = (1, 2, 4, 8)  # thread blocks that share a row, of which each has a part
 MOST_STAGED = 6  # rows of a thread block on their way to shared memory
 MOST_AHEAD = 2  # rows of a thread block on their way to L2
 SIZES = (32, 64, 128, 256, 384, 512, 768, 1024)
@@ -63,19 +61,13 @@ RUNNERS_UP = 2  # that `explain` shows
 
 
 @dataclass(frozen=True)
-class PersistentWork:
-    """What a kernel does to a row.
+class PersistentWork(LoadedRows):
+    """What a kernel does to a row, and to sums of columns beside it.
 
     Parameters
     ----------
-    rows : int or None
-        Rows, None if they are known at run time only.
-    columns : int
-        Elements of a row.
-    vector : int
-        Elements of the widest vector that is legal.
-    loaded : int
-        Bytes that are loaded for each element.
+    rows, columns, vector, loaded
+        As of `LoadedRows`.
     held : int
         Bytes of registers for each element: of rows, of what all rows share, and of sums.
     moved : int
@@ -86,10 +78,6 @@ class PersistentWork:
         Bytes of the narrowest element that is loaded of a row.
     """
 
-    rows: int | None
-    columns: int
-    vector: int
-    loaded: int
     held: int
     moved: int
     sums: int
@@ -179,13 +167,15 @@ def choose_persistent(where: str, work: PersistentWork, given: RowReductionConfi
     if not found:
         most = (REGISTERS_PER_SM // MAX_THREADS - BASE_REGISTERS) * 4 // work.held * MAX_THREADS
         most *= _clusters(given)[-1]
+        beside = "sums of columns" if work.sums else "what all rows share"
+        fix = "compute the sums in a function of their own, by hs.column_reduction"
         raise cannot_schedule(
             where,
-            f"rows of {work.columns} elements beside sums of columns, {work.held} bytes of "
+            f"rows of {work.columns} elements beside {beside}, {work.held} bytes of "
             "registers for each",
             f"rows that fit the registers of a thread block, or of {_clusters(given)[-1]} in a "
             f"cluster: about {most} elements of these types",
-            "compute the sums in a function of their own, by hs.column_reduction",
+            fix if work.sums else "leave persistent= out",
         )
     found.sort(key=lambda x: -rate(x, work))
     texts = [x.text for x in found[: 1 + RUNNERS_UP]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
@@ -22,8 +22,8 @@ CACHE_BYTES = 50 << 20  # of L2: what fits is wanted there by whoever comes next
 
 
 @dataclass(frozen=True)
-class RowWork:
-    """What a kernel does to a row.
+class LoadedRows:
+    """What a kernel over rows loads, whatever it does to them.
 
     Parameters
     ----------
@@ -35,6 +35,22 @@ class RowWork:
         Elements of the widest vector that is legal.
     loaded : int
         Bytes that are loaded for each element.
+    """
+
+    rows: int | None
+    columns: int
+    vector: int
+    loaded: int
+
+
+@dataclass(frozen=True)
+class RowWork(LoadedRows):
+    """What a kernel does to a row.
+
+    Parameters
+    ----------
+    rows, columns, vector, loaded
+        As of `LoadedRows`.
     shared : int
         Bytes for each column that all rows share.
     kept : int
@@ -55,10 +71,6 @@ class RowWork:
         Whether thread blocks can each reduce a row and store a part of it: nothing else is stored.
     """
 
-    rows: int | None
-    columns: int
-    vector: int
-    loaded: int
     shared: int
     kept: int
     reductions: int
@@ -90,28 +102,32 @@ class RowChoice:
     text: str = ""
     is_streamed: bool = False
     stage: bool = False
-    split: bool = (
-        False  # as many thread blocks as a thread has vectors reduce a row, each stores one
-    )
+    # As many thread blocks as a thread has vectors reduce a row, each stores one.
+    split: bool = False
     early_launch: bool = False
 
     @property
     def config(self) -> RowReductionConfig:
         """The same as a request: a schedule with it is this one."""
-        return RowReductionConfig(
-            threads=self.tile.threads,
-            rows=self.tile.rows,
-            vector=self.tile.vector,
+        return replace(
+            config_of(self.tile),
             preload=self.preload,
             recompute=self.recompute,
             reload=None if self.split else self.reload,
             blocks=self.blocks,
             hint=self.hint,
             chunks=self.tile.chunks if self.is_streamed or self.stage else None,
-            cluster=self.tile.cluster,
+            together=self.tile.together if self.stage else None,
             stage=self.stage,
             early_launch=self.early_launch,
         )
+
+
+def config_of(tile: RegisterTile) -> RowReductionConfig:
+    """Return a tile as a request that leaves the rest open."""
+    return RowReductionConfig(
+        threads=tile.threads, rows=tile.rows, vector=tile.vector, cluster=tile.cluster
+    )
 
 
 def of_grid(work: RowWork, tile: RegisterTile, blocks: int) -> int:

@@ -272,17 +272,10 @@ class Checker:
 
     def _groups(self) -> np.ndarray | None:
         """Return for each CTA the group of those that hear of each other; None: each is alone."""
-        gx, gy, gz = self.grid
         groups = groups_of(self.func, self.setup)
-        if groups.label is not None:  # numbered with blockIdx.z fastest
-            return groups.label.reshape(gx, gy, gz).transpose(2, 1, 0).ravel()
-        self.order_known = not (groups.talk or groups.trouble or self.walker.communicates)
-        cx, cy, cz = (int(c) for c in self.setup["cluster"])
-        if cx * cy * cz == 1:
-            return None
-        number = np.arange(self.num_ctas, dtype=np.int64)
-        x, y, z = number % gx // cx, number // gx % gy // cy, number // (gx * gy) // cz
-        return (z * gy + y) * gx + x
+        told = groups.label is not None
+        self.order_known = told or not (groups.talk or groups.trouble or self.walker.communicates)
+        return groups.launched(self.setup["cluster"])
 
     def _conflict(self, name: str, conflict: Conflict) -> None:
         pieces = (conflict.first, conflict.second)

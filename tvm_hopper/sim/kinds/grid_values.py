@@ -84,6 +84,9 @@ class GridValues:
             return 1 - self.of(expr.a)
         if kind == "Select":
             return self._choose(expr.condition, expr.true_value, expr.false_value)
+        if kind == "Let":
+            self.env[expr.var] = self.of(expr.value)
+            return self.of(expr.body)
         if kind == "Cast" and numpy_dtype(dtype_of(expr)).kind in "iub":
             value = np.asarray(self.of(expr.value)).astype(numpy_dtype(dtype_of(expr)))
             return _integer(value if value.ndim else value[()])

@@ -44,6 +44,21 @@ class CtaGroups:
     trouble: str = ""
     talk: str = ""
 
+    def launched(self, cluster: Sequence[int]) -> np.ndarray | None:
+        """Return for each CTA, in the order of launch, its group; None: each is alone.
+
+        Where groups are not told, these are the clusters.
+        """
+        gx, gy, gz = self.values.grid
+        if self.label is not None:  # numbered with blockIdx.z fastest
+            return self.label.reshape(gx, gy, gz).transpose(2, 1, 0).ravel()
+        cx, cy, cz = (int(c) for c in cluster)
+        if cx * cy * cz == 1:
+            return None
+        number = np.arange(gx * gy * gz, dtype=np.int64)
+        x, y, z = number % gx // cx, number // gx % gy // cy, number // (gx * gy) // cz
+        return (z * gy + y) * gx + x
+
 
 def groups_of(func: tirx.PrimFunc, setup: Mapping[str, Any]) -> CtaGroups:
     """Sort the CTAs of a launch into groups that hear of each other, and these into kinds.

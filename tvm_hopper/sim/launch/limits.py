@@ -10,11 +10,13 @@ from typing import Any
 
 from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
-from tvm_hopper.facts.programming_model import MAX_GRID_YZ, MAX_THREADS
+from tvm_hopper.facts.programming_model import (
+    MAX_BLOCK_Z,
+    MAX_GRID_X,
+    MAX_GRID_YZ,
+    MAX_THREADS,
+)
 from tvm_hopper.sim.findings import Finding, finding
-
-MAX_GRID_X = (1 << 31) - 1
-MAX_BLOCK_Z = 64
 
 
 def check_launch(

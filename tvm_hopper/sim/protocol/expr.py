@@ -82,6 +82,8 @@ def compile_expr(node: Any) -> Closure:
         return lambda env: _negate(inner(env))
     if kind is tirx.Select:
         return _choose(node.condition, node.true_value, node.false_value)
+    if kind is tirx.Let:
+        return _let(node)
     if isinstance(node, ir.TensorLoad):
         return _load(node)
     if isinstance(node, ir.Call):
@@ -126,6 +128,16 @@ def _choose(condition: Any, yes: Any, no: Any) -> Closure:
         if a is UNKNOWN or b is UNKNOWN or isinstance(a, Address) or isinstance(b, Address):
             return UNKNOWN
         return np.where(which, a, b)
+
+    return evaluate
+
+
+def _let(node: tirx.Let) -> Closure:
+    var, value, body = node.var, compile_expr(node.value), compile_expr(node.body)
+
+    def evaluate(env: Env) -> Value:
+        env[var] = value(env)
+        return body(env)
 
     return evaluate
 

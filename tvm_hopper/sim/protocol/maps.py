@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -30,11 +31,21 @@ def box_bytes(host_func: tirx.PrimFunc | None, device_func: tirx.PrimFunc) -> di
     """
     if host_func is None:
         return {}
-    slots: dict[int, Any] = {}
-    boxes: dict[Any, int] = {}
     found: dict[str, int] = {}
     params = list(device_func.params)
     kernel = str((device_func.attrs or {}).get("global_symbol", ""))
+    for target, sizes in _launches(host_func):
+        if not kernel or target == kernel:
+            found |= {p.name: sizes[n] for n, p in enumerate(params) if n in sizes}
+    return found
+
+
+@lru_cache(maxsize=8)  # a host function launches several kernels, each of which asks
+def _launches(host_func: tirx.PrimFunc) -> tuple[tuple[str, dict[int, int]], ...]:
+    """Return what each packed call calls, and the bytes of a box of each argument that is a map."""
+    slots: dict[int, Any] = {}
+    boxes: dict[Any, int] = {}
+    found: list[tuple[str, dict[int, int]]] = []
 
     def visit(call: ir.Call) -> None:
         name = short_name(call)
@@ -46,13 +57,11 @@ def box_bytes(host_func: tirx.PrimFunc | None, device_func: tirx.PrimFunc) -> di
                 size = _encoded_box(slots, target == ENCODE_IM2COL)
                 if size is not None:
                     boxes[slots[0]] = size
-            elif not kernel or target == kernel:
-                for position, param in enumerate(params):
-                    if slots.get(position) in boxes:
-                        found[param.name] = boxes[slots[position]]
+            else:
+                found.append((target, {n: boxes[x] for n, x in slots.items() if x in boxes}))
 
     tvm_ffi.structural_walk(host_func.body, [(ir.Call, visit)], order="pre")
-    return found
+    return tuple(found)
 
 
 def _encoded_box(slots: dict[int, Any], im2col: bool) -> int | None:

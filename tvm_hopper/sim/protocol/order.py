@@ -25,9 +25,10 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
     which nobody can miss, neither where more bytes may come than the phase
     expects; a wait that passes, where the phase cannot end and nobody can arrive in it before this
     agent goes on. An arrival that comes early is the worst case for the rule that somebody observes
-    each phase.
+    each phase. Besides, whatever an agent does to barriers that nobody else comes to, and no copy
+    lands at, before it goes on: making them, as a rule.
     """
-    waits = []
+    waits, changes = [], []
     for number in movers:
         agent, position = system.agents[number], state.positions[number]
         if position == len(agent.ops):
@@ -35,7 +36,10 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
         op = agent.ops[position]
         if op.kind == "wait":
             waits.append((number, op))
-        elif (
+            continue
+        if op.kind in ("init", "expect", "arrive", "drop"):
+            changes.append((number, op))
+        if (
             op.kind in ("load", "cluster_sync")
             or (op.kind in ("cluster_arrive", "cluster_wait") and system.cluster_in_turns)
             or (op.kind == "bar" and op.value in system.fixed_meetings)
@@ -44,9 +48,12 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
             after = system.step(state, number)
             if after is not None:
                 return [after]
+    tried = set()
     for place, (issuer, step) in enumerate(state.flight):
-        if _harmless(system, state, system.agents[issuer].ops[step], None):
-            return [system.deliver(state, place)]
+        op = system.agents[issuer].ops[step]
+        if op.targets not in tried and _harmless(system, state, op, None):
+            return [_land(system, state, place)]
+        tried.add(op.targets)
     for number, op in waits:
         slot = system.index[op.targets[0][0]]
         phase, expected, pending, _, _ = state.barriers[slot]
@@ -55,7 +62,45 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
             after = system.step(state, number)
             if after is not None:
                 return [after]
+    for number, op in changes:
+        if not may_touch(system, state, number, {key for key, _, _ in op.targets}):
+            after = system.step(state, number)
+            if after is not None:
+                return [after]
     return []
+
+
+def _land(system: System, state: SystemState, place: int) -> SystemState:
+    """Land a copy that is harmless, and with it those at the same barriers that end no phase.
+
+    Those are harmless, too: as many bytes are in flight less as are expected less, and what others
+    may issue meanwhile is what it was.
+    """
+
+    def op_of(copy: tuple[int, int]) -> Any:
+        return system.agents[copy[0]].ops[copy[1]]
+
+    def phases(state: SystemState) -> list[int]:
+        return [state.barriers[slot][0] for slot in slots]
+
+    def goes_on(op: Any) -> bool:
+        return all(
+            key == first and state.barriers[slot][3] != size
+            for (key, _, size), first, slot in zip(op.targets, keys, slots, strict=True)
+        )
+
+    keys = [key for key, _, _ in op_of(state.flight[place]).targets]
+    slots = [system.index[key] for key in keys]
+    before = phases(state)
+    state = system.deliver(state, place)
+    place = 0
+    while phases(state) == before and place < len(state.flight):
+        op = op_of(state.flight[place])
+        if len(op.targets) == len(keys) and goes_on(op):
+            state = system.deliver(state, place)
+        else:
+            place += 1
+    return state
 
 
 def _harmless(system: System, state: SystemState, op: Any, arriving: int | None) -> bool:
@@ -72,14 +117,15 @@ def _harmless(system: System, state: SystemState, op: Any, arriving: int | None)
         # bytes that nobody expects belong to this phase or to the next: their order decides
         ends = pending == count and after == 0
         if ends and (
-            system.may_miss(state, slot, phase) or (arriving is not None and key in system.filled)
+            system.may_miss(state, slot, phase)
+            or (arriving is not None and key in system.filled)
+            or (key in system.expecting and RunAhead(system, state, arriving, slot).expects(key))
         ):
             return False
         # copies that bring more than is expected may step over zero: their order decides
         if key in system.filled and system.counted:
-            brought = system.bytes_in_flight(state, key)
-            brought += RunAhead(system, state, arriving, slot).bytes_to(key)
-            if brought > (tx if arriving is None else after):
+            more = (tx if arriving is None else after) - system.bytes_in_flight(state, key)
+            if more < 0 or RunAhead(system, state, arriving, slot).bytes_to(key) > more:
                 return False
     return True
 
@@ -91,6 +137,14 @@ def may_arrive(system: System, state: SystemState, frozen: int, slot: int) -> bo
     next step, if this returns False: only an arrival could end the phase.
     """
     return RunAhead(system, state, frozen, None).arrives_on(slot)
+
+
+def may_touch(system: System, state: SystemState, frozen: int, keys: set[Key]) -> bool:
+    """Tell whether anything may happen to, or wait for, some barriers while one agent stands."""
+    landing = (system.agents[agent].ops[step] for agent, step in state.flight)
+    if any(key in keys for op in landing for key, _, _ in op.targets):
+        return True
+    return RunAhead(system, state, frozen, None).comes_to(keys)
 
 
 class RunAhead:
@@ -135,14 +189,15 @@ class RunAhead:
         return sorted(group), not (is_missing and state.tickets[frozen] < 0)
 
     def steps(self) -> Iterator[Any]:
-        """Yield the steps that agents may take, barriers' waits and meetings left out."""
+        """Yield the steps that agents may take but waits, meetings and copies that are issued."""
         moved = True
         while moved:
             moved = False
             for number in self.runners:
-                agent = self.system.agents[number]
-                while self.positions[number] < len(agent.ops):
-                    op = agent.ops[self.positions[number]]
+                agent, after = self.system.agents[number], self.system.issued[number].after
+                while (place := after[self.positions[number]]) < len(agent.ops):
+                    self.positions[number] = place
+                    op = agent.ops[place]
                     if op.kind == "opaque":
                         break
                     if op.kind == "wait":
@@ -153,11 +208,12 @@ class RunAhead:
                             break
                     else:
                         yield op
-                        if op.kind not in ("load", "expect"):
+                        if op.kind != "expect":
                             for key, count, _ in op.targets:
                                 self.arrivals[self.system.index[key]] += count
                     self.positions[number] += 1
                     moved = True
+                self.positions[number] = after[self.positions[number]]
 
     def arrives_on(self, slot: int) -> bool:
         """Tell whether somebody may arrive on a barrier, or remake it."""
@@ -165,18 +221,37 @@ class RunAhead:
         return any(
             index[key] == slot
             for op in self.steps()
-            if op.kind not in ("load", "expect")
+            if op.kind != "expect"
             for key, _, _ in op.targets
         )
 
+    def expects(self, key: Key) -> bool:
+        """Tell whether somebody may expect more bytes at a barrier, and arrive elsewhere."""
+        return any(
+            op.kind == "expect" and any(key == x for x, _, _ in op.targets) for op in self.steps()
+        )
+
+    def comes_to(self, keys: set[Key]) -> bool:
+        """Tell whether somebody may come to a step at one of some barriers."""
+        for op in self.steps():
+            if any(key in keys for key, _, _ in op.targets):
+                return True
+        for number in self.runners:
+            start, end = self.state.positions[number], self.positions[number]
+            steps = self.system.agents[number].ops[start : end + 1]
+            if self.system.issued[number].lands_at(keys, start, end) or any(
+                op.kind == "wait" and op.targets[0][0] in keys for op in steps
+            ):
+                return True
+        return False
+
     def bytes_to(self, key: Key) -> int:
         """Return what copies that may be issued bring to a barrier."""
+        for _ in self.steps():
+            pass
         return sum(
-            size
-            for op in self.steps()
-            if op.kind == "load"
-            for target, _, size in op.targets
-            if target == key
+            self.system.issued[x].bytes_to(key, self.state.positions[x], self.positions[x])
+            for x in self.runners
         )
 
     def _may_pass(self, number: int, op: Any) -> bool:

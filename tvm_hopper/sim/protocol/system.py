@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tvm_hopper.sim.protocol.agents import Key, Op, SkeletonAgent
+from tvm_hopper.sim.protocol.issued import Issued
 
 DEAD = (0, 0, 0, 0, -1)
 CLUSTER: Key = (-1, "cluster", 0)  # where all threads of a cluster meet
@@ -151,6 +152,10 @@ class System:
         self.unsteady, self.least = self._counts()
         self.next_waits = [self._next_waits(agent) for agent in agents]
         self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))
+        self.issued = [Issued(agent) for agent in agents]
+        self.expecting = {
+            key for a in agents for op in a.ops if op.kind == "expect" for key, _, _ in op.targets
+        }
         self.sites: dict[tuple[Key, int], set[int]] = {}  # of each generation of a block barrier
 
     def _next_waits(self, agent: SkeletonAgent) -> list[dict[int, Op]]:

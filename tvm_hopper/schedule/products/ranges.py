@@ -1,0 +1,185 @@
+"""Which of a few kernels computes how many rows, of a product whose rows are symbolic.
+
+A kernel that is best for 640 rows may be better for 1200 than any that is chosen for a few more: in
+both cases its tiles fill the chip.  So a kernel serves several ranges of row counts:
+
+    m <= 64: the kernel for 64 rows      m <= 768: that for 640      m <= 1280: that for 384 again
+
+The model is asked for the configuration of each row count of a ladder, and for the time that each
+of these takes at row counts in between.  Kernels are picked that together lose least against the
+best one of each row count, where a kernel more has to gain `LEAST_GAIN`.  Then each range between
+two multiples of their tiles' rows, within which no kernel computes a tile more, gets the kernel
+with the least time, but for `SWITCH`: ranges are to be few.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tvm_hopper.requests.targets import chip_of_target
+from tvm_hopper.schedule.arguments import as_int, as_size
+
+from .classes import (
+    LADDER,
+    LEAST_GAIN,
+    OCTAVE,
+    POINTS,
+    ROUND,
+    STEEPER,
+    TILE_CLASSES,
+    estimate_all,
+)
+from .config import MatmulConfig
+from .dot_choice import choose_dots
+from .estimate import Floats
+from .model import as_product, choose_config
+from .parts import for_any_rows
+
+# Kernels that are tried: for these rows.
+RUNGS = tuple(sorted({*LADDER, 80, 112, 160, 224, 288, 352, 416, 576, 704, 832, 960, 1152, 1792}))
+MUCH = 0.08  # a loss of more than this part of the time counts `STEEPER` times more
+SWITCH = 0.01  # of the time over an octave, for which another kernel is taken
+
+
+def choose_ranges(
+    n: int,
+    k: int,
+    dtype: str = "float16",
+    given: MatmulConfig | None = None,
+    num_sms: int | None = None,
+    majors: tuple[str, str] = ("k", "k"),
+    out_dtype: str | None = None,
+) -> dict[int, int]:
+    """Choose kernels of a product with symbolic rows, and the ranges of row counts of each.
+
+    Parameters
+    ----------
+    n, k : int
+        Columns and depth of the product, in elements.
+    dtype : str
+        Type of the operands.
+    given : MatmulConfig, optional
+        What is decided already.
+    num_sms : int, optional
+        SMs of the device to choose for; None: what the target in scope says, else 132.
+    majors : tuple of str
+        For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
+    out_dtype : str, optional
+        Type of the output; None: that of the operands.
+
+    Returns
+    -------
+    ranges : dict of int to int
+        Rows up to which each range goes, ascending, and the rows that its kernel is chosen for:
+        eight different ones at most. The last range goes on above its bound. As `classes` of
+        `hs.matmul` it is what that takes by default.
+
+    Raises
+    ------
+    ScheduleError
+        An argument is illegal.
+    """
+    n, k = (as_size("choose_ranges", name, x) for name, x in (("n", n), ("k", k)))
+    chip = chip_of_target()
+    num_sms = as_int("choose_ranges", "num_sms", num_sms, 1) or chip.num_sms
+    given = for_any_rows(given or MatmulConfig())
+    choose = functools.partial(
+        choose_config, n=n, k=k, dtype=dtype, given=given, num_sms=num_sms,
+        majors=majors, out_dtype=out_dtype,
+    )  # fmt: skip
+    largest = choose(RUNGS[-1])
+    if given.tile is not None:
+        return {RUNGS[-1]: RUNGS[-1]}  # one kernel for all
+    configs = [*map(choose, RUNGS[:-1]), largest]
+    chip = replace(chip, num_sms=num_sms)
+
+    def estimated(rows: Sequence[int], configs: Sequence[MatmulConfig]) -> Floats:
+        wanted = [as_product(m, n, k, dtype, majors, out_dtype or dtype) for m in rows]
+        return estimate_all(wanted, configs, chip)
+
+    times = estimated(POINTS, configs)
+    own = choose_dots(
+        as_product(1, n, k, dtype, majors, out_dtype or dtype), given, times[0, 0], chip
+    )
+    picked = pick(times)
+    kernels = [configs[i] for i in picked]
+    ends = find_ends(kernels)
+    dealt = deal_out(estimated(ends, kernels), ends)
+    ranges = {end: RUNGS[picked[i]] for end, i in dealt.items()}
+    return {1: 1, **ranges} if own else ranges
+
+
+def _weigh(times: Floats) -> Floats:
+    """Return what kernels lose at each row count against the best one, weighted."""
+    losses = times / times.min(axis=1, keepdims=True) - 1
+    return np.asarray(losses + STEEPER * np.maximum(losses - MUCH, 0))
+
+
+def pick(times: Floats) -> list[int]:
+    """Pick the kernels that lose least together, ascending; the last one is always picked.
+
+    Parameters
+    ----------
+    times : array, POINTS x kernels
+        How long each takes.
+    """
+    weights = [ROUND if m & (m - 1) == 0 else 1 for m in POINTS]
+    losses = np.array(weights)[:, None] * _weigh(times)
+    picked, last = [times.shape[1] - 1], times.shape[1] - 1
+    while len(picked) < TILE_CLASSES:
+        now = losses[:, picked].min(axis=1)
+        sums = np.minimum(now[:, None], losses).sum(axis=0)
+        found = [*picked, int(sums.argmin())]
+        gained = True
+        while gained:  # take another one in place of one, as long as that helps
+            gained = False
+            for place in range(1, len(found)):
+                others = losses[:, found[:place] + found[place + 1 :]].min(axis=1)
+                sums = np.minimum(others[:, None], losses).sum(axis=0)
+                best = int(sums.argmin())
+                if sums[best] < sums[found[place]]:
+                    found[place], gained = best, True
+        if now.sum() - losses[:, found].min(axis=1).sum() < LEAST_GAIN * OCTAVE:
+            break
+        picked = found
+    assert last in picked
+    return sorted(picked)
+
+
+def find_ends(kernels: Sequence[MatmulConfig]) -> list[int]:
+    """Return the row counts above which a kernel needs a tile more, up to the last rung."""
+    ends = {RUNGS[-1]}
+    for config in kernels:
+        assert config.tile is not None
+        ends.update(range(0, RUNGS[-1], config.tile[1 if config.transposed else 0]))
+    return sorted(ends - {0})
+
+
+def deal_out(times: Floats, ends: Sequence[int]) -> dict[int, int]:
+    """Give each range the kernel that takes least time there; returns the bounds and the kernels.
+
+    Parameters
+    ----------
+    times : array, ranges x kernels
+        How long each takes at the end of each range.
+    ends : sequence of int
+        Up to which each goes.
+    """
+    octaves = np.diff(np.log2([1, *ends]))
+    losses = octaves[:, None] * _weigh(times)
+    least, came = losses[0], []
+    for row in losses[1:]:
+        other = int(least.argmin())
+        stays = least <= least[other] + SWITCH
+        came.append(np.where(stays, np.arange(len(row)), other))
+        least = np.where(stays, least, least[other] + SWITCH) + row
+    path = [int(least.argmin())]
+    for row in reversed(came):
+        path.append(int(row[path[-1]]))
+    path.reverse()
+    following = [*path[1:], -1]
+    return {end: x for end, x, then in zip(ends, path, following, strict=True) if x != then}

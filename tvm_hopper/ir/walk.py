@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from typing import Any
 
 import tvm_ffi
@@ -33,19 +32,10 @@ _DEVICE_ID = 9  # TVMStructFieldKind::kDLTensorDeviceId of `tvm_struct_get`
 
 def find_all(root: Any, kind: type, where: Callable[[Any], bool] = lambda _: True) -> list[Any]:
     """Return every node of one type below `root`, outermost first."""
-    nodes = _found_in(root, kind) if isinstance(root, Stmt) else _walk(root, kind)
-    return [node for node in nodes if where(node)]
-
-
-def _walk(root: Any, kind: type) -> tuple[Any, ...]:
+    # Nothing of this is kept: a Schedule changes statements below one that somebody holds.
     found: list[Any] = []
     tvm_ffi.structural_walk(root, [(kind, found.append)], order="pre")
-    return tuple(found)
-
-
-# Statements are never changed in place, and passes ask the same of one kernel many times: of what
-# they ask, three quarters has been walked for before, which took an eighth of a build.
-_found_in = lru_cache(maxsize=KEPT)(_walk)
+    return [node for node in found if where(node)]
 
 
 def find_blocks(root: Any, key: str) -> list[SBlock]:

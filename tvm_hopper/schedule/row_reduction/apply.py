@@ -145,6 +145,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
         asked: tuple[str, ...] = ("persistent", "ahead")
     else:
         asked = ("ahead",) if no_sums and given.persistent is None else ()
+    del parts  # TVM copies what somebody holds, and a schedule's blocks would be the old ones
     if asked:
         _refuse_given(given, asked, "a program without sums of columns beside rows")
         stays = keep_shared(_count_work(sch, given, frozenset())[1], given) if no_sums else None

@@ -11,7 +11,7 @@ from tvm.ir.transform import PassContext
 from tvm_hopper import LoweringError, VerifyError, pipeline
 from tvm_hopper.pipeline.run import run_passes
 from tvm_hopper.requests import keys, marks
-from tvm_hopper.testing import copies
+from tvm_hopper.testing import copies, workloads
 
 from . import _programs
 
@@ -177,3 +177,15 @@ def test_a_pass_of_tvms_that_fails_is_named(name):
     if said:
         assert "functions main: found that TVM's own pass s_tir.Fails fails" in str(error.value)
         assert isinstance(error.value.__cause__, ValueError)
+
+
+def test_of_several_functions_the_one_that_fails_is_named():
+    def fail(func, mod, ctx):
+        if len(func.params) == 3:
+            raise ValueError("first line\nCheck failed: divide by zero")
+        return func
+
+    bad = tirx.transform.prim_func_pass(fail, opt_level=0, name="s_tir.Fails")
+    mod = tvm.IRModule({"one": copies.copy(8, 8)["main"], "two": workloads.matmul(8, 8, 8)["main"]})
+    with pytest.raises(LoweringError, match=r"^functions two: .* \(.*divide by zero\); need"):
+        run_passes([bad], mod)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from tests.relax import models
+from tests.relax import models, user_models
 from tvm_hopper.relax.flat_functions import flatten_function
 from tvm_hopper.relax.flatten_batch import FlattenBatch
 from tvm_hopper.testing.llama import SMALL, llama
@@ -170,3 +172,38 @@ def test_several_outputs():
     flat = FlattenBatch()(mod)
     names = [gv.name_hint for gv in flat.functions if gv.name_hint.startswith("split")]
     assert any(x.endswith("_rows") for x in names), names
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"b": 3, "s": 45}, pytest.param({"b": 1, "s": 1}, marks=pytest.mark.slow)]
+)
+def test_rows_of_the_last_token(sizes):
+    """Its length is an expression of s, which TVM hands over beside the tensors."""
+    plain = models.legalized(user_models.grouped("float32"))
+    flat = FlattenBatch()(plain)
+    called = re.findall(r"call_tir\((\w+), ", flat["main"].script())
+    assert called[-2:] == ["rms_norm_rows", "NT_matmul_rows"]  # of all tokens' queries, too
+    given = user_models.arguments(plain, sizes)
+    want, got = (models.on_processor(x, "main", given) for x in (plain, flat))
+    for one, other in zip(want, got, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_length_that_is_read_otherwise_stays():
+    """A function that needs s itself, as a mask of places does, keeps its dimensions."""
+    builder = relax.BlockBuilder()
+    b, s = (tirx.Var(x, "int64") for x in "bs")
+    x = relax.Var("x", relax.TensorType((b, s, 8), "float32"))
+
+    def places(t, n):
+        return te.compute(t.shape, lambda i, j, k: t[i, j, k] * n.astype("float32"), name="places")
+
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            last = builder.emit(relax.op.strided_slice(x, [1], [-1], [2**31 - 1]))
+            out = builder.emit_output(builder.call_te(places, last, s))
+        builder.emit_func_output(out)
+    plain = models.legalized(builder.finalize())
+    given = [np.arange(48, dtype="float32").reshape(2, 3, 8)]
+    (got,) = models.on_processor(FlattenBatch()(plain), "main", given)
+    np.testing.assert_array_equal(got, given[0][:, -1:] * 3)

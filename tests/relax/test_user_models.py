@@ -8,7 +8,7 @@ from tests.relax import models, user_models
 from tvm_hopper.relax.keep_records import records_of
 from tvm_hopper.relax.records import NOBODY, OURS
 
-QUICK = [("branches", "float16"), ("quantised", "float16")]
+QUICK = [("branches", "float16")]
 MORE = [
     pytest.param(name, dtype, marks=pytest.mark.slow)
     for name in user_models.MODELS

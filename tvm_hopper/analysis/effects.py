@@ -12,7 +12,6 @@ a mask, and is taken to be over when it returns.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import tvm_ffi
@@ -94,10 +93,6 @@ class Effect:
 
 def find_effects(root: Any) -> list[Effect]:
     """Return what is read and written below `root`, in the order of the program's text."""
-    return list(_found_in(root) if isinstance(root, ir.Stmt) else _walk(root))
-
-
-def _walk(root: Any) -> tuple[Effect, ...]:
     found: list[Effect] = []
 
     def load(node: ir.TensorLoad) -> None:
@@ -132,10 +127,7 @@ def _walk(root: Any) -> tuple[Effect, ...]:
 
     callbacks: list[Any] = [(ir.TensorLoad, load), (ir.BufferStore, store), (ir.Call, call)]
     walk([root])
-    return tuple(found)
-
-
-_found_in = lru_cache(maxsize=ir.KEPT)(_walk)  # statements are never changed in place
+    return found
 
 
 def writes(root: Any, buffer: ir.Var) -> bool:

@@ -57,7 +57,6 @@ from .types import (
 )
 from .walk import (
     ACCESS_PTR,
-    KEPT,
     VTCM,
     accesses,
     conjunction,
@@ -91,7 +90,6 @@ from .walk import (
 __all__ = [
     "ACCESS_PTR",
     "ALLOCATOR",
-    "KEPT",
     "KERNEL_BLOCK",
     "PLAN_ATTR",
     "ROLES",

@@ -37,7 +37,7 @@ class FlatFunction:
     lead : int
         How many dimensions were made one.
     flattened : tuple of bool
-        Of each parameter: whether its leading dimensions are among them.
+        Of each tensor among the parameters: whether its leading dimensions are among them.
     """
 
     func: tirx.PrimFunc
@@ -60,7 +60,12 @@ def flatten_function(func: tirx.PrimFunc, lead: int | None = None) -> FlatFuncti
     lead : int, optional
         How many dimensions to make one, of a function without a product.
     """
-    if not func.params or not all(tirx.is_buffer_var(x) for x in func.params):
+    tensors = [x for x in func.params if tirx.is_buffer_var(x)]
+    if not tensors:
+        return None
+    given, func = func, _name_lengths(func, tensors)
+    tensors = [x for x in func.params if tirx.is_buffer_var(x)]
+    if len(tensors) < len(func.params):
         return None
     sch = s_tir.Schedule(func.with_attr("global_symbol", "main"))
     names = products(sch)
@@ -99,11 +104,37 @@ def flatten_function(func: tirx.PrimFunc, lead: int | None = None) -> FlatFuncti
     flat = _name_rows(sch.mod["main"], dims)
     if flat is None:
         return None
-    if "global_symbol" not in func.attrs:
+    if "global_symbol" not in given.attrs:
         flat = flat.without_attr("global_symbol")
     else:
-        flat = flat.with_attr("global_symbol", func.attrs["global_symbol"])
+        flat = flat.with_attr("global_symbol", given.attrs["global_symbol"])
     return FlatFunction(flat, lead, flattened)
+
+
+def _name_lengths(func: tirx.PrimFunc, tensors: Sequence[Any]) -> tirx.PrimFunc:
+    """Give a length that a slice left as an expression a name, where nothing else of it is read.
+
+    The last token's length is min(s, max) - min(s - 1, s): TVM hands s over beside the tensors.
+    """
+    extents = [x for tensor in tensors for x in tensor.ty.shape]
+    for extent in extents:
+        if isinstance(extent, (tirx.IntImm, tirx.Var)):
+            continue
+        taken = {str(x.name) for x in ir.find_all(func, tirx.Var)}
+        name = tirx.Var(free_name("length", taken), ir.dtype_of(extent))
+
+        def named(node: Any, extent: Any = extent, name: Any = name) -> Any:
+            return name if tvm_ffi.structural_equal(node, extent) else node
+
+        func = tvm_ffi.structural_map(func, [(type(extent), named)])
+    shapes = [x for p in func.params if tirx.is_buffer_var(p) for x in p.ty.shape]
+    scalars = [x for x in func.params if not tirx.is_buffer_var(x)]
+    if any(ir.depends_on(x, scalars) for x in shapes) or any(
+        ir.uses(func.body, x) for x in scalars
+    ):
+        return func
+    kept = [x for x in func.params if tirx.is_buffer_var(x)]
+    return tirx.PrimFunc(kept, func.body, func.ret_type).with_attrs(dict(func.attrs))
 
 
 def has_product(func: tirx.PrimFunc) -> bool:

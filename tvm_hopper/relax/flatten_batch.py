@@ -122,7 +122,7 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
             return call
         gv, (out,) = call.args[0], call.ty_args
         outs = list(out.fields) if isinstance(out, relax.TupleType) else [out]
-        given = list(call.args[1].fields)
+        given = [x for x in call.args[1].fields if isinstance(x.ty, relax.TensorType)]
         found = self.flat[gv]
         if len(found.flattened) != len(given) + len(outs):
             return call

@@ -50,7 +50,7 @@ class _Norms(PyExprMutator):  # type: ignore[misc]
         if name not in NORMS or str(call.args[0].ty.dtype) != NARROW:
             return call
         function, others = NORMS[name]
-        given = {x: int(getattr(call.attrs, x)) for x in others}
+        given: dict[str, Any] = {x: int(getattr(call.attrs, x)) for x in others}
         axes = [int(x) % call.args[0].ty.ndim for x in call.attrs.axes]
         given.update(axis=axes, epsilon=float(call.attrs.epsilon))
 

@@ -144,6 +144,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
         asked: tuple[str, ...] = ("persistent", "ahead")
     else:
         asked = ("ahead",) if no_sums and given.persistent is None else ()
+    del parts  # TVM copies what somebody holds, and a schedule's blocks would be the old ones
     if asked:
         _refuse_given(given, asked, "a program without sums of columns beside rows")
         return schedule_rows(sch, given)

@@ -12,7 +12,8 @@ from tvm_hopper.testing import workloads
 
 @pytest.mark.parametrize("rows", [17, 64])
 def test_rows_that_are_not_there_are_stored_nowhere(rows):
-    mod = workloads.matmul(rows, 64, 128, out_dtype="float16", epilogue=("residual",))
+    types = {"dtype": "bfloat16", "out_dtype": "bfloat16"}
+    mod = workloads.matmul(rows, 128, 512, **types, epilogue=("residual",))
     sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C", hs.MatmulConfig(tile=(192, 64, 64)))
     report = verify(sch, runs=(("on_wait", 0),))

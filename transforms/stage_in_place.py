@@ -107,7 +107,10 @@ def _plan(block: ir.SBlock, staged: Any) -> InPlacePlan | None:
         and _same(x.indices, sums[0].indices)
         for x in sums
     )
+    # A tile of fewer rows than its threads compute is stored under a condition, and is as small:
+    # sums that go back to registers would be stored whole.
     is_plain = isinstance(nests[0], tirx.For) and not _is_in(store, copies)
+    is_plain = is_plain and _is_whole(block, store)
     if not is_sum or not is_plain or ir.dtype_of(_unrounded(store)) != "float32":
         return None
     for operand in block.alloc_buffers:

@@ -19,7 +19,6 @@ Where copies overwrite earlier rows (stage_rows.py) the threads of a block meet 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +30,7 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 
 from .butterflies import ThreadReduction
 
-ROOMS = 16  # turns between two barriers of the cluster
+ROOMS = 4  # turns between two barriers of the cluster
 BULK_LOAD = "tirx.ptx.cp_async_bulk_g2s_cluster"
 
 
@@ -60,19 +59,14 @@ class TurnExchange(ClusterExchange):
 
     def start(self, kernel: ir.For) -> list[Any]:
         """Initialise the barriers, and wait until all thread blocks run."""
-        count = rooms_of(self.reductions) * len(self.reductions)
+        count = ROOMS * len(self.reductions)
         stmts: list[Any] = [mbarrier.init(self._barrier(n), 1) for n in range(count)]
         stmts.append(mbarrier.fence_init())
         return [
             ir.IfThenElse(is_first(kernel), ir.seq(*stmts), None),
             cluster.arrive_relaxed(),
-            *([cluster.wait()] if self._returns else []),
+            cluster.wait(),
         ]
-
-    @property
-    def _returns(self) -> bool:
-        """Whether a room is used twice."""
-        return not all(map(_has_rooms, self.reductions))
 
     def send(
         self,
@@ -97,7 +91,7 @@ class TurnExchange(ClusterExchange):
         """
         assert one.cluster is not None
         number = self._number(one)
-        barrier = self._barrier(rooms_of(self.reductions) * number + one.turn)
+        barrier = self._barrier(ROOMS * number + one.turn)
         ask = mbarrier.arrive_expect_tx(barrier, num_bytes(one))
         stmts = [
             ir.IfThenElse(is_first(kernel), ir.seq(ask), None),
@@ -106,10 +100,6 @@ class TurnExchange(ClusterExchange):
         ]
         if one.trip is None:
             return [*stmts, ir.seq(mbarrier.wait(barrier, 0))]
-        if not self._returns:
-            begin = ir.IfThenElse(one.trip.equal(0), ir.seq(cluster.wait()), None)
-            wait = mbarrier.wait(barrier, 0)
-            return [*([begin] if number == 0 else []), *stmts, ir.seq(wait)]
         were_read = (one.trip % ROOMS).equal(0) & (one.trip > 0)
         meet = ir.IfThenElse(were_read, ir.seq(cluster.arrive(), cluster.wait()), None)
         is_first_of_turn = not any(x.loop is one.loop for x in self.reductions[:number])
@@ -155,16 +145,6 @@ def send_async(
         ]
     sent = ir.IfThenElse(lane < int(one.cluster.extent), ir.seq(*stmts), None)
     return [ir.opaque_block("send", sent, alloc_buffers=[remote])]
-
-
-def rooms_of(reductions: Sequence[ThreadReduction]) -> int:
-    """Return how many rooms each of some reductions gets."""
-    return max(x.num_rooms for x in reductions)
-
-
-def _has_rooms(one: ThreadReduction) -> bool:
-    """Tell a loop that has no more turns than a reduction has rooms."""
-    return one.trip is not None and one.turn.same_as(one.trip)
 
 
 def _is_staged(one: ThreadReduction) -> bool:

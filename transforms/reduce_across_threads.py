@@ -63,7 +63,6 @@ from .spread_rows import AXIS, CLUSTER_AXIS
 
 ALLREDUCE = "tirx.tvm_thread_allreduce"
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
-IN_TURNS = (ir.ForKind.SERIAL, ir.ForKind.UNROLLED)  # of one thread's turns
 SHUFFLED = ("float32", "int32", "uint32", "int64")  # the last by two shuffles
 
 
@@ -74,7 +73,7 @@ def plan_reductions(kernel: ir.For) -> tuple[ThreadReduction, ...]:
         for scope in ir.find_all(kernel, tirx.AttrStmt, lambda x: x.attr_key == "reduce_scope")
         if isinstance(scope.body, ir.Evaluate) and scope.body.value.op.name == ALLREDUCE
     ]
-    loops = ir.find_all(kernel, ir.For, lambda x: x.kind in IN_TURNS and _repeats(x))
+    loops = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.SERIAL and _repeats(x))
     around = [[x for x in loops if ir.uses_node(x, one.scope)] for one in found]
     own = [x if one.num_partials > 1 else [] for one, x in zip(found, around, strict=True)]
     return tuple(
@@ -92,9 +91,6 @@ def _in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> Thre
         trip = trip * loop.extent + (loop.loop_var - loop.min)
     trip = ir.simplify(trip)
     rooms = ROOMS if one.cluster is not None else 2 if is_alone else 1
-    counts = [ir.static_int(x.extent) for x in loops]
-    if None not in counts and (turns := prod(x or 0 for x in counts)) <= rooms:
-        return replace(one, turn=trip, num_rooms=turns, trip=trip, loop=loops[-1])
     return replace(one, turn=trip % rooms, num_rooms=rooms, trip=trip, loop=loops[-1])
 
 

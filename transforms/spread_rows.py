@@ -121,8 +121,7 @@ class SpreadRows:
 
 def _check_turns(kernel: ir.For, part: ir.For, arch: Arch) -> None:
     """Refuse parts of rows that a loop takes one after another: their sums stay in registers."""
-    kinds = (ir.ForKind.SERIAL, ir.ForKind.UNROLLED)
-    for loop in ir.find_all(kernel, ir.For, lambda x: x.kind in kinds):
+    for loop in ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.SERIAL):
         scopes = ir.find_all(loop, tirx.AttrStmt, lambda x: x.attr_key == "reduce_scope")
         if scopes and not ir.is_const(loop.extent, 1):
             raise cannot_lower(

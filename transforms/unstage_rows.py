@@ -27,8 +27,6 @@ from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import ASYNC_COPY
 from tvm_hopper.requests.targets import arch_of
 
-IN_TURNS = (ir.ForKind.SERIAL, ir.ForKind.UNROLLED)
-
 
 @dataclass(frozen=True)
 class StagedRow:
@@ -36,19 +34,6 @@ class StagedRow:
 
     block: Any
     store: ir.BufferStore
-    turns: tuple[ir.Var, ...]  # of the loops around it that stage several rows
-
-    def row_at(self, indices: list[Any]) -> list[Any]:
-        """Return the indices in memory of the row that has these in shared memory.
-
-        Where a loop stages several rows, the variable of that loop is what is read instead.
-        """
-        values = {}
-        for place, wanted in zip(list(self.store.indices)[:-1], indices[:-1], strict=True):
-            for var in (x for x in self.turns if ir.uses(place, x)):
-                first = ir.substitute(place, {var: ir.cast_like(0, var)})
-                values[var] = ir.simplify(ir.cast_like(wanted, var) - first)
-        return [ir.substitute(x, values) for x in list(self.store.value.indices)[:-1]]
 
 
 def plan_unstaged(kernel: ir.For) -> tuple[StagedRow, ...]:
@@ -63,9 +48,7 @@ def plan_unstaged(kernel: ir.For) -> tuple[StagedRow, ...]:
             and ir.is_shared(store.buffer)
             and tvm_ffi.structural_equal(store.indices[-1], store.value.indices[-1])
         ):
-            around = ir.find_all(kernel, ir.For, lambda x: x.kind in IN_TURNS)
-            turns = [x.loop_var for x in around if ir.uses_node(x, block)]
-            found.append(StagedRow(block, store, tuple(turns)))
+            found.append(StagedRow(block, store))
     return tuple(found)
 
 
@@ -86,16 +69,14 @@ def rewrite_unstaged(kernel: ir.For, plan: tuple[StagedRow, ...]) -> Any:
     kernel = ir.mutate(kernel, [(ir.SBlockRealize, drop), (ir.For, empty)])
     for one in plan:
         old, source = one.store.buffer, one.store.value
+        row = list(source.indices)[:-1]
 
-        def index(indices: list[Any], one: StagedRow = one) -> list[Any]:
-            return [*one.row_at(indices), indices[-1]]
+        def index(indices: list[Any], row: list[Any] = row) -> list[Any]:
+            return [*row, indices[-1]]
 
-        def region(ranges: list[Any], one: StagedRow = one) -> list[Any]:
-            first = one.row_at([x.min for x in ranges])
-            last = one.row_at([x.min + x.extent - 1 for x in ranges])
-            several = [ir.simplify(y - x + 1) for x, y in zip(first, last, strict=True)]
-            found = map(tvm.ir.Range.from_min_extent, first, several)
-            return [*found, ranges[-1]]
+        def region(ranges: list[Any], row: list[Any] = row) -> list[Any]:
+            one = [tvm.ir.Range.from_min_extent(x, ir.cast_like(1, x)) for x in row]
+            return [*one, ranges[-1]]
 
         kernel = ir.reindex(kernel, old, source.source, index, region)
 

@@ -184,9 +184,19 @@ def test_gradients_that_do_not_fit():
     ("program", "given", "match"),
     [
         (
-            memory_bound.rms_norm(64, 512),
+            memory_bound.softmax(64, 512),
             {"persistent": 4},
-            "persistent=4 for a program without sums of",
+            "persistent=4 for rows that share no tensor; need sums of columns, or a tensor that",
+        ),
+        (
+            memory_bound.rms_norm(1, 512),
+            {"persistent": 4},
+            "persistent=4 for one row; need two rows or more; leave persistent= out",
+        ),
+        (
+            memory_bound.rms_norm(64, 1000),
+            {"persistent": 4, "stage": True, "cluster": 4},
+            "rows of 1000 elements beside what all rows share, .* leave persistent= out",
         ),
         (
             memory_bound.rms_norm(64, 512),

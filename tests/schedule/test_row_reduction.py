@@ -15,7 +15,7 @@ from tvm_hopper.errors import LoweringError, ScheduleError
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule.row_reduction import model
 from tvm_hopper.schedule.row_reduction.model import RowWork, choose_rows
-from tvm_hopper.testing import backward, memory_bound
+from tvm_hopper.testing import memory_bound
 
 TARGET = "nvidia/nvidia-h200"
 
@@ -183,16 +183,6 @@ def test_rows_that_cannot_wait_in_shared_memory():
     match = "of which each thread block has a part of a row; give another cluster="
     config = hs.RowReductionConfig(threads=64, cluster=4, stage=True)
     refuse(memory_bound.row_sum(4, 1024), match, config)
-
-
-def test_rows_that_the_same_threads_cannot_have_together():
-    match = "together=4 for 3 rows; need 4 rows or more; leave together= out"
-    refuse(memory_bound.layer_norm(3, 1024), match, hs.RowReductionConfig(together=4))
-    match = "together=2, stage=False; need rows that are staged; leave stage= out"
-    config = hs.RowReductionConfig(together=2, stage=False)
-    refuse(memory_bound.layer_norm(4, 1024), match, config)
-    match = "together=2 for sums of columns beside rows"
-    refuse(backward.rms_norm_backward(4, 1024), match, hs.RowReductionConfig(together=2))
 
 
 def test_what_rows_share_that_no_bulk_copy_brings():

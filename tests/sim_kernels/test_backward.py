@@ -15,6 +15,7 @@ from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.sim.machine.load_store import LoadStore
+from tvm_hopper.sim.protocol.check import explore_skeleton
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import backward, columns, losses
 
@@ -263,6 +264,12 @@ def two_sums_of_a_row(rows, columns, of_rows=False):
 
 def wide(value):
     return value.astype("float32")
+
+
+def test_few_turns_of_a_cluster_whose_rows_are_staged_are_certified():
+    program = load(scheduled(backward.rms_norm_backward(5, 512), config=BOTH))
+    report = explore_skeleton(next(iter(program.kernels.values())), program.host)
+    assert report.verdict == "clean", report.findings
 
 
 @pytest.mark.parametrize("config", [SHARED, WIDE], ids=["shared", "wide"])

@@ -75,3 +75,11 @@ def test_again_finds_nothing():
 )
 def test_what_threads_or_blocks_differ_in_stays(condition, last):
     check(run(before(condition, last), GuardTurns()), before(condition, last))
+
+
+def test_turns_that_leave_something_in_registers_stay():
+    load = "tile[0] = X[r * 16 + bx, tx]"
+    kernel = BEFORE.replace(load, load.replace("= X", "= tile[0] + X"))
+    last = '                with T.sblock("last"):\n                    Y[bx, tx] = tile[0]\n'
+    func = parse(kernel + last, ("CONDITION", ROW), ("LAST", ROW))
+    check(run(func, GuardTurns()), func)

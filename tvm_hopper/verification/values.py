@@ -152,10 +152,11 @@ class ValueCheck:
         if not adds and not self._talk():  # who stores what no other launch touches runs in part
             last = [self._is_last(i) for i in range(len(self.launches))]
             blocks = [self._part(i) if own else blocks[i] for i, own in enumerate(last)]
-        share = self._share(blocks)
-        if stored * share > room * SOME and (needed := self._needed(kind, room * SOME / stored)):
-            blocks, share = needed, self._share(needed)
-        steps = share * min(stored * work, self.reference.everything(arguments).work)
+        every = min(stored * work, self.reference.everything(arguments).work)
+        steps = self._share(blocks) * every
+        some = WORK[kind] * SOME
+        if steps > some and (needed := self._needed(kind, some / every)):
+            blocks, steps = needed, self._share(needed) * every
         if steps > WORK[kind] * MUCH:
             raise _NotCompared(
                 f"CTAs that need each other compute about {steps:.1e} steps, more than the "

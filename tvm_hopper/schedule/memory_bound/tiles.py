@@ -46,8 +46,6 @@ class RegisterTile:
         Rows of a thread block.
     cluster : int
         Thread blocks that share a row, each with a part of it.
-    together : int
-        Rows that the same threads have together, so that what they share is loaded once for them.
     """
 
     threads: int
@@ -55,7 +53,6 @@ class RegisterTile:
     chunks: int
     rows: int = 1
     cluster: int = 1
-    together: int = 1
 
     @property
     def columns(self) -> int:

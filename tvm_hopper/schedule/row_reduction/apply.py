@@ -47,7 +47,7 @@ from tvm_hopper.schedule.memory_bound.program import (
     results,
     tensors_read,
 )
-from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, ends_with, widest_vector
+from tvm_hopper.schedule.memory_bound.tiles import deal_out, ends_with, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
@@ -57,7 +57,6 @@ from .number import inline_rows
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
 from .recognize import RowProgram, find_rows
-from .shared_model import keep_shared
 from .split import EARLY, find_late, may_split, read_late
 from .stage import ask_for_bulk, stage_rows
 from .stream import count_passes, deal_out_passes, find_kept, plan_passes, read_apart
@@ -148,11 +147,8 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
     del parts  # TVM copies what somebody holds, and a schedule's blocks would be the old ones
     if asked:
         _refuse_given(given, asked, "a program without sums of columns beside rows")
-        stays = keep_shared(_count_work(sch, given, frozenset())[1], given) if no_sums else None
-        if stays is None:
-            return schedule_rows(sch, given)
-        given = stays
-    for_rows = ("blocks", "hint", "chunks", "together")
+        return schedule_rows(sch, given)
+    for_rows = ("blocks", "hint", "chunks")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
     own, sums = split_program(parts)
@@ -244,7 +240,7 @@ def schedule_rows(
     shared = [x for x in nests if x.work is Work.LOAD_COLUMNS and x not in inside]
     of_all = [x for x in staged if x.work is Work.STAGE_COLUMNS]
     outside = [x for x in nests if x not in (*shared, *inside, *of_all)]
-    block = merge(sch, [_groups(sch, row_loop(sch, nest), tile) for nest in outside])
+    block = merge(sch, [row_loop(sch, nest) for nest in outside])
     for nest in shared:  # in front of the reductions, or right before what reads it
         sch.compute_at(nest.block, block, index=0 if choice.preload else -1)
     deal_out_passes(sch, passes, tile)
@@ -275,25 +271,8 @@ def schedule_rows(
     return choice.config
 
 
-def _groups(sch: s_tir.Schedule, loop: Any, tile: RegisterTile) -> Any:
-    """Return a loop over rows, or over as many of them as the same threads have together."""
-    if tile.together == 1:
-        return loop
-    groups, inner = sch.split(loop, [None, tile.together])
-    sch.unroll(inner)
-    return groups
-
-
 def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]) -> RowChoice:
-    """Choose by what is left of a program once it is inlined."""
-    name, work = _count_work(sch, given, other)
-    return choose_rows(f"block {name}", work, given)
-
-
-def _count_work(
-    sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]
-) -> tuple[str, RowWork]:
-    """Inline a copy of the program; return its first block's name, and what there is to do."""
+    """Inline a copy of the program, and choose by what is left of it."""
     copy = sch.copy()
     parts = inline_rows(copy, other=other)
     program = find_rows(parts)
@@ -328,7 +307,7 @@ def _count_work(
             f"vector={given.vector} for rows of {program.columns} elements",
             f"at most 16 bytes of the widest tensor, and whole vectors: {work.vector}",
         )
-    return parts[0].name, work
+    return choose_rows(f"block {parts[0].name}", work, given)
 
 
 def _why_unstaged(parts: list[Part], program: RowProgram, tensors: list[Any]) -> str:

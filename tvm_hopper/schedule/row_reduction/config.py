@@ -11,7 +11,6 @@ from tvm_hopper.schedule.arguments import as_int, check_type
 
 MOST_CHUNKS = 16  # vectors of a thread: their registers are few
 FEW_CHUNKS = 8  # of them that a thread of a row has in flight at most by default
-MOST_TOGETHER = 4  # rows of the same threads: a cluster has as many rooms for their sums
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
 MOST_BLOCKS = 1 << 16  # of a grid whose thread blocks each leave sums of columns
 
@@ -51,13 +50,11 @@ class RowReductionConfig:
     stage : bool, optional
         Whether bulk copies bring a row to shared memory, where it waits for each of its passes;
         `chunks` vectors of a thread are loaded from there together.
-    together : int, optional
-        Rows of the same threads, up to 4, where rows are staged: what they share is loaded once for
-        all of them, and `rows` is of those.
     persistent : int, optional
-        Thread blocks that share all rows, where columns are summed beside them.
+        Thread blocks that share all rows, where columns are summed beside them, or where rows share
+        a tensor, which stays in registers; or clusters of them.
     ahead : int, optional
-        Rows of each by which memory is asked in advance, in that case; 0 for none, up to 8.
+        Rows of each by which memory is asked in advance, in those cases; 0 for none, up to 8.
     early_launch : bool, optional
         Whether the kernel begins while the launch in front of it ends, and waits for it first.
 
@@ -78,7 +75,6 @@ class RowReductionConfig:
     chunks: int | None = None
     cluster: int | None = None
     stage: bool | None = None
-    together: int | None = None
     persistent: int | None = None
     ahead: int | None = None
     early_launch: bool | None = None
@@ -91,8 +87,6 @@ class RowReductionConfig:
         cluster = as_int(where, "cluster", self.cluster, 1, MOST_ROW_CLUSTER)
         object.__setattr__(self, "cluster", cluster)
         vector = as_int(where, "vector", self.vector, 1, MOST_VECTOR)
-        together = as_int(where, "together", self.together, 1, MOST_TOGETHER)
-        object.__setattr__(self, "together", together)
         persistent = as_int(where, "persistent", self.persistent, 1, MOST_BLOCKS)
         object.__setattr__(self, "persistent", persistent)
         ahead = as_int(where, "ahead", self.ahead, 0, MOST_TURNS_AHEAD)

@@ -170,13 +170,13 @@ def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoi
     Raises
     ------
     ScheduleError
-        Rows are to be staged in shared memory, or to be several of the same threads, and cannot be.
+        Rows are to be staged in shared memory, and cannot be.
     """
     if _passes_once(work, given):
         one = _streamed(work, given)
         return replace(one, text=_say(one, work), early_launch=bool(given.early_launch))
     early = _few_rows(work) if given.early_launch is None else given.early_launch
-    if given.stage or (given.together or 1) > 1:
+    if given.stage:
         found = staged_choices(work, given)
         check_staged(where, work, given, found)
     else:

@@ -67,7 +67,7 @@ def _staged_tiles(work: RowWork, given: RowReductionConfig) -> list[tuple[bool, 
             CLUSTERS,
         )
         for threads, chunks, rows, cluster in sorted({_or_given(x, given) for x in sizes}):
-            tile = RegisterTile(threads, work.vector, chunks, rows, cluster, given.together or 1)
+            tile = RegisterTile(threads, work.vector, chunks, rows, cluster)
             fits = given.chunks is not None or chunks == 1 or tile.columns <= work.columns
             if fits and fits_block(threads, rows) and _has_parts(work, tile):
                 tiles.append((preload, tile))
@@ -94,8 +94,7 @@ def part_of(work: RowWork, tile: RegisterTile) -> int:
 
 def blocks_of_staged(work: RowWork, tile: RegisterTile, preload: bool = False) -> int:
     """Return how many thread blocks with rows in shared memory an SM has room for; 0 for none."""
-    rows = tile.rows * tile.together
-    need = part_of(work, tile) * (rows * work.loaded + preload * work.shared) + ROOM_OF_SUMS
+    need = part_of(work, tile) * (tile.rows * work.loaded + preload * work.shared) + ROOM_OF_SUMS
     threads = tile.threads * tile.rows
     if need > SM_90A.smem_per_block:
         return 0
@@ -109,13 +108,6 @@ def check_staged(
     where: str, work: RowWork, given: RowReductionConfig, found: list[RowChoice]
 ) -> None:
     """Refuse to stage rows that cannot be, or that have no room."""
-    together = given.together or 1
-    if together > 1 and given.stage is False:
-        found_text, need = f"together={together}, stage=False", "rows that are staged"
-        raise cannot_schedule(where, found_text, need, "leave stage= out")
-    if work.rows is not None and work.rows < together:
-        found_text = f"together={together} for {work.rows} rows"
-        raise cannot_schedule(where, found_text, f"{together} rows or more", "leave together= out")
     if work.unstaged:
         need = f"rows of a multiple of {BULK_ALIGNMENT} bytes, of which each pass computes its own"
         found_text = f"stage=True for {work.unstaged}"

@@ -102,14 +102,8 @@ def deal_out_passes(sch: s_tir.Schedule, passes: list[Pass], tile: RegisterTile)
     inner = replace(tile, cluster=1)  # of what stands inside of a thread block's part already
     for one in passes:
         outer = deal_out(sch, _columns(sch, one.nest), tile, whole=False)
-        of_all = outer
-        if tile.together > 1 and one.nest.work is Work.COMPUTE:
-            _, row, *between = list(sch.get_loops(one.nest.block))
-            number = next(n for n, x in enumerate(between) if sch.get(x).same_as(sch.get(outer)))
-            sch.reorder(*between[: number + 1], row)
-            outer = row
         for nest in one.loads:
-            sch.compute_at(nest.block, of_all if nest.work is Work.LOAD_COLUMNS else outer)
+            sch.compute_at(nest.block, outer)
             deal_out(sch, _columns(sch, nest), inner, whole=True)
         for nest in one.stores:
             sch.reverse_compute_at(nest.block, outer)

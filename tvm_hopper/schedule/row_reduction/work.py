@@ -117,7 +117,6 @@ class RowChoice:
             blocks=self.blocks,
             hint=self.hint,
             chunks=self.tile.chunks if self.is_streamed or self.stage else None,
-            together=self.tile.together if self.stage else None,
             stage=self.stage,
             early_launch=self.early_launch,
         )

@@ -12,6 +12,7 @@ into a neighbor's tile, a tile that nobody writes, a vector at an odd place) is 
     boxes         offsets as boxes in a tensor's rows
     lattice       the tensor cut where boxes end: who stores to each cell, which cell nobody does
     check         the rules, and what is proven
+    traffic       which CTAs load and store what, to tell which of several launches need each other
 
 A set of offsets is listed once for each kind of CTA, so conditions are exact: no superset is taken
 for what happens, and what is reported names a CTA and an element. Overlap and coverage are counted

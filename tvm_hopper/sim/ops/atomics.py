@@ -28,6 +28,17 @@ def order_of(mods: Any) -> tuple[str, str]:
     return sem, mods.get("scope") or "gpu"
 
 
+def _in_turn(op: str, mask: Any, addresses: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield lanes one after another, and as bits; those that load the same element together."""
+    active = LANES if mask is None else np.nonzero(mask)[0]
+    together: dict[int, int] = {}
+    for lane in map(int, active):
+        name = int(addresses[lane]) if op == "load" else ~lane
+        together[name] = together.get(name, 0) | 1 << lane
+    for bits in together.values():
+        yield (bits & -bits).bit_length() - 1, bits
+
+
 class AtomicOps:
     """Atomics of one warp, and its loads and stores that order memory."""
 
@@ -51,8 +62,8 @@ class AtomicOps:
         for places, lanes in self._by_place(mask, addresses):
             if op != "store":
                 self._read(places, lanes, sem, scope)
-        for lane in LANES if mask is None else np.nonzero(mask)[0]:
-            place, bit = int(addresses[lane]), 1 << int(lane)
+        for lane, bit in _in_turn(op, mask, addresses):
+            place = int(addresses[lane])
             region, offset = self._resolve(
                 site, place, 0, dtype.itemsize, 1, None, dtype.itemsize, "writes"
             )
@@ -67,6 +78,7 @@ class AtomicOps:
             before = cell[offset // dtype.itemsize]
             old[lane] = before
             if op == "load":
+                old[[x for x in LANES if bit >> x & 1]] = before
                 continue
             after = _ATOMICS[op](
                 before, values[lane], compares[lane] if compares is not None else 0

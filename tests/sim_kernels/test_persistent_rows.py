@@ -1,0 +1,91 @@
+"""Persistent kernels of rows without sums of columns: what rows share stays in registers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tvm import s_tir
+
+from tests.sim_kernels.mutate import change
+from tests.sim_kernels.test_memory_bound import run
+from tvm_hopper import schedule as hs
+from tvm_hopper.sim.machine.load_store import LoadStore
+from tvm_hopper.simulation import load, simulate, verify
+from tvm_hopper.testing import memory_bound
+
+
+def config(threads, persistent, **more):
+    return hs.RowReductionConfig(threads, persistent=persistent, **{"stage": True, **more})
+
+
+def scheduled(name, count, columns, given):
+    sch = s_tir.Schedule(getattr(memory_bound, name)(count, columns))
+    hs.row_reduction(sch, config=given)
+    return sch
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "dtype", "given"),
+    [
+        ("layer_norm", 7, "bfloat16", config(32, 2, cluster=2, ahead=2, reload=False)),
+        ("rms_norm", 12, "float16", config(64, 1, cluster=2, ahead=1, reload=True)),
+        ("add_rms_norm", 5, "bfloat16", config(64, 2, cluster=1, ahead=1)),
+        ("layer_norm", 4, "float32", config(32, 2, stage=False, rows=1)),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_values(name, count, dtype, given):
+    run(name, count, 1024, dtype, given)
+
+
+@pytest.mark.parametrize("count", [6, 11], ids=["whole", "tail"])
+def test_verified_clean(count):
+    given = config(32, 2, cluster=2, ahead=2, reload=False)
+    report = verify(
+        scheduled("layer_norm", count, 1024, given), against=memory_bound.layer_norm(count, 1024)
+    )
+    assert report.verdict == "clean", report.table()
+
+
+def test_what_rows_share_is_read_once_by_each_cluster(monkeypatch):
+    read = Counter()
+    gather = LoadStore.gather
+
+    def counting(self, region, offsets, dtype, count):
+        read[region.name] += np.size(offsets) * count
+        return gather(self, region, offsets, dtype, count)
+
+    monkeypatch.setattr(LoadStore, "gather", counting)
+    run("layer_norm", 6, 1024, config=config(32, 2, cluster=2, ahead=1))
+    assert (read["W"], read["B"]) == (2 * 1024, 2 * 1024)
+
+
+@pytest.fixture(scope="module")
+def program():
+    return load(scheduled("rms_norm", 5, 1024, config(64, 1, ahead=1)))
+
+
+def found(program):
+    x, w = (np.ones(shape, "float32") for shape in ((5, 1024), (1024,)))
+
+    named = {"X": x.astype(ml_dtypes.bfloat16), "W": w.astype(ml_dtypes.bfloat16)}
+    return {f.rule for f in simulate(program, named).findings}
+
+
+def test_as_it_is_the_simulator_has_nothing_to_say(program):
+    assert not found(program)
+
+
+SYNCS = [
+    *[(name, 0) for name in ("mbarrier_init", "mbarrier_wait", "mbarrier_arrive_expect_tx")],
+    ("tvm_storage_sync", 0),
+    ("tvm_storage_sync", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "which"), SYNCS, ids=str)
+def test_without_each_of_its_syncs_it_has(program, name, which):
+    assert found(change(program, name, which, None))

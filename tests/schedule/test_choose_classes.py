@@ -9,8 +9,8 @@ import pytest
 
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
-from tvm_hopper.schedule.products import classes
-from tvm_hopper.schedule.products.classes import LADDER, POINTS, cut, estimate_all
+from tvm_hopper.schedule.products import class_choice
+from tvm_hopper.schedule.products.class_choice import LADDER, POINTS, cut, estimate_all
 from tvm_hopper.schedule.products.model import as_product, chip_of_target, rank_both
 
 ALONE = hs.MatmulConfig(cluster=(1, 1))  # as blocks of every class are
@@ -21,7 +21,7 @@ SHAPES = [(4096, 4096), (6144, 4096), (28672, 4096), (512, 7168), (128, 64)]
 def test_classes_are_few_and_lose_little_where_batches_are_padded_to(n, k):
     bounds = hs.choose_classes(n, k)
     assert list(bounds) == sorted(bounds)
-    assert 1 <= len(bounds) <= classes.MOST_CLASSES
+    assert 1 <= len(bounds) <= class_choice.MOST_CLASSES
     assert bounds[0] == 1  # dot products
     assert set(bounds[1:]) <= set(LADDER)
     assert bounds[-1] == LADDER[-1]
@@ -122,14 +122,14 @@ def test_a_class_that_gains_next_to_nothing_is_not_built():
 def test_there_are_never_more_than_eight():
     every = {f"to_{rung}": 0 for rung in LADDER}
     found = cut(losses(**every))
-    assert len(found) == classes.TILE_CLASSES
+    assert len(found) == class_choice.TILE_CLASSES
     assert list(found) == sorted(found)
 
 
 def test_a_large_loss_counts_more_than_several_small_ones():
-    weigh = classes._weigh
+    weigh = class_choice._weigh
     assert weigh(100, 0.2) > 4 * weigh(100, 0.05) > 0
-    assert weigh(128, 0.05) == pytest.approx(classes.ROUND * weigh(100, 0.05))
+    assert weigh(128, 0.05) == pytest.approx(class_choice.ROUND * weigh(100, 0.05))
     assert weigh(100, 0.0) == 0
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
-from tvm_hopper.schedule.products import classes, ranges
-from tvm_hopper.schedule.products.classes import POINTS, estimate_all
+from tvm_hopper.schedule.products import class_choice, ranges
+from tvm_hopper.schedule.products.class_choice import POINTS, estimate_all
 from tvm_hopper.schedule.products.model import as_product
 from tvm_hopper.schedule.products.ranges import RUNGS, deal_out, find_ends, pick
 
@@ -22,7 +22,7 @@ SHAPES = [(4096, 4096), (28672, 4096), (512, 7168)]
 def test_kernels_are_few_and_no_number_of_rows_loses_much(n, k):
     found = hs.choose_ranges(n, k)
     assert list(found) == sorted(found)
-    assert 1 <= len(set(found.values())) <= classes.MOST_CLASSES
+    assert 1 <= len(set(found.values())) <= class_choice.MOST_CLASSES
     assert found[1] == 1  # dot products
     assert max(found) == RUNGS[-1]
     rows = sorted(set(found.values()))
@@ -69,7 +69,7 @@ def test_kernels_that_gain_are_picked_and_the_last_one_always():
     assert [RUNGS[i] for i in pick(np.ones((len(POINTS), len(RUNGS))))] == [8192]
     slightly = 1 + (times(to_64=0, to_8192=0) - 1) / 1000
     assert [RUNGS[i] for i in pick(slightly)] == [8192]
-    assert len(pick(times(**{f"to_{x}": 0 for x in RUNGS}))) == classes.TILE_CLASSES
+    assert len(pick(times(**{f"to_{x}": 0 for x in RUNGS}))) == class_choice.TILE_CLASSES
 
 
 def test_ranges_end_where_a_kernel_needs_a_tile_more():

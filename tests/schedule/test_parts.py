@@ -17,7 +17,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule.products.candidates import candidates
-from tvm_hopper.schedule.products.classes import estimate_all
+from tvm_hopper.schedule.products.class_choice import estimate_all
 from tvm_hopper.schedule.products.estimate import ProductShape
 from tvm_hopper.schedule.products.model import as_product, listed
 from tvm_hopper.schedule.products.parts import IN_BOTH, TRIED, in_clusters, in_parts

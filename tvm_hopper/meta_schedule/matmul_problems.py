@@ -28,7 +28,7 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.schedule import BY_DEVICE, MatmulConfig
 from tvm_hopper.schedule.products.branches import ProductSite, look_at
 from tvm_hopper.schedule.products.candidates import as_candidates, candidates
-from tvm_hopper.schedule.products.classes import estimate_all
+from tvm_hopper.schedule.products.class_choice import estimate_all
 from tvm_hopper.schedule.products.config import find_violations, most_stages
 from tvm_hopper.schedule.products.direct_choice import estimate_direct
 from tvm_hopper.schedule.products.direct_shape import DirectShape, padded_rows, steps_of

@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES, dtype_bytes
-from tvm_hopper.schedule.products.classes import estimate_all
+from tvm_hopper.schedule.products.class_choice import estimate_all
 from tvm_hopper.schedule.products.model import as_product, choose_config
 from tvm_hopper.schedule.products.ranges import choose_ranges
 

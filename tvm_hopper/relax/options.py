@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm_hopper.errors import OptionError, cannot_configure
 from tvm_hopper.schedule.arguments import as_bounds, as_ranges
-from tvm_hopper.schedule.products.classes import MOST_CLASSES
+from tvm_hopper.schedule.products.class_choice import MOST_CLASSES
 from tvm_hopper.schedule.products.config import ACCUMULATE
 
 WHERE = "relax pipeline tvm_hopper"

@@ -13,7 +13,7 @@ from .pointwise.apply import pointwise
 from .pointwise.config import PointwiseConfig
 from .products.apply import matmul
 from .products.branches import size_classes
-from .products.classes import choose_classes
+from .products.class_choice import choose_classes
 from .products.config import MatmulConfig, Roles
 from .products.fuse import fuse_epilogue, fuse_prologue
 from .products.model import choose_config

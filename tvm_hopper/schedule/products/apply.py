@@ -34,7 +34,8 @@ from tvm_hopper.schedule.trial import as_one_step, is_thrown_away, rehearse
 
 from . import fuse
 from .branches import branched, class_block
-from .classes import ClassKernel, as_asked, estimate_all, find_kernels, product_of, ranges_of
+from .class_choice import estimate_all
+from .classes import ClassKernel, as_asked, find_kernels, product_of, ranges_of
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows
 from .gather import check_gather, for_gather, fuse_gather

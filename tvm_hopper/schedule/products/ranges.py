@@ -23,7 +23,7 @@ import numpy as np
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import as_int, as_size
 
-from .classes import (
+from .class_choice import (
     LADDER,
     LEAST_GAIN,
     OCTAVE,

@@ -39,6 +39,8 @@ def plan_guard(root: ir.Stmt, kernel: ir.For) -> list[Any]:
 def _is_counted(root: ir.Stmt, extent: Any) -> bool:
     """Tell a number that the host asks for: at least one, where there are tiles (CountBlocks)."""
     count = extent.value if isinstance(extent, tirx.Cast) else extent  # tensors counted by int64
+    if not isinstance(count, ir.Var):
+        return False
     binds = ir.find_all(root, tirx.Bind, lambda x: count.same_as(x.var))
     return any(
         call.op.name.endswith("call_packed")

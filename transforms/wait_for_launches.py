@@ -114,7 +114,7 @@ def _is_straight(stmt: Any) -> bool:
 
 
 def _binds_threads(stmt: Any) -> bool:
-    return bool(ir.find_all(stmt, ir.For, lambda x: x.kind == ir.ForKind.THREAD_BINDING))
+    return ir.has_any(stmt, ir.For, lambda x: x.kind == ir.ForKind.THREAD_BINDING)
 
 
 def _is_late(stmt: Any, early: list[Any]) -> bool:
@@ -123,13 +123,15 @@ def _is_late(stmt: Any, early: list[Any]) -> bool:
     if early:
         without = {x: ir.with_block(x, body=ir.seq()) for x in early}
         rest = ir.replace_nodes(stmt, ir.SBlock, without)
-    if ir.find_all(rest, ir.Call, _is_copy):
-        return True
-    loads = (x.source for x in ir.find_all(rest, ir.TensorLoad))
-    stores = (x.buffer for x in ir.find_all(rest, ir.BufferStore))
-    calls = ir.find_all(rest, ir.Call, lambda x: ir.pointer_of(x) is not None)
-    touched = [*loads, *stores, *(ir.pointer_of(x) for x in calls)]
-    return any(str(x.scope()) in ("", "global") for x in touched)
+    return (
+        ir.has_any(rest, ir.BufferStore, lambda x: _is_global(x.buffer))
+        or ir.has_any(rest, ir.TensorLoad, lambda x: _is_global(x.source))
+        or ir.has_any(rest, ir.Call, lambda x: _is_copy(x) or _is_global(ir.pointer_of(x)))
+    )
+
+
+def _is_global(buffer: Any) -> bool:
+    return buffer is not None and str(buffer.scope()) in ("", "global")
 
 
 def _is_copy(call: ir.Call) -> bool:

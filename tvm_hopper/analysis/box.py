@@ -129,7 +129,7 @@ def _of_nest(condition: Any, loops: Sequence[ir.For]) -> Any:
     own = [x.loop_var for x in loops]
 
     def is_own(term: Any) -> bool:
-        return not ir.find_all(term, ir.Var, lambda x: not any(x.same_as(y) for y in own))
+        return not ir.has_any(term, ir.Var, lambda x: not any(x.same_as(y) for y in own))
 
     return ir.conjunction(filter(is_own, ir.conjuncts(condition)))
 

@@ -123,7 +123,7 @@ def find_effects(root: Any) -> list[Effect]:
 
     def walk(nodes: list[Any]) -> None:
         for node in nodes:
-            tvm_ffi.structural_walk(node, callbacks, order="pre")
+            ir.visit(node, callbacks)
 
     callbacks: list[Any] = [(ir.TensorLoad, load), (ir.BufferStore, store), (ir.Call, call)]
     walk([root])

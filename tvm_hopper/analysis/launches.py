@@ -19,6 +19,7 @@ from tvm import sym, tirx
 
 from tvm_hopper import ir
 
+_FOUND = tvm_ffi.VisitInterrupt()
 _OPPOSITE = {tirx.LT: tirx.GE, tirx.GE: tirx.LT, tirx.LE: tirx.GT, tirx.GT: tirx.LE}
 
 
@@ -50,26 +51,28 @@ def conditions_around(root: Any, node: Any) -> tuple[HostCondition, ...]:
     node : Stmt or Expr
         A kernel, or what names one, found by identity.
     """
-    found: list[HostCondition] = []
-    while True:
-        branches = _outermost_branches(root)
-        branch = next((x for x in branches if ir.uses_node(x, node)), None)
-        if branch is None or branch.same_as(node) or ir.uses_node(branch.condition, node):
-            return tuple(found)
-        holds = ir.uses_node(branch.then_case, node)
-        found.append(HostCondition(branch.condition, holds))
-        root = branch.then_case if holds else branch.else_case
+    around: list[HostCondition] = []
 
+    def enter(branch: ir.IfThenElse, visitor: Any) -> Any:
+        if branch.same_as(node) or ir.uses_node(branch.condition, node):
+            return _FOUND
+        for arm, holds in ((branch.then_case, True), (branch.else_case, False)):
+            if arm is None:
+                continue
+            around.append(HostCondition(branch.condition, holds))
+            if visitor.visit(arm) is not None:
+                return _FOUND
+            around.pop()
+        return None
 
-def _outermost_branches(root: Any) -> list[Any]:
-    found: list[Any] = []
+    def look(other: Any, visitor: Any) -> Any:
+        return _FOUND if other.same_as(node) else visitor.default_visit(other)
 
-    def visit(branch: ir.IfThenElse) -> Any:
-        found.append(branch)
-        return tvm_ffi.WalkResult.SKIP
-
-    tvm_ffi.structural_walk(root, [(ir.IfThenElse, visit)], order="pre")
-    return found
+    callbacks: list[Any] = [(ir.IfThenElse, enter)]
+    if not isinstance(node, ir.IfThenElse):
+        callbacks.append((type(node), look))
+    found = tvm_ffi.structural_visit(root, callbacks)
+    return tuple(around) if found is not None else ()
 
 
 @contextlib.contextmanager

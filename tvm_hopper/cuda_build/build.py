@@ -27,7 +27,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import BaseFunc, StringImm
+from tvm.ir import StringImm
 from tvm.ir.transform import Pass, PassContext
 
 from tvm_hopper import ir, pipeline
@@ -156,8 +156,13 @@ class ModuleBuild:
         """Run the final checks on each kernel, together with the host function that launches it."""
         if not self.settings.verify:
             return
+        hosts: dict[str, tirx.PrimFunc] = {}  # by the texts in them, which name their kernels
+        for func in self.host.functions.values():
+            if isinstance(func, tirx.PrimFunc):
+                for text in ir.find_all(func.body, StringImm):
+                    hosts.setdefault(str(text.value), func)
         for gv, kernel in self.module.functions.items():
-            host = next((f for f in self.host.functions.values() if _launches(f, gv)), None)
+            host = hosts.get(gv.name_hint)
             for check in pipeline.passes.final_checks():
                 check(kernel, host)
 
@@ -184,12 +189,6 @@ class ModuleBuild:
         """
         assert self.record is not None, f"TVM called {COMPILE} without {POSTPROC}"
         return replace(self.record, source=text).compile().image
-
-
-def _launches(host: BaseFunc, kernel: tvm.ir.GlobalVar) -> bool:
-    return isinstance(host, tirx.PrimFunc) and bool(
-        ir.find_all(host.body, StringImm, lambda text: text.value == kernel.name_hint)
-    )
 
 
 _building = threading.local()  # `step`: what this thread builds, inside of `target.build.cuda`

@@ -65,6 +65,7 @@ from .walk import (
     dtype_of,
     find_all,
     find_blocks,
+    has_any,
     is_const,
     is_device_id,
     is_ours,
@@ -85,6 +86,7 @@ from .walk import (
     thread_axes,
     uses,
     uses_node,
+    visit,
 )
 
 __all__ = [
@@ -125,6 +127,7 @@ __all__ = [
     "fresh_variables",
     "full_region",
     "has_allocator",
+    "has_any",
     "is_const",
     "is_device_id",
     "is_ours",
@@ -163,6 +166,7 @@ __all__ = [
     "threads_of",
     "uses",
     "uses_node",
+    "visit",
     "with_block",
     "with_body",
 ]

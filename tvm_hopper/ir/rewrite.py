@@ -21,7 +21,19 @@ from .types import (
     TensorRegion,
     Var,
 )
-from .walk import ACCESS_PTR, dtype_of, find_all, is_const, kernels, pointer_of, statements
+from .walk import (
+    ACCESS_PTR,
+    dtype_of,
+    find_all,
+    is_const,
+    kernels,
+    pointer_of,
+    statements,
+    type_index,
+)
+
+# Without the signatures of callbacks, which `tvm_ffi.structural_mutate` asks for at each call.
+_mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
 
 
 def substitute(node: Any, values: Mapping[Var, Any]) -> Any:
@@ -47,7 +59,7 @@ def replace_nodes(root: Any, kind: type, planned: Mapping[Any, Any]) -> Any:
         new = planned.get(node)
         return mutator.default_mutate(node) if new is None else new
 
-    return tvm_ffi.structural_mutate(root, [(kind, visit)])
+    return mutate(root, [(kind, visit)])
 
 
 def drop_empty(root: Any) -> Any:
@@ -134,7 +146,7 @@ def reindex(
         return node if node in kept else mutator.default_mutate(node)
 
     callbacks = [(TensorLoad, load), (BufferStore, store), (TensorRegion, touch), (Call, point)]
-    return tvm_ffi.structural_mutate(root, [*callbacks, (SBlock, enter)])
+    return mutate(root, [*callbacks, (SBlock, enter)])
 
 
 def _flat(buffer: Var, indices: list[Any]) -> Any:
@@ -157,7 +169,7 @@ def move_regions(root: Any, buffers: Mapping[Var, Var]) -> Any:
 
 def mutate(root: Any, callbacks: list[tuple[type, Callable[[Any, Any], Any]]]) -> Any:
     """Rewrite with callbacks that own the descent: `(node, mutator) -> node`."""
-    return tvm_ffi.structural_mutate(root, callbacks)
+    return _mutate(root, [(type_index(kind), call, False) for kind, call in callbacks])
 
 
 def replace_schedule(sch: Any, by: Any) -> None:

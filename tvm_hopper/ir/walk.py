@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import tvm_ffi
@@ -26,15 +27,42 @@ ACCESS_PTR = "tirx.tvm_access_ptr"  # of an element type, a buffer's data, offse
 
 VTCM = "global.vtcm"  # scope of Hexagon's memory on chip, which tiles are in there
 _PACKED = 1  # CallingConv::kCPackedFunc
+PRE_ORDER = int(tvm_ffi.WalkOrder.PREORDER)
 _DEVICE_ID = 9  # TVMStructFieldKind::kDLTensorDeviceId of `tvm_struct_get`
 
 
-def find_all(root: Any, kind: type, where: Callable[[Any], bool] = lambda _: True) -> list[Any]:
+# `tvm_ffi.structural_walk` finds out anew what its callbacks' types are, which takes five times as
+# long as a walk of an expression; a build walks some 20000 times.
+_walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
+_STOP = tvm_ffi.VisitInterrupt()
+
+
+@lru_cache(maxsize=256)
+def type_index(kind: type) -> int:
+    """Return the number by which TVM's walks know a type of nodes."""
+    return int(tvm_ffi.core.TypeSchema.from_annotation(kind).origin_type_index)
+
+
+def visit(root: Any, callbacks: Iterable[tuple[type, Callable[[Any], Any]]]) -> Any:
+    """Call what is given for a type with each node of it, outermost first.
+
+    As `tvm_ffi.structural_walk`: a callback may return what skips the node's children, or what ends
+    the walk, which is returned then; else None.
+    """
+    return _walk(root, [(type_index(kind), call) for kind, call in callbacks], [], PRE_ORDER)
+
+
+def find_all(root: Any, kind: type, where: Callable[[Any], bool] | None = None) -> list[Any]:
     """Return every node of one type below `root`, outermost first."""
     # Nothing of this is kept: a Schedule changes statements below one that somebody holds.
     found: list[Any] = []
-    tvm_ffi.structural_walk(root, [(kind, found.append)], order="pre")
-    return [node for node in found if where(node)]
+    visit(root, [(kind, found.append)])
+    return found if where is None else [node for node in found if where(node)]
+
+
+def has_any(root: Any, kind: type, where: Callable[[Any], bool]) -> bool:
+    """Tell whether there is a node of one type below `root`, and look no further."""
+    return visit(root, [(kind, lambda node: _STOP if where(node) else None)]) is not None
 
 
 def find_blocks(root: Any, key: str) -> list[SBlock]:
@@ -44,7 +72,7 @@ def find_blocks(root: Any, key: str) -> list[SBlock]:
 
 def uses(root: Any, var: Var) -> bool:
     """Tell whether a variable or a buffer occurs below `root`."""
-    return bool(find_all(root, Var, lambda v: v.same_as(var)))
+    return has_any(root, Var, var.same_as)
 
 
 def accesses(root: Any, buffer: Var) -> list[Any]:
@@ -67,7 +95,7 @@ def once(variables: list[Var]) -> list[Var]:
 
 def uses_node(root: Any, node: Any) -> bool:
     """Tell whether a node stands, by identity, at or below `root`."""
-    return bool(find_all(root, type(node), node.same_as))
+    return has_any(root, type(node), node.same_as)
 
 
 def depends_on(expr: Any, variables: list[Var]) -> bool:
@@ -166,21 +194,19 @@ def kernels(func: tirx.PrimFunc) -> list[For]:
     """Return the outermost thread-binding loops: each is one device kernel."""
     found: list[For] = []
 
-    def visit(loop: For) -> Any:
+    def enter(loop: For) -> Any:
         if loop.kind != ForKind.THREAD_BINDING:
             return None
         found.append(loop)
         return tvm_ffi.WalkResult.SKIP
 
-    tvm_ffi.structural_walk(func.body, [(For, visit)], order="pre")
+    visit(func.body, [(For, enter)])
     return found
 
 
 def is_ours(kernel: Any) -> bool:
     """Tell whether we synchronise a kernel, so that TVM's own passes must leave it alone."""
-    return bool(
-        find_all(kernel, tirx.AttrStmt, lambda x: isinstance(x.node, str) and x.node == ROLES)
-    )
+    return has_any(kernel, tirx.AttrStmt, lambda x: isinstance(x.node, str) and x.node == ROLES)
 
 
 def thread_axes(root: Any) -> dict[str, For]:
@@ -195,13 +221,13 @@ def outermost_thread_extents(root: Any) -> list[Any]:
     """Return the outermost `thread_extent` attributes, each one device kernel."""
     found: list[Any] = []
 
-    def visit(attr: tirx.AttrStmt) -> Any:
+    def enter(attr: tirx.AttrStmt) -> Any:
         if attr.attr_key != "thread_extent":
             return None
         found.append(attr)
         return tvm_ffi.WalkResult.SKIP
 
-    tvm_ffi.structural_walk(root, [(tirx.AttrStmt, visit)], order="pre")
+    visit(root, [(tirx.AttrStmt, enter)])
     return found
 
 

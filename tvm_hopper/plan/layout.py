@@ -459,4 +459,4 @@ def takes_address(kernel: ir.For, tile: ir.Var, but: Sequence[Any] = ()) -> bool
         pointer = ir.pointer_of(call)
         return pointer is not None and pointer.same_as(tile)
 
-    return bool(ir.find_all(kernel, ir.Call, hands_over))
+    return ir.has_any(kernel, ir.Call, hands_over)

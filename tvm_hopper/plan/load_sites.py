@@ -76,11 +76,13 @@ def find_sites(kernel: Any, threads: ir.KernelThreads, processor: Processor) -> 
         if threads.axis is not None and ir.uses_node(branch, threads.axis):
             place = place.inside(branch.condition)
     found = []
+    stored = [x.buffer for x in find_effects(threads.body) if x.writes]
+    binds_of_all = ir.find_all(threads.body, tirx.Bind)
     for parts, where in _bodies(threads.body, place):
         for loads in _group(parts, _stages(where, parts), handed_over):
             for load in loads:
                 _check_place(load, where, threads.var, persistent)
-                _check_address(load, threads)
+                _check_address(load, threads, stored, binds_of_all)
             binds = _used_binds(parts, loads)
             spent = _spent(parts, loads, binds)
             found.append(Site(where.loops, parts, loads, binds, spent, handed_over))
@@ -215,10 +217,13 @@ def _spent(
     return tuple(bind for bind in binds if any(bind.same_as(x) for x in gone))
 
 
-def _check_address(load: ir.SBlockRealize, threads: ir.KernelThreads) -> None:
-    """Refuse addresses that one thread, some iterations earlier, would compute otherwise."""
-    stored = [x.buffer for x in find_effects(threads.body) if x.writes]
-    binds = ir.find_all(threads.body, tirx.Bind)
+def _check_address(
+    load: ir.SBlockRealize, threads: ir.KernelThreads, stored: list[ir.Var], binds: list[tirx.Bind]
+) -> None:
+    """Refuse addresses that one thread, some iterations earlier, would compute otherwise.
+
+    `stored` and `binds` are what all that threads run writes, and the variables that it binds.
+    """
     tiles = [region.source for region in load.block.writes]
     todo: list[Any] = [load.block.body]
     seen: list[tirx.Bind] = []

@@ -164,7 +164,7 @@ def plan_pipelines(kernel: Any, processor: Processor) -> tuple[KernelPlan, ...]:
     first = 1 + max(
         [int(x.annotations[key]) for key in RINGS for x in ir.find_blocks(kernel, key)], default=-1
     )
-    persistent = bool(ir.find_all(kernel, ir.For, lambda x: PERSISTENT in x.annotations))
+    persistent = ir.has_any(kernel, ir.For, lambda x: PERSISTENT in x.annotations)
     if not loads:
         rings = plan_store_rings(kernel, threads.body, first) if has_axis else ()
         if not rings:

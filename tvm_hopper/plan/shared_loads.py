@@ -158,7 +158,7 @@ def plan_shared_loads(kernel: ir.For, arch: Arch) -> SharedLoads | None:
     values = _values_of(kernel, axis.loop_var)
     boxes, own = [], []
     for block in ir.find_blocks(kernel, CHANNEL):
-        if not ir.find_all(block, ir.Call, is_box):
+        if not ir.has_any(block, ir.Call, is_box):
             continue
         for part in ir.statements(block.body):
             found = _boxes(int(block.annotations[CHANNEL]), part, axis, values)

@@ -217,7 +217,7 @@ def _check_counted(
 ) -> None:
     """Refuse lives whose number is not that of an iteration, or of which there is one alone."""
     where = f"store {store.block.name_hint}"
-    persistent = bool(ir.find_all(kernel, ir.For, lambda x: PERSISTENT in x.annotations))
+    persistent = ir.has_any(kernel, ir.For, lambda x: PERSISTENT in x.annotations)
     if not loops and not persistent:
         raise cannot_lower(
             where,

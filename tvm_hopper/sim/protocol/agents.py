@@ -91,13 +91,14 @@ def _agents_of(cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] 
     events = [e for e in trace.events if e.kind not in ("register", "shared", "shared_matrix")]
     agents: list[SkeletonAgent] = []
     spans_of: list[np.ndarray] = []
+    lanes_of = _LanesOf()
     for start in range(0, trace.num_threads, GROUP):
         group = np.arange(start, min(start + GROUP, trace.num_threads))
         warps = np.split(group, range(WARP, len(group), WARP))
         spans = [
             (part, f"cta{cta}/warp{warp[0] // WARP}{name}")
             for warp in warps
-            for part, name in _parts(warp, events, cta)
+            for part, name in _parts(warp, events, cta, lanes_of)
         ]
         if any(e.kind == "mma" and e.mask[group].any() for e in events):
             spans = [(group, f"cta{cta}/warp_group{start // GROUP}")]
@@ -105,7 +106,7 @@ def _agents_of(cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] 
             ops = [
                 op
                 for event in events
-                if event.mask[span].any()
+                if lanes_of(event, span)
                 for op in _ops(event, span, cta, peers, sizes)
             ]
             ops = _in_turn(ops, span, events, cta)
@@ -164,14 +165,31 @@ def _until_opaque(ops: list[Op]) -> Iterator[Op]:
             return
 
 
-def _parts(warp: np.ndarray, events: list[SyncEvent], cta: int) -> list[tuple[np.ndarray, str]]:
+class _LanesOf:
+    """Tells which threads of a span make an event, as bits; most events share a few masks."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[int, Any, Any]] = {}
+
+    def __call__(self, event: SyncEvent, span: np.ndarray) -> int:
+        """Return them; the first thread of the span is the lowest bit."""
+        key = id(event.mask), id(span)
+        known = self._known.get(key)
+        if known is None:  # both are held, so that no other array gets their numbers
+            known = self._known[key] = lane_bits(event.mask[span]), event.mask, span
+        return known[0]
+
+
+def _parts(
+    warp: np.ndarray, events: list[SyncEvent], cta: int, lanes_of: _LanesOf
+) -> list[tuple[np.ndarray, str]]:
     """Divide a warp of which some lanes wait for others; else it is one agent.
 
     Threads of one warp go on independently (CUDA C++ Programming Guide, "Independent Thread
     Scheduling"): a lane that waits does not hold up the others. They meet where different lanes
     come to a barrier by different statements, too.
     """
-    here = [(event, lane_bits(event.mask[warp])) for event in events]
+    here = [(event, lanes_of(event, warp)) for event in events]
     whole = lane_bits(np.ones(len(warp), bool))
     waits = _by_lanes((e, bits) for e, bits in here if e.kind == "wait" and 0 < bits < whole)
     ends = _by_lanes((e, bits) for e, bits in here if waits and bits and e.kind in _ENDS)

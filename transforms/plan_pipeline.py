@@ -219,9 +219,9 @@ def _move_to_slot(stmt: Any, tile: ir.Var, ring: ir.Var, slot: Any) -> Any:
     )
 
 
-def open_channels(kernel: Any, processor: Processor) -> Any:
-    """Give slots to what has none in a kernel."""
-    for plan in plan_pipelines(kernel, processor):
+def open_channels(kernel: Any, processor: Processor, plans: Any = None) -> Any:
+    """Give slots to what has none in a kernel; `plans` are those for it, if they are known."""
+    for plan in plan_pipelines(kernel, processor) if plans is None else plans:
         kernel = rewrite_pipelines(plan)
     return without_requests(kernel)
 
@@ -239,9 +239,9 @@ class PlanPipeline:
             plans = plan_pipelines(kernel, processor)
             for plan in plans:
                 notes[number] = pipeline_notes(plan)
-            if processor.has_threads:
-                kernel = mark_late(kernel, staged_loops(kernel))
-            kernel = open_channels(kernel, processor)
+            late = mark_late(kernel, staged_loops(kernel)) if processor.has_threads else kernel
+            plans = plans if late.same_as(kernel) else plan_pipelines(late, processor)
+            kernel = open_channels(late, processor, plans)
             assert not plan_pipelines(kernel, processor), "PlanPipeline left a load open"
             return kernel
 

@@ -19,7 +19,7 @@ from tvm import sym, tirx
 
 from tvm_hopper import ir
 
-_FOUND = tvm_ffi.VisitInterrupt()
+_FOUND = tvm_ffi.VisitInterrupt(None)
 _OPPOSITE = {tirx.LT: tirx.GE, tirx.GE: tirx.LT, tirx.LE: tirx.GT, tirx.GT: tirx.LE}
 
 

@@ -34,7 +34,7 @@ _DEVICE_ID = 9  # TVMStructFieldKind::kDLTensorDeviceId of `tvm_struct_get`
 # `tvm_ffi.structural_walk` finds out anew what its callbacks' types are, which takes five times as
 # long as a walk of an expression; a build walks some 20000 times.
 _walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
-_STOP = tvm_ffi.VisitInterrupt()
+_STOP = tvm_ffi.VisitInterrupt(None)
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,7 @@
 behind a product, and an SM has 16 of these functions a cycle, of multiply-adds 128. A straight line
 through the bits is 5% off, r (1 + e + e^2) with e = 1 - x r is 2^-13 off, a step of Newton's does
 the rest; from 2^125 on it is zero, so that it is zero times the largest number, too. In turns with
-the chip's, by a number whose last bit the compiler knows, both units work.
+the chip's, by what the compiler knows of a column, both units work.
 
 CUDA's `exp2f` and `1 / x` are the first two and what makes them right at both ends of the range:
 three instructions and nine, one of them a call.  TVM's own words for them are statements that name
@@ -39,10 +39,10 @@ TEXTS = {
     for name, instruction in _INSTRUCTIONS.items()
 }
 TEXTS[IN_TURNS] = (
-    "(float x, int turn)",
+    "(float x, bool is_odd)",
     """\
     float y;
-    if (turn & 1) {
+    if (is_odd) {
       y = __int_as_float(0x7EF3126E - __float_as_int(x));
       float e = fmaf(-x, y, 1.0f);
       y = fmaf(y, fmaf(e, e, e), y);
@@ -72,10 +72,10 @@ def reciprocal(x: Any) -> Any:
     return ir.call_op(f"tirx.{RCP}", "float32", x)
 
 
-def reciprocal_in_turns(x: Any, turn: Any) -> Any:
+def reciprocal_in_turns(x: Any, is_odd: Any) -> Any:
     """Build 1/x of a float32 from one on, by the chip for even turns and by sums for odd ones."""
     register()
-    return ir.call_op(f"tirx.{IN_TURNS}", "float32", x, turn)
+    return ir.call_op(f"tirx.{IN_TURNS}", "float32", x, is_odd)
 
 
 def tanh(x: Any) -> Any:

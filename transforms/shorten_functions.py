@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
@@ -101,7 +102,13 @@ def _in_turns(value: Any, column: Any) -> Any:
     Such sums are one or more. What else has a reciprocal (erf) has more sums than the chip's
     functions leave time for. Columns decide also where a product is multiplied transposed and each
     thread computes both: the bits of an element do not depend on how many rows there are.
+
+    Whose turn it is stands in front of the other names that a value has: what TVM's
+    CommonSubexprElim finds behind such a name, and again below, it would use before it is there.
+    TVM puts integers back in their place, but no truth values.
     """
+    odd = ir.Var("odd", "bool")
+    found: list[ir.Call] = []
 
     def is_call(node: Any, *names: str) -> bool:
         return str(getattr(node.op, "name", "")) in [f"tirx.{x}" for x in names]
@@ -111,9 +118,16 @@ def _in_turns(value: Any, column: Any) -> Any:
         powers = ir.find_all(list(new.args), ir.Call, lambda x: is_call(x, EX2, "exp"))
         if not is_call(new, RCP) or not powers:
             return new
-        return reciprocal_in_turns(new.args[0], ir.as_int32(column))
+        found.append(new)
+        return reciprocal_in_turns(new.args[0], odd)
 
-    return ir.mutate(value, [(ir.Call, call)])
+    after = ir.mutate(value, [(ir.Call, call)])
+    if not found:
+        return value
+    is_odd = (column % 2).equal(1)
+    if isinstance(after, tirx.Cast):
+        return tirx.Cast(ir.dtype_of(after), tirx.Let(odd, is_odd, after.value))
+    return tirx.Let(odd, is_odd, after)
 
 
 def _remark(plan: dict[ir.BufferStore, ShortValue]) -> RemarkNote:

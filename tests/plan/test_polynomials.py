@@ -10,6 +10,7 @@ from tvm import te, tirx
 from tests.plan.test_short_functions import evaluate
 from tvm_hopper import ir
 from tvm_hopper.plan.polynomials import horner
+from tvm_hopper.plan.short_functions import times
 
 X, Y = ir.Var("x", "float32"), ir.Var("y", "float32")
 
@@ -56,3 +57,10 @@ def test_what_is_left(node):
 
 def test_a_product_of_sums_is_left():
     assert horner(1.0, (X + c(1)) * (X + c(2)) + X) is None
+
+
+@pytest.mark.parametrize("number", [1e30, 1e-30])
+def test_constants_that_float32_has_no_number_for_are_left_apart(number):
+    x = X + c(number) * X * X
+    assert horner(number, x) is None
+    assert tvm_ffi.structural_equal(times(number, c(number) * X), c(number) * (c(number) * X))

@@ -234,5 +234,5 @@ def test_the_reciprocal_by_multiply_adds():
     assert not y[:-1][x[:-1] >= 2.0**125].any()
     constants = ("0x7EF3126E", "x >= 0x1p125f ? 0.0f : y")
     signature, text = approximations.TEXTS[approximations.IN_TURNS]
-    assert signature == "(float x, int turn)"
+    assert signature == "(float x, bool is_odd)"
     assert all(x in text for x in constants)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tvm import te
 from tvm.script import tirx as T
 
 from tvm_hopper.facts.dtypes import DTYPES
@@ -109,3 +110,21 @@ def test_a_sum_that_elements_share_counts_once():
     one, every = reference.one_element(arguments), reference.everything(arguments)
     assert one.work > 2 * 64  # its row is reduced twice
     assert every.work < 2 * 8 * one.work
+
+
+def test_a_quotient_by_what_is_larger_than_a_types_numbers_may_be_zero():
+    x = te.placeholder((221,), "float32", name="X")
+    one = te.const(1, "float32")
+    y = te.compute((221,), lambda i: x[i] / (one + te.exp(-x[i])), name="Y")
+    values = np.arange(-110, 111, dtype=np.float32)
+    with np.errstate(over="ignore"):
+        got = values / (1 + np.exp(-values))
+    reference = Reference(te.create_prim_func([x, y]))
+    out = np.zeros(221, np.float32)
+    (expected,) = reference.evaluate([values, out], {1: ((0, 220),)}).values()
+    gap = np.abs(got - expected.value.astype(float))
+    assert (gap <= expected.error).all()
+    assert gap[0] > 0 == got[0]
+    is_lost = values < -86  # exp(87) is larger than 2**125
+    sizes = np.abs(expected.value) * np.where(is_lost, 1.001, 1e-5)
+    assert (expected.error <= sizes + 2.0**-126).all()

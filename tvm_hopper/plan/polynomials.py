@@ -19,6 +19,12 @@ from tvm_hopper import ir
 
 Powers = dict[int, float]
 MOST = 8  # a higher power of what is small may be no number of float32
+SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # of float32, with all its digits
+
+
+def is_number(value: float) -> bool:
+    """Tell whether float32 has a number, with all its digits."""
+    return value == 0 or SMALLEST <= abs(value) <= LARGEST
 
 
 def horner(number: float, value: Any) -> Any | None:
@@ -34,13 +40,15 @@ def horner(number: float, value: Any) -> Any | None:
     Returns
     -------
     product : Expr or None
-        None where the value is no sum of several powers of one other.
+        None where the value is no sum of several powers of one other, or float32 has no number for
+        a joined constant.
     """
     for base in _bases(value):
         powers = _powers(value, base)
         if powers is None or len(powers) < 2 or max(powers) < 2:
             continue
-        return _build({n: number * c for n, c in powers.items()}, base)
+        joined = {n: number * c for n, c in powers.items()}
+        return _build(joined, base) if all(map(is_number, joined.values())) else None
     return None
 
 

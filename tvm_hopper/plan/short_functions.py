@@ -35,7 +35,7 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches import approximations
 from tvm_hopper.codegen_patches.approximations import power_of_two, reciprocal
 
-from .polynomials import horner, let
+from .polynomials import horner, is_number, let
 
 HALVES = ("float16", "bfloat16")
 LOG2_E = 1.4426950408889634
@@ -142,6 +142,8 @@ def times(number: float, value: Any) -> Any:
     """Build a product with a constant, which takes in the one that is there, or those of a sum."""
     constant, rest = split_constant(value)
     constant *= number
+    if not is_number(constant):
+        return _f32(number) * value
     if (powers := horner(constant, rest)) is not None:
         return powers
     return rest if constant == 1 else _f32(constant) * rest

@@ -66,6 +66,7 @@ FLOAT_OPS: dict[type, Callable[[Any, Any], Any]] = {
     tirx.Max: T.max,
 }
 SECOND_ORDER = 2.0  # errors are of first order: so many times one has to be expected
+MOST_DIVISOR = 2.0**125  # from there on 1/x may be zero in float32 (plan/short_functions.py)
 COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
@@ -196,7 +197,12 @@ class Lifter:
             return None if a.error is None else a.error / magnitude(b.value)
         least = magnitude(b.value) - b.error
         top = plus(a.error, magnitude(value) * b.error)
-        return tirx.Select(least > const(0), top / least, const(float("inf")))
+        error = tirx.Select(least > const(0), top / least, const(float("inf")))
+        # One over what is as large is zero to a kernel: x / (1 + exp(100)). The chip's reciprocal
+        # has no subnormal results.
+        most = MOST_DIVISOR if b.dtype == "float32" else FORMATS[b.dtype].largest
+        lost = magnitude(b.value) + b.error >= const(most)
+        return largest(error, tirx.Select(lost, magnitude(value), const(0)))
 
     def _integer(self, kind: type, a: Number, b: Number) -> Number:
         value = kind(a.value, b.value)

@@ -16,9 +16,22 @@ op = relax.op
 def model(build, *shapes, dtype="float16"):
     builder = relax.BlockBuilder()
     given = [relax.Var(f"x{i}", relax.TensorType(s, dtype)) for i, s in enumerate(shapes)]
+    if build is None:
+        return of_two_blocks(builder, *given)
     with builder.function("main", given):
         with builder.dataflow():
             out = builder.emit_output(builder.emit(build(builder, *given)))
+        builder.emit_func_output(out)
+    return builder.finalize()
+
+
+def of_two_blocks(builder, x, w):
+    """Transpose in one block what only this block has, and multiply in the next one."""
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            turned = builder.emit_output(op.permute_dims(builder.emit(op.nn.relu(w))))
+        with builder.dataflow():
+            out = builder.emit_output(op.matmul(x, turned))
         builder.emit_func_output(out)
     return builder.finalize()
 
@@ -38,7 +51,22 @@ def both(builder, x, w):
     return gram(builder, y)
 
 
+def readers(builder, x, w):
+    """One transposed weight of two products, and of what one of them multiplies by."""
+    turned = builder.emit(op.permute_dims(w))
+    first = builder.emit(op.matmul(x, turned))
+    second = builder.emit(op.matmul(builder.emit(op.nn.relu(turned)), turned))
+    return relax.Tuple([first, second, builder.emit(op.matmul(w, turned)), turned])
+
+
 CASES = {
+    "more readers": (readers, [(5, 8), (8, 8)]),
+    "three dimensions": (
+        lambda b, x, w: op.matmul(x, b.emit(op.permute_dims(w))),
+        [(4, 5, 8), (16, 8, 4)],
+    ),
+    "a vector": (lambda b, x, w: op.matmul(x, b.emit(op.permute_dims(w))), [(5, 8), (8,)]),
+    "an output of its block": (None, [(5, 8), (16, 8)]),
     "x times x": (gram, [(5, 8)]),
     "turned twice": (turned_twice, [(8, 8)]),
     "both": (both, [(5, 8), (16, 8)]),
@@ -50,14 +78,38 @@ CASES = {
 
 
 @pytest.mark.parametrize("what", CASES)
-def test_one_tensor_on_both_sides(what):
+def test_values(what):
     """TVM's own pass fails on these."""
     build, shapes = CASES[what]
     mod = model(build, *shapes, dtype="float32")
     given = models.inputs_of(mod, "main", {})
-    (want,) = models.on_processor(relax.get_pipeline("zero")(mod), "main", given)
-    (got,) = models.on_processor(relax.get_pipeline("zero")(FuseTransposes()(mod)), "main", given)
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    wanted = models.on_processor(relax.get_pipeline("zero")(mod), "main", given)
+    found = models.on_processor(relax.get_pipeline("zero")(FuseTransposes()(mod)), "main", given)
+    for got, want in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_each_product_with_a_weight_of_two_is_fused():
+    """A weight that two layers share is not copied because of that."""
+
+    def tied(builder, x, y, w):
+        turned = builder.emit(op.permute_dims(w))
+        return relax.Tuple([builder.emit(op.matmul(a, turned)) for a in (x, y)])
+
+    text = FuseTransposes()(model(tied, (5, 8), (7, 8), (16, 8)))["main"].script()
+    assert text.count("NT_matmul") == 2
+    assert "permute_dims" not in text
+
+
+def test_products_outside_of_dataflow_keep_their_one_copy():
+    x, y, w = (relax.Var(n, relax.TensorType((8, 8), "float16")) for n in "xyw")
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, y, w]):
+        turned = builder.emit(op.permute_dims(w))
+        parts = [builder.emit(op.matmul(a, turned)) for a in (x, y)]
+        builder.emit_func_output(relax.Tuple(parts))
+    mod = builder.finalize()
+    assert FuseTransposes()(mod).script() == mod.script()
 
 
 def test_the_others_are_fused():

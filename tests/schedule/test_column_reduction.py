@@ -196,7 +196,17 @@ def test_gradients_that_do_not_fit():
         (
             memory_bound.rms_norm(64, 1000),
             {"persistent": 4, "stage": True, "cluster": 4},
-            "rows of 1000 elements beside what all rows share, .* leave persistent= out",
+            "cluster=4, stage=True for rows of 1000 elements .*; need values that go together",
+        ),
+        (
+            memory_bound.rms_norm(64, 256),
+            {"persistent": 4, "cluster": 2},
+            "cluster=2 for rows of 256 elements .*two vectors of a thread .*; leave some of them",
+        ),
+        (
+            memory_bound.rms_norm(64, 1 << 20),
+            {"persistent": 4},
+            "rows of 1048576 elements beside what all rows share, .* leave persistent= out",
         ),
         (
             memory_bound.rms_norm(64, 512),

@@ -93,6 +93,104 @@ def test_other_calls_keep_their_type():
     assert ir.dtype_of(call.args[-1]) == "float16"
 
 
+@pytest.mark.parametrize(
+    ("what", "dtype"), [(te.floor, "float32"), (tirx.popcount, "float16")], ids=["floor", "other"]
+)
+def test_a_call_reads_the_wide_temporary(what, dtype):
+    """Arguments are rewritten, too: they were loads of a temporary that is there no more."""
+    x = te.placeholder((6, 96), "float16", name="X")
+    k = te.reduce_axis((0, 96), name="k")
+    s = te.compute((6,), lambda i: te.sum(x[i, k], axis=k), name="S")
+    y = te.compute((6,), lambda i: what(s[i]), name="Y")
+    func = hs.widen_sums(te.create_prim_func([x, y]))
+    (call,) = ir.find_all(func.body, ir.Call)
+    assert ir.dtype_of(call) == dtype
+    assert ir.dtype_of(call.args[0]) == dtype  # a type that the call knows
+    (made,) = (b for z in ir.find_all(func.body, ir.SBlock) for b in z.alloc_buffers)
+    (load,) = ir.find_all(call, ir.TensorLoad)
+    assert load.source.same_as(made)
+
+
+@T.prim_func(s_tir=True)
+def in_place(X: T.Buffer((4, 64), "float16"), Y: T.Buffer((4,), "float16")):
+    for i, k in T.grid(4, 64):
+        with T.sblock("S"):
+            v_i, v_k = T.axis.remap("SR", [i, k])
+            with T.init():
+                Y[v_i] = T.float16(0.0)
+            Y[v_i] = Y[v_i] + X[v_i, v_k]
+    for i in T.grid(4):
+        with T.sblock("Y"):
+            v_i = T.axis.spatial(4, i)
+            Y[v_i] = T.max(Y[v_i], T.float16(0.0))
+
+
+@T.prim_func(s_tir=True)
+def of_one_name(X: T.Buffer((4, 64), "float16"), Y: T.Buffer((4,), "float16")):
+    M = T.sblock_alloc_buffer((4,), "float16")
+    for i, k in T.grid(4, 64):
+        with T.sblock("S"):
+            v_i, v_k = T.axis.remap("SR", [i, k])
+            with T.init():
+                M[v_i] = T.float16(0.0)
+            M[v_i] = M[v_i] + X[v_i, v_k]
+    for i, k in T.grid(4, 64):
+        with T.sblock("S"):
+            v_i, v_k = T.axis.remap("SR", [i, k])
+            with T.init():
+                Y[v_i] = T.float16(0.0)
+            Y[v_i] = Y[v_i] + M[v_i] * X[v_i, v_k]
+
+
+@T.prim_func(s_tir=True)
+def by_address(X: T.Buffer((4, 64), "float16"), Y: T.Buffer((4,), "float16")):
+    M = T.sblock_alloc_buffer((4,), "float16")
+    for i, k in T.grid(4, 64):
+        with T.sblock("M"):
+            v_i, v_k = T.axis.remap("SR", [i, k])
+            with T.init():
+                M[v_i] = T.float16(0.0)
+            M[v_i] = M[v_i] + X[v_i, v_k]
+    for i in T.grid(4):
+        with T.sblock("Y"):
+            v_i = T.axis.spatial(4, i)
+            Y[v_i] = T.call_extern("float16", "f", T.address_of(M[v_i]))
+
+
+@T.prim_func(s_tir=True)
+def in_threads(X: T.Buffer((4, 64), "float16"), Y: T.Buffer((4,), "float16")):
+    for i in T.thread_binding(4, thread="blockIdx.x"):
+        for k in range(64):
+            with T.sblock("S"):
+                v_i, v_k = T.axis.remap("SR", [i, k])
+                with T.init():
+                    Y[v_i] = T.float16(0.0)
+                Y[v_i] = Y[v_i] + X[v_i, v_k]
+
+
+@pytest.mark.parametrize("func", [in_place, of_one_name, by_address, in_threads])
+def test_functions_that_cannot_be_widened_stay_as_they_are(func):
+    """A model with one of them is built: TVM's error about its blocks ended the whole build."""
+    assert hs.widen_sums(func).same_as(func)
+
+
+@T.prim_func(s_tir=True)
+def by_address_of_another(X: T.Buffer((4, 64), "float16"), Y: T.Buffer((4,), "float16")):
+    for i, k in T.grid(4, 64):
+        with T.sblock("Y"):
+            v_i, v_k = T.axis.remap("SR", [i, k])
+            with T.init():
+                Y[v_i] = T.float16(0.0)
+            Y[v_i] = Y[v_i] + T.call_extern("float16", "f", T.address_of(X[v_i, v_k]))
+
+
+def test_an_address_of_another_tensor_stays():
+    func = hs.widen_sums(by_address_of_another)
+    assert not func.same_as(by_address_of_another)
+    (address,) = ir.find_all(func.body, ir.Call, lambda x: x.op.name == "tirx.address_of")
+    assert address.args[0].source.same_as(func.params[0])
+
+
 def test_a_cast_that_is_written_rounds():
     mod = reduced("float16", value=lambda x: (x.astype("float32") * 3.0).astype("float16"))
     casts = [ir.dtype_of(x) for x in ir.find_all(hs.widen_sums(mod)["main"].body, tirx.Cast)]

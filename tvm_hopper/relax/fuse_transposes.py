@@ -2,8 +2,10 @@
 
     t = permute_dims(w); y = matmul(x, t)    ->    y = NT_matmul(x, w)
 
-TVM's `FuseTransposeMatmul` does this, and fails where both operands are one tensor: x times x
-transposed, or t times t.  Here such products stay as they are; the others are TVM's.
+TVM's `FuseTransposeMatmul` does this, and fails where both operands are one tensor (x times x
+transposed, or t times t), where t has another reader, and on transposes of one or three dimensions
+without axes.  Here products of one tensor stay as they are, each of the others gets a t of its
+own, and TVM fuses it.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ from typing import Any
 
 import tvm
 from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.transform import fuse_transpose_matmul as stock
 
 NAME = "transpose_matmul_fuse"  # by which TVM's pass finds what was fused
+MATMUL, PERMUTE = (tvm.ir.Op.get(f"relax.{x}") for x in ("matmul", "permute_dims"))
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.FuseTransposes")
@@ -23,18 +27,69 @@ class FuseTransposes:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Fuse what reads two tensors."""
-        pattern, parts, is_last_two = stock._pattern()
+        pattern, parts, _ = stock._pattern()
 
-        def reads_two(context: Any) -> bool:
-            product, turned = context.annotated_expr["o"], context.annotated_expr["wT"]
-            one = product.args[0]
-            same = one.same_as(product.args[1]) or one.same_as(turned.args[0])
-            return not same and is_last_two(context)
+        def is_fused(context: Any) -> bool:
+            product, turned = (context.annotated_expr[x] for x in ("o", "wT"))
+            var = context.value_to_bound_var.get(turned)
+            inner = isinstance(var, relax.DataflowVar) and len(context.var_usages[var]) == 1
+            return inner and _reads_two(product, turned)
 
-        patterns = [(NAME, pattern, parts, reads_two)]
+        mod = _apart(mod)
+        patterns = [(NAME, pattern, parts, is_fused)]
         mod = relax.transform.FuseOpsByPattern(patterns, bind_constants=False)(mod)
         fuser = stock._TransposeMatmulFuser(mod)
         for gv, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 fuser.builder_.update_func(gv, fuser.visit_expr(func))
         return fuser.builder_.get()
+
+
+def _reads_two(product: Any, turned: Any) -> bool:
+    """Tell a product of a tensor and another one whose last two dimensions are swapped."""
+    one, ndim, axes = product.args[0], turned.args[0].ty.ndim, turned.attrs.axes
+    if ndim < 2 or one.same_as(product.args[1]) or one.same_as(turned.args[0]):
+        return False
+    order = [int(x) % ndim for x in axes] if axes is not None else list(range(ndim))[::-1]
+    return order == [*range(ndim - 2), ndim - 1, ndim - 2]
+
+
+def _apart(mod: tvm.IRModule) -> tvm.IRModule:
+    """Give each product that is fused a transposed tensor of its own."""
+    rewriter = _Apart(mod)
+    for gv, func in mod.functions_items():
+        if isinstance(func, relax.Function) and not _is_left(func):
+            rewriter.changed = False
+            new = rewriter.visit_expr(func)
+            if rewriter.changed:
+                rewriter.builder_.update_func(gv, relax.analysis.remove_all_unused(new))
+    return rewriter.builder_.get()
+
+
+def _is_left(func: relax.Function) -> bool:
+    """Tell a function that a library computes."""
+    return bool(func.attrs) and ("Codegen" in func.attrs or "Composite" in func.attrs)
+
+
+@mutator
+class _Apart(PyExprMutator):  # type: ignore[misc]
+    changed = False
+
+    def visit_call_(self, call: Any) -> Any:
+        """Turn a product's operand once more."""
+        call = super().visit_call_(call)
+        if call.op != MATMUL or not isinstance(call.args[1], relax.Var):
+            return call
+        if not self.builder_.current_block_is_dataflow():  # where TVM looks for products
+            return call
+        turned = self.lookup_binding(call.args[1])
+        if not isinstance(turned, relax.Call) or turned.op != PERMUTE:
+            return call
+        if not _reads_two(call, turned):
+            return call
+        inner = [isinstance(x, relax.DataflowVar) for x in (turned.args[0], call.args[1])]
+        if inner == [True, False]:  # of another dataflow block, maybe
+            return call
+        self.changed = True
+        again = self.builder_.emit(relax.op.permute_dims(turned.args[0], turned.attrs.axes))
+        return relax.op.matmul(call.args[0], again, out_dtype=call.attrs.out_dtype)

@@ -30,14 +30,20 @@ _FUNCTIONS = {  # what the float32 form of is the same function
     *("prim.if_then_else", "tirx.if_then_else"),
     *(f"tirx.{x}" for x in ("exp", "exp2", "exp10", "log", "log2", "log10", "log1p", "sqrt")),
     *(f"tirx.{x}" for x in ("rsqrt", "pow", "fabs", "tanh", "sigmoid", "erf", "sin", "cos")),
+    *(f"tirx.{x}" for x in ("floor", "ceil", "round", "trunc", "nearbyint", "fmod", "isnan")),
+    *(f"tirx.{x}" for x in ("tan", "atan", "atan2", "asin", "acos", "sinh", "cosh", "asinh")),
+    *(f"tirx.{x}" for x in ("acosh", "atanh", "hypot", "copysign")),
 }
+_ADDRESSES = ("tirx.address_of", "tirx.buffer_data", "tirx.tvm_access_ptr")
 
 
 def widen_sums(mod: tvm.IRModule | tirx.PrimFunc) -> Any:
     """Let reductions in float16 and bfloat16 be computed in float32.
 
     Temporaries of these types become float32, in each function that has such a reduction; what is
-    stored to a tensor in memory is rounded there, once.
+    stored to a tensor in memory is rounded there, once. A function that takes the address of a
+    temporary, names values, has threads already, or writes a sum's tensor in several blocks stays
+    as it is.
 
     Parameters
     ----------
@@ -95,9 +101,12 @@ def _stores(block: ir.SBlock) -> list[Any]:
 
 
 def _widen(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    if not half_sums(func) or ir.find_all(func.body, tirx.Bind):
+    if not half_sums(func) or _is_left(func):
         return func
-    func = _sums_in_temporaries(func)
+    try:
+        func = _sums_in_temporaries(func)
+    except s_tir.ScheduleError:  # two blocks of a name, or that write one tensor
+        return func
     blocks = ir.find_all(func.body, ir.SBlock)
     wide = {
         buffer: ir.new_buffer(buffer.name, tuple(buffer.shape), WIDE, str(buffer.scope()))
@@ -106,6 +115,18 @@ def _widen(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if ir.dtype_of(buffer) in HALVES
     }
     return func.with_body(_Widener(wide).rewrite(func.body))
+
+
+def _is_left(func: tirx.PrimFunc) -> bool:
+    """Tell a function with threads, or whose temporaries have users that know their type."""
+    if any(ir.find_all(func.body, kind) for kind in (tirx.Bind, tirx.Let)):
+        return True
+    if ir.find_all(func.body, ir.For, lambda x: x.kind == ir.ForKind.THREAD_BINDING):
+        return True
+    blocks = ir.find_all(func.body, ir.SBlock)
+    inner = [b for x in blocks for b in x.alloc_buffers if ir.dtype_of(b) in HALVES]
+    taken = ir.find_all(func.body, ir.Call, lambda x: getattr(x.op, "name", "") in _ADDRESSES)
+    return any(x.match_buffers for x in blocks) or any(ir.depends_on(x, inner) for x in taken)
 
 
 def _sums_in_temporaries(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -160,10 +181,16 @@ class _Widener:
         return tirx.FloatImm(WIDE, node.value) if ir.dtype_of(node) in HALVES else node
 
     def _call(self, node: Any, mutator: Any) -> Any:
+        name = getattr(node.op, "name", "")
+        if name in _ADDRESSES:
+            return node
         dtype = ir.dtype_of(node)
-        if node.op.name in _FUNCTIONS:
+        if name in _FUNCTIONS:
             kind = WIDE if dtype in HALVES else dtype
-            return ir.call_op(node.op.name, kind, *map(mutator.mutate, node.args))
+            return ir.call_op(name, kind, *map(mutator.mutate, node.args))
+        args = [_as_it_was(x, mutator.mutate(x)) for x in node.args]
+        if not all(x.same_as(y) for x, y in zip(args, node.args, strict=True)):
+            node = ir.Call(node.op, args, ret_ty=node.ty, attrs=node.attrs)
         return tirx.Cast(WIDE, node) if dtype in HALVES else node
 
     def _load(self, node: Any, mutator: Any) -> Any:
@@ -188,6 +215,15 @@ class _Widener:
         buffers = [self.wide.get(x, x) for x in node.alloc_buffers]
         init = _widen_identity(node.init, block.init)
         return ir.with_block(block, alloc_buffers=buffers, init=init)
+
+
+def _as_it_was(old: Any, new: Any) -> Any:
+    """Give what a call takes the type that it had: the call knows no other one."""
+    if new.same_as(old) or ir.dtype_of(new) == (dtype := ir.dtype_of(old)):
+        return new
+    if isinstance(new, tirx.Cast) and ir.dtype_of(new.value) == dtype:
+        return new.value
+    return tirx.Cast(dtype, new)
 
 
 def _widen_identity(old: Any, new: Any) -> Any:

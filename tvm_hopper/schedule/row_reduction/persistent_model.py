@@ -9,7 +9,7 @@ for rows in advance; more in flight than memory can use only gets in its own way
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import prod
 
 from tvm import s_tir
@@ -167,6 +167,7 @@ def choose_persistent(where: str, work: PersistentWork, given: RowReductionConfi
     if not found:
         most = (REGISTERS_PER_SM // MAX_THREADS - BASE_REGISTERS) * 4 // work.held * MAX_THREADS
         most *= _clusters(given)[-1]
+        _refuse_choice(where, work, given, most)
         beside = "sums of columns" if work.sums else "what all rows share"
         fix = "compute the sums in a function of their own, by hs.column_reduction"
         raise cannot_schedule(
@@ -181,6 +182,20 @@ def choose_persistent(where: str, work: PersistentWork, given: RowReductionConfi
     texts = [x.text for x in found[: 1 + RUNNERS_UP]]
     best = found[0]
     return replace(best, text="; then ".join(texts))
+
+
+def _refuse_choice(where: str, work: PersistentWork, given: RowReductionConfig, most: int) -> None:
+    """Name what was asked of rows that would fit: they are not what is wrong."""
+    values = {x.name: getattr(given, x.name) for x in fields(given)}
+    asked = [f"{name}={x}" for name, x in values.items() if x is not None and name != "persistent"]
+    if asked and work.columns <= most:
+        raise cannot_schedule(
+            where,
+            f"{', '.join(asked)} for rows of {work.columns} elements in a persistent kernel",
+            "values that go together: in a cluster two vectors of a thread or more, and whole "
+            "ones of 16 bytes and one row of each thread block if staged",
+            "leave some of them open",
+        )
 
 
 def rate(choice: Persistent, work: PersistentWork) -> float:

@@ -153,6 +153,7 @@ class System:
         self.next_waits = [self._next_waits(agent) for agent in agents]
         self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))
         self.issued = [Issued(agent) for agent in agents]
+        self.share = self._shares()
         self.expecting = {
             key for a in agents for op in a.ops if op.kind == "expect" for key, _, _ in op.targets
         }
@@ -176,6 +177,20 @@ class System:
             if wait is not None and _wanted_in_turn(last, wait.skipped, wait.value) < phase:
                 return True
         return False
+
+    def is_awaited(self, state: SystemState, slot: int, phase: int) -> bool:
+        """Tell whether all that wait for a barrier next, wherever they stand, block till `phase` ends.
+
+        They mean this phase, or one as even or odd, so that nobody's wait can pass before.
+        """
+        for number, position in enumerate(state.positions):
+            wait = self.next_waits[number][position].get(slot)
+            if wait is None:
+                continue
+            wanted = _wanted_in_turn(state.targets[number][slot], wait.skipped, wait.value)
+            if wanted < phase or (wanted - phase) % 2:
+                return False
+        return True
 
     def bytes_in_flight(self, state: SystemState, key: Key) -> int:
         """Return what the copies in flight will deliver to one barrier."""
@@ -231,9 +246,7 @@ class System:
         """Return the mbarriers whose count changes, and the least count of each meeting."""
         made: set[int] = set()
         unsteady: set[int] = set()
-        most = max((part.times for part in self.parts), default=0)
-        needs = sum(part.threads for part in self.parts if part.times == most)
-        least: dict[Key, int] = {CLUSTER: max(needs, 1) if self.cluster_in_turns else 1}
+        least: dict[Key, int] = {CLUSTER: 1}
         for agent in self.agents:
             for op in agent.ops:
                 for key, count, _ in op.targets:
@@ -246,6 +259,27 @@ class System:
                             unsteady.add(slot)
                         made.add(slot)
         return unsteady, least
+
+    def needs_at_least(self, generation: int) -> int:
+        """Return how many threads a generation of the cluster barrier needs at least.
+
+        Where all come by turns each agent comes to the n-th, if it comes n times, and has not
+        exited before.
+        """
+        if not self.cluster_in_turns:
+            return 1
+        return max(1, sum(part.threads for part in self.parts if part.times > generation))
+
+    def _shares(self) -> dict[Key, int]:
+        """Return how many bytes each arrival on a barrier expects at least."""
+        found: dict[Key, int] = {}
+        for agent in self.agents:
+            for op in agent.ops:
+                if op.kind not in ("init", "bar"):
+                    for key, count, size in op.targets:
+                        if count:
+                            found[key] = min(found.get(key, size // count), size // count)
+        return {key: found.get(key, 0) for key in self.keys}
 
     def initial(self) -> SystemState:
         """Return the state before the first step."""

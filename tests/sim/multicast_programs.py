@@ -1,4 +1,4 @@
-"""Small clusters whose blocks copy into each other's slots, right and disturbed, drawn at random."""
+"""Small clusters whose blocks copy into each other's slots: right and disturbed, at random."""
 
 from dataclasses import replace
 

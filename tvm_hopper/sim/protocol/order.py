@@ -24,9 +24,11 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
     waits by turns; an arrival or a delivery that does not complete its phase, or that completes one
     which nobody can miss, neither where more bytes may come than the phase
     expects; a wait that passes, where the phase cannot end and nobody can arrive in it before this
-    agent goes on. An arrival that comes early is the worst case for the rule that somebody observes
-    each phase. Besides, whatever an agent does to barriers that nobody else comes to, and no copy
-    lands at, before it goes on: making them, as a rule.
+    agent goes on; a copy without which its phase cannot end, also before its bytes are expected
+    (docs/verification_judges.md, "Copies for several blocks"). An arrival that comes early is the
+    worst case for the rule that somebody observes each phase. Besides, whatever an agent does to
+    barriers that nobody else comes to, and no copy lands at, before it goes on: making them, as a
+    rule.
     """
     waits, changes = [], []
     for number in movers:
@@ -155,8 +157,8 @@ def may_touch(system: System, state: SystemState, frozen: int, keys: set[Key]) -
 class RunAhead:
     """How far agents come at most while something stands still: one of them, or a copy.
 
-    They run as far as counts allow. Bytes, and the order in which arrivals come, are left out, so
-    that whatever they can do, they do here; a barrier whose count can change never blocks here.
+    They run as far as counts and bytes allow. The order in which arrivals and copies come is left
+    out, so that whatever they can do, they do here; a barrier whose count can change never blocks.
 
     `frozen` is the agent that stands still, None if it is a copy; `open_slot` a barrier whose phase
     cannot end before that agent or copy moves.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tvm_hopper.sim.protocol.agents import Key, Op, SkeletonAgent
+from tvm_hopper.sim.protocol.cluster_part import ClusterPart, in_turns
 from tvm_hopper.sim.protocol.issued import Issued
 
 DEAD = (0, 0, 0, 0, -1)
@@ -68,57 +69,6 @@ def _wanted_in_turn(last: int, skipped: tuple[int, ...], parity: int) -> int:
     return _wanted(last, parity)
 
 
-@dataclass(frozen=True)
-class ClusterPart:
-    """What one agent is to the cluster barrier.
-
-    Attributes
-    ----------
-    threads : int
-        How many of its threads come, or exit.
-    times : int
-        How often it arrives.
-    ends : int
-        Step at which it has exited.
-    pending : bool
-        It exits without waiting for the generation that it arrived in last.
-    """
-
-    threads: int
-    times: int
-    ends: int
-    pending: bool
-
-    @staticmethod
-    def of(agent: SkeletonAgent) -> ClusterPart:
-        """Read the steps of an agent."""
-        ops = [op for op in agent.ops if op.kind.startswith("cluster_")]
-        times = sum(op.kind != "cluster_wait" for op in ops)
-        threads = max((op.threads for op in ops), default=agent.threads)
-        ends = len(agent.ops) if agent.own is None else agent.own
-        return ClusterPart(threads, times, ends, bool(ops) and ops[-1].kind == "cluster_arrive")
-
-
-def _in_turns(agent: SkeletonAgent) -> bool:
-    """Tell whether an agent never comes to the cluster barrier again before it has waited for it.
-
-    Then each generation needs each agent once, with the same threads: in which order they come
-    changes nothing, and a wait that can pass will always be able to.
-    """
-    arrived, threads = False, set()
-    for op in agent.ops:
-        if op.kind in ("cluster_sync", "cluster_arrive"):
-            if arrived:
-                return False
-            threads.add(op.threads)
-            arrived = op.kind == "cluster_arrive"
-        elif op.kind == "cluster_wait":
-            if not arrived:
-                return False
-            arrived = False
-    return len(threads) < 2
-
-
 class System:
     """Successor function over the agents of one cluster."""
 
@@ -146,7 +96,7 @@ class System:
         self.meeting_index = {key: i for i, key in enumerate(self.meetings)}
         self.violations: dict[tuple, Violation] = {}
         self.fixed_meetings = self._fixed_meetings()
-        self.cluster_in_turns = all(_in_turns(agent) for agent in agents)
+        self.cluster_in_turns = all(in_turns(agent) for agent in agents)
         self.groups = self._groups() if self.cluster_in_turns else []
         self.group_of = {agents[n].cta: members for members in self.groups for n in members}
         self.unsteady, self.least = self._counts()
@@ -179,7 +129,7 @@ class System:
         return False
 
     def is_awaited(self, state: SystemState, slot: int, phase: int) -> bool:
-        """Tell whether all that wait for a barrier next, wherever they stand, block till `phase` ends.
+        """Tell whether nobody whose next wait on a barrier comes before `phase` ends can pass it.
 
         They mean this phase, or one as even or odd, so that nobody's wait can pass before.
         """

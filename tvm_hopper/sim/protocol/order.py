@@ -24,9 +24,11 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
     waits by turns; an arrival or a delivery that does not complete its phase, or that completes one
     which nobody can miss, neither where more bytes may come than the phase
     expects; a wait that passes, where the phase cannot end and nobody can arrive in it before this
-    agent goes on. An arrival that comes early is the worst case for the rule that somebody observes
-    each phase. Besides, whatever an agent does to barriers that nobody else comes to, and no copy
-    lands at, before it goes on: making them, as a rule.
+    agent goes on; a copy without which its phase cannot end, also before its bytes are expected
+    (docs/verification_judges.md, "Copies for several blocks"). An arrival that comes early is the
+    worst case for the rule that somebody observes each phase. Besides, whatever an agent does to
+    barriers that nobody else comes to, and no copy lands at, before it goes on: making them, as a
+    rule.
     """
     waits, changes = [], []
     for number in movers:
@@ -116,15 +118,20 @@ def _harmless(system: System, state: SystemState, op: Any, arriving: int | None)
         after = tx - size if arriving is None else tx + size
         # bytes that nobody expects belong to this phase or to the next: their order decides
         ends = pending == count and after == 0
-        if ends and (
-            system.may_miss(state, slot, phase)
-            or (arriving is not None and key in system.filled)
-            or (key in system.expecting and RunAhead(system, state, arriving, slot).expects(key))
-        ):
+        if ends and system.may_miss(state, slot, phase):
             return False
+        if key in system.expecting and RunAhead(system, state, arriving, slot).expects(key):
+            return False
+        if ends and arriving is not None and key in system.filled:  # all bytes came before it
+            if not system.is_awaited(state, slot, phase):
+                return False
+            if RunAhead(system, state, arriving, slot).arrives_on(slot):
+                return False
         # copies that bring more than is expected may step over zero: their order decides
         if key in system.filled and system.counted:
             more = (tx if arriving is None else after) - system.bytes_in_flight(state, key)
+            if more < 0 and arriving is None and system.is_awaited(state, slot, phase):
+                more += pending * system.share[key]  # of arrivals without which it cannot end
             if more < 0 or RunAhead(system, state, arriving, slot).bytes_to(key) > more:
                 return False
     return True
@@ -150,8 +157,8 @@ def may_touch(system: System, state: SystemState, frozen: int, keys: set[Key]) -
 class RunAhead:
     """How far agents come at most while something stands still: one of them, or a copy.
 
-    They run as far as counts allow. Bytes, and the order in which arrivals come, are left out, so
-    that whatever they can do, they do here; a barrier whose count can change never blocks here.
+    They run as far as counts and bytes allow. The order in which arrivals and copies come is left
+    out, so that whatever they can do, they do here; a barrier whose count can change never blocks.
 
     `frozen` is the agent that stands still, None if it is a copy; `open_slot` a barrier whose phase
     cannot end before that agent or copy moves.
@@ -168,6 +175,7 @@ class RunAhead:
         self.met: dict[tuple[int, int], int] = {}
         self.times: dict[tuple[int, int], int] = {}  # generations from now that it has come to
         self.tickets = list(state.tickets)
+        self.flying: dict[int, int] = {}  # bytes in flight to a barrier
         self.runners, self.is_cluster_open = self._runners()
 
     def _runners(self) -> tuple[Sequence[int], bool]:
@@ -196,6 +204,7 @@ class RunAhead:
             for number in self.runners:
                 agent, after = self.system.agents[number], self.system.issued[number].after
                 while (place := after[self.positions[number]]) < len(agent.ops):
+                    moved |= place > self.positions[number]  # its copies may let others go on
                     self.positions[number] = place
                     op = agent.ops[place]
                     if op.kind == "opaque":
@@ -213,6 +222,7 @@ class RunAhead:
                                 self.arrivals[self.system.index[key]] += count
                     self.positions[number] += 1
                     moved = True
+                moved |= after[self.positions[number]] > self.positions[number]
                 self.positions[number] = after[self.positions[number]]
 
     def arrives_on(self, slot: int) -> bool:
@@ -249,10 +259,27 @@ class RunAhead:
         """Return what copies that may be issued bring to a barrier."""
         for _ in self.steps():
             pass
+        return self._issued(key)
+
+    def _issued(self, key: Key) -> int:
+        """Return what the copies issued so far bring to a barrier."""
         return sum(
             self.system.issued[x].bytes_to(key, self.state.positions[x], self.positions[x])
             for x in self.runners
         )
+
+    def _arrivals(self, slot: int) -> int:
+        """Return how many arrivals of a barrier can have had their bytes, -1 if none may follow."""
+        system, key, tx = self.system, self.system.keys[slot], self.state.barriers[slot][3]
+        share = system.share[key]
+        if not system.counted or (not share and tx <= 0):
+            return self.arrivals[slot]
+        if slot not in self.flying:
+            self.flying[slot] = system.bytes_in_flight(self.state, key)
+        rest = self.flying[slot] + self._issued(key) - tx
+        if rest < 0:
+            return -1
+        return min(self.arrivals[slot], rest // share) if share else self.arrivals[slot]
 
     def _may_pass(self, number: int, op: Any) -> bool:
         """Tell whether a wait can pass after at most so many arrivals."""
@@ -263,8 +290,8 @@ class RunAhead:
         if expected <= 0 or slot in self.system.unsteady:
             return True
         last = phase
-        if self.arrivals[slot] >= pending:
-            last += 1 + (self.arrivals[slot] - pending) // expected
+        if (arrivals := self._arrivals(slot)) >= pending:
+            last += 1 + (arrivals - pending) // expected
         wanted = max(self.seen.get((number, slot), phase), phase)
         if wanted & 1 == op.value:
             wanted += 1
@@ -284,17 +311,24 @@ class RunAhead:
             if self.is_cluster_open:
                 return True
             key, arrive_only = CLUSTER, op.kind == "cluster_arrive"
-        slot = self.system.meeting_index[key]
+        system = self.system
+        slot = system.meeting_index[key]
         generation, arrived = self.state.meetings[slot]
         began = self.met.get((number, slot))  # generation that this agent takes part in
         if began is None:
             ticket = self.tickets[number]
-            came = op.kind == "cluster_wait" or (ticket >= 0 and not arrive_only)
-            began = ticket if came else generation + self.times.get((number, slot), 0)
-            if not came:
+            is_there = op.kind == "cluster_wait" or (ticket >= 0 and not arrive_only)
+            began = ticket if is_there else generation + self.times.get((number, slot), 0)
+            if not is_there:
                 self.threads[slot] += op.threads
             self.met[number, slot] = began
-        complete = generation + (arrived + self.threads[slot]) // self.system.least[key]
+        came = arrived + self.threads[slot]
+        if key == CLUSTER:
+            complete = generation
+            while complete <= began and (came := came - system.needs_at_least(complete)) >= 0:
+                complete += 1
+        else:
+            complete = generation + came // system.least[key]
         if complete <= began and not arrive_only:
             return False
         del self.met[number, slot]  # the next meeting brings its threads again

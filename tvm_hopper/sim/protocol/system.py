@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tvm_hopper.sim.protocol.agents import Key, Op, SkeletonAgent
+from tvm_hopper.sim.protocol.cluster_part import ClusterPart, in_turns
 from tvm_hopper.sim.protocol.issued import Issued
 
 DEAD = (0, 0, 0, 0, -1)
@@ -68,57 +69,6 @@ def _wanted_in_turn(last: int, skipped: tuple[int, ...], parity: int) -> int:
     return _wanted(last, parity)
 
 
-@dataclass(frozen=True)
-class ClusterPart:
-    """What one agent is to the cluster barrier.
-
-    Attributes
-    ----------
-    threads : int
-        How many of its threads come, or exit.
-    times : int
-        How often it arrives.
-    ends : int
-        Step at which it has exited.
-    pending : bool
-        It exits without waiting for the generation that it arrived in last.
-    """
-
-    threads: int
-    times: int
-    ends: int
-    pending: bool
-
-    @staticmethod
-    def of(agent: SkeletonAgent) -> ClusterPart:
-        """Read the steps of an agent."""
-        ops = [op for op in agent.ops if op.kind.startswith("cluster_")]
-        times = sum(op.kind != "cluster_wait" for op in ops)
-        threads = max((op.threads for op in ops), default=agent.threads)
-        ends = len(agent.ops) if agent.own is None else agent.own
-        return ClusterPart(threads, times, ends, bool(ops) and ops[-1].kind == "cluster_arrive")
-
-
-def _in_turns(agent: SkeletonAgent) -> bool:
-    """Tell whether an agent never comes to the cluster barrier again before it has waited for it.
-
-    Then each generation needs each agent once, with the same threads: in which order they come
-    changes nothing, and a wait that can pass will always be able to.
-    """
-    arrived, threads = False, set()
-    for op in agent.ops:
-        if op.kind in ("cluster_sync", "cluster_arrive"):
-            if arrived:
-                return False
-            threads.add(op.threads)
-            arrived = op.kind == "cluster_arrive"
-        elif op.kind == "cluster_wait":
-            if not arrived:
-                return False
-            arrived = False
-    return len(threads) < 2
-
-
 class System:
     """Successor function over the agents of one cluster."""
 
@@ -146,13 +96,14 @@ class System:
         self.meeting_index = {key: i for i, key in enumerate(self.meetings)}
         self.violations: dict[tuple, Violation] = {}
         self.fixed_meetings = self._fixed_meetings()
-        self.cluster_in_turns = all(_in_turns(agent) for agent in agents)
+        self.cluster_in_turns = all(in_turns(agent) for agent in agents)
         self.groups = self._groups() if self.cluster_in_turns else []
         self.group_of = {agents[n].cta: members for members in self.groups for n in members}
         self.unsteady, self.least = self._counts()
         self.next_waits = [self._next_waits(agent) for agent in agents]
         self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))
         self.issued = [Issued(agent) for agent in agents]
+        self.share = self._shares()
         self.expecting = {
             key for a in agents for op in a.ops if op.kind == "expect" for key, _, _ in op.targets
         }
@@ -176,6 +127,20 @@ class System:
             if wait is not None and _wanted_in_turn(last, wait.skipped, wait.value) < phase:
                 return True
         return False
+
+    def is_awaited(self, state: SystemState, slot: int, phase: int) -> bool:
+        """Tell whether nobody whose next wait on a barrier comes before `phase` ends can pass it.
+
+        They mean this phase, or one as even or odd, so that nobody's wait can pass before.
+        """
+        for number, position in enumerate(state.positions):
+            wait = self.next_waits[number][position].get(slot)
+            if wait is None:
+                continue
+            wanted = _wanted_in_turn(state.targets[number][slot], wait.skipped, wait.value)
+            if wanted < phase or (wanted - phase) % 2:
+                return False
+        return True
 
     def bytes_in_flight(self, state: SystemState, key: Key) -> int:
         """Return what the copies in flight will deliver to one barrier."""
@@ -231,9 +196,7 @@ class System:
         """Return the mbarriers whose count changes, and the least count of each meeting."""
         made: set[int] = set()
         unsteady: set[int] = set()
-        most = max((part.times for part in self.parts), default=0)
-        needs = sum(part.threads for part in self.parts if part.times == most)
-        least: dict[Key, int] = {CLUSTER: max(needs, 1) if self.cluster_in_turns else 1}
+        least: dict[Key, int] = {CLUSTER: 1}
         for agent in self.agents:
             for op in agent.ops:
                 for key, count, _ in op.targets:
@@ -246,6 +209,27 @@ class System:
                             unsteady.add(slot)
                         made.add(slot)
         return unsteady, least
+
+    def needs_at_least(self, generation: int) -> int:
+        """Return how many threads a generation of the cluster barrier needs at least.
+
+        Where all come by turns each agent comes to the n-th, if it comes n times, and has not
+        exited before.
+        """
+        if not self.cluster_in_turns:
+            return 1
+        return max(1, sum(part.threads for part in self.parts if part.times > generation))
+
+    def _shares(self) -> dict[Key, int]:
+        """Return how many bytes each arrival on a barrier expects at least."""
+        found: dict[Key, int] = {}
+        for agent in self.agents:
+            for op in agent.ops:
+                if op.kind not in ("init", "bar"):
+                    for key, count, size in op.targets:
+                        if count:
+                            found[key] = min(found.get(key, size // count), size // count)
+        return {key: found.get(key, 0) for key in self.keys}
 
     def initial(self) -> SystemState:
         """Return the state before the first step."""

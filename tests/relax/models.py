@@ -66,13 +66,19 @@ def draw(func: tirx.PrimFunc, rows: int) -> dict[str, np.ndarray]:
         if not tirx.is_buffer_var(param):  # a symbol by itself
             found[str(param.name)] = rows
             continue
-        shape = [rows if ir.static_int(x) is None else int(x) for x in param.ty.shape]
+        shape = [_length(x, rows) for x in param.ty.shape]
         if "int" in ir.dtype_of(param):
             values = rng.integers(0, 2, shape)  # indices, of the first elements
         else:
             values = rng.standard_normal(shape) * (shape or [1])[-1] ** -0.25
         found[str(param.name)] = values.astype(DTYPES[ir.dtype_of(param)].numpy)
     return found
+
+
+def _length(extent, rows: int) -> int:
+    """Return an extent where each symbol is so many rows: b * s is more of them."""
+    symbols = {x: tirx.const(rows, ir.dtype_of(x)) for x in ir.find_all(extent, tirx.Var)}
+    return int(ir.simplify(ir.substitute(extent, symbols)))
 
 
 def with_names_apart(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -56,7 +56,7 @@ def _reads_two(product: Any, turned: Any) -> bool:
 
 def _apart(mod: tvm.IRModule) -> tvm.IRModule:
     """Give each product that is fused a transposed tensor of its own."""
-    rewriter = _Apart(mod)
+    rewriter = _OwnTransposes(mod)
     for gv, func in mod.functions_items():
         if isinstance(func, relax.Function) and not _is_left(func):
             rewriter.changed = False
@@ -72,7 +72,7 @@ def _is_left(func: relax.Function) -> bool:
 
 
 @mutator
-class _Apart(PyExprMutator):  # type: ignore[misc]
+class _OwnTransposes(PyExprMutator):  # type: ignore[misc]
     changed = False
 
     def visit_call_(self, call: Any) -> Any:

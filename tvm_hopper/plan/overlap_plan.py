@@ -21,9 +21,18 @@ WGMMA = "wgmma"
 class OverlapPlan:
     """The consumers' loop over output tiles, taken apart.
 
-    `binds` place the tile, `loop` multiplies, of
-    which `trip`, `awaits`, `product` and `release` are the parts, and `epilogue` follows. The first
-    `half` of `subtiles` rows of instructions are one half, `steps` trips at each end are run apart.
+    Attributes
+    ----------
+    tiles, loop : For
+        The loops over output tiles, and over k in each of them.
+    binds, epilogue : tuple
+        What places a tile in front of the loop over k, and what follows behind it.
+    trip, awaits, product, release
+        The parts of a step of k.
+    accumulator : Var
+        Registers of `subtiles` rows of instructions, of which the first `half` are one half.
+    steps : int
+        Trips at each end of a tile that are run apart.
     """
 
     tiles: ir.For
@@ -114,7 +123,7 @@ def plan_overlap(kernel: ir.For, steps: int) -> OverlapPlan | None:
     if steps > slots:
         raise _refuse(f"{steps} steps", f"at most {slots}, as the ring has slots", "take fewer")
     binds = tuple(x for x in before if isinstance(x, tirx.Bind))
-    fills = list(x for x in before if not isinstance(x, tirx.Bind))
+    fills = [x for x in before if not isinstance(x, tirx.Bind)]
     zeros = [x.value for fill in fills for x in ir.find_all(fill, ir.BufferStore)]
     by_rows = all(_first_loop(x) is not None for x in behind)
     if not all(ir.uses(x, accumulator) for x in fills) or not all(map(ir.is_zero, zeros)):

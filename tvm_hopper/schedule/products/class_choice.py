@@ -13,7 +13,7 @@ import bisect
 import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,60 @@ LADDER = (
 POINTS = tuple(sorted({round(2 ** (i / 8)) for i in range(113)}))  # to 16384, eight an octave
 ROUND = 6  # weight of a power of two among them: batches are padded to it
 OCTAVE = 7 + ROUND  # weight of the points in an octave
+
+
+@dataclass(frozen=True)
+class AnyRows:
+    """A product of any number of rows, for the model: see `choose_classes`."""
+
+    n: int
+    k: int
+    dtype: str
+    given: MatmulConfig
+    chip: Chip
+    majors: tuple[str, str]
+    out_dtype: str
+
+    @staticmethod
+    def of(
+        where: str,
+        n: int,
+        k: int,
+        dtype: str,
+        given: MatmulConfig | None,
+        num_sms: int | None,
+        majors: tuple[str, str],
+        out_dtype: str | None,
+    ) -> AnyRows:
+        """Check what a helper was given."""
+        n, k = as_size(where, "n", n), as_size(where, "k", k)
+        chip = chip_of_target()
+        chip = replace(chip, num_sms=as_int(where, "num_sms", num_sms, 1) or chip.num_sms)
+        given = for_any_rows(given or MatmulConfig())
+        return AnyRows(n, k, dtype, given, chip, majors, out_dtype or dtype)
+
+    def choose(self, rows: Sequence[int]) -> list[MatmulConfig]:
+        """Return what is chosen for each of some row counts; that for the last if it is decided."""
+
+        def one(m: int) -> MatmulConfig:
+            return choose_config(
+                m, self.n, self.k, self.dtype, self.given, num_sms=self.chip.num_sms,
+                majors=self.majors, out_dtype=self.out_dtype,
+            )  # fmt: skip
+
+        largest = one(rows[-1])
+        return [largest] if self.given.tile is not None else [*map(one, rows[:-1]), largest]
+
+    def estimate(self, rows: Sequence[int], configs: Sequence[MatmulConfig]) -> Floats:
+        """Return microseconds, rows x configurations."""
+        return estimate_all([self._product(m) for m in rows], configs, self.chip)
+
+    def has_dots(self, time: float) -> bool:
+        """Tell whether one row is better computed by dot products than in so many microseconds."""
+        return choose_dots(self._product(1), self.given, time, self.chip)
+
+    def _product(self, m: int) -> ProductShape:
+        return as_product(m, self.n, self.k, self.dtype, self.majors, self.out_dtype)
 
 
 def choose_classes(
@@ -82,21 +136,11 @@ def choose_classes(
     ScheduleError
         An argument is illegal.
     """
-    n, k = (as_size("choose_classes", name, x) for name, x in (("n", n), ("k", k)))
-    chip = chip_of_target()
-    num_sms = as_int("choose_classes", "num_sms", num_sms, 1) or chip.num_sms
-    given = for_any_rows(given or MatmulConfig())
-    choose = functools.partial(
-        choose_config, n=n, k=k, dtype=dtype, given=given, num_sms=num_sms,
-        majors=majors, out_dtype=out_dtype,
-    )  # fmt: skip
-    largest = choose(LADDER[-1])
-    if given is not None and given.tile is not None:
+    asked = AnyRows.of("choose_classes", n, k, dtype, given, num_sms, majors, out_dtype)
+    configs = asked.choose(LADDER)
+    if len(configs) == 1:
         return LADDER[-1:]  # one kernel for all
-    configs = [*map(choose, LADDER[:-1]), largest]
-    wanted = [as_product(m, n, k, dtype, majors, out_dtype or dtype) for m in POINTS]
-    chip = replace(chip, num_sms=num_sms)
-    times = estimate_all(wanted, configs, chip).tolist()
+    times = asked.estimate(POINTS, configs).tolist()
     cuts = [(x.tile, x.consumers, x.transposed, x.split_k, x.cluster) for x in configs]
     losses: list[list[float]] = [[] for _ in configs]
     for m, row in zip(POINTS, times, strict=True):
@@ -105,8 +149,7 @@ def choose_classes(
             beyond = max(0.0, time / row[best] - 1)
             loss.append(0.0 if one == cuts[best] else _weigh(m, beyond))
     bounds = cut(losses)
-    own = choose_dots(wanted[0], given or MatmulConfig(), times[0][0], chip)
-    return (wanted[0].m, *bounds) if own else bounds
+    return (1, *bounds) if asked.has_dots(times[0][0]) else bounds
 
 
 def _weigh(m: int, loss: float) -> float:

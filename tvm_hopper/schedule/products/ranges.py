@@ -14,14 +14,9 @@ with the least time, but for `SWITCH`: ranges are to be few.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
-
-from tvm_hopper.requests.targets import chip_of_target
-from tvm_hopper.schedule.arguments import as_int, as_size
 
 from .class_choice import (
     LADDER,
@@ -31,13 +26,10 @@ from .class_choice import (
     ROUND,
     STEEPER,
     TILE_CLASSES,
-    estimate_all,
+    AnyRows,
 )
 from .config import MatmulConfig
-from .dot_choice import choose_dots
 from .estimate import Floats
-from .model import as_product, choose_config
-from .parts import for_any_rows
 
 # Kernels that are tried: for these rows.
 RUNGS = tuple(sorted({*LADDER, 80, 112, 160, 224, 288, 352, 416, 576, 704, 832, 960, 1152, 1792}))
@@ -83,34 +75,17 @@ def choose_ranges(
     ScheduleError
         An argument is illegal.
     """
-    n, k = (as_size("choose_ranges", name, x) for name, x in (("n", n), ("k", k)))
-    chip = chip_of_target()
-    num_sms = as_int("choose_ranges", "num_sms", num_sms, 1) or chip.num_sms
-    given = for_any_rows(given or MatmulConfig())
-    choose = functools.partial(
-        choose_config, n=n, k=k, dtype=dtype, given=given, num_sms=num_sms,
-        majors=majors, out_dtype=out_dtype,
-    )  # fmt: skip
-    largest = choose(RUNGS[-1])
-    if given.tile is not None:
+    asked = AnyRows.of("choose_ranges", n, k, dtype, given, num_sms, majors, out_dtype)
+    configs = asked.choose(RUNGS)
+    if len(configs) == 1:
         return {RUNGS[-1]: RUNGS[-1]}  # one kernel for all
-    configs = [*map(choose, RUNGS[:-1]), largest]
-    chip = replace(chip, num_sms=num_sms)
-
-    def estimated(rows: Sequence[int], configs: Sequence[MatmulConfig]) -> Floats:
-        wanted = [as_product(m, n, k, dtype, majors, out_dtype or dtype) for m in rows]
-        return estimate_all(wanted, configs, chip)
-
-    times = estimated(POINTS, configs)
-    own = choose_dots(
-        as_product(1, n, k, dtype, majors, out_dtype or dtype), given, times[0, 0], chip
-    )
+    times = asked.estimate(POINTS, configs)
     picked = pick(times)
     kernels = [configs[i] for i in picked]
     ends = find_ends(kernels)
-    dealt = deal_out(estimated(ends, kernels), ends)
+    dealt = deal_out(asked.estimate(ends, kernels), ends)
     ranges = {end: RUNGS[picked[i]] for end, i in dealt.items()}
-    return {1: 1, **ranges} if own else ranges
+    return {1: 1, **ranges} if asked.has_dots(times[0, 0]) else ranges
 
 
 def _weigh(times: Floats) -> Floats:

@@ -7,6 +7,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.plan import fragment
 from tvm_hopper.plan.overlap_plan import OverlapPlan
 
 
@@ -30,7 +31,7 @@ class TileHalves:
         first, count = (0, plan.half) if number == 0 else (plan.half, plan.subtiles - plan.half)
 
         def rows(loop: ir.For, mutator: Any) -> ir.Stmt:
-            if loop.loop_var.name != "subtile":
+            if loop.loop_var.name != fragment.SUBTILES:
                 return mutator.default_mutate(loop)
             return take(loop, first, count)
 
@@ -64,11 +65,11 @@ def overwriting(product: ir.Stmt) -> ir.Stmt:
         return one
 
     def steps(loop: ir.For, mutator: Any) -> ir.For:
-        if loop.loop_var.name != "step":
+        if loop.loop_var.name != fragment.STEPS:
             return mutator.default_mutate(loop)
         return ir.replace(loop, ir.Call, adds(tirx.NE(loop.loop_var, 0)))
 
-    if any(x.loop_var.name == "step" for x in ir.find_all(product, ir.For)):
+    if any(x.loop_var.name == fragment.STEPS for x in ir.find_all(product, ir.For)):
         return ir.mutate(product, [(ir.For, steps)])
     return ir.replace(product, ir.Call, adds(tirx.IntImm("bool", 0)))
 

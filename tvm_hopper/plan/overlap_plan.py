@@ -12,6 +12,7 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.requests.keys import ASYNC_OP, AWAIT_FILLED, OVERLAP, RELEASE
 
+from . import fragment
 from .channel import find_calls, find_split
 
 WGMMA = "wgmma"
@@ -111,7 +112,7 @@ def plan_overlap(kernel: ir.For, steps: int) -> OverlapPlan | None:
         )
     accumulator = products[0].block.writes[0].source
     rows = [x for x in ir.statements(products[0].block.body) if isinstance(x, ir.For)]
-    subtiles = int(rows[0].extent) if rows and rows[0].loop_var.name == "subtile" else 1
+    subtiles = int(rows[0].extent) if rows and rows[0].loop_var.name == fragment.SUBTILES else 1
     trips_of_tile = ir.static_int(loop.extent)
     if subtiles < 2 or trips_of_tile is None or trips_of_tile < 2 * steps:
         raise _refuse(
@@ -171,7 +172,7 @@ def _first_loop(stmt: ir.Stmt) -> ir.For | None:
     inner = ir.peel_blocks(stmt)
     parts = [x for x in ir.statements(inner) if isinstance(x, ir.For)]
     rest = [x for x in ir.statements(inner) if not isinstance(x, ir.For)]
-    is_one = len(parts) == 1 and not rest and parts[0].loop_var.name == "subtile"
+    is_one = len(parts) == 1 and not rest and parts[0].loop_var.name == fragment.SUBTILES
     return parts[0] if is_one else None
 
 

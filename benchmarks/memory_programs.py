@@ -42,8 +42,8 @@ class Program:
         The name of the schedule helper.
     inputs, outputs
         A letter for each tensor: X, Y, D, V all elements (Y those of a softmax, D a gradient, V
-        columns below one another), W and S a column each, R and L a float32 and a label a row, C and Q an angle's cosine and sine a
-        token, P a place a row, T a float32 in all.
+        columns below one another), W and S a column each, R and L a float32 and a label a row, C
+        and Q an angle's cosine and sine a token, P a place a row, T a float32 in all.
     full
         Tensors of all elements that it moves.
     columns

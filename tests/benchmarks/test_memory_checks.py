@@ -1,4 +1,4 @@
-"""benchmarks.memory_checks: configurations of large programs on few rows, and what is said of them."""
+"""benchmarks.memory_checks: configurations of many rows on few."""
 
 from __future__ import annotations
 

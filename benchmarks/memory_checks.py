@@ -70,7 +70,8 @@ def fewer(case: memory.Case, config: Any, helper: str) -> tuple[int, Any]:
         trip = config.rows * config.flight
         return FEW_BLOCKS * trip * TURNS + trip // 2 + 1, replace(config, blocks=FEW_BLOCKS)
     if config.persistent:
-        return FEW_BLOCKS * TURNS + 1, replace(config, persistent=FEW_BLOCKS)
+        rows = FEW_BLOCKS * (config.rows or 1)
+        return rows * TURNS + 1, replace(config, persistent=FEW_BLOCKS)
     return min(case.rows, FEW_BLOCKS * config.rows + (config.rows > 1)), config
 
 

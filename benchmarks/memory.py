@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import multiprocessing
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -441,6 +442,8 @@ def main(argv: list[str]) -> int:
         compiled(wanted, arguments.workers, arguments.kernels, arguments.alone)
         return 0
     kernels = built(wanted, arguments.workers, arguments.kernels, arguments.alone)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):  # the table of what was timed until then
         for case in wanted:
             kernel, often = kernels.pop(case), (arguments.repeats, arguments.alone)

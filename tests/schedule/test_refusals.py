@@ -198,6 +198,12 @@ def test_block_that_was_scheduled_before():
         hs.matmul(sch, "C")
 
 
+def test_a_refusal_is_one_error_without_another_behind_it():
+    with pytest.raises(ScheduleError) as raised:
+        hs.matmul(s_tir.Schedule(workloads.matmul(64, 64, 60)), "C")
+    assert raised.value.__context__ is None
+
+
 def test_unknown_block():
     refuse(
         workloads.matmul(*SHAPE),

@@ -131,14 +131,15 @@ def matmul(
     def attempt(kernel: ClassKernel) -> None:
         rehearse(plain, lambda copy, same: _schedule(copy, same(block), kernel), accept)
 
+    fits = True
     try:
         if not is_thrown_away():
             attempt(kernel)
     except ScheduleError:
         if kernel.config.dots or kernel.config.direct or not leaves_operands_open(kernel.config):
             raise
-        # What is chosen for operands of the epilogue may be what does not fit; so may dot products,
-        # which go with no choice of it.
+        fits = False
+    if not fits:  # what is chosen for operands of the epilogue may be what does not
         kernel = replace(kernel, config=replace(kernel.config, operand_slots=0))
         attempt(kernel)
     with origins.noted(sch):

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any
 
 from tvm import s_tir
-from tvm.ir import Expr
 from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
@@ -53,6 +52,7 @@ from .recognize import (
     find_swizzle_violations,
     product_loads,
 )
+from .samples import check_nothing_sampled, is_sampled
 from .staging import (
     EpilogueTypes,
     choose_staging,
@@ -109,13 +109,13 @@ def matmul(
 
     fresh = normalized(sch, block)
     if fresh is not None:
-        _check_nothing_sampled(given, "hs.normalize(mod)")
+        check_nothing_sampled(given, "hs.normalize(mod)")
         block = label(sch, block).removeprefix("block ")
     plain = fresh or sch
     kernels = find_kernels(plain, block, given, asked)
     if len(kernels) > 1:
         for kernel in kernels:
-            _check_nothing_sampled(kernel.config, "hs.size_classes(mod, ...)")
+            check_nothing_sampled(kernel.config, "hs.size_classes(mod, ...)")
         fresh = _schedule_classes_somehow(plain, block, kernels)
         with origins.noted(sch):
             ir.replace_schedule(sch, fresh)
@@ -182,22 +182,6 @@ def _schedule_classes(
             if kernel.config != kernels[0].config or bound in (bounds[0], bounds[-1]):
                 check_lowering(fresh, product)  # else chosen by the model, so plans allow it
     return fresh
-
-
-def _check_nothing_sampled(config: MatmulConfig, rewritten: str) -> None:
-    """Refuse samples of a schedule that begins anew: they would be void."""
-    if is_sampled(config):
-        raise cannot_schedule(
-            "matmul",
-            "a sampled tile or last_stage for a product that has to be rewritten first",
-            "a schedule of what it becomes",
-            f"make it: s_tir.Schedule({rewritten}), and sample there",
-        )
-
-
-def is_sampled(config: MatmulConfig) -> bool:
-    """Tell whether a tuner decides on a part: what one decision breaks, another one may not."""
-    return any(isinstance(size, Expr) for size in (*(config.tile or ()), config.last_stage))
 
 
 def _schedule(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:

@@ -151,6 +151,9 @@ def test_a_finding_is_marked_in_the_timeline_and_refused_by_require_clean():
     result = simulate(lower(main), {"A": np.ones(64, "float32")})
     marks = [e for e in result.timeline().to_chrome()["traceEvents"] if e["ph"] == "i"]
     assert {m["name"] for m in marks} == {"RACE_WRITE_WRITE"}
+    assert str(result).startswith("verdict: error (policy 'on_wait', seed 0, 1 CTAs")
+    assert "RACE_WRITE_WRITE" in str(result)
+    assert "array(" not in str(result)
     assert result.timeline().figure() is not None
     finding = result.findings[0]
     assert finding.buffer == "C"

@@ -103,6 +103,8 @@ def test_transforms_is_no_package_of_its_own():
 def test_lower_names_the_passes_that_it_knows():
     with pytest.raises(ValueError, match=r"found no pass named 'X'; need one of .*LowerMma"):
         pipeline.lower(parse(PRODUCT), "nvidia/nvidia-h200", until="X")
+    with pytest.raises(ValueError, match=r"did you mean tvm_hopper\.LowerMma\?$"):
+        pipeline.lower(parse(PRODUCT), "nvidia/nvidia-h200", until="LowerMma")
 
 
 def test_lower_needs_a_target():

@@ -17,6 +17,7 @@ import argparse
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -40,7 +41,7 @@ POLL = 0.01
 FLYING = 48  # measurements that are handed to the runner
 LOW = 10  # priority of what builds
 MEASURE = "sweep_measures"  # a file: the GPU is free now
-LAST_ROUND = '"is": "final"'
+LAST_ROUND = re.compile(r'"is": ?"final"')
 
 
 def sweep_part(arguments: argparse.Namespace) -> int:
@@ -169,7 +170,7 @@ def _swept(
     done = {name: read_sweep(arguments.work_dir, x) for name, x in problems.items()}
     infos = {name: ms.arg_info.ArgInfo.from_entry_func(x.mod, True) for name, x in problems.items()}
     list(pool.map(abs, range(pool._max_workers)))  # all of them start
-    while arguments.wait and not _is_last_round(arguments.work_dir) and time.monotonic() < end:
+    while arguments.wait and not is_last_round(arguments.work_dir) and time.monotonic() < end:
         time.sleep(0.1)
     with tempfile.TemporaryDirectory(prefix="tvm_hopper_sweep_") as folder:
         texts = [(name, as_text(x)) for name, x in wanted]
@@ -218,11 +219,12 @@ def _measured(one: _Made, runner: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     yield one.name, {**_row(one), "seconds": seconds, "worker_seconds": took}
 
 
-def _is_last_round(work_dir: Path) -> bool:
+def is_last_round(work_dir: Path) -> bool:
+    """Tell whether a search in the folder has ended: its best are compared."""
     from tvm_hopper.meta_schedule.journal import FILE
 
     path = work_dir / FILE
-    return path.is_file() and LAST_ROUND in path.read_text(errors="replace")
+    return path.is_file() and bool(LAST_ROUND.search(path.read_text(errors="replace")))
 
 
 _problems: dict[str, Any] = {}

@@ -7,6 +7,7 @@ import numpy as np
 
 from benchmarks import tuning, tuning_sweeps
 from benchmarks.tuning_programs import norms, others, products
+from tvm_hopper.meta_schedule.journal import Journal
 
 
 def test_programs_are_those_of_the_population_and_norms():
@@ -62,3 +63,11 @@ def test_a_sweep_begins_near_the_best_of_each_and_has_all():
     assert order[:4] == [("a", "c1"), ("a", "c2"), ("b", "c1"), ("b", "c0")]
     assert len(order) == 15
     assert tuning_sweeps.in_order(problems, None, 1) == [("a", "c1"), ("b", "c1")]
+
+
+def test_building_begins_with_the_last_round(tmp_path):
+    assert not tuning_sweeps.is_last_round(tmp_path)
+    with Journal(tmp_path) as journal:
+        assert not tuning_sweeps.is_last_round(tmp_path)
+        journal.append({"is": "final", "workload": "k", "finalists": ["a"], "winner": "a"})
+    assert tuning_sweeps.is_last_round(tmp_path)

@@ -18,9 +18,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 import traceback
@@ -32,7 +30,15 @@ from . import machine, matmul_case, timing
 from .population import Problem
 from .tuning_programs import OTHERS, Module, norms, others, products
 from .tuning_rates import busy_seconds, rate_of
-from .tuning_sweeps import add_arguments, read_sweep, swept_space
+from .tuning_sweeps import (
+    add_arguments,
+    finish,
+    read_sweep,
+    staged,
+    start,
+    swept_modules,
+    swept_problems,
+)
 
 FINALISTS = 8  # of a sweep, that are timed beside the winner
 RATED = ("3760x4712x64", "2792x2088x168", "3000x9104x128", "256x5120x9216", "928x784x19840")
@@ -81,8 +87,11 @@ def joined(modules: dict[str, Module]) -> Any:
 def tune(modules: dict[str, Module], tools: Tools, seconds: float, **given: Any) -> Any:
     """Tune all functions in one run; return the database."""
     import tvm_hopper
+    from tvm_hopper.meta_schedule.checking import no_check
 
     given = {"each": tools.trials, "work_dir": tools.work_dir, "runner": tools.runner, **given}
+    if tools.is_fake:  # nothing compares there, and simulating takes minutes
+        given.setdefault("check", no_check)
     return tvm_hopper.tune(
         joined(modules),
         matmul_case.TARGET,
@@ -124,17 +133,28 @@ class Tools:
                 tool.close()
 
     @property
+    def count(self) -> int:
+        """GPUs that measure."""
+        from tvm_hopper.meta_schedule.runner import visible_gpus
+
+        return 2 if self.is_fake else len(visible_gpus())
+
+    @property
     def left(self) -> float:
         """Seconds until the end."""
         return self.end - time.monotonic()
 
 
-def tuned(modules: dict[str, Module], tools: Tools) -> list[Result]:
-    """Tune, and time the winners anew; what fails does not end the others."""
+def tuned(modules: dict[str, Module], tools: Tools, kept: float = 0.0) -> list[Result]:
+    """Tune, and time the winners anew; what fails does not end the others.
+
+    The search ends so early that seconds are left for the rest, and `kept` seconds for what comes
+    behind it.
+    """
     from tvm_hopper.meta_schedule.tasks import find_tasks
 
     begin = time.monotonic()
-    reserve = 5 + JUDGED * len(modules)
+    reserve = 5 + JUDGED * len(modules) + kept
     database = tune(modules, tools, max(5.0, tools.left - reserve))
     print(f"searched and compared in {time.monotonic() - begin:.1f} s", flush=True)
     results = []
@@ -149,14 +169,14 @@ def tuned(modules: dict[str, Module], tools: Tools) -> list[Result]:
             if tools.left < 8:
                 result.note = "no time was left to time it anew"
                 continue
-            kept = tools.work_dir / f"anew_{task.problem.key}.json"
-            known = json.loads(kept.read_text()) if kept.exists() else {}
+            path = tools.work_dir / f"anew_{task.problem.key}.json"
+            known = json.loads(path.read_text()) if path.exists() else {}
             if known.get("winner") != winner.text:
                 known = {"winner": winner.text, "error": None}
                 if problem is not None:
                     known["error"] = error_of(problem, winner.config)
                 known["hot_us"], known["cold_us"] = time_anew(task.problem, winner.config)
-                kept.write_text(json.dumps(known))
+                path.write_text(json.dumps(known))
             result.error = known["error"]
             result.hot_us, result.cold_us = known["hot_us"], known["cold_us"]
         except Exception as error:
@@ -248,60 +268,31 @@ def rates(tools: Tools) -> list[dict[str, Any]]:
 # -- sweeps
 
 
-def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
-    """Sweep problems on all GPUs, a process each, and time the best beside the winner."""
-    from tvm_hopper.meta_schedule.runner import visible_gpus
-    from tvm_hopper.meta_schedule.tasks import find_tasks
+def sweeps(arguments: argparse.Namespace, tools: Tools, running: list[Any]) -> list[dict[str, Any]]:
+    """Let problems be swept on all GPUs, and time the best beside the winner."""
+    from tvm_hopper import meta_schedule as hms
+    from tvm_hopper.errors import HopperError
 
-    count = 2 if tools.is_fake else len(visible_gpus())
-    chosen = {
-        name: x
-        for name, x in products(arguments.problems).items()
-        if name.split(" ")[0] in arguments.swept
-    }
-    database = tune(chosen, tools, max(5.0, min(60.0, tools.left - 60)))
-    tasks = [find_tasks(mod, matmul_case.TARGET)[0] for mod, _ in chosen.values()]
-    if any(_left(task.problem, tools.work_dir, arguments.near) for task in tasks):
-        tools.close()  # what measures stands aside
-        _sweep(arguments, tools, count)
-        tools.open()
+    problems = swept_problems(arguments)
+    try:
+        database = hms.Database(tools.work_dir)
+    except HopperError:
+        database = None
+    if database is None or any(database.winner(x.key) is None for x in problems.values()):
+        seconds = max(5.0, min(60.0, tools.left - arguments.sweeping))
+        database = tune(swept_modules(arguments), tools, seconds)
+    begin = time.monotonic()
+    finish(running, tools.work_dir, tools.left - arguments.reserve)
+    print(f"swept in {time.monotonic() - begin:.1f} s", flush=True)
     found = []
-    for name, task in zip(chosen, tasks, strict=True):
+    for name, problem in problems.items():
         try:
-            found.append({"name": name, **_judged(task.problem, database, tools, arguments)})
+            found.append({"name": name, **_judged(problem, database, tools, arguments)})
         except Exception as error:
             traceback.print_exc()
             found.append({"name": name, "note": f"{type(error).__name__}: {error}"[:200]})
         print(found[-1], flush=True)
     return found
-
-
-def _sweep(arguments: argparse.Namespace, tools: Tools, count: int) -> None:
-    """Measure what is left, a process for each GPU."""
-    workers = arguments.workers or max(1, (os.cpu_count() or 2) // count)
-    seconds = tools.left - arguments.reserve
-    command = [sys.executable, "-m", "benchmarks.tuning_sweeps"]
-    command += ["--work-dir", str(tools.work_dir), "--seconds", str(seconds)]
-    command += ["--schedulers", str(max(2, workers // 3))]
-    command += ["--workers", str(workers), "--problems", str(arguments.problems)]
-    command += ["--swept", *arguments.swept, *["--fake"] * tools.is_fake]
-    command += ["--most", str(arguments.most)] if arguments.most else []
-    command += ["--near", str(arguments.near)] if arguments.near else []
-    begin = time.monotonic()
-    running = [
-        subprocess.Popen([*command, "--part", f"{i}/{count}"], stdout=sys.stderr)
-        for i in range(count)
-    ]
-    for process in running:
-        process.wait()
-    print(f"swept in {time.monotonic() - begin:.1f} s", flush=True)
-
-
-def _left(problem: Any, work_dir: Path, near: float | None) -> set[str]:
-    """Return what of a space was not measured yet."""
-    from tvm_hopper.meta_schedule.configurations import as_text
-
-    return {as_text(x) for x in swept_space(problem, near)} - set(read_sweep(work_dir, problem))
 
 
 def _judged(
@@ -312,7 +303,8 @@ def _judged(
 
     from tvm_hopper.meta_schedule.configurations import as_text, from_text
 
-    space = {as_text(x) for x in swept_space(problem, arguments.near)}
+    stages = staged(problem, arguments.near)
+    space, near = {as_text(x) for stage in stages for x in stage}, {as_text(x) for x in stages[0]}
     known = {k: v for k, v in read_sweep(tools.work_dir, problem).items() if k in space}
     timed = sorted((s, text) for text, s in known.items() if s is not None)
     winner = database.winner(problem.key)
@@ -328,11 +320,12 @@ def _judged(
     times = [statistics.median(x) for x in result.sustained]
     alone = [statistics.median(x) for x in result.single]
     return {
-        "space": len(problem.configurations()),
         "configurations": len(space),
         "known": len(known),
         "ran": len(timed),
-        "is_whole": arguments.most is None and len(known) == len(space),
+        "is_whole": len(known) == len(space),
+        "near": len(near),
+        "near_known": len(near & set(known)),
         "winner": winner.text,
         "winner_us": 1e6 * ours,
         "choice_us": 1e6 * times[1],
@@ -422,10 +415,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--norms", type=int, default=4)
     parser.add_argument("--part", default="0/1", help="of the functions: 0/2 and 1/2 side by side")
     parser.add_argument("--reserve", type=float, default=30.0, help="of a sweep, for its end")
+    parser.add_argument("--sweeping", type=float, default=90.0, help="seconds that sweeps get")
     arguments = parser.parse_args(argv)
     end = time.monotonic() + arguments.seconds
     tools = Tools(arguments.work_dir, arguments.trials, arguments.fake, end, arguments.workers)
     tools.open()
+    running: list[Any] = []
+    if "sweeps" in arguments.parts:
+        running = start(arguments, tools.left - arguments.reserve, tools.count)
     results: list[Result] = []
     said: dict[str, Any] = {
         "command": f"python -m benchmarks.tuning {' '.join(argv)}",
@@ -446,16 +443,20 @@ def main(argv: list[str]) -> int:
         left = [x for x in ("rates", "sweeps") if x in arguments.parts]
         for part in ["functions", *left] if wanted else left:
             if part == "functions":
-                results = tuned(wanted, tools)
+                kept = arguments.sweeping if running else 0.0
+                results = tuned(wanted, tools, kept)
+                said["rates"] = [rate_of(tools.work_dir)]
             elif part == "rates":
-                said["rates"] = rates(tools)
+                said["rates"] += rates(tools)
             else:
-                said["sweeps"] = sweeps(arguments, tools)
+                said["sweeps"] = sweeps(arguments, tools, running)
             said["machine"] = machine.describe()
             said["results"] = [dataclasses.asdict(x) for x in results]
             path.with_suffix(".json").write_text(json.dumps(said, indent=1, default=str))
             path.with_suffix(".md").write_text(table(said, results))
     finally:
+        for process in running:
+            process.kill()
         tools.close()
     print(f"wrote {path}.md")
     return 0

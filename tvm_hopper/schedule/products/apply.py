@@ -289,8 +289,9 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         # the epilogue may read the tensor too, from global memory
         copy = sch.cache_read(block, index, "shared.dyn", consumer_blocks=[block])
         sch.compute_at(copy, k_outer)
-        # Rows along k end in zeros; of many tiles few cross an edge.
-        spare = operand.major == "k" and config.persistent == 0
+        # Rows along k end in zeros; of many tiles few cross an edge, unless there may be any rows.
+        any_rows = not isinstance(problem.m.extent, int) or not isinstance(problem.n.extent, int)
+        spare = operand.major == "k" and (config.persistent == 0 or any_rows)
         steps.async_copy(sch, copy, "tma", config.swizzle, spare_rows=spare)
         _drop_unit_dims(sch, copy, operand.kept)
     operands = 0
@@ -362,7 +363,8 @@ def _fit(
         config = replace(config, raster_group=group, persistent=given.persistent)
         config = choose(problem.m.extent, given=config)
     elif kernel.bounds and kernel.bounds[-1] > rows:
-        config = choose(kernel.bounds[-1], given=replace(config, persistent=given.persistent))
+        many = replace(config, raster_group=given.raster_group, persistent=given.persistent)
+        config = choose(kernel.bounds[-1], given=many)
     problem = oriented(problem, config)
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())

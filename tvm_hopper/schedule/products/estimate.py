@@ -191,6 +191,7 @@ def estimate(
     by_kernels: bool = False,
     spare: bool = True,
     boxes: Any = False,
+    any_rows: bool = False,
 ) -> Floats:
     """Return the estimated time in microseconds of a product with each of the tiles.
 
@@ -213,6 +214,9 @@ def estimate(
         them are outside.
     boxes : bool or array of bool
         Whether, and for which tiles, the output leaves by TMA.
+    any_rows : bool
+        Whether the kernels are made for any number of rows: then tiles that a block computes one
+        after another have boxes of their own at an edge, too.
     """
     size = dtype_bytes(product.dtype)
     m, n, k = (np.asarray(x, dtype=np.float64) for x in (product.m, product.n, product.k))
@@ -270,7 +274,7 @@ def estimate(
     across = np.ceil(n / (columns * column_blocks)) * column_blocks
     left_out, right_out = down * rows - m, across * columns - n
     together = row_blocks * column_blocks
-    in_turn = (waves > 1) & ~shared
+    in_turn = (waves > 1) & ~shared & (not any_rows)
     if spare and product.majors[0] == "k":
         left_out = np.where((column_blocks > 1) | in_turn, left_out, 0)
     if spare and product.majors[1] == "k":

@@ -289,7 +289,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     sch.bind(part, "threadIdx.y")
     turns = config.turns if config.takes_turns else None
     order = config.raster_group, config.persistent, turns
-    tile_order.raster(sch, n_outer, *order, curve=config.raster_curve)
+    stream = config.streams or None
+    tile_order.raster(sch, n_outer, *order, curve=config.raster_curve, stream=stream)
     if noted:
         sch.annotate(n_outer, keys.CHOSEN_FOR, noted)
 

@@ -141,8 +141,10 @@ def choose_config(
             config = replace(config, cluster=best.cluster)
         if best.pending and config.wgmma_pending is None:
             config = replace(config, wgmma_pending=best.pending)
-    if config.parts == 1:
+    if not config.shares_sums:
         config = replace(config, split_mode=None)
+    if config.streams and config.persistent in (None, BY_DEVICE):  # shares follow from the number
+        config = replace(config, persistent=num_sms)
     if config.transposed:
         m, n = n, m
     rows, columns, depth = (e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))

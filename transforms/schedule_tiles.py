@@ -215,9 +215,9 @@ def _shares(plans: tuple[TileSchedule, ...]) -> list[RemarkNote]:
     """Return what `explain` says of equal shares."""
     if not plans or (plan := plans[0].stream) is None:
         return []
-    share, more = plan.share
-    steps = f"{share} to {share + 1}" if more else f"{share}"
-    alone = f"{plan.whole} whole tiles and " if plan.whole else ""
+    share, more = divmod(plan.line, plan.blocks)
+    steps = f"{share} or {share + 1}" if more else f"{share}"
+    alone = f"{plan.whole} whole tile{'s' * (plan.whole > 1)} and " if plan.whole else ""
     return [
         RemarkNote(
             f"loop {plans[0].columns.loop_var.name}: each of {plan.blocks} thread blocks computes "

@@ -7,7 +7,7 @@
                 for k in serial(5): trip = k; ...
                 store acc
   ->
-    begin, end = the share of the block: steps 7 * bx + min(bx, 4) ...
+    begin, end = bx * 60 // 8, (bx + 1) * 60 // 8
     for tile in range((end - 1) // 5 - begin // 5 + 1):     from the last one on
         place = (end - 1) // 5 - tile                       then row and column of the tile
         from = max(begin - place * 5, 0)
@@ -25,7 +25,7 @@
 A block hands on the sum of one tile at most, its first work, and takes the sum of another one, its
 last.  So the sums of a tile are added in the order of its steps, whatever the blocks' speed, and
 each run gives the same bits.  A block waits for blocks of lower numbers, which run before it.
-Where there are two tiles and more for each block, some are whole, in turns behind the shares.
+Where there are two tiles and more for each block, the first ones are whole, taken in turns.
 """
 
 from __future__ import annotations
@@ -79,42 +79,36 @@ def stream_loop(
     place
         Names rows and columns of a tile, given statements and the place in the order of all tiles.
     """
-    share, more = plan.share
-    steps = tirx.IntImm("int32", plan.steps)
     binds: list[tirx.Bind] = []
+    steps, whole = tirx.IntImm("int32", plan.steps), plan.whole
 
     def bind(name: str, value: Any) -> ir.Var:
         var = ir.Var(name, "int32")
         binds.append(tirx.Bind(var, ir.simplify(value)))
         return var
 
+    # TVM writes out what a name stands for wherever it is used: few names use others twice.
     number = bind("block", ir.as_int32(block))  # within, the axis stands for a tile's column
-    # Nothing is negative, which floor division would have to check.
-    begin = bind("begin", number * share + tirx.min(number, more))
-    end = bind("end", begin + share + tirx.Cast("int32", number < more))
+    begin = bind("begin", plan.begin_of(number))
+    end = bind("end", plan.begin_of(number + 1))
     last = bind("last", tirx.truncdiv(end - 1, steps))
-    count = bind("count", last - tirx.truncdiv(begin, steps) + 1)
+    count = ir.simplify(last - tirx.truncdiv(begin, steps) + 1 + whole)
     around, binds = binds, []
 
     tile = ir.Var("tile", "int32")
-    own, before = last - tile, tirx.max(end - (last - tile + 1) * steps, 0)
-    if plan.whole:
-        alone = tile >= count
-        later = tile - count
-        own = tirx.Select(alone, plan.streamed + number + later * plan.blocks, own)
-        before = tirx.Select(alone, end - begin + later * steps, before)
-    linear = bind("place", own)
-    done = bind("done", before)
-    first = bind("from_step", tirx.max(begin - linear * steps, 0))
-    to: Any = tirx.min(end - linear * steps, steps)
-    if plan.whole:
-        to = tirx.Select(tile >= count, steps, to)
-    behind = bind("to_step", to)
-    body = ir.seq(binds, place(_part(work, plan, number, thread, sums, first, behind, done), linear))
-    total = ir.simplify(count + plan.whole)
-    return ir.seq(
-        around, ir.For(tile, 0, total, ir.ForKind.SERIAL, body, annotations=ROLLED)
-    )
+    streamed = bind("streamed", last + whole - tile)  # of those that are shared out
+    linear, to = streamed, tirx.min(end - streamed * steps, steps)
+    before: Any = tirx.max(end - (streamed + 1) * steps, 0)
+    if whole:
+        alone = tile < whole
+        linear = tirx.Select(alone, number + tile * plan.blocks, streamed + whole * plan.blocks)
+        to = tirx.Select(alone, steps, to)
+        before = tirx.Select(alone, tile * steps, before + whole * plan.steps)
+    first = bind("from_step", tirx.max(begin - streamed * steps, 0))  # 0 of whole ones
+    behind, done = bind("to_step", to), bind("done", before)
+    part = _part(work, plan, number, thread, sums, first, behind, done)
+    body = ir.seq(binds, place(part, linear))
+    return ir.seq(around, ir.For(tile, 0, count, ir.ForKind.SERIAL, body, annotations=ROLLED))
 
 
 def _part(

@@ -105,9 +105,7 @@ def take(accumulator: ir.Var, sums: ir.Var, place: list[Any], thread: Any, told:
     )
 
 
-def hand_on(
-    accumulator: ir.Var, sums: ir.Var, place: list[Any], thread: Any, told: Any
-) -> ir.Stmt:
+def hand_on(accumulator: ir.Var, sums: ir.Var, place: list[Any], thread: Any, told: Any) -> ir.Stmt:
     """Leave the sums to the next block, and tell it a number."""
 
     def put(i: Any) -> ir.Stmt:

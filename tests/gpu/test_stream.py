@@ -1,4 +1,4 @@
-"""Equal shares of all tiles' steps for persistent thread blocks: values, the same bits, two streams."""
+"""Equal shares of all tiles' steps for persistent blocks: values, the same bits, two streams."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ CASES = [
     Case(3000, 2000, 1000, "NT", "float16", "float32", {"consumers": 2, **STREAM}),
     Case(40, 4096, 4096, "NT", "bfloat16", "bfloat16", {"transposed": True, **STREAM}),
     Case(5000, 1000, 640, "NT", "bfloat16", "bfloat16", {"wgmma_pending": 1, **STREAM}),
-    Case(700, 900, 3000, "NT", "float16", "float16", {**STREAM}, {"epilogue": ("bias_col", "gelu")}),
+    Case(
+        700, 900, 3000, "NT", "float16", "float16", {**STREAM}, {"epilogue": ("bias_col", "gelu")}
+    ),
     Case(700, 904, 3000, "NT", "float16", "float16", {**STREAM}, {"epilogue": ("residual",)}),
     Case(700, 904, 3000, "NT", "float16", "float16", {"persistent": 1000, **STREAM}),
 ]

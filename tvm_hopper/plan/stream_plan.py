@@ -10,7 +10,7 @@ which a block takes 7 or 8 in a row:
 
 Blocks start with the last tile of their share, so that what is handed on to the next block, the
 sum of a tile's first steps, is there before that one comes to its first tile, its last work. Of
-more tiles each block computes whole ones, too, behind its share.
+more tiles each block computes whole ones, too, in front of its share.
 """
 
 from __future__ import annotations
@@ -67,9 +67,13 @@ class TileStream:
         return self.tiles - self.whole * self.blocks
 
     @property
-    def share(self) -> tuple[int, int]:
-        """Steps of each block, and how many blocks have one more."""
-        return divmod(self.streamed * self.steps, self.blocks)
+    def line(self) -> int:
+        """Steps of all tiles that are shared out."""
+        return self.streamed * self.steps
+
+    def begin_of(self, block: Any) -> Any:
+        """Return the first step of a block, of all that are shared out."""
+        return tirx.truncdiv(block * self.line, self.blocks)
 
     @property
     def first_consumer(self) -> int:
@@ -125,16 +129,18 @@ def plan_stream(
     work = [x.block.body for x in ir.find_all(kernel, ir.SBlockRealize, _is_work)]
     loops = [steps_of(body, where) for body in work]
     steps = int(loops[0].extent)
-    if any(int(x.extent) != steps for x in loops) or tiles * steps > MOST_STEPS:
-        raise cannot_lower(
-            where,
-            f"{tiles} tiles of {steps} steps",
-            f"as many steps for the producer and consumers, at most {MOST_STEPS} in all",
-            "choose a larger tile",
-        )
+    assert all(int(x.extent) == steps for x in loops), "roles hand over slot by slot"
     (own,) = (x for x in loops if ir.uses_node(split.else_case, x))
     blocks = max(1, min(blocks, tiles * steps))
-    return TileStream(tiles, steps, blocks, accumulator_of(own, where), split)
+    plan = TileStream(tiles, steps, blocks, accumulator_of(own, where), split)
+    if (blocks + 1) * plan.line > MOST_STEPS:
+        raise cannot_lower(
+            where,
+            f"{blocks} thread blocks for {plan.line} steps",
+            f"at most {MOST_STEPS} as the product of both, which 32 bits hold",
+            "take fewer thread blocks, or a deeper tile",
+        )
+    return plan
 
 
 def _is_work(block: ir.SBlockRealize) -> bool:

@@ -107,7 +107,9 @@ def rewrite_raster(kernel: ir.For, order: TileSchedule) -> ir.Stmt:
         return ir.with_body(axis, axis.body, annotations=rest, extent=extent)
 
     kernel = ir.mutate(kernel, [(ir.For, visit)])
-    return kernel if sums is None else with_zeros(kernel, order.stream, sums)
+    if order.stream is None or sums is None:
+        return kernel
+    return with_zeros(kernel, order.stream, sums)
 
 
 def count_blocks(kernel: ir.For, order: TileSchedule) -> list[ir.Stmt]:
@@ -186,8 +188,8 @@ class ScheduleTiles:
 
     def transform_function(self, func, mod, ctx):
         """Order the output tiles of one function's kernels."""
-        notes: dict[int, list[Any]] = {}
-        streamed: list[int] = []  # with another kernel in front of what is noted
+        notes = {}
+        streamed = []  # with another kernel in front of what is noted
         default = read(RASTER_GROUP, func, default=1)
         names = ir.Names(var.name for var in ir.find_all(func, ir.Var))
 

@@ -270,9 +270,9 @@ KEYS: dict[str, Key] = {
             STREAM,
             (LOOP,),
             int,
-            "persistent blocks take equal shares of the steps of all output tiles; parts of one are "
-            "added in their order: 1, where a call comes with an allocator, else each takes whole "
-            "tiles; 2, at each call",
+            "persistent blocks take equal shares of the steps of all output tiles; parts of a tile "
+            "are added in their order: 1, where a call comes with an allocator, else each takes "
+            "whole tiles; 2, at each call",
             (STREAM_BY_CALLER, STREAM_ALWAYS),
             axis="blockIdx.x",
         ),

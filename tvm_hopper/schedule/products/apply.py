@@ -53,6 +53,7 @@ from .recognize import (
     find_swizzle_violations,
     product_loads,
 )
+from .split import check_known
 from .staging import (
     EpilogueTypes,
     choose_staging,
@@ -227,7 +228,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         choices = "\n".join(lines)
     if few := apply_few_rows(sch, block, problem, kernel, views, epilogue.outputs):
         return few
-    check_stream(problem, config)
+    check_known(problem, config.split_mode, is_sampled(config))
     config, axis = _fit(sch, problem, kernel, epilogue)
     if gathered > 1 and not is_sampled(config):
         assert config.tile is not None
@@ -289,9 +290,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         cluster.share_loads(sch, sch.fuse(*blocks))
     sch.bind(part, "threadIdx.y")
     turns = config.turns if config.takes_turns else None
-    order = config.raster_group, config.persistent, turns
-    stream = config.streams or None
-    tile_order.raster(sch, n_outer, *order, curve=config.raster_curve, stream=stream)
+    order = config.raster_group, config.persistent, turns, None, config.raster_curve
+    tile_order.raster(sch, n_outer, *order, stream=config.streams or None)
     if noted:
         sch.annotate(n_outer, keys.CHOSEN_FOR, noted)
 
@@ -415,20 +415,6 @@ def _fit(
         f"candidates that {consumers} consumers cannot all share along one axis",
         f"multiples of {64 * consumers} rows, or of {8 * consumers} columns",
         f"or another number of consumers ({', '.join(map(str, legal))})",
-    )
-
-
-def check_stream(problem: Matmul, config: MatmulConfig) -> None:
-    """Refuse equal shares of steps where the number of tiles or of steps is not known."""
-    extents = problem.m.extent, problem.n.extent, problem.k.extent
-    if not config.streams or (all(isinstance(x, int) for x in extents) and not is_sampled(config)):
-        return
-    raise cannot_schedule(
-        f"block {problem.name}",
-        f"split_mode={config.split_mode!r} with "
-        + ("a sampled tile or last_stage" if is_sampled(config) else "symbolic extents"),
-        "extents and a tile that are known: shares of thread blocks follow from them",
-        "leave split_mode out",
     )
 
 

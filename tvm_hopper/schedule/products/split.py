@@ -12,9 +12,14 @@ added in a fixed order
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.requests import keys
+
+if TYPE_CHECKING:
+    from .recognize import Matmul
 
 MODES = ("cluster", "workspace", "caller", "serial", "atomic", "stream")
 CLUSTER, WORKSPACE, CALLER, SERIAL, ATOMIC, STREAM = MODES
@@ -110,3 +115,16 @@ def check_stream(where: str, parts: int | None, persistent: int | None, store: s
     if store is not None:
         need = "threads that store what they hold, store=None"
         raise cannot_schedule(where, f"{asked}store={store!r}", need)
+
+
+def check_known(problem: Matmul, mode: str | None, is_sampled: bool) -> None:
+    """Refuse equal shares of steps where the number of tiles or of steps is not known."""
+    extents = problem.m.extent, problem.n.extent, problem.k.extent
+    if mode == STREAM and (is_sampled or not all(isinstance(x, int) for x in extents)):
+        raise cannot_schedule(
+            f"block {problem.name}",
+            f"split_mode={STREAM!r} with "
+            + ("a sampled tile or last_stage" if is_sampled else "symbolic extents"),
+            "extents and a tile that are known: shares of thread blocks follow from them",
+            "leave split_mode out",
+        )

@@ -53,6 +53,7 @@ from .recognize import (
     product_loads,
 )
 from .samples import check_nothing_sampled, is_sampled
+from .split import check_known
 from .staging import (
     EpilogueTypes,
     choose_staging,
@@ -212,6 +213,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         choices = "\n".join(lines)
     if few := apply_few_rows(sch, block, problem, kernel, views, epilogue.outputs):
         return few
+    check_known(problem, config.split_mode, is_sampled(config))
     config, axis = _fit(sch, problem, kernel, epilogue)
     if gathered > 1 and not is_sampled(config):
         assert config.tile is not None
@@ -273,8 +275,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         cluster.share_loads(sch, sch.fuse(*blocks))
     sch.bind(part, "threadIdx.y")
     turns = config.turns if config.takes_turns else None
-    order = config.raster_group, config.persistent, turns
-    tile_order.raster(sch, n_outer, *order, curve=config.raster_curve)
+    order = config.raster_group, config.persistent, turns, None, config.raster_curve
+    tile_order.raster(sch, n_outer, *order, stream=config.streams or None)
     if noted:
         sch.annotate(n_outer, keys.CHOSEN_FOR, noted)
 

@@ -29,6 +29,7 @@ from .lower_channels import LowerChannels
 from .lower_copies import LowerCopies
 from .lower_mma import LowerMma
 from .lower_warp_memory import LowerWarpMemory
+from .merge_moments import MergeMoments
 from .merge_shared import MergeShared
 from .note_choices import NoteChoices
 from .note_rows import NoteRows
@@ -89,6 +90,7 @@ __all__ = [
     "LowerCopies",
     "LowerMma",
     "LowerWarpMemory",
+    "MergeMoments",
     "MergeShared",
     "NoteChoices",
     "NoteRows",

@@ -87,10 +87,13 @@ def take_all(one: ThreadReduction, buffer: ir.Var, place: list[Any], taken: ir.V
 
 
 def gather(one: ThreadReduction, places: list[tuple[ir.Var, list[Any]]], lane: Any) -> list[Any]:
-    """Let each lane combine what it takes of the values of all warps of a row."""
-    width, identities, stmts = warps_together(one), one.reducer.identity_element, []
+    """Let each lane combine what it takes of the values of all warps of a row.
+
+    Halves of what it takes are combined until one is left: groups of as many values.
+    """
+    width, identities = warps_together(one), one.reducer.identity_element
+    groups: list[list[Any]] = []
     for first in range(0, one.num_partials, width):
-        taken = [ir.Var("taken", ir.dtype_of(x)) for x in one.results]
         values: list[Any] = []
         for (buffer, place), identity in zip(places, identities, strict=True):
             value: Any = tirx.BufferLoad(buffer, [*place, first + lane % width])
@@ -98,12 +101,27 @@ def gather(one: ThreadReduction, places: list[tuple[ir.Var, list[Any]]], lane: A
                 inside = lane % width < one.num_partials - first
                 value = tirx.if_then_else(inside, value, identity)
             values.append(value)
-        if not first:
-            stmts += [store(x, value) for x, value in zip(one.results, values, strict=True)]
-            continue
-        stmts += [tirx.Bind(var, value) for var, value in zip(taken, values, strict=True)]
-        stmts += _combine_all(one, taken)
-    return stmts
+        groups.append(values)
+    stmts = [store(x, value) for x, value in zip(one.results, groups[0], strict=True)]
+    if len(groups) == 1:
+        return stmts
+    taken = [[ir.Var("taken", ir.dtype_of(x)) for x in one.results] for _ in groups[1:]]
+    for variables, values in zip(taken, groups[1:], strict=True):
+        stmts += [tirx.Bind(var, value) for var, value in zip(variables, values, strict=True)]
+    while len(taken) > 1:
+        half = (len(taken) + 2) // 2  # the results are one more
+        kept = taken[: half - 1]
+        for number, others in enumerate(taken[half:]):
+            values = [*zip(one.reducer.lhs, kept[number], strict=True)]
+            values += zip(one.reducer.rhs, others, strict=True)
+            kept[number] = [ir.Var("taken", ir.dtype_of(x)) for x in one.results]
+            stmts += [
+                tirx.Bind(var, ir.substitute(value, dict(values)))
+                for var, value in zip(kept[number], one.reducer.result, strict=True)
+            ]
+        stmts += _combine_all(one, taken[half - 1])
+        taken = kept
+    return [*stmts, *(_combine_all(one, taken[0]) if taken else [])]
 
 
 def warps_together(one: ThreadReduction) -> int:

@@ -18,9 +18,11 @@ from .fuse_threads import FuseThreads
 from .gather_vectors import GatherVectors
 from .guard_turns import GuardTurns
 from .hint_loads import HintLoads
+from .hoist_conditions import HoistConditions
 from .hoist_initials import HoistInitials
 from .index_rows import IndexRows
 from .insert_syncs import InsertSyncs
+from .keep_conditions import KeepConditions
 from .layout_shared import LayoutShared
 from .limit_registers import LimitRegisters
 from .load_fragments import LoadFragments
@@ -78,9 +80,11 @@ __all__ = [
     "GatherVectors",
     "GuardTurns",
     "HintLoads",
+    "HoistConditions",
     "HoistInitials",
     "IndexRows",
     "InsertSyncs",
+    "KeepConditions",
     "LayoutShared",
     "LimitRegisters",
     "LoadFragments",

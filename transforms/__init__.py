@@ -31,6 +31,7 @@ from .lower_channels import LowerChannels
 from .lower_copies import LowerCopies
 from .lower_mma import LowerMma
 from .lower_warp_memory import LowerWarpMemory
+from .meet_behind_loops import MeetBehindLoops
 from .merge_shared import MergeShared
 from .note_choices import NoteChoices
 from .note_rows import NoteRows
@@ -93,6 +94,7 @@ __all__ = [
     "LowerCopies",
     "LowerMma",
     "LowerWarpMemory",
+    "MeetBehindLoops",
     "MergeShared",
     "NoteChoices",
     "NoteRows",

@@ -113,6 +113,7 @@ def late_passes() -> list[Pass]:
     return [
         transforms.SplitWarps(),  # TVM takes threadIdx.x for a warp where buffers belong to one
         transforms.LowerWarpMemory(),  # TVM's own leaves whole fragments to each of its lanes
+        transforms.MeetBehindLoops(),  # pipelines are apart, and TVM's barriers not placed yet
         transforms.MergeShared(),  # TVM would overlap what copies in flight still read and write
     ]
 

@@ -26,8 +26,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import machine, matmul_case, timing
-from .population import Problem
+from . import machine, matmul_case
+from .tuning_anew import build_pairs, error_of, kernel_of, time_anew
 from .tuning_programs import OTHERS, Module, norms, others, products
 from .tuning_rates import busy_seconds, rate_of
 from .tuning_sweeps import (
@@ -42,9 +42,6 @@ from .tuning_sweeps import (
 
 FINALISTS = 8  # of a sweep, that are timed beside the winner
 RATED = ("3760x4712x64", "2792x2088x168", "3000x9104x128", "256x5120x9216", "928x784x19840")
-SET_BYTES = 256 << 20  # of tensors that a timing rotates through, beyond the L2 cache
-MOST_SETS = 16
-WARM_SECONDS = 1.0
 JUDGED = 4.0  # seconds that comparing the last few of a function takes, and timing it anew
 
 
@@ -157,33 +154,49 @@ def tuned(modules: dict[str, Module], tools: Tools, kept: float = 0.0) -> list[R
     reserve = 5 + JUDGED * len(modules) + kept
     database = tune(modules, tools, max(5.0, tools.left - reserve))
     print(f"searched and compared in {time.monotonic() - begin:.1f} s", flush=True)
-    results = []
-    for name, (mod, problem) in modules.items():
+    results, found = [], []
+    for name, (mod, product) in modules.items():
+        (task,) = find_tasks(mod, matmul_case.TARGET)
         result = Result(name)
+        winner = _summarise(result, database, task.problem)
         results.append(result)
-        try:
-            (task,) = find_tasks(mod, matmul_case.TARGET)
-            winner = _summarise(result, database, task.problem)
-            if tools.is_fake or winner is None:
-                continue
-            if tools.left < 8:
-                result.note = "no time was left to time it anew"
-                continue
-            path = tools.work_dir / f"anew_{task.problem.key}.json"
-            known = json.loads(path.read_text()) if path.exists() else {}
-            if known.get("winner") != winner.text:
-                known = {"winner": winner.text, "error": None}
-                if problem is not None:
-                    known["error"] = error_of(problem, winner.config)
-                known["hot_us"], known["cold_us"] = time_anew(task.problem, winner.config)
-                path.write_text(json.dumps(known))
-            result.error = known["error"]
-            result.hot_us, result.cold_us = known["hot_us"], known["cold_us"]
-        except Exception as error:
-            traceback.print_exc()
-            result.note = f"{type(error).__name__}: {error}"[:200]
-        print(line(result), flush=True)
+        if winner is not None:
+            found.append((result, winner, task.problem, product))
+    paths = [] if tools.is_fake else build_pairs(tools.builder, found)
+    for row, pair in zip(found, paths, strict=False):
+        if tools.left < 8:
+            row[0].note = "no time was left to time it anew"
+        elif not _anew(*row, tools.work_dir, pair):
+            _anew(*row, tools.work_dir, [None, None])
+        print(line(row[0]), flush=True)
     return results
+
+
+def _anew(
+    result: Result, winner: Any, problem: Any, product: Any, folder: Path, paths: list[str | None]
+) -> bool:
+    """Compare a winner with float64, and time it beside the package's choice; once for each.
+
+    Return whether that could be done; what is wrong is noted, and does not end the others.
+    """
+    path = folder / f"anew_{problem.key}.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    try:
+        if known.get("winner") != winner.text:
+            configs = (problem.built_in(), winner.config)
+            kernels = [kernel_of(x, problem, y) for x, y in zip(paths, configs, strict=True)]
+            known = {"winner": winner.text, "error": None}
+            if product is not None:
+                known["error"] = error_of(product, winner.config, kernels[1])
+            known["hot_us"], known["cold_us"] = time_anew(problem, kernels)
+            path.write_text(json.dumps(known))
+    except Exception as error:
+        traceback.print_exc()
+        result.note = f"{type(error).__name__}: {error}"[:200]
+        return isinstance(error, AssertionError)
+    result.note, result.error = "", known["error"]
+    result.hot_us, result.cold_us = known["hot_us"], known["cold_us"]
+    return True
 
 
 def _summarise(result: Result, database: Any, problem: Any) -> Any:
@@ -200,42 +213,6 @@ def _summarise(result: Result, database: Any, problem: Any) -> Any:
     result.best_us, result.configuration = winner.seconds * 1e6, winner.text
     result.verdict = database.verdict(problem.key, winner)
     return winner
-
-
-def time_anew(problem: Any, config: Any) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the times of the package's choice and of another, at full load, and without pauses."""
-    import torch
-    import tvm
-
-    shapes = [[int(x) for x in param.ty.shape] for param in problem.mod["main"].params]
-    dtypes = [str(param.ty.dtype) for param in problem.mod["main"].params]
-    num_sets = max(1, min(MOST_SETS, -(-SET_BYTES // max(1, problem.moved_bytes))))
-    sets = [
-        [
-            torch.randn(shape, device="cuda").to(getattr(torch, dtype))
-            for shape, dtype in zip(shapes, dtypes, strict=True)
-        ]
-        for _ in range(num_sets)
-    ]
-
-    def contender(name: str, configuration: Any) -> timing.Contender:
-        kernel = tvm.compile(problem.schedule(configuration).mod, target=problem.target)["main"]
-        return timing.Contender(name, lambda i: kernel(*sets[i]))
-
-    contenders = [contender("choice", problem.built_in()), contender("tuned", config)]
-    hot = timing.measure(contenders, num_sets, repeats=60, warmup_seconds=WARM_SECONDS)
-    cold = timing.measure_cold(contenders, num_sets, repeats=31)
-    first, second = ((x[0].median_us, x[1].median_us) for x in (hot, cold))
-    return first, second
-
-
-def error_of(p: Problem, config: Any) -> float:
-    """Compare the winner with float64 on fresh inputs in poison; return its relative error."""
-    fields = {
-        f.name: v for f in dataclasses.fields(config) if (v := getattr(config, f.name)) != f.default
-    }
-    case = matmul_case.Case(p.m, p.n, p.k, p.layout, p.dtype, p.dtype, fields)
-    return max(matmul_case.check(case, matmul_case.build(case)["main"], seed=17).values())
 
 
 def rates(tools: Tools) -> list[dict[str, Any]]:

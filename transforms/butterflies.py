@@ -144,9 +144,7 @@ def butterfly(one: ThreadReduction, width: int) -> list[ir.Stmt]:
 
 def _combine_all(one: ThreadReduction, to: list[Any], other: list[Any]) -> list[Any]:
     """Combine what some registers hold with other values, each of which all results may need."""
-    own, taken = (
-        [ir.Var(name, ir.dtype_of(x)) for x in one.results] for name in ("own", "other")
-    )
+    own, taken = ([ir.Var(name, ir.dtype_of(x)) for x in one.results] for name in ("own", "other"))
     values = dict(zip((*one.reducer.lhs, *one.reducer.rhs), (*own, *taken), strict=True))
     pairs = [*zip(taken, other, strict=True), *zip(own, to, strict=True)]
     bound = [tirx.Bind(var, x) for var, x in pairs]

@@ -244,7 +244,7 @@ def _add_kernel(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_work_dir(parser: argparse.ArgumentParser, name: str, **given: Any) -> None:
-    parser.add_argument(name, type=Path, metavar="FOLDER", help="where records are kept", **given)
+    parser.add_argument(name, metavar="FOLDER", help="where records are kept", **given)
 
 
 def _kernel(spec: str) -> tuple[Path, str]:

@@ -34,6 +34,7 @@ from tests.transforms.refusals.products import PRODUCT, PRODUCTS
 from tests.transforms.refusals.reductions import REDUCTIONS
 from tests.transforms.refusals.selection import SELECTION
 from tests.transforms.refusals.stores import STORES
+from tests.transforms.refusals.stream import STREAM
 from tests.transforms.refusals.syncs import SYNCS
 from tests.transforms.refusals.turns import TURNS
 from tests.transforms.scripts import parse
@@ -61,6 +62,7 @@ CASES = [
     *SELECTION,
     *SYNCS,
     *OVERLAPS,
+    *STREAM,
     *TURNS,
     *STORES,
     *THREADS,

@@ -53,6 +53,7 @@ from .recognize import (
     product_loads,
 )
 from .samples import check_nothing_sampled, is_sampled
+from .split import check_known
 from .staging import (
     EpilogueTypes,
     choose_staging,
@@ -212,6 +213,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         choices = "\n".join(lines)
     if few := apply_few_rows(sch, block, problem, kernel, views, epilogue.outputs):
         return few
+    check_known(problem, config.split_mode, is_sampled(config))
     config, axis = _fit(sch, problem, kernel, epilogue)
     if gathered > 1 and not is_sampled(config):
         assert config.tile is not None
@@ -273,8 +275,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         cluster.share_loads(sch, sch.fuse(*blocks))
     sch.bind(part, "threadIdx.y")
     turns = config.turns if config.takes_turns else None
-    order = config.raster_group, config.persistent, turns
-    tile_order.raster(sch, n_outer, *order, curve=config.raster_curve)
+    order = config.raster_group, config.persistent, turns, None, config.raster_curve
+    tile_order.raster(sch, n_outer, *order, stream=config.streams or None)
     if noted:
         sch.annotate(n_outer, keys.CHOSEN_FOR, noted)
 
@@ -289,8 +291,9 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         # the epilogue may read the tensor too, from global memory
         copy = sch.cache_read(block, index, "shared.dyn", consumer_blocks=[block])
         sch.compute_at(copy, k_outer)
-        # Rows along k end in zeros; of many tiles few cross an edge.
-        spare = operand.major == "k" and config.persistent == 0
+        # Rows along k end in zeros; of many tiles few cross an edge, unless there may be any rows.
+        any_rows = not isinstance(problem.m.extent, int) or not isinstance(problem.n.extent, int)
+        spare = operand.major == "k" and (config.persistent == 0 or any_rows)
         steps.async_copy(sch, copy, "tma", config.swizzle, spare_rows=spare)
         _drop_unit_dims(sch, copy, operand.kept)
     operands = 0
@@ -362,7 +365,8 @@ def _fit(
         config = replace(config, raster_group=group, persistent=given.persistent)
         config = choose(problem.m.extent, given=config)
     elif kernel.bounds and kernel.bounds[-1] > rows:
-        config = choose(kernel.bounds[-1], given=replace(config, persistent=given.persistent))
+        many = replace(config, raster_group=given.raster_group, persistent=given.persistent)
+        config = choose(kernel.bounds[-1], given=many)
     problem = oriented(problem, config)
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())

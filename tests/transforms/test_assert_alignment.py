@@ -1,6 +1,5 @@
 """RequireAlignment and AssertAlignment: wide accesses are found, and checked on the host."""
 
-import pytest
 import tvm
 from tvm import s_tir, tirx
 from tvm.script import tirx as T
@@ -8,7 +7,6 @@ from tvm.script import tirx as T
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir, pipeline
 from tvm_hopper import schedule as hs
-from tvm_hopper.errors import LoweringError
 from tvm_hopper.testing import workloads
 from tvm_hopper.transforms.assert_alignment import (
     AssertAlignment,
@@ -77,15 +75,6 @@ def test_tensors_of_one_name_are_told_apart():
     twins = tirx.PrimFunc([func.params[0], named, n], body)
     assert [p.name for p in twins.params] == ["A", "A", "n"]
     assert [(x.argument, x.num_bytes) for x in plan_requirements(twins)] == [(1, 16)]
-
-
-def test_vectors_of_parts_of_bytes_are_refused():
-    text = wide.script().replace(
-        'C: T.Buffer((64, 64), "float16")', 'C: T.Buffer((64, 64), "int4")'
-    )
-    text = text.replace("= B[tx, e]", '= T.Cast("int4", B[tx, e])')
-    with pytest.raises(LoweringError, match="tensor C: found vectors of int4; need elements of wh"):
-        plan_requirements(tvm.script.from_source(text))
 
 
 def test_loads_that_are_no_run_need_nothing():

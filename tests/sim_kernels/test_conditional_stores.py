@@ -100,3 +100,27 @@ def test_every_other_iteration(stages):
     kept = np.arange(96)[:, None] // 8 % 2 == 1
     np.testing.assert_array_equal(result.outputs["C"], np.where(kept, given, before))
     tvm.compile(sch.mod, target=TARGET)  # judged by the static check, too
+
+
+@pytest.mark.parametrize("rows", [8, 9])
+def test_sums_in_the_tile_that_is_stored(rows):
+    """Each thread sums into elements of its own, of nine rows under a condition: no barrier."""
+    a = te.placeholder((rows, 64), "int32", name="A")
+    r = te.reduce_axis((0, 3), "r")
+    c = te.compute(
+        (rows, 62), lambda i, j: te.sum(a[i, j + r] * te.const(2, "int32"), axis=r), name="C"
+    )
+    mod = tvm.IRModule({"main": te.create_prim_func([a, c])})
+    sch = s_tir.Schedule(mod)
+    block = sch.get_sblock("C")
+    i, j, _ = sch.get_loops(block)
+    step, row = sch.split(i, [None, 2])
+    sch.bind(sch.add_unit_loop(step), "blockIdx.x")
+    out, tile = sch.cache_write(block, 0, "shared.dyn"), sch.cache_read(block, 0, "shared.dyn")
+    sch.compute_at(tile, step)
+    hs.async_copy(sch, tile)
+    sch.reverse_compute_at(out, step)
+    hs.async_store(sch, out)
+    sch.bind(sch.split(sch.fuse(row, j), [None, 64])[1], "threadIdx.x")
+    hs.pipeline(sch, step, stages=2)
+    check(mod, sch)

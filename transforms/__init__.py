@@ -32,6 +32,7 @@ from .lower_copies import LowerCopies
 from .lower_mma import LowerMma
 from .lower_warp_memory import LowerWarpMemory
 from .meet_behind_loops import MeetBehindLoops
+from .merge_moments import MergeMoments
 from .merge_shared import MergeShared
 from .note_choices import NoteChoices
 from .note_rows import NoteRows
@@ -95,6 +96,7 @@ __all__ = [
     "LowerMma",
     "LowerWarpMemory",
     "MeetBehindLoops",
+    "MergeMoments",
     "MergeShared",
     "NoteChoices",
     "NoteRows",

@@ -100,7 +100,9 @@ def _bounded(extents: Mapping[ir.Var, Any], predicate: Any) -> Mapping[ir.Var, A
     found = dict(extents)
     for term in ir.conjuncts(predicate):
         limit = ir.static_int(term.b) if isinstance(term, tirx.LT) else None
-        steps = None if limit is None else _linear(term.a, extents)
+        if limit is None:
+            continue
+        steps = _linear(term.a, extents)
         if not steps or min(steps.values()) <= 0 or not _starts_at_zero(term.a, extents):
             continue
         for var, step in steps.items():

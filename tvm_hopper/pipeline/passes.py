@@ -69,6 +69,7 @@ def hook_passes() -> list[Pass]:
         transforms.DivideByRows(),  # while stores still name the row that they belong to
         transforms.UnstageRows(),  # the next cuts what is staged to what a thread block has of it
         transforms.SpreadRows(),  # registers are a thread's own; the next asks who reduces together
+        transforms.MergeMoments(),  # who reduces together is known, and each sum is a call yet
         transforms.ReduceAcrossThreads(),  # stock passes reduce by two barriers, and only warps
         transforms.GuardTurns(),  # what a turn sends and waits for is in it, and no copy is yet
         transforms.ExpandInner(),  # a loop's stages count what pipelines inside of it come apart to

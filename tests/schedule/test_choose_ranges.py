@@ -10,9 +10,9 @@ import pytest
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.schedule.products import class_choice, ranges
-from tvm_hopper.schedule.products.class_choice import POINTS, estimate_all
+from tvm_hopper.schedule.products.class_choice import estimate_all
 from tvm_hopper.schedule.products.model import as_product
-from tvm_hopper.schedule.products.ranges import RUNGS, deal_out, find_ends, pick
+from tvm_hopper.schedule.products.ranges import PLACES, RUNGS, deal_out, find_ends, pick
 
 ALONE = hs.MatmulConfig(cluster=(1, 1))  # as blocks of every class are
 SHAPES = [(4096, 4096), (28672, 4096), (512, 7168)]
@@ -60,13 +60,13 @@ def times(**best):
     """Return what kernels take: 1 at the rows they are named for, from the last name on; else 2."""
     ends = [int(name.removeprefix("to_")) for name in best]
     starts = dict(zip(ends, [0, *ends], strict=False))
-    is_best = [[rung in starts and starts[rung] < m <= rung for rung in RUNGS] for m in POINTS]
+    is_best = [[rung in starts and starts[rung] < m <= rung for rung in RUNGS] for m in PLACES]
     return np.where(is_best, 1.0, 2.0)
 
 
 def test_kernels_that_gain_are_picked_and_the_last_one_always():
     assert [RUNGS[i] for i in pick(times(to_64=0, to_640=0, to_8192=0))] == [64, 640, 8192]
-    assert [RUNGS[i] for i in pick(np.ones((len(POINTS), len(RUNGS))))] == [8192]
+    assert [RUNGS[i] for i in pick(np.ones((len(PLACES), len(RUNGS))))] == [8192]
     slightly = 1 + (times(to_64=0, to_8192=0) - 1) / 1000
     assert [RUNGS[i] for i in pick(slightly)] == [8192]
     assert len(pick(times(**{f"to_{x}": 0 for x in RUNGS}))) == class_choice.TILE_CLASSES

@@ -10,9 +10,9 @@ import pytest
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.schedule.products import class_choice, ranges
-from tvm_hopper.schedule.products.class_choice import estimate_all
+from tvm_hopper.schedule.products.class_choice import AnyRows, estimate_all
 from tvm_hopper.schedule.products.model import as_product
-from tvm_hopper.schedule.products.ranges import PLACES, RUNGS, deal_out, find_ends, pick
+from tvm_hopper.schedule.products.ranges import ASKED_FOR, PLACES, RUNGS, deal_out, find_ends, pick
 
 ALONE = hs.MatmulConfig(cluster=(1, 1))  # as blocks of every class are
 SHAPES = [(4096, 4096), (28672, 4096), (512, 7168)]
@@ -30,10 +30,24 @@ def test_kernels_are_few_and_no_number_of_rows_loses_much(n, k):
     for m in (2, 16, 64, 65, 100, 128, 256, 300, 400, 512, 600, 700, 1000, 1100, 2048, 4096, 8192):
         own = hs.choose_config(m, n, k, given=ALONE)
         wanted = as_product(m, n, k, "float16", ("k", "k"), "float16")
-        (times,) = estimate_all([wanted], [*kernels, own])
+        (times,) = estimate_all([wanted], [*kernels, own], any_rows=True)
         taken = times[rows.index(found[next(x for x in found if m <= x)])]
         # 512 x 7168 has more places where the choice changes than there are kernels.
         assert taken <= (1.2 if (n, k) != (512, 7168) else 1.3) * times[-1], m
+
+
+@pytest.mark.parametrize(("n", "k"), [*SHAPES, (4096, 14336), (3584, 18944)])
+def test_row_counts_that_are_asked_for_lose_little(n, k):
+    found = hs.choose_ranges(n, k)
+    rows = sorted(set(found.values()))
+    asked = AnyRows.of("", n, k, "float16", None, None, ("k", "k"), None)
+    places = [m for m in (*ASKED_FOR, *(2**x for x in range(1, 14)))]
+    taken = [rows.index(found[next(x for x in found if m <= x)]) for m in places]
+    times = asked.estimate(places, asked.choose(rows))
+    best = asked.estimate(places, asked.choose(places))
+    ratios = best.diagonal() / times[np.arange(len(places)), taken]
+    assert ratios.min() > (0.85 if (n, k) != (512, 7168) else 0.75)
+    assert np.exp(np.log(ratios).mean()) > 0.97
 
 
 def test_a_kernel_serves_several_ranges():

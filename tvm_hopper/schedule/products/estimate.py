@@ -110,7 +110,7 @@ class Rates:
         made for any rows; more where one consumer multiplies, since nobody does while it stores;
         and more where sums are shared, since no block loads ahead for the next one. These and the
         next four say how kernels of one product compare, many of which run far from what they are
-        best at: fitted to the 1100 times of benchmarks/results/row_matrix_2026-11-23.md alone.
+        best at: fitted to the 1100 times of benchmarks/results/row_matrix_2026-11-23_1537.md alone.
     side_by_side
         Share that transposed kernels of whole sums cost more where several tiles lie across.
     third_of_any

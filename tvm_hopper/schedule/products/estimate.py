@@ -109,10 +109,8 @@ class Rates:
         Share of the time that several tiles a block, or several blocks an SM, cost more, of kernels
         made for any rows; more where one consumer multiplies, since nobody does while it stores;
         and more where sums are shared, since no block loads ahead for the next one. These and the
-        next four say how kernels of one product compare, many of which run far from what they are
+        next three say how kernels of one product compare, many of which run far from what they are
         best at: fitted to the 1100 times of benchmarks/results/row_matrix_2026-11-23_1537.md alone.
-    side_by_side
-        Share that transposed kernels of whole sums cost more where several tiles lie across.
     third_of_any
         Share that a third consumer costs more.
     workspace_less, cluster_less
@@ -155,7 +153,6 @@ class Rates:
     in_turns: float = 0.04
     in_turns_alone: float = 0.1
     in_turns_shared: float = 0.11
-    side_by_side: float = 0.08
     third_of_any: float = 0.03
     workspace_less: float = 0.05
     cluster_less: float = 0.1
@@ -339,8 +336,6 @@ def estimate(
     if any_rows:  # all stores are behind conditions
         turns = rates.in_turns + rates.in_turns_alone * (tiles.consumers == 1)
         cycles = cycles * (1 + (turns + rates.in_turns_shared * shared) * (waves > 1))
-        across = np.asarray(product.is_transposed) & (n > columns) & ~shared
-        cycles = cycles * (1 + rates.side_by_side * across)
         cycles = cycles * (1 + rates.third_of_any * (tiles.consumers > 2))
         less = rates.workspace_less if by_kernels else rates.cluster_less
         return np.asarray(cycles * (1 - less * shared) / chip.megahertz, dtype=np.float64)

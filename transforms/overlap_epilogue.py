@@ -31,7 +31,7 @@ ones of the next tile, too: half of the epilogue then runs beside the products o
 Each element is the same sum in the same order.
 
 Before: roles, trips and output tiles stand; the products are asynchronous blocks without a wait.
-After: the option is served.
+After: the request is served.
 Not here: waits and fences (insert_syncs.py), which find that the halves are registers of their own.
 """
 
@@ -173,14 +173,16 @@ class OverlapEpilogue:
 
     def transform_function(self, func, mod, ctx):
         """Divide the products of one function where that is asked for."""
-        steps = int(options.read(OVERLAP, func, default=0))
         notes = {}
 
         def build(kernel: ir.For) -> ir.For:
-            plan = plan_overlap(kernel, steps)
+            number = ir.number_of(func, kernel)
+            kernel, asked = _without_request(kernel)
+            steps = int(options.read(OVERLAP, func, asked, default=0))
+            plan = plan_overlap(kernel, steps, bool(asked))
             if plan is None:
                 return kernel
-            notes[ir.number_of(func, kernel)] = [
+            notes[number] = [
                 RemarkNote(
                     f"half of the epilogue runs beside the other half's products of {steps} steps "
                     "at each end of an output tile"
@@ -194,6 +196,20 @@ class OverlapEpilogue:
             return _without(kernel, plan.accumulator)
 
         return note_kernels(ir.map_kernels(func, build), notes)
+
+
+def _without_request(kernel: ir.For) -> tuple[ir.For, dict[str, Any]]:
+    """Take the request off a kernel's axis; return it, too."""
+    asked: dict[str, Any] = {}
+
+    def plain(loop: ir.For) -> ir.For:
+        if OVERLAP not in loop.annotations:
+            return loop
+        rest = dict(loop.annotations)
+        asked[OVERLAP] = rest.pop(OVERLAP)
+        return ir.with_body(loop, loop.body, annotations=rest)
+
+    return ir.replace(kernel, ir.For, plain), asked
 
 
 def _without(kernel: ir.For, buffer: ir.Var) -> ir.For:

@@ -64,7 +64,7 @@ class OverlapPlan:
         return int(self.accumulator.shape[0]) // self.subtiles
 
 
-def plan_overlap(kernel: ir.For, steps: int) -> OverlapPlan | None:
+def plan_overlap(kernel: ir.For, steps: int, is_alone: bool = False) -> OverlapPlan | None:
     """Take the consumers' loop apart; None where there is nothing to run beside.
 
     Parameters
@@ -73,6 +73,8 @@ def plan_overlap(kernel: ir.For, steps: int) -> OverlapPlan | None:
         A kernel whose roles and output tiles are scheduled.
     steps : int
         Trips at each end of a tile, as asked for.
+    is_alone : bool
+        Whether this kernel was asked for, and not all of a function's that multiply.
 
     Returns
     -------
@@ -85,7 +87,15 @@ def plan_overlap(kernel: ir.For, steps: int) -> OverlapPlan | None:
         The kernel multiplies by WGMMA, and its epilogue cannot be divided.
     """
     split = find_split(kernel)
-    if not steps or split is None or not _products(split.else_case):
+    if not steps:
+        return None
+    if split is None or not _products(split.else_case):
+        if is_alone:
+            raise _refuse(
+                "a kernel without products by WGMMA of a consumer role",
+                "a product of which warp groups multiply what a producer loads",
+                "take it out",
+            )
         return None
     found = [x for x in ir.find_all(split.else_case, ir.For) if _products(x)]
     inner = [x for x in found if not any(_products(y) for y in ir.find_all(x.body, ir.For))]
@@ -177,4 +187,4 @@ def _first_loop(stmt: ir.Stmt) -> ir.For | None:
 
 
 def _refuse(found: str, need: str, fix: str) -> Exception:
-    return cannot_lower(f"option {OVERLAP}", found, need, fix)
+    return cannot_lower(OVERLAP, found, need, fix)

@@ -56,8 +56,9 @@ MMA_SYNC = "tvm_hopper.mma_sync"
 CONSUMERS = "tvm_hopper.consumers"
 REGISTERS = "tvm_hopper.registers"
 WGMMA_PENDING = "tvm_hopper.wgmma_pending"
-OVERLAP = "tvm_hopper.overlap"
 # -- on the loop bound to blockIdx.x
+OVERLAP = "tvm_hopper.overlap"
+MOST_OVERLAP = 8  # steps: a ring has few more slots
 RASTER_GROUP = "tvm_hopper.raster_group"
 RASTER_CURVE = "tvm_hopper.raster_curve"
 PERSISTENT = "tvm_hopper.persistent"
@@ -233,10 +234,11 @@ KEYS: dict[str, Key] = {
         ),
         Key(
             OVERLAP,
-            (),
+            (LOOP,),
             int,
             "steps of k at each end of an output tile that half of the epilogue runs beside",
-            bounds=(0, 8),
+            bounds=(0, MOST_OVERLAP),
+            axis="blockIdx.x",
             option=True,
         ),
         Key(

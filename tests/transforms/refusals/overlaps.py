@@ -7,7 +7,7 @@ from tvm_hopper.transforms import OverlapEpilogue
 
 def overlap(name, match, *changes):
     return case(
-        name, BEFORE, (OverlapEpilogue,), rf"option tvm_hopper.overlap: found {match}", *changes
+        name, BEFORE, (OverlapEpilogue,), rf"tvm_hopper.overlap: found {match}", *changes
     )
 
 
@@ -19,7 +19,14 @@ STORE = """                        for subtile in T.serial(2):
                             for g in T.serial(4):
                                 D[row, subtile, g] = acc[subtile * 4 + g]
 """
+AXIS = 'thread="blockIdx.x"'
 OVERLAPS = [
+    overlap(
+        "halves of a kernel that multiplies nothing",
+        r"a kernel without products by WGMMA of a consumer role; need a product of which",
+        (AXIS, AXIS + ', annotations={"tvm_hopper.overlap": 2}'),
+        ('"tvm_hopper.async_op": "wgmma"', '"tvm_hopper.fused": 1'),
+    ),
     overlap(
         "halves of one tile a block",
         r"1 loops around 1 products; need a loop over output tiles around one over k",

@@ -8,6 +8,7 @@ from .add_any_order import AddAnyOrder
 from .ask_caller import AskCaller
 from .assert_alignment import AssertAlignment, RequireAlignment
 from .bind_across_blocks import BindAcrossBlocks
+from .clamp_pairs import ClampPairs
 from .compact_tiles import CompactTiles
 from .count_blocks import CountBlocks
 from .cut_vectors import CutVectors
@@ -68,6 +69,7 @@ __all__ = [
     "AskCaller",
     "AssertAlignment",
     "BindAcrossBlocks",
+    "ClampPairs",
     "CompactTiles",
     "CountBlocks",
     "CutVectors",

@@ -21,6 +21,7 @@ NOTE = "half of the epilogue runs beside the other half's products of {} steps"
         ({"persistent": 0}, r"overlap=2 with persistent=0; need thread blocks that compute sev"),
         ({"wgmma_pending": 1}, r"with wgmma_pending=1; need steps that are waited for, 0"),
         ({"schedule": "pingpong"}, r"with schedule=\"pingpong\"; need consumers that share a"),
+        ({"transposed": True}, r"with transposed=True; need rows of a tile that are rows in mem"),
         ({"split_k": 2}, r"with split_k=2; need blocks that sum all of a tile"),
         ({"store": "tma"}, r"with store='tma'; need threads that store what they hold"),
         (

@@ -128,7 +128,8 @@ def host_passes() -> list[Pass]:
         transforms.OwnWorkspace(),  # what lies between two kernels outlives the call, on its stream
         transforms.LoadInOrder(),  # TVM marks every kernel that it splits off
         transforms.CountBlocks(),  # only now is the device of a call known
-        transforms.UnpackPairs(),  # registers have their numbers, and share what is dead
+        transforms.ClampPairs(),  # registers have their numbers, and share what is dead
+        transforms.UnpackPairs(),  # so do those that it left
     ]
 
 

@@ -6,9 +6,7 @@ from tvm_hopper.transforms import OverlapEpilogue
 
 
 def overlap(name, match, *changes):
-    return case(
-        name, BEFORE, (OverlapEpilogue,), rf"tvm_hopper.overlap: found {match}", *changes
-    )
+    return case(name, BEFORE, (OverlapEpilogue,), rf"tvm_hopper.overlap: found {match}", *changes)
 
 
 ROW = "for tile in T.serial(2):\n                        row"

@@ -266,6 +266,7 @@ class MatmulConfig:
         if self.overlap:
             shared = BY_DEVICE if self.persistent is None else self.persistent
             _store(self, wgmma_pending=0, operand_slots=0, persistent=shared)
+            _store(self, split_k=1, transposed=False)
 
     def _check_alone(self, where: str, name: str) -> None:
         """Refuse what speaks of tiles beside a product of few rows that has none."""
@@ -344,6 +345,7 @@ def check_overlap(where: str, config: MatmulConfig) -> None:
         "persistent=0": (config.persistent == 0, "thread blocks that compute several tiles"),
         "wgmma_pending=1": (config.wgmma_pending == 1, "steps that are waited for, 0"),
         'schedule="pingpong"': (config.takes_turns, "consumers that share a tile"),
+        "transposed=True": (config.transposed is True, "rows of a tile that are rows in memory"),
         f"split_k={config.split_k}": (config.parts > 1, "blocks that sum all of a tile"),
         f"store={config.store!r}": (config.store is not None, "threads that store what they hold"),
         f"operand_slots={config.operand_slots}": (

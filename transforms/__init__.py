@@ -33,7 +33,6 @@ from .lower_warp_memory import LowerWarpMemory
 from .merge_shared import MergeShared
 from .note_choices import NoteChoices
 from .note_rows import NoteRows
-from .overlap_epilogue import OverlapEpilogue
 from .overlay_shared import OverlayShared
 from .own_registers import OwnRegisters
 from .own_workspace import OwnWorkspace
@@ -94,7 +93,6 @@ __all__ = [
     "MergeShared",
     "NoteChoices",
     "NoteRows",
-    "OverlapEpilogue",
     "OverlayShared",
     "OwnRegisters",
     "OwnWorkspace",

@@ -34,7 +34,6 @@ RESTORED = (
     keys.CHOSEN,
     keys.BLOCKS_PER_SM,
     keys.EARLY_LAUNCH,
-    keys.OVERLAP,
     keys.ROW_CLUSTER,
 )
 AXIS_KEYS = dict.fromkeys(RESTORED, "blockIdx.x")

@@ -292,8 +292,6 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     tile_order.raster(sch, n_outer, *order, curve=config.raster_curve)
     if noted:
         sch.annotate(n_outer, keys.CHOSEN_FOR, noted)
-    if config.overlap:
-        sch.annotate(n_outer, keys.OVERLAP, config.overlap)
 
     if several:
         stores = keep_in_registers(sch, block, several)

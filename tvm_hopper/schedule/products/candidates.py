@@ -105,25 +105,6 @@ def candidates(dtype: str, given: MatmulConfig) -> Candidates:
     return _candidates(dtype, given.consumers, given.registers, stages, given.wgmma_pending)
 
 
-def has_halves(tiles: Candidates, given: MatmulConfig, depth: int) -> Any:
-    """Tell which tiles' consumers can compute one half's results beside the other's products.
-
-    Parameters
-    ----------
-    tiles : Candidates
-        What to judge.
-    given : MatmulConfig
-        Whose `overlap` says whether that is asked for.
-    depth : int
-        Of the product.
-    """
-    steps = given.overlap or 0
-    if not steps:
-        return np.ones(len(tiles), dtype=bool)
-    able = (tiles.by_rows > 0) & (tiles.rows // tiles.consumers >= 2 * wgmma.INSTRUCTION_M)
-    return able & (tiles.stages >= steps) & (-(-depth // tiles.depth) >= 2 * steps)
-
-
 def as_candidates(configs: Sequence[MatmulConfig], dtype: str, depth: int) -> Candidates:
     """Return the tiles of complete and legal configurations, for the estimate of one product.
 

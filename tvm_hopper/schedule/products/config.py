@@ -21,7 +21,7 @@ from tvm_hopper.plan.smem import (
     most_slots,
     ring_memory,
 )
-from tvm_hopper.requests.keys import BY_DEVICE, CURVES, MOST_CONSUMERS, MOST_OVERLAP
+from tvm_hopper.requests.keys import BY_DEVICE, CURVES, MOST_CONSUMERS
 from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair, as_stages, as_tile
 
 from . import split
@@ -167,11 +167,6 @@ class MatmulConfig:
         True lets a kernel of tiles begin while the launch in front of it ends: it makes its
         barriers, and waits for that launch before it touches memory. False: launched as ever. None:
         True, unless threads load tensors for its epilogue.
-    overlap : int, optional
-        Steps of k at each end of an output tile, 1 to 8 and no more than `stages`, in which the
-        consumers multiply for one half of it while they compute what follows the sums of the other
-        half, and store it by themselves; of persistent kernels with 128 rows a consumer. 0: behind
-        the product.
     """
 
     tile: tuple[Any, Any, Any] | None = None
@@ -198,7 +193,6 @@ class MatmulConfig:
     schedule: str | None = None
     early_launch: bool | None = None
     raster_curve: str | None = None
-    overlap: int | None = None
 
     def __post_init__(self) -> None:
         where = "MatmulConfig"
@@ -230,14 +224,11 @@ class MatmulConfig:
             ),
             operand_slots=as_int(where, "operand_slots", self.operand_slots, 0),
             schedule=as_choice(where, "schedule", self.schedule, SCHEDULES),
-            overlap=as_int(where, "overlap", self.overlap, 0, MOST_OVERLAP),
         )
         if self.split_mode == split.ATOMIC and self.store is None:
             _store(self, store=STORES[0])  # what the hardware copies out it can add, too
         if self.takes_turns:
             check_turns(where, self)
-        if self.overlap:
-            check_overlap(where, self)
         split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
         split.check_cluster(where, self.cluster, self.split_k, self.split_mode)
         check_pending(where, stages, last_stage, self.wgmma_pending)
@@ -263,10 +254,6 @@ class MatmulConfig:
         if self.operand_slots and self.store is None:
             need = 'store="tma" too: operands come in the parts that the output leaves in'
             raise cannot_schedule(where, "operand_slots alone", need)
-        if self.overlap:
-            shared = BY_DEVICE if self.persistent is None else self.persistent
-            _store(self, wgmma_pending=0, operand_slots=0, persistent=shared)
-            _store(self, split_k=1, transposed=False)
 
     def _check_alone(self, where: str, name: str) -> None:
         """Refuse what speaks of tiles beside a product of few rows that has none."""
@@ -336,28 +323,6 @@ def check_turns(where: str, config: MatmulConfig) -> None:
         found = "operand_slots" if config.operand_slots else f"store={config.store!r}"
         need = "threads that store what they hold: the sets would share the memory"
         raise cannot_schedule(where, f"{asked}{found}", need)
-
-
-def check_overlap(where: str, config: MatmulConfig) -> None:
-    """Refuse what halves of a tile that are multiplied one behind the other cannot have."""
-    asked = f"overlap={config.overlap} with "
-    others = {
-        "persistent=0": (config.persistent == 0, "thread blocks that compute several tiles"),
-        "wgmma_pending=1": (config.wgmma_pending == 1, "steps that are waited for, 0"),
-        'schedule="pingpong"': (config.takes_turns, "consumers that share a tile"),
-        "transposed=True": (config.transposed is True, "rows of a tile that are rows in memory"),
-        f"split_k={config.split_k}": (config.parts > 1, "blocks that sum all of a tile"),
-        f"store={config.store!r}": (config.store is not None, "threads that store what they hold"),
-        f"operand_slots={config.operand_slots}": (
-            bool(config.operand_slots), "threads that load what they need"
-        ),
-    }  # fmt: skip
-    for found, (is_there, need) in others.items():
-        if is_there:
-            raise cannot_schedule(where, asked + found, need)
-    if config.stages is not None and (config.overlap or 0) > config.stages:
-        found = f"{asked}{config.stages} stages"
-        raise cannot_schedule(where, found, "as many stages as steps, or more")
 
 
 def check_pending(where: str, stages: int | None, last_stage: Any, pending: int | None) -> None:

@@ -23,7 +23,7 @@ from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import as_choice, as_int, as_size, as_sizes, check_type
 
 from .boxes import leave_as_boxes
-from .candidates import MAX_STAGES, Candidates, candidates, has_halves
+from .candidates import MAX_STAGES, Candidates, candidates
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
 from .dot_choice import choose_dots, estimate_dots
 from .estimate import ProductShape, estimate
@@ -224,7 +224,7 @@ def rank(
     """
     tiles = candidates(wanted.dtype, given)
     if len(tiles):
-        tiles = tiles.where(~_too_large(wanted, tiles) & has_halves(tiles, given, wanted.k))
+        tiles = tiles.where(~_too_large(wanted, tiles))
     if not len(tiles):
         need = "what a tile can be found for: fewer stages, or other consumers or registers"
         raise cannot_schedule("choose_config", f"no tile that fits {given}", need)

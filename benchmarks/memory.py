@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import multiprocessing
 import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -102,6 +103,8 @@ def _sized(program: str, columns: int, gib: float, dtype: str = "bfloat16") -> C
     elements = int(gib * 2**30) // (SIZES[dtype] * full_tensors(program))
     rows = elements // columns
     whole = memory_programs.GROUPS if program == "group_norm" else 1
+    if program == "transpose":
+        rows = columns
     return Case(program, rows // whole * whole, columns, dtype)
 
 
@@ -114,6 +117,13 @@ def full_tensors(program: str) -> int:
 
 def build(case: Case, early: bool | None = None) -> Callable[..., None]:
     """Compile one program; `early` says whether it begins before the launch in front has ended."""
+    kernel: Callable[..., None] = executable(case, early)["main"]
+    return kernel
+
+
+def executable(case: Case, early: bool | None = None) -> Any:
+    """Compile one program, for a library, too."""
+    import tvm
     from tvm import s_tir
 
     from tvm_hopper import schedule as hs
@@ -122,7 +132,7 @@ def build(case: Case, early: bool | None = None) -> Callable[..., None]:
         program = PROGRAMS[case.program]
         sch = s_tir.Schedule(program.build(case.rows, case.columns))
         getattr(hs, program.helper)(sch)
-        return _compiled(sch)
+        return tvm.compile(sch.mod, target=TARGET)
     if case.program == "copy":
         module = memory_bound.copy(case.rows, case.columns, case.dtype)
     else:
@@ -132,14 +142,7 @@ def build(case: Case, early: bool | None = None) -> Callable[..., None]:
         hs.row_reduction(sch, config=hs.RowReductionConfig(early_launch=early))
     else:
         hs.pointwise(sch, config=hs.PointwiseConfig(early_launch=early))
-    return _compiled(sch)
-
-
-def _compiled(sch: Any) -> Callable[..., None]:
-    import tvm
-
-    kernel: Callable[..., None] = tvm.compile(sch.mod, target=TARGET)["main"]
-    return kernel
+    return tvm.compile(sch.mod, target=TARGET)
 
 
 # -- what others compute, and what is right -------------------------------------------------------
@@ -266,19 +269,37 @@ def compile_others(case: Case) -> str:
 
 
 def built(table: list[Case], workers: int) -> dict[Case, Callable[..., None]]:
-    """Compile the kernels of all cases, while processes compile others' kernels."""
+    """Compile the kernels of all cases, and others' kernels beside them, in some processes."""
+    import tvm
+
     if not workers:
         return {x: build(x) for x in table}
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,
+    ):
         jobs = [pool.submit(compile_others, x) for x in table if not x.is_small]
-        kernels = {x: build(x) for x in table}
-        for job in jobs:
-            print(job.result(), end="", file=sys.stderr)
-    return kernels
+        paths = [f"{folder}/{i}.so" for i in range(len(table))]
+        ours = [pool.submit(export, x, path) for x, path in zip(table, paths, strict=True)]
+        for job in ours:
+            job.result()
+        for other in jobs:
+            print(other.result(), end="", file=sys.stderr)
+        loaded = map(tvm.runtime.load_module, paths)
+        return {x: lib["main"] for x, lib in zip(table, loaded, strict=True)}
+
+
+def export(case: Case, path: str) -> None:
+    """Compile the kernel of a case to a library."""
+    executable(case).export_library(path)
 
 
 def run(
-    case: Case, repeats: int, alone: bool = False, kernel: Callable[..., None] | None = None
+    case: Case,
+    repeats: int,
+    alone: bool = False,
+    kernel: Callable[..., None] | None = None,
+    warm_up: float = 0.5,
 ) -> dict[str, Any]:
     """Check and time one case; return its row of the table."""
     kernel = kernel or build(case)
@@ -289,7 +310,7 @@ def run(
     if case.is_small:
         return _row(case, right, _small(case, kernel, repeats))
     calls = {} if alone else others(case, inputs)
-    return _row(case, right, _large(case, kernel, inputs, outputs, calls, repeats))
+    return _row(case, right, _large(case, kernel, inputs, outputs, calls, (repeats, warm_up)))
 
 
 def _large(
@@ -298,7 +319,7 @@ def _large(
     inputs: list[Any],
     outputs: list[Any],
     more: dict[str, Callable[[], Any]],
-    repeats: int,
+    often: tuple[int, float],
 ) -> dict[str, float]:
     import torch
 
@@ -323,8 +344,7 @@ def _large(
             continue
         calls[name] = lambda _, call=call: call()
     return {
-        t.name: t.median_us
-        for t in measure([Contender(*one) for one in calls.items()], 1, repeats, 0.5)
+        t.name: t.median_us for t in measure([Contender(*one) for one in calls.items()], 1, *often)
     }
 
 
@@ -394,6 +414,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
     parser.add_argument("--gib", type=float, default=2.0, help="bytes read and written")
     parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--warm-up", type=float, default=0.5, help="seconds before each case")
     parser.add_argument("--only", nargs="*", default=[], help="cases whose name contains one")
     parser.add_argument("--alone", action="store_true", help="time no others' kernels of a case")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -403,7 +424,8 @@ def main(argv: list[str]) -> int:
     wanted = cases(arguments.gib, arguments.only)
     kernels = built(wanted, 0 if arguments.alone else arguments.workers)
     for case in wanted:
-        table.append(run(case, arguments.repeats, arguments.alone, kernels.pop(case)))
+        kernel, often = kernels.pop(case), (arguments.repeats, arguments.alone)
+        table.append(run(case, *often, kernel, arguments.warm_up))
         print(*table[-1].values(), sep="  ", flush=True)
     title = f"Memory-bound kernels, {arguments.gib:g} GiB read and written, as shares of a copy"
     print(machine.save(arguments.out, "memory", title, list(table[0]), table))

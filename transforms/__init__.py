@@ -19,9 +19,11 @@ from .fuse_threads import FuseThreads
 from .gather_vectors import GatherVectors
 from .guard_turns import GuardTurns
 from .hint_loads import HintLoads
+from .hoist_conditions import HoistConditions
 from .hoist_initials import HoistInitials
 from .index_rows import IndexRows
 from .insert_syncs import InsertSyncs
+from .keep_conditions import KeepConditions
 from .layout_shared import LayoutShared
 from .limit_registers import LimitRegisters
 from .load_fragments import LoadFragments
@@ -30,6 +32,8 @@ from .lower_channels import LowerChannels
 from .lower_copies import LowerCopies
 from .lower_mma import LowerMma
 from .lower_warp_memory import LowerWarpMemory
+from .meet_behind_loops import MeetBehindLoops
+from .merge_moments import MergeMoments
 from .merge_shared import MergeShared
 from .note_choices import NoteChoices
 from .note_rows import NoteRows
@@ -79,9 +83,11 @@ __all__ = [
     "GatherVectors",
     "GuardTurns",
     "HintLoads",
+    "HoistConditions",
     "HoistInitials",
     "IndexRows",
     "InsertSyncs",
+    "KeepConditions",
     "LayoutShared",
     "LimitRegisters",
     "LoadFragments",
@@ -90,6 +96,8 @@ __all__ = [
     "LowerCopies",
     "LowerMma",
     "LowerWarpMemory",
+    "MeetBehindLoops",
+    "MergeMoments",
     "MergeShared",
     "NoteChoices",
     "NoteRows",

@@ -1,18 +1,22 @@
 """Send what the warps of a thread block have reduced to all of its cluster, in each turn of a loop.
 
     for r in range(63):
-        if r % 4 == 0 and r > 0: cluster barrier                the rooms were read
         if thread 0: mbarrier arrive_expect_tx(arrived[r % 4])
         if lane < 4:
             remote = mapa(address_of(of_warps[r % 4, row, 8 * rank + warp]), lane)
             st.async(remote, total[0], mapa(address_of(arrived[r % 4]), lane))
         syncthreads()                                           if rows are staged
         mbarrier wait(arrived[r % 4], r // 4 % 2)               all 4 x 8 values are there
+        take of_warps[r % 4, row, 0:32]
+        if r % 4 == 3: cluster barrier arrive                   the rooms were read
+        ...                                                     what is made of the results
+        if r % 4 == 3: cluster barrier wait
 
 An mbarrier tells that values are there, and not that a room was read: the barrier of the cluster
-does. It waits for what a thread block has stored to memory, so that it stands in every fourth turn
-alone, and there are four rooms. One at the kernel's start tells that all thread blocks run. None
-exits early: it waits for what the others send it.
+does. An arrival waits for what its thread has stored to memory. So it stands in front of a turn's
+stores, of which those of the turn before are done by then, and in every fourth turn alone: there
+are four rooms. The wait is at the turn's end, when all others have arrived. One at the kernel's
+start tells that all thread blocks run. None exits early: it waits for what the others send it.
 
 Where copies overwrite earlier rows (stage_rows.py) the threads of a block meet in each turn, too.
 """
@@ -100,14 +104,31 @@ class TurnExchange(ClusterExchange):
         ]
         if one.trip is None:
             return [*stmts, ir.seq(mbarrier.wait(barrier, 0))]
-        were_read = (one.trip % ROOMS).equal(0) & (one.trip > 0)
-        meet = ir.IfThenElse(were_read, ir.seq(cluster.arrive(), cluster.wait()), None)
-        is_first_of_turn = not any(x.loop is one.loop for x in self.reductions[:number])
-        return [
-            *([meet] if is_first_of_turn else []),
-            *stmts,
-            ir.seq(mbarrier.wait(barrier, ir.as_int32(one.trip // ROOMS % 2))),
-        ]
+        return [*stmts, ir.seq(mbarrier.wait(barrier, ir.as_int32(one.trip // ROOMS % 2)))]
+
+    def tell(self, one: ThreadReduction) -> list[ir.Stmt]:
+        """Tell the cluster that values were taken, if the turn has no later ones and needs it."""
+        last = [x for x in self.reductions if x.loop is one.loop][-1]
+        if one.trip is None or last is not one:
+            return []
+        return [ir.IfThenElse(_were_all_read(one), ir.seq(cluster.arrive()), None)]
+
+    def end_turns(self, kernel: ir.For) -> ir.For:
+        """Wait at the end of turns for what the others tell: rooms are used again behind it."""
+        for one in self.reductions:
+            if one.loop is None or not self.tell(one):
+                continue
+            turn, wait = one.loop.loop_var, ir.seq(cluster.wait())
+            wait = ir.IfThenElse(_were_all_read(one), wait, None)
+            loops = [x for x in ir.find_all(kernel, ir.For) if x.loop_var.same_as(turn)]
+            ends = {x: ir.with_body(x, ir.seq(x.body, wait)) for x in loops}
+            kernel = ir.replace_nodes(kernel, ir.For, ends)
+        return kernel
+
+
+def _were_all_read(one: ThreadReduction) -> Any:
+    """Say of a turn that each room was used behind the last such turn."""
+    return (one.trip % ROOMS).equal(ROOMS - 1)
 
 
 def send_async(

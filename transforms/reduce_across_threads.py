@@ -170,6 +170,8 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
         for x in plan
     }
     body = ir.replace_nodes(kernel, tirx.AttrStmt, planned)
+    if isinstance(far, TurnExchange):
+        body = far.end_turns(body)
     if far is None:
         return _allocate(body, [*rooms.values(), *taken.values()], [])
     return _allocate(body, [*rooms.values(), *far.barriers], far.start(kernel))
@@ -221,7 +223,8 @@ def _reduce(
     if taken is not None:
         ((buffer, place),) = places
         return ir.seq([*stmts, *take_all(one, buffer, place, taken)])
-    return ir.seq([*stmts, *gather(one, places, lane), *butterfly(one, warps_together(one))])
+    tell = far.tell(one) if isinstance(far, TurnExchange) else []
+    return ir.seq([*stmts, *gather(one, places, lane), *tell, *butterfly(one, warps_together(one))])
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.ReduceAcrossThreads")

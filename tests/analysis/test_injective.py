@@ -36,6 +36,8 @@ PROVEN = {
     "symbolic and reshaped": ([ROW // 16, ROW % 16, COL], RAGGED, tirx.And(ROW < M, COL < N)),
     "symbolic and flat": ([ROW * N + COL], {**RAGGED, BY: 4}, COL < N),
     "64-bit indices": ([tirx.Cast("int64", ROW), tirx.Cast("int64", COL)], STATIC, True),
+    "blocks without a tile": ([R, C], STATIC, tirx.And(BY * 2 + BX < 1, True)),
+    "as many trips as bounds leave": ([BY * 0 + R, BX * 64 + C], STATIC, BY < 1),
     "axes of one step": ([ROW, COL], {**STATIC, ir.Var("u", "int32"): 1}, True),
 }
 NOT_PROVEN = {
@@ -47,6 +49,7 @@ NOT_PROVEN = {
     "overlapping rows": ([ROW * 2 + COL, 0], STATIC, True),
     "a square": ([ROW * ROW, COL], STATIC, True),
     "tiles on top of each other": ([R, COL], STATIC, True),
+    "two blocks on one tile": ([R, C], STATIC, BY * 2 + BX < 2),
     "narrowed": ([tirx.Cast("int8", ROW), COL], STATIC, True),
 }
 

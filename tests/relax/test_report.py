@@ -69,6 +69,8 @@ def test_of_a_module_that_was_scheduled():
     assert all(time is not None for time in said.times("prefill").values())
     with pytest.raises(HopperError, match="found no function linear; need one of"):
         said["linear"]
+    with pytest.raises(HopperError, match=r"found no calls in 'forward'; need one of .*prefill"):
+        said.times("forward")
 
 
 def test_of_a_plain_module():

@@ -236,6 +236,17 @@ def test_what_tiles_do_not_serve_is_read_one_by_one(n, m, dtype, config):
     assert "shared memory" not in text
 
 
+def test_a_tensor_that_is_read_along_its_rows_too_has_no_tile():
+    x = te.placeholder((64, 64), "float16", name="X")
+    y = te.compute((64, 64), lambda i, j: te.if_then_else(j < i, x[i, j], x[j, i]), name="Y")
+    mod = module(x, y)
+    _, text = chosen(mod)
+    assert "shared memory" not in text
+    sch = s_tir.Schedule(mod)
+    hs.pointwise(sch)
+    assert verify(sch, against=mod).verdict == "clean"
+
+
 # -- parts of a tensor's columns ------------------------------------------------------------------
 
 

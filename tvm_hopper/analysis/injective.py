@@ -33,6 +33,7 @@ def is_injective(
     bool
         False also where it could not be proven.
     """
+    extents = _bounded(extents, predicate)
     moving = {var: extent for var, extent in extents.items() if not ir.is_const(extent, 1)}
     still = {var: 0 for var in extents if var not in moving}
     indices = [ir.substitute(index, still) for index in indices]
@@ -49,6 +50,27 @@ def is_injective(
         if len(found.indices):
             return True
     return False
+
+
+def _bounded(extents: Mapping[ir.Var, Any], predicate: Any) -> Mapping[ir.Var, Any]:
+    """Cut extents that terms of a predicate bound: `t * 3 + b < 2` leaves `t` 0, `b` 0 and 1."""
+    found = dict(extents)
+    for term in ir.conjuncts(predicate):
+        limit = ir.static_int(term.b) if isinstance(term, tirx.LT) else None
+        if limit is None:
+            continue
+        steps = _linear(term.a, extents)
+        if not steps or min(steps.values()) <= 0 or not _starts_at_zero(term.a, extents):
+            continue
+        for var, step in steps.items():
+            size = ir.static_int(found[var])
+            if size is not None:
+                found[var] = min(size, max(-(-limit // step), 1))
+    return found
+
+
+def _starts_at_zero(expr: Any, extents: Mapping[ir.Var, Any]) -> bool:
+    return ir.is_zero(ir.simplify(ir.substitute(expr, dict.fromkeys(extents, 0))))
 
 
 def _is_mixed_radix(indices: Sequence[Any], extents: Mapping[ir.Var, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -153,8 +154,11 @@ def lower(
     passes = full_list()
     wanted = until or before
     if wanted is not None:
-        if wanted not in names(passes):
-            raise ValueError(f"lower: found no pass named {wanted!r}; need one of {names(passes)}")
+        if wanted not in (known := names(passes)):
+            near = [x for x in known if x.endswith(f".{wanted}")]
+            near = near or difflib.get_close_matches(str(wanted), known, n=1)
+            fix = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"lower: found no pass named {wanted!r}; need one of {known}{fix}")
         place = names(passes).index(wanted)
         passes = passes[: place if before is not None else place + 1]
     try:

@@ -61,6 +61,8 @@ RASTER_GROUP = "tvm_hopper.raster_group"
 RASTER_CURVE = "tvm_hopper.raster_curve"
 PERSISTENT = "tvm_hopper.persistent"
 TURNS = "tvm_hopper.turns"
+STREAM = "tvm_hopper.stream"
+STREAM_BY_CALLER, STREAM_ALWAYS = 1, 2  # values
 CHOSEN_FOR = "tvm_hopper.chosen_for"
 SHARE_LOADS = "tvm_hopper.share_loads"
 EARLY_LAUNCH = "tvm_hopper.early_launch"
@@ -253,6 +255,16 @@ KEYS: dict[str, Key] = {
             int,
             "sets of consumers that compute output tiles of a thread block in turn",
             bounds=(2, MOST_TURNS),
+            axis="blockIdx.x",
+        ),
+        Key(
+            STREAM,
+            (LOOP,),
+            int,
+            "persistent blocks take equal shares of the steps of all output tiles; parts of a tile "
+            "are added in their order: 1, where a call comes with an allocator, else each takes "
+            "whole tiles; 2, at each call",
+            (STREAM_BY_CALLER, STREAM_ALWAYS),
             axis="blockIdx.x",
         ),
         Key(

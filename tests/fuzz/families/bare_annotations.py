@@ -41,6 +41,7 @@ FORMS = {
     "tvm_hopper.raster_curve": Form(("j0",), str, usual='"hilbert"'),
     "tvm_hopper.persistent": Form(("j0",), int, usual="2"),
     "tvm_hopper.turns": Form(("j0",), int, usual="2"),
+    "tvm_hopper.stream": Form(("j0",), int),
     "tvm_hopper.async_copy": Form(("a_copy", "b_copy", "func", "context"), str, usual='"tma"'),
     "tvm_hopper.swizzle": Form(("a_copy", "b_copy"), int, usual="128"),
     "tvm_hopper.store_slots": Form(("a_copy", "b_copy"), int, usual="2"),

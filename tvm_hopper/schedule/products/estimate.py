@@ -191,6 +191,8 @@ def estimate(
     by_kernels: bool = False,
     spare: bool = True,
     boxes: Any = False,
+    any_rows: bool = False,
+    streams: bool = False,
 ) -> Floats:
     """Return the estimated time in microseconds of a product with each of the tiles.
 
@@ -213,6 +215,12 @@ def estimate(
         them are outside.
     boxes : bool or array of bool
         Whether, and for which tiles, the output leaves by TMA.
+    any_rows : bool
+        Whether the kernels are made for any number of rows: then tiles that a block computes one
+        after another have boxes of their own at an edge, too.
+    streams : bool
+        Whether thread blocks have equal shares of the steps of all tiles: as many each, and a part
+        of a tile is left in memory, and one taken from there.
     """
     size = dtype_bytes(product.dtype)
     m, n, k = (np.asarray(x, dtype=np.float64) for x in (product.m, product.n, product.k))
@@ -234,6 +242,10 @@ def estimate(
     waves = np.ceil(count / at_once)
     active = np.ceil(count / waves) * blocks
     steps = np.ceil(np.ceil(k / depth) / parts)
+    in_all = waves * steps  # of a block
+    if streams:
+        in_all = np.ceil(count * steps / at_once)
+        active = np.minimum(count * steps, at_once) * blocks
 
     held = rows_of_one * columns_of_one / 128  # accumulators of a thread
     crowd = 1 + rates.crowded * np.maximum(held - 160, 0) / 32
@@ -270,7 +282,7 @@ def estimate(
     across = np.ceil(n / (columns * column_blocks)) * column_blocks
     left_out, right_out = down * rows - m, across * columns - n
     together = row_blocks * column_blocks
-    in_turn = (waves > 1) & ~shared
+    in_turn = (waves > 1) & ~shared & (not any_rows)
     if spare and product.majors[0] == "k":
         left_out = np.where((column_blocks > 1) | in_turn, left_out, 0)
     if spare and product.majors[1] == "k":
@@ -301,6 +313,9 @@ def estimate(
     around = rates.start_cycles + waves * epilogue - hidden
     around = around + np.where(shared, meeting * waves, 0)
     around = around + np.where(together > 1, rates.together_cycles, 0)
+    if streams:  # a kernel that sets words to zero, and a tile's sums written and read once
+        handed_on = rates.kernel_cycles + 2 * rows * columns * SUM_BYTES / rates.workspace_bytes
+        around = around + np.where(count % at_once, handed_on, 0)
 
     row = product.m if product.is_transposed else product.n
     off_sector = row * product.output_bytes % SECTOR_BYTES != 0
@@ -308,7 +323,7 @@ def estimate(
     moved = size * (m + n) * k + product.output_bytes * m * n * (1 + parted)
     in_memory = moved / (rates.memory_bytes * chip.memory_rate)
     in_power = rates.flop_power * m * n * k / 1e9 * chip.megahertz / chip.power_rate
-    in_loop = waves * steps * step
+    in_loop = in_all * step
     bounds = (np.full_like(in_loop, x) for x in (in_memory, in_power))
     cycles = around + _norm(rates.time_norm, in_loop, *bounds)
     cut = (m % rows != 0) | (n % columns != 0)

@@ -26,6 +26,7 @@ from .candidates import MOST_PARTS, Candidates, columns_in_panels
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 INSTRUCTION_ROWS = 64
+LINK_CYCLES = 800  # from one block to the next that adds to the same tile; of 72x72x30208
 SUM_BYTES = 4  # of an accumulator
 WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thread, else 4
 
@@ -329,8 +330,10 @@ def estimate(
     around = rates.start_cycles + waves * epilogue - hidden
     around = around + np.where(shared, meeting * waves, 0)
     around = around + np.where(together > 1, rates.together_cycles, 0)
-    if streams:  # a kernel that sets words to zero, and a tile's sums written and read once
-        handed_on = rates.kernel_cycles + 2 * rows * columns * SUM_BYTES / rates.workspace_bytes
+    if streams:  # a kernel that sets words to zero; and for each block but one of a tile, its sums
+        others = np.maximum(at_once / count, 1)
+        handed_on = LINK_CYCLES + 2 * rows * columns * SUM_BYTES / rates.workspace_bytes
+        handed_on = rates.kernel_cycles + others * handed_on
         around = around + np.where(count % at_once, handed_on, 0)
 
     row = product.m if product.is_transposed else product.n

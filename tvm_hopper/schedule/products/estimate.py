@@ -5,8 +5,9 @@
     step  = norm(multiply, turn, fill, latency, L2, out of bounds)   of one slot of the ring
 
 `norm` is a p-norm: close to the largest of its arguments, more where several are large. Every
-constant is a field of `Rates`, measured on an H200 and fitted by `benchmarks/calibration/fit.py`;
-docs/choice.md says what each term stands for. Chips of other sizes scale by `Chip`.
+constant is a field of `Rates`, measured on an H200 and fitted by
+`benchmarks/calibration/fit_choice.py`; docs/choice.md says what each term stands for. Chips of
+other sizes scale by `Chip`.
 """
 
 from __future__ import annotations

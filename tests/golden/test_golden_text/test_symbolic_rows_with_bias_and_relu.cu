@@ -2,12 +2,14 @@ extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_co
   extern __shared__ __align__(1024) uchar dyn_smem_ptr[];
   alignas(64) float C_pad_local_ptr[64];
   alignas(64) nv_bfloat16 D_run_ptr[64];
-  for (int turn = 0; turn < 8; ++turn) {
-    if (cse_v10 < (((turn * 48) + (((int)threadIdx.x) >> 3)) & 127)) {
-      *(uint4*)(((nv_bfloat16*)dyn_smem_ptr) + ((turn * 3072) + (((int)threadIdx.x) * 8))) = make_uint4(__pack_nv_bfloat162(__float2bfloat16_rn(0x0p+0f/*0.000000e+00*/), __float2bfloat16_rn(0x0p+0f/*0.000000e+00*/)), __pack_nv_bfloat162(__float2bfloat16_rn(0x0p+0f/*0.000000e+00*/), __float2bfloat16_rn(0x0p+0f/*0.000000e+00*/)), __pack_nv_bfloat162(__float2bfloat16_rn(0x0p+0f/*0.000000e+00*/), __float2bfloat16_rn(0x0p+0f/*0.000000e+00*/)), __pack_nv_bfloat162(__float2bfloat16_rn(0x0p+0f/*0.000000e+00*/), __float2bfloat16_rn(0x0p+0f/*0.000000e+00*/)));
+  if (cse_v10 < 127) {
+    for (int turn = 0; turn < 8; ++turn) {
+      if (cse_v10 < (((turn * 48) + (((int)threadIdx.x) >> 3)) & 127)) {
+        *(uint4*)(((nv_bfloat16*)dyn_smem_ptr) + ((turn * 3072) + (((int)threadIdx.x) * 8))) = make_uint4(__pack_nv_bfloat162(__float2bfloat16_rn(0x0p+0f/*0.000000e+00*/), __float2bfloat16_rn(0x0p+0f/*0.000000e+00*/)), __pack_nv_bfloat162(__float2bfloat16_rn(0x0p+0f/*0.000000e+00*/), __float2bfloat16_rn(0x0p+0f/*0.000000e+00*/)), __pack_nv_bfloat162(__float2bfloat16_rn(0x0p+0f/*0.000000e+00*/), __float2bfloat16_rn(0x0p+0f/*0.000000e+00*/)), __pack_nv_bfloat162(__float2bfloat16_rn(0x0p+0f/*0.000000e+00*/), __float2bfloat16_rn(0x0p+0f/*0.000000e+00*/)));
+      }
     }
+    tvm_builtin_ptx_fence_proxy_proxy_async_shared__cta();
   }
-  tvm_builtin_ptx_fence_proxy_proxy_async_shared__cta();
   if (((int)threadIdx.x) == 0) {
     tvm_builtin_ptx_prefetch_tensormap(((void*)((unsigned long long)(&(A_map)))));
     tvm_builtin_ptx_prefetch_tensormap(((void*)((unsigned long long)(&(A_tail_map)))));

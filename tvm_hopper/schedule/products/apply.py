@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any
 
 from tvm import s_tir
-from tvm.ir import Expr
 from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
@@ -53,6 +52,8 @@ from .recognize import (
     find_swizzle_violations,
     product_loads,
 )
+from .samples import check_nothing_sampled, is_sampled
+from .split import check_known
 from .staging import (
     EpilogueTypes,
     choose_staging,
@@ -109,13 +110,13 @@ def matmul(
 
     fresh = normalized(sch, block)
     if fresh is not None:
-        _check_nothing_sampled(given, "hs.normalize(mod)")
+        check_nothing_sampled(given, "hs.normalize(mod)")
         block = label(sch, block).removeprefix("block ")
     plain = fresh or sch
     kernels = find_kernels(plain, block, given, asked)
     if len(kernels) > 1:
         for kernel in kernels:
-            _check_nothing_sampled(kernel.config, "hs.size_classes(mod, ...)")
+            check_nothing_sampled(kernel.config, "hs.size_classes(mod, ...)")
         fresh = _schedule_classes_somehow(plain, block, kernels)
         with origins.noted(sch):
             ir.replace_schedule(sch, fresh)
@@ -131,14 +132,15 @@ def matmul(
     def attempt(kernel: ClassKernel) -> None:
         rehearse(plain, lambda copy, same: _schedule(copy, same(block), kernel), accept)
 
+    fits = True
     try:
         if not is_thrown_away():
             attempt(kernel)
     except ScheduleError:
         if kernel.config.dots or kernel.config.direct or not leaves_operands_open(kernel.config):
             raise
-        # What is chosen for operands of the epilogue may be what does not fit; so may dot products,
-        # which go with no choice of it.
+        fits = False
+    if not fits:  # what is chosen for operands of the epilogue may be what does not
         kernel = replace(kernel, config=replace(kernel.config, operand_slots=0))
         attempt(kernel)
     with origins.noted(sch):
@@ -183,22 +185,6 @@ def _schedule_classes(
     return fresh
 
 
-def _check_nothing_sampled(config: MatmulConfig, rewritten: str) -> None:
-    """Refuse samples of a schedule that begins anew: they would be void."""
-    if is_sampled(config):
-        raise cannot_schedule(
-            "matmul",
-            "a sampled tile or last_stage for a product that has to be rewritten first",
-            "a schedule of what it becomes",
-            f"make it: s_tir.Schedule({rewritten}), and sample there",
-        )
-
-
-def is_sampled(config: MatmulConfig) -> bool:
-    """Tell whether a tuner decides on a part: what one decision breaks, another one may not."""
-    return any(isinstance(size, Expr) for size in (*(config.tile or ()), config.last_stage))
-
-
 def _schedule(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     block = as_block(sch, block)
     name = sch.get(block).name_hint
@@ -227,6 +213,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         choices = "\n".join(lines)
     if few := apply_few_rows(sch, block, problem, kernel, views, epilogue.outputs):
         return few
+    check_known(problem, config.split_mode, is_sampled(config))
     config, axis = _fit(sch, problem, kernel, epilogue)
     if gathered > 1 and not is_sampled(config):
         assert config.tile is not None
@@ -287,8 +274,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         cluster.share_loads(sch, sch.fuse(*blocks))
     sch.bind(part, "threadIdx.y")
     turns = config.turns if config.takes_turns else None
-    order = config.raster_group, config.persistent, turns
-    tile_order.raster(sch, n_outer, *order, curve=config.raster_curve)
+    order = config.raster_group, config.persistent, turns, None, config.raster_curve
+    tile_order.raster(sch, n_outer, *order, stream=config.streams or None)
     if noted:
         sch.annotate(n_outer, keys.CHOSEN_FOR, noted)
 

@@ -5,8 +5,9 @@
     step  = norm(multiply, turn, fill, latency, L2, out of bounds)   of one slot of the ring
 
 `norm` is a p-norm: close to the largest of its arguments, more where several are large. Every
-constant is a field of `Rates`, measured on an H200 and fitted by `benchmarks/calibration/fit.py`;
-docs/choice.md says what each term stands for. Chips of other sizes scale by `Chip`.
+constant is a field of `Rates`, measured on an H200 and fitted by
+`benchmarks/calibration/fit_choice.py`; docs/choice.md says what each term stands for. Chips of
+other sizes scale by `Chip`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .candidates import MOST_PARTS, Candidates, columns_in_panels
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 INSTRUCTION_ROWS = 64
+LINK_CYCLES = 800  # from one block to the next that adds to the same tile; of 72x72x30208
 SUM_BYTES = 4  # of an accumulator
 WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thread, else 4
 
@@ -208,6 +210,7 @@ def estimate(
     spare: bool = True,
     boxes: Any = False,
     any_rows: bool = False,
+    streams: bool = False,
 ) -> Floats:
     """Return the estimated time in microseconds of a product with each of the tiles.
 
@@ -233,6 +236,9 @@ def estimate(
     any_rows : bool
         Whether the kernels are made for any number of rows: then tiles that a block computes one
         after another have boxes of their own at an edge, too.
+    streams : bool
+        Whether thread blocks have equal shares of the steps of all tiles: as many each, and a part
+        of a tile is left in memory, and one taken from there.
     """
     size = dtype_bytes(product.dtype)
     m, n, k = (np.asarray(x, dtype=np.float64) for x in (product.m, product.n, product.k))
@@ -254,6 +260,10 @@ def estimate(
     waves = np.ceil(count / at_once)
     active = np.ceil(count / waves) * blocks
     steps = np.ceil(np.ceil(k / depth) / parts)
+    in_all = waves * steps  # of a block
+    if streams:
+        in_all = np.ceil(count * steps / at_once)
+        active = np.minimum(count * steps, at_once) * blocks
 
     held = rows_of_one * columns_of_one / 128  # accumulators of a thread
     crowd = 1 + rates.crowded * np.maximum(held - 160, 0) / 32
@@ -321,6 +331,11 @@ def estimate(
     around = rates.start_cycles + waves * epilogue - hidden
     around = around + np.where(shared, meeting * waves, 0)
     around = around + np.where(together > 1, rates.together_cycles, 0)
+    if streams:  # a kernel that sets words to zero; and for each block but one of a tile, its sums
+        others = np.maximum(at_once / count, 1)
+        handed_on = LINK_CYCLES + 2 * rows * columns * SUM_BYTES / rates.workspace_bytes
+        handed_on = rates.kernel_cycles + others * handed_on
+        around = around + np.where(count % at_once, handed_on, 0)
 
     row = product.m if product.is_transposed else product.n
     off_sector = row * product.output_bytes % SECTOR_BYTES != 0
@@ -328,7 +343,7 @@ def estimate(
     moved = size * (m + n) * k + product.output_bytes * m * n * (1 + parted)
     in_memory = moved / (rates.memory_bytes * chip.memory_rate)
     in_power = rates.flop_power * m * n * k / 1e9 * chip.megahertz / chip.power_rate
-    in_loop = waves * steps * step
+    in_loop = in_all * step
     bounds = (np.full_like(in_loop, x) for x in (in_memory, in_power))
     cycles = around + _norm(rates.time_norm, in_loop, *bounds)
     cut = (m % rows != 0) | (n % columns != 0)

@@ -2,6 +2,7 @@
 
     python -m benchmarks.compile_time
     python -m benchmarks.compile_time --size 8192x8192x8192 --rounds 9
+    python -m benchmarks.compile_time --population 1 40
 
 Needs no GPU. Medians, in seconds; what is aimed at is 0.15 for the passes and 1 for the whole.
 """
@@ -47,8 +48,37 @@ def passes_seconds(mod: Any) -> float:
     return total
 
 
+def time_population(seed: int, count: int) -> None:
+    """Time problems drawn like users', each once, on the clock and of the processor."""
+    import tvm
+    from tvm import s_tir
+
+    import tvm_hopper
+    from tvm_hopper import schedule as hs
+    from tvm_hopper.testing import workloads
+
+    from .population import population
+
+    rows = []
+    for number, p in enumerate([*population(seed, 1), *population(seed, count)]):
+        plain = workloads.matmul(p.m, p.n, p.k, p.layout, p.dtype, p.dtype)
+        clock, work = time.perf_counter(), time.process_time()
+        sch = s_tir.Schedule(plain)
+        hs.matmul(sch, "C")
+        tvm_hopper.cubin(executable := tvm.compile(sch.mod, target=TARGET))
+        times = time.perf_counter() - clock, time.process_time() - work
+        if number:  # the first one warms up what is imported late
+            rows.append((*times, len(tvm_hopper.explain(executable).kernels), p))
+    for clock, work, kernels, p in sorted(rows, key=lambda x: x[0])[-5:]:
+        name = f"{p.m}x{p.n}x{p.k} {p.layout} {p.dtype}"
+        print(f"{name}: {clock:.2f} s, {work:.2f} s of a core, {kernels} kernels")
+    for what, at in (("schedule to cubin", 0), ("of a core", 1)):
+        column = [x[at] for x in rows]
+        print(f"{what}: median {statistics.median(column):.2f} s, most {max(column):.2f} s")
+
+
 def main() -> None:
-    """Time the default kernel of one product."""
+    """Time the default kernel of one product, or of a population."""
     import tvm
     from tvm import s_tir
 
@@ -59,7 +89,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", default="4096x4096x4096", help="MxNxK")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--population", type=int, nargs=2, metavar=("SEED", "COUNT"))
     arguments = parser.parse_args()
+    if arguments.population:
+        time_population(*arguments.population)
+        return
     plain = workloads.matmul(*map(int, arguments.size.split("x")))
 
     def scheduled() -> Any:

@@ -97,7 +97,7 @@ def draw_config(rng: random.Random, few: bool) -> dict[str, Any]:
         "persistent": rng.choice((None, 0, 1, 7, 132)),
         "swizzle": rng.choice((None, None, 0, 32, 64, 128)),
     }
-    special = rng.randrange(7)
+    special = rng.randrange(8)
     if special == 0:
         given |= {"split_k": rng.randint(2, 8), "persistent": None}
     elif special == 1:
@@ -111,6 +111,9 @@ def draw_config(rng: random.Random, few: bool) -> dict[str, Any]:
         given["transposed"] = True
     elif special == 5:
         given["store"] = "tma"
+    elif special == 6:
+        blocks = rng.choice((None, 3, 7, 131, 132, 200))
+        given |= {"split_mode": "stream", "persistent": blocks}
     return {name: value for name, value in given.items() if value is not None}
 
 

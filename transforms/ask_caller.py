@@ -15,6 +15,9 @@ Parts in a workspace fill the chip, but only the caller's allocator (PyTorch's) 
 graphs; TVM's pool belongs to a thread.  Blocks of a cluster need no memory.  What a call comes with
 is known on the host, at each call.
 
+Shares of all tiles' steps (`tvm_hopper.stream`) hand sums on through memory, too: without an
+allocator each block computes whole tiles, which the request is taken away for.
+
 A cluster has fewer blocks than a workspace may have parts, so that each sums those steps of several
 parts; their number divides the other one, and every block has as many steps.
 
@@ -42,6 +45,9 @@ from tvm_hopper.requests.keys import (
     BY_KERNELS,
     BY_TURNS,
     IN_TURNS,
+    STREAM,
+    STREAM_ALWAYS,
+    STREAM_BY_CALLER,
 )
 from tvm_hopper.requests.targets import chip_of_target
 
@@ -137,6 +143,21 @@ def rewrite_caller_parts(kernel: ir.For, plan: CallerParts) -> ir.Stmt:
     return ir.IfThenElse(ir.has_allocator(), by_kernels, ir.fresh_variables(by_cluster))
 
 
+def rewrite_stream(kernel: ir.For) -> ir.Stmt | None:
+    """Build a kernel of equal shares and one of whole tiles under the condition, if so asked."""
+    axis = ir.thread_axes(kernel).get("blockIdx.x")
+    if axis is None or int(axis.annotations.get(STREAM, 0)) != STREAM_BY_CALLER:
+        return None
+    rest = {key: value for key, value in axis.annotations.items() if key != STREAM}
+
+    def noted(notes: dict[str, Any]) -> ir.For:
+        new = ir.with_body(axis, axis.body, annotations=notes)
+        return ir.replace_nodes(kernel, ir.For, {axis: new})
+
+    whole = ir.fresh_variables(noted(rest))
+    return ir.IfThenElse(ir.has_allocator(), noted({**rest, STREAM: STREAM_ALWAYS}), whole)
+
+
 def _in_cluster(plan: CallerParts) -> ir.For:
     """Return the loop over the blocks of a cluster, with the steps of several parts in each."""
     loop, steps, count = plan.loop, plan.steps, plan.parts_of_one
@@ -169,7 +190,7 @@ class AskCaller:
         def branch(kernel: ir.For) -> ir.Stmt:
             plan = plan_caller_parts(kernel, chip)
             if plan is None:
-                return kernel
+                return rewrite_stream(kernel) or kernel
             after = rewrite_caller_parts(kernel, plan)
             assert all(
                 plan_caller_parts(x, chip) is None for x in (after.then_case, after.else_case)

@@ -27,6 +27,7 @@ RESTORED = (
     keys.RASTER_CURVE,
     keys.PERSISTENT,
     keys.TURNS,
+    keys.STREAM,
     keys.CHOSEN_FOR,
     keys.SHARE_LOADS,
     keys.CONFIGURATION,

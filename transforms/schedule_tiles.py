@@ -51,7 +51,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.plan.channel import find_trips
-from tvm_hopper.plan.notes import TilesNote, note_kernels
+from tvm_hopper.plan.notes import RemarkNote, TilesNote, note_kernels, renumber_notes
 from tvm_hopper.plan.shared_loads import find_cluster_axis
 from tvm_hopper.plan.tile_place import place_tile
 from tvm_hopper.plan.tile_schedule import ORDER_KEYS, TileSchedule, kernel_blocks, plan_raster
@@ -66,18 +66,20 @@ from tvm_hopper.requests.options import read
 
 from .count_blocks import ask_count
 from .plan_pipeline import ROLLED
+from .stream_tiles import new_sums, stream_loop, with_zeros
 from .take_turns import find_turns, take_turns
 
 
-def rewrite_raster(kernel: ir.For, order: TileSchedule) -> ir.For:
+def rewrite_raster(kernel: ir.For, order: TileSchedule) -> ir.Stmt:
     """Bind the tile's indices, at the top of the kernel or of each role's loop over tiles."""
+    sums = None if order.stream is None else new_sums(kernel, order.stream)
     body = order.kernel.body
     takes_turns = bool(find_turns(body))
     if order.blocks:
         body = ir.replace_nodes(
             body, ir.IfThenElse, {x: _turns(x, order) for x in find_turns(body)}
         )
-        body = _replace_work(body, lambda work: _tile_loop(work, order))
+        body = _replace_work(body, lambda work: _tile_loop(work, order, sums))
     elif order.group > 1:
         linear = ir.as_int32(order.rows.loop_var) * ir.as_int32(order.columns.extent)
         body = with_tile_index(body, order, linear + ir.as_int32(order.columns.loop_var))
@@ -87,6 +89,8 @@ def rewrite_raster(kernel: ir.For, order: TileSchedule) -> ir.For:
             kind: [ir.full_region(region.source) for region in getattr(order.kernel, kind)]
             for kind in ("reads", "writes")
         }
+        if sums is not None:
+            regions = {kind: [*own, ir.full_region(sums)] for kind, own in regions.items()}
     kernel = ir.replace_nodes(
         kernel, ir.SBlock, {order.kernel: ir.with_block(order.kernel, body=body, **regions)}
     )
@@ -102,7 +106,10 @@ def rewrite_raster(kernel: ir.For, order: TileSchedule) -> ir.For:
         extent = ir.cast_like(order.grid, axis.loop_var) if order.blocks else axis.extent
         return ir.with_body(axis, axis.body, annotations=rest, extent=extent)
 
-    return ir.mutate(kernel, [(ir.For, visit)])
+    kernel = ir.mutate(kernel, [(ir.For, visit)])
+    if order.stream is None or sums is None:
+        return kernel
+    return with_zeros(kernel, order.stream, sums)
 
 
 def count_blocks(kernel: ir.For, order: TileSchedule) -> list[ir.Stmt]:
@@ -121,8 +128,16 @@ def _replace_work(body: ir.Stmt, new: Callable[[ir.Stmt], ir.Stmt]) -> ir.Stmt:
     return ir.replace_nodes(body, ir.SBlockRealize, {x: new(x.block.body) for x in blocks})
 
 
-def _tile_loop(work: ir.Stmt, order: TileSchedule) -> ir.For:
-    """Do a role's work for all output tiles of a thread block."""
+def _tile_loop(work: ir.Stmt, order: TileSchedule, sums: ir.Var | None) -> ir.Stmt:
+    """Do a role's work for all output tiles of a thread block, or for its share of their steps."""
+    if (stream := order.stream) is not None:
+        block = order.columns.loop_var
+        thread = ir.as_int32(stream.split.condition.a) - stream.first_consumer
+
+        def place(part: ir.Stmt, linear: Any) -> ir.Stmt:
+            return with_tile_index(part, order, linear)
+
+        return stream_loop(work, stream, block, thread, sums, place)
     tile = ir.Var("tile", "int32")
     body = with_tile_index(count_on(work, tile), order, _place(order, tile))
     return ir.For(tile, 0, _tiles_of_block(order), ir.ForKind.SERIAL, body, annotations=ROLLED)
@@ -174,6 +189,7 @@ class ScheduleTiles:
     def transform_function(self, func, mod, ctx):
         """Order the output tiles of one function's kernels."""
         notes = {}
+        streamed = []  # with another kernel in front of what is noted
         default = read(RASTER_GROUP, func, default=1)
         names = ir.Names(var.name for var in ir.find_all(func, ir.Var))
 
@@ -181,15 +197,36 @@ class ScheduleTiles:
             number = ir.number_of(func, kernel)
             plans = plan_raster(kernel, default, names)
             host = [part for plan in plans for part in count_blocks(kernel, plan)]
+            has_roles = bool(kernel_blocks(kernel))
+            after: ir.Stmt = kernel
             for plan in plans:
-                kernel = rewrite_raster(kernel, plan)
-            if kernel_blocks(kernel):
-                notes[number] = [_facts(kernel, plans)]
-                kernel = _replace_work(kernel, lambda work: work)
-            assert not plan_raster(kernel), "ScheduleTiles left an annotation behind"
-            return ir.seq(host, kernel)
+                after = rewrite_raster(kernel, plan)
+                streamed.extend([number] * (plan.stream is not None))
+            if has_roles:
+                notes[number + len(streamed)] = [_facts(kernel, plans), *_shares(plans)]
+                after = _replace_work(after, lambda work: work)
+            left = ir.find_all(after, ir.For, lambda x: any(k in x.annotations for k in ORDER_KEYS))
+            assert not left, "ScheduleTiles left an annotation behind"
+            return ir.seq(host, after)
 
-        return note_kernels(ir.map_kernels(func, order), notes)
+        changed = renumber_notes(ir.map_kernels(func, order), streamed, streamed)
+        return note_kernels(changed, notes)
+
+
+def _shares(plans: tuple[TileSchedule, ...]) -> list[RemarkNote]:
+    """Return what `explain` says of equal shares."""
+    if not plans or (plan := plans[0].stream) is None:
+        return []
+    share, more = divmod(plan.line, plan.blocks)
+    steps = f"{share} or {share + 1}" if more else f"{share}"
+    alone = f"{plan.whole} whole tile{'s' * (plan.whole > 1)} and " if plan.whole else ""
+    return [
+        RemarkNote(
+            f"loop {plans[0].columns.loop_var.name}: each of {plan.blocks} thread blocks computes "
+            f"{alone}{steps} steps of {plan.streamed} tiles of {plan.steps} steps each; parts of a "
+            "tile are added in their order, from block to block"
+        )
+    ]
 
 
 def _facts(kernel: ir.For, plans: tuple[TileSchedule, ...]) -> TilesNote:

@@ -61,11 +61,12 @@ def rewrite_in_turns(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
 
     own_part = ir.cast_like(part, plan.loop.loop_var)
     body = ir.substitute(plan.loop.body, {plan.loop.loop_var: own_part})
-    first_lane = thread // THREADS_PER_WARP * THREADS_PER_WARP
-    turn = tirx.BufferLoad(sums, [*tile, tirx.IntImm("int32", registers), first_lane])
+    told = tirx.Cast("uint32", part)
+    one = tirx.IntImm("uint32", 1)
+    accumulator = plan.accumulator
     meet = [
-        ir.IfThenElse(part > 0, _take(plan, sums, [*tile], thread, turn, part), None),
-        ir.IfThenElse(part < last, _hand_on(plan, sums, [*tile], thread, turn, part), None),
+        ir.IfThenElse(part > 0, take(accumulator, sums, tile, thread, told), None),
+        ir.IfThenElse(part < last, hand_on(accumulator, sums, tile, thread, told + one), None),
     ]
     planned: dict[Any, Any] = {plan.loop: ir.seq(body, *meet)}
     for stmt in plan.start:
@@ -77,17 +78,17 @@ def rewrite_in_turns(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
     return ir.opaque_block("parts", ir.seq(zero, main), alloc_buffers=[sums])
 
 
-def _take(
-    plan: ClusterSum, sums: ir.Var, tile: list[Any], thread: Any, turn: Any, part: ir.Var
-) -> ir.Stmt:
-    """Wait for the block before, and add what it has left to this one's sums."""
+def take(accumulator: ir.Var, sums: ir.Var, place: list[Any], thread: Any, told: Any) -> ir.Stmt:
+    """Wait until the block before has told a number, and add what it has left to own sums.
+
+    `sums[*place, :, thread]` are the sums of one thread and, behind them, its warp's word.
+    """
     seen = ir.new_buffer("seen", (1,), "uint32", "local")
-    accumulator = plan.accumulator
     word = tirx.BufferLoad(seen, [0])
-    wait = flags.wait_for(word, tirx.address_of(turn), word.equal(tirx.Cast("uint32", part)))
+    wait = flags.wait_for(word, _word(accumulator, sums, place, thread), word.equal(told))
 
     def add(i: Any) -> ir.Stmt:
-        total = tirx.BufferLoad(sums, [*tile, i, thread]) + tirx.BufferLoad(accumulator, [i])
+        total = tirx.BufferLoad(sums, [*place, i, thread]) + tirx.BufferLoad(accumulator, [i])
         return ir.BufferStore(accumulator, total, [i])
 
     count = int(accumulator.shape[0])
@@ -104,18 +105,14 @@ def _take(
     )
 
 
-def _hand_on(
-    plan: ClusterSum, sums: ir.Var, tile: list[Any], thread: Any, turn: Any, part: ir.Var
-) -> ir.Stmt:
-    """Leave the sums to the next block, and tell it."""
-    accumulator = plan.accumulator
+def hand_on(accumulator: ir.Var, sums: ir.Var, place: list[Any], thread: Any, told: Any) -> ir.Stmt:
+    """Leave the sums to the next block, and tell it a number."""
 
     def put(i: Any) -> ir.Stmt:
         value = tirx.BufferLoad(accumulator, [i])
-        return ir.BufferStore(sums, value, [*tile, i, thread])
+        return ir.BufferStore(sums, value, [*place, i, thread])
 
     count = int(accumulator.shape[0])
-    told = tirx.Cast("uint32", part) + tirx.IntImm("uint32", 1)
     return ir.opaque_block(
         "hand_on",
         ir.seq(
@@ -123,10 +120,17 @@ def _hand_on(
             fences.sync_warp(),
             ir.IfThenElse(
                 (thread % THREADS_PER_WARP).equal(0),
-                ir.Evaluate(flags.release(tirx.address_of(turn), told)),
+                ir.Evaluate(flags.release(_word(accumulator, sums, place, thread), told)),
                 None,
             ),
         ),
         reads=[ir.full_region(accumulator)],
         writes=[ir.full_region(sums)],
     )
+
+
+def _word(accumulator: ir.Var, sums: ir.Var, place: list[Any], thread: Any) -> Any:
+    """Return the address of the word by which a thread's warp tells the one of its number."""
+    first_lane = thread // THREADS_PER_WARP * THREADS_PER_WARP
+    number = tirx.IntImm("int32", int(accumulator.shape[0]))
+    return tirx.address_of(tirx.BufferLoad(sums, [*place, number, first_lane]))

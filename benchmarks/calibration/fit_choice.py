@@ -32,7 +32,7 @@ from tvm_hopper.schedule.products.candidates import Candidates, instruction_colu
 from tvm_hopper.schedule.products.estimate import ProductShape, Rates, estimate
 from tvm_hopper.schedule.products.model import RASTER_GROUP, choose_raster_group
 from tvm_hopper.schedule.products.rates import MEASURED
-from tvm_hopper.schedule.products.split import ANYWHERE
+from tvm_hopper.schedule.products.split import ANYWHERE, STREAM
 
 FOLDS = 6
 EARLIER = 0.25  # weight of times from before tiles at an edge had boxes of their own
@@ -155,6 +155,8 @@ def is_a_choice(config: dict[str, Any], problem: list[Any]) -> bool:
     """Tell whether a configuration differs from what would be chosen in its tile alone."""
     m, n, k, _, dtype = problem
     rows, columns, _ = config["tile"]
+    if config.get("split_mode") == STREAM:
+        return False  # on request alone
     if config.get("transposed"):
         m, n = n, m
     if tuple(config.get("cluster", (1, 1))) != (1, 1) or config.get("split_mode"):

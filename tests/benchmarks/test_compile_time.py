@@ -18,3 +18,11 @@ def test_the_table_has_a_figure_for_each_part(capsys, monkeypatch):
     ]
     ours = float(rows[0].split()[-2])
     assert 0 < ours < 10
+
+
+def test_a_population(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["compile_time", "--population", "3", "1"])
+    compile_time.main()
+    said = capsys.readouterr().out
+    assert "1 kernels" in said or "2 kernels" in said
+    assert "schedule to cubin: median" in said

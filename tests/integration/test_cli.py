@@ -70,7 +70,7 @@ def test_the_version(capsys) -> None:
         (["doctor", "--loud"], "unrecognized arguments: --loud"),
         (["doctor", "--js"], "unrecognized arguments: --js"),
         (["verify"], "the following arguments are required: FILE.py:NAME"),
-        (["verify", "nowhere.py:f"], "found 'nowhere.py:f'; need the FILE.py:NAME of a kernel"),
+        (["verify", "nowhere.py:f"], "found no file nowhere.py; need the FILE.py:NAME of a kernel"),
         (["verify", __file__], "need the FILE.py:NAME of a kernel"),
         (["explain", f"{__file__}:"], "need the FILE.py:NAME of a kernel"),
         (["verify", f"{__file__}:f", "--max-ctas", "0"], "found 0; need a number above 0"),

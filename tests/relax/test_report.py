@@ -71,6 +71,8 @@ def test_of_a_module_that_was_scheduled():
     assert len(said) == len(said.functions)
     with pytest.raises(HopperError, match="found no function linear; need one of"):
         said["linear"]
+    with pytest.raises(HopperError, match=r"found no calls in 'forward'; need one of .*prefill"):
+        said.times("forward")
 
 
 def test_of_a_plain_module():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,12 @@ def check(
     policy: str = "on_wait",
     seed: int = 0,
     extents: dict[str, int] | None = None,
+    change: Callable[[tvm.IRModule], tvm.IRModule] = lambda module: module,
     **config: Any,
 ) -> None:
     """Run one kernel on small integers: the float64 product rounded once, and a clean verdict."""
     mod, module = scheduled(problem, tile, **config)
-    kernel = load(module)
+    kernel = load(change(module))
     extents = extents or {}
     inputs = workloads.make_inputs(mod, seed=1, **extents)
     names = [p.name for p in mod["main"].params]

@@ -6,6 +6,7 @@ Behind the cut run only the passes that realise what is open: InsertSyncs and Lo
 import functools
 
 import pytest
+from tvm import s_tir
 
 from tests.sim_kernels import (
     kernels,
@@ -18,6 +19,7 @@ from tests.sim_kernels.test_reductions import check as check_columns
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import VerifyError
+from tvm_hopper.requests import keys
 from tvm_hopper.schedule.products import apply
 from tvm_hopper.testing import reductions
 from tvm_hopper.testing.pointwise import Tiling
@@ -27,6 +29,17 @@ from tvm_hopper.testing.tensor_cores import WarpTiling
 PASSES = pipeline.passes.hook_passes()
 NAMES = [one.info.name.removeprefix("tvm_hopper.") for one in PASSES]
 REALISING = ["InsertSyncs", "LowerChannels"]
+
+
+def of_every_call(module):
+    """Let parts of sums meet in memory whoever calls: no kernel for calls without an allocator."""
+    sch = s_tir.Schedule(module)
+    (axis,) = (x for x in sch.get_loops("C_update_o") if keys.STREAM in sch.get(x).annotations)
+    sch.unannotate(axis, keys.STREAM)
+    sch.annotate(axis, keys.STREAM, keys.STREAM_ALWAYS)
+    return sch.mod
+
+
 MATMUL = functools.partial(check, tile=(64, 8, 16), stages=2, consumers=1)
 MMA_SYNC = functools.partial(tensor_core_kernels.check, (32, 32, 32))
 POINTWISE = functools.partial(pointwise_kernels.check, "exp_add", (12, 64))
@@ -58,6 +71,13 @@ KERNELS = {
     ),
     "consumers in turn": functools.partial(
         MATMUL, {"m": 64, "n": 24, "k": 32}, persistent=1, schedule="pingpong", consumers=2
+    ),
+    "equal shares": functools.partial(
+        MATMUL,
+        {"m": 64, "n": 16, "k": 48},
+        persistent=4,
+        split_mode="stream",
+        change=of_every_call,
     ),
     "columns that blocks share": lambda: check_columns(
         reductions.columns(12, 256), reductions.Split(3, mechanism="tma")

@@ -2,7 +2,8 @@
 
 Beside each other what a reader of the seeded bugs M49 to M52 knows by hand (`tests/seeded`): a turn
 that is told too early, by another thread, or not at all; an output that nobody has set to zero; a
-part that stores where the others add.  No emitted kernel loads what others have reduced (M53).
+part that stores where the others add.  A kernel that loads what it stores (M53) is
+refused, since nothing would order the copy and the stores (tests/transforms/refusals/loads.py).
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def right(mode: str, form: str = "plain") -> tuple[Program, dict]:
     """Return a program as our passes emit it, and inputs."""
     config = {"tile": (64, 16, 16), "split_k": 3 if mode == "atomic" else 4, "stages": 2}
     config |= {"split_mode": mode, **FORMS[form]}
+    if mode == "stream":  # blocks that have less than a tile, so that sums go from one to the next
+        config |= {"persistent": 3, "split_k": None}
     problem = {name: config.pop(name, value) for name, value in PROBLEM.items()}
     mod, module = scheduled(problem, config.pop("tile"), **config)
     names = [p.name for p in mod["main"].params]
@@ -71,7 +74,7 @@ def stored(call):
     return tma.store(tile, tensor_map, [column, row])
 
 
-@pytest.mark.parametrize("mode", ["serial", "atomic"])
+@pytest.mark.parametrize("mode", ["serial", "atomic", "stream"])
 def test_the_kernels_are_clean(mode):
     assert found(right(mode)[0], mode) == set()
 
@@ -100,6 +103,11 @@ WRONG = {
         {"RACE_WRITE_WRITE", "RACE_OVERWRITE_BUSY"},
     ),
     "a turn is told to nobody": ("serial", lambda p: change(p, "st"), {"DEADLOCK"}),
+}
+WRONG |= {  # equal shares of all steps are handed on in the same way
+    f"{name}, of equal shares": ("stream", mutate, want)
+    for name, (mode, mutate, want) in [*WRONG.items()]
+    if mode == "serial"
 }
 
 
@@ -140,6 +148,34 @@ def test_values_and_verdicts(mode, problem, parts, config):
     given = {"stages": 2, "consumers": 1, "split_k": parts, "split_mode": mode, **config}
     tile = given.pop("tile", (64, 24 if config.get("transposed") else 16, 16))
     mod, module = scheduled({**problem, "out_dtype": "float32"}, tile, **given)
+    report = verify(module, against=mod)
+    assert report.verdict == "clean", str(report)
+    assert "values compared" in str(report)
+
+
+SHARES = [  # what is stored where shares end inside of tiles, and at their edges
+    ({"m": 200, "n": 40, "k": 112}, {"persistent": 5}),  # ragged, a whole tile each, then shares
+    ({"m": 64, "n": 16, "k": 400}, {"persistent": 7}),  # a tile of many blocks
+    ({"m": 128, "n": 32, "k": 16}, {"persistent": 3}),  # one step a tile
+    ({"m": 17, "n": 72, "k": 80}, {"persistent": 2, "transposed": True}),
+    ({"m": 384, "n": 32, "k": 112}, {"persistent": 4, "consumers": 2, "tile": (128, 16, 16)}),
+    (
+        {"m": 192, "n": 48, "k": 112, "layout": "TN"},
+        {"persistent": 4, "stages": 3, "wgmma_pending": 1},
+    ),
+    ({"m": 192, "n": 48, "k": 80, "epilogue": ("bias_col", "relu")}, {"persistent": 100}),
+    ({"m": 192, "n": 48, "k": 80, "epilogue": ("residual",)}, {"persistent": 5, "raster_group": 2}),
+]
+
+
+@pytest.mark.parametrize(
+    ("problem", "config"),
+    [SHARES[0], *(pytest.param(*x, marks=pytest.mark.sampled(every=4)) for x in SHARES[1:])],
+)
+def test_equal_shares(problem, config):
+    given = {"stages": 2, "consumers": 1, "split_mode": "stream", **config}
+    tile = given.pop("tile", (64, 24 if config.get("transposed") else 16, 16))
+    mod, module = scheduled({"out_dtype": "float32", **problem}, tile, **given)
     report = verify(module, against=mod)
     assert report.verdict == "clean", str(report)
     assert "values compared" in str(report)

@@ -12,6 +12,8 @@ from tests.transforms.test_across_cluster import BEFORE as SCRIPT
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.facts.devices import Chip
+from tvm_hopper.pipeline.run import lower
+from tvm_hopper.requests import keys
 from tvm_hopper.testing import workloads
 from tvm_hopper.transforms.ask_caller import AskCaller, cluster_blocks, plan_caller_parts
 
@@ -53,6 +55,25 @@ def test_a_block_of_a_cluster_has_the_steps_of_several_parts():
     )
     simple = tvm.tirx.transform.StmtSimplify()
     check(run(narrow, simple), run(want, simple))
+
+
+def test_equal_shares_where_there_is_memory_for_them():
+    """Else each block computes whole tiles, as persistent ones do that nobody asked."""
+    sch = s_tir.Schedule(workloads.matmul(320, 256, 512))
+    config = hs.MatmulConfig((64, 64, 64), consumers=1, persistent=8, split_mode="stream")
+    hs.matmul(sch, "C", config)
+    before = lower(sch.mod, "nvidia/nvidia-h200", before="tvm_hopper.AskCaller")["main"]
+    shared, whole = branches(run(before, AskCaller()))
+    key = keys.STREAM
+    axis = ir.thread_axes(ir.kernels(before)[0])["blockIdx.x"]
+    assert int(axis.annotations[key]) == keys.STREAM_BY_CALLER
+    notes = [
+        dict(ir.thread_axes(ir.kernels(x)[0])["blockIdx.x"].annotations) for x in (shared, whole)
+    ]
+    assert int(notes[0].pop(key)) == keys.STREAM_ALWAYS
+    assert key not in notes[1]
+    assert notes[0] == notes[1]
+    assert run(shared, AskCaller()).same_as(shared)
 
 
 def test_again_finds_nothing():

@@ -138,7 +138,7 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
             f"at most {arch.max_cluster_size} blocks in a cluster",
             "take fewer parts, or smaller clusters",
         )
-    accumulator = _accumulator(loop, where)
+    accumulator = accumulator_of(loop, where)
     before, behind = statements_around(kernel, loop, where)
     _check_start(before, accumulator, where)
     stores = tuple(x for x in behind if ir.uses(x, accumulator))
@@ -153,7 +153,7 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
     return ClusterSum(loop, accumulator, tuple(before), stores, shares, beside, way)
 
 
-def _accumulator(loop: ir.For, where: str) -> ir.Var:
+def accumulator_of(loop: ir.For, where: str) -> ir.Var:
     """Return the registers that the loop's iterations add to."""
     found: list[ir.Var] = []
     for block in ir.find_blocks(loop, ASYNC_OP):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import sym, tirx
@@ -15,10 +15,13 @@ from tvm_hopper.requests.keys import (
     PERSISTENT,
     RASTER_CURVE,
     RASTER_GROUP,
+    STREAM,
 )
 
+from .stream_plan import TileStream, plan_stream
+
 MOST_TILES = (1 << 31) - 1  # indices of tiles have 32 bits
-ORDER_KEYS = (RASTER_GROUP, PERSISTENT, RASTER_CURVE)
+ORDER_KEYS = (RASTER_GROUP, PERSISTENT, RASTER_CURVE, STREAM)
 MOST_ROWS_OF_CURVE = 64  # of a square of tiles: more cover all that run at the same time
 LARGE_GROUP = 1024  # of more rows, times elements of a tile, the constants could pass 32 bits
 
@@ -30,7 +33,8 @@ class TileSchedule:
     `blocks` thread blocks share all tiles; None is one block a tile, BY_DEVICE as many as the host
     finds at launch and puts into `num_blocks`. More rows in a group than there are, and more blocks
     than tiles, mean all of them. With `curve` a Hilbert curve runs through squares of a
-    group, whose rows are then a power of two, the largest not above `group` and what there is.
+    group, whose rows are then a power of two, the largest not above `group` and what there is. With
+    `stream` blocks have equal shares of the steps of all tiles.
     """
 
     kernel: ir.SBlock
@@ -40,6 +44,7 @@ class TileSchedule:
     blocks: int | None
     num_blocks: ir.Var | None = None
     curve: bool = False
+    stream: TileStream | None = None
 
     def __post_init__(self) -> None:
         where = f"loop {self.columns.loop_var.name}"
@@ -99,6 +104,8 @@ class TileSchedule:
         """Thread blocks of a persistent kernel: never more than tiles."""
         if self.num_blocks is not None:
             return self.num_blocks
+        if self.stream is not None:
+            return tirx.IntImm("int32", self.stream.blocks)
         return ir.simplify(tirx.min(self.num_tiles, min(self.blocks or 1, MOST_TILES)))
 
 
@@ -126,7 +133,8 @@ def plan_raster(
     if blocks == BY_DEVICE:
         num_blocks = ir.Var((names or ir.Names()).take("num_blocks"), "int32")
     curve = RASTER_CURVE in notes
-    return (TileSchedule(roles[0], rows, columns, group, blocks, num_blocks, curve),)
+    order = TileSchedule(roles[0], rows, columns, group, blocks, num_blocks, curve)
+    return (replace(order, stream=plan_stream(kernel, columns, order.num_tiles, blocks)),)
 
 
 def kernel_blocks(kernel: ir.For) -> list[ir.SBlock]:

@@ -76,7 +76,15 @@ class ModelReport:
         microseconds : dict of str to float or None
             Of all calls of each function together, the longest first; None where nothing is known:
             the kernel is not ours, or a symbol has no value.
+
+        Raises
+        ------
+        HopperError
+            No function of that name calls a kernel.
         """
+        if caller not in self.callers:
+            known = ", ".join(self.callers) or "none: nothing is called"
+            raise HopperError(f"report: found no calls in {caller!r}; need one of {known}")
         found: dict[str, float | None] = {}
         for record in self.functions:
             for call in record.calls:

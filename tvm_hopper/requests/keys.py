@@ -56,12 +56,13 @@ MMA_SYNC = "tvm_hopper.mma_sync"
 CONSUMERS = "tvm_hopper.consumers"
 REGISTERS = "tvm_hopper.registers"
 WGMMA_PENDING = "tvm_hopper.wgmma_pending"
-OVERLAP = "tvm_hopper.overlap"
 # -- on the loop bound to blockIdx.x
 RASTER_GROUP = "tvm_hopper.raster_group"
 RASTER_CURVE = "tvm_hopper.raster_curve"
 PERSISTENT = "tvm_hopper.persistent"
 TURNS = "tvm_hopper.turns"
+STREAM = "tvm_hopper.stream"
+STREAM_BY_CALLER, STREAM_ALWAYS = 1, 2  # values
 CHOSEN_FOR = "tvm_hopper.chosen_for"
 SHARE_LOADS = "tvm_hopper.share_loads"
 EARLY_LAUNCH = "tvm_hopper.early_launch"
@@ -232,14 +233,6 @@ KEYS: dict[str, Key] = {
             option=True,
         ),
         Key(
-            OVERLAP,
-            (),
-            int,
-            "steps of k at each end of an output tile that half of the epilogue runs beside",
-            bounds=(0, 8),
-            option=True,
-        ),
-        Key(
             RASTER_GROUP,
             (LOOP,),
             int,
@@ -262,6 +255,16 @@ KEYS: dict[str, Key] = {
             int,
             "sets of consumers that compute output tiles of a thread block in turn",
             bounds=(2, MOST_TURNS),
+            axis="blockIdx.x",
+        ),
+        Key(
+            STREAM,
+            (LOOP,),
+            int,
+            "persistent blocks take equal shares of the steps of all output tiles; parts of a tile "
+            "are added in their order: 1, where a call comes with an allocator, else each takes "
+            "whole tiles; 2, at each call",
+            (STREAM_BY_CALLER, STREAM_ALWAYS),
             axis="blockIdx.x",
         ),
         Key(
@@ -417,9 +420,6 @@ STORE_SLOT = "tvm_hopper.store_slot"  # call_extern(.., ring, trip): its stores 
 # then, where they do, of how many trips ago what they touch is.
 SHIFT = "tvm_hopper.shift"
 LATE = "tvm_hopper.late"
-# On a block of the consumers: so many trips are run together in it, each of their statements at the
-# slot that it names.
-TRIPS = "tvm_hopper.trips"
 # On a block that allocates rings of plain arrays: the channel whose trips count their slots.
 HANDED_ON = "tvm_hopper.handed_on"
 CHANNEL_CALLS = (FILL_SLOT, AWAIT_FILLED, AWAIT_FREE, FREE_SLOT, STORE_SLOT, READ_SLOT)

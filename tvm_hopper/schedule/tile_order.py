@@ -24,6 +24,7 @@ def raster(
     turns: int | None = None,
     early_launch: bool | None = None,
     curve: str | None = None,
+    stream: bool | None = None,
 ) -> None:
     """Say in which order output tiles are computed, by how many thread blocks and consumers, when.
 
@@ -47,6 +48,10 @@ def raster(
     curve : str, optional
         "hilbert": along a Hilbert curve through squares of tiles of each group, whose rows are the
         largest power of two not above `group`. None: down each column of a group.
+    stream : bool, optional
+        True gives persistent thread blocks, of a number that is known, equal shares of the steps of
+        all tiles: parts of a tile are added in their order, from block to block, in memory of calls
+        with an allocator (PyTorch's); other calls compute whole tiles. None or False: whole tiles.
 
     Raises
     ------
@@ -58,8 +63,9 @@ def raster(
     group = as_int(where, "group", group, 1, MOST_BLOCKS)
     persistent = as_int(where, "persistent", persistent, keys.BY_DEVICE, MOST_BLOCKS)
     turns = as_int(where, "turns", turns, 1, keys.MOST_TURNS)
-    if not isinstance(early_launch, (bool, type(None))):
-        raise cannot_schedule(where, f"early_launch={early_launch!r}", "True, False or None")
+    for name, flag in (("early_launch", early_launch), ("stream", stream)):
+        if not isinstance(flag, (bool, type(None))):
+            raise cannot_schedule(where, f"{name}={flag!r}", "True, False or None")
     curve = as_choice(where, "curve", curve, keys.CURVES)
     binding = sch.get(loop).thread_binding
     if binding is None or str(binding.thread_tag) != "blockIdx.x":
@@ -70,6 +76,7 @@ def raster(
         (keys.PERSISTENT, persistent, 0),
         (keys.TURNS, turns, 1),
         (keys.EARLY_LAUNCH, early_launch and 1, 0),
+        (keys.STREAM, stream and keys.STREAM_BY_CALLER, 0),
     ):
         if value is not None:
             ask(sch, where, loop, key, value, default=default)

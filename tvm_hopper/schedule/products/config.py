@@ -127,7 +127,10 @@ class MatmulConfig:
         "cluster", safe for both. "serial": for calls with an allocator, up to 64 blocks add one
         after another, in a fixed order, to memory of the output's size, and the last one stores;
         else "cluster". "atomic": up to 64 blocks, whose sums the hardware adds to the output in any
-        order, each rounded to its type. None: of given parts "cluster", of such that the estimate
+        order, each rounded to its type. "stream": for calls with an allocator, `persistent` thread
+        blocks (None: one for each SM) take equal shares of the steps of all output tiles, and add
+        parts of a tile in their order; else they compute whole tiles. It goes without `split_k`,
+        which follows. None: of given parts "cluster", of such that the estimate
         decides on "caller" or "cluster", whichever is faster.
     cluster : tuple of int, optional
         Rows and columns of output tiles whose thread blocks form a cluster, 2 to 8 in all: those in
@@ -236,9 +239,10 @@ class MatmulConfig:
             if not isinstance(getattr(self, name), bool):
                 found = f"{name}={getattr(self, name)!r}"
                 raise cannot_schedule(where, found, "True or False")
-        if self.batch_invariant and self.parts > 1:
+        if self.batch_invariant and self.shares_sums:
             need = "one of the two: parts of a sum are added in another order"
-            raise cannot_schedule(where, f"split_k={self.split_k} with batch_invariant=True", need)
+            asked = f"split_k={self.split_k}" if self.parts > 1 else f"split_mode={split.STREAM!r}"
+            raise cannot_schedule(where, f"{asked} with batch_invariant=True", need)
         _store(self, dots=as_dots(where, self.dots), direct=as_direct(where, self.direct))
         for name in ("dots", "direct"):
             if getattr(self, name):
@@ -257,6 +261,9 @@ class MatmulConfig:
 
     def _check_alone(self, where: str, name: str) -> None:
         """Refuse what speaks of tiles beside a product of few rows that has none."""
+        if self.streams:
+            need = f"{name} alone: there are no tiles"
+            raise cannot_schedule(where, f"{name} with split_mode={split.STREAM!r}", need)
         if self.batch_invariant:
             need = "one of the two: parts of a sum are added in another order"
             raise cannot_schedule(where, f"{name} with batch_invariant=True", need)
@@ -272,6 +279,16 @@ class MatmulConfig:
     def parts(self) -> int:
         """Thread blocks that share the sum of an output tile."""
         return self.split_k or 1
+
+    @property
+    def streams(self) -> bool:
+        """Tell whether thread blocks have equal shares of the steps of all tiles."""
+        return self.split_mode == split.STREAM
+
+    @property
+    def shares_sums(self) -> bool:
+        """Tell whether several thread blocks sum parts of one output tile."""
+        return self.parts > 1 or self.streams
 
     @property
     def in_cluster(self) -> bool:
@@ -313,9 +330,10 @@ def check_turns(where: str, config: MatmulConfig) -> None:
     if config.registers is not None:
         need = "registers left out: those of as many consumers as there are"
         raise cannot_schedule(where, f"{asked}registers={config.registers}", need)
-    if config.parts > 1:
+    if config.shares_sums:
         need = "one of the two: blocks that share a sum compute one tile each"
-        raise cannot_schedule(where, f"{asked}split_k={config.split_k}", need)
+        found = f"split_k={config.split_k}" if config.parts > 1 else f"split_mode={split.STREAM!r}"
+        raise cannot_schedule(where, f"{asked}{found}", need)
     if config.in_cluster:
         need = "one of the two: slots that blocks fill for one another are released by all at once"
         raise cannot_schedule(where, f"{asked}cluster={config.cluster}", need)

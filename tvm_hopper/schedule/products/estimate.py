@@ -5,8 +5,9 @@
     step  = norm(multiply, turn, fill, latency, L2, out of bounds)   of one slot of the ring
 
 `norm` is a p-norm: close to the largest of its arguments, more where several are large. Every
-constant is a field of `Rates`, measured on an H200 and fitted by `benchmarks/calibration/fit.py`;
-docs/choice.md says what each term stands for. Chips of other sizes scale by `Chip`.
+constant is a field of `Rates`, measured on an H200 and fitted by
+`benchmarks/calibration/fit_choice.py`; docs/choice.md says what each term stands for. Chips of
+other sizes scale by `Chip`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .candidates import MOST_PARTS, Candidates, columns_in_panels
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 INSTRUCTION_ROWS = 64
+LINK_CYCLES = 800  # from one block to the next that adds to the same tile; of 72x72x30208
 SUM_BYTES = 4  # of an accumulator
 WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thread, else 4
 
@@ -105,6 +107,16 @@ class Rates:
     third
         Share of the time that a third consumer costs. Not fitted: at 8192^3 tiles of three and of
         two came out alike, and the first take 3% longer (at 4096^3 5% longer than estimated).
+    in_turns, in_turns_alone, in_turns_shared
+        Share of the time that several tiles a block, or several blocks an SM, cost more, of kernels
+        made for any rows; more where one consumer multiplies, since nobody does while it stores;
+        and more where sums are shared, since no block loads ahead for the next one. These and the
+        next three say how kernels of one product compare, many of which run far from what they are
+        best at: fitted to the 1100 times of benchmarks/results/row_matrix_2026-11-23_1537.md alone.
+    third_of_any
+        Share that a third consumer costs more.
+    workspace_less, cluster_less
+        Shares that kernels cost less whose parts of sums meet in a workspace, and in a cluster.
     step_norm, time_norm
         Exponents.
     """
@@ -140,6 +152,12 @@ class Rates:
     workspace_bytes: float = 40.0
     cut_share: float = 0.035
     third: float = 0.01
+    in_turns: float = 0.04
+    in_turns_alone: float = 0.1
+    in_turns_shared: float = 0.11
+    third_of_any: float = 0.03
+    workspace_less: float = 0.05
+    cluster_less: float = 0.1
     step_norm: float = 5.3
     time_norm: float = 3.0
 
@@ -191,6 +209,8 @@ def estimate(
     by_kernels: bool = False,
     spare: bool = True,
     boxes: Any = False,
+    any_rows: bool = False,
+    streams: bool = False,
 ) -> Floats:
     """Return the estimated time in microseconds of a product with each of the tiles.
 
@@ -213,6 +233,12 @@ def estimate(
         them are outside.
     boxes : bool or array of bool
         Whether, and for which tiles, the output leaves by TMA.
+    any_rows : bool
+        Whether the kernels are made for any number of rows: then tiles that a block computes one
+        after another have boxes of their own at an edge, too.
+    streams : bool
+        Whether thread blocks have equal shares of the steps of all tiles: as many each, and a part
+        of a tile is left in memory, and one taken from there.
     """
     size = dtype_bytes(product.dtype)
     m, n, k = (np.asarray(x, dtype=np.float64) for x in (product.m, product.n, product.k))
@@ -234,6 +260,10 @@ def estimate(
     waves = np.ceil(count / at_once)
     active = np.ceil(count / waves) * blocks
     steps = np.ceil(np.ceil(k / depth) / parts)
+    in_all = waves * steps  # of a block
+    if streams:
+        in_all = np.ceil(count * steps / at_once)
+        active = np.minimum(count * steps, at_once) * blocks
 
     held = rows_of_one * columns_of_one / 128  # accumulators of a thread
     crowd = 1 + rates.crowded * np.maximum(held - 160, 0) / 32
@@ -270,7 +300,7 @@ def estimate(
     across = np.ceil(n / (columns * column_blocks)) * column_blocks
     left_out, right_out = down * rows - m, across * columns - n
     together = row_blocks * column_blocks
-    in_turn = (waves > 1) & ~shared
+    in_turn = (waves > 1) & ~shared & (not any_rows)
     if spare and product.majors[0] == "k":
         left_out = np.where((column_blocks > 1) | in_turn, left_out, 0)
     if spare and product.majors[1] == "k":
@@ -301,6 +331,11 @@ def estimate(
     around = rates.start_cycles + waves * epilogue - hidden
     around = around + np.where(shared, meeting * waves, 0)
     around = around + np.where(together > 1, rates.together_cycles, 0)
+    if streams:  # a kernel that sets words to zero; and for each block but one of a tile, its sums
+        others = np.maximum(at_once / count, 1)
+        handed_on = LINK_CYCLES + 2 * rows * columns * SUM_BYTES / rates.workspace_bytes
+        handed_on = rates.kernel_cycles + others * handed_on
+        around = around + np.where(count % at_once, handed_on, 0)
 
     row = product.m if product.is_transposed else product.n
     off_sector = row * product.output_bytes % SECTOR_BYTES != 0
@@ -308,11 +343,17 @@ def estimate(
     moved = size * (m + n) * k + product.output_bytes * m * n * (1 + parted)
     in_memory = moved / (rates.memory_bytes * chip.memory_rate)
     in_power = rates.flop_power * m * n * k / 1e9 * chip.megahertz / chip.power_rate
-    in_loop = waves * steps * step
+    in_loop = in_all * step
     bounds = (np.full_like(in_loop, x) for x in (in_memory, in_power))
     cycles = around + _norm(rates.time_norm, in_loop, *bounds)
     cut = (m % rows != 0) | (n % columns != 0)
     cycles = cycles * (1 + rates.third * (tiles.consumers > 2))
+    if any_rows:  # all stores are behind conditions
+        turns = rates.in_turns + rates.in_turns_alone * (tiles.consumers == 1)
+        cycles = cycles * (1 + (turns + rates.in_turns_shared * shared) * (waves > 1))
+        cycles = cycles * (1 + rates.third_of_any * (tiles.consumers > 2))
+        less = rates.workspace_less if by_kernels else rates.cluster_less
+        return np.asarray(cycles * (1 - less * shared) / chip.megahertz, dtype=np.float64)
     return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)
 
 

@@ -75,6 +75,7 @@ def excluded(given: MatmulConfig) -> str:
     asked = {
         "transposed=True": given.transposed,
         f"split_k={given.split_k}": given.parts > 1,
+        f"split_mode={given.split_mode!r}": given.streams,
         "dots": given.dots,
         "direct": given.direct,
         f"store={given.store!r}": given.store is not None,

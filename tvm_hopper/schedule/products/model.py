@@ -141,8 +141,10 @@ def choose_config(
             config = replace(config, cluster=best.cluster)
         if best.pending and config.wgmma_pending is None:
             config = replace(config, wgmma_pending=best.pending)
-    if config.parts == 1:
+    if not config.shares_sums:
         config = replace(config, split_mode=None)
+    if config.streams and config.persistent in (None, BY_DEVICE):  # shares follow from the number
+        config = replace(config, persistent=num_sms)
     if config.transposed:
         m, n = n, m
     rows, columns, depth = (e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))
@@ -163,7 +165,9 @@ def choose_config(
     smallest = min(sizes[0]) * row_blocks, min(sizes[1]) * column_blocks
     if config.raster_group is None:
         group = min(max(RASTER_GROUP // row_blocks, 1), -(-rows // smallest[0]))
-        if is_open:
+        if config.transposed and rows >= columns:
+            group = 1  # few tiles lie across: side by side they load the larger operand once
+        elif is_open:
             group = choose_raster_group(
                 rows, columns, depth, smallest, dtype, num_sms, row_blocks * column_blocks
             )
@@ -232,7 +236,8 @@ def rank(
     tiles = in_clusters(tiles, wanted, given, chip)
     by_kernels = given.split_mode in ANYWHERE
     boxes = _in_boxes(wanted, tiles, given)
-    times = estimate(wanted, tiles, chip, MEASURED, by_kernels, boxes=boxes)
+    ways = {"boxes": boxes, "streams": given.streams}
+    times = estimate(wanted, tiles, chip, MEASURED, by_kernels, **ways)
     order = np.argsort(times, kind="stable")[:count]
     return [
         RankedTile(
@@ -261,7 +266,7 @@ def rank_both(
     Outputs of many rows gain nothing by the other way, and lose wide stores. Unless clusters are
     asked for, parts that meet in a workspace are tried, too.
     """
-    if given.split_k is not None or given.split_mode == CLUSTER:
+    if given.split_k is not None or given.split_mode == CLUSTER or given.streams:
         return _rank_ways(wanted, given, chip, count, sizes)
     found = _rank_ways(wanted, replace(given, split_mode=CLUSTER), chip, count, sizes)
     if sizes == TRIED and may_share_sums(given) and not wanted.is_symbolic:
@@ -310,7 +315,8 @@ def listed(wanted: ProductShape, given: MatmulConfig, chip: Chip) -> list[str]:
 
 def _in_boxes(wanted: ProductShape, tiles: Candidates, given: MatmulConfig) -> Any:
     """Tell which tiles' outputs are stored by TMA, where nothing else is asked for."""
-    asked = given.store is not None or given.operand_slots is not None or given.takes_turns
+    asked = given.store is not None or given.operand_slots is not None
+    asked = asked or given.takes_turns or given.streams
     if asked or wanted.is_transposed or wanted.is_symbolic:
         return False
     size = wanted.output_bytes

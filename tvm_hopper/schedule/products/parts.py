@@ -54,7 +54,7 @@ def may_share_sums(given: MatmulConfig) -> bool:
     """Tell whether a configuration leaves open in how many parts a sum is taken."""
     decided = (given.split_k, given.store, given.persistent or None, given.operand_slots or None)
     is_sampled = not isinstance(given.last_stage, (int, type(None)))
-    whole = given.batch_invariant or given.takes_turns
+    whole = given.batch_invariant or given.takes_turns or given.streams
     return not whole and not is_sampled and all(x is None for x in decided)
 
 
@@ -153,7 +153,8 @@ def in_clusters(
 def may_load_together(given: MatmulConfig) -> bool:
     """Tell whether a configuration leaves open whether thread blocks load for one another."""
     is_sampled = not isinstance(given.last_stage, (int, type(None)))
-    return given.split_k in (None, 1) and not is_sampled and not given.takes_turns
+    alone = given.takes_turns or given.streams
+    return given.split_k in (None, 1) and not is_sampled and not alone
 
 
 def _with(tiles: Candidates, places: Ints, **changed: Ints | int) -> Candidates:

@@ -6,17 +6,24 @@ added in a fixed order
 "caller"      "workspace" where a call has an allocator, else "cluster": decided at each call
 "serial"      one block after another adds to the same memory, in a fixed order
 "atomic"      the hardware adds to the output, in any order
+"stream"      persistent blocks have equal shares of all tiles' steps; each adds what the one before
+              has left of a tile, in a fixed order, where a call has an allocator
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.requests import keys
 
-MODES = ("cluster", "workspace", "caller", "serial", "atomic")
-CLUSTER, WORKSPACE, CALLER, SERIAL, ATOMIC = MODES
-ANYWHERE = MODES[1:]  # blocks that are no cluster: in global memory
+if TYPE_CHECKING:
+    from .recognize import Matmul
+
+MODES = ("cluster", "workspace", "caller", "serial", "atomic", "stream")
+CLUSTER, WORKSPACE, CALLER, SERIAL, ATOMIC, STREAM = MODES
+ANYWHERE = MODES[1:5]  # blocks that are no cluster: in global memory
 
 
 def check_cluster(
@@ -36,7 +43,7 @@ def check_cluster(
             f"cluster={blocks}",
             f"rows and columns of tiles, from 1, that are at most {most} together",
         )
-    if count > 1 and mode in (SERIAL, ATOMIC):
+    if count > 1 and mode in (SERIAL, ATOMIC, STREAM):
         raise cannot_schedule(
             where,
             f"cluster={blocks} with split_mode={mode!r}",
@@ -59,6 +66,9 @@ def check_request(
     arch: Arch = SM_90A,
 ) -> None:
     """Refuse parts that no mode can share out, and what cannot go with them."""
+    if mode == STREAM:
+        check_stream(where, parts, persistent, store)
+        return
     if (parts or 1) == 1:
         if mode in (SERIAL, ATOMIC) and parts is None:
             need = "split_k too: nothing but this request takes sums apart in that way"
@@ -90,4 +100,31 @@ def check_request(
             where,
             f"split_k={parts} with store={store!r}",
             "threads that store their own part of the sum, store=None",
+        )
+
+
+def check_stream(where: str, parts: int | None, persistent: int | None, store: str | None) -> None:
+    """Refuse what does not go with equal shares of all tiles' steps."""
+    asked = f"split_mode={STREAM!r} with "
+    if parts is not None:
+        need = "split_k left out: where sums come apart follows from the number of thread blocks"
+        raise cannot_schedule(where, f"{asked}split_k={parts}", need)
+    if persistent == 0:
+        need = "thread blocks that share all tiles: their number, or persistent=-1 for the SMs"
+        raise cannot_schedule(where, f"{asked}persistent=0", need)
+    if store is not None:
+        need = "threads that store what they hold, store=None"
+        raise cannot_schedule(where, f"{asked}store={store!r}", need)
+
+
+def check_known(problem: Matmul, mode: str | None, is_sampled: bool) -> None:
+    """Refuse equal shares of steps where the number of tiles or of steps is not known."""
+    extents = problem.m.extent, problem.n.extent, problem.k.extent
+    if mode == STREAM and (is_sampled or not all(isinstance(x, int) for x in extents)):
+        raise cannot_schedule(
+            f"block {problem.name}",
+            f"split_mode={STREAM!r} with "
+            + ("a sampled tile or last_stage" if is_sampled else "symbolic extents"),
+            "extents and a tile that are known: shares of thread blocks follow from them",
+            "leave split_mode out",
         )

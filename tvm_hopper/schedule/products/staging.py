@@ -137,7 +137,7 @@ def leaves_operands_open(config: MatmulConfig) -> bool:
 
     Transposed tiles and blocks that share a sum have no other way than by threads.
     """
-    is_by_threads = config.transposed or config.parts > 1 or config.takes_turns
+    is_by_threads = config.transposed or config.shares_sums or config.takes_turns
     return config.store is None and config.operand_slots is None and not is_by_threads
 
 

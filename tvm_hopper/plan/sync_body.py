@@ -247,7 +247,7 @@ class BodyReader:
         """Tell whether nothing can have to be placed inside of a statement.
 
         Loops may store to shared memory where each iteration of each thread stores elsewhere, and
-        none reads it.
+        none reads it; or each thread reads and stores elements of its own, as sums.
         """
         if ir.find_blocks(stmt, ASYNC_OP) or ir.find_blocks(stmt, RELEASE):
             return False
@@ -263,18 +263,31 @@ class BodyReader:
             return False
         buffers = ir.once([x.buffer for x in written])
         others = [x for x in shared if x.by_pointer or x.reads]
-        if any(x.buffer.same_as(buffer) for x in others for buffer in buffers):
+        touched = [y for y in buffers if any(x.buffer.same_as(y) for x in others)]
+        if any(x.by_pointer and x.buffer.same_as(y) for x in others for y in touched):
             return False
-        return all(self._is_apart(stmt, buffer) for buffer in buffers)
+        return all(
+            self._is_apart(stmt, x, owned=any(x.same_as(y) for y in touched)) for x in buffers
+        )
 
-    def _is_apart(self, stmt: ir.Stmt, buffer: ir.Var) -> bool:
-        """Tell whether no two iterations or threads store to one element of a buffer."""
+    def _is_apart(self, stmt: ir.Stmt, buffer: ir.Var, owned: bool) -> bool:
+        """Tell whether no two iterations or threads store to one element of a buffer.
+
+        Of what is `owned` no two threads touch one element; iterations of a thread may.
+        """
         stores = ir.find_all(stmt, ir.BufferStore, lambda x: x.buffer.same_as(buffer))
-        if len(stores) != 1 or ir.find_all(stmt, tirx.Bind):
+        if ir.find_all(stmt, tirx.Bind):
             return False
         if ir.find_all(list(stores[0].indices), ir.TensorLoad):  # each thread may load another
             return False
         around = ir.find_all(stmt, ir.For, lambda x: ir.uses_node(x.body, stores[0]))
+        if owned:
+            places = [list(x.indices) for x in ir.accesses(stmt, buffer)]
+            if not all(tvm_ffi.structural_equal(x, places[0]) for x in places):
+                return False
+            around = [x for x in around if ir.uses(places[0], x.loop_var)]
+        elif len(stores) != 1:
+            return False
         extents = {x.loop_var: x.extent for x in around if ir.is_const(x.min, 0)}
         assert self.thread is not None, "one thread has nobody to be apart from"
         # Threads in front of the agent's first one run another program: their numbers do not count.

@@ -21,6 +21,7 @@ from tvm_hopper.codegen_patches.ptx import registers
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
 
 LANES = 4  # words of a vector
+OWN_ROOMS = 2  # two: a turn's barrier stands between one turn's loads and the next but one's stores
 ALL_PARTIALS = (4, 8)  # values of warps that each thread loads; of more a lane loads one
 WORDS = ("float32", "int32", "uint32")
 
@@ -52,9 +53,23 @@ class ThreadReduction:
         return -(-self.num_threads // WARP)
 
     @property
+    def by_blocks(self) -> bool:
+        """Whether a thread block combines its warps' values before it sends one to the cluster.
+
+        In turns: what thread blocks send each other bounds how fast these are.
+        """
+        return self.cluster is not None and self.trip is not None and self.num_warps > 1
+
+    @property
+    def own_rooms(self) -> int:
+        """Rooms of a thread block's warps, by turns, in front of those of the cluster."""
+        return OWN_ROOMS if self.by_blocks else 0
+
+    @property
     def num_partials(self) -> int:
-        """Warps of a row in all thread blocks that share it."""
-        return self.num_warps * (int(self.cluster.extent) if self.cluster is not None else 1)
+        """Values of a row that are combined last: of warps, or of thread blocks that share it."""
+        blocks = int(self.cluster.extent) if self.cluster is not None else 1
+        return blocks if self.by_blocks else self.num_warps * blocks
 
 
 def takes_all(one: ThreadReduction) -> bool:
@@ -86,19 +101,21 @@ def take_all(one: ThreadReduction, buffer: ir.Var, place: list[Any], taken: ir.V
     return stmts
 
 
-def gather(one: ThreadReduction, places: list[tuple[ir.Var, list[Any]]], lane: Any) -> list[Any]:
-    """Let each lane combine what it takes of the values of all warps of a row.
+def gather(
+    one: ThreadReduction, places: list[tuple[ir.Var, list[Any]]], lane: Any, count: int
+) -> list[Any]:
+    """Let each lane combine what it takes of so many values of a row.
 
     Halves of what it takes are combined until one is left: groups of as many values.
     """
-    width, identities = warps_together(one), one.reducer.identity_element
+    width, identities = lanes_together(count), one.reducer.identity_element
     groups: list[list[Any]] = []
-    for first in range(0, one.num_partials, width):
+    for first in range(0, count, width):
         values: list[Any] = []
         for (buffer, place), identity in zip(places, identities, strict=True):
             value: Any = tirx.BufferLoad(buffer, [*place, first + lane % width])
-            if first + width > one.num_partials:
-                inside = lane % width < one.num_partials - first
+            if first + width > count:
+                inside = lane % width < count - first
                 value = tirx.if_then_else(inside, value, identity)
             values.append(value)
         groups.append(values)
@@ -121,9 +138,9 @@ def gather(one: ThreadReduction, places: list[tuple[ir.Var, list[Any]]], lane: A
     return [ir.opaque_block("take", ir.seq(*stmts), alloc_buffers=arrays)]
 
 
-def warps_together(one: ThreadReduction) -> int:
-    """Return how many neighbouring lanes combine the values of a row's warps."""
-    return min(WARP, 1 << (one.num_partials - 1).bit_length())
+def lanes_together(count: int) -> int:
+    """Return how many neighbouring lanes combine so many values."""
+    return min(WARP, 1 << (count - 1).bit_length())
 
 
 def butterfly(one: ThreadReduction, width: int) -> list[ir.Stmt]:

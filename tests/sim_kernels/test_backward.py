@@ -22,6 +22,14 @@ from tvm_hopper.testing import backward, columns, losses
 KINDS = {"bfloat16": ml_dtypes.bfloat16}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_rooms():
+    """Let clusters use their rooms again within few turns."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tvm_hopper.transforms.reduce_across_threads.ROOMS", 4)
+        yield
+
+
 def scheduled(mod, helper=hs.row_reduction, config=None):
     sch = s_tir.Schedule(mod)
     helper(sch, config=config)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import multiprocessing
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -268,25 +269,35 @@ def compile_others(case: Case) -> str:
     return ""
 
 
-def built(table: list[Case], workers: int) -> dict[Case, Callable[..., None]]:
-    """Compile the kernels of all cases, and others' kernels beside them, in some processes."""
+def built(
+    table: list[Case], workers: int, folder: Path | None = None, alone: bool = False
+) -> dict[Case, Callable[..., None]]:
+    """Return the kernels of all cases."""
     import tvm
 
-    if not workers:
+    if not workers and folder is None:
         return {x: build(x) for x in table}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,
-    ):
-        jobs = [pool.submit(compile_others, x) for x in table if not x.is_small]
-        paths = [f"{folder}/{i}.so" for i in range(len(table))]
-        ours = [pool.submit(export, x, path) for x, path in zip(table, paths, strict=True)]
+    with tempfile.TemporaryDirectory() as other:
+        paths = compiled(table, workers, folder or Path(other), alone)
+        return {x: tvm.runtime.load_module(str(path))["main"] for x, path in paths.items()}
+
+
+def compiled(table: list[Case], workers: int, folder: Path, alone: bool) -> dict[Case, Path]:
+    """Compile libraries of ours that a folder lacks, and others' kernels unless alone.
+
+    In some processes; others' kernels stay in caches of their own.
+    """
+    paths = {x: folder / f"{x.name.replace(' ', '_')}.so" for x in table}
+    todo = {x: path for x, path in paths.items() if not path.exists()}
+    folder.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(max(1, workers), multiprocessing.get_context("spawn")) as pool:
+        ours = [pool.submit(export, x, str(path)) for x, path in todo.items()]
+        theirs = [pool.submit(compile_others, x) for x in todo if not (alone or x.is_small)]
         for job in ours:
             job.result()
-        for other in jobs:
-            print(other.result(), end="", file=sys.stderr)
-        loaded = map(tvm.runtime.load_module, paths)
-        return {x: lib["main"] for x, lib in zip(table, loaded, strict=True)}
+        for said in theirs:
+            print(said.result(), end="", file=sys.stderr)
+    return paths
 
 
 def export(case: Case, path: str) -> None:
@@ -418,15 +429,26 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--only", nargs="*", default=[], help="cases whose name contains one")
     parser.add_argument("--alone", action="store_true", help="time no others' kernels of a case")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--workers", type=int, default=0, help="processes that compile others'")
+    parser.add_argument("--workers", type=int, default=0, help="processes that compile")
+    text = "a folder for libraries of ours; those that are there are not compiled again"
+    parser.add_argument("--kernels", type=Path, help=text)
+    parser.add_argument("--build-only", action="store_true", help="compile, for --kernels")
     arguments = parser.parse_args(argv)
+    if arguments.build_only and arguments.kernels is None:
+        parser.error("--build-only needs --kernels")
     table = []
     wanted = cases(arguments.gib, arguments.only)
-    kernels = built(wanted, 0 if arguments.alone else arguments.workers)
-    for case in wanted:
-        kernel, often = kernels.pop(case), (arguments.repeats, arguments.alone)
-        table.append(run(case, *often, kernel, arguments.warm_up))
-        print(*table[-1].values(), sep="  ", flush=True)
+    if arguments.build_only:
+        compiled(wanted, arguments.workers, arguments.kernels, arguments.alone)
+        return 0
+    kernels = built(wanted, arguments.workers, arguments.kernels, arguments.alone)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt):  # the table of what was timed until then
+        for case in wanted:
+            kernel, often = kernels.pop(case), (arguments.repeats, arguments.alone)
+            table.append(run(case, *often, kernel, arguments.warm_up))
+            print(*table[-1].values(), sep="  ", flush=True)
     title = f"Memory-bound kernels, {arguments.gib:g} GiB read and written, as shares of a copy"
     print(machine.save(arguments.out, "memory", title, list(table[0]), table))
     return 0 if all(row["right"] for row in table) else 1

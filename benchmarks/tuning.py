@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from . import machine, matmul_case
-from .tuning_anew import build_pairs, error_of, kernel_of, time_anew
+from .tuning_anew import build_all, build_pairs, error_of, kernel_of, time_anew
 from .tuning_programs import OTHERS, Module, norms, others, products
 from .tuning_rates import busy_seconds, rate_of
 from .tuning_sweeps import (
@@ -276,8 +276,6 @@ def _judged(
     problem: Any, database: Any, tools: Tools, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """Time the best of a sweep beside the winner, in turn on one GPU."""
-    from tvm.s_tir import meta_schedule as ms
-
     from tvm_hopper.meta_schedule.configurations import as_text, from_text
 
     stages = staged(problem, arguments.near)
@@ -287,11 +285,7 @@ def _judged(
     winner = database.winner(problem.key)
     best = [text for _, text in timed if text != winner.text][:FINALISTS]
     configs = [winner.config, problem.built_in(), *map(from_text, best)]
-    inputs = [
-        ms.builder.BuilderInput(problem.schedule(x).mod, problem.target, None) for x in configs
-    ]
-    paths = [str(x.artifact_path) for x in tools.builder.build(inputs)]
-    result = tools.runner.contest(paths)()
+    result = tools.runner.contest(build_all(tools.builder, problem, configs))()
     assert not isinstance(result, str), result
     ours = statistics.median(result.sustained[0])
     times = [statistics.median(x) for x in result.sustained]

@@ -17,23 +17,32 @@ MOST_SETS = 16
 WARM_SECONDS = 1.0
 
 
+def build_all(builder: Any, problem: Any, configs: list[Any]) -> list[str | None]:
+    """Build configurations of a problem; None is what did not build."""
+    return _built(builder, [(problem, x) for x in configs])
+
+
 def build_pairs(builder: Any, found: list[Any]) -> list[list[str | None]]:
-    """Build the package's choice and the winner of each problem; None is what did not build.
+    """Build the package's choice and the winner of each problem, all at once.
 
     `found` are rows of which the second is a winner, and the third its problem.
     """
+    configs = [(x[2], y) for x in found for y in (x[2].built_in(), x[1].config)]
+    made = _built(builder, configs)
+    return [made[i : i + 2] for i in range(0, len(made), 2)]
+
+
+def _built(builder: Any, configs: list[tuple[Any, Any]]) -> list[str | None]:
     from tvm.s_tir import meta_schedule as ms
 
     from tvm_hopper.meta_schedule.schedulers import schedule_fast
 
     inputs = [
         ms.builder.BuilderInput(schedule_fast(problem, config).mod, problem.target, None)
-        for _, winner, problem, *_ in found
-        for config in (problem.built_in(), winner.config)
+        for problem, config in configs
     ]
     built = list(builder.build(inputs)) if inputs else []
-    made = [None if x.artifact_path is None else str(x.artifact_path) for x in built]
-    return [made[i : i + 2] for i in range(0, len(made), 2)]
+    return [None if x.artifact_path is None else str(x.artifact_path) for x in built]
 
 
 def kernel_of(path: str | None, problem: Any, config: Any) -> Any:

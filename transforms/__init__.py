@@ -8,6 +8,7 @@ from .add_any_order import AddAnyOrder
 from .ask_caller import AskCaller
 from .assert_alignment import AssertAlignment, RequireAlignment
 from .bind_across_blocks import BindAcrossBlocks
+from .clamp_pairs import ClampPairs
 from .compact_tiles import CompactTiles
 from .count_blocks import CountBlocks
 from .cut_vectors import CutVectors
@@ -36,7 +37,6 @@ from .merge_moments import MergeMoments
 from .merge_shared import MergeShared
 from .note_choices import NoteChoices
 from .note_rows import NoteRows
-from .overlap_epilogue import OverlapEpilogue
 from .overlay_shared import OverlayShared
 from .own_registers import OwnRegisters
 from .own_workspace import OwnWorkspace
@@ -72,6 +72,7 @@ __all__ = [
     "AskCaller",
     "AssertAlignment",
     "BindAcrossBlocks",
+    "ClampPairs",
     "CompactTiles",
     "CountBlocks",
     "CutVectors",
@@ -100,7 +101,6 @@ __all__ = [
     "MergeShared",
     "NoteChoices",
     "NoteRows",
-    "OverlapEpilogue",
     "OverlayShared",
     "OwnRegisters",
     "OwnWorkspace",

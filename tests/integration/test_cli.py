@@ -88,6 +88,11 @@ def test_a_mistake_is_the_usage_and_one_line(words: list[str], told: str, capsys
     assert line.startswith("python -m tvm_hopper")
 
 
+def test_a_work_folder_has_a_name(capsys) -> None:
+    assert cli.main(["report", ""]) == 2
+    assert "found '', of type str; need the work_dir of a tuning run" in capsys.readouterr().err
+
+
 def test_explain_prints_text_and_json(kernel: str, capsys) -> None:
     assert cli.main(["explain", f"{kernel}:scheduled"]) == 0
     assert "wgmma.mma_async" in capsys.readouterr().out

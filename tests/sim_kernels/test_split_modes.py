@@ -2,7 +2,8 @@
 
 Beside each other what a reader of the seeded bugs M49 to M52 knows by hand (`tests/seeded`): a turn
 that is told too early, by another thread, or not at all; an output that nobody has set to zero; a
-part that stores where the others add.  No emitted kernel loads what others have reduced (M53).
+part that stores where the others add.  A kernel that loads what it stores (M53) is
+refused, since nothing would order the copy and the stores (tests/transforms/refusals/loads.py).
 """
 
 from __future__ import annotations

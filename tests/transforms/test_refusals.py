@@ -28,7 +28,6 @@ from tests.transforms.refusals.kernels import REST, RING, RINGS, THREADS
 from tests.transforms.refusals.loads import LOADS
 from tests.transforms.refusals.mechanisms import MECHANISMS
 from tests.transforms.refusals.memory_bound import MEMORY_BOUND
-from tests.transforms.refusals.overlaps import OVERLAPS
 from tests.transforms.refusals.pipelines import PIPELINES
 from tests.transforms.refusals.products import PRODUCT, PRODUCTS
 from tests.transforms.refusals.reductions import REDUCTIONS
@@ -61,7 +60,6 @@ CASES = [
     *REST,
     *SELECTION,
     *SYNCS,
-    *OVERLAPS,
     *STREAM,
     *TURNS,
     *STORES,

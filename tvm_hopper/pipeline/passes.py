@@ -90,7 +90,6 @@ def hook_passes() -> list[Pass]:
         transforms.SpecializeWarps(),  # or not: a producer, and consumers that it hands slots to
         transforms.ScheduleTiles(),  # the passes above reason about plain block indices
         transforms.SkewStages(),  # the numbers of trips are final, who gives slots back is known
-        transforms.OverlapEpilogue(),  # output tiles are a loop, and no wait stands in it yet
         transforms.ExpandPipeline(),  # where there is no producer, loads run ahead in the loop
         transforms.OverlayShared(),  # what is dead before another array lives may give it room
         transforms.InsertSyncs(),  # what a role has to wait for depends on all of the above
@@ -132,7 +131,8 @@ def host_passes() -> list[Pass]:
         transforms.LoadInOrder(),  # TVM marks every kernel that it splits off
         transforms.SkipEmpty(),  # TVM's barriers stand, and what is counted says so yet
         transforms.CountBlocks(),  # only now is the device of a call known
-        transforms.UnpackPairs(),  # registers have their numbers, and share what is dead
+        transforms.ClampPairs(),  # registers have their numbers, and share what is dead
+        transforms.UnpackPairs(),  # so do those that it left
     ]
 
 

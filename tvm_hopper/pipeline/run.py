@@ -38,14 +38,21 @@ def run_passes(passes: Iterable[Pass], mod: tvm.IRModule) -> tvm.IRModule:
         except Exception as error:
             if p.info.name.startswith(keys.PREFIX):
                 raise
-            said = str(error).strip().splitlines()
             raise cannot_lower(
                 f"functions {', '.join(_failing(p, mod))}",
-                f"that TVM's own pass {p.info.name} fails ({said[-1] if said else ''})",
+                f"that TVM's own pass {p.info.name} fails ({_last_words(error)})",
                 "a schedule that it takes",
                 "simplify the conditions and indices of its blocks",
             ) from error
     return mod
+
+
+def _last_words(error: Exception) -> str:
+    """Return what TVM says at last: of a check what it says about it, if it does."""
+    lines = str(error).strip().splitlines()
+    said = lines[-1] if lines else ""
+    check, colon, words = said.rpartition(": ")
+    return words if colon and words and "Check failed" in check else said
 
 
 def _failing(p: Pass, mod: tvm.IRModule) -> list[str]:

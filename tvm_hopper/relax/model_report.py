@@ -7,7 +7,7 @@ tvm_hopper.relax.report(mod, target, sizes={"length": 2048})    # before it is b
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -55,6 +55,13 @@ class ModelReport:
                 return record
         known = ", ".join(x.name for x in self.functions)
         raise HopperError(f"report: found no function {name}; need one of {known}")
+
+    def __iter__(self) -> Iterator[FunctionRecord]:
+        """Iterate over the records, as `functions` has them."""
+        return iter(self.functions)
+
+    def __len__(self) -> int:
+        return len(self.functions)
 
     def times(self, caller: str) -> dict[str, float | None]:
         """Estimate what a function of Relax takes, by the functions that it calls.

@@ -232,7 +232,6 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
             "sizes that are known: a tile of each part is padded",
             "give the tile and the stages, or leave split_k out",
         )
-    depth = tile_k * parts
     if config.in_cluster and is_sampled(config):
         raise cannot_schedule(
             f"block {problem.name}",
@@ -242,7 +241,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         )
     rows_of_blocks, columns_of_blocks = config.cluster or (1, 1)
     padded = [tile_m * rows_of_blocks, tile_n * columns_of_blocks]
-    in_output = (*(padded[::-1] if config.transposed else padded), depth)
+    in_output = (*(padded[::-1] if config.transposed else padded), tile_k * parts)
     steps.pad(sch, block, in_output)
     problem = oriented(find_matmul(sch, block), config)  # its operands may be pads now
     for producer in sch.get_producers(block):  # what the sum starts from
@@ -292,8 +291,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         copy = sch.cache_read(block, index, "shared.dyn", consumer_blocks=[block])
         sch.compute_at(copy, k_outer)
         # Rows along k end in zeros; of many tiles few cross an edge, unless there may be any rows.
-        any_rows = not isinstance(problem.m.extent, int) or not isinstance(problem.n.extent, int)
-        spare = operand.major == "k" and (config.persistent == 0 or any_rows)
+        is_static = isinstance(problem.m.extent, int) and isinstance(problem.n.extent, int)
+        spare = operand.major == "k" and not (is_static and config.persistent)
         steps.async_copy(sch, copy, "tma", config.swizzle, spare_rows=spare)
         _drop_unit_dims(sch, copy, operand.kept)
     operands = 0
@@ -361,12 +360,13 @@ def _fit(
     config = choose(rows, given=given)
     if kernel.is_open:  # tiles are ordered and shared out for as many as there may be
         few = not isinstance(rows, int) or rows < SYMBOLIC_EXTENT
-        group = given.raster_group if few else config.raster_group
-        config = replace(config, raster_group=group, persistent=given.persistent)
+        kept = (given if few else config).raster_group
+        config = replace(config, raster_group=kept, persistent=given.persistent)
         config = choose(problem.m.extent, given=config)
     elif kernel.bounds and kernel.bounds[-1] > rows:
-        many = replace(config, raster_group=given.raster_group, persistent=given.persistent)
-        config = choose(kernel.bounds[-1], given=many)
+        kept = (config if config.transposed else given).raster_group
+        given = replace(config, raster_group=kept, persistent=given.persistent)
+        config = choose(kernel.bounds[-1], given=given)
     problem = oriented(problem, config)
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())

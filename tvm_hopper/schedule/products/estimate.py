@@ -5,8 +5,9 @@
     step  = norm(multiply, turn, fill, latency, L2, out of bounds)   of one slot of the ring
 
 `norm` is a p-norm: close to the largest of its arguments, more where several are large. Every
-constant is a field of `Rates`, measured on an H200 and fitted by `benchmarks/calibration/fit.py`;
-docs/choice.md says what each term stands for. Chips of other sizes scale by `Chip`.
+constant is a field of `Rates`, measured on an H200 and fitted by
+`benchmarks/calibration/fit_choice.py`; docs/choice.md says what each term stands for. Chips of
+other sizes scale by `Chip`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .candidates import MOST_PARTS, Candidates, columns_in_panels
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 INSTRUCTION_ROWS = 64
+LINK_CYCLES = 800  # from one block to the next that adds to the same tile; of 72x72x30208
 SUM_BYTES = 4  # of an accumulator
 WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thread, else 4
 
@@ -105,6 +107,16 @@ class Rates:
     third
         Share of the time that a third consumer costs. Not fitted: at 8192^3 tiles of three and of
         two came out alike, and the first take 3% longer (at 4096^3 5% longer than estimated).
+    in_turns, in_turns_alone, in_turns_shared
+        Share of the time that several tiles a block, or several blocks an SM, cost more, of kernels
+        made for any rows; more where one consumer multiplies, since nobody does while it stores;
+        and more where sums are shared, since no block loads ahead for the next one. These and the
+        next three say how kernels of one product compare, many of which run far from what they are
+        best at: fitted to the 1100 times of benchmarks/results/row_matrix_2026-11-23_1537.md alone.
+    third_of_any
+        Share that a third consumer costs more.
+    workspace_less, cluster_less
+        Shares that kernels cost less whose parts of sums meet in a workspace, and in a cluster.
     step_norm, time_norm
         Exponents.
     """
@@ -140,6 +152,12 @@ class Rates:
     workspace_bytes: float = 40.0
     cut_share: float = 0.035
     third: float = 0.01
+    in_turns: float = 0.04
+    in_turns_alone: float = 0.1
+    in_turns_shared: float = 0.11
+    third_of_any: float = 0.03
+    workspace_less: float = 0.05
+    cluster_less: float = 0.1
     step_norm: float = 5.3
     time_norm: float = 3.0
 
@@ -313,8 +331,10 @@ def estimate(
     around = rates.start_cycles + waves * epilogue - hidden
     around = around + np.where(shared, meeting * waves, 0)
     around = around + np.where(together > 1, rates.together_cycles, 0)
-    if streams:  # a kernel that sets words to zero, and a tile's sums written and read once
-        handed_on = rates.kernel_cycles + 2 * rows * columns * SUM_BYTES / rates.workspace_bytes
+    if streams:  # a kernel that sets words to zero; and for each block but one of a tile, its sums
+        others = np.maximum(at_once / count, 1)
+        handed_on = LINK_CYCLES + 2 * rows * columns * SUM_BYTES / rates.workspace_bytes
+        handed_on = rates.kernel_cycles + others * handed_on
         around = around + np.where(count % at_once, handed_on, 0)
 
     row = product.m if product.is_transposed else product.n
@@ -328,6 +348,12 @@ def estimate(
     cycles = around + _norm(rates.time_norm, in_loop, *bounds)
     cut = (m % rows != 0) | (n % columns != 0)
     cycles = cycles * (1 + rates.third * (tiles.consumers > 2))
+    if any_rows:  # all stores are behind conditions
+        turns = rates.in_turns + rates.in_turns_alone * (tiles.consumers == 1)
+        cycles = cycles * (1 + (turns + rates.in_turns_shared * shared) * (waves > 1))
+        cycles = cycles * (1 + rates.third_of_any * (tiles.consumers > 2))
+        less = rates.workspace_less if by_kernels else rates.cluster_less
+        return np.asarray(cycles * (1 - less * shared) / chip.megahertz, dtype=np.float64)
     return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)
 
 

@@ -291,7 +291,7 @@ class Shadow:
         self.readers[cells] = self._left(writers, readers) if access.rmw else 0
 
     def _readers(self, cells: Any, writers: np.ndarray) -> np.ndarray:
-        """Return the sets of readers of some cells, those of cells that nobody touched among them."""
+        """Return the sets of readers of some cells, of those that nobody touched, too."""
         readers: np.ndarray = self.readers[cells]
         if self.readers_before:
             readers = np.where((writers == 0) & (readers == 0), self.readers_before, readers)

@@ -78,7 +78,7 @@ def times(**best):
     return np.where(is_best, 1.0, 2.0)
 
 
-def test_kernels_that_gain_are_picked_and_the_last_one_always():
+def test_kernels_that_gain_are_picked_and_of_equals_the_one_for_most_rows():
     assert [RUNGS[i] for i in pick(times(to_64=0, to_640=0, to_8192=0))] == [64, 640, 8192]
     assert [RUNGS[i] for i in pick(np.ones((len(PLACES), len(RUNGS))))] == [8192]
     slightly = 1 + (times(to_64=0, to_8192=0) - 1) / 1000

@@ -115,8 +115,12 @@ class Rates:
         best at: fitted to the 1100 times of benchmarks/results/row_matrix_2026-11-23_1537.md alone.
     third_of_any
         Share that a third consumer costs more.
+    start_less
+        Cycles of `start_cycles` that kernels made for any rows do without.
     workspace_less, cluster_less
         Shares that kernels cost less whose parts of sums meet in a workspace, and in a cluster.
+    workspace_more, cluster_more
+        Cycles that they cost more.
     step_norm, time_norm
         Exponents.
     """
@@ -156,8 +160,11 @@ class Rates:
     in_turns_alone: float = 0.1
     in_turns_shared: float = 0.11
     third_of_any: float = 0.03
-    workspace_less: float = 0.05
-    cluster_less: float = 0.1
+    workspace_less: float = 0.034
+    cluster_less: float = 0.05
+    start_less: float = 1900.0
+    workspace_more: float = 1600.0
+    cluster_more: float = 600.0
     step_norm: float = 5.3
     time_norm: float = 3.0
 
@@ -349,11 +356,14 @@ def estimate(
     cut = (m % rows != 0) | (n % columns != 0)
     cycles = cycles * (1 + rates.third * (tiles.consumers > 2))
     if any_rows:  # all stores are behind conditions
+        cycles = cycles - rates.start_less
         turns = rates.in_turns + rates.in_turns_alone * (tiles.consumers == 1)
         cycles = cycles * (1 + (turns + rates.in_turns_shared * shared) * (waves > 1))
         cycles = cycles * (1 + rates.third_of_any * (tiles.consumers > 2))
         less = rates.workspace_less if by_kernels else rates.cluster_less
-        return np.asarray(cycles * (1 - less * shared) / chip.megahertz, dtype=np.float64)
+        more = rates.workspace_more if by_kernels else rates.cluster_more
+        cycles = cycles * (1 - less * shared) + more * shared
+        return np.asarray(cycles / chip.megahertz, dtype=np.float64)
     return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)
 
 

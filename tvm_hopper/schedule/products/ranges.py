@@ -18,18 +18,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .class_choice import LADDER, LEAST_GAIN, OCTAVE, POINTS, ROUND, TILE_CLASSES, AnyRows
+from .class_choice import LADDER, LEAST_GAIN, POINTS, TILE_CLASSES, AnyRows
 from .config import MatmulConfig
 from .estimate import Floats
 
 # Kernels that are tried: for these rows.
 RUNGS = tuple(sorted({*LADDER, 80, 112, 160, 224, 288, 352, 416, 576, 704, 832, 960, 1152, 1792}))
 # Where kernels are compared: beside powers of two, which batches are padded to, these are what
-# people ask for, and one more than a tile holds. They count as much.
+# people ask for, and one more than a tile holds. They count as much: `ASKED_MORE` times others.
 ASKED_FOR = (17, 33, 100, 300, 1000)
 PLACES = tuple(sorted({*POINTS, *ASKED_FOR}))
-MUCH = 0.03  # a loss of more than this part of the time counts `STEEPER` times more
-STEEPER = 10  # more of it hides row counts where one kernel loses 5% behind few that lose 15%
+ASKED_MORE = 30  # fewer, and one of them pays where many others gain little
+MOST_LOSS = 1e9  # of no kernel at all
+# What is lost above each of these parts of the time counts so many times more.
+MUCH = ((0.02, 10), (0.06, 50))
 SWITCH = 0.01  # of the time over an octave, for which another kernel is taken
 
 
@@ -81,43 +83,49 @@ def choose_ranges(
     ends = find_ends(kernels)
     dealt = deal_out(asked.estimate(ends, kernels), ends)
     ranges = {end: RUNGS[picked[i]] for end, i in dealt.items()}
-    return {1: 1, **ranges} if asked.has_dots(times[0, 0]) else ranges
+    return {1: 1, **ranges} if asked.has_dots() else ranges
 
 
 def _weigh(times: Floats) -> Floats:
     """Return what kernels lose at each row count against the best one, weighted."""
     losses = times / times.min(axis=1, keepdims=True) - 1
-    return np.asarray(losses + STEEPER * np.maximum(losses - MUCH, 0))
+    return np.asarray(losses + sum(more * np.maximum(losses - part, 0) for part, more in MUCH))
 
 
 def pick(times: Floats) -> list[int]:
-    """Pick the kernels that lose least together, ascending; the last one is always picked.
+    """Pick the kernels that lose least together, ascending.
 
     Parameters
     ----------
     times : array, PLACES x kernels
         How long each takes.
     """
-    weights = [ROUND if m & (m - 1) == 0 or m in ASKED_FOR else 1 for m in PLACES]
+    weights = [ASKED_MORE if m & (m - 1) == 0 or m in ASKED_FOR else 1 for m in PLACES]
     losses = np.array(weights)[:, None] * _weigh(times)
-    picked, last = [times.shape[1] - 1], times.shape[1] - 1
+
+    def least(kernels: list[int]) -> Floats:
+        """Return what the best of some kernels loses at each row count."""
+        return np.asarray(losses[:, kernels].min(axis=1, initial=MOST_LOSS))
+
+    def sums_with(kernels: list[int]) -> Floats:
+        """Return what some kernels lose in all, with each of the others."""
+        return np.asarray(np.minimum(least(kernels)[:, None], losses).sum(axis=0))
+
+    picked: list[int] = []
     while len(picked) < TILE_CLASSES:
-        now = losses[:, picked].min(axis=1)
-        sums = np.minimum(now[:, None], losses).sum(axis=0)
-        found = [*picked, int(sums.argmin())]
+        sums = sums_with(picked)
+        found = [*picked, int(np.flatnonzero(sums == sums.min())[-1])]
         gained = True
         while gained:  # take another one in place of one, as long as that helps
             gained = False
-            for place in range(1, len(found)):
-                others = losses[:, found[:place] + found[place + 1 :]].min(axis=1)
-                sums = np.minimum(others[:, None], losses).sum(axis=0)
+            for place in range(len(found)):
+                sums = sums_with(found[:place] + found[place + 1 :])
                 best = int(sums.argmin())
                 if sums[best] < sums[found[place]]:
                     found[place], gained = best, True
-        if now.sum() - losses[:, found].min(axis=1).sum() < LEAST_GAIN * OCTAVE:
+        if least(picked).sum() - least(found).sum() < LEAST_GAIN * (7 + ASKED_MORE):
             break
         picked = found
-    assert last in picked
     return sorted(picked)
 
 

@@ -25,7 +25,7 @@ from tvm_hopper.schedule.arguments import as_int, as_size
 from .candidates import as_candidates
 from .config import MatmulConfig
 from .dot_choice import choose_dots
-from .estimate import Floats, ProductShape, estimate
+from .estimate import Floats, ProductShape, Rates, estimate
 from .model import as_product, choose_config, rank_both
 from .parts import for_any_rows
 from .rates import MEASURED
@@ -194,6 +194,7 @@ def estimate_all(
     configs: Sequence[MatmulConfig],
     chip: Chip | None = None,
     any_rows: bool = False,
+    rates: Rates = MEASURED,
 ) -> Floats:
     """Estimate products with each of several configurations.
 
@@ -207,6 +208,8 @@ def estimate_all(
         None: that of the target in scope.
     any_rows : bool
         Whether the kernels are made for any number of rows.
+    rates : Rates
+        The constants.
 
     Returns
     -------
@@ -224,5 +227,5 @@ def estimate_all(
             continue
         tiles = as_candidates([configs[i] for i in places], wanted[0].dtype, wanted[0].k)
         shape = every.transposed if way else every
-        times[:, places] = estimate(shape, tiles, chip, MEASURED, by_kernels, any_rows=any_rows)
+        times[:, places] = estimate(shape, tiles, chip, rates, by_kernels, any_rows=any_rows)
     return times

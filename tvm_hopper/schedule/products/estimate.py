@@ -156,15 +156,14 @@ class Rates:
     workspace_bytes: float = 40.0
     cut_share: float = 0.035
     third: float = 0.01
-    in_turns: float = 0.04
-    in_turns_alone: float = 0.1
-    in_turns_shared: float = 0.11
-    third_of_any: float = 0.03
-    workspace_less: float = 0.034
-    cluster_less: float = 0.05
-    start_less: float = 1900.0
-    workspace_more: float = 1600.0
-    cluster_more: float = 600.0
+    in_turns: float = 0.017
+    in_turns_alone: float = 0.009
+    in_turns_shared: float = 0.044
+    third_of_any: float = 0.028
+    cluster_less: float = 0.055
+    start_less: float = 2420.0
+    workspace_more: float = 1220.0
+    cluster_more: float = 1640.0
     step_norm: float = 5.3
     time_norm: float = 3.0
 
@@ -322,6 +321,8 @@ def estimate(
     wide = (width % WIDE_COLUMNS == 0) & (product.output_bytes == 2)
     wide &= not product.is_transposed
     stored = rows * columns * product.output_bytes / parts
+    if any_rows:  # of few rows in a tile for many, the others are not stored
+        stored = rows_inside * columns_inside * product.output_bytes / parts
     epilogue = stored / np.where(wide, rates.wide_bytes, rates.narrow_bytes)
     if by_kernels:
         sums = m * n * parts * SUM_BYTES / chip.num_sms
@@ -360,8 +361,9 @@ def estimate(
         turns = rates.in_turns + rates.in_turns_alone * (tiles.consumers == 1)
         cycles = cycles * (1 + (turns + rates.in_turns_shared * shared) * (waves > 1))
         cycles = cycles * (1 + rates.third_of_any * (tiles.consumers > 2))
-        less = rates.workspace_less if by_kernels else rates.cluster_less
-        more = rates.workspace_more if by_kernels else rates.cluster_more
+        less, more = rates.cluster_less, rates.cluster_more
+        if by_kernels:
+            less, more = 0.0, rates.workspace_more
         cycles = cycles * (1 - less * shared) + more * shared
         return np.asarray(cycles / chip.megahertz, dtype=np.float64)
     return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)

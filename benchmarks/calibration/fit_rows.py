@@ -32,7 +32,8 @@ from .fit_choice import OF_ANY_ROWS, least_squares
 
 WEIGHTS = ((1.1, 1.0), (1.25, 0.5), (np.inf, 0.15))  # up to so many times the best
 # Kernels timed by `row_matrix` may be given any number of rows: those whose bound is known take so
-# much less, in us, but where parts of sums meet in clusters. Medians of 69 and 16 such pairs.
+# much less, in us, but where parts of sums meet in clusters. Medians of 69 and 16 such pairs. Of
+# several transposed tiles across they have another order too, so that these times are left out.
 OPEN = 0.36
 OF_ALL = 0.3  # weight of how long all kernels take, beside a factor that they share
 ROUNDS = 40
@@ -60,9 +61,8 @@ class Layer:
         """Return what each time counts for."""
         limits, weights = zip(*WEIGHTS, strict=True)
         slower = self.times / np.nanmin(self.times, axis=1, keepdims=True)
-        return np.where(
-            np.isnan(slower), 0, np.array(weights)[np.searchsorted(limits[:-1], slower)]
-        )
+        of_each = np.array(weights)[np.searchsorted(limits[:-1], slower)]
+        return np.where(np.isnan(slower), 0, of_each)
 
 
 def read(path: Path) -> list[Layer]:
@@ -81,8 +81,10 @@ def read(path: Path) -> list[Layer]:
         table = np.array([[one.get(x, np.nan) for x in rungs] for one in by_rows.values()])
         table -= [0.0 if x.parts > 1 and x.split_mode is None else OPEN for x in configs]
         across = np.array([x.tile[1] if x.transposed else np.inf for x in configs])
-        table[np.array(list(by_rows))[:, None] > across] = np.nan
-        layers.append(Layer(n, k, tuple(by_rows), configs, table))
+        rows = np.array(list(by_rows))
+        table[rows[:, None] > across] = np.nan
+        timed = ~np.isnan(table).all(axis=1)
+        layers.append(Layer(n, k, tuple(rows[timed].tolist()), configs, table[timed]))
     return layers
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .class_choice import LADDER, LEAST_GAIN, POINTS, TILE_CLASSES, AnyRows
+from .class_choice import LADDER, LEAST_GAIN, OCTAVE, POINTS, TILE_CLASSES, AnyRows
 from .config import MatmulConfig
 from .estimate import Floats
 
@@ -28,10 +28,10 @@ RUNGS = tuple(sorted({*LADDER, 80, 112, 160, 224, 288, 352, 416, 576, 704, 832, 
 # people ask for, and one more than a tile holds. They count as much: `ASKED_MORE` times others.
 ASKED_FOR = (17, 33, 100, 300, 1000)
 PLACES = tuple(sorted({*POINTS, *ASKED_FOR}))
-ASKED_MORE = 30  # fewer, and one of them pays where many others gain little
+ASKED_MORE = 20  # fewer, and one of them pays where many others gain little
 MOST_LOSS = 1e9  # of no kernel at all
-# What is lost above each of these parts of the time counts so many times more.
-MUCH = ((0.02, 10), (0.06, 50))
+MUCH = 0.03  # a loss of more than this part of the time counts `STEEPER` times more
+STEEPER = 10  # more of it hides row counts where one kernel loses 5% behind few that lose 15%
 SWITCH = 0.01  # of the time over an octave, for which another kernel is taken
 
 
@@ -81,15 +81,21 @@ def choose_ranges(
     picked = pick(times)
     kernels = [configs[i] for i in picked]
     ends = find_ends(kernels)
-    dealt = deal_out(asked.estimate(ends, kernels), ends)
+    rows = sorted({*ends, *(m for m in PLACES if m <= ends[-1])})
+    dealt = deal_out(asked.estimate(rows, kernels), rows, ends)
     ranges = {end: RUNGS[picked[i]] for end, i in dealt.items()}
     return {1: 1, **ranges} if asked.has_dots() else ranges
+
+
+def _weights(rows: Sequence[int]) -> Floats:
+    """Return what row counts count for."""
+    return np.array([ASKED_MORE if m & (m - 1) == 0 or m in ASKED_FOR else 1.0 for m in rows])
 
 
 def _weigh(times: Floats) -> Floats:
     """Return what kernels lose at each row count against the best one, weighted."""
     losses = times / times.min(axis=1, keepdims=True) - 1
-    return np.asarray(losses + sum(more * np.maximum(losses - part, 0) for part, more in MUCH))
+    return np.asarray(losses + STEEPER * np.maximum(losses - MUCH, 0))
 
 
 def pick(times: Floats) -> list[int]:
@@ -100,8 +106,7 @@ def pick(times: Floats) -> list[int]:
     times : array, PLACES x kernels
         How long each takes.
     """
-    weights = [ASKED_MORE if m & (m - 1) == 0 or m in ASKED_FOR else 1 for m in PLACES]
-    losses = np.array(weights)[:, None] * _weigh(times)
+    losses = _weights(PLACES)[:, None] * _weigh(times)
 
     def least(kernels: list[int]) -> Floats:
         """Return what the best of some kernels loses at each row count."""
@@ -123,7 +128,7 @@ def pick(times: Floats) -> list[int]:
                 best = int(sums.argmin())
                 if sums[best] < sums[found[place]]:
                     found[place], gained = best, True
-        if least(picked).sum() - least(found).sum() < LEAST_GAIN * (7 + ASKED_MORE):
+        if least(picked).sum() - least(found).sum() < LEAST_GAIN * OCTAVE:
             break
         picked = found
     return sorted(picked)
@@ -138,18 +143,23 @@ def find_ends(kernels: Sequence[MatmulConfig]) -> list[int]:
     return sorted(ends - {0})
 
 
-def deal_out(times: Floats, ends: Sequence[int]) -> dict[int, int]:
+def deal_out(times: Floats, rows: Sequence[int], ends: Sequence[int]) -> dict[int, int]:
     """Give each range the kernel that takes least time there; returns the bounds and the kernels.
 
     Parameters
     ----------
-    times : array, ranges x kernels
-        How long each takes at the end of each range.
+    times : array, rows x kernels
+        How long each takes.
+    rows : sequence of int
+        For these row counts, ascending, of which at least one is in each range.
     ends : sequence of int
-        Up to which each goes.
+        Up to which each range goes.
     """
     octaves = np.diff(np.log2([1, *ends]))
-    losses = octaves[:, None] * _weigh(times)
+    weights = _weights(rows)[:, None]
+    starts = np.searchsorted(rows, [0, *ends[:-1]], side="right")
+    sums = np.add.reduceat(weights * _weigh(times), starts)
+    losses = octaves[:, None] * sums / np.add.reduceat(weights, starts)
     least, came = losses[0], []
     for row in losses[1:]:
         other = int(least.argmin())

@@ -111,16 +111,16 @@ class Rates:
         Share of the time that several tiles a block, or several blocks an SM, cost more, of kernels
         made for any rows; more where one consumer multiplies, since nobody does while it stores;
         and more where sums are shared, since no block loads ahead for the next one. These and the
-        next three say how kernels of one product compare, many of which run far from what they are
-        best at: fitted to the 1100 times of benchmarks/results/row_matrix_2026-11-23_1537.md alone.
+        next five say how kernels of one product compare, many of which run far from what they are
+        best at: fitted by benchmarks/calibration/fit_rows.py to benchmarks/results/row_matrix_*.
     third_of_any
         Share that a third consumer costs more.
     start_less
         Cycles of `start_cycles` that kernels made for any rows do without.
-    workspace_less, cluster_less
-        Shares that kernels cost less whose parts of sums meet in a workspace, and in a cluster.
     workspace_more, cluster_more
-        Cycles that they cost more.
+        Cycles that kernels cost more whose parts of sums meet in a workspace, and in a cluster.
+    cluster_less
+        Share that the latter cost less.
     step_norm, time_norm
         Exponents.
     """
@@ -160,10 +160,10 @@ class Rates:
     in_turns_alone: float = 0.009
     in_turns_shared: float = 0.044
     third_of_any: float = 0.028
-    cluster_less: float = 0.055
     start_less: float = 2420.0
     workspace_more: float = 1220.0
     cluster_more: float = 1640.0
+    cluster_less: float = 0.055
     step_norm: float = 5.3
     time_norm: float = 3.0
 

@@ -107,9 +107,13 @@ def test_a_range_goes_by_the_row_counts_in_it_and_most_by_those_that_are_asked_f
 
 
 def test_a_large_loss_counts_more_than_several_small_ones():
-    large, small, none = ranges._weigh(np.array([[1, 1.2, 1.05]]))[0, [1, 2, 0]]
+    times = np.array([[1, 1.2, 1.05]])
+    none, large, small = ranges._weigh(times, (3,))[0]
     assert large > 4 * small > 0
     assert none == 0
+    _, asked, also = ranges._weigh(times, (4,))[0]
+    assert asked > 2 * ranges.ASKED_MORE * large  # which no other row count makes up for
+    assert also == pytest.approx(ranges.ASKED_MORE * small)
 
 
 @pytest.mark.parametrize(

@@ -84,9 +84,10 @@ def sweep_part(arguments: argparse.Namespace) -> int:
 
 
 def swept_modules(arguments: argparse.Namespace) -> dict[str, Module]:
-    """Return what is swept by name."""
+    """Return what is swept by name, in the order in which it is named."""
     known = {**products(arguments.problems), **norms(len(NORMS))}
-    return {name: x for name, x in known.items() if name.split(" ")[0] in arguments.swept}
+    found = [(n, x) for s in arguments.swept for n, x in known.items() if n.split(" ")[0] == s]
+    return dict(found)
 
 
 def swept_problems(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -4,7 +4,8 @@ A search ranks single calls, minutes and GPUs apart, each behind a pause in whic
 The last few are compared anew in one process, in turn, in both ways in which kernels are used:
 
     sustained    calls back to back, as graphs, after a while at full load; each call meets tensors
-                 that the calls before it have driven out of the L2 cache
+                 that the calls before it have driven out of the L2 cache: six times its bytes, since
+                 it does not forget the oldest first
     single       the same as in the search: clock kernel, memset of twice the L2 cache, one call
 
 Before that each result is compared with that of a reference: the program as TVM schedules it.
@@ -33,6 +34,7 @@ SINGLES = 15
 GRAPH_SECONDS = 2e-4  # that one graph takes at least
 MOST_CALLS = 200  # of a graph
 MOST_SETS, SETS_BYTES = 16, 4 << 30  # of tensors, that calls go through
+FLUSHES = 3  # that tensors of all sets are at least, each twice the L2 cache
 # An element may be off by so many roundings of its type, of its own size and of the root mean
 # square of all: sums of thousands of float32 products in another order are far below.
 ROUNDINGS = 4
@@ -117,7 +119,7 @@ class Contest:
     def __init__(self, bench: Any, arguments: Arguments) -> None:
         self._bench, self._driver, self._arguments = bench, bench.driver, arguments
         each = sum(num_bytes(x) for x in arguments)
-        wanted = -(-bench.flush_bytes // max(each, 1))
+        wanted = -(-FLUSHES * bench.flush_bytes // max(each, 1))
         count = max(1, min(wanted, MOST_SETS, SETS_BYTES // max(each, 1)))
         self._sets = [bench.tensors(arguments, number) for number in range(count)]
 

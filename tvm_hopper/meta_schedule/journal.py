@@ -5,6 +5,7 @@
     {"is": "classes", "key": "9c..", "bounds": [[16, "1f.."]]}  size classes of symbolic rows
     {"is": "machine", "number": 0, "gpu": "NVIDIA H200", ...}   where trials ran
     {"is": "trial", "workload": "1f..", "configuration": "matmul {..}", "seconds": [..], ...}
+    {"is": "end", "workload": "1f..", "trials": 48, "why": "..."}  why a search has no more
     {"is": "final", "workload": "1f..", "finalists": [".."], "winner": "..", "gain": 1.04, ...}
     {"is": "check", "workload": "1f..", "configuration": "..", "verdict": "equal", ...}
 
@@ -70,6 +71,7 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
         "machine": (int,),
         "predicted": (int, float),
     },
+    "end": {"workload": (str,), "trials": (int,), "why": (str,)},
     "final": {"workload": (str,), "finalists": (list,), "winner": (str,)},
     "check": {
         "workload": (str,),

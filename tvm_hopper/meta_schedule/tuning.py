@@ -217,6 +217,16 @@ class Run:
                         self._keep(outcome)
                         done = sum(x.trials for x in self.accounts)
                         shown.update(self._account(outcome.task), done)
+        self._say_why()
+
+    def _say_why(self) -> None:
+        """Write why searches have ended, for whoever wonders at few trials."""
+        for account in self.accounts:
+            key, why = account.task.problem.key, account.stopped
+            if not why and self._is_late and self._end is not None:
+                why = "the time was up"
+            if why and self.database.ended(key) != why:
+                self._append({"is": "end", "workload": key, "trials": account.trials, "why": why})
 
     @property
     def is_undecided(self) -> bool:

@@ -4,8 +4,8 @@ A search ranks single calls, minutes and GPUs apart, each behind a pause in whic
 The last few are compared anew in one process, in turn, in both ways in which kernels are used:
 
     sustained    calls back to back, as graphs, after a while at full load; each call meets tensors
-                 that the calls before it have driven out of the L2 cache: six times its bytes, since
-                 it does not forget the oldest first
+                 that the calls before it have driven out of the L2 cache: six times its bytes,
+                 since it does not forget the oldest first
     single       the same as in the search: clock kernel, memset of twice the L2 cache, one call
 
 Before that each result is compared with that of a reference: the program as TVM schedules it.

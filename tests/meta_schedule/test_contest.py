@@ -92,6 +92,13 @@ def test_a_library_comes_last(bench, monkeypatch):
     assert reply["sustained"][2] == pytest.approx([3e-4] * len(reply["sustained"][2]))
 
 
+def test_calls_go_through_tensors_of_six_times_the_cache(bench):
+    each = sum(contest.num_bytes(x) for x in ARGUMENTS)
+    for flush, sets in ((each, 3), (2 * each, 6), (each // 2, 2), (each // 8, 1), (99 * each, 16)):
+        bench.flush_bytes = flush
+        assert len(contest.Contest(bench, ARGUMENTS)._sets) == sets
+
+
 def test_contenders_take_turns():
     orders = [contest._order(3, number) for number in range(6)]
     assert orders[:3] == [[0, 1, 2], [1, 2, 0], [2, 0, 1]]

@@ -88,6 +88,8 @@ HOSTILE = {
     "a library's time below": {**FINAL, "library_us": -1},
     "half a character": json.dumps(TRIAL).replace('"x"', '"\\ud800"'),
     "a number without end": json.dumps(TRIAL).replace("10.0", "1e999"),
+    "an end without a reason": {"is": "end", "workload": "k", "trials": 3},
+    "an end of no number": {"is": "end", "workload": "k", "trials": "3", "why": "w"},
     "no JSON": "\x00\x01",
     "a number": "3",
     "a list": '["trial"]',

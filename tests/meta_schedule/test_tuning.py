@@ -254,7 +254,7 @@ def test_one_function_gets_no_more_than_its_share_and_time_ends_a_run(tmp_path):
 def test_why_a_search_ended_is_known_until_it_goes_on(tmp_path):
     most = len(find_tasks(COPY, TARGET)[0].problem.configurations())
     assert tune(COPY, tmp_path, 3).ended(KEY) == ""  # all that was asked for
-    assert tune(COPY, tmp_path, 3 + most).ended(KEY) == (why := "no other configuration is legal")
+    assert tune(COPY, tmp_path, 3 + most).ended(KEY) == (why := "every configuration was tried")
     rows = [x for x in read_lines(tmp_path) if x["is"] == "end"]
     assert tune(COPY, tmp_path, 9 + most).ended(KEY) == why
     assert [x for x in read_lines(tmp_path) if x["is"] == "end"] == rows

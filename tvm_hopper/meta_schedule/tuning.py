@@ -336,7 +336,8 @@ class Run:
     def _start(self, account: Account, count: int, flights: Flights) -> None:
         candidates = account.search.propose(count)
         if not candidates:
-            account.stopped = account.stopped or "no other configuration is legal"
+            why = why_enough(account, self._each)  # what was left makes no kernel of its own
+            account.stopped = account.stopped or why or "no other configuration is legal"
             return
         account.under_way += len(candidates)
         flights.start(account.task, candidates)

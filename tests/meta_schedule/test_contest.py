@@ -134,6 +134,26 @@ def test_roundings_are_no_difference(found, wanted, dtype, wrong):
     assert contest.differ("C", a, b, dtype)[0] is wrong
 
 
+def test_large_results_are_compared_piece_by_piece(monkeypatch):
+    monkeypatch.setattr(contest, "PIECE", 8)
+    wanted = np.linspace(1, 2, 30, dtype="float32")
+    wanted[3] = np.inf
+    found = wanted.copy()
+    assert contest.differ("C", found, wanted, "float32") == (
+        False,
+        "C: within roundings of the program as TVM schedules it, 0.0e+00",
+    )
+    found[[20, 29]] += 1
+    is_wrong, text = contest.differ("C", found, wanted, "float32")
+    assert is_wrong
+    assert text.startswith("C: 2 of 29 elements differ, the first one 19: 2.68966, of the ref")
+    found[[9, 25]] = np.nan
+    assert contest.differ("C", found, wanted, "float32") == (
+        True,
+        "C: 2 elements are not finite",
+    )
+
+
 def test_integers_are_the_same_or_not():
     one, two = np.array([1, 2], "int32"), np.array([1, 3], "int32")
     assert contest.differ("C", one, one, "int32") == (False, "C: the same bytes")

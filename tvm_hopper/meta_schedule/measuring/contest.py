@@ -46,6 +46,8 @@ DIGITS = {
     "float8_e5m2": 2.0**-3,
 }
 
+PIECE = 1 << 16  # elements that are compared at once: they stay in a cache of the CPU
+
 Function = Callable[..., Any]
 Arguments = tuple[artifact.TensorArgument, ...]
 
@@ -232,21 +234,41 @@ def differ(name: str, found: Any, wanted: Any, dtype: str) -> tuple[bool, str]:
     if dtype not in DIGITS:  # integers and bool
         count = int((found.view(np.uint8) != wanted.view(np.uint8)).sum())
         return bool(count), f"{name}: {count} bytes differ" if count else f"{name}: the same bytes"
-    a, b = (np.asarray(x, dtype=np.float32) for x in (found, wanted))
-    whole = np.isfinite(b)
-    if not np.array_equal(whole, np.isfinite(a)):
-        return True, f"{name}: {int((whole != np.isfinite(a)).sum())} elements are not finite"
-    a, b = a[whole], b[whole]
-    if not b.size:
+    pairs = [(found[i : i + PIECE], wanted[i : i + PIECE]) for i in range(0, len(wanted), PIECE)]
+    squares, count, ill = 0.0, 0, 0
+    for pair in pairs:
+        _, b, odd = _finite(*pair)
+        squares, count, ill = squares + _squares(b), count + len(b), ill + odd
+    if ill:
+        return True, f"{name}: {ill} elements are not finite"
+    if not count:
         return False, f"{name}: nothing that is finite"
-    size = float(np.sqrt(np.mean(np.square(b, dtype=np.float64))))
-    off = np.abs(a - b)
-    far = off > ROUNDINGS * DIGITS[dtype] * (np.abs(b) + size)
-    error = float(np.sqrt(np.mean(np.square(off, dtype=np.float64)))) / max(size, 1e-30)
-    if far.any():
-        first = int(far.argmax())
-        return True, (
-            f"{name}: {int(far.sum())} of {a.size} elements differ, the first one {first}: "
-            f"{a[first]:g}, of the reference {b[first]:g}"
-        )
+    size = math.sqrt(squares / count)
+    errors, wrong, seen, first = 0.0, 0, 0, ""
+    for pair in pairs:
+        a, b, _ = _finite(*pair)
+        off = np.abs(a - b)
+        far = off > ROUNDINGS * DIGITS[dtype] * (np.abs(b) + size)
+        errors += _squares(off)
+        if far.any():
+            place = int(far.argmax())
+            said = f"the first one {seen + place}: {a[place]:g}, of the reference {b[place]:g}"
+            first, wrong = first or said, wrong + int(far.sum())
+        seen += len(b)
+    if wrong:
+        return True, f"{name}: {wrong} of {count} elements differ, {first}"
+    error = math.sqrt(errors / count) / max(size, 1e-30)
     return False, f"{name}: within roundings of the program as TVM schedules it, {error:.1e}"
+
+
+def _finite(found: Any, wanted: Any) -> tuple[Any, Any, int]:
+    """Return two results where the second one is finite, and in how many places that differs."""
+    a, b = (np.asarray(x, dtype=np.float32) for x in (found, wanted))
+    whole, same = np.isfinite(b), np.isfinite(a)
+    if whole.all() and same.all():
+        return a, b, 0
+    return a[whole], b[whole], int((whole != same).sum())
+
+
+def _squares(values: Any) -> float:
+    return float(np.square(values, dtype=np.float64).sum())

@@ -40,6 +40,7 @@ from .tuning_sweeps import (
     swept_problems,
 )
 
+BESIDE_A_SWEEP = 4  # builders
 FINALISTS = 8  # of a sweep, that are timed beside the winner
 RATED = ("3760x4712x64", "2792x2088x168", "3000x9104x128", "256x5120x9216", "928x784x19840")
 JUDGED = 4.0  # seconds that comparing the last few of a function takes, and timing it anew
@@ -391,7 +392,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--sweeping", type=float, default=90.0, help="seconds that sweeps get")
     arguments = parser.parse_args(argv)
     end = time.monotonic() + arguments.seconds
-    tools = Tools(arguments.work_dir, arguments.trials, arguments.fake, end, arguments.workers)
+    workers = arguments.workers
+    if arguments.parts == ["sweeps"]:  # which build by themselves: these build the last few
+        workers = min(workers or BESIDE_A_SWEEP, BESIDE_A_SWEEP)
+    tools = Tools(arguments.work_dir, arguments.trials, arguments.fake, end, workers)
     tools.open()
     running: list[Any] = []
     if "sweeps" in arguments.parts:

@@ -287,6 +287,14 @@ def test_parts_of_columns_are_loaded_by_whole_vectors(parts):
     assert "X_ptr[" not in text
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(6, 2688), (64, 4096)])
+def test_tiles_that_are_no_whole_rows_are_loaded_by_whole_vectors(rows, columns):
+    """Elements are numbered all along: a tile begins inside a row, no vector does."""
+    text = text_of(memory_bound.copy(rows, columns), hs.PointwiseConfig(64, 2))
+    assert text.count("*(uint4*)(X_ptr") == text.count("*(uint4*)(Y_ptr") == 2
+    assert "nv_bfloat164*)(" not in text
+
+
 def test_parts_that_begin_in_a_vector_are_loaded_one_by_one():
     assert "*(uint4*)(X_ptr" not in text_of(gate(5, 32, 35))
 

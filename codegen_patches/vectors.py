@@ -12,7 +12,6 @@ apache-tvm 0.27.0.post1.
 
 from __future__ import annotations
 
-from math import gcd
 from typing import Any
 
 import tvm
@@ -67,7 +66,7 @@ def _apart(store: Any, lane: ir.Var, lanes: int) -> list[str]:
     analyzer.bind(lane, tvm.ir.Range.from_min_extent(0, lanes))
 
     def are_neighbors(indices: Any) -> bool:
-        *outer, last = (analyzer.simplify(_carried(x, lane, lanes)) for x in indices)
+        *outer, last = (analyzer.simplify(ir.without_carry(x, lane, lanes)) for x in indices)
         start = analyzer.simplify(last - lane)
         return not any(ir.depends_on(index, [lane]) for index in (*outer, start))
 
@@ -81,32 +80,6 @@ def _apart(store: Any, lane: ir.Var, lanes: int) -> list[str]:
         and any(ir.depends_on(index, [lane]) for index in indices)
         and not are_neighbors(indices)
     ]
-
-
-def _carried(index: Any, lane: ir.Var, lanes: int) -> Any:
-    """Take the lane out of quotients and remainders that no vector goes over the end of.
-
-        (i * 2048 + j * 8 + lane) % 14336  ->  (i * 2048 + j * 8) % 14336 + lane
-
-    TVM's simplifier does so for one product beside the lane, not for a sum of them.
-    """
-    analyzer = sym.Analyzer()
-
-    def visit(node: Any, mutator: Any) -> Any:
-        node = mutator.default_mutate(node)
-        side = ir.static_int(node.b)
-        start = ir.substitute(node.a, {lane: 0})
-        if side is None or not ir.is_const(analyzer.simplify(node.a - start - lane), 0):
-            return node
-        known = analyzer.modular_set(start)
-        step = gcd(int(known.coeff), side)
-        if int(known.base) % step + lanes > step:
-            return node
-        return type(node)(start, node.b) + (
-            ir.cast_like(lane, node) if isinstance(node, tirx.FloorMod) else 0
-        )
-
-    return ir.mutate(index, [(tirx.FloorDiv, visit), (tirx.FloorMod, visit)])
 
 
 def _spreads_byte(value: Any, lane: ir.Var) -> bool:

@@ -6,22 +6,28 @@
         total[0] = of_warps[r % 2, row, 0:8], combined
         if thread 0: mbarrier arrive_expect_tx(arrived[r % 32])
         if warp == 0 and lane < 4:
+            if r % 16 == 0 and r >= 32:
+                mbarrier wait(were_read[r // 16 % 2], ...)      rooms of the next 16 turns
             remote = mapa(address_of(of_warps[2 + r % 32, row, rank]), lane)
             st.async(remote, total[0], mapa(address_of(arrived[r % 32]), lane))
+        if warp == 7 and lane < 4 and r % 16 == 0 and r > 0:
+            mbarrier arrive(mapa(were_read[(r // 16 - 1) % 2], lane))    those of the last 16
         mbarrier wait(arrived[r % 32], r // 32 % 2)             all 4 values are there
         take of_warps[2 + r % 32, row, 0:4]
-        if r % 32 == 31: cluster barrier arrive                 the rooms were read
         ...                                                     what is made of the results
-        if r % 32 == 31: cluster barrier wait
+    cluster barrier
 
 Thread blocks send one value each: with those of all warps the cluster's network is what takes the
 time, 256 a row where 16 thread blocks of eight warps share it.
 
-An mbarrier tells that values are there, and not that a room was read: the barrier of the cluster
-does. An arrival waits for what its thread has stored to memory. So it stands in front of a turn's
-stores, of which those of the turn before are done by then, and in few turns: as many as there are
-rooms lie between. The wait is at the turn's end, when all others have arrived. One at the kernel's
-start tells that all thread blocks run. None exits early: it waits for what the others send it.
+An mbarrier tells that values are there, and not that a room was read: one of its own does, for half
+of the rooms. That arrival is a release for the whole cluster, which waits for what its thread has
+stored to memory. So it is one warp's, in few turns, while the others wait for values; and what it
+tells is needed as many turns later. The block's barrier in front of it says that all warps have
+read what came in the turns before.
+
+A barrier of the cluster at the kernel's start tells that all thread blocks run. One at its end
+lets none exit that others still tell something.
 
 Where copies overwrite earlier rows (stage_rows.py) the threads of a block meet in each turn, too.
 """
@@ -130,7 +136,7 @@ class TurnExchange(ClusterExchange):
         if one.trip is None:
             return [*stmts, ir.seq(mbarrier.wait(barrier, 0))]
         if told is not None:
-            stmts += self._tell(one, told, warp, lane)
+            stmts.append(self._tell(one, told, warp, lane))
         return [*stmts, ir.seq(mbarrier.wait(barrier, ir.as_int32(one.trip // one.num_rooms % 2)))]
 
     def _told(self) -> list[ThreadReduction]:
@@ -149,7 +155,7 @@ class TurnExchange(ClusterExchange):
         again = (trip % half).equal(0) & (trip >= one.num_rooms)
         return ir.IfThenElse(again, ir.seq(wait), None)
 
-    def _tell(self, one: ThreadReduction, told: int, warp: Any, lane: Any) -> list[ir.Stmt]:
+    def _tell(self, one: ThreadReduction, told: int, warp: Any, lane: Any) -> ir.Stmt:
         """Tell each thread block that half of the rooms, those of the turns before, were read."""
         assert one.cluster is not None
         half, trip = one.num_rooms // 2, one.trip
@@ -164,15 +170,12 @@ class TurnExchange(ClusterExchange):
             mbarrier.arrive_at_peer(peer, of_cluster=True),
         ]
         tells = (trip % half).equal(0) & (trip > 0) & (lane < int(one.cluster.extent))
-        met = [fences.sync_warp()]
-        if one.by_blocks:
+        if one.by_blocks:  # whose barrier of this turn says that all warps have read
             tells, met = tells & warp.equal(one.num_warps - 1), []
-        return [
-            *met,
-            ir.opaque_block(
-                "tell", ir.IfThenElse(tells, ir.seq(*stmts), None), alloc_buffers=[remote]
-            ),
-        ]
+        else:
+            met = [fences.sync_warp()]
+        told_all = ir.IfThenElse(tells, ir.seq(*stmts), None)
+        return ir.seq(*met, ir.opaque_block("tell", told_all, alloc_buffers=[remote]))
 
 
 def send_async(

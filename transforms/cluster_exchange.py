@@ -76,8 +76,4 @@ def plan_exchange(
     turns = any(one.trip is not None for one in plan)
     count = max(x.num_rooms for x in plan) * len(plan) if turns else len(plan)
     arrived = ir.new_buffer(names.take("arrived"), (count,), "uint64", "shared.dyn", 8)
-    if not turns:
-        return Exchange(tuple(plan), arrived)
-    loops = {one.loop for one in plan if one.trip is not None}
-    were_read = ir.new_buffer(names.take("were_read"), (2 * len(loops),), "uint64", "shared.dyn", 8)
-    return TurnExchange(tuple(plan), arrived, were_read)
+    return TurnExchange(tuple(plan), arrived) if turns else Exchange(tuple(plan), arrived)

@@ -6,47 +6,40 @@
         total[0] = of_warps[r % 2, row, 0:8], combined
         if thread 0: mbarrier arrive_expect_tx(arrived[r % 32])
         if warp == 0 and lane < 4:
-            if r % 16 == 0 and r >= 32:
-                mbarrier wait(were_read[r // 16 % 2], ...)      rooms of the next 16 turns
             remote = mapa(address_of(of_warps[2 + r % 32, row, rank]), lane)
             st.async(remote, total[0], mapa(address_of(arrived[r % 32]), lane))
-        if warp == 7 and lane < 4 and r % 16 == 0 and r > 0:
-            mbarrier arrive(mapa(were_read[(r // 16 - 1) % 2], lane))    those of the last 16
         mbarrier wait(arrived[r % 32], r // 32 % 2)             all 4 values are there
         take of_warps[2 + r % 32, row, 0:4]
+        if r % 32 == 31: cluster barrier arrive                 the rooms were read
         ...                                                     what is made of the results
-    cluster barrier
+        if r % 32 == 31: cluster barrier wait
 
 Thread blocks send one value each: with those of all warps the cluster's network is what takes the
 time, 256 a row where 16 thread blocks of eight warps share it.
 
-An mbarrier tells that values are there, and not that a room was read: one of its own does, for half
-of the rooms. That arrival is a release for the whole cluster, which waits for what its thread has
-stored to memory. So it is one warp's, in few turns, while the others wait for values; and what it
-tells is needed as many turns later. The block's barrier in front of it says that all warps have
-read what came in the turns before.
-
-A barrier of the cluster at the kernel's start tells that all thread blocks run. One at its end
-lets none exit that others still tell something.
+An mbarrier tells that values are there, and not that a room was read: the barrier of the cluster
+does. An arrival waits for what its thread has stored to memory. So it stands in front of a turn's
+stores, of which those of the turn before are done by then, and in few turns: as many as there are
+rooms lie between. The wait is at the turn's end, when all others have arrived. One at the kernel's
+start tells that all thread blocks run. None exits early: it waits for what the others send it.
 
 Where copies overwrite earlier rows (stage_rows.py) the threads of a block meet in each turn, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches.ptx import address, cluster, fences, mbarrier
+from tvm_hopper.codegen_patches.ptx import address, cluster, mbarrier
 from tvm_hopper.facts.dtypes import dtype_bytes
 
 from .butterflies import ThreadReduction
 
-ROOMS = 32  # turns of which thread blocks are apart at most; of half of them the cluster is told
+ROOMS = 32  # turns between two barriers of the cluster
 
 
 @dataclass(frozen=True)
@@ -70,14 +63,7 @@ class ClusterExchange:
 
 @dataclass(frozen=True)
 class TurnExchange(ClusterExchange):
-    """The exchange of reductions in loops: a barrier for each room, two for what was read."""
-
-    were_read: ir.Var
-
-    @property
-    def barriers(self) -> tuple[ir.Var, ...]:
-        """Arrays that it needs."""
-        return (self.arrived, self.were_read)
+    """The exchange of reductions in loops: a barrier for each room."""
 
     @property
     def rooms(self) -> int:
@@ -88,19 +74,12 @@ class TurnExchange(ClusterExchange):
         """Initialise the barriers, and wait until all thread blocks run."""
         count = self.rooms * len(self.reductions)
         stmts: list[Any] = [mbarrier.init(self._barrier(n), 1) for n in range(count)]
-        for n, one in enumerate(self._told()):
-            tellers = int(one.cluster.extent) * one.rows  # a lane of each row's last warps
-            stmts += [mbarrier.init(_at(self.were_read, [2 * n + i]), tellers) for i in range(2)]
         stmts.append(mbarrier.fence_init())
         return [
             ir.IfThenElse(is_first(kernel), ir.seq(*stmts), None),
             cluster.arrive_relaxed(),
             cluster.wait(),
         ]
-
-    def end(self) -> list[Any]:
-        """Let no thread block exit that others still tell something."""
-        return [cluster.arrive_relaxed(), cluster.wait()] if self._told() else []
 
     def send(
         self,
@@ -127,55 +106,37 @@ class TurnExchange(ClusterExchange):
         number = self._number(one)
         barrier = self._barrier(self.rooms * number + one.turn)
         ask = mbarrier.arrive_expect_tx(barrier, num_bytes(one))
-        told = next((n for n, x in enumerate(self._told()) if x is one), None)
-        free = [] if told is None else [self._await_free(one, told)]
         stmts = [
             ir.IfThenElse(is_first(kernel), ir.seq(ask), None),
-            *send_async(one, places, warp, lane, barrier, free),
+            *send_async(one, places, warp, lane, barrier),
         ]
         if one.trip is None:
             return [*stmts, ir.seq(mbarrier.wait(barrier, 0))]
-        if told is not None:
-            stmts.append(self._tell(one, told, warp, lane))
         return [*stmts, ir.seq(mbarrier.wait(barrier, ir.as_int32(one.trip // one.num_rooms % 2)))]
 
-    def _told(self) -> list[ThreadReduction]:
-        """List the first reduction of each loop: in front of it all rooms of its turns are free."""
-        found: list[ThreadReduction] = []
+    def tell(self, one: ThreadReduction) -> list[ir.Stmt]:
+        """Tell the cluster that values were taken, if the turn has no later ones and needs it."""
+        last = [x for x in self.reductions if x.loop is one.loop][-1]
+        if one.trip is None or last is not one:
+            return []
+        return [ir.IfThenElse(_were_all_read(one), ir.seq(cluster.arrive()), None)]
+
+    def end_turns(self, kernel: ir.For) -> ir.For:
+        """Wait at the end of turns for what the others tell: rooms are used again behind it."""
         for one in self.reductions:
-            if one.trip is not None and not any(x.loop is one.loop for x in found):
-                found.append(one)
-        return found
+            if one.loop is None or not self.tell(one):
+                continue
+            turn, wait = one.loop.loop_var, ir.seq(cluster.wait())
+            wait = ir.IfThenElse(_were_all_read(one), wait, None)
+            loops = [x for x in ir.find_all(kernel, ir.For) if x.loop_var.same_as(turn)]
+            ends = {x: ir.with_body(x, ir.seq(x.body, wait)) for x in loops}
+            kernel = ir.replace_nodes(kernel, ir.For, ends)
+        return kernel
 
-    def _await_free(self, one: ThreadReduction, told: int) -> ir.Stmt:
-        """Wait, in front of each half of the rooms, until all have read what came there before."""
-        half, trip = one.num_rooms // 2, one.trip
-        barrier = _at(self.were_read, [ir.as_int32(2 * told + trip // half % 2)])
-        wait = mbarrier.wait_for_cluster(barrier, ir.as_int32((trip // one.num_rooms + 1) % 2))
-        again = (trip % half).equal(0) & (trip >= one.num_rooms)
-        return ir.IfThenElse(again, ir.seq(wait), None)
 
-    def _tell(self, one: ThreadReduction, told: int, warp: Any, lane: Any) -> ir.Stmt:
-        """Tell each thread block that half of the rooms, those of the turns before, were read."""
-        assert one.cluster is not None
-        half, trip = one.num_rooms // 2, one.trip
-        barrier = _at(self.were_read, [ir.as_int32(2 * told + (trip // half + 1) % 2)])
-        remote = ir.new_buffer("remote", (1,), "uint32", "local")
-        peer = tirx.BufferLoad(remote, [0])
-        stmts = [
-            ir.BufferStore(remote, tirx.IntImm("uint32", 0), [0]),
-            cluster.peer_address(
-                peer, address.generic_to_shared(barrier), tirx.Cast("uint32", lane)
-            ),
-            mbarrier.arrive_at_peer(peer, of_cluster=True),
-        ]
-        tells = (trip % half).equal(0) & (trip > 0) & (lane < int(one.cluster.extent))
-        if one.by_blocks:  # whose barrier of this turn says that all warps have read
-            tells, met = tells & warp.equal(one.num_warps - 1), []
-        else:
-            met = [fences.sync_warp()]
-        told_all = ir.IfThenElse(tells, ir.seq(*stmts), None)
-        return ir.seq(*met, ir.opaque_block("tell", told_all, alloc_buffers=[remote]))
+def _were_all_read(one: ThreadReduction) -> Any:
+    """Say of a turn that each room was used behind the last such turn."""
+    return (one.trip % one.num_rooms).equal(one.num_rooms - 1)
 
 
 def send_async(
@@ -184,7 +145,6 @@ def send_async(
     warp: Any,
     lane: Any,
     barrier: Any,
-    first: Sequence[Any] = (),
 ) -> list[ir.Stmt]:
     """Let a warp store its values to each thread block, one lane to each, and tell a barrier there.
 
@@ -198,8 +158,6 @@ def send_async(
         Numbers of the thread.
     barrier : PrimExpr
         Where it is in this thread block.
-    first : sequence of Stmt
-        What a lane does before.
     """
     assert one.cluster is not None
     own = one.cluster.loop_var
@@ -208,8 +166,7 @@ def send_async(
     remote = ir.new_buffer("remote", (2,), "uint32", "local")
     target, signal = (tirx.BufferLoad(remote, [n]) for n in range(2))
     peer = tirx.Cast("uint32", lane)
-    stmts: list[Any] = list(first)
-    stmts += [ir.BufferStore(remote, tirx.IntImm("uint32", 0), [n]) for n in range(2)]
+    stmts: list[Any] = [ir.BufferStore(remote, tirx.IntImm("uint32", 0), [n]) for n in range(2)]
     stmts.append(cluster.peer_address(signal, address.generic_to_shared(barrier), peer))
     for (buffer, place), value in zip(places, one.results, strict=True):
         here = address.generic_to_shared(_at(buffer, [*place, own]))

@@ -32,7 +32,7 @@ reduction and the next, whatever elements of shared memory they touch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -170,10 +170,11 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
         for x in plan
     }
     body = ir.replace_nodes(kernel, tirx.AttrStmt, planned)
+    if isinstance(far, TurnExchange):
+        body = far.end_turns(body)
     if far is None:
         return _allocate(body, [*rooms.values(), *taken.values()], [])
-    end = far.end() if isinstance(far, TurnExchange) else []
-    return _allocate(body, [*rooms.values(), *far.barriers], far.start(kernel), end)
+    return _allocate(body, [*rooms.values(), *far.barriers], far.start(kernel))
 
 
 def _row_number(kernel: ir.For) -> Any:
@@ -185,14 +186,12 @@ def _row_number(kernel: ir.For) -> Any:
     return number
 
 
-def _allocate(
-    kernel: ir.For, buffers: list[ir.Var], start: list[Any], end: Sequence[Any] = ()
-) -> ir.For:
-    """Allocate shared memory in the outermost block of a kernel; begin and end with something."""
+def _allocate(kernel: ir.For, buffers: list[ir.Var], start: list[Any]) -> ir.For:
+    """Allocate shared memory in the outermost block of a kernel, and begin with something."""
     if not buffers:
         return kernel
     block = ir.find_all(kernel, ir.SBlock)[0]
-    own = ir.mark_ours(ir.seq(*start, block.body, *end))
+    own = ir.mark_ours(ir.seq(*start, block.body))
     more = ir.with_block(block, body=own, alloc_buffers=[*block.alloc_buffers, *buffers])
     return ir.replace_nodes(kernel, ir.SBlock, {block: more})
 
@@ -220,15 +219,17 @@ def _reduce(
             for (buffer, place), result in zip(own, one.results, strict=True)
         ]
         stmts += [ir.IfThenElse(lane.equal(0), ir.seq(partial), None), *meet]
-        if one.by_blocks:
-            stmts += gather(one, own, lane, one.num_warps)
-            stmts += butterfly(one, lanes_together(one.num_warps))
+        if one.by_blocks:  # the warp that sends: others would only take its time to issue
+            of_block = gather(one, own, lane, one.num_warps)
+            of_block += butterfly(one, lanes_together(one.num_warps))
+            stmts.append(ir.IfThenElse(warp.equal(0), ir.seq(of_block), None))
     if far is not None:
         stmts += far.send(kernel, one, places, warp, lane)
     if taken is not None:
         ((buffer, place),) = places
         return ir.seq([*stmts, *take_all(one, buffer, place, taken)])
-    stmts += gather(one, places, lane, one.num_partials)
+    tell = far.tell(one) if isinstance(far, TurnExchange) else []
+    stmts += [*gather(one, places, lane, one.num_partials), *tell]
     return ir.seq([*stmts, *butterfly(one, lanes_together(one.num_partials))])
 
 

@@ -50,8 +50,3 @@ def wait(barrier: Any, parity: Any) -> Any:
     A loop around `mbarrier.try_wait.parity`, in a helper function of TVM's.
     """
     return T.cuda.mbarrier_wait(barrier, parity)
-
-
-def wait_for_cluster(barrier: Any, parity: Any) -> Any:
-    """Wait likewise, and learn what other thread blocks of the cluster released there, too."""
-    return T.cuda.mbarrier_wait_acquire_cluster(barrier, parity)

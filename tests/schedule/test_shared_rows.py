@@ -7,6 +7,8 @@ import tvm
 from tvm import s_tir
 
 from tvm_hopper.schedule.row_reduction.apply import chosen_rows
+from tvm_hopper.schedule.row_reduction.moments import are_moments
+from tvm_hopper.schedule.row_reduction.number import inline_rows
 from tvm_hopper.testing import memory_bound
 
 
@@ -30,3 +32,24 @@ def test_long_rows_that_share_more_than_they_have_are_persistent(program, shape)
     if shape is not None:
         with tvm.target.Target("nvidia/nvidia-a100"):
             assert chosen_rows(s_tir.Schedule(program)).persistent is None
+
+
+@pytest.mark.parametrize(
+    ("program", "moments"),
+    [
+        (memory_bound.layer_norm(64, 32768, "float32"), True),
+        (memory_bound.layer_norm(64, 4096, "float16"), True),
+        (memory_bound.rms_norm(64, 32768, "float32"), False),
+        (memory_bound.softmax(64, 32768, "float32"), False),
+    ],
+)
+def test_a_mean_and_the_squares_around_it_are_known(program, moments):
+    assert are_moments(inline_rows(s_tir.Schedule(program))) == moments
+
+
+def test_long_rows_in_registers_of_a_small_cluster():
+    """Of float32 one exchange for mean and squares leaves them as fast as RMSNorm's."""
+    chosen = chosen_rows(s_tir.Schedule(memory_bound.layer_norm(8192, 32768, "float32")))
+    assert (chosen.threads, chosen.cluster, chosen.stage) == (256, 4, False)
+    ragged = chosen_rows(s_tir.Schedule(memory_bound.layer_norm(8192, 32764, "float32")))
+    assert ragged.stage  # unequal parts are two exchanges

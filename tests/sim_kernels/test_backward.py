@@ -329,12 +329,9 @@ def programs():
         (STAGED, "fence_proxy", 0),
         (STAGED, "mbarrier_wait", 0),
         (STAGED, "tvm_storage_sync", 1),  # of the reduction, which each turn has
-        *((SHARED, "barrier_cluster_arrive", n) for n in range(2)),  # all run; none exits early
+        *((SHARED, "barrier_cluster_arrive", n) for n in range(2)),  # all run; rooms were read
         *((SHARED, "barrier_cluster_wait", n) for n in range(2)),
-        *((SHARED, "mbarrier_init", n) for n in range(6)),
-        (SHARED, "warp_sync", 0),  # one warp: all its lanes have read what one tells of
-        (SHARED, "mbarrier_arrive_nocount", 0),  # half of the rooms was read
-        (SHARED, "mbarrier_wait_acquire_cluster", 0),
+        *((SHARED, "mbarrier_init", n) for n in range(4)),
         (SHARED, "fence_mbarrier_init", 0),
         (SHARED, "mbarrier_arrive_expect_tx", 0),
         (SHARED, "mbarrier_wait", 0),  # values are there

@@ -53,6 +53,7 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
 from .config import RowReductionConfig
 from .model import RowChoice, RowWork, choose_rows
+from .moments import are_moments
 from .number import inline_rows
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
@@ -312,6 +313,7 @@ def _count_work(
         unstaged=_why_unstaged(early, program, [x.tensor for x in reads if x.has_rows]),
         unshared=_why_no_bulk(program, [x.tensor for x in reads if not x.has_rows]),
         beside=_reads_beside(copy, parts, [x.tensor for x in reads]),
+        moments=are_moments(parts),
     )
     if given.vector is not None and work.vector != given.vector:
         raise cannot_schedule(

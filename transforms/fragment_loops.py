@@ -24,6 +24,7 @@ from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.plan import fragment
 from tvm_hopper.plan.mma_plan import FragmentNest, MmaPlan
 
+from .loads_ahead import LoadAhead, hold_pairs, read_ahead
 from .update_in_place import KEEP, load_old
 
 UNROLL = "pragma_unroll"  # TVM's, on a loop: how often
@@ -49,6 +50,7 @@ class Fragment:
         self.lane = thread % WARP_GROUP_THREADS
         self.is_fill = self.store.buffer.same_as(plan.accumulator)
         self.dtype = ir.dtype_of(self.store.buffer)
+        self.ahead: tuple[LoadAhead, ...] = ()
         self.scratch: list[ir.Var] = []
         self.run_length = self._choose_run_length()  # neighbours that a store writes: 8, 2 or 1
 
@@ -60,6 +62,10 @@ class Fragment:
     def _choose_run_length(self) -> int:
         """Choose how many neighbours one statement writes: of registers one."""
         return 1
+
+    def take_ahead(self, loads: tuple[LoadAhead, ...]) -> None:
+        """Read what is loaded in front of the sum."""
+        self.ahead, self.store = loads, read_ahead(self.store, loads)
 
     def emit(self) -> ir.Stmt:
         """Choose the widest store that is right for the whole nest."""
@@ -73,7 +79,7 @@ class Fragment:
                 unroll=True,
             )
             return ir.seq(fill, self._kept())
-        return self._block(ir.seq(self._loops(), self._kept()))
+        return self._block(ir.seq(hold_pairs(self.ahead), self._loops(), self._kept()))
 
     def _loops(self) -> ir.Stmt:
         return self._over_registers(8, self._pair)
@@ -146,6 +152,9 @@ class Fragment:
         store = self._readable_anywhere() if anywhere else self.store
 
         def load(node: ir.TensorLoad, mutator: Any) -> Any:
+            if any(node.source.same_as(x.buffer) for x in self.ahead):
+                pair = ir.simplify(chunk * (self.width // 8) + g)
+                return tirx.BufferLoad(node.source, [pair * 2 + e])
             if not node.source.same_as(self.plan.accumulator):
                 return mutator.default_mutate(node)
             place = self._place_of(node, subtile, chunk, g, h * 2 + e)

@@ -52,6 +52,7 @@ from tvm_hopper.requests.keys import ASYNC_OP, CHOICE
 from tvm_hopper.requests.targets import arch_of
 
 from .fragment_loops import Fragment, unroll
+from .loads_ahead import emit_loads, find_loads_ahead
 from .staged_fragments import StagedFragment
 from .stored_fragments import StoredFragment
 from .updated_fragments import UpdatedFragment, is_first
@@ -88,6 +89,9 @@ def plan_threads(kernel: ir.For, plan: MmaPlan) -> Threads:
     fragments = tuple(
         _kind(nest, plan)(nest, plan, registers, axis, held, in_parts) for nest in plan.nests
     )
+    stores = tuple(x.nest for x in fragments if isinstance(x, StagedFragment | StoredFragment))
+    if not (held or in_parts) and (ahead := find_loads_ahead(kernel, plan, stores, axis)):
+        next(x for x in fragments if x.nest is ahead[0]).take_ahead(ahead[1])
     return Threads(axis, registers, fragments, once and starts_from_zero(kernel, plan))
 
 
@@ -108,13 +112,18 @@ def rewrite_mma(kernel: ir.For, plan: MmaPlan, threads: Threads) -> ir.Stmt:
         for fragment in threads.fragments
     }
     planned[plan.product.realize] = _instructions(plan, threads)
+    loaded = [x for x in threads.fragments if x.ahead]
+    for one in loaded:
+        first = next(x.nest.nest for x in threads.fragments if is_first(x))
+        planned[first] = ir.seq(planned[first], emit_loads(one.ahead, one.nest, thread))
     body = ir.drop_empty(ir.replace_nodes(kernel, ir.Stmt, planned))
 
     def move_allocation(block: ir.SBlock) -> ir.SBlock:
         if not any(buffer.same_as(plan.accumulator) for buffer in block.alloc_buffers):
             return block
         rest = [b for b in block.alloc_buffers if not b.same_as(plan.accumulator)]
-        return ir.with_block(block, alloc_buffers=[*rest, registers])
+        ahead = [x.buffer for one in loaded for x in one.ahead]
+        return ir.with_block(block, alloc_buffers=[*rest, registers, *ahead])
 
     body = unroll(body, [loop.loop_var for nest in plan.nests for loop in nest.parts])
     body = ir.replace(body, ir.SBlock, move_allocation)

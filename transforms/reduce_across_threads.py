@@ -219,9 +219,10 @@ def _reduce(
             for (buffer, place), result in zip(own, one.results, strict=True)
         ]
         stmts += [ir.IfThenElse(lane.equal(0), ir.seq(partial), None), *meet]
-        if one.by_blocks:
-            stmts += gather(one, own, lane, one.num_warps)
-            stmts += butterfly(one, lanes_together(one.num_warps))
+        if one.by_blocks:  # the warp that sends: others would only take its time to issue
+            of_block = gather(one, own, lane, one.num_warps)
+            of_block += butterfly(one, lanes_together(one.num_warps))
+            stmts.append(ir.IfThenElse(warp.equal(0), ir.seq(of_block), None))
     if far is not None:
         stmts += far.send(kernel, one, places, warp, lane)
     if taken is not None:

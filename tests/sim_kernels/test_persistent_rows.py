@@ -21,7 +21,8 @@ from tvm_hopper.testing import memory_bound
 def _few_rooms():
     """Let clusters use their rooms again within few turns."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tvm_hopper.transforms.reduce_across_threads.ROOMS", 4)
+        for name in ("ROOMS", "MOST_ROOMS"):
+            patch.setattr(f"tvm_hopper.transforms.cluster_rooms.{name}", 4)
         yield
 
 
@@ -102,7 +103,7 @@ def test_without_each_of_its_syncs_it_has(program, name, which):
 # -- clusters: nine turns and four rooms
 
 CLUSTER = [
-    *[("mbarrier_init", n) for n in range(4)],
+    ("mbarrier_init", 0),  # of the rooms, by a thread each
     *[("barrier_cluster_arrive", n) for n in range(2)],  # all run; rooms were read
     *[("barrier_cluster_wait", n) for n in range(2)],
     ("mbarrier_wait", 1),  # values are there; 0 is of rows

@@ -9,10 +9,10 @@
     for k in ...: mma(acc, ...)
     for g, h, e: D[row(h), n + col(g, e)] = acc[4 g + 2 h + e] + ahead[2 g + e]
 
-Used by LowerMma. Behind the sum a thread block's tensor cores would wait for memory: 2% of a product
-of 8192 x 14336 x 4096 in tiles of 256 x 160. In front of it nothing waits, and two elements of 16
-bits share a register. Where an accumulator leaves too few of these, loads stay where they are; so
-they do where two neighbours may be in bounds apart, and of rows, of which a thread has few.
+Used by LowerMma. Behind the sum the tensor cores would wait for memory; in front of it nothing
+waits, and two elements of 16 bits share a register. Where an accumulator leaves too few of these,
+loads stay where they are; so they do where two neighbours may be in bounds apart, and of rows, of
+which a thread has few.
 """
 
 from __future__ import annotations
@@ -38,26 +38,28 @@ SPARE = 40  # registers of a thread beside the accumulator and what is loaded ah
 
 
 @dataclass(frozen=True)
-class LoadAhead:
+class VectorAhead:
     """A load by columns, and the registers that have its elements instead."""
 
     load: ir.TensorLoad
     buffer: ir.Var
 
 
-def plan_loads(nest: FragmentNest, plan: MmaPlan, axis: ir.Var) -> tuple[LoadAhead, ...]:
+def plan_loads(nest: FragmentNest, plan: MmaPlan, axis: ir.Var) -> tuple[VectorAhead, ...]:
     """Choose what a nest over the accumulator has loaded ahead."""
     column, row = nest.column.loop_var, nest.row.loop_var
     moving = [loop.loop_var for loop in nest.parts]
     if nest.reads or moving or nest.column_start or nest.columns != plan.n:
         return ()
     own = [column, row, *(loop.loop_var for loop in nest.units)]
-    chosen: list[LoadAhead] = []
+    chosen: list[VectorAhead] = []
     for load in ir.find_all(nest.realize.block.body.value, ir.TensorLoad):
         source = load.source
         if any(tvm_ffi.structural_equal(load, x.load) for x in chosen):
             continue
-        plain = str(source.scope()) == "global" and dtype_bytes(ir.dtype_of(source)) * 2 == PAIR_BYTES
+        plain = (
+            str(source.scope()) == "global" and dtype_bytes(ir.dtype_of(source)) * 2 == PAIR_BYTES
+        )
         if not plain or not ir.depends_on(list(load.indices), [column]):
             continue
         if ir.depends_on(list(load.indices), own[1:]) or ir.find_all(
@@ -65,7 +67,7 @@ def plan_loads(nest: FragmentNest, plan: MmaPlan, axis: ir.Var) -> tuple[LoadAhe
         ):
             continue
         name = f"{source.name}_ahead"
-        one = LoadAhead(load, ir.new_buffer(name, (plan.n // 4,), ir.dtype_of(source), "local"))
+        one = VectorAhead(load, ir.new_buffer(name, (plan.n // 4,), ir.dtype_of(source), "local"))
         if _pairs(one, nest, axis) is not None:
             chosen.append(one)
     needed = plan.registers + len(chosen) * plan.n // 8 + SPARE
@@ -79,20 +81,35 @@ def _available(plan: MmaPlan) -> int:
     return 0 if split is None else split[1]
 
 
-def find_loads_ahead(
-    kernel: ir.For, plan: MmaPlan, nests: tuple[FragmentNest, ...], axis: ir.Var
-) -> tuple[FragmentNest, tuple[LoadAhead, ...]] | None:
-    """Choose the one nest of `nests` whose vectors are loaded ahead, and these."""
-    first = next((x for x in plan.nests if x.target.same_as(plan.accumulator)), None)
-    found = [(nest, loads) for nest in nests if (loads := plan_loads(nest, plan, axis))]
-    if first is None or len(found) != 1:
+def take_ahead(kernel: ir.For, plan: MmaPlan, fragments: tuple[Any, ...], axis: ir.Var) -> None:
+    """Let the one of a kernel's stores that reads such vectors have them in front of the sum."""
+    first, *later = fragments
+    if not first.is_fill or ir.uses(first.store.value, plan.accumulator):
+        return
+    if first.held or first.in_parts:  # no loop stands in between, or blocks share it out
+        return
+    stores = [x for x in later if not x.is_fill]
+    found = [(one, loads) for one in stores if (loads := plan_loads(one.nest, plan, axis))]
+    if len(found) == 1 and _runs_with(kernel, first.nest.nest, found[0][0].nest.nest):
+        one, one.ahead = found[0]
+        one.store = read_ahead(one.store, one.ahead)
+
+
+def _runs_with(kernel: ir.For, first: ir.Stmt, nest: ir.Stmt) -> bool:
+    """Tell whether two statements run equally often: loops and conditions have both inside."""
+    around = ir.find_all(kernel, ir.For) + ir.find_all(kernel, ir.IfThenElse)
+    sides = [[ir.uses_node(x, y) and not x.same_as(y) for y in (first, nest)] for x in around]
+    return all(a == b for a, b in sides)
+
+
+def element_ahead(loads: tuple[VectorAhead, ...], load: ir.TensorLoad, g: Any, e: Any) -> Any:
+    """Return a thread's element e of eight columns g, if a load is of what is loaded ahead."""
+    if not any(load.source.same_as(x.buffer) for x in loads):
         return None
-    nest = found[0][0].nest
-    around = ir.find_all(kernel, ir.For, lambda x: ir.uses_node(x, nest) and not x.same_as(nest))
-    return found[0] if all(ir.uses_node(x, first.nest) for x in around) else None
+    return tirx.BufferLoad(load.source, [ir.simplify(g) * 2 + e])
 
 
-def read_ahead(store: ir.BufferStore, loads: tuple[LoadAhead, ...]) -> ir.BufferStore:
+def read_ahead(store: ir.BufferStore, loads: tuple[VectorAhead, ...]) -> ir.BufferStore:
     """Let a store of one element read what is loaded ahead, by a column yet to be numbered."""
 
     def load(node: ir.TensorLoad, mutator: Any) -> Any:
@@ -104,7 +121,7 @@ def read_ahead(store: ir.BufferStore, loads: tuple[LoadAhead, ...]) -> ir.Buffer
     return ir.mutate(store, [(ir.TensorLoad, load)])
 
 
-def hold_pairs(loads: tuple[LoadAhead, ...]) -> list[Any]:
+def hold_pairs(loads: tuple[VectorAhead, ...]) -> list[Any]:
     """Keep pairs in one register until here: the CUDA compiler would take them apart, and wait."""
     held: list[Any] = []
     for one in loads:
@@ -114,23 +131,29 @@ def hold_pairs(loads: tuple[LoadAhead, ...]) -> list[Any]:
     return held
 
 
-def emit_loads(loads: tuple[LoadAhead, ...], nest: FragmentNest, axis: ir.Var) -> list[Any]:
-    """Build the loads of a nest."""
-    blocks = []
-    for one in loads:
-        source = one.load.source
-        blocks.append(
-            ir.opaque_block(
-                one.buffer.name,
-                _pairs(one, nest, axis),
-                reads=[ir.full_region(source)],
-                writes=[ir.full_region(one.buffer)],
-            )
+def put_ahead(planned: dict[Any, Any], fragments: tuple[Any, ...], axis: ir.Var) -> list[ir.Var]:
+    """Put loads behind what fills the accumulator first, and return the buffers that they set."""
+    for one in (x for x in fragments if x.ahead):
+        first = next(x.nest.nest for x in fragments if x.is_fill)
+        planned[first] = ir.seq(planned[first], _emit_loads(one.ahead, one.nest, axis))
+    return [x.buffer for one in fragments for x in one.ahead]
+
+
+def _emit_loads(
+    loads: tuple[VectorAhead, ...], nest: FragmentNest, axis: ir.Var
+) -> list[ir.SBlockRealize]:
+    return [
+        ir.opaque_block(
+            one.buffer.name,
+            _pairs(one, nest, axis),
+            reads=[ir.full_region(one.load.source)],
+            writes=[ir.full_region(one.buffer)],
         )
-    return blocks
+        for one in loads
+    ]
 
 
-def _pairs(one: LoadAhead, nest: FragmentNest, axis: ir.Var) -> Any | None:
+def _pairs(one: VectorAhead, nest: FragmentNest, axis: ir.Var) -> Any | None:
     """Build a loop over a thread's pairs of columns; None where two may be in bounds apart."""
     lane, e = axis % WARP_GROUP_THREADS, ir.Var("e", "int32")
     units: dict[Any, Any] = {loop.loop_var: 0 for loop in nest.units}

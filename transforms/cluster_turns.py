@@ -20,8 +20,9 @@ time, 256 a row where 16 thread blocks of eight warps share it.
 An mbarrier tells that values are there, and not that a room was read: the barrier of the cluster
 does. An arrival waits for what its thread has stored to memory. So it stands in front of a turn's
 stores, of which those of the turn before are done by then, and in few turns: as many as there are
-rooms lie between. The wait is at the turn's end, when all others have arrived. One at the kernel's
-start tells that all thread blocks run. None exits early: it waits for what the others send it.
+rooms lie between (cluster_rooms.py). The wait is at the turn's end, when all others have arrived.
+One at the kernel's start tells that all thread blocks run. None exits early: it waits for what the
+others send it.
 
 Where copies overwrite earlier rows (stage_rows.py) the threads of a block meet in each turn, too.
 """

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from tvm import s_tir
+from tvm import s_tir, te
 
+from tvm_hopper import schedule as hs
+from tvm_hopper.schedule.row_reduction import apply
 from tvm_hopper.schedule.row_reduction.apply import chosen_rows
+from tvm_hopper.schedule.row_reduction.config import RowReductionConfig
 from tvm_hopper.schedule.row_reduction.moments import are_moments
 from tvm_hopper.schedule.row_reduction.number import inline_rows
 from tvm_hopper.testing import memory_bound
@@ -53,3 +56,41 @@ def test_long_rows_in_registers_of_a_small_cluster():
     assert (chosen.threads, chosen.cluster, chosen.stage) == (256, 4, False)
     ragged = chosen_rows(s_tir.Schedule(memory_bound.layer_norm(8192, 32764, "float32")))
     assert ragged.stage  # unequal parts are two exchanges
+
+
+def shared_vectors(count, dtype="bfloat16"):
+    """Build a LayerNorm of 131072 columns with so many vectors of float32 behind it."""
+    x = te.placeholder((4096, 131072), dtype, "X")
+    given = [te.placeholder((131072,), "float32", f"W{n}") for n in range(count)]
+
+    def added(name, value):
+        k = te.reduce_axis((0, 131072), "k")
+        return te.compute((4096,), lambda i: te.sum(value(i, k), k), name)
+
+    total = added("S", lambda i, k: x[i, k].astype("float32"))
+    mean = te.compute((4096,), lambda i: total[i] / te.const(131072, "float32"), "mean")
+
+    def away(i, k):
+        return x[i, k].astype("float32") - mean[i]
+
+    squares = added("V", lambda i, k: away(i, k) * away(i, k))
+
+    def result(i, j):
+        scaled = away(i, j) * te.rsqrt(squares[i] / te.const(131072, "float32"))
+        return sum((w[j] for w in given), scaled).astype(dtype)
+
+    y = te.compute(x.shape, result, "Y")
+    return te.create_prim_func([x, *given, y])
+
+
+@pytest.mark.parametrize(("count", "persistent"), [(2, 15), (3, None)])
+def test_what_rows_share_fits_the_registers(count, persistent):
+    assert chosen_rows(s_tir.Schedule(shared_vectors(count))).persistent == persistent
+
+
+def test_what_cannot_be_is_not_chosen(monkeypatch):
+    given = RowReductionConfig(threads=96, rows=1, cluster=8, stage=True, ahead=4, persistent=15)
+    monkeypatch.setattr(apply, "keep_shared", lambda *_: given)
+    sch = s_tir.Schedule(memory_bound.layer_norm(4096, 131072))
+    assert hs.row_reduction(sch) is None
+    assert chosen_rows(s_tir.Schedule(memory_bound.layer_norm(4096, 131072))).persistent is None

@@ -20,7 +20,7 @@ from typing import Any
 from tvm import s_tir
 
 from tvm_hopper import ir
-from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 from tvm_hopper.requests import keys
@@ -150,7 +150,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
     if asked:
         _refuse_given(given, asked, "a program without sums of columns beside rows")
         stays = keep_shared(_count_work(sch, given, frozenset())[1], given) if no_sums else None
-        if stays is None:
+        if stays is None or not _can_be(sch, stays):
             return schedule_rows(sch, given)
         given = stays
     for_rows = ("blocks", "hint", "chunks")
@@ -178,6 +178,15 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
     choice = choose_persistent(where, work, given)
     schedule_persistent(sch, own, sums, program, choice, schedule_rows)
     return replace(choice.config, recompute=given.recompute)
+
+
+def _can_be(sch: s_tir.Schedule, given: RowReductionConfig) -> bool:
+    """Tell whether a program that says nothing of it can be scheduled so."""
+    try:
+        _apply(sch.copy(), given)
+    except ScheduleError:
+        return False
+    return True
 
 
 def _check_sums(own: list[Part], sums: list[Part]) -> None:

@@ -54,6 +54,7 @@ ENOUGH_AGAIN = 128 << 10  # the same, of rows that are loaded again
 CROWDED = 0.965  # of memory's share is left above that
 LONG_BYTES = 32 << 10  # of a row: below, thread blocks have it to themselves
 CLUSTER_SHARE = 0.88  # the same, of clusters that have rows in registers
+MOST_SHARED = 2  # times a row that a mean and squares may share there
 CLOSE_CLUSTER, CLOSE_COLUMNS = 4, 1 << 15  # of which little is lost where rows have little to do
 TWICE = 0.89  # the same, of one thread block that reduces long rows twice out of registers
 BASE_REGISTERS = 30  # of a thread, beside its part of the row
@@ -150,7 +151,8 @@ def _is_close(work: RowWork, tile: RegisterTile) -> bool:
     """
     small = 1 < tile.cluster <= CLOSE_CLUSTER and work.columns <= CLOSE_COLUMNS
     wide = work.loaded == WIDE_BYTES and work.columns * work.loaded > STAGED_PARTS[1]
-    once = work.reductions == 1 or (work.moments and tile.columns == work.columns)
+    few = work.shared <= MOST_SHARED * work.loaded and tile.columns == work.columns
+    once = work.reductions == 1 or (work.moments and few)
     little = not work.waits_late or (wide and once)
     return small and little and _is_one_tensor(work)
 

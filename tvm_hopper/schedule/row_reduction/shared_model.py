@@ -16,13 +16,14 @@ from tvm_hopper.requests.keys import MOST_ROW_CLUSTER
 from tvm_hopper.requests.targets import find_processor
 
 from .config import RowReductionConfig
-from .work import RowWork
+from .work import REGISTERS_PER_SM, RowWork
 
 SHORTEST = 256 << 10  # bytes of a row: shorter ones share with rows beside them in shared memory
 PART = 32 << 10  # of it in a thread block
 MOST_THREADS = 512  # 4096 of a row's threads: more take longer to exchange what they have
 ROW_THREADS = 4096
 AHEAD = 4  # rows on their way to shared memory, beside the one that is reduced and one that was
+BASE_REGISTERS = 40  # of a thread, beside its part of a row and of what rows share
 TURNS = 8  # of each cluster, or more: what rows share is worth its registers
 
 
@@ -38,17 +39,20 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
     """
     chip = find_processor(Target.current(allow_none=True))
     row = work.columns * work.loaded
+    if row < SHORTEST:
+        return None
     cluster = row // PART
-    threads = min(MOST_THREADS, ROW_THREADS // max(cluster, 1))
+    threads = min(MOST_THREADS, ROW_THREADS // cluster)
+    held = PART // threads * (work.loaded + work.shared) // work.loaded // 4
     if (
         replace(given, early_launch=None) != RowReductionConfig()
         or given.early_launch
         or (isinstance(chip, Arch) and not chip.has_clusters)
         or work.shared <= work.loaded
-        or row < SHORTEST
         or cluster > MOST_ROW_CLUSTER
         or cluster & (cluster - 1)
         or work.columns % (cluster * threads * work.vector)
+        or (held + BASE_REGISTERS) * threads > REGISTERS_PER_SM
         or work.kept
         or work.beside
         or work.unstaged

@@ -1,4 +1,4 @@
-"""Rows in reverse: the first rows of the last tile do not exist, and have no place in shared memory."""
+"""Rows in reverse: the first rows of the last tile do not exist, and have no place in it."""
 
 from __future__ import annotations
 

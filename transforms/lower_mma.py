@@ -55,6 +55,7 @@ from tvm_hopper.requests.targets import arch_of
 from .fragment_loops import Fragment, unroll
 from .staged_fragments import StagedFragment
 from .stored_fragments import StoredFragment
+from .turned_fragments import TurnedFragment, is_turned
 from .updated_fragments import UpdatedFragment, is_first
 from .warp_groups import bind_warp_groups
 
@@ -87,16 +88,19 @@ def plan_threads(kernel: ir.For, plan: MmaPlan) -> Threads:
     held = runs_once(kernel, plan, in_each_block=True)
     in_parts = bool(find_cluster_loops(kernel))
     fragments = tuple(
-        _kind(nest, plan)(nest, plan, registers, axis, held, in_parts) for nest in plan.nests
+        _kind(nest, plan, in_parts)(nest, plan, registers, axis, held, in_parts)
+        for nest in plan.nests
     )
     return Threads(axis, registers, fragments, once and starts_from_zero(kernel, plan))
 
 
-def _kind(nest: FragmentNest, plan: MmaPlan) -> type[Fragment]:
+def _kind(nest: FragmentNest, plan: MmaPlan, in_parts: bool) -> type[Fragment]:
     if nest.target.same_as(plan.accumulator):
         reads = ir.uses(nest.realize.block.body.value, plan.accumulator)
         return UpdatedFragment if reads else Fragment
-    return StagedFragment if ir.is_shared(nest.target) else StoredFragment
+    if ir.is_shared(nest.target):
+        return StagedFragment
+    return TurnedFragment if is_turned(nest, in_parts) else StoredFragment
 
 
 def rewrite_mma(kernel: ir.For, plan: MmaPlan, threads: Threads) -> ir.Stmt:

@@ -54,8 +54,7 @@ from tvm_hopper.requests.targets import arch_of
 
 from .fragment_loops import Fragment, unroll
 from .staged_fragments import StagedFragment
-from .stored_fragments import StoredFragment
-from .turned_fragments import TurnedFragment, is_turned
+from .turned_fragments import stored_by
 from .updated_fragments import UpdatedFragment, is_first
 from .warp_groups import bind_warp_groups
 
@@ -98,9 +97,7 @@ def _kind(nest: FragmentNest, plan: MmaPlan, in_parts: bool) -> type[Fragment]:
     if nest.target.same_as(plan.accumulator):
         reads = ir.uses(nest.realize.block.body.value, plan.accumulator)
         return UpdatedFragment if reads else Fragment
-    if ir.is_shared(nest.target):
-        return StagedFragment
-    return TurnedFragment if is_turned(nest, in_parts) else StoredFragment
+    return StagedFragment if ir.is_shared(nest.target) else stored_by(nest, in_parts)
 
 
 def rewrite_mma(kernel: ir.For, plan: MmaPlan, threads: Threads) -> ir.Stmt:

@@ -112,11 +112,11 @@ class TurnedFragment(StoredFragment):
         )
 
 
-def is_turned(nest: FragmentNest, in_parts: bool) -> bool:
-    """Tell whether rows of a nest's fragment, of 16-bit elements, run along memory."""
+def stored_by(nest: FragmentNest, in_parts: bool) -> type[StoredFragment]:
+    """Choose how a nest stores to memory: where rows of its fragment run along that, by columns."""
     store = nest.realize.block.body
     last = store.indices[-1]
-    return (
+    is_turned = (
         not in_parts
         and not nest.reads
         and nest.columns >= LEAST_COLUMNS
@@ -124,3 +124,4 @@ def is_turned(nest: FragmentNest, in_parts: bool) -> bool:
         and step_of(last, nest.row.loop_var) == 1
         and step_of(last, nest.column.loop_var) != 1
     )
+    return TurnedFragment if is_turned else StoredFragment

@@ -85,10 +85,9 @@ def plan_threads(kernel: ir.For, plan: MmaPlan) -> Threads:
     registers = ir.new_buffer(plan.accumulator.name, (plan.registers,), plan.accumulate, "local")
     once = runs_once(kernel, plan)
     held = runs_once(kernel, plan, in_each_block=True)
-    in_parts = bool(find_cluster_loops(kernel))
+    parts = bool(find_cluster_loops(kernel))
     fragments = tuple(
-        _kind(nest, plan, in_parts)(nest, plan, registers, axis, held, in_parts)
-        for nest in plan.nests
+        _kind(nest, plan, parts)(nest, plan, registers, axis, held, parts) for nest in plan.nests
     )
     return Threads(axis, registers, fragments, once and starts_from_zero(kernel, plan))
 

@@ -126,7 +126,9 @@ def _call(kernel: Any, tensors: list[Any], _number: int) -> None:
     kernel(*tensors)
 
 
-def run(gib: float, routes: dict[str, Route], repeats: int) -> list[dict[str, Any]]:
+def run(
+    gib: float, routes: dict[str, Route], repeats: int, warmup: float = 3.0
+) -> list[dict[str, Any]]:
     """Check and time each route; return a row for each."""
     import torch
 
@@ -151,7 +153,7 @@ def run(gib: float, routes: dict[str, Route], repeats: int) -> list[dict[str, An
     runs = [
         {
             t.name: t.median_us
-            for t in measure([Contender(*one) for one in calls.items()], 1, repeats)
+            for t in measure([Contender(*one) for one in calls.items()], 1, repeats, warmup)
         }
         for _ in range(3)
     ]
@@ -178,6 +180,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.copies", description=__doc__)
     parser.add_argument("--gib", type=float, default=2.0, help="size of the tensor")
     parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--warmup", type=float, default=3.0, help="seconds, before each of 3 runs")
     parser.add_argument("--only", nargs="+", default=[""], help="routes whose name contains one")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
@@ -186,7 +189,7 @@ def main(argv: list[str]) -> int:
         for name, route in ROUTES.items()
         if any(part in name for part in arguments.only)
     }
-    table = run(arguments.gib, routes, arguments.repeats)
+    table = run(arguments.gib, routes, arguments.repeats, arguments.warmup)
     columns = ["load, store", "right", "us", "TB/s", "of the faster PyTorch copy"]
     print(machine.save(arguments.out, "copies", f"Copies of {arguments.gib:g} GiB", columns, table))
     return 0 if all(row["right"] for row in table) else 1

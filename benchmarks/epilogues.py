@@ -7,7 +7,6 @@ turn with all others of its size and with `torch.matmul(out=)` in this one proce
     python -m benchmarks.epilogues --variant "" --variant store=tma --variant store=tma,stages=3
     python -m benchmarks.epilogues --size 8192x14336x4096 --dtype bfloat16 --variant ""
     python -m benchmarks.epilogues --variant functions=library,operand_slots=0    (as it was)
-    python -m benchmarks.epilogues --size 8192x14336x4096 --variant "" --variant overlap=2
 """
 
 from __future__ import annotations
@@ -89,8 +88,6 @@ def build(size: str, epilogue: str, dtype: str, variant: str) -> Any:
     register()
     fields = read_variant(variant)
     options = {"tvm_hopper.functions": fields.pop("functions", "short")}
-    if "overlap" in fields:
-        options["tvm_hopper.overlap"] = fields.pop("overlap")
     m, n, k = (int(x) for x in size.split("x"))
     sch = s_tir.Schedule(program(m, n, k, epilogue, dtype))
     hs.matmul(sch, "C", hs.MatmulConfig(**fields))

@@ -14,7 +14,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import multiprocessing
+import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -102,6 +104,8 @@ def _sized(program: str, columns: int, gib: float, dtype: str = "bfloat16") -> C
     elements = int(gib * 2**30) // (SIZES[dtype] * full_tensors(program))
     rows = elements // columns
     whole = memory_programs.GROUPS if program == "group_norm" else 1
+    if program == "transpose":
+        rows = columns
     return Case(program, rows // whole * whole, columns, dtype)
 
 
@@ -114,6 +118,13 @@ def full_tensors(program: str) -> int:
 
 def build(case: Case, early: bool | None = None) -> Callable[..., None]:
     """Compile one program; `early` says whether it begins before the launch in front has ended."""
+    kernel: Callable[..., None] = executable(case, early)["main"]
+    return kernel
+
+
+def executable(case: Case, early: bool | None = None) -> Any:
+    """Compile one program, for a library, too."""
+    import tvm
     from tvm import s_tir
 
     from tvm_hopper import schedule as hs
@@ -122,7 +133,7 @@ def build(case: Case, early: bool | None = None) -> Callable[..., None]:
         program = PROGRAMS[case.program]
         sch = s_tir.Schedule(program.build(case.rows, case.columns))
         getattr(hs, program.helper)(sch)
-        return _compiled(sch)
+        return tvm.compile(sch.mod, target=TARGET)
     if case.program == "copy":
         module = memory_bound.copy(case.rows, case.columns, case.dtype)
     else:
@@ -132,14 +143,7 @@ def build(case: Case, early: bool | None = None) -> Callable[..., None]:
         hs.row_reduction(sch, config=hs.RowReductionConfig(early_launch=early))
     else:
         hs.pointwise(sch, config=hs.PointwiseConfig(early_launch=early))
-    return _compiled(sch)
-
-
-def _compiled(sch: Any) -> Callable[..., None]:
-    import tvm
-
-    kernel: Callable[..., None] = tvm.compile(sch.mod, target=TARGET)["main"]
-    return kernel
+    return tvm.compile(sch.mod, target=TARGET)
 
 
 # -- what others compute, and what is right -------------------------------------------------------
@@ -265,20 +269,48 @@ def compile_others(case: Case) -> str:
     return ""
 
 
-def built(table: list[Case], workers: int) -> dict[Case, Callable[..., None]]:
-    """Compile the kernels of all cases, while processes compile others' kernels."""
-    if not workers:
+def built(
+    table: list[Case], workers: int, folder: Path | None = None, alone: bool = False
+) -> dict[Case, Callable[..., None]]:
+    """Return the kernels of all cases."""
+    import tvm
+
+    if not workers and folder is None:
         return {x: build(x) for x in table}
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        jobs = [pool.submit(compile_others, x) for x in table if not x.is_small]
-        kernels = {x: build(x) for x in table}
-        for job in jobs:
-            print(job.result(), end="", file=sys.stderr)
-    return kernels
+    with tempfile.TemporaryDirectory() as other:
+        paths = compiled(table, workers, folder or Path(other), alone)
+        return {x: tvm.runtime.load_module(str(path))["main"] for x, path in paths.items()}
+
+
+def compiled(table: list[Case], workers: int, folder: Path, alone: bool) -> dict[Case, Path]:
+    """Compile libraries of ours that a folder lacks, and others' kernels unless alone.
+
+    In some processes; others' kernels stay in caches of their own.
+    """
+    paths = {x: folder / f"{x.name.replace(' ', '_')}.so" for x in table}
+    todo = {x: path for x, path in paths.items() if not path.exists()}
+    folder.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(max(1, workers), multiprocessing.get_context("spawn")) as pool:
+        ours = [pool.submit(export, x, str(path)) for x, path in todo.items()]
+        theirs = [pool.submit(compile_others, x) for x in todo if not (alone or x.is_small)]
+        for job in ours:
+            job.result()
+        for said in theirs:
+            print(said.result(), end="", file=sys.stderr)
+    return paths
+
+
+def export(case: Case, path: str) -> None:
+    """Compile the kernel of a case to a library."""
+    executable(case).export_library(path)
 
 
 def run(
-    case: Case, repeats: int, alone: bool = False, kernel: Callable[..., None] | None = None
+    case: Case,
+    repeats: int,
+    alone: bool = False,
+    kernel: Callable[..., None] | None = None,
+    warm_up: float = 0.5,
 ) -> dict[str, Any]:
     """Check and time one case; return its row of the table."""
     kernel = kernel or build(case)
@@ -289,7 +321,7 @@ def run(
     if case.is_small:
         return _row(case, right, _small(case, kernel, repeats))
     calls = {} if alone else others(case, inputs)
-    return _row(case, right, _large(case, kernel, inputs, outputs, calls, repeats))
+    return _row(case, right, _large(case, kernel, inputs, outputs, calls, (repeats, warm_up)))
 
 
 def _large(
@@ -298,7 +330,7 @@ def _large(
     inputs: list[Any],
     outputs: list[Any],
     more: dict[str, Callable[[], Any]],
-    repeats: int,
+    often: tuple[int, float],
 ) -> dict[str, float]:
     import torch
 
@@ -323,8 +355,7 @@ def _large(
             continue
         calls[name] = lambda _, call=call: call()
     return {
-        t.name: t.median_us
-        for t in measure([Contender(*one) for one in calls.items()], 1, repeats, 0.5)
+        t.name: t.median_us for t in measure([Contender(*one) for one in calls.items()], 1, *often)
     }
 
 
@@ -394,17 +425,30 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
     parser.add_argument("--gib", type=float, default=2.0, help="bytes read and written")
     parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--warm-up", type=float, default=0.5, help="seconds before each case")
     parser.add_argument("--only", nargs="*", default=[], help="cases whose name contains one")
     parser.add_argument("--alone", action="store_true", help="time no others' kernels of a case")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--workers", type=int, default=0, help="processes that compile others'")
+    parser.add_argument("--workers", type=int, default=0, help="processes that compile")
+    text = "a folder for libraries of ours; those that are there are not compiled again"
+    parser.add_argument("--kernels", type=Path, help=text)
+    parser.add_argument("--build-only", action="store_true", help="compile, for --kernels")
     arguments = parser.parse_args(argv)
+    if arguments.build_only and arguments.kernels is None:
+        parser.error("--build-only needs --kernels")
     table = []
     wanted = cases(arguments.gib, arguments.only)
-    kernels = built(wanted, 0 if arguments.alone else arguments.workers)
-    for case in wanted:
-        table.append(run(case, arguments.repeats, arguments.alone, kernels.pop(case)))
-        print(*table[-1].values(), sep="  ", flush=True)
+    if arguments.build_only:
+        compiled(wanted, arguments.workers, arguments.kernels, arguments.alone)
+        return 0
+    kernels = built(wanted, arguments.workers, arguments.kernels, arguments.alone)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt):  # the table of what was timed until then
+        for case in wanted:
+            kernel, often = kernels.pop(case), (arguments.repeats, arguments.alone)
+            table.append(run(case, *often, kernel, arguments.warm_up))
+            print(*table[-1].values(), sep="  ", flush=True)
     title = f"Memory-bound kernels, {arguments.gib:g} GiB read and written, as shares of a copy"
     print(machine.save(arguments.out, "memory", title, list(table[0]), table))
     return 0 if all(row["right"] for row in table) else 1

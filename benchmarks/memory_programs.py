@@ -11,9 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_hopper.testing import attention, backward, columns, group_norms, losses, memory_bound
+from tvm_hopper.testing import (
+    attention,
+    backward,
+    columns,
+    group_norms,
+    losses,
+    memory_bound,
+    neighbors,
+)
 
 EPSILON = memory_bound.EPSILON
+WHOLE = "XYDV"  # letters of tensors of all elements
 HEAD, HEADS = attention.HEAD, 32
 GROUPS, SIDE = 32, 32  # of a group norm: groups of an image, pixels along each side of it
 ROWS_CHECKED = 16  # at the start, in the middle, at the end
@@ -32,9 +41,9 @@ class Program:
     helper
         The name of the schedule helper.
     inputs, outputs
-        A letter for each tensor: X, Y, D all elements (Y those of a softmax, D a gradient), W and S
-        a column each, R and L a float32 and a label a row, C and Q an angle's cosine and sine a
-        token, P a place a row, T a float32 in all.
+        A letter for each tensor: X, Y, D, V all elements (Y those of a softmax, D a gradient, V
+        columns below one another), W and S a column each, R and L a float32 and a label a row, C
+        and Q an angle's cosine and sine a token, P a place a row, T a float32 in all.
     full
         Tensors of all elements that it moves.
     columns
@@ -61,7 +70,7 @@ class Program:
     @property
     def reads_only(self) -> bool:
         """Whether what it stores is little beside what it reads."""
-        return not set(self.outputs) & set("XYD")
+        return not set(self.outputs) & set(WHOLE)
 
 
 # -- what is right, in float64 --------------------------------------------------------------------
@@ -220,6 +229,16 @@ PROGRAMS = {
         columnwise=lambda x: [x.mean(-1, keepdim=True)],
         compute=lambda x: x.mean(dtype=_float32()),
     ),
+    "transpose": Program(
+        lambda rows, width: neighbors.transpose(width, rows, "bfloat16"),
+        "pointwise",
+        "V",
+        "X",
+        2,
+        (16384,),
+        rowwise=lambda x: [x.T],
+        compute=lambda x: x.T.contiguous(),
+    ),
     "rope": Program(
         attention.rope,
         "pointwise",
@@ -280,7 +299,7 @@ def shape_of(name: str, letter: str, rows: int, width: int) -> tuple[int, ...]:
     if name == "group_norm":
         image = _image(rows, width)
         return image if letter == "X" else image[1:2]
-    own = {"W": (width,), "S": (width,), "R": (rows,), "M": (rows,), "T": (1,)}
+    own = {"W": (width,), "S": (width,), "R": (rows,), "M": (rows,), "T": (1,), "V": (width, rows)}
     return (rows, HEAD) if letter in "CQ" else own.get(letter, (rows, width))
 
 
@@ -318,8 +337,12 @@ def draw(name: str, rows: int, width: int) -> tuple[list[Any], list[Any]]:
 def wanted(name: str, inputs: list[Any], rows: slice) -> list[Any]:
     """Compute the outputs of some rows in float64."""
     letters = PROGRAMS[name].inputs
-    part = [x if k in "WS" else x[rows] for k, x in zip(letters, inputs, strict=True)]
+    part = [_part(k, x, rows) for k, x in zip(letters, inputs, strict=True)]
     return PROGRAMS[name].rowwise(*[x.double() if x.is_floating_point() else x for x in part])
+
+
+def _part(letter: str, x: Any, rows: slice) -> Any:
+    return x if letter in "WS" else x[:, rows] if letter == "V" else x[rows]
 
 
 def wanted_sums(name: str, inputs: list[Any]) -> list[Any]:
@@ -330,7 +353,7 @@ def wanted_sums(name: str, inputs: list[Any]) -> list[Any]:
     for start in range(0, inputs[0].shape[0], part):
         rows = slice(start, start + part)
         letters = PROGRAMS[name].inputs
-        given = [x if k in "WS" else x[rows] for k, x in zip(letters, inputs, strict=True)]
+        given = [_part(k, x, rows) for k, x in zip(letters, inputs, strict=True)]
         found = PROGRAMS[name].columnwise(*[x.double() for x in given])
         if not found:
             return []
@@ -341,7 +364,8 @@ def wanted_sums(name: str, inputs: list[Any]) -> list[Any]:
 
 def are_right(name: str, inputs: list[Any], outputs: list[Any]) -> bool:
     """Compare some rows of what a kernel left with float64, and whole sums of columns."""
-    program, count = PROGRAMS[name], inputs[0].shape[0]
+    program = PROGRAMS[name]
+    count = inputs[0].shape["V" in program.inputs]
     sums = iter(wanted_sums(name, inputs))
     by_row = [x for k, x in zip(program.outputs, outputs, strict=True) if k not in "WST"]
     by_column = [x for k, x in zip(program.outputs, outputs, strict=True) if k in "WST"]

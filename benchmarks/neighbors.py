@@ -74,7 +74,9 @@ def expected(name: str, x: Any) -> Any:
     return neighbors.stencil_of(x)
 
 
-def run(name: str, tilings: dict[str, Tiling], repeats: int) -> list[dict[str, Any]]:
+def run(
+    name: str, tilings: dict[str, Tiling], repeats: int, warmup: float = 3.0
+) -> list[dict[str, Any]]:
     """Check and time one program; return a row for each tiling."""
     import torch
 
@@ -94,7 +96,10 @@ def run(name: str, tilings: dict[str, Tiling], repeats: int) -> list[dict[str, A
         right[label] = bool((out == want).all())
         calls[label] = lambda _, kernel=kernel: kernel(x, out)
     runs = [
-        {t.name: t.median_us for t in measure([Contender(*c) for c in calls.items()], 1, repeats)}
+        {
+            t.name: t.median_us
+            for t in measure([Contender(*c) for c in calls.items()], 1, repeats, warmup)
+        }
         for _ in range(3)
     ]
     table = []
@@ -120,6 +125,7 @@ def main(argv: list[str]) -> int:
     """Print the table and write it to `results/`; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.neighbors", description=__doc__)
     parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--warmup", type=float, default=3.0, help="seconds, before each of 3 runs")
     parser.add_argument("--only", nargs="+", default=[""], help="tilings whose name contains one")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
@@ -130,7 +136,7 @@ def main(argv: list[str]) -> int:
             for label, tiling in tilings.items()
             if any(part in label for part in arguments.only)
         }
-        table += run(name, chosen, arguments.repeats)
+        table += run(name, chosen, arguments.repeats, arguments.warmup)
     columns = ["program", "tiling", "right", "us", "TB/s", "of the faster PyTorch copy"]
     title = f"A stencil and a transpose of {SIZE} x {SIZE} floats"
     print(machine.save(arguments.out, "neighbors", title, columns, table))

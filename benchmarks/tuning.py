@@ -18,9 +18,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 import traceback
@@ -28,17 +26,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import machine, matmul_case, timing
-from .population import Problem
+from . import machine, matmul_case
+from .tuning_anew import build_all, build_pairs, error_of, kernel_of, time_anew
 from .tuning_programs import OTHERS, Module, norms, others, products
 from .tuning_rates import busy_seconds, rate_of
-from .tuning_sweeps import add_arguments, read_sweep, swept_space
+from .tuning_sweeps import (
+    add_arguments,
+    finish,
+    read_sweep,
+    staged,
+    start,
+    swept_modules,
+    swept_problems,
+)
 
 FINALISTS = 8  # of a sweep, that are timed beside the winner
 RATED = ("3760x4712x64", "2792x2088x168", "3000x9104x128", "256x5120x9216", "928x784x19840")
-SET_BYTES = 256 << 20  # of tensors that a timing rotates through, beyond the L2 cache
-MOST_SETS = 16
-WARM_SECONDS = 1.0
 JUDGED = 4.0  # seconds that comparing the last few of a function takes, and timing it anew
 
 
@@ -81,8 +84,11 @@ def joined(modules: dict[str, Module]) -> Any:
 def tune(modules: dict[str, Module], tools: Tools, seconds: float, **given: Any) -> Any:
     """Tune all functions in one run; return the database."""
     import tvm_hopper
+    from tvm_hopper.meta_schedule.checking import no_check
 
     given = {"each": tools.trials, "work_dir": tools.work_dir, "runner": tools.runner, **given}
+    if tools.is_fake:  # nothing compares there, and simulating takes minutes
+        given.setdefault("check", no_check)
     return tvm_hopper.tune(
         joined(modules),
         matmul_case.TARGET,
@@ -124,46 +130,73 @@ class Tools:
                 tool.close()
 
     @property
+    def count(self) -> int:
+        """GPUs that measure."""
+        from tvm_hopper.meta_schedule.runner import visible_gpus
+
+        return 2 if self.is_fake else len(visible_gpus())
+
+    @property
     def left(self) -> float:
         """Seconds until the end."""
         return self.end - time.monotonic()
 
 
-def tuned(modules: dict[str, Module], tools: Tools) -> list[Result]:
-    """Tune, and time the winners anew; what fails does not end the others."""
+def tuned(modules: dict[str, Module], tools: Tools, kept: float = 0.0) -> list[Result]:
+    """Tune, and time the winners anew; what fails does not end the others.
+
+    The search ends so early that seconds are left for the rest, and `kept` seconds for what comes
+    behind it.
+    """
     from tvm_hopper.meta_schedule.tasks import find_tasks
 
     begin = time.monotonic()
-    reserve = 5 + JUDGED * len(modules)
+    reserve = 5 + JUDGED * len(modules) + kept
     database = tune(modules, tools, max(5.0, tools.left - reserve))
     print(f"searched and compared in {time.monotonic() - begin:.1f} s", flush=True)
-    results = []
-    for name, (mod, problem) in modules.items():
+    results, found = [], []
+    for name, (mod, product) in modules.items():
+        (task,) = find_tasks(mod, matmul_case.TARGET)
         result = Result(name)
+        winner = _summarise(result, database, task.problem)
         results.append(result)
-        try:
-            (task,) = find_tasks(mod, matmul_case.TARGET)
-            winner = _summarise(result, database, task.problem)
-            if tools.is_fake or winner is None:
-                continue
-            if tools.left < 8:
-                result.note = "no time was left to time it anew"
-                continue
-            kept = tools.work_dir / f"anew_{task.problem.key}.json"
-            known = json.loads(kept.read_text()) if kept.exists() else {}
-            if known.get("winner") != winner.text:
-                known = {"winner": winner.text, "error": None}
-                if problem is not None:
-                    known["error"] = error_of(problem, winner.config)
-                known["hot_us"], known["cold_us"] = time_anew(task.problem, winner.config)
-                kept.write_text(json.dumps(known))
-            result.error = known["error"]
-            result.hot_us, result.cold_us = known["hot_us"], known["cold_us"]
-        except Exception as error:
-            traceback.print_exc()
-            result.note = f"{type(error).__name__}: {error}"[:200]
-        print(line(result), flush=True)
+        if winner is not None:
+            found.append((result, winner, task.problem, product))
+    paths = [] if tools.is_fake else build_pairs(tools.builder, found)
+    for row, pair in zip(found, paths, strict=False):
+        if tools.left < 8:
+            row[0].note = "no time was left to time it anew"
+        elif not _anew(*row, tools.work_dir, pair):
+            _anew(*row, tools.work_dir, [None, None])
+        print(line(row[0]), flush=True)
     return results
+
+
+def _anew(
+    result: Result, winner: Any, problem: Any, product: Any, folder: Path, paths: list[str | None]
+) -> bool:
+    """Compare a winner with float64, and time it beside the package's choice; once for each.
+
+    Return whether that could be done; what is wrong is noted, and does not end the others.
+    """
+    path = folder / f"anew_{problem.key}.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    try:
+        if known.get("winner") != winner.text:
+            configs = (problem.built_in(), winner.config)
+            kernels = [kernel_of(x, problem, y) for x, y in zip(paths, configs, strict=True)]
+            known = {"winner": winner.text, "error": None}
+            if product is not None:
+                known["error"] = error_of(product, winner.config, kernels[1])
+            known["hot_us"], known["cold_us"] = time_anew(problem, kernels)
+            path.write_text(json.dumps(known))
+    except Exception as error:
+        traceback.print_exc()
+        result.note = f"{type(error).__name__}: {error}"[:200]
+        return isinstance(error, AssertionError)
+    result.note, result.error = "", known["error"]
+    result.hot_us, result.cold_us = known["hot_us"], known["cold_us"]
+    return True
 
 
 def _summarise(result: Result, database: Any, problem: Any) -> Any:
@@ -180,42 +213,6 @@ def _summarise(result: Result, database: Any, problem: Any) -> Any:
     result.best_us, result.configuration = winner.seconds * 1e6, winner.text
     result.verdict = database.verdict(problem.key, winner)
     return winner
-
-
-def time_anew(problem: Any, config: Any) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the times of the package's choice and of another, at full load, and without pauses."""
-    import torch
-    import tvm
-
-    shapes = [[int(x) for x in param.ty.shape] for param in problem.mod["main"].params]
-    dtypes = [str(param.ty.dtype) for param in problem.mod["main"].params]
-    num_sets = max(1, min(MOST_SETS, -(-SET_BYTES // max(1, problem.moved_bytes))))
-    sets = [
-        [
-            torch.randn(shape, device="cuda").to(getattr(torch, dtype))
-            for shape, dtype in zip(shapes, dtypes, strict=True)
-        ]
-        for _ in range(num_sets)
-    ]
-
-    def contender(name: str, configuration: Any) -> timing.Contender:
-        kernel = tvm.compile(problem.schedule(configuration).mod, target=problem.target)["main"]
-        return timing.Contender(name, lambda i: kernel(*sets[i]))
-
-    contenders = [contender("choice", problem.built_in()), contender("tuned", config)]
-    hot = timing.measure(contenders, num_sets, repeats=60, warmup_seconds=WARM_SECONDS)
-    cold = timing.measure_cold(contenders, num_sets, repeats=31)
-    first, second = ((x[0].median_us, x[1].median_us) for x in (hot, cold))
-    return first, second
-
-
-def error_of(p: Problem, config: Any) -> float:
-    """Compare the winner with float64 on fresh inputs in poison; return its relative error."""
-    fields = {
-        f.name: v for f in dataclasses.fields(config) if (v := getattr(config, f.name)) != f.default
-    }
-    case = matmul_case.Case(p.m, p.n, p.k, p.layout, p.dtype, p.dtype, fields)
-    return max(matmul_case.check(case, matmul_case.build(case)["main"], seed=17).values())
 
 
 def rates(tools: Tools) -> list[dict[str, Any]]:
@@ -248,27 +245,26 @@ def rates(tools: Tools) -> list[dict[str, Any]]:
 # -- sweeps
 
 
-def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
-    """Sweep problems on all GPUs, a process each, and time the best beside the winner."""
-    from tvm_hopper.meta_schedule.runner import visible_gpus
-    from tvm_hopper.meta_schedule.tasks import find_tasks
+def sweeps(arguments: argparse.Namespace, tools: Tools, running: list[Any]) -> list[dict[str, Any]]:
+    """Let problems be swept on all GPUs, and time the best beside the winner."""
+    from tvm_hopper import meta_schedule as hms
+    from tvm_hopper.errors import HopperError
 
-    count = 2 if tools.is_fake else len(visible_gpus())
-    chosen = {
-        name: x
-        for name, x in products(arguments.problems).items()
-        if name.split(" ")[0] in arguments.swept
-    }
-    database = tune(chosen, tools, max(5.0, min(60.0, tools.left - 60)))
-    tasks = [find_tasks(mod, matmul_case.TARGET)[0] for mod, _ in chosen.values()]
-    if any(_left(task.problem, tools.work_dir, arguments.near) for task in tasks):
-        tools.close()  # what measures stands aside
-        _sweep(arguments, tools, count)
-        tools.open()
+    problems = swept_problems(arguments)
+    try:
+        database = hms.Database(tools.work_dir)
+    except HopperError:
+        database = None
+    if database is None or any(database.winner(x.key) is None for x in problems.values()):
+        seconds = max(5.0, min(60.0, tools.left - arguments.sweeping))
+        database = tune(swept_modules(arguments), tools, seconds)
+    begin = time.monotonic()
+    finish(running, tools.work_dir, tools.left - arguments.reserve)
+    print(f"swept in {time.monotonic() - begin:.1f} s", flush=True)
     found = []
-    for name, task in zip(chosen, tasks, strict=True):
+    for name, problem in problems.items():
         try:
-            found.append({"name": name, **_judged(task.problem, database, tools, arguments)})
+            found.append({"name": name, **_judged(problem, database, tools, arguments)})
         except Exception as error:
             traceback.print_exc()
             found.append({"name": name, "note": f"{type(error).__name__}: {error}"[:200]})
@@ -276,63 +272,31 @@ def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
     return found
 
 
-def _sweep(arguments: argparse.Namespace, tools: Tools, count: int) -> None:
-    """Measure what is left, a process for each GPU."""
-    workers = arguments.workers or max(1, (os.cpu_count() or 2) // count)
-    seconds = tools.left - arguments.reserve
-    command = [sys.executable, "-m", "benchmarks.tuning_sweeps"]
-    command += ["--work-dir", str(tools.work_dir), "--seconds", str(seconds)]
-    command += ["--schedulers", str(max(2, workers // 3))]
-    command += ["--workers", str(workers), "--problems", str(arguments.problems)]
-    command += ["--swept", *arguments.swept, *["--fake"] * tools.is_fake]
-    command += ["--most", str(arguments.most)] if arguments.most else []
-    command += ["--near", str(arguments.near)] if arguments.near else []
-    begin = time.monotonic()
-    running = [
-        subprocess.Popen([*command, "--part", f"{i}/{count}"], stdout=sys.stderr)
-        for i in range(count)
-    ]
-    for process in running:
-        process.wait()
-    print(f"swept in {time.monotonic() - begin:.1f} s", flush=True)
-
-
-def _left(problem: Any, work_dir: Path, near: float | None) -> set[str]:
-    """Return what of a space was not measured yet."""
-    from tvm_hopper.meta_schedule.configurations import as_text
-
-    return {as_text(x) for x in swept_space(problem, near)} - set(read_sweep(work_dir, problem))
-
-
 def _judged(
     problem: Any, database: Any, tools: Tools, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """Time the best of a sweep beside the winner, in turn on one GPU."""
-    from tvm.s_tir import meta_schedule as ms
-
     from tvm_hopper.meta_schedule.configurations import as_text, from_text
 
-    space = {as_text(x) for x in swept_space(problem, arguments.near)}
+    stages = staged(problem, arguments.near)
+    space, near = {as_text(x) for stage in stages for x in stage}, {as_text(x) for x in stages[0]}
     known = {k: v for k, v in read_sweep(tools.work_dir, problem).items() if k in space}
     timed = sorted((s, text) for text, s in known.items() if s is not None)
     winner = database.winner(problem.key)
     best = [text for _, text in timed if text != winner.text][:FINALISTS]
     configs = [winner.config, problem.built_in(), *map(from_text, best)]
-    inputs = [
-        ms.builder.BuilderInput(problem.schedule(x).mod, problem.target, None) for x in configs
-    ]
-    paths = [str(x.artifact_path) for x in tools.builder.build(inputs)]
-    result = tools.runner.contest(paths)()
+    result = tools.runner.contest(build_all(tools.builder, problem, configs))()
     assert not isinstance(result, str), result
     ours = statistics.median(result.sustained[0])
     times = [statistics.median(x) for x in result.sustained]
     alone = [statistics.median(x) for x in result.single]
     return {
-        "space": len(problem.configurations()),
         "configurations": len(space),
         "known": len(known),
         "ran": len(timed),
-        "is_whole": arguments.most is None and len(known) == len(space),
+        "is_whole": len(known) == len(space),
+        "near": len(near),
+        "near_known": len(near & set(known)),
         "winner": winner.text,
         "winner_us": 1e6 * ours,
         "choice_us": 1e6 * times[1],
@@ -422,10 +386,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--norms", type=int, default=4)
     parser.add_argument("--part", default="0/1", help="of the functions: 0/2 and 1/2 side by side")
     parser.add_argument("--reserve", type=float, default=30.0, help="of a sweep, for its end")
+    parser.add_argument("--sweeping", type=float, default=90.0, help="seconds that sweeps get")
     arguments = parser.parse_args(argv)
     end = time.monotonic() + arguments.seconds
     tools = Tools(arguments.work_dir, arguments.trials, arguments.fake, end, arguments.workers)
     tools.open()
+    running: list[Any] = []
+    if "sweeps" in arguments.parts:
+        running = start(arguments, tools.left - arguments.reserve, tools.count)
     results: list[Result] = []
     said: dict[str, Any] = {
         "command": f"python -m benchmarks.tuning {' '.join(argv)}",
@@ -446,16 +414,20 @@ def main(argv: list[str]) -> int:
         left = [x for x in ("rates", "sweeps") if x in arguments.parts]
         for part in ["functions", *left] if wanted else left:
             if part == "functions":
-                results = tuned(wanted, tools)
+                kept = arguments.sweeping if running else 0.0
+                results = tuned(wanted, tools, kept)
+                said["rates"] = [rate_of(tools.work_dir)]
             elif part == "rates":
-                said["rates"] = rates(tools)
+                said["rates"] += rates(tools)
             else:
-                said["sweeps"] = sweeps(arguments, tools)
+                said["sweeps"] = sweeps(arguments, tools, running)
             said["machine"] = machine.describe()
             said["results"] = [dataclasses.asdict(x) for x in results]
             path.with_suffix(".json").write_text(json.dumps(said, indent=1, default=str))
             path.with_suffix(".md").write_text(table(said, results))
     finally:
+        for process in running:
+            process.kill()
         tools.close()
     print(f"wrote {path}.md")
     return 0

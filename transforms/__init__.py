@@ -8,6 +8,7 @@ from .add_any_order import AddAnyOrder
 from .ask_caller import AskCaller
 from .assert_alignment import AssertAlignment, RequireAlignment
 from .bind_across_blocks import BindAcrossBlocks
+from .clamp_pairs import ClampPairs
 from .compact_tiles import CompactTiles
 from .count_blocks import CountBlocks
 from .cut_vectors import CutVectors
@@ -18,9 +19,11 @@ from .fuse_threads import FuseThreads
 from .gather_vectors import GatherVectors
 from .guard_turns import GuardTurns
 from .hint_loads import HintLoads
+from .hoist_conditions import HoistConditions
 from .hoist_initials import HoistInitials
 from .index_rows import IndexRows
 from .insert_syncs import InsertSyncs
+from .keep_conditions import KeepConditions
 from .layout_shared import LayoutShared
 from .limit_registers import LimitRegisters
 from .load_fragments import LoadFragments
@@ -29,10 +32,11 @@ from .lower_channels import LowerChannels
 from .lower_copies import LowerCopies
 from .lower_mma import LowerMma
 from .lower_warp_memory import LowerWarpMemory
+from .meet_behind_loops import MeetBehindLoops
+from .merge_moments import MergeMoments
 from .merge_shared import MergeShared
 from .note_choices import NoteChoices
 from .note_rows import NoteRows
-from .overlap_epilogue import OverlapEpilogue
 from .overlay_shared import OverlayShared
 from .own_registers import OwnRegisters
 from .own_workspace import OwnWorkspace
@@ -68,6 +72,7 @@ __all__ = [
     "AskCaller",
     "AssertAlignment",
     "BindAcrossBlocks",
+    "ClampPairs",
     "CompactTiles",
     "CountBlocks",
     "CutVectors",
@@ -78,9 +83,11 @@ __all__ = [
     "GatherVectors",
     "GuardTurns",
     "HintLoads",
+    "HoistConditions",
     "HoistInitials",
     "IndexRows",
     "InsertSyncs",
+    "KeepConditions",
     "LayoutShared",
     "LimitRegisters",
     "LoadFragments",
@@ -89,10 +96,11 @@ __all__ = [
     "LowerCopies",
     "LowerMma",
     "LowerWarpMemory",
+    "MeetBehindLoops",
+    "MergeMoments",
     "MergeShared",
     "NoteChoices",
     "NoteRows",
-    "OverlapEpilogue",
     "OverlayShared",
     "OwnRegisters",
     "OwnWorkspace",

@@ -34,7 +34,8 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.analysis.vector_runs import is_aligned_run
 from tvm_hopper.codegen_patches.ptx.alignment import copy_alignment
-from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.dtypes import DTYPES, dtype_bytes
 from tvm_hopper.facts.tensor_map import ADDRESS_ALIGNMENT
 from tvm_hopper.requests.keys import ALIGNMENT
 
@@ -84,6 +85,13 @@ def plan_requirements(func: tirx.PrimFunc) -> tuple[Alignment, ...]:
             if is_aligned_run(load.source, list(load.indices), loop.loop_var, length)
         ]
         for buffer in touched:
+            if ir.dtype_of(buffer) not in DTYPES:
+                raise cannot_lower(
+                    f"tensor {buffer.name}",
+                    f"vectors of {ir.dtype_of(buffer)}",
+                    f"elements of whole bytes, one of {', '.join(DTYPES)}",
+                    "let a kernel of its own unpack them, or pass the bytes",
+                )
             need(buffer, length * dtype_bytes(ir.dtype_of(buffer)))
     return tuple(Alignment(*pair) for pair in sorted(needs.items()))
 

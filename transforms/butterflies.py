@@ -21,6 +21,7 @@ from tvm_hopper.codegen_patches.ptx import registers
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
 
 LANES = 4  # words of a vector
+OWN_ROOMS = 2  # two: a turn's barrier stands between one turn's loads and the next but one's stores
 ALL_PARTIALS = (4, 8)  # values of warps that each thread loads; of more a lane loads one
 WORDS = ("float32", "int32", "uint32")
 
@@ -52,9 +53,23 @@ class ThreadReduction:
         return -(-self.num_threads // WARP)
 
     @property
+    def by_blocks(self) -> bool:
+        """Whether a thread block combines its warps' values before it sends one to the cluster.
+
+        In turns: what thread blocks send each other bounds how fast these are.
+        """
+        return self.cluster is not None and self.trip is not None and self.num_warps > 1
+
+    @property
+    def own_rooms(self) -> int:
+        """Rooms of a thread block's warps, by turns, in front of those of the cluster."""
+        return OWN_ROOMS if self.by_blocks else 0
+
+    @property
     def num_partials(self) -> int:
-        """Warps of a row in all thread blocks that share it."""
-        return self.num_warps * (int(self.cluster.extent) if self.cluster is not None else 1)
+        """Values of a row that are combined last: of warps, or of thread blocks that share it."""
+        blocks = int(self.cluster.extent) if self.cluster is not None else 1
+        return blocks if self.by_blocks else self.num_warps * blocks
 
 
 def takes_all(one: ThreadReduction) -> bool:
@@ -86,29 +101,46 @@ def take_all(one: ThreadReduction, buffer: ir.Var, place: list[Any], taken: ir.V
     return stmts
 
 
-def gather(one: ThreadReduction, places: list[tuple[ir.Var, list[Any]]], lane: Any) -> list[Any]:
-    """Let each lane combine what it takes of the values of all warps of a row."""
-    width, identities, stmts = warps_together(one), one.reducer.identity_element, []
-    for first in range(0, one.num_partials, width):
-        taken = [ir.Var("taken", ir.dtype_of(x)) for x in one.results]
+def gather(
+    one: ThreadReduction, places: list[tuple[ir.Var, list[Any]]], lane: Any, count: int
+) -> list[Any]:
+    """Let each lane combine what it takes of so many values of a row.
+
+    Halves of what it takes are combined until one is left: groups of as many values.
+    """
+    width, identities = lanes_together(count), one.reducer.identity_element
+    groups: list[list[Any]] = []
+    for first in range(0, count, width):
         values: list[Any] = []
         for (buffer, place), identity in zip(places, identities, strict=True):
             value: Any = tirx.BufferLoad(buffer, [*place, first + lane % width])
-            if first + width > one.num_partials:
-                inside = lane % width < one.num_partials - first
+            if first + width > count:
+                inside = lane % width < count - first
                 value = tirx.if_then_else(inside, value, identity)
             values.append(value)
-        if not first:
-            stmts += [store(x, value) for x, value in zip(one.results, values, strict=True)]
-            continue
-        stmts += [tirx.Bind(var, value) for var, value in zip(taken, values, strict=True)]
-        stmts += _combine_all(one, taken)
-    return stmts
+        groups.append(values)
+    stmts = [store(x, value) for x, value in zip(one.results, groups[0], strict=True)]
+    if len(groups) == 1:
+        return stmts
+    # Names of names would be written out by TVM, over and over: later groups wait in registers.
+    arrays = [
+        ir.new_buffer("taken", (len(groups) - 1,), ir.dtype_of(x), "local") for x in one.results
+    ]
+    kept = [list(one.results)]
+    kept += [[tirx.BufferLoad(x, [n]) for x in arrays] for n in range(len(groups) - 1)]
+    for loads, values in zip(kept[1:], groups[1:], strict=True):
+        stmts += [store(x, value) for x, value in zip(loads, values, strict=True)]
+    while len(kept) > 1:
+        half = (len(kept) + 1) // 2
+        for own, other in zip(kept, kept[half:], strict=False):
+            stmts += _combine_all(one, own, other)
+        kept = kept[:half]
+    return [ir.opaque_block("take", ir.seq(*stmts), alloc_buffers=arrays)]
 
 
-def warps_together(one: ThreadReduction) -> int:
-    """Return how many neighbouring lanes combine the values of a row's warps."""
-    return min(WARP, 1 << (one.num_partials - 1).bit_length())
+def lanes_together(count: int) -> int:
+    """Return how many neighbouring lanes combine so many values."""
+    return min(WARP, 1 << (count - 1).bit_length())
 
 
 def butterfly(one: ThreadReduction, width: int) -> list[ir.Stmt]:
@@ -122,20 +154,19 @@ def butterfly(one: ThreadReduction, width: int) -> list[ir.Stmt]:
             values |= dict(zip(one.reducer.rhs, others, strict=True))
             steps += _combine(one, values)
         else:  # a result may depend on all of the others: take them before one is changed
-            taken = [ir.Var("other", ir.dtype_of(x)) for x in others]
-            steps += [tirx.Bind(var, x) for var, x in zip(taken, others, strict=True)]
-            steps += _combine_all(one, taken)
+            steps += _combine_all(one, list(one.results), others)
         distance //= 2
     return steps
 
 
-def _combine_all(one: ThreadReduction, taken: list[ir.Var]) -> list[ir.Stmt]:
-    """Combine the results with values that variables hold."""
-    kept = [ir.Var("own", ir.dtype_of(x)) for x in taken]
-    values = dict(zip(one.reducer.lhs, kept, strict=True))
-    values |= dict(zip(one.reducer.rhs, taken, strict=True))
-    bound = [tirx.Bind(var, x) for var, x in zip(kept, one.results, strict=True)]
-    return [*bound, *_combine(one, values)]
+def _combine_all(one: ThreadReduction, to: list[Any], other: list[Any]) -> list[Any]:
+    """Combine what some registers hold with other values, each of which all results may need."""
+    own, taken = ([ir.Var(name, ir.dtype_of(x)) for x in one.results] for name in ("own", "other"))
+    values = dict(zip((*one.reducer.lhs, *one.reducer.rhs), (*own, *taken), strict=True))
+    pairs = [*zip(taken, other, strict=True), *zip(own, to, strict=True)]
+    bound = [tirx.Bind(var, x) for var, x in pairs]
+    results = zip(to, one.reducer.result, strict=True)
+    return [*bound, *(store(x, ir.substitute(value, values)) for x, value in results)]
 
 
 def _combine(one: ThreadReduction, values: dict[Any, Any]) -> list[ir.Stmt]:

@@ -22,7 +22,7 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import cluster, mbarrier
 
 from .butterflies import ThreadReduction
-from .cluster_turns import ROOMS, ClusterExchange, TurnExchange, is_first, num_bytes, send_async
+from .cluster_turns import ClusterExchange, TurnExchange, is_first, num_bytes, send_async
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,6 @@ def plan_exchange(
     if not any(one.cluster is not None for one in plan):
         return None
     turns = any(one.trip is not None for one in plan)
-    count = ROOMS * len(plan) if turns else len(plan)
+    count = max(x.num_rooms for x in plan) * len(plan) if turns else len(plan)
     arrived = ir.new_buffer(names.take("arrived"), (count,), "uint64", "shared.dyn", 8)
     return TurnExchange(tuple(plan), arrived) if turns else Exchange(tuple(plan), arrived)

@@ -1,18 +1,27 @@
 """Send what the warps of a thread block have reduced to all of its cluster, in each turn of a loop.
 
     for r in range(63):
-        if r % 4 == 0 and r > 0: cluster barrier                the rooms were read
-        if thread 0: mbarrier arrive_expect_tx(arrived[r % 4])
-        if lane < 4:
-            remote = mapa(address_of(of_warps[r % 4, row, 8 * rank + warp]), lane)
-            st.async(remote, total[0], mapa(address_of(arrived[r % 4]), lane))
-        syncthreads()                                           if rows are staged
-        mbarrier wait(arrived[r % 4], r // 4 % 2)               all 4 x 8 values are there
+        if lane == 0: of_warps[r % 2, row, warp] = total[0]     8 warps of a row, or more than one
+        syncthreads()
+        total[0] = of_warps[r % 2, row, 0:8], combined
+        if thread 0: mbarrier arrive_expect_tx(arrived[r % 32])
+        if warp == 0 and lane < 4:
+            remote = mapa(address_of(of_warps[2 + r % 32, row, rank]), lane)
+            st.async(remote, total[0], mapa(address_of(arrived[r % 32]), lane))
+        mbarrier wait(arrived[r % 32], r // 32 % 2)             all 4 values are there
+        take of_warps[2 + r % 32, row, 0:4]
+        if r % 32 == 31: cluster barrier arrive                 the rooms were read
+        ...                                                     what is made of the results
+        if r % 32 == 31: cluster barrier wait
+
+Thread blocks send one value each: with those of all warps the cluster's network is what takes the
+time, 256 a row where 16 thread blocks of eight warps share it.
 
 An mbarrier tells that values are there, and not that a room was read: the barrier of the cluster
-does. It waits for what a thread block has stored to memory, so that it stands in every fourth turn
-alone, and there are four rooms. One at the kernel's start tells that all thread blocks run. None
-exits early: it waits for what the others send it.
+does. An arrival waits for what its thread has stored to memory. So it stands in front of a turn's
+stores, of which those of the turn before are done by then, and in few turns: as many as there are
+rooms lie between. The wait is at the turn's end, when all others have arrived. One at the kernel's
+start tells that all thread blocks run. None exits early: it waits for what the others send it.
 
 Where copies overwrite earlier rows (stage_rows.py) the threads of a block meet in each turn, too.
 """
@@ -25,13 +34,12 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches.ptx import address, cluster, fences, mbarrier
+from tvm_hopper.codegen_patches.ptx import address, cluster, mbarrier
 from tvm_hopper.facts.dtypes import dtype_bytes
 
 from .butterflies import ThreadReduction
 
-ROOMS = 4  # turns between two barriers of the cluster
-BULK_LOAD = "tirx.ptx.cp_async_bulk_g2s_cluster"
+ROOMS = 32  # turns between two barriers of the cluster
 
 
 @dataclass(frozen=True)
@@ -57,9 +65,14 @@ class ClusterExchange:
 class TurnExchange(ClusterExchange):
     """The exchange of reductions in loops: a barrier for each room."""
 
+    @property
+    def rooms(self) -> int:
+        """Rooms of each reduction."""
+        return max(x.num_rooms for x in self.reductions)
+
     def start(self, kernel: ir.For) -> list[Any]:
         """Initialise the barriers, and wait until all thread blocks run."""
-        count = ROOMS * len(self.reductions)
+        count = self.rooms * len(self.reductions)
         stmts: list[Any] = [mbarrier.init(self._barrier(n), 1) for n in range(count)]
         stmts.append(mbarrier.fence_init())
         return [
@@ -91,23 +104,39 @@ class TurnExchange(ClusterExchange):
         """
         assert one.cluster is not None
         number = self._number(one)
-        barrier = self._barrier(ROOMS * number + one.turn)
+        barrier = self._barrier(self.rooms * number + one.turn)
         ask = mbarrier.arrive_expect_tx(barrier, num_bytes(one))
         stmts = [
             ir.IfThenElse(is_first(kernel), ir.seq(ask), None),
             *send_async(one, places, warp, lane, barrier),
-            *([ir.seq(fences.sync_threads())] if _is_staged(one) else []),
         ]
         if one.trip is None:
             return [*stmts, ir.seq(mbarrier.wait(barrier, 0))]
-        were_read = (one.trip % ROOMS).equal(0) & (one.trip > 0)
-        meet = ir.IfThenElse(were_read, ir.seq(cluster.arrive(), cluster.wait()), None)
-        is_first_of_turn = not any(x.loop is one.loop for x in self.reductions[:number])
-        return [
-            *([meet] if is_first_of_turn else []),
-            *stmts,
-            ir.seq(mbarrier.wait(barrier, ir.as_int32(one.trip // ROOMS % 2))),
-        ]
+        return [*stmts, ir.seq(mbarrier.wait(barrier, ir.as_int32(one.trip // one.num_rooms % 2)))]
+
+    def tell(self, one: ThreadReduction) -> list[ir.Stmt]:
+        """Tell the cluster that values were taken, if the turn has no later ones and needs it."""
+        last = [x for x in self.reductions if x.loop is one.loop][-1]
+        if one.trip is None or last is not one:
+            return []
+        return [ir.IfThenElse(_were_all_read(one), ir.seq(cluster.arrive()), None)]
+
+    def end_turns(self, kernel: ir.For) -> ir.For:
+        """Wait at the end of turns for what the others tell: rooms are used again behind it."""
+        for one in self.reductions:
+            if one.loop is None or not self.tell(one):
+                continue
+            turn, wait = one.loop.loop_var, ir.seq(cluster.wait())
+            wait = ir.IfThenElse(_were_all_read(one), wait, None)
+            loops = [x for x in ir.find_all(kernel, ir.For) if x.loop_var.same_as(turn)]
+            ends = {x: ir.with_body(x, ir.seq(x.body, wait)) for x in loops}
+            kernel = ir.replace_nodes(kernel, ir.For, ends)
+        return kernel
+
+
+def _were_all_read(one: ThreadReduction) -> Any:
+    """Say of a turn that each room was used behind the last such turn."""
+    return (one.trip % one.num_rooms).equal(one.num_rooms - 1)
 
 
 def send_async(
@@ -131,7 +160,9 @@ def send_async(
         Where it is in this thread block.
     """
     assert one.cluster is not None
-    own = one.cluster.loop_var * one.num_warps + warp
+    own = one.cluster.loop_var
+    if not one.by_blocks:
+        own = own * one.num_warps + warp
     remote = ir.new_buffer("remote", (2,), "uint32", "local")
     target, signal = (tirx.BufferLoad(remote, [n]) for n in range(2))
     peer = tirx.Cast("uint32", lane)
@@ -143,15 +174,11 @@ def send_async(
             cluster.peer_address(target, here, peer),
             cluster.store_async(target, value, signal, ir.dtype_of(value)),
         ]
-    sent = ir.IfThenElse(lane < int(one.cluster.extent), ir.seq(*stmts), None)
+    sends = lane < int(one.cluster.extent)
+    if one.by_blocks:
+        sends = sends & warp.equal(0)
+    sent = ir.IfThenElse(sends, ir.seq(*stmts), None)
     return [ir.opaque_block("send", sent, alloc_buffers=[remote])]
-
-
-def _is_staged(one: ThreadReduction) -> bool:
-    """Tell a reduction of which StageRows takes it that threads of several warps meet there."""
-    if one.loop is None or one.num_warps == 1:
-        return False
-    return bool(ir.find_all(one.loop, ir.Call, lambda x: x.op.name == BULK_LOAD))
 
 
 def is_first(kernel: ir.For) -> Any:

@@ -43,27 +43,33 @@ def deal_out(kernel: ir.For, nest: ir.Stmt) -> ir.Stmt:
     if any(ir.uses(nest, axis.loop_var) for axis in threads) or not counts_threads(kernel):
         return nest
     plain = all(x.kind == ir.ForKind.SERIAL and ir.is_const(x.min, 0) for x in loops)
-    sizes = [ir.static_int(x.extent) for x in (*loops, *threads)]
     extents = {x.loop_var: x.extent for x in ir.loop_nest(nest)[0]}
-    if not plain or None in sizes or not is_injective(list(store.indices), extents):
+    if not plain or None in [ir.static_int(x.extent) for x in threads]:
         return nest
-    counts = [int(x.extent) for x in loops]
+    if not is_injective(list(store.indices), extents):
+        return nest
+    # Elements are numbered by static extents, but for the outermost of the loops that share them.
+    counted = [ir.static_int(x.extent) is not None for x in loops]
+    first = max((i for i, known in enumerate(counted) if not known), default=0)
+    around, loops = loops[:first], loops[first:]
     number: Any = 0
     for axis in reversed(threads):
         number = ir.as_int32(axis.loop_var) + number * int(axis.extent)
+    stmt = _turns(loops, body, number, prod(int(x.extent) for x in threads))
+    for loop in reversed(around):
+        stmt = ir.For(loop.loop_var, loop.min, loop.extent, ir.ForKind.SERIAL, stmt)
     return ir.opaque_block(
         block.name_hint,
-        _turns(loops, counts, body, number, prod(int(x.extent) for x in threads)),
+        stmt,
         reads=[ir.full_region(x.source) for x in block.reads],
         writes=[ir.full_region(x.source) for x in block.writes],
         annotations={APART: 1},
     )
 
 
-def _turns(
-    loops: list[ir.For], counts: list[int], body: ir.Stmt, thread: Any, num_threads: int
-) -> ir.Stmt:
+def _turns(loops: list[ir.For], body: ir.Stmt, thread: Any, num_threads: int) -> ir.Stmt:
     """Build the loop in which each thread copies one element, or one vector, a turn."""
+    counts = [_plain_int(x.extent) for x in loops]
     total = prod(counts)
 
     def one(turn: Any) -> ir.Stmt:
@@ -73,8 +79,14 @@ def _turns(
             values[loop.loop_var] = ir.simplify(rest if loop is loops[0] else rest % count)
             rest = rest // count
         stmt = ir.substitute(body, values)
-        if total % num_threads == 0:
+        if isinstance(total, int) and total % num_threads == 0:
             return stmt
         return ir.IfThenElse(ir.simplify(number < total), stmt, None)
 
-    return ir.make_loop("turn", -(-total // num_threads), one)
+    turns = (total + num_threads - 1) // num_threads
+    return ir.make_loop("turn", turns if isinstance(turns, int) else ir.simplify(turns), one)
+
+
+def _plain_int(extent: Any) -> Any:
+    known = ir.static_int(extent)
+    return extent if known is None else known

@@ -51,10 +51,10 @@ from .butterflies import (
     ThreadReduction,
     butterfly,
     gather,
+    lanes_together,
     store,
     take_all,
     takes_all,
-    warps_together,
 )
 from .cluster_exchange import Exchange, plan_exchange
 from .cluster_turns import ROOMS, TurnExchange
@@ -151,25 +151,27 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
         same = [(one, i)] if is_engines else same  # which takes an array as a whole
         key = (dtype, one.scope, i) if is_engines else dtype
         if key not in rooms:
-            turns = max(x[0].num_rooms for x in same)
-            shape = (turns * len(same), one.rows, one.num_partials)
+            turns = max(x[0].num_rooms + x[0].own_rooms for x in same)
+            width = max(max(x[0].num_partials, x[0].num_warps) for x in same)
+            shape = (turns * len(same), one.rows, width)
             rooms[key] = ir.new_buffer(names.take("of_warps"), shape, dtype, "shared.dyn")
         number = next(n for n, x in enumerate(same) if x[0] is one and x[1] == i)
-        slots.setdefault(one.scope, []).append((rooms[key], number + len(same) * one.turn))
+        slot = [number + len(same) * (one.turn + one.own_rooms)]
+        slot += [number + len(same) * (one.trip % one.own_rooms)] if one.by_blocks else []
+        slots.setdefault(one.scope, []).append((rooms[key], slot))
     far = plan_exchange(plan, names)
     meet = [] if is_engines else [fences.sync_threads()]
-    taken = {
-        one.scope: ir.new_buffer(
-            names.take("taken"), (one.num_partials,), ir.dtype_of(one.results[0]), "local", 64
-        )
-        for one in plan
-        if far is None and takes_all(one)
-    }
+    taken = {}
+    for one in [x for x in plan if far is None and takes_all(x)]:
+        shape, dtype = (one.num_partials,), ir.dtype_of(one.results[0])
+        taken[one.scope] = ir.new_buffer(names.take("taken"), shape, dtype, "local", 64)
     planned = {
         x.scope: _reduce(kernel, x, slots.get(x.scope, []), row, far, meet, taken.get(x.scope))
         for x in plan
     }
     body = ir.replace_nodes(kernel, tirx.AttrStmt, planned)
+    if isinstance(far, TurnExchange):
+        body = far.end_turns(body)
     if far is None:
         return _allocate(body, [*rooms.values(), *taken.values()], [])
     return _allocate(body, [*rooms.values(), *far.barriers], far.start(kernel))
@@ -197,7 +199,7 @@ def _allocate(kernel: ir.For, buffers: list[ir.Var], start: list[Any]) -> ir.For
 def _reduce(
     kernel: ir.For,
     one: ThreadReduction,
-    room: list[tuple[ir.Var, Any]],
+    room: list[tuple[ir.Var, list[Any]]],
     row: Any,
     far: Exchange | TurnExchange | None,
     meet: list[Any],
@@ -209,19 +211,25 @@ def _reduce(
     if not room:
         return ir.seq(stmts)
     warp, lane = tx // WARP, tx % WARP
-    places = [(buffer, [slot, row]) for buffer, slot in room]
-    if far is not None:
-        stmts += far.send(kernel, one, places, warp, lane)
-    else:
+    places = [(buffer, [slot[0], row]) for buffer, slot in room]
+    if far is None or one.by_blocks:
+        own = [(buffer, [slot[-1], row]) for buffer, slot in room]
         partial = [
             ir.BufferStore(buffer, result, [*place, warp])
-            for (buffer, place), result in zip(places, one.results, strict=True)
+            for (buffer, place), result in zip(own, one.results, strict=True)
         ]
         stmts += [ir.IfThenElse(lane.equal(0), ir.seq(partial), None), *meet]
+        if one.by_blocks:
+            stmts += gather(one, own, lane, one.num_warps)
+            stmts += butterfly(one, lanes_together(one.num_warps))
+    if far is not None:
+        stmts += far.send(kernel, one, places, warp, lane)
     if taken is not None:
         ((buffer, place),) = places
         return ir.seq([*stmts, *take_all(one, buffer, place, taken)])
-    return ir.seq([*stmts, *gather(one, places, lane), *butterfly(one, warps_together(one))])
+    tell = far.tell(one) if isinstance(far, TurnExchange) else []
+    stmts += [*gather(one, places, lane, one.num_partials), *tell]
+    return ir.seq([*stmts, *butterfly(one, lanes_together(one.num_partials))])
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.ReduceAcrossThreads")

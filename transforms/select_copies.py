@@ -34,7 +34,7 @@ from tvm_hopper.errors import LoweringError, cannot_lower
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.plan.copy_nests import CopyNest, as_box_nest, fills_tile, find_copy_nests, tile_of
 from tvm_hopper.plan.layout import has_bounds, plan_layouts, plan_shapes
-from tvm_hopper.plan.load_sites import find_sites
+from tvm_hopper.plan.load_sites import check_sites
 from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote, note_kernels
 from tvm_hopper.plan.store_lines import is_offered, reason_against
 from tvm_hopper.plan.unserved_copies import (
@@ -146,7 +146,7 @@ def _try(kernel: ir.For, copy: CopyNest, nest: ir.Stmt, arch: Arch) -> None:
     plan = plan_copies(trial, arch)
     if by_threads and BY_OPTION not in copy.realize.block.annotations:  # where it stands, too
         *_, lowered = ir.statements(rewrite_copies(trial, plan, [], ir.Names()))
-        find_sites(lowered, ir.threads_of(lowered), arch)
+        check_sites(lowered, arch)
 
 
 def _alone(kernel: ir.For, copy: CopyNest, nest: ir.Stmt) -> ir.For:

@@ -1,39 +1,63 @@
 """Launch nothing where a grid has no thread blocks.
 
-    for bx in thread_binding(ceildiv(n, 4), "blockIdx.x"): ...
+    launch(main_kernel, A, C, n, ceildiv(n, 4), 128)
   ->
     if ceildiv(n, 4) > 0:
-        for bx in thread_binding(ceildiv(n, 4), "blockIdx.x"): ...
+        launch(main_kernel, A, C, n, ceildiv(n, 4), 128)
 
 A launch of no thread blocks is an error of the driver's (cuLaunchKernel: invalid value), and a
 tensor without rows is none of the user's.
 
 So it is along each axis of the grid that is known at run time only, where no condition around the
-kernel says so already: one of tensors without elements does, around kernels with tensor maps.
+launch says so already: one of tensors without elements does, around kernels with tensor maps.
 
-Before: grids are final.  After: each kernel that we synchronise, or that is bound by memory, has
-thread blocks when it is launched.
-Not here: kernels that TVM synchronises, which it refuses to do under a condition.
+Before: the host function is packed.  After: each kernel has thread blocks when it is launched.
+Not here: in front of TVM's ThreadSync, which refuses to put a barrier under a condition.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.launches import conditions_around, known_at
-from tvm_hopper.requests.bodies import is_memory_bound
+from tvm_hopper.analysis.launches import HostCondition, conditions_around, known_at
+
+LAUNCH = "tirx.call_ffi_kernel"
+GRID = "blockIdx."
+PLAIN_CALLS = ("tirx.shift_right", "tirx.shift_left", "tirx.bitwise_and")
+WITH_A_VALUE = (GRID, "threadIdx.", "clusterCtaIdx.", "tirx.use_dyn_shared_memory")
 
 
-def plan_guard(root: ir.Stmt, kernel: ir.For) -> list[Any]:
+def plan_guard(root: ir.Stmt, launch: ir.Evaluate) -> list[Any]:
     """Return the numbers of thread blocks along axes that may be none, so far as `root` tells."""
-    axes = ir.thread_axes(kernel)
-    extents = [axes[tag].extent for tag in sorted(axes) if tag.startswith("blockIdx")]
-    with known_at(conditions_around(root, kernel)) as analyzer:
-        return [x for x in extents if not _is_counted(root, x) and not analyzer.can_prove(x > 0)]
+    call = launch.value
+    tags = [tag for tag in map(str, call.attrs.launch_params) if tag.startswith(WITH_A_VALUE)]
+    values = list(call.args)[len(call.args) - len(tags) :]
+    grid = [x for tag, x in zip(tags, values, strict=True) if tag.startswith(GRID)]
+    extents = [x for x in grid if ir.static_int(x) is None and not _is_counted(root, x)]
+    if not extents:
+        return []
+    named = {bind.var: bind.value for bind in ir.find_all(root, tirx.Bind)}
+    around = [
+        HostCondition(_written_out(x.condition, named), x.holds)
+        for x in conditions_around(root, launch)
+    ]
+    with known_at(around) as analyzer:
+        return [x for x in extents if not analyzer.can_prove(_written_out(x, named) > 0)]
+
+
+def _written_out(expr: Any, named: Mapping[ir.Var, Any]) -> Any:
+    """Put in what TVM gave names to, `cse_v1 = (m + 63) // 64`; not what is read of an argument."""
+    plain = {x: named[x] for x in ir.find_all(expr, ir.Var) if x in named and _is_plain(named[x])}
+    return _written_out(ir.substitute(expr, plain), named) if plain else expr
+
+
+def _is_plain(value: Any) -> bool:
+    return not ir.find_all(value, ir.Call, lambda x: x.op.name not in PLAIN_CALLS)
 
 
 def _is_counted(root: ir.Stmt, extent: Any) -> bool:
@@ -49,12 +73,17 @@ def _is_counted(root: ir.Stmt, extent: Any) -> bool:
     )
 
 
-def rewrite_guard(kernel: ir.For, extents: list[Any]) -> ir.Stmt:
-    """Put the kernel under a condition for each of them."""
-    guarded: ir.Stmt = kernel
+def rewrite_guard(launch: ir.Stmt, extents: list[Any]) -> ir.Stmt:
+    """Put the launch under a condition for each of them."""
+    guarded: ir.Stmt = launch
     for extent in reversed(extents):
         guarded = ir.IfThenElse(extent > 0, guarded, None)
     return guarded
+
+
+def _is_launch(statement: ir.Evaluate) -> bool:
+    call = statement.value
+    return isinstance(call, ir.Call) and call.op.name == LAUNCH
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.SkipEmpty")
@@ -62,11 +91,12 @@ class SkipEmpty:
     """See the module's docstring for the rewrite."""
 
     def transform_function(self, func, mod, ctx):
-        """Guard the kernels of one function."""
-
-        def guard(kernel: ir.For) -> ir.Stmt:
-            ours = ir.is_ours(kernel) or is_memory_bound(kernel)
-            extents = plan_guard(func.body, kernel) if ours else []
-            return rewrite_guard(kernel, extents) if extents else kernel
-
-        return ir.map_kernels(func, guard)
+        """Guard the launches of one host function."""
+        if not ir.is_packed(func):
+            return func
+        launches = ir.find_all(func.body, ir.Evaluate, _is_launch)
+        planned = {x: plan for x in launches if (plan := plan_guard(func.body, x))}
+        if not planned:
+            return func
+        guarded = {x: rewrite_guard(x, plan) for x, plan in planned.items()}
+        return func.with_body(ir.replace_nodes(func.body, ir.Evaluate, guarded))

@@ -1,10 +1,12 @@
 """Rows of tiles that no load fills: where they lie beyond the tensor's end, and nobody uses them.
 
-    ring[slot, panel, row, chunk] = 0      of the rows behind those of the last tile, by all threads
-    fence.proxy.async
+    if rows of the last tile < rows of a tile:
+        ring[slot, panel, row, chunk] = 0      of the rows behind those, by all threads
+        fence.proxy.async
 
 What is multiplied with them is not stored; but shared memory that was never written has no value.
-Later tiles may leave what they hold there.
+Later tiles may leave what they hold there.  Of extents that are symbolic a launch may have whole
+tiles alone: then nothing is written.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests.keys import CHANNEL
 
 
-def find_spare_rows(kernel: Any) -> list[tuple[ir.Var, Any]]:
-    """Return the slots of loads that leave rows out, and how many rows their last tile has."""
-    found: list[tuple[ir.Var, Any]] = []
+def find_spare_rows(kernel: Any) -> list[tuple[ir.Var, tirx.Select]]:
+    """Return the slots of loads that leave rows out, and how many rows a tile has, and the last."""
+    found: list[tuple[ir.Var, tirx.Select]] = []
     for block in ir.find_blocks(kernel, CHANNEL):
         for region in block.writes:
             known = any(region.source.same_as(buffer) for buffer, _ in found)
@@ -31,7 +33,7 @@ def find_spare_rows(kernel: Any) -> list[tuple[ir.Var, Any]]:
             # of a trip that a copy in bulk leaves out whole there is no last tile
             part = [x for x in parts if not ir.is_const(x.false_value, 0)]
             if part and not known:
-                found.append((region.source, part[0].false_value))
+                found.append((region.source, part[0]))
     return found
 
 
@@ -66,7 +68,14 @@ def clear_spare_rows(buffer: ir.Var, tail: Any, threads: ir.KernelThreads) -> ir
 def start_spare_rows(kernel: Any, threads: ir.KernelThreads) -> list[ir.Stmt]:
     """Return what gives values to rows that are read, and that no load fills."""
     found = find_spare_rows(kernel)
-    if not found:
-        return []
-    clear = [clear_spare_rows(buffer, tail, threads) for buffer, tail in found]
-    return [*clear, ir.seq(fences.proxy_async())]
+    fence = ir.seq(fences.proxy_async())
+    always: list[ir.Stmt] = []
+    sometimes: list[ir.Stmt] = []
+    for buffer, rows in found:
+        clear = clear_spare_rows(buffer, rows.false_value, threads)
+        is_left = ir.simplify(rows.false_value < rows.true_value)
+        if ir.is_const(is_left, 1):
+            always.append(clear)
+        else:
+            sometimes.append(ir.IfThenElse(is_left, ir.seq(clear, fence), None))
+    return [*sometimes, *always, *([fence] if always else [])]

@@ -164,11 +164,13 @@ def _unrounded(store: ir.BufferStore) -> Any:
 
 def rewrite_in_place(plan: InPlacePlan) -> ir.SBlock:
     """Build the block anew that allocates both."""
-    value = _unrounded(plan.store)
+    value, last = _unrounded(plan.store), plan.sum
     index = list(plan.sum.indices)
+    if isinstance(plan.store.value, tirx.Cast):
+        if isinstance(value, tirx.Max) and ir.is_zero(value.b):  # of pairs it costs nothing there
+            value, last = value.a, tirx.Max(plan.sum, value.b)
+        last = tirx.Cast(ir.dtype_of(plan.store.value), last)
     first = _with_store(plan, ir.BufferStore(plan.sum.source, value, index), True)
-    rounded = tirx.Cast(ir.dtype_of(plan.store.value), plan.sum)
-    last = rounded if isinstance(plan.store.value, tirx.Cast) else plan.sum
     second = _with_store(plan, ir.BufferStore(plan.operand, last, list(plan.store.indices)), False)
     both = ir.opaque_block("in_place", ir.seq(first, ir.fresh_variables(second)))
     body = ir.replace_nodes(plan.block.body, tirx.For, {plan.nest: both})

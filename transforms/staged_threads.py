@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm_ffi
+
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.plan.pipeline_stages import PipelineStages, parts_of, read_stages
@@ -43,6 +45,7 @@ def with_plain_stages(kernel: ir.For) -> ir.For:
             plan = read_stages(loop, parts)
             _check(plan)
             _check_slots(plan, loop)
+        new = _for_all_threads(new)
         first = min(stages, default=0)
         if not first and order is None and ASYNC_STAGES not in loop.annotations:
             return new
@@ -53,6 +56,47 @@ def with_plain_stages(kernel: ir.For) -> ir.For:
         return ir.with_body(new, new.body, annotations=notes)
 
     return ir.mutate(kernel, [(ir.For, count)])
+
+
+def _for_all_threads(loop: ir.For) -> ir.For:
+    """Say of each statement that it touches whole arrays of shared memory.
+
+    TVM gives an array slots where what is read may be what is written, by one thread: of `tile[tx]`
+    and `tile[127 - tx]` it finds that they are never the same.
+    """
+    wrapped = {}
+    for part in parts_of(loop):
+        shared = [x for x in _touched(part) if ir.is_shared(x)]
+        if not shared or _is_pipeline(part) or ir.find_all(part, ir.Call, _has_pointer):
+            continue
+        regions = {
+            kind: [ir.full_region(x) for x in ir.once(found)]
+            for kind, found in (("reads", _read(part)), ("writes", _written(part)))
+        }
+        if isinstance(part, ir.SBlockRealize) and ir.is_const(part.predicate, 1):
+            block = ir.with_block(part.block, **regions)
+            if tvm_ffi.structural_equal(block, part.block):
+                continue
+            wrapped[part] = ir.SBlockRealize(part.iter_values, part.predicate, block)
+        else:
+            wrapped[part] = ir.opaque_block("part", part, **regions)
+    return ir.with_body(loop, ir.replace_nodes(loop.body, ir.Stmt, wrapped)) if wrapped else loop
+
+
+def _read(part: ir.Stmt) -> list[ir.Var]:
+    return [x.source for x in ir.find_all(part, ir.TensorLoad)]
+
+
+def _written(part: ir.Stmt) -> list[ir.Var]:
+    return [x.buffer for x in ir.find_all(part, ir.BufferStore)]
+
+
+def _touched(part: ir.Stmt) -> list[ir.Var]:
+    return [*_read(part), *_written(part)]
+
+
+def _has_pointer(call: ir.Call) -> bool:
+    return ir.pointer_of(call) is not None
 
 
 def _is_pipeline(part: ir.Stmt) -> bool:

@@ -46,7 +46,7 @@ class HalvesPlan:
 
 def plan_pairs(func: tirx.PrimFunc) -> HalvesPlan:
     """Find what a function's threads widen and store by halves of registers."""
-    names = _names(func.body)
+    names = names_of_pairs(func.body)
     casts = ir.find_all(func.body, tirx.Cast, lambda x: _upper(x, names) is not None)
     stores = []
     for block in ir.find_all(func.body, tirx.SeqStmt):
@@ -55,7 +55,7 @@ def plan_pairs(func: tirx.PrimFunc) -> HalvesPlan:
     return HalvesPlan(names, tuple(ir.once([names[x.value.source] for x in casts])), tuple(stores))
 
 
-def _names(body: ir.Stmt) -> dict[ir.Var, ir.Var]:
+def names_of_pairs(body: ir.Stmt) -> dict[ir.Var, ir.Var]:
     """Return whose registers each buffer of 16 bits names: TVM gives a dead array another name."""
     owners = [x.buffer for x in ir.find_all(body, tirx.AllocBuffer) if _is_paired(x.buffer)]
     names = {x: x for x in owners}
@@ -109,7 +109,7 @@ def _is_rounded(value: Any) -> bool:
 
 def rewrite_pairs(func: tirx.PrimFunc, plan: HalvesPlan) -> tirx.PrimFunc:
     """Widen upper halves by a mask, and compute both halves before one is stored."""
-    words = {x: _words(x) for x in plan.arrays}
+    words = {x: words_of(x) for x in plan.arrays}
 
     def allocation(node: Any, mutator: Any) -> Any:
         node = mutator.default_mutate(node)
@@ -154,7 +154,8 @@ def _store(pair: tuple[ir.BufferStore, ir.BufferStore], values: list[Any]) -> li
     return [*halves, *stored]
 
 
-def _words(array: ir.Var) -> ir.Var:
+def words_of(array: ir.Var) -> ir.Var:
+    """Return a view of registers of 16-bit halves as words."""
     name = f"{array.name}_pairs"
     return ir.new_buffer(name, (int(array.shape[0]) // 2,), "uint32", "local")
 

@@ -244,13 +244,17 @@ def _add_kernel(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_work_dir(parser: argparse.ArgumentParser, name: str, **given: Any) -> None:
-    parser.add_argument(name, type=Path, metavar="FOLDER", help="where records are kept", **given)
+    parser.add_argument(name, metavar="FOLDER", help="where records are kept", **given)
 
 
 def _kernel(spec: str) -> tuple[Path, str]:
     file, _, name = spec.rpartition(":")
-    if not name or Path(file).suffix != ".py" or not Path(file).is_file():
+    if not name or Path(file).suffix != ".py":
         raise argparse.ArgumentTypeError(f"found {spec!r}; need the FILE.py:NAME of a kernel")
+    if not Path(file).is_file():
+        raise argparse.ArgumentTypeError(
+            f"found no file {file}; need the FILE.py:NAME of a kernel, from {Path.cwd()}"
+        )
     return Path(file), name
 
 

@@ -31,6 +31,11 @@ def sync_threads(num_threads: Any = None) -> Any:
     return T.tvm_storage_sync("shared")
 
 
+def sync_scope(scope: str) -> Any:
+    """Wait for every thread of the block, as TVM's ThreadSync does: for one scope of memory."""
+    return T.tvm_storage_sync(scope)
+
+
 def sync_named(barrier: int, num_threads: int) -> Any:
     """Wait at a named barrier, 1 to 15, for `num_threads` threads (`bar.sync`, 9.7.13.1).
 

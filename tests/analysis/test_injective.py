@@ -36,6 +36,19 @@ PROVEN = {
     "symbolic and reshaped": ([ROW // 16, ROW % 16, COL], RAGGED, tirx.And(ROW < M, COL < N)),
     "symbolic and flat": ([ROW * N + COL], {**RAGGED, BY: 4}, COL < N),
     "64-bit indices": ([tirx.Cast("int64", ROW), tirx.Cast("int64", COL)], STATIC, True),
+    "blocks without a tile": ([R, C], STATIC, tirx.And(BY * 2 + BX < 1, True)),
+    "as many trips as bounds leave": ([BY * 0 + R, BX * 64 + C], STATIC, BY < 1),
+    "a square": ([ROW * ROW, COL], STATIC, True),
+    "what a simplifier made of one number": (
+        [(BY * 64 + R) // 62, (BY * 64 + R) % 62],
+        {BY: 4, R: 64},
+        True,
+    ),
+    "its parts apart": (
+        [(BY * 64 + R) // 352, (BY * 2 + R // 32) % 11, R % 32],
+        {BY: 11, R: 64},
+        True,
+    ),
     "axes of one step": ([ROW, COL], {**STATIC, ir.Var("u", "int32"): 1}, True),
 }
 NOT_PROVEN = {
@@ -45,8 +58,19 @@ NOT_PROVEN = {
     "a constant row": ([0, COL], STATIC, True),
     "clamped": ([tirx.min(ROW, 100), COL], STATIC, True),
     "overlapping rows": ([ROW * 2 + COL, 0], STATIC, True),
-    "a square": ([ROW * ROW, COL], STATIC, True),
     "tiles on top of each other": ([R, COL], STATIC, True),
+    "two blocks on one tile": ([R, C], STATIC, BY * 2 + BX < 2),
+    "a square around zero": ([(ROW - 9) * (ROW - 9), COL], STATIC, True),
+    "a number that comes again": (
+        [(BY * 64 + R) // 62 % 2, (BY * 64 + R) % 62],
+        {BY: 4, R: 64},
+        True,
+    ),
+    "of another variable, too": (
+        [(M + BY * 64 + R) // 62, (BY * 64 + R) % 62],
+        {BY: 4, R: 64},
+        True,
+    ),
     "narrowed": ([tirx.Cast("int8", ROW), COL], STATIC, True),
 }
 

@@ -3,8 +3,11 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
+
 from benchmarks import tuning, tuning_sweeps
 from benchmarks.tuning_programs import norms, others, products
+from tvm_hopper.meta_schedule.journal import Journal
 
 
 def test_programs_are_those_of_the_population_and_norms():
@@ -43,3 +46,28 @@ def test_what_was_swept_is_read_back(tmp_path):
         path = tuning_sweeps.swept_file(tmp_path / "new", problem, part)
         path.write_text(json.dumps(row) + '\n{"configur')
     assert tuning_sweeps.read_sweep(tmp_path / "new", problem) == {"a": 1.0, "b": None}
+
+
+def test_a_sweep_begins_near_the_best_of_each_and_has_all():
+    def problem(*times):
+        times = np.array(times, float)
+        return SimpleNamespace(
+            configurations=lambda: [f"c{i}" for i in range(len(times))], estimates=lambda _: times
+        )
+
+    problems = {"a": problem(3, 1, 2, *range(4, 14)), "b": problem(1.1, 1.0)}
+    close, samples, rest = tuning_sweeps.staged(problems["a"], 2.5)
+    assert (close, samples) == (["c1", "c2"], ["c0", "c10"])
+    assert len(close + samples + rest) == len({*close, *samples, *rest}) == 13
+    order = tuning_sweeps.in_order(problems, 2.5, None)
+    assert order[:4] == [("a", "c1"), ("a", "c2"), ("b", "c1"), ("b", "c0")]
+    assert len(order) == 15
+    assert tuning_sweeps.in_order(problems, None, 1) == [("a", "c1"), ("b", "c1")]
+
+
+def test_building_begins_with_the_last_round(tmp_path):
+    assert not tuning_sweeps.is_last_round(tmp_path)
+    with Journal(tmp_path) as journal:
+        assert not tuning_sweeps.is_last_round(tmp_path)
+        journal.append({"is": "final", "workload": "k", "finalists": ["a"], "winner": "a"})
+    assert tuning_sweeps.is_last_round(tmp_path)

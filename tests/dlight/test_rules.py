@@ -17,6 +17,7 @@ from tvm_hopper import dlight, ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.dlight.collection import STOCK, GuardedRule
 from tvm_hopper.dlight.rule import warn_of_generic_arch
+from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests import keys
 from tvm_hopper.testing import memory_bound, workloads
 
@@ -88,6 +89,24 @@ def test_other_targets_are_left_to_tvm(arch):
     assert len(texts) == (arch == "sm_90")
     assert all("WGMMA and setmaxnreg exist on sm_90a alone" in x for x in texts)
     assert rules[0].decisions[0].reason == f"target cuda {arch}; need cuda sm_90a"
+
+
+@pytest.mark.parametrize(
+    ("rule", "given", "match"),
+    [
+        ("Matmul", {"config": 3}, "Matmul: found config=3; need an hs.MatmulConfig or None"),
+        ("Matmul", {"accumulate": "float64"}, "found accumulate='float64'; need one of 'float32'"),
+        ("Matmul", {"classes": (64, 16)}, r"found classes=\(64, 16\); need ascending ints"),
+        ("Matmul", {"batch_invariant": 1}, "found batch_invariant=1; need True, False or None"),
+        ("RowReduction", {"config": 3}, "found config=3; need an hs.RowReductionConfig or None"),
+        ("ColumnReduction", {"config": 3}, "need an hs.ColumnReductionConfig or None"),
+        ("Pointwise", {"config": 3}, "Pointwise: found config=3; need an hs.PointwiseConfig or"),
+        ("rules", {"config": 3}, "rules: found config=3; need one of hs.MatmulConfig, hs.RowRed"),
+    ],
+)
+def test_a_rule_says_at_once_what_it_cannot_take(rule, given, match):
+    with pytest.raises(ScheduleError, match=match):
+        getattr(dlight, rule)(**given)
 
 
 def test_sums_in_16_bits():

@@ -7,7 +7,7 @@ import tvm
 from tvm import s_tir
 
 from tvm_hopper import schedule as hs
-from tvm_hopper.testing import memory_bound
+from tvm_hopper.testing import columns, memory_bound
 
 torch = pytest.importorskip("torch")
 tvm_ffi = pytest.importorskip("tvm_ffi")
@@ -57,3 +57,25 @@ def test_a_chain_of_early_kernels_has_the_bits_of_one_that_waits(rows, between):
         graph.replay()
         torch.cuda.synchronize()
         assert torch.equal(got, wanted)
+
+
+def test_sums_of_columns_that_begin_early_see_what_was_written():
+    sch = s_tir.Schedule(columns.column_sum(1024, 512))
+    hs.column_reduction(sch)
+    kernel = tvm.compile(sch.mod, target="nvidia/nvidia-h200")["main"]
+    torch.manual_seed(0)
+    x = torch.randn(1024, 512, device="cuda", dtype=torch.bfloat16)
+
+    def chain(waits):
+        given, total = x.clone(), torch.zeros(512, device="cuda")
+        one = torch.empty(512, device="cuda", dtype=torch.bfloat16)
+        for step in range(STEPS):
+            kernel(given, one)
+            if waits:
+                torch.cuda.synchronize()
+            if step % 2:  # else two of ours one behind the other
+                total += one
+                given.copy_(given.roll(1, 1))
+        return total
+
+    assert torch.equal(chain(False), chain(True))

@@ -56,6 +56,7 @@ FORMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda x: 0.5 * x * torch.special.erfc(-(0.5**0.5) * x),
     ),
     "silu": (lambda x: x * te.sigmoid(x), lambda x: x * torch.sigmoid(x)),
+    "relu": (lambda x: te.max(x, one(0)), torch.relu),  # with the rounding, by one instruction
 }
 
 

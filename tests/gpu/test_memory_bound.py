@@ -179,6 +179,31 @@ def test_many_turns_of_a_cluster_give_the_same_bits():
         assert torch.equal(first, again)
 
 
+@pytest.mark.parametrize(
+    ("name", "rows", "columns", "dtype", "config"),
+    [
+        ("layer_norm", 151, 131072, "bfloat16", {"threads": 256, "cluster": 8, "persistent": 15}),
+        ("layer_norm", 51, 262144, "float16", {"threads": 256, "cluster": 16, "persistent": 7}),
+        ("layer_norm", 401, 32768, "float32", {"threads": 256, "cluster": 4, "persistent": 30}),
+        ("layer_norm", 99, 131072, "bfloat16", {"cluster": 8, "persistent": 15, "reload": True}),
+        ("rms_norm", 131, 131072, "bfloat16", {"threads": 512, "cluster": 8, "persistent": 15}),
+    ],
+    ids=str,
+)
+def test_what_rows_share_stays_in_registers(name, rows, columns, dtype, config):
+    """Many turns of clusters, the last ones without a row for each."""
+    given = hs.RowReductionConfig(**{"stage": True, "ahead": 2, "reload": False, **config})
+    check(name, rows, columns, dtype, given)
+    run, _ = build(name, 16 * rows, columns, dtype, given)
+    inputs = inputs_of(name, 16 * rows, columns, dtype)
+    first, again = torch.empty_like(inputs[0]), torch.empty_like(inputs[0])
+    run(*inputs, first)
+    for _ in range(10):
+        again.fill_(POISON)
+        run(*inputs, again)
+        assert torch.equal(first, again)
+
+
 @pytest.mark.parametrize("shape", [(128, 64), (1024, 4096)], ids=str)
 def test_transposed_tensors(shape):
     n, m = shape

@@ -70,7 +70,7 @@ def test_the_version(capsys) -> None:
         (["doctor", "--loud"], "unrecognized arguments: --loud"),
         (["doctor", "--js"], "unrecognized arguments: --js"),
         (["verify"], "the following arguments are required: FILE.py:NAME"),
-        (["verify", "nowhere.py:f"], "found 'nowhere.py:f'; need the FILE.py:NAME of a kernel"),
+        (["verify", "nowhere.py:f"], "found no file nowhere.py; need the FILE.py:NAME of a kernel"),
         (["verify", __file__], "need the FILE.py:NAME of a kernel"),
         (["explain", f"{__file__}:"], "need the FILE.py:NAME of a kernel"),
         (["verify", f"{__file__}:f", "--max-ctas", "0"], "found 0; need a number above 0"),
@@ -86,6 +86,11 @@ def test_a_mistake_is_the_usage_and_one_line(words: list[str], told: str, capsys
     assert not captured.out
     assert told in line
     assert line.startswith("python -m tvm_hopper")
+
+
+def test_a_work_folder_has_a_name(capsys) -> None:
+    assert cli.main(["report", ""]) == 2
+    assert "found '', of type str; need the work_dir of a tuning run" in capsys.readouterr().err
 
 
 def test_explain_prints_text_and_json(kernel: str, capsys) -> None:

@@ -39,7 +39,6 @@ def func(**attributes: object):
         (keys.CHECK_ASSEMBLER_LOG, False),
         (keys.DETERMINISTIC, True),
         (keys.FUNCTIONS, "library"),
-        (keys.OVERLAP, 2),
     ],
 )
 def test_a_context_takes_and_shows_every_option(name, value) -> None:

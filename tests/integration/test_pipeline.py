@@ -179,6 +179,25 @@ def test_a_pass_of_tvms_that_fails_is_named(name):
         assert isinstance(error.value.__cause__, ValueError)
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Check failed: (x < y) is false: Literal value 1 exceeds", "Literal value 1 exceeds"),
+        ("Check failed: n == 0 (1 vs. 0) : no barrier here", "no barrier here"),
+        ("Check failed: x", "x"),
+        ("a rule: is broken", "a rule: is broken"),
+    ],
+)
+def test_of_a_check_of_tvms_what_it_says_is_told(said, told):
+    def fail(func, mod, ctx):
+        raise ValueError(said)
+
+    bad = tirx.transform.prim_func_pass(fail, opt_level=0, name="s_tir.Fails")
+    with pytest.raises(LoweringError) as error:
+        run_passes([bad], copies.copy(8, 8))
+    assert f"s_tir.Fails fails ({told}); need" in str(error.value)
+
+
 def test_of_several_functions_the_one_that_fails_is_named():
     def fail(func, mod, ctx):
         if len(func.params) == 3:

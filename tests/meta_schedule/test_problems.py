@@ -217,6 +217,12 @@ def test_memory_bound_kernels_begin_near_the_choice(mod, kind):
     assert served >= 3
 
 
+def test_a_gradient_of_few_rows_has_nothing_to_choose_from():
+    problem = as_memory_bound(backward.rms_norm_backward(64, 256)["main"], H200)
+    assert problem.configurations() == []
+    assert problem.estimates([]).shape == (0,)
+
+
 @pytest.mark.parametrize("m", [1, 100])
 def test_gates_have_a_space_of_their_own(m):
     """What transposes, splits a sum or computes dot products holds one element of a row."""

@@ -4,15 +4,13 @@ import pytest
 import tvm
 from tvm import tirx
 
-from tests.transforms.scripts import parse, run
+from tests.transforms.scripts import parse
 from tests.transforms.test_insert_syncs import ALONE, ROLES, USE, changed, front, in_branch
-from tests.transforms.test_overlap_epilogue import BEFORE
 from tvm_hopper import ir
 from tvm_hopper.ir import once
 from tvm_hopper.plan.sync_body import BodyReader, flatten
 from tvm_hopper.plan.sync_writer import BodyWriter
-from tvm_hopper.sync import Branch, Loop, Step
-from tvm_hopper.transforms import OverlapEpilogue
+from tvm_hopper.sync import Branch, Loop
 
 
 def read(script, consumers=False):
@@ -337,24 +335,3 @@ def test_a_store_under_a_predicate_of_its_block_is_a_branch():
     again = BodyWriter({}, lambda *_: [], reader.channel_of).write(items)
     (condition,) = [x.condition for x in ir.find_all(again, ir.IfThenElse)]
     assert "< n" in str(condition)
-
-
-def test_trips_that_are_run_together():
-    """Each step at its own slot; the end of the block counts them, the loop around does not."""
-    func = run(parse(BEFORE), OverlapEpilogue())
-    (kernel,) = ir.kernels(func)
-    axis = ir.thread_axes(kernel)["threadIdx.x"]
-    (split,) = ir.find_all(kernel, ir.IfThenElse, lambda x: x.else_case is not None)
-    reader = BodyReader(kernel, axis.loop_var, True, 128)
-    loop, _ = flatten(reader.sequence(split.else_case))
-    assert loop.advances == frozenset()
-    steps = [x for x in loop.body if isinstance(x, Step) and x.op == "wgmma"]
-    assert [x.accesses[0].ahead for x in steps] == [0, 1] * 4
-    assert all(x.is_apart for x in steps)
-    releases = [x for x in loop.body if isinstance(x, Step) and x.is_release]
-    assert [x.accesses[0].ahead for x in releases] == [0, 1, 0, 1]
-    trips = [x for x in loop.body if isinstance(x, Loop) and x.is_once]
-    assert len(trips) == 4
-    assert all(len(x.advances) == 1 and not x.body for x in trips)
-    (middle,) = [x for x in loop.body if isinstance(x, Loop) and not x.is_once]
-    assert [x.is_apart for x in middle.body if isinstance(x, Step) and x.op] == [False, False]

@@ -72,6 +72,11 @@ def test_a_model_without_such_products():
     assert join_products(mod) is mod
 
 
+def test_what_is_no_module():
+    with pytest.raises(OptionError, match=r"relax\.join_products: found int; need an IRModule"):
+        join_products(3)
+
+
 def test_weights_that_nobody_tells():
     mod = separate_block()
     mod.update_func(mod.get_global_var("main"), mod["main"].without_attr("num_input"))

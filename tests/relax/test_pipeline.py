@@ -224,6 +224,8 @@ def test_options_that_cannot_be(options, message):
 def test_classes_that_cannot_be():
     with pytest.raises(tvm_hopper.HopperError, match="classes"):
         ModelOptions(classes=(64, 16))
+    with pytest.raises(tvm_hopper.ScheduleError, match="found classes=16; need ascending ints"):
+        ModelOptions(classes=16)
 
 
 @pytest.mark.skipif(tvm.cuda(0).exist, reason="there is a GPU")

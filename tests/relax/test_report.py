@@ -67,8 +67,12 @@ def test_of_a_module_that_was_scheduled():
     assert [x.rows for x in linear.kernels] == list(models.CLASSES)
     assert {(x.caller, x.count) for x in linear.calls} == {("prefill", 1), ("decode", 1)}
     assert all(time is not None for time in said.times("prefill").values())
+    assert list(said) == list(said.functions)
+    assert len(said) == len(said.functions)
     with pytest.raises(HopperError, match="found no function linear; need one of"):
         said["linear"]
+    with pytest.raises(HopperError, match=r"found no calls in 'forward'; need one of .*prefill"):
+        said.times("forward")
 
 
 def test_of_a_plain_module():

@@ -117,6 +117,13 @@ def test_a_single_consumer_leaves_a_group_in_flight():
     assert told.wgmma_pending == 0
 
 
+def test_transposed_tiles_side_by_side_load_the_larger_operand_once():
+    tile = MatmulConfig((128, 80, 128), transposed=True)
+    for given in (MatmulConfig(transposed=True), tile):
+        assert choose_config(300, 4096, 4096, given=given).raster_group == 1
+    assert choose_config(1000, 256, 4096, given=tile).raster_group == 2  # of A, which is larger
+
+
 @pytest.mark.parametrize(
     ("shape", "group"),
     [

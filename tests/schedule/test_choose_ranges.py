@@ -10,9 +10,9 @@ import pytest
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.schedule.products import class_choice, ranges
-from tvm_hopper.schedule.products.class_choice import POINTS, estimate_all
+from tvm_hopper.schedule.products.class_choice import AnyRows, estimate_all
 from tvm_hopper.schedule.products.model import as_product
-from tvm_hopper.schedule.products.ranges import RUNGS, deal_out, find_ends, pick
+from tvm_hopper.schedule.products.ranges import ASKED_FOR, PLACES, RUNGS, deal_out, find_ends, pick
 
 ALONE = hs.MatmulConfig(cluster=(1, 1))  # as blocks of every class are
 SHAPES = [(4096, 4096), (28672, 4096), (512, 7168)]
@@ -30,10 +30,24 @@ def test_kernels_are_few_and_no_number_of_rows_loses_much(n, k):
     for m in (2, 16, 64, 65, 100, 128, 256, 300, 400, 512, 600, 700, 1000, 1100, 2048, 4096, 8192):
         own = hs.choose_config(m, n, k, given=ALONE)
         wanted = as_product(m, n, k, "float16", ("k", "k"), "float16")
-        (times,) = estimate_all([wanted], [*kernels, own])
+        (times,) = estimate_all([wanted], [*kernels, own], any_rows=True)
         taken = times[rows.index(found[next(x for x in found if m <= x)])]
         # 512 x 7168 has more places where the choice changes than there are kernels.
         assert taken <= (1.2 if (n, k) != (512, 7168) else 1.3) * times[-1], m
+
+
+@pytest.mark.parametrize(("n", "k"), [*SHAPES, (4096, 14336), (3584, 18944)])
+def test_row_counts_that_are_asked_for_lose_little(n, k):
+    found = hs.choose_ranges(n, k)
+    rows = sorted(set(found.values()))
+    asked = AnyRows.of("", n, k, "float16", None, None, ("k", "k"), None)
+    places = [m for m in (*ASKED_FOR, *(2**x for x in range(1, 14)))]
+    taken = [rows.index(found[next(x for x in found if m <= x)]) for m in places]
+    times = asked.estimate(places, asked.choose(rows))
+    best = asked.estimate(places, asked.choose(places))
+    ratios = best.diagonal() / times[np.arange(len(places)), taken]
+    assert ratios.min() > (0.85 if (n, k) != (512, 7168) else 0.75)
+    assert np.exp(np.log(ratios).mean()) > 0.97
 
 
 def test_a_kernel_serves_several_ranges():
@@ -60,13 +74,13 @@ def times(**best):
     """Return what kernels take: 1 at the rows they are named for, from the last name on; else 2."""
     ends = [int(name.removeprefix("to_")) for name in best]
     starts = dict(zip(ends, [0, *ends], strict=False))
-    is_best = [[rung in starts and starts[rung] < m <= rung for rung in RUNGS] for m in POINTS]
+    is_best = [[rung in starts and starts[rung] < m <= rung for rung in RUNGS] for m in PLACES]
     return np.where(is_best, 1.0, 2.0)
 
 
 def test_kernels_that_gain_are_picked_and_the_last_one_always():
     assert [RUNGS[i] for i in pick(times(to_64=0, to_640=0, to_8192=0))] == [64, 640, 8192]
-    assert [RUNGS[i] for i in pick(np.ones((len(POINTS), len(RUNGS))))] == [8192]
+    assert [RUNGS[i] for i in pick(np.ones((len(PLACES), len(RUNGS))))] == [8192]
     slightly = 1 + (times(to_64=0, to_8192=0) - 1) / 1000
     assert [RUNGS[i] for i in pick(slightly)] == [8192]
     assert len(pick(times(**{f"to_{x}": 0 for x in RUNGS}))) == class_choice.TILE_CLASSES

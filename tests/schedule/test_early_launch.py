@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ml_dtypes
+import numpy as np
 import pytest
 import tvm
-from tvm import s_tir
+from tvm import s_tir, tirx
 
+from tests.sim_kernels.mutate import instructions
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule.row_reduction.apply import chosen_rows
-from tvm_hopper.simulation import verify
+from tvm_hopper.simulation import Program, load, simulate, verify
 from tvm_hopper.testing import columns, memory_bound, neighbors
 
 
@@ -41,10 +44,10 @@ def test_a_choice_says_so_and_gives_the_same_again():
     assert asks(sch)
 
 
-def test_the_second_kernel_of_a_reduction_of_columns_is_launched_as_ever():
+def test_both_kernels_of_a_reduction_of_columns_begin_early():
     sch = s_tir.Schedule(columns.column_sum(64, 128))
     hs.column_reduction(sch)
-    assert not asks(sch)
+    assert str(sch.mod).count(keys.EARLY_LAUNCH) == 2
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
@@ -67,3 +70,29 @@ def test_a_transposition_begins_early_where_asked():
     sch = s_tir.Schedule(neighbors.transpose(64, 128, "bfloat16"))
     hs.pointwise(sch, config=hs.PointwiseConfig(early_launch=True))
     assert asks(sch)
+
+
+EARLY = {
+    "a kernel of few rows": (hs.row_reduction, memory_bound.rms_norm(4, 128), 0),
+    "the first of sums of columns": (hs.column_reduction, columns.column_sum(64, 128), 0),
+    "the second": (hs.column_reduction, columns.column_sum(64, 128), 1),
+}
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_the_simulator_misses_the_wait(name):
+    helper, mod, which = EARLY[name]
+    sch = s_tir.Schedule(mod)
+    helper(sch)
+    program = load(sch)
+    given = {k: np.ones(s, ml_dtypes.bfloat16) for k, s in _inputs(mod)}
+    assert not simulate(program, given).findings
+    kernel, func = list(program.kernels.items())[which]
+    (wait,) = [x for x in instructions(func, "griddepcontrol") if "wait" in str(x)]
+    body = ir.replace_nodes(func.body, tirx.Evaluate, {wait: ir.seq()})
+    without = Program(program.host, {**program.kernels, kernel: func.with_body(body)})
+    assert "GRID_DEPENDENCY" in {x.rule for x in simulate(without, given).findings}
+
+
+def _inputs(mod):
+    return [(p.name, [int(x) for x in p.shape]) for p in list(mod["main"].params)[:-1]]

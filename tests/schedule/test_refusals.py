@@ -184,7 +184,24 @@ def test_other_element_of_the_output_behind_the_product():
 
 
 def test_block_that_is_no_reduction():
-    refuse(workloads.matmul(*SHAPE, epilogue=("relu",)), r"block relu: found no init", block="relu")
+    refuse(
+        workloads.matmul(*SHAPE, epilogue=("relu",)),
+        r"block relu: found no initial value; need the block of a product",
+        block="relu",
+    )
+
+
+def test_block_that_was_scheduled_before():
+    sch = s_tir.Schedule(workloads.matmul(*SHAPE))
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(128, 128, 64)))
+    with pytest.raises(ScheduleError, match=r"block C: .*; C is scheduled already, C_update is"):
+        hs.matmul(sch, "C")
+
+
+def test_a_refusal_is_one_error_without_another_behind_it():
+    with pytest.raises(ScheduleError) as raised:
+        hs.matmul(s_tir.Schedule(workloads.matmul(64, 64, 60)), "C")
+    assert raised.value.__context__ is None
 
 
 def test_unknown_block():
@@ -334,7 +351,7 @@ def test_predicate():
 def test_statements_between_the_loops():
     sch = s_tir.Schedule(workloads.matmul(*SHAPE))
     sch.decompose_reduction("C", sch.get_loops("C")[2])
-    refuse(sch.mod, r"block C_update: found no init", block="C_update")
+    refuse(sch.mod, r"block C_update: found no initial value", block="C_update")
     sch = s_tir.Schedule(workloads.matmul(*SHAPE))
     store = sch.cache_write("C", 0, "global")
     sch.reverse_compute_at(store, sch.get_loops("C")[0])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from tvm import s_tir, te, topi
+from tvm import s_tir, te, tirx, topi
 from tvm.script import tirx as T
 
+import tvm_hopper
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.schedule.pointwise import apply as pointwise
@@ -178,3 +179,64 @@ def test_a_start_that_is_no_neutral_element_is_refused(start, combine, need):
             Y[vi, 0] = {combine}
 """
     refuse(body, f"block Y: found the initial value .*; need .*{need}", hs.row_reduction)
+
+
+def _reducer_of(width, combine):
+    """Reduce 6 rows of 64 integers, or as many columns, by an operation of te."""
+
+    def build(along_rows):
+        x = te.placeholder((6, 64) if along_rows else (64, 6), "int32", name="X")
+        k = te.reduce_axis((0, 64), name="k")
+
+        def start(*types):
+            values = tuple(tirx.const(0, t) for t in types)
+            return values if width > 1 else values[0]
+
+        reduce = te.comm_reducer(combine, start, "by")
+
+        def value(i):
+            one = x[i, k] if along_rows else x[k, i]
+            return reduce((one,) * width if width > 1 else one, axis=k)
+
+        made = te.compute((6,), value, name="Y")
+        return te.create_prim_func([x, *(made if width > 1 else [made])])
+
+    return build
+
+
+UNKNOWN = {
+    "bits": (_reducer_of(1, lambda a, b: a | b), r"by Y\[v_i\] \| X"),
+    "a sum and more": (_reducer_of(1, lambda a, b: a + b * a), r"by Y\[v_i\] \+ X"),
+    "the greatest two": (
+        _reducer_of(2, lambda a, b: (te.max(a[0], b[0]), te.max(te.min(a[0], b[0]), b[1]))),
+        "by a rule of 2 values",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+@pytest.mark.parametrize("helper", [hs.row_reduction, hs.column_reduction])
+def test_operations_that_tvm_cannot_combine_from_parts_are_refused_when_scheduled(name, helper):
+    build, found = UNKNOWN[name]
+    func = build(helper is hs.row_reduction)
+    with pytest.raises(ScheduleError, match=f"{found}.*cannot combine from parts; need a sum"):
+        helper(s_tir.Schedule(func))
+
+
+def test_a_tensor_of_no_dimensions_is_read():
+    x, c = te.placeholder((6, 64), "float32", name="X"), te.placeholder((), "float32", name="c")
+    func = te.create_prim_func([x, c, te.compute((6, 64), lambda i, j: x[i, j] * c(), name="Y")])
+    sch = s_tir.Schedule(func)
+    hs.pointwise(sch)
+    assert tvm_hopper.verify(sch, against=func).verdict == "clean"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fix"),
+    [("float64", "is reduced$"), ("int64", "is reduced$"), ("float16", r"hs.widen_sums\(mod\)$")],
+)
+def test_only_16_bits_are_told_of_widen_sums(dtype, fix):
+    x, k = te.placeholder((6, 64), dtype, name="X"), te.reduce_axis((0, 64), name="k")
+    total = te.compute((6,), lambda i: te.sum(x[i, k], axis=k), name="Y")
+    with pytest.raises(ScheduleError, match=f"a reduction in {dtype}; .*{fix}"):
+        hs.row_reduction(s_tir.Schedule(te.create_prim_func([x, total])))

@@ -228,8 +228,11 @@ def test_a_scheduled_function():
 def test_several_functions():
     both = {"a": memory_bound.row_sum(4, 64)["main"], "b": memory_bound.row_max(4, 64)["main"]}
     sch = s_tir.Schedule(tvm.IRModule(both))
-    with pytest.raises(ScheduleError, match=r"a module of several functions \(a, b\); need one"):
-        hs.row_reduction(sch)
+    for helper in (hs.row_reduction, hs.column_reduction, hs.pointwise):
+        with pytest.raises(
+            ScheduleError, match=r"a module of several functions \(a, b\); need one"
+        ):
+            helper(sch)
     sch.work_on("b")
     hs.row_reduction(sch)
     assert not ir.kernels(sch.mod["a"])

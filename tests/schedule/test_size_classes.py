@@ -16,7 +16,7 @@ from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.analysis.launches import as_text, conditions_around
 from tvm_hopper.errors import ScheduleError
-from tvm_hopper.requests.keys import CHOICE, CHOSEN_FOR, PERSISTENT
+from tvm_hopper.requests.keys import CHOICE, CHOSEN_FOR, PERSISTENT, RASTER_GROUP
 from tvm_hopper.schedule.origins import plain_of
 from tvm_hopper.schedule.products.branches import look_at
 from tvm_hopper.testing import workloads
@@ -150,6 +150,17 @@ def test_each_class_is_scheduled_by_itself_too():
     hs.matmul(apart, "C_4", configs[4])  # the branch says for how many rows
     hs.matmul(apart, "C_100", configs[100], rows=100)
     tvm.ir.assert_structural_equal(apart.mod, together.mod)
+
+
+def test_tiles_are_ordered_for_the_most_rows_of_a_kernel():
+    """Else B is loaded anew for each few rows of tiles."""
+    groups = []
+    for ranges in ({128: 128, 8192: 512}, {128: 128, 512: 512, 2048: 128, 8192: 512}):
+        sch = s_tir.Schedule(workloads.matmul("m", 4096, 4096, out_dtype="float16"))
+        hs.matmul(sch, "C", classes=ranges)
+        axes = [ir.thread_axes(x)["blockIdx.x"].annotations for x in ir.kernels(sch.mod["main"])]
+        groups.append([int(x.get(RASTER_GROUP, 1)) for x in axes])
+    assert groups == [[2, 16], [16, 16]]
 
 
 def test_what_is_given_holds_for_every_class():

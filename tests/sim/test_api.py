@@ -151,6 +151,9 @@ def test_a_finding_is_marked_in_the_timeline_and_refused_by_require_clean():
     result = simulate(lower(main), {"A": np.ones(64, "float32")})
     marks = [e for e in result.timeline().to_chrome()["traceEvents"] if e["ph"] == "i"]
     assert {m["name"] for m in marks} == {"RACE_WRITE_WRITE"}
+    assert str(result).startswith("verdict: error (policy 'on_wait', seed 0, 1 CTAs")
+    assert "RACE_WRITE_WRITE" in str(result)
+    assert "array(" not in str(result)
     assert result.timeline().figure() is not None
     finding = result.findings[0]
     assert finding.buffer == "C"
@@ -229,8 +232,13 @@ def test_blocks_outside_of_the_grid_are_refused(program):
         simulate(program, operands(), blocks=[(7, 0)])
 
 
+def test_plain_loops_are_no_kernel():
+    with pytest.raises(HopperError, match=r"found no kernel: .* need a scheduled module; schedule"):
+        load(workloads.matmul(64, 64, 64))
+
+
 def test_an_unknown_entry_is_refused():
-    with pytest.raises(ValueError, match=r"entry: found functions \['main'\]; need one of them"):
+    with pytest.raises(ValueError, match="entry: found entry='other'; need one of main"):
         load(matmul(), entry="other")
 
 
@@ -339,6 +347,8 @@ def make():
 def broken():
     return {}["x"]
 
+number = 3
+
 def refused():
     from tvm_hopper.errors import ScheduleError
     raise ScheduleError("found none; need one")
@@ -368,7 +378,8 @@ def test_the_command_judges_a_file(tmp_path, capsys):
     [
         ([], "usage"),
         (["a.py:f", "--loud"], "usage"),
-        (["nowhere.py:make"], "need the FILE.py:NAME of a kernel"),
+        (["nowhere.py:make"], "found no file nowhere.py; need the FILE.py:NAME of a kernel"),
+        (["{file}:number"], "found int as 'number' in kernel_file2.py; need a module"),
         (["{file}:other"], "found no 'other'"),
         (["{file}:symbolic"], "no value for A, whose shape has"),
         (["{file}:broken"], "found KeyError in broken, at kernel_file2.py:"),

@@ -204,3 +204,28 @@ def test_what_is_stored_behind_a_discard_is_read():
 )
 def test_what_is_wrong_with_a_discard_is_named(options, rule):
     assert rule in rules(discarded(**options), {"W": X})
+
+
+@functools.cache
+def first(waits):
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 128)
+        given = T.alloc_buffer((1,), "float32", scope="local")
+        if waits == "first":
+            T.ptx.griddepcontrol.wait()
+        given[0] = X[tx]
+        if waits == "behind loads":
+            T.ptx.griddepcontrol.wait()
+        Y[tx] = given[0]
+
+    return lower(main)
+
+
+@pytest.mark.parametrize("waits", ["first", "behind loads", "never"])
+def test_the_first_launch_may_not_store_before_those_of_an_earlier_call_have_ended(waits):
+    found = {f.rule for f in simulate(early(first(waits), 0), {"X": X}).findings}
+    assert found == ({"GRID_DEPENDENCY"} if waits == "never" else set())
+    assert not simulate(first(waits), {"X": X}).findings

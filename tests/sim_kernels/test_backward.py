@@ -22,6 +22,14 @@ from tvm_hopper.testing import backward, columns, losses
 KINDS = {"bfloat16": ml_dtypes.bfloat16}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_rooms():
+    """Let clusters use their rooms again within few turns."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tvm_hopper.transforms.reduce_across_threads.ROOMS", 4)
+        yield
+
+
 def scheduled(mod, helper=hs.row_reduction, config=None):
     sch = s_tir.Schedule(mod)
     helper(sch, config=config)
@@ -121,6 +129,20 @@ def test_columns_of_three_dimensions_by_rows_known_at_run_time():
 
     config = hs.ColumnReductionConfig(threads=32, rows=1, blocks=2)
     compare(scheduled(mod, hs.column_reduction, config), mod, [x, dy, a], wanted)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 32), (2, 3, 2, 5, 24)], ids=str)
+def test_columns_of_images(shape):
+    """Rows of three dimensions and more: a trip takes some that begin anywhere in them."""
+    x = te.placeholder(shape, "bfloat16", name="X")
+    rows = [te.reduce_axis((0, extent), name=f"r{i}") for i, extent in enumerate(shape[:-1])]
+    value = te.compute(
+        shape[-1:], lambda j: te.sum(x[(*rows, j)].astype("float32"), axis=rows), name="Y"
+    )
+    mod = tvm.IRModule({"main": te.create_prim_func([x, value])})
+    sch = scheduled(mod, hs.column_reduction)
+    report = verify(sch, against=mod, runs=(("eager", 0),))
+    assert report.verdict == "clean"
 
 
 def test_no_rows_have_sums_of_nothing():

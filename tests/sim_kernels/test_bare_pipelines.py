@@ -8,7 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from tvm import s_tir, te
 
+from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import simulate
 
 NOTES = {
@@ -142,3 +144,34 @@ def test_a_tile_of_one_element_is_copied_by_one_thread(target):
     want = INPUTS["X"].reshape(2, 10, 4, 128)[:, :5, 0, 0].sum(1)
     got = result(text, "none", target)
     np.testing.assert_array_equal(got, np.repeat(want[:, None], 128, 1))
+
+
+@pytest.mark.parametrize("stages", [[0, 1, 0, 1], [0, 1, 0, 2]])
+@pytest.mark.parametrize("target", ["nvidia/nvidia-h200", "nvidia/nvidia-a100"])
+def test_threads_that_read_what_others_store(stages, target):
+    """TVM gives `tile[tx]` no slots beside `tile[127 - tx]`, which one thread finds elsewhere."""
+    a, b = (te.placeholder((24, 128), "float32", name=x) for x in "AB")
+    twice = te.compute(a.shape, lambda i, j: a[i, 127 - j] * te.const(2, "float32"), name="X")
+    c = te.compute(a.shape, lambda i, j: twice[i, 127 - j] + b[i, j], name="C")
+    sch = s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([a, b, c])}))
+    i, j = sch.get_loops("C")
+    block, step, row = sch.split(i, [2, None, 4])
+    sch.bind(block, "blockIdx.x")
+    middle = sch.get_sblock("X")
+    sch.set_scope(middle, 0, "shared.dyn")
+    tile_b = sch.cache_read("C", 1, "shared.dyn")
+    sch.compute_at(middle, step)
+    tile_a = sch.cache_read(middle, 0, "shared.dyn")
+    sch.compute_at(tile_b, step)
+    sch.compute_at(tile_a, step)
+    for loops in ([row, j], sch.get_loops(middle)[2:]):
+        sch.bind(sch.split(sch.fuse(*loops), [None, 128])[1], "threadIdx.x")
+    for tile in (tile_a, tile_b):
+        hs.async_copy(sch, tile, "none")
+    sch.annotate(step, "software_pipeline_stage", stages)
+    sch.annotate(step, "software_pipeline_order", [0, 1, 2, 3])
+    rng = np.random.default_rng(2)
+    given = {x: rng.integers(-9, 9, (24, 128)).astype("float32") for x in "AB"}
+    result = simulate(sch.mod, given, target=target)
+    assert result.verdict == "clean", result.findings
+    np.testing.assert_array_equal(result.outputs["C"], given["A"] * 2 + given["B"])

@@ -12,8 +12,8 @@ import pytest
 from tvm import tirx
 
 from tests.sim_kernels import pointwise_kernels
+from tests.sim_kernels.each_sync import POLICIES, emitted_by
 from tests.sim_kernels.mutate import change, with_argument
-from tests.sim_kernels.test_each_sync_is_needed import POLICIES, emitted_by
 from tvm_hopper.simulation import Program, load, simulate
 from tvm_hopper.testing import copies
 from tvm_hopper.testing.copies import Route

@@ -10,9 +10,9 @@ import functools
 
 import pytest
 
+from tests.sim_kernels.each_sync import emitted_by
 from tests.sim_kernels.mutate import change, with_argument
 from tests.sim_kernels.tensor_core_kernels import make_inputs, scheduled
-from tests.sim_kernels.test_each_sync_is_needed import emitted_by
 from tvm_hopper.simulation import Program, load, simulate
 from tvm_hopper.testing.tensor_cores import ProductKind, WarpTiling
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 from tvm import tirx
 
 from tests.sim_kernels import pointwise_kernels, tensor_core_kernels
+from tests.sim_kernels.each_sync import POLICIES, emitted_by
 from tests.sim_kernels.kernels import scheduled
-from tests.sim_kernels.mutate import change, instructions, name_of, with_argument
+from tests.sim_kernels.mutate import change, instructions, with_argument
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import Program, load, simulate
@@ -28,7 +28,6 @@ from tvm_hopper.testing.pointwise import Tiling
 from tvm_hopper.testing.tensor_cores import ProductKind, WarpTiling
 
 PROBLEM = {"m": 64, "n": 16, "k": 80}
-POLICIES = ("eager", "on_wait", "lifo", "random", "starve:producer", "starve:consumer")
 
 
 @functools.cache
@@ -189,17 +188,6 @@ def test_every_sync_instruction_is_in_the_table():
     data |= {"griddepcontrol"}  # tests/transforms/test_wait_for_launches.py
     emitted = {name for pending in BOTH for name in emitted_by(right(pending))}
     assert emitted - data == {bug.instruction for bug in BUGS}
-
-
-HINTS = {"prefetch"}  # which order nothing: a kernel without them is right too
-
-
-def emitted_by(program: Program) -> list[str]:
-    """Return the names of a kernel's instructions but for hints, in the order of the program."""
-    (kernel,) = program.kernels.values()
-    calls = ir.find_all(kernel.body, tirx.Evaluate, lambda x: isinstance(x.value, tvm.ir.Call))
-    names = [name_of(statement.value) for statement in calls]
-    return [name for name in names if name not in HINTS]
 
 
 # -- pointwise kernels: five trips over two slots, with and without a producer

@@ -8,8 +8,10 @@ import tvm
 from tvm import s_tir
 from tvm.script import tirx as T
 
+import tvm_hopper
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
+from tvm_hopper.errors import LoweringError
 from tvm_hopper.requests.keys import CONSUMERS
 from tvm_hopper.simulation import simulate, verify
 
@@ -137,3 +139,88 @@ def test_threads_around_the_block_around_the_loop_are_seen():
     loops = ir.find_all(sch.mod["main"].body, ir.For)
     assert loops
     assert not any(CONSUMERS in x.annotations for x in loops)
+
+
+TWICE = """
+@T.prim_func(s_tir=True)
+def main(
+    X: T.Buffer((16, 256), "float32"), N: T.Buffer((6,), "int32"), Y: T.Buffer((6, 256), "float32")
+):
+    for b in T.thread_binding(3, thread="blockIdx.x"):
+        for q in range(2):
+            with T.sblock("row"):
+                vb, vq = T.axis.remap("SS", [b, q])
+                T.reads(X[0:16, 0:256], N[COUNT], Y[vb * 2 + vq, 0:256])
+                T.writes(Y[vb * 2 + vq, 0:256])
+                tile = T.sblock_alloc_buffer((1, 256), "float32", scope="shared.dyn")
+                for tx in T.thread_binding(128, thread="threadIdx.x"):
+                    for half in range(2):
+                        with T.sblock("init"):
+                            vt = T.axis.spatial(256, half * 128 + tx)
+                            T.reads()
+                            T.writes(Y[vb * 2 + vq, vt])
+                            Y[vb * 2 + vq, vt] = T.float32(0)
+                for k in range(N[COUNT]):
+                    for ax in range(256):
+                        with T.sblock("tile"):
+                            vk, va = T.axis.remap("SS", [k, ax])
+                            T.reads(X[vk, va])
+                            T.writes(tile[0, va])
+                            tile[0, va] = X[vk, va]
+                    for tx in T.thread_binding(128, thread="threadIdx.x"):
+                        for half in range(2):
+                            with T.sblock("add"):
+                                vt = T.axis.spatial(256, half * 128 + tx)
+                                T.reads(tile[0, 255 - vt], Y[vb * 2 + vq, vt])
+                                T.writes(Y[vb * 2 + vq, vt])
+                                Y[vb * 2 + vq, vt] = Y[vb * 2 + vq, vt] + tile[0, 255 - vt]
+"""
+
+
+def looped(count: str, way: str, roles=None):
+    """Run a pipeline twice in a row in each thread block, as often as `count` says each time."""
+    main = tvm.script.from_source(TWICE.replace("COUNT", count), extra_vars={"T": T})
+    sch = s_tir.Schedule(tvm.IRModule({"main": main}))
+    hs.async_copy(sch, sch.get_sblock("tile"), way)
+    hs.pipeline(sch, sch.get_loops("add")[-3], stages=3, roles=roles)
+    return sch
+
+
+def check_looped(sch, rows: list[int], target: str) -> None:
+    x = np.random.default_rng(6).integers(-8, 9, (16, 256)).astype("float32")
+    result = simulate(sch.mod, {"X": x, "N": EACH}, target=target)
+    assert not result.findings, result.findings
+    want = np.stack([x[: EACH[n], ::-1].sum(0) for n in rows])
+    np.testing.assert_array_equal(result.outputs["Y"], want)
+
+
+EACH = np.array([0, 3, 1, 7, 2, 2], "int32")
+A100 = "nvidia/nvidia-a100"
+
+
+@pytest.mark.parametrize(
+    ("way", "roles", "target"),
+    [
+        ("tma", None, TARGET),
+        ("bulk", hs.Roles(1), TARGET),
+        ("cp_async", hs.Roles(1), TARGET),
+        ("cp_async", None, A100),
+    ],
+)
+def test_a_number_that_is_the_same_each_time(way, roles, target):
+    check_looped(looped("vb", way, roles), [0, 0, 1, 1, 2, 2], target)
+
+
+@pytest.mark.parametrize("target", [TARGET, A100])
+def test_numbers_that_differ_leave_the_copies_to_threads(target):
+    """Slots are counted through all of a kernel's loops."""
+    sch = looped("vb * 2 + vq", "auto")
+    check_looped(sch, [0, 1, 2, 3, 4, 5], target)
+    told = str(tvm_hopper.explain(sch, target))
+    assert "made by threads" in told
+    assert "differ from tile to tile; need the same number for each output tile" in told
+
+
+def test_numbers_that_differ_are_refused_by_name():
+    with pytest.raises(LoweringError, match=r"^loop k: found N\[.*\] iterations, which differ"):
+        simulate(looped("vb * 2 + vq", "tma").mod, {}, target=TARGET)

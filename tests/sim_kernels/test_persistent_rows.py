@@ -17,6 +17,14 @@ from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import memory_bound
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_rooms():
+    """Let clusters use their rooms again within few turns."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tvm_hopper.transforms.reduce_across_threads.ROOMS", 4)
+        yield
+
+
 def config(threads, persistent, **more):
     return hs.RowReductionConfig(threads, persistent=persistent, **{"stage": True, **more})
 

@@ -7,8 +7,8 @@ import functools
 import numpy as np
 import pytest
 
+from tests.sim_kernels.each_sync import POLICIES
 from tests.sim_kernels.mutate import change, instructions, with_argument
-from tests.sim_kernels.test_each_sync_is_needed import POLICIES
 from tvm_hopper.facts.reductions import BITWISE, LEGAL
 from tvm_hopper.simulation import Program, load, simulate, verify
 from tvm_hopper.testing import reductions

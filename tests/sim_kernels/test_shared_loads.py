@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tvm import tirx
 
+from tests.sim_kernels import each_sync
 from tests.sim_kernels.kernels import check as numbers
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, with_argument
-from tests.sim_kernels.test_each_sync_is_needed import POLICIES, emitted_by
 from tvm_hopper.simulation import Program, load, simulate, verify
 from tvm_hopper.testing import workloads
 
@@ -104,7 +104,7 @@ def test_values_of_larger_clusters(m, n, cluster):
     tile = (64, n // cluster[1], 16)
     mod, module = scheduled({"m": m, "n": n, "k": 48}, tile, cluster=cluster, stages=2, consumers=1)
     a, b = workloads.make_inputs(mod, seed=2)
-    for policy in POLICIES:
+    for policy in each_sync.POLICIES:
         result = simulate(load(module), {"A": a, "B": b}, policy, seed=3)
         assert not result.findings, str(result.findings)
         np.testing.assert_array_equal(result.outputs["C"], workloads.reference([a, b]))
@@ -139,14 +139,11 @@ REMOVED = {
 
 @functools.cache
 def right() -> tuple[Program, dict]:
-    mod, module = scheduled(SMALL, TILE, cluster=(2, 1), stages=2, consumers=1)
-    names = [p.name for p in mod["main"].params]
-    return load(module), dict(zip(names, workloads.make_inputs(mod, seed=1), strict=False))
+    return each_sync.product(SMALL, TILE, cluster=(2, 1), stages=2, consumers=1)
 
 
 def found(program: Program) -> set[str]:
-    values = right()[1]
-    return {rule for p in POLICIES for rule in simulate(program, values, p, seed=5).rules}
+    return each_sync.rules_broken(program, right()[1])
 
 
 def test_the_kernel_is_clean():
@@ -155,14 +152,11 @@ def test_the_kernel_is_clean():
 
 @pytest.mark.parametrize(("instruction", "which"), REMOVED)
 def test_simulator_misses_it(instruction, which):
-    rules = found(change(right()[0], instruction, which))
-    assert rules
-    assert REMOVED[instruction, which] <= rules
+    each_sync.check_one(*right(), REMOVED, instruction, which)
 
 
 def test_every_sync_is_in_the_table():
-    names = [name for name in emitted_by(right()[0]) if name not in DATA]
-    assert {(name, i) for name in names for i in range(names.count(name))} == set(REMOVED)
+    each_sync.check_complete(right()[0], REMOVED, DATA)
 
 
 def counts(number):

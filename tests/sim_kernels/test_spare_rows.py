@@ -45,6 +45,21 @@ def test_of_several_tiles_and_in_clusters_the_hardware_fills(config):
     assert "A_tail_map" not in str(load(module).host)
 
 
+@pytest.mark.parametrize(
+    ("rows", "config"),
+    [(136, {}), pytest.param(200, {"transposed": True}, marks=SLOW)],
+)
+def test_of_several_tiles_of_any_rows_the_last_one_has_a_box_of_its_own(rows, config):
+    """A kernel that is given any number of rows meets few tiles, too, of which one crosses."""
+    problem = {"m": "m", "n": 24, "k": 48, "dtype": "float16", "out_dtype": "float16"}
+    mod, module = scheduled(problem, TILE, stages=2, consumers=1, persistent=2, **config)
+    assert "A_tail_map" in str(load(module).host)
+    names = [p.name for p in mod["main"].params]
+    values = dict(zip(names, workloads.make_inputs(mod, seed=1, m=rows), strict=False))
+    report = verify(module, values, against=mod)
+    assert report.verdict == "clean", str(report)
+
+
 @functools.cache
 def right() -> tuple[Program, dict]:
     mod, module = scheduled(SMALL, TILE, stages=2, consumers=1, persistent=0)

@@ -7,13 +7,12 @@ import functools
 import pytest
 from tvm import s_tir
 
+from tests.sim_kernels import each_sync
 from tests.sim_kernels.kernels import check as numbers
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, with_argument
-from tests.sim_kernels.test_each_sync_is_needed import POLICIES, emitted_by
 from tvm_hopper import schedule as hs
-from tvm_hopper.simulation import Program, load, simulate, verify
-from tvm_hopper.testing import workloads
+from tvm_hopper.simulation import Program, verify
 from tvm_hopper.testing.forms import FORMS
 
 SLOW = pytest.mark.slow
@@ -146,14 +145,11 @@ REMOVED = {
 
 @functools.cache
 def right() -> tuple[Program, dict]:
-    mod, module = scheduled(SMALL, TILE, split_k=2, stages=2, consumers=1)
-    names = [p.name for p in mod["main"].params]
-    return load(module), dict(zip(names, workloads.make_inputs(mod, seed=1), strict=False))
+    return each_sync.product(SMALL, TILE, split_k=2, stages=2, consumers=1)
 
 
 def found(program: Program) -> set[str]:
-    values = right()[1]
-    return {rule for p in POLICIES for rule in simulate(program, values, p, seed=5).rules}
+    return each_sync.rules_broken(program, right()[1])
 
 
 def test_the_kernel_is_clean():
@@ -162,15 +158,11 @@ def test_the_kernel_is_clean():
 
 @pytest.mark.parametrize(("instruction", "which"), REMOVED)
 def test_simulator_misses_it(instruction, which):
-    rules = found(change(right()[0], instruction, which))
-    want = REMOVED[instruction, which]
-    assert want <= rules
-    assert bool(rules) == bool(want)
+    each_sync.check_one(*right(), REMOVED, instruction, which)
 
 
 def test_every_sync_is_in_the_table():
-    names = [name for name in emitted_by(right()[0]) if name not in DATA]
-    assert {(name, i) for name in names for i in range(names.count(name))} == set(REMOVED)
+    each_sync.check_complete(right()[0], REMOVED, DATA)
 
 
 def test_a_peer_that_is_none_is_seen():

@@ -6,9 +6,9 @@ import functools
 
 import pytest
 
+from tests.sim_kernels.each_sync import POLICIES
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, instructions
-from tests.sim_kernels.test_each_sync_is_needed import POLICIES
 from tvm_hopper.simulation import Program, load, simulate, verify
 from tvm_hopper.testing import workloads
 

@@ -154,7 +154,7 @@ def test_a_second_wait_for_a_version_is_not_placed() -> None:
 
 def test_a_copy_from_outside_of_a_loop_is_waited_for_once_in_front_of_it() -> None:
     reader = loop(mma(ACC, A), use(ACC))
-    for body, front in ((reader, (1,)), (loop(reader), (1,)), (Branch(((reader,), ())), (1, 0, 0))):
+    for body, front in ((reader, (1,)), (loop(reader), (1,)), (Branch(((reader,), ())), (1,))):
         waits = {path for path, syncs in placed(load(A), body).items() if WaitPhase(A) in syncs}
         assert front in waits
         assert not any(len(path) > len(front) for path in waits)

@@ -28,7 +28,6 @@ from tests.transforms.refusals.kernels import REST, RING, RINGS, THREADS
 from tests.transforms.refusals.loads import LOADS
 from tests.transforms.refusals.mechanisms import MECHANISMS
 from tests.transforms.refusals.memory_bound import MEMORY_BOUND
-from tests.transforms.refusals.overlaps import OVERLAPS
 from tests.transforms.refusals.pipelines import PIPELINES
 from tests.transforms.refusals.products import PRODUCT, PRODUCTS
 from tests.transforms.refusals.reductions import REDUCTIONS
@@ -61,7 +60,6 @@ CASES = [
     *REST,
     *SELECTION,
     *SYNCS,
-    *OVERLAPS,
     *STREAM,
     *TURNS,
     *STORES,
@@ -105,6 +103,8 @@ def test_transforms_is_no_package_of_its_own():
 def test_lower_names_the_passes_that_it_knows():
     with pytest.raises(ValueError, match=r"found no pass named 'X'; need one of .*LowerMma"):
         pipeline.lower(parse(PRODUCT), "nvidia/nvidia-h200", until="X")
+    with pytest.raises(ValueError, match=r"did you mean tvm_hopper\.LowerMma\?$"):
+        pipeline.lower(parse(PRODUCT), "nvidia/nvidia-h200", until="LowerMma")
 
 
 def test_lower_needs_a_target():

@@ -72,7 +72,8 @@ gain (`python -m benchmarks.async_schedules --only large`; tables of
 [19:48](../benchmarks/results/async_schedules_2026-11-22_1948.md),
 [22:44](../benchmarks/results/async_schedules_2026-11-22_2244.md),
 [23:17](../benchmarks/results/async_schedules_2026-11-22_2317.md) and, of the stencils and what is
-doubled between, [09:49](../benchmarks/results/async_schedules_2026-11-23_0949.md); the programs are
+doubled between, [09:49](../benchmarks/results/async_schedules_2026-11-23_0949.md) and
+[15:30](../benchmarks/results/async_schedules_2026-11-23_1530.md); the programs are
 those of `tvm_hopper/testing/ampere_forms.py`). TVM's tests have one form: a thread for each row of
 a tile, which it copies, computes and stores by itself. The others are what a schedule for copy
 speed looks like.
@@ -83,7 +84,7 @@ speed looks like.
 | rows of float16, by 4 | TVM's test | 14.87 | 15.19 | 0.06 |
 | rows of float32, by 4 | TVM's test | 8.22 | 8.35 | 0.12 |
 | rows of float32, by 1 | TVM's test | 8.63 | 8.77 | 0.11 |
-| rows of float32, doubled between | TVM's test, a second tile | 2.41 | 6.70 | 0.10 |
+| rows of float32, doubled between | TVM's test, a second tile | 2.40 | 6.68 | 0.10 |
 | five-point stencil of rows, stored by each thread | TVM's test | 1.01 | 1.03 | 0.11 |
 | five-point stencil of rows, by a second tile | TVM's test, a second tile | 1.33 | 1.28 | 0.09 |
 | columns of two tensors, added (TVM's values are wrong) | TVM's test | 1.14 | 1.13 | 0.10 |
@@ -97,7 +98,7 @@ speed looks like.
 | five-point stencil, tiles of 8 x 128, 4 stages | tiles side by side | 1.10 | 1.09 | 0.88 |
 | five-point stencil, 16 x 128, 3 stages | tiles side by side | 1.09 | 0.88 | 0.90 |
 
-In the form of TVM's tests, a thread for each row, what is copied, doubled and copied out runs 2.41
+In the form of TVM's tests, a thread for each row, what is copied, doubled and copied out runs 2.40
 times as fast, a stencil through a second tile 1.33 times, and the product by `mma.sync` above 1.45
 and 1.15 times. Where TVM's kernel is at 0.92 of copy speed or more nothing can be 1.1 times as
 fast, as of tiles that threads copy side by side. For sm_80

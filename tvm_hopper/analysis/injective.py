@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import ir as tvm_ir
 from tvm import sym, tirx
@@ -12,6 +14,16 @@ from tvm import sym, tirx
 from tvm_hopper import ir
 
 SIGNED = ("int32", "int64")
+MOST_COUNTED = 1 << 15  # iterations that are counted one by one, in some milliseconds
+OPERATIONS = {
+    tirx.Add: np.add,
+    tirx.Sub: np.subtract,
+    tirx.Mul: np.multiply,
+    tirx.FloorDiv: np.floor_divide,
+    tirx.FloorMod: np.mod,
+    tirx.Min: np.minimum,
+    tirx.Max: np.maximum,
+}
 
 
 def is_injective(
@@ -33,6 +45,7 @@ def is_injective(
     bool
         False also where it could not be proven.
     """
+    extents = _bounded(extents, predicate)
     moving = {var: extent for var, extent in extents.items() if not ir.is_const(extent, 1)}
     still = {var: 0 for var in extents if var not in moving}
     indices = [ir.substitute(index, still) for index in indices]
@@ -48,7 +61,59 @@ def is_injective(
             continue
         if len(found.indices):
             return True
-    return False
+    return _never_meet(indices, moving)
+
+
+def _never_meet(indices: Sequence[Any], extents: Mapping[ir.Var, Any]) -> bool:
+    """Tell by counting, where a proof has to know what a simplifier made of divisions.
+
+    `(t * 64 + x) // 352`, `(t * 2 + x // 32) % 11`, `x % 32` are such.
+    """
+    sizes = [ir.static_int(x) for x in extents.values()]
+    if None in sizes or not 0 < prod(sizes) <= MOST_COUNTED:
+        return False
+    axes = np.meshgrid(*(np.arange(size) for size in sizes), indexing="ij")
+    values = {var: axis.ravel() for var, axis in zip(extents, axes, strict=True)}
+    try:
+        places = [np.broadcast_to(_evaluate(x, values), prod(sizes)) for x in indices]
+    except KeyError:  # another variable, or another operation
+        return False
+    numbers = np.zeros(prod(sizes), np.int64)
+    for place in places:
+        _, own = np.unique(place, return_inverse=True)
+        _, numbers = np.unique(numbers * prod(sizes) + own, return_inverse=True)
+    return int(numbers.max()) + 1 == prod(sizes)
+
+
+def _evaluate(expr: Any, values: Mapping[ir.Var, Any]) -> Any:
+    if isinstance(expr, ir.Var):
+        return values[expr]
+    if isinstance(expr, (int, tirx.IntImm)):
+        return int(expr)
+    if isinstance(expr, tirx.Cast) and (ir.dtype_of(expr.value), ir.dtype_of(expr)) == SIGNED:
+        return _evaluate(expr.value, values)
+    return OPERATIONS[type(expr)](_evaluate(expr.a, values), _evaluate(expr.b, values))
+
+
+def _bounded(extents: Mapping[ir.Var, Any], predicate: Any) -> Mapping[ir.Var, Any]:
+    """Cut extents that terms of a predicate bound: `t * 3 + b < 2` leaves `t` 0, `b` 0 and 1."""
+    found = dict(extents)
+    for term in ir.conjuncts(predicate):
+        limit = ir.static_int(term.b) if isinstance(term, tirx.LT) else None
+        if limit is None:
+            continue
+        steps = _linear(term.a, extents)
+        if not steps or min(steps.values()) <= 0 or not _starts_at_zero(term.a, extents):
+            continue
+        for var, step in steps.items():
+            size = ir.static_int(found[var])
+            if size is not None:
+                found[var] = min(size, max(-(-limit // step), 1))
+    return found
+
+
+def _starts_at_zero(expr: Any, extents: Mapping[ir.Var, Any]) -> bool:
+    return ir.is_zero(ir.simplify(ir.substitute(expr, dict.fromkeys(extents, 0))))
 
 
 def _is_mixed_radix(indices: Sequence[Any], extents: Mapping[ir.Var, Any]) -> bool:

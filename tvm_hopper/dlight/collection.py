@@ -11,6 +11,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from tvm_hopper import schedule as hs
+from tvm_hopper.errors import cannot_schedule
 
 from .decisions import Decision, crash_text, is_scheduled, name_of
 from .memory_bound import ColumnReductionRule, PointwiseRule, RowReductionRule
@@ -85,8 +86,17 @@ def rules(
         What is decided of every function that the rule for such configurations takes.
     batch_invariant : bool
         Of `Matmul`.
+
+    Raises
+    ------
+    ScheduleError
+        An argument is none that the rules take.
     """
     decisions = [] if decisions is None else decisions
+    kinds = (hs.MatmulConfig, hs.RowReductionConfig, hs.ColumnReductionConfig, hs.PointwiseConfig)
+    if config is not None and not isinstance(config, kinds):
+        names = ", ".join(f"hs.{x.__name__}" for x in kinds)
+        raise cannot_schedule("rules", f"config={config!r}", f"one of {names} or None")
     product = config if isinstance(config, hs.MatmulConfig) else None
     rows = config if isinstance(config, hs.RowReductionConfig) else None
     columns = config if isinstance(config, hs.ColumnReductionConfig) else None

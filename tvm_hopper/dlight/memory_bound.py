@@ -10,6 +10,7 @@ from tvm import relax, s_tir
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.schedule.arguments import check_type
 from tvm_hopper.schedule.memory_bound.widen import WIDE, half_sums
 
 from .decisions import Decision
@@ -31,6 +32,7 @@ class SumRule(HopperRule):
     """
 
     helper: ClassVar[Callable[..., object]]
+    kind: ClassVar[type]  # of its configurations
 
     def __init__(
         self,
@@ -40,6 +42,7 @@ class SumRule(HopperRule):
         decisions: list[Decision] | None = None,
     ) -> None:
         super().__init__(decisions)
+        check_type(self.name, "config", config, self.kind, f"an hs.{self.kind.__name__}")
         self.accumulate, self.config = checked_type(self.name, accumulate), config
 
     def schedule(self, sch: s_tir.Schedule) -> str:
@@ -65,6 +68,7 @@ class RowReductionRule(SumRule):
 
     name: ClassVar[str] = "RowReduction"
     helper = staticmethod(hs.row_reduction)
+    kind = hs.RowReductionConfig
 
 
 class ColumnReductionRule(SumRule):
@@ -83,6 +87,7 @@ class ColumnReductionRule(SumRule):
 
     name: ClassVar[str] = "ColumnReduction"
     helper = staticmethod(hs.column_reduction)
+    kind = hs.ColumnReductionConfig
 
 
 class PointwiseRule(HopperRule):
@@ -105,6 +110,7 @@ class PointwiseRule(HopperRule):
         config: hs.PointwiseConfig | None = None,
     ) -> None:
         super().__init__(decisions)
+        check_type(self.name, "config", config, hs.PointwiseConfig, "an hs.PointwiseConfig")
         self.config = config
 
     def schedule(self, sch: s_tir.Schedule) -> str:

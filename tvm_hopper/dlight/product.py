@@ -12,6 +12,9 @@ from tvm.tirx import IterVar
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.schedule.arguments import as_choice, check_type
+from tvm_hopper.schedule.products.classes import as_asked
+from tvm_hopper.schedule.products.config import ACCUMULATE
 
 from .decisions import Decision
 from .rule import HopperRule
@@ -33,6 +36,11 @@ class MatmulRule(HopperRule):
         True: the bits of a row do not depend on how many there are, see `hs.MatmulConfig`.
     decisions : list of Decision, optional
         Where to note what becomes of each function.
+
+    Raises
+    ------
+    ScheduleError
+        An argument is none that `hs.matmul` takes.
     """
 
     name: ClassVar[str] = "Matmul"
@@ -48,8 +56,11 @@ class MatmulRule(HopperRule):
         decisions: list[Decision] | None = None,
     ) -> None:
         super().__init__(decisions)
-        self.accumulate, self.classes, self.config = accumulate, classes, config
-        self.batch_invariant = batch_invariant
+        check_type(self.name, "config", config, hs.MatmulConfig, "an hs.MatmulConfig")
+        check_type(self.name, "batch_invariant", batch_invariant, bool, "True, False")
+        as_asked(None, classes, None)  # a mistake would be a refusal of each function, and unseen
+        self.accumulate = as_choice(self.name, "accumulate", accumulate, ACCUMULATE)
+        self.classes, self.config, self.batch_invariant = classes, config, batch_invariant
 
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule the product of a function."""

@@ -93,7 +93,8 @@ class MemoryProblem(Problem):
 
     def features(self, configs: list[Configuration]) -> Floats:
         """Return threads, vectors in flight, thread blocks and flags, as logarithms."""
-        return np.array([self._row(config) for config in configs])
+        rows = [self._row(config) for config in (*configs, self.choice)]  # a table, if of no row
+        return np.array(rows)[:-1]
 
     def _row(self, config: Any) -> list[float]:
         rows, columns = self.extents

@@ -55,6 +55,7 @@ def hook_passes() -> list[Pass]:
         transforms.AddAnyOrder(),  # copies are requests yet: they become reductions
         transforms.NoteRows(),  # for `explain` alone
         transforms.CompactTiles(),  # what TVM gave no static extent, before copies look at it
+        transforms.KeepConditions(),  # before any copy is looked at: its condition is part of it
         transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
         transforms.LoadFragments(),  # vectors and registers of a lane from here on, as others have
         transforms.OwnRegisters(),  # vectors are cut by what is left of an index: a thread's part
@@ -68,6 +69,7 @@ def hook_passes() -> list[Pass]:
         transforms.DivideByRows(),  # while stores still name the row that they belong to
         transforms.UnstageRows(),  # the next cuts what is staged to what a thread block has of it
         transforms.SpreadRows(),  # registers are a thread's own; the next asks who reduces together
+        transforms.MergeMoments(),  # who reduces together is known, and each sum is a call yet
         transforms.ReduceAcrossThreads(),  # stock passes reduce by two barriers, and only warps
         transforms.GuardTurns(),  # what a turn sends and waits for is in it, and no copy is yet
         transforms.ExpandInner(),  # a loop's stages count what pipelines inside of it come apart to
@@ -76,6 +78,7 @@ def hook_passes() -> list[Pass]:
         transforms.WidenFunctions(),  # those that stay are of types that CUDA has them for
         transforms.ShortenFunctions(),  # each element's value stands once, its register not yet
         transforms.StageInPlace(),  # whole tiles yet, in the order of the program
+        transforms.HoistConditions(),  # what is left of a condition a store's mechanism serves
         transforms.SelectCopies(),  # dealt out to threads or not, a copy is a tile from here on
         transforms.LayoutShared(),  # early: descriptors and boxes follow the panels chosen here
         transforms.LowerMma(),  # the accumulator goes to registers, rows and columns to threads
@@ -87,7 +90,6 @@ def hook_passes() -> list[Pass]:
         transforms.SpecializeWarps(),  # or not: a producer, and consumers that it hands slots to
         transforms.ScheduleTiles(),  # the passes above reason about plain block indices
         transforms.SkewStages(),  # the numbers of trips are final, who gives slots back is known
-        transforms.OverlapEpilogue(),  # output tiles are a loop, and no wait stands in it yet
         transforms.ExpandPipeline(),  # where there is no producer, loads run ahead in the loop
         transforms.OverlayShared(),  # what is dead before another array lives may give it room
         transforms.InsertSyncs(),  # what a role has to wait for depends on all of the above
@@ -97,7 +99,6 @@ def hook_passes() -> list[Pass]:
         transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
         transforms.RequireAlignment(),  # asks which accesses turned out wide
         transforms.LimitRegisters(),  # threads are final
-        transforms.SkipEmpty(),  # around a kernel whose grid no pass changes any more
         transforms.NoteChoices(),  # nobody asks for the mark of such a kernel any more
         transforms.WaitForLaunches(),  # vectors are loads yet, and stand in their order
         transforms.HintLoads(),  # vectors become instructions, which no pass above looks for
@@ -112,6 +113,7 @@ def late_passes() -> list[Pass]:
     return [
         transforms.SplitWarps(),  # TVM takes threadIdx.x for a warp where buffers belong to one
         transforms.LowerWarpMemory(),  # TVM's own leaves whole fragments to each of its lanes
+        transforms.MeetBehindLoops(),  # pipelines are apart, and TVM's barriers not placed yet
         transforms.MergeShared(),  # TVM would overlap what copies in flight still read and write
     ]
 
@@ -127,8 +129,10 @@ def host_passes() -> list[Pass]:
         transforms.AssertAlignment(),  # a misaligned tensor is an error that names it
         transforms.OwnWorkspace(),  # what lies between two kernels outlives the call, on its stream
         transforms.LoadInOrder(),  # TVM marks every kernel that it splits off
+        transforms.SkipEmpty(),  # TVM's barriers stand, and what is counted says so yet
         transforms.CountBlocks(),  # only now is the device of a call known
-        transforms.UnpackPairs(),  # registers have their numbers, and share what is dead
+        transforms.ClampPairs(),  # registers have their numbers, and share what is dead
+        transforms.UnpackPairs(),  # so do those that it left
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -37,14 +38,21 @@ def run_passes(passes: Iterable[Pass], mod: tvm.IRModule) -> tvm.IRModule:
         except Exception as error:
             if p.info.name.startswith(keys.PREFIX):
                 raise
-            said = str(error).strip().splitlines()
             raise cannot_lower(
                 f"functions {', '.join(_failing(p, mod))}",
-                f"that TVM's own pass {p.info.name} fails ({said[-1] if said else ''})",
+                f"that TVM's own pass {p.info.name} fails ({_last_words(error)})",
                 "a schedule that it takes",
                 "simplify the conditions and indices of its blocks",
             ) from error
     return mod
+
+
+def _last_words(error: Exception) -> str:
+    """Return what TVM says at last: of a check what it says about it, if it does."""
+    lines = str(error).strip().splitlines()
+    said = lines[-1] if lines else ""
+    check, colon, words = said.rpartition(": ")
+    return words if colon and words and "Check failed" in check else said
 
 
 def _failing(p: Pass, mod: tvm.IRModule) -> list[str]:
@@ -153,8 +161,11 @@ def lower(
     passes = full_list()
     wanted = until or before
     if wanted is not None:
-        if wanted not in names(passes):
-            raise ValueError(f"lower: found no pass named {wanted!r}; need one of {names(passes)}")
+        if wanted not in (known := names(passes)):
+            near = [x for x in known if x.endswith(f".{wanted}")]
+            near = near or difflib.get_close_matches(str(wanted), known, n=1)
+            fix = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"lower: found no pass named {wanted!r}; need one of {known}{fix}")
         place = names(passes).index(wanted)
         passes = passes[: place if before is not None else place + 1]
     try:

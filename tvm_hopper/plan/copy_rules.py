@@ -13,6 +13,7 @@ from tvm_hopper.analysis.access import AffineAccess
 from tvm_hopper.analysis.divisors import divisor
 from tvm_hopper.analysis.effects import writes
 from tvm_hopper.analysis.injective import is_injective
+from tvm_hopper.analysis.launches import conditions_around
 from tvm_hopper.analysis.vector_runs import starts_aligned
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
@@ -111,7 +112,8 @@ def check_alone(kernel: ir.For, copy: Transfer) -> None:
     loops = [x for x in ir.find_all(kernel, ir.For) if not any(x.same_as(y) for y in threads)]
     around = [x for x in loops if ir.uses_node(x.body, copy.nest)]
     extents = {x.loop_var: x.extent for x in (*around, *copy.loops)}
-    predicate: Any = True if copy.condition is None else copy.condition
+    terms = [x.term for x in conditions_around(kernel, copy.nest)]
+    predicate = ir.conjunction([*terms, *([] if copy.condition is None else [copy.condition])])
     indices: Any = list(copy.dst.indices)
     for axis in (x for x in threads if ir.depends_on(copy.src.indices, [x.loop_var])):
         # warp groups store parts of their own, see plan/shares.py

@@ -93,6 +93,8 @@ class _Elements:
             return None
         if dtype not in DTYPES or ir.find_all(list(load.indices), ir.TensorLoad, self._is_each):
             return None
+        if not load.indices:  # a tensor of no dimensions
+            return None
         *rows, last = load.indices
         first = self.analyzer.simplify(ir.substitute(last, {self.lane: 0}))
         step = self.analyzer.simplify(last - first - ir.cast_like(self.lane, last))

@@ -16,7 +16,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.effects import find_effects
+from tvm_hopper.analysis.effects import find_effects, writes
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Processor
 from tvm_hopper.facts.async_ops import ASYNC_OPS
@@ -88,6 +88,32 @@ def find_sites(kernel: Any, threads: ir.KernelThreads, processor: Processor) -> 
             found.append(Site(where.loops, parts, loads, binds, spent, handed_over))
     _check_tiles(found)
     return sorted(found, key=lambda site: _position(threads.body, site.loads[0]))
+
+
+def check_sites(kernel: ir.For, processor: Processor) -> None:
+    """Refuse loads whose slots could not be counted where they stand."""
+    for site in find_sites(kernel, ir.threads_of(kernel), processor):
+        check_even(kernel, site.loops)
+
+
+def check_even(kernel: ir.For, loops: tuple[ir.For, ...]) -> None:
+    """Refuse trips of different number: slots are counted through all loops and output tiles.
+
+    The blocks of a persistent kernel take several tiles, so that its axes count as loops.
+    """
+    is_persistent = ir.has_any(kernel, ir.For, lambda x: PERSISTENT in x.annotations)
+    axes = [loop.loop_var for loop in ir.thread_axes(kernel).values()] if is_persistent else []
+    for n, loop in enumerate(loops):
+        varying = [*axes, *(outer.loop_var for outer in loops[:n])]
+        reads = ir.find_all(loop.extent, ir.TensorLoad) if varying else []
+        changed = any(writes(kernel, x.source) for x in reads)
+        if changed or ir.depends_on(loop.extent, varying):
+            raise cannot_lower(
+                f"loop {loop.loop_var.name}" + (f", {PERSISTENT}" if axes else ""),
+                f"{loop.extent} iterations, which differ from tile to tile",
+                "the same number for each output tile",
+                "take persistent away" if axes else "pad the loop to its longest",
+            )
 
 
 def hands_over(kernel: Any, processor: Processor) -> bool:

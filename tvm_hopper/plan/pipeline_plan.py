@@ -22,7 +22,7 @@ from tvm_hopper.requests.keys import (
 
 from .channel import completes_by_group, find_loads, is_load, slot_bytes
 from .dma_plan import check_queue
-from .load_sites import Site, find_sites, is_open
+from .load_sites import Site, check_even, find_sites, is_open
 from .pipeline_stages import read_stages
 from .smem import BARRIER_BYTES, SharedArray, SharedMemory, most_slots, ring_memory, shared_array
 from .store_ring import StoreRing, check_memory, plan_store_rings, stores_in_flight
@@ -169,7 +169,7 @@ def plan_pipelines(kernel: Any, processor: Processor) -> tuple[KernelPlan, ...]:
         rings = plan_store_rings(kernel, threads.body, first) if has_axis else ()
         if not rings:
             return ()
-        _check_counts(kernel, (), rings, persistent)
+        _check_counts(kernel, (), rings)
         check_memory(rings, (), processor)
         return (KernelPlan(threads, (), rings, persistent),)
     if not has_axis and processor.has_threads:
@@ -196,7 +196,7 @@ def plan_pipelines(kernel: Any, processor: Processor) -> tuple[KernelPlan, ...]:
         _plan_site(first + n, site, body, persistent, processor) for n, site in enumerate(sites)
     )
     rings = plan_store_rings(kernel, body, first + len(plans))
-    _check_counts(kernel, plans, rings, persistent)
+    _check_counts(kernel, plans, rings)
     for plan in plans:
         _check_readers(body, plan)
     _check_annotated(body, plans)
@@ -242,31 +242,10 @@ def _check_annotated(body: ir.Stmt, plans: tuple[PipelinePlan, ...]) -> None:
 
 
 def _check_counts(
-    kernel: ir.For,
-    plans: tuple[PipelinePlan, ...],
-    rings: tuple[StoreRing, ...],
-    is_persistent: bool,
+    kernel: ir.For, plans: tuple[PipelinePlan, ...], rings: tuple[StoreRing, ...]
 ) -> None:
-    axes = [loop.loop_var for loop in ir.thread_axes(kernel).values()] if is_persistent else []
     for loops in (*(x.site.loops for x in plans), *(x.loops for x in rings)):
-        _check_even(loops, axes)
-
-
-def _check_even(loops: tuple[ir.For, ...], axes: list[ir.Var]) -> None:
-    """Refuse trips of different number: slots are counted through all loops and output tiles.
-
-    `axes` are those of a persistent kernel, whose blocks take several tiles, and else empty.
-    """
-    for n, loop in enumerate(loops):
-        varying = [*axes, *(outer.loop_var for outer in loops[:n])]
-        reads = ir.find_all(loop.extent, ir.TensorLoad) if varying else []
-        if reads or ir.depends_on(loop.extent, varying):
-            raise cannot_lower(
-                f"loop {loop.loop_var.name}" + (f", {PERSISTENT}" if axes else ""),
-                f"{loop.extent} iterations, which differ from tile to tile",
-                "the same number for each output tile",
-                "take persistent away" if axes else "pad the loop to its longest",
-            )
+        check_even(kernel, loops)
 
 
 def _check_readers(body: ir.Stmt, plan: PipelinePlan) -> None:

@@ -36,7 +36,6 @@ from tvm_hopper.requests.keys import (
     LATE,
     READ_SLOT,
     RELEASE,
-    TRIPS,
 )
 from tvm_hopper.sync import Access, Branch, Buffer, Loop, Step
 
@@ -45,7 +44,7 @@ from .electing import BY_ROLE, Electing, is_copy_out
 from .group_view import GroupView
 from .inner_bodies import with_arms, with_attr_body, with_block_body
 from .overlay import parse_overlay
-from .sync_items import Item, count_trips_run, flatten, read_in_every_trip, stand_in
+from .sync_items import Item, flatten, read_in_every_trip, stand_in
 from .sync_rings import REGISTERS, find_rings, space_of
 
 
@@ -89,7 +88,6 @@ class BodyReader:
         self.varying = [] if thread is None else [thread]  # variables that differ between threads
         self.is_uniform = True  # all threads run the statements at hand
         self.block = ""  # the block around them
-        self.in_trips = False  # several trips are run together
         self.skewed: list[Buffer] = []  # rings of the loop around whose statements run late
         self.late: dict[Buffer, int] = {}  # of how many trips ago what is touched of them is
         self.channel_of = find_trips(kernel)
@@ -107,7 +105,6 @@ class BodyReader:
     def _advanced(self, loop: ir.For) -> list[ir.Var]:
         """Return the rings of the channels whose trips a loop binds, and no loop inside of it."""
         inner = [*find_loads(loop.body), *ir.find_all(loop.body, ir.For)]
-        inner += ir.find_blocks(loop.body, TRIPS)
         numbers = [
             self.channel_of[bind.var]
             for bind in ir.find_all(loop.body, tirx.Bind)
@@ -148,22 +145,9 @@ class BodyReader:
             return self._issued(stmt)
         if RELEASE in stmt.block.annotations:
             return Item(stmt, self._release(stmt.block))
-        if TRIPS in stmt.block.annotations:
-            return self._trips(stmt)
         if not self._is_plain(stmt):
             return self._look_through(stmt, stmt.block.body, with_block_body)
         return self._statement(stmt)
-
-    def _trips(self, stmt: ir.SBlockRealize) -> Item:
-        """Read several trips that are run together, which the end of them counts."""
-        self.in_trips = True
-        found = self._look_through(stmt, stmt.block.body, with_block_body)
-        self.in_trips = False
-        binds = ir.find_all(stmt, tirx.Bind, lambda x: x.var in self.channel_of)
-        numbers = [self.channel_of[x.var] for x in binds]
-        rings = frozenset(self.buffer(x) for n in numbers for x in self.channels[n])
-        found.inner[0].extend(count_trips_run(rings, int(stmt.block.annotations[TRIPS])))
-        return found
 
     def _statement(self, stmt: ir.Stmt) -> Item:
         if isinstance(stmt, ir.Evaluate) and find_calls(stmt, AWAIT_FILLED):
@@ -263,7 +247,7 @@ class BodyReader:
         """Tell whether nothing can have to be placed inside of a statement.
 
         Loops may store to shared memory where each iteration of each thread stores elsewhere, and
-        none reads it.
+        none reads it; or each thread reads and stores elements of its own, as sums.
         """
         if ir.find_blocks(stmt, ASYNC_OP) or ir.find_blocks(stmt, RELEASE):
             return False
@@ -279,18 +263,31 @@ class BodyReader:
             return False
         buffers = ir.once([x.buffer for x in written])
         others = [x for x in shared if x.by_pointer or x.reads]
-        if any(x.buffer.same_as(buffer) for x in others for buffer in buffers):
+        touched = [y for y in buffers if any(x.buffer.same_as(y) for x in others)]
+        if any(x.by_pointer and x.buffer.same_as(y) for x in others for y in touched):
             return False
-        return all(self._is_apart(stmt, buffer) for buffer in buffers)
+        return all(
+            self._is_apart(stmt, x, owned=any(x.same_as(y) for y in touched)) for x in buffers
+        )
 
-    def _is_apart(self, stmt: ir.Stmt, buffer: ir.Var) -> bool:
-        """Tell whether no two iterations or threads store to one element of a buffer."""
+    def _is_apart(self, stmt: ir.Stmt, buffer: ir.Var, owned: bool) -> bool:
+        """Tell whether no two iterations or threads store to one element of a buffer.
+
+        Of what is `owned` no two threads touch one element; iterations of a thread may.
+        """
         stores = ir.find_all(stmt, ir.BufferStore, lambda x: x.buffer.same_as(buffer))
-        if len(stores) != 1 or ir.find_all(stmt, tirx.Bind):
+        if ir.find_all(stmt, tirx.Bind):
             return False
         if ir.find_all(list(stores[0].indices), ir.TensorLoad):  # each thread may load another
             return False
         around = ir.find_all(stmt, ir.For, lambda x: ir.uses_node(x.body, stores[0]))
+        if owned:
+            places = [list(x.indices) for x in ir.accesses(stmt, buffer)]
+            if not all(tvm_ffi.structural_equal(x, places[0]) for x in places):
+                return False
+            around = [x for x in around if ir.uses(places[0], x.loop_var)]
+        elif len(stores) != 1:
+            return False
         extents = {x.loop_var: x.extent for x in around if ir.is_const(x.min, 0)}
         assert self.thread is not None, "one thread has nobody to be apart from"
         # Threads in front of the agent's first one run another program: their numbers do not count.
@@ -391,7 +388,7 @@ class BodyReader:
         on_chip = operands - {"global"}
         own = [access for access in (*reads, *writes) if access.buffer.space in on_chip]
         accesses = tuple(dict.fromkeys(own))
-        return Step(block.name_hint, accesses, op, self._issuer(op), is_apart=self.in_trips)
+        return Step(block.name_hint, accesses, op, self._issuer(op))
 
     def _issuer(self, op: str | None) -> Literal["all", "thread"]:
         """Tell who executes an operation, or a plain statement."""
@@ -399,16 +396,7 @@ class BodyReader:
         return "thread" if by_one else "all"
 
     def _touch(self, region: ir.TensorRegion, is_write: bool) -> Access:
-        access = self._access(region.source, is_write)
-        slot = region.region[0].min
-        if access.ahead or not isinstance(slot, tirx.FloorMod):
-            return access
-        return replace(access, ahead=self._trips_ahead(slot.a))
-
-    def _trips_ahead(self, trip: Any) -> int:
-        """Return how many trips later than the one that is counted a slot is used."""
-        ahead = ir.static_int(trip.b) if isinstance(trip, tirx.Add) else None
-        return ahead if ahead is not None and trip.a in self.channel_of else 0
+        return self._access(region.source, is_write)
 
     def _access(self, var: ir.Var, is_write: bool) -> Access:
         buffer = self.buffer(var)
@@ -424,11 +412,8 @@ class BodyReader:
 
     def _acquire(self, stmt: ir.Stmt) -> Step:
         """Read a wait for what another agent has filled."""
-        accesses = dict.fromkeys(
-            Access(self.buffer(ring), True, self._trips_ahead(call.trip))
-            for call in find_calls(stmt, AWAIT_FILLED)
-            for ring in self.channels[call.channel]
-        )
+        rings = [x for call in find_calls(stmt, AWAIT_FILLED) for x in self.channels[call.channel]]
+        accesses = dict.fromkeys(Access(self.buffer(ring), True) for ring in rings)
         return Step("wait for the other role", tuple(accesses), is_acquire=True)
 
     def _plain(self, stmt: ir.Stmt) -> Step:

@@ -65,12 +65,6 @@ def _accesses(node: Step | Loop | Branch) -> Iterator[Access]:
             yield from _accesses(inner)
 
 
-def count_trips_run(rings: frozenset[Buffer], number: int) -> list[Item]:
-    """Return what counts trips that were run together: loops of one trip each, with no body."""
-    node = Loop("trip", (), rings, 1, is_once=True)
-    return [Item(ir.seq(), node, [[]], lambda _: None) for _ in range(number)]
-
-
 # -- there and back
 
 

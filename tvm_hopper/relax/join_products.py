@@ -54,8 +54,11 @@ def join_products(mod: tvm.IRModule, *, gates: bool = True) -> tvm.IRModule:
     Raises
     ------
     OptionError
-        Products could be joined in a function whose weights cannot be told from its inputs.
+        It is no module; or products could be joined in a function whose weights cannot be told from
+        its inputs.
     """
+    if not isinstance(mod, tvm.IRModule):
+        raise cannot_configure(WHERE, type(mod).__name__, "an IRModule of Relax functions")
     kept = set() if gates else find_gates(mod)
     combined = relax.transform.CombineParallelMatmul(
         lambda _x, weights, _biases, _bindings: not any(w in kept for w in weights)

@@ -7,7 +7,7 @@ tvm_hopper.relax.report(mod, target, sizes={"length": 2048})    # before it is b
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -56,6 +56,13 @@ class ModelReport:
         known = ", ".join(x.name for x in self.functions)
         raise HopperError(f"report: found no function {name}; need one of {known}")
 
+    def __iter__(self) -> Iterator[FunctionRecord]:
+        """Iterate over the records, as `functions` has them."""
+        return iter(self.functions)
+
+    def __len__(self) -> int:
+        return len(self.functions)
+
     def times(self, caller: str) -> dict[str, float | None]:
         """Estimate what a function of Relax takes, by the functions that it calls.
 
@@ -69,7 +76,15 @@ class ModelReport:
         microseconds : dict of str to float or None
             Of all calls of each function together, the longest first; None where nothing is known:
             the kernel is not ours, or a symbol has no value.
+
+        Raises
+        ------
+        HopperError
+            No function of that name calls a kernel.
         """
+        if caller not in self.callers:
+            known = ", ".join(self.callers) or "none: nothing is called"
+            raise HopperError(f"report: found no calls in {caller!r}; need one of {known}")
         found: dict[str, float | None] = {}
         for record in self.functions:
             for call in record.calls:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -49,8 +49,8 @@ class ModelOptions:
             ranges = as_ranges(WHERE, "classes", self.classes)
             as_bounds(WHERE, "classes", tuple(sorted(set(ranges.values()))), MOST_CLASSES)
             object.__setattr__(self, "classes", ranges)
-        elif self.classes is not None and len(tuple(self.classes)):
-            bounds = as_bounds(WHERE, "classes", tuple(self.classes), MOST_CLASSES)
+        elif self.classes is not None and not _is_empty(self.classes):
+            bounds = as_bounds(WHERE, "classes", self.classes, MOST_CLASSES)
             object.__setattr__(self, "classes", bounds)
         if isinstance(self.database, (str, os.PathLike)) and not os.path.isdir(self.database):
             found = f"database={str(self.database)!r}, which is no folder"
@@ -62,6 +62,10 @@ class ModelOptions:
         if not isinstance(self.batch_invariant, bool):
             found = f"batch_invariant={self.batch_invariant!r}"
             raise cannot_configure(WHERE, found, "True or False")
+
+
+def _is_empty(classes: Any) -> bool:
+    return isinstance(classes, Sized) and not len(classes)
 
 
 def _is_database(value: Any) -> bool:

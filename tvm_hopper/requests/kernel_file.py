@@ -24,7 +24,7 @@ def load_kernel(file: Path, name: str) -> Any:
 
     Returns
     -------
-    kernel : IRModule or PrimFunc
+    kernel : IRModule, PrimFunc, Executable or runtime module
         Of a schedule, its module.
 
     Raises
@@ -58,10 +58,19 @@ def load_kernel(file: Path, name: str) -> Any:
                 f"found {type(error).__name__} in {name}, at {Path(place.filename).name}:"
                 f"{place.lineno} ({error}); need a function that returns a module"
             ) from error
-    made = getattr(made, "mod", made) if type(made).__name__ == "Schedule" else made
-    if made is None:
+    return _module_of(made, f"{name!r} in {file.name}")
+
+
+def _module_of(made: Any, name: str) -> Any:
+    import tvm  # late: a mistake in the file is told without it
+    from tvm import s_tir, tirx
+
+    if isinstance(made, s_tir.Schedule):
+        return made.mod
+    known = (tvm.IRModule, tirx.PrimFunc, tvm.runtime.Executable, tvm.runtime.Module)
+    if not isinstance(made, known):
+        found = f"no {name}, or None" if made is None else f"{type(made).__name__} as {name}"
         raise ValueError(
-            f"found no {name!r} in {file.name}, or None; need a module, a schedule, or a "
-            "function that returns one"
+            f"found {found}; need a module, a schedule, or a function that returns one"
         )
     return made

@@ -56,7 +56,6 @@ MMA_SYNC = "tvm_hopper.mma_sync"
 CONSUMERS = "tvm_hopper.consumers"
 REGISTERS = "tvm_hopper.registers"
 WGMMA_PENDING = "tvm_hopper.wgmma_pending"
-OVERLAP = "tvm_hopper.overlap"
 # -- on the loop bound to blockIdx.x
 RASTER_GROUP = "tvm_hopper.raster_group"
 RASTER_CURVE = "tvm_hopper.raster_curve"
@@ -231,14 +230,6 @@ KEYS: dict[str, Key] = {
             int,
             "WGMMA groups left in flight over an iteration",
             (0, 1),
-            option=True,
-        ),
-        Key(
-            OVERLAP,
-            (),
-            int,
-            "steps of k at each end of an output tile that half of the epilogue runs beside",
-            bounds=(0, 8),
             option=True,
         ),
         Key(
@@ -429,9 +420,6 @@ STORE_SLOT = "tvm_hopper.store_slot"  # call_extern(.., ring, trip): its stores 
 # then, where they do, of how many trips ago what they touch is.
 SHIFT = "tvm_hopper.shift"
 LATE = "tvm_hopper.late"
-# On a block of the consumers: so many trips are run together in it, each of their statements at the
-# slot that it names.
-TRIPS = "tvm_hopper.trips"
 # On a block that allocates rings of plain arrays: the channel whose trips count their slots.
 HANDED_ON = "tvm_hopper.handed_on"
 CHANNEL_CALLS = (FILL_SLOT, AWAIT_FILLED, AWAIT_FREE, FREE_SLOT, STORE_SLOT, READ_SLOT)

@@ -22,6 +22,7 @@ from tvm_hopper.facts.arch import ARCHS
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.facts.hexagon import HEXAGONS
 from tvm_hopper.requests import async_scopes, keys, options, spelling, stock
+from tvm_hopper.requests.axis_notes import set_notes_apart
 from tvm_hopper.requests.targets import find_processor, name_target
 
 LEFT = "left_to_tvm"  # on a function that an option asked for and the lowering refused
@@ -128,6 +129,7 @@ def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
         func, requests = _choose_the_only(func, requests)
         check_target(gv.name_hint, func, requests)
         stock.check_function(gv.name_hint, func)
+        func = set_notes_apart(func)
         marked[gv] = func.with_attr("target", _with_key(func.attrs["target"]))
     if not marked:
         return mod

@@ -222,6 +222,8 @@ def _find_block(sch: s_tir.Schedule, name: str) -> Any:
     more = ", ..." if len(others) > MOST_NAMES else ""
     need = f"one of {', '.join(others[:MOST_NAMES])}{more}"
     fix = f"did you mean {near[0]}?" if near else ""
+    if f"{name}_update" in names:  # as `decompose_reduction` leaves it
+        fix = f"{name} is scheduled already, {name}_update is what became of it: begin anew"
     raise cannot_schedule(where, f"none of that name in {where_to}", need, fix)
 
 

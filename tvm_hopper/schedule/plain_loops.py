@@ -48,7 +48,7 @@ def count_statements(where: str, loop: ir.For) -> tuple[int, int]:
 
     A loop that is pipelined already is a statement, whatever it copies.
     """
-    parts = ir.statements(loop.body)
+    parts = _parts(loop)
     copies = [part for part in parts if find_loads(part) and not _is_pipelined(part)]
     if not copies:
         need = "a copy at this loop, too, beside that of the pipeline in it"
@@ -77,6 +77,12 @@ def count_statements(where: str, loop: ir.For) -> tuple[int, int]:
         need = "copies, and behind them what reads their tiles"
         raise cannot_schedule(where, f"{len(copies)} copies alone", need)
     return len(copies), len(parts) - len(copies)
+
+
+def _parts(loop: ir.For) -> list[ir.Stmt]:
+    """Return the statements of a loop; a block around several of them is none itself."""
+    inner = ir.statements(ir.peel_blocks(loop.body))
+    return inner if len(inner) > 1 else ir.statements(loop.body)
 
 
 def _is_pipelined(part: ir.Stmt) -> bool:

@@ -85,6 +85,10 @@ class Result:
         table = findings_text(self.findings, width)
         return "\n".join([self._title, *([table] if table else [])])
 
+    def __str__(self) -> str:
+        """Print the verdict and the findings, and no arrays."""
+        return self.table()
+
     @property
     def _title(self) -> str:
         ran = f"policy {self.policy!r}, seed {self.seed}, {len(self.blocks)} CTAs"

@@ -43,7 +43,6 @@ class Unit(NamedTuple):
     op: AsyncOp | None = None
     by_thread: bool = False
     only_if_read: bool = False
-    is_apart: bool = False
 
 
 class Sequence(NamedTuple):
@@ -154,7 +153,7 @@ def _unit(
         # What accumulates in place reads no more than what it writes.
         if a.is_write or op is None or not (op.repeats_in_place and (a.buffer, a.ahead) in written)
     )
-    return Unit(step.name, path, end, uses, op, by_thread, step.only_if_read, step.is_apart)
+    return Unit(step.name, path, end, uses, op, by_thread, step.only_if_read)
 
 
 def _one_group(run: Unit, unit: Unit) -> bool:
@@ -165,7 +164,7 @@ def _one_group(run: Unit, unit: Unit) -> bool:
     """
     writes = [use for use in (*run.uses, *unit.uses) if use.is_write]
     versions = {use.ahead for use in writes if use.buffer.num_slots > 1}
-    return len(versions) <= 1 and not unit.is_apart and _may_join(run, unit)
+    return len(versions) <= 1 and _may_join(run, unit)
 
 
 def _may_join(run: Unit, unit: Unit) -> bool:

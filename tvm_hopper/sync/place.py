@@ -175,7 +175,8 @@ def _home(tree: Sequence, path: Path, wait: WaitPhase) -> Path:
 
     One wait is enough for all trips there, if the copy is issued in front of the loop for sure. So
     it is in front of a branch that parts threads: those that take the other arm wait, too, if only
-    for the end, and who waited in an arm would wait for the same phase again behind it.
+    for the end, and who waited in an arm would wait for the same phase again behind it. And in
+    front of a branch that all take alike: a trip that nobody waits for is none that may pass.
     """
     copies = [unit for unit in units(tree) if _copies(unit, wait)]
     promised = any(unit.only_if_read for unit in copies)
@@ -193,7 +194,9 @@ def _home(tree: Sequence, path: Path, wait: WaitPhase) -> Path:
         else:
             if promised:  # whether it is read depends on the branch
                 outer = None
-            elif outer is None and not node.is_uniform:
+            elif outer is None and not (
+                node.is_uniform and any(_copies(x, wait) for arm in node.arms for x in units(arm))
+            ):
                 outer = node.path
             sequence = node.arms[path[len(node.path)]]
     return path if outer is None else outer

@@ -72,8 +72,6 @@ class Step:
         again: one that runs ahead in a loop, and whose condition says that there is such a trip.
         Nobody but a reader waits for it. All copies into its buffer are such ones, nothing else
         writes or releases it, and who reads a version of it relies on the copy.
-    is_apart
-        It begins a group of its own where a wait tells it from the one in front.
     """
 
     name: str
@@ -83,7 +81,6 @@ class Step:
     is_release: bool = False
     is_acquire: bool = False
     only_if_read: bool = False
-    is_apart: bool = False
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,7 @@ def run_launches(
     end = None if budget_s is None else time.monotonic() + budget_s
     for number, (launch, chosen) in enumerate(zip(launches, blocks, strict=True), 1):
         followed = number < len(launches)  # by launches that may read what it stores
+        touched = touched_tensors(launch.func, launch.setup["params"])
         result = run_kernel(
             launch.func,
             {**memory.before(launch), **launch.setup["params"]},
@@ -164,13 +165,13 @@ def run_launches(
             record_writers,
             stop_after,
             launch.num_sms,
-            in_flight.begin(launch.func),
+            in_flight.begin(launch.func, touched[0]),
         )
         if result.shortcut_failed:
             return result
         in_flight.note(
             str(launch.func.attrs["global_symbol"]),
-            *touched_tensors(launch.func, launch.setup["params"]),
+            *touched,
             result.waited_for_grids,
         )
         memory.after(launch, result, chosen is None)

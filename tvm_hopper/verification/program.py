@@ -55,6 +55,11 @@ def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> Progra
 
         lowered = records.lookup(ex_or_mod)
     kernels = {gv.name_hint: spell_out(func) for gv, func in lowered.device.functions.items()}
+    if not kernels:
+        raise HopperError(
+            "simulate: found no kernel: no loop is bound to thread blocks; need a scheduled "
+            "module; schedule it first, e.g. hs.matmul(sch, block) or sch.bind(loop, 'blockIdx.x')"
+        )
     return Program(_entry(lowered.host, entry), kernels)
 
 
@@ -69,7 +74,8 @@ def _entry(host_module: Any, name: str | None) -> Any:
         return entries[name]
     if len(entries) == 1 and name is None:
         return next(iter(entries.values()))
-    raise ValueError(f"entry: found functions {sorted(entries)}; need one of them as `entry`")
+    found = f"entry={name!r}" if name is not None else f"{len(entries)} functions"
+    raise ValueError(f"entry: found {found}; need one of {', '.join(sorted(entries))}")
 
 
 def _check_scheduled(module: Any) -> None:

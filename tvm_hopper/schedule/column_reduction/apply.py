@@ -17,10 +17,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from tvm import s_tir, tirx
+from tvm.s_tir.schedule import SBlockRV
 from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
@@ -140,10 +142,13 @@ def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> ColumnReduction
     sums = [p for p in parts if p.name in program.sums]
     tensors = _tensors(sums)
     tile, text = _choose(program, sums, tensors, given)
+    count = len(program.columns)
+    loads = [_read_rows(sch, sums, x, count) if len(x.shape) > 2 else x for x in tensors]
     partial = [_split_rows(sch, part, tile) for part in sums]
     names = block_names(sch) - {p.name for p in parts}
-    schedule_rows(sch, of_partial(tile.vector, tile.parts), names)  # of what the first leaves
-    _first_kernel(sch, partial, tensors, tile, text, len(program.columns))
+    second = replace(of_partial(tile.vector, tile.parts), early_launch=True)
+    schedule_rows(sch, second, names)  # of what the first leaves
+    _first_kernel(sch, partial, loads, tile, text)
     return tile.config
 
 
@@ -208,10 +213,9 @@ def _split_rows(sch: s_tir.Schedule, part: Part, tile: ColumnTile) -> Any:
 def _first_kernel(
     sch: s_tir.Schedule,
     partial: list[Any],
-    tensors: list[Any],
+    loads: list[Any],
     tile: ColumnTile,
     text: str,
-    num_columns: int,
 ) -> None:
     trips = [sch.get_loops(x)[4] for x in partial]
     if len(trips) > 1:
@@ -225,12 +229,13 @@ def _first_kernel(
     sch.bind(thread, "threadIdx.x")
     sch.annotate(grid, keys.MEMORY_BOUND, keys.COLUMN_REDUCTION)
     sch.annotate(grid, keys.CHOSEN, text)
+    sch.annotate(grid, keys.EARLY_LAUNCH, 1)  # and lets the second begin while it ends
     for block in partial:
         *_, flight, element = sch.get_loops(block)
         sch.unroll(flight)
         sch.unroll(element)
-    for tensor in tensors:
-        _load(sch, partial, tensor, tile, num_columns)
+    for load in loads:
+        _load(sch, partial, load, tile)
     for block in partial:
         count = len(sch.get(block).writes)
         for store in [sch.cache_write(block, i, "local") for i in range(count)]:
@@ -240,8 +245,13 @@ def _first_kernel(
             pack_partial(sch, store, tile.vector)
 
 
-def _number(sch: s_tir.Schedule, load: Any, tensor: Any, num_columns: int) -> None:
-    """Index what a block loads by the number of the row, and that of the column."""
+def _read_rows(sch: s_tir.Schedule, sums: list[Part], tensor: Any, num_columns: int) -> Any:
+    """Read a tensor of several dimensions of rows by the number of the row, and of the column.
+
+    In front of everything else: of three dimensions and more TVM does not find the number again
+    once it is a sum of loops.
+    """
+    load = _read(sch, [x.block for x in sums], tensor)
     shape = list(tensor.shape)
     first = first_of_row(shape, num_columns)
     dtype = ir.dtype_of(sch.get(load).iter_vars[0].var)
@@ -252,18 +262,21 @@ def _number(sch: s_tir.Schedule, load: Any, tensor: Any, num_columns: int) -> No
 
     sch.transform_layout(load, ("write", 0), index)
     sch.transform_block_layout(load, IndexMap.from_func(index, len(shape), index_dtype=dtype))
+    return load
 
 
-def _load(
-    sch: s_tir.Schedule, partial: list[Any], tensor: Any, tile: ColumnTile, num_columns: int
-) -> None:
-    """Load a tensor's rows of a trip at once, for all reductions that read it."""
-    readers = [x for x in partial if _position(sch, x, tensor) is not None]
-    load = sch.cache_read(
-        readers[0], _position(sch, readers[0], tensor), "local", consumer_blocks=readers
-    )
-    if len(tensor.shape) > 2:
-        _number(sch, load, tensor, num_columns)
+def _read(sch: s_tir.Schedule, blocks: list[Any], tensor: Any) -> Any:
+    readers = [x for x in blocks if _position(sch, x, tensor) is not None]
+    where = _position(sch, readers[0], tensor)
+    return sch.cache_read(readers[0], where, "local", consumer_blocks=readers)
+
+
+def _load(sch: s_tir.Schedule, partial: list[Any], load: Any, tile: ColumnTile) -> None:
+    """Load rows of a trip at once, for all reductions that read them: a tensor's, or by a block."""
+    if not isinstance(load, SBlockRV):
+        load = _read(sch, partial, load)
+    made = sch.get(load).writes[0].source
+    readers = [x for x in partial if _position(sch, x, made) is not None]
     sch.compute_at(load, sch.get_loops(readers[0])[3], preserve_unit_loops=True)  # of one row, too
     *_, flight, element = sch.get_loops(load)
     sch.unroll(flight)

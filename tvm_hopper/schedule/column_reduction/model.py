@@ -23,6 +23,7 @@ FEWEST_TRIPS = 4  # of a thread's loop: below, what it writes is too much of wha
 GROUP_ELEMENTS = 65536  # of a group of rows that is reduced to one value, at most
 FEWEST_GROUPS = 4 * DEFAULT_NUM_SMS  # of a reduction of all elements that is one of groups first
 MOST_GROUPS = 65536  # whose values one row of thread blocks combines
+MOST_IDLE = 0.98  # of the thread blocks that there is room for, at least
 VECTORS_OF_SUMS = 4  # floats of 16 bytes: the second kernel loads as many partial sums at once
 
 
@@ -158,6 +159,8 @@ def _blocks(work: ColumnWork, threads: int, step: int, strips: int) -> int:
     if work.rows is not None:
         most = max(1, min(most, work.rows // (step * FEWEST_TRIPS)))
     whole = most // VECTORS_OF_SUMS * VECTORS_OF_SUMS
+    if 0 < whole < MOST_IDLE * most:  # an SM without work costs more than partial sums one by one
+        whole = most
     return whole or (2 if work.rows is None or work.rows >= 2 * step else 1)
 
 

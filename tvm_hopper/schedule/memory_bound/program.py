@@ -18,6 +18,8 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import DTYPES
 
+from .reducers import check_reducer, is_plain_reduction
+
 ROW, FULL, OTHER = "row", "full", "other"
 SEPARATE = "compute it in a function of its own"
 
@@ -108,6 +110,9 @@ def find_parts(sch: s_tir.Schedule, helper: str, other: frozenset[str] = frozens
     parts = [_part(sch, block) for block in blocks]
     if not parts:
         raise cannot_schedule(helper, _without_parts(sch), "a program in plain loops")
+    for part in parts if helper != "pointwise" else ():
+        if part.reduced:
+            check_reducer(f"block {part.name}", sch, part.block, part.node.body)
     used = [x.source for p in parts for x in (*p.node.reads, *p.node.writes)]
     for tensor in params(sch):
         if ir.dtype_of(tensor) not in DTYPES and any(tensor.same_as(x) for x in used):
@@ -199,7 +204,7 @@ def _check_statement(where: str, part: Part) -> None:
 
 def _check_initial(where: str, init: Any, body: ir.BufferStore) -> None:
     """Refuse a start that is not what TVM knows the operation's neutral element by."""
-    identity = _IDENTITIES.get(type(body.value))
+    identity = _IDENTITIES.get(type(body.value)) if is_plain_reduction(body) else None
     if identity is None or not isinstance(init, ir.BufferStore):
         return
     wanted, value = identity(ir.dtype_of(body.buffer)), ir.simplify(init.value)

@@ -35,6 +35,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
 )
 from tvm_hopper.schedule.memory_bound.program import Part, find_parts, params
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, widest_vector
+from tvm_hopper.schedule.memory_bound.widen import HALVES
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
@@ -143,10 +144,12 @@ def _apply_kernel(
     reads = find_reads(sch, parts)
     program = find_elements(parts, reads, by_rows=bool(loads))
     full = frozenset(p.name for p in parts)
-    tensors = [*(x.tensor for x in reads), *in_memory(sch, parts, full)]
+    written = in_memory(sch, parts, full)
+    tensors = [*(x.tensor for x in reads), *written]
     tensors += [p.loads[0].source for p in loads]
     vector = _vector(program, tensors, given.vector)
-    dear = any(is_dear(p.store.value) for p in parts)
+    rounded = all(ir.dtype_of(x) in HALVES for x in written)  # functions are short ones then
+    dear = not rounded and any(is_dear(p.store.value) for p in parts)
     every = [*reads, *(Read(p.outputs[0], (), True) for p in loads)]
     every = every or find_gathered(parts)
     span = find_span(parts, reads)

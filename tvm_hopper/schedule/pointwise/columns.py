@@ -26,8 +26,8 @@ def find_columns_read(sch: s_tir.Schedule) -> frozenset[str]:
 
     They stay blocks where two or more read one tensor, which is none that is read whole.
     """
-    arguments = list(params(sch))
     parts = find_parts(sch, "pointwise")
+    arguments = list(params(sch))
     found = [p for p in parts if _reads_columns(p) and not _is_any(p.outputs[0], arguments)]
     sources = [p.loads[0].source for p in found]
     return frozenset(

@@ -3,7 +3,8 @@
 Its currency is bytes in flight on an SM: what all its threads have asked for. A few ten KiB hide
 the latency of memory; more of them only let reads and writes get in each other's way: on an H200 a
 copy of one vector a thread is 3% faster than one of two. What computes more than it moves, with an
-exponential or the like for each element, wants two vectors a thread (docs/memory_bound.md).
+exponential or the like for each element of more than 16 bits, wants two vectors a thread
+(docs/memory_bound.md).
 """
 
 from __future__ import annotations

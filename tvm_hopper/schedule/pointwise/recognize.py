@@ -78,7 +78,9 @@ def check_elements(parts: list[Part]) -> None:
             need = "two or more of them: a kernel deals them out to threads"
             raise cannot_schedule(where, "a result of one element", need)
         if part.reduced:
-            fix = "schedule reductions of rows by hs.row_reduction"
+            fix = (
+                "reductions are for hs.row_reduction or hs.column_reduction, products for hs.matmul"
+            )
             raise cannot_schedule(where, "a reduction", "elementwise blocks alone", fix)
         if not _same_shape(part, first):
             own, others = ([x.dom.extent for x in p.spatial] for p in (part, first))

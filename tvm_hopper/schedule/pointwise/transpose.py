@@ -42,7 +42,8 @@ class Transposition:
 def find_transposition(parts: list[Part], given: PointwiseConfig) -> Transposition | None:
     """Return what is read across its rows, where tiles serve it; None elsewhere.
 
-    One block of 16-bit values, sides that are multiples of 64, and no vector asked for.
+    One block of 16-bit values, sides that are multiples of 64, and no vector asked for. A tensor
+    that is read in another way, too, has no one tile that serves all its reads: `x + x.T`.
     """
     if len(parts) != 1 or given.vector is not None or given.chunks is not None:
         return None
@@ -55,6 +56,9 @@ def find_transposition(parts: list[Part], given: PointwiseConfig) -> Transpositi
     found = [x.source for x in part.loads if _is_transposed(x, axes)]
     vector = SIDE // VECTORS
     if not found or any(dtype_bytes(ir.dtype_of(x)) * vector != 16 for x in (*found, output)):
+        return None
+    others = [x.source for x in part.loads if not _is_transposed(x, axes)]
+    if any(x.same_as(y) for x in found for y in others):
         return None
     unique = tuple(x for i, x in enumerate(found) if not any(x.same_as(y) for y in found[:i]))
     return Transposition(part, unique, vector)

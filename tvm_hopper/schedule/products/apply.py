@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any
 
 from tvm import s_tir
-from tvm.ir import Expr
 from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
@@ -53,6 +52,7 @@ from .recognize import (
     find_swizzle_violations,
     product_loads,
 )
+from .samples import check_nothing_sampled, is_sampled
 from .split import check_known
 from .staging import (
     EpilogueTypes,
@@ -110,13 +110,13 @@ def matmul(
 
     fresh = normalized(sch, block)
     if fresh is not None:
-        _check_nothing_sampled(given, "hs.normalize(mod)")
+        check_nothing_sampled(given, "hs.normalize(mod)")
         block = label(sch, block).removeprefix("block ")
     plain = fresh or sch
     kernels = find_kernels(plain, block, given, asked)
     if len(kernels) > 1:
         for kernel in kernels:
-            _check_nothing_sampled(kernel.config, "hs.size_classes(mod, ...)")
+            check_nothing_sampled(kernel.config, "hs.size_classes(mod, ...)")
         fresh = _schedule_classes_somehow(plain, block, kernels)
         with origins.noted(sch):
             ir.replace_schedule(sch, fresh)
@@ -132,14 +132,15 @@ def matmul(
     def attempt(kernel: ClassKernel) -> None:
         rehearse(plain, lambda copy, same: _schedule(copy, same(block), kernel), accept)
 
+    fits = True
     try:
         if not is_thrown_away():
             attempt(kernel)
     except ScheduleError:
         if kernel.config.dots or kernel.config.direct or not leaves_operands_open(kernel.config):
             raise
-        # What is chosen for operands of the epilogue may be what does not fit; so may dot products,
-        # which go with no choice of it.
+        fits = False
+    if not fits:  # what is chosen for operands of the epilogue may be what does not
         kernel = replace(kernel, config=replace(kernel.config, operand_slots=0))
         attempt(kernel)
     with origins.noted(sch):
@@ -182,22 +183,6 @@ def _schedule_classes(
             if kernel.config != kernels[0].config or bound in (bounds[0], bounds[-1]):
                 check_lowering(fresh, product)  # else chosen by the model, so plans allow it
     return fresh
-
-
-def _check_nothing_sampled(config: MatmulConfig, rewritten: str) -> None:
-    """Refuse samples of a schedule that begins anew: they would be void."""
-    if is_sampled(config):
-        raise cannot_schedule(
-            "matmul",
-            "a sampled tile or last_stage for a product that has to be rewritten first",
-            "a schedule of what it becomes",
-            f"make it: s_tir.Schedule({rewritten}), and sample there",
-        )
-
-
-def is_sampled(config: MatmulConfig) -> bool:
-    """Tell whether a tuner decides on a part: what one decision breaks, another one may not."""
-    return any(isinstance(size, Expr) for size in (*(config.tile or ()), config.last_stage))
 
 
 def _schedule(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
@@ -247,7 +232,6 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
             "sizes that are known: a tile of each part is padded",
             "give the tile and the stages, or leave split_k out",
         )
-    depth = tile_k * parts
     if config.in_cluster and is_sampled(config):
         raise cannot_schedule(
             f"block {problem.name}",
@@ -257,7 +241,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         )
     rows_of_blocks, columns_of_blocks = config.cluster or (1, 1)
     padded = [tile_m * rows_of_blocks, tile_n * columns_of_blocks]
-    in_output = (*(padded[::-1] if config.transposed else padded), depth)
+    in_output = (*(padded[::-1] if config.transposed else padded), tile_k * parts)
     steps.pad(sch, block, in_output)
     problem = oriented(find_matmul(sch, block), config)  # its operands may be pads now
     for producer in sch.get_producers(block):  # what the sum starts from
@@ -306,8 +290,9 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         # the epilogue may read the tensor too, from global memory
         copy = sch.cache_read(block, index, "shared.dyn", consumer_blocks=[block])
         sch.compute_at(copy, k_outer)
-        # Rows along k end in zeros; of many tiles few cross an edge.
-        spare = operand.major == "k" and config.persistent == 0
+        # Rows along k end in zeros; of many tiles few cross an edge, unless there may be any rows.
+        is_static = isinstance(problem.m.extent, int) and isinstance(problem.n.extent, int)
+        spare = operand.major == "k" and not (is_static and config.persistent)
         steps.async_copy(sch, copy, "tma", config.swizzle, spare_rows=spare)
         _drop_unit_dims(sch, copy, operand.kept)
     operands = 0
@@ -375,11 +360,13 @@ def _fit(
     config = choose(rows, given=given)
     if kernel.is_open:  # tiles are ordered and shared out for as many as there may be
         few = not isinstance(rows, int) or rows < SYMBOLIC_EXTENT
-        group = given.raster_group if few else config.raster_group
-        config = replace(config, raster_group=group, persistent=given.persistent)
+        kept = (given if few else config).raster_group
+        config = replace(config, raster_group=kept, persistent=given.persistent)
         config = choose(problem.m.extent, given=config)
     elif kernel.bounds and kernel.bounds[-1] > rows:
-        config = choose(kernel.bounds[-1], given=replace(config, persistent=given.persistent))
+        kept = (config if config.transposed else given).raster_group
+        given = replace(config, raster_group=kept, persistent=given.persistent)
+        config = choose(kernel.bounds[-1], given=given)
     problem = oriented(problem, config)
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())

@@ -88,7 +88,7 @@ class AnyRows:
 
     def estimate(self, rows: Sequence[int], configs: Sequence[MatmulConfig]) -> Floats:
         """Return microseconds, rows x configurations."""
-        return estimate_all([self._product(m) for m in rows], configs, self.chip)
+        return estimate_all([self._product(m) for m in rows], configs, self.chip, any_rows=True)
 
     def has_dots(self, time: float) -> bool:
         """Tell whether one row is better computed by dot products than in so many microseconds."""
@@ -188,7 +188,10 @@ def cut(losses: Sequence[Sequence[float]]) -> tuple[int, ...]:
 
 
 def estimate_all(
-    wanted: Sequence[ProductShape], configs: Sequence[MatmulConfig], chip: Chip | None = None
+    wanted: Sequence[ProductShape],
+    configs: Sequence[MatmulConfig],
+    chip: Chip | None = None,
+    any_rows: bool = False,
 ) -> Floats:
     """Estimate products with each of several configurations.
 
@@ -200,6 +203,8 @@ def estimate_all(
         Complete, legal, and not sampled.
     chip : Chip, optional
         None: that of the target in scope.
+    any_rows : bool
+        Whether the kernels are made for any number of rows.
 
     Returns
     -------
@@ -217,5 +222,5 @@ def estimate_all(
             continue
         tiles = as_candidates([configs[i] for i in places], wanted[0].dtype, wanted[0].k)
         shape = every.transposed if way else every
-        times[:, places] = estimate(shape, tiles, chip, MEASURED, by_kernels)
+        times[:, places] = estimate(shape, tiles, chip, MEASURED, by_kernels, any_rows=any_rows)
     return times

@@ -5,8 +5,9 @@
     step  = norm(multiply, turn, fill, latency, L2, out of bounds)   of one slot of the ring
 
 `norm` is a p-norm: close to the largest of its arguments, more where several are large. Every
-constant is a field of `Rates`, measured on an H200 and fitted by `benchmarks/calibration/fit.py`;
-docs/choice.md says what each term stands for. Chips of other sizes scale by `Chip`.
+constant is a field of `Rates`, measured on an H200 and fitted by
+`benchmarks/calibration/fit_choice.py`; docs/choice.md says what each term stands for. Chips of
+other sizes scale by `Chip`.
 """
 
 from __future__ import annotations
@@ -106,6 +107,16 @@ class Rates:
     third
         Share of the time that a third consumer costs. Not fitted: at 8192^3 tiles of three and of
         two came out alike, and the first take 3% longer (at 4096^3 5% longer than estimated).
+    in_turns, in_turns_alone, in_turns_shared
+        Share of the time that several tiles a block, or several blocks an SM, cost more, of kernels
+        made for any rows; more where one consumer multiplies, since nobody does while it stores;
+        and more where sums are shared, since no block loads ahead for the next one. These and the
+        next three say how kernels of one product compare, many of which run far from what they are
+        best at: fitted to the 1100 times of benchmarks/results/row_matrix_2026-11-23_1537.md alone.
+    third_of_any
+        Share that a third consumer costs more.
+    workspace_less, cluster_less
+        Shares that kernels cost less whose parts of sums meet in a workspace, and in a cluster.
     step_norm, time_norm
         Exponents.
     """
@@ -141,6 +152,12 @@ class Rates:
     workspace_bytes: float = 40.0
     cut_share: float = 0.035
     third: float = 0.01
+    in_turns: float = 0.04
+    in_turns_alone: float = 0.1
+    in_turns_shared: float = 0.11
+    third_of_any: float = 0.03
+    workspace_less: float = 0.05
+    cluster_less: float = 0.1
     step_norm: float = 5.3
     time_norm: float = 3.0
 
@@ -192,6 +209,7 @@ def estimate(
     by_kernels: bool = False,
     spare: bool = True,
     boxes: Any = False,
+    any_rows: bool = False,
     streams: bool = False,
 ) -> Floats:
     """Return the estimated time in microseconds of a product with each of the tiles.
@@ -215,6 +233,9 @@ def estimate(
         them are outside.
     boxes : bool or array of bool
         Whether, and for which tiles, the output leaves by TMA.
+    any_rows : bool
+        Whether the kernels are made for any number of rows: then tiles that a block computes one
+        after another have boxes of their own at an edge, too.
     streams : bool
         Whether thread blocks have equal shares of the steps of all tiles: as many each, and a part
         of a tile is left in memory, and one taken from there.
@@ -279,7 +300,7 @@ def estimate(
     across = np.ceil(n / (columns * column_blocks)) * column_blocks
     left_out, right_out = down * rows - m, across * columns - n
     together = row_blocks * column_blocks
-    in_turn = (waves > 1) & ~shared
+    in_turn = (waves > 1) & ~shared & (not any_rows)
     if spare and product.majors[0] == "k":
         left_out = np.where((column_blocks > 1) | in_turn, left_out, 0)
     if spare and product.majors[1] == "k":
@@ -327,6 +348,12 @@ def estimate(
     cycles = around + _norm(rates.time_norm, in_loop, *bounds)
     cut = (m % rows != 0) | (n % columns != 0)
     cycles = cycles * (1 + rates.third * (tiles.consumers > 2))
+    if any_rows:  # all stores are behind conditions
+        turns = rates.in_turns + rates.in_turns_alone * (tiles.consumers == 1)
+        cycles = cycles * (1 + (turns + rates.in_turns_shared * shared) * (waves > 1))
+        cycles = cycles * (1 + rates.third_of_any * (tiles.consumers > 2))
+        less = rates.workspace_less if by_kernels else rates.cluster_less
+        return np.asarray(cycles * (1 - less * shared) / chip.megahertz, dtype=np.float64)
     return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)
 
 

@@ -165,7 +165,9 @@ def choose_config(
     smallest = min(sizes[0]) * row_blocks, min(sizes[1]) * column_blocks
     if config.raster_group is None:
         group = min(max(RASTER_GROUP // row_blocks, 1), -(-rows // smallest[0]))
-        if is_open:
+        if config.transposed and rows >= columns:
+            group = 1  # few tiles lie across: side by side they load the larger operand once
+        elif is_open:
             group = choose_raster_group(
                 rows, columns, depth, smallest, dtype, num_sms, row_blocks * column_blocks
             )

@@ -18,22 +18,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .class_choice import (
-    LADDER,
-    LEAST_GAIN,
-    OCTAVE,
-    POINTS,
-    ROUND,
-    STEEPER,
-    TILE_CLASSES,
-    AnyRows,
-)
+from .class_choice import LADDER, LEAST_GAIN, OCTAVE, POINTS, ROUND, TILE_CLASSES, AnyRows
 from .config import MatmulConfig
 from .estimate import Floats
 
 # Kernels that are tried: for these rows.
 RUNGS = tuple(sorted({*LADDER, 80, 112, 160, 224, 288, 352, 416, 576, 704, 832, 960, 1152, 1792}))
-MUCH = 0.08  # a loss of more than this part of the time counts `STEEPER` times more
+# Where kernels are compared: beside powers of two, which batches are padded to, these are what
+# people ask for, and one more than a tile holds. They count as much.
+ASKED_FOR = (17, 33, 100, 300, 1000)
+PLACES = tuple(sorted({*POINTS, *ASKED_FOR}))
+MUCH = 0.03  # a loss of more than this part of the time counts `STEEPER` times more
+STEEPER = 10  # more of it hides row counts where one kernel loses 5% behind few that lose 15%
 SWITCH = 0.01  # of the time over an octave, for which another kernel is taken
 
 
@@ -79,7 +75,7 @@ def choose_ranges(
     configs = asked.choose(RUNGS)
     if len(configs) == 1:
         return {RUNGS[-1]: RUNGS[-1]}  # one kernel for all
-    times = asked.estimate(POINTS, configs)
+    times = asked.estimate(PLACES, configs)
     picked = pick(times)
     kernels = [configs[i] for i in picked]
     ends = find_ends(kernels)
@@ -99,10 +95,10 @@ def pick(times: Floats) -> list[int]:
 
     Parameters
     ----------
-    times : array, POINTS x kernels
+    times : array, PLACES x kernels
         How long each takes.
     """
-    weights = [ROUND if m & (m - 1) == 0 else 1 for m in POINTS]
+    weights = [ROUND if m & (m - 1) == 0 or m in ASKED_FOR else 1 for m in PLACES]
     losses = np.array(weights)[:, None] * _weigh(times)
     picked, last = [times.shape[1] - 1], times.shape[1] - 1
     while len(picked) < TILE_CLASSES:

@@ -131,7 +131,8 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
             need = "rows and columns, and other dimensions of extent one"
             raise cannot_schedule(where, found, need, "let one dimension count the rows")
         found = f"a batch of {batch.extent} ({batch.iter_var.var.name})"
-        raise cannot_schedule(where, found, "a leading batch of one")
+        fix = "call a function of one product for each"
+        raise cannot_schedule(where, found, "a leading batch of one", fix)
     if not all(ir.is_const(extent, 1) for extent in store.buffer.shape[:-2]):
         found = f"{store.buffer.name}, of which it writes a part"
         raise cannot_schedule(where, found, "an output that is one matrix")
@@ -198,7 +199,8 @@ def check_product(sch: s_tir.Schedule, block: Any) -> None:
     if not isinstance(node.body, ir.BufferStore):
         raise cannot_schedule(where, type(node.body).__name__, "one multiply-add")
     if node.init is None:
-        raise cannot_schedule(where, "no init", "a sum of products that starts from zero in it")
+        need = "the block of a product: a sum that has one"
+        raise cannot_schedule(where, "no initial value", need)
 
 
 def check_plain_loops(where: str, loops: list[Any], node: Any) -> dict[Any, int]:

@@ -30,8 +30,16 @@ class Unfinished:
     lasts: bool = False
 
 
+CALLER = "what was launched before this call"
+
+
 class LaunchesInFlight:
-    """Follows the launches of one host function; what ran before the first of them has ended."""
+    """Follows the launches of one host function.
+
+    What ran before the first of them is not known. It may still read what that one stores to: a
+    result of an earlier call, say. What the first one reads is taken to be there, since some
+    tensors may be promised to be (`tvm_hopper.early_loads`).
+    """
 
     def __init__(self) -> None:
         self.unfinished: tuple[Unfinished, ...] = ()
@@ -39,10 +47,12 @@ class LaunchesInFlight:
         self.last: Unfinished | None = None
         self.last_waits = True
 
-    def begin(self, func: Any) -> Sequence[Unfinished]:
-        """Return the launches that may run while the next one does."""
-        if PROGRAMMATIC not in launch_tags(func) or self.last is None:
+    def begin(self, func: Any, stored: set[str]) -> Sequence[Unfinished]:
+        """Return the launches that may run while the next one does, by what that one stores to."""
+        if PROGRAMMATIC not in launch_tags(func):
             self.unfinished = ()
+        elif self.last is None:
+            self.unfinished = (Unfinished(CALLER, frozenset(), frozenset(stored)),)
         else:
             older = () if self.last_waits else tuple(replace(u, lasts=True) for u in self.before)
             self.unfinished = (self.last, *older)

@@ -227,6 +227,11 @@ def ldl(local: np.ndarray, index: Any, mask: Any) -> np.ndarray:
     return local[LANES, index] if index.ndim == 1 else local[LANES[:, None], index]
 
 
+def kept(value: Any) -> Any:
+    """Return a value that stays as it is when the registers that it was loaded from change."""
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
 def stl(local: np.ndarray, index: Any, value: Any, mask: Any) -> None:
     """Store to registers by a uniform index, a slice, or a per-lane index."""
     if is_lanes(index):

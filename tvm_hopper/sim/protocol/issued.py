@@ -16,28 +16,17 @@ class Issued:
 
     def __init__(self, agent: SkeletonAgent) -> None:
         self.places: dict[Key, list[int]] = {}
-        self.sums: dict[Key, list[int]] = {}
         self.after: list[int] = []  # of each step, the next one from there that is no copy
         for place, op in enumerate(agent.ops):
             if op.kind != "load":
                 continue
-            for key, _, size in op.targets:
-                sums = self.sums.setdefault(key, [0])
-                sums.append(sums[-1] + size)
+            for key, _, _ in op.targets:
                 self.places.setdefault(key, []).append(place)
         following = len(agent.ops)
         for place in reversed(range(len(agent.ops))):
             following = following if agent.ops[place].kind == "load" else place
             self.after.append(following)
         self.after = [*self.after[::-1], len(agent.ops)]
-
-    def bytes_to(self, key: Key, start: int, end: int) -> int:
-        """Return what the copies of some steps bring to a barrier."""
-        places = self.places.get(key)
-        if not places:
-            return 0
-        sums = self.sums[key]
-        return sums[bisect_left(places, end)] - sums[bisect_left(places, start)]
 
     def lands_at(self, keys: set[Key], start: int, end: int) -> bool:
         """Tell whether some of these steps is a copy that lands at one of some barriers."""

@@ -176,6 +176,7 @@ class RunAhead:
         self.times: dict[tuple[int, int], int] = {}  # generations from now that it has come to
         self.tickets = list(state.tickets)
         self.flying: dict[int, int] = {}  # bytes in flight to a barrier
+        self.issued: dict[Key, int] = {}  # that copies issued meanwhile bring
         self.runners, self.is_cluster_open = self._runners()
 
     def _runners(self) -> tuple[Sequence[int], bool]:
@@ -204,8 +205,7 @@ class RunAhead:
             for number in self.runners:
                 agent, after = self.system.agents[number], self.system.issued[number].after
                 while (place := after[self.positions[number]]) < len(agent.ops):
-                    moved |= place > self.positions[number]  # its copies may let others go on
-                    self.positions[number] = place
+                    moved |= self._issue(number, place)  # its copies may let others go on
                     op = agent.ops[place]
                     if op.kind == "opaque":
                         break
@@ -222,8 +222,15 @@ class RunAhead:
                                 self.arrivals[self.system.index[key]] += count
                     self.positions[number] += 1
                     moved = True
-                moved |= after[self.positions[number]] > self.positions[number]
-                self.positions[number] = after[self.positions[number]]
+                moved |= self._issue(number, after[self.positions[number]])
+
+    def _issue(self, number: int, end: int) -> bool:
+        """Take an agent past copies that it issues; tell whether there are any."""
+        start, self.positions[number] = self.positions[number], end
+        for op in self.system.agents[number].ops[start:end]:
+            for key, _, size in op.targets:
+                self.issued[key] = self.issued.get(key, 0) + size
+        return end > start
 
     def arrives_on(self, slot: int) -> bool:
         """Tell whether somebody may arrive on a barrier, or remake it."""
@@ -259,14 +266,7 @@ class RunAhead:
         """Return what copies that may be issued bring to a barrier."""
         for _ in self.steps():
             pass
-        return self._issued(key)
-
-    def _issued(self, key: Key) -> int:
-        """Return what the copies issued so far bring to a barrier."""
-        return sum(
-            self.system.issued[x].bytes_to(key, self.state.positions[x], self.positions[x])
-            for x in self.runners
-        )
+        return self.issued.get(key, 0)
 
     def _arrivals(self, slot: int) -> int:
         """Return how many arrivals of a barrier can have had their bytes, -1 if none may follow."""
@@ -276,7 +276,7 @@ class RunAhead:
             return self.arrivals[slot]
         if slot not in self.flying:
             self.flying[slot] = system.bytes_in_flight(self.state, key)
-        rest = self.flying[slot] + self._issued(key) - tx
+        rest = self.flying[slot] + self.issued.get(key, 0) - tx
         if rest < 0:
             return -1
         return min(self.arrivals[slot], rest // share) if share else self.arrivals[slot]

@@ -6,6 +6,7 @@ phase; hardware keeps one bit, and the difference between the two is what a pari
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -306,7 +307,8 @@ class System:
         flight = state.flight
         if op.kind == "load":
             if self.counted:
-                flight = tuple(sorted((*flight, (number, position))))
+                place = bisect(flight, (number, position))
+                flight = (*flight[:place], (number, position), *flight[place:])
         elif op.kind == "init":
             for key, count, _ in op.targets:
                 slot = self.index[key]

@@ -37,6 +37,13 @@ def of_registers(condition: Any) -> bool:
     return not calls and all(load.source.scope().startswith("local") for load in loads)
 
 
+def reads_registers(expr: Any) -> bool:
+    """Tell whether an expression loads from registers, which may change behind it."""
+    loads: list[Any] = []
+    tvm_ffi.structural_walk(expr, (ir.TensorLoad, loads.append))
+    return any(load.source.scope().startswith("local") for load in loads)
+
+
 class Questions:
     """A part of `StmtEmitter` that looks and writes nothing."""
 

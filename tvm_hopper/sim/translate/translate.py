@@ -39,7 +39,7 @@ from tvm_hopper.sim.translate.emit_helpers import HelperStatements
 from tvm_hopper.sim.translate.exprs import ExprEmitter, is_scattered, view_of
 from tvm_hopper.sim.translate.held_values import HeldValueEmitter, Needs, escaped_registers
 from tvm_hopper.sim.translate.program import KernelCode
-from tvm_hopper.sim.translate.questions import of_registers
+from tvm_hopper.sim.translate.questions import of_registers, reads_registers
 from tvm_hopper.sim.translate.scope import BufferInfo, Scope
 
 _HOLDS = ("cuda.wgmma_noop_barrier", "tvm_hopper_")  # no use: they leave registers as they are
@@ -170,6 +170,8 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         self.new_site(node)
         value, varies = self.expr(node.value)
         self.flush()
+        if varies and reads_registers(node.value):
+            value = f"kept({value})"
         name = self.scope.name(node.var.name)
         self.scope.values[node.var] = (name, varies)
         self.pointers[node.var] = self.params_of(node.value)

@@ -104,8 +104,9 @@ def threshold_of(
     before = tuple((v, compile_expr(value)) for v, value in bound.items() if v in leaves)
     found = Threshold(var, tuple(outer), tuple(ranges), before, compile_expr(node))
     try:
-        found.truths(dict.fromkeys(scalars, 1), [0] * len(outer), range(2))
-    except ValueError:
+        with np.errstate(divide="ignore"):  # of numbers made up, which no launch has
+            found.truths(dict.fromkeys(scalars, 1), [0] * len(outer), range(2))
+    except (ValueError, ZeroDivisionError):
         return None
     return found
 

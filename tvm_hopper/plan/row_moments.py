@@ -1,0 +1,160 @@
+"""Sums over rows, and those of the squares around their means, as TVM writes them.
+
+own_S = 0
+for c, v in unroll: own_S = own_S + X_local[c, v]
+reduce across threads: own_S
+S = own_S
+mean = S / 8192
+own_V = 0
+for c, v in unroll: own_V = own_V + (X_local[c, v] - mean) * (X_local[c, v] - mean)
+reduce across threads: own_V
+V = own_V
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP
+
+_ROW_PARTS, _RANKS = "blockIdx.z", "clusterCtaIdx.z"  # axes of a row that a cluster shares
+_FLOAT = "float32"
+
+
+@dataclass(frozen=True)
+class RowSum:
+    """A sum over a row: what a thread adds up, and what all of a row do."""
+
+    realize: ir.SBlockRealize
+    front: tuple[Any, ...]  # the initial value
+    nest: ir.For
+    update: ir.BufferStore
+    across: ir.SBlockRealize
+    call: ir.Call
+    result: ir.BufferStore
+
+    @property
+    def element(self) -> Any:
+        """What is added of an element."""
+        return self.update.value.b
+
+    @property
+    def loops(self) -> list[ir.For]:
+        """The loops over a thread's elements."""
+        return ir.find_all(self.nest, ir.For)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """A row's sum, and that of the squares around its mean."""
+
+    sum: RowSum
+    squares: RowSum
+    mean: Any  # as the squares read it
+    of_thread: int
+    of_row: int
+
+
+def plan_moments(kernel: ir.For) -> tuple[Moments, ...]:
+    """Find pairs of sums that all thread blocks of a cluster make."""
+    axes = ir.thread_axes(kernel)
+    if _ROW_PARTS not in axes or _RANKS not in axes or "threadIdx.x" not in axes:
+        return ()
+    threads = int(axes["threadIdx.x"].extent) * int(axes[_ROW_PARTS].extent)
+    if threads & (threads - 1) or int(axes["threadIdx.x"].extent) % THREADS_PER_WARP:
+        return ()
+    found = []
+    for block in ir.find_all(kernel, ir.SBlock):
+        stmts = ir.statements(block.body)
+        sums = [(i, x) for i, x in enumerate(map(_row_sum, stmts)) if x is not None]
+        for (i, one), (j, other) in pairwise(sums):
+            pair = _pair(one, other, stmts[i + 1 : j], threads)
+            if pair is not None:
+                found.append(pair)
+    return tuple(found)
+
+
+def _row_sum(stmt: Any) -> RowSum | None:
+    if not isinstance(stmt, ir.SBlockRealize) or not ir.is_const(stmt.predicate, 1):
+        return None
+    stmts = ir.statements(stmt.block.body)
+    nests = [i for i, x in enumerate(stmts) if isinstance(x, ir.For)]
+    scopes = ir.find_all(stmt, tirx.AttrStmt, lambda x: x.attr_key == "reduce_scope")
+    if len(nests) != 1 or len(scopes) != 1 or len(stmts) != nests[0] + 3:
+        return None
+    nest, across, back = stmts[nests[0] :]
+    updates, results = (ir.find_all(x, ir.BufferStore) for x in (nest, back))
+    (scope,) = scopes
+    if len(updates) != 1 or len(results) != 1 or not ir.uses_node(across, scope):
+        return None
+    (update,), call = updates, scope.body.value
+    own = tirx.BufferLoad(update.buffer, list(update.indices))
+    adds = isinstance(update.value, tirx.Add) and same(update.value.a, own)
+    if not adds or ir.dtype_of(own) != _FLOAT or int(call.args[0]) != 1 or not _is_sum(scope.node):
+        return None
+    if not same(call.args[1], own) or not same(results[0].value, call.args[3]):
+        return None
+    return RowSum(stmt, tuple(stmts[: nests[0]]), nest, update, across, call, results[0])
+
+
+def _is_sum(reducer: Any) -> bool:
+    (value,) = reducer.result
+    return isinstance(value, tirx.Add)
+
+
+def _pair(one: RowSum, other: RowSum, between: list[Any], threads: int) -> Moments | None:
+    loops = list(zip(one.loops, other.loops, strict=False))
+    alike = len(one.loops) == len(other.loops) and all(
+        ir.is_const(x.extent - y.extent, 0) for x, y in loops
+    )
+    extents = [ir.static_int(x.extent) for x in one.loops]
+    if not alike or None in extents:
+        return None
+    of_thread = prod(x or 0 for x in extents)
+    names = {y.loop_var: x.loop_var for x, y in loops}
+    inside = [x.loop_var for x in one.loops]
+    conditions = [
+        [x.predicate for x in ir.find_all(ir.substitute(y.nest, names), ir.SBlockRealize)]
+        for y in (one, other)
+    ]
+    if not all(map(same, *conditions)) or ir.depends_on(conditions[0], inside):
+        return None
+    square = ir.substitute(other.element, names)
+    if not isinstance(square, tirx.Mul) or not same(square.a, square.b):
+        return None
+    away = square.a
+    if not isinstance(away, tirx.Sub) or not same(away.a, one.element):
+        return None
+    read = [x.source for x in ir.find_all(square.a.a, ir.TensorLoad)]
+    changed = [x.buffer for y in between for x in ir.find_all(y, ir.BufferStore)]
+    if any(x.same_as(y) for x in read for y in changed):
+        return None
+    mean = _resolve(away.b, between)
+    row = tirx.BufferLoad(one.result.buffer, list(one.result.indices))
+    if not isinstance(mean, (tirx.Div, tirx.Mul)) or not same(mean.a, row):
+        return None
+    count = getattr(mean.b, "value", None)
+    of_row = of_thread * threads
+    if count != (of_row if isinstance(mean, tirx.Div) else 1 / of_row):
+        return None
+    return Moments(one, other, away.b, of_thread, of_row)
+
+
+def _resolve(value: Any, between: list[Any]) -> Any:
+    """Return what a register holds that a statement in between has filled."""
+    for store in (x for y in between for x in ir.find_all(y, ir.BufferStore)):
+        if same(value, tirx.BufferLoad(store.buffer, list(store.indices))):
+            return store.value
+    return value
+
+
+def same(one: Any, other: Any) -> bool:
+    """Tell whether two expressions are alike."""
+    return bool(tvm_ffi.structural_equal(one, other))

@@ -1,0 +1,31 @@
+"""Sizes of a product's configuration that a tuner decides on: random variables of the schedule."""
+
+from __future__ import annotations
+
+from tvm.ir import Expr
+
+from tvm_hopper.errors import cannot_schedule
+
+from .config import MatmulConfig
+
+
+def is_sampled(config: MatmulConfig) -> bool:
+    """Tell whether a tuner decides on a part: what one decision breaks, another one may not."""
+    return any(isinstance(size, Expr) for size in (*(config.tile or ()), config.last_stage))
+
+
+def check_nothing_sampled(config: MatmulConfig, rewritten: str) -> None:
+    """Refuse samples of a schedule that begins anew: they would be void.
+
+    Raises
+    ------
+    ScheduleError
+        The tile or the last stage is sampled; `rewritten` is the module to begin with instead.
+    """
+    if is_sampled(config):
+        raise cannot_schedule(
+            "matmul",
+            "a sampled tile or last_stage for a product that has to be rewritten first",
+            "a schedule of what it becomes",
+            f"make it: s_tir.Schedule({rewritten}), and sample there",
+        )

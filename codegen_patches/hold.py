@@ -30,6 +30,7 @@ from tvm_hopper.facts.dtypes import DTYPES
 from .operators import make_known
 
 NAME = "tvm_hopper_hold"
+VALUE = "tvm_hopper_hold_value"  # an integer, by value: it is computed here, once, whoever uses it
 FENCE = "tvm_hopper_code_fence"
 # no thread has that number, which the text of an assembly statement hides from the CUDA compiler
 _NEVER = """\
@@ -50,6 +51,7 @@ def register() -> None:
             f"({dtype.c_type}& reg)",
             f'    asm volatile("" : "+{dtype.asm_letter}"(reg) :: "memory");',
         )
+    make_known(VALUE, "(int value)", '    asm volatile("" :: "r"(value));')
     make_known(FENCE, "()", _NEVER)
 
 
@@ -70,6 +72,16 @@ def hold_all(registers: ir.Var) -> ir.Stmt:
     """Build a loop over the operator for each register of a local buffer."""
     (length,) = (int(extent) for extent in registers.shape)
     return ir.make_loop("i", length, lambda i: hold(tirx.BufferLoad(registers, [i])), unroll=True)
+
+
+def hold_value(value: Any) -> ir.Stmt:
+    """Build a statement at which an integer is computed.
+
+    What divides is not moved out of a loop by the CUDA compiler: the divisor might be 0, and the
+    loop run no turn. Computed in front of the loop for this, it is not computed in it again.
+    """
+    register()
+    return tirx.Evaluate(ir.call_op(f"tirx.{VALUE}", "void", value))
 
 
 def fence_code() -> Any:

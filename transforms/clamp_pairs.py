@@ -65,10 +65,10 @@ def plan_clamps(func: tirx.PrimFunc) -> tuple[ClampedPair, ...]:
                 first = None if any(x in names for x in arrays) else first
                 continue
             place = _place(part, names)
-            is_next = first is not None and place == int(first.indices[0]) + 1
-            if is_next and part.buffer.same_as(first.buffer) and not _reads(part, names):
-                values = _clamped(first), _clamped(part)
-                found.append(ClampedPair(first, part, names[part.buffer], values))
+            follows = first if first and place == int(first.indices[0]) + 1 else None
+            if follows and part.buffer.same_as(follows.buffer) and not _reads(part, names):
+                values = _clamped(follows), _clamped(part)
+                found.append(ClampedPair(follows, part, names[part.buffer], values))
             first = part if place is not None and place % 2 == 0 else None
     return tuple(found)
 
@@ -116,7 +116,7 @@ def rewrite_clamps(func: tirx.PrimFunc, plan: tuple[ClampedPair, ...]) -> tirx.P
     def store(node: ir.BufferStore, mutator: Any) -> Any:
         return changed.get(node, node)
 
-    callbacks = [(tirx.AllocBuffer, allocation), (ir.BufferStore, store)]
+    callbacks: list[tuple[Any, Any]] = [(tirx.AllocBuffer, allocation), (ir.BufferStore, store)]
     return func.with_body(ir.mutate(func.body, callbacks))
 
 

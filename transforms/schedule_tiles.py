@@ -50,6 +50,7 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.codegen_patches.hold import hold_value
 from tvm_hopper.plan.channel import find_trips
 from tvm_hopper.plan.notes import RemarkNote, TilesNote, note_kernels, renumber_notes
 from tvm_hopper.plan.shared_loads import find_cluster_axis
@@ -179,6 +180,8 @@ def count_on(work: ir.Stmt, tile: ir.Var) -> ir.Stmt:
 def with_tile_index(body: ir.Stmt, order: TileSchedule, linear_index: Any) -> ir.Stmt:
     """Compute a tile's row and column from its place in the order, in front of what uses them."""
     binds, tile = place_tile(order, linear_index)
+    if order.divides_at_run_time:
+        binds = [*binds, *map(hold_value, tile.values())]
     return ir.seq(binds, ir.substitute(body, tile))
 
 

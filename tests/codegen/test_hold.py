@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import tvm
 from tvm import s_tir
@@ -10,7 +12,7 @@ import tvm_hopper
 from tvm_hopper import capture
 from tvm_hopper import schedule as hs
 from tvm_hopper.codegen_patches import hold as patch
-from tvm_hopper.cuda_build.compilers import compile_source
+from tvm_hopper.cuda_build.compilers import compile_source, with_nvrtc
 from tvm_hopper.testing import workloads
 
 
@@ -48,3 +50,16 @@ def test_each_type_of_register_has_one(dtype):
     register = tvm.tirx.decl_buffer((4,), dtype, scope="local")
     call = patch.hold(tvm.tirx.BufferLoad(register, [0]))
     assert str(call.op.name) == f"tirx.{patch.NAME}_{dtype}"
+
+
+def test_the_place_of_a_tile_of_any_rows_is_divided_out_once():
+    """Not in each turn of the loads: the compiler moves no division out of a loop."""
+    sch = s_tir.Schedule(workloads.matmul("m", 256, 256, "NT", "float16", "float16"))
+    config = hs.MatmulConfig((64, 64, 64), raster_group=2, persistent=0)
+    hs.matmul(sch, "C", config, rows=128)
+    ex = tvm.compile(sch.mod, target="nvidia/nvidia-h200")
+    ptx = with_nvrtc(capture.lookup(ex).source, "sm_90a", fast_math=False).assembly.decode()
+    start, roles = ptx.split("griddepcontrol.wait")
+    division = re.compile(r"\b(div|rem)\.")
+    assert division.search(start)
+    assert not division.search(roles)

@@ -20,6 +20,7 @@ FOR_COMPILERS = {
     "tvm_hopper_hold_float32",
     "tvm_hopper_hold_int32",
     "tvm_hopper_hold_uint32",
+    "tvm_hopper_hold_value",
     "tvm_hopper_code_fence",
 }
 # PTX ISA 9.1, 9.7.19.5: setmaxnreg is a hint; a program computes the same without it. That the

@@ -14,6 +14,7 @@ import tvm_hopper
 from tests.meta_schedule.stand_ins import FormulaRunner, NoteBuilder
 from tests.relax import models
 from tvm_hopper import schedule as hs
+from tvm_hopper.errors import OptionError
 from tvm_hopper.meta_schedule import Database
 from tvm_hopper.meta_schedule.checking import no_check
 from tvm_hopper.relax import prepare, report
@@ -126,3 +127,10 @@ def test_what_is_prepared_is_what_the_pipeline_schedules():
         return {gv.name_hint for gv, f in found if isinstance(f, tvm.tirx.PrimFunc)}
 
     assert names(prepare(Layer, models.H200)) == names(models.schedule(Layer)) != set()
+
+
+def test_what_cannot_be_prepared():
+    with pytest.raises(OptionError, match=r"relax\.prepare: found no target; need a cuda target"):
+        prepare(Layer)
+    with pytest.raises(OptionError, match=r"relax\.prepare: found 5; need a Relax module"):
+        prepare(5, models.H200)

@@ -69,8 +69,9 @@ def _never_meet(indices: Sequence[Any], extents: Mapping[ir.Var, Any]) -> bool:
 
     `(t * 64 + x) // 352`, `(t * 2 + x // 32) % 11`, `x % 32` are such.
     """
-    sizes = [ir.static_int(x) for x in extents.values()]
-    if None in sizes or not 0 < prod(sizes) <= MOST_COUNTED:
+    known = [ir.static_int(x) for x in extents.values()]
+    sizes = [x for x in known if x is not None]
+    if len(sizes) < len(known) or not 0 < prod(sizes) <= MOST_COUNTED:
         return False
     axes = np.meshgrid(*(np.arange(size) for size in sizes), indexing="ij")
     values = {var: axis.ravel() for var, axis in zip(extents, axes, strict=True)}
@@ -80,8 +81,8 @@ def _never_meet(indices: Sequence[Any], extents: Mapping[ir.Var, Any]) -> bool:
         return False
     numbers = np.zeros(prod(sizes), np.int64)
     for place in places:
-        _, own = np.unique(place, return_inverse=True)
-        _, numbers = np.unique(numbers * prod(sizes) + own, return_inverse=True)
+        own = np.unique(place, return_inverse=True)[1]
+        numbers = np.unique(numbers * prod(sizes) + own, return_inverse=True)[1]
     return int(numbers.max()) + 1 == prod(sizes)
 
 

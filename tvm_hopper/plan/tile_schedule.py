@@ -95,6 +95,11 @@ class TileSchedule:
         return tirx.min(ir.as_int32(self.rows.extent), min(self.group, MOST_TILES))
 
     @property
+    def divides_at_run_time(self) -> bool:
+        """Tell whether a tile's place is found by a division by what the launch alone tells."""
+        return any(ir.static_int(x.extent) is None for x in (self.rows, self.columns))
+
+    @property
     def num_tiles(self) -> Any:
         """All output tiles."""
         return ir.simplify(ir.as_int32(self.rows.extent) * ir.as_int32(self.columns.extent))

@@ -83,8 +83,19 @@ def prepare(mod: tvm.IRModule, target: Any = None) -> tvm.IRModule:
         A Relax model.
     target : Target, str or dict, optional
         What it is built for; left out, the target in scope.
+
+    Raises
+    ------
+    OptionError
+        There is no target, or `mod` is no module.
     """
-    where = Target.current(allow_none=False) if target is None else Target(target)
+    where = Target.current(allow_none=True) if target is None else Target(target)
+    if where is None:
+        need = f"a cuda target with arch {SM_90A.name}"
+        fix = 'give it: prepare(mod, "nvidia/nvidia-h200")'
+        raise cannot_configure("relax.prepare", "no target", need, fix)
+    if not isinstance(mod, tvm.IRModule):
+        raise cannot_configure("relax.prepare", f"{mod!r}"[:80], "a Relax module")
     with where:
         passes = [*stock.library_dispatch_passes(where), *prepare_passes(ModelOptions())]
         return tvm.transform.Sequential(passes)(mod)

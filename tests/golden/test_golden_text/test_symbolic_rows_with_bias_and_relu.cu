@@ -37,17 +37,20 @@ extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_co
         int cse_v21 = ((((int)blockIdx.x) + (tile * num_blocks)) & 127);
         int inside = ((((int)blockIdx.x) + (tile * num_blocks)) & 127);
         int cse_v39 = (((((int)blockIdx.x) + (tile * num_blocks)) & 127) % min((cse_v11 - (((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16)), 16));
+        int cse_v43 = ((((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16) + (((((int)blockIdx.x) + (tile * num_blocks)) & 127) % min((cse_v11 - (((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16)), 16)));
         int tile_y = ((((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16) + (((((int)blockIdx.x) + (tile * num_blocks)) & 127) % min((cse_v11 - (((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16)), 16)));
         int cse_v40 = (((((int)blockIdx.x) + (tile * num_blocks)) & 127) / min((cse_v11 - (((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16)), 16));
         int tile_x = (((((int)blockIdx.x) + (tile * num_blocks)) & 127) / min((cse_v11 - (((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16)), 16));
+        tvm_builtin_tvm_hopper_hold_value(((((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16) + (((((int)blockIdx.x) + (tile * num_blocks)) & 127) % min((cse_v11 - (((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16)), 16))));
+        tvm_builtin_tvm_hopper_hold_value((((((int)blockIdx.x) + (tile * num_blocks)) & 127) / min((cse_v11 - (((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16)), 16)));
         #pragma unroll 1
         for (int k_0 = 0; k_0 < 5; ++k_0) {
           int cse_v13 = ((tile * 5) + k_0);
           int cse_v22 = (((tile * 5) + k_0) % 3);
           tvm_builtin_cuda_mbarrier_wait((&(((uint64_t*)dyn_smem_ptr)[((((tile * 5) + k_0) % 3) + 12292)])), (((((tile * 5) + k_0) / 3) + 1) & 1));
           int cse_v32 = ((((tile * 5) + k_0) % 3) + 12288);
-          int cse_v44 = ((((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 2048) + ((((((int)blockIdx.x) + (tile * num_blocks)) & 127) % min((cse_v11 - (((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16)), 16)) * 128));
-          int cse_v45 = (((((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 2048) + ((((((int)blockIdx.x) + (tile * num_blocks)) & 127) % min((cse_v11 - (((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16)), 16)) * 128)) + 128);
+          int cse_v46 = ((((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 2048) + ((((((int)blockIdx.x) + (tile * num_blocks)) & 127) % min((cse_v11 - (((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16)), 16)) * 128));
+          int cse_v47 = (((((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 2048) + ((((((int)blockIdx.x) + (tile * num_blocks)) & 127) % min((cse_v11 - (((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16)), 16)) * 128)) + 128);
           tvm_builtin_ptx_mbarrier_arrive_expect_tx_arrive_expect_tx_shared_b64(tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)dyn_smem_ptr)[((((tile * 5) + k_0) % 3) + 12288)]))), ((uint)(((((((((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 2048) + ((((((int)blockIdx.x) + (tile * num_blocks)) & 127) % min((cse_v11 - (((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16)), 16)) * 128)) + 128) <= m) ? 128 : cse_v18) * 128) + 16384)));
           int cse_v3 = (k_0 * 64);
           int cse_v33 = ((((tile * 5) + k_0) % 3) * 8192);
@@ -77,9 +80,12 @@ extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_co
       int cse_v24 = ((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127);
       int inside_1 = ((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127);
       int cse_v41 = (((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127) % min((cse_v11 - (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16)), 16));
+      int cse_v44 = ((((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16) + (((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127) % min((cse_v11 - (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16)), 16)));
       int tile_y_1 = ((((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16) + (((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127) % min((cse_v11 - (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16)), 16)));
       int cse_v42 = (((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127) / min((cse_v11 - (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16)), 16));
       int tile_x_1 = (((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127) / min((cse_v11 - (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16)), 16));
+      tvm_builtin_tvm_hopper_hold_value(((((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16) + (((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127) % min((cse_v11 - (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16)), 16))));
+      tvm_builtin_tvm_hopper_hold_value((((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127) / min((cse_v11 - (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16)), 16)));
       #pragma unroll 64
       for (int i = 0; i < 64; ++i) {
         C_pad_local_ptr[i] = 0x0p+0f/*0.000000e+00*/;
@@ -104,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_co
         }
       }
       int cse_v6 = (((int)threadIdx.x) & 3);
-      int cse_v43 = ((((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127) / min((cse_v11 - (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16)), 16)) * 16);
+      int cse_v45 = ((((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127) / min((cse_v11 - (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16)), 16)) * 16);
       #pragma unroll 4
       for (int g = 0; g < 4; ++g) {
         #pragma unroll 2
@@ -114,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_co
             int cse_v5 = (g * 16);
             int cse_v26 = (((g * 16) + (j * 4)) + (h * 2));
             int cse_v27 = (((g * 16) + (h * 8)) + (j * 2));
-            int cse_v46 = (((((((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127) / min((cse_v11 - (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16)), 16)) * 128) + (g * 32)) + (j * 8)) + ((((int)threadIdx.x) & 3) * 2));
+            int cse_v48 = (((((((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127) / min((cse_v11 - (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16)), 16)) * 128) + (g * 32)) + (j * 8)) + ((((int)threadIdx.x) & 3) * 2));
             D_run_ptr[(((g * 16) + (h * 8)) + (j * 2))] = ((nv_bfloat16)max((C_pad_local_ptr[(((g * 16) + (j * 4)) + (h * 2))] + ((float)bias_col_ptr[((((((((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127) / min((cse_v11 - (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16)), 16)) * 16) + (g * 4)) + j) < 125) ? (((((((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127) / min((cse_v11 - (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16)), 16)) * 128) + (g * 32)) + (j * 8)) + ((((int)threadIdx.x) & 3) * 2)) : 0)])), 0x0p+0f/*0.000000e+00*/));
             D_run_ptr[((((g * 16) + (h * 8)) + (j * 2)) + 1)] = ((nv_bfloat16)max((C_pad_local_ptr[((((g * 16) + (j * 4)) + (h * 2)) + 1)] + ((float)bias_col_ptr[(((((((((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127) / min((cse_v11 - (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16)), 16)) * 128) + (g * 32)) + (j * 8)) + ((((int)threadIdx.x) & 3) * 2)) < 999) ? ((((((((((int)blockIdx.x) + (tile_1 * num_blocks)) & 127) / min((cse_v11 - (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 7) * 16)), 16)) * 128) + (g * 32)) + (j * 8)) + ((((int)threadIdx.x) & 3) * 2)) + 1) : 0)])), 0x0p+0f/*0.000000e+00*/));
           }

@@ -74,6 +74,7 @@ class WgmmaOps:
     op_tvm_hopper_hold_float32 = op_cuda_wgmma_noop_barrier_uint32
     op_tvm_hopper_hold_int32 = op_cuda_wgmma_noop_barrier_uint32
     op_tvm_hopper_hold_uint32 = op_cuda_wgmma_noop_barrier_uint32
+    op_tvm_hopper_hold_value = op_cuda_wgmma_noop_barrier_uint32
     op_tvm_hopper_code_fence = op_cuda_wgmma_noop_barrier_uint32
 
     def _in_step(self, site: int, mask: Any, what: str) -> None:

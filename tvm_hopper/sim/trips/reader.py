@@ -62,7 +62,7 @@ _CALLS = (
     "cuda.grid_sync",
     *("cuda.nano_sleep", "cuda.wgmma_noop_barrier_uint32", "cuda.wgmma_noop_barrier_float32"),
     *("tvm_hopper_hold_float32", "tvm_hopper_hold_int32", "tvm_hopper_hold_uint32"),
-    "tvm_hopper_code_fence",
+    *("tvm_hopper_hold_value", "tvm_hopper_code_fence"),
 )
 # Of those that stand inside of expressions: what meets at a barrier, or has addresses of its own.
 _MEET_IN_EXPRESSIONS = (

@@ -16,6 +16,7 @@ Left alone: single elements, and pairs with anything but names in between.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,17 +59,17 @@ def plan_clamps(func: tirx.PrimFunc) -> tuple[ClampedPair, ...]:
     names = names_of_pairs(func.body)
     found: list[ClampedPair] = []
     for block in ir.find_all(func.body, tirx.SeqStmt):
-        first: ir.BufferStore | None = None
+        first: Any = None
         for part in ir.statements(block):
             if isinstance(part, tirx.Bind):
-                arrays = [x.source for x in ir.find_all(part.value, ir.TensorLoad)]
-                first = None if any(x in names for x in arrays) else first
+                first = None if first is None or _sees(part.value, first, names) else first
                 continue
             place = _place(part, names)
-            follows = first if first and place == int(first.indices[0]) + 1 else None
-            if follows and part.buffer.same_as(follows.buffer) and not _reads(part, names):
-                values = _clamped(follows), _clamped(part)
-                found.append(ClampedPair(follows, part, names[part.buffer], values))
+            is_next = first is not None and place == int(first.indices[0]) + 1
+            is_next = is_next and part.buffer.same_as(first.buffer)
+            if is_next and not _sees(part.value, first, names):
+                values = _clamped(first), _clamped(part)
+                found.append(ClampedPair(first, part, names[part.buffer], values))
             first = part if place is not None and place % 2 == 0 else None
     return tuple(found)
 
@@ -91,9 +92,14 @@ def _clamped(store: ir.BufferStore) -> Any | None:
     return a if ir.is_zero(b) else b if ir.is_zero(a) else None
 
 
-def _reads(store: ir.BufferStore, names: dict[ir.Var, ir.Var]) -> bool:
-    """Tell whether the second value is one of what the first store leaves."""
-    return any(x.source in names for x in ir.find_all(store.value, ir.TensorLoad))
+def _sees(value: Any, first: ir.BufferStore, names: dict[ir.Var, ir.Var]) -> bool:
+    """Tell whether a value may be one of what a store leaves, also by the name of a view."""
+    loads = ir.find_all(value, ir.TensorLoad, lambda x: str(x.source.scope()) == "local")
+    read = [x.source for x in loads]
+    return any(
+        ir.dtype_of(x) == "uint32" or (x in names and names[x].same_as(names[first.buffer]))
+        for x in read
+    )
 
 
 def rewrite_clamps(func: tirx.PrimFunc, plan: tuple[ClampedPair, ...]) -> tirx.PrimFunc:
@@ -116,7 +122,10 @@ def rewrite_clamps(func: tirx.PrimFunc, plan: tuple[ClampedPair, ...]) -> tirx.P
     def store(node: ir.BufferStore, mutator: Any) -> Any:
         return changed.get(node, node)
 
-    callbacks: list[tuple[Any, Any]] = [(tirx.AllocBuffer, allocation), (ir.BufferStore, store)]
+    callbacks: list[tuple[type, Callable[[Any, Any], Any]]] = [
+        (tirx.AllocBuffer, allocation),
+        (ir.BufferStore, store),
+    ]
     return func.with_body(ir.mutate(func.body, callbacks))
 
 

@@ -82,7 +82,7 @@ class Fragment:
         """Build loops over subtiles, instructions, `step` columns of one, and halves of rows."""
         width = self.width
         subtiles, chunks = self.plan.m // fragment.SUBTILE_ROWS, self.nest.columns // width
-        return ir.make_loop(fragment.SUBTILES, subtiles, lambda subtile:
+        return ir.make_loop("subtile", subtiles, lambda subtile:
             ir.make_loop("chunk", chunks, lambda chunk:
                 ir.make_loop("g", width // step, lambda g:
                     ir.make_loop("h", 2, lambda h:

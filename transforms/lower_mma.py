@@ -43,7 +43,6 @@ from tvm_hopper.codegen_patches.ptx.address import generic_to_shared
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.plan.across_cluster import find_cluster_loops
-from tvm_hopper.plan.fragment import STEPS, SUBTILES
 from tvm_hopper.plan.fragment_nests import FragmentNest
 from tvm_hopper.plan.mma_plan import MmaPlan, Operand, plan_mma
 from tvm_hopper.plan.notes import FallbackNote, MmaNote, Note, RemarkNote, StoreNote, note_kernels
@@ -142,9 +141,9 @@ def _instructions(plan: MmaPlan, threads: Threads) -> ir.SBlockRealize:
         adds = ir.simplify(tirx.NE(step, 0)) if threads.overwrites else T.bool(True)
         return ptx_wgmma.mma(width, plan.dtype, plan.accumulate, values, a, b, adds, transposed)
 
-    loops = ir.make_loop(SUBTILES, plan.m // wgmma.INSTRUCTION_M, lambda subtile:
+    loops = ir.make_loop("subtile", plan.m // wgmma.INSTRUCTION_M, lambda subtile:
         ir.make_loop("chunk", plan.n // width, lambda chunk:
-            ir.make_loop(STEPS, plan.k // depth, lambda step:
+            ir.make_loop("step", plan.k // depth, lambda step:
                 one(subtile, chunk, step), unroll=True), unroll=True), unroll=True)  # fmt: skip
     body = ir.seq(
         tirx.Bind(left, _descriptor(plan.left)), tirx.Bind(right, _descriptor(plan.right)), loops

@@ -163,8 +163,8 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
     meet = [] if is_engines else [fences.sync_threads()]
     taken = {}
     for one in [x for x in plan if far is None and takes_all(x)]:
-        size, dtype = (one.num_partials,), ir.dtype_of(one.results[0])
-        taken[one.scope] = ir.new_buffer(names.take("taken"), size, dtype, "local", 64)
+        dtype, count = ir.dtype_of(one.results[0]), one.num_partials
+        taken[one.scope] = ir.new_buffer(names.take("taken"), (count,), dtype, "local", 64)
     planned = {
         x.scope: _reduce(kernel, x, slots.get(x.scope, []), row, far, meet, taken.get(x.scope))
         for x in plan

@@ -76,10 +76,10 @@ class StagedFragment(Fragment):
         subtiles, groups = self.nest.rows // fragment.SUBTILE_ROWS, self.nest.columns // SIDE
         if self.run_length == SIDE:
             wide = 2 - groups % 2  # matrices beside each other
-            return ir.make_loop(fragment.SUBTILES, subtiles, lambda subtile:
+            return ir.make_loop("subtile", subtiles, lambda subtile:
                 ir.make_loop("g", groups // wide, lambda g:
                     self._matrices(subtile, g * wide, wide), unroll=True), unroll=True)  # fmt: skip
-        return ir.make_loop(fragment.SUBTILES, subtiles, lambda subtile:
+        return ir.make_loop("subtile", subtiles, lambda subtile:
             ir.make_loop("g", groups, lambda g:
                 ir.make_loop("h", 2, lambda h:
                     self._pair(subtile, 0, g, h), unroll=True),

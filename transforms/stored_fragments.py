@@ -121,7 +121,7 @@ class StoredFragment(Fragment):
             )
             return only_if(ir.conjunction(of_row), stores)
 
-        return _unrolled(fragment.SUBTILES, self.plan.m // fragment.SUBTILE_ROWS, lambda subtile:
+        return _unrolled("subtile", self.plan.m // fragment.SUBTILE_ROWS, lambda subtile:
             ir.seq(compute(subtile), _unrolled("h", 2, lambda h: write(subtile, h))))  # fmt: skip
 
     def _exchanged(

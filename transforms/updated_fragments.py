@@ -33,7 +33,7 @@ class UpdatedFragment(Fragment):
 
     def _loops(self) -> ir.Stmt:
         subtiles, groups = self.nest.rows // fragment.SUBTILE_ROWS, self.nest.columns // SIDE
-        return ir.make_loop(fragment.SUBTILES, subtiles, lambda subtile:
+        return ir.make_loop("subtile", subtiles, lambda subtile:
             ir.make_loop("g", groups, lambda g:
                 ir.make_loop("h", 2, lambda h:
                     self._pair(subtile, 0, g, h), unroll=True),

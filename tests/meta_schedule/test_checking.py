@@ -6,7 +6,15 @@ import pytest
 
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import TuningError
-from tvm_hopper.meta_schedule.checking import EQUAL, UNCHECKED, WRONG, Simulated, no_check
+from tvm_hopper.meta_schedule.checking import (
+    EQUAL,
+    UNCHECKED,
+    WRONG,
+    Simulated,
+    Verdict,
+    judge,
+    no_check,
+)
 from tvm_hopper.meta_schedule.scheduling import canonical
 from tvm_hopper.meta_schedule.tasks import find_tasks
 from tvm_hopper.testing import memory_bound
@@ -55,3 +63,9 @@ def test_an_illegal_time():
 
 def test_problems_keep_the_plain_program(problem):
     assert canonical(problem.mod["main"])["main"] is not None
+
+
+@pytest.mark.parametrize("told", [None, "equal", Verdict("fine", "me")])
+def test_what_is_no_verdict_is_refused(problem, told):
+    with pytest.raises(TuningError, match=r"check: found .*; need a checking\.Verdict of"):
+        judge(lambda *_: told, problem, problem.built_in())

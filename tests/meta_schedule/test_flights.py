@@ -11,6 +11,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tests.meta_schedule.stand_ins import FormulaRunner, NoteBuilder
+from tvm_hopper.errors import TuningError
 from tvm_hopper.meta_schedule.flights import Flights
 from tvm_hopper.meta_schedule.interrupts import InterruptNoted
 from tvm_hopper.meta_schedule.search import Search
@@ -126,3 +127,20 @@ def test_other_threads_note_nothing():
     thread.start()
     thread.join()
     assert found == [False]
+
+
+class Fewer:
+    """A builder and a runner that leaves the last one out."""
+
+    def build(self, inputs):
+        return NoteBuilder().build(inputs)[:-1]
+
+    def run(self, inputs):
+        return TellingRunner(Told()).run(inputs)[:-1]
+
+
+def test_who_leaves_something_out_is_named():
+    with pytest.raises(TuningError, match="builder: found 1 results for 2 inputs; need one for"):
+        outcomes(TellingRunner(Told()), Fewer())
+    with pytest.raises(TuningError, match="runner: found 1 results for 2 inputs; need one for"):
+        outcomes(Fewer())

@@ -52,6 +52,15 @@ def test_rows(folder):
     assert copy.terabytes == pytest.approx(2 * 2 * 64 * 256 / copy.best_us / 1e6)
 
 
+def test_a_work_folder_is_reported_and_drawn_by_its_path(folder, tmp_path):
+    for path in (folder, str(folder)):
+        assert TuningReport(path).rows == TuningReport(Database(folder)).rows
+        assert len(draw(path).axes) == len(draw(Database(folder)).axes)
+    for take in (TuningReport, draw):
+        with pytest.raises(TuningError, match="records"):
+            take(tmp_path / "none")
+
+
 def test_times_of_the_last_round_stand_in_for_those_of_the_search(folder, tmp_path):
     rows = [json.loads(x) for x in (folder / FILE).read_text().splitlines()]
     (final,) = [x for x in rows if x["is"] == "final" and x["finalists"][0] == "matmul"]

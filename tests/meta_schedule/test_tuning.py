@@ -259,6 +259,8 @@ def test_illegal_arguments(tmp_path):
         tune(COPY, tmp_path, 4, batch=0)
     with pytest.raises(TuningError, match="each=0; need a number from 1 to"):
         tune(COPY, tmp_path, 4, each=0)
+    with pytest.raises(TuningError, match="seconds=True; need a number above 0"):
+        tune(COPY, tmp_path, 4, seconds=True)
     with pytest.raises(TuningError, match="seconds=-1; need a number above 0"):
         tune(COPY, tmp_path, 4, seconds=-1)
     with pytest.raises(TuningError, match="found a runner and a tracker; need one of the two"):

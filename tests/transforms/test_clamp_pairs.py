@@ -48,6 +48,7 @@ def test_two_stores_become_one(kind):
         ("x[2] =", "x[1] ="),  # no register's halves
         ("= X[2]", '= T.Cast("float32", x[2])'),  # what the first one stored is read
         ("X[1] + name", 'T.Cast("float32", x[2])'),
+        ("X[1] + name", 'T.reinterpret("float32", T.decl_buffer((2,), "uint32", data=x.data)[1])'),
         (
             "    name: T.let[T.float32] = X[2]\n",
             "    name: T.let[T.float32] = X[2]\n    X[3] = name\n",

@@ -13,6 +13,8 @@ import tvm
 from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.builder import BuilderInput, BuilderResult, PyBuilder
 
+from tvm_hopper.errors import cannot_tune
+
 from .workers.cpus import usable_cpus
 from .workers.leftovers import remove_stale
 from .workers.pool import WorkerPool
@@ -42,6 +44,11 @@ class ArtifactBuilder(PyBuilder):
     folder : path, optional
         Where artifacts are made; None: a new folder of the system's, removed by `close()` and at
         exit. Those of builders that were killed are removed by the next.
+
+    Raises
+    ------
+    TuningError
+        `workers` is less than one.
     """
 
     def __init__(
@@ -51,6 +58,8 @@ class ArtifactBuilder(PyBuilder):
         folder: str | Path | None = None,
     ) -> None:
         super().__init__()
+        if workers is not None and workers < 1:
+            raise cannot_tune("ArtifactBuilder workers", str(workers), "at least one, or None")
         count = workers or usable_cpus()
         # That are built at once. The last of a batch take longest: another one fills in for them.
         self.batches = min(MOST_BATCHES, -(-count // BATCH) + (count > BATCH))

@@ -77,3 +77,18 @@ class Simulated:
 def no_check(problem: Problem, config: Configuration) -> Verdict:
     """Let every winner pass; records say that it was not checked."""
     return Verdict(UNCHECKED, "nothing")
+
+
+def judge(check: Check, problem: Problem, config: Configuration) -> Verdict:
+    """Return what a check says.
+
+    Raises
+    ------
+    TuningError
+        It says something else than a verdict.
+    """
+    told = check(problem, config)
+    if isinstance(told, Verdict) and told.verdict in (EQUAL, WRONG, UNCHECKED):
+        return told
+    need = f'a checking.Verdict of "{EQUAL}", "{WRONG}" or "{UNCHECKED}"'
+    raise cannot_tune("check", f"{told!r}"[:DETAIL], need)

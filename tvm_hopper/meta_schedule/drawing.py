@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tvm_hopper.errors import cannot_tune
@@ -12,13 +13,13 @@ from .database import Database, Trial
 WIDTH, HEIGHT = 9.0, 3.2  # inches of one row
 
 
-def draw(database: Database, key: str | None = None) -> Any:
+def draw(database: Database | str | Path, key: str | None = None) -> Any:
     """Draw the searches of a database, a row for each function.
 
     Parameters
     ----------
-    database : Database
-        What is drawn.
+    database : Database, str or Path
+        What is drawn, or the work_dir of a tuning run.
     key : str, optional
         The one function to draw; left out, all that have a time.
 
@@ -30,10 +31,11 @@ def draw(database: Database, key: str | None = None) -> Any:
     Raises
     ------
     TuningError
-        Nothing was measured.
+        Nothing was measured, or there are no records.
     """
     from matplotlib.figure import Figure
 
+    database = database if isinstance(database, Database) else Database(database)
     keys = [x for x in database.workloads if database.ranked(x) and key in (None, x)]
     if not keys:
         where = f"database {database.folder}"

@@ -14,7 +14,7 @@ from typing import Any
 from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerInput, RunnerResult
 
-from tvm_hopper.errors import HopperError
+from tvm_hopper.errors import HopperError, cannot_tune
 
 from .measurement import Contested, Measurement, as_contested, as_measurement
 from .measuring import artifact
@@ -120,7 +120,14 @@ def fake_gpus(
         That a measurement takes.
     **options
         Of GpuRunner.
+
+    Raises
+    ------
+    TuningError
+        `count` is less than one.
     """
+    if count < 1:
+        raise cannot_tune("fake_gpus count", str(count), "at least one")
     remove_stale(Path(tempfile.gettempdir()), PREFIX)
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}_"))
     told = fake_settings(count, faults, folder, seed, noise, measuring_seconds)

@@ -29,7 +29,7 @@ from tvm.target import Target
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 
-from .checking import WRONG, Check
+from .checking import WRONG, Check, judge
 from .configurations import as_text
 from .database import RECORDS, Database, Trial
 from .matmul_problems import MatmulProblem
@@ -227,7 +227,7 @@ class Finals:
         trial = self._database.decided(problem.key)
         assert trial is not None
         if not self._database.verdict(problem.key, trial):
-            told = self._check(problem, trial.config)
+            told = judge(self._check, problem, trial.config)
             self._say(problem, trial, told.verdict, told.by, told.detail)
         return self._database.verdict(problem.key, trial) != WRONG
 

@@ -21,6 +21,8 @@ from typing import Any
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
+from tvm_hopper.errors import cannot_tune
+
 from .search import Candidate
 from .tasks import Task
 from .workers.pool import NOBODY
@@ -119,13 +121,16 @@ class Flights:
     def _hand_over(self, task: Task, candidates: list[Candidate]) -> list[tuple[Any, Any]]:
         inputs = [ms.builder.BuilderInput(x.mod, self._target, None) for x in candidates]
         built = list(self._builder.build(inputs))
+        _check_count("builder", built, inputs)
         arguments = ms.arg_info.ArgInfo.from_entry_func(task.problem.mod, True)
         runs = [
             ms.runner.RunnerInput(str(x.artifact_path), self._target.kind.name, arguments)
             for x in built
             if x.artifact_path is not None
         ]
-        futures = iter(self._runner.run(runs) if runs else [])
+        found = list(self._runner.run(runs)) if runs else []
+        _check_count("runner", found, runs)
+        futures = iter(found)
         return [(x, None if x.artifact_path is None else next(futures)) for x in built]
 
     def finished(self) -> Iterator[Outcome]:
@@ -158,6 +163,11 @@ class Flights:
         if not times or not all(0 < x < LONGEST for x in times):
             return Outcome(task, candidate, None, f"run: found times {times[:3]}", device, details)
         return Outcome(task, candidate, times, None, device, details)
+
+
+def _check_count(who: str, found: list[Any], asked: list[Any]) -> None:
+    if len(found) != len(asked):
+        raise cannot_tune(who, f"{len(found)} results for {len(asked)} inputs", "one for each")
 
 
 def _told(runner: Any, path: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -72,11 +72,17 @@ class TuningReport:
 
     Parameters
     ----------
-    database : Database
-        What is reported; later trials are not in it.
+    database : Database, str or Path
+        What is reported, or the work_dir of a tuning run; later trials are not in it.
+
+    Raises
+    ------
+    TuningError
+        There are no records, or they cannot be read.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database | str | Path) -> None:
+        database = database if isinstance(database, Database) else Database(database)
         self.folder = database.folder
         self.machines = database.machines
         times = Counter(row["name"] for row in database.workloads.values())

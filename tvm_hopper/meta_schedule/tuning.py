@@ -110,7 +110,8 @@ def tune(
     _check_number("batch", batch, 1024)
     if each is not None:
         _check_number("each", each, MOST_TRIALS)
-    if seconds is not None and not (isinstance(seconds, (int, float)) and seconds > 0):
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if seconds is not None and not (is_number and seconds > 0):
         raise cannot_tune("tune", f"seconds={seconds!r}", "a number above 0")
     if runner is not None and tracker is not None:
         raise cannot_tune("tune", "a runner and a tracker", "one of the two: a tracker has its own")

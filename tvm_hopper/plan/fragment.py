@@ -11,9 +11,6 @@ from typing import Any
 from tvm_hopper.facts import wgmma
 
 SUBTILE_ROWS = wgmma.INSTRUCTION_M  # rows that one instruction multiplies
-# Names of loops in what a warp group computes: over rows of instructions, also where the
-# accumulator is stored, and over depths of instructions.
-SUBTILES, STEPS = "subtile", "step"
 
 
 def row(half: Any, lane: Any) -> Any:

@@ -18,6 +18,7 @@ from .matmul import POLICIES
 EVIDENCE = "cp.async"  # a part of all instructions that copy
 DTYPES = ("float16", "float32", "int8", "float64", "bfloat16", "int32")
 LOADS = ("tma", "bulk", "cp_async", None)
+ORDERS = ("persistent=3", "group=2", "persistent=-1", "early_launch=True", "group=3, persistent=2")
 INNER = (64, 32, 128, 16, 8, 40)
 
 
@@ -71,10 +72,9 @@ def _schedule(draw: Draw, tile: list[int], reads: int) -> list[Step]:
         factors = f"[None, {draw.choose((2, 1, 3, 4, 5))}, {size}]" if n == walked else ""
         into = f"{outer[n]}, k0, {inner[n]}" if factors else f"{outer[n]}, {inner[n]}"
         steps.append(Step(f"{into} = sch.split(i{n}, {factors or [None, size]})"))
-    steps += [
-        Step(f"sch.reorder({blocks}, k0, {', '.join(inner)})"),
-        Step(f'sch.bind({f"sch.fuse({blocks})" if rank > 1 else blocks}, "blockIdx.x")'),
-    ]
+    steps.append(Step(f"sch.reorder({blocks}, k0, {', '.join(inner)})"))
+    bound = len(steps)
+    steps.append(Step(f'sch.bind({f"sch.fuse({blocks})" if rank > 1 else blocks}, "blockIdx.x")'))
     loads = 0
     for read in range(reads):
         how = draw.choose(LOADS, (30, 30, 30, 10 if read or reads == 1 else 0))
@@ -94,6 +94,10 @@ def _schedule(draw: Draw, tile: list[int], reads: int) -> list[Step]:
         roles = draw.choose((None, "hs.Roles(1)"), (85, 15))
         more = f", roles={roles}" if roles else ""
         steps.append(Step(f"hs.pipeline(sch, k0, stages={stages}{more})"))
+    if rank == 2 and draw.chance(30):  # tiles on two axes, in an order that is asked for
+        order = f"hs.raster(sch, o1, {draw.choose(ORDERS)})"
+        axes = ('sch.bind(o0, "blockIdx.y")', 'sch.bind(o1, "blockIdx.x")', order)
+        steps[bound : bound + 1] = map(Step, axes)
     return steps
 
 

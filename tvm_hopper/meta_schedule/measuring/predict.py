@@ -63,8 +63,8 @@ def _product_seconds(kernel: Sequence[Note], arguments: Sequence[TensorArgument]
     if product is None or not rings or not outputs or not loaded or loaded[0] not in known:
         return None
     m, n = ([1, 1] + outputs[-1])[-2:]
-    count = math.prod(_extents(known[loaded[0]]))
-    k = max(1, count // (m if count % m == 0 else n))
+    read = [known[x] for x in dict.fromkeys(loaded) if x in known and not known[x].is_written]
+    m, n, k = _as_computed([math.prod(_extents(x)) for x in read], m, n)
     rows, columns, depth = product.tile
     dtype = known[loaded[0]].dtype
     consumers = max(1, roles.consumer_threads // WARP_GROUP_THREADS) if roles else 1
@@ -82,6 +82,19 @@ def _product_seconds(kernel: Sequence[Note], arguments: Sequence[TensorArgument]
     shape = ProductShape(m, n, k, dtype)
     tiles = as_candidates([config], dtype, k)
     return float(estimate(shape, tiles, CHIP, MEASURED)[0]) * 1e-6
+
+
+def _as_computed(counts: Sequence[int], m: int, n: int) -> tuple[int, int, int]:
+    """Return rows, columns and depth, by the elements of the operands in the kernel's order.
+
+    A kernel for few rows multiplies the other way round: it loads the weights first.
+    """
+    if len(counts) > 1:
+        for rows, columns in ((m, n), (n, m)):
+            if counts[0] // rows == counts[1] // columns and counts[0] % rows == 0:
+                return rows, columns, max(1, counts[0] // rows)
+    count = counts[0] if counts else 1
+    return m, n, max(1, count // (m if count % m == 0 else n))
 
 
 def _extents(argument: TensorArgument) -> list[int]:

@@ -203,6 +203,7 @@ class Shadow:
         cells = -(-num_bytes // COARSEST)
         self.writer, self.readers = no_cells(cells), no_cells(cells)
         self.fresh = True  # nobody has touched a cell
+        self.readers_before = 0  # the set that read each cell before this kernel touched it
         self.initialised = written  # the whole region was written before the kernel
 
     def refine(self, divisor: int) -> None:
@@ -253,7 +254,7 @@ class Shadow:
                 continue
             if not other.known_to(clock) or _among_lanes(other, access, clock):
                 report(other, access, writers, number)
-        readers = self.readers[cells]
+        readers = self._readers(cells, writers)
         sets = _distinct(readers)
         if len(sets) == 1:
             self.readers[cells] = self.log.with_reader(sets[0], access)
@@ -278,7 +279,7 @@ class Shadow:
                 continue
             if not other.known_to(clock) or _among_lanes(other, access, clock):
                 report(other, access, writers, number)
-        readers = self.readers[cells]
+        readers = self._readers(cells, writers)
         for number in _distinct(readers):
             for reader in self.log.sets[number]:
                 other = self.log.accesses[reader]
@@ -288,6 +289,13 @@ class Shadow:
                     report(other, access, readers, number)
         self.writer[cells] = access.number
         self.readers[cells] = self._left(writers, readers) if access.rmw else 0
+
+    def _readers(self, cells: Any, writers: np.ndarray) -> np.ndarray:
+        """Return the sets of readers of some cells, of those that nobody touched, too."""
+        readers: np.ndarray = self.readers[cells]
+        if self.readers_before:
+            readers = np.where((writers == 0) & (readers == 0), self.readers_before, readers)
+        return readers
 
     def _left(self, writers: np.ndarray, readers: np.ndarray) -> np.ndarray:
         """Return sets of what a strong write leaves to be compared with later ones.
@@ -311,6 +319,13 @@ class Shadow:
 
     def mark_unfinished(self, write: MemoryAccess | None, read: MemoryAccess | None) -> None:
         """Take what is there as written, and as read, by launches that may not have ended."""
+        if self.fresh and write is None:
+            if read is not None:  # a number for all cells: they would cost memory
+                self.readers_before = self.log.with_reader(self.readers_before, read)
+            return
+        if self.readers_before:
+            self.readers[(self.writer == 0) & (self.readers == 0)] = self.readers_before
+            self.readers_before = 0
         self.fresh = False
         if write is not None and self.initialised:
             self.writer[:] = write.number

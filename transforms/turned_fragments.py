@@ -53,7 +53,7 @@ class TurnedFragment(StoredFragment):
         if self.run_length == 1:
             return self._over_registers(RUN, self._pair)
         subtiles, chunks = self.plan.m // fragment.SUBTILE_ROWS, self.nest.columns // self.width
-        return ir.make_loop(fragment.SUBTILES, subtiles, lambda subtile:
+        return ir.make_loop("subtile", subtiles, lambda subtile:
             ir.make_loop("chunk", chunks, lambda chunk:
                 ir.make_loop("g", -(-self._matrices // 2), lambda g:
                     self._columns(subtile, chunk, g),

@@ -38,8 +38,9 @@ FOLDS = 6
 EARLIER = 0.25  # weight of times from before tiles at an edge had boxes of their own
 WEIGHTS = ((1.15, 1.0), (1.5, 0.5), (2.5, 0.15), (math.inf, 0.03))  # up to so many times the best
 # Of which the times do not tell: edges (a kernel of symbolic rows does), and stores by TMA, which
-# are none of the configurations that are read.
-UNFITTED = {"cut_share", "boxed", "third"}
+# are none of the configurations that are read; and what is fitted to kernels of any rows.
+OF_ANY_ROWS = {"in_turns", "in_turns_alone", "in_turns_shared", "third_of_any"}
+UNFITTED = {"cut_share", "boxed", "third", "workspace_less", "cluster_less"} | OF_ANY_ROWS
 NAMES = [field.name for field in dataclasses.fields(Rates) if field.name not in UNFITTED]
 STEP = 1e-4  # of a constant's logarithm
 TARGET = Path(__file__).parents[2] / "tvm_hopper" / "schedule" / "products" / "rates.py"
@@ -55,6 +56,7 @@ class Measured:
     times: Any  # of all parts, one after the other
     cublas: float
     spare: bool = False  # boxes beyond an edge were loaded from within
+    turned: bool = False  # transposed tiles of many columns stored vectors
 
     @property
     def name(self) -> str:
@@ -71,7 +73,7 @@ class Measured:
         """Estimate each time."""
         return np.concatenate(
             [
-                estimate(product, tiles, Chip(), rates, by_kernels, self.spare)
+                estimate(product, tiles, Chip(), rates, by_kernels, self.spare, turned=self.turned)
                 for product, tiles, by_kernels in self.parts
             ]
         )
@@ -120,7 +122,8 @@ def read(path: Path) -> list[Measured]:
         if parts:
             values = np.array([time for part in times.values() for time in part.values()])
             spare = "spare_rows" in content or "config" in row
-            found.append(Measured(product, tuple(parts), values, row["cublas"], spare))
+            turned = "turned_stores" in content
+            found.append(Measured(product, tuple(parts), values, row["cublas"], spare, turned))
     return found
 
 
@@ -161,8 +164,10 @@ def is_a_choice(config: dict[str, Any], problem: list[Any]) -> bool:
         m, n = n, m
     if tuple(config.get("cluster", (1, 1))) != (1, 1) or config.get("split_mode"):
         return set(config) <= FIELDS  # orders of clusters were not varied
-    group = choose_raster_group(m, n, k, (rows, columns), dtype, Chip().num_sms)
-    measured = config.get("raster_group", min(RASTER_GROUP, math.ceil(m / rows)))
+    way = config.get("transposed")
+    group = choose_raster_group(m, n, k, (rows, columns), dtype, Chip().num_sms, is_transposed=way)
+    # What is left open is in the order that was the rule for all but transposed tiles.
+    measured = config.get("raster_group", group if way else min(RASTER_GROUP, math.ceil(m / rows)))
     return set(config) <= FIELDS and (
         measured == group or n <= columns
     )  # in one column is one order

@@ -40,7 +40,8 @@ WEIGHTS = ((1.15, 1.0), (1.5, 0.5), (2.5, 0.15), (math.inf, 0.03))  # up to so m
 # Of which the times do not tell: edges (a kernel of symbolic rows does), and stores by TMA, which
 # are none of the configurations that are read; and what is fitted to kernels of any rows.
 OF_ANY_ROWS = {"in_turns", "in_turns_alone", "in_turns_shared", "third_of_any"}
-UNFITTED = {"cut_share", "boxed", "third", "workspace_less", "cluster_less"} | OF_ANY_ROWS
+UNFITTED = {"cut_share", "boxed", "third", "turned_bytes", "workspace_less", "cluster_less"}
+UNFITTED |= OF_ANY_ROWS
 NAMES = [field.name for field in dataclasses.fields(Rates) if field.name not in UNFITTED]
 STEP = 1e-4  # of a constant's logarithm
 TARGET = Path(__file__).parents[2] / "tvm_hopper" / "schedule" / "products" / "rates.py"

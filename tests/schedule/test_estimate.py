@@ -29,6 +29,7 @@ PLAIN = Rates(
     start_cycles=0.0,
     wide_bytes=1e9,
     narrow_bytes=1e9,
+    turned_bytes=1e9,
     overlap=0.0,
     memory_bytes=1e9,
     partial=0.0,
@@ -302,7 +303,7 @@ def test_first_loads_of_rows_off_a_sector_take_longer():
 
 def test_transposed_tiles_of_many_columns_store_vectors():
     """128 x 128 x 2 bytes at 32 a cycle, not at 8; where rows are of 16 bytes, and all of a sum."""
-    stores = {"wide_bytes": 32.0, "narrow_bytes": 8.0}
+    stores = {"turned_bytes": 32.0, "narrow_bytes": 8.0}
     shape = replace(SQUARE, is_transposed=True)
     loop = cycles(shape, tiles()).expected
     assert cycles(shape, tiles(), **stores) == loop + 128 * 128 * 2 / 32

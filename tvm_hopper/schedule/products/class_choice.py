@@ -32,6 +32,7 @@ from .rates import MEASURED
 from .split import ANYWHERE
 
 MOST_CLASSES = 8  # kernels that one function is worth
+MOST_TRANSPOSED = 512  # rows: such tiles serve no greater number of them well
 TILE_CLASSES = MOST_CLASSES - 1  # and one of dot products, for one row
 LEAST_GAIN = 0.05  # of the time over an octave of row counts, for which a kernel more is built
 MUCH, STEEPER = 0.1, 100  # a loss of more than this part of the time counts so many times more
@@ -78,8 +79,11 @@ class AnyRows:
         """Return what is chosen for each of some row counts; that for the last if it is decided."""
 
         def one(m: int) -> MatmulConfig:
+            given = self.given
+            if m > MOST_TRANSPOSED and given.transposed is None:
+                given = replace(given, transposed=False)
             return choose_config(
-                m, self.n, self.k, self.dtype, self.given, num_sms=self.chip.num_sms,
+                m, self.n, self.k, self.dtype, given, num_sms=self.chip.num_sms,
                 majors=self.majors, out_dtype=self.out_dtype,
             )  # fmt: skip
 

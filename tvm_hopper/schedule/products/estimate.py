@@ -80,6 +80,9 @@ class Rates:
         Share by which these cost more, by what rows off sectors and off lines add to an operand.
     wide_bytes, narrow_bytes
         Bytes a cycle of stores of 16 bytes and of 4 bytes a thread.
+    turned_bytes
+        Of stores of 16 bytes after matrices were turned between the lanes of a warp. Not fitted:
+        from ten pairs of times with turned and with narrow stores.
     overlap
         Share of an epilogue that the loads of the next tile hide, where stores are wide: behind
         narrow ones, fitted, nothing is hidden.
@@ -145,6 +148,7 @@ class Rates:
     start_off: float = 0.1
     wide_bytes: float = 22.0
     narrow_bytes: float = 15.0
+    turned_bytes: float = 13.5
     overlap: float = 0.2
     memory_bytes: float = 2300.0
     partial: float = 1.4
@@ -323,12 +327,14 @@ def estimate(
     step = _norm(rates.step_norm, *several)
 
     wide = (width % WIDE_COLUMNS == 0) & (product.output_bytes == 2)
+    stored_at = np.where(wide, rates.wide_bytes, rates.narrow_bytes)
     if product.is_transposed:
         at_vectors = np.asarray(product.m) * product.output_bytes % THREAD_ACCESS_BYTES == 0
-        wide = (columns_of_one >= LEAST_TURNED) & ~shared & (product.output_bytes == 2)
-        wide = wide & at_vectors & turned
-    stored = rows * columns * product.output_bytes / parts
-    epilogue = stored / np.where(wide, rates.wide_bytes, rates.narrow_bytes)
+        is_turned = (columns_of_one >= LEAST_TURNED) & ~shared & at_vectors & turned
+        is_turned = is_turned & (product.output_bytes == 2)
+        wide = np.zeros_like(wide)
+        stored_at = np.where(is_turned, rates.turned_bytes, rates.narrow_bytes)
+    epilogue = rows * columns * product.output_bytes / parts / stored_at
     if by_kernels:
         sums = m * n * parts * SUM_BYTES / chip.num_sms
         meeting = rows * columns * SUM_BYTES / rates.workspace_bytes

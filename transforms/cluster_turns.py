@@ -39,8 +39,6 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 
 from .butterflies import ThreadReduction
 
-ROOMS = 32  # turns between two barriers of the cluster
-
 
 @dataclass(frozen=True)
 class ClusterExchange:
@@ -73,13 +71,18 @@ class TurnExchange(ClusterExchange):
     def start(self, kernel: ir.For) -> list[Any]:
         """Initialise the barriers, and wait until all thread blocks run."""
         count = self.rooms * len(self.reductions)
-        stmts: list[Any] = [mbarrier.init(self._barrier(n), 1) for n in range(count)]
+        axes = ir.thread_axes(kernel)
+        tx, threads = axes["threadIdx.x"].loop_var, int(axes["threadIdx.x"].extent)
+        stmts: list[Any] = []
+        for first in range(0, count, threads):  # one after another they would take a microsecond
+            init = ir.seq(mbarrier.init(self._barrier(first + tx), 1))
+            whole = first + threads <= count
+            stmts.append(init if whole else ir.IfThenElse(tx < count - first, init, None))
         stmts.append(mbarrier.fence_init())
-        return [
-            ir.IfThenElse(is_first(kernel), ir.seq(*stmts), None),
-            cluster.arrive_relaxed(),
-            cluster.wait(),
-        ]
+        others = [x for x in axes if x.startswith("threadIdx") and x != "threadIdx.x"]
+        row = ir.conjunction([axes[x].loop_var.equal(0) for x in others])
+        start = ir.IfThenElse(row, ir.seq(*stmts), None) if others else ir.seq(*stmts)
+        return [start, cluster.arrive_relaxed(), cluster.wait()]
 
     def send(
         self,
@@ -118,6 +121,8 @@ class TurnExchange(ClusterExchange):
         """Tell the cluster that values were taken, if the turn has no later ones and needs it."""
         last = [x for x in self.reductions if x.loop is one.loop][-1]
         if one.trip is None or last is not one:
+            return []
+        if one.turns is not None and one.turns <= one.num_rooms:
             return []
         return [ir.IfThenElse(_were_all_read(one), ir.seq(cluster.arrive()), None)]
 

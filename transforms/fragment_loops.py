@@ -24,9 +24,9 @@ from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.plan import fragment
 from tvm_hopper.plan.mma_plan import FragmentNest, MmaPlan
 
+from .loads_ahead import VectorAhead, element_ahead, hold_pairs
 from .update_in_place import KEEP, load_old
 
-UNROLL = "pragma_unroll"  # TVM's, on a loop: how often
 PAIR = (0, 1)  # the two elements, see the module's docstring
 
 
@@ -49,6 +49,7 @@ class Fragment:
         self.lane = thread % WARP_GROUP_THREADS
         self.is_fill = self.store.buffer.same_as(plan.accumulator)
         self.dtype = ir.dtype_of(self.store.buffer)
+        self.ahead: tuple[VectorAhead, ...] = ()
         self.scratch: list[ir.Var] = []
         self.run_length = self._choose_run_length()  # neighbours that a store writes: 8, 2 or 1
 
@@ -73,7 +74,7 @@ class Fragment:
                 unroll=True,
             )
             return ir.seq(fill, self._kept())
-        return self._block(ir.seq(self._loops(), self._kept()))
+        return self._block(ir.seq(hold_pairs(self.ahead), self._loops(), self._kept()))
 
     def _loops(self) -> ir.Stmt:
         return self._over_registers(8, self._pair)
@@ -146,6 +147,9 @@ class Fragment:
         store = self._readable_anywhere() if anywhere else self.store
 
         def load(node: ir.TensorLoad, mutator: Any) -> Any:
+            eight = chunk * (self.width // 8) + g
+            if (found := element_ahead(self.ahead, node, eight, e)) is not None:
+                return found
             if not node.source.same_as(self.plan.accumulator):
                 return mutator.default_mutate(node)
             place = self._place_of(node, subtile, chunk, g, h * 2 + e)
@@ -236,15 +240,3 @@ def bounds(extents: dict[Any, int]) -> sym.Analyzer:
 
 def _as(dtype: str, value: Any) -> Any:
     return value if ir.dtype_of(value) == dtype else tirx.Cast(dtype, value)
-
-
-def unroll(body: ir.Stmt, variables: list[ir.Var]) -> ir.Stmt:
-    """Let the CUDA compiler unroll the loops that count parts of the accumulator."""
-
-    def mark(loop: ir.For) -> ir.For:
-        if not any(loop.loop_var.same_as(x) for x in variables) or UNROLL in loop.annotations:
-            return loop
-        notes = {**loop.annotations, UNROLL: int(loop.extent)}
-        return ir.with_body(loop, loop.body, annotations=notes)
-
-    return ir.replace(body, ir.For, mark)

@@ -17,8 +17,7 @@
         for g, h in unroll(32, 2):                                  see stored_fragments.py
             if in bounds: C[row(t, h), col(t, g) + 0:2] = f(acc[4 g + 2 h + 0:2])
 
-A store to a shared tile, which an asynchronous copy takes from there, may be of a part of the
-accumulator; see staged_fragments.py.
+A store to a shared tile may be of a part: staged_fragments.py. Vectors by columns: loads_ahead.py.
 
 If the loop over k has one iteration there is no fill, see `plan_threads`: the first instruction on
 each register overwrites it (`kk != 0` in place of True).
@@ -51,9 +50,11 @@ from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import ASYNC_OP, CHOICE
 from tvm_hopper.requests.targets import arch_of
 
-from .fragment_loops import Fragment, unroll
+from .fragment_loops import Fragment
+from .loads_ahead import put_ahead, take_ahead
 from .staged_fragments import StagedFragment
 from .turned_fragments import stored_by
+from .unroll_parts import unroll
 from .updated_fragments import UpdatedFragment, is_first
 from .warp_groups import bind_warp_groups
 
@@ -88,6 +89,7 @@ def plan_threads(kernel: ir.For, plan: MmaPlan) -> Threads:
     fragments = tuple(
         _kind(nest, plan, parts)(nest, plan, registers, axis, held, parts) for nest in plan.nests
     )
+    take_ahead(kernel, plan, fragments, axis)
     return Threads(axis, registers, fragments, once and starts_from_zero(kernel, plan))
 
 
@@ -102,19 +104,18 @@ def rewrite_mma(kernel: ir.For, plan: MmaPlan, threads: Threads) -> ir.Stmt:
     """Replace the block, the nests over its accumulator, and the thread axis."""
     thread, registers = threads.axis, threads.registers
     planned = {
-        fragment.nest.nest: (
-            ir.seq() if threads.overwrites and is_first(fragment) else fragment.emit()
-        )
-        for fragment in threads.fragments
+        x.nest.nest: ir.seq() if threads.overwrites and is_first(x) else x.emit()
+        for x in threads.fragments
     }
     planned[plan.product.realize] = _instructions(plan, threads)
+    ahead = put_ahead(planned, threads.fragments, thread)
     body = ir.drop_empty(ir.replace_nodes(kernel, ir.Stmt, planned))
 
     def move_allocation(block: ir.SBlock) -> ir.SBlock:
         if not any(buffer.same_as(plan.accumulator) for buffer in block.alloc_buffers):
             return block
         rest = [b for b in block.alloc_buffers if not b.same_as(plan.accumulator)]
-        return ir.with_block(block, alloc_buffers=[*rest, registers])
+        return ir.with_block(block, alloc_buffers=[*rest, registers, *ahead])
 
     body = unroll(body, [loop.loop_var for nest in plan.nests for loop in nest.parts])
     body = ir.replace(body, ir.SBlock, move_allocation)

@@ -74,9 +74,9 @@ from tvm_hopper.requests.keys import (
 )
 from tvm_hopper.requests.targets import processor_of
 
-from .fragment_loops import UNROLL
 from .joined_loads import join_loads
 from .store_slots import leave_slot, put_first, without_requests
+from .unroll_parts import UNROLL
 
 # Unrolled by the CUDA compiler, iterations grow code and make ptxas serialise products (C7519).
 # Where every thread copies, counts slots and computes addresses, and has groups of its own to wait

@@ -51,11 +51,12 @@ def plan_functions(
     rounded = is_memory_bound(kernel) and (_stores_halves(kernel) or _reduces_halves(kernel))
     if is_memory_bound(kernel):
         rows = (*FIRST_OF_MEMORY_BOUND, *rows, *OF_MEMORY_BOUND)
+    whole = not is_memory_bound(kernel) and rows is SHORT_FUNCTIONS["short"]
     vectors = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
     kept = [store for loop in vectors for store in ir.find_all(loop, ir.BufferStore)]
     found = {}
     for store in ir.find_all(kernel, ir.BufferStore):
-        short = shorten(store.value, rows, rounded)
+        short = shorten(store.value, rows, rounded, whole)
         if short is not None and not any(store.same_as(x) for x in kept):
             found[store] = short
     return found

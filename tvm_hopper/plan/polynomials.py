@@ -44,7 +44,7 @@ def horner(number: float, value: Any) -> Any | None:
         a joined constant.
     """
     for base in _bases(value):
-        powers = _powers(value, base)
+        powers = powers_of(value, base)
         if powers is None or len(powers) < 2 or max(powers) < 2:
             continue
         joined = {n: number * c for n, c in powers.items()}
@@ -63,7 +63,7 @@ def _bases(value: Any) -> list[Any]:
     return found
 
 
-def _powers(value: Any, base: Any) -> Powers | None:
+def powers_of(value: Any, base: Any) -> Powers | None:
     """Return the constant of each power of a base that a value is the sum of."""
     if tvm_ffi.structural_equal(value, base):
         return {1: 1.0}
@@ -71,7 +71,7 @@ def _powers(value: Any, base: Any) -> Powers | None:
         return {0: float(value.value)}
     if not isinstance(value, tirx.Add | tirx.Sub | tirx.Mul):
         return None
-    left, right = _powers(value.a, base), _powers(value.b, base)
+    left, right = powers_of(value.a, base), powers_of(value.b, base)
     if left is None or right is None:
         return None
     if isinstance(value, tirx.Mul):

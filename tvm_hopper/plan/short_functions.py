@@ -35,6 +35,7 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches import approximations
 from tvm_hopper.codegen_patches.approximations import power_of_two, reciprocal
 
+from .activations import ACTIVATIONS, Activation, build_activation, find_activation
 from .polynomials import horner, is_number, let
 
 HALVES = ("float16", "bfloat16")
@@ -225,11 +226,14 @@ class ShortValue:
     """What is stored instead of a value, and the forms that are replaced in it."""
 
     value: Any
-    rows: tuple[ShortFunction, ...]
+    rows: tuple[ShortFunction | Activation, ...]
 
 
 def shorten(
-    value: Any, rows: tuple[ShortFunction, ...], rounded_later: bool = False
+    value: Any,
+    rows: tuple[ShortFunction, ...],
+    rounded_later: bool = False,
+    whole: bool = False,
 ) -> ShortValue | None:
     """Replace every form in a value that is rounded to 16 bits; None if there is none.
 
@@ -241,12 +245,15 @@ def shorten(
         The forms.
     rounded_later : bool
         Whether a value of float32, too, becomes one of 16 bits, or part of such values.
+    whole : bool
+        Whether activations are replaced as a whole where `rows` has what they are made of.
     """
     is_rounded = isinstance(value, tirx.Cast) and ir.dtype_of(value) in HALVES
     inner = value.value if is_rounded else value
     if not (is_rounded or rounded_later) or ir.dtype_of(inner) != "float32":
         return None
-    found: list[ShortFunction] = []
+    found: list[ShortFunction | Activation] = []
+    activations = ACTIVATIONS[ir.dtype_of(value)] if whole and is_rounded else ()
 
     def visit(node: Any, mutator: Any) -> Any:
         if ir.dtype_of(node) != "float32":
@@ -259,6 +266,10 @@ def shorten(
         return mutator.default_mutate(node)
 
     def product(node: Any, mutator: Any) -> Any:
+        if ir.dtype_of(node) == "float32" and (known := find_activation(node, activations)):
+            found.append(known.activation)
+            x, *rest = (tvm_ffi.structural_mutate(y, callbacks) for y in (known.x, *known.rest))
+            return build_activation(known, x, rest)
         new = mutator.default_mutate(node)
         if new.same_as(node):
             return node

@@ -25,14 +25,13 @@ from tvm_hopper.schedule.arguments import as_int, as_size
 from .candidates import as_candidates
 from .config import MatmulConfig
 from .dot_choice import choose_dots
-from .estimate import Floats, ProductShape, estimate
-from .model import as_product, choose_config
+from .estimate import Floats, ProductShape, Rates, estimate
+from .model import as_product, choose_config, rank_both
 from .parts import for_any_rows
 from .rates import MEASURED
 from .split import ANYWHERE
 
 MOST_CLASSES = 8  # kernels that one function is worth
-MOST_TRANSPOSED = 512  # rows: such tiles serve no greater number of them well
 TILE_CLASSES = MOST_CLASSES - 1  # and one of dot products, for one row
 LEAST_GAIN = 0.05  # of the time over an octave of row counts, for which a kernel more is built
 MUCH, STEEPER = 0.1, 100  # a loss of more than this part of the time counts so many times more
@@ -79,9 +78,7 @@ class AnyRows:
         """Return what is chosen for each of some row counts; that for the last if it is decided."""
 
         def one(m: int) -> MatmulConfig:
-            given = self.given
-            if m > MOST_TRANSPOSED and given.transposed is None:
-                given = replace(given, transposed=False)
+            given = for_any_rows(self.given, m)
             return choose_config(
                 m, self.n, self.k, self.dtype, given, num_sms=self.chip.num_sms,
                 majors=self.majors, out_dtype=self.out_dtype,
@@ -94,9 +91,11 @@ class AnyRows:
         """Return microseconds, rows x configurations."""
         return estimate_all([self._product(m) for m in rows], configs, self.chip, any_rows=True)
 
-    def has_dots(self, time: float) -> bool:
-        """Tell whether one row is better computed by dot products than in so many microseconds."""
-        return choose_dots(self._product(1), self.given, time, self.chip)
+    def has_dots(self) -> bool:
+        """Tell whether one row is better computed by dot products, as for a product of one row."""
+        row = self._product(1)
+        best, *_ = rank_both(row, self.given, self.chip, 1)
+        return choose_dots(row, self.given, best.microseconds, self.chip)
 
     def _product(self, m: int) -> ProductShape:
         return as_product(m, self.n, self.k, self.dtype, self.majors, self.out_dtype)
@@ -153,7 +152,7 @@ def choose_classes(
             beyond = max(0.0, time / row[best] - 1)
             loss.append(0.0 if one == cuts[best] else _weigh(m, beyond))
     bounds = cut(losses)
-    return (1, *bounds) if asked.has_dots(times[0][0]) else bounds
+    return (1, *bounds) if asked.has_dots() else bounds
 
 
 def _weigh(m: int, loss: float) -> float:
@@ -196,6 +195,7 @@ def estimate_all(
     configs: Sequence[MatmulConfig],
     chip: Chip | None = None,
     any_rows: bool = False,
+    rates: Rates = MEASURED,
 ) -> Floats:
     """Estimate products with each of several configurations.
 
@@ -209,6 +209,8 @@ def estimate_all(
         None: that of the target in scope.
     any_rows : bool
         Whether the kernels are made for any number of rows.
+    rates : Rates
+        The constants.
 
     Returns
     -------
@@ -226,5 +228,5 @@ def estimate_all(
             continue
         tiles = as_candidates([configs[i] for i in places], wanted[0].dtype, wanted[0].k)
         shape = every.transposed if way else every
-        times[:, places] = estimate(shape, tiles, chip, MEASURED, by_kernels, any_rows=any_rows)
+        times[:, places] = estimate(shape, tiles, chip, rates, by_kernels, any_rows=any_rows)
     return times

@@ -9,6 +9,7 @@ What a part costs is for the estimate to say; here is only what is tried.
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -31,15 +32,19 @@ PAIRS = ((2, 1), (1, 2))  # rows and columns of tiles: clusters of two, which fi
 # Of products whose operands' rows begin at lines most pairs lost, measured, and these gained.
 LARGER = ((4, 1), (1, 4), (4, 2), (2, 4))
 MOST_ALONE = 64  # rows or columns of outputs of which no clusters were measured
+MOST_ROWS_ACROSS = 512  # rows that a kernel of symbolic rows is chosen for
 SWIZZLE_ROWS = 8  # of a repetition
 FEWEST_STEPS = 2  # of a part: the ring is filled once
 
 
-def for_any_rows(config: MatmulConfig) -> MatmulConfig:
+def for_any_rows(config: MatmulConfig, chosen_for: Any = 0) -> MatmulConfig:
     """Let a product of symbolic rows be cut up so that any number of rows can be computed.
 
-    Few rows would leave blocks of a cluster without any.
+    Few rows would leave blocks of a cluster without any. Chosen for more than `MOST_ROWS_ACROSS` rows, a
+    transposed tile serves no greater number of them well.
     """
+    if config.transposed is None and isinstance(chosen_for, int) and chosen_for > MOST_ROWS_ACROSS:
+        config = replace(config, transposed=False)
     return replace(config, cluster=(1, 1)) if config.cluster is None else config
 
 

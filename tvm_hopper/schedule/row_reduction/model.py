@@ -142,12 +142,14 @@ def rate(
 def _is_close(work: RowWork, tile: RegisterTile) -> bool:
     """Tell small clusters whose threads do little for each byte of the one tensor that they load.
 
-    They share nothing and read nothing late, or reduce long rows of elements of four bytes once.
+    They share nothing and read nothing late, or reduce long rows of elements of four bytes once,
+    as a mean and the squares around it in equal parts are.
     The assembler has its way there: how many thread blocks share an SM is no longer what counts.
     """
     small = 1 < tile.cluster <= CLOSE_CLUSTER and work.columns <= CLOSE_COLUMNS
     wide = work.loaded == WIDE_BYTES and work.columns * work.loaded > STAGED_PARTS[1]
-    little = not work.waits_late or (wide and work.reductions == 1)
+    once = work.reductions == 1 or (work.moments and tile.columns == work.columns)
+    little = not work.waits_late or (wide and once)
     return small and little and _is_one_tensor(work)
 
 

@@ -69,6 +69,8 @@ class RowWork(LoadedRows):
         Whether rows read values of their own, as labels, late and out of memory.
     splits : bool
         Whether thread blocks can each reduce a row and store a part of it: nothing else is stored.
+    moments : bool
+        Whether the reductions are a mean and the squares around it: a cluster's are one exchange.
     """
 
     shared: int
@@ -81,6 +83,7 @@ class RowWork(LoadedRows):
     unshared: str = ""
     beside: bool = False
     splits: bool = False
+    moments: bool = False
 
     @property
     def waits_late(self) -> bool:

@@ -90,6 +90,21 @@ def _flushed(function: Function) -> Function:
     return lambda x: zeroed(np.asarray(function(zeroed(x))).astype(x.dtype))
 
 
+def _exactly(function: Function) -> Function:
+    """Compute in float64, as what the text of an operator approximates."""
+    return lambda x: np.asarray(function(x.astype(np.float64))).astype(x.dtype)
+
+
+def _tanh_gelu(half: Any) -> Any:
+    u = 2 * 0.7978845608028654 * (2 * half + 0.044715 * (2 * half) ** 3)
+    step = np.where(u < 0, np.exp(np.minimum(u, 0)), 1) / (1 + np.exp(-np.abs(u)))
+    return 2 * half * step
+
+
+def _gelu(half: Any) -> Any:
+    return half * np.vectorize(_python_math.erfc, otypes=[half.dtype])(-(2.0**0.5) * half)
+
+
 MATH: dict[str, Function] = {
     "acos": np.arccos,
     "acosh": np.arccosh,
@@ -140,6 +155,9 @@ MATH: dict[str, Function] = {
     "tvm_hopper_rcp_ftz": _flushed(np.reciprocal),
     "tvm_hopper_rcp_in_turns": lambda x, _turn: _flushed(np.reciprocal)(x),
     "tvm_hopper_tanh_approx": np.tanh,
+    "tvm_hopper_gelu_tanh_float16": _exactly(_tanh_gelu),
+    "tvm_hopper_gelu_tanh_bfloat16": _exactly(_tanh_gelu),
+    "tvm_hopper_gelu_erf": _exactly(_gelu),
     "tvm_hopper_upper_half": lambda x: x & np.uint32(0xFFFF0000),
     "tvm_hopper_relu_pair_float16": lambda low, high: _clamped_pair(low, high, "float16"),
     "tvm_hopper_relu_pair_bfloat16": lambda low, high: _clamped_pair(low, high, "bfloat16"),

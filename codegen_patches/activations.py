@@ -1,0 +1,115 @@
+"""Activations x S(x) as operators of TIR, of half their argument: one power of two and few sums.
+
+    h + |h| (1 - 2^P(|h|))        x = 2 h
+
+S rises from zero to one, and S(-x) is 1 - S(x) = 2^(P(x / 2) - 1) for x >= 0. The logarithm of that
+is nearly a sum of few powers. Tensor cores wait for what stands behind a product, and an SM issues
+four instructions a cycle, whichever they are: each one for every element of a tile of 128 x 256 is
+256 cycles. With powers up to the fourth an element takes eight; `1 + tanh(u)` with a reciprocal
+(approximations.py) takes twelve.
+
+The highest power has a negative constant: P goes to minus infinity, and infinities come out as they
+should. Errors are parts of the exact value, and 2^-22 beside that: 1 - 2^P has no digits below
+2^-24, as 1 + tanhf(u) has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_hopper import ir
+
+from .operators import make_known
+
+BESIDE = 2.0**-22  # the error that small results have in any case
+
+
+@dataclass(frozen=True)
+class ActivationText:
+    """An operator and what it computes.
+
+    Attributes
+    ----------
+    name
+        The operator's.
+    logarithm
+        The constants of the powers of x, from the zeroth on, in -log2 S(-x) for x >= 0. By Lawson's
+        algorithm in float64, errors divided by the larger of the value and 2^-14.
+    error
+        The largest error, in parts of the exact value, and BESIDE.
+    """
+
+    name: str
+    logarithm: tuple[float, ...]
+    error: float
+
+    @property
+    def of_half(self) -> list[float]:
+        """The constants of the powers of |h| in P, from the zeroth on."""
+        return [(n == 0) - c * 2**n for n, c in enumerate(self.logarithm)]
+
+    @property
+    def text(self) -> str:
+        """The body of a CUDA function of h."""
+        highest, *lower = reversed(self.of_half)
+        steps = "".join(f"    p = fmaf(p, a, {c:.9g}f);\n" for c in lower)
+        return f"""\
+    float a = fabsf(h), p = {highest:.9g}f;
+{steps}    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(p));
+    return fmaf(a, 1.0f - p, h);"""
+
+
+TANH_GELU = {
+    "float16": ActivationText(
+        "tvm_hopper_gelu_tanh_float16",
+        (
+            0.9999154194261021,
+            1.1536650256917413,
+            0.4465455806685045,
+            0.0748637154605644,
+            -0.027809662748177668,
+            0.008389178453577185,
+            -0.0009261712436955618,
+            3.473304628572676e-05,
+        ),
+        2.0**-14,
+    ),
+    "bfloat16": ActivationText(
+        "tvm_hopper_gelu_tanh_bfloat16",
+        (
+            1.0014457608683291,
+            1.1282221390902805,
+            0.5169021376052768,
+            0.002137916898385174,
+            0.007321368649595947,
+        ),
+        2.0**-9.9,
+    ),
+}
+"""0.5 x (1 + tanh(0.79788 (x + 0.044715 x^3))), by what the result is rounded to."""
+GELU = ActivationText(
+    "tvm_hopper_gelu_erf",
+    (
+        1.000120930193199,
+        1.1491753584745001,
+        0.46412139362266613,
+        0.04823705930562077,
+        -0.005827254985424408,
+        0.00032050929197701566,
+    ),
+    2.0**-13,
+)
+"""0.5 x (1 + erf(0.70711 x))."""
+
+
+def register() -> None:
+    """Make the operators known to TVM and to its CUDA code generator, once."""
+    for row in (*TANH_GELU.values(), GELU):
+        make_known(row.name, "(float h)", row.text, returns=("float", "float32"))
+
+
+def activation(row: ActivationText, half: Any) -> Any:
+    """Build x S(x) of half an x of float32."""
+    register()
+    return ir.call_op(f"tirx.{row.name}", "float32", half)

@@ -1,9 +1,10 @@
 """Time kernels of symbolic rows, each at many numbers of rows: what a choice among them rests on.
 
     python -m benchmarks.row_matrix --layers 4096x4096 1536x8960
+    python -m benchmarks.row_matrix --layers 3072x3072 --kinds many --near 1.2
 
-For each layer, N x K: the kernels of `ranges.RUNGS` that come within `NEAR` of the best estimate at
-one of the row counts, built for any number of rows, as thread blocks that share out all tiles
+For each layer, N x K: the kernels of `ranges.RUNGS` that come near the best estimate at one of the
+row counts, built for any number of rows, as thread blocks that share out all tiles
 ("many") and, where their tiles fit the chip at once, as one block a tile ("alone"); beside them a
 static build for each number of rows, and cuBLAS. Every kernel is compared with cuBLAS's result.
 """
@@ -16,6 +17,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from .symbolic import ROWS
 
 NEAR = 1.12  # of the least estimate: kernels that are timed
 FAR = 1.4  # beyond that they are not timed at a number of rows
+KINDS = ("many", "alone")
 COLUMNS = ["N x K", "M", "cuBLAS us", "static us", "kernels us"]
 
 
@@ -50,7 +53,14 @@ def build_one(kind: str, n: int, k: int, rows: int, path: str) -> str:
     return path
 
 
-def worth_timing(n: int, k: int, rows: tuple[int, ...]) -> list[tuple[str, int, list[int]]]:
+def worth_timing(
+    n: int,
+    k: int,
+    rows: tuple[int, ...],
+    near: float = NEAR,
+    far: float = FAR,
+    kinds: Sequence[str] = KINDS,
+) -> list[tuple[str, int, list[int]]]:
     """Return kernels by their kind and the rows they are for, and where they are timed."""
     from tvm_hopper.schedule.products.class_choice import AnyRows
     from tvm_hopper.schedule.products.ranges import RUNGS
@@ -62,14 +72,15 @@ def worth_timing(n: int, k: int, rows: tuple[int, ...]) -> list[tuple[str, int, 
     found, seen = [], set()
     for i, (rung, config) in enumerate(zip(RUNGS, configs, strict=True)):
         key = (config.tile, config.consumers, config.transposed, config.split_k, config.split_mode)
-        if key in seen or (times[:, i] > NEAR).all():
+        if key in seen or (times[:, i] > near).all():
             continue
         seen.add(key)
-        near = [m for m, time in zip(rows, times[:, i], strict=True) if time <= FAR]
-        found.append(("many", rung, near))
+        there = [m for m, time in zip(rows, times[:, i], strict=True) if time <= far]
+        if "many" in kinds:
+            found.append(("many", rung, there))
         height, width = config.tile[:2][:: -1 if config.transposed else 1]
-        at_once = [m for m in near if -(-m // height) * -(-n // width) <= asked.chip.num_sms]
-        if config.parts == 1 and at_once:
+        at_once = [m for m in there if -(-m // height) * -(-n // width) <= asked.chip.num_sms]
+        if config.parts == 1 and at_once and "alone" in kinds:
             found.append(("alone", rung, at_once))
     return found
 
@@ -112,6 +123,11 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", nargs="+", default=("4096x4096",), metavar="NxK")
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS, metavar="M")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    near = "of the least estimate: kernels that are timed"
+    parser.add_argument("--near", type=float, default=NEAR, help=near)
+    far = "of the least estimate at a number of rows: beyond that they are not timed there"
+    parser.add_argument("--far", type=float, default=FAR, help=far)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder")
@@ -126,7 +142,9 @@ def main(argv: list[str]) -> int:
         building: dict[str, list[tuple[str, int, list[int], Any]]] = {}
         for layer in options.layers:
             n, k = map(int, layer.split("x"))
-            wanted = [("static", m, [m]) for m in rows] + worth_timing(n, k, rows)
+            wanted = [("static", m, [m]) for m in rows] + worth_timing(
+                n, k, rows, options.near, options.far, options.kinds
+            )
             building[layer] = [
                 (
                     kind,

@@ -48,12 +48,16 @@ def measure(
     repeats: int = 50,
     warmup_seconds: float = 3.0,
     calls_per_graph: int = CALLS_PER_GRAPH,
+    before: Callable[[], Any] | None = None,
 ) -> list[Timing]:
     """Return the times of every contender, taken in turn: A B A B ...
 
     `num_sets` sets of tensors are used one after the other, so that a small problem does not live
     in the cache. What takes less than 50 us is timed as the replay of a graph of some calls, for
     all: 20, or more where one call takes no longer than the launch of a graph.
+
+    `before` runs in front of each call that is timed, and is not timed: what one contender leaves
+    in the cache to be written is not the next one's to pay for. It is not for graphs.
     """
     _warm_up(contenders, num_sets, warmup_seconds)
     rough = _by_events([_one_call(c, num_sets) for c in contenders], 10)
@@ -63,7 +67,8 @@ def measure(
         steps = [_graph(c, num_sets, calls_per_graph) for c in contenders]
         per_step, method = calls_per_graph, "graph"
         _by_events(steps, 10)
-    samples = _by_events(steps, repeats)
+        before = None
+    samples = _by_events(steps, repeats, before)
     return [
         _summary(contender.name, [t / per_step for t in times], method)
         for contender, times in zip(contenders, samples, strict=True)
@@ -126,7 +131,11 @@ def _graph(contender: Contender, num_sets: int, num_calls: int) -> Callable[[int
     return lambda _: graph.replay()
 
 
-def _by_events(steps: Sequence[Callable[[int], None]], repeats: int) -> list[list[float]]:
+def _by_events(
+    steps: Sequence[Callable[[int], None]],
+    repeats: int,
+    before: Callable[[], Any] | None = None,
+) -> list[list[float]]:
     """Return for each step its times in microseconds; the steps take turns."""
     import torch
 
@@ -135,6 +144,8 @@ def _by_events(steps: Sequence[Callable[[int], None]], repeats: int) -> list[lis
     for i in range(repeats):
         for step, mine in zip(steps, events, strict=True):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            if before is not None:
+                before()
             start.record()
             step(i)
             end.record()

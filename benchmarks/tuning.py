@@ -40,6 +40,7 @@ from .tuning_sweeps import (
     swept_problems,
 )
 
+BESIDE_A_SWEEP = 4  # builders
 FINALISTS = 8  # of a sweep, that are timed beside the winner
 RATED = ("3760x4712x64", "2792x2088x168", "3000x9104x128", "256x5120x9216", "928x784x19840")
 JUDGED = 4.0  # seconds that comparing the last few of a function takes, and timing it anew
@@ -205,6 +206,7 @@ def _summarise(result: Result, database: Any, problem: Any) -> Any:
     first = next((x for x in made if x.config == problem.built_in()), None)
     result.trials = len(made)
     result.failed = sum(x.seconds is None for x in made)
+    result.stopped = database.ended(problem.key)
     result.first_us = first.seconds * 1e6 if first is not None and first.seconds else None
     result.final = database.finals.get(problem.key, {})
     if winner is None:
@@ -329,7 +331,7 @@ def line(x: Result) -> str:
     certain = "-".join(f"{v:.3f}" for v in final.get("certain", [])) or "-"
     cells = [
         x.name,
-        str(x.trials),
+        str(x.trials) if x.stopped in ("", f"{x.trials} trials") else f"{x.trials}, {x.stopped}",
         str(x.failed),
         _number(x.first_us, ".2f"),
         _number(x.best_us, ".2f"),
@@ -384,12 +386,16 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--norms", type=int, default=4)
+    parser.add_argument("--only", nargs="+", help="functions, by their names up to a space")
     parser.add_argument("--part", default="0/1", help="of the functions: 0/2 and 1/2 side by side")
     parser.add_argument("--reserve", type=float, default=30.0, help="of a sweep, for its end")
     parser.add_argument("--sweeping", type=float, default=90.0, help="seconds that sweeps get")
     arguments = parser.parse_args(argv)
     end = time.monotonic() + arguments.seconds
-    tools = Tools(arguments.work_dir, arguments.trials, arguments.fake, end, arguments.workers)
+    workers = arguments.workers
+    if arguments.parts == ["sweeps"]:  # which build by themselves: these build the last few
+        workers = min(workers or BESIDE_A_SWEEP, BESIDE_A_SWEEP)
+    tools = Tools(arguments.work_dir, arguments.trials, arguments.fake, end, workers)
     tools.open()
     running: list[Any] = []
     if "sweeps" in arguments.parts:
@@ -411,6 +417,8 @@ def main(argv: list[str]) -> int:
         wanted: dict[str, Module] = {}  # one run: what waits for one function works on another
         for part in (x for x in arguments.parts if x in MODULES):
             wanted |= part_of(MODULES[part](arguments), arguments.part)
+        if arguments.only:
+            wanted = {k: x for k, x in wanted.items() if k.split(" ")[0] in arguments.only}
         left = [x for x in ("rates", "sweeps") if x in arguments.parts]
         for part in ["functions", *left] if wanted else left:
             if part == "functions":

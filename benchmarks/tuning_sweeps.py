@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,7 @@ POLL = 0.01
 FLYING = 48  # measurements that are handed to the runner
 LOW = 10  # priority of what builds
 MEASURE = "sweep_measures"  # a file: the GPU is free now
+PRELOADED = "tvm_hopper.meta_schedule.measuring.compile"
 LAST_ROUND = re.compile(r'"is": ?"final"')
 
 
@@ -67,7 +69,9 @@ def sweep_part(arguments: argparse.Namespace) -> int:
         runner.start()
     count = arguments.workers or os.cpu_count() or 2
     begun = (os.getpid(), arguments.problems)
-    pool = ProcessPoolExecutor(count, get_context("spawn"), initializer=_begin, initargs=begun)
+    context = get_context("forkserver")  # TVM is imported once, not by each of them
+    context.set_forkserver_preload([PRELOADED])
+    pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=begun)
     files = {
         name: swept_file(arguments.work_dir, x, part).open("a") for name, x in problems.items()
     }
@@ -78,15 +82,19 @@ def sweep_part(arguments: argparse.Namespace) -> int:
     finally:
         for file in files.values():
             file.close()
+        building = list(pool._processes.values())
         pool.shutdown(wait=False, cancel_futures=True)
+        for process in building:  # what they have at hand is of no use any more
+            process.kill()
         runner.close()
     return 0
 
 
 def swept_modules(arguments: argparse.Namespace) -> dict[str, Module]:
-    """Return what is swept by name."""
+    """Return what is swept by name, in the order in which it is named."""
     known = {**products(arguments.problems), **norms(len(NORMS))}
-    return {name: x for name, x in known.items() if name.split(" ")[0] in arguments.swept}
+    found = [(n, x) for s in arguments.swept for n, x in known.items() if n.split(" ")[0] == s]
+    return dict(found)
 
 
 def swept_problems(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -172,7 +180,9 @@ def _swept(
     list(pool.map(abs, range(pool._max_workers)))  # all of them start
     while arguments.wait and not is_last_round(arguments.work_dir) and time.monotonic() < end:
         time.sleep(0.1)
-    with tempfile.TemporaryDirectory(prefix="tvm_hopper_sweep_") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="tvm_hopper_sweep_", ignore_cleanup_errors=True
+    ) as folder:
         texts = [(name, as_text(x)) for name, x in wanted]
         waiting = deque(
             _Made(name, text, pool.submit(_make, name, text, folder))
@@ -237,12 +247,21 @@ def _begin(starter: int, count: int) -> None:
     os.nice(LOW)  # before TVM is imported, beside a search that begins
     from tvm_hopper.integration import autoload
     from tvm_hopper.meta_schedule.measuring import compile as building
-    from tvm_hopper.meta_schedule.workers import parent
 
-    parent.watch_parent(starter)
+    threading.Thread(target=_end_with, args=(starter,), daemon=True).start()
     autoload.register()
     _taken = building._take_device_code()
     _problems.update({**products(count), **norms(len(NORMS))})
+
+
+def _end_with(starter: int) -> None:
+    """End this process when the one is gone that wants its work: it is not the parent."""
+    while True:
+        try:
+            os.kill(starter, 0)
+        except OSError:
+            os._exit(1)
+        time.sleep(0.5)
 
 
 def _make(name: str, text: str, folder: str) -> str:

@@ -66,7 +66,7 @@ def _apart(store: Any, lane: ir.Var, lanes: int) -> list[str]:
     analyzer.bind(lane, tvm.ir.Range.from_min_extent(0, lanes))
 
     def are_neighbors(indices: Any) -> bool:
-        *outer, last = (analyzer.simplify(index) for index in indices)
+        *outer, last = (analyzer.simplify(ir.without_carry(x, lane, lanes)) for x in indices)
         start = analyzer.simplify(last - lane)
         return not any(ir.depends_on(index, [lane]) for index in (*outer, start))
 

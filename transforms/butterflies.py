@@ -41,6 +41,7 @@ class ThreadReduction:
     num_rooms: int = 1
     trip: Any = None  # the number of that turn, None outside of loops
     loop: ir.For | None = None
+    turns: int | None = None  # of that loop and those around it, None if run time counts them
 
     @property
     def num_threads(self) -> int:

@@ -20,8 +20,9 @@ time, 256 a row where 16 thread blocks of eight warps share it.
 An mbarrier tells that values are there, and not that a room was read: the barrier of the cluster
 does. An arrival waits for what its thread has stored to memory. So it stands in front of a turn's
 stores, of which those of the turn before are done by then, and in few turns: as many as there are
-rooms lie between. The wait is at the turn's end, when all others have arrived. One at the kernel's
-start tells that all thread blocks run. None exits early: it waits for what the others send it.
+rooms lie between (cluster_rooms.py). The wait is at the turn's end, when all others have arrived.
+One at the kernel's start tells that all thread blocks run. None exits early: it waits for what the
+others send it.
 
 Where copies overwrite earlier rows (stage_rows.py) the threads of a block meet in each turn, too.
 """
@@ -38,8 +39,6 @@ from tvm_hopper.codegen_patches.ptx import address, cluster, mbarrier
 from tvm_hopper.facts.dtypes import dtype_bytes
 
 from .butterflies import ThreadReduction
-
-ROOMS = 32  # turns between two barriers of the cluster
 
 
 @dataclass(frozen=True)
@@ -73,13 +72,18 @@ class TurnExchange(ClusterExchange):
     def start(self, kernel: ir.For) -> list[Any]:
         """Initialise the barriers, and wait until all thread blocks run."""
         count = self.rooms * len(self.reductions)
-        stmts: list[Any] = [mbarrier.init(self._barrier(n), 1) for n in range(count)]
+        axes = ir.thread_axes(kernel)
+        tx, threads = axes["threadIdx.x"].loop_var, int(axes["threadIdx.x"].extent)
+        stmts: list[Any] = []
+        for first in range(0, count, threads):  # one after another they would take a microsecond
+            init = ir.seq(mbarrier.init(self._barrier(first + tx), 1))
+            whole = first + threads <= count
+            stmts.append(init if whole else ir.IfThenElse(tx < count - first, init, None))
         stmts.append(mbarrier.fence_init())
-        return [
-            ir.IfThenElse(is_first(kernel), ir.seq(*stmts), None),
-            cluster.arrive_relaxed(),
-            cluster.wait(),
-        ]
+        others = [x for x in axes if x.startswith("threadIdx") and x != "threadIdx.x"]
+        row = ir.conjunction([axes[x].loop_var.equal(0) for x in others])
+        start = ir.IfThenElse(row, ir.seq(*stmts), None) if others else ir.seq(*stmts)
+        return [start, cluster.arrive_relaxed(), cluster.wait()]
 
     def send(
         self,
@@ -118,6 +122,8 @@ class TurnExchange(ClusterExchange):
         """Tell the cluster that values were taken, if the turn has no later ones and needs it."""
         last = [x for x in self.reductions if x.loop is one.loop][-1]
         if one.trip is None or last is not one:
+            return []
+        if one.turns is not None and one.turns <= one.num_rooms:
             return []
         return [ir.IfThenElse(_were_all_read(one), ir.seq(cluster.arrive()), None)]
 

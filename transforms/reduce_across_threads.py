@@ -33,7 +33,6 @@ reduction and the next, whatever elements of shared memory they touch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -57,7 +56,8 @@ from .butterflies import (
     takes_all,
 )
 from .cluster_exchange import Exchange, plan_exchange
-from .cluster_turns import ROOMS, TurnExchange
+from .cluster_rooms import give_rooms, in_turns
+from .cluster_turns import TurnExchange
 from .reducer_order import check_order
 from .spread_rows import AXIS, CLUSTER_AXIS
 
@@ -76,22 +76,8 @@ def plan_reductions(kernel: ir.For) -> tuple[ThreadReduction, ...]:
     loops = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.SERIAL and _repeats(x))
     around = [[x for x in loops if ir.uses_node(x, one.scope)] for one in found]
     own = [x if one.num_partials > 1 else [] for one, x in zip(found, around, strict=True)]
-    return tuple(
-        _in_turns(one, x, sum(x[-1:] == y[-1:] for y in own) == 1)
-        for one, x in zip(found, own, strict=True)
-    )
-
-
-def _in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> ThreadReduction:
-    """Say which room a reduction has in which turn of the loops around it."""
-    if not loops:
-        return one
-    trip: Any = 0
-    for loop in loops:
-        trip = trip * loop.extent + (loop.loop_var - loop.min)
-    trip = ir.simplify(trip)
-    rooms = ROOMS if one.cluster is not None else 2 if is_alone else 1
-    return replace(one, turn=trip % rooms, num_rooms=rooms, trip=trip, loop=loops[-1])
+    alone = [sum(x[-1:] == y[-1:] for y in own) == 1 for x in own]
+    return give_rooms(kernel, [*map(in_turns, found, own, alone)])
 
 
 def _repeats(loop: ir.For) -> bool:
@@ -219,9 +205,10 @@ def _reduce(
             for (buffer, place), result in zip(own, one.results, strict=True)
         ]
         stmts += [ir.IfThenElse(lane.equal(0), ir.seq(partial), None), *meet]
-        if one.by_blocks:
-            stmts += gather(one, own, lane, one.num_warps)
-            stmts += butterfly(one, lanes_together(one.num_warps))
+        if one.by_blocks:  # the warp that sends: others would only take its time to issue
+            of_block = gather(one, own, lane, one.num_warps)
+            of_block += butterfly(one, lanes_together(one.num_warps))
+            stmts.append(ir.IfThenElse(warp.equal(0), ir.seq(of_block), None))
     if far is not None:
         stmts += far.send(kernel, one, places, warp, lane)
     if taken is not None:

@@ -21,6 +21,7 @@ import itertools
 import json
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,12 @@ from tvm_hopper.schedule.products.split import ANYWHERE, STREAM
 FOLDS = 6
 EARLIER = 0.25  # weight of times from before tiles at an edge had boxes of their own
 WEIGHTS = ((1.15, 1.0), (1.5, 0.5), (2.5, 0.15), (math.inf, 0.03))  # up to so many times the best
+# How kernels of symbolic rows compare: fit_rows.py.
+OF_ANY_ROWS = ("start_less", "in_turns", "in_turns_alone", "in_turns_shared", "third_of_any")
+OF_ANY_ROWS += ("workspace_more", "cluster_less", "cluster_more")
 # Of which the times do not tell: edges (a kernel of symbolic rows does), and stores by TMA, which
 # are none of the configurations that are read.
-UNFITTED = {"cut_share", "boxed", "third"}
+UNFITTED = {"cut_share", "boxed", "third", *OF_ANY_ROWS}
 NAMES = [field.name for field in dataclasses.fields(Rates) if field.name not in UNFITTED]
 STEP = 1e-4  # of a constant's logarithm
 TARGET = Path(__file__).parents[2] / "tvm_hopper" / "schedule" / "products" / "rates.py"
@@ -201,17 +205,21 @@ def fit(
     """Return the constants with the least squares; `names` are changed, None: all."""
     names = names or NAMES
     logs = np.log([max(getattr(start, name), 1e-6) for name in names])
-    damping, errors = 1e-2, residuals(logs, data, start, names)
+    logs = least_squares(lambda x: residuals(x, data, start, names), logs, rounds)
+    return dataclasses.replace(start, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
+
+
+def least_squares(errors_at: Callable[[Any], Any], logs: Any, rounds: int) -> Any:
+    """Return where the squares of what a function returns are least, from a place on."""
+    damping, errors = 1e-2, errors_at(logs)
     for _ in range(rounds):
         unit = np.eye(len(logs)) * STEP
-        slopes = np.stack(
-            [(residuals(logs + u, data, start, names) - errors) / STEP for u in unit], axis=1
-        )
+        slopes = np.stack([(errors_at(logs + u) - errors) / STEP for u in unit], axis=1)
         square, slope = slopes.T @ slopes, slopes.T @ errors
         for _ in range(8):
             matrix = square + damping * np.diag(np.diag(square) + 1e-6)
             move = np.clip(-np.linalg.solve(matrix, slope), -0.7, 0.7)
-            trial = residuals(logs + move, data, start, names)
+            trial = errors_at(logs + move)
             if trial @ trial < errors @ errors:
                 break
             damping *= 4
@@ -221,7 +229,7 @@ def fit(
         logs, errors, damping = logs + move, trial, max(damping / 5, 1e-8)
         if gain < 1e-6:
             break
-    return dataclasses.replace(start, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
+    return logs
 
 
 def losses(data: list[Measured], rates: Rates) -> list[float]:

@@ -6,7 +6,7 @@ import pytest
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.bounds import find_bounds
+from tvm_hopper.analysis.bounds import find_bounds, without_quotient
 
 
 def loops(**extents):
@@ -55,6 +55,18 @@ def bounds(condition, indices=(ROW, COLUMN), shape=SHAPE):
 )
 def test_predicates(condition, found):
     assert bounds(condition) == found
+
+
+@pytest.mark.parametrize("make", [lambda: R * 4 + S // 16, lambda: S // 16 + R // 8 + BX])
+def test_a_quotient_is_multiplied_out(make):
+    low, high = make(), tirx.IntImm("int32", 5)
+    new, limit = without_quotient(low, high)
+    for r, s, bx in itertools.product(range(9), range(0, 64, 5), range(2)):
+        at = {R: tirx.IntImm("int32", r), S: tirx.IntImm("int32", s), BX: tirx.IntImm("int32", bx)}
+        said = [ir.simplify(ir.substitute(x, at)) for x in (low < high, new < limit)]
+        assert ir.is_const(said[0], 1) == ir.is_const(said[1], 1)
+    n = ir.Var("n", "int32")
+    assert without_quotient(low, n)[0] is low  # where it ends is not known: as it is
 
 
 def test_a_condition_on_whole_tiles_may_say_the_same():

@@ -1,6 +1,7 @@
 """The benchmark of tuning: what it tunes, how it resumes a sweep, and how it prints a result."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,6 +32,8 @@ def test_a_line_has_a_cell_for_each_column():
     assert tuning.line(result).count("|") == tuning.COLUMNS.count("|")
     assert "| 1.250 | 1.200-1.300 |" in tuning.line(result)
     assert "| GPU 1 |" in tuning.line(result)
+    assert "| 24 |" in tuning.line(replace(result, stopped="24 trials"))
+    assert "| 24, at the bound |" in tuning.line(replace(result, stopped="at the bound"))
     failed = tuning.Result("64x64x64", note="ValueError: no")
     assert tuning.line(failed) == "| 64x64x64 | ValueError: no |"
     said = {"parts": ["products"], "command": "x", "machine": "m", "is_fake": True}
@@ -46,6 +49,12 @@ def test_what_was_swept_is_read_back(tmp_path):
         path = tuning_sweeps.swept_file(tmp_path / "new", problem, part)
         path.write_text(json.dumps(row) + '\n{"configur')
     assert tuning_sweeps.read_sweep(tmp_path / "new", problem) == {"a": 1.0, "b": None}
+
+
+def test_problems_are_swept_in_the_order_in_which_they_are_named():
+    given = SimpleNamespace(problems=10, swept=["softmax", "1x24576x28672", "nobody"])
+    found = [x.split(" ")[0] for x in tuning_sweeps.swept_modules(given)]
+    assert found == ["softmax", "1x24576x28672"]
 
 
 def test_a_sweep_begins_near_the_best_of_each_and_has_all():

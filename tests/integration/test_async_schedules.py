@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import tvm
-from tvm import s_tir
+from tvm import s_tir, te
 from tvm.ir.transform import PassContext
 from tvm.script import tirx as T
 
@@ -20,6 +20,11 @@ H200 = "nvidia/nvidia-h200"
 TARGETS = pytest.mark.parametrize("target", [H200, A100], ids=["sm_90a", "sm_80"])
 RUNS = (("eager", 0), ("on_wait", 0), ("random", 1))
 AUTO = {keys.ASYNC_COPY: keys.AUTO}
+TWO = {
+    "software_pipeline_stage": [0, 3],
+    "software_pipeline_order": [0, 1],
+    "software_pipeline_async_stages": [0],
+}
 
 
 def built(mod, target):
@@ -65,6 +70,44 @@ def test_ragged_tiles(target, shape):
     check(vectors(*shape), target)
 
 
+def cut_up(rows: int, columns: int, tile: int, threads: int) -> tvm.IRModule:
+    """Double rows of float16: 16 bytes a thread, whatever that leaves of tiles and threads."""
+    a = te.placeholder((rows, columns), "float16", name="A")
+    c = te.compute((rows, columns), lambda i, j: a[i, j] + a[i, j], name="C")
+    sch = s_tir.Schedule(te.create_prim_func([a, c]))
+    i, j = sch.get_loops("C")
+    k0, i = sch.split(i, [None, tile])
+    block, j = sch.split(j, [None, 64])
+    sch.reorder(block, k0, i, j)
+    sch.bind(block, "blockIdx.x")
+    copy = sch.cache_read("C", 0, "shared")
+    sch.compute_at(copy, k0)
+    _, thread, vector = sch.split(sch.fuse(*sch.get_loops(copy)[-2:]), [None, threads, 8])
+    sch.vectorize(vector)
+    for loop in (thread, sch.split(sch.fuse(i, j), [None, threads])[1]):
+        sch.bind(loop, "threadIdx.x")
+    for key, value in TWO.items():
+        sch.annotate(k0, key, value)
+    return sch.mod
+
+
+@TARGETS
+@pytest.mark.parametrize(
+    ("program", "hopper", "ampere"),
+    [
+        ((32, 128, 4, 64), "bulk_tensor_g2s", "cp_async_cg"),  # two threads for each vector
+        ((30, 120, 8, 64), "bulk_tensor_g2s", "cp_async_cg"),  # the last tiles are cut
+        ((32, 116, 8, 64), "cp_async_ca", "cp_async_ca"),  # rows of 232 bytes, and vectors of 16
+    ],
+    ids=["more threads than vectors", "ragged", "ragged rows"],
+)
+def test_conditions_that_count_vectors(program, hopper, ampere, target):
+    mod = cut_up(*program)
+    text, _ = built(mod, target)
+    assert (ampere if target is A100 else hopper) in text
+    check(mod, target)
+
+
 @TARGETS
 def test_without_the_option_the_text_is_tvms_own(target):
     def text() -> str:
@@ -87,13 +130,6 @@ def aligned() -> tvm.IRModule:
     sch = s_tir.Schedule(vectors())
     sch.storage_align("A_shared", 0, axis=-2, factor=32, offset=8)
     return sch.mod
-
-
-TWO = {
-    "software_pipeline_stage": [0, 3],
-    "software_pipeline_order": [0, 1],
-    "software_pipeline_async_stages": [0],
-}
 
 
 @TARGETS

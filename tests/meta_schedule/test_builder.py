@@ -13,9 +13,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tvm_hopper import meta_schedule
 from tvm_hopper import schedule as hs
-from tvm_hopper.errors import TuningError
 from tvm_hopper.meta_schedule import builder as builders
-from tvm_hopper.meta_schedule.fake_runner import fake_gpus
 from tvm_hopper.meta_schedule.measuring import artifact
 from tvm_hopper.meta_schedule.workers import leftovers
 from tvm_hopper.testing import faulty, workloads
@@ -41,13 +39,6 @@ def scheduled(tile=(64, 64, 64)):
 def build(builder, *mods):
     target = tvm.target.Target(TARGET)
     return builder.build([ms.builder.BuilderInput(mod, target) for mod in mods])
-
-
-def test_as_many_workers_as_none_or_fewer_are_refused():
-    with pytest.raises(TuningError, match="ArtifactBuilder workers: found 0; need at least one"):
-        meta_schedule.ArtifactBuilder(workers=0)
-    with pytest.raises(TuningError, match="fake_gpus count: found -1; need at least one"):
-        fake_gpus(-1)
 
 
 def test_a_kernel_becomes_machine_code_and_a_manifest(builder):

@@ -92,6 +92,13 @@ def test_a_library_comes_last(bench, monkeypatch):
     assert reply["sustained"][2] == pytest.approx([3e-4] * len(reply["sustained"][2]))
 
 
+def test_calls_go_through_tensors_of_six_times_the_cache(bench):
+    each = sum(contest.num_bytes(x) for x in ARGUMENTS)
+    for flush, sets in ((each, 3), (2 * each, 6), (each // 2, 2), (each // 8, 1), (99 * each, 16)):
+        bench.flush_bytes = flush
+        assert len(contest.Contest(bench, ARGUMENTS)._sets) == sets
+
+
 def test_contenders_take_turns():
     orders = [contest._order(3, number) for number in range(6)]
     assert orders[:3] == [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
@@ -125,6 +132,26 @@ def test_other_arguments_are_refused(bench, monkeypatch):
 def test_roundings_are_no_difference(found, wanted, dtype, wrong):
     a, b = (np.array(x, dtype="float32") for x in (found, wanted))
     assert contest.differ("C", a, b, dtype)[0] is wrong
+
+
+def test_large_results_are_compared_piece_by_piece(monkeypatch):
+    monkeypatch.setattr(contest, "PIECE", 8)
+    wanted = np.linspace(1, 2, 30, dtype="float32")
+    wanted[3] = np.inf
+    found = wanted.copy()
+    assert contest.differ("C", found, wanted, "float32") == (
+        False,
+        "C: within roundings of the program as TVM schedules it, 0.0e+00",
+    )
+    found[[20, 29]] += 1
+    is_wrong, text = contest.differ("C", found, wanted, "float32")
+    assert is_wrong
+    assert text.startswith("C: 2 of 29 elements differ, the first one 19: 2.68966, of the ref")
+    found[[9, 25]] = np.nan
+    assert contest.differ("C", found, wanted, "float32") == (
+        True,
+        "C: 2 elements are not finite",
+    )
 
 
 def test_integers_are_the_same_or_not():

@@ -50,6 +50,18 @@ def test_clocks_are_cycles_over_nanoseconds():
     assert driver.read_clocks(0, 2) == [2000.0, 1500.0]
 
 
+def test_the_rate_of_the_memory_is_told_by_its_clock_and_width():
+    known = {"MEMORY_CLOCK_RATE": 3_201_000, "GLOBAL_MEMORY_BUS_WIDTH": 6144}
+    names = {f"CU_DEVICE_ATTRIBUTE_{x}": x for x in known}
+    driver = made(
+        CUdevice_attribute=SimpleNamespace(**names),
+        cuDeviceGetAttribute=lambda which, _: (CUresult.CUDA_SUCCESS, known[which]),
+    )
+    assert driver._memory_rate() == pytest.approx(4.917e12, rel=1e-3)
+    driver._cuda.CUdevice_attribute = SimpleNamespace()  # which a later driver does not tell
+    assert driver._memory_rate() == 0
+
+
 def test_what_smi_says_is_found_by_uuid(monkeypatch):
     lines = "GPU-aa-bb, 580.1, 350.00\nGPU-cc-dd, 580.1, 700.00\nGPU-ee-ff, 580.1, [N/A]\n"
     monkeypatch.setattr(drivers.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=lines))

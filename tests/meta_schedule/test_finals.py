@@ -64,6 +64,8 @@ def no_reference(monkeypatch):
     [
         ([[1.0] * 20, [0.9] * 20, [0.8] * 20], 2),
         ([[1.0] * 20, [0.999] * 20], 0),  # no certain gain
+        ([[1.0] * 20, [0.993] * 20], 0),  # as much as another day changes
+        ([[1.0] * 20, [0.993] * 20, [0.988] * 20], 2),
         ([[1.0] * 20, [0.9, 1.1] * 10], 0),
         ([[1.0] * 20, []], 0),
         ([[1.0] * 20], 0),
@@ -79,6 +81,8 @@ def test_what_is_slower_alone_does_not_win():
     sustained, single = [[1.0] * 20, [0.9] * 20], [[1.0] * 20, [1.02] * 20]
     assert decide(sustained, single)[0] == 0
     assert decide(sustained, sustained)[0] == 1
+    assert decide(sustained, [[1.0] * 20, [1.003] * 20])[0] == 0
+    assert decide(sustained, [[1.0] * 20, [1.0] * 20])[0] == 1
 
 
 def test_a_gain_has_bounds():

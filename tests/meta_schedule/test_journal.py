@@ -65,6 +65,14 @@ def test_a_torn_line_is_dropped_with_a_note_and_nothing_else_is_lost(tmp_path):
         assert [x.get("kernel") for x in read_lines(tmp_path)] == [None, "x", "z"]
 
 
+@pytest.mark.parametrize("text", ["a\nb", "a", "{}\n{", "\x00\n\x01"])
+def test_of_a_file_that_is_none_of_ours_nothing_is_cut_off(text, tmp_path):
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(TuningError, match=f"{FILE}:1: found .*; need a"):
+        Journal(tmp_path)
+    assert (tmp_path / FILE).read_text() == text
+
+
 def test_a_header_that_is_torn_is_written_again(tmp_path):
     (tmp_path / FILE).write_text('{"is": "hea')
     with pytest.warns(UserWarning, match=f"{FILE}:1: dropped"), Journal(tmp_path) as journal:
@@ -88,6 +96,8 @@ HOSTILE = {
     "a library's time below": {**FINAL, "library_us": -1},
     "half a character": json.dumps(TRIAL).replace('"x"', '"\\ud800"'),
     "a number without end": json.dumps(TRIAL).replace("10.0", "1e999"),
+    "an end without a reason": {"is": "end", "workload": "k", "trials": 3},
+    "an end of no number": {"is": "end", "workload": "k", "trials": "3", "why": "w"},
     "no JSON": "\x00\x01",
     "a number": "3",
     "a list": '["trial"]',

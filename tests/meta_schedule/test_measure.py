@@ -1,6 +1,7 @@
 """What the worker of a GPU does, with a driver that is none; and the whole road on the CPU."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,6 +44,15 @@ def test_a_repeat_reads_the_clock_flushes_and_times_the_function_alone():
     assert found["corrected"] == pytest.approx([1e-4 * NOW / FULL] * 4)
     assert found["megahertz"] == NOW
     assert driver.queue[-21:] == ["clock", "fill", "event", "call", "event"] * 4 + ["synchronize"]
+
+
+def test_what_the_memory_takes_does_not_go_with_the_clock():
+    driver = HostDriver()
+    about = driver.facts()
+    for rate, fixed in ((1e8, (2 * 64 * 32 * 2 - about.l2_bytes) / 1e8), (1e6, 1e-4)):
+        driver.facts = lambda rate=rate: replace(about, memory_rate=rate)
+        found = measure.GpuBench(driver).run(kernel(driver), ARGUMENTS, 4)
+        assert found["corrected"] == pytest.approx([fixed + (1e-4 - fixed) * NOW / FULL] * 4)
 
 
 @pytest.mark.parametrize(

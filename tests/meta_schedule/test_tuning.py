@@ -16,7 +16,7 @@ import tvm_hopper
 from tests.meta_schedule.stand_ins import FormulaRunner, NoteBuilder, formula
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import TuningError
-from tvm_hopper.meta_schedule import tuning
+from tvm_hopper.meta_schedule import TuningReport, tuning
 from tvm_hopper.meta_schedule.annotations import configurations_of
 from tvm_hopper.meta_schedule.checking import EQUAL, WRONG, Simulated, Verdict, no_check
 from tvm_hopper.meta_schedule.configurations import from_text
@@ -235,7 +235,8 @@ def test_one_function_gets_no_more_than_its_share_and_time_ends_a_run(tmp_path):
             "b": memory_bound.rms_norm(64, 256)["main"].with_attr("global_symbol", "b"),
         }
     )
-    tune(mod, tmp_path, 50, each=5)
+    database = tune(mod, tmp_path, 50, each=5)
+    assert {database.ended(x) for x in database.workloads} == {"5 trials"}
     assert sorted(Counter(x["workload"] for x in trials_of(tmp_path)).values()) == [5, 5]
 
     def slow(text):
@@ -243,9 +244,22 @@ def test_one_function_gets_no_more_than_its_share_and_time_ends_a_run(tmp_path):
         return formula(text)
 
     begin = time.monotonic()
-    tune(mod, tmp_path / "late", 200, seconds=1.0, runner=FormulaRunner(slow), batch=2)
+    given = {"runner": FormulaRunner(slow), "batch": 2}
+    database = tune(mod, tmp_path / "late", 200, seconds=1.0, **given)
+    assert {database.ended(x) for x in database.workloads} == {"the time was up"}
     assert time.monotonic() - begin < 60
     assert 2 <= len(trials_of(tmp_path / "late")) < 50
+
+
+def test_why_a_search_ended_is_known_until_it_goes_on(tmp_path):
+    most = len(find_tasks(COPY, TARGET)[0].problem.configurations())
+    assert tune(COPY, tmp_path, 3).ended(KEY) == ""  # all that was asked for
+    assert tune(COPY, tmp_path, 3 + most).ended(KEY) == (why := "every configuration was tried")
+    rows = [x for x in read_lines(tmp_path) if x["is"] == "end"]
+    assert tune(COPY, tmp_path, 9 + most).ended(KEY) == why
+    assert [x for x in read_lines(tmp_path) if x["is"] == "end"] == rows
+    text = str(TuningReport(tmp_path))
+    assert f"main: {rows[0]['trials']} trials, {why}" in text
 
 
 @pytest.mark.parametrize("trials", [0, -1, 1.5, True, "64", None])

@@ -148,11 +148,12 @@ def test_as_few_parts_as_leave_the_ring_its_slots():
     assert staged(4, outputs=("float32",)) == (4, 4)
     assert staged(4, outputs=("float16", "float32")) == (4, 8)
     assert staged(3) == (3, 1)
+    assert staged(4, tile=(192, 192, 64)) == (3, 1)  # warp groups share the columns: one part
     assert staged(4, persistent=0) == (4, 1)  # in the bytes of the ring, which is dead by then
 
 
 def test_slots_are_given_up_only_where_nobody_asked_for_them():
-    tile = (192, 128, 96)  # 61440 bytes a slot: three of them leave 48 KiB
+    tile = (128, 192, 96)  # 61440 bytes a slot: three of them leave 48 KiB
     stages, parts = staged(3, tile=tile, outputs=("float32", "float32", "float32", "float32"))
     behind = EpilogueTypes(("float32",) * 4)
     config = hs.MatmulConfig(store="tma", store_parts=parts)

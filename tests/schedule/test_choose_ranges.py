@@ -78,7 +78,7 @@ def times(**best):
     return np.where(is_best, 1.0, 2.0)
 
 
-def test_kernels_that_gain_are_picked_and_the_last_one_always():
+def test_kernels_that_gain_are_picked_and_of_equals_the_one_for_most_rows():
     assert [RUNGS[i] for i in pick(times(to_64=0, to_640=0, to_8192=0))] == [64, 640, 8192]
     assert [RUNGS[i] for i in pick(np.ones((len(PLACES), len(RUNGS))))] == [8192]
     slightly = 1 + (times(to_64=0, to_8192=0) - 1) / 1000
@@ -95,8 +95,15 @@ def test_ranges_end_where_a_kernel_needs_a_tile_more():
 
 def test_each_range_gets_the_kernel_that_is_best_unless_that_is_nearly_none():
     ends = (64, 128, 256, 512)
-    assert deal_out(np.array([[1, 2], [1, 2], [2, 1], [1, 2]]), ends) == {128: 0, 256: 1, 512: 0}
-    assert deal_out(np.array([[1, 2], [1, 2], [1.005, 1], [1, 2]]), ends) == {512: 0}
+    clear = np.array([[1, 2], [1, 2], [2, 1], [1, 2]])
+    assert deal_out(clear, ends, ends) == {128: 0, 256: 1, 512: 0}
+    assert deal_out(np.array([[1, 2], [1, 2], [1.005, 1], [1, 2]]), ends, ends) == {512: 0}
+
+
+def test_a_range_goes_by_the_row_counts_in_it_and_most_by_those_that_are_asked_for():
+    times = np.array([[1, 1.1], [1.05, 1], [1.05, 1]])
+    assert deal_out(times, (2, 60, 61), (61,)) == {61: 0}
+    assert deal_out(times, (3, 60, 64), (64,)) == {64: 1}
 
 
 def test_a_large_loss_counts_more_than_several_small_ones():

@@ -48,8 +48,28 @@ from tvm_hopper.testing import workloads
             r"found operand_slots=2 of an epilogue without a tensor to load; need one of the "
             r"output's shape, static, whose rows are multiples of 16 bytes",
         ),
+        (
+            hs.MatmulConfig((64, 256, 64), 3, 2, store="tma", store_parts=2),
+            r"found store_parts=2 of 128 columns of float32; need one of 1, of .* 8 elements; "
+            r"2 warp groups share the columns: parts of theirs are no run",
+        ),
+        (
+            hs.MatmulConfig((192, 256, 64), 3, 2, persistent=1, store="tma"),
+            r"3 stages and 196608 B of staging \(store_parts=1\), .*; need at most 232448 B, by "
+            r"fewer stages or a smaller tile",
+        ),
     ],
-    ids=["shared-memory", "tile", "consumers", "registers", "parts", "staging", "operands"],
+    ids=[
+        "shared-memory",
+        "tile",
+        "consumers",
+        "registers",
+        "parts",
+        "staging",
+        "operands",
+        "groups",
+        "room",
+    ],
 )
 def test_configurations(config, match):
     refuse(workloads.matmul(256, 256, 256), match, config=config)

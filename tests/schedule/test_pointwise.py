@@ -287,6 +287,40 @@ def test_parts_of_columns_are_loaded_by_whole_vectors(parts):
     assert "X_ptr[" not in text
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(6, 2688), (64, 4096)])
+def test_tiles_that_are_no_whole_rows_are_loaded_by_whole_vectors(rows, columns):
+    """Elements are numbered all along: a tile begins inside a row, no vector does."""
+    text = text_of(memory_bound.copy(rows, columns), hs.PointwiseConfig(64, 2))
+    assert text.count("*(uint4*)(X_ptr") == text.count("*(uint4*)(Y_ptr") == 2
+    assert "nv_bfloat164*)(" not in text
+
+
+ELSEWHERE = {
+    "turned": ((7, 3, 128), (3, 7, 128), lambda x, i, j, k: x[j, i, k]),
+    "rows below one another": ((7, 3, 128), (21, 128), lambda x, i, j: x[i // 3, i % 3, j]),
+    "halves": ((14, 256), (14, 128), lambda x, i, j: x[i, j] * x[i, j + 128]),
+}
+
+
+@pytest.mark.parametrize("name", list(ELSEWHERE))
+def test_what_lies_elsewhere_is_loaded_by_whole_vectors_where_tiles_are_no_whole_rows(name):
+    shape, wanted, value = ELSEWHERE[name]
+    x = te.placeholder(shape, "float16", name="X")
+    mod = module(x, te.compute(wanted, lambda *i: te.sigmoid(value(x, *i)), name="Y"))
+    text = text_of(mod, hs.PointwiseConfig(64, 1))
+    assert text.count("*(uint4*)(X_ptr") == 1 + (name == "halves")
+    assert "X_ptr[" not in text
+
+
+def test_rows_that_a_table_names_are_loaded_by_whole_vectors_where_tiles_are_no_whole_rows():
+    x, place = tensor(14, 24), te.placeholder((14,), "int32", name="P")
+    mod = module(x, place, te.compute((14, 24), lambda i, j: x[place[i], j] * 2, name="Y"))
+    sch = s_tir.Schedule(mod)
+    hs.pointwise(sch, config=hs.PointwiseConfig(32, 1))
+    (text,) = capture.cuda_sources(tvm.compile(sch.mod, target=TARGET))
+    assert "X_ptr[" not in text
+
+
 def test_parts_that_begin_in_a_vector_are_loaded_one_by_one():
     assert "*(uint4*)(X_ptr" not in text_of(gate(5, 32, 35))
 

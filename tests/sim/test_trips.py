@@ -81,6 +81,14 @@ def test_a_value_that_has_a_name_of_its_own():
     assert [value({k: turn}) for turn in range(3)] == [0, 10, 38]
 
 
+def test_a_condition_on_threads_beside_a_constant_says_who():
+    tx = tirx.Var("tx", "int32")
+    value = compile_expr(tirx.bitwise_and(tirx.const(True, "bool"), tx < 2))
+    who = value({tx: np.arange(4)})
+    assert who.dtype == bool  # an index of integers would name the first two threads, twice each
+    assert who.tolist() == [True, True, False, False]
+
+
 @pytest.mark.parametrize(
     ("make", "claim"),
     [

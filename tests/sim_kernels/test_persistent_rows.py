@@ -21,7 +21,8 @@ from tvm_hopper.testing import memory_bound
 def _few_rooms():
     """Let clusters use their rooms again within few turns."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tvm_hopper.transforms.reduce_across_threads.ROOMS", 4)
+        for name in ("ROOMS", "MOST_ROOMS"):
+            patch.setattr(f"tvm_hopper.transforms.cluster_rooms.{name}", 4)
         yield
 
 
@@ -97,3 +98,41 @@ SYNCS = [
 @pytest.mark.parametrize(("name", "which"), SYNCS, ids=str)
 def test_without_each_of_its_syncs_it_has(program, name, which):
     assert found(change(program, name, which, None))
+
+
+# -- clusters: nine turns and four rooms
+
+CLUSTER = [
+    ("mbarrier_init", 0),  # of the rooms, by a thread each
+    *[("barrier_cluster_arrive", n) for n in range(2)],  # all run; rooms were read
+    *[("barrier_cluster_wait", n) for n in range(2)],
+    ("mbarrier_wait", 1),  # values are there; 0 is of rows
+    ("mbarrier_arrive_expect_tx", 2),
+    ("tvm_storage_sync", 1),  # of warps: what they leave for the first is there
+]
+NAMED = {
+    x: np.ones(s, ml_dtypes.bfloat16) for x, s in {"X": (9, 1024), "W": 1024, "B": 1024}.items()
+}
+
+
+def in_cluster(threads, **more):
+    given = config(threads, 1, cluster=2, **more)
+    return load(scheduled("layer_norm", 9, 1024, given))
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    return in_cluster(64, ahead=1, reload=False)
+
+
+def rules(program):
+    return {f.rule for f in simulate(program, NAMED).findings}
+
+
+def test_a_cluster_as_it_is_has_nothing_to_say(cluster):
+    assert not rules(cluster)
+
+
+@pytest.mark.parametrize(("name", "which"), CLUSTER, ids=str)
+def test_without_each_sync_of_a_cluster_it_has(cluster, name, which):
+    assert rules(change(cluster, name, which))

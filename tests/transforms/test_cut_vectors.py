@@ -74,9 +74,15 @@ def test_other_kernels_stay():
         ("float16", 8, "LOAD * A[(tx * 8 + v) // 40, 0]", 4),
         ("float16", 8, "A[bx, (tx * 8 + v) * 2]", 4),
         ("float16", 8, "LOAD * A[(tx * 8 + v) // 8, (tx * 8 + v) % 8]", 8),
+        ("float16", 8, "LOAD * A[NUMBER // 192, NUMBER % 192]", 8),
+        ("float16", 8, "LOAD * A[NUMBER // 192 % 3, NUMBER % 192]", 8),
+        ("float16", 8, "LOAD * A[NUMBER // 100, NUMBER % 100]", 4),
+        ("float16", 8, "LOAD * A[(NUMBER + 4) // 192, (NUMBER + 4) % 192]", 4),
+        ("float16", 8, "LOAD * A[(NUMBER * 2) // 192, (NUMBER * 2) % 192]", 4),
     ],
 )
 def test_lanes_by_what_is_computed(dtype, lanes, value, most):
+    value = value.replace("NUMBER", "(bx * 64 + tx * 8 + v)")
     text = BEFORE.replace("VALUE", value.replace("LOAD", "tile[0, tx * 8 + v]"))
     text = text.replace("float16", dtype).replace("T.vectorized(8)", f"T.vectorized({lanes})")
     (kernel,) = ir.kernels(run(parse(text), CutVectors()))

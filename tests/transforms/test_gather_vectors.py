@@ -53,6 +53,7 @@ def func(X: T.Buffer((9, 256), "float16"), P: T.Buffer((4,), "int32")):
                         T.writes(tile[v])
                         tile[v] = VALUE
 """
+NUMBER, FIRST = "bx * 1024 + tx * 8 + v", "(bx * 1024 + tx * 8)"
 CHOICE = "T.if_then_else(tx % 16 < 8, -X[bx, tx * 8 + v + 64], X[bx, tx * 8 + v - 64])"
 
 
@@ -78,6 +79,12 @@ def after(value, row, place, exists="T.bool(True)", around=""):
         ("X[bx, tx * 8 + v]", "X_lanes[v]", "bx", "tx * 8"),
         ("X[P[bx], tx * 8 + v]", "X_lanes[v]", "P[bx]", "tx * 8"),
         ("X[bx, (tx * 8 + v) % 64 + 64]", "X_lanes[v]", "bx", "(tx % 8 * 8 + 64)"),
+        (
+            "X[P[(NUMBER) // 192 % 4], (NUMBER) % 192]".replace("NUMBER", NUMBER),
+            "X_lanes[v]",
+            "P[FIRST // 192 % 4]".replace("FIRST", FIRST),
+            f"{FIRST} % 192",
+        ),
         ("X[bx, tx * 8 + v] * X[bx, tx * 8 + v]", "X_lanes[v] * X_lanes[v]", "bx", "tx * 8"),
         (
             CHOICE,
@@ -86,7 +93,7 @@ def after(value, row, place, exists="T.bool(True)", around=""):
             "T.Select(tx % 16 < 8, tx * 8 + 64, tx * 8 - 64)",
         ),
     ],
-    ids=["row", "named row", "place in a head", "twice", "choice"],
+    ids=["row", "named row", "place in a head", "number", "twice", "choice"],
 )
 def test_neighbours_are_one_load(value, want, row, place):
     check(run(before(value), GatherVectors()), after(want, row, place))
@@ -113,6 +120,8 @@ def test_fewer_lanes_where_a_vector_begins_inside_of_one():
         "X[bx, (tx * 8 + v) * 2]",
         "X[v, tx * 8]",
         "X[bx, P[v % 4]]",
+        f"X[({NUMBER} + 4) // 192, ({NUMBER} + 4) % 192]",
+        f"X[P[({NUMBER} + 4) // 192], ({NUMBER}) % 192]",
         "T.if_then_else(v < 3, X[bx, tx * 8 + v], T.float16(0))",
         "T.Cast('float16', T.if_then_else(tx > 3 and X[bx, tx * 8 + v] > T.float16(0), 1, 0))",
         "T.float16(1)",

@@ -108,11 +108,52 @@ def test_a_finding_names_the_element_and_who_wrote_it():
     assert found.message.startswith("on integers, C[0, 0] is ")
     assert ", where the plain program has " in found.message
     assert "(exactly); it was written by cta0,0,0/" in found.message
-    assert " of 32768 elements that the run wrote are wrong" in found.message
+    assert " of 32768 elements that were compared are wrong" in found.message
     assert found.byte_range == (0, 4)
     (statement,) = found.statements
     assert "C[" in statement
     assert "cta0,0,0" in statement
+
+
+def halved(rows):
+    """Return a program that halves some rows of a tensor in place, one thread block a row."""
+
+    @T.prim_func(s_tir=True)
+    def func(X: T.Buffer((8, 32), "float32")):
+        bx = T.launch_thread("blockIdx.x", rows)
+        tx = T.launch_thread("threadIdx.x", 32)
+        X[bx, tx] = X[bx, tx] * T.float32(0.5)
+
+    return func
+
+
+def test_a_store_that_is_left_out_where_old_values_stay():
+    found = wrong(halved(5), halved(7))[0]
+    assert "X[5, " in found.message
+    assert "; no statement wrote it; " in found.message
+    assert " of 256 elements that were compared are wrong" in found.message
+    report = judge(halved(5), halved(5))
+    assert report.verdict == "clean", str(report)
+    assert "256 of 256 elements of X" in report.values.text
+
+
+def test_an_output_that_keeps_a_part_of_what_the_caller_gives():
+    @T.prim_func(s_tir=True)
+    def kernel(X: T.Buffer((64,), "float32"), Y: T.Buffer((128,), "float32")):
+        tx = T.launch_thread("threadIdx.x", 64)
+        Y[tx + 64] = X[tx]
+
+    @T.prim_func(s_tir=True)
+    def more(X: T.Buffer((64,), "float32"), Y: T.Buffer((128,), "float32")):
+        for i in range(65):
+            Y[127 - i] = X[T.max(63 - i, 0)]
+
+    given = {"Y": np.full(128, 7, "float32")}
+    assert judge(kernel, kernel, inputs=given).verdict == "clean"
+    assert "Y[63] is 7.0" in wrong(kernel, more, inputs=given)[0].message
+    (hole,) = judge(kernel, kernel).findings
+    assert hole.rule == "OUTPUT_COVERAGE"
+    assert "give the tensor" in str(judge(kernel, kernel))
 
 
 def test_a_tensor_that_the_plain_program_leaves_alone():

@@ -150,6 +150,28 @@ def as_less_than(term: Any) -> tuple[Any, Any] | None:
     return None
 
 
+def without_quotient(low: Any, high: Any) -> tuple[Any, Any]:
+    """Write `a + b // 8 < 6` as `8 a + b < 48`, which is the same of integers.
+
+    So elements are compared, where a schedule counts the vectors of its threads.
+    """
+    if not isinstance(high, tirx.IntImm):
+        return low, high
+    terms = _addends(low)
+    for place, term in enumerate(terms):
+        by = ir.static_int(term.b) if isinstance(term, tirx.FloorDiv) else None
+        if by is not None and by > 0:
+            rest = [x * by for x in terms[:place] + terms[place + 1 :]]
+            return sum(rest, term.a), high * by
+    return low, high
+
+
+def _addends(expr: Any) -> list[Any]:
+    if isinstance(expr, tirx.Add):
+        return [*_addends(expr.a), *_addends(expr.b)]
+    return [expr]
+
+
 def _equal(first: Any, second: Any) -> bool:
     return ir.is_const(ir.simplify(first - ir.cast_like(second, first)), 0)
 

@@ -21,6 +21,7 @@ from .build import (
     with_body,
 )
 from .callers import ALLOCATOR, answers_for_allocator, has_allocator
+from .lanes import without_carry
 from .rewrite import (
     Names,
     drop_empty,
@@ -169,4 +170,5 @@ __all__ = [
     "visit",
     "with_block",
     "with_body",
+    "without_carry",
 ]

@@ -13,8 +13,7 @@ import tvm
 from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.builder import BuilderInput, BuilderResult, PyBuilder
 
-from tvm_hopper.errors import cannot_tune
-
+from .arguments import MOST_PROCESSES, check_number, check_seconds
 from .workers.cpus import usable_cpus
 from .workers.leftovers import remove_stale
 from .workers.pool import WorkerPool
@@ -48,7 +47,7 @@ class ArtifactBuilder(PyBuilder):
     Raises
     ------
     TuningError
-        `workers` is less than one.
+        `workers` is no number from 1 on, or `seconds` none above 0.
     """
 
     def __init__(
@@ -58,8 +57,9 @@ class ArtifactBuilder(PyBuilder):
         folder: str | Path | None = None,
     ) -> None:
         super().__init__()
-        if workers is not None and workers < 1:
-            raise cannot_tune("ArtifactBuilder workers", str(workers), "at least one, or None")
+        if workers is not None:
+            check_number("ArtifactBuilder", "workers", workers, MOST_PROCESSES)
+        check_seconds("ArtifactBuilder", seconds)
         count = workers or usable_cpus()
         # That are built at once. The last of a batch take longest: another one fills in for them.
         self.batches = min(MOST_BATCHES, -(-count // BATCH) + (count > BATCH))

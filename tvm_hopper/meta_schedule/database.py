@@ -95,6 +95,7 @@ class Database:
         self._trials: dict[str, list[Trial]] = {}
         self._checks: dict[tuple[str, str], dict[str, Any]] = {}
         self.finals: dict[str, dict[str, Any]] = {}  # the latest of each function
+        self._ends: dict[str, dict[str, Any]] = {}  # the same
         for row in rows:
             self.add(row)
 
@@ -112,6 +113,8 @@ class Database:
             self.machines.append(row)
         elif row["is"] == "trial":
             self._trials.setdefault(row["workload"], []).append(_trial(row, self.folder))
+        elif row["is"] == "end":
+            self._ends[row["workload"]] = row
         elif row["is"] == "final":
             self.finals[row["workload"]] = row
         else:
@@ -130,6 +133,11 @@ class Database:
     def trials(self, key: str) -> list[Trial]:
         """Return the trials of a function, in the order in which they were made."""
         return list(self._trials.get(key, ()))
+
+    def ended(self, key: str) -> str:
+        """Return why a function got no more trials than it has; an empty string if nobody said."""
+        row = self._ends.get(key)
+        return row["why"] if row is not None and row["trials"] == len(self.trials(key)) else ""
 
     def verdict(self, key: str, trial: Trial) -> str:
         """Return what a check found of a trial; an empty string without a check."""

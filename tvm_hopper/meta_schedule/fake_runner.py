@@ -16,14 +16,16 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerInput, 
 
 from tvm_hopper.errors import HopperError, cannot_tune
 
+from .arguments import MOST_PROCESSES, check_number
 from .measurement import Contested, Measurement, as_contested, as_measurement
 from .measuring import artifact
-from .measuring.fake import fake_contest, fake_measurement
+from .measuring.fake import FAULTS, fake_contest, fake_measurement
 from .runner import GpuRunner
 from .workers.leftovers import remove_stale
 from .workers.process import WorkerProcess
 
 logger = logging.getLogger("tvm_hopper.meta_schedule")
+MOST_EVERY = 1_000_000
 PREFIX = "tvm_hopper_fake_"  # of folders that count the requests of fake GPUs
 WARNING = "FAKE: nothing is measured; the times are those of the written model, with noise"
 
@@ -124,10 +126,11 @@ def fake_gpus(
     Raises
     ------
     TuningError
-        `count` is less than one.
+        `count` is no number from 1 on, or a fault is none, or befalls a GPU that there is not.
     """
-    if count < 1:
-        raise cannot_tune("fake_gpus count", str(count), "at least one")
+    check_number("fake_gpus", "count", count, MOST_PROCESSES)
+    for gpu, fault in (faults or {}).items():
+        _check_fault(gpu, fault, count)
     remove_stale(Path(tempfile.gettempdir()), PREFIX)
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}_"))
     told = fake_settings(count, faults, folder, seed, noise, measuring_seconds)
@@ -140,6 +143,14 @@ def fake_gpus(
     runner = GpuRunner(_workers=workers, **options)
     weakref.finalize(runner, shutil.rmtree, folder, ignore_errors=True)
     return runner
+
+
+def _check_fault(gpu: Any, fault: Any, count: int) -> None:
+    is_pair = isinstance(fault, (tuple, list)) and len(fault) == 2
+    if gpu not in range(count) or not is_pair or fault[0] not in FAULTS:
+        need = f"a number below {count}, with one of {', '.join(FAULTS)} and every how manyth time"
+        raise cannot_tune("fake_gpus", f"faults={ {gpu: fault}!r}", need)
+    check_number("fake_gpus", f"fault {fault[0]!r} every", fault[1], MOST_EVERY)
 
 
 def fake_settings(

@@ -5,6 +5,7 @@
     {"is": "classes", "key": "9c..", "bounds": [[16, "1f.."]]}  size classes of symbolic rows
     {"is": "machine", "number": 0, "gpu": "NVIDIA H200", ...}   where trials ran
     {"is": "trial", "workload": "1f..", "configuration": "matmul {..}", "seconds": [..], ...}
+    {"is": "end", "workload": "1f..", "trials": 48, "why": "..."}  why a search has no more
     {"is": "final", "workload": "1f..", "finalists": [".."], "winner": "..", "gain": 1.04, ...}
     {"is": "check", "workload": "1f..", "configuration": "..", "verdict": "equal", ...}
 
@@ -33,6 +34,7 @@ from .versions import FORMAT, versions
 
 FILE = "trials.jsonl"
 LOCK = "lock"
+HEADER = b'{"is":"header"'  # how a log begins
 MOST_LINE = 16 << 20  # bytes: a workload's module is a few ten thousand
 MOST_DIGITS = 20  # of a whole number: 64 bits
 
@@ -70,6 +72,7 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
         "machine": (int,),
         "predicted": (int, float),
     },
+    "end": {"workload": (str,), "trials": (int,), "why": (str,)},
     "final": {"workload": (str,), "finalists": (list,), "winner": (str,)},
     "check": {
         "workload": (str,),
@@ -105,15 +108,17 @@ def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
         why = f"a log that cannot be read ({error.strerror})"
         raise cannot_tune(str(path), why, "a file of records") from error
     torn = lines.pop()  # nothing, if the last line is whole
-    if torn:
+    found = [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    for number, row in enumerate(found, 1):
+        _check_header(row, number, path)
+    if not lines and not HEADER.startswith(torn.replace(b" ", b"")[: len(HEADER)]):
+        _parse(torn, f"{path}:1")
+    if torn:  # and all before it is ours: of another file nothing is cut off
         warnings.warn(f"{path}:{len(lines) + 1}: dropped a line that is not whole", stacklevel=2)
         if mend:
             with writing(path), path.open("r+b") as file:
                 file.truncate(path.stat().st_size - len(torn))
                 os.fsync(file.fileno())
-    found = [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
-    for number, row in enumerate(found, 1):
-        _check_header(row, number, path)
     return found
 
 

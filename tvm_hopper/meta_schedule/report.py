@@ -47,6 +47,8 @@ class TunedRow:
         Whether both times were taken in turn on one GPU at full load; else they are the search's.
     library, library_us : str, float or None
         What else computes the same, and its time then.
+    ended : str
+        Why there were no more trials, where the search said so.
     """
 
     name: str
@@ -65,6 +67,7 @@ class TunedRow:
     is_compared: bool = False
     library: str = ""
     library_us: float | None = None
+    ended: str = ""
 
 
 class TuningReport:
@@ -125,6 +128,13 @@ class TuningReport:
                 escape(row.configuration) or "-",
                 row.verdict or "not yet",
             )
+        said = [
+            f"{_visible(x.name)}: {x.trials} trials, {_visible(x.ended)}"
+            for x in self.rows
+            if _is_early(x)
+        ]
+        if said:
+            table.caption, table.caption_justify = escape("\n".join(said)), "left"
         return table
 
     def html(self, path: str | Path) -> None:
@@ -187,7 +197,13 @@ def _row(database: Database, key: str, with_extents: bool) -> TunedRow:
         is_final,
         str(final.get("library", "")) if library else "",
         None if library is None else library * 1e6,
+        database.ended(key),
     )
+
+
+def _is_early(row: TunedRow) -> bool:
+    """Tell whether a search ended before its number of trials was used up."""
+    return bool(row.ended) and row.ended != f"{row.trials} trials"
 
 
 def _seconds(microseconds: Any) -> float | None:

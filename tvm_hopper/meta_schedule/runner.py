@@ -11,6 +11,7 @@ from tvm.ir.utils import derived_object
 
 from tvm_hopper.errors import HopperError
 
+from .arguments import MOST_PROCESSES, check_number, check_seconds
 from .pool_runner import Measuring, PooledRunner
 from .workers.pool import WorkerPool
 from .workers.process import WorkerProcess
@@ -49,7 +50,7 @@ class GpuRunner(PooledRunner):
     Raises
     ------
     HopperError
-        There is no GPU, or one that does not exist is asked for.
+        There is no GPU, or one that does not exist is asked for; or a number is none.
     """
 
     def __init__(
@@ -65,6 +66,11 @@ class GpuRunner(PooledRunner):
         _workers: Mapping[str, WorkerProcess] | None = None,
     ) -> None:
         super().__init__()
+        check_seconds("GpuRunner", seconds)
+        check_number("GpuRunner", "retire_after", retire_after, MOST_PROCESSES)
+        check_number("GpuRunner", "processes", processes, MOST_PROCESSES)
+        if repeats is not None:
+            check_number("GpuRunner", "repeats", repeats, MOST_PROCESSES)
         stations = list((_workers or {}).values()) or gpu_workers(gpus, processes)
         pool = WorkerPool(stations, seconds=seconds, retire_after=retire_after)
 

@@ -21,6 +21,7 @@ from tvm.target import Target
 
 from tvm_hopper.errors import cannot_tune
 
+from .arguments import check_method, check_number, check_seconds
 from .budget import Account, choose, share, why_enough
 from .checking import Check, Simulated
 from .configurations import as_text
@@ -106,18 +107,19 @@ def tune(
     KeyboardInterrupt
         Ctrl-C, once what was measured so far is checked and kept.
     """
-    _check_number("trials", trials, MOST_TRIALS)
-    _check_number("batch", batch, 1024)
+    check_number("tune", "trials", trials, MOST_TRIALS)
+    check_number("tune", "batch", batch, 1024)
     if each is not None:
-        _check_number("each", each, MOST_TRIALS)
-    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if seconds is not None and not (is_number and seconds > 0):
-        raise cannot_tune("tune", f"seconds={seconds!r}", "a number above 0")
+        check_number("tune", "each", each, MOST_TRIALS)
+    if seconds is not None:
+        check_seconds("tune", seconds)
     if runner is not None and tracker is not None:
         raise cannot_tune("tune", "a runner and a tracker", "one of the two: a tracker has its own")
-    _check_method("runner", runner, "run", "a runner of MetaSchedule, e.g. GpuRunner()")
-    _check_method("builder", builder, "build", "a builder of MetaSchedule, e.g. ArtifactBuilder()")
-    _check_method("check", check, "__call__", "what takes a problem and a configuration")
+    check_method("tune", "runner", runner, "run", "a runner of MetaSchedule, e.g. GpuRunner()")
+    check_method(
+        "tune", "builder", builder, "build", "a builder of MetaSchedule, e.g. ArtifactBuilder()"
+    )
+    check_method("tune", "check", check, "__call__", "what takes a problem and a configuration")
     folder = as_folder(work_dir, "tune")
     where = as_target(target)
     found = look_for_tasks(mod, where)
@@ -217,6 +219,16 @@ class Run:
                         self._keep(outcome)
                         done = sum(x.trials for x in self.accounts)
                         shown.update(self._account(outcome.task), done)
+        self._say_why()
+
+    def _say_why(self) -> None:
+        """Write why searches have ended, for whoever wonders at few trials."""
+        for account in self.accounts:
+            key, why = account.task.problem.key, account.stopped
+            if not why and self._is_late and self._end is not None:
+                why = "the time was up"
+            if why and self.database.ended(key) != why:
+                self._append({"is": "end", "workload": key, "trials": account.trials, "why": why})
 
     @property
     def is_undecided(self) -> bool:
@@ -326,7 +338,8 @@ class Run:
     def _start(self, account: Account, count: int, flights: Flights) -> None:
         candidates = account.search.propose(count)
         if not candidates:
-            account.stopped = account.stopped or "no other configuration is legal"
+            why = why_enough(account, self._each)  # what was left makes no kernel of its own
+            account.stopped = account.stopped or why or "no other configuration is legal"
             return
         account.under_way += len(candidates)
         flights.start(account.task, candidates)
@@ -359,16 +372,6 @@ class Run:
         account.trials += 1
         account.under_way -= 1
         account.failed += outcome.seconds is None
-
-
-def _check_number(name: str, value: Any, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise cannot_tune("tune", f"{name}={value!r}", f"a number from 1 to {most}")
-
-
-def _check_method(name: str, value: Any, method: str, need: str) -> None:
-    if value is not None and not callable(getattr(value, method, None)):
-        raise cannot_tune("tune", f"{name}={value!r}", need)
 
 
 def _own_runner(gpus: Any, tracker: str | None) -> Any:

@@ -20,7 +20,8 @@ from tvm import ir as tvm_ir
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.bounds import as_less_than
+from tvm_hopper.analysis.access import step_of
+from tvm_hopper.analysis.bounds import as_less_than, without_quotient
 from tvm_hopper.analysis.box import Box, find_box
 from tvm_hopper.analysis.updates import combine, find_update, moved_value
 from tvm_hopper.errors import cannot_lower
@@ -210,13 +211,28 @@ def _cut(condition: Any, box: Box) -> tuple[Any, list[int]]:
         if isinstance(term, tirx.And):
             terms += [term.b, term.a]
             continue
-        low, high = as_less_than(term) or (None, None)
-        place = next((i for i, var in enumerate(box.loop_vars) if var.same_as(low)), None)
-        if place is not None and isinstance(high, tirx.IntImm) and int(high) > 1:
-            extents[place] = min(extents[place], int(high))
+        place, bound = _own_bound(term, box) or (0, 0)
+        if bound > 1:
+            extents[place] = min(extents[place], bound)
         else:
             left = term if ir.is_const(left, 1) else tirx.And(left, term)
     return left, extents
+
+
+def _own_bound(term: Any, box: Box) -> tuple[int, int] | None:
+    """Read `8 i + j < 24` with j below 8 as a bound of i: which loop of a box, and the bound."""
+    low, high = as_less_than(term) or (None, None)
+    if not isinstance(high, tirx.IntImm):
+        return None
+    analyzer = box.analyzer()
+    for place, var in enumerate(box.loop_vars):
+        step = step_of(low, var)
+        if step is None or step < 1:
+            continue
+        rest = ir.simplify(low - var * step)
+        if analyzer.can_prove(rest >= 0) and analyzer.can_prove(rest < step):
+            return place, -(-int(high) // step)
+    return None
 
 
 def _at_element(box: Box, expr: Any) -> Any:
@@ -230,7 +246,7 @@ def _at_element(box: Box, expr: Any) -> Any:
         return ir.simplify(tirx.And(_at_element(box, expr.a), _at_element(box, expr.b)))
     sides = as_less_than(expr)
     if sides is not None:
-        low, high = map(box.at_element, sides)
+        low, high = without_quotient(*map(box.at_element, sides))
         term = ir.simplify(low < ir.cast_like(high, low))
         return tirx.const(True, "bool") if box.analyzer().can_prove(term) else term
     return box.at_element(expr)

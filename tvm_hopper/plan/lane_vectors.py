@@ -91,11 +91,12 @@ class _Elements:
         tensor, dtype = load.source, ir.dtype_of(load.source)
         if str(tensor.scope()) not in ("", "global") or list(tensor.strides) or dtype == "bool":
             return None
-        if dtype not in DTYPES or ir.find_all(list(load.indices), ir.TensorLoad, self._is_each):
+        if dtype not in DTYPES or not load.indices:  # of no dimensions
             return None
-        if not load.indices:  # a tensor of no dimensions
+        indices = [ir.without_carry(x, self.lane, self.extent) for x in load.indices]
+        if ir.find_all(indices, ir.TensorLoad, self._is_each):
             return None
-        *rows, last = load.indices
+        *rows, last = indices
         first = self.analyzer.simplify(ir.substitute(last, {self.lane: 0}))
         step = self.analyzer.simplify(last - first - ir.cast_like(self.lane, last))
         if not ir.is_const(step, 0) or ir.depends_on(rows, [self.lane]):
@@ -110,6 +111,11 @@ class _Elements:
         return ir.depends_on(load, [self.lane])
 
     def _is_multiple(self, value: Any, lanes: int) -> bool:
+        if isinstance(value, int):
+            return value % lanes == 0
+        known = self.analyzer.modular_set(value)
+        if int(known.coeff) % lanes == 0 and int(known.base) % lanes == 0:
+            return True
         return ir.is_const(self.analyzer.simplify(value % lanes), 0)
 
 

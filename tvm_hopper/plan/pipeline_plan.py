@@ -11,6 +11,7 @@ from tvm_hopper.facts.arch import Processor
 from tvm_hopper.facts.programming_model import MAX_GRID_YZ, MBARRIER_MAX_TX_BYTES
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
+    ASYNC_OP,
     ASYNC_STAGES,
     CHANNEL,
     NUM_SLOTS,
@@ -165,6 +166,8 @@ def plan_pipelines(kernel: Any, processor: Processor) -> tuple[KernelPlan, ...]:
         [int(x.annotations[key]) for key in RINGS for x in ir.find_blocks(kernel, key)], default=-1
     )
     persistent = ir.has_any(kernel, ir.For, lambda x: PERSISTENT in x.annotations)
+    if not has_axis and processor.has_threads:
+        _check_has_threads(kernel, loads)
     if not loads:
         rings = plan_store_rings(kernel, threads.body, first) if has_axis else ()
         if not rings:
@@ -172,14 +175,6 @@ def plan_pipelines(kernel: Any, processor: Processor) -> tuple[KernelPlan, ...]:
         _check_counts(kernel, (), rings)
         check_memory(rings, (), processor)
         return (KernelPlan(threads, (), rings, persistent),)
-    if not has_axis and processor.has_threads:
-        raise cannot_lower(
-            _names(loads),
-            "no loop bound to threadIdx.x in their kernel",
-            "threads that read what they bring",
-            f"bind the loops of a plain statement, schedule a product (tvm_hopper.schedule.wgmma), "
-            f"or take {ASYNC_COPY} away",
-        )
     body = threads.body
     inside = [tag for tag in ir.thread_axes(body) if tag.startswith("threadIdx")]
     if inside:
@@ -203,6 +198,25 @@ def plan_pipelines(kernel: Any, processor: Processor) -> tuple[KernelPlan, ...]:
     check_memory(rings, tuple(x.memory.arrays for x in plans), processor)
     check_queue([(x.block, p.num_slots) for p in plans for x in p.loads], processor)
     return (KernelPlan(threads, plans, rings, persistent),)
+
+
+def _check_has_threads(kernel: Any, loads: Any) -> None:
+    """Refuse loads and stores where no threads would read or fill their tiles, and wait."""
+    if loads:
+        raise cannot_lower(
+            _names(loads),
+            "no loop bound to threadIdx.x in their kernel",
+            "threads that read what they bring",
+            f"bind the loops of a plain statement, schedule a product (tvm_hopper.schedule.wgmma), "
+            f"or take {ASYNC_COPY} away",
+        )
+    if stores := ir.find_blocks(kernel, ASYNC_OP):
+        raise cannot_lower(
+            f"stores {', '.join(x.name_hint for x in stores)}",
+            "no loop bound to threadIdx.x in their kernel",
+            "threads that fill the tiles that leave",
+            f"bind the loops of what fills them, or take {ASYNC_COPY} away",
+        )
 
 
 def _names(loads: Any) -> str:

@@ -106,7 +106,12 @@ RULES = _rules(
     Rule("OOB_ACCESS", "error", "5 state spaces", "keep the access inside the buffer"),
     Rule("OUT_OF_VIEW", "error", "5 state spaces", "stay inside the tensor's own elements"),
     Rule("MISALIGNED", "error", "5.4.5 alignment", "align the address"),
-    Rule("OUTPUT_COVERAGE", "error", "specification of the kernel", "write each output once"),
+    Rule(
+        "OUTPUT_COVERAGE",
+        "error",
+        "specification of the kernel",
+        "write each element; where a part keeps what it held, give the tensor in `inputs`",
+    ),
     Rule(
         "WRONG_VALUE",
         "error",

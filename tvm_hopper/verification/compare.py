@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ class Comparison:
 
     Attributes
     ----------
+    whole : bool
+        Elements that nobody wrote are compared, too.
     compared, exact, wrong, unknown : int
         Elements that were compared; of these, those that must agree bit for bit; those that do not
         agree; those of which no bound is known, so that they were not compared.
@@ -34,6 +36,7 @@ class Comparison:
     name: str
     size: int
     writers: tuple[ElementWriters, ...]
+    whole: bool = False
     compared: int = 0
     exact: int = 0
     wrong: int = 0
@@ -53,8 +56,14 @@ class Comparison:
             text += f" ({self.exact} bit for bit, the others up to {self.share:.2g} of their bound)"
         return text + (f", {self.unknown} more without a bound" if self.unknown else "")
 
-    def add(self, box: Box, written: np.ndarray, found: np.ndarray, expected: Expected) -> None:
-        """Compare one box; `written` tells which of its elements the run wrote."""
+    def judged(self, part: tuple[slice, ...]) -> np.ndarray:
+        """Tell which elements of a part are compared: with `whole` all, else those written."""
+        if self.whole:
+            return np.ones([each.stop - each.start for each in part], bool)
+        return np.logical_or.reduce([one.written(part) for one in self.writers])
+
+    def add(self, box: Box, asked: np.ndarray, found: np.ndarray, expected: Expected) -> None:
+        """Compare one box; `asked` tells which of its elements count."""
         value, error = expected.value, expected.error
         wide = found.astype(np.float64) if value.dtype == np.float64 else found
         with np.errstate(invalid="ignore"):
@@ -64,11 +73,11 @@ class Comparison:
             gap = np.abs(wide.astype(np.float64) - value.astype(np.float64))
             bound = np.where(exact, 0, error * SECOND_ORDER)
             near = same | (~exact & (gap <= bound))
-        judged = written & known
+        judged = asked & known
         wrong = judged & ~near
         self.compared += int(judged.sum())
         self.exact += int((judged & exact).sum())
-        self.unknown += int((written & ~known).sum())
+        self.unknown += int((asked & ~known).sum())
         self.wrong += int(wrong.sum())
         inexact = judged & ~exact & (gap > 0)
         if inexact.any():
@@ -84,8 +93,13 @@ class Comparison:
     def finding(self, where: str, result: Result) -> Finding:
         """Describe what is wrong: the first wrong element, and who wrote it."""
         assert self.first is not None
-        last = next(w for w in reversed(self.writers) if w.written(self.first))
-        agent, statement = last.describe(self.first)
+        last = next((w for w in reversed(self.writers) if w.written(self.first)), None)
+        agents: tuple[str, ...] = ()
+        statements: tuple[str, ...] = ()
+        who = "no statement wrote it"
+        if last is not None:
+            agent, statement = last.describe(self.first)
+            agents, statements, who = (agent,), (statement,), f"it was written by {agent}"
         index = ", ".join(map(str, self.first))
         need = "exactly" if not self.bound else f"within {self.bound:.3g}"
         array = result.outputs[self.name]
@@ -93,19 +107,23 @@ class Comparison:
         return finding(
             "WRONG_VALUE",
             f"{where}, {self.name}[{index}] is {self.found}, where the plain program has "
-            f"{self.expected} ({need}); it was written by {agent}; {self.wrong} of {self.compared} "
-            "elements that the run wrote are wrong",
+            f"{self.expected} ({need}); {who}; {self.wrong} of {self.compared} elements that were "
+            "compared are wrong",
             buffer=self.name,
             byte_range=(start * array.itemsize, (start + 1) * array.itemsize),
-            agents=(agent,),
-            statements=(statement,),
+            agents=agents,
+            statements=statements,
             policy=result.policy,
             seed=result.seed,
         )
 
 
 def compare(
-    reference: Reference, names: Sequence[str], values: Mapping[str, Any], result: Result
+    reference: Reference,
+    names: Sequence[str],
+    values: Mapping[str, Any],
+    result: Result,
+    whole: Collection[str] = (),
 ) -> list[Comparison]:
     """Compare every element that a run wrote, of every argument.
 
@@ -115,17 +133,24 @@ def compare(
         The kernel's arguments, in the order of the plain program's parameters.
     values : dict
         What they held before the run.
+    whole : collection of str
+        Arguments of which every element is compared: all that is written to them was, and what
+        was not has to be what the plain program leaves.
     """
     arguments = [values[name] for name in names]
     found = []
     boxes: dict[int, list[Box]] = {}
     for place, name in enumerate(names):
-        writers = result.writers.get(name)
-        if not writers:
+        writers = result.writers.get(name) or ()
+        all_of_it = name in whole and place in reference.output_places
+        if all_of_it:
+            boxes[place] = [tuple((0, extent - 1) for extent in values[name].shape)]
+        elif writers:
+            places = np.concatenate([one.places() for one in writers])
+            boxes[place] = cover(places if len(writers) == 1 else np.unique(places, axis=0))
+        else:
             continue
-        places = np.concatenate([one.places() for one in writers])
-        boxes[place] = cover(places if len(writers) == 1 else np.unique(places, axis=0))
-        one = Comparison(name, values[name].size, writers)
+        one = Comparison(name, values[name].size, writers, all_of_it)
         found.append(one)
         if place not in reference.output_places:  # it has to stay what it was
             for box in boxes.pop(place):
@@ -134,7 +159,7 @@ def compare(
                 zero = np.zeros(before.shape)
                 one.add(
                     box,
-                    _written(writers, part),
+                    one.judged(part),
                     result.outputs[name][part],
                     Expected(box, before, zero),
                 )
@@ -142,14 +167,9 @@ def compare(
     for wanted in _together(boxes):
         for place, expected in reference.evaluate(arguments, wanted).items():
             name, part = names[place], _slices(expected.box)
-            written = _written(by_name[name].writers, part)
-            by_name[name].add(expected.box, written, result.outputs[name][part], expected)
+            one = by_name[name]
+            one.add(expected.box, one.judged(part), result.outputs[name][part], expected)
     return found
-
-
-def _written(writers: Sequence[ElementWriters], part: Any) -> np.ndarray:
-    """Tell which elements of a part one of the launches has written."""
-    return np.logical_or.reduce([one.written(part) for one in writers])
 
 
 def _together(boxes: Mapping[int, list[Box]]) -> list[dict[int, Box]]:

@@ -22,7 +22,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir
 
-from tvm_hopper.reference.evaluate import Reference
+from tvm_hopper.reference.evaluate import Reference, TooMuchWork
 from tvm_hopper.reference.plain import PlainProgramError
 from tvm_hopper.sim import Finding, Result
 from tvm_hopper.sim.coverage.points import UndecidedError
@@ -44,6 +44,7 @@ WORK = {"integers": 5.4e8, "normal": 1.35e8}  # multiply-adds, about, that one r
 MOST_CTAS = 8  # in between those that stand for the others
 ADDING = re.compile("atom|cp_reduce|red(_|$)")  # names of instructions that add to memory
 MUCH = 32  # times that, where CTAs need each other: half a minute of each
+MOST_ELEMENTS = 1 << 24  # of a tensor that is compared whole
 SOME = 4  # times that: from there on only those run that the chosen ones need
 NOT_GIVEN = (
     "not checked: no plain program is known (verify(..., against=...); of a schedule, the module "
@@ -269,10 +270,10 @@ class ValueCheck:
             if argument.name in set(missing) - set(self.outputs):
                 kind.fill(argument, values[argument.name])
         result = self._simulate(values, extent, end)
-        found = self._compare(values, result)
+        found = self._compare(values, result, extent)
         if result.ended_early and any(one.wrong for one in found):  # perhaps it was not ready
             result = self._simulate(values, replace(extent, stop_after=None), end)
-            found = self._compare(values, result)
+            found = self._compare(values, result, extent)
         what = "integers" if kind.kind == "integers" else "normal numbers"
         self.findings += [one.finding(f"on {what}", result) for one in found if one.wrong]
         return f"on {what} " + (", ".join(map(str, found)) or "nothing was written")
@@ -301,8 +302,23 @@ class ValueCheck:
             result.writers = {name: found[-1:] for name, found in result.writers.items()}
         return result
 
-    def _compare(self, values: Mapping[str, Any], result: Result) -> list[Comparison]:
-        return compare(self.reference, self.names, values, result)
+    def _compare(
+        self, values: Mapping[str, Any], result: Result, extent: _Extent
+    ) -> list[Comparison]:
+        arguments = self.reference, self.names, values, result
+        whole = self._held_before(values)
+        if any(extent.blocks) or result.ended_early or not whole:
+            return compare(*arguments)
+        try:
+            return compare(*arguments, whole)
+        except TooMuchWork:  # of what nobody wrote
+            return compare(*arguments)
+
+    def _held_before(self, values: Mapping[str, Any]) -> list[str]:
+        """Return the tensors in which a store that is left out shows no hole: old values stay."""
+        names = [self.names[place] for place in self.reference.output_places]
+        tensors = [name for name in names if name not in self.outputs]
+        return [name for name in tensors if 0 < values[name].size <= MOST_ELEMENTS]
 
 
 def _adds(func: Any) -> bool:

@@ -90,6 +90,12 @@ STORES = [
         ),
     ),
     slots(
+        "a store in a kernel without threads",
+        r"stores store: found no loop bound to threadIdx.x in their kernel; need threads that fill "
+        r"the tiles that leave; bind the loops of what fills them, or take tvm_hopper.async_copy",
+        ('T.thread_binding(64, thread="threadIdx.x")', "range(64)"),
+    ),
+    slots(
         "slots beside stages that say otherwise",
         r"loop k: found software_pipeline_stage = \[0, 2\], 3 slots of tile, beside "
         r"tvm_hopper.store_slots = 2; need one number of slots; take one of them away",

@@ -4,7 +4,8 @@ A search ranks single calls, minutes and GPUs apart, each behind a pause in whic
 The last few are compared anew in one process, in turn, in both ways in which kernels are used:
 
     sustained    calls back to back, as graphs, after a while at full load; each call meets tensors
-                 that the calls before it have driven out of the L2 cache
+                 that the calls before it have driven out of the L2 cache: six times its bytes,
+                 since it does not forget the oldest first
     single       the same as in the search: clock kernel, memset of twice the L2 cache, one call
 
 Before that each result is compared with that of a reference: the program as TVM schedules it.
@@ -33,6 +34,7 @@ SINGLES = 15
 GRAPH_SECONDS = 2e-4  # that one graph takes at least
 MOST_CALLS = 200  # of a graph
 MOST_SETS, SETS_BYTES = 16, 4 << 30  # of tensors, that calls go through
+FLUSHES = 3  # that tensors of all sets are at least, each twice the L2 cache
 # An element may be off by so many roundings of its type, of its own size and of the root mean
 # square of all: sums of thousands of float32 products in another order are far below.
 ROUNDINGS = 4
@@ -43,6 +45,8 @@ DIGITS = {
     "float8_e4m3fn": 2.0**-4,
     "float8_e5m2": 2.0**-3,
 }
+
+PIECE = 1 << 16  # elements that are compared at once: they stay in a cache of the CPU
 
 Function = Callable[..., Any]
 Arguments = tuple[artifact.TensorArgument, ...]
@@ -117,7 +121,7 @@ class Contest:
     def __init__(self, bench: Any, arguments: Arguments) -> None:
         self._bench, self._driver, self._arguments = bench, bench.driver, arguments
         each = sum(num_bytes(x) for x in arguments)
-        wanted = -(-bench.flush_bytes // max(each, 1))
+        wanted = -(-FLUSHES * bench.flush_bytes // max(each, 1))
         count = max(1, min(wanted, MOST_SETS, SETS_BYTES // max(each, 1)))
         self._sets = [bench.tensors(arguments, number) for number in range(count)]
 
@@ -230,21 +234,41 @@ def differ(name: str, found: Any, wanted: Any, dtype: str) -> tuple[bool, str]:
     if dtype not in DIGITS:  # integers and bool
         count = int((found.view(np.uint8) != wanted.view(np.uint8)).sum())
         return bool(count), f"{name}: {count} bytes differ" if count else f"{name}: the same bytes"
-    a, b = (np.asarray(x, dtype=np.float32) for x in (found, wanted))
-    whole = np.isfinite(b)
-    if not np.array_equal(whole, np.isfinite(a)):
-        return True, f"{name}: {int((whole != np.isfinite(a)).sum())} elements are not finite"
-    a, b = a[whole], b[whole]
-    if not b.size:
+    pairs = [(found[i : i + PIECE], wanted[i : i + PIECE]) for i in range(0, len(wanted), PIECE)]
+    squares, count, ill = 0.0, 0, 0
+    for pair in pairs:
+        _, b, odd = _finite(*pair)
+        squares, count, ill = squares + _squares(b), count + len(b), ill + odd
+    if ill:
+        return True, f"{name}: {ill} elements are not finite"
+    if not count:
         return False, f"{name}: nothing that is finite"
-    size = float(np.sqrt(np.mean(np.square(b, dtype=np.float64))))
-    off = np.abs(a - b)
-    far = off > ROUNDINGS * DIGITS[dtype] * (np.abs(b) + size)
-    error = float(np.sqrt(np.mean(np.square(off, dtype=np.float64)))) / max(size, 1e-30)
-    if far.any():
-        first = int(far.argmax())
-        return True, (
-            f"{name}: {int(far.sum())} of {a.size} elements differ, the first one {first}: "
-            f"{a[first]:g}, of the reference {b[first]:g}"
-        )
+    size = math.sqrt(squares / count)
+    errors, wrong, seen, first = 0.0, 0, 0, ""
+    for pair in pairs:
+        a, b, _ = _finite(*pair)
+        off = np.abs(a - b)
+        far = off > ROUNDINGS * DIGITS[dtype] * (np.abs(b) + size)
+        errors += _squares(off)
+        if far.any():
+            place = int(far.argmax())
+            said = f"the first one {seen + place}: {a[place]:g}, of the reference {b[place]:g}"
+            first, wrong = first or said, wrong + int(far.sum())
+        seen += len(b)
+    if wrong:
+        return True, f"{name}: {wrong} of {count} elements differ, {first}"
+    error = math.sqrt(errors / count) / max(size, 1e-30)
     return False, f"{name}: within roundings of the program as TVM schedules it, {error:.1e}"
+
+
+def _finite(found: Any, wanted: Any) -> tuple[Any, Any, int]:
+    """Return two results where the second one is finite, and in how many places that differs."""
+    a, b = (np.asarray(x, dtype=np.float32) for x in (found, wanted))
+    whole, same = np.isfinite(b), np.isfinite(a)
+    if whole.all() and same.all():
+        return a, b, 0
+    return a[whole], b[whole], int((whole != same).sum())
+
+
+def _squares(values: Any) -> float:
+    return float(np.square(values, dtype=np.float64).sum())

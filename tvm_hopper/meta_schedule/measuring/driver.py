@@ -59,6 +59,7 @@ class DeviceFacts:
     arch: str
     driver: str
     power_limit_watts: float | None
+    memory_rate: float = 0.0  # bytes a second that its memory moves at most; 0: not known
 
 
 class Driver:
@@ -110,7 +111,16 @@ class Driver:
             arch=f"sm_{major}{minor}",
             driver=driver,
             power_limit_watts=watts,
+            memory_rate=self._memory_rate(),
         )
+
+    def _memory_rate(self) -> float:
+        try:
+            kilohertz = self.attribute("MEMORY_CLOCK_RATE")
+            bits = self.attribute("GLOBAL_MEMORY_BUS_WIDTH")
+        except (AttributeError, CannotGoOn):  # a driver that tells neither
+            return 0.0
+        return 2e3 * kilohertz * bits / 8  # twice a clock
 
     # -- memory
 

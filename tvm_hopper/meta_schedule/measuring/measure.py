@@ -7,7 +7,8 @@ One repeat, all of it queued ahead of the device:
     event, function, event
 
 Seconds are between the events. What they would be at the highest clock is reported beside them, so
-that a clock that drifts, or differs from GPU to GPU, does not rank configurations.
+that a clock that drifts, or differs from GPU to GPU, does not rank configurations. What the memory
+takes for all tensors does not depend on that clock: only what is above it is corrected.
 """
 
 from __future__ import annotations
@@ -131,6 +132,7 @@ class GpuBench:
         facts = driver.facts()
         self.about = asdict(facts)
         self._megahertz = facts.megahertz
+        self._l2_bytes, self._memory_rate = facts.l2_bytes, facts.memory_rate
         self.flush_bytes = 2 * max(facts.l2_bytes, 32 << 20)
         self._flush = driver.allocate(self.flush_bytes)
         self._clocks = driver.allocate(MOST * CLOCK_BYTES)
@@ -161,11 +163,17 @@ class GpuBench:
             self._driver.synchronize()
             raise error
         share = [clock / self._megahertz for clock in clocks]
+        waiting = self._memory_seconds(arguments)
         return {
             "seconds": seconds,
-            "corrected": [s * x for s, x in zip(seconds, share, strict=True)],
+            "corrected": [_at_full_clock(*x, waiting) for x in zip(seconds, share, strict=True)],
             "megahertz": statistics.median(clocks),
         }
+
+    def _memory_seconds(self, arguments: tuple[artifact.TensorArgument, ...]) -> float:
+        """Return what the memory takes at least for all tensors, but for what the cache keeps."""
+        moved = sum(map(contest.num_bytes, arguments)) - self._l2_bytes
+        return max(0, moved) / self._memory_rate if self._memory_rate else 0.0
 
     def repeat(self, call: Callable[[], Any], count: int) -> tuple[list[float], list[float]]:
         """Return the times of some calls, each behind a flush, and the clock before each."""
@@ -229,3 +237,9 @@ class GpuBench:
                         f"output {argument.name}: found {left} elements that the function did not "
                         f"write, at byte {start} and on; need all of them written"
                     )
+
+
+def _at_full_clock(seconds: float, share: float, waiting: float) -> float:
+    """Return a time at the highest clock: what memory takes stays, the rest goes with the clock."""
+    fixed = min(seconds, waiting)
+    return fixed + (seconds - fixed) * share

@@ -229,6 +229,7 @@ def _first_kernel(
     sch.bind(thread, "threadIdx.x")
     sch.annotate(grid, keys.MEMORY_BOUND, keys.COLUMN_REDUCTION)
     sch.annotate(grid, keys.CHOSEN, text)
+    sch.annotate(grid, keys.BLOCKS_PER_SM, tile.blocks_per_sm)
     sch.annotate(grid, keys.EARLY_LAUNCH, 1)  # and lets the second begin while it ends
     for block in partial:
         *_, flight, element = sch.get_loops(block)

@@ -13,11 +13,13 @@ from math import prod
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
+from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
 
 from .config import MOST_FLIGHT, ColumnReductionConfig
 
 THREADS = 256  # of a thread block
 BLOCKS_PER_SM = 4
+THREADS_PER_SM = THREADS * BLOCKS_PER_SM  # of which each has 64 registers
 FLIGHT = 8  # rows that a thread loads at once, of 16-byte vectors: fewer threads leave fewer sums
 FEWEST_TRIPS = 4  # of a thread's loop: below, what it writes is too much of what it reads
 GROUP_ELEMENTS = 65536  # of a group of rows that is reduced to one value, at most
@@ -59,6 +61,15 @@ class ColumnTile:
             blocks=self.blocks,
             vector=self.vector,
         )
+
+    @property
+    def blocks_per_sm(self) -> int:
+        """Thread blocks that share an SM, each thread with registers for all that it loads at once.
+
+        Left alone the assembler takes so few that two of eight loads are in flight.
+        """
+        room = THREADS_PER_SM * FLIGHT // max(FLIGHT, self.flight) // (self.threads * self.rows)
+        return max(1, min(MOST_BLOCKS_PER_SM, room))
 
     @property
     def parts(self) -> int:

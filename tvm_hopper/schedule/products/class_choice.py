@@ -25,8 +25,8 @@ from tvm_hopper.schedule.arguments import as_int, as_size
 from .candidates import as_candidates
 from .config import MatmulConfig
 from .dot_choice import choose_dots
-from .estimate import Floats, ProductShape, estimate
-from .model import as_product, choose_config
+from .estimate import Floats, ProductShape, Rates, estimate
+from .model import as_product, choose_config, rank_both
 from .parts import for_any_rows
 from .rates import MEASURED
 from .split import ANYWHERE
@@ -90,9 +90,11 @@ class AnyRows:
         """Return microseconds, rows x configurations."""
         return estimate_all([self._product(m) for m in rows], configs, self.chip, any_rows=True)
 
-    def has_dots(self, time: float) -> bool:
-        """Tell whether one row is better computed by dot products than in so many microseconds."""
-        return choose_dots(self._product(1), self.given, time, self.chip)
+    def has_dots(self) -> bool:
+        """Tell whether one row is better computed by dot products, as for a product of one row."""
+        row = self._product(1)
+        best, *_ = rank_both(row, self.given, self.chip, 1)
+        return choose_dots(row, self.given, best.microseconds, self.chip)
 
     def _product(self, m: int) -> ProductShape:
         return as_product(m, self.n, self.k, self.dtype, self.majors, self.out_dtype)
@@ -149,7 +151,7 @@ def choose_classes(
             beyond = max(0.0, time / row[best] - 1)
             loss.append(0.0 if one == cuts[best] else _weigh(m, beyond))
     bounds = cut(losses)
-    return (1, *bounds) if asked.has_dots(times[0][0]) else bounds
+    return (1, *bounds) if asked.has_dots() else bounds
 
 
 def _weigh(m: int, loss: float) -> float:
@@ -192,6 +194,7 @@ def estimate_all(
     configs: Sequence[MatmulConfig],
     chip: Chip | None = None,
     any_rows: bool = False,
+    rates: Rates = MEASURED,
 ) -> Floats:
     """Estimate products with each of several configurations.
 
@@ -205,6 +208,8 @@ def estimate_all(
         None: that of the target in scope.
     any_rows : bool
         Whether the kernels are made for any number of rows.
+    rates : Rates
+        The constants.
 
     Returns
     -------
@@ -222,5 +227,5 @@ def estimate_all(
             continue
         tiles = as_candidates([configs[i] for i in places], wanted[0].dtype, wanted[0].k)
         shape = every.transposed if way else every
-        times[:, places] = estimate(shape, tiles, chip, MEASURED, by_kernels, any_rows=any_rows)
+        times[:, places] = estimate(shape, tiles, chip, rates, by_kernels, any_rows=any_rows)
     return times

@@ -111,12 +111,16 @@ class Rates:
         Share of the time that several tiles a block, or several blocks an SM, cost more, of kernels
         made for any rows; more where one consumer multiplies, since nobody does while it stores;
         and more where sums are shared, since no block loads ahead for the next one. These and the
-        next three say how kernels of one product compare, many of which run far from what they are
-        best at: fitted to the 1100 times of benchmarks/results/row_matrix_2026-11-23_1537.md alone.
+        next five say how kernels of one product compare, many of which run far from what they are
+        best at: fitted by benchmarks/calibration/fit_rows.py to benchmarks/results/row_matrix_*.
     third_of_any
         Share that a third consumer costs more.
-    workspace_less, cluster_less
-        Shares that kernels cost less whose parts of sums meet in a workspace, and in a cluster.
+    start_less
+        Cycles of `start_cycles` that kernels made for any rows do without.
+    workspace_more, cluster_more
+        Cycles that kernels cost more whose parts of sums meet in a workspace, and in a cluster.
+    cluster_less
+        Share that the latter cost less.
     step_norm, time_norm
         Exponents.
     """
@@ -152,12 +156,14 @@ class Rates:
     workspace_bytes: float = 40.0
     cut_share: float = 0.035
     third: float = 0.01
-    in_turns: float = 0.04
-    in_turns_alone: float = 0.1
-    in_turns_shared: float = 0.11
-    third_of_any: float = 0.03
-    workspace_less: float = 0.05
-    cluster_less: float = 0.1
+    in_turns: float = 0.017
+    in_turns_alone: float = 0.009
+    in_turns_shared: float = 0.044
+    third_of_any: float = 0.028
+    start_less: float = 2420.0
+    workspace_more: float = 1220.0
+    cluster_more: float = 1640.0
+    cluster_less: float = 0.055
     step_norm: float = 5.3
     time_norm: float = 3.0
 
@@ -315,6 +321,8 @@ def estimate(
     wide = (width % WIDE_COLUMNS == 0) & (product.output_bytes == 2)
     wide &= not product.is_transposed
     stored = rows * columns * product.output_bytes / parts
+    if any_rows:  # of few rows in a tile for many, the others are not stored
+        stored = rows_inside * columns_inside * product.output_bytes / parts
     epilogue = stored / np.where(wide, rates.wide_bytes, rates.narrow_bytes)
     if by_kernels:
         sums = m * n * parts * SUM_BYTES / chip.num_sms
@@ -349,11 +357,15 @@ def estimate(
     cut = (m % rows != 0) | (n % columns != 0)
     cycles = cycles * (1 + rates.third * (tiles.consumers > 2))
     if any_rows:  # all stores are behind conditions
+        cycles = cycles - rates.start_less
         turns = rates.in_turns + rates.in_turns_alone * (tiles.consumers == 1)
         cycles = cycles * (1 + (turns + rates.in_turns_shared * shared) * (waves > 1))
         cycles = cycles * (1 + rates.third_of_any * (tiles.consumers > 2))
-        less = rates.workspace_less if by_kernels else rates.cluster_less
-        return np.asarray(cycles * (1 - less * shared) / chip.megahertz, dtype=np.float64)
+        less, more = rates.cluster_less, rates.cluster_more
+        if by_kernels:
+            less, more = 0.0, rates.workspace_more
+        cycles = cycles * (1 - less * shared) + more * shared
+        return np.asarray(cycles / chip.megahertz, dtype=np.float64)
     return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)
 
 

@@ -18,16 +18,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .class_choice import LADDER, LEAST_GAIN, OCTAVE, POINTS, ROUND, TILE_CLASSES, AnyRows
+from .class_choice import LADDER, LEAST_GAIN, OCTAVE, POINTS, TILE_CLASSES, AnyRows
 from .config import MatmulConfig
 from .estimate import Floats
 
 # Kernels that are tried: for these rows.
 RUNGS = tuple(sorted({*LADDER, 80, 112, 160, 224, 288, 352, 416, 576, 704, 832, 960, 1152, 1792}))
 # Where kernels are compared: beside powers of two, which batches are padded to, these are what
-# people ask for, and one more than a tile holds. They count as much.
+# people ask for, and one more than a tile holds. They count as much: `ASKED_MORE` times others.
 ASKED_FOR = (17, 33, 100, 300, 1000)
 PLACES = tuple(sorted({*POINTS, *ASKED_FOR}))
+ASKED_MORE = 20  # fewer, and one of them pays where many others gain little
+MOST_LOSS = 1e9  # of no kernel at all
 MUCH = 0.03  # a loss of more than this part of the time counts `STEEPER` times more
 STEEPER = 10  # more of it hides row counts where one kernel loses 5% behind few that lose 15%
 SWITCH = 0.01  # of the time over an octave, for which another kernel is taken
@@ -79,9 +81,15 @@ def choose_ranges(
     picked = pick(times)
     kernels = [configs[i] for i in picked]
     ends = find_ends(kernels)
-    dealt = deal_out(asked.estimate(ends, kernels), ends)
+    rows = sorted({*ends, *(m for m in PLACES if m <= ends[-1])})
+    dealt = deal_out(asked.estimate(rows, kernels), rows, ends)
     ranges = {end: RUNGS[picked[i]] for end, i in dealt.items()}
-    return {1: 1, **ranges} if asked.has_dots(times[0, 0]) else ranges
+    return {1: 1, **ranges} if asked.has_dots() else ranges
+
+
+def _weights(rows: Sequence[int]) -> Floats:
+    """Return what row counts count for."""
+    return np.array([ASKED_MORE if m & (m - 1) == 0 or m in ASKED_FOR else 1.0 for m in rows])
 
 
 def _weigh(times: Floats) -> Floats:
@@ -91,33 +99,38 @@ def _weigh(times: Floats) -> Floats:
 
 
 def pick(times: Floats) -> list[int]:
-    """Pick the kernels that lose least together, ascending; the last one is always picked.
+    """Pick the kernels that lose least together, ascending.
 
     Parameters
     ----------
     times : array, PLACES x kernels
         How long each takes.
     """
-    weights = [ROUND if m & (m - 1) == 0 or m in ASKED_FOR else 1 for m in PLACES]
-    losses = np.array(weights)[:, None] * _weigh(times)
-    picked, last = [times.shape[1] - 1], times.shape[1] - 1
+    losses = _weights(PLACES)[:, None] * _weigh(times)
+
+    def least(kernels: list[int]) -> Floats:
+        """Return what the best of some kernels loses at each row count."""
+        return np.asarray(losses[:, kernels].min(axis=1, initial=MOST_LOSS))
+
+    def sums_with(kernels: list[int]) -> Floats:
+        """Return what some kernels lose in all, with each of the others."""
+        return np.asarray(np.minimum(least(kernels)[:, None], losses).sum(axis=0))
+
+    picked: list[int] = []
     while len(picked) < TILE_CLASSES:
-        now = losses[:, picked].min(axis=1)
-        sums = np.minimum(now[:, None], losses).sum(axis=0)
-        found = [*picked, int(sums.argmin())]
+        sums = sums_with(picked)
+        found = [*picked, int(np.flatnonzero(sums == sums.min())[-1])]
         gained = True
         while gained:  # take another one in place of one, as long as that helps
             gained = False
-            for place in range(1, len(found)):
-                others = losses[:, found[:place] + found[place + 1 :]].min(axis=1)
-                sums = np.minimum(others[:, None], losses).sum(axis=0)
+            for place in range(len(found)):
+                sums = sums_with(found[:place] + found[place + 1 :])
                 best = int(sums.argmin())
                 if sums[best] < sums[found[place]]:
                     found[place], gained = best, True
-        if now.sum() - losses[:, found].min(axis=1).sum() < LEAST_GAIN * OCTAVE:
+        if least(picked).sum() - least(found).sum() < LEAST_GAIN * OCTAVE:
             break
         picked = found
-    assert last in picked
     return sorted(picked)
 
 
@@ -130,18 +143,23 @@ def find_ends(kernels: Sequence[MatmulConfig]) -> list[int]:
     return sorted(ends - {0})
 
 
-def deal_out(times: Floats, ends: Sequence[int]) -> dict[int, int]:
+def deal_out(times: Floats, rows: Sequence[int], ends: Sequence[int]) -> dict[int, int]:
     """Give each range the kernel that takes least time there; returns the bounds and the kernels.
 
     Parameters
     ----------
-    times : array, ranges x kernels
-        How long each takes at the end of each range.
+    times : array, rows x kernels
+        How long each takes.
+    rows : sequence of int
+        For these row counts, ascending, of which at least one is in each range.
     ends : sequence of int
-        Up to which each goes.
+        Up to which each range goes.
     """
     octaves = np.diff(np.log2([1, *ends]))
-    losses = octaves[:, None] * _weigh(times)
+    weights = _weights(rows)[:, None]
+    starts = np.searchsorted(rows, [0, *ends[:-1]], side="right")
+    sums = np.add.reduceat(weights * _weigh(times), starts)
+    losses = octaves[:, None] * sums / np.add.reduceat(weights, starts)
     least, came = losses[0], []
     for row in losses[1:]:
         other = int(least.argmin())

@@ -113,14 +113,14 @@ def legal_parts(tile_n: int, groups: int, outputs: tuple[str, ...]) -> list[int]
     tile_n
         Columns of the tile.
     groups
-        Warp groups that share them.
+        Warp groups that share them: then it is one, as parts of several are no run of columns.
     outputs
         Types of the outputs: a row of a piece is a multiple of 16 bytes of each.
     """
     columns = tile_n // groups
     found = [
         parts
-        for parts in range(1, columns // 8 + 1)
+        for parts in range(1, (columns // 8 if groups == 1 else 1) + 1)
         if columns % (8 * parts) == 0
         and all(columns // parts * dtype_bytes(x) % CHUNK_BYTES == 0 for x in outputs)
     ]
@@ -300,13 +300,15 @@ def find_staging_violations(
         return []
     parts, groups = config.store_parts or 1, _column_groups(tile, config)
     ahead = f", operand_slots={config.operand_slots}" if config.operand_slots else ""
-    broken, outputs = [], epilogue.outputs
+    broken, outputs, apart, more = [], epilogue.outputs, "", "more parts, "
+    if groups > 1:
+        apart, more = f"; {groups} warp groups share the columns: parts of theirs are no run", ""
     legal = sorted(legal_parts(tile[1], groups, outputs))
     if parts not in legal:
         broken.append(
             f"found store_parts={parts} of {tile[1] // groups} columns of {' and '.join(outputs)}; "
             f"need one of {', '.join(map(str, legal)) or 'none'}, of which a row is a multiple of "
-            f"{CHUNK_BYTES} bytes and of 8 elements"
+            f"{CHUNK_BYTES} bytes and of 8 elements{apart}"
         )
     if config.operand_slots and not epilogue.operands:
         broken.append(
@@ -319,7 +321,7 @@ def find_staging_violations(
         broken.append(
             f"found a ring of {stages} stages and {staging} B of staging (store_parts={parts}"
             f"{ahead}), {memory.num_bytes} B of shared memory; need at most "
-            f"{arch.smem_per_block} B, by more parts, fewer stages or a smaller tile"
+            f"{arch.smem_per_block} B, by {more}fewer stages or a smaller tile"
         )
     return broken
 

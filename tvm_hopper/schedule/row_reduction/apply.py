@@ -53,10 +53,12 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
 from .config import RowReductionConfig
 from .model import RowChoice, RowWork, choose_rows
+from .moments import are_moments
 from .number import inline_rows
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
 from .recognize import RowProgram, find_rows
+from .shared_model import keep_shared
 from .split import EARLY, find_late, may_split, read_late
 from .stage import ask_for_bulk, stage_rows
 from .stream import count_passes, deal_out_passes, find_kept, plan_passes, read_apart
@@ -147,7 +149,10 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
     del parts  # TVM copies what somebody holds, and a schedule's blocks would be the old ones
     if asked:
         _refuse_given(given, asked, "a program without sums of columns beside rows")
-        return schedule_rows(sch, given)
+        stays = keep_shared(_count_work(sch, given, frozenset())[1], given) if no_sums else None
+        if stays is None:
+            return schedule_rows(sch, given)
+        given = stays
     for_rows = ("blocks", "hint", "chunks")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
@@ -272,7 +277,15 @@ def schedule_rows(
 
 
 def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]) -> RowChoice:
-    """Inline a copy of the program, and choose by what is left of it."""
+    """Choose by what is left of a program once it is inlined."""
+    name, work = _count_work(sch, given, other)
+    return choose_rows(f"block {name}", work, given)
+
+
+def _count_work(
+    sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]
+) -> tuple[str, RowWork]:
+    """Inline a copy of the program; return its first block's name, and what there is to do."""
     copy = sch.copy()
     parts = inline_rows(copy, other=other)
     program = find_rows(parts)
@@ -300,6 +313,7 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
         unstaged=_why_unstaged(early, program, [x.tensor for x in reads if x.has_rows]),
         unshared=_why_no_bulk(program, [x.tensor for x in reads if not x.has_rows]),
         beside=_reads_beside(copy, parts, [x.tensor for x in reads]),
+        moments=are_moments(parts),
     )
     if given.vector is not None and work.vector != given.vector:
         raise cannot_schedule(
@@ -307,7 +321,7 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
             f"vector={given.vector} for rows of {program.columns} elements",
             f"at most 16 bytes of the widest tensor, and whole vectors: {work.vector}",
         )
-    return choose_rows(f"block {parts[0].name}", work, given)
+    return parts[0].name, work
 
 
 def _why_unstaged(parts: list[Part], program: RowProgram, tensors: list[Any]) -> str:

@@ -46,7 +46,7 @@ from .work import (
     in_flight,
     of_flight,
     of_grid,
-    outgrows_cache,
+    wants_hint,
 )
 
 ENOUGH_BYTES = 64 << 10  # in flight on an SM: registers are kept for no more
@@ -129,6 +129,8 @@ def rate(
     flight = in_flight(work, tile, blocks)
     enough = ENOUGH_AGAIN if reload else ENOUGH_BYTES
     share = BYTES_PER_CYCLE * (CROWDED if flight > enough else 1)
+    if _is_pair(work) and tile.chunks == tile.cluster == 1 and not again:
+        return BYTES_PER_CYCLE * work.columns / tile.columns
     lull = 1 - LULL / max(1, blocks) ** 2
     if _is_close(work, tile) and not again:
         lull = 1
@@ -142,12 +144,14 @@ def rate(
 def _is_close(work: RowWork, tile: RegisterTile) -> bool:
     """Tell small clusters whose threads do little for each byte of the one tensor that they load.
 
-    They share nothing and read nothing late, or reduce long rows of elements of four bytes once.
+    They share nothing and read nothing late, or reduce long rows of elements of four bytes once,
+    as a mean and the squares around it in equal parts are.
     The assembler has its way there: how many thread blocks share an SM is no longer what counts.
     """
     small = 1 < tile.cluster <= CLOSE_CLUSTER and work.columns <= CLOSE_COLUMNS
     wide = work.loaded == WIDE_BYTES and work.columns * work.loaded > STAGED_PARTS[1]
-    little = not work.waits_late or (wide and work.reductions == 1)
+    once = work.reductions == 1 or (work.moments and tile.columns == work.columns)
+    little = not work.waits_late or (wide and once)
     return small and little and _is_one_tensor(work)
 
 
@@ -213,7 +217,7 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
     threads = max(tile.threads * tile.rows, FEWEST_THREADS)
     together = tile.rows > 1 and tile.threads > THREADS_PER_WARP  # rows wait for one another
     at_once = tile.vector * max(work.loaded, 1)
-    best_bytes = LIGHT_BYTES if _is_light(work) else BEST_BYTES
+    best_bytes = LIGHT_BYTES if _is_light(work) or _is_pair(work) else BEST_BYTES
     best_bytes = CLOSE_BYTES if _is_close(work, tile) else best_bytes
     wanted_bytes = at_once if work.columns <= tile.vector * THREADS_PER_WARP else best_bytes
     off = abs(log2(tile.chunks * at_once / wanted_bytes))
@@ -225,6 +229,15 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
 def _is_light(work: RowWork) -> bool:
     """Tell rows of one tensor that are reduced once, and stored: registers wait for one barrier."""
     return work.moved > work.loaded and work.reductions == 1 and _is_one_tensor(work)
+
+
+def _is_pair(work: RowWork) -> bool:
+    """Tell rows of two tensors alone that are reduced once, and stored: as a softmax's gradient.
+
+    With a vector of each a thread waits for one barrier, and as many threads as there can be load.
+    """
+    two = VECTOR_BYTES < work.vector * work.loaded <= 2 * VECTOR_BYTES
+    return two and work.moved > work.loaded and work.reductions == 1 and not work.waits_late
 
 
 def _few_rows(work: RowWork) -> bool:
@@ -291,7 +304,7 @@ def _candidate(
     if blocks is None:
         blocks = 1 if _few_rows(work) else blocks_of_sm(work, tile, need + early, reload)
     if hint is None:
-        hint = outgrows_cache(work)
+        hint = wants_hint(work)
     again = reload or (recompute and work.kept > 0)
     speed = rate(work, tile, blocks, reload, again)
     if given.blocks is None and _is_close(work, tile) and not again:

@@ -23,7 +23,7 @@ from .work import (
     RowWork,
     of_flight,
     of_grid,
-    outgrows_cache,
+    wants_hint,
 )
 
 STAGED_SIZES = (128, 256, 512, 1024)
@@ -44,7 +44,7 @@ def staged_choices(work: RowWork, given: RowReductionConfig) -> list[RowChoice]:
     """List the choices by which rows wait in shared memory."""
     if work.unstaged:
         return []
-    hint = outgrows_cache(work) if given.hint is None else given.hint
+    hint = wants_hint(work) if given.hint is None else given.hint
     found = []
     for preload, tile in _staged_tiles(work, given):
         blocks = given.blocks or blocks_of_staged(work, tile, preload)

@@ -69,6 +69,8 @@ class RowWork(LoadedRows):
         Whether rows read values of their own, as labels, late and out of memory.
     splits : bool
         Whether thread blocks can each reduce a row and store a part of it: nothing else is stored.
+    moments : bool
+        Whether the reductions are a mean and the squares around it: a cluster's are one exchange.
     """
 
     shared: int
@@ -81,6 +83,7 @@ class RowWork(LoadedRows):
     unshared: str = ""
     beside: bool = False
     splits: bool = False
+    moments: bool = False
 
     @property
     def waits_late(self) -> bool:
@@ -151,6 +154,10 @@ def of_flight(work: RowWork, tile: RegisterTile, blocks: int) -> float:
     return waste * in_flight(work, tile, blocks) / (LATENCY + wait)
 
 
-def outgrows_cache(work: RowWork) -> bool:
-    """Tell whether a kernel moves more than L2 holds, or an unknown number of rows."""
-    return work.rows is None or work.rows * work.columns * work.moved > CACHE_BYTES
+def wants_hint(work: RowWork) -> bool:
+    """Tell whether a kernel stores rows, and moves more than L2 holds, or nobody knows how much.
+
+    Where it only reads there is nothing for L2 to let go of first.
+    """
+    large = work.rows is None or work.rows * work.columns * work.moved > CACHE_BYTES
+    return large and work.moved > work.loaded

@@ -71,7 +71,8 @@ def compile_expr(node: Any) -> Closure:
     if kind.__name__ in _BINARY:
         return _binary(_BINARY[kind.__name__], node.a, node.b)
     if isinstance(node, tirx.IntImm):
-        number = int(node.value)
+        # of a constant and who holds a condition `&` makes who holds both, not numbers of threads
+        number = bool(node.value) if str(node.ty) == "bool" else int(node.value)
         return lambda env: number
     if isinstance(node, ir.Var):
         return lambda env: env.get(node, UNKNOWN)

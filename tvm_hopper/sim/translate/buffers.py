@@ -38,7 +38,7 @@ class BufferEmitter(PtxEmitter, Questions):
                 self.tracked.add(root)
                 self.emit(f"R_{root} = w.registers({var.name!r}, {size})")
                 self.emit(f"R_{root}.held = {watched}")
-            self.scope.buffers[var] = BufferInfo("local", name, scalar, shape, root)
+            self.scope.buffers[var] = BufferInfo("local", name, dtype, shape, root)
         elif scope in ("shared", "shared.dyn"):
             size = count * vector * numpy_dtype(scalar).itemsize
             key = f"{var.name}#{len(self.program.shared)}"
@@ -61,7 +61,7 @@ class BufferEmitter(PtxEmitter, Questions):
         if info is not None and info.kind == "local":
             scalar, _ = split_lanes(dtype)
             self.emit(f"{name} = {info.name}.view({self.dtype_const(scalar)})")
-            self.scope.buffers[var] = BufferInfo("local", name, scalar, shape, info.root)
+            self.scope.buffers[var] = BufferInfo("local", name, dtype, shape, info.root)
             return
         self.emit(f"{name} = {self.code(data)}")
         scope = var.scope()

@@ -62,6 +62,16 @@ def is_scattered(ramp: Any, indices: Any) -> bool:
     return ramp is None and split_lanes(dtype_of(indices[-1]))[1] > 1
 
 
+def elements_of(info: BufferInfo, indices: Any) -> Any:
+    """Return indices of scalars, also where registers hold vectors: TVM may make them of these."""
+    _, vector = split_lanes(info.dtype)
+    if info.kind != "local" or vector == 1:
+        return indices
+    (index,) = indices  # TVM flattens a buffer before it changes the type of its elements
+    base, count = (index.base, int(index.lanes)) if isinstance(index, tirx.Ramp) else (index, 1)
+    return [tirx.Ramp(base * vector, tirx.const(1, dtype_of(base)), count * vector)]
+
+
 class ExprEmitter(HoistEmitter, CudaHelperEmitter):
     """Turns expressions into Python text; `StmtEmitter` adds statements."""
 
@@ -246,6 +256,7 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
 
     def index(self, info: BufferInfo, indices: Any) -> tuple[Any, str, bool]:
         """Return (ramp node or None, index text, varies) of a possibly vector index."""
+        indices = elements_of(info, indices)
         if len(indices) > 1:
             text, varies = "0", False
             for extent, index in zip(info.shape, indices, strict=True):

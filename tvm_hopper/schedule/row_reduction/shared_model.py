@@ -1,0 +1,68 @@
+"""Long rows that share more than they have: a persistent kernel keeps what they share in registers.
+
+Out of L2 each row would read more bytes of what all rows share than of its own. Clusters that stay
+read it once; a thread has the same columns of each row, and bulk copies bring the rows ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tvm.target import Target
+
+from tvm_hopper.facts.arch import Arch
+from tvm_hopper.facts.devices import Chip
+from tvm_hopper.requests.keys import MOST_ROW_CLUSTER
+from tvm_hopper.requests.targets import find_processor
+
+from .config import RowReductionConfig
+from .work import RowWork
+
+SHORTEST = 256 << 10  # bytes of a row: shorter ones share with rows beside them in shared memory
+PART = 32 << 10  # of it in a thread block
+MOST_THREADS = 512  # 4096 of a row's threads: more take longer to exchange what they have
+ROW_THREADS = 4096
+AHEAD = 4  # rows on their way to shared memory, beside the one that is reduced and one that was
+TURNS = 8  # of each cluster, or more: what rows share is worth its registers
+
+
+def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig | None:
+    """Return the persistent kernel for long rows that share more than they have; None for others.
+
+    Parameters
+    ----------
+    work : RowWork
+        What there is to do.
+    given : RowReductionConfig
+        What is decided already: a user who says how rows are cut up gets that.
+    """
+    chip = find_processor(Target.current(allow_none=True))
+    row = work.columns * work.loaded
+    cluster = row // PART
+    threads = min(MOST_THREADS, ROW_THREADS // max(cluster, 1))
+    if (
+        replace(given, early_launch=None) != RowReductionConfig()
+        or given.early_launch
+        or (isinstance(chip, Arch) and not chip.has_clusters)
+        or work.shared <= work.loaded
+        or row < SHORTEST
+        or cluster > MOST_ROW_CLUSTER
+        or cluster & (cluster - 1)
+        or work.columns % (cluster * threads * work.vector)
+        or work.kept
+        or work.beside
+        or work.unstaged
+    ):
+        return None
+    count = Chip().clusters(cluster)
+    if work.rows is None or work.rows < TURNS * count:
+        return None
+    return RowReductionConfig(
+        threads=threads,
+        rows=1,
+        cluster=cluster,
+        stage=True,
+        reload=False,
+        ahead=AHEAD,
+        persistent=count,
+    )

@@ -53,7 +53,7 @@ from tvm_hopper.requests.targets import arch_of
 from .fragment_loops import Fragment
 from .loads_ahead import put_ahead, take_ahead
 from .staged_fragments import StagedFragment
-from .stored_fragments import StoredFragment
+from .turned_fragments import stored_by
 from .unroll_parts import unroll
 from .updated_fragments import UpdatedFragment, is_first
 from .warp_groups import bind_warp_groups
@@ -85,19 +85,19 @@ def plan_threads(kernel: ir.For, plan: MmaPlan) -> Threads:
     registers = ir.new_buffer(plan.accumulator.name, (plan.registers,), plan.accumulate, "local")
     once = runs_once(kernel, plan)
     held = runs_once(kernel, plan, in_each_block=True)
-    in_parts = bool(find_cluster_loops(kernel))
+    parts = bool(find_cluster_loops(kernel))
     fragments = tuple(
-        _kind(nest, plan)(nest, plan, registers, axis, held, in_parts) for nest in plan.nests
+        _kind(nest, plan, parts)(nest, plan, registers, axis, held, parts) for nest in plan.nests
     )
     take_ahead(kernel, plan, fragments, axis)
     return Threads(axis, registers, fragments, once and starts_from_zero(kernel, plan))
 
 
-def _kind(nest: FragmentNest, plan: MmaPlan) -> type[Fragment]:
+def _kind(nest: FragmentNest, plan: MmaPlan, in_parts: bool) -> type[Fragment]:
     if nest.target.same_as(plan.accumulator):
         reads = ir.uses(nest.realize.block.body.value, plan.accumulator)
         return UpdatedFragment if reads else Fragment
-    return StagedFragment if ir.is_shared(nest.target) else StoredFragment
+    return StagedFragment if ir.is_shared(nest.target) else stored_by(nest, in_parts)
 
 
 def rewrite_mma(kernel: ir.For, plan: MmaPlan, threads: Threads) -> ir.Stmt:

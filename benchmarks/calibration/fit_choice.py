@@ -43,7 +43,7 @@ OF_ANY_ROWS = ("start_less", "in_turns", "in_turns_alone", "in_turns_shared", "t
 OF_ANY_ROWS += ("workspace_more", "cluster_less", "cluster_more")
 # Of which the times do not tell: edges (a kernel of symbolic rows does), and stores by TMA, which
 # are none of the configurations that are read.
-UNFITTED = {"cut_share", "boxed", "third", *OF_ANY_ROWS}
+UNFITTED = {"cut_share", "boxed", "third", "turned_bytes", *OF_ANY_ROWS}
 NAMES = [field.name for field in dataclasses.fields(Rates) if field.name not in UNFITTED]
 STEP = 1e-4  # of a constant's logarithm
 TARGET = Path(__file__).parents[2] / "tvm_hopper" / "schedule" / "products" / "rates.py"
@@ -59,6 +59,7 @@ class Measured:
     times: Any  # of all parts, one after the other
     cublas: float
     spare: bool = False  # boxes beyond an edge were loaded from within
+    turned: bool = False  # transposed tiles of many columns stored vectors
 
     @property
     def name(self) -> str:
@@ -75,7 +76,7 @@ class Measured:
         """Estimate each time."""
         return np.concatenate(
             [
-                estimate(product, tiles, Chip(), rates, by_kernels, self.spare)
+                estimate(product, tiles, Chip(), rates, by_kernels, self.spare, turned=self.turned)
                 for product, tiles, by_kernels in self.parts
             ]
         )
@@ -124,7 +125,8 @@ def read(path: Path) -> list[Measured]:
         if parts:
             values = np.array([time for part in times.values() for time in part.values()])
             spare = "spare_rows" in content or "config" in row
-            found.append(Measured(product, tuple(parts), values, row["cublas"], spare))
+            turned = "turned_stores" in content
+            found.append(Measured(product, tuple(parts), values, row["cublas"], spare, turned))
     return found
 
 
@@ -165,8 +167,10 @@ def is_a_choice(config: dict[str, Any], problem: list[Any]) -> bool:
         m, n = n, m
     if tuple(config.get("cluster", (1, 1))) != (1, 1) or config.get("split_mode"):
         return set(config) <= FIELDS  # orders of clusters were not varied
-    group = choose_raster_group(m, n, k, (rows, columns), dtype, Chip().num_sms)
-    measured = config.get("raster_group", min(RASTER_GROUP, math.ceil(m / rows)))
+    way = config.get("transposed")
+    group = choose_raster_group(m, n, k, (rows, columns), dtype, Chip().num_sms, is_transposed=way)
+    # What is left open is in the order that was the rule for all but transposed tiles.
+    measured = config.get("raster_group", group if way else min(RASTER_GROUP, math.ceil(m / rows)))
     return set(config) <= FIELDS and (
         measured == group or n <= columns
     )  # in one column is one order

@@ -25,6 +25,8 @@ from .. import machine
 from ..cold import tensor_sets, time_cold
 from ..matmul_case import TOLERANCE, Case, build, register
 
+STORED_AS = {"spare_rows": True, "turned_stores": True}  # what the fit has to know of kernels
+
 
 def build_library(case: Case, path: str) -> str:
     """Build a case into a shared library; returns an error's text, or none."""
@@ -121,7 +123,7 @@ def main(arguments: list[str]) -> int:
                 print(*entry["problem"], f"cuBLAS {row['cublas']:.2f} best {best:.2f}", flush=True)
                 options.output.write_text(
                     json.dumps(
-                        {"machine": machine.describe(), "spare_rows": True, "rows": rows},
+                        {"machine": machine.describe()} | STORED_AS | {"rows": rows},
                         indent=0,
                     )
                 )

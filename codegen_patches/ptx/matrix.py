@@ -1,6 +1,6 @@
-"""Matrices of 8x8 elements of 16 bits, from a warp's registers to shared memory.
+"""Matrices of 8x8 elements of 16 bits, from a warp's registers to shared memory, or transposed.
 
-PTX ISA 9.1, 9.7.14.5.16.
+PTX ISA 9.1, 9.7.14.5.16 and 17.
 """
 
 from __future__ import annotations
@@ -25,3 +25,15 @@ def store(row: Any, words: Sequence[Any], transposed: bool = False) -> Any:
     """
     form = ".trans" if transposed else ""
     return T.ptx[f"stmatrix.sync.aligned.m8n8.x{len(words)}{form}.shared.b16"](row, *words)
+
+
+def turn(out: Any, word: Any) -> Any:
+    """Transpose a matrix between the registers of a warp (`movmatrix`); all 32 lanes execute it.
+
+    Parameters
+    ----------
+    out, word
+        A register of 32 bits each: lane l holds elements 2 (l % 4) and the next one of row l // 4,
+        in `out` of the transposed matrix.
+    """
+    return T.ptx["movmatrix.sync.aligned.m8n8.trans.b16"](out, word)

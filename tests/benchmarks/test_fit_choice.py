@@ -81,6 +81,17 @@ def test_both_ways_of_a_problem_are_read(tmp_path):
     assert len(one.guess(MEASURED)) == 2
 
 
+def test_stores_of_earlier_transposed_tiles_are_estimated_as_they_were(tmp_path):
+    configs = [{"tile": [128, 96, 128], "consumers": 2, "transposed": True}]
+    row = {"problem": [192, 4096, 4096, "NT", "float16"], "configs": configs, "us": [9.0]}
+    path, guesses = tmp_path / "times.json", []
+    for more in ({}, {"turned_stores": True}):
+        path.write_text(json.dumps({"rows": [row | {"cublas": 8.0}]} | more))
+        (one,) = fit_choice.read(path)
+        guesses.append(one.guess(MEASURED)[0])
+    assert guesses[1] < guesses[0]
+
+
 def test_a_population_tells_the_time_of_what_was_chosen(tmp_path):
     problem = {"m": 96, "n": 944, "k": 11968, "layout": "NT", "dtype": "bfloat16"}
     config = {"tile": [64, 96, 64], "consumers": 1, "split_k": 6, "split_mode": "caller"}

@@ -129,11 +129,20 @@ def test_transposed_tiles_side_by_side_load_the_larger_operand_once():
     [
         ((16384, 8192, 64), 1),  # all of B, 1 MiB, stays in the cache
         ((16384, 8192, 4096), 16),
-        ((1024, 1024, 64), 8),  # one wave: the order says nothing
+        ((1024, 1024, 64), 8),
+        ((4096, 512, 1776), 1),  # one wave: neighbours share rows of A, which is larger
+        ((512, 4096, 1776), 4),
     ],
 )
 def test_rows_that_are_visited_together(shape, group):
     assert choose_raster_group(*shape, (128, 128), "float16", 132) == group
+
+
+def test_neighbours_load_less_by_the_order_of_one_wave():
+    """16 tiles of 192 x 96 in sevens: 7 x 192 + 3 x 96; side by side 2 x 192 + 13 x 96, as many."""
+    assert choose_raster_group(1312, 1232, 1072, (192, 96), "float16", 132) == 7
+    assert choose_raster_group(1312, 1232, 1072, (128, 128), "float16", 132) == 1
+    assert choose_config(3672, 344, 1776, given=MatmulConfig(cluster=(1, 1))).raster_group == 1
 
 
 @pytest.mark.parametrize(

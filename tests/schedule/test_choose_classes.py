@@ -64,8 +64,7 @@ def test_few_rows_are_multiplied_transposed_and_many_are_not():
     bounds = hs.choose_classes(4096, 4096)
     ways = [bool(hs.choose_config(bound, 4096, 4096).transposed) for bound in bounds]
     assert ways[0]
-    assert not ways[-1]
-    assert ways == sorted(ways, reverse=True)
+    assert not any(way for way, bound in zip(ways, bounds, strict=True) if bound >= 1024)
 
 
 @pytest.mark.parametrize("change", [{"majors": ("mn", "mn")}, {"out_dtype": "float32"}])

@@ -46,8 +46,10 @@ def test_row_counts_that_are_asked_for_lose_little(n, k):
     times = asked.estimate(places, asked.choose(rows))
     best = asked.estimate(places, asked.choose(places))
     ratios = best.diagonal() / times[np.arange(len(places)), taken]
-    assert ratios.min() > (0.85 if (n, k) != (512, 7168) else 0.75)
-    assert np.exp(np.log(ratios).mean()) > 0.97
+    # Of 512 x 7168 the kernels are fewer than the places where the choice changes.
+    is_many = (n, k) == (512, 7168)
+    assert ratios.min() > (0.75 if is_many else 0.85)
+    assert np.exp(np.log(ratios).mean()) > (0.96 if is_many else 0.97)
 
 
 def test_a_kernel_serves_several_ranges():
@@ -107,9 +109,13 @@ def test_a_range_goes_by_the_row_counts_in_it_and_most_by_those_that_are_asked_f
 
 
 def test_a_large_loss_counts_more_than_several_small_ones():
-    large, small, none = ranges._weigh(np.array([[1, 1.2, 1.05]]))[0, [1, 2, 0]]
+    times = np.array([[1, 1.2, 1.05]])
+    none, large, small = ranges._weigh(times, (3,))[0]
     assert large > 4 * small > 0
     assert none == 0
+    _, asked, also = ranges._weigh(times, (4,))[0]
+    assert asked > 2 * ranges.ASKED_MORE * large  # which no other row count makes up for
+    assert also == pytest.approx(ranges.ASKED_MORE * small)
 
 
 @pytest.mark.parametrize(

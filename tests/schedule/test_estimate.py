@@ -29,6 +29,7 @@ PLAIN = Rates(
     start_cycles=0.0,
     wide_bytes=1e9,
     narrow_bytes=1e9,
+    turned_bytes=1e9,
     overlap=0.0,
     memory_bytes=1e9,
     partial=0.0,
@@ -39,6 +40,8 @@ PLAIN = Rates(
     cut_share=0.0,
     third=0.0,
     together_cycles=0.0,
+    together_off=0.0,
+    start_off=0.0,
     step_norm=200.0,
     time_norm=200.0,
 )
@@ -279,6 +282,37 @@ def test_blocks_that_load_together_take_longer_to_launch():
     plain = cycles(two, tiles(**PAIR)).expected
     assert cycles(two, tiles(**PAIR), together_cycles=1e4) == plain + 1e4
     assert cycles(two, tiles(), together_cycles=1e4) == plain
+
+
+def test_launches_together_cost_another_number_where_rows_begin_off_sectors():
+    costs = {"together_cycles": 700.0, "together_off": 300.0}
+    for depth, cost in ((640, 700), (648, 300)):  # 1296 bytes begin halfway between two sectors
+        shape = replace(SQUARE, k=depth)
+        alone = cycles(shape, tiles(), **costs)
+        assert cycles(shape, tiles(cluster=(2, 1)), **costs).expected == alone.expected + cost
+
+
+def test_first_loads_of_rows_off_a_sector_take_longer():
+    """Both operands' begin off sectors: of a pair one half of what A adds is left."""
+    shape, costs = replace(SQUARE, k=648), {"start_cycles": 9000.0, "start_off": 0.1}
+    bare = cycles(shape, tiles(), off_sector=1.0).expected
+    assert cycles(shape, tiles(), off_sector=1.0, **costs) == bare + 9000 * 1.2
+    pair = tiles(cluster=(1, 2))
+    assert cycles(shape, pair, off_sector=1.0, **costs) == bare + 9000 * 1.15
+
+
+def test_transposed_tiles_of_many_columns_store_vectors():
+    """128 x 128 x 2 bytes at 32 a cycle, not at 8; where rows are of 16 bytes, and all of a sum."""
+    stores = {"turned_bytes": 32.0, "narrow_bytes": 8.0}
+    shape = replace(SQUARE, is_transposed=True)
+    loop = cycles(shape, tiles()).expected
+    assert cycles(shape, tiles(), **stores) == loop + 128 * 128 * 2 / 32
+    few = tiles(columns=32)
+    less = cycles(replace(shape, n=32), few).expected
+    assert cycles(replace(shape, n=32), few, **stores) == less + 128 * 32 * 2 / 8
+    assert cycles(replace(shape, m=shape.m - 4), tiles(), **stores) == loop + 128 * 128 * 2 / 8
+    (before,) = estimate(shape, tiles(), ONE_MEGAHERTZ, replace(PLAIN, **stores), turned=False)
+    assert before == pytest.approx(loop + 128 * 128 * 2 / 8, rel=0.02)
 
 
 def test_a_cluster_with_blocks_without_work_takes_as_long():

@@ -214,3 +214,31 @@ def test_clusters_whose_end_tvm_would_write_over_blocks_are_not_tried(n):
     found = in_clusters(tiles, wanted, hs.MatmulConfig(), Chip())
     fours = (found.rows_of_blocks == 2) & (found.columns_of_blocks == 4) & (found.columns == 64)
     assert fours.any() == (n == 1600)
+
+
+def pairs_of(product, rows, columns):
+    """Return the columns, or rows, of the tiles that are tried in such pairs."""
+    found = in_clusters(
+        candidates("float16", hs.MatmulConfig()), product, hs.MatmulConfig(), Chip()
+    )
+    is_pair = (found.rows_of_blocks == rows) & (found.columns_of_blocks == columns)
+    return (found.rows if rows > 1 else found.columns)[is_pair]
+
+
+def test_which_pairs_are_tried_follows_from_where_rows_begin():
+    """A has more rows, so that (1, 2) shares what is loaded most."""
+    assert len(pairs_of(ProductShape(4096, 512, 1000), 1, 2))  # off sectors
+    assert len(pairs_of(ProductShape(4096, 512, 1000), 2, 1))
+    assert len(pairs_of(ProductShape(4096, 512, 1040), 1, 2))  # at sectors, off lines
+    assert not len(pairs_of(ProductShape(4096, 512, 1040), 2, 1))
+    assert len(pairs_of(ProductShape(512, 4096, 1040), 2, 1))
+    assert not len(pairs_of(ProductShape(512, 4096, 1040), 1, 2))
+    assert set(pairs_of(ProductShape(4096, 256, 1024), 1, 2)) == set(range(128, 256, 8))  # once
+    assert not len(pairs_of(ProductShape(4096, 256, 1024), 2, 1))
+
+
+def test_transposed_tiles_are_tried_in_larger_clusters_too():
+    wanted = ProductShape(3232, 272, 4112, is_transposed=True)
+    given = hs.MatmulConfig()
+    tiles = in_clusters(candidates("float16", given), wanted, given, Chip())
+    assert {1, 2, 4, 8} == set((tiles.rows_of_blocks * tiles.columns_of_blocks).tolist())

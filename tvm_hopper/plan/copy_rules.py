@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
-from tvm import tirx
+from tvm import sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import AffineAccess
@@ -153,3 +153,28 @@ def check_partial(kernel: ir.For, copy: Transfer) -> None:
             "a store of the whole tile, or a tile that is new in each iteration",
             "pad the block, so that the bounds become if_then_else(in bounds, load, 0)",
         )
+
+
+def check_inside(kernel: ir.For, copy: Transfer) -> None:
+    """Refuse a predicate that keeps a copy from storing beside its tile.
+
+    Where cp.async loads nothing it stores zeros, so that each element needs a place in the tile.
+    """
+    if not copy.is_partial or not copy.fills_shared:
+        return
+    analyzer = sym.Analyzer()
+    for loop in ir.find_all(kernel, ir.For):
+        analyzer.bind(loop.loop_var, ir.range_of(loop))
+    start = {x.loop_var: ir.cast_like(0, x.loop_var) for x in copy.loops}
+    for index, extent in zip(copy.tile.indices, copy.tile.buffer.shape, strict=True):
+        first = ir.simplify(ir.substitute(index, start))
+        if ir.is_const(first, 0):
+            continue
+        if not (analyzer.can_prove(first >= 0) and analyzer.can_prove(index < extent)):
+            raise cannot_lower(
+                copy.where,
+                f"a store at {list(copy.tile.indices)} under the predicate {copy.condition}",
+                f"places inside of the tile {list(copy.tile.buffer.shape)} for what it leaves out, "
+                "too: zeros are stored there",
+                "let threads copy, or begin the tile where its first element is",
+            )

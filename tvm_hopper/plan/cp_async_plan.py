@@ -24,6 +24,7 @@ from tvm_hopper.requests.keys import WGMMA
 
 from .copy_rules import (
     check_alone,
+    check_inside,
     check_loops,
     check_once,
     check_partial,
@@ -79,6 +80,7 @@ def plan_cp_async_copies(kernel: ir.For) -> tuple[CpAsyncTransfer, ...]:
     for copy in copies:
         check_alone(kernel, copy)
         check_partial(kernel, copy)
+        check_inside(kernel, copy)
         if not has_threads:
             raise cannot_lower(
                 copy.where,

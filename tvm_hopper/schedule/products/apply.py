@@ -345,9 +345,10 @@ def _fit(
         sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
     if config.parts > 1:  # each output tile has blocks of its own
         config = replace(config, persistent=0)
+    rows, n, k = _extents(problem, kernel)
     if not isinstance(problem.m.extent, int):
-        config = for_any_rows(config)
-    given, (rows, n, k) = config, _extents(problem, kernel)
+        config = for_any_rows(config, rows)
+    given = config
     choose = partial(
         choose_config,
         n=n,

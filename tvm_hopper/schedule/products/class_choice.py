@@ -78,8 +78,9 @@ class AnyRows:
         """Return what is chosen for each of some row counts; that for the last if it is decided."""
 
         def one(m: int) -> MatmulConfig:
+            given = for_any_rows(self.given, m)
             return choose_config(
-                m, self.n, self.k, self.dtype, self.given, num_sms=self.chip.num_sms,
+                m, self.n, self.k, self.dtype, given, num_sms=self.chip.num_sms,
                 majors=self.majors, out_dtype=self.out_dtype,
             )  # fmt: skip
 

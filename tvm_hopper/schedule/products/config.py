@@ -150,7 +150,8 @@ class MatmulConfig:
     transposed : bool, optional
         True multiplies C^T = B^T A^T: rows of the tile are columns of the output, so that an output
         of few rows, as M lies on the instruction's columns, needs no tile of 64 rows. Elements are
-        then stored one by one. None: from the shape, where the tile is chosen too.
+        then stored one by one, unless a tile has 64 columns and more of 16-bit elements whose rows
+        begin at 16 bytes. None: from the shape, where the tile is chosen too.
     dots : bool or tuple of int, optional
         True computes dot products by plain threads instead of tiles by tensor cores, of up to 8
         rows of A[m, k] and B[n, k]; of the rest only `accumulate` goes with it. A tuple says how:

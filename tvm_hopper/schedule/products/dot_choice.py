@@ -32,7 +32,7 @@ SIDE_BY_SIDE = 128  # threads of a thread block that has several short sums
 MOST_CHOSEN = 1  # rows up to which dot products are chosen without being asked for
 
 
-RATES = ThreadRates(start_us=2.5, memory_bytes=4.67e6)
+RATES = ThreadRates(start_us=2.3, memory_bytes=4.67e6)
 
 
 def may_be_dots(given: MatmulConfig) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES
+from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES, THREAD_ACCESS_BYTES
 
 from .candidates import MOST_PARTS, Candidates, columns_in_panels
 
@@ -29,6 +29,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 INSTRUCTION_ROWS = 64
 LINK_CYCLES = 800  # from one block to the next that adds to the same tile; of 72x72x30208
 SUM_BYTES = 4  # of an accumulator
+LEAST_TURNED = 64  # columns of a transposed tile whose rows are turned between lanes
 WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thread, else 4
 
 
@@ -71,10 +72,17 @@ class Rates:
     together_cycles
         Of a launch in clusters whose blocks load for one another, and of leaving together, however
         many there are: fitted, neither a share of the time nor cycles a block are left.
+    together_off
+        The same where rows of an operand begin off sectors.
     start_cycles
         Launch, barriers and the latency of the first tiles.
+    start_off
+        Share by which these cost more, by what rows off sectors and off lines add to an operand.
     wide_bytes, narrow_bytes
         Bytes a cycle of stores of 16 bytes and of 4 bytes a thread.
+    turned_bytes
+        Of stores of 16 bytes after matrices were turned between the lanes of a warp. Not fitted:
+        from ten pairs of times with turned and with narrow stores.
     overlap
         Share of an epilogue that the loads of the next tile hide, where stores are wide: behind
         narrow ones, fitted, nothing is hidden.
@@ -139,9 +147,12 @@ class Rates:
     apart: float = 0.4
     outside_cycles: float = 0.089
     together_cycles: float = 1600.0
+    together_off: float = 1000.0
     start_cycles: float = 7800.0
+    start_off: float = 0.1
     wide_bytes: float = 22.0
     narrow_bytes: float = 15.0
+    turned_bytes: float = 13.5
     overlap: float = 0.2
     memory_bytes: float = 2300.0
     partial: float = 1.4
@@ -217,6 +228,7 @@ def estimate(
     boxes: Any = False,
     any_rows: bool = False,
     streams: bool = False,
+    turned: bool = True,
 ) -> Floats:
     """Return the estimated time in microseconds of a product with each of the tiles.
 
@@ -245,6 +257,8 @@ def estimate(
     streams : bool
         Whether thread blocks have equal shares of the steps of all tiles: as many each, and a part
         of a tile is left in memory, and one taken from there.
+    turned : bool
+        Whether transposed tiles of many columns store vectors, as they have since 2026-11-23.
     """
     size = dtype_bytes(product.dtype)
     m, n, k = (np.asarray(x, dtype=np.float64) for x in (product.m, product.n, product.k))
@@ -319,11 +333,17 @@ def estimate(
     step = _norm(rates.step_norm, *several)
 
     wide = (width % WIDE_COLUMNS == 0) & (product.output_bytes == 2)
-    wide &= not product.is_transposed
+    stored_at = np.where(wide, rates.wide_bytes, rates.narrow_bytes)
+    if product.is_transposed:
+        at_vectors = np.asarray(product.m) * product.output_bytes % THREAD_ACCESS_BYTES == 0
+        is_turned = (columns_of_one >= LEAST_TURNED) & ~shared & at_vectors & turned
+        is_turned = is_turned & (product.output_bytes == 2)
+        wide = np.zeros_like(wide)
+        stored_at = np.where(is_turned, rates.turned_bytes, rates.narrow_bytes)
     stored = rows * columns * product.output_bytes / parts
     if any_rows:  # of few rows in a tile for many, the others are not stored
         stored = rows_inside * columns_inside * product.output_bytes / parts
-    epilogue = stored / np.where(wide, rates.wide_bytes, rates.narrow_bytes)
+    epilogue = stored / stored_at
     if by_kernels:
         sums = m * n * parts * SUM_BYTES / chip.num_sms
         meeting = rows * columns * SUM_BYTES / rates.workspace_bytes
@@ -336,9 +356,12 @@ def estimate(
         meeting += rows * columns * SUM_BYTES / rates.exchange_bytes
     # Blocks that share a sum compute one tile each: the next begins after the epilogue.
     hidden = np.where(wide & ~shared, rates.overlap * (waves - 1) * epilogue, 0)
-    around = rates.start_cycles + waves * epilogue - hidden
+    off = off_left / column_blocks + off_right / row_blocks
+    around = rates.start_cycles * (1 + rates.start_off * off) + waves * epilogue - hidden
     around = around + np.where(shared, meeting * waves, 0)
-    around = around + np.where(together > 1, rates.together_cycles, 0)
+    begins = np.maximum(*(np.asarray(x) % SECTOR_BYTES for x in product.row_bytes))
+    joined = np.where(begins == 0, rates.together_cycles, rates.together_off)
+    around = around + np.where(together > 1, joined, 0)
     if streams:  # a kernel that sets words to zero; and for each block but one of a tile, its sums
         others = np.maximum(at_once / count, 1)
         handed_on = LINK_CYCLES + 2 * rows * columns * SUM_BYTES / rates.workspace_bytes

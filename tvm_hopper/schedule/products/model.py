@@ -32,6 +32,7 @@ from .rates import MEASURED
 from .split import ANYWHERE, CALLER, CLUSTER
 
 RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B fits the L2 cache
+NEIGHBOURS = 16  # thread blocks whose loads of the same lines meet
 RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
 SYMBOLIC_EXTENT = 4096  # what an extent that is known at run time only is taken for
 MAJORS = ("k", "mn")
@@ -165,11 +166,10 @@ def choose_config(
     smallest = min(sizes[0]) * row_blocks, min(sizes[1]) * column_blocks
     if config.raster_group is None:
         group = min(max(RASTER_GROUP // row_blocks, 1), -(-rows // smallest[0]))
-        if config.transposed and rows >= columns:
-            group = 1  # few tiles lie across: side by side they load the larger operand once
-        elif is_open:
+        if is_open or config.transposed:
+            blocks = row_blocks * column_blocks
             group = choose_raster_group(
-                rows, columns, depth, smallest, dtype, num_sms, row_blocks * column_blocks
+                rows, columns, depth, smallest, dtype, num_sms, blocks, config.transposed
             )
         config = replace(config, raster_group=group)
     if config.persistent is None:
@@ -343,19 +343,38 @@ def _stages(most: int, depth: int, tile_depth: int) -> int:
 
 
 def choose_raster_group(
-    m: int, n: int, k: int, tile: tuple[int, int], dtype: str, sms: int, blocks: int = 1
+    m: int,
+    n: int,
+    k: int,
+    tile: tuple[int, int],
+    dtype: str,
+    sms: int,
+    blocks: int = 1,
+    is_transposed: bool | None = None,
 ) -> int:
     """Choose how many rows of tiles are visited together, of such of a cluster of `blocks`.
 
+    Of a high output few tiles lie across: side by side they load the larger operand once,
+    transposed ones in any number of waves, others in one, where neighbours load less that way.
     Where all of B stays in the cache and there are several waves, tiles are visited along rows: a
     row of the output is then written in one go.
     """
     if n <= tile[1]:
         return 1
-    several = num_tiles(m, n, tile) * blocks > sms
-    if several and n * k * dtype_bytes(dtype) <= RESIDENT_BYTES:
-        return 1
-    return min(RASTER_GROUP, -(-m // tile[0]))
+    down, across = -(-m // tile[0]), -(-n // tile[1])
+    group = min(RASTER_GROUP, down)
+    if is_transposed:
+        return 1 if m >= n else group
+    if down * across * blocks <= sms:
+        count = max(NEIGHBOURS // blocks, 1)
+
+        def loaded(rows: int) -> int:
+            """Return the rows and columns of tiles that neighbours load."""
+            height = min(rows * -(-count // (rows * across)), down)
+            return height * tile[0] + min(-(-count // rows), across) * tile[1]
+
+        return 1 if loaded(1) < loaded(group) else group
+    return 1 if n * k * dtype_bytes(dtype) <= RESIDENT_BYTES else group
 
 
 def choose_consumers(sizes: tuple[tuple[int, ...], ...], dtype: str) -> int:

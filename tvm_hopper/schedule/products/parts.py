@@ -9,12 +9,13 @@ What a part costs is for the estimate to say; here is only what is tried.
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.devices import Chip
-from tvm_hopper.facts.programming_model import SECTOR_BYTES
+from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES
 from tvm_hopper.requests.keys import MOST_PARTS
 
 from .candidates import Candidates, Ints
@@ -28,18 +29,22 @@ BEYOND = tuple(range(SM_90A.max_cluster_size + 1, SM_90A.largest_cluster_size + 
 IN_BOTH = tuple(x for x in range(2, MOST_PARTS + 1) if any(x % y == 0 for y in TRIED))
 MOST_WAVES = 3  # of tiles; where there are more the last one is a small part of the time
 PAIRS = ((2, 1), (1, 2))  # rows and columns of tiles: clusters of two, which fill any part
-# Of products whose operands' rows begin at sectors most pairs lost, measured, and these gained.
+# Of products whose operands' rows begin at lines most pairs lost, measured, and these gained.
 LARGER = ((4, 1), (1, 4), (4, 2), (2, 4))
 MOST_ALONE = 64  # rows or columns of outputs of which no clusters were measured
+MOST_ROWS_ACROSS = 512  # rows that a kernel of symbolic rows is chosen for
 SWIZZLE_ROWS = 8  # of a repetition
 FEWEST_STEPS = 2  # of a part: the ring is filled once
 
 
-def for_any_rows(config: MatmulConfig) -> MatmulConfig:
+def for_any_rows(config: MatmulConfig, chosen_for: Any = 0) -> MatmulConfig:
     """Let a product of symbolic rows be cut up so that any number of rows can be computed.
 
-    Few rows would leave blocks of a cluster without any.
+    Few rows would leave blocks of a cluster without any. Chosen for more than `MOST_ROWS_ACROSS` rows, a
+    transposed tile serves no greater number of them well.
     """
+    if config.transposed is None and isinstance(chosen_for, int) and chosen_for > MOST_ROWS_ACROSS:
+        config = replace(config, transposed=False)
     return replace(config, cluster=(1, 1)) if config.cluster is None else config
 
 
@@ -121,10 +126,11 @@ def in_clusters(
     if not may_load_together(given) or product.is_symbolic or few:
         return tiles
     found = [tiles]
-    larger = () if product.is_transposed else LARGER
-    for rows, columns in PAIRS + larger:
+    for rows, columns in PAIRS + LARGER:
         is_pair = rows * columns == 2
-        if is_pair and product.row_bytes[rows > 1] % SECTOR_BYTES == 0:
+        start = product.row_bytes[rows > 1]
+        is_larger = (rows > 1) == (product.n > product.m)  # of the operands, what a pair shares
+        if is_pair and not is_larger and start % SECTOR_BYTES == 0:
             continue
         whole = tiles.parts == 1
         if is_pair and given.split_mode in (WORKSPACE, CALLER):  # else the parts are the cluster
@@ -135,6 +141,8 @@ def in_clusters(
             whole |= filled & (in_both | (given.split_mode == WORKSPACE))
         able = whole & (product.m > tiles.rows * (rows - 1))
         able &= product.n > tiles.columns * (columns - 1)
+        if is_pair and start % LINE_BYTES == 0:  # loaded once, or each load is fast enough alone
+            able &= (product.m <= tiles.rows * 2) if rows > 1 else product.n <= tiles.columns * 2
         # A tile whose rows run along k is cut into boxes of whole repetitions of its swizzle.
         if product.majors[1] == "k":
             able &= tiles.columns % (SWIZZLE_ROWS * rows) == 0

@@ -32,6 +32,8 @@ ASKED_MORE = 20  # fewer, and one of them pays where many others gain little
 MOST_LOSS = 1e9  # of no kernel at all
 MUCH = 0.03  # a loss of more than this part of the time counts `STEEPER` times more
 STEEPER = 10  # more of it hides row counts where one kernel loses 5% behind few that lose 15%
+# And more than this `STEEPEST` times more, where people ask for it: elsewhere it cannot be helped.
+TOO_MUCH, STEEPEST = 0.07, 60
 SWITCH = 0.01  # of the time over an octave, for which another kernel is taken
 
 
@@ -87,15 +89,30 @@ def choose_ranges(
     return {1: 1, **ranges} if asked.has_dots() else ranges
 
 
+def _is_asked(rows: Sequence[int]) -> Floats:
+    """Return 1 for row counts that count more, 0 for others."""
+    return np.array([float(m & (m - 1) == 0 or m in ASKED_FOR) for m in rows])
+
+
 def _weights(rows: Sequence[int]) -> Floats:
     """Return what row counts count for."""
-    return np.array([ASKED_MORE if m & (m - 1) == 0 or m in ASKED_FOR else 1.0 for m in rows])
+    return np.asarray(1 + (ASKED_MORE - 1) * _is_asked(rows))
 
 
-def _weigh(times: Floats) -> Floats:
-    """Return what kernels lose at each row count against the best one, weighted."""
+def _weigh(times: Floats, rows: Sequence[int]) -> Floats:
+    """Return what kernels lose at each row count against the best one, weighted.
+
+    Parameters
+    ----------
+    times : array, rows x kernels
+        How long each takes.
+    rows : sequence of int
+        For how many rows.
+    """
     losses = times / times.min(axis=1, keepdims=True) - 1
-    return np.asarray(losses + STEEPER * np.maximum(losses - MUCH, 0))
+    steepest = STEEPEST * _is_asked(rows)[:, None] * np.maximum(losses - TOO_MUCH, 0)
+    losses = losses + STEEPER * np.maximum(losses - MUCH, 0) + steepest
+    return np.asarray(_weights(rows)[:, None] * losses)
 
 
 def pick(times: Floats) -> list[int]:
@@ -106,7 +123,7 @@ def pick(times: Floats) -> list[int]:
     times : array, PLACES x kernels
         How long each takes.
     """
-    losses = _weights(PLACES)[:, None] * _weigh(times)
+    losses = _weigh(times, PLACES)
 
     def least(kernels: list[int]) -> Floats:
         """Return what the best of some kernels loses at each row count."""
@@ -156,10 +173,9 @@ def deal_out(times: Floats, rows: Sequence[int], ends: Sequence[int]) -> dict[in
         Up to which each range goes.
     """
     octaves = np.diff(np.log2([1, *ends]))
-    weights = _weights(rows)[:, None]
     starts = np.searchsorted(rows, [0, *ends[:-1]], side="right")
-    sums = np.add.reduceat(weights * _weigh(times), starts)
-    losses = octaves[:, None] * sums / np.add.reduceat(weights, starts)
+    weights = np.add.reduceat(_weights(rows), starts)
+    losses = (octaves / weights)[:, None] * np.add.reduceat(_weigh(times, rows), starts)
     least, came = losses[0], []
     for row in losses[1:]:
         other = int(least.argmin())

@@ -13,6 +13,8 @@ import tvm
 from tvm import s_tir, te
 
 from tvm_hopper import schedule as hs
+from tvm_hopper.codegen_patches.activations import BESIDE
+from tvm_hopper.plan.activations import ACTIVATIONS
 
 pytestmark = pytest.mark.gpu
 
@@ -108,15 +110,18 @@ def test_what_is_rounded_to_16_bits_is_right_to_them(name, dtype):
     zero = torch.zeros(SIZE, 64, device="cuda", dtype=torch.float16)
     want = exact(given.double())
     errors = {}
+    stated = [row.error for row in ACTIVATIONS[dtype] if row.form == name]  # of a whole activation
+    beside = BESIDE if stated else TINY
+    most = 0.55 + sum(stated) * 2 ** (11 if dtype == "float16" else 8)
     for functions in ("short", "library"):
         out = torch.full((SIZE, SIZE), 77.0, device="cuda", dtype=kind)
         build(form, dtype, functions)(zero, zero, given, out)
         torch.cuda.synchronize()
         judged = want.isfinite() & (want.abs() < torch.finfo(kind).max)
-        off = ((out.double() - want).abs() - TINY) / spacing(want, kind)
+        off = ((out.double() - want).abs() - beside) / spacing(want, kind)
         errors[functions] = float(off[judged].max())
         # what no finite number of the type is near to: infinities, and what is no number
         plain = [x[~judged].double().nan_to_num(9, 8, 7) for x in (out, want.to(kind))]
         assert torch.equal(*plain), (functions, given[~judged], out[~judged])
     print(f"{name} {dtype}: {errors}")
-    assert errors["short"] < max(0.55, errors["library"])
+    assert errors["short"] < max(most, errors["library"])

@@ -91,7 +91,8 @@ def take_ahead(kernel: ir.For, plan: MmaPlan, fragments: tuple[Any, ...], axis: 
     stores = [x for x in later if not x.is_fill]
     found = [(one, loads) for one in stores if (loads := plan_loads(one.nest, plan, axis))]
     if len(found) == 1 and _runs_with(kernel, first.nest.nest, found[0][0].nest.nest):
-        one, one.ahead = found[0]
+        one, loads = found[0]
+        one.ahead = loads
         one.store = read_ahead(one.store, one.ahead)
 
 

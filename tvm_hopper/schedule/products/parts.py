@@ -40,8 +40,8 @@ FEWEST_STEPS = 2  # of a part: the ring is filled once
 def for_any_rows(config: MatmulConfig, chosen_for: Any = 0) -> MatmulConfig:
     """Let a product of symbolic rows be cut up so that any number of rows can be computed.
 
-    Few rows would leave blocks of a cluster without any. Chosen for more than `MOST_ROWS_ACROSS` rows, a
-    transposed tile serves no greater number of them well.
+    Few rows would leave blocks of a cluster without any. Chosen for more than `MOST_ROWS_ACROSS`
+    rows, a transposed tile serves no greater number of them well.
     """
     if config.transposed is None and isinstance(chosen_for, int) and chosen_for > MOST_ROWS_ACROSS:
         config = replace(config, transposed=False)

@@ -12,6 +12,7 @@ from tvm_hopper.errors import ScheduleError
 from tvm_hopper.schedule.products import class_choice
 from tvm_hopper.schedule.products.class_choice import LADDER, POINTS, cut, estimate_all
 from tvm_hopper.schedule.products.model import as_product, chip_of_target, rank_both
+from tvm_hopper.schedule.products.parts import for_any_rows
 
 ALONE = hs.MatmulConfig(cluster=(1, 1))  # as blocks of every class are
 SHAPES = [(4096, 4096), (6144, 4096), (28672, 4096), (512, 7168), (128, 64)]
@@ -58,6 +59,14 @@ def test_choosing_is_quick():
     start = time.process_time()
     hs.choose_classes(4096, 11008)
     assert time.process_time() - start < 0.3
+
+
+def test_kernels_of_symbolic_rows_for_many_are_not_transposed():
+    given = hs.MatmulConfig()
+    assert [for_any_rows(given, rows).transposed for rows in (512, 513)] == [None, False]
+    assert for_any_rows(hs.MatmulConfig(transposed=True), 1024).transposed
+    config = hs.choose_config(640, 4096, 4096, given=for_any_rows(given, 640))
+    assert not config.transposed
 
 
 def test_few_rows_are_multiplied_transposed_and_many_are_not():

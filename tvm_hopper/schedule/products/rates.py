@@ -3,6 +3,9 @@
 Fitted 2026-11-23 by benchmarks/calibration/fit_choice.py to
 5895 times of 556 problems on an H200.
 
+Root mean square error of a time within 15% of the best: 8.1%.
+The chosen configuration takes 2.5% longer than the best measured one,
+2.5% on problems that were held out (geometric means).
 """
 
 from .estimate import Rates

@@ -282,6 +282,15 @@ CP_ASYNC = [
         ("A[bx * 8 + i, j]", "A[j, bx * 8 + i]"),
     ),
     cp_async(
+        "cp.async: a predicate that keeps the copy from storing beside its tile",
+        r"copy of A into tile: found a store at \[i - 4, j\] under the predicate 4 <= i; need "
+        r"places inside of the tile \[8, 64\] for what it leaves out, too: zeros are stored there; "
+        r"let threads copy, or begin the tile where its first element is",
+        THREADS,
+        (ELEMENT, "tile[i - 4, j] = A[bx * 8 + i, j]"),
+        where("4 <= i"),
+    ),
+    cp_async(
         "cp.async: rows that start between two multiples of 4 bytes",
         r"copy of A into tile: found A\[bx \* 8 \+ i, j \+ 1\] into tile\[i, j\]; need rows that",
         THREADS,

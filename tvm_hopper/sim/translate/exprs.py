@@ -18,7 +18,7 @@ from tvm_hopper.sim.tir import dtype_of, is_one_load, numpy_dtype, short_name, s
 from tvm_hopper.sim.translate.cuda_helpers import CudaHelperEmitter
 from tvm_hopper.sim.translate.device_math import MATH, plain_name
 from tvm_hopper.sim.translate.hoist import HoistEmitter
-from tvm_hopper.sim.translate.scope import BufferInfo, Code
+from tvm_hopper.sim.translate.scope import BufferInfo, Code, elements_of
 
 _INFIX = {
     tirx.LT: "<",
@@ -60,16 +60,6 @@ def view_of(info: Any) -> str:
 def is_scattered(ramp: Any, indices: Any) -> bool:
     """Tell whether the elements of a vector lie in places of their own, not one behind another."""
     return ramp is None and split_lanes(dtype_of(indices[-1]))[1] > 1
-
-
-def elements_of(info: BufferInfo, indices: Any) -> Any:
-    """Return indices of scalars, also where registers hold vectors: TVM may make them of these."""
-    _, vector = split_lanes(info.dtype)
-    if info.kind != "local" or vector == 1:
-        return indices
-    (index,) = indices  # TVM flattens a buffer before it changes the type of its elements
-    base, count = (index.base, int(index.lanes)) if isinstance(index, tirx.Ramp) else (index, 1)
-    return [tirx.Ramp(base * vector, tirx.const(1, dtype_of(base)), count * vector)]
 
 
 class ExprEmitter(HoistEmitter, CudaHelperEmitter):

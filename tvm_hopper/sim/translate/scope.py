@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tvm import tirx
+
+from tvm_hopper.sim.tir import dtype_of, split_lanes
+
 Code = tuple[str, bool]  # text, and whether the value varies over the lanes
 
 
@@ -38,3 +42,13 @@ class Scope:
         self.fresh += 1
         clean = "".join(c if c.isascii() and c.isalnum() else "_" for c in stem[:40])
         return f"{'n' if clean[:1].isdigit() else ''}{clean}_{self.fresh}"
+
+
+def elements_of(info: BufferInfo, indices: Any) -> Any:
+    """Return indices of scalars, also where registers hold vectors: TVM may make them of these."""
+    _, vector = split_lanes(info.dtype)
+    if info.kind != "local" or vector == 1:
+        return indices
+    (index,) = indices  # TVM flattens a buffer before it changes the type of its elements
+    base, count = (index.base, int(index.lanes)) if isinstance(index, tirx.Ramp) else (index, 1)
+    return [tirx.Ramp(base * vector, tirx.const(1, dtype_of(base)), count * vector)]

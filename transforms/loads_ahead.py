@@ -90,9 +90,17 @@ def take_ahead(kernel: ir.For, plan: MmaPlan, fragments: tuple[Any, ...], axis: 
         return
     stores = [x for x in later if not x.is_fill]
     found = [(one, loads) for one in stores if (loads := plan_loads(one.nest, plan, axis))]
-    if len(found) == 1 and _runs_with(kernel, first.nest.nest, found[0][0].nest.nest):
-        one, one.ahead = found[0]
-        one.store = read_ahead(one.store, one.ahead)
+    if len(found) != 1:
+        return
+    ((last, loads),) = found
+    if _runs_with(kernel, first.nest.nest, last.nest.nest) and not _writes(kernel, loads):
+        last.ahead, last.store = loads, read_ahead(last.store, loads)
+
+
+def _writes(kernel: ir.For, loads: tuple[VectorAhead, ...]) -> bool:
+    """Tell whether a kernel writes what it would load earlier."""
+    written = [region.source for block in ir.find_all(kernel, ir.SBlock) for region in block.writes]
+    return any(x.load.source.same_as(y) for x in loads for y in written)
 
 
 def _runs_with(kernel: ir.For, first: ir.Stmt, nest: ir.Stmt) -> bool:

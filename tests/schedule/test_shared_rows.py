@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tvm
 from tvm import s_tir, te
+from tvm.target import Target
 
 from tvm_hopper import schedule as hs
 from tvm_hopper.schedule.row_reduction import apply
@@ -94,3 +95,12 @@ def test_what_cannot_be_is_not_chosen(monkeypatch):
     sch = s_tir.Schedule(memory_bound.layer_norm(4096, 131072))
     assert hs.row_reduction(sch) is None
     assert chosen_rows(s_tir.Schedule(memory_bound.layer_norm(4096, 131072))).persistent is None
+
+
+@pytest.mark.parametrize(("columns", "persistent"), [(131072, 8), (262144, None)])
+def test_parts_with_fewer_sms(columns, persistent):
+    """They hold fewer clusters, and of 16 thread blocks perhaps none."""
+    small = Target({"kind": "cuda", "arch": "sm_90a", "feature.num_sms": 78})
+    with small:
+        chosen = chosen_rows(s_tir.Schedule(memory_bound.layer_norm(4096, columns)))
+    assert chosen.persistent == persistent

@@ -11,12 +11,12 @@ from dataclasses import replace
 from tvm.target import Target
 
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.facts.devices import Chip
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.requests.keys import MOST_ROW_CLUSTER
-from tvm_hopper.requests.targets import find_processor
+from tvm_hopper.requests.targets import chip_of_target, find_processor
 
 from .config import RowReductionConfig
-from .work import REGISTERS_PER_SM, RowWork
+from .work import CLUSTERS, REGISTERS_PER_SM, RowWork
 
 SHORTEST = 256 << 10  # bytes of a row: shorter ones share with rows beside them in shared memory
 PART = 32 << 10  # of it in a thread block
@@ -58,9 +58,12 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
         or work.unstaged
     ):
         return None
-    count = Chip().clusters(cluster)
+    part = chip_of_target()
+    count = part.clusters(cluster)
     if work.rows is None or work.rows < TURNS * count:
         return None
+    if cluster > CLUSTERS[-1] and part.num_sms < DEFAULT_NUM_SMS:
+        return None  # so many may find no room together
     return RowReductionConfig(
         threads=threads,
         rows=1,

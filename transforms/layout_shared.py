@@ -17,7 +17,7 @@ as its rows.  An array that no copy touches gets extents where TVM found no boun
 Before: a tile is filled by one copy nest at most.  After: every tile that an `async_copy` fills or
 empties is [panels, rows, span] and its copies name the swizzle; a copy runs over panels, over each
 dimension of the rows, and over a span, and what the predicate of one into the tile leaves out is
-filled with zeros.
+filled with zeros. A vector begins at a multiple of its size in every row of a tile.
 Not here: the choice of a layout (plan/layout.py); the XOR pattern, which begins where hardware
 touches the tile (lower_copies.py); tiles that no copy touches.
 """
@@ -39,6 +39,8 @@ from tvm_hopper.plan.shares import Share, loop_over
 from tvm_hopper.plan.transfer import Transfer
 from tvm_hopper.plan.unbounded_tiles import plan_bounds_of_tiles
 from tvm_hopper.requests.keys import SWIZZLE
+
+from .cut_vectors import cut_unaligned
 
 
 def rewrite_layouts(kernel: ir.For, plan: tuple[TileLayout, ...]) -> ir.For:
@@ -192,7 +194,7 @@ class LayoutShared:
             after = rewrite_shapes(after, plan_shapes(after))
             after = rewrite_shapes(after, plan_bounds_of_tiles(after))
             assert not plan_layouts(after), "LayoutShared left a tile without a layout"
-            return after
+            return cut_unaligned(after)
 
         return note_kernels(ir.map_kernels(func, lay_out), notes)
 

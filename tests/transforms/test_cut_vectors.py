@@ -6,7 +6,7 @@ import pytest
 
 from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tvm_hopper import ir
-from tvm_hopper.transforms.cut_vectors import CutVectors, plan_vectors
+from tvm_hopper.transforms.cut_vectors import CutVectors, cut_unaligned, plan_vectors
 
 BEFORE = """
 @T.prim_func(private=True, s_tir=True)
@@ -114,3 +114,46 @@ def test_bools_in_memory_are_no_vector():
     text = BEFORE.replace("VALUE", "tile[0, tx * 8 + v]").replace("float16", "bool")
     (kernel,) = ir.kernels(run(parse(text), CutVectors()))
     assert not ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
+
+
+STORED = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((64, 33), "float16"), C: T.Buffer((64, 4), "float16")):
+    for bx in T.thread_binding(4, thread="blockIdx.x"):
+        for tx in T.thread_binding(16, thread="threadIdx.x"):
+            for k in T.serial(2, annotations={"software_pipeline_stage": [0, 1]}):
+                with T.sblock("turn"):
+                    tile = T.sblock_alloc_buffer(SHAPE, "float16", scope="shared.dyn")
+                    for v in T.vectorized(4):
+                        with T.sblock("tile"):
+                            tile[PLACE] = A[tx, k * 4 + v]
+                    for v in T.vectorized(4):
+                        with T.sblock("C"):
+                            C[bx * 16 + tx, v] = tile[PLACE]
+"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "place", "lanes"),
+    [
+        ("(16, 8)", "tx, v", 4),
+        ("(16, 6)", "tx, v", 2),  # every other row begins between two vectors
+        ("(16, 5)", "tx, v", 1),
+        ("(32, 6)", "tx * 2, v", 4),
+        ("(17, 6)", "tx // 8 * 2, v", 2),  # 102 elements: the second slot begins between them
+        ("(16, 8)", "tx, v + 2", 2),
+        ("(16, 8)", "tx, tx % 2 * 4 + v", 4),
+        ("(16, 6)", "tx, v * 2", 4),  # one by one
+        ("(16, 6)", "v, tx % 6", 4),
+    ],
+)
+def test_stores_begin_where_each_row_of_a_tile_has_a_vector(shape, place, lanes):
+    (before,) = ir.kernels(parse(STORED.replace("SHAPE", shape).replace("PLACE", place)))
+    after = cut_unaligned(before)
+    stores = [
+        loop
+        for loop in ir.find_all(after, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
+        if any(x.buffer.name == "tile" for x in ir.find_all(loop.body, ir.BufferStore))
+    ]
+    assert [int(x.extent) for x in stores] == ([lanes] if lanes > 1 else [])
+    assert cut_unaligned(after) is after

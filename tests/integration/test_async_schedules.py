@@ -212,3 +212,26 @@ def test_nothing_is_said_otherwise():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         built(vectors(), H200)
+
+
+@TARGETS
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_vectors_of_a_tile_with_longer_rows(target, dtype):
+    """TVM gives a row 6 elements where 4 are copied: of what threads read it takes the hull."""
+    a = te.placeholder((128, 33), dtype, name="A")
+    c = te.compute((16, 128), lambda i, j: a[j, 2 * i] + a[j, 2 * i + 1], name="C")
+    sch = s_tir.Schedule(te.create_prim_func([a, c]))
+    i, j = sch.get_loops("C")
+    k0, i = sch.split(i, [None, 2])
+    block, j = sch.split(j, [None, 32])
+    sch.reorder(block, k0, i, j)
+    sch.bind(block, "blockIdx.x")
+    copy = sch.cache_read("C", 0, "shared")
+    sch.compute_at(copy, k0)
+    _, thread, vector = sch.split(sch.fuse(*sch.get_loops(copy)[-2:]), [None, 48, 4])
+    sch.vectorize(vector)
+    for loop in (thread, sch.split(sch.fuse(i, j), [None, 48])[1]):
+        sch.bind(loop, "threadIdx.x")
+    for key, value in TWO.items():
+        sch.annotate(k0, key, value)
+    check(sch.mod, target)

@@ -109,7 +109,7 @@ def test_two_hints_in_one_kernel():
 
 
 def test_a_hint_that_threads_cannot_give_is_left_out():
-    sch = copies.schedule(copies.copy(40, 64), Route((8, 64), 4, "none", "tma", None, threads=32))
+    sch = copies.schedule(copies.copy(40, 64), Route((8, 64), 4, "none", None, None, threads=32))
     sch.annotate(sch.get_sblock("A_shared.dyn"), "tvm_hopper.cache_hint", "evict_first")
     assert "tvm_hopper.cache_hint is left out; threads load as usual" in explained(sch)
     assert "L2::" not in text_of(sch)

@@ -31,7 +31,6 @@ from .fragment_loops import PAIR, only_if
 from .row_exchange import ROW_THREADS, RUN, exchange
 from .stored_fragments import StoredFragment
 
-LEAST_COLUMNS = 64  # of a tile below which an epilogue is short in any way
 WARP_ROWS = 2 * RUN  # of a subtile
 
 
@@ -119,7 +118,7 @@ def stored_by(nest: FragmentNest, in_parts: bool) -> type[StoredFragment]:
     is_turned = (
         not in_parts
         and not nest.reads
-        and nest.columns >= LEAST_COLUMNS
+        and nest.columns >= fragment.LEAST_TURNED
         and dtype_bytes(ir.dtype_of(store.buffer)) == 2
         and step_of(last, nest.row.loop_var) == 1
         and step_of(last, nest.column.loop_var) != 1

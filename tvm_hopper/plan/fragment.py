@@ -11,6 +11,7 @@ from typing import Any
 from tvm_hopper.facts import wgmma
 
 SUBTILE_ROWS = wgmma.INSTRUCTION_M  # rows that one instruction multiplies
+LEAST_TURNED = 64  # columns of a tile from which on rows along memory are turned between lanes
 
 
 def row(half: Any, lane: Any) -> Any:

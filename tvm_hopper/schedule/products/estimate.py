@@ -21,6 +21,7 @@ import numpy as np
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES, THREAD_ACCESS_BYTES
+from tvm_hopper.plan.fragment import LEAST_TURNED
 
 from .candidates import MOST_PARTS, Candidates, columns_in_panels
 
@@ -29,7 +30,6 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 INSTRUCTION_ROWS = 64
 LINK_CYCLES = 800  # from one block to the next that adds to the same tile; of 72x72x30208
 SUM_BYTES = 4  # of an accumulator
-LEAST_TURNED = 64  # columns of a transposed tile whose rows are turned between lanes
 WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thread, else 4
 
 

@@ -171,11 +171,26 @@ def test_the_command_tune(tmp_path, capsys, monkeypatch):
     assert main([*given, "--trials", "0"]) == 2
 
 
-def test_ctrl_c_in_a_shell_is_a_sentence_and_an_exit_code(capsys):
-    with pytest.raises(SystemExit) as stopped, command._told_how_to_go_on("tuned"):
+def test_ctrl_c_in_a_shell_is_a_sentence_and_an_exit_code(tmp_path, capsys, monkeypatch):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
-    assert stopped.value.code == command.INTERRUPTED == 130
-    assert "interrupted: what was measured is in tuned" in capsys.readouterr().err
+
+    (tmp_path / "module.py").write_text(MAKE)
+    monkeypatch.setattr(command, "tune", interrupt)
+    given = ["tune", f"{tmp_path / 'module.py'}:make", "--work-dir", "tuned"]
+    assert main(given) == 130
+    told = "what was measured is in tuned; the same command goes on from there"
+    assert capsys.readouterr().err.splitlines() == [told, "interrupted"]
+
+
+def test_a_name_in_a_picture_is_no_formula(folder, tmp_path):
+    pytest.importorskip("matplotlib")
+    text = (folder / FILE).read_text()
+    hostile = r'"name":"$\\frac{$' + "x" * 99 + '"'
+    (tmp_path / FILE).write_text(text.replace('"name":"copy"', hostile))
+    figure = draw(tmp_path)
+    figure.savefig(tmp_path / "x.png")
+    assert r"$\frac{$" + "x" * 52 in [x.get_title() for x in figure.axes]
 
 
 def test_gpus_as_text():

@@ -346,6 +346,13 @@ def test_stock_files_are_made_anew(tmp_path):
     os.remove(tmp_path / WORKLOADS)
     database.write_stock()
     assert {x: (tmp_path / x).read_text() for x in texts} == texts
+    for link in ("database_workload.new", RECORDS):  # of a folder that others made
+        (tmp_path / link).unlink(missing_ok=True)
+        (tmp_path / link).symlink_to(tmp_path / "somebody")
+    (tmp_path / WORKLOADS).write_bytes(b"\xff")
+    database.write_stock()
+    assert texts == {x: (tmp_path / x).read_text() for x in texts}
+    assert not (tmp_path / "somebody").exists()
 
 
 def test_stock_files_that_cannot_be_written(tmp_path):

@@ -174,7 +174,7 @@ class Database:
                 workloads.append(f"{module}\n")
         place = self.folder / WORKLOADS
         with writing(place):
-            if not place.exists() or place.read_text() != "".join(workloads):
+            if not _holds(place, "".join(workloads)):
                 _replace(self.folder / RECORDS, "")  # which name workloads by their lines
             _replace(place, "".join(workloads))
             _replace(self.folder / RECORDS, "".join(records))
@@ -193,12 +193,17 @@ def _trial(row: dict[str, Any], folder: Path) -> Trial:
     )
 
 
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_bytes() == text.encode()
+
+
 def _replace(path: Path, text: str) -> None:
     """Put a file in the place of another one at once."""
-    if path.exists() and path.read_text() == text:
+    if _holds(path, text):
         return
     fresh = path.with_suffix(".new")
-    with fresh.open("w") as file:
+    fresh.unlink(missing_ok=True)  # of a run that was killed, or a link to a file of somebody's
+    with fresh.open("x") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

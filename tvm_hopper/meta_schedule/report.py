@@ -23,6 +23,7 @@ from tvm_hopper.errors import cannot_tune
 
 from .configurations import from_text, is_built_in, say
 from .database import Database
+from .journal import visible
 
 WIDTH = 140  # characters of a table that goes into a file
 NAMES = 16  # characters of the names of kernels, at least
@@ -117,7 +118,7 @@ class TuningReport:
         for row in self.rows:
             failed = f"{row.failed}" + (f" + {row.wrong} wrong" if row.wrong else "")
             table.add_row(
-                escape(_visible(row.name)),
+                escape(visible(row.name)),
                 str(row.trials),
                 failed,
                 _number(row.built_in_us),
@@ -129,7 +130,7 @@ class TuningReport:
                 row.verdict or "not yet",
             )
         said = [
-            f"{_visible(x.name)}: {x.trials} trials, {_visible(x.ended)}"
+            f"{visible(x.name)}: {x.trials} trials, {visible(x.ended)}"
             for x in self.rows
             if _is_early(x)
         ]
@@ -218,11 +219,6 @@ def _said(told: dict[str, Any], best: Any) -> str:
         choice = say(from_text(told["choice"])) if isinstance(told.get("choice"), str) else ""
         return f"built-in choice: {choice}"
     return say(best.config)
-
-
-def _visible(text: str) -> str:
-    """Return a text that a terminal prints and does not obey."""
-    return "".join(x if x.isprintable() else "?" for x in text)
 
 
 def _number(value: float | None) -> str:

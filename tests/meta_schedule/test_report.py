@@ -10,7 +10,7 @@ from tests.meta_schedule.stand_ins import FormulaRunner, NoteBuilder, formula
 from tvm_hopper.cli import main
 from tvm_hopper.errors import TuningError
 from tvm_hopper.meta_schedule import Database, TuningReport, command, draw, tuning
-from tvm_hopper.meta_schedule.checking import no_check
+from tvm_hopper.meta_schedule.checking import Verdict, no_check
 from tvm_hopper.meta_schedule.command import as_gpus
 from tvm_hopper.meta_schedule.journal import FILE
 from tvm_hopper.testing import memory_bound, workloads
@@ -78,6 +78,20 @@ def test_times_of_the_last_round_stand_in_for_those_of_the_search(folder, tmp_pa
     assert (row.library, row.library_us) == ("cuBLAS", 9)
     assert "of cuBLAS" in str(report)
     assert "1.12x" in str(report)
+
+
+def test_where_nothing_ran_it_says_why(tmp_path):
+    mod = memory_bound.copy(64, 256)
+    given = {"builder": NoteBuilder(), "progress": False}
+    bad = FormulaRunner(lambda text: None, "GPU 0: illegal address\n  at x.cu\nsomewhere")
+    tvm_hopper.tune(mod, TARGET, trials=2, work_dir=tmp_path / "a", runner=bad, **given)
+    report = TuningReport(tmp_path / "a")
+    assert report.rows[0].failure.startswith("run: GPU 0: illegal address")
+    assert "main: no trial ran; run: GPU 0: illegal address ... somewhere" in str(report)
+    given["check"] = lambda problem, config: Verdict("wrong", "test")
+    tvm_hopper.tune(mod, TARGET, trials=2, work_dir=tmp_path / "b", runner=FormulaRunner(), **given)
+    (row,) = TuningReport(tmp_path / "b").rows
+    assert (row.verdict, row.wrong, row.failure) == ("wrong", 2, "")
 
 
 def test_what_a_terminal_would_obey_is_not_printed(folder, tmp_path):

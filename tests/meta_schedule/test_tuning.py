@@ -361,6 +361,18 @@ def test_stock_files_that_cannot_be_written(tmp_path):
         tune(COPY, tmp_path, 2)
 
 
+def test_a_record_of_another_kind_of_kernel(tmp_path):
+    tune(COPY, tmp_path, 3)
+    log = tmp_path / FILE
+    rows = [json.loads(x) for x in log.read_text().splitlines()]
+    next(x for x in rows if x["is"] == "trial")["configuration"] = "row_reduction threads=64"
+    log.write_text("".join(f"{json.dumps(x)}\n" for x in rows))
+    told = "a trial of main: found 'row_reduction threads=64' for 'pointwise .*'; need a config"
+    for use in (Database, lambda folder: tune(COPY, folder, 4)):
+        with pytest.raises(TuningError, match=told):
+            use(tmp_path)
+
+
 def test_a_record_with_a_hostile_configuration(tmp_path):
     tune(COPY, tmp_path, 2)
     log = tmp_path / FILE

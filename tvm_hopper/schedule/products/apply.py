@@ -428,8 +428,10 @@ def _choices(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -> 
     """Return the best configurations for `explain`, a line each; nothing where a tile is given."""
     if kernel.config.tile is not None:
         return ""
-    wanted = product_of(problem, kernel, outputs)
-    return "\n".join(listed(wanted, kernel.config, chip_of_target()))
+    wanted, config = product_of(problem, kernel, outputs), kernel.config
+    if not isinstance(problem.m.extent, int):
+        config = for_any_rows(config, _extents(problem, kernel)[0])
+    return "\n".join(listed(wanted, config, chip_of_target()))
 
 
 def _chosen_for(

@@ -255,7 +255,7 @@ def schedule_rows(
     of_all = [x for x in staged if x.work is Work.STAGE_COLUMNS]
     outside = [x for x in nests if x not in (*shared, *inside, *of_all)]
     rows = [row_loop(sch, nest) for nest in outside]
-    deal_out_passes(sch, passes, tile)  # each in a nest of its own: a merged one stands behind stores
+    deal_out_passes(sch, passes, tile)  # each in its own nest: the merged one stands behind
     block = merge(sch, rows)
     for nest in shared:  # in front of the reductions, or right before what reads it
         sch.compute_at(nest.block, block, index=0 if choice.preload else -1)

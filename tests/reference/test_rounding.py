@@ -119,6 +119,39 @@ def test_a_choice_that_may_turn_out_the_other_way():
     assert error_of(build, 1.0, 0.0) == (2, 0)
 
 
+def test_a_condition_that_another_one_chooses():
+    def build(x):
+        one, other = x[1] > T.float32(0.5), x[0] * x[0] > T.float32(0.01)
+        inner = T.Select(x[0] + x[1] > T.float32(1), one, other)
+        return T.Select(inner, T.float32(5), T.float32(2))
+
+    assert error_of(build, 1.0, 2.0**-30) == (2, 3)  # either of the two may be asked
+    assert error_of(build, 1.0, 0.75) == (5, 0)
+    assert error_of(build, 0.25, 0.25) == (5, 0)
+    assert error_of(build, 0.1, 0.0) == (5, 3)  # a square that may be below
+
+
+def test_numbers_that_a_type_does_not_hold_are_infinite_to_a_kernel():
+    assert error_of(lambda x: x[0] * x[1], 1e30, 1e30)[1] == np.inf
+    assert error_of(lambda x: T.exp(x[0]), 100.0)[1] == np.inf
+    assert error_of(lambda x: x[0] * x[1], np.inf, 1e30) == (np.inf, 0)
+    assert error_of(lambda x: x[0] / (T.float32(1) + T.exp(x[1])), 1.0, 100.0)[1] < 1e-43
+
+
+def test_a_sum_that_a_type_does_not_hold_is_infinite_to_a_kernel():
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((8,), "float32"), S: T.Buffer((1,), "float32"), Y: T.Buffer((1,))):
+        S[0] = T.float32(0)
+        for k in range(8):
+            S[0] = S[0] + X[k] * X[k]
+        Y[0] = S[0] * T.float32(1e-30)
+
+    for values, lost in ((np.full(8, 1e19, "float32"), True), (np.full(8, 1e18, "float32"), False)):
+        arrays = [values, np.zeros(1, "float32"), np.zeros(1, "float32")]
+        found = Reference(main).evaluate(arrays, {1: ((0, 0),), 2: ((0, 0),)})
+        assert [bool(np.isinf(found[i].error[0])) for i in (1, 2)] == [lost, lost]
+
+
 def test_a_constant_is_that_of_its_type():
     value, error = error_of(lambda x: x[0] + T.float32(0.1), 0.0)
     assert value == np.float32(0.1)
@@ -153,17 +186,6 @@ def test_expressions_that_are_none_are_refused():
     lifter = Lifter(lambda *_: Number(const(0), None, "float32"), lambda x: x, {}, "block step")
     with pytest.raises(PlainProgramError, match="block step: found the expression Broadcast"):
         lifter.lift(tirx.Broadcast(tirx.const(1, "float32"), 4))
-
-
-def test_a_condition_chosen_by_rounded_values_is_refused():
-    refused(
-        lambda x, i: T.Select(
-            T.Select(x[i] + x[0] > T.float32(1), x[i] > T.float32(0), x[i] < T.float32(0)),
-            x[i],
-            x[0],
-        ),
-        "found a condition chosen by rounded values",
-    )
 
 
 def test_statements_without_a_meaning_are_refused():

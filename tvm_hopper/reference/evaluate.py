@@ -307,7 +307,9 @@ class Reference:
         error = parts.get("error", np.zeros(value.shape))
         if "terms" in parts:
             scale, limit = (reals[self.emitter.reals[buffer, x]] for x in ("scale", "limit"))
-            error = error + np.where(parts["terms"] > limit, parts["terms"] * scale, 0)
+            terms, largest = parts["terms"], FORMATS[dtype_of(buffer)].largest
+            error = error + np.where(terms > limit, terms * scale, 0)
+            error = np.where((terms > largest) & np.isfinite(terms), np.inf, error)
         inside = tuple(
             slice(low - first, high - first + 1)
             for (low, high), (first, _) in zip(box, needs.boxes[buffer], strict=True)

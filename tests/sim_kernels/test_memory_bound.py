@@ -125,14 +125,14 @@ def test_rows_that_are_streamed(name, passes, monkeypatch):
     [
         hs.RowReductionConfig(threads=64, chunks=1),
         hs.RowReductionConfig(threads=32, rows=2, chunks=2),
-        hs.RowReductionConfig(threads=1, rows=32, chunks=1),
+        hs.RowReductionConfig(threads=1, rows=32, vector=1, chunks=1),
         hs.RowReductionConfig(threads=1, rows=32),
     ],
     ids=str,
 )
 def test_elements_that_are_stored_in_front_of_a_reduction(config):
-    x = te.placeholder((3, 600), "float16", name="X")
-    k = te.reduce_axis((0, 600), name="k")
+    x = te.placeholder((3, 264), "float16", name="X")
+    k = te.reduce_axis((0, 264), name="k")
     y = te.compute(x.shape, lambda i, j: x[i, j] + x[i, j], name="Y")
     s = te.compute((3,), lambda i: te.sum(x[i, k].astype("float32"), axis=k), name="S")
     mod = tvm.IRModule({"main": te.create_prim_func([x, y, s])})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from tvm import tirx
+from tvm import te, tirx
 from tvm.script import tirx as T
 
 from tvm_hopper.facts.dtypes import DTYPES
@@ -221,3 +221,18 @@ def test_a_schedule_and_a_function_are_programs():
     assert pick_function(main) is main
     sch = tvm.s_tir.Schedule(tvm.IRModule({"main": main}))
     assert pick_function(sch).same_as(sch.mod["main"])
+
+
+def test_two_sums_as_one_reduction_are_rounded_as_sums_are():
+    x = te.placeholder((8,), "float32", name="X")
+    k = te.reduce_axis((0, 8), name="k")
+    both = te.comm_reducer(
+        lambda a, b: (a[0] + b[0], a[1] + b[1]),
+        lambda *types: tuple(te.const(0, t) for t in types),
+    )
+    s, q = te.compute((1,), lambda _: both((x[k], x[k] * x[k]), axis=k), name="S")
+    arrays = [np.arange(8, dtype="float32") / 8 + 1, np.zeros(1, "float32"), np.zeros(1, "float32")]
+    arrays[0][3] += 2.0**-20
+    found = Reference(te.create_prim_func([x, s, q])).evaluate(arrays, {1: ((0, 0),), 2: ((0, 0),)})
+    assert 4 * U < found[1].error[0] < 200 * U  # in another order other numbers are rounded
+    assert 4 * U < found[2].error[0] < 400 * U

@@ -228,7 +228,7 @@ class Reference:
             if buffer in given:
                 part = given[buffer][tuple(slice(low, high + 1) for low, high in box)]
                 part = np.moveaxis(part, carrier.fast, -1) if part.ndim else part
-                value = np.ascontiguousarray(part, dtype)
+                value = np.ascontiguousarray(part, dtype).reshape(part.shape)  # of no axis, too
             else:
                 value = np.zeros(shape, dtype)
             parts = {"value": value}

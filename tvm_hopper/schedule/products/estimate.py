@@ -167,14 +167,14 @@ class Rates:
     workspace_bytes: float = 40.0
     cut_share: float = 0.035
     third: float = 0.01
-    in_turns: float = 0.017
-    in_turns_alone: float = 0.009
-    in_turns_shared: float = 0.044
-    third_of_any: float = 0.028
-    start_less: float = 2420.0
-    workspace_more: float = 1220.0
-    cluster_more: float = 1640.0
-    cluster_less: float = 0.055
+    in_turns: float = 0.018
+    in_turns_alone: float = 0.0
+    in_turns_shared: float = 0.064
+    third_of_any: float = 0.033
+    start_less: float = 1620.0
+    workspace_more: float = 920.0
+    cluster_more: float = 966.0
+    cluster_less: float = 0.032
     step_norm: float = 5.3
     time_norm: float = 3.0
 

@@ -28,12 +28,12 @@ RUNGS = tuple(sorted({*LADDER, 80, 112, 160, 224, 288, 352, 416, 576, 704, 832, 
 # people ask for, and one more than a tile holds. They count as much: `ASKED_MORE` times others.
 ASKED_FOR = (17, 33, 100, 300, 1000)
 PLACES = tuple(sorted({*POINTS, *ASKED_FOR}))
-ASKED_MORE = 20  # fewer, and one of them pays where many others gain little
+ASKED_MORE = 60  # fewer, and one of them pays where many others gain little
 MOST_LOSS = 1e9  # of no kernel at all
 MUCH = 0.03  # a loss of more than this part of the time counts `STEEPER` times more
 STEEPER = 10  # more of it hides row counts where one kernel loses 5% behind few that lose 15%
 # And more than this `STEEPEST` times more, where people ask for it: elsewhere it cannot be helped.
-TOO_MUCH, STEEPEST = 0.07, 60
+TOO_MUCH, STEEPEST = 0.07, 200
 SWITCH = 0.01  # of the time over an octave, for which another kernel is taken
 
 

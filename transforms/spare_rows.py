@@ -125,7 +125,9 @@ def _behind_registers(consumers: ir.Stmt) -> tuple[list[ir.Stmt], list[ir.Stmt]]
 def _written_out(value: Any, binds: dict[ir.Var, Any]) -> Any:
     """Return a value without names for parts of it."""
     names = [x for x in binds if ir.depends_on(value, [x])]
-    return _written_out(ir.substitute(value, {x: binds[x] for x in names}), binds) if names else value
+    return (
+        _written_out(ir.substitute(value, {x: binds[x] for x in names}), binds) if names else value
+    )
 
 
 def start_spare_rows(kernel: Any, threads: ir.KernelThreads) -> list[ir.Stmt]:

@@ -83,9 +83,9 @@ class StagedFragment(Fragment):
         if self.run_length == SIDE:
             wide = 2 - groups % 2  # matrices beside each other
             return ir.make_loop("subtile", subtiles, lambda subtile:
-                ir.make_loop("g", groups // wide, lambda g: ir.seq(
-                    self._fence(g),
-                    self._matrices(subtile, g * wide, wide)), unroll=True), unroll=True)  # fmt: skip
+                ir.make_loop("g", groups // wide, lambda g:
+                    ir.seq(self._fence(g), self._matrices(subtile, g * wide, wide)),
+                    unroll=True), unroll=True)  # fmt: skip
         return ir.make_loop("subtile", subtiles, lambda subtile:
             ir.make_loop("g", groups, lambda g:
                 ir.make_loop("h", 2, lambda h:

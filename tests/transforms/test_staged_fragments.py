@@ -123,7 +123,8 @@ def test_functions_are_computed_in_front_of_the_stores_that_they_are_for():
 
 READS = (
     ("            for p, r, s in T.grid(1, 32, 16):",
-     "            x = T.sblock_alloc_buffer((PANELS, 64, COLUMNS), \"float16\", scope=\"shared.dyn\")\n"
+     "            x = T.sblock_alloc_buffer((PANELS, 64, COLUMNS), \"float16\", "
+     "scope=\"shared.dyn\")\n"
      "            for p, r, s in T.grid(1, 32, 16):"),
     ("acc[i, part * 32 + j])", "acc[i, part * 32 + j] + T.Cast(\"float32\", x[PLACE]))"),
 )  # fmt: skip

@@ -1,30 +1,33 @@
-"""Widen vectors that an epilogue reads while tensor cores compute a tile's last products.
+"""Load and widen vectors that an epilogue reads while tensor cores compute a tile's last products.
 
     ahead[0:64] = bias[...]
     for k in serial(64): ...; mma_async(acc, ...); commit_group(); wait_group(0); ...
     hold(ahead)
     for i in unroll(128): f(acc[i], 0.5 * cast(float32, ahead[i']))
   ->
+    for k in serial(62): ...; mma_async(acc, ...); commit_group(); wait_group(0); ...
     ahead[0:64] = bias[...]
-    for k in serial(63): ...; mma_async(acc, ...); commit_group(); wait_group(0); ...
-    ...; mma_async(acc, ...); commit_group()                                             k = 63
+    ...; mma_async(acc, ...); commit_group(); wait_group(0); ...                            k = 62
+    ...; mma_async(acc, ...); commit_group()                                                k = 63
     hold(ahead)
     for i in unroll(64): wide[i] = 0.5 * cast(float32, ahead[i]); hold(wide[i])
     wait_group(0); nothing is moved over this; ...
     for i in unroll(128): f(acc[i], wide[i'])
 
-Elements of 16 bits wait in pairs (loads_ahead.py), since registers are few while other tiles are
-loaded. Taken apart behind the sum they cost three instructions of every ten that gelu takes, and
-nothing multiplies meanwhile.
+Taken apart behind the sum they cost an instruction of every eight that gelu takes, and nothing
+multiplies meanwhile; nor does it while they are loaded in front of the sum (loads_ahead.py). In
+the last turn but one another warp group's products are under way, and a turn is as long as a load.
+ptxas puts what widens in between the products: no instruction keeps it from that which does not
+serialise them (an exit never taken is C7517, NVRTC 13.0).
 
 Before: waits are placed, slots are handed over.  After: the same values; what is held is wide.
-Left alone: loops whose number of turns is not known, or below three, or whose products are still
+Left alone: loops whose number of turns is not known, or below four, or whose products are still
 under way behind their wait; vectors that do not fit beside the accumulator.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
@@ -36,7 +39,7 @@ from tvm_hopper.codegen_patches.hold import fence_code, hold
 from tvm_hopper.codegen_patches.ptx import registers, wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
 
-LEAST_TURNS = 3  # of fewer the CUDA compiler leaves no loop, and then moves what sets registers
+LEAST_TURNS = 4  # of fewer the CUDA compiler leaves no loop, and then moves what sets registers
 MOST = 232  # any number that a thread may have
 SPARE = 40  # registers of a thread beside the accumulator and what is widened
 
@@ -51,6 +54,8 @@ class WideVector:
         The registers.
     wide
         Those of float32 that take their place behind the sum.
+    loaded
+        The statement that loads them, in front of the sum; None if that has to stay there.
     names, held
         The statements that keep pairs together until they are read: another name for the
         registers, and a loop.
@@ -62,6 +67,7 @@ class WideVector:
 
     pairs: ir.Var
     wide: ir.Var
+    loaded: ir.Stmt | None
     names: tirx.DeclBuffer
     held: ir.For
     reads: dict[Any, ir.TensorLoad]
@@ -81,8 +87,10 @@ def plan_beside(kernel: ir.For) -> tuple[BesidePlan, ...]:
     found: dict[Any, list[WideVector]] = {}
     for names in ir.find_all(kernel, tirx.DeclBuffer):
         vector = _vector(kernel, names)
-        loop = _loop_before(kernel, vector) if vector else None
-        if vector is not None and loop is not None:
+        place = _loop_before(kernel, vector) if vector else None
+        if vector is not None and place is not None:
+            loop, in_front = place
+            vector = replace(vector, loaded=_loaded(kernel, vector, in_front))
             found.setdefault(loop, []).append(vector)
     plans = (BesidePlan(loop, tuple(x)) for loop, x in found.items())
     return tuple(x for x in plans if _fits(kernel, x))
@@ -111,7 +119,7 @@ def _vector(kernel: ir.For, names: tirx.DeclBuffer) -> WideVector | None:
     wide = ir.new_buffer(f"{pairs.name}_wide", (size,), "float32", "local")
     scaled = _scaled(kernel, casts)
     reads, factor = scaled if scaled is not None else (casts, 1.0)
-    return WideVector(pairs, wide, names, holds[0], reads, factor)
+    return WideVector(pairs, wide, None, names, holds[0], reads, factor)
 
 
 def _is_hold(body: ir.Stmt, words: ir.Var) -> bool:
@@ -136,8 +144,11 @@ def _scaled(kernel: ir.For, casts: dict[Any, ir.TensorLoad]) -> tuple[dict[Any, 
     return {node: read for node, (read, _) in products.items()}, factors.pop()
 
 
-def _loop_before(kernel: ir.For, vector: WideVector) -> ir.For | None:
-    """Return the loop over products that ends right in front of what reads a vector."""
+def _loop_before(kernel: ir.For, vector: WideVector) -> tuple[ir.For, list[ir.Stmt]] | None:
+    """Return the loop over products that ends in front of what reads a vector, and what is there.
+
+    That is what stands in front of the loop beside it.
+    """
     for block in ir.find_all(kernel, tirx.SeqStmt):
         parts = list(ir.statements(block))
         readers = [i for i, x in enumerate(parts) if ir.uses_node(x, vector.held)]
@@ -148,7 +159,24 @@ def _loop_before(kernel: ir.For, vector: WideVector) -> ir.For | None:
             continue
         writes = ir.find_all(loops[-1], ir.BufferStore, lambda x: x.buffer.same_as(vector.pairs))
         inside = all(ir.uses_node(parts[readers[0]], x) for x in vector.reads)
-        return loops[-1] if inside and not writes else None
+        in_front = parts[: next(i for i, x in enumerate(parts) if x.same_as(loops[-1]))]
+        return (loops[-1], in_front) if inside and not writes else None
+    return None
+
+
+def _loaded(kernel: ir.For, vector: WideVector, in_front: list[ir.Stmt]) -> ir.Stmt | None:
+    """Return the statement that loads a vector, if it does nothing else and may do so later."""
+    stores = ir.find_all(kernel, ir.BufferStore)
+    written = [x.buffer for x in stores]
+    (store,) = (x for x in stores if x.buffer.same_as(vector.pairs))
+    loads = ir.find_all(store, ir.TensorLoad)
+    calls = any(str(x.source.scope()) not in ("", "global") for x in loads)
+    if calls or any(x.source.same_as(y) for x in loads for y in written):
+        return None
+    for part in in_front:
+        if ir.uses_node(part, store):
+            alone = len(ir.find_all(part, ir.BufferStore)) == 1
+            return part if alone and not ir.find_all(part, ir.Evaluate) else None
     return None
 
 
@@ -196,9 +224,10 @@ def _fits(kernel: ir.For, plan: BesidePlan) -> bool:
 
 def rewrite_beside(kernel: ir.For, plans: tuple[BesidePlan, ...]) -> Any:
     """Give each loop's last turn the work, and its readers the result."""
-    loops = {plan.loop: _with_last_turn(plan) for plan in plans}
+    loops = {plan.loop: _with_last_turns(plan) for plan in plans}
     vectors = [x for plan in plans for x in plan.vectors]
-    gone: dict[Any, Any] = {x: ir.seq() for vector in vectors for x in (vector.names, vector.held)}
+    moved = [x for vector in vectors for x in (vector.names, vector.held, vector.loaded)]
+    gone: dict[Any, Any] = {x: ir.seq() for x in moved if x is not None}
     reads = {
         node: tirx.BufferLoad(vector.wide, [load.indices[0]])
         for vector in vectors
@@ -217,22 +246,26 @@ def rewrite_beside(kernel: ir.For, plans: tuple[BesidePlan, ...]) -> Any:
     return ir.replace(ir.drop_empty(kernel), ir.SBlock, allocate)
 
 
-def _with_last_turn(plan: BesidePlan) -> ir.Stmt:
+def _with_last_turns(plan: BesidePlan) -> ir.Stmt:
+    """Load what is read in front of the last turn but one, and widen it in the last."""
     loop, turns = plan.loop, int(plan.loop.extent)
     at = _place(loop)
     assert at is not None
     parts = list(ir.statements(loop.body))
-    last = ir.fresh_variables(
-        ir.seq(
-            *parts[:at],
-            *(_widen(x) for x in plan.vectors),
-            parts[at],
-            ir.Evaluate(fence_code()),
-            *parts[at + 1 :],
-        )
+    wide = [_widen(x) for x in plan.vectors]
+    fence = ir.Evaluate(fence_code())
+    last = [*parts[:at], *wide, parts[at], fence, *parts[at + 1 :]]
+
+    def turn(number: int, body: list[ir.Stmt]) -> Any:
+        place = {loop.loop_var: tirx.IntImm(ir.dtype_of(loop.loop_var), number)}
+        return ir.substitute(ir.fresh_variables(ir.seq(*body)), place)
+
+    return ir.seq(
+        ir.with_body(loop, loop.body, extent=turns - 2),
+        *(x.loaded for x in plan.vectors),
+        turn(turns - 2, parts),
+        turn(turns - 1, last),
     )
-    last = ir.substitute(last, {loop.loop_var: tirx.IntImm(ir.dtype_of(loop.loop_var), turns - 1)})
-    return ir.seq(ir.with_body(loop, loop.body, extent=turns - 1), last)
 
 
 def _widen(vector: WideVector) -> ir.Stmt:

@@ -140,7 +140,8 @@ def test_again_finds_nothing():
         "products still under way": [("wait_group.sync.aligned(0)", "wait_group.sync.aligned(1)")],
         "no wait of its own": [("                T.ptx.wgmma.wait_group.sync.aligned(0)\n", "")],
         "too few registers": [("u32(208)", "u32(64)")],
-        "registers that nobody gave": [("            T.ptx.setmaxnreg.inc.sync.aligned.u32(208)\n", "")],
+        "registers that nobody gave": [
+            ("            T.ptx.setmaxnreg.inc.sync.aligned.u32(208)\n", "")],
         "read as it is": [("acc[g * 2] + T.Cast(\"float32\", ahead[g * 2])",
                            "acc[g * 2] + T.Cast(\"float32\", ahead[g * 2] + ahead[g * 2])")],
         "set again": [("                Z[at] = acc[at]\n",
@@ -148,7 +149,8 @@ def test_again_finds_nothing():
         "float32": [('ahead = T.sblock_alloc_buffer((32,), "bfloat16"',
                      'ahead = T.sblock_alloc_buffer((32,), "float32"'),
                     ("(16,), \"uint32\"", "(32,), \"uint32\"")],
-        "not held": [("                    T.evaluate(words[i])\n", "                    T.evaluate(0)\n")],
+        "not held": [
+            ("                    T.evaluate(words[i])\n", "                    T.evaluate(0)\n")],
         "loops that are not of products": [
             ("                T.ptx.wgmma.commit_group.sync.aligned()\n", "")],
     }.values(),

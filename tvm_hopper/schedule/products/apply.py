@@ -134,7 +134,8 @@ def matmul(
         rehearse(plain, lambda copy, same: _schedule(copy, same(block), kernel), accept)
 
     if not is_thrown_away():
-        for last, kernel in _trials(kernel):
+        for last, trial in _trials(kernel):
+            kernel = trial
             try:
                 attempt(kernel)
                 break
@@ -155,11 +156,10 @@ def _trials(kernel: ClassKernel) -> list[tuple[bool, ClassKernel]]:
 
     What is chosen for operands of the epilogue may be what does not.
     """
-    config = kernel.config
-    if config.dots or config.direct or not leaves_operands_open(config):
+    if kernel.config.dots or kernel.config.direct or not leaves_operands_open(kernel.config):
         return [(True, kernel)]
-    by_threads = replace(kernel, config=replace(config, operand_slots=0))
-    return [(False, kernel), (False, replace(kernel, apart=True)), (True, by_threads)]
+    loaded = replace(kernel, config=replace(kernel.config, operand_slots=0))  # by threads
+    return [(False, kernel), (False, replace(kernel, apart=True)), (True, loaded)]
 
 
 def _schedule_classes_somehow(

@@ -33,6 +33,7 @@ from .operands import is_loadable, stage_operands, widest_swizzle
 
 Tile = tuple[int, int, int]
 WIDEST = span_bytes(128)  # bytes of a row that the widest swizzle takes
+LEAST_SPREAD = 32  # bytes of a piece's rows below which threads load as fast from memory
 # With three the loads of a tile of 128x256 are in time; the fourth is worth less than stores that
 # never wait for one another: three and one part take 1.1% less time at 8192x14336x4096 than four
 # and two, 0.6% at 4096^3, 0.1% at 8192^3 (benchmarks/results/epilogues_2026-11-22_1349.md).
@@ -263,11 +264,13 @@ def _choices(
         for x in spread
         for ahead in range(x - 1, (x - 1) // 2 + epilogue.in_place, -1)
     )
+    loaded = parts
     if epilogue.in_place:  # with one slot each load waits for the store in front of it
+        loaded = [x for x in parts if swizzles[x] >= LEAST_SPREAD]
         every = range(stages, least - 1, -1)
-        yield from ((n, x, y) for n in every for x in parts for y in range(x - 1, 1, -1))
+        yield from ((n, x, y) for n in every for x in loaded for y in range(x - 1, 1, -1))
     for slots in range(stages, least - 1, -1):
-        yield from ((slots, x, ahead) for x in parts for ahead in range(x - 1, 0, -1))
+        yield from ((slots, x, ahead) for x in loaded for ahead in range(x - 1, 0, -1))
         yield from ((slots, x, 0) for x in parts)
 
 

@@ -52,6 +52,7 @@ from .select_copies import SelectCopies
 from .share_loads import ShareLoads
 from .shorten_functions import ShortenFunctions
 from .skew_stages import SkewStages
+from .skew_turns import SkewTurns
 from .skip_empty import SkipEmpty
 from .specialize_warps import SpecializeWarps
 from .split_tails import SplitTails
@@ -82,6 +83,7 @@ __all__ = [
     "FuseThreads",
     "GatherVectors",
     "GuardTurns",
+    "SkewTurns",
     "HintLoads",
     "HoistConditions",
     "HoistInitials",

@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.requests.keys import STAGE_ROWS
+from tvm_hopper.requests.keys import SKEW_TURNS, STAGE_ROWS
 
 PART_AXIS = "threadIdx.z"  # counts the parts of a row that a cluster shares
 _BULK_BYTES = 16  # of which addresses and sizes are multiples
@@ -42,8 +42,8 @@ class StagedLoop:
 
     @property
     def rooms(self) -> int:
-        """Rows that wait, the one that is computed with, and the one before."""
-        return self.ahead + 2
+        """Rows that wait, the one that is computed with, and the one before; skewed, two."""
+        return self.ahead + 2 + (SKEW_TURNS in self.loop.annotations)
 
     @property
     def num_bytes(self) -> int:

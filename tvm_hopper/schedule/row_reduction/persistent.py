@@ -49,6 +49,7 @@ class Persistent:
     text: str
     is_staged: bool = False  # into shared memory instead
     reload: bool = False  # a row is loaded a second time behind the reduction
+    is_skewed: bool = False  # the next row is reduced before this one waits for its cluster
 
     @property
     def parts(self) -> int:
@@ -153,6 +154,8 @@ def _share_rows(
     if choice.ahead:
         key = keys.STAGE_ROWS if choice.is_staged else keys.PREFETCH_ROWS
         sch.annotate(trip, key, choice.ahead)
+    if choice.is_skewed:
+        sch.annotate(trip, keys.SKEW_TURNS, 1)
     share = next(iter(sch.get_loops(own[0].block)))
     grid, below = sch.split(share, [choice.blocks, choice.tile.rows])
     sch.bind(grid, "blockIdx.x")

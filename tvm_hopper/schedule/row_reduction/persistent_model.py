@@ -325,9 +325,11 @@ def _candidate(
     row = work.columns * work.loaded * rows // cluster
     if way.reload and given.reload is None and row < LONG_BYTES:
         return None  # registers have room for it
-    ahead = _ahead(given, on_one, row, way.stage)
+    skewed = way.stage and way.reload and cluster > 1 and not work.sums
+    rooms = 3 if skewed else 2  # beside those of rows on their way
+    ahead = _ahead(given, on_one, row, rooms, way.stage)
     if way.stage and (
-        not _fits_rooms(work, tile) or ahead < 1 or (ahead + 2) * on_one * row > SHARED_BYTES
+        not _fits_rooms(work, tile) or ahead < 1 or (ahead + rooms) * on_one * row > SHARED_BYTES
     ):
         return None
     sms = DEFAULT_NUM_SMS if cluster <= PAIR else GROUPED_SMS
@@ -345,7 +347,7 @@ def _candidate(
         f"{rows} rows a thread block, {blocks} {what}, {on_one} on an SM: "
         f"{on_one * row >> 10} KiB of it in flight, {ahead} times as much ahead{where}"
     )
-    return Persistent(tile, blocks, on_one, ahead, text, way.stage, way.reload)
+    return Persistent(tile, blocks, on_one, ahead, text, way.stage, way.reload, skewed)
 
 
 def _fits_rooms(work: PersistentWork, tile: RegisterTile) -> bool:
@@ -355,12 +357,12 @@ def _fits_rooms(work: PersistentWork, tile: RegisterTile) -> bool:
     return whole and tile.rows == 1 and part * work.narrow % BULK_BYTES == 0
 
 
-def _ahead(given: RowReductionConfig, on_one: int, row: int, stage: bool) -> int:
+def _ahead(given: RowReductionConfig, on_one: int, row: int, rooms: int, stage: bool) -> int:
     """Return by how many rows of each thread block memory is asked in advance."""
     if given.ahead is not None:
         return given.ahead
     if stage:
-        room = SHARED_BYTES // (on_one * row) - 2
+        room = SHARED_BYTES // (on_one * row) - rooms
         return min(room, max(1, STAGED_FLIGHT // (on_one * row)), MOST_STAGED)
     return min(MOST_AHEAD, max(0, FLIGHT // (on_one * row) - 1, int(on_one == 1)))
 

@@ -30,7 +30,7 @@ from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, widest_vector
 from .config import RowReductionConfig, fits_block
 from .persistent import Persistent
 from .recognize import RowProgram
-from .work import CLUSTERS, REGISTERS_PER_SM, THREADS_PER_SM, LoadedRows
+from .work import CACHE_BYTES, CLUSTERS, REGISTERS_PER_SM, THREADS_PER_SM, LoadedRows
 
 BASE_REGISTERS = 36  # of a thread, beside its parts of rows and sums
 FEWEST_REGISTERS = 16  # the same, where the user says how many threads there are
@@ -340,6 +340,7 @@ def _candidate(
         return None
     blocks = given.persistent or blocks
     on_one = min(on_one, -(-blocks * cluster // DEFAULT_NUM_SMS))  # registers for no more
+    hint = way.stage and _wants_hint(work) if given.hint is None else given.hint
     what = f"clusters of {cluster} thread blocks" if cluster > 1 else "thread blocks"
     where = " in shared memory" if way.stage else ""
     text = (
@@ -347,7 +348,13 @@ def _candidate(
         f"{rows} rows a thread block, {blocks} {what}, {on_one} on an SM: "
         f"{on_one * row >> 10} KiB of it in flight, {ahead} times as much ahead{where}"
     )
-    return Persistent(tile, blocks, on_one, ahead, text, way.stage, way.reload, skewed)
+    return Persistent(tile, blocks, on_one, ahead, text, way.stage, way.reload, hint, skewed)
+
+
+def _wants_hint(work: PersistentWork) -> bool:
+    """Tell rows that are stored, and more of them than L2 holds; sums of columns are their own."""
+    large = work.rows is None or work.rows * work.columns * work.moved > CACHE_BYTES
+    return large and work.moved > work.loaded and not work.sums
 
 
 def _fits_rooms(work: PersistentWork, tile: RegisterTile) -> bool:

@@ -19,7 +19,6 @@ from tvm_hopper.schedule.memory_bound.arrays import Read, keep_read
 from tvm_hopper.schedule.memory_bound.nests import Nest, Work
 from tvm_hopper.schedule.memory_bound.tiles import PART_AXIS, RegisterTile
 
-
 HINTED = (Work.STAGE,)  # what L2 is to give up last
 
 

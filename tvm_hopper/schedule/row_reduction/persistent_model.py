@@ -352,9 +352,9 @@ def _candidate(
 
 
 def _wants_hint(work: PersistentWork) -> bool:
-    """Tell rows that are stored, and more of them than L2 holds; sums of columns are their own."""
+    """Tell rows that are stored, and more of them than L2 holds."""
     large = work.rows is None or work.rows * work.columns * work.moved > CACHE_BYTES
-    return large and work.moved > work.loaded and not work.sums
+    return large and work.moved > work.loaded
 
 
 def _fits_rooms(work: PersistentWork, tile: RegisterTile) -> bool:

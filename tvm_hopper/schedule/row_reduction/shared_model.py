@@ -23,7 +23,7 @@ PART = 32 << 10  # of it in a thread block
 # By the thread blocks of a cluster: threads of each; rows on their way to shared memory, beside the
 # one that is reduced and those that were; whether the next row is reduced before one is stored;
 # whether L2 is told to give up last what is loaded.
-WAYS = {8: (512, 4, False, True), 16: (256, 2, False, True)}
+WAYS = {8: (512, 4, False, True), 16: (512, 2, True, True)}
 BASE_REGISTERS = 40  # of a thread, beside its part of a row and of what rows share
 TURNS = 8  # of each cluster, or more: what rows share is worth its registers
 

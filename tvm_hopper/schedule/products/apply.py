@@ -53,7 +53,7 @@ from .recognize import (
     product_loads,
 )
 from .samples import check_nothing_sampled, is_sampled
-from .split import check_known
+from .split import check_known, check_spread
 from .staging import (
     EpilogueTypes,
     choose_staging,
@@ -242,6 +242,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
             "sizes that are known: tiles of a cluster are padded together",
             "give the tile and the stages, or leave cluster out",
         )
+    check_spread(oriented(problem, config), config.cluster, config.tile)
     rows_of_blocks, columns_of_blocks = config.cluster or (1, 1)
     padded = [tile_m * rows_of_blocks, tile_n * columns_of_blocks]
     in_output = (*(padded[::-1] if config.transposed else padded), tile_k * parts)

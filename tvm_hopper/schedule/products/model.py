@@ -26,7 +26,7 @@ from .boxes import leave_as_boxes
 from .candidates import MAX_STAGES, Candidates, candidates
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
 from .dot_choice import choose_dots, estimate_dots
-from .estimate import MANY_ROWS, ProductShape, estimate
+from .estimate import ProductShape, estimate
 from .parts import BEYOND, IN_BOTH, TRIED, in_clusters, in_parts, may_share_sums
 from .rates import MEASURED
 from .split import ANYWHERE, CALLER, CLUSTER

@@ -47,6 +47,7 @@ from .recognize import (
     Matmul,
     MatmulOperand,
     check_operands,
+    check_outputs,
     check_product,
     find_matmul,
     find_swizzle_violations,
@@ -206,6 +207,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     check_operands(problem, config.accumulate, views)
     asked = config.operand_slots
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
+    check_outputs(problem, epilogue.outputs)
     if epilogue.operands:
         config = in_rows(config, _extents(problem, kernel)[0])
         kernel = replace(kernel, config=config)

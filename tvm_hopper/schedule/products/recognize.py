@@ -206,6 +206,14 @@ def check_product(sch: s_tir.Schedule, block: Any) -> None:
             raise cannot_schedule(where, f"{label}=0", "a shape without empty dimensions")
 
 
+def check_outputs(matmul: Matmul, dtypes: tuple[str, ...]) -> None:
+    """Refuse an output of a type that the choice of a configuration does not know."""
+    if dtypes[0] not in OUTPUT_DTYPES:
+        need = f"one of {', '.join(OUTPUT_DTYPES)}"
+        fix = "cast in a function of its own"
+        raise cannot_schedule(f"block {matmul.name}", f"an output of {dtypes[0]}", need, fix)
+
+
 def check_plain_loops(where: str, loops: list[Any], node: Any) -> dict[Any, int]:
     """Refuse a block that is not alone under plain loops; map its iter vars to loop positions."""
     if not loops:

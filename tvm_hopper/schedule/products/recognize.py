@@ -201,7 +201,7 @@ def check_product(sch: s_tir.Schedule, block: Any) -> None:
         raise cannot_schedule(where, "no initial value", need)
     for axis in node.iter_vars:
         if ir.is_const(axis.dom.extent, 0):
-            *_, row, column = (None, None, *node.body.indices)
+            row, column = [None, None, *node.body.indices][-2:]
             label = "M" if axis.var.same_as(row) else "N" if axis.var.same_as(column) else "K"
             raise cannot_schedule(where, f"{label}=0", "a shape without empty dimensions")
 

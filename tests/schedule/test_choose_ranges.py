@@ -33,8 +33,9 @@ def test_kernels_are_few_and_no_number_of_rows_loses_much(n, k):
         wanted = as_product(m, n, k, "float16", ("k", "k"), "float16")
         (times,) = estimate_all([wanted], [*kernels, own], any_rows=True)
         taken = times[rows.index(found[next(x for x in found if m <= x)])]
-        # 512 x 7168 has more places where the choice changes than there are kernels.
-        assert taken <= (1.2 if (n, k) != (512, 7168) else 1.3) * times[-1], m
+        # Those that are asked for come first; 512 x 7168 has more places where the choice changes.
+        most = 1.1 if m in PLACES and ranges._is_asked([m])[0] else 1.25
+        assert taken <= (most if (n, k) != (512, 7168) else 1.3) * times[-1], m
 
 
 @pytest.mark.parametrize(("n", "k"), [*SHAPES, (4096, 14336), (3584, 18944)])
@@ -49,8 +50,8 @@ def test_row_counts_that_are_asked_for_lose_little(n, k):
     ratios = best.diagonal() / times[np.arange(len(places)), taken]
     # Of 512 x 7168 the kernels are fewer than the places where the choice changes.
     is_many = (n, k) == (512, 7168)
-    assert ratios.min() > (0.75 if is_many else 0.85)
-    assert np.exp(np.log(ratios).mean()) > (0.96 if is_many else 0.97)
+    assert ratios.min() > (0.85 if is_many else 0.9)
+    assert np.exp(np.log(ratios).mean()) > (0.96 if is_many else 0.98)
 
 
 def test_a_kernel_serves_several_ranges():

@@ -62,6 +62,7 @@ from .staging import (
     leaves_by_tma,
     leaves_operands_open,
     stage_output,
+    takes_place,
     through_shared_memory,
 )
 from .views import make_views
@@ -133,17 +134,15 @@ def matmul(
     def attempt(kernel: ClassKernel) -> None:
         rehearse(plain, lambda copy, same: _schedule(copy, same(block), kernel), accept)
 
-    fits = True
-    try:
-        if not is_thrown_away():
-            attempt(kernel)
-    except ScheduleError:
-        if kernel.config.dots or kernel.config.direct or not leaves_operands_open(kernel.config):
-            raise
-        fits = False
-    if not fits:  # what is chosen for operands of the epilogue may be what does not
-        kernel = replace(kernel, config=replace(kernel.config, operand_slots=0))
-        attempt(kernel)
+    if not is_thrown_away():
+        for last, trial in _trials(kernel):
+            kernel = trial
+            try:
+                attempt(kernel)
+                break
+            except ScheduleError:
+                if last:
+                    raise
     with origins.noted(sch):
         if fresh is not None:
             ir.replace_schedule(sch, fresh)
@@ -151,6 +150,17 @@ def matmul(
             product = _schedule(sch, block, kernel)
             if is_thrown_away():
                 accept(sch, product)
+
+
+def _trials(kernel: ClassKernel) -> list[tuple[bool, ClassKernel]]:
+    """List a kernel, and whether it is the last, then others for what does not fit.
+
+    What is chosen for operands of the epilogue may be what does not.
+    """
+    if kernel.config.dots or kernel.config.direct or not leaves_operands_open(kernel.config):
+        return [(True, kernel)]
+    loaded = replace(kernel, config=replace(kernel.config, operand_slots=0))  # by threads
+    return [(False, kernel), (False, replace(kernel, apart=True)), (True, loaded)]
 
 
 def _schedule_classes_somehow(
@@ -382,6 +392,8 @@ def _fit(
     if not is_sampled(config):
         shape = problem.output.shape
         config = through_shared_memory(config, shape, epilogue)
+        in_place = not kernel.apart and takes_place(config, shape, epilogue)
+        epilogue = replace(epilogue, in_place=in_place)
         if is_open and leaves_by_tma(config, shape, dtype, epilogue, k, is_depth_open, ARCH):
             config = plain = replace(config, store="tma")
     config = choose_staging(config, sizes, is_depth_open, dtype, epilogue, ARCH)

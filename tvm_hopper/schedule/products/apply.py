@@ -47,13 +47,14 @@ from .recognize import (
     Matmul,
     MatmulOperand,
     check_operands,
+    check_outputs,
     check_product,
     find_matmul,
     find_swizzle_violations,
     product_loads,
 )
 from .samples import check_nothing_sampled, is_sampled
-from .split import check_known
+from .split import check_known, check_spread
 from .staging import (
     EpilogueTypes,
     choose_staging,
@@ -216,6 +217,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     check_operands(problem, config.accumulate, views)
     asked = config.operand_slots
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
+    check_outputs(problem, epilogue.outputs)
     if epilogue.operands:
         config = in_rows(config, _extents(problem, kernel)[0])
         kernel = replace(kernel, config=config)
@@ -252,6 +254,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
             "sizes that are known: tiles of a cluster are padded together",
             "give the tile and the stages, or leave cluster out",
         )
+    check_spread(oriented(problem, config), config.cluster, config.tile)
     rows_of_blocks, columns_of_blocks = config.cluster or (1, 1)
     padded = [tile_m * rows_of_blocks, tile_n * columns_of_blocks]
     in_output = (*(padded[::-1] if config.transposed else padded), tile_k * parts)

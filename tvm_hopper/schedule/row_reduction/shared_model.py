@@ -76,7 +76,7 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
 
 
 def _deal_out(work: RowWork) -> tuple[int, int] | None:
-    """Return the thread blocks of a cluster, and their threads, that have whole vectors of a row."""
+    """Return the thread blocks of a cluster and their threads, if those have whole vectors."""
     for cluster in SIZES:
         if work.columns * work.loaded > cluster * PART:
             continue

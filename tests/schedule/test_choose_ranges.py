@@ -12,6 +12,7 @@ from tvm_hopper.errors import ScheduleError
 from tvm_hopper.schedule.products import class_choice, ranges
 from tvm_hopper.schedule.products.class_choice import AnyRows, estimate_all
 from tvm_hopper.schedule.products.model import as_product
+from tvm_hopper.schedule.products.parts import for_any_rows
 from tvm_hopper.schedule.products.ranges import ASKED_FOR, PLACES, RUNGS, deal_out, find_ends, pick
 
 ALONE = hs.MatmulConfig(cluster=(1, 1))  # as blocks of every class are
@@ -26,7 +27,7 @@ def test_kernels_are_few_and_no_number_of_rows_loses_much(n, k):
     assert found[1] == 1  # dot products
     assert max(found) == RUNGS[-1]
     rows = sorted(set(found.values()))
-    kernels = [hs.choose_config(x, n, k, given=ALONE) for x in rows]
+    kernels = [hs.choose_config(x, n, k, given=for_any_rows(ALONE, x)) for x in rows]
     for m in (2, 16, 64, 65, 100, 128, 256, 300, 400, 512, 600, 700, 1000, 1100, 2048, 4096, 8192):
         own = hs.choose_config(m, n, k, given=ALONE)
         wanted = as_product(m, n, k, "float16", ("k", "k"), "float16")

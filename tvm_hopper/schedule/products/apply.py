@@ -38,7 +38,7 @@ from .classes import ClassKernel, as_asked, find_kernels, product_of, ranges_of
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows
 from .gather import check_gather, for_gather, fuse_gather
-from .model import SYMBOLIC_EXTENT, choose_config, listed
+from .model import SYMBOLIC_EXTENT, choose_config, in_rows, listed
 from .normalize import normalized
 from .operands import operand_dtypes
 from .outputs import find_gather, keep_in_registers, output_dtypes, separate_outputs, starts_early
@@ -61,6 +61,7 @@ from .staging import (
     leaves_by_tma,
     leaves_operands_open,
     stage_output,
+    takes_place,
     through_shared_memory,
 )
 from .views import make_views
@@ -132,17 +133,15 @@ def matmul(
     def attempt(kernel: ClassKernel) -> None:
         rehearse(plain, lambda copy, same: _schedule(copy, same(block), kernel), accept)
 
-    fits = True
-    try:
-        if not is_thrown_away():
-            attempt(kernel)
-    except ScheduleError:
-        if kernel.config.dots or kernel.config.direct or not leaves_operands_open(kernel.config):
-            raise
-        fits = False
-    if not fits:  # what is chosen for operands of the epilogue may be what does not
-        kernel = replace(kernel, config=replace(kernel.config, operand_slots=0))
-        attempt(kernel)
+    if not is_thrown_away():
+        for last, trial in _trials(kernel):
+            kernel = trial
+            try:
+                attempt(kernel)
+                break
+            except ScheduleError:
+                if last:
+                    raise
     with origins.noted(sch):
         if fresh is not None:
             ir.replace_schedule(sch, fresh)
@@ -150,6 +149,17 @@ def matmul(
             product = _schedule(sch, block, kernel)
             if is_thrown_away():
                 accept(sch, product)
+
+
+def _trials(kernel: ClassKernel) -> list[tuple[bool, ClassKernel]]:
+    """List a kernel, and whether it is the last, then others for what does not fit.
+
+    What is chosen for operands of the epilogue may be what does not.
+    """
+    if kernel.config.dots or kernel.config.direct or not leaves_operands_open(kernel.config):
+        return [(True, kernel)]
+    loaded = replace(kernel, config=replace(kernel.config, operand_slots=0))  # by threads
+    return [(False, kernel), (False, replace(kernel, apart=True)), (True, loaded)]
 
 
 def _schedule_classes_somehow(
@@ -206,6 +216,9 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     check_operands(problem, config.accumulate, views)
     asked = config.operand_slots
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
+    if epilogue.operands:
+        config = in_rows(config, _extents(problem, kernel)[0])
+        kernel = replace(kernel, config=config)
     gathered = find_gather(sch, block) or 1  # elements of the product for each of the output
     choices = _choices(problem, kernel, epilogue.outputs)
     if gathered > 1:
@@ -376,6 +389,8 @@ def _fit(
     if not is_sampled(config):
         shape = problem.output.shape
         config = through_shared_memory(config, shape, epilogue)
+        in_place = not kernel.apart and takes_place(config, shape, epilogue)
+        epilogue = replace(epilogue, in_place=in_place)
         if is_open and leaves_by_tma(config, shape, dtype, epilogue, k, is_depth_open, ARCH):
             config = plain = replace(config, store="tma")
     config = choose_staging(config, sizes, is_depth_open, dtype, epilogue, ARCH)
@@ -425,8 +440,10 @@ def _choices(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -> 
     """Return the best configurations for `explain`, a line each; nothing where a tile is given."""
     if kernel.config.tile is not None:
         return ""
-    wanted = product_of(problem, kernel, outputs)
-    return "\n".join(listed(wanted, kernel.config, chip_of_target()))
+    wanted, config = product_of(problem, kernel, outputs), kernel.config
+    if not isinstance(problem.m.extent, int):
+        config = for_any_rows(config, _extents(problem, kernel)[0])
+    return "\n".join(listed(wanted, config, chip_of_target()))
 
 
 def _chosen_for(

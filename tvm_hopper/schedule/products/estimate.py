@@ -30,6 +30,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 INSTRUCTION_ROWS = 64
 LINK_CYCLES = 800  # from one block to the next that adds to the same tile; of 72x72x30208
 SUM_BYTES = 4  # of an accumulator
+MANY_ROWS = 1024  # of an output
 WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thread, else 4
 
 
@@ -83,6 +84,10 @@ class Rates:
     turned_bytes
         Of stores of 16 bytes after matrices were turned between the lanes of a warp. Not fitted:
         from ten pairs of times with turned and with narrow stores.
+    turned_of_many
+        The same of outputs of more than `MANY_ROWS` rows, of static products. Of 13.5, 16, 18, 20,
+        22 and 25 the one by which the choice lost least among the times of 31 such problems both
+        ways.
     overlap
         Share of an epilogue that the loads of the next tile hide, where stores are wide: behind
         narrow ones, fitted, nothing is hidden.
@@ -156,6 +161,7 @@ class Rates:
     wide_bytes: float = 22.0
     narrow_bytes: float = 15.0
     turned_bytes: float = 13.5
+    turned_of_many: float = 20.0
     overlap: float = 0.2
     memory_bytes: float = 2300.0
     partial: float = 1.4
@@ -342,7 +348,9 @@ def estimate(
         is_turned = (columns_of_one >= LEAST_TURNED) & ~shared & at_vectors & turned
         is_turned = is_turned & (product.output_bytes == 2)
         wide = np.zeros_like(wide)
-        stored_at = np.where(is_turned, rates.turned_bytes, rates.narrow_bytes)
+        many = (np.asarray(product.n) > MANY_ROWS) & (not any_rows)
+        turned_at = np.where(many, rates.turned_of_many, rates.turned_bytes)
+        stored_at = np.where(is_turned, turned_at, rates.narrow_bytes)
     stored = rows * columns * product.output_bytes / parts
     if any_rows:  # of few rows in a tile for many, the others are not stored
         stored = rows_inside * columns_inside * product.output_bytes / parts

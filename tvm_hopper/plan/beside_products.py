@@ -88,6 +88,8 @@ def _vector(kernel: ir.For, names: tirx.DeclBuffer) -> WideVector | None:
     if dtype_bytes(ir.dtype_of(pairs)) != 2 or not size or size % 2:
         return None
     holds = [x for x in ir.find_all(kernel, ir.For) if _is_hold(x.body, names.buffer)]
+    if len(holds) != 1:
+        return None
     casts = {
         x: x.value
         for x in ir.find_all(kernel, tirx.Cast, lambda x: ir.dtype_of(x) == "float32")
@@ -96,7 +98,7 @@ def _vector(kernel: ir.For, names: tirx.DeclBuffer) -> WideVector | None:
     loads = ir.find_all(kernel, ir.TensorLoad, lambda x: x.source.same_as(pairs))
     stores = ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(pairs))
     read_as_words = ir.find_all(kernel, ir.TensorLoad, lambda x: x.source.same_as(names.buffer))
-    if len(holds) != 1 or len(read_as_words) != 1 or len(stores) != 1:
+    if len(read_as_words) != 1 or len(stores) != 1:
         return None
     if not casts or any(not any(x.same_as(y) for y in casts.values()) for x in loads):
         return None

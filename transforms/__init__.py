@@ -53,6 +53,7 @@ from .select_copies import SelectCopies
 from .share_loads import ShareLoads
 from .shorten_functions import ShortenFunctions
 from .skew_stages import SkewStages
+from .skew_turns import SkewTurns
 from .skip_empty import SkipEmpty
 from .specialize_warps import SpecializeWarps
 from .split_tails import SplitTails
@@ -120,6 +121,7 @@ __all__ = [
     "ShareSums",
     "ShortenFunctions",
     "SkewStages",
+    "SkewTurns",
     "SkipEmpty",
     "SpecializeWarps",
     "SplitTails",

@@ -41,5 +41,5 @@ def test_constants_are_found_again(path):
 def test_the_command_prints_constants_and_errors(path, capsys):
     assert fit_rows.main([str(path)]) == 0
     printed = capsys.readouterr().out
-    assert "    cluster_more: float = " in printed
+    assert "    early_cycles: float = " in printed
     assert "1024x4096 2 " in printed

@@ -480,3 +480,24 @@ def test_update_that_does_not_add_to_its_element_is_refused(update):
                     ) + T.Cast("float32", B[vi, vk]) * T.Cast("float32", A[vj, vk])
 
     refuse(main, r"block C: found .*need C\[\.\.\.\] \+ x\[\.\.\.\] \* y\[\.\.\.\]")
+
+
+def test_a_product_beside_a_kernel_whose_tiles_cross_an_edge():
+    """TVM then sees no order of the two, and pads nothing."""
+    a, b, w = (
+        te.placeholder((n, 64), "float16", name) for n, name in ((72, "A"), (64, "B"), (40, "W"))
+    )
+    k, r = te.reduce_axis((0, 64), "k"), te.reduce_axis((0, 64), "r")
+    wide = lambda x: x.astype("float32")  # noqa: E731
+    c = te.compute((72, 64), lambda i, j: te.sum(wide(a[i, k]) * wide(b[j, k]), k), name="C")
+    h = te.compute((72, 64), lambda i, j: c[i, j].astype("float16"), name="H")
+    e = te.compute((72, 40), lambda i, j: te.sum(wide(h[i, r]) * wide(w[j, r]), r), name="E")
+    sch = s_tir.Schedule(te.create_prim_func([a, b, w, e]))
+    config = hs.MatmulConfig(tile=(64, 64, 64), stages=2)
+    hs.matmul(sch, "C", config)
+    before = sch.mod
+    with pytest.raises(
+        ScheduleError, match=r"block E: found tiles .* beside the kernel of C_pad_l"
+    ):
+        hs.matmul(sch, "E", config)
+    assert sch.mod.same_as(before)

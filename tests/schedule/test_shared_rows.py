@@ -7,13 +7,15 @@ import tvm
 from tvm import s_tir, te
 from tvm.target import Target
 
+from tvm_hopper import ir
 from tvm_hopper import schedule as hs
+from tvm_hopper.requests.keys import SKEW_TURNS
 from tvm_hopper.schedule.row_reduction import apply
 from tvm_hopper.schedule.row_reduction.apply import chosen_rows
 from tvm_hopper.schedule.row_reduction.config import RowReductionConfig
 from tvm_hopper.schedule.row_reduction.moments import are_moments
 from tvm_hopper.schedule.row_reduction.number import inline_rows
-from tvm_hopper.testing import memory_bound
+from tvm_hopper.testing import backward, memory_bound
 
 
 @pytest.mark.parametrize(
@@ -104,3 +106,21 @@ def test_parts_with_fewer_sms(columns, persistent):
     with small:
         chosen = chosen_rows(s_tir.Schedule(memory_bound.layer_norm(4096, columns)))
     assert chosen.persistent == persistent
+
+
+@pytest.mark.parametrize(
+    ("program", "more", "skewed"),
+    [
+        (memory_bound.layer_norm(64, 1024), {"reload": True}, True),
+        (memory_bound.layer_norm(64, 1024), {"reload": False}, False),
+        (memory_bound.layer_norm(64, 1024), {"reload": True, "cluster": 1}, False),
+        (backward.layer_norm_backward(64, 1024), {"reload": True}, False),
+    ],
+)
+def test_rows_that_are_loaded_again_are_reduced_a_turn_early(program, more, skewed):
+    """Sums of columns are left to the order of turns, and a thread block alone waits for nobody."""
+    sch = s_tir.Schedule(program)
+    given = {"threads": 64, "persistent": 2, "cluster": 2, "ahead": 2, "stage": True, **more}
+    hs.row_reduction(sch, config=RowReductionConfig(**given))
+    found = ir.find_all(sch.mod["main"].body, ir.For, lambda x: SKEW_TURNS in x.annotations)
+    assert bool(found) == skewed

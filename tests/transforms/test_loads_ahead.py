@@ -113,6 +113,21 @@ def test_what_stays_behind_the_sum(case):
     assert "_ahead_ptr" not in text(scheduled(**case)[1])
 
 
+@pytest.mark.parametrize("columns", [200, 99], ids=["half of the columns", "all but one"])
+def test_what_the_program_loads_by_choice_stays_behind_its_condition(columns):
+    a, b = te.placeholder((64, 64), "float16", "A"), te.placeholder((200, 64), "float16", "B")
+    some = te.placeholder((columns // 2,), "float16", "v0")
+    r = te.reduce_axis((0, 64), "r")
+    c = te.compute((64, 200), lambda i, j: te.sum(f32(a[i, r]) * f32(b[j, r]), axis=r), name="C")
+    inside = lambda j: te.if_then_else(j < columns // 2, f32(some[j]), 0.0)  # noqa: E731
+    d = te.compute((64, 200), lambda i, j: c[i, j] + inside(j), name="D")
+    plain = te.create_prim_func([a, b, some, d])
+    sch = s_tir.Schedule(plain)
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, 64, 32), stages=2))
+    assert "_ahead_ptr" not in text(sch)
+    assert verify(sch, against=plain, runs=(("on_wait", 0),)).verdict == "clean"
+
+
 def test_a_vector_that_begins_between_two_pairs_is_named():
     _, sch = scheduled()
     (host,) = pipeline.lower_final(sch.mod, H200).host.functions.values()

@@ -156,6 +156,24 @@ def test_an_output_that_keeps_a_part_of_what_the_caller_gives():
     assert "give the tensor" in str(judge(kernel, kernel))
 
 
+def test_an_argument_that_nobody_uses():
+    @T.prim_func(s_tir=True)
+    def kernel(W: T.Buffer((8,), "float32"), X: T.Buffer((64,), "float32"), Y: T.Buffer((64,))):
+        tx = T.launch_thread("threadIdx.x", 64)
+        Y[tx] = X[tx]
+
+    @T.prim_func(s_tir=True)
+    def more(W: T.Buffer((8,), "float32"), X: T.Buffer((64,), "float32"), Y: T.Buffer((64,))):
+        for i in range(64):
+            Y[i] = X[i]
+            W[i // 8] = X[i]
+
+    assert judge(kernel, kernel).verdict == "clean"
+    assert "OUTPUT_COVERAGE" in {one.rule for one in judge(kernel, more).findings}
+    (hole,) = judge(kernel, False).findings  # nobody knows that it is no output
+    assert hole.message == "W: no statement stores to it, or loads from it"
+
+
 def test_a_tensor_that_the_plain_program_leaves_alone():
     @T.prim_func(s_tir=True)
     def kernel(X: T.Buffer((64,), "float32"), Y: T.Buffer((64,), "float32")):

@@ -233,14 +233,17 @@ class Lifter:
         self.clamped -= 1
         value = self.bind(tirx.Select(test.value, a.value, b.value))
         error = None
+        if a.dtype == "bool":  # errors of conditions say whether they may turn out the other way
+            if a.error is not None or b.error is not None:
+                either = [tirx.const(False, "bool") if x is None else x for x in (a.error, b.error)]
+                error = tirx.Select(test.value, *either)
+            return Number(value, self._name(_either(error, test.error)), "bool")
         if a.error is not None or b.error is not None:
             error = tirx.Select(test.value, _or_zero(a.error), _or_zero(b.error))
         if test.error is not None:
             gap = magnitude(_as_float(a).value - _as_float(b).value)
             most = plus(gap, largest(a.error, b.error))
             error = tirx.Select(test.error, most, _or_zero(error))
-        if a.dtype == "bool" and error is not None:
-            raise self.refuse("a condition chosen by rounded values")
         return Number(value, self._name(error), a.dtype, max(a.bits, b.bits))
 
     def _cast(self, a: Number, dtype: str) -> Number:

@@ -194,7 +194,7 @@ def _vector(program: ElementProgram, tensors: list[Any], wanted: int | None) -> 
     if wanted is not None and vector != wanted:
         raise cannot_schedule(
             "PointwiseConfig",
-            f"vector={wanted} for rows of {columns} elements" if program.rows else str(wanted),
+            f"vector={wanted}" + (f" for rows of {columns} elements" if program.rows else ""),
             f"at most 16 bytes of the widest tensor, and whole vectors: {vector}",
         )
     return vector

@@ -87,11 +87,12 @@ def choose_elements(
     for chunks in counts:
         most = DEAR_THREADS if dear else THREADS
         threads = given.threads or _threads(program, chunks * vector, most)
-        found.append(_element(threads, chunks, vector, loaded, hint))
+        there = min(chunks, _most_chunks(program, vector, threads))  # vectors that have elements
+        found.append(_element(threads, there, vector, loaded, hint))
     enough = [x for x in found if x.flight >= BYTES_IN_FLIGHT] or found[-1:]
     if span is not None and not program.rows and given.threads is given.chunks is None:
         enough = [_element(*x, vector, loaded, hint) for x in _spanning(span, vector)] or enough
-    rest = [x.text for x in enough[1 : 1 + RUNNERS_UP]]
+    rest = list(dict.fromkeys(x.text for x in enough if x.text != enough[0].text))[:RUNNERS_UP]
     best = enough[0]
     said = "; then ".join([f"{best.text} in flight", *rest])
     return replace(best, text=said)
@@ -130,9 +131,9 @@ def _elements(program: ElementProgram) -> int | None:
 
 
 def _most_chunks(program: ElementProgram, vector: int, threads: int) -> int:
-    """Return the most vectors of a thread: along rows, no more than a row has for each."""
+    """Return the most vectors of a thread: no more than a row, or the program, has for each."""
     columns = ir.static_int(program.columns)
-    if not program.rows or columns is None:
+    if columns is None:
         return MOST_CHUNKS
     return max(1, min(MOST_CHUNKS, -(-columns // (threads * vector))))
 

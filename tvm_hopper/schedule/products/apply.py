@@ -38,7 +38,7 @@ from .classes import ClassKernel, as_asked, find_kernels, product_of, ranges_of
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows
 from .gather import check_gather, for_gather, fuse_gather
-from .model import SYMBOLIC_EXTENT, choose_config, listed
+from .model import SYMBOLIC_EXTENT, choose_config, in_rows, listed
 from .normalize import normalized
 from .operands import operand_dtypes
 from .outputs import find_gather, keep_in_registers, output_dtypes, separate_outputs, starts_early
@@ -216,6 +216,9 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     check_operands(problem, config.accumulate, views)
     asked = config.operand_slots
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
+    if epilogue.operands:
+        config = in_rows(config, _extents(problem, kernel)[0])
+        kernel = replace(kernel, config=config)
     gathered = find_gather(sch, block) or 1  # elements of the product for each of the output
     choices = _choices(problem, kernel, epilogue.outputs)
     if gathered > 1:
@@ -437,8 +440,10 @@ def _choices(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -> 
     """Return the best configurations for `explain`, a line each; nothing where a tile is given."""
     if kernel.config.tile is not None:
         return ""
-    wanted = product_of(problem, kernel, outputs)
-    return "\n".join(listed(wanted, kernel.config, chip_of_target()))
+    wanted, config = product_of(problem, kernel, outputs), kernel.config
+    if not isinstance(problem.m.extent, int):
+        config = for_any_rows(config, _extents(problem, kernel)[0])
+    return "\n".join(listed(wanted, config, chip_of_target()))
 
 
 def _chosen_for(

@@ -20,9 +20,10 @@ from .work import CLUSTERS, REGISTERS_PER_SM, RowWork
 
 SHORTEST = 256 << 10  # bytes of a row: shorter ones share with rows beside them in shared memory
 PART = 32 << 10  # of it in a thread block
-MOST_THREADS = 512  # 4096 of a row's threads: more take longer to exchange what they have
-ROW_THREADS = 4096
-AHEAD = 4  # rows on their way to shared memory, beside the one that is reduced and one that was
+# By the thread blocks of a cluster: threads of each; rows on their way to shared memory, beside the
+# one that is reduced and those that were; whether the next row is reduced before one is stored;
+# whether L2 is told to give up last what is loaded.
+WAYS = {8: (512, 4, False, True), 16: (512, 2, True, True)}
 BASE_REGISTERS = 40  # of a thread, beside its part of a row and of what rows share
 TURNS = 8  # of each cluster, or more: what rows share is worth its registers
 
@@ -42,7 +43,7 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
     if row < SHORTEST:
         return None
     cluster = row // PART
-    threads = min(MOST_THREADS, ROW_THREADS // cluster)
+    threads, ahead, skewed, hint = WAYS.get(cluster, WAYS[MOST_ROW_CLUSTER])
     held = PART // threads * (work.loaded + work.shared) // work.loaded // 4
     if (
         replace(given, early_launch=None) != RowReductionConfig()
@@ -69,7 +70,8 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
         rows=1,
         cluster=cluster,
         stage=True,
-        reload=False,
-        ahead=AHEAD,
+        reload=skewed,
+        hint=None if hint else False,
+        ahead=ahead,
         persistent=count,
     )

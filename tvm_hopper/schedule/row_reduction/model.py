@@ -34,7 +34,7 @@ from tvm_hopper.requests.targets import find_processor
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 
 from .config import RowReductionConfig, fits_block
-from .staged_model import STAGED_PARTS, check_staged, order_staged, staged_choices
+from .staged_model import STAGED_PARTS, check_staged, order_few_staged, order_staged, staged_choices
 from .work import (
     BYTES_PER_CYCLE,
     CLUSTERS,
@@ -205,6 +205,8 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
     Where SMs have a row or none, nothing hides a latency: many threads load few vectors each.
     """
     tile, again = choice.tile, choice.reload
+    if _few_rows(work) and choice.stage:
+        return (again, choice.recompute, *order_few_staged(choice, work))
     if _few_rows(work):
         waste = tile.columns * tile.rows
         enough = tile.vector * FEWEST_THREADS

@@ -21,6 +21,7 @@ from tvm_hopper.schedule.origins import plain_of
 from tvm_hopper.sim import Finding
 from tvm_hopper.sim.cta_selection import Choice, choose_asked, choose_blocks
 from tvm_hopper.sim.findings import finding
+from tvm_hopper.sim.kernel_code import say_cluster
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.launch.runtime_calls import TensorMapError
 from tvm_hopper.sim.machine.machine import check_policy
@@ -190,7 +191,8 @@ def _judge(
     line.text = "every interleaving of the roles"
     known = {name: value for name, value in values.items() if name not in missing}
     skeletons = _explore(program, launches, known, found)
-    outputs = _outputs(launches, choices, missing)
+    left_alone = plain.left_alone([argument.name for argument in program.arguments])
+    outputs = _outputs(launches, choices, missing, left_alone)
     done: list[tuple[str, int, str]] = []
 
     def left() -> float:
@@ -225,6 +227,7 @@ def _judge(
     time_left = max(left(), MIN_INDICES_S)
     of_all, proven = check_indices(launches, choices, values, outputs, whole, time_left)
     found.add_of_all(of_all)
+    proven = [*(y for x in launches for y in say_cluster(x.func, x.setup, num_sms)), *proven]
     if plain.reference is not None:
         line.text = "values"
         check = ValueCheck(
@@ -264,6 +267,13 @@ class _PlainProgram:
     reference: Reference | None
     report: ValueReport
 
+    def left_alone(self, names: Sequence[str]) -> set[str]:
+        """Return which of a kernel's arguments the program stores nothing to."""
+        if self.reference is None:
+            return set()
+        written = set(self.reference.output_places)
+        return {name for place, name in enumerate(names) if place not in written}
+
     @staticmethod
     def find(ex_or_mod: Any, program: Program, against: Any) -> _PlainProgram:
         """Take what was given, or what this process knows."""
@@ -291,14 +301,21 @@ def _check_arguments(runs: Sequence[tuple[str, int]], max_ctas: Any) -> None:
 
 
 def _outputs(
-    launches: Sequence[BoundLaunch], choices: Sequence[Choice], missing: Sequence[str]
+    launches: Sequence[BoundLaunch],
+    choices: Sequence[Choice],
+    missing: Sequence[str],
+    left_alone: set[str],
 ) -> list[str]:
-    """Return the tensors that hold nothing before the run: not given, and written before read."""
+    """Return the tensors that hold nothing before the run: not given, and written before read.
+
+    One that no kernel touches is an output that was forgotten, unless the plain program leaves it
+    alone, too.
+    """
     written = set().union(*(choice.only_written for choice in choices))
     known: set[str] = set()
     for launch in launches:
         known = known.union(*touched_tensors(launch.func, launch.setup["params"]))
-    return [name for name in missing if name in written or name not in known]
+    return [x for x in missing if x in written or (x not in known and x not in left_alone)]
 
 
 def _explore(

@@ -65,21 +65,35 @@ def _apart(store: Any, lane: ir.Var, lanes: int) -> list[str]:
     analyzer = sym.Analyzer()
     analyzer.bind(lane, tvm.ir.Range.from_min_extent(0, lanes))
 
-    def are_neighbors(indices: Any) -> bool:
+    def are_neighbors(buffer: Any, indices: Any) -> bool:
         *outer, last = (analyzer.simplify(ir.without_carry(x, lane, lanes)) for x in indices)
         start = analyzer.simplify(last - lane)
-        return not any(ir.depends_on(index, [lane]) for index in (*outer, start))
+        if not any(ir.depends_on(index, [lane]) for index in (*outer, start)):
+            return True
+        place = _number(buffer, indices)  # of X[(t * 8 + lane) // 28, (t * 8 + lane) % 28]
+        return place is not None and not ir.depends_on(analyzer.simplify(place - lane), [lane])
 
     loads = ir.find_all(store.value, ir.TensorLoad)
-    places = [(ir.dtype_of(x), x.indices) for x in loads]
-    places.append((ir.dtype_of(store.buffer), store.indices))
+    places = [(x.source, x.indices) for x in loads]
+    places.append((store.buffer, store.indices))
     return [
-        dtype
-        for dtype, indices in places
-        if dtype in DTYPES
+        ir.dtype_of(buffer)
+        for buffer, indices in places
+        if ir.dtype_of(buffer) in DTYPES
         and any(ir.depends_on(index, [lane]) for index in indices)
-        and not are_neighbors(indices)
+        and not are_neighbors(buffer, indices)
     ]
+
+
+def _number(buffer: Any, indices: Any) -> Any:
+    """Return the number of an element, counted along all dimensions; None with strides."""
+    if buffer.ty.strides:
+        return None
+    first, *rest = zip(indices, buffer.shape, strict=True)
+    number = first[0]
+    for index, extent in rest:
+        number = number * ir.cast_like(extent, number) + ir.cast_like(index, number)
+    return number
 
 
 def _spreads_byte(value: Any, lane: ir.Var) -> bool:

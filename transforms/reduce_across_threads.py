@@ -93,8 +93,10 @@ def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> ThreadReductio
     axis = axes.get("threadIdx.x")
     together = axes.get(AXIS) if CLUSTER_AXIS in axes else None
     known = [x.loop_var for x in (together, axis) if x is not None]
+    if axis is not None and ir.is_const(axis.extent, 1):  # TVM knows that its number is 0
+        threads = [axis.loop_var if ir.is_const(x, 0) else x for x in threads]
     if axis is None or len(threads) != len(known) or not all(map(_is_among(known), threads)):
-        names = ", ".join(x.name for x in threads)
+        names = ", ".join(map(str, threads))
         raise cannot_lower(where, f"threads {names}", "a row's threads along threadIdx.x")
     sizes = {tag: ir.static_int(axes[tag].extent) for tag in THREADS if tag in axes}
     size = sizes["threadIdx.x"]

@@ -11,6 +11,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule.column_reduction.apply import chosen_columns
+from tvm_hopper.simulation import verify
 from tvm_hopper.testing import backward, columns, memory_bound
 
 TARGET = "nvidia/nvidia-h200"
@@ -82,6 +83,33 @@ def test_rows_ask_for_their_blocks():
 
 
 # -- what is refused
+
+
+@pytest.mark.parametrize("shape", [(10, 16, 7), (33, 5, 3), (3, 64, 1), (6, 3, 8, 1)], ids=str)
+@pytest.mark.parametrize("behind", [False, True])
+def test_columns_of_several_dimensions(shape, behind):
+    """No strip ends with them, and a block behind counts them as they are."""
+    x = te.placeholder(shape, "float32", name="X")
+    k = te.reduce_axis((0, shape[0]), name="k")
+    s = te.compute(shape[1:], lambda *i: te.sum(x(k, *i), axis=k), name="S")
+    y = te.compute(shape[1:], lambda *i: s(*i) / 3.0, name="Y")
+    mod = module(x, y if behind else s)
+    sch = s_tir.Schedule(mod)
+    hs.column_reduction(sch)
+    report = verify(sch, against=mod, runs=(("on_wait", 0),))
+    assert report.verdict == "clean", str(report)
+
+
+def test_two_reductions_to_one_value_without_an_axis():
+    x = te.placeholder((3, 7), "float32", name="X")
+    axes = [[te.reduce_axis((0, n), name=f"{name}{n}") for n in (3, 7)] for name in "km"]
+    least = te.compute((1,), lambda _: te.min(x(*axes[0]), axis=axes[0]), name="L")
+    total = te.compute((), lambda: te.sum(x(*axes[1]), axis=axes[1]), name="T")
+    root = te.compute((), lambda: te.sqrt(te.abs(total())), name="R")
+    mod = module(x, least, root)
+    sch = s_tir.Schedule(mod)
+    hs.column_reduction(sch)
+    assert verify(sch, against=mod, runs=(("on_wait", 0),)).verdict == "clean"
 
 
 def test_programs_that_reduce_no_columns():
@@ -234,6 +262,7 @@ def test_a_reduction_of_all_elements_is_one_of_groups_of_rows_first():
     ("mod", "config", "match"),
     [
         (columns.mean(64, 72), {"group": 5}, "group=5 of 64 rows; need a divisor"),
+        (columns.mean(64, 72), {"group": 64}, "group=64 of as many rows; need two groups or more"),
         (columns.column_sum(64, 72), {"group": 4}, "group=4; need a reduction of all elements"),
     ],
 )

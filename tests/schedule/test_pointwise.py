@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import tvm
@@ -69,6 +71,30 @@ def test_elements_that_32_bits_do_not_number_go_by_rows():
 def test_rows_of_odd_length_go_element_by_element():
     _, text = chosen(memory_bound.scale_shift(6, 1001))
     assert "vectors of 1 each" in text
+
+
+@pytest.mark.parametrize("shape", [(40, 28), (16, 3, 7, 7), (33, 31)], ids=str)
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_vectors_of_rows_that_are_none_are_whole_all_along(shape, dtype):
+    x = te.placeholder(shape, dtype, name="X")
+    sch = s_tir.Schedule(module(x, te.compute(shape, lambda *i: x(*i), name="Y")))
+    hs.pointwise(sch)
+    text = capture.cuda_sources(tvm.compile(sch.mod, TARGET))[0]
+    assert re.search(r"\(u?int4\*\)\(X_ptr", text), text
+
+
+@pytest.mark.parametrize("given", [{"threads": 64, "chunks": 3}, {"chunks": 16}], ids=str)
+def test_threads_have_no_vectors_behind_a_rows_end(given):
+    x, b = tensor(40, 33), tensor(33, name="B")
+    mod = module(x, b, te.compute((40, 33), lambda i, j: x[i, j] + b[j], name="Y"))
+    sch = s_tir.Schedule(mod)
+    hs.pointwise(sch, config=hs.PointwiseConfig(**given))
+    assert verify(sch, against=mod).verdict == "clean"
+
+
+def test_threads_have_no_vectors_behind_the_last_element():
+    _, text = chosen(memory_bound.copy(4, 31), hs.PointwiseConfig(threads=512, vector=1))
+    assert text == "512 threads, 1 vectors of 1 each: 4 KiB of an SM in flight"
 
 
 def test_a_trace_replays_without_this_package():
@@ -195,7 +221,7 @@ def test_illegal_configurations(given, match):
 
 def test_vectors_that_are_too_wide():
     config = hs.PointwiseConfig(vector=16)
-    refuse(memory_bound.copy(4, 64), "at most 16 bytes of the widest tensor", config)
+    refuse(memory_bound.copy(4, 64), "found vector=16; need at most 16 bytes of the wid", config)
     config = hs.PointwiseConfig(vector=4)
     refuse(memory_bound.scale_shift(4, 102), "vector=4 for rows of 102 elements", config)
 

@@ -272,6 +272,8 @@ def test_no_schedule_and_no_configuration():
         ({"cluster": 32}, "cluster=32; need at most 16"),
         ({"cluster": 3}, "cluster=3; need a power of two"),
         ({"stage": "shared"}, "stage='shared'; need a bool"),
+        ({"threads": 16, "cluster": 2}, "threads=16 of each of the 2 thread blocks that share"),
+        ({"threads": 512, "blocks": 8}, "blocks=8 thread blocks of 512 threads; need at most 2048"),
     ],
 )
 def test_illegal_configurations(given, match):
@@ -408,6 +410,33 @@ def test_a_warp_loads_what_rows_share_first():
 def test_a_tile_that_is_as_long_as_the_row_is_not_streamed():
     config = hs.RowReductionConfig(threads=128, chunks=4)
     assert not choose_rows("here", _rows_of(4096), config).is_streamed
+
+
+@pytest.mark.parametrize("given", [{"threads": 64, "chunks": 8}, {"chunks": 16}], ids=str)
+def test_threads_have_no_vectors_behind_a_rows_end(given):
+    choice = choose_rows("here", _rows_of(512), hs.RowReductionConfig(**given))
+    assert not choice.is_streamed
+    assert choice.tile.columns == 512
+
+
+@pytest.mark.parametrize(
+    ("given", "threads"),
+    [
+        ({"chunks": 2, "rows": 3}, 320),
+        ({"chunks": 2, "blocks": 4}, 512),
+        ({"chunks": 1, "rows": 128}, 8),
+    ],
+    ids=str,
+)
+def test_threads_that_stream_rows_fit_an_sm(given, threads):
+    work = dataclasses.replace(_rows_of(1 << 20), passes=2)
+    assert choose_rows("here", work, hs.RowReductionConfig(**given)).tile.threads == threads
+
+
+def test_a_cluster_of_which_one_thread_block_has_the_row():
+    config = hs.RowReductionConfig(threads=64, cluster=4)
+    match = "cluster=4 for rows of 100 elements, which 64 threads of one thread block have alone"
+    refuse(memory_bound.row_sum(4, 100, "float32"), match, config)
 
 
 @pytest.mark.parametrize(("rows", "hint"), [(64, False), (1 << 17, True), (None, True)])

@@ -7,6 +7,7 @@ from collections import Counter
 import ml_dtypes
 import numpy as np
 import pytest
+import tvm
 from tvm import s_tir, te
 
 from tests.sim_kernels.mutate import change
@@ -117,6 +118,44 @@ def test_rows_that_are_streamed(name, passes, monkeypatch):
     rows, columns = 3, 1032
     run(name, rows, columns, config=hs.RowReductionConfig(32, 1, chunks=2, hint=True))
     assert read["X"] == passes * rows * columns
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        hs.RowReductionConfig(threads=64, chunks=1),
+        hs.RowReductionConfig(threads=32, rows=2, chunks=2),
+        hs.RowReductionConfig(threads=1, rows=32, vector=1, chunks=1),
+        hs.RowReductionConfig(threads=1, rows=32),
+    ],
+    ids=str,
+)
+def test_elements_that_are_stored_in_front_of_a_reduction(config):
+    x = te.placeholder((3, 264), "float16", name="X")
+    k = te.reduce_axis((0, 264), name="k")
+    y = te.compute(x.shape, lambda i, j: x[i, j] + x[i, j], name="Y")
+    s = te.compute((3,), lambda i: te.sum(x[i, k].astype("float32"), axis=k), name="S")
+    mod = tvm.IRModule({"main": te.create_prim_func([x, y, s])})
+    sch = s_tir.Schedule(mod)
+    hs.row_reduction(sch, config=config)
+    report = verify(sch, against=mod, runs=(("on_wait", 0),), max_ctas=3)
+    assert report.verdict == "clean", str(report)
+
+
+def test_pairs_of_sums_whose_results_a_second_reduction_uses():
+    """Two sums as one reduction, then another one: no mean and squares around it."""
+    x = te.placeholder((3, 48), "float32", name="X")
+    k, m = (te.reduce_axis((0, 48), name=n) for n in "km")
+    both = te.comm_reducer(
+        lambda a, b: (a[0] + b[0], a[1] + b[1]),
+        lambda *types: tuple(te.const(0, t) for t in types),
+    )
+    s, q = te.compute((3,), lambda i: both((x[i, k], x[i, k] * x[i, k]), axis=k), name="S")
+    z = te.compute((3,), lambda i: te.sum(x[i, m] * s[i] + q[i], axis=m), name="Z")
+    mod = tvm.IRModule({"main": te.create_prim_func([x, z])})
+    sch = s_tir.Schedule(mod)
+    hs.row_reduction(sch)
+    assert verify(sch, against=mod, runs=(("on_wait", 0),)).verdict == "clean"
 
 
 def test_verified_clean_when_streamed():

@@ -96,6 +96,7 @@ def hook_passes() -> list[Pass]:
         transforms.InsertSyncs(),  # what a role has to wait for depends on all of the above
         transforms.ShareLoads(),  # last of what is right without: each block loads for itself
         transforms.LowerChannels(),  # slots that are handed over become mbarriers
+        transforms.BesideProducts(),  # where products are waited for, and what threads then do
         transforms.PairStores(),  # pointers are asked for by no pass below
         transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
         transforms.RequireAlignment(),  # asks which accesses turned out wide

@@ -31,7 +31,7 @@ from .plain import (
     variables,
 )
 from .regions import is_exact
-from .rounding import F64, FORMATS, const, magnitude
+from .rounding import F64, FORMATS, const, magnitude, overflows
 
 I64 = "int64"
 
@@ -297,6 +297,8 @@ class ReferenceEmitter:
             if found.dtype == "bool":
                 value = tirx.Cast("int8", value)
                 error = None if error is None else tirx.Select(error, const(1), const(0))
+            if error is not None and found.is_float:  # nothing is known of what comes of infinity
+                error = tirx.Select(overflows(value, found.dtype), const(float("inf")), error)
             if carrier.terms is not None:
                 inner.append(tirx.BufferStore(carrier.terms, magnitude(value), [at]))
         if error is not None:
@@ -337,6 +339,7 @@ class ReferenceEmitter:
         if carrier.terms is not None:
             terms = bind(carrier.terms[at])
             own = tirx.Select(terms > carrier.limit, terms * carrier.scale, const(0))
+            own = tirx.Select(overflows(terms, dtype), const(float("inf")), own)
             error = bind(plus(error, own))
         if dtype == "bool":
             error = None if error is None else error > const(0)

@@ -228,7 +228,7 @@ class Reference:
             if buffer in given:
                 part = given[buffer][tuple(slice(low, high + 1) for low, high in box)]
                 part = np.moveaxis(part, carrier.fast, -1) if part.ndim else part
-                value = np.ascontiguousarray(part, dtype)
+                value = np.ascontiguousarray(part, dtype).reshape(part.shape)  # of no axis, too
             else:
                 value = np.zeros(shape, dtype)
             parts = {"value": value}
@@ -307,7 +307,9 @@ class Reference:
         error = parts.get("error", np.zeros(value.shape))
         if "terms" in parts:
             scale, limit = (reals[self.emitter.reals[buffer, x]] for x in ("scale", "limit"))
-            error = error + np.where(parts["terms"] > limit, parts["terms"] * scale, 0)
+            terms, largest = parts["terms"], FORMATS[dtype_of(buffer)].largest
+            error = error + np.where(terms > limit, terms * scale, 0)
+            error = np.where((terms > largest) & np.isfinite(terms), np.inf, error)
         inside = tuple(
             slice(low - first, high - first + 1)
             for (low, high), (first, _) in zip(box, needs.boxes[buffer], strict=True)

@@ -174,6 +174,7 @@ def read(func: Any) -> PlainProgram:
     lowered = _without_blocks(func, name)
     program = PlainProgram(name, list(func.params), [], [])
     _Reader(program, blocks).statements(lowered.body, program.body)
+    program.body = _write_out(program.body)
     program.places = list(_places(program.body, [], [], []))
     return program
 
@@ -256,6 +257,44 @@ class _Reader:
             f"against: function {self.program.name}: found {found}, a statement whose meaning is "
             "unknown here; need loops, conditions and stores, as before scheduling"
         )
+
+
+def _write_out(nodes: list[Node]) -> list[Node]:
+    """Put values that have a name for one store into it: two sums as one reduction are sums.
+
+    s = S[i] + a; q = Q[i] + b; S[i] = s; Q[i] = q  ->  S[i] = S[i] + a; Q[i] = Q[i] + b
+    """
+    for node in nodes:
+        if isinstance(node, PlainLoop):
+            node.body = _write_out(node.body)
+        elif isinstance(node, PlainBranch):
+            node.then, node.otherwise = _write_out(node.then), _write_out(node.otherwise)
+    gone: list[Any] = []
+    for first, let in enumerate(nodes):
+        if not isinstance(let, PlainLet):
+            continue
+        users = [x for x in nodes if let.var in _mentioned(x)]
+        if len(users) != 1 or not isinstance(users[0], PlainStore) or users[0].value != let.var:
+            continue
+        between = nodes[first + 1 : nodes.index(users[0])]
+        stored = [x.buffer for x in between if isinstance(x, PlainStore)]
+        is_plain = all(isinstance(x, (PlainLet, PlainStore)) for x in between)
+        if is_plain and not any(x in stored for x in variables(let.value)):
+            users[0].value = let.value
+            gone.append(let)
+    return [x for x in nodes if x not in gone]
+
+
+def _mentioned(node: Node) -> list[Any]:
+    """Return the variables that a node mentions, its name for a value not."""
+    if isinstance(node, PlainLet):
+        return variables(node.value)
+    if isinstance(node, PlainStore):
+        return variables(node.value, *node.indices)
+    if isinstance(node, PlainLoop):
+        return [*variables(node.low, node.extent), *(v for x in node.body for v in _mentioned(x))]
+    inner = [*node.then, *node.otherwise]
+    return [*variables(node.condition), *(v for x in inner for v in _mentioned(x))]
 
 
 def _refuse_opaque(func: Any, name: str) -> None:

@@ -97,3 +97,9 @@ def round_to(value: Any, dtype: str, name: Name) -> Any:
     most = const(fmt.largest if fmt.saturates else float("inf"))
     over = magnitude(rounded) > const(fmt.largest)
     return name(tirx.Select(over, T.copysign(most, value), rounded))
+
+
+def overflows(value: Any, dtype: str) -> Any:
+    """Tell a number that a type does not hold, though float64 does: a kernel has infinity there."""
+    size = magnitude(value)
+    return tirx.And(size > const(FORMATS[dtype].largest), size < const(float("inf")))

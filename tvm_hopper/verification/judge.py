@@ -191,7 +191,8 @@ def _judge(
     line.text = "every interleaving of the roles"
     known = {name: value for name, value in values.items() if name not in missing}
     skeletons = _explore(program, launches, known, found)
-    outputs = _outputs(launches, choices, missing)
+    left_alone = plain.left_alone([argument.name for argument in program.arguments])
+    outputs = _outputs(launches, choices, missing, left_alone)
     done: list[tuple[str, int, str]] = []
 
     def left() -> float:
@@ -266,6 +267,13 @@ class _PlainProgram:
     reference: Reference | None
     report: ValueReport
 
+    def left_alone(self, names: Sequence[str]) -> set[str]:
+        """Return which of a kernel's arguments the program stores nothing to."""
+        if self.reference is None:
+            return set()
+        written = set(self.reference.output_places)
+        return {name for place, name in enumerate(names) if place not in written}
+
     @staticmethod
     def find(ex_or_mod: Any, program: Program, against: Any) -> _PlainProgram:
         """Take what was given, or what this process knows."""
@@ -293,14 +301,21 @@ def _check_arguments(runs: Sequence[tuple[str, int]], max_ctas: Any) -> None:
 
 
 def _outputs(
-    launches: Sequence[BoundLaunch], choices: Sequence[Choice], missing: Sequence[str]
+    launches: Sequence[BoundLaunch],
+    choices: Sequence[Choice],
+    missing: Sequence[str],
+    left_alone: set[str],
 ) -> list[str]:
-    """Return the tensors that hold nothing before the run: not given, and written before read."""
+    """Return the tensors that hold nothing before the run: not given, and written before read.
+
+    One that no kernel touches is an output that was forgotten, unless the plain program leaves it
+    alone, too.
+    """
     written = set().union(*(choice.only_written for choice in choices))
     known: set[str] = set()
     for launch in launches:
         known = known.union(*touched_tensors(launch.func, launch.setup["params"]))
-    return [name for name in missing if name in written or name not in known]
+    return [x for x in missing if x in written or (x not in known and x not in left_alone)]
 
 
 def _explore(

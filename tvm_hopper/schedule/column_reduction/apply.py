@@ -144,10 +144,12 @@ def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> ColumnReduction
     tile, text = _choose(program, sums, tensors, given)
     count = len(program.columns)
     loads = [_read_rows(sch, sums, x, count) if len(x.shape) > 2 else x for x in tensors]
-    partial = [_split_rows(sch, part, tile) for part in sums]
+    partial = [leave_partial(sch, part, tile.parts, tile.flight) for part in sums]
     names = block_names(sch) - {p.name for p in parts}
     second = replace(of_partial(tile.vector, tile.parts), early_launch=True)
-    schedule_rows(sch, second, names)  # of what the first leaves
+    schedule_rows(sch, second, names)  # of what the first leaves, as long as no loop is cut
+    for one in partial:
+        _split_rows(sch, one, tile)
     _first_kernel(sch, partial, loads, tile, text)
     return tile.config
 
@@ -162,6 +164,9 @@ def _group(reductions: list[Part], given: ColumnReductionConfig) -> int | None:
     if given.group is not None and (extents[0] is None or extents[0] % given.group):
         found = f"group={given.group} of {extents[0] or 'an unknown number of'} rows"
         raise cannot_schedule("ColumnReductionConfig", found, "a divisor of the first dimension")
+    if given.group is not None and given.group == extents[0]:
+        need = "two groups or more: their values are a row"
+        raise cannot_schedule("ColumnReductionConfig", f"group={given.group} of as many rows", need)
     return given.group
 
 
@@ -200,14 +205,12 @@ def _choose(
     return choose_columns(work, given)
 
 
-def _split_rows(sch: s_tir.Schedule, part: Part, tile: ColumnTile) -> Any:
-    """Let a reduction leave a partial result for each part of the rows; return the block of it."""
-    partial = leave_partial(sch, part, tile.parts, tile.flight)
+def _split_rows(sch: s_tir.Schedule, partial: Any, tile: ColumnTile) -> None:
+    """Deal out rows and columns of partial results to thread blocks and threads."""
     column, trip, share, flight = sch.get_loops(partial)
     strip, thread, element = sch.split(column, [None, tile.threads, tile.vector])
     blocks, below = sch.split(share, [tile.blocks, tile.rows])
     sch.reorder(strip, blocks, below, thread, trip, flight, element)
-    return partial
 
 
 def _first_kernel(

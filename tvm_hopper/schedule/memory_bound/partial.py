@@ -11,6 +11,7 @@ columns are neighbours in it, so that it stores them by whole sectors of 32 byte
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -48,10 +49,34 @@ def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | Non
     partial = sch.rfactor(share, len(sch.get(part.block).writes[0].source.shape))
     rest = len(sch.get(part.block).iter_vars)  # TVM puts what is left to reduce in front
     sch.reorder_block_iter_var(part.block, [*range(1, rest), 0])
+    if len(part.spatial) > 1:
+        _spread_columns(sch, part)
     columns = list(sch.get_loops(partial))[: rest - 1]
     if len(columns) > 1:
         sch.fuse(*columns)
+    for number, region in enumerate(sch.get(partial).writes):
+        shape = list(region.source.shape)[:-1]
+        if sum(not ir.is_const(x, 1) for x in shape) > 1:
+            sch.transform_layout(partial, ("write", number), _flat_columns(shape))
     return partial
+
+
+def _spread_columns(sch: s_tir.Schedule, part: Part) -> None:
+    """Let what is left of a sum count columns as the blocks behind it do."""
+    extents = [x.dom.extent for x in part.spatial]
+    dtype = ir.dtype_of(part.spatial[0].var)
+
+    def index(column: Any, share: Any) -> list[Any]:
+        found: list[Any] = []
+        for extent in reversed(extents[1:]):
+            found, column = [column % extent, *found], column // extent
+        return [column, *found, share]
+
+    sch.transform_block_layout(part.block, IndexMap.from_func(index, index_dtype=dtype))
+
+
+def _flat_columns(shape: list[Any]) -> Callable[..., list[Any]]:
+    return lambda *i: [*flat(i[:-1], shape), i[-1]]
 
 
 def pack_partial(sch: s_tir.Schedule, store: Any, vector: int) -> None:
@@ -69,24 +94,33 @@ def pack_partial(sch: s_tir.Schedule, store: Any, vector: int) -> None:
     if vector == 1:
         return
 
+    shape = list(sch.get(store).writes[0].source.shape)[:-1]
+    last = max(k for k, x in enumerate(shape) if not ir.is_const(x, 1))  # behind it: kept ones
+
     def index(*i: Any) -> list[Any]:
-        *outer, column, part = i
-        return [*outer, column // vector, part, column % vector]
+        outer, column, ones, part = i[:last], i[last], i[last + 1 : -1], i[-1]
+        return [*outer, column // vector, *ones, part, column % vector]
 
     sch.transform_layout(store, ("write", 0), index)
 
 
 def _number_rows(sch: s_tir.Schedule, part: Part) -> None:
-    """Let a block number rows by one variable."""
+    """Let a block number rows by one variable, and columns of several dimensions by another.
+
+    Cut into strips, a column of several would be a quotient and a remainder: TVM forgets then that
+    some strips end early, and more would be stored and read again than there is.
+    """
     axes = list(part.node.iter_vars)
     first = len(axes) - len(part.reduced)
-    if len(part.reduced) == 1 and len(part.loops) == len(axes):
+    is_flat = len(part.spatial) < 2
+    if len(part.reduced) == 1 and len(part.loops) == len(axes) and is_flat:
         return
     extents = [x.dom.extent for x in axes]
     dtype = ir.dtype_of(axes[0].var)
 
     def index(*i: Any) -> list[Any]:
-        return [*i[:first], *(flat(i[first:], extents[first:]) or [tirx.IntImm(dtype, 0)])]
+        columns = i[:first] if is_flat else flat(i[:first], extents[:first])
+        return [*columns, *(flat(i[first:], extents[first:]) or [tirx.IntImm(dtype, 0)])]
 
     numbered = IndexMap.from_func(index, len(axes), index_dtype=dtype)
     sch.transform_block_layout(part.block, numbered)

@@ -166,6 +166,8 @@ def _apply_kernel(
     sch.bind(block, "blockIdx.x")
     sch.annotate(block, keys.MEMORY_BOUND, keys.POINTWISE)
     sch.annotate(block, keys.CHOSEN, choice.text)
+    if choice.blocks > 1:
+        sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
     if choice.hint:
         hint_loads(sch, nests)
     if given.early_launch:
@@ -194,7 +196,7 @@ def _vector(program: ElementProgram, tensors: list[Any], wanted: int | None) -> 
     if wanted is not None and vector != wanted:
         raise cannot_schedule(
             "PointwiseConfig",
-            f"vector={wanted} for rows of {columns} elements" if program.rows else str(wanted),
+            f"vector={wanted}" + (f" for rows of {columns} elements" if program.rows else ""),
             f"at most 16 bytes of the widest tensor, and whole vectors: {vector}",
         )
     return vector

@@ -254,10 +254,11 @@ def schedule_rows(
     shared = [x for x in nests if x.work is Work.LOAD_COLUMNS and x not in inside]
     of_all = [x for x in staged if x.work is Work.STAGE_COLUMNS]
     outside = [x for x in nests if x not in (*shared, *inside, *of_all)]
-    block = merge(sch, [row_loop(sch, nest) for nest in outside])
+    rows = [row_loop(sch, nest) for nest in outside]
+    deal_out_passes(sch, passes, tile)  # each in its own nest: the merged one stands behind
+    block = merge(sch, rows)
     for nest in shared:  # in front of the reductions, or right before what reads it
         sch.compute_at(nest.block, block, index=0 if choice.preload else -1)
-    deal_out_passes(sch, passes, tile)
     for nest in nests:
         if nest.work is Work.STORE_ROWS:
             one_thread(sch, nest.block, tile)

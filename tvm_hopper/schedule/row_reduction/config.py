@@ -12,6 +12,7 @@ from tvm_hopper.schedule.arguments import as_int, check_type
 MOST_CHUNKS = 16  # vectors of a thread: their registers are few
 FEW_CHUNKS = 8  # of them that a thread of a row has in flight at most by default
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
+THREADS_PER_SM = 2048
 MOST_BLOCKS = 1 << 16  # of a grid whose thread blocks each leave sums of columns
 
 
@@ -110,6 +111,13 @@ class RowReductionConfig:
             found = f"{threads} x {rows} = {threads * rows} threads of a thread block"
             need = f"a multiple of {THREADS_PER_WARP}, at most {MAX_THREADS}"
             raise cannot_schedule(where, found, need)
+        if threads is not None and (cluster or 1) > 1 and threads % THREADS_PER_WARP:
+            found = f"threads={threads} of each of the {cluster} thread blocks that share a row"
+            raise cannot_schedule(where, found, f"a multiple of {THREADS_PER_WARP}")
+        together = (threads or 1) * (rows or 1) * (blocks or 1)
+        if together > THREADS_PER_SM:
+            found = f"blocks={blocks} thread blocks of {(threads or 1) * (rows or 1)} threads"
+            raise cannot_schedule(where, found, f"at most {THREADS_PER_SM} threads of an SM")
 
 
 def is_row(threads: int) -> bool:

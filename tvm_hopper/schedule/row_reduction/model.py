@@ -33,14 +33,21 @@ from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
 from tvm_hopper.requests.targets import find_processor
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 
-from .config import RowReductionConfig, fits_block
-from .staged_model import STAGED_PARTS, check_staged, order_staged, staged_choices
+from .config import THREADS_PER_SM, RowReductionConfig, fits_block
+from .staged_model import (
+    STAGED_PARTS,
+    check_shared,
+    check_staged,
+    largest_power,
+    order_staged,
+    shares_rows,
+    staged_choices,
+)
 from .work import (
     BYTES_PER_CYCLE,
     CLUSTERS,
     LULL,
     REGISTERS_PER_SM,
-    THREADS_PER_SM,
     RowChoice,
     RowWork,
     in_flight,
@@ -176,7 +183,7 @@ def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoi
     Raises
     ------
     ScheduleError
-        Rows are to be staged in shared memory, and cannot be.
+        Rows cannot be staged as asked, or one thread block of a cluster has them whole.
     """
     if _passes_once(work, given):
         one = _streamed(work, given)
@@ -190,9 +197,13 @@ def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoi
         if given.stage is None and _is_long(work, given):
             found += staged_choices(work, given)
         if not found or given.chunks is not None:
-            found = [x for x in found if x.tile.chunks == given.chunks] or [_streamed(work, given)]
+            same = [x for x in found if x.tile.chunks == given.chunks]
+            few = [x for x in found if x.tile.chunks < (given.chunks or 0)]  # that hold a row
+            found = same or few or [_streamed(work, given)]
     best = max(x.rate for x in found)
+    found = [x for x in found if shares_rows(work, x.tile)] or found
     found.sort(key=lambda x: _order(x, best, work))
+    check_shared(where, work, found[0].tile)
     texts = [_say(x, work) for x in found[: 1 + RUNNERS_UP]]
     rest = "; then " + "; ".join(texts[1:]) if texts[1:] else ""
     begins = ", begins before the last launch has ended" if early else ""
@@ -293,6 +304,7 @@ def _candidate(
     most = min(REGISTERS_PER_THREAD, REGISTERS_PER_SM // (threads * rows))
     if (
         not fits_block(threads, rows)
+        or threads * rows * (given.blocks or 1) > THREADS_PER_SM
         or (cluster > 1 and threads % THREADS_PER_WARP)
         or least_registers(work, chunks, recompute, reload) + early > most
     ):
@@ -337,15 +349,28 @@ def _stream_threads(work: RowWork, chunks: int) -> int:
     return max(sizes, default=STREAM_THREADS[0])
 
 
+def _round_threads(most: int) -> int:
+    """Return the most threads that can share a row: whole warps, or an equal part of one."""
+    if most >= THREADS_PER_WARP:
+        return most // THREADS_PER_WARP * THREADS_PER_WARP
+    return largest_power(max(1, most))
+
+
 def _stream_chunks(work: RowWork) -> int:
     return max(1, STREAM_BYTES // (work.vector * max(work.loaded, 1)))
 
 
 def _streamed(work: RowWork, given: RowReductionConfig) -> RowChoice:
     """Return the choice for rows that no thread block holds, nor loads at once."""
-    chunks = given.chunks or _stream_chunks(work)
-    threads = given.threads or min(_stream_threads(work, chunks), MAX_THREADS // (given.rows or 1))
-    tile = RegisterTile(threads, work.vector, chunks, given.rows or 1, given.cluster or 1)
+    chunks, cluster = given.chunks or _stream_chunks(work), given.cluster or 1
+    threads, rows = given.threads or MAX_THREADS, given.rows or 1
+    if given.threads is None:
+        room = min(MAX_THREADS, THREADS_PER_SM // (given.blocks or 1)) // rows
+        threads = _round_threads(min(_stream_threads(work, chunks), room))
+    elif given.rows is None:
+        rows = max(1, THREADS_PER_WARP // threads)
+    chunks = min(chunks, -(-work.columns // (work.vector * threads * cluster)))
+    tile = RegisterTile(threads, work.vector, chunks, rows, cluster)
     most = min(THREADS_PER_SM // (threads * tile.rows), MOST_BLOCKS_PER_SM)
     flight = tile.rows * tile.columns * work.loaded
     blocks = given.blocks or max(1, min(ENOUGH_BYTES // (flight or 1), most))

@@ -33,7 +33,7 @@ def are_moments(parts: list[Part]) -> bool:
 
 def _added(part: Part) -> Any:
     """Return what a part adds up, in float32; None if it does something else."""
-    value = part.store.value
+    value = getattr(part.store, "value", None)  # none: several values are reduced as one
     if not isinstance(value, tirx.Add) or ir.dtype_of(value) != "float32":
         return None
     own = isinstance(value.a, ir.TensorLoad) and value.a.source.same_as(part.outputs[0])

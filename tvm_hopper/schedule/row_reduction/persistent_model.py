@@ -27,10 +27,10 @@ from tvm_hopper.schedule.memory_bound.nests import in_memory
 from tvm_hopper.schedule.memory_bound.program import Part
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, widest_vector
 
-from .config import RowReductionConfig, fits_block
+from .config import THREADS_PER_SM, RowReductionConfig, fits_block
 from .persistent import Persistent
 from .recognize import RowProgram
-from .work import CACHE_BYTES, CLUSTERS, REGISTERS_PER_SM, THREADS_PER_SM, LoadedRows
+from .work import CACHE_BYTES, CLUSTERS, REGISTERS_PER_SM, LoadedRows
 
 BASE_REGISTERS = 36  # of a thread, beside its parts of rows and sums
 FEWEST_REGISTERS = 16  # the same, where the user says how many threads there are

@@ -12,13 +12,12 @@ from tvm_hopper.facts.programming_model import BULK_ALIGNMENT, THREADS_PER_WARP
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 
-from .config import RowReductionConfig, fits_block
+from .config import THREADS_PER_SM, RowReductionConfig, fits_block
 from .work import (
     BYTES_PER_CYCLE,
     CLUSTERS,
     LULL,
     REGISTERS_PER_SM,
-    THREADS_PER_SM,
     RowChoice,
     RowWork,
     of_flight,
@@ -67,7 +66,8 @@ def _staged_tiles(work: RowWork, given: RowReductionConfig) -> list[tuple[bool, 
             CLUSTERS,
         )
         for threads, chunks, rows, cluster in sorted({_or_given(x, given) for x in sizes}):
-            tile = RegisterTile(threads, work.vector, chunks, rows, cluster)
+            most = -(-work.columns // (threads * work.vector * cluster))  # that a row has for each
+            tile = RegisterTile(threads, work.vector, min(chunks, most), rows, cluster)
             fits = given.chunks is not None or chunks == 1 or tile.columns <= work.columns
             if fits and fits_block(threads, rows) and _has_parts(work, tile):
                 tiles.append((preload, tile))
@@ -85,6 +85,28 @@ def _has_parts(work: RowWork, tile: RegisterTile) -> bool:
     return (work.rows != 1 or tile.rows == 1) and part_of(work, tile) * (
         tile.cluster - 1
     ) < work.columns
+
+
+def shares_rows(work: RowWork, tile: RegisterTile) -> bool:
+    """Tell whether two thread blocks of a cluster have columns, or more; the others may be idle."""
+    return tile.cluster == 1 or part_of(work, tile) < work.columns
+
+
+def check_shared(where: str, work: RowWork, tile: RegisterTile) -> None:
+    """Refuse clusters of which one thread block has whole rows: no loop over parts is left."""
+    if not shares_rows(work, tile):
+        raise cannot_schedule(
+            where,
+            f"cluster={tile.cluster} for rows of {work.columns} elements, which {tile.threads} "
+            "threads of one thread block have alone",
+            "columns for two of its thread blocks or more",
+            "leave cluster= out, or give fewer threads or chunks",
+        )
+
+
+def largest_power(most: int) -> int:
+    """Return the greatest power of two up to a number."""
+    return 1 << (most.bit_length() - 1)
 
 
 def part_of(work: RowWork, tile: RegisterTile) -> int:

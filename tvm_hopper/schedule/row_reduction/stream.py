@@ -104,11 +104,17 @@ def deal_out_passes(sch: s_tir.Schedule, passes: list[Pass], tile: RegisterTile)
         outer = deal_out(sch, _columns(sch, one.nest), tile, whole=False)
         for nest in one.loads:
             sch.compute_at(nest.block, outer)
-            deal_out(sch, _columns(sch, nest), inner, whole=True)
+            deal_out(sch, _columns_inside(sch, nest, outer), inner, whole=True)
         for nest in one.stores:
             sch.reverse_compute_at(nest.block, outer)
-            deal_out(sch, _columns(sch, nest), inner, whole=True)
+            deal_out(sch, _columns_inside(sch, nest, outer), inner, whole=True)
 
 
 def _columns(sch: s_tir.Schedule, nest: Nest) -> Any:
     return list(sch.get_loops(nest.block))[-1]
+
+
+def _columns_inside(sch: s_tir.Schedule, nest: Nest, outer: Any) -> Any:
+    """Return the loop over the elements of a part; of one element TVM makes none."""
+    loop = _columns(sch, nest)
+    return sch.add_unit_loop(nest.block) if sch.get(loop).same_as(sch.get(outer)) else loop

@@ -17,7 +17,6 @@ BARRIER, PER_THREAD = 300, 2  # cycles of a barrier, and for each thread that co
 CLUSTER_BARRIER = 1500  # cycles more where a cluster waits
 CLUSTERS = (1, 2, 4, 8)  # that every chip with clusters runs
 REGISTERS_PER_SM = 65536
-THREADS_PER_SM = 2048
 CACHE_BYTES = 50 << 20  # of L2: what fits is wanted there by whoever comes next
 
 

@@ -315,6 +315,17 @@ def test_transposed_tiles_of_many_columns_store_vectors():
     assert before == pytest.approx(loop + 128 * 128 * 2 / 8, rel=0.02)
 
 
+def test_stores_of_many_rows_transposed_have_a_rate_of_their_own():
+    stores = {"turned_bytes": 32.0, "turned_of_many": 64.0}
+    few, many = (ProductShape(128, n, 64, is_transposed=True) for n in (1024, 1152))
+    for shape, rate in ((few, 32), (many, 64)):
+        loop = cycles(shape, tiles(), turned_of_many=1e9).expected
+        assert cycles(shape, tiles(), **stores) == loop + 128 * 128 * 2 / rate
+    rates = replace(PLAIN, start_less=0.0, **stores)
+    (made,) = estimate(many, tiles(), ONE_MEGAHERTZ, rates, any_rows=True)  # fitted by the first
+    assert made == pytest.approx(loop + 128 * 128 * 2 / 32, rel=0.02)
+
+
 def test_a_cluster_with_blocks_without_work_takes_as_long():
     """Three tiles in clusters of two are two clusters."""
     one = replace(ONE_MEGAHERTZ, num_sms=2)

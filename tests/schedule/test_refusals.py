@@ -318,6 +318,7 @@ def test_output_that_is_a_vector():
 
 
 def test_empty_shape():
+    refuse(workloads.matmul(64, 64, 0, cast_stage=True), r"block C: found K=0; need a shape")
     refuse(workloads.matmul(0, 128, 128), r"block C: found M=0; need a shape without empty dim")
 
 
@@ -501,3 +502,22 @@ def test_a_product_beside_a_kernel_whose_tiles_cross_an_edge():
     ):
         hs.matmul(sch, "E", config)
     assert sch.mod.same_as(before)
+
+
+def test_a_cluster_of_several_rows_where_tiles_have_one():
+    config = hs.MatmulConfig(tile=(64, 64, 64), cluster=(2, 2))
+    for layout, m, n in (("NT", 64, 192), ("TN", 40, 64)):
+        plain = workloads.matmul(m, n, 64, layout)
+        refuse(
+            plain,
+            r"block C, tile 64x64x64: found cluster=\(2, 2\) .* one row of tiles",
+            config=config,
+        )
+    hs.matmul(s_tir.Schedule(workloads.matmul(192, 64, 64)), "C", config)
+
+
+def test_an_output_of_another_type():
+    plain = workloads.matmul(64, 64, 64, out_dtype="int8")
+    refuse(
+        plain, r"block C: found an output of int8; need one of float32, float16, bfloat16; cast in"
+    )

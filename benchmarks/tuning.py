@@ -285,7 +285,7 @@ def _judged(
     known = {k: v for k, v in read_sweep(tools.work_dir, problem).items() if k in space}
     timed = sorted((s, text) for text, s in known.items() if s is not None)
     winner = database.winner(problem.key)
-    best = [text for _, text in timed if text != winner.text][:FINALISTS]
+    best = [text for _, text in timed if text != winner.text][: arguments.finalists]
     configs = [winner.config, problem.built_in(), *map(from_text, best)]
     result = tools.runner.contest(build_all(tools.builder, problem, configs))()
     assert not isinstance(result, str), result
@@ -305,6 +305,7 @@ def _judged(
         "best_us": 1e6 * min(times),
         "share": min(times) / ours,
         "share_single": min(alone) / alone[0],
+        "timed": len(configs),
         "share_in_search": timed[0][0] / winner.seconds if timed else None,
         "best": [winner.text, "built-in", *best][times.index(min(times))],
         "worker": result.worker,
@@ -389,12 +390,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--only", nargs="+", help="functions, by their names up to a space")
     parser.add_argument("--part", default="0/1", help="of the functions: 0/2 and 1/2 side by side")
     parser.add_argument("--reserve", type=float, default=30.0, help="of a sweep, for its end")
+    parser.add_argument("--finalists", type=int, default=FINALISTS, help="of a sweep, timed anew")
     parser.add_argument("--sweeping", type=float, default=90.0, help="seconds that sweeps get")
     arguments = parser.parse_args(argv)
     end = time.monotonic() + arguments.seconds
     workers = arguments.workers
     if arguments.parts == ["sweeps"]:  # which build by themselves: these build the last few
-        workers = min(workers or BESIDE_A_SWEEP, BESIDE_A_SWEEP)
+        most = max(BESIDE_A_SWEEP, arguments.finalists // BESIDE_A_SWEEP)
+        workers = min(workers or most, most)
     tools = Tools(arguments.work_dir, arguments.trials, arguments.fake, end, workers)
     tools.open()
     running: list[Any] = []

@@ -7,6 +7,7 @@ from .across_cluster import ShareSums
 from .add_any_order import AddAnyOrder
 from .ask_caller import AskCaller
 from .assert_alignment import AssertAlignment, RequireAlignment
+from .beside_products import BesideProducts
 from .bind_across_blocks import BindAcrossBlocks
 from .clamp_pairs import ClampPairs
 from .compact_tiles import CompactTiles
@@ -52,6 +53,7 @@ from .select_copies import SelectCopies
 from .share_loads import ShareLoads
 from .shorten_functions import ShortenFunctions
 from .skew_stages import SkewStages
+from .skew_turns import SkewTurns
 from .skip_empty import SkipEmpty
 from .specialize_warps import SpecializeWarps
 from .split_tails import SplitTails
@@ -71,6 +73,7 @@ __all__ = [
     "AddAnyOrder",
     "AskCaller",
     "AssertAlignment",
+    "BesideProducts",
     "BindAcrossBlocks",
     "ClampPairs",
     "CompactTiles",
@@ -118,6 +121,7 @@ __all__ = [
     "ShareSums",
     "ShortenFunctions",
     "SkewStages",
+    "SkewTurns",
     "SkipEmpty",
     "SpecializeWarps",
     "SplitTails",

@@ -116,7 +116,9 @@ def emit_start(
         )
 
     loops = [ir.make_loop("slot", own.channel.num_slots, partial(init, own)) for own in barriers]
-    elected = ir.seq(fetch, loops, mbarrier.fence_init())
+    # The fence of what clusters exchange follows, by the same thread: it tells of these, too.
+    told = not in_cluster and bool(ir.find_all(kernel, ir.Call, mbarrier.is_fence_init))
+    elected = ir.seq(fetch, loops, None if told else mbarrier.fence_init())
     start: list[ir.Stmt] = [ir.IfThenElse(thread.equal(0), elected, None)]
     if in_cluster:
         return [*start, ir.seq(cluster.arrive(), cluster.wait())]

@@ -37,6 +37,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import address, cluster, mbarrier
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.requests.keys import SKEW_TURNS
 
 from .butterflies import ThreadReduction
 
@@ -141,8 +142,13 @@ class TurnExchange(ClusterExchange):
 
 
 def _were_all_read(one: ThreadReduction) -> Any:
-    """Say of a turn that each room was used behind the last such turn."""
-    return (one.trip % one.num_rooms).equal(one.num_rooms - 1)
+    """Say of a turn that each room was used behind the last such turn.
+
+    Where turns are skewed the next one has sent before: half of the rooms are used in between.
+    """
+    skewed = one.loop is not None and SKEW_TURNS in one.loop.annotations
+    period = one.num_rooms // 2 if skewed else one.num_rooms
+    return (one.trip % period).equal(period - 1)
 
 
 def send_async(

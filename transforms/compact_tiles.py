@@ -1,4 +1,4 @@
-"""Give a shared tile the extent that its accesses have, where TVM left that of a symbolic tensor.
+"""Give a tile the extent that its accesses have, where TVM left a larger one.
 
     for bx in thread_binding((m + 127) // 128, "blockIdx.x"):
         tile = alloc((m, 64), "shared.dyn")
@@ -9,10 +9,12 @@
         for i, j in grid(128, 64): if bx * 128 + i < m: tile[i, j] = R[bx * 128 + i, j]
 
 Stock CompactBufferAllocation finds a tile's place under a predicate where extents have 32 bits, and
-keeps the tensor's extent where they have 64, as those of a Relax model have.
+keeps the tensor's extent where they have 64, as those of a Relax model have.  Where a value has a
+condition beside the predicate (`if_then_else(bx * 64 + j < 36, ..)`, of a product whose columns do
+not divide) it finds the place and keeps the extent, also of registers: (64, 128) for (64, 64).
 
 Before: blocks and regions, buffers as TVM left them.  After: tiles are static.
-Not here: tiles whose accesses do not all begin at one place.
+Not here: tiles whose accesses do not all begin at one place, or that a pointer reaches.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from tvm_hopper import ir
 
 @dataclass(frozen=True)
 class TileShape:
-    """A tile with an extent that is not static: where each dimension begins, and its extent."""
+    """A tile that is smaller than its buffer: where each dimension begins, and its extent."""
 
     buffer: ir.Var
     starts: tuple[Any, ...]
@@ -42,7 +44,7 @@ def plan_tiles(kernel: ir.For) -> tuple[TileShape, ...]:
     found = []
     for block in ir.find_all(kernel, ir.SBlock):
         for buffer in block.alloc_buffers:
-            if ir.is_shared(buffer) and None in map(ir.static_int, buffer.shape):
+            if ir.is_shared(buffer) or buffer.scope() == "local":
                 shape = _shape(kernel, block, buffer)
                 if shape is not None:
                     found.append(shape)
@@ -51,35 +53,46 @@ def plan_tiles(kernel: ir.For) -> tuple[TileShape, ...]:
 
 def _shape(kernel: ir.For, block: ir.SBlock, buffer: ir.Var) -> TileShape | None:
     accesses = ir.accesses(block, buffer)
+    if not accesses or not all(_is_plain(x) for x in accesses) or buffer.ty.strides:
+        return None
     outside = [x for x in ir.find_all(kernel, ir.For) if ir.uses_node(x.body, block)]
     loops = [x for x in ir.find_all(block, ir.For) if x not in outside]
-    inside = [x for x in (*outside, *loops) if _is_inner(x, outside)]
+    inside = [x for x in (*outside, *loops) if _is_inner(x, outside, ir.is_shared(buffer))]
     analyzer = sym.Analyzer()
     for loop in inside:
         analyzer.bind(loop.loop_var, ir.range_of(loop))
     starts: list[Any] = []
     extents: list[Any] = []
+    is_smaller = False
     for axis, extent in enumerate(buffer.shape):
-        zero = tirx.IntImm(ir.dtype_of(extent), 0)
-        if ir.static_int(extent) is not None:
-            starts.append(zero)
+        bounds = [_bounds(list(x.indices)[axis], inside, analyzer) for x in accesses]
+        first, _ = bounds[0]
+        known = all(tvm_ffi.structural_equal(first, x) and most is not None for x, most in bounds)
+        most = max(most or 0 for _, most in bounds) if known else None
+        size = ir.static_int(extent)
+        if most is None and size is None:
+            return None
+        if most is None or (size is not None and most >= size):
+            starts.append(tirx.IntImm(ir.dtype_of(extent), 0))
             extents.append(extent)
             continue
-        bounds = [_bounds(list(x.indices)[axis], inside, analyzer) for x in accesses]
-        if not bounds or any(most is None for _, most in bounds):
-            return None
-        first, _ = bounds[0]
-        if not all(tvm_ffi.structural_equal(first, other) for other, _ in bounds):
-            return None
+        is_smaller = True
         starts.append(first)
-        extents.append(tirx.IntImm(ir.dtype_of(extent), max(most or 0 for _, most in bounds)))
-    return TileShape(buffer, tuple(starts), tuple(extents))
+        extents.append(tirx.IntImm(ir.dtype_of(extent), most))
+    return TileShape(buffer, tuple(starts), tuple(extents)) if is_smaller else None
 
 
-def _is_inner(loop: ir.For, outside: list[ir.For]) -> bool:
-    """Tell whether a loop counts elements of one tile: threads do, blocks and trips do not."""
+def _is_plain(access: Any) -> bool:
+    """Tell whether an access names single elements: no pointer, no vector."""
+    is_plain = isinstance(access, (ir.TensorLoad, ir.BufferStore))
+    return is_plain and not any("x" in ir.dtype_of(x) for x in access.indices)
+
+
+def _is_inner(loop: ir.For, outside: list[ir.For], is_shared: bool) -> bool:
+    """Tell whether a loop counts elements of one tile: blocks and trips do not, threads may."""
     if loop.kind == ir.ForKind.THREAD_BINDING:
-        return not str(loop.thread_binding.thread_tag).startswith("block")
+        is_thread = not str(loop.thread_binding.thread_tag).startswith("block")
+        return is_thread and (is_shared or loop not in outside)
     return loop not in outside
 
 

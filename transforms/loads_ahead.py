@@ -11,8 +11,9 @@
 
 Used by LowerMma. Behind the sum the tensor cores would wait for memory; in front of it nothing
 waits, and two elements of 16 bits share a register. Where an accumulator leaves too few of these,
-loads stay where they are; so they do where two neighbours may be in bounds apart, and of rows, of
-which a thread has few.
+loads stay where they are; so they do where two neighbours may be in bounds apart, where the program
+itself chooses whether to load (`if_then_else(j < 100, bias[j], 0)`), and of rows, of which a thread
+has few.
 """
 
 from __future__ import annotations
@@ -53,8 +54,11 @@ def plan_loads(nest: FragmentNest, plan: MmaPlan, axis: ir.Var) -> tuple[VectorA
         return ()
     own = [column, row, *(loop.loop_var for loop in nest.units)]
     chosen: list[VectorAhead] = []
-    for load in ir.find_all(nest.realize.block.body.value, ir.TensorLoad):
+    value = nest.realize.block.body.value
+    for load in ir.find_all(value, ir.TensorLoad):
         source = load.source
+        if _is_by_choice(value, load):
+            continue
         if any(tvm_ffi.structural_equal(load, x.load) for x in chosen):
             continue
         plain = (
@@ -72,6 +76,14 @@ def plan_loads(nest: FragmentNest, plan: MmaPlan, axis: ir.Var) -> tuple[VectorA
             chosen.append(one)
     needed = plan.registers + len(chosen) * plan.n // 8 + SPARE
     return tuple(chosen) if needed <= _available(plan) else ()
+
+
+def _is_by_choice(value: Any, load: ir.TensorLoad) -> bool:
+    """Tell whether a load stands behind a condition of the program, which may keep it in bounds."""
+    choices = ir.find_all(value, ir.Call, lambda x: str(x.op.name).endswith("if_then_else"))
+    sides = [side for x in choices for side in x.args[1:]]
+    sides += [x.b for kind in (tirx.And, tirx.Or) for x in ir.find_all(value, kind)]
+    return any(ir.uses_node(side, load) for side in sides)
 
 
 def _available(plan: MmaPlan) -> int:

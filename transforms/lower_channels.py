@@ -92,7 +92,7 @@ from .channel_barriers import (
     emit_start,
 )
 from .cp_async_chunks import emit_chunks, share_out
-from .spare_rows import start_spare_rows
+from .spare_rows import clear_in_consumers, start_spare_rows
 from .store_slots import find_rings, without_slots
 
 # A producer has few registers, and the addresses of many copies at once would spill: 356 bytes with
@@ -110,7 +110,9 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
     remote = _peer_register(kernel, names)
     start: list[ir.Stmt] = []
     if thread is not None:
-        start = start_spare_rows(kernel, threads)
+        cleared = clear_in_consumers(kernel, threads)
+        start = start_spare_rows(kernel, threads) if cleared is None else []
+        kernel = kernel if cleared is None else cleared
         start += emit_start(kernel, list(barriers.values()), thread, in_cluster=bool(remote))
     registers = {hint: _new_policy(names, hint) for hint in _find_hints(kernel)}
     policies = {hint: tirx.BufferLoad(register, [0]) for hint, register in registers.items()}

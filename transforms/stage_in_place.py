@@ -85,7 +85,11 @@ def _may_overwrite(func: tirx.PrimFunc, plan: InPlacePlan) -> bool:
     around = ir.find_all(
         homes[0].body,
         tirx.For,
-        lambda x: x.kind != ir.ForKind.THREAD_BINDING and ir.uses_node(x.body, plan.block),
+        lambda x: (
+            x.kind != ir.ForKind.THREAD_BINDING
+            and not ir.is_const(x.extent, 1)
+            and ir.uses_node(x.body, plan.block)
+        ),
     )
     indices = list(plan.sum.indices)
     return all(any(ir.uses_node(part, x) for part in here) for x in loads) and all(

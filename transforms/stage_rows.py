@@ -38,11 +38,11 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches.ptx import bulk, fences, mbarrier
+from tvm_hopper.codegen_patches.ptx import bulk, cache, fences, mbarrier
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.plan.staged_rows import PART_AXIS, StagedLoop, plan_stages, requested
 from tvm_hopper.requests.bodies import is_memory_bound
-from tvm_hopper.requests.keys import STAGE_ROWS
+from tvm_hopper.requests.keys import LOAD_HINT, STAGE_ROWS
 from tvm_hopper.requests.targets import processor_of
 
 ALLREDUCE = "tirx.tvm_thread_allreduce"
@@ -70,6 +70,8 @@ def _stage(kernel: ir.For, one: StagedLoop) -> ir.For:
     }
     size = parts * one.rooms
     landed = ir.new_buffer(names.take("landed"), (size,), "uint64", "shared.dyn", 8)
+    policy = ir.new_buffer(names.take("policy"), (1,), "uint64", "local")
+    told = tirx.BufferLoad(policy, [0]) if one.hint else None  # what L2 is to do with rows
 
     def arrival(room: Any) -> Any:
         return _at(landed, [ir.as_int32(tirx.convert(part * one.rooms + room))])
@@ -85,7 +87,7 @@ def _stage(kernel: ir.For, one: StagedLoop) -> ir.For:
             place = {one.loop.loop_var: turn}
             source = [ir.simplify(ir.substitute(i, place)) for i in x.first]
             target = _at(rooms[x.tensor], [room, ir.as_int32(tirx.convert(part * x.columns))])
-            stmts.append(bulk.load(target, _at(x.tensor, source), x.num_bytes, there))
+            stmts.append(bulk.load(target, _at(x.tensor, source), x.num_bytes, there, told))
         exists = ir.simplify(ir.substitute(one.exists, {one.loop.loop_var: turn}))
         within = ir.simplify(turn < one.loop.extent)
         conditions = [*first, *(x for y in (within, exists) for x in ir.conjuncts(y))]
@@ -102,6 +104,9 @@ def _stage(kernel: ir.For, one: StagedLoop) -> ir.For:
     block = ir.find_all(kernel, ir.SBlock)[0]
     body = ir.mark_ours(ir.seq(*start, block.body))
     buffers = [*block.alloc_buffers, *rooms.values(), landed]
+    if told is not None:
+        body = ir.seq(cache.create_policy(told, one.hint), body)
+        buffers.append(policy)
     return ir.replace_nodes(
         kernel, ir.SBlock, {block: ir.with_block(block, body=body, alloc_buffers=buffers)}
     )
@@ -126,7 +131,8 @@ def _turns(
                 column = column + part * x.columns
                 value = tirx.BufferLoad(rooms[x.tensor], [room, column])
                 store = ir.BufferStore(store.buffer, value, list(store.indices))
-                return ir.with_block(block, body=store, reads=[], writes=[])
+                notes = {k: v for k, v in block.annotations.items() if k != LOAD_HINT}
+                return ir.with_block(block, body=store, reads=[], writes=[], annotations=notes)
         return block
 
     body = [ir.seq(fences.proxy_async()), ask(turn + one.ahead), wait]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tvm import tirx
+from tvm import sym, tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
@@ -47,7 +47,8 @@ class HalvesPlan:
 def plan_pairs(func: tirx.PrimFunc) -> HalvesPlan:
     """Find what a function's threads widen and store by halves of registers."""
     names = names_of_pairs(func.body)
-    casts = ir.find_all(func.body, tirx.Cast, lambda x: _upper(x, names) is not None)
+    known = numbers_in(func.body)
+    casts = ir.find_all(func.body, tirx.Cast, lambda x: _upper(x, names, known) is not None)
     stores = []
     for block in ir.find_all(func.body, tirx.SeqStmt):
         parts = ir.statements(block)
@@ -66,6 +67,14 @@ def names_of_pairs(body: ir.Stmt) -> dict[ir.Var, ir.Var]:
     return names
 
 
+def numbers_in(body: ir.Stmt) -> sym.Analyzer:
+    """Return what is known of names of numbers: places in registers are counted by them."""
+    known = sym.Analyzer()
+    for one in ir.find_all(body, tirx.Bind, lambda x: str(x.var.ty) == "int32"):
+        known.bind(one.var, one.value, allow_override=True)
+    return known
+
+
 def _is_paired(buffer: ir.Var) -> bool:
     if str(buffer.scope()) != "local" or ir.dtype_of(buffer) not in HALVES:
         return False
@@ -73,15 +82,17 @@ def _is_paired(buffer: ir.Var) -> bool:
     return len(buffer.shape) == 1 and size is not None and size % 2 == 0
 
 
-def _upper(cast: tirx.Cast, names: dict[ir.Var, ir.Var]) -> int | None:
+def _upper(cast: tirx.Cast, names: dict[ir.Var, ir.Var], known: sym.Analyzer) -> Any | None:
     """Return the register of which a cast widens the upper half, None if it does not."""
     load = cast.value
     if not isinstance(load, ir.TensorLoad) or ir.dtype_of(cast) != "float32":
         return None
     if ir.dtype_of(load) != WIDENED or load.source not in names:
         return None
-    place = ir.static_int(load.indices[0])
-    return None if place is None or place % 2 == 0 else place // 2
+    place = load.indices[0]
+    parity = known.modular_set(place)
+    is_upper = int(parity.coeff) % 2 == 0 and int(parity.base) % 2 == 1
+    return ir.simplify((place - 1) // 2) if is_upper else None
 
 
 def _is_pair(first: Any, second: Any, names: dict[ir.Var, ir.Var]) -> bool:
@@ -110,6 +121,7 @@ def _is_rounded(value: Any) -> bool:
 def rewrite_pairs(func: tirx.PrimFunc, plan: HalvesPlan) -> tirx.PrimFunc:
     """Widen upper halves by a mask, and compute both halves before one is stored."""
     words = {x: words_of(x) for x in plan.arrays}
+    known = numbers_in(func.body)
 
     def allocation(node: Any, mutator: Any) -> Any:
         node = mutator.default_mutate(node)
@@ -118,7 +130,7 @@ def rewrite_pairs(func: tirx.PrimFunc, plan: HalvesPlan) -> tirx.PrimFunc:
         return ir.seq(node, tirx.DeclBuffer(words[node.buffer], data=node.buffer.data))
 
     def cast(node: tirx.Cast, mutator: Any) -> Any:
-        place = _upper(node, plan.names)
+        place = _upper(node, plan.names, known)
         if place is None:
             return mutator.default_mutate(node)
         word = tirx.BufferLoad(words[plan.names[node.value.source]], [place])

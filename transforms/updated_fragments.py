@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import sym, tirx
-
 from tvm_hopper import ir
 from tvm_hopper.plan import fragment
 
-from .fragment_loops import Fragment
+from .fragment_loops import PAIR, Fragment
+from .shared_pairs import load_pair
 
 SIDE = 8  # columns that a thread has two neighbours of
 
@@ -41,37 +40,17 @@ class UpdatedFragment(Fragment):
 
     def _pair(self, subtile: Any, chunk: Any, g: Any, h: Any) -> ir.Stmt:
         """Compute two neighbours; what they read of a shared tile is loaded as one vector."""
-        e = ir.Var("e", "int32")
-        both, condition = self._element(subtile, chunk, g, h, e)
-        tiles = ir.find_all(both.value, ir.TensorLoad, lambda x: ir.is_shared(x.source))
-        alone = len({tuple(map(str, (x.source, *x.indices))) for x in tiles}) == 1
-        if not alone or not ir.is_const(condition, 1) or not self._is_pair(tiles[0], e):
+        _, condition = self._element(subtile, chunk, g, h, ir.Var("e", "int32"))
+        stores = [self._element(subtile, chunk, g, h, x)[0] for x in PAIR]
+        loaded = load_pair(self.store.value, self._at, stores[0].value)
+        if loaded is None or not ir.is_const(condition, 1):
             return super()._pair(subtile, chunk, g, h)
-        old = ir.new_buffer(f"{tiles[0].source.name}_pair", (2,), ir.dtype_of(tiles[0]), "local")
-        load = ir.BufferStore(old, tiles[0], [e])
-
-        def one(x: int) -> ir.BufferStore:
-            def read(node: ir.TensorLoad, mutator: Any) -> Any:
-                loaded = ir.is_shared(node.source)
-                return tirx.BufferLoad(old, [x]) if loaded else mutator.default_mutate(node)
-
-            store, _ = self._element(subtile, chunk, g, h, x)
-            return ir.BufferStore(
-                store.buffer, ir.mutate(store.value, [(ir.TensorLoad, read)]), store.indices
-            )
-
-        body = ir.seq(ir.For(e, 0, 2, ir.ForKind.VECTORIZED, load), one(0), one(1))
-        return ir.opaque_block("pair", body, alloc_buffers=[old])
-
-    def _is_pair(self, load: ir.TensorLoad, e: ir.Var) -> bool:
-        """Tell whether two neighbours lie side by side, from an even place on."""
-        *rows, column = load.indices
-        first = ir.substitute(column, {e: 0})
-        step = ir.simplify(ir.substitute(column, {e: 1}) - first)
-        outside = ir.depends_on(rows, [e]) if rows else False
-        known = sym.Analyzer().modular_set(first)
-        is_even = int(known.coeff) % 2 == 0 and int(known.base) % 2 == 0
-        return ir.is_const(step, 1) and not outside and is_even
+        new = [
+            ir.BufferStore(store.buffer, loaded.in_value(store.value, x), store.indices)
+            for x, store in zip(PAIR, stores, strict=True)
+        ]
+        body = ir.seq(loaded.load, *new)
+        return ir.opaque_block("pair", body, alloc_buffers=[loaded.registers])
 
     def _register(self, subtile: Any, chunk: Any, i: Any) -> Any:
         first = self.nest.row_start // fragment.SUBTILE_ROWS

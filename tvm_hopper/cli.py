@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+INTERRUPTED = 130  # exit code of a command that Ctrl-C has ended
 MISTAKE = 2  # exit code of a command line, a file or a kernel that no command can work on
 TARGET = "nvidia/nvidia-h200"
 
@@ -214,6 +215,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return MISTAKE if stop.code else 0
     try:
         return arguments.run(arguments)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     except Exception as error:
         from tvm_hopper.errors import HopperError
 

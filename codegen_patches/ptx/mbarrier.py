@@ -23,6 +23,11 @@ def fence_init() -> Any:
     return T.ptx.fence.mbarrier_init.release.cluster()
 
 
+def is_fence_init(call: Any) -> bool:
+    """Tell whether a call is `fence.mbarrier_init`."""
+    return bool(call.op.name == "tirx.ptx.fence_mbarrier_init")
+
+
 def arrive(barrier: Any) -> Any:
     """Arrive once, releasing what this thread did before (`mbarrier.arrive`)."""
     return T.ptx.mbarrier.arrive.shared.b64(barrier)

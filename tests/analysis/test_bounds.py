@@ -145,3 +145,16 @@ def test_found_bounds_are_the_predicate_everywhere():
         at = {BX: bx, R: r, S: s}
         value = bool(ir.simplify(ir.substitute(condition, at)))
         assert value == (bx * 64 + r < rows and s + 16 < columns)
+
+
+def test_a_bound_that_was_divided_by_what_it_has_in_common():
+    """Of four blocks of a cluster along rows: TVM halves both sides of the first."""
+    nest, (tile, block, row) = loops(bx=2, bz=8, r=16)
+    index = (tile * 4 + block % 4) * 16 + row
+    halved = tile * 2 + block % 4 // 2 < 3
+    found = find_bounds(halved, (index,), (96,), nest)
+    assert found is not None
+    assert ir.static_int(found.below[0]) == 96
+    assert find_bounds(halved, (index,), (80,), nest) is None
+    unknown = ir.Var("n", "int32")
+    assert find_bounds(tile * unknown + block % 4 // 2 < 3, (index,), (96,), nest) is None

@@ -12,6 +12,7 @@ import tvm_hopper
 from tvm_hopper import ir, pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.plan.notes import SmemNote, to_json
+from tvm_hopper.schedule.products.parts import MOST_ROWS_ACROSS
 from tvm_hopper.testing import workloads
 
 TARGET = "nvidia/nvidia-h200"
@@ -216,7 +217,8 @@ def test_the_kernel_of_a_class_is_that_of_a_static_build_of_its_bound(options):
     kernels = tvm_hopper.explain(sch.mod, TARGET).kernels
     for bound, kernel in zip(bounds, kernels, strict=True):
         static = s_tir.Schedule(workloads.matmul(bound, n, k, **options))
-        hs.matmul(static, "C")
+        in_rows = hs.MatmulConfig(transposed=False)  # of many rows classes have no other tiles
+        hs.matmul(static, "C", in_rows if bound > MOST_ROWS_ACROSS else None)
         (own,) = tvm_hopper.explain(static.mod, TARGET).kernels
         alike = "rings", "roles", "wgmma_pending", "raster_group", "smem_bytes", "fallbacks"
         for field in alike:
@@ -224,6 +226,14 @@ def test_the_kernel_of_a_class_is_that_of_a_static_build_of_its_bound(options):
         assert kernel.product == replace(own.product, block=kernel.product.block)
         assert kernel.persistent == (own.persistent if bound != bounds[-1] else hs.BY_DEVICE)
         assert ("transposed" in kernel.product.choice.splitlines()[0]) == (bound == 16)
+
+
+def test_the_first_of_the_best_is_what_a_class_has():
+    sch = s_tir.Schedule(workloads.matmul("m", 6144, 4096, out_dtype="float16"))
+    hs.matmul(sch, "C", classes=(300, 1000, 8192))
+    for kernel in tvm_hopper.explain(sch, target="nvidia/nvidia-h200").kernels:
+        first, *_ = dict(kernel.rows())["chosen by estimate"].splitlines()
+        assert ("transposed" in first) == (kernel.chosen_for.rows == 300)
 
 
 def test_one_kernel_of_symbolic_rows_says_what_it_was_chosen_for_alone():

@@ -146,7 +146,7 @@ def test_the_exit_code_of_verify_tells_the_verdict(
 
 
 def test_an_error_of_ours_is_one_line_and_one_of_python_a_traceback(monkeypatch, capsys) -> None:
-    def fail(error: Exception):
+    def fail(error: BaseException):
         def run(arguments: argparse.Namespace) -> int:
             raise error
 
@@ -158,6 +158,9 @@ def test_an_error_of_ours_is_one_line_and_one_of_python_a_traceback(monkeypatch,
     monkeypatch.setattr(doctor, "doctor_command", fail(KeyError("soap")))
     with pytest.raises(KeyError, match="soap"):
         cli.main(["doctor"])
+    monkeypatch.setattr(doctor, "doctor_command", fail(KeyboardInterrupt()))
+    assert cli.main(["doctor"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_a_command_is_one_function(monkeypatch) -> None:

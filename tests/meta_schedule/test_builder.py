@@ -1,6 +1,7 @@
 """Warm build workers: what they make, what a death or a deadline costs, what they leave behind."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.meta_schedule import builder as builders
 from tvm_hopper.meta_schedule.measuring import artifact
 from tvm_hopper.meta_schedule.workers import leftovers
+from tvm_hopper.meta_schedule.workers.pool import NOBODY
 from tvm_hopper.testing import faulty, workloads
 
 TARGET = "nvidia/nvidia-h200"
@@ -81,6 +83,20 @@ def test_a_worker_that_dies_or_is_late_is_replaced(builder, monkeypatch):
     (late,) = build(builder, scheduled())
     monkeypatch.setattr(builder._pool, "seconds", 60.0)
     assert "build worker 0: no answer after 1 s; the process was killed" in str(late.error_msg)
+    (good,) = build(builder, scheduled())
+    assert good.error_msg is None
+
+
+def test_a_full_disk_says_nothing_of_a_kernel(builder):
+    (place,) = builder._pool._places
+    before = set(builder.folder.iterdir())
+    resource.prlimit(place.station.pid, resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    (late,) = build(builder, scheduled())
+    assert str(late.error_msg).startswith(f"{NOBODY}[Errno 27] File too large")
+    assert "need room for temporary files" in str(late.error_msg)
+    assert set(builder.folder.iterdir()) == before
+    free = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    resource.prlimit(place.station.pid, resource.RLIMIT_FSIZE, free)
     (good,) = build(builder, scheduled())
     assert good.error_msg is None
 

@@ -1,6 +1,7 @@
 """The log of a work folder: whole lines, one writer, and nothing in it that is trusted."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from tvm_hopper.errors import TuningError
 from tvm_hopper.meta_schedule import journal as journals
 from tvm_hopper.meta_schedule.journal import (
     FILE,
+    LOCK,
     Journal,
     as_folder,
     check_versions,
@@ -217,6 +219,26 @@ def test_a_full_disk_is_one_error_and_leaves_whole_lines(tmp_path):
     with Journal(tmp_path) as journal:
         journal.append(TRIAL)
     assert [x["is"] for x in read_lines(tmp_path)][-2:] == ["machine", "trial"]
+
+
+def test_what_stands_in_place_of_a_file_of_the_folder(tmp_path):
+    other = tmp_path / "other"
+    other.write_text("of somebody")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / LOCK).symlink_to(other)
+    with pytest.raises(TuningError, match=r"no place to write at .Too many levels of symbolic"):
+        Journal(tmp_path / "a")
+    assert other.read_text() == "of somebody"
+    (tmp_path / "b").mkdir()
+    os.mkfifo(tmp_path / "b" / FILE)
+    with pytest.raises(TuningError, match=f"{FILE}: found something else than a file"):
+        Journal(tmp_path / "b")
+
+
+@pytest.mark.parametrize("value", ["x" * 300, "a\0b"])
+def test_a_path_that_nobody_can_open(value):
+    with pytest.raises(TuningError, match=r"found '.*' .*; need a path that can be opened"):
+        as_folder(value, "merge")
 
 
 @pytest.mark.parametrize("value", [None, 3, ""])

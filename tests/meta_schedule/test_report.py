@@ -10,7 +10,7 @@ from tests.meta_schedule.stand_ins import FormulaRunner, NoteBuilder, formula
 from tvm_hopper.cli import main
 from tvm_hopper.errors import TuningError
 from tvm_hopper.meta_schedule import Database, TuningReport, command, draw, tuning
-from tvm_hopper.meta_schedule.checking import no_check
+from tvm_hopper.meta_schedule.checking import Verdict, no_check
 from tvm_hopper.meta_schedule.command import as_gpus
 from tvm_hopper.meta_schedule.journal import FILE
 from tvm_hopper.testing import memory_bound, workloads
@@ -78,6 +78,20 @@ def test_times_of_the_last_round_stand_in_for_those_of_the_search(folder, tmp_pa
     assert (row.library, row.library_us) == ("cuBLAS", 9)
     assert "of cuBLAS" in str(report)
     assert "1.12x" in str(report)
+
+
+def test_where_nothing_ran_it_says_why(tmp_path):
+    mod = memory_bound.copy(64, 256)
+    given = {"builder": NoteBuilder(), "progress": False}
+    bad = FormulaRunner(lambda text: None, "GPU 0: illegal address\n  at x.cu\nsomewhere")
+    tvm_hopper.tune(mod, TARGET, trials=2, work_dir=tmp_path / "a", runner=bad, **given)
+    report = TuningReport(tmp_path / "a")
+    assert report.rows[0].failure.startswith("run: GPU 0: illegal address")
+    assert "main: no trial ran; run: GPU 0: illegal address ... somewhere" in str(report)
+    given["check"] = lambda problem, config: Verdict("wrong", "test")
+    tvm_hopper.tune(mod, TARGET, trials=2, work_dir=tmp_path / "b", runner=FormulaRunner(), **given)
+    (row,) = TuningReport(tmp_path / "b").rows
+    assert (row.verdict, row.wrong, row.failure) == ("wrong", 2, "")
 
 
 def test_what_a_terminal_would_obey_is_not_printed(folder, tmp_path):
@@ -171,11 +185,26 @@ def test_the_command_tune(tmp_path, capsys, monkeypatch):
     assert main([*given, "--trials", "0"]) == 2
 
 
-def test_ctrl_c_in_a_shell_is_a_sentence_and_an_exit_code(capsys):
-    with pytest.raises(SystemExit) as stopped, command._told_how_to_go_on("tuned"):
+def test_ctrl_c_in_a_shell_is_a_sentence_and_an_exit_code(tmp_path, capsys, monkeypatch):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
-    assert stopped.value.code == command.INTERRUPTED == 130
-    assert "interrupted: what was measured is in tuned" in capsys.readouterr().err
+
+    (tmp_path / "module.py").write_text(MAKE)
+    monkeypatch.setattr(command, "tune", interrupt)
+    given = ["tune", f"{tmp_path / 'module.py'}:make", "--work-dir", "tuned"]
+    assert main(given) == 130
+    told = "what was measured is in tuned; the same command goes on from there"
+    assert capsys.readouterr().err.splitlines() == [told, "interrupted"]
+
+
+def test_a_name_in_a_picture_is_no_formula(folder, tmp_path):
+    pytest.importorskip("matplotlib")
+    text = (folder / FILE).read_text()
+    hostile = r'"name":"$\\frac{$' + "x" * 99 + '"'
+    (tmp_path / FILE).write_text(text.replace('"name":"copy"', hostile))
+    figure = draw(tmp_path)
+    figure.savefig(tmp_path / "x.png")
+    assert r"$\frac{$" + "x" * 52 in [x.get_title() for x in figure.axes]
 
 
 def test_gpus_as_text():

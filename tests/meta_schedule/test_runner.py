@@ -11,6 +11,8 @@ from tvm_hopper import meta_schedule
 from tvm_hopper.errors import HopperError
 from tvm_hopper.meta_schedule import runner as runners
 from tvm_hopper.meta_schedule.measurement import Measurement
+from tvm_hopper.meta_schedule.pool_runner import Measuring
+from tvm_hopper.meta_schedule.workers.pool import NOBODY, QueuedTask
 
 ARGUMENTS = [ms.arg_info.TensorInfo("float16", [4, 8])]
 
@@ -79,6 +81,12 @@ def test_none_left_is_one_clear_error_for_every_job(make_artifact):
     assert after.result().error_msg == last
     assert Path(paths[0]).exists()
     runner.close()
+
+
+def test_what_no_kernel_is_to_blame_for_names_the_gpu_too():
+    task = QueuedTask({})
+    task.finish({"error": f"{NOBODY}no room"}, "GPU 0")
+    assert Measuring._named(task) == f"{NOBODY}GPU 0: no room"
 
 
 def test_an_error_names_the_gpu(make_artifact):

@@ -1,6 +1,7 @@
 """A server as a worker: what its answers, its silence and its end mean; retired ones are kept."""
 
 import json
+import threading
 import time
 
 import pytest
@@ -153,6 +154,43 @@ def test_nonsense_of_a_tracker_does_not_end_the_search_for_servers(monkeypatch):
     assert task.wait(10)
     assert "found no server for 0.4 s" in task.reply["error"]
     assert OddClient.odd < 0
+    finder.stop()
+    pool.close()
+
+
+def test_a_server_that_stands_still_does_not_keep_others_away(monkeypatch):
+    thawed, asked = threading.Event(), []
+
+    class Tracker(Client):
+        def request(self):
+            asked.append("")
+            return "10.0.0.1", 9090, f"key {len(asked)}"
+
+    class Station:
+        name = "server"
+
+        def __init__(self, _host, _port, match):
+            if match == "key 1":
+                thawed.wait()
+
+        def call(self, *_):
+            return {"seconds": []}
+
+        def stop(self):
+            pass
+
+        interrupt = stop
+
+    for name, value in {"PERIOD": 0.02, "CONNECT_SECONDS": 0.1, "RemoteStation": Station}.items():
+        monkeypatch.setattr(rpc_runner, name, value)
+    pool = WorkerPool(seconds=1, waits=True)
+    address = rpc_runner.TrackerAddress("10.0.0.1", 9190, "k")
+    finder = rpc_runner.ServerFinder(Tracker(address), pool, patience=5)
+    task = pool.submit({})
+    assert task.wait(10)
+    assert task.reply == {"seconds": []}
+    assert len(asked) >= 2
+    thawed.set()
     finder.stop()
     pool.close()
 

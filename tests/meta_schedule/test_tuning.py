@@ -346,12 +346,31 @@ def test_stock_files_are_made_anew(tmp_path):
     os.remove(tmp_path / WORKLOADS)
     database.write_stock()
     assert {x: (tmp_path / x).read_text() for x in texts} == texts
+    for link in ("database_workload.new", RECORDS):  # of a folder that others made
+        (tmp_path / link).unlink(missing_ok=True)
+        (tmp_path / link).symlink_to(tmp_path / "somebody")
+    (tmp_path / WORKLOADS).write_bytes(b"\xff")
+    database.write_stock()
+    assert texts == {x: (tmp_path / x).read_text() for x in texts}
+    assert not (tmp_path / "somebody").exists()
 
 
 def test_stock_files_that_cannot_be_written(tmp_path):
     (tmp_path / WORKLOADS).mkdir()
     with pytest.raises(TuningError, match=f"{WORKLOADS}: found no way to write on"):
         tune(COPY, tmp_path, 2)
+
+
+def test_a_record_of_another_kind_of_kernel(tmp_path):
+    tune(COPY, tmp_path, 3)
+    log = tmp_path / FILE
+    rows = [json.loads(x) for x in log.read_text().splitlines()]
+    next(x for x in rows if x["is"] == "trial")["configuration"] = "row_reduction threads=64"
+    log.write_text("".join(f"{json.dumps(x)}\n" for x in rows))
+    told = "a trial of main: found 'row_reduction threads=64' for 'pointwise .*'; need a config"
+    for use in (Database, lambda folder: tune(COPY, folder, 4)):
+        with pytest.raises(TuningError, match=told):
+            use(tmp_path)
 
 
 def test_a_record_with_a_hostile_configuration(tmp_path):

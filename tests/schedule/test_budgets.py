@@ -132,11 +132,12 @@ def staged(
     outputs=("float16",),
     tile=(128, 256, 64),
     operands=(),
+    in_place=False,
 ):
     """Return the stages, the parts, and the slots of operands that a product gets."""
     given = hs.MatmulConfig(tile, stages, 2, persistent=persistent, store="tma")
     sizes = tuple((x,) for x in tile)
-    behind = EpilogueTypes(outputs, operands)
+    behind = EpilogueTypes(outputs, operands, in_place)
     found = choose_staging(given, sizes, may_take_stages, "float16", behind, SM_90A)
     chosen = (found.stages, found.store_parts)
     return (*chosen, found.operand_slots) if operands else chosen
@@ -185,5 +186,33 @@ def test_a_whole_tile_of_an_operand_is_worth_a_stage():
     # nobody gives up a stage that was asked for: then some parts are loaded ahead
     assert staged(4, False, **half) == (4, 4, 1)
     assert staged(4, tile=(128, 128, 64), **half) == (4, 1, 1)
+    # most of a tile, in rows of the widest pattern, is worth a stage as well
+    assert staged(4, tile=(256, 160, 64), **half) == (3, 5, 3)
     # what finds no room is loaded by the threads
     assert staged(4, False, operands=("float32",) * 20) == (4, 2, 0)
+
+
+def test_an_output_in_the_slots_of_an_operand_takes_no_room_of_its_own():
+    there = {"operands": ("float16",), "in_place": True}
+    assert staged(4, **there) == (3, 4, 5)  # the fifth is the last store's
+    assert staged(4, tile=(128, 128, 64), **there) == (4, 2, 3)
+    assert staged(4, False, **there) == (4, 4, 2)
+    assert staged(4, tile=(128, 64, 64), **there) == (4, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "type_of_sum", "slots"),
+    [(512, "float32", 5), (500, "float32", 4), (512, "float16", 4)],
+    ids=["whole tiles", "an edge", "sums of 16 bits"],
+)
+def test_what_is_taken_to_be_in_place_is(rows, type_of_sum, slots):
+    """Else more slots are asked for than there is room for, and the next choice is tried."""
+    form = {"out_dtype": "float16", "epilogue": ("residual", "relu"), "acc_dtype": type_of_sum}
+    sch = s_tir.Schedule(workloads.matmul(rows, 4096, 1024, **form))
+    given = hs.MatmulConfig((128, 256, 64), consumers=2, persistent=132)
+    hs.matmul(sch, "C", replace(given, accumulate="float32"))
+    with PassContext():
+        (func,) = pipeline.lower(sch.mod, TARGET, until=LAST).functions.values()
+    noted = [x for x in notes_of(func) if isinstance(x, SmemNote)]
+    (ring,) = (x for x in noted if "residual" in x.name)
+    assert ring.size == slots * 128 * 64 * 2

@@ -3,9 +3,11 @@
 import time
 
 import pytest
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.target import Target
 
+import tvm_hopper
+from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.devices import Chip
@@ -24,6 +26,7 @@ from tvm_hopper.schedule.products.model import (
     num_tiles,
     rank,
 )
+from tvm_hopper.testing import workloads
 
 
 def best(m, n, k, given=None, count=1, chip=None, majors=("k", "k")):
@@ -122,6 +125,28 @@ def test_transposed_tiles_side_by_side_load_the_larger_operand_once():
     for given in (MatmulConfig(transposed=True), tile):
         assert choose_config(300, 4096, 4096, given=given).raster_group == 1
     assert choose_config(1000, 256, 4096, given=tile).raster_group == 2  # of A, which is larger
+
+
+def test_many_rows_may_lie_on_columns_of_tiles():
+    """Of 5204 rows tiles of 160 fill the chip once, one H200: 145 us where rows took 162."""
+    assert choose_config(5204, 1024, 11008, "bfloat16").transposed
+    rows = tirx.Var("m", "int32")
+    assert not choose_config(rows, 1024, 11008, "bfloat16").transposed
+    assert not choose_config(
+        5204, 1024, 11008, "bfloat16", given=MatmulConfig(store="tma")
+    ).transposed
+
+
+def test_many_rows_stay_rows_where_the_epilogue_reads_a_whole_tensor():
+    def chosen(*epilogue):
+        sch = s_tir.Schedule(
+            workloads.matmul(5204, 1024, 11008, out_dtype="float16", epilogue=epilogue)
+        )
+        hs.matmul(sch, "C")
+        return "transposed" in str(tvm_hopper.explain(sch, target="nvidia/nvidia-h200"))
+
+    assert chosen("bias_col")
+    assert not chosen("residual")
 
 
 @pytest.mark.parametrize(

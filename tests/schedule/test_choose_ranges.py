@@ -12,6 +12,7 @@ from tvm_hopper.errors import ScheduleError
 from tvm_hopper.schedule.products import class_choice, ranges
 from tvm_hopper.schedule.products.class_choice import AnyRows, estimate_all
 from tvm_hopper.schedule.products.model import as_product
+from tvm_hopper.schedule.products.parts import for_any_rows
 from tvm_hopper.schedule.products.ranges import ASKED_FOR, PLACES, RUNGS, deal_out, find_ends, pick
 
 ALONE = hs.MatmulConfig(cluster=(1, 1))  # as blocks of every class are
@@ -26,14 +27,15 @@ def test_kernels_are_few_and_no_number_of_rows_loses_much(n, k):
     assert found[1] == 1  # dot products
     assert max(found) == RUNGS[-1]
     rows = sorted(set(found.values()))
-    kernels = [hs.choose_config(x, n, k, given=ALONE) for x in rows]
+    kernels = [hs.choose_config(x, n, k, given=for_any_rows(ALONE, x)) for x in rows]
     for m in (2, 16, 64, 65, 100, 128, 256, 300, 400, 512, 600, 700, 1000, 1100, 2048, 4096, 8192):
         own = hs.choose_config(m, n, k, given=ALONE)
         wanted = as_product(m, n, k, "float16", ("k", "k"), "float16")
         (times,) = estimate_all([wanted], [*kernels, own], any_rows=True)
         taken = times[rows.index(found[next(x for x in found if m <= x)])]
-        # 512 x 7168 has more places where the choice changes than there are kernels.
-        assert taken <= (1.2 if (n, k) != (512, 7168) else 1.3) * times[-1], m
+        # Those that are asked for come first; 512 x 7168 has more places where the choice changes.
+        most = 1.1 if m in PLACES and ranges._is_asked([m])[0] else 1.25
+        assert taken <= (most if (n, k) != (512, 7168) else 1.3) * times[-1], m
 
 
 @pytest.mark.parametrize(("n", "k"), [*SHAPES, (4096, 14336), (3584, 18944)])
@@ -48,8 +50,8 @@ def test_row_counts_that_are_asked_for_lose_little(n, k):
     ratios = best.diagonal() / times[np.arange(len(places)), taken]
     # Of 512 x 7168 the kernels are fewer than the places where the choice changes.
     is_many = (n, k) == (512, 7168)
-    assert ratios.min() > (0.75 if is_many else 0.85)
-    assert np.exp(np.log(ratios).mean()) > (0.96 if is_many else 0.97)
+    assert ratios.min() > (0.85 if is_many else 0.9)
+    assert np.exp(np.log(ratios).mean()) > (0.96 if is_many else 0.98)
 
 
 def test_a_kernel_serves_several_ranges():
@@ -130,3 +132,20 @@ def test_a_large_loss_counts_more_than_several_small_ones():
 def test_refusals(arguments, match):
     with pytest.raises(ScheduleError, match=match):
         hs.choose_ranges(*arguments)
+
+
+def test_of_row_counts_that_are_asked_for_the_worst_counts_most():
+    """One that loses 9% is worse than fourteen that lose 6.5%: some of it is the estimate's."""
+    asked = [i for i, m in enumerate(PLACES) if ranges._is_asked([m])[0]]
+    table = np.full((len(PLACES), len(RUNGS)), 2.0)
+    table[:, 6:8] = 1.0
+    for kernel, place in enumerate(asked[:6]):  # six kernels that nothing stands in for
+        table[place] = 2.0
+        table[place, kernel] = 1.0
+    rest = asked[6:]
+    table[rest[0], 6], table[rest, 7], table[rest, 8] = 1.09, 1.065, 1.0
+    losses = ranges._weigh(table, PLACES)[rest].sum(axis=0)
+    assert losses[6] < losses[7]
+    table[rest, 8] = 2.0
+    table[rest[0], 8] = 1.0  # what the two are compared with, and no kernel is left for
+    assert pick(table) == [0, 1, 2, 3, 4, 5, 7]

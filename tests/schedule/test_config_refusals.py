@@ -113,8 +113,8 @@ def test_operands_that_find_no_room():
     mod = workloads.matmul(256, 256, 64, out_dtype="float16", epilogue=("residual",))
     refuse(
         mod,
-        r"found a ring of 4 stages and 65536 B of staging \(store_parts=4, operand_slots=3\), "
-        r"262\d+ B of shared memory; need at most 232448 B, by more parts",
+        r"found a ring of 4 stages and 49152 B of staging \(store_parts=4, operand_slots=3\), "
+        r"245\d+ B of shared memory; need at most 232448 B, by more parts",
         config=hs.MatmulConfig(
             (128, 256, 64), 4, 2, persistent=1, store="tma", store_parts=4, operand_slots=3
         ),

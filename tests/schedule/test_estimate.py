@@ -315,6 +315,17 @@ def test_transposed_tiles_of_many_columns_store_vectors():
     assert before == pytest.approx(loop + 128 * 128 * 2 / 8, rel=0.02)
 
 
+def test_stores_of_many_rows_transposed_have_a_rate_of_their_own():
+    stores = {"turned_bytes": 32.0, "turned_of_many": 64.0}
+    few, many = (ProductShape(128, n, 64, is_transposed=True) for n in (1024, 1152))
+    for shape, rate in ((few, 32), (many, 64)):
+        loop = cycles(shape, tiles(), turned_of_many=1e9).expected
+        assert cycles(shape, tiles(), **stores) == loop + 128 * 128 * 2 / rate
+    rates = replace(PLAIN, start_less=0.0, **stores)
+    (made,) = estimate(many, tiles(), ONE_MEGAHERTZ, rates, any_rows=True)  # fitted by the first
+    assert made == pytest.approx(loop + 128 * 128 * 2 / 32, rel=0.02)
+
+
 def test_a_cluster_with_blocks_without_work_takes_as_long():
     """Three tiles in clusters of two are two clusters."""
     one = replace(ONE_MEGAHERTZ, num_sms=2)
@@ -322,3 +333,37 @@ def test_a_cluster_with_blocks_without_work_takes_as_long():
     assert cycles(three, tiles(**PAIR), one) == cycles(
         ProductShape(512, 128, 640), tiles(**PAIR), one
     )
+
+
+OF_ANY = {"in_turns": 0.0, "in_turns_shared": 0.0, "third_of_any": 0.0, "start_less": 0.0}
+OF_ANY |= {"workspace_more": 0.0, "early_cycles": 0.0, "port_bytes": 1e9}
+
+
+def of_any_rows(shape, tile, **rates):
+    rates = replace(PLAIN, **(OF_ANY | rates))
+    (found,) = estimate(shape, tile, ONE_MEGAHERTZ, rates, any_rows=True)
+    return pytest.approx(found, rel=0.02)
+
+
+@pytest.mark.parametrize(("parts", "most", "saved"), [(1, 66, 100), (4, 15, 200)])
+def test_launches_that_fit_the_chip_beside_the_next_one_begin_early(parts, most, saved):
+    for count, expected in ((most, 1000 - saved), (most + 1, 1000)):
+        shape = ProductShape(128 * count, 128, 0)
+        found = of_any_rows(shape, tiles(parts=parts), start_cycles=1000.0, early_cycles=100.0)
+        assert found == expected
+
+
+def test_few_blocks_do_not_keep_the_memory_busy():
+    moved = 2 * (SQUARE.m + SQUARE.n) * SQUARE.k + 2 * SQUARE.m * SQUARE.n
+    assert of_any_rows(SQUARE, tiles(), port_bytes=1.0) == moved
+    two = replace(SQUARE, n=256)
+    moved = 2 * (two.m + two.n) * two.k + 2 * two.m * two.n
+    assert of_any_rows(two, tiles(), port_bytes=1.0) == moved / 2
+    assert cycles(SQUARE, tiles(), port_bytes=1.0) == cycles(SQUARE, tiles()).expected
+
+
+def test_rows_that_are_not_there_are_not_loaded_by_kernels_of_any_rows():
+    few = replace(SQUARE, m=2)
+    whole, some = (128 + 128) * 64 * 2 * 10, (2 + 128) * 64 * 2 * 10
+    assert cycles(few, tiles(), fill_bytes=1.0) == whole
+    assert of_any_rows(few, tiles(), fill_bytes=1.0) == some

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import tvm
@@ -17,6 +18,7 @@ from tvm_hopper.schedule.row_reduction.apply import chosen_rows
 from tvm_hopper.testing import backward, columns, losses, memory_bound
 
 RELOAD = hs.RowReductionConfig(reload=True)
+STAYS = hs.RowReductionConfig(persistent=2, stage=True)
 
 
 def hints(mod, config=None):
@@ -34,6 +36,9 @@ def hints(mod, config=None):
         (losses.cross_entropy(4096, 32768), None, set()),
         (memory_bound.rms_norm(65536, 1024), None, {"evict_last"}),
         (memory_bound.rms_norm(65536, 1024), RELOAD, {"evict_first", "evict_last"}),
+        (memory_bound.layer_norm(4096, 131072), None, {"evict_last"}),  # persistent clusters
+        (memory_bound.layer_norm(64, 1024), STAYS, set()),  # what fits L2 is wanted there
+        (memory_bound.layer_norm(64, 1024), replace(STAYS, hint=True), {"evict_last"}),
     ],
 )
 def test_hints_are_for_rows_that_are_stored(mod, config, want):

@@ -7,22 +7,30 @@ import tvm
 from tvm import s_tir, te
 from tvm.target import Target
 
+from tvm_hopper import ir
 from tvm_hopper import schedule as hs
+from tvm_hopper.requests.keys import SKEW_TURNS
 from tvm_hopper.schedule.row_reduction import apply
 from tvm_hopper.schedule.row_reduction.apply import chosen_rows
 from tvm_hopper.schedule.row_reduction.config import RowReductionConfig
 from tvm_hopper.schedule.row_reduction.moments import are_moments
 from tvm_hopper.schedule.row_reduction.number import inline_rows
-from tvm_hopper.testing import memory_bound
+from tvm_hopper.testing import backward, memory_bound
 
 
 @pytest.mark.parametrize(
     ("program", "shape"),
     [
-        (memory_bound.layer_norm(4096, 131072), (15, 8, 512)),
-        (memory_bound.layer_norm(2048, 262144, "float16"), (7, 16, 256)),
-        (memory_bound.layer_norm(4096, 65536, "float32"), (15, 8, 512)),
-        (memory_bound.layer_norm(8192, 65536), None),  # short enough for rows beside one another
+        (memory_bound.layer_norm(8192, 65536), (30, 4, 512, 2, False)),
+        (memory_bound.layer_norm(4096, 81920), (30, 4, 512, 2, False)),
+        (memory_bound.layer_norm(4096, 98304), (15, 8, 512, 4, True)),  # short turns
+        (memory_bound.layer_norm(4096, 131072), (15, 8, 512, 4, False)),
+        (memory_bound.layer_norm(2048, 163840), (15, 8, 512, 2, False)),  # less room
+        (memory_bound.layer_norm(2048, 262144, "float16"), (7, 16, 512, 2, True)),
+        (memory_bound.layer_norm(4096, 65536, "float32"), (15, 8, 512, 4, False)),
+        (memory_bound.layer_norm(2048, 114688), (15, 8, 256, 4, True)),  # no whole vectors of 512
+        (memory_bound.layer_norm(8192, 32768), None),  # short enough for rows beside one another
+        (memory_bound.layer_norm(2048, 1 << 19), None),  # too long for the room that there is
         (memory_bound.rms_norm(4096, 131072), None),  # shares no more than it has
         (memory_bound.layer_norm(64, 131072), None),  # few turns
         (memory_bound.layer_norm("n", 131072), None),
@@ -31,7 +39,7 @@ from tvm_hopper.testing import memory_bound
 )
 def test_long_rows_that_share_more_than_they_have_are_persistent(program, shape):
     chosen = chosen_rows(s_tir.Schedule(program))
-    found = (chosen.persistent, chosen.cluster, chosen.threads)
+    found = (chosen.persistent, chosen.cluster, chosen.threads, chosen.ahead, chosen.reload)
     assert (found if chosen.persistent else None) == shape
     if shape is not None:
         with tvm.target.Target("nvidia/nvidia-a100"):
@@ -104,3 +112,21 @@ def test_parts_with_fewer_sms(columns, persistent):
     with small:
         chosen = chosen_rows(s_tir.Schedule(memory_bound.layer_norm(4096, columns)))
     assert chosen.persistent == persistent
+
+
+@pytest.mark.parametrize(
+    ("program", "more", "skewed"),
+    [
+        (memory_bound.layer_norm(64, 1024), {"reload": True}, True),
+        (memory_bound.layer_norm(64, 1024), {"reload": False}, False),
+        (memory_bound.layer_norm(64, 1024), {"reload": True, "cluster": 1}, False),
+        (backward.layer_norm_backward(64, 1024), {"reload": True}, False),
+    ],
+)
+def test_rows_that_are_loaded_again_are_reduced_a_turn_early(program, more, skewed):
+    """Sums of columns are left to the order of turns, and a thread block alone waits for nobody."""
+    sch = s_tir.Schedule(program)
+    given = {"threads": 64, "persistent": 2, "cluster": 2, "ahead": 2, "stage": True, **more}
+    hs.row_reduction(sch, config=RowReductionConfig(**given))
+    found = ir.find_all(sch.mod["main"].body, ir.For, lambda x: SKEW_TURNS in x.annotations)
+    assert bool(found) == skewed

@@ -69,9 +69,27 @@ def test_all_shared_memory_and_a_cluster_of_eight_are_legal():
 
 
 def test_a_cluster_of_sixteen_is_not_portable():
-    report = verify(lower(launched(grid=16, cluster=16)), IN)
+    """Of 78 SMs, spread over eight GPCs, as few as ten may be together."""
+    report = verify(lower(launched(grid=16, cluster=16)), IN, num_sms=78)
     assert report.verdict == "review"
     assert [f.rule for f in report.findings] == ["CLUSTER_NOT_PORTABLE"]
+    assert "of 78 SMs 10 are sure to be together" in report.findings[0].message
+    assert verify(lower(launched(grid=10, cluster=10)), IN, num_sms=78).verdict == "clean"
+
+
+def test_a_cluster_of_sixteen_runs_where_so_many_sms_are_together():
+    """The runtime allows the size, and of 132 SMs one GPC has 17 or more: the launch is legal."""
+    report = verify(lower(launched(grid=16, cluster=16)), IN)
+    assert report.verdict == "clean", report.findings
+    assert "clusters of 16 thread blocks, which a device of 132 SMs has room for" in str(report)
+    assert "clusters of" not in str(verify(lower(launched(grid=8, cluster=8)), IN))
+
+
+def test_the_target_may_name_a_smaller_part():
+    setup = {**SETUP, "grid": (16, 1, 1), "cluster": (16, 1, 1)}
+    assert not check_launch("k", setup, [])
+    (found,) = check_launch("k", setup, [], sure_sms=78)
+    assert found.rule == "CLUSTER_NOT_PORTABLE"
 
 
 SETUP = {"grid": (1, 1, 1), "block": (32, 1, 1), "cluster": (1, 1, 1), "dyn_smem_bytes": 0}

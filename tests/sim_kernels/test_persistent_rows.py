@@ -104,6 +104,8 @@ def test_without_each_of_its_syncs_it_has(program, name, which):
 
 CLUSTER = [
     ("mbarrier_init", 0),  # of the rooms, by a thread each
+    *[("fence_mbarrier_init", n) for n in range(2)],  # of those, and of the rows'
+    ("fence_proxy", 0),
     *[("barrier_cluster_arrive", n) for n in range(2)],  # all run; rooms were read
     *[("barrier_cluster_wait", n) for n in range(2)],
     ("mbarrier_wait", 1),  # values are there; 0 is of rows
@@ -136,3 +138,54 @@ def test_a_cluster_as_it_is_has_nothing_to_say(cluster):
 @pytest.mark.parametrize(("name", "which"), CLUSTER, ids=str)
 def test_without_each_sync_of_a_cluster_it_has(cluster, name, which):
     assert rules(change(cluster, name, which))
+
+
+# -- the same, of which the next turn's row is reduced before this turn waits
+
+SKEWED = [
+    *[("mbarrier_init", n) for n in (0, 4)],
+    *[("fence_mbarrier_init", n) for n in range(2)],
+    *[("barrier_cluster_arrive", n) for n in range(2)],
+    *[("barrier_cluster_wait", n) for n in range(2)],
+    *[("mbarrier_wait", n) for n in range(3)],  # rows, of the first turn and later; values
+    *[("mbarrier_arrive_expect_tx", n) for n in range(5)],
+    *[("tvm_storage_sync", n) for n in range(3)],
+    *[("fence_proxy", n) for n in range(2)],
+]
+
+
+@pytest.fixture(scope="module")
+def skewed():
+    return in_cluster(64, ahead=1, reload=True)
+
+
+def test_skewed_turns_as_they_are_have_nothing_to_say(skewed):
+    assert not rules(skewed)
+
+
+@pytest.mark.parametrize(("name", "which"), SKEWED, ids=str)
+def test_without_each_sync_of_skewed_turns_it_has(skewed, name, which):
+    assert rules(change(skewed, name, which))
+
+
+@pytest.mark.parametrize("count", [16, 19], ids=["whole", "tail"])
+def test_skewed_turns_are_verified_clean(count):
+    """Eight and ten turns of four rooms, which are used again behind every second turn."""
+    given = config(64, 2, cluster=2, ahead=2, reload=True)
+    report = verify(
+        scheduled("layer_norm", count, 1024, given), against=memory_bound.layer_norm(count, 1024)
+    )
+    assert report.verdict == "clean", report.table()
+
+
+def test_told_as_seldom_as_turns_in_order_skewed_ones_race(monkeypatch):
+    """The next turn has sent its value, to the last room, before this one tells."""
+    monkeypatch.setattr("tvm_hopper.transforms.cluster_turns.SKEW_TURNS", "no request")
+    found = rules(in_cluster(64, ahead=1, reload=True))
+    assert any(x.startswith("RACE") for x in found), found
+
+
+def test_a_row_less_of_room_than_skewed_turns_need_races(monkeypatch):
+    monkeypatch.setattr("tvm_hopper.plan.staged_rows.SKEW_TURNS", "no request")
+    found = rules(in_cluster(64, ahead=1, reload=True))
+    assert found & {"PROXY_FENCE_MISSING_WAR", "RACE_OVERWRITE_BUSY"}, found

@@ -84,8 +84,37 @@ def test_rows_that_were_never_written_have_no_value():
 
 
 def test_zeros_are_ordered_before_what_reads_them():
-    """By the fence between proxies; the barrier behind it is that of the kernel's start."""
+    """By the fence between proxies, and by a barrier of the consumers behind it."""
     assert found(change(right()[0], "fence_proxy", 0)) == {"PROXY_FENCE_MISSING"}
+    assert found(change(right()[0], "bar_sync_count", 0)) == {"RACE_READ_INFLIGHT"}
+
+
+def test_zeros_of_a_tile_that_is_whole_would_meet_its_loads():
+    """Consumers write while loads are under way: only blocks whose tile crosses the end do."""
+    program = right()[0]
+    ((name, func),) = program.kernels.items()
+
+    def clears(node: ir.IfThenElse) -> bool:
+        zeros = ir.find_all(node.then_case, ir.BufferStore)
+        inner = ir.find_all(node.then_case, ir.IfThenElse)
+        return (
+            bool(inner) and all(isinstance(x.value, tirx.Broadcast) for x in zeros) and bool(zeros)
+        )
+
+    (guard,) = ir.find_all(func.body, ir.IfThenElse, clears)
+    body = ir.replace_nodes(func.body, ir.Stmt, {guard: guard.then_case})
+    assert found(Program(program.host, {name: func.with_body(body)})) == {"RACE_OVERWRITE_BUSY"}
+
+
+@pytest.mark.parametrize("persistent", [0, 2])
+def test_of_one_tile_a_block_consumers_write_zeros(persistent):
+    """Of several, an earlier tile's loads may be under way by then: zeros go in front of all."""
+    problem = {"m": "m", "n": 24, "k": 48, "dtype": "float16", "out_dtype": "float16"}
+    _, module = scheduled(problem, TILE, stages=2, consumers=1, persistent=persistent)
+    ((_, func),) = load(module).kernels.items()
+    text = str(func)
+    by_consumers = text.index("T.Broadcast") > text.index("mbarrier_init")
+    assert by_consumers == (persistent == 0)
 
 
 def test_bytes_of_the_last_tile_are_those_that_arrive():

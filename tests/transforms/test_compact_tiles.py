@@ -1,9 +1,12 @@
-"""CompactTiles: static tiles of tensors whose extents are symbolic and have 64 bits."""
+"""CompactTiles: static tiles of symbolic tensors, and extents that TVM left too large."""
 
 import pytest
+from tvm import s_tir, te
 
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.simulation import verify
 from tvm_hopper.transforms.compact_tiles import CompactTiles, plan_tiles
 
 KERNEL = """
@@ -62,6 +65,32 @@ def test_a_tile_begins_where_its_accesses_do():
 def test_what_stays(options):
     func = kernel(**options)
     assert run(func, CompactTiles()).same_as(func)
+
+
+@pytest.mark.parametrize(
+    ("scope", "other"), [("shared.dyn", None), ("local", "T.int64(0) - ty * T.int64(64)")]
+)
+def test_an_extent_that_is_larger_than_what_is_used(scope, other):
+    got = run(kernel("T.int64(192)", "T.int64(0)", other, scope), CompactTiles())
+    (tile,) = (x for block in ir.find_all(got.body, ir.SBlock) for x in block.alloc_buffers)
+    assert [ir.static_int(x) for x in tile.shape] == [128, 64]
+
+
+def test_registers_that_each_thread_has_at_another_place_stay():
+    func = kernel("T.int64(192)", "T.int64(0)", scope="local")
+    assert run(func, CompactTiles()).same_as(func)
+
+
+def test_an_epilogue_with_a_condition_of_its_own():
+    a, b = te.placeholder((72, 64), "float16", "A"), te.placeholder((72, 64), "float16", "B")
+    k = te.reduce_axis((0, 64), "k")
+    term = lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k)  # noqa: E731
+    c = te.compute((72, 72), term, name="C")
+    half = lambda i, j: te.if_then_else(j < 36, c[i, j], c[i, j] * 3)  # noqa: E731
+    plain = te.create_prim_func([a, b, te.compute((72, 72), half, name="D")])
+    sch = s_tir.Schedule(plain)
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, 64, 64), stages=1))
+    assert verify(sch, against=plain, runs=(("on_wait", 0),)).verdict == "clean"
 
 
 def test_accesses_before_the_start_stay():

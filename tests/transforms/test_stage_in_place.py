@@ -84,6 +84,18 @@ def test_an_output_takes_the_place_of_an_operand():
     check(run(parse(BEFORE), StageInPlace()), parse(BEFORE, *AFTER))
 
 
+@pytest.mark.parametrize(("turns", "taken"), [(1, True), (2, False)])
+def test_sums_that_several_turns_would_overwrite(turns, taken):
+    """A loop of one turn is what is left of one over parts."""
+    start = BEFORE.index("            d = T.sblock_alloc")
+    inner = BEFORE[start:].replace("\n            ", "\n                    ").rstrip()
+    loop = f'            for part in range({turns}):\n                with T.sblock("part"):\n'
+    body = "                    T.reads()\n                    T.writes()\n        "
+    func = parse(BEFORE[:start] + loop + body + inner + "\n")
+    after = run(func, StageInPlace())
+    assert ("takes_place" in after.script()) == taken
+
+
 def test_again_finds_nothing():
     once = run(parse(BEFORE), StageInPlace())
     check(run(once, StageInPlace()), once)

@@ -70,6 +70,33 @@ def test_a_part_of_a_row_for_each_thread_block_of_a_cluster():
     assert "tile[v] = X_rows[r % 4, tx * 4 + v + tz * 128]" in got  # until SpreadRows
 
 
+HINTED = (
+    "                            tile[v] = X",
+    '                            T.sblock_attr({"tvm_hopper.load_hint": "evict_last"})\n'
+    "                            tile[v] = X",
+)
+
+
+def test_what_l2_is_told_of_a_row_is_told_by_its_copy():
+    got = lines(HINTED)
+    assert any("createpolicy" in x and "evict_last" in x for x in got)
+    copies = [x for x in got if "address_of(X[" in x]
+    assert len(copies) == 3
+    assert all("policy[0]" in x and "L2::cache_hint" in x for x in copies)
+    assert not any("load_hint" in x for x in got)
+    assert not any("policy" in x for x in lines())
+
+
+def test_without_bulk_copies_the_hint_stays_with_the_loads():
+    got = lines(HINTED, ("nvidia/nvidia-h200", "nvidia/nvidia-a100"))
+    assert any("load_hint" in x for x in got)
+
+
+def test_skewed_turns_have_a_room_more():
+    asked = ('"tvm_hopper.stage_rows": 2', '"tvm_hopper.stage_rows": 2, "tvm_hopper.skew_turns": 1')
+    assert any("mbarrier_wait" in x and "r // 5 % 2" in x for x in lines(asked))
+
+
 def test_without_bulk_copies_rows_are_loaded_as_before():
     got = lines(("nvidia/nvidia-h200", "nvidia/nvidia-a100"))
     assert any("tile[v] = X[r * 16 + bx" in x for x in got)

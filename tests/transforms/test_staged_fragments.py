@@ -105,3 +105,50 @@ def test_other_types_are_stored_as_pairs():
 def test_nothing_is_left_to_plan():
     _, func = lower()
     tvm.ir.assert_structural_equal(run(func, LowerMma()).body, func.body)
+
+
+def test_functions_are_computed_in_front_of_the_stores_that_they_are_for():
+    plain, _ = lower()
+    script = SCRIPT.replace("DTYPE", "float16").replace("WIDTH", "32").replace("PARTS", "1")
+    script = script.replace("acc[i, part * 32 + j])", "T.exp(acc[i, part * 32 + j]))")
+    (block,) = ir.find_blocks(run(parse(script), LowerMma()).body, APART)
+    fences = [
+        ir.find_all(x, Call, lambda x: x.op.name == "tirx.tvm_hopper_code_fence")
+        for x in (plain, block)
+    ]
+    assert [len(x) for x in fences] == [0, 1]
+    (branch,) = ir.find_all(block, ir.IfThenElse)
+    assert [evaluate(branch.condition, g=g) for g in range(5)] == [1, 0, 0, 0, 1]
+
+
+READS = (
+    ("            for p, r, s in T.grid(1, 32, 16):",
+     "            x = T.sblock_alloc_buffer((PANELS, 64, COLUMNS), \"float16\", "
+     "scope=\"shared.dyn\")\n"
+     "            for p, r, s in T.grid(1, 32, 16):"),
+    ("acc[i, part * 32 + j])", "acc[i, part * 32 + j] + T.Cast(\"float32\", x[PLACE]))"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("panels", "columns", "place", "pairs"),
+    [
+        (1, 32, "0, i, j", 2),
+        (2, 16, "j // 16, i, j % 16", 2),  # panels: which one depends on the column
+        (1, 36, "0, i, j + 4", 2),
+        (1, 34, "0, i, j + 1", 0),
+        (1, 64, "0, i, j * 2", 0),
+        (2, 18, "j // 17, i, j % 17", 0),
+    ],
+)
+def test_neighbours_of_a_shared_tile_are_loaded_together(panels, columns, place, pairs):
+    script = SCRIPT.replace("DTYPE", "float16").replace("WIDTH", "32").replace("PARTS", "1")
+    for old, new in READS:
+        assert old in script
+        script = script.replace(old, new, 1)
+    script = script.replace("PANELS", str(panels)).replace("COLUMNS", str(columns))
+    (block,) = ir.find_blocks(run(parse(script.replace("PLACE", place)), LowerMma()).body, APART)
+    loads = ir.find_all(block, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
+    found = [x.body.value for x in loads]
+    assert len(found) == 2 * pairs  # of sixteen rows and sixteen columns
+    assert all(x.source.name == "x" for x in found)

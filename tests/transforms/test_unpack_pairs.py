@@ -59,6 +59,26 @@ def test_lower_halves_are_shifted_as_they_were():
     assert not plan_pairs(plain(place=2, second=0)).arrays
 
 
+LOOP = """
+    for g in T.unroll(2):
+        odd: T.let[T.int32] = g * 2 + 1
+        Z[g] = T.Cast("float32", x[{at}])
+"""
+
+
+@pytest.mark.parametrize("at", ["g * 2 + 1", "odd"])
+def test_places_that_a_loop_counts(at):
+    text = PLAIN.format(kind="bfloat16", place=2, second=1)
+    got = run(parse(text + LOOP.format(at=at)), UnpackPairs()).script()
+    assert 'T.reinterpret("float32", T.tvm_hopper_upper_half(x_pairs[' in got[got.index("odd") :]
+
+
+@pytest.mark.parametrize("at", ["g * 2", "g", "g * 3 + 1"])
+def test_places_of_which_no_number_says_the_half(at):
+    plain_loop = PLAIN.format(kind="bfloat16", place=2, second=0) + LOOP.format(at=at)
+    assert not plan_pairs(parse(plain_loop)).arrays
+
+
 def test_a_value_of_what_the_first_one_stores_stays_behind_it():
     assert not plan_pairs(plain(second=0)).stores
 

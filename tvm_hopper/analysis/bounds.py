@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm import sym, tirx
 
 from tvm_hopper import ir
 
 MAX_STEP = 8  # that an index may take with what bounds it
+MOST_PLACES = 1 << 20  # at which two predicates are compared one by one
 
 
 @dataclass(frozen=True)
@@ -71,10 +74,13 @@ def find_bounds(
         found = (axis, shape[axis]) if axis is not None else _bound(term, indices, variables)
         if found is None:
             low = [n for n, index in enumerate(indices) if _starts_at(term, index, analyzer)]
-            if not low:
-                return None
             from_zero = [x or n in low for n, x in enumerate(from_zero)]
-            continue
+            if low:
+                continue
+            same = [a for a, bound in usual if _same_places(term, bound, loops)]
+            if not same:
+                return None
+            found = same[0], shape[same[0]]
         axis, bound = found
         if bounds[axis] is not None and not _equal(bounds[axis], bound):
             bound = tirx.min(bounds[axis], ir.cast_like(bound, bounds[axis]))
@@ -185,6 +191,54 @@ def _same_bound(term: Any, bound: Any, analyzer: sym.Analyzer) -> bool:
     if _counts_tiles(term, bound, analyzer):
         return True
     return _agree(bound, term, analyzer)
+
+
+def _same_places(term: Any, bound: Any, loops: tuple[ir.For, ...]) -> bool:
+    """Tell whether two predicates agree at each place of static loops, one by one.
+
+    TVM divides `bx * 4 + bz % 4 < 6` by two where bz counts the blocks of a cluster, and writes
+    `bz // 2 < 1` as `bz < 2`: no rule of its own leads back.
+    """
+    used = [x for x in loops if ir.uses(term, x.loop_var) or ir.uses(bound, x.loop_var)]
+    ranges = [(ir.static_int(x.min), ir.static_int(x.extent)) for x in used]
+    if any(low is None or count is None for low, count in ranges):
+        return False
+    if math.prod(count or 0 for _, count in ranges) > MOST_PLACES:
+        return False
+    axes = [np.arange(low or 0, (low or 0) + (count or 0)) for low, count in ranges]
+    values = dict(zip((x.loop_var for x in used), np.meshgrid(*axes, indexing="ij"), strict=True))
+    try:
+        first, second = (_at(x, values) for x in (term, bound))
+    except KeyError:  # what is no loop's, or no sum of loops
+        return False
+    return bool(np.all(first == second))
+
+
+_BINARY = {
+    tirx.Add: np.add,
+    tirx.Sub: np.subtract,
+    tirx.Mul: np.multiply,
+    tirx.FloorDiv: np.floor_divide,
+    tirx.FloorMod: np.mod,
+    tirx.Min: np.minimum,
+    tirx.Max: np.maximum,
+    tirx.LT: np.less,
+    tirx.LE: np.less_equal,
+    tirx.GT: np.greater,
+    tirx.GE: np.greater_equal,
+    tirx.EQ: np.equal,
+}
+
+
+def _at(expr: Any, values: dict[Any, Any]) -> Any:
+    """Compute an integer expression at many places; a KeyError says that it is none."""
+    if isinstance(expr, tirx.IntImm):
+        return np.int64(int(expr))
+    if isinstance(expr, tirx.Cast):
+        return _at(expr.value, values)
+    if isinstance(expr, ir.Var):
+        return values[expr]
+    return _BINARY[type(expr)](_at(expr.a, values), _at(expr.b, values))
 
 
 def _starts_at(term: Any, index: Any, analyzer: sym.Analyzer) -> bool:

@@ -21,6 +21,9 @@ NUM_SMS = {
     "h20": 78,
     "gh200": 132,
 }
+NUM_SMS_ATTR = "feature.num_sms"  # of a target: how many SMs its device has
+# GH100 has eight GPCs of nine TPCs of two SMs, of which parts lack some (NVIDIA H100 whitepaper).
+MOST_GPCS, SMS_OF_TPC = 8, 2
 DEFAULT_NUM_SMS = 132  # what a part is taken for that nothing is said of
 # Clusters of 2, 3 and so on to 16 thread blocks, each of which fills an SM, that an H200's 132 SMs
 # hold at once (cuOccupancyMaxActiveClusters).
@@ -75,6 +78,15 @@ CHIPS = {
 def chip_of(part: str | None, num_sms: int) -> Chip:
     """Return the rates of a part by its name, else an H200's, with as many SMs as are said."""
     return replace(CHIPS.get(part or "", Chip()), num_sms=num_sms)
+
+
+def sms_together(num_sms: int) -> int:
+    """Return how many SMs at least one GPC has, of so many: a cluster lies in one.
+
+    However a part's SMs are spread, one GPC has the average or more, in whole TPCs.
+    """
+    tpcs = num_sms // SMS_OF_TPC
+    return SMS_OF_TPC * -(-tpcs // MOST_GPCS)
 
 
 def balanced_blocks(tiles: int, num_sms: int) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 from tvm_hopper.errors import cannot_tune
 
 MOST_PROCESSES = 1024
+MOST_SECONDS = 1 << 40  # of a whole number; math.inf is a time, too
 
 
 def check_number(where: str, name: str, value: Any, most: int) -> None:
@@ -30,8 +31,10 @@ def check_seconds(where: str, value: Any) -> None:
         It is no number above 0.
     """
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (is_number and value > 0):
-        raise cannot_tune(where, f"seconds={value!r}", "a number above 0")
+    is_huge = isinstance(value, int) and value > MOST_SECONDS  # which no float may hold
+    if not (is_number and value > 0) or is_huge:
+        found = f"an int of {value.bit_length()} bits" if is_huge else f"{value!r}"
+        raise cannot_tune(where, f"seconds={found}", "a number above 0")
 
 
 def check_method(where: str, name: str, value: Any, method: str, need: str) -> None:

@@ -16,8 +16,6 @@ from .fake_runner import fake_gpus
 from .report import TuningReport, wide_console
 from .tuning import tune
 
-INTERRUPTED = 130  # exit code of a shell command that Ctrl-C has ended
-
 
 def tune_command(arguments: argparse.Namespace) -> int:
     """Tune what a Python file makes, and print the table."""
@@ -52,11 +50,9 @@ def _told_how_to_go_on(work_dir: Any) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        text = (
-            f"interrupted: what was measured is in {work_dir}; the same command goes on from there"
-        )
+        text = f"what was measured is in {work_dir}; the same command goes on from there"
         print(text, file=sys.stderr)
-        raise SystemExit(INTERRUPTED) from None
+        raise
 
 
 def as_gpus(text: str) -> Any:

@@ -21,8 +21,17 @@ from typing import Any
 
 from tvm_hopper.errors import cannot_tune
 
-from .configurations import Configuration, from_text
-from .journal import FILE, Journal, as_folder, check_versions, differing, read_lines, writing
+from .configurations import Configuration, from_text, kind_of
+from .journal import (
+    FILE,
+    Journal,
+    as_folder,
+    check_versions,
+    differing,
+    read_lines,
+    visible,
+    writing,
+)
 from .search import Measured
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
@@ -98,6 +107,9 @@ class Database:
         self._ends: dict[str, dict[str, Any]] = {}  # the same
         for row in rows:
             self.add(row)
+        for key, row in self.workloads.items():
+            for trial in self.trials(key):
+                _check_kind(trial, row, self.folder)
 
     def add(self, row: dict[str, Any]) -> None:
         """Take one line of the log into account."""
@@ -174,7 +186,7 @@ class Database:
                 workloads.append(f"{module}\n")
         place = self.folder / WORKLOADS
         with writing(place):
-            if not place.exists() or place.read_text() != "".join(workloads):
+            if not _holds(place, "".join(workloads)):
                 _replace(self.folder / RECORDS, "")  # which name workloads by their lines
             _replace(place, "".join(workloads))
             _replace(self.folder / RECORDS, "".join(records))
@@ -193,12 +205,26 @@ def _trial(row: dict[str, Any], folder: Path) -> Trial:
     )
 
 
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_bytes() == text.encode()
+
+
+def _check_kind(trial: Trial, workload: dict[str, Any], folder: Path) -> None:
+    """Refuse a configuration of another kind of kernel than its function's form names."""
+    if kind_of(trial.config) != workload["form"].partition(" ")[0]:
+        where = f"{folder / FILE}, a trial of {visible(workload['name'])[:60]}"
+        found = f"{trial.text[:80]!r} for {visible(workload['form'])[:60]!r}"
+        fix = "take the line away, or begin with another work_dir"
+        raise cannot_tune(where, found, "a configuration of that kind", fix)
+
+
 def _replace(path: Path, text: str) -> None:
     """Put a file in the place of another one at once."""
-    if path.exists() and path.read_text() == text:
+    if _holds(path, text):
         return
     fresh = path.with_suffix(".new")
-    with fresh.open("w") as file:
+    fresh.unlink(missing_ok=True)  # of a run that was killed, or a link to a file of somebody's
+    with fresh.open("x") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -9,8 +9,10 @@ from tvm_hopper.errors import cannot_tune
 
 from .configurations import is_built_in
 from .database import Database, Trial
+from .journal import visible
 
 WIDTH, HEIGHT = 9.0, 3.2  # inches of one row
+MOST_NAME = 60  # characters of a title
 
 
 def draw(database: Database | str | Path, key: str | None = None) -> Any:
@@ -62,7 +64,8 @@ def _draw_best(axes: Any, trials: list[Trial], name: str) -> None:
     failed = [i for i, x in enumerate(trials) if x.seconds is None]
     if failed:
         axes.plot(failed, [max(times)] * len(failed), "x", color="C3", label="failed")
-    axes.set(title=name, xlabel="trial", ylabel="us")
+    axes.set(xlabel="trial", ylabel="us")
+    axes.set_title(visible(name)[:MOST_NAME], parse_math=False)  # of a file: no formula
     axes.legend(fontsize="small")
 
 

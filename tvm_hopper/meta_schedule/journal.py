@@ -102,6 +102,8 @@ def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
     path = folder / FILE
     if not path.exists():
         return []
+    if not path.is_file() and not path.is_dir():  # a pipe would be waited for
+        raise cannot_tune(str(path), "something else than a file", "a file of records")
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -257,7 +259,7 @@ class Journal:
         with contextlib.ExitStack() as opened:  # closes them if anything is refused
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                lock = opened.enter_context((folder / LOCK).open("w"))
+                lock = opened.enter_context(_opened_lock(folder / LOCK))
             except OSError as error:
                 found = f"no place to write at ({error.strerror})"
                 raise cannot_tune(f"work_dir {folder}", found, need) from error
@@ -307,6 +309,11 @@ class Journal:
         self._opened.close()
 
 
+def _opened_lock(path: Path) -> Any:
+    """Open a file that is there to be locked: nothing in it is lost, nor in what a link names."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "rb+", 0)
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Say in one sentence why a file cannot be written.
@@ -338,7 +345,19 @@ def as_folder(work_dir: Any, where: str) -> Path:
     if not isinstance(work_dir, (str, os.PathLike)) or not os.fspath(work_dir):
         found = f"{work_dir!r}, of type {type(work_dir).__name__}"
         raise cannot_tune(where, found, "the work_dir of a tuning run")
+    try:
+        os.stat(work_dir)
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # it is made, or the error says more
+    except (OSError, ValueError) as error:  # too long, zero characters, a folder that is not ours
+        found = f"{str(work_dir)[:60]!r} ({getattr(error, 'strerror', None) or error})"
+        raise cannot_tune(where, found, "a path that can be opened") from error
     return Path(work_dir)
+
+
+def visible(text: str) -> str:
+    """Return a text of a log that a terminal prints and does not obey."""
+    return "".join(x if x.isprintable() else "?" for x in text)
 
 
 def check_versions(header: dict[str, Any], folder: Path) -> None:

@@ -19,7 +19,8 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, cast
 
 import numpy as np
-from tvm import s_tir
+import tvm_ffi
+from tvm import s_tir, tirx
 
 import tvm_hopper.schedule as hs
 from tvm_hopper.errors import HopperError
@@ -49,6 +50,7 @@ from tvm_hopper.schedule.products.gather import (
 from tvm_hopper.schedule.products.model import (
     MOST_TRANSPOSED,
     as_product,
+    in_rows,
     num_tiles,
     rank_both,
 )
@@ -99,10 +101,18 @@ class MatmulProblem(Problem):
         """Return what leaves all choices to the package."""
         return MatmulConfig(accumulate=self.accumulate)
 
+    @property
+    def reads_whole_tensors(self) -> bool:
+        """Tell whether the epilogue reads a tensor of the output's shape."""
+        *read, output = (x for x in self.mod["main"].params if tirx.is_buffer_var(x))
+        return any(tvm_ffi.structural_equal(x.ty.shape, output.ty.shape) for x in read[2:])
+
     def resolved(self, config: Configuration) -> MatmulConfig:
         """Return the configuration with the choices of `hs.choose_config`."""
         given = without_allocator(cast(MatmulConfig, config))
         m, n, k = self.extents
+        if self.reads_whole_tensors:
+            given = in_rows(given, m)
         if self.gathered > 1:
             with self.target:
                 given, _ = choose_tile(self._shape(), plain_config(given), self.gathered)
@@ -128,7 +138,8 @@ class MatmulProblem(Problem):
     def configurations(self) -> list[Configuration]:
         """List every legal tile with what goes with it."""
         m, n, _ = self.extents
-        ways = [False, True] if m <= MOST_TRANSPOSED else [False]
+        chosen = self.resolved(self.built_in())  # of many rows the other way where it is chosen
+        ways = [False, True] if m <= MOST_TRANSPOSED or chosen.transposed else [False]
         found: dict[MatmulConfig, None] = {}
         for way in ways:
             rows, columns = (n, m) if way else (m, n)

@@ -12,7 +12,7 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerInput, 
 
 from .measurement import Contested, Measurement, as_contested, as_measurement
 from .measuring import artifact
-from .workers.pool import QueuedTask, WorkerPool
+from .workers.pool import NOBODY, QueuedTask, WorkerPool
 
 CONTEST = 3  # times the deadline of a measurement: a library is loaded, too
 KEPT = 4096  # measurements, until they are taken
@@ -95,6 +95,8 @@ class Measuring:
     @staticmethod
     def _named(task: QueuedTask) -> str:
         text, name = str(task.reply["error"]), task.worker
+        if name and text.startswith(NOBODY):
+            return f"{NOBODY}{name}: {text.removeprefix(NOBODY)}"
         return text if not name or text.startswith(name) else f"{name}: {text}"
 
     def _finish(self, path: str, task: QueuedTask) -> RunnerResult:

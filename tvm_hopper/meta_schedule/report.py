@@ -23,8 +23,10 @@ from tvm_hopper.errors import cannot_tune
 
 from .configurations import from_text, is_built_in, say
 from .database import Database
+from .journal import visible
 
 WIDTH = 140  # characters of a table that goes into a file
+MOST_WORDS = 160  # characters of a line of an error
 NAMES = 16  # characters of the names of kernels, at least
 LEAST_WIDTH = 120  # of one where no terminal says how wide it is, or a narrow one
 
@@ -42,13 +44,16 @@ class TunedRow:
     bound_share : float or None
         The bound as a part of the best time: 1 is as fast as can be.
     verdict : str
-        Of the check of the best one: "equal", "unchecked", or nothing yet.
+        Of the check of the best one: "equal", "unchecked", or nothing yet; "wrong" where all
+        that ran were found wrong.
     is_compared : bool
         Whether both times were taken in turn on one GPU at full load; else they are the search's.
     library, library_us : str, float or None
         What else computes the same, and its time then.
     ended : str
         Why there were no more trials, where the search said so.
+    failure : str
+        Why the last trial failed, where none ran.
     """
 
     name: str
@@ -68,6 +73,7 @@ class TunedRow:
     library: str = ""
     library_us: float | None = None
     ended: str = ""
+    failure: str = ""
 
 
 class TuningReport:
@@ -117,7 +123,7 @@ class TuningReport:
         for row in self.rows:
             failed = f"{row.failed}" + (f" + {row.wrong} wrong" if row.wrong else "")
             table.add_row(
-                escape(_visible(row.name)),
+                escape(visible(row.name)),
                 str(row.trials),
                 failed,
                 _number(row.built_in_us),
@@ -126,12 +132,15 @@ class TuningReport:
                 *([_of_library(row)] if libraries else []),
                 _rate(row),
                 escape(row.configuration) or "-",
-                row.verdict or "not yet",
+                row.verdict or ("-" if row.failure else "not yet"),
             )
         said = [
-            f"{_visible(x.name)}: {x.trials} trials, {_visible(x.ended)}"
+            f"{visible(x.name)}: {x.trials} trials, {visible(x.ended)}"
             for x in self.rows
             if _is_early(x)
+        ]
+        said += [
+            f"{visible(x.name)}: no trial ran; {_short(x.failure)}" for x in self.rows if x.failure
         ]
         if said:
             table.caption, table.caption_justify = escape("\n".join(said)), "left"
@@ -144,7 +153,7 @@ class TuningReport:
         for machine in self.machines:
             told = {k: v for k, v in machine.items() if k not in ("is", "number")}
             console.print(escape(", ".join(f"{k} {v}" for k, v in told.items())))
-        Path(path).write_text(console.export_html(inline_styles=True))
+        Path(path).write_text(console.export_html(inline_styles=True), encoding="utf-8")
 
     def to_json(self) -> dict[str, Any]:
         """Return the rows and the machines as plain data."""
@@ -193,12 +202,19 @@ def _row(database: Database, key: str, with_extents: bool) -> TunedRow:
         moved / time / 1e12 if time else None,
         bound / (time * 1e6) if time else None,
         _said(told, best),
-        database.verdict(key, best) if best is not None else "",
+        database.verdict(key, best) if best is not None else "wrong" * bool(database.ranked(key)),
         is_final,
         str(final.get("library", "")) if library else "",
         None if library is None else library * 1e6,
         database.ended(key),
+        trials[-1].error if trials and not database.ranked(key) else "",
     )
+
+
+def _short(text: str) -> str:
+    """Return the first and the last line of an error, cut where they are long."""
+    lines = [visible(x.strip())[:MOST_WORDS] for x in text.splitlines() if x.strip()]
+    return " ... ".join([lines[0], lines[-1]] if len(lines) > 1 else lines)
 
 
 def _is_early(row: TunedRow) -> bool:
@@ -218,11 +234,6 @@ def _said(told: dict[str, Any], best: Any) -> str:
         choice = say(from_text(told["choice"])) if isinstance(told.get("choice"), str) else ""
         return f"built-in choice: {choice}"
     return say(best.config)
-
-
-def _visible(text: str) -> str:
-    """Return a text that a terminal prints and does not obey."""
-    return "".join(x if x.isprintable() else "?" for x in text)
 
 
 def _number(value: float | None) -> str:

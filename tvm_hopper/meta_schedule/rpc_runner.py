@@ -23,6 +23,7 @@ PERIOD = 0.2  # seconds between looks at the tracker
 IDLE_SECONDS = 2.0  # after which a server is given back
 SECONDS = 20.0
 PATIENCE = 60.0
+CONNECT_SECONDS = 10.0  # after which a server that does not answer is not waited for: a host stands
 
 
 @derived_object
@@ -100,8 +101,7 @@ class ServerFinder:
         self._patience = patience
         self._kept: list[RemoteStation] = []
         self._problem = ""
-        self._asked = 0  # servers that are being connected to
-        self._lock = threading.Lock()  # of that number: `-=` of two threads may lose one
+        self._asked: dict[str, float] = {}  # servers that are being connected to, and since when
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="servers", daemon=True)
         self._thread.start()
@@ -141,14 +141,12 @@ class ServerFinder:
             return
         if self._client is None:
             self._client = TrackerClient(self._address)
-        for _ in range(min(self._client.free(), self._pool.waiting) - self._asked):
-            place = self._client.request()
-            self._count(1)
-            threading.Thread(target=self._connect, args=place, daemon=True).start()
-
-    def _count(self, more: int) -> None:
-        with self._lock:
-            self._asked += more
+        late = time.monotonic() - CONNECT_SECONDS
+        asked = sum(begin > late for begin in list(self._asked.values()))
+        for _ in range(min(self._client.free(), self._pool.waiting) - asked):
+            host, port, match = self._client.request()
+            self._asked[match] = time.monotonic()
+            threading.Thread(target=self._connect, args=(host, port, match), daemon=True).start()
 
     def _connect(self, host: str, port: int, match: str) -> None:
         try:
@@ -158,7 +156,7 @@ class ServerFinder:
             logger.warning("%s", error)
             return
         finally:
-            self._count(-1)
+            self._asked.pop(match, None)
         if self._stopped.is_set():
             station.stop()
         elif station.name in self._pool.retired:

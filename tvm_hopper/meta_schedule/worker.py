@@ -6,6 +6,7 @@ here and named by the parent, never by what is measured. Which of them need TVM 
 
 from __future__ import annotations
 
+import errno
 import importlib
 import signal
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm_hopper.meta_schedule.workers import messages, parent
+from tvm_hopper.meta_schedule.workers.pool import NOBODY
 
 ROLES = {  # role -> module and function that make its answerer
     "build": ("tvm_hopper.meta_schedule.measuring.compile", "answerer"),
@@ -21,6 +23,9 @@ ROLES = {  # role -> module and function that make its answerer
     "measure": ("tvm_hopper.meta_schedule.measuring.measure", "answerer"),
     "fake": ("tvm_hopper.meta_schedule.measuring.fake", "answerer"),
 }
+
+# A disk that is full, or took enough of one file: that says nothing of a kernel.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -55,6 +60,8 @@ def main(argv: list[str]) -> int:
 
 def _text(error: Exception) -> str:
     """Return an exception as text, with its kind and place if it is none of ours."""
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return f"{NOBODY}{error}; need room for temporary files"
     if isinstance(error, messages.CannotGoOn) or "; need " in str(error):
         return str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]

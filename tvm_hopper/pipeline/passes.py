@@ -72,6 +72,7 @@ def hook_passes() -> list[Pass]:
         transforms.MergeMoments(),  # who reduces together is known, and each sum is a call yet
         transforms.ReduceAcrossThreads(),  # stock passes reduce by two barriers, and only warps
         transforms.GuardTurns(),  # what a turn sends and waits for is in it, and no copy is yet
+        transforms.SkewTurns(),  # a turn is one condition and one wait for its cluster
         transforms.ExpandInner(),  # a loop's stages count what pipelines inside of it come apart to
         transforms.CutVectors(),  # of 16 bytes at most, which the swizzle leaves whole
         transforms.IndexRows(),  # what fragments are loaded from follows its tile from here on
@@ -95,6 +96,7 @@ def hook_passes() -> list[Pass]:
         transforms.InsertSyncs(),  # what a role has to wait for depends on all of the above
         transforms.ShareLoads(),  # last of what is right without: each block loads for itself
         transforms.LowerChannels(),  # slots that are handed over become mbarriers
+        transforms.BesideProducts(),  # where products are waited for, and what threads then do
         transforms.PairStores(),  # pointers are asked for by no pass below
         transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
         transforms.RequireAlignment(),  # asks which accesses turned out wide

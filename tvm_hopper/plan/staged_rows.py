@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.requests.keys import STAGE_ROWS
+from tvm_hopper.requests.keys import LOAD_HINT, SKEW_TURNS, STAGE_ROWS
 
 PART_AXIS = "threadIdx.z"  # counts the parts of a row that a cluster shares
 _BULK_BYTES = 16  # of which addresses and sizes are multiples
@@ -33,17 +33,21 @@ class StagedTensor:
 
 @dataclass(frozen=True)
 class StagedLoop:
-    """A loop over rows, when its rows exist, and by how many turns they are asked for ahead."""
+    """A loop over rows, when its rows exist, and by how many turns they are asked for ahead.
+
+    `hint` says what L2 is told of them, nothing if it is empty.
+    """
 
     loop: ir.For
     exists: Any
     ahead: int
     tensors: tuple[StagedTensor, ...]
+    hint: str = ""
 
     @property
     def rooms(self) -> int:
-        """Rows that wait, the one that is computed with, and the one before."""
-        return self.ahead + 2
+        """Rows that wait, the one that is computed with, and the one before; skewed, two."""
+        return self.ahead + 2 + (SKEW_TURNS in self.loop.annotations)
 
     @property
     def num_bytes(self) -> int:
@@ -69,7 +73,7 @@ def _plan(kernel: ir.For, loop: ir.For) -> StagedLoop:
     threads = [x.loop_var for tag, x in axes.items() if tag in ("threadIdx.x", "threadIdx.y")]
     zero = dict.fromkeys([*inside, *threads], 0)
     found: dict[ir.Var, StagedTensor] = {}
-    conditions = []
+    conditions, hints = [], []
     for realize in ir.find_all(loop.body, ir.SBlockRealize):
         load = loaded_element(realize.block.body)
         if load is None or not ir.depends_on(list(load.indices), [loop.loop_var]):
@@ -80,6 +84,7 @@ def _plan(kernel: ir.For, loop: ir.For) -> StagedLoop:
         loads = (*(known.loads if known is not None else ()), realize.block.body)
         found[load.source] = StagedTensor(load.source, tuple(first), columns, loads)
         conditions.append(ir.simplify(ir.substitute(realize.predicate, zero)))
+        hints.append(str(realize.block.annotations.get(LOAD_HINT, "")))
     alike = all(tvm_ffi.structural_equal(x, conditions[0]) for x in conditions)
     rows = axes.get("threadIdx.y")
     if not found or not alike or (rows is not None and not ir.is_const(rows.extent, 1)):
@@ -89,7 +94,8 @@ def _plan(kernel: ir.For, loop: ir.For) -> StagedLoop:
             "loads of whole rows into registers, under one condition",
             "leave the request out",
         )
-    return StagedLoop(loop, conditions[0], int(loop.annotations[STAGE_ROWS]), tuple(found.values()))
+    ahead = int(loop.annotations[STAGE_ROWS])
+    return StagedLoop(loop, conditions[0], ahead, tuple(found.values()), hints[0])
 
 
 def _columns(tensor: ir.Var, first: Any, part: ir.For | None) -> int:

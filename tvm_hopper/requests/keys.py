@@ -78,6 +78,7 @@ CONFIGURATION = "tvm_hopper.configuration"
 # -- on the loop over rows of such a kernel
 PREFETCH_ROWS = "tvm_hopper.prefetch_rows"
 STAGE_ROWS = "tvm_hopper.stage_rows"
+SKEW_TURNS = "tvm_hopper.skew_turns"
 CURVES = ("hilbert",)
 MOST_TURNS = 3  # sets of consumers: a product takes no more of them
 MOST_TURNS_AHEAD = 8  # of rows that are brought into L2
@@ -342,6 +343,13 @@ KEYS: dict[str, Key] = {
             int,
             "turns of the loop by which rows are copied to shared memory before they are loaded",
             bounds=(1, MOST_TURNS_AHEAD),
+        ),
+        Key(
+            SKEW_TURNS,
+            (LOOP,),
+            int,
+            "the next turn's row is reduced before this turn waits for its cluster",
+            bounds=(1, 1),
         ),
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),
         Key(VERIFY, (FUNCTION,), bool, "check the synchronisation of the result", option=True),

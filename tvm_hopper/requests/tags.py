@@ -7,9 +7,8 @@ registers them, so that this file imports little.
 
 from __future__ import annotations
 
-from tvm_hopper.facts.devices import CHIPS, NUM_SMS, Chip
+from tvm_hopper.facts.devices import CHIPS, NUM_SMS, NUM_SMS_ATTR, Chip
 
-NUM_SMS_ATTR = "feature.num_sms"
 PART_ATTR = "feature.part"  # whose rates it has: a target made of a tag does not say which one
 ARCH = "sm_90a"  # `facts.arch.SM_90A.name`, which is not imported for it
 

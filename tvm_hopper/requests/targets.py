@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING
 
 from tvm_hopper.errors import cannot_lower, cannot_schedule
 from tvm_hopper.facts.arch import ARCHS, SM_90A, Arch, Processor
-from tvm_hopper.facts.devices import CHIPS, DEFAULT_NUM_SMS, NUM_SMS, Chip, chip_of
+from tvm_hopper.facts.devices import (
+    CHIPS,
+    DEFAULT_NUM_SMS,
+    NUM_SMS,
+    NUM_SMS_ATTR,
+    Chip,
+    chip_of,
+)
 from tvm_hopper.facts.hexagon import HEXAGONS, Hexagon
-from tvm_hopper.requests.tags import NUM_SMS_ATTR, PART_ATTR
+from tvm_hopper.requests.tags import PART_ATTR
 
 if TYPE_CHECKING:
     from tvm import tirx

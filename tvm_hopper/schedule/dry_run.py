@@ -98,6 +98,17 @@ def extract_kernel(sch: s_tir.Schedule, block: Any) -> tirx.PrimFunc | None:
     return alone.with_attrs(attrs)
 
 
+def cut_kernel(sch: s_tir.Schedule, block: Any) -> str:
+    """Name a block that stores under a condition in a kernel beside a block, or nothing."""
+    scope, *_ = _blocks_around(sch, block)
+    for part in ir.statements(scope.body):
+        if isinstance(part, ir.For) and part.kind == ir.ForKind.THREAD_BINDING:
+            for one in ir.find_all(part, ir.SBlockRealize):
+                if not ir.is_const(one.predicate, 1):
+                    return str(one.block.name_hint)
+    return ""
+
+
 def block_names(sch: s_tir.Schedule) -> frozenset[str]:
     """Return the names of all blocks of a schedule."""
     functions = [f for f in sch.mod.functions.values() if isinstance(f, tirx.PrimFunc)]

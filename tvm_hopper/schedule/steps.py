@@ -31,7 +31,7 @@ from tvm_hopper.facts.async_ops import find_copy_op, find_mechanisms
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES
 from tvm_hopper.requests import keys
 
-from . import plain_loops, reductions
+from . import dry_run, plain_loops, reductions
 from .arguments import (
     as_block,
     as_choice,
@@ -105,8 +105,18 @@ def pad(sch: s_tir.Schedule, block: Any, tile: tuple[Int, Int, Int]) -> None:
                 "loops over all that the block declares, or tiles that divide the loops",
                 f"declare {var} as {axis.extent} (T.axis), or choose another tile",
             )
-    if any(ragged):
+    if not any(ragged):
+        return
+    try:
         sch.pad_einsum(block, [multiple.get(var.var, 1) for var in sch.get(block).iter_vars])
+    except s_tir.ScheduleError as error:
+        if beside := dry_run.cut_kernel(sch, block):
+            found = f"tiles that do not divide it, beside the kernel of {beside}, whose tiles cross"
+            need = "tiles that divide one of the two: TVM pads nothing beside such a kernel"
+            fix = "give each product a function of its own, or pad the tensors"
+            where = f"block {matmul.name}"
+            raise cannot_schedule(where, f"{found} an edge, too", need, fix) from error
+        raise
 
 
 # -- copies ---------------------------------------------------------------------------------------

@@ -81,11 +81,10 @@ def machine_end(machine: Any) -> None:
                 key=("end", barrier.name),
                 buffer=barrier.name,
             )
-        single = len(barrier.cta.cluster) == 1
-        if complete and single and not barrier.fenced and barrier.carries_tx:
+        if complete and barrier.used_early:
             machine.add(
                 "MBAR_INIT_FENCE",
-                f"{barrier.name}: no fence.mbarrier_init after its init",
+                f"{barrier.name}: no fence.mbarrier_init between its init and its first use",
                 key="fence",
                 buffer=barrier.name,
             )

@@ -152,7 +152,7 @@ RULES = _rules(
         "CLUSTER_NOT_PORTABLE",
         "review",
         "2.2.2 cluster of CTAs",
-        "set cudaFuncAttributeNonPortableClusterSizeAllowed, or use at most 8",
+        "use at most 8 thread blocks, or say what the device has: verify(num_sms=...)",
     ),
     Rule("MBAR_INIT_FENCE", "review", _MBAR, "put fence.mbarrier_init after mbarrier.init"),
 )

@@ -11,7 +11,7 @@ from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim import ending
 from tvm_hopper.sim.findings import Finding
 from tvm_hopper.sim.launch.instruction_set import missing_instructions
-from tvm_hopper.sim.launch.limits import check_launch
+from tvm_hopper.sim.launch.limits import check_launch, say_large
 from tvm_hopper.sim.machine.warp import WarpCore
 from tvm_hopper.sim.ops.atomics import AtomicOps
 from tvm_hopper.sim.ops.blame import BlameOps
@@ -34,7 +34,7 @@ from tvm_hopper.sim.ops.order import OrderOps
 from tvm_hopper.sim.ops.tensor_copies import TensorCopyOps
 from tvm_hopper.sim.ops.tensor_maps import TensorMapOps
 from tvm_hopper.sim.ops.wgmma import WgmmaOps
-from tvm_hopper.sim.tir import COOPERATIVE, arch_of_kernel, launch_tags
+from tvm_hopper.sim.tir import COOPERATIVE, arch_of_kernel, launch_tags, num_sms_of_kernel
 from tvm_hopper.sim.translate.program import KernelCode
 from tvm_hopper.sim.translate.translate import compile_kernel
 
@@ -108,8 +108,20 @@ def launch_findings(
     """
     name = str((func.attrs or {}).get("global_symbol", "kernel"))
     setup = {**setup, "cooperative": COOPERATIVE in launch_tags(func)}
-    limits = check_launch(name, setup, compiled(func).shared, arch_of_kernel(func), num_sms)
+    arch, sms = arch_of_kernel(func), sms_of_launch(func, num_sms)
+    limits = check_launch(name, setup, compiled(func).shared, arch, num_sms, sms)
     return [*limits, *_refused_instructions(func)]
+
+
+def sms_of_launch(func: Any, num_sms: int) -> int:
+    """Return the SMs that a launch can count on: of the device, or fewer that its target names."""
+    return min(num_sms, num_sms_of_kernel(func) or num_sms)
+
+
+def say_cluster(func: Any, setup: dict[str, Any], num_sms: int = DEFAULT_NUM_SMS) -> list[str]:
+    """Say of a launch with a cluster of more thread blocks than run everywhere where it runs."""
+    name = str((func.attrs or {}).get("global_symbol", "kernel"))
+    return say_large(name, setup, arch_of_kernel(func), sms_of_launch(func, num_sms))
 
 
 @functools.lru_cache(maxsize=32)

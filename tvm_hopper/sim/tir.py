@@ -15,6 +15,7 @@ from tvm import ir, sym, tirx
 from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout
 
 from tvm_hopper.facts.arch import ARCHS, SM_90A, Arch
+from tvm_hopper.facts.devices import NUM_SMS_ATTR
 
 try:
     import ml_dtypes
@@ -35,6 +36,13 @@ def arch_name(func: tirx.PrimFunc) -> str:
     """Return the `arch` that a device function's target names, or an empty string."""
     target = func.attrs.get("target", None) if func.attrs else None
     return "" if target is None else str(target.attrs.get("arch", ""))
+
+
+def num_sms_of_kernel(func: tirx.PrimFunc) -> int | None:
+    """Return how many SMs a device function's target says that its device has, if it does."""
+    target = func.attrs.get("target", None) if func.attrs else None
+    said = None if target is None else target.attrs.get(NUM_SMS_ATTR)
+    return None if said is None else int(said)
 
 
 def launch_tags(func: tirx.PrimFunc) -> list[str]:

@@ -21,6 +21,7 @@ from tvm_hopper.schedule.origins import plain_of
 from tvm_hopper.sim import Finding
 from tvm_hopper.sim.cta_selection import Choice, choose_asked, choose_blocks
 from tvm_hopper.sim.findings import finding
+from tvm_hopper.sim.kernel_code import say_cluster
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.launch.runtime_calls import TensorMapError
 from tvm_hopper.sim.machine.machine import check_policy
@@ -226,6 +227,7 @@ def _judge(
     time_left = max(left(), MIN_INDICES_S)
     of_all, proven = check_indices(launches, choices, values, outputs, whole, time_left)
     found.add_of_all(of_all)
+    proven = [*(y for x in launches for y in say_cluster(x.func, x.setup, num_sms)), *proven]
     if plain.reference is not None:
         line.text = "values"
         check = ValueCheck(

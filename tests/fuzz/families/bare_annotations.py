@@ -59,6 +59,7 @@ FORMS = {
     "tvm_hopper.row_cluster": Form(("j0",), int, usual="2"),
     "tvm_hopper.prefetch_rows": Form(("k0",), int),
     "tvm_hopper.stage_rows": Form(("k0",), int),
+    "tvm_hopper.skew_turns": Form(("k0",), int, usual="1"),
     "tvm_hopper.chosen": Form(("j0",), str, usual='"1"'),
     "tvm_hopper.chosen_for": Form(("j0",), int, True, "[64, 53]"),
     "tvm_hopper.configuration": Form(("j0",), str, usual='"matmul"'),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -90,8 +91,7 @@ def build_artifact(
         kernels = functions
     assembled = time.perf_counter()
     place = Path(tempfile.mkdtemp(dir=folder, prefix="trial_"))
-    executable.mod.write_to_file(str(place / artifact.HOST), "ll")
-    files[artifact.HOST] = (place / artifact.HOST).read_bytes()
+    files[artifact.HOST] = executable.mod.inspect_source("ll").encode()
     manifest = artifact.Manifest(
         entry=entry,
         arguments=arguments,
@@ -106,7 +106,11 @@ def build_artifact(
             "cpu": time.process_time() - cpu,
         },
     )
-    return artifact.write(place, manifest, files)
+    try:
+        return artifact.write(place, manifest, files)
+    except OSError:  # a full disk: what is there of it is of no use
+        shutil.rmtree(place, ignore_errors=True)
+        raise
 
 
 def _machine_code(text: str, kind: str, target: tvm.target.Target) -> bytes:

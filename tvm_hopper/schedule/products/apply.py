@@ -36,9 +36,9 @@ from .branches import branched, class_block
 from .class_choice import estimate_all
 from .classes import ClassKernel, as_asked, find_kernels, product_of, ranges_of
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
-from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows
+from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows, trials_of
 from .gather import check_gather, for_gather, fuse_gather
-from .model import SYMBOLIC_EXTENT, choose_config, listed
+from .model import SYMBOLIC_EXTENT, choose_config, in_rows, listed
 from .normalize import normalized
 from .operands import operand_dtypes
 from .outputs import find_gather, keep_in_registers, output_dtypes, separate_outputs, starts_early
@@ -47,13 +47,14 @@ from .recognize import (
     Matmul,
     MatmulOperand,
     check_operands,
+    check_outputs,
     check_product,
     find_matmul,
     find_swizzle_violations,
     product_loads,
 )
 from .samples import check_nothing_sampled, is_sampled
-from .split import check_known
+from .split import check_known, check_spread
 from .staging import (
     EpilogueTypes,
     choose_staging,
@@ -61,6 +62,7 @@ from .staging import (
     leaves_by_tma,
     leaves_operands_open,
     stage_output,
+    takes_place,
     through_shared_memory,
 )
 from .views import make_views
@@ -132,17 +134,15 @@ def matmul(
     def attempt(kernel: ClassKernel) -> None:
         rehearse(plain, lambda copy, same: _schedule(copy, same(block), kernel), accept)
 
-    fits = True
-    try:
-        if not is_thrown_away():
-            attempt(kernel)
-    except ScheduleError:
-        if kernel.config.dots or kernel.config.direct or not leaves_operands_open(kernel.config):
-            raise
-        fits = False
-    if not fits:  # what is chosen for operands of the epilogue may be what does not
-        kernel = replace(kernel, config=replace(kernel.config, operand_slots=0))
-        attempt(kernel)
+    if not is_thrown_away():
+        for last, trial in trials_of(kernel):
+            kernel = trial
+            try:
+                attempt(kernel)
+                break
+            except ScheduleError:
+                if last:
+                    raise
     with origins.noted(sch):
         if fresh is not None:
             ir.replace_schedule(sch, fresh)
@@ -206,6 +206,10 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     check_operands(problem, config.accumulate, views)
     asked = config.operand_slots
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
+    check_outputs(problem, epilogue.outputs)
+    if epilogue.operands:
+        config = in_rows(config, _extents(problem, kernel)[0])
+        kernel = replace(kernel, config=config)
     gathered = find_gather(sch, block) or 1  # elements of the product for each of the output
     choices = _choices(problem, kernel, epilogue.outputs)
     if gathered > 1:
@@ -239,6 +243,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
             "sizes that are known: tiles of a cluster are padded together",
             "give the tile and the stages, or leave cluster out",
         )
+    check_spread(oriented(problem, config), config.cluster, config.tile)
     rows_of_blocks, columns_of_blocks = config.cluster or (1, 1)
     padded = [tile_m * rows_of_blocks, tile_n * columns_of_blocks]
     in_output = (*(padded[::-1] if config.transposed else padded), tile_k * parts)
@@ -376,6 +381,8 @@ def _fit(
     if not is_sampled(config):
         shape = problem.output.shape
         config = through_shared_memory(config, shape, epilogue)
+        in_place = not kernel.apart and takes_place(config, shape, epilogue)
+        epilogue = replace(epilogue, in_place=in_place)
         if is_open and leaves_by_tma(config, shape, dtype, epilogue, k, is_depth_open, ARCH):
             config = plain = replace(config, store="tma")
     config = choose_staging(config, sizes, is_depth_open, dtype, epilogue, ARCH)
@@ -425,8 +432,10 @@ def _choices(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -> 
     """Return the best configurations for `explain`, a line each; nothing where a tile is given."""
     if kernel.config.tile is not None:
         return ""
-    wanted = product_of(problem, kernel, outputs)
-    return "\n".join(listed(wanted, kernel.config, chip_of_target()))
+    wanted, config = product_of(problem, kernel, outputs), kernel.config
+    if not isinstance(problem.m.extent, int):
+        config = for_any_rows(config, _extents(problem, kernel)[0])
+    return "\n".join(listed(wanted, config, chip_of_target()))
 
 
 def _chosen_for(

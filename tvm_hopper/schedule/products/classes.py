@@ -111,12 +111,15 @@ class ClassKernel:
         It may be given any number of rows.
     bounds : tuple of int
         Up to how many rows each of its ranges goes, ascending; empty: one range, to `rows`.
+    apart : bool
+        Outputs are staged in memory of their own, whatever is loaded behind the product.
     """
 
     rows: int | None
     config: MatmulConfig
     is_open: bool = False
     bounds: tuple[int, ...] = ()
+    apart: bool = False
 
 
 def product_of(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -> ProductShape:

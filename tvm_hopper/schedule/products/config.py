@@ -137,8 +137,9 @@ class MatmulConfig:
         a row load A once for all of them, those in a column B. None or (1, 1): each loads its own.
     operand_slots : int, optional
         Parts of each tensor of the output's shape that the epilogue reads (a residual) that the
-        hardware loads ahead, into shared memory of their own; 0: each thread loads what it needs,
-        as it does of a tensor that TMA cannot load. None: as many as fit.
+        hardware loads ahead, into shared memory of their own, which outputs of the same type leave
+        from; 0: each thread loads what it needs, as it does of a tensor that TMA cannot load. None:
+        as many as fit, and stages beyond the third are given up for most of a tile.
     schedule : str, optional
         "cooperative": all consumers share a tile. "pingpong": each computes whole tiles, in turn
         with the others, so that one multiplies while another one stores; of persistent kernels with

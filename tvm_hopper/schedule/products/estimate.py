@@ -30,6 +30,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 INSTRUCTION_ROWS = 64
 LINK_CYCLES = 800  # from one block to the next that adds to the same tile; of 72x72x30208
 SUM_BYTES = 4  # of an accumulator
+MANY_ROWS = 1024  # of an output
 WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thread, else 4
 
 
@@ -83,6 +84,10 @@ class Rates:
     turned_bytes
         Of stores of 16 bytes after matrices were turned between the lanes of a warp. Not fitted:
         from ten pairs of times with turned and with narrow stores.
+    turned_of_many
+        The same of outputs of more than `MANY_ROWS` rows, of static products. Of 13.5, 16, 18, 20,
+        22 and 25 the one by which the choice lost least among the times of 31 such problems both
+        ways.
     overlap
         Share of an epilogue that the loads of the next tile hide, where stores are wide: behind
         narrow ones, fitted, nothing is hidden.
@@ -115,20 +120,23 @@ class Rates:
     third
         Share of the time that a third consumer costs. Not fitted: at 8192^3 tiles of three and of
         two came out alike, and the first take 3% longer (at 4096^3 5% longer than estimated).
-    in_turns, in_turns_alone, in_turns_shared
+    in_turns, in_turns_shared
         Share of the time that several tiles a block, or several blocks an SM, cost more, of kernels
-        made for any rows; more where one consumer multiplies, since nobody does while it stores;
-        and more where sums are shared, since no block loads ahead for the next one. These and the
-        next five say how kernels of one product compare, many of which run far from what they are
-        best at: fitted by benchmarks/calibration/fit_rows.py to benchmarks/results/row_matrix_*.
+        made for any rows; and more where sums are shared, since no block loads ahead for the next
+        one. These and the next five say how kernels of one product compare, many of which run far
+        from what they are best at: fitted by benchmarks/calibration/fit_rows.py to
+        benchmarks/results/row_matrix_*.
     third_of_any
         Share that a third consumer costs more.
     start_less
         Cycles of `start_cycles` that kernels made for any rows do without.
-    workspace_more, cluster_more
-        Cycles that kernels cost more whose parts of sums meet in a workspace, and in a cluster.
-    cluster_less
-        Share that the latter cost less.
+    workspace_more
+        Cycles that kernels cost more whose parts of sums meet in a workspace.
+    early_cycles
+        That are saved where the blocks of two launches fit the chip at once: a kernel that may
+        begin early is in place when the one in front ends. Of clusters twice that.
+    port_bytes
+        Bytes a cycle that one SM takes from memory: few blocks do not keep it busy.
     step_norm, time_norm
         Exponents.
     """
@@ -153,6 +161,7 @@ class Rates:
     wide_bytes: float = 22.0
     narrow_bytes: float = 15.0
     turned_bytes: float = 13.5
+    turned_of_many: float = 20.0
     overlap: float = 0.2
     memory_bytes: float = 2300.0
     partial: float = 1.4
@@ -167,14 +176,13 @@ class Rates:
     workspace_bytes: float = 40.0
     cut_share: float = 0.035
     third: float = 0.01
-    in_turns: float = 0.017
-    in_turns_alone: float = 0.009
-    in_turns_shared: float = 0.044
-    third_of_any: float = 0.028
-    start_less: float = 2420.0
-    workspace_more: float = 1220.0
-    cluster_more: float = 1640.0
-    cluster_less: float = 0.055
+    in_turns: float = 0.005
+    in_turns_shared: float = 0.106
+    third_of_any: float = 0.05
+    start_less: float = 780.0
+    workspace_more: float = 700.0
+    early_cycles: float = 470.0
+    port_bytes: float = 66.0
     step_norm: float = 5.3
     time_norm: float = 3.0
 
@@ -310,9 +318,10 @@ def estimate(
     right_fill = (1 + off_right / row_blocks) * _narrow(
         rates, product.majors[1], columns_of_one * size
     )
-    fill = (rows * left_fill + columns * right_fill) * depth * size / rates.fill_bytes
     # Nothing beyond an edge comes from memory.
     rows_inside, columns_inside = m / np.ceil(m / rows), n / np.ceil(n / columns)
+    filled = (np.minimum(m, rows), np.minimum(n, columns)) if any_rows else (rows, columns)
+    fill = (filled[0] * left_fill + filled[1] * right_fill) * depth * size / rates.fill_bytes
     loaded = (rows_inside * left + columns_inside * right) * depth * size
     apart = 0.0 if by_kernels else rates.apart
     through_l2 = loaded * active / rates.l2_bytes * parts**apart
@@ -339,7 +348,9 @@ def estimate(
         is_turned = (columns_of_one >= LEAST_TURNED) & ~shared & at_vectors & turned
         is_turned = is_turned & (product.output_bytes == 2)
         wide = np.zeros_like(wide)
-        stored_at = np.where(is_turned, rates.turned_bytes, rates.narrow_bytes)
+        many = (np.asarray(product.n) > MANY_ROWS) & (not any_rows)
+        turned_at = np.where(many, rates.turned_of_many, rates.turned_bytes)
+        stored_at = np.where(is_turned, turned_at, rates.narrow_bytes)
     stored = rows * columns * product.output_bytes / parts
     if any_rows:  # of few rows in a tile for many, the others are not stored
         stored = rows_inside * columns_inside * product.output_bytes / parts
@@ -359,6 +370,8 @@ def estimate(
     off = off_left / column_blocks + off_right / row_blocks
     around = rates.start_cycles * (1 + rates.start_off * off) + waves * epilogue - hidden
     around = around + np.where(shared, meeting * waves, 0)
+    if any_rows and not by_kernels:  # blocks of the next launch are in place before it may begin
+        around = around - rates.early_cycles * (1 + shared) * (2 * count <= at_once)
     begins = np.maximum(*(np.asarray(x) % SECTOR_BYTES for x in product.row_bytes))
     joined = np.where(begins == 0, rates.together_cycles, rates.together_off)
     around = around + np.where(together > 1, joined, 0)
@@ -373,6 +386,8 @@ def estimate(
     parted = rates.partial * off_sector * np.where(boxes, rates.boxed, 1)
     moved = size * (m + n) * k + product.output_bytes * m * n * (1 + parted)
     in_memory = moved / (rates.memory_bytes * chip.memory_rate)
+    if any_rows:  # few blocks do not keep it busy
+        in_memory = np.maximum(in_memory, moved / (rates.port_bytes * active))
     in_power = rates.flop_power * m * n * k / 1e9 * chip.megahertz / chip.power_rate
     in_loop = in_all * step
     bounds = (np.full_like(in_loop, x) for x in (in_memory, in_power))
@@ -381,13 +396,10 @@ def estimate(
     cycles = cycles * (1 + rates.third * (tiles.consumers > 2))
     if any_rows:  # all stores are behind conditions
         cycles = cycles - rates.start_less
-        turns = rates.in_turns + rates.in_turns_alone * (tiles.consumers == 1)
-        cycles = cycles * (1 + (turns + rates.in_turns_shared * shared) * (waves > 1))
+        turns = rates.in_turns + rates.in_turns_shared * shared
+        cycles = cycles * (1 + turns * (waves > 1))
         cycles = cycles * (1 + rates.third_of_any * (tiles.consumers > 2))
-        less, more = rates.cluster_less, rates.cluster_more
-        if by_kernels:
-            less, more = 0.0, rates.workspace_more
-        cycles = cycles * (1 - less * shared) + more * shared
+        cycles = cycles + rates.workspace_more * (shared & by_kernels)
         return np.asarray(cycles / chip.megahertz, dtype=np.float64)
     return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)
 

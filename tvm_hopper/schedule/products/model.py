@@ -36,7 +36,10 @@ NEIGHBOURS = 16  # thread blocks whose loads of the same lines meet
 RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
 SYMBOLIC_EXTENT = 4096  # what an extent that is known at run time only is taken for
 MAJORS = ("k", "mn")
-MOST_TRANSPOSED = 1024  # rows of an output that may lie on an instruction's columns
+MOST_TRANSPOSED = (
+    1024  # rows on an instruction's columns where extents are symbolic, or a tensor of
+)
+# the output's shape is read: TMA brings that for rows of the output alone
 WORTH_ASKING = 0.05  # of the time, by which parts that do not run everywhere are told of
 SHOWN = 5  # of the best configurations, by `explain`
 
@@ -287,13 +290,24 @@ def _rank_ways(
 ) -> list[RankedTile]:
     ways = [given.transposed]
     if given.transposed is None:
-        few = given.store is None and wanted.m <= MOST_TRANSPOSED
-        ways = [False, True] if few else [False]
+        ways = [False, True] if may_be_transposed(wanted, given) else [False]
     found = []
     for way in ways:
         shape = wanted.transposed if way else wanted
         found += [replace(x, transposed=bool(way)) for x in rank(shape, given, chip, count, sizes)]
     return sorted(found, key=lambda x: x.microseconds)[:count]
+
+
+def may_be_transposed(wanted: ProductShape, given: MatmulConfig) -> bool:
+    """Tell whether C^T = B^T A^T is tried too, where a configuration leaves that open."""
+    return given.store is None and (wanted.m <= MOST_TRANSPOSED or not wanted.is_symbolic)
+
+
+def in_rows(given: MatmulConfig, rows: Any) -> MatmulConfig:
+    """Keep many rows of the output on the tile's rows, where nothing else is asked for."""
+    is_open = given.tile is None and given.transposed is None
+    many = not isinstance(rows, int) or rows > MOST_TRANSPOSED
+    return replace(given, transposed=False) if is_open and many else given
 
 
 def listed(wanted: ProductShape, given: MatmulConfig, chip: Chip) -> list[str]:

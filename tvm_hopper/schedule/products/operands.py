@@ -103,7 +103,7 @@ def stage_operands(sch: s_tir.Schedule, store: Any, piece: Any, slots: int) -> i
         copy = sch.cache_read(store, index, "shared.dyn")
         sch.compute_at(copy, piece)
         columns = ir.static_int(sch.get(sch.get_loops(copy)[-1]).extent) or 0
-        swizzle = _widest_swizzle(columns * dtype_bytes(ir.dtype_of(tensor)))
+        swizzle = widest_swizzle(columns * dtype_bytes(ir.dtype_of(tensor)))
         steps.async_copy(sch, copy, "tma", swizzle)
     if tensors:
         steps.pipeline(sch, piece, slots)
@@ -124,7 +124,7 @@ def _read_by_element(sch: s_tir.Schedule, store: Any) -> list[Any]:
     return found
 
 
-def _widest_swizzle(row_bytes: int) -> int:
+def widest_swizzle(row_bytes: int) -> int:
     """Return the widest pattern whose rows make up those of a tile: readers then use all banks."""
     fitting = [x for x in SWIZZLES if row_bytes % span_bytes(x) == 0]
     return max(fitting, default=0) if row_bytes % CHUNK_BYTES == 0 else 0

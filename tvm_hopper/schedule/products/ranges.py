@@ -28,12 +28,14 @@ RUNGS = tuple(sorted({*LADDER, 80, 112, 160, 224, 288, 352, 416, 576, 704, 832, 
 # people ask for, and one more than a tile holds. They count as much: `ASKED_MORE` times others.
 ASKED_FOR = (17, 33, 100, 300, 1000)
 PLACES = tuple(sorted({*POINTS, *ASKED_FOR}))
-ASKED_MORE = 20  # fewer, and one of them pays where many others gain little
+ASKED_MORE = 60  # fewer, and one of them pays where many others gain little
 MOST_LOSS = 1e9  # of no kernel at all
 MUCH = 0.03  # a loss of more than this part of the time counts `STEEPER` times more
 STEEPER = 10  # more of it hides row counts where one kernel loses 5% behind few that lose 15%
 # And more than this `STEEPEST` times more, where people ask for it: elsewhere it cannot be helped.
-TOO_MUCH, STEEPEST = 0.07, 60
+TOO_MUCH, STEEPEST = 0.07, 200
+# And the worst of those so many times more: the estimate is off by 5%, and 9% becomes too much.
+WORST = 50000
 SWITCH = 0.01  # of the time over an octave, for which another kernel is taken
 
 
@@ -116,7 +118,7 @@ def _weigh(times: Floats, rows: Sequence[int]) -> Floats:
 
 
 def pick(times: Floats) -> list[int]:
-    """Pick the kernels that lose least together, ascending.
+    """Pick the kernels that lose least together, ascending; of row counts that are asked for, each.
 
     Parameters
     ----------
@@ -124,19 +126,23 @@ def pick(times: Floats) -> list[int]:
         How long each takes.
     """
     losses = _weigh(times, PLACES)
-
-    def least(kernels: list[int]) -> Floats:
-        """Return what the best of some kernels loses at each row count."""
-        return np.asarray(losses[:, kernels].min(axis=1, initial=MOST_LOSS))
+    is_asked = _is_asked(PLACES) > 0
+    lost = times[is_asked] / times[is_asked].min(axis=1, keepdims=True) - 1
+    lost = np.maximum(lost - MUCH, 0)
 
     def sums_with(kernels: list[int]) -> Floats:
         """Return what some kernels lose in all, with each of the others."""
-        return np.asarray(np.minimum(least(kernels)[:, None], losses).sum(axis=0))
+        all_lose = losses[:, kernels].min(axis=1, initial=MOST_LOSS)
+        some_lose = lost[:, kernels].min(axis=1, initial=MOST_LOSS)
+        sums = np.minimum(all_lose[:, None], losses).sum(axis=0)
+        return np.asarray(sums + WORST * np.minimum(some_lose[:, None], lost).max(axis=0))
 
     picked: list[int] = []
+    before = np.inf
     while len(picked) < TILE_CLASSES:
         sums = sums_with(picked)
         found = [*picked, int(np.flatnonzero(sums == sums.min())[-1])]
+        after = float(sums.min())
         gained = True
         while gained:  # take another one in place of one, as long as that helps
             gained = False
@@ -145,9 +151,10 @@ def pick(times: Floats) -> list[int]:
                 best = int(sums.argmin())
                 if sums[best] < sums[found[place]]:
                     found[place], gained = best, True
-        if least(picked).sum() - least(found).sum() < LEAST_GAIN * OCTAVE:
+                    after = float(sums[best])
+        if before - after < LEAST_GAIN * OCTAVE:
             break
-        picked = found
+        picked, before = found, after
     return sorted(picked)
 
 

@@ -137,8 +137,6 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
         found = f"{store.buffer.name}, of which it writes a part"
         raise cannot_schedule(where, found, "an output that is one matrix")
     for label, axis in (("M", m), ("N", n), ("K", k)):
-        if axis.extent == 0:
-            raise cannot_schedule(where, f"{label}=0", "a shape without empty dimensions")
         if axis.loop < 0:
             raise cannot_schedule(where, f"no loop over {label}", "one loop a dimension")
 
@@ -201,6 +199,19 @@ def check_product(sch: s_tir.Schedule, block: Any) -> None:
     if node.init is None:
         need = "the block of a product: a sum that has one"
         raise cannot_schedule(where, "no initial value", need)
+    for axis in node.iter_vars:
+        if ir.is_const(axis.dom.extent, 0):
+            row, column = [None, None, *node.body.indices][-2:]
+            label = "M" if axis.var.same_as(row) else "N" if axis.var.same_as(column) else "K"
+            raise cannot_schedule(where, f"{label}=0", "a shape without empty dimensions")
+
+
+def check_outputs(matmul: Matmul, dtypes: tuple[str, ...]) -> None:
+    """Refuse an output of a type that the choice of a configuration does not know."""
+    if dtypes[0] not in OUTPUT_DTYPES:
+        need = f"one of {', '.join(OUTPUT_DTYPES)}"
+        fix = "cast in a function of its own"
+        raise cannot_schedule(f"block {matmul.name}", f"an output of {dtypes[0]}", need, fix)
 
 
 def check_plain_loops(where: str, loops: list[Any], node: Any) -> dict[Any, int]:

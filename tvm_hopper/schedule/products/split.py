@@ -128,3 +128,21 @@ def check_known(problem: Matmul, mode: str | None, is_sampled: bool) -> None:
             "extents and a tile that are known: shares of thread blocks follow from them",
             "leave split_mode out",
         )
+
+
+def check_spread(
+    problem: Matmul, cluster: tuple[int, int] | None, tile: tuple[int, int, int] | None
+) -> None:
+    """Refuse a cluster of several rows and columns of tiles where there is one row of them.
+
+    TVM forgets then at which row of its operand a block begins that has no tile.
+    """
+    if cluster is None or tile is None or min(cluster) == 1:
+        return
+    if isinstance(problem.m.extent, int) and problem.m.extent <= tile[0]:
+        raise cannot_schedule(
+            f"block {problem.name}, tile {'x'.join(map(str, tile))}",
+            f"cluster={cluster} of an output with one row of tiles",
+            "a cluster of one row, or several rows of tiles",
+            f"ask for cluster={(1, cluster[1])}, or lower tiles",
+        )

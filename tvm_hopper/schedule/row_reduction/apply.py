@@ -153,7 +153,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
         if stays is None or not _can_be(sch, stays):
             return schedule_rows(sch, given)
         given = stays
-    for_rows = ("blocks", "hint", "chunks")
+    for_rows = ("blocks", "chunks")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
     own, sums = split_program(parts)

@@ -37,7 +37,8 @@ class RowReductionConfig:
         else it waits in registers.
     reload : bool, optional
         Whether a row is loaded a second time, out of the caches, where it is used behind the last
-        reduction; else it waits in registers. What is dear is computed again then.
+        reduction; else it waits in registers. What is dear is computed again then. In persistent
+        clusters with staged rows and no sums of columns the next row is reduced in between.
     blocks : int, optional
         Thread blocks that are to share an SM: the assembler takes no more registers than that.
     hint : bool, optional

@@ -49,6 +49,8 @@ class Persistent:
     text: str
     is_staged: bool = False  # into shared memory instead
     reload: bool = False  # a row is loaded a second time behind the reduction
+    hint: bool = False  # L2 gives up last what is loaded of rows
+    is_skewed: bool = False  # the next row is reduced before this one waits for its cluster
 
     @property
     def parts(self) -> int:
@@ -64,6 +66,7 @@ class Persistent:
             ahead=self.ahead,
             stage=self.is_staged,
             reload=self.reload,
+            hint=self.hint,
         )
 
 
@@ -128,7 +131,10 @@ def schedule_persistent(
     _keep_results(place, own, program)
     for read in reads:
         readers = tuple(of_sums.get(p.name, p) for p in read.readers)
-        place.load(keep_read(sch, replace(read, readers=readers)), read.has_rows)
+        kept = keep_read(sch, replace(read, readers=readers))
+        if choice.hint and read.has_rows:
+            sch.annotate(kept, keys.LOAD_HINT, "evict_last")
+        place.load(kept, read.has_rows)
     for block in partial:
         place.store_sums(block)
 
@@ -153,6 +159,8 @@ def _share_rows(
     if choice.ahead:
         key = keys.STAGE_ROWS if choice.is_staged else keys.PREFETCH_ROWS
         sch.annotate(trip, key, choice.ahead)
+    if choice.is_skewed:
+        sch.annotate(trip, keys.SKEW_TURNS, 1)
     share = next(iter(sch.get_loops(own[0].block)))
     grid, below = sch.split(share, [choice.blocks, choice.tile.rows])
     sch.bind(grid, "blockIdx.x")

@@ -30,7 +30,7 @@ from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, widest_vector
 from .config import THREADS_PER_SM, RowReductionConfig, fits_block
 from .persistent import Persistent
 from .recognize import RowProgram
-from .work import CLUSTERS, REGISTERS_PER_SM, LoadedRows
+from .work import CACHE_BYTES, CLUSTERS, REGISTERS_PER_SM, LoadedRows
 
 BASE_REGISTERS = 36  # of a thread, beside its parts of rows and sums
 FEWEST_REGISTERS = 16  # the same, where the user says how many threads there are
@@ -325,9 +325,11 @@ def _candidate(
     row = work.columns * work.loaded * rows // cluster
     if way.reload and given.reload is None and row < LONG_BYTES:
         return None  # registers have room for it
-    ahead = _ahead(given, on_one, row, way.stage)
+    skewed = way.stage and way.reload and cluster > 1 and not work.sums
+    rooms = 3 if skewed else 2  # beside those of rows on their way
+    ahead = _ahead(given, on_one, row, rooms, way.stage)
     if way.stage and (
-        not _fits_rooms(work, tile) or ahead < 1 or (ahead + 2) * on_one * row > SHARED_BYTES
+        not _fits_rooms(work, tile) or ahead < 1 or (ahead + rooms) * on_one * row > SHARED_BYTES
     ):
         return None
     sms = DEFAULT_NUM_SMS if cluster <= PAIR else GROUPED_SMS
@@ -338,6 +340,7 @@ def _candidate(
         return None
     blocks = given.persistent or blocks
     on_one = min(on_one, -(-blocks * cluster // DEFAULT_NUM_SMS))  # registers for no more
+    hint = way.stage and _wants_hint(work) if given.hint is None else given.hint
     what = f"clusters of {cluster} thread blocks" if cluster > 1 else "thread blocks"
     where = " in shared memory" if way.stage else ""
     text = (
@@ -345,7 +348,13 @@ def _candidate(
         f"{rows} rows a thread block, {blocks} {what}, {on_one} on an SM: "
         f"{on_one * row >> 10} KiB of it in flight, {ahead} times as much ahead{where}"
     )
-    return Persistent(tile, blocks, on_one, ahead, text, way.stage, way.reload)
+    return Persistent(tile, blocks, on_one, ahead, text, way.stage, way.reload, hint, skewed)
+
+
+def _wants_hint(work: PersistentWork) -> bool:
+    """Tell rows that are stored, and more of them than L2 holds."""
+    large = work.rows is None or work.rows * work.columns * work.moved > CACHE_BYTES
+    return large and work.moved > work.loaded
 
 
 def _fits_rooms(work: PersistentWork, tile: RegisterTile) -> bool:
@@ -355,12 +364,12 @@ def _fits_rooms(work: PersistentWork, tile: RegisterTile) -> bool:
     return whole and tile.rows == 1 and part * work.narrow % BULK_BYTES == 0
 
 
-def _ahead(given: RowReductionConfig, on_one: int, row: int, stage: bool) -> int:
+def _ahead(given: RowReductionConfig, on_one: int, row: int, rooms: int, stage: bool) -> int:
     """Return by how many rows of each thread block memory is asked in advance."""
     if given.ahead is not None:
         return given.ahead
     if stage:
-        room = SHARED_BYTES // (on_one * row) - 2
+        room = SHARED_BYTES // (on_one * row) - rooms
         return min(room, max(1, STAGED_FLIGHT // (on_one * row)), MOST_STAGED)
     return min(MOST_AHEAD, max(0, FLIGHT // (on_one * row) - 1, int(on_one == 1)))
 

@@ -19,6 +19,8 @@ from tvm_hopper.schedule.memory_bound.arrays import Read, keep_read
 from tvm_hopper.schedule.memory_bound.nests import Nest, Work
 from tvm_hopper.schedule.memory_bound.tiles import PART_AXIS, RegisterTile
 
+HINTED = (Work.STAGE,)  # what L2 is to give up last
+
 
 def stage_rows(
     sch: s_tir.Schedule, reads: list[Read], shared: bool
@@ -56,5 +58,5 @@ def ask_for_bulk(
             part, _ = sch.split(loop, [tile.cluster, -(-columns // whole) * whole // tile.cluster])
             sch.bind(part, PART_AXIS)
         sch.annotate(nest.block, keys.ASYNC_COPY, "bulk")
-        if hint and nest.work is Work.STAGE:
+        if hint and nest.work in HINTED:
             sch.annotate(nest.block, keys.CACHE_HINT, "evict_last")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm_hopper.facts.arch import SM_90A, Arch
-from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, sms_together
 from tvm_hopper.facts.programming_model import (
     MAX_BLOCK_Z,
     MAX_GRID_X,
@@ -25,6 +25,7 @@ def check_launch(
     shared: list[tuple[str, str, int, int]],
     arch: Arch = SM_90A,
     num_sms: int = DEFAULT_NUM_SMS,
+    sure_sms: int | None = None,
 ) -> list[Finding]:
     """Return the rules that a launch breaks.
 
@@ -40,6 +41,9 @@ def check_launch(
     num_sms : int
         Multiprocessors of the device: a cooperative launch needs room for all thread blocks at once
         (CUDA Runtime API, cudaErrorCooperativeLaunchTooLarge).
+    sure_sms : int, optional
+        The same, or fewer that the kernel's target names: a cluster of more thread blocks than run
+        everywhere has to find room on these.
     """
     broken = [*_extents(setup, arch), *_shared(setup["dyn_smem_bytes"], shared, arch)]
     if setup.get("cooperative") and not broken:
@@ -50,12 +54,37 @@ def check_launch(
                 f"is what {num_sms} SMs hold at once"
             ]
     found = [finding("LAUNCH_LIMITS", f"launch of {kernel}: {text}") for text in broken]
-    size = _product(setup["cluster"])
-    most = arch.max_cluster_size
-    if arch.has_clusters and most < size <= arch.largest_cluster_size:
-        text = f"launch of {kernel}: found a cluster of {size} thread blocks"
-        found.append(finding("CLUSTER_NOT_PORTABLE", f"{text}; {most} run everywhere"))
+    together = sms_together(num_sms if sure_sms is None else sure_sms)
+    if is_large(setup, arch) and (size := _product(setup["cluster"])) > together:
+        text = (
+            f"launch of {kernel}: found a cluster of {size} thread blocks; {arch.max_cluster_size} "
+            f"run everywhere, and of {sure_sms or num_sms} SMs {together} are sure to be together"
+        )
+        found.append(finding("CLUSTER_NOT_PORTABLE", text))
     return found
+
+
+def is_large(setup: dict[str, Any], arch: Arch) -> bool:
+    """Tell a cluster of more thread blocks than run everywhere, as some devices do.
+
+    Such a launch needs CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, which TVM's runtime
+    sets for each, and as many SMs in one GPC, which `facts.devices.sms_together` counts.
+    """
+    size = _product(setup["cluster"])
+    return arch.has_clusters and arch.max_cluster_size < size <= arch.largest_cluster_size
+
+
+def say_large(
+    kernel: str, setup: dict[str, Any], arch: Arch, num_sms: int = DEFAULT_NUM_SMS
+) -> list[str]:
+    """Say of a launch with a large cluster on what devices it runs; nothing of others."""
+    size = _product(setup["cluster"])
+    if not is_large(setup, arch) or size > sms_together(num_sms):
+        return []
+    return [
+        f"{kernel}: clusters of {size} thread blocks, which a device of {num_sms} SMs has room "
+        f"for; those of {arch.max_cluster_size} run everywhere"
+    ]
 
 
 def resident_ctas(

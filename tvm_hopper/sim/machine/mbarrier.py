@@ -69,12 +69,18 @@ class MBarrier:
         self.observed = -1  # newest phase that some wait has returned true for
         self.waiters: list[Any] = []
         self.outstanding: list[Any] = []  # copies issued on it and not yet complete
-        self.carries_tx = False
+        self.used_early = (
+            False  # for bytes that copies bring, in front of the fence behind its init
+        )
         self.filled = False  # copies complete on it: who waits for it consumes them
         self.arrivals: list[str] = []  # who arrived in the current phase
         self.init_access: Any = None
         self.fenced = False  # fence.mbarrier_init by the initialising thread
         self.expected_bytes = self.delivered_bytes = 0
+
+    def carry(self) -> None:
+        """Note that bytes are expected or arrive on it."""
+        self.used_early = self.used_early or not self.fenced
 
     @property
     def needed(self) -> int:

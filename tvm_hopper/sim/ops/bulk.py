@@ -189,7 +189,7 @@ class BulkOps:
         op.barrier, op.num_bytes = barrier, num_bytes
         op.phase, op.addresses = barrier.phase, (start,)
         machine.loads.append(op)
-        barrier.carries_tx = True
+        barrier.carry()
         self.fills(barrier)
         barrier.outstanding.append(op)
         if barrier.cta is not self.cta:

@@ -297,7 +297,7 @@ class MBarrierOps:
     def _expect(self, barrier: MBarrier, num_bytes: int) -> None:
         barrier.tx += num_bytes
         barrier.expected_bytes += num_bytes
-        barrier.carries_tx = True
+        barrier.carry()
         self.fills(barrier)
 
     def observe(

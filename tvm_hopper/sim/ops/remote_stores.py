@@ -104,7 +104,7 @@ class RemoteStoreOps:
         op = PendingOp("red.async" if reduce else "st.async", self, site)
         op.barrier, op.num_bytes = barrier, words.nbytes
         machine.loads.append(op)
-        barrier.carries_tx = True
+        barrier.carry()
         self.fills(barrier)
         barrier.outstanding.append(op)
         if barrier.cta is not self.cta:

@@ -8,9 +8,10 @@ four instructions a cycle, whichever they are: each one for every element of a t
 256 cycles. With powers up to the fourth an element takes eight; `1 + tanh(u)` with a reciprocal
 (approximations.py) takes twelve.
 
-The highest power has a negative constant: P goes to minus infinity, and infinities come out as they
-should. Errors are parts of the exact value, and 2^-22 beside that: 1 - 2^P has no digits below
-2^-24, as 1 + tanhf(u) has none.
+P goes to minus infinity, and infinities come out as they should: the highest power has a negative
+constant. Where it has none, what begins at some power is below zero up to x = 12, and taken as
+minus its absolute value, which an instruction does beside. Errors are parts of the exact value, and
+2^-22 beside that: 1 - 2^P has no digits below 2^-24, as 1 + tanhf(u) has none.
 """
 
 from __future__ import annotations
@@ -35,14 +36,18 @@ class ActivationText:
         The operator's.
     logarithm
         The constants of the powers of x, from the zeroth on, in -log2 S(-x) for x >= 0. By Lawson's
-        algorithm in float64, errors divided by the larger of the value and 2^-14.
+        algorithm in float64, errors divided by the larger of the value and 2^-14, or (folded) by
+        their sum with 2^-10.
     error
         The largest error, in parts of the exact value, and BESIDE.
+    folded
+        The power of x from which on the sum, divided by it, is minus its absolute value; None: no.
     """
 
     name: str
     logarithm: tuple[float, ...]
     error: float
+    folded: int | None = None
 
     @property
     def of_half(self) -> list[float]:
@@ -52,8 +57,11 @@ class ActivationText:
     @property
     def text(self) -> str:
         """The body of a CUDA function of h."""
-        highest, *lower = reversed(self.of_half)
-        steps = "".join(f"    p = fmaf(p, a, {c:.9g}f);\n" for c in lower)
+        *lower, highest = self.of_half
+        steps = "".join(
+            f"    p = fmaf({'-fabsf(p)' if n + 1 == self.folded else 'p'}, a, {lower[n]:.9g}f);\n"
+            for n in reversed(range(len(lower)))
+        )
         return f"""\
     float a = fabsf(h), p = {highest:.9g}f;
 {steps}    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(p));
@@ -64,16 +72,16 @@ TANH_GELU = {
     "float16": ActivationText(
         "tvm_hopper_gelu_tanh_float16",
         (
-            0.9999154194261021,
-            1.1536650256917413,
-            0.4465455806685045,
-            0.0748637154605644,
-            -0.027809662748177668,
-            0.008389178453577185,
-            -0.0009261712436955618,
-            3.473304628572676e-05,
+            0.9999314414135299,
+            1.152814466880324,
+            0.4507318640091106,
+            0.0676404001483176,
+            -0.02204552000213724,
+            0.006071984504889779,
+            -0.0004708452273517277,
         ),
-        2.0**-14,
+        2.0**-15,
+        folded=3,
     ),
     "bfloat16": ActivationText(
         "tvm_hopper_gelu_tanh_bfloat16",

@@ -1,10 +1,12 @@
 r"""Fit the constants by which kernels of symbolic rows are compared, to times of such kernels.
 
-    python -m benchmarks.calibration.fit_rows benchmarks/results/row_matrix_*.json
+    python -m benchmarks.calibration.fit_rows benchmarks/results/row_matrix_*.json \
+        --symbolic benchmarks/results/symbolic_*.json
 
 Least squares of the logarithm of the time, as in `fit_choice`, of kernels of one product at one
 number of rows against each other; how long they all take counts little. Kernels in a file are named
-by the rows that they were chosen for: the choice has to be the one that they were timed with. What
+by the rows that they were chosen for: the choice has to be the one that they were timed with. Of
+tables of `benchmarks.symbolic` kernels count against static builds, at up to 512 rows. What
 is printed are the values for `estimate.Rates`, and the error on each layer: of the constants that
 there are, of those fitted to all layers, and of those fitted to the others.
 """
@@ -16,6 +18,7 @@ import dataclasses
 import json
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +27,8 @@ import numpy as np
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule.products.class_choice import AnyRows, estimate_all
-from tvm_hopper.schedule.products.estimate import Rates
-from tvm_hopper.schedule.products.model import as_product
+from tvm_hopper.schedule.products.estimate import ProductShape, Rates
+from tvm_hopper.schedule.products.model import as_product, choose_config
 from tvm_hopper.schedule.products.rates import MEASURED
 
 from .fit_choice import OF_ANY_ROWS, least_squares
@@ -37,6 +40,7 @@ WEIGHTS = ((1.1, 1.0), (1.25, 0.5), (np.inf, 0.15))  # up to so many times the b
 OPEN = 0.36
 OF_ALL = 0.3  # weight of how long all kernels take, beside a factor that they share
 ROUNDS = 40
+MOST_ROWS = 512  # of a product for which a static build is compared
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +100,40 @@ def residuals(layer: Layer, rates: Rates, scale: float = 0.0) -> tuple[Any, Any]
     return apart.ravel(), OF_ALL * (together + scale) * np.sqrt(weights.sum(axis=1))
 
 
-def fit(layers: list[Layer], start: Rates, rounds: int = ROUNDS) -> Rates:
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A kernel of symbolic rows and a static build of one product, and the ratio of their times."""
+
+    product: ProductShape
+    configs: tuple[Any, Any]
+    ratio: float  # of the static build's time to the other
+
+    def error(self, rates: Rates) -> float:
+        """Return the logarithm of the estimated ratio by the measured one."""
+        types = {"any_rows": True, "rates": rates}
+        ((symbolic, static),) = estimate_all([self.product], self.configs, Chip(), **types)
+        return float(np.log(static / symbolic / self.ratio))
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """Read what `symbolic` wrote; static builds whose blocks load for one another are left out."""
+    pairs = []
+    for row in json.loads(path.read_text())["table"]:
+        if not row["M"] or int(row["M"]) > MOST_ROWS or int(row["kernel for"]) == 1:
+            continue
+        (n, k), m = map(int, row["N x K"].split(" x ")), int(row["M"])
+        asked = AnyRows.of("fit_rows", n, k, "float16", None, None, ("k", "k"), None)
+        (kernel,) = asked.choose([int(row["kernel for"])])
+        static = choose_config(m, n, k)
+        if static.cluster in (None, (1, 1)):
+            product = as_product(m, n, k, "float16", ("k", "k"), "float16")
+            pairs.append(Pair(product, (kernel, static), float(row["of static"])))
+    return pairs
+
+
+def fit(
+    layers: list[Layer], start: Rates, rounds: int = ROUNDS, pairs: Sequence[Pair] = ()
+) -> Rates:
     """Return the constants with the least squares."""
 
     def rates_at(logs: Any) -> Rates:
@@ -105,7 +142,8 @@ def fit(layers: list[Layer], start: Rates, rounds: int = ROUNDS) -> Rates:
 
     def errors_at(logs: Any) -> Any:
         found = [residuals(x, rates_at(logs), logs[-1]) for x in layers]
-        return np.concatenate([part for pair in found for part in pair])
+        against = np.array([x.error(rates_at(logs)) for x in pairs])
+        return np.concatenate([*(part for pair in found for part in pair), against])
 
     logs = np.log([max(getattr(start, name), 1e-6) for name in OF_ANY_ROWS])
     return rates_at(least_squares(errors_at, np.append(logs, 0.0), rounds))
@@ -121,8 +159,11 @@ def main(arguments: list[str]) -> int:
     """Fit and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+", type=Path)
-    layers = [x for path in parser.parse_args(arguments).files for x in read(path)]
-    rates = fit(layers, MEASURED)
+    parser.add_argument("--symbolic", nargs="*", type=Path, default=(), help="tables of symbolic")
+    options = parser.parse_args(arguments)
+    layers = [x for path in options.files for x in read(path)]
+    pairs = [x for path in options.symbolic for x in read_pairs(path)]
+    rates = fit(layers, MEASURED, pairs=pairs)
     for name in OF_ANY_ROWS:
         print(f"    {name}: float = {getattr(rates, name):.4g}")
     print("layer, kernels' times, errors: as they are, fitted to all, to the other layers")
@@ -132,6 +173,10 @@ def main(arguments: list[str]) -> int:
         errors = " ".join(f"{spread([layer], x):.4f}" for x in kinds)
         print(f"{layer.n}x{layer.k}", int((layer.weights > 0).sum()), errors)
     print("all", f"{spread(layers, MEASURED):.4f} {spread(layers, rates):.4f}")
+    if pairs:
+        before, after = (np.array([x.error(y) for x in pairs]) for y in (MEASURED, rates))
+        errors = " ".join(f"{np.sqrt((x**2).mean()):.4f}" for x in (before, after))
+        print("against static builds", len(pairs), errors)
     return 0
 
 

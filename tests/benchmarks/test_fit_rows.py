@@ -43,3 +43,19 @@ def test_the_command_prints_constants_and_errors(path, capsys):
     printed = capsys.readouterr().out
     assert "    early_cycles: float = " in printed
     assert "1024x4096 2 " in printed
+
+
+def test_ratios_to_static_builds_count_too(path, tmp_path, capsys):
+    table = [
+        {"N x K": "1024 x 4096", "M": 16, "kernel for": 40, "of static": "0.8"},
+        {"N x K": "1024 x 4096", "M": 1, "kernel for": 1, "of static": "1.0"},  # dot products
+        {"N x K": "1024 x 4096", "M": 2048, "kernel for": 2048, "of static": "1.0"},
+        {"N x K": "geometric mean (least)", "M": "", "kernel for": "", "of static": "0.97 (0.95)"},
+    ]
+    symbolic = tmp_path / "symbolic.json"
+    symbolic.write_text(json.dumps({"table": table}))
+    (pair,) = fit_rows.read_pairs(symbolic)
+    assert (pair.product.m, pair.ratio) == (16, 0.8)
+    assert fit_rows.main([str(path), "--symbolic", str(symbolic)]) == 0
+    _, before, after = capsys.readouterr().out.splitlines()[-1].rsplit(" ", 2)
+    assert float(after) < float(before)

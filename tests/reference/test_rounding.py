@@ -152,6 +152,19 @@ def test_a_sum_that_a_type_does_not_hold_is_infinite_to_a_kernel():
         assert [bool(np.isinf(found[i].error[0])) for i in (1, 2)] == [lost, lost]
 
 
+@pytest.mark.parametrize("divide", [tirx.floordiv, tirx.floormod, tirx.truncdiv, tirx.truncmod])
+def test_an_integer_that_is_divided_by_zero_has_no_value(divide):
+    def build(x):
+        return divide(x[0], x[1])
+
+    assert error_of(build, 7, 0, dtype="int32")[1] == np.inf
+    assert error_of(build, 7, 7, dtype="int32")[1] == 0
+
+
+def test_an_integer_is_turned_over():
+    assert error_of(lambda x: tirx.bitwise_not(x[0]), 5, dtype="int32") == (-6, 0)
+
+
 def test_a_constant_is_that_of_its_type():
     value, error = error_of(lambda x: x[0] + T.float32(0.1), 0.0)
     assert value == np.float32(0.1)

@@ -334,3 +334,37 @@ def test_a_cluster_with_blocks_without_work_takes_as_long():
     assert cycles(three, tiles(**PAIR), one) == cycles(
         ProductShape(512, 128, 640), tiles(**PAIR), one
     )
+
+
+OF_ANY = {"in_turns": 0.0, "in_turns_shared": 0.0, "third_of_any": 0.0, "start_less": 0.0}
+OF_ANY |= {"workspace_more": 0.0, "early_cycles": 0.0, "port_bytes": 1e9}
+
+
+def of_any_rows(shape, tile, **rates):
+    rates = replace(PLAIN, **(OF_ANY | rates))
+    (found,) = estimate(shape, tile, ONE_MEGAHERTZ, rates, any_rows=True)
+    return pytest.approx(found, rel=0.02)
+
+
+@pytest.mark.parametrize(("parts", "most", "saved"), [(1, 66, 100), (4, 15, 200)])
+def test_launches_that_fit_the_chip_beside_the_next_one_begin_early(parts, most, saved):
+    for count, expected in ((most, 1000 - saved), (most + 1, 1000)):
+        shape = ProductShape(128 * count, 128, 0)
+        found = of_any_rows(shape, tiles(parts=parts), start_cycles=1000.0, early_cycles=100.0)
+        assert found == expected
+
+
+def test_few_blocks_do_not_keep_the_memory_busy():
+    moved = 2 * (SQUARE.m + SQUARE.n) * SQUARE.k + 2 * SQUARE.m * SQUARE.n
+    assert of_any_rows(SQUARE, tiles(), port_bytes=1.0) == moved
+    two = replace(SQUARE, n=256)
+    moved = 2 * (two.m + two.n) * two.k + 2 * two.m * two.n
+    assert of_any_rows(two, tiles(), port_bytes=1.0) == moved / 2
+    assert cycles(SQUARE, tiles(), port_bytes=1.0) == cycles(SQUARE, tiles()).expected
+
+
+def test_rows_that_are_not_there_are_not_loaded_by_kernels_of_any_rows():
+    few = replace(SQUARE, m=2)
+    whole, some = (128 + 128) * 64 * 2 * 10, (2 + 128) * 64 * 2 * 10
+    assert cycles(few, tiles(), fill_bytes=1.0) == whole
+    assert of_any_rows(few, tiles(), fill_bytes=1.0) == some

@@ -21,10 +21,16 @@ from tvm_hopper.testing import backward, memory_bound
 @pytest.mark.parametrize(
     ("program", "shape"),
     [
-        (memory_bound.layer_norm(4096, 131072), (15, 8, 512)),
-        (memory_bound.layer_norm(2048, 262144, "float16"), (7, 16, 256)),
-        (memory_bound.layer_norm(4096, 65536, "float32"), (15, 8, 512)),
-        (memory_bound.layer_norm(8192, 65536), None),  # short enough for rows beside one another
+        (memory_bound.layer_norm(8192, 65536), (30, 4, 512, 2, False)),
+        (memory_bound.layer_norm(4096, 81920), (30, 4, 512, 2, False)),
+        (memory_bound.layer_norm(4096, 98304), (15, 8, 512, 4, True)),  # short turns
+        (memory_bound.layer_norm(4096, 131072), (15, 8, 512, 4, False)),
+        (memory_bound.layer_norm(2048, 163840), (15, 8, 512, 2, False)),  # less room
+        (memory_bound.layer_norm(2048, 262144, "float16"), (7, 16, 512, 2, True)),
+        (memory_bound.layer_norm(4096, 65536, "float32"), (15, 8, 512, 4, False)),
+        (memory_bound.layer_norm(2048, 114688), (15, 8, 256, 4, True)),  # no whole vectors of 512
+        (memory_bound.layer_norm(8192, 32768), None),  # short enough for rows beside one another
+        (memory_bound.layer_norm(2048, 1 << 19), None),  # too long for the room that there is
         (memory_bound.rms_norm(4096, 131072), None),  # shares no more than it has
         (memory_bound.layer_norm(64, 131072), None),  # few turns
         (memory_bound.layer_norm("n", 131072), None),
@@ -33,7 +39,7 @@ from tvm_hopper.testing import backward, memory_bound
 )
 def test_long_rows_that_share_more_than_they_have_are_persistent(program, shape):
     chosen = chosen_rows(s_tir.Schedule(program))
-    found = (chosen.persistent, chosen.cluster, chosen.threads)
+    found = (chosen.persistent, chosen.cluster, chosen.threads, chosen.ahead, chosen.reload)
     assert (found if chosen.persistent else None) == shape
     if shape is not None:
         with tvm.target.Target("nvidia/nvidia-a100"):

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import tvm
-from tvm import s_tir, tirx
+from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
 from tests.values import kernels
@@ -172,6 +172,16 @@ def test_an_argument_that_nobody_uses():
     assert "OUTPUT_COVERAGE" in {one.rule for one in judge(kernel, more).findings}
     (hole,) = judge(kernel, False).findings  # nobody knows that it is no output
     assert hole.message == "W: no statement stores to it, or loads from it"
+
+
+def test_two_arguments_of_one_name():
+    x = te.placeholder((64,), "float32", name="X")
+    left = te.compute((32,), lambda i: x[i], name="part")
+    right = te.compute((32,), lambda i: x[i + 32], name="part")
+    sch = s_tir.Schedule(te.create_prim_func([x, left, right]))
+    hs.pointwise(sch)
+    with pytest.raises(ValueError, match="found several of the name part; need a name for each"):
+        verify(sch)
 
 
 def test_a_tensor_that_the_plain_program_leaves_alone():

@@ -153,7 +153,7 @@ class TuningReport:
         for machine in self.machines:
             told = {k: v for k, v in machine.items() if k not in ("is", "number")}
             console.print(escape(", ".join(f"{k} {v}" for k, v in told.items())))
-        Path(path).write_text(console.export_html(inline_styles=True))
+        Path(path).write_text(console.export_html(inline_styles=True), encoding="utf-8")
 
     def to_json(self) -> dict[str, Any]:
         """Return the rows and the machines as plain data."""

@@ -88,6 +88,8 @@ def _vector(kernel: ir.For, names: tirx.DeclBuffer) -> WideVector | None:
     if dtype_bytes(ir.dtype_of(pairs)) != 2 or not size or size % 2:
         return None
     holds = [x for x in ir.find_all(kernel, ir.For) if _is_hold(x.body, names.buffer)]
+    if len(holds) != 1:
+        return None
     casts = {
         x: x.value
         for x in ir.find_all(kernel, tirx.Cast, lambda x: ir.dtype_of(x) == "float32")
@@ -96,7 +98,7 @@ def _vector(kernel: ir.For, names: tirx.DeclBuffer) -> WideVector | None:
     loads = ir.find_all(kernel, ir.TensorLoad, lambda x: x.source.same_as(pairs))
     stores = ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(pairs))
     read_as_words = ir.find_all(kernel, ir.TensorLoad, lambda x: x.source.same_as(names.buffer))
-    if len(holds) != 1 or len(read_as_words) != 1 or len(stores) != 1:
+    if len(read_as_words) != 1 or len(stores) != 1:
         return None
     if not casts or any(not any(x.same_as(y) for y in casts.values()) for x in loads):
         return None
@@ -108,8 +110,9 @@ def _vector(kernel: ir.For, names: tirx.DeclBuffer) -> WideVector | None:
 
 def _is_hold(body: ir.Stmt, words: ir.Var) -> bool:
     call = body.value if isinstance(body, ir.Evaluate) else None
-    known = isinstance(call, ir.Call) and len(call.args) == 1
-    load = call.args[0] if known else None
+    if not isinstance(call, ir.Call) or len(call.args) != 1:
+        return False
+    load = call.args[0]
     is_word = isinstance(load, ir.TensorLoad) and load.source.same_as(words)
     return is_word and bool(tvm_ffi.structural_equal(call, hold(load)))
 
@@ -196,11 +199,7 @@ def _fits(kernel: ir.For, plan: BesidePlan) -> bool:
     ]
     name = wgmma.commit_group().op
     products = [x for x in ir.find_all(plan.loop, ir.Call) if x.op.same_as(name)]
-    sums = ir.once(
-        x.source
-        for product in products
-        for x in ir.find_all(product, ir.TensorLoad)
-        if str(x.source.scope()) == "local"
-    )
+    loads = [y for x in products for y in ir.find_all(x, ir.TensorLoad)]
+    sums = ir.once([x.source for x in loads if str(x.source.scope()) == "local"])
     needed = sum(int(x.shape[0]) for x in sums) + sum(int(x.wide.shape[0]) for x in plan.vectors)
     return len(given) == 1 and needed + SPARE <= given[0]

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.script import tirx as T
 
@@ -67,6 +68,7 @@ FLOAT_OPS: dict[type, Callable[[Any, Any], Any]] = {
 }
 SECOND_ORDER = 2.0  # errors are of first order: so many times one has to be expected
 MOST_DIVISOR = 2.0**125  # from there on 1/x may be zero in float32 (plan/short_functions.py)
+DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
@@ -114,6 +116,9 @@ class Lifter:
         if isinstance(expr, tirx.Not):
             inner = self.lift(expr.a)
             return Number(tirx.Not(inner.value), inner.error, "bool")
+        if isinstance(expr, tirx.BitwiseNot):
+            inner = self.lift(expr.a)
+            return Number(tirx.BitwiseNot(inner.value), self._unknown(inner.error), inner.dtype)
         if hasattr(expr, "a") and hasattr(expr, "b"):
             return self._binary(expr)
         raise self.refuse(f"the expression {type(expr).__name__}")
@@ -157,6 +162,8 @@ class Lifter:
         if kind in COMPARISONS:
             return self._compare(kind, a, b)
         if not a.is_float:
+            if kind in DIVISIONS and _reads_memory(expr.b):
+                return self._quotient_of_integers(kind, a, b)
             return self._integer(kind, a, b)
         if kind not in FLOAT_OPS:
             raise self.refuse(f"the float operation {kind.__name__}")
@@ -217,6 +224,15 @@ class Lifter:
         else:
             error = self._unknown(plus(a.error, b.error))
         return Number(self.bind(value), self._name(error), a.dtype)
+
+    def _quotient_of_integers(self, kind: type, a: Number, b: Number) -> Number:
+        """Divide by an integer of memory: by zero a processor stops, and a GPU has any number."""
+        value = self.bind(b.value)
+        zero = value == tirx.const(0, b.dtype)
+        divisor = Number(tirx.Select(zero, tirx.const(1, b.dtype), value), b.error, b.dtype)
+        found = self._integer(kind, a, divisor)
+        lost = tirx.Select(zero, const(float("inf")), _or_zero(found.error))
+        return Number(self.bind(found.value), self._name(lost), a.dtype)
 
     def _compare(self, kind: type, a: Number, b: Number) -> Number:
         error = plus(a.error, b.error)
@@ -346,6 +362,12 @@ class Lifter:
 
     def _name(self, error: Any) -> Any:
         return None if error is None else self.bind(error)
+
+
+def _reads_memory(expr: Any) -> bool:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, [(ir.TensorLoad, found.append)], order="pre")
+    return bool(found)
 
 
 def plus(a: Any, b: Any) -> Any:

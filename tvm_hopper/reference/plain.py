@@ -271,7 +271,9 @@ def _write_out(nodes: list[Node]) -> list[Node]:
             node.then, node.otherwise = _write_out(node.then), _write_out(node.otherwise)
     gone: list[Any] = []
     for first, let in enumerate(nodes):
-        users = [x for x in nodes if isinstance(let, PlainLet) and let.var in _mentioned(x)]
+        if not isinstance(let, PlainLet):
+            continue
+        users = [x for x in nodes if let.var in _mentioned(x)]
         if len(users) != 1 or not isinstance(users[0], PlainStore) or users[0].value != let.var:
             continue
         between = nodes[first + 1 : nodes.index(users[0])]

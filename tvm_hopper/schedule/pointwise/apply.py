@@ -166,6 +166,8 @@ def _apply_kernel(
     sch.bind(block, "blockIdx.x")
     sch.annotate(block, keys.MEMORY_BOUND, keys.POINTWISE)
     sch.annotate(block, keys.CHOSEN, choice.text)
+    if choice.blocks > 1:
+        sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
     if choice.hint:
         hint_loads(sch, nests)
     if given.early_launch:

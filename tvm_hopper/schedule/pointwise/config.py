@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
+from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
 from tvm_hopper.schedule.arguments import as_int, check_type
 
+THREADS_PER_SM = 2048
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
 MOST_CHUNKS = 16  # vectors of a thread: their registers are few
 
@@ -30,6 +32,8 @@ class PointwiseConfig:
     early_launch : bool, optional
         Whether the kernel begins while the launch in front of it ends, and waits for it first; not
         unless asked.
+    blocks : int, optional
+        Thread blocks that are to share an SM: the assembler takes no more registers than that.
 
     Raises
     ------
@@ -42,6 +46,7 @@ class PointwiseConfig:
     vector: int | None = None
     hint: bool | None = None
     early_launch: bool | None = None
+    blocks: int | None = None
 
     def __post_init__(self) -> None:
         where = "PointwiseConfig"
@@ -51,6 +56,8 @@ class PointwiseConfig:
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "chunks", chunks)
         object.__setattr__(self, "vector", vector)
+        blocks = as_int(where, "blocks", self.blocks, 1, MOST_BLOCKS_PER_SM)
+        object.__setattr__(self, "blocks", blocks)
         for name in ("hint", "early_launch"):
             check_type(where, name, getattr(self, name), bool, "a bool")
         if threads is not None and threads % THREADS_PER_WARP:
@@ -58,3 +65,6 @@ class PointwiseConfig:
             raise cannot_schedule(where, f"threads={threads}", need)
         if vector is not None and vector & (vector - 1):
             raise cannot_schedule(where, f"vector={vector}", "a power of two")
+        if (threads or THREADS_PER_WARP) * (blocks or 1) > THREADS_PER_SM:
+            found = f"blocks={blocks} thread blocks of {threads or THREADS_PER_WARP} threads"
+            raise cannot_schedule(where, found, f"at most {THREADS_PER_SM} threads of an SM")

@@ -15,16 +15,16 @@ from typing import Any
 from tvm_hopper import ir
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import THREADS_PER_WARP
+from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.schedule.memory_bound.arrays import Read
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 
-from .config import MOST_CHUNKS, PointwiseConfig
+from .config import MOST_CHUNKS, THREADS_PER_SM, PointwiseConfig
 from .recognize import ElementProgram
 
-THREADS_PER_SM = 2048
 BYTES_IN_FLIGHT = 32 << 10  # on an SM: bytes a cycle x latency
 THREADS = 256  # of a thread block
+PAIR_THREADS, PAIR_BYTES = 1024, 32  # the same, where a thread loads a vector of two large tensors
 DEAR_THREADS, DEAR_CHUNKS = 512, 2  # the same, and vectors of a thread, of dear arithmetic
 SHARING_CHUNKS = (2, 4, 1)  # vectors of a thread that share what they read, the best first
 SHARING_THREADS = range(64, 513)
@@ -40,12 +40,14 @@ class ElementChoice:
     flight: int  # bytes on an SM
     hint: bool
     text: str
+    blocks: int = 1  # that are to share an SM
 
     @property
     def config(self) -> PointwiseConfig:
         """The same as a request: a schedule with it is this one."""
         tile = self.tile
-        return PointwiseConfig(tile.threads, tile.chunks, tile.vector, self.hint)
+        blocks = self.blocks if self.blocks > 1 else None
+        return PointwiseConfig(tile.threads, tile.chunks, tile.vector, self.hint, blocks=blocks)
 
 
 def choose_elements(
@@ -85,23 +87,31 @@ def choose_elements(
     hint = _outgrows_cache(program, tensors) if given.hint is None else given.hint
     found = []
     for chunks in counts:
-        most = DEAR_THREADS if dear else THREADS
+        is_pair = len(reads) == 2 and chunks * vector * loaded == PAIR_BYTES and hint
+        most = DEAR_THREADS if dear else PAIR_THREADS if is_pair else THREADS
+        most = min(most, THREADS_PER_SM // (given.blocks or 1))
         threads = given.threads or _threads(program, chunks * vector, most)
         there = min(chunks, _most_chunks(program, vector, threads))  # vectors that have elements
-        found.append(_element(threads, there, vector, loaded, hint))
+        # left alone the assembler takes more than the 32 registers of which two have room
+        blocks = given.blocks or (2 if threads == MAX_THREADS and is_pair and not dear else 1)
+        found.append(_element(threads, there, vector, loaded, hint, blocks))
     enough = [x for x in found if x.flight >= BYTES_IN_FLIGHT] or found[-1:]
     if span is not None and not program.rows and given.threads is given.chunks is None:
-        enough = [_element(*x, vector, loaded, hint) for x in _spanning(span, vector)] or enough
+        blocks = given.blocks or 1
+        spans = [x for x in _spanning(span, vector) if x[0] * blocks <= THREADS_PER_SM]
+        enough = [_element(*x, vector, loaded, hint, blocks) for x in spans] or enough
     rest = list(dict.fromkeys(x.text for x in enough if x.text != enough[0].text))[:RUNNERS_UP]
     best = enough[0]
     said = "; then ".join([f"{best.text} in flight", *rest])
     return replace(best, text=said)
 
 
-def _element(threads: int, chunks: int, vector: int, loaded: int, hint: bool) -> ElementChoice:
+def _element(
+    threads: int, chunks: int, vector: int, loaded: int, hint: bool, blocks: int = 1
+) -> ElementChoice:
     flight = THREADS_PER_SM * chunks * vector * loaded
     text = f"{threads} threads, {chunks} vectors of {vector} each: {flight >> 10} KiB of an SM"
-    return ElementChoice(RegisterTile(threads, vector, chunks), flight, hint, text)
+    return ElementChoice(RegisterTile(threads, vector, chunks), flight, hint, text, blocks)
 
 
 def _spanning(span: int, vector: int) -> list[tuple[int, int]]:

@@ -36,7 +36,7 @@ from .branches import branched, class_block
 from .class_choice import estimate_all
 from .classes import ClassKernel, as_asked, find_kernels, product_of, ranges_of
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
-from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows
+from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows, trials_of
 from .gather import check_gather, for_gather, fuse_gather
 from .model import SYMBOLIC_EXTENT, choose_config, in_rows, listed
 from .normalize import normalized
@@ -135,7 +135,7 @@ def matmul(
         rehearse(plain, lambda copy, same: _schedule(copy, same(block), kernel), accept)
 
     if not is_thrown_away():
-        for last, trial in _trials(kernel):
+        for last, trial in trials_of(kernel):
             kernel = trial
             try:
                 attempt(kernel)
@@ -150,17 +150,6 @@ def matmul(
             product = _schedule(sch, block, kernel)
             if is_thrown_away():
                 accept(sch, product)
-
-
-def _trials(kernel: ClassKernel) -> list[tuple[bool, ClassKernel]]:
-    """List a kernel, and whether it is the last, then others for what does not fit.
-
-    What is chosen for operands of the epilogue may be what does not.
-    """
-    if kernel.config.dots or kernel.config.direct or not leaves_operands_open(kernel.config):
-        return [(True, kernel)]
-    loaded = replace(kernel, config=replace(kernel.config, operand_slots=0))  # by threads
-    return [(False, kernel), (False, replace(kernel, apart=True)), (True, loaded)]
 
 
 def _schedule_classes_somehow(

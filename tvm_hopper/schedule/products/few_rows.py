@@ -49,6 +49,17 @@ def by_threads(kernel: ClassKernel) -> ClassKernel:
     return replace(kernel, config=replace(kernel.config, operand_slots=0)) if is_open else kernel
 
 
+def trials_of(kernel: ClassKernel) -> list[tuple[bool, ClassKernel]]:
+    """List a kernel, and whether it is the last, then others for what does not fit.
+
+    What is chosen for operands of the epilogue may be what does not.
+    """
+    if kernel.config.dots or kernel.config.direct or not leaves_operands_open(kernel.config):
+        return [(True, kernel)]
+    loaded = replace(kernel, config=replace(kernel.config, operand_slots=0))  # by threads
+    return [(False, kernel), (False, replace(kernel, apart=True)), (True, loaded)]
+
+
 def apply_few_rows(
     sch: Any,
     block: Any,

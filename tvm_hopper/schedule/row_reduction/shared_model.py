@@ -12,18 +12,18 @@ from tvm.target import Target
 
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
-from tvm_hopper.requests.keys import MOST_ROW_CLUSTER
 from tvm_hopper.requests.targets import chip_of_target, find_processor
 
 from .config import RowReductionConfig
 from .work import CLUSTERS, REGISTERS_PER_SM, RowWork
 
-SHORTEST = 256 << 10  # bytes of a row: shorter ones share with rows beside them in shared memory
-PART = 32 << 10  # of it in a thread block
-# By the thread blocks of a cluster: threads of each; rows on their way to shared memory, beside the
-# one that is reduced and those that were; whether the next row is reduced before one is stored;
-# whether L2 is told to give up last what is loaded.
-WAYS = {8: (512, 4, False, True), 16: (512, 2, True, True)}
+LEAST_COLUMNS = 1 << 16  # of a row: shorter ones share with rows beside them in shared memory
+SIZES = (4, 8, 16)  # thread blocks of a cluster: the fewest that have room for a row
+PART, WHOLE_PART = 40 << 10, 32 << 10  # bytes of it in each of them: at most, and of full turns
+THREADS = (512, 384, 256)  # of a thread block: the most that have whole vectors
+# Rows on their way to shared memory, beside the one that is reduced and those that were; more where
+# eight thread blocks have parts that leave room for them.
+AHEAD, MORE_AHEAD, MORE_FOR = 2, 4, 8
 BASE_REGISTERS = 40  # of a thread, beside its part of a row and of what rows share
 TURNS = 8  # of each cluster, or more: what rows share is worth its registers
 
@@ -39,39 +39,48 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
         What is decided already: a user who says how rows are cut up gets that.
     """
     chip = find_processor(Target.current(allow_none=True))
-    row = work.columns * work.loaded
-    if row < SHORTEST:
+    dealt = _deal_out(work)
+    if work.columns < LEAST_COLUMNS or dealt is None:
         return None
-    cluster = row // PART
-    threads, ahead, skewed, hint = WAYS.get(cluster, WAYS[MOST_ROW_CLUSTER])
-    held = PART // threads * (work.loaded + work.shared) // work.loaded // 4
+    cluster, threads = dealt
+    part = work.columns * work.loaded // cluster
+    many = cluster == MORE_FOR and part <= WHOLE_PART
+    held = work.columns // (cluster * threads) * (work.loaded + work.shared) // 4
     if (
         replace(given, early_launch=None) != RowReductionConfig()
         or given.early_launch
         or (isinstance(chip, Arch) and not chip.has_clusters)
         or work.shared <= work.loaded
-        or cluster > MOST_ROW_CLUSTER
-        or cluster & (cluster - 1)
-        or work.columns % (cluster * threads * work.vector)
         or (held + BASE_REGISTERS) * threads > REGISTERS_PER_SM
         or work.kept
         or work.beside
         or work.unstaged
     ):
         return None
-    part = chip_of_target()
-    count = part.clusters(cluster)
+    device = chip_of_target()
+    count = device.clusters(cluster)
     if work.rows is None or work.rows < TURNS * count:
         return None
-    if cluster > CLUSTERS[-1] and part.num_sms < DEFAULT_NUM_SMS:
+    if cluster > CLUSTERS[-1] and device.num_sms < DEFAULT_NUM_SMS:
         return None  # so many may find no room together
     return RowReductionConfig(
         threads=threads,
         rows=1,
         cluster=cluster,
         stage=True,
-        reload=skewed,
-        hint=None if hint else False,
-        ahead=ahead,
+        # Short turns wait for their cluster more than they work: the next row is reduced meanwhile.
+        reload=cluster > CLUSTERS[-1] or part < WHOLE_PART,
+        ahead=MORE_AHEAD if many else AHEAD,
         persistent=count,
     )
+
+
+def _deal_out(work: RowWork) -> tuple[int, int] | None:
+    """Return the thread blocks of a cluster and their threads, if those have whole vectors."""
+    for cluster in SIZES:
+        if work.columns * work.loaded > cluster * PART:
+            continue
+        for threads in THREADS:
+            if work.columns % (cluster * threads * work.vector) == 0:
+                return cluster, threads
+    return None

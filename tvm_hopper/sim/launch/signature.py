@@ -50,7 +50,13 @@ def _size(value: Any) -> Size:
 
 
 def signature(host_func: tirx.PrimFunc) -> list[Argument]:
-    """Return the arguments of a packed host function, in order."""
+    """Return the arguments of a packed host function, in order.
+
+    Raises
+    ------
+    ValueError
+        Two arguments have one name: nobody could say which one is meant.
+    """
     names: dict[int, str] = {}
     buffers: dict[str, Any] = {}
     scalars: dict[int, str] = {}
@@ -85,6 +91,12 @@ def signature(host_func: tirx.PrimFunc) -> list[Argument]:
         host_func.body,
         [(tirx.Bind, bind), (tirx.DeclBuffer, declare), (tirx.EQ, check_type)],
     )
+    if twice := {x for x in names.values() if list(names.values()).count(x) > 1}:
+        raise ValueError(
+            f"arguments: found several of the name {', '.join(sorted(twice))}; need a name for "
+            "each one; rename the function's parameters (relax gives both parts of a split one "
+            "name)"
+        )
     found = []
     for index in sorted(names):
         name = names[index]

@@ -43,6 +43,8 @@ def for_any_rows(config: MatmulConfig, chosen_for: Any = 0) -> MatmulConfig:
     Few rows would leave blocks of a cluster without any. Chosen for more than `MOST_ROWS_ACROSS`
     rows, a transposed tile serves no greater number of them well.
     """
+    if config.dots or config.direct:
+        return config  # there are no tiles
     if config.transposed is None and isinstance(chosen_for, int) and chosen_for > MOST_ROWS_ACROSS:
         config = replace(config, transposed=False)
     return replace(config, cluster=(1, 1)) if config.cluster is None else config

@@ -118,7 +118,24 @@ def test_dear_arithmetic_has_more_vectors_in_flight():
     _, text = chosen(memory_bound.silu_mul(1 << 14, 4096, "float32"))
     assert text.startswith("512 threads, 2 vectors")
     _, text = chosen(memory_bound.silu_mul(1 << 14, 4096))
-    assert text.startswith("256 threads, 1 vectors")
+    assert text.startswith("1024 threads, 1 vectors")
+
+
+def test_two_large_tensors_and_one_have_the_largest_thread_blocks():
+    for name, threads, blocks in (("gelu_mul", 1024, 2), ("sum_and_difference", 256, None)):
+        kernel, text = chosen(getattr(memory_bound, name)(1 << 14, 4096))
+        assert text.startswith(f"{threads} threads, 1 vectors")
+        assert kernel.annotations.get(keys.BLOCKS_PER_SM) == blocks
+
+
+def test_thread_blocks_that_share_an_sm():
+    kernel, text = chosen(memory_bound.copy(1 << 14, 512), hs.PointwiseConfig(blocks=16))
+    assert text.startswith("128 threads, 1 vectors")
+    assert kernel.annotations[keys.BLOCKS_PER_SM] == 16
+    mod = memory_bound.gelu_mul(9, 1032, "float16")
+    sch = s_tir.Schedule(mod)
+    hs.pointwise(sch, config=hs.PointwiseConfig(threads=1024, blocks=2))
+    assert verify(sch, against=mod, runs=(("on_wait", 0),)).verdict == "clean"
 
 
 def test_a_reduction():
@@ -212,6 +229,8 @@ def test_no_schedule_no_block_and_no_configuration():
         ({"threads": 16}, "threads=16; need 32 or more"),
         ({"chunks": 17}, "chunks=17; need at most 16"),
         ({"vector": 3}, "vector=3; need a power of two"),
+        ({"blocks": 33}, "blocks=33; need at most 32"),
+        ({"threads": 512, "blocks": 8}, "blocks=8 thread blocks of 512 threads; need at most 2048"),
     ],
 )
 def test_illegal_configurations(given, match):

@@ -399,6 +399,21 @@ def test_long_rows_wait_in_shared_memory_and_clusters_share_them(columns, more, 
     assert (choice.tile.cluster, choice.stage) == (1, False)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "cluster", "threads", "chunks"),
+    [(64, 300000, 8, 512, 2), (500, 300000, 8, 512, 2), (64, 600000, 8, 1024, 2)],
+)
+def test_few_rows_in_shared_memory_have_1024_threads_on_an_sm(
+    rows, columns, cluster, threads, chunks
+):
+    """With 128, the fewest, they took twice as long on an H200."""
+    work = dataclasses.replace(_rows_of(columns), rows=rows, shared=0, kept=4, reductions=2)
+    choice = choose_rows("here", work, hs.RowReductionConfig())
+    tile = choice.tile
+    assert choice.stage
+    assert (tile.cluster, tile.threads, tile.chunks) == (cluster, threads, chunks)
+
+
 def test_a_warp_loads_what_rows_share_first():
     """No barrier hides the load, and what LayerNorm needs of a row fits the registers beside it."""
     work = dataclasses.replace(_rows_of(1024), shared=4, reductions=2)

@@ -5,9 +5,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_co
   alignas(64) float bias_col_ahead_wide_ptr[32];
   alignas(64) nv_bfloat16 D_run_ptr[64];
   if (cse_v15 < 127) {
-    for (int turn = 0; turn < 8; ++turn) {
-      if (cse_v15 < (((turn * 48) + (((int)threadIdx.x) >> 3)) & 127)) {
-        *(uint4*)(((nv_bfloat16*)dyn_smem_ptr) + ((turn * 3072) + (((int)threadIdx.x) * 8))) = make_uint4(__pack_nv_bfloat162(__float2bfloat16_rn(0x0p+0f/*0.000000e+00*/), __float2bfloat16_rn(0x0p+0f/*0.000000e+00*/)), __pack_nv_bfloat162(__float2bfloat16_rn(0x0p+0f/*0.000000e+00*/), __float2bfloat16_rn(0x0p+0f/*0.000000e+00*/)), __pack_nv_bfloat162(__float2bfloat16_rn(0x0p+0f/*0.000000e+00*/), __float2bfloat16_rn(0x0p+0f/*0.000000e+00*/)), __pack_nv_bfloat162(__float2bfloat16_rn(0x0p+0f/*0.000000e+00*/), __float2bfloat16_rn(0x0p+0f/*0.000000e+00*/)));
+    for (int panel = 0; panel < 3; ++panel) {
+      for (int turn = 0; turn < 3; ++turn) {
+        if ((((turn * 48) + (((int)threadIdx.x) >> 3)) + cse_v15) < 127) {
+          *(uint4*)(((nv_bfloat16*)dyn_smem_ptr) + (((((panel * 8192) + (turn * 3072)) + (cse_v15 * 64)) + (((int)threadIdx.x) * 8)) + 64)) = make_uint4(__pack_nv_bfloat162(__float2bfloat16_rn(0x0p+0f/*0.000000e+00*/), __float2bfloat16_rn(0x0p+0f/*0.000000e+00*/)), __pack_nv_bfloat162(__float2bfloat16_rn(0x0p+0f/*0.000000e+00*/), __float2bfloat16_rn(0x0p+0f/*0.000000e+00*/)), __pack_nv_bfloat162(__float2bfloat16_rn(0x0p+0f/*0.000000e+00*/), __float2bfloat16_rn(0x0p+0f/*0.000000e+00*/)), __pack_nv_bfloat162(__float2bfloat16_rn(0x0p+0f/*0.000000e+00*/), __float2bfloat16_rn(0x0p+0f/*0.000000e+00*/)));
+        }
       }
     }
     tvm_builtin_ptx_fence_proxy_proxy_async_shared__cta();
@@ -61,8 +63,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_co
           } else {
             tvm_builtin_ptx_cp_async_bulk_tensor_g2s_cluster_async_bulk_tensor_2d_shared__cluster_global_mbarrier__complete_tx__bytes(tvm_builtin_cuda_cvta_generic_to_shared((&(((nv_bfloat16*)dyn_smem_ptr)[((((tile * 5) + k_0) % 3) * 8192)]))), ((void*)((unsigned long long)(&(A_tail_map)))), (k_0 * 64), ((((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 2048) + ((((((int)blockIdx.x) + (tile * num_blocks)) & 127) % min((cse_v16 - (((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16)), 16)) * 128)), tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)dyn_smem_ptr)[((((tile * 5) + k_0) % 3) + 12288)]))));
           }
-          for (int panel = 0; panel < 2; ++panel) {
-            tvm_builtin_ptx_cp_async_bulk_tensor_g2s_cluster_async_bulk_tensor_2d_shared__cluster_global_mbarrier__complete_tx__bytes(tvm_builtin_cuda_cvta_generic_to_shared((&(((nv_bfloat16*)dyn_smem_ptr)[((((((tile * 5) + k_0) % 3) * 8192) + (panel * 4096)) + 24576)]))), ((void*)((unsigned long long)(&(B_map)))), (((((((int)blockIdx.x) + (tile * num_blocks)) & 127) / min((cse_v16 - (((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16)), 16)) * 128) + (panel * 64)), (k_0 * 64), tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)dyn_smem_ptr)[((((tile * 5) + k_0) % 3) + 12288)]))));
+          for (int panel_1 = 0; panel_1 < 2; ++panel_1) {
+            tvm_builtin_ptx_cp_async_bulk_tensor_g2s_cluster_async_bulk_tensor_2d_shared__cluster_global_mbarrier__complete_tx__bytes(tvm_builtin_cuda_cvta_generic_to_shared((&(((nv_bfloat16*)dyn_smem_ptr)[((((((tile * 5) + k_0) % 3) * 8192) + (panel_1 * 4096)) + 24576)]))), ((void*)((unsigned long long)(&(B_map)))), (((((((int)blockIdx.x) + (tile * num_blocks)) & 127) / min((cse_v16 - (((((int)blockIdx.x) + (tile * num_blocks)) >> 7) * 16)), 16)) * 128) + (panel_1 * 64)), (k_0 * 64), tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)dyn_smem_ptr)[((((tile * 5) + k_0) % 3) + 12288)]))));
           }
         }
       }

@@ -2,9 +2,10 @@
 
 Its currency is bytes in flight on an SM: what all its threads have asked for. A few ten KiB hide
 the latency of memory; more of them only let reads and writes get in each other's way: on an H200 a
-copy of one vector a thread is 3% faster than one of two. What computes more than it moves, with an
-exponential or the like for each element of more than 16 bits, wants two vectors a thread
-(docs/memory_bound.md).
+copy of one vector a thread is 3% faster than one of two. Where two tensors are read and one is
+written, thread blocks of 1024 threads are 0.4% to 0.8% faster than of 256, a copy 4% slower. What
+computes more than it moves, with an exponential or the like for each element of more than 16 bits,
+wants two vectors a thread (docs/memory_bound.md).
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def choose_elements(
     hint = _outgrows_cache(program, tensors) if given.hint is None else given.hint
     found = []
     for chunks in counts:
-        is_pair = len(reads) == 2 and chunks * vector * loaded == PAIR_BYTES and hint
+        is_pair = hint and _is_pair(tensors, reads) and chunks * vector * loaded == PAIR_BYTES
         most = DEAR_THREADS if dear else PAIR_THREADS if is_pair else THREADS
         most = min(most, THREADS_PER_SM // (given.blocks or 1))
         threads = given.threads or _threads(program, chunks * vector, most)
@@ -104,6 +105,11 @@ def choose_elements(
     best = enough[0]
     said = "; then ".join([f"{best.text} in flight", *rest])
     return replace(best, text=said)
+
+
+def _is_pair(tensors: list[Any], reads: list[Read]) -> bool:
+    """Tell programs that read two tensors and write one."""
+    return len(reads) == 2 and len(tensors) == 3
 
 
 def _element(

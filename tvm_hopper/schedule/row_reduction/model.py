@@ -39,6 +39,7 @@ from .staged_model import (
     check_shared,
     check_staged,
     largest_power,
+    order_few_staged,
     order_staged,
     shares_rows,
     staged_choices,
@@ -216,6 +217,8 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
     Where SMs have a row or none, nothing hides a latency: many threads load few vectors each.
     """
     tile, again = choice.tile, choice.reload
+    if _few_rows(work) and choice.stage:
+        return (again, choice.recompute, *order_few_staged(choice, work))
     if _few_rows(work):
         waste = tile.columns * tile.rows
         enough = tile.vector * FEWEST_THREADS

@@ -94,7 +94,7 @@ def signature(host_func: tirx.PrimFunc) -> list[Argument]:
     if twice := {x for x in names.values() if list(names.values()).count(x) > 1}:
         raise ValueError(
             f"arguments: found several of the name {', '.join(sorted(twice))}; need a name for "
-            "each one; rename the function's parameters (relax gives both parts of a split one name)"
+            "each one; rename the parameters (relax gives both parts of a split one name)"
         )
     found = []
     for index in sorted(names):

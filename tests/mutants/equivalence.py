@@ -44,6 +44,7 @@ REPEATABLE = {
 }
 # What all threads of a CTA, or of a cluster, come to.
 MEETINGS = ("tvm_storage_sync", "cuda_cluster_sync")
+NAMED = ("bar_sync", "bar_arrive")
 REGISTERS_ALONE = {"ptx_legacy_mma", "mma"}
 FENCES = {"fence_proxy", "cuda_warp_sync"}
 WAITS = {"cuda_mbarrier_wait"}
@@ -134,6 +135,29 @@ def elected_by_anybody(operations: list[Operation]) -> list[Operation]:
         else:
             renamed.append(x)
     return renamed
+
+
+def meetings_by_who_meets(trace: Trace) -> Trace:
+    """Name barriers that nobody else comes to, nor arrives at alone, by the warps that meet there.
+
+    Whether these meet at one barrier, at another or at two in turn is the same.
+    """
+    users: dict[Any, dict[Any, set[Any]]] = {}
+    for key, operations in trace.items():
+        for x in operations:
+            if (number := x.operand("a")) and x.name in NAMED:
+                users.setdefault((key[:-1], number), {}).setdefault(x.name, set()).add(key[-1])
+                users[key[:-1], number].setdefault("counts", set()).add(x.operand("b"))
+
+    def name(cta: Any, x: Operation) -> Operation:
+        own = users.get((cta, x.operand("a")), {}) if x.name == NAMED[0] else {}
+        who = own.get(NAMED[0], set())
+        if NAMED[1] in own or own.get("counts") != {32 * len(who)}:
+            return x
+        operands = [(k, ("met by", *sorted(who)) if k == "a" else v) for k, v in x.operands]
+        return Operation(x.name, x.lanes, tuple(operands))
+
+    return {key: [name(key[:-1], x) for x in each] for key, each in trace.items()}
 
 
 def commute(one: Operation, other: Operation) -> bool:
@@ -325,6 +349,7 @@ RULES: dict[str, Callable[[Trace], Trace]] = {
     "not in the CUDA text": each_warp(as_printed),
     "for compilers alone": each_warp(without(FOR_COMPILERS)),
     "registers are a hint": each_warp(without(HINTS)),
+    "another number of a barrier": meetings_by_who_meets,
     "another lane of the warp": each_warp(elected_by_anybody),
     "meetings that order nothing": without_spare_meetings,
     AGAIN: each_warp(once(REPEATABLE)),

@@ -37,6 +37,10 @@ def pending(count):
     return op("wgmma_wait_group", group=count)
 
 
+def bar(number, count=32):
+    return op("bar_sync", a=number, b=count)
+
+
 def init(addr):
     return op("mbarrier_init", (0,), addr=addr, count=1)
 
@@ -53,6 +57,7 @@ def init(addr):
         ([STORE], [STORE, STORE], "the same again"),
         ([EXPECT], [op(EXPECT.name, (5,), addr=64, tx_count=8)], "another lane of the warp"),
         ([MEET], [op(MEET.name, **{"0": "shared", "1": 1, "2": -1})], "not in the CUDA text"),
+        ([bar(7), bar(7)], [bar(8), bar(7)], "another number of a barrier"),
         ([COPY, SECOND_COPY], [SECOND_COPY, COPY], ORDER),
         ([EXPECT, COPY, SECOND_COPY], [COPY, SECOND_COPY, EXPECT], ORDER),
         ([init(64), init(72)], [init(72), init(64)], ORDER),
@@ -70,6 +75,9 @@ def test_a_rule_says_why_two_programs_are_the_same(before, after, rule):
     ("before", "after"),
     [
         ([STORE], []),
+        ([bar(7, 64), bar(7, 64)], [bar(8, 64), bar(7, 64)]),  # others come there, too
+        ([bar(7), op("bar_arrive", a=8, b=64)], [bar(8), op("bar_arrive", a=8, b=64)]),
+        ([bar(7)], [bar(0)]),  # everybody's
         ([STORE], [op("store", **{"0": 0, "1": 4, "2": 8})]),  # another value
         ([STORE, LOAD, STORE], [STORE, STORE, LOAD]),  # a load changes places with a store
         ([FENCE], []),

@@ -350,7 +350,9 @@ def explain(module: Any, target: Any = None) -> Explanation:
     if not kernels:
         raise HopperError(
             "explain: found no kernel of ours; need a function that carries one of the "
-            f"{keys.PREFIX}* annotations; schedule it with tvm_hopper.schedule first"
+            f"{keys.PREFIX}* annotations; schedule it with tvm_hopper.schedule first, or give one "
+            f'with asynchronous stages the option {keys.ASYNC_COPY} = "auto" (it is left to TVM '
+            'without, and by "none")'
         )
     return Explanation(kernels, tuple(_of_foreign(module)))
 

@@ -84,7 +84,7 @@ def rewrite_across_cluster(kernel: ir.For, plan: ClusterSum) -> ir.For:
     )
     planned: dict[Any, Any] = {plan.loop: ir.seq(body, publish, cluster.arrive(), cluster.wait())}
     for stmt in plan.start:
-        planned[stmt] = ir.replace(stmt, ir.BufferStore, of_first(rank))
+        planned[stmt] = ir.replace(stmt, ir.BufferStore, of_first(rank, accumulator))
     # registers hold one share at a time: each store has its sums gathered in front of it
     for n, (stmt, share) in enumerate(zip(plan.stores, plan.shares, strict=True)):
         is_held = n > 0 and share.same_registers(plan.shares[n - 1])

@@ -132,7 +132,7 @@ def _part(
     taken = take(*one, [block - 1], thread, DONE)
     left = hand_on(*one, [block], thread, DONE)
     return ir.seq(
-        [ir.replace(x, ir.BufferStore, of_first(first)) for x in parts[:at]],
+        [ir.replace(x, ir.BufferStore, of_first(first, plan.accumulator)) for x in parts[:at]],
         steps,
         ir.IfThenElse(first > 0, taken, None),
         ir.IfThenElse(behind < plan.steps, left, ir.seq(parts[at + 1 :])),

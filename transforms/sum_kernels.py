@@ -75,7 +75,7 @@ def _sum(kernel: ir.For, plan: ClusterSum, sums: ir.Var, place: Any) -> tuple[ir
     )
     planned: dict[Any, Any] = {plan.loop: ir.seq(body, publish)}
     for stmt in plan.start:
-        planned[stmt] = ir.replace(stmt, ir.BufferStore, of_first(part))
+        planned[stmt] = ir.replace(stmt, ir.BufferStore, of_first(part, plan.accumulator))
     planned |= dict.fromkeys(plan.stores, ir.seq())
     return ir.replace_nodes(kernel, ir.Stmt, planned), part
 

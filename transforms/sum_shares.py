@@ -18,11 +18,18 @@ from tvm_hopper.plan.across_cluster import ClusterSum, Pieces
 UNROLL = "pragma_unroll"
 
 
-def of_first(rank: ir.Var) -> Callable[[ir.BufferStore], ir.BufferStore]:
-    """Return a change of initial values: the first part begins with them, the others with 0."""
+def of_first(
+    rank: ir.Var, accumulator: ir.Var | None = None
+) -> Callable[[ir.BufferStore], ir.BufferStore]:
+    """Return a change of initial values: the first part begins with them, the others with 0.
+
+    What an epilogue has loaded in front of the sum is no such value. Kernels without an epilogue
+    need not say what they sum in.
+    """
 
     def change(store: ir.BufferStore) -> ir.BufferStore:
-        if ir.is_zero(store.value) or _is_choice(store.value):
+        is_initial = accumulator is None or store.buffer.same_as(accumulator)
+        if not is_initial or ir.is_zero(store.value) or _is_choice(store.value):
             return store
         zero = tirx.const(0, ir.dtype_of(store.buffer))
         value = tirx.if_then_else(rank.equal(0), store.value, zero)

@@ -70,7 +70,7 @@ def rewrite_in_turns(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
     ]
     planned: dict[Any, Any] = {plan.loop: ir.seq(body, *meet)}
     for stmt in plan.start:
-        planned[stmt] = ir.replace(stmt, ir.BufferStore, of_first(part))
+        planned[stmt] = ir.replace(stmt, ir.BufferStore, of_first(part, accumulator))
     for stmt in plan.stores:
         planned[stmt] = ir.IfThenElse(part.equal(last), stmt, None)
     main = bind_parts(ir.replace_nodes(kernel, ir.Stmt, planned), part, plan.num_blocks)

@@ -153,6 +153,7 @@ def test_values_and_verdicts(mode, problem, parts, config):
     assert "values compared" in str(report)
 
 
+BIAS = {"m": 8, "n": 56, "k": 48, "epilogue": ("bias_col",), "out_dtype": "float16"}
 SHARES = [  # what is stored where shares end inside of tiles, and at their edges
     ({"m": 200, "n": 40, "k": 112}, {"persistent": 5}),  # ragged, a whole tile each, then shares
     ({"m": 64, "n": 16, "k": 400}, {"persistent": 7}),  # a tile of many blocks
@@ -166,11 +167,16 @@ SHARES = [  # what is stored where shares end inside of tiles, and at their edge
     ({"m": 192, "n": 48, "k": 80, "epilogue": ("bias_col", "relu")}, {"persistent": 100}),
     ({"m": 192, "n": 48, "k": 80, "epilogue": ("residual",)}, {"persistent": 5, "raster_group": 2}),
 ]
+AHEAD = BIAS, {"persistent": 3, "tile": (64, 64, 16)}  # loaded in front of the sum, in pairs
 
 
 @pytest.mark.parametrize(
     ("problem", "config"),
-    [SHARES[0], *(pytest.param(*x, marks=pytest.mark.sampled(every=4)) for x in SHARES[1:])],
+    [
+        SHARES[0],
+        AHEAD,
+        *(pytest.param(*x, marks=pytest.mark.sampled(every=4)) for x in SHARES[1:]),
+    ],
 )
 def test_equal_shares(problem, config):
     given = {"stages": 2, "consumers": 1, "split_mode": "stream", **config}

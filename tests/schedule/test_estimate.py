@@ -337,7 +337,7 @@ def test_a_cluster_with_blocks_without_work_takes_as_long():
 
 
 OF_ANY = {"in_turns": 0.0, "in_turns_shared": 0.0, "third_of_any": 0.0, "start_less": 0.0}
-OF_ANY |= {"workspace_more": 0.0, "early_cycles": 0.0, "port_bytes": 1e9}
+OF_ANY |= {"workspace_more": 0.0, "early_cycles": 0.0, "port_bytes": 1e9, "again": 0.0}
 
 
 def of_any_rows(shape, tile, **rates):
@@ -361,6 +361,16 @@ def test_few_blocks_do_not_keep_the_memory_busy():
     moved = 2 * (two.m + two.n) * two.k + 2 * two.m * two.n
     assert of_any_rows(two, tiles(), port_bytes=1.0) == moved / 2
     assert cycles(SQUARE, tiles(), port_bytes=1.0) == cycles(SQUARE, tiles()).expected
+
+
+def test_tiles_of_few_rows_beside_each_other_ask_for_the_same_weights():
+    """Two of 128 columns, in one wave."""
+    two = replace(SQUARE, n=256, is_transposed=True)
+    moved = 2 * (two.m + two.n) * two.k + 2 * two.m * two.n
+    assert of_any_rows(two, tiles(), port_bytes=1.0, again=0.5) == moved / 2 * 1.5
+    plain = replace(two, is_transposed=False)
+    assert of_any_rows(plain, tiles(), port_bytes=1.0, again=0.5) == moved / 2
+    assert cycles(two, tiles(), again=0.5) == cycles(two, tiles(), again=0.0).expected
 
 
 def test_rows_that_are_not_there_are_not_loaded_by_kernels_of_any_rows():

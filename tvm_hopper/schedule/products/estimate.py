@@ -137,6 +137,9 @@ class Rates:
         begin early is in place when the one in front ends. Of clusters twice that.
     port_bytes
         Bytes a cycle that one SM takes from memory: few blocks do not keep it busy.
+    again
+        How much longer memory takes for each further tile of a few rows that asks for the same
+        weights in the same wave.
     step_norm, time_norm
         Exponents.
     """
@@ -183,6 +186,7 @@ class Rates:
     workspace_more: float = 700.0
     early_cycles: float = 470.0
     port_bytes: float = 66.0
+    again: float = 0.19
     step_norm: float = 5.3
     time_norm: float = 3.0
 
@@ -388,6 +392,8 @@ def estimate(
     in_memory = moved / (rates.memory_bytes * chip.memory_rate)
     if any_rows:  # few blocks do not keep it busy
         in_memory = np.maximum(in_memory, moved / (rates.port_bytes * active))
+        if product.is_transposed:
+            in_memory = in_memory * (1 + rates.again * (across - 1) * (waves <= 1))
     in_power = rates.flop_power * m * n * k / 1e9 * chip.megahertz / chip.power_rate
     in_loop = in_all * step
     bounds = (np.full_like(in_loop, x) for x in (in_memory, in_power))

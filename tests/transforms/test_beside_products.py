@@ -57,14 +57,9 @@ HALVED = tuple(f"(T.float32(0.5) * {x})" for x in PLAIN)
 WIDE = """\
             wide = T.sblock_alloc_buffer((32,), scope="local")
 """
-LAST = """\
-            for k in T.serial(6):
-                T.ptx.wgmma.fence.sync.aligned()
-                at: T.let[T.int32] = k * 2
-                Z[at] = acc[at]
-                T.ptx.wgmma.commit_group.sync.aligned()
-                T.ptx.wgmma.wait_group.sync.aligned(0)
-                Z[at + 1] = acc[at + 1]
+LAST = (
+    TURN.replace("serial(8)", "serial(6)")
+    + """\
 LOAD            T.ptx.wgmma.fence.sync.aligned()
             at_0: T.let[T.int32] = T.Mul(6, 2)
             Z[at_0] = acc[at_0]
@@ -93,6 +88,7 @@ LOAD            T.ptx.wgmma.fence.sync.aligned()
                     Z[g * 2] = acc[g * 2] + wide[g * 2]
                     Z[g * 2 + 1] = acc[g * 2 + 1] * wide[g * 2 + 1]
 """
+)
 
 
 def with_values(text: str, values: tuple[str, str]) -> str:

@@ -11,6 +11,8 @@ from tvm import sym, tirx
 
 from tvm_hopper import ir
 
+from .at_places import at_places
+
 MAX_STEP = 8  # that an index may take with what bounds it
 MOST_PLACES = 1 << 20  # at which two predicates are compared one by one
 
@@ -208,37 +210,10 @@ def _same_places(term: Any, bound: Any, loops: tuple[ir.For, ...]) -> bool:
     axes = [np.arange(low or 0, (low or 0) + (count or 0)) for low, count in ranges]
     values = dict(zip((x.loop_var for x in used), np.meshgrid(*axes, indexing="ij"), strict=True))
     try:
-        first, second = (_at(x, values) for x in (term, bound))
+        first, second = (at_places(x, values) for x in (term, bound))
     except KeyError:  # what is no loop's, or no sum of loops
         return False
     return bool(np.all(first == second))
-
-
-_BINARY = {
-    tirx.Add: np.add,
-    tirx.Sub: np.subtract,
-    tirx.Mul: np.multiply,
-    tirx.FloorDiv: np.floor_divide,
-    tirx.FloorMod: np.mod,
-    tirx.Min: np.minimum,
-    tirx.Max: np.maximum,
-    tirx.LT: np.less,
-    tirx.LE: np.less_equal,
-    tirx.GT: np.greater,
-    tirx.GE: np.greater_equal,
-    tirx.EQ: np.equal,
-}
-
-
-def _at(expr: Any, values: dict[Any, Any]) -> Any:
-    """Compute an integer expression at many places; a KeyError says that it is none."""
-    if isinstance(expr, tirx.IntImm):
-        return np.int64(int(expr))
-    if isinstance(expr, tirx.Cast):
-        return _at(expr.value, values)
-    if isinstance(expr, ir.Var):
-        return values[expr]
-    return _BINARY[type(expr)](_at(expr.a, values), _at(expr.b, values))
 
 
 def _starts_at(term: Any, index: Any, analyzer: sym.Analyzer) -> bool:

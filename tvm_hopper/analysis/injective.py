@@ -13,17 +13,10 @@ from tvm import sym, tirx
 
 from tvm_hopper import ir
 
+from .at_places import at_places
+
 SIGNED = ("int32", "int64")
 MOST_COUNTED = 1 << 15  # iterations that are counted one by one, in some milliseconds
-OPERATIONS = {
-    tirx.Add: np.add,
-    tirx.Sub: np.subtract,
-    tirx.Mul: np.multiply,
-    tirx.FloorDiv: np.floor_divide,
-    tirx.FloorMod: np.mod,
-    tirx.Min: np.minimum,
-    tirx.Max: np.maximum,
-}
 
 
 def is_injective(
@@ -76,7 +69,7 @@ def _never_meet(indices: Sequence[Any], extents: Mapping[ir.Var, Any]) -> bool:
     axes = np.meshgrid(*(np.arange(size) for size in sizes), indexing="ij")
     values = {var: axis.ravel() for var, axis in zip(extents, axes, strict=True)}
     try:
-        places = [np.broadcast_to(_evaluate(x, values), prod(sizes)) for x in indices]
+        places = [np.broadcast_to(at_places(x, values), prod(sizes)) for x in indices]
     except KeyError:  # another variable, or another operation
         return False
     numbers = np.zeros(prod(sizes), np.int64)
@@ -84,16 +77,6 @@ def _never_meet(indices: Sequence[Any], extents: Mapping[ir.Var, Any]) -> bool:
         own = np.unique(place, return_inverse=True)[1]
         numbers = np.unique(numbers * prod(sizes) + own, return_inverse=True)[1]
     return int(numbers.max()) + 1 == prod(sizes)
-
-
-def _evaluate(expr: Any, values: Mapping[ir.Var, Any]) -> Any:
-    if isinstance(expr, ir.Var):
-        return values[expr]
-    if isinstance(expr, (int, tirx.IntImm)):
-        return int(expr)
-    if isinstance(expr, tirx.Cast) and (ir.dtype_of(expr.value), ir.dtype_of(expr)) == SIGNED:
-        return _evaluate(expr.value, values)
-    return OPERATIONS[type(expr)](_evaluate(expr.a, values), _evaluate(expr.b, values))
 
 
 def _bounded(extents: Mapping[ir.Var, Any], predicate: Any) -> Mapping[ir.Var, Any]:

@@ -36,10 +36,9 @@ NEIGHBOURS = 16  # thread blocks whose loads of the same lines meet
 RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
 SYMBOLIC_EXTENT = 4096  # what an extent that is known at run time only is taken for
 MAJORS = ("k", "mn")
-MOST_TRANSPOSED = (
-    1024  # rows on an instruction's columns where extents are symbolic, or a tensor of
-)
-# the output's shape is read: TMA brings that for rows of the output alone
+# Rows on an instruction's columns where extents are symbolic, or a tensor of the output's shape is
+# read: TMA brings that for rows of the output alone.
+MOST_TRANSPOSED = 1024
 WORTH_ASKING = 0.05  # of the time, by which parts that do not run everywhere are told of
 SHOWN = 5  # of the best configurations, by `explain`
 

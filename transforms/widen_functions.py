@@ -10,6 +10,8 @@ value of 16 bits, so the result is that of the exact function, rounded twice.
 
 Before: any calls.  After: none of these functions has an operand of 16 bits.
 Left alone: functions that CUDA or TVM's own header has for them, as exp and tanh.
+Refused: conversions of float8 on chips without them. What TVM writes out for those puts the sign
+into the exponent, and does not compile where it rounds.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
 from tvm_hopper.plan.short_functions import HALVES
+from tvm_hopper.requests.targets import arch_of
 
 FUNCTIONS_OF_FLOAT = frozenset(
     f"tirx.{name}"
@@ -30,6 +34,7 @@ FUNCTIONS_OF_FLOAT = frozenset(
     )
 )
 WIDE = "float32"
+CONVERTS_FLOAT8 = (8, 9)  # compute capability
 
 
 def plan_wide_functions(func: tirx.PrimFunc) -> list[ir.Call]:
@@ -39,6 +44,37 @@ def plan_wide_functions(func: tirx.PrimFunc) -> list[ir.Call]:
 
 def _is_missing(call: ir.Call) -> bool:
     return getattr(call.op, "name", "") in FUNCTIONS_OF_FLOAT and ir.dtype_of(call) in HALVES
+
+
+def check_float8(func: tirx.PrimFunc) -> None:
+    """Refuse conversions from and to float8 that the function's chip has no instruction for.
+
+    Raises
+    ------
+    LoweringError
+        There is one.
+    """
+    if arch_of(func).compute_capability >= CONVERTS_FLOAT8:
+        return
+    for store in ir.find_all(func.body, ir.BufferStore):
+        for cast in ir.find_all(store.value, tirx.Cast, _is_of_float8):
+            given = _is_float8(cast.value)
+            kind = ir.dtype_of(cast.value if given else cast).split("x")[0]
+            loads = ir.find_all(cast, ir.TensorLoad, _is_float8)
+            raise cannot_lower(
+                f"tensor {loads[0].source.name if loads else store.buffer.name}",
+                f"a conversion {'from' if given else 'to'} {kind}",
+                "a chip of compute capability 8.9 or later, as sm_90a",
+                "build for nvidia/nvidia-h200, or keep the tensor in float16 or int8",
+            )
+
+
+def _is_of_float8(cast: tirx.Cast) -> bool:
+    return _is_float8(cast.value) or _is_float8(cast)
+
+
+def _is_float8(value: Any) -> bool:
+    return ir.dtype_of(value).startswith("float8")
 
 
 def rewrite_wide_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -61,6 +97,7 @@ class WidenFunctions:
 
     def transform_function(self, func, mod, ctx):
         """Widen what one function's kernels compute."""
+        check_float8(func)
         if not plan_wide_functions(func):
             return func
         after = rewrite_wide_functions(func)

@@ -10,6 +10,7 @@ from tvm import s_tir, te, tirx
 import tvm_hopper
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import schedule as hs
+from tvm_hopper.errors import LoweringError
 from tvm_hopper.simulation import simulate
 from tvm_hopper.transforms.widen_functions import WidenFunctions, plan_wide_functions
 
@@ -61,3 +62,27 @@ def test_a_kernel_of_16_bits_compiles_and_is_right(name):
     assert not result.findings
     wanted = exact(given.astype("float64"))
     np.testing.assert_allclose(result.outputs["Y"].astype("float64"), wanted, rtol=2e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("way", ["from", "to"])
+def test_a_chip_without_float8_is_an_error_and_no_wrong_sign(kind, way):
+    given, made = (kind, "float32") if way == "from" else ("float32", kind)
+    x = te.placeholder((8, 65), given, name="X")
+    y = te.compute(x.shape, lambda i, j: x[i, j].astype(made), name="Y")
+    sch = s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([x, y])}))
+    hs.pointwise(sch)
+    need = f"tensor [XY]\\w*: found a conversion {way} {kind}; need a chip of compute cap"
+    with pytest.raises(LoweringError, match=need):
+        tvm.compile(sch.mod, target="nvidia/nvidia-a100")
+    assert tvm_hopper.cubin(tvm.compile(sch.mod, target="nvidia/nvidia-h200"))
+
+
+def test_bytes_of_float8_are_moved_everywhere():
+    x = te.placeholder((8, 65), "float8_e4m3fn", name="X")
+    y = te.compute(x.shape, lambda i, j: x[i, j], name="Y")
+    sch = s_tir.Schedule(mod := tvm.IRModule({"main": te.create_prim_func([x, y])}))
+    hs.pointwise(sch)
+    report = tvm_hopper.verify(sch, against=mod, target="nvidia/nvidia-a100")
+    report.require_clean()
+    assert tvm_hopper.cubin(tvm.compile(sch.mod, target="nvidia/nvidia-a100"))

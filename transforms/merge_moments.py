@@ -58,13 +58,13 @@ def _merged(one: Moments) -> ir.SBlockRealize:
     own = [tirx.BufferLoad(moments, [i]) for i in range(2)]
     both = [tirx.BufferLoad(total, [i]) for i in range(2)]
 
-    def to_own(node: ir.TensorLoad) -> Any:
+    def to_own(node: Any) -> Any:  # a load of the mean, or the quotient where nothing keeps it
         return own[0] if same(node, one.mean) else node
 
     def plain(block: ir.SBlock) -> ir.SBlock:
         return ir.with_block(block, reads=[], writes=[])
 
-    squares = ir.replace(ir.replace(one.squares.nest, ir.SBlock, plain), ir.TensorLoad, to_own)
+    squares = ir.replace(ir.replace(one.squares.nest, ir.SBlock, plain), type(one.mean), to_own)
     threads = list(one.sum.call.args[4:])
     condition = one.sum.call.args[2]
     call = tirx.call_intrin(

@@ -171,3 +171,21 @@ def test_verified_clean(threads):
     sch = scheduled(2, threads * 4 * 8, "bfloat16", **config)
     report = verify(sch, against=memory_bound.layer_norm(2, threads * 4 * 8))
     assert report.verdict == "clean", report.table()
+
+
+@pytest.mark.parametrize("form", ["S[0] / T.float32(512)", "S[0] * T.float32(0.001953125)"])
+def test_a_mean_that_nothing_keeps_is_that_of_a_thread_too(form):
+    """The row's sum has not been made where the squares are added up."""
+    after = run(parse(KERNEL, ("- mean[0]", f"- {form}")), MergeMoments())
+    (back, _) = ir.find_all(after.body, ir.BufferStore, lambda x: x.buffer.name in ("S", "V"))
+    own = ir.find_all(after.body, ir.BufferStore, lambda x: x.buffer.name == "own")
+    assert len(own) == 4
+    assert not any(ir.uses_node(x, back.buffer) for x in own)
+
+
+def test_a_layer_norm_without_a_block_for_the_mean():
+    sch = s_tir.Schedule(memory_bound.layer_norm(2, 1024))
+    sch.compute_inline("mean")
+    hs.row_reduction(sch, config=hs.RowReductionConfig(**CLUSTER))
+    report = verify(sch, against=memory_bound.layer_norm(2, 1024))
+    assert report.verdict == "clean", report.table()

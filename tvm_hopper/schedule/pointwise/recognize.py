@@ -76,7 +76,8 @@ def check_elements(parts: list[Part]) -> None:
         variables = [x.var for x in part.spatial]
         if not part.spatial and not part.reduced:
             need = "two or more of them: a kernel deals them out to threads"
-            raise cannot_schedule(where, "a result of one element", need)
+            fix = "leave the function to TVM's rules, as tvm_hopper.dlight.rules() does"
+            raise cannot_schedule(where, "a result of one element", need, fix)
         if part.reduced:
             fix = (
                 "reductions are for hs.row_reduction or hs.column_reduction, products for hs.matmul"

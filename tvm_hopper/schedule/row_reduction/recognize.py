@@ -95,7 +95,8 @@ def _shape(part: Part) -> tuple[tuple[Any, ...], int]:
         found = f"rows of {axis.dom.extent} elements"
         raise cannot_schedule(where, found, "a length that is known", "make it static")
     if columns < 2:
-        raise cannot_schedule(where, f"rows of {columns} elements", "2 or more")
+        fix = "leave out the dimension of one: what is left is elementwise, for hs.pointwise"
+        raise cannot_schedule(where, f"rows of {columns} elements", "2 or more", fix)
     variables = [x.var for x in part.spatial]
     over = [x for x in part.loads if ir.depends_on(list(x.indices), [axis.var])]
     if not over:

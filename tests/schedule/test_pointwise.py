@@ -395,3 +395,10 @@ def test_images_of_a_few_elements():
     given = {"X": np.random.default_rng(0).standard_normal((2, 2, 2, 768)).astype("float32")}
     report = verify(sch.mod, given, target=TARGET, against=module(x, turned), progress=False)
     assert report.verdict == "clean", report.table()
+
+
+@pytest.mark.parametrize(("columns", "threads"), [(128, 256), (256, 256), (512, 128)])
+def test_thread_blocks_have_several_short_rows_that_share_a_tensor(columns, threads):
+    """Else a row of 128 columns would be a vector for each lane of one warp."""
+    _, said = chosen(memory_bound.scale_shift(8192, columns))
+    assert said.startswith(f"{threads} threads"), said

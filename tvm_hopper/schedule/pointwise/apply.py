@@ -42,7 +42,13 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 from .columns import find_columns_read
 from .config import PointwiseConfig
 from .model import choose_elements
-from .recognize import ElementProgram, check_elements, find_elements, group_by_shape
+from .recognize import (
+    ElementProgram,
+    check_elements,
+    find_elements,
+    group_by_shape,
+    numbered_along,
+)
 from .shared import find_gathered, find_span
 from .transpose import apply_transposition, find_transposition
 
@@ -142,6 +148,7 @@ def _apply_kernel(
     if crossed is not None:
         return apply_transposition(sch, crossed, given, bool(given.hint))
     reads = find_reads(sch, parts)
+    reads = numbered_along(parts, reads)
     program = find_elements(parts, reads, by_rows=bool(loads))
     full = frozenset(p.name for p in parts)
     written = in_memory(sch, parts, full)

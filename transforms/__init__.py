@@ -19,11 +19,12 @@ from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
 from .gather_vectors import GatherVectors
 from .guard_turns import GuardTurns
-from .hint_loads import HintLoads
+from .hint_vectors import HintVectors
 from .hoist_conditions import HoistConditions
 from .hoist_initials import HoistInitials
 from .index_rows import IndexRows
 from .insert_syncs import InsertSyncs
+from .join_conditions import JoinConditions
 from .keep_conditions import KeepConditions
 from .layout_shared import LayoutShared
 from .limit_registers import LimitRegisters
@@ -85,11 +86,12 @@ __all__ = [
     "FuseThreads",
     "GatherVectors",
     "GuardTurns",
-    "HintLoads",
+    "HintVectors",
     "HoistConditions",
     "HoistInitials",
     "IndexRows",
     "InsertSyncs",
+    "JoinConditions",
     "KeepConditions",
     "LayoutShared",
     "LimitRegisters",

@@ -71,6 +71,7 @@ MEMORY_BOUND = "tvm_hopper.memory_bound"
 CHOSEN = "tvm_hopper.chosen"
 BLOCKS_PER_SM = "tvm_hopper.blocks_per_sm"
 MOST_BLOCKS_PER_SM = 32
+KEPT_END = "tvm_hopper.kept_end"
 ROW_CLUSTER = "tvm_hopper.row_cluster"
 MOST_ROW_CLUSTER = 16  # of a chip that we know
 # -- on the loop bound to blockIdx.x of a kernel of a tuner's
@@ -320,6 +321,14 @@ KEYS: dict[str, Key] = {
             int,
             "thread blocks of the kernel that are to share an SM, as far as registers go",
             bounds=(1, MOST_BLOCKS_PER_SM),
+            axis="blockIdx.x",
+        ),
+        Key(
+            KEPT_END,
+            (LOOP,),
+            int,
+            "the last thread blocks: L2 gives up last what they store, and first what they load by "
+            "`tvm_hopper.load_hint`",
             axis="blockIdx.x",
         ),
         Key(

@@ -1,12 +1,12 @@
 """What is refused about kernels whose time is that of their bytes."""
 
 from tests.transforms.refusals.case import case
-from tests.transforms.test_hint_loads import ALWAYS
-from tests.transforms.test_hint_loads import BEFORE as HINTS
+from tests.transforms.test_hint_vectors import ALWAYS
+from tests.transforms.test_hint_vectors import BEFORE as HINTS
 from tests.transforms.test_limit_registers import BEFORE as LIMITS
 from tests.transforms.test_spread_rows import BEFORE as ROWS
 from tests.transforms.test_stage_rows import KERNEL as STAGED
-from tvm_hopper.transforms import HintLoads, LimitRegisters, SpreadRows, StageRows
+from tvm_hopper.transforms import HintVectors, LimitRegisters, SpreadRows, StageRows
 
 MEMORY_BOUND = [
     case(
@@ -53,7 +53,7 @@ MEMORY_BOUND = [
     case(
         "a hint on what does not load into registers",
         HINTS,
-        (HintLoads,),
+        (HintVectors,),
         "found a block that does not load into registers; need one that stores what it loads",
         ALWAYS,
         ('"float16", scope="local"', '"float16", scope="shared"'),

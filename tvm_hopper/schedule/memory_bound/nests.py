@@ -169,7 +169,7 @@ def hint_loads(sch: s_tir.Schedule, nests: list[Nest]) -> None:
 
 
 def keep_end(sch: s_tir.Schedule, blocks: Any, stored: int) -> None:
-    """Let the last thread blocks leave in L2 what they store, if there are others in front of them.
+    """Let the last thread blocks leave in L2 what they store, all of them where it has room for it.
 
     Parameters
     ----------
@@ -182,8 +182,8 @@ def keep_end(sch: s_tir.Schedule, blocks: Any, stored: int) -> None:
     """
     count = -(-KEPT_BYTES // stored) if stored else 0
     extent = ir.static_int(sch.get(blocks).extent)
-    if count and (extent is None or extent > count):
-        sch.annotate(blocks, keys.KEPT_END, count)
+    if count:
+        sch.annotate(blocks, keys.KEPT_END, count if extent is None else min(count, extent))
 
 
 def _reads_memory(sch: s_tir.Schedule, nest: Nest) -> bool:

@@ -37,6 +37,7 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import cache
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.plan.notes import RemarkNote, note_kernels
 from tvm_hopper.requests.keys import KEPT_END, LOAD_HINT
 
 WORD = 4  # bytes
@@ -204,18 +205,28 @@ def _store(vector: HintedVector, policy: Any) -> ir.Stmt:
     return _guarded(vector, words, cache.store_hinted(target, values, policy))
 
 
+def _remark(kernel: ir.For, count: int) -> RemarkNote:
+    extent = ir.static_int(ir.thread_axes(kernel)["blockIdx.x"].extent)
+    which = "all" if extent == count else f"the last {count}"
+    return RemarkNote(f"L2 gives up last what {which} of the thread blocks store")
+
+
 @prim_func_pass(opt_level=0, name="tvm_hopper.HintVectors")
 class HintVectors:
     """See the module's docstring for the rewrite."""
 
     def transform_function(self, func, mod, ctx):
         """Lower the hints of one function's kernels."""
+        notes = {}
 
         def hint(kernel: ir.For) -> Any:
             if kept_end(kernel) is None and not ir.find_blocks(kernel, LOAD_HINT):
                 return kernel
-            after = rewrite_hints(kernel, plan_hints(kernel))
+            plan = plan_hints(kernel)
+            if (count := kept_end(kernel)) and any(x.hint == STORES for x in plan):
+                notes[ir.number_of(func, kernel)] = [_remark(kernel, count)]
+            after = rewrite_hints(kernel, plan)
             assert not plan_hints(after), "HintVectors left a hint"
             return after
 
-        return ir.map_kernels(func, hint)
+        return note_kernels(ir.map_kernels(func, hint), notes)

@@ -9,8 +9,8 @@
                 if bx < 43691: ...
 
 The blocks of a cluster begin at the same time, so that what they load side by side is one long
-piece of memory: 64 KiB instead of 16 KiB make a kernel of two reads and a write up to 0.4% faster on an
-H200 (docs/memory_bound.md).
+piece of memory: 64 KiB instead of 16 KiB make a kernel of two reads and a write up to 0.4% faster
+on an H200 (docs/memory_bound.md).
 
 Before: thread axes are final.  After: no `launched_together` is left.  A chip without clusters
 launches each block by itself: the kernel computes the same.

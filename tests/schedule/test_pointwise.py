@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import tvm
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 
 from tvm_hopper import capture, explain, ir
 from tvm_hopper import schedule as hs
@@ -126,6 +126,54 @@ def test_two_large_tensors_and_one_have_the_largest_thread_blocks():
         kernel, text = chosen(getattr(memory_bound, name)(1 << 14, 4096))
         assert text.startswith(f"{threads} threads, 1 vectors")
         assert kernel.annotations.get(keys.BLOCKS_PER_SM) == blocks
+
+
+@pytest.mark.parametrize(
+    ("rows", "hint", "kept"),
+    [
+        (24966, None, (36 << 20) // (1024 * 16)),  # as many as store 36 MiB
+        (700, None, 700 * 14336 // (1024 * 8)),  # all: they store 20 MB of 60
+        (500, None, None),  # L2 has room for all three tensors
+        (24966, False, None),
+    ],
+)
+def test_the_end_of_a_result_stays_in_l2(rows, hint, kept):
+    mod = memory_bound.silu_mul(rows, 14336)
+    kernel, _ = chosen(mod, hs.PointwiseConfig(threads=1024, hint=hint))
+    assert kernel.annotations.get(keys.KEPT_END) == kept
+
+
+def test_large_thread_blocks_begin_together():
+    kernel, text = chosen(memory_bound.silu_mul(24966, 14336))
+    assert kernel.annotations[keys.LAUNCHED_TOGETHER] == 4
+    assert "4 thread blocks at once" in text
+    alone = hs.PointwiseConfig(together=1)
+    for mod, config in (
+        (memory_bound.silu_mul(24966, 14336), alone),
+        (memory_bound.copy(8192, 8192), None),
+    ):
+        assert keys.LAUNCHED_TOGETHER not in chosen(mod, config)[0].annotations
+
+
+def test_thread_blocks_of_which_there_may_be_few_begin_alone():
+    rows = tirx.Var("rows", "int32")
+    x, z = (te.placeholder((rows, 14336), "bfloat16", name=c) for c in "XZ")
+    y = te.compute((rows, 14336), lambda i, j: x[i, j] + z[i, j], name="Y")
+    kernel, _ = chosen(module(x, z, y))
+    assert keys.KEPT_END in kernel.annotations
+    assert keys.LAUNCHED_TOGETHER not in kernel.annotations
+
+
+def test_explain_says_whose_stores_stay_in_l2():
+    def remarks(rows):
+        sch = s_tir.Schedule(memory_bound.copy(rows, 8192))
+        hs.pointwise(sch)
+        (kernel,) = explain(sch, TARGET).kernels
+        return [x for x in kernel.notes if x.startswith("L2")]
+
+    assert remarks(8192) == ["L2 gives up last what the last 9216 of the thread blocks store"]
+    assert remarks(2048) == ["L2 gives up last what all of the thread blocks store"]
+    assert not remarks(1024)
 
 
 def test_thread_blocks_that_share_an_sm():

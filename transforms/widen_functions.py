@@ -61,8 +61,9 @@ def check_float8(func: tirx.PrimFunc) -> None:
             given = _is_float8(cast.value)
             kind = ir.dtype_of(cast.value if given else cast).split("x")[0]
             loads = ir.find_all(cast, ir.TensorLoad, _is_float8)
+            buffer = loads[0].source if loads else store.buffer
             raise cannot_lower(
-                f"tensor {loads[0].source.name if loads else store.buffer.name}",
+                f"tensor {buffer.name.removesuffix('_local')}",  # a thread's part of it
                 f"a conversion {'from' if given else 'to'} {kind}",
                 "a chip of compute capability 8.9 or later, as sm_90a",
                 "build for nvidia/nvidia-h200, or keep the tensor in float16 or int8",

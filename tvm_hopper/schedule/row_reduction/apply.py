@@ -95,9 +95,11 @@ def row_reduction(
     if block is not None:
         _check_block(sch.copy(), block)
     given = config or RowReductionConfig()
-    rehearse(sch, lambda copy, _same: _schedule(copy, given))
+    stays = _staying(sch, given)
+    if stays is None:
+        rehearse(sch, lambda copy, _same: _schedule(copy, given))
     with origins.noted(sch), as_one_step():
-        _schedule(sch, given)
+        _schedule(sch, stays or given)
 
 
 def chosen_rows(
@@ -117,8 +119,10 @@ def chosen_rows(
     ScheduleError
         The same as from `row_reduction`.
     """
+    given = config or RowReductionConfig()
+    stays = _staying(sch, given)
     with as_one_step():
-        return _schedule(twin(sch)[0], config or RowReductionConfig())
+        return _schedule(twin(sch)[0], stays or given)
 
 
 def _check_block(sch: s_tir.Schedule, block: Any) -> None:
@@ -138,21 +142,35 @@ def _schedule(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionCon
         raise cannot_schedule("row_reduction", found, "plain loops over whole rows") from error
 
 
+def _staying(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig | None:
+    """Return the persistent kernel that a program gets unasked; it was tried on a copy then."""
+    if replace(given, early_launch=None) != RowReductionConfig():
+        return None
+    with as_one_step():
+        copy = twin(sch)[0]
+        try:
+            if any(is_column_sum(p) for p in find_parts(copy, "row_reduction")):
+                return None
+            stays = keep_shared(_count_work(copy, given, frozenset())[1], given)
+            if stays is not None:
+                _apply(copy, stays)
+            return stays
+        except (ScheduleError, *TVM_ERRORS):
+            return None
+
+
 def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig:
     """Schedule a program; return what was chosen for its first kernel."""
     parts = find_parts(sch, "row_reduction")
-    no_sums = not any(is_column_sum(p) for p in parts)
+    asked: tuple[str, ...] = ()
     if all(is_column_sum(p) for p in parts if p.reduced):
-        asked: tuple[str, ...] = ("persistent", "ahead")
-    else:
-        asked = ("ahead",) if no_sums and given.persistent is None else ()
+        asked = ("persistent", "ahead")
+    elif given.persistent is None and not any(is_column_sum(p) for p in parts):
+        asked = ("ahead",)
     del parts  # TVM copies what somebody holds, and a schedule's blocks would be the old ones
     if asked:
         _refuse_given(given, asked, "a program without sums of columns beside rows")
-        stays = keep_shared(_count_work(sch, given, frozenset())[1], given) if no_sums else None
-        if stays is None or not _can_be(sch, stays):
-            return schedule_rows(sch, given)
-        given = stays
+        return schedule_rows(sch, given)
     for_rows = ("blocks", "chunks")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
@@ -178,15 +196,6 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
     choice = choose_persistent(where, work, given)
     schedule_persistent(sch, own, sums, program, choice, schedule_rows)
     return replace(choice.config, recompute=given.recompute)
-
-
-def _can_be(sch: s_tir.Schedule, given: RowReductionConfig) -> bool:
-    """Tell whether a program that says nothing of it can be scheduled so."""
-    try:
-        _apply(sch.copy(), given)
-    except ScheduleError:
-        return False
-    return True
 
 
 def _check_sums(own: list[Part], sums: list[Part]) -> None:

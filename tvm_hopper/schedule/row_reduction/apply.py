@@ -52,6 +52,7 @@ from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
 from .config import RowReductionConfig
+from .held_model import hold_rows
 from .model import RowChoice, RowWork, choose_rows
 from .moments import are_moments
 from .number import inline_rows
@@ -95,11 +96,11 @@ def row_reduction(
     if block is not None:
         _check_block(sch.copy(), block)
     given = config or RowReductionConfig()
-    stays = _staying(sch, given)
-    if stays is None:
+    known = _choose_known(sch, given)
+    if known is None:
         rehearse(sch, lambda copy, _same: _schedule(copy, given))
     with origins.noted(sch), as_one_step():
-        _schedule(sch, stays or given)
+        _schedule(sch, known or given)
 
 
 def chosen_rows(
@@ -120,9 +121,9 @@ def chosen_rows(
         The same as from `row_reduction`.
     """
     given = config or RowReductionConfig()
-    stays = _staying(sch, given)
+    known = _choose_known(sch, given)
     with as_one_step():
-        return _schedule(twin(sch)[0], stays or given)
+        return _schedule(twin(sch)[0], known or given)
 
 
 def _check_block(sch: s_tir.Schedule, block: Any) -> None:
@@ -142,8 +143,8 @@ def _schedule(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionCon
         raise cannot_schedule("row_reduction", found, "plain loops over whole rows") from error
 
 
-def _staying(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig | None:
-    """Return the persistent kernel that a program gets unasked; it was tried on a copy then."""
+def _choose_known(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig | None:
+    """Return what long rows are known to be fastest by; it was tried on a copy then."""
     if replace(given, early_launch=None) != RowReductionConfig():
         return None
     with as_one_step():
@@ -151,10 +152,11 @@ def _staying(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConf
         try:
             if any(is_column_sum(p) for p in find_parts(copy, "row_reduction")):
                 return None
-            stays = keep_shared(_count_work(copy, given, frozenset())[1], given)
-            if stays is not None:
-                _apply(copy, stays)
-            return stays
+            work = _count_work(copy, given, frozenset())[1]
+            known = keep_shared(work, given) or hold_rows(work, given)
+            if known is not None:
+                _apply(copy, known)
+            return known
         except (ScheduleError, *TVM_ERRORS):
             return None
 

@@ -1,7 +1,9 @@
-"""Long rows that share more than they have: a persistent kernel keeps what they share in registers.
+"""Long rows that share tensors: a persistent kernel keeps what they share in registers.
 
-Out of L2 each row would read more bytes of what all rows share than of its own. Clusters that stay
-read it once; a thread has the same columns of each row, and bulk copies bring the rows ahead.
+Out of L2 each row would read as many bytes of what all rows share as of its own, or more. Clusters
+that stay read it once; a thread has the same columns of each row, and bulk copies bring the rows
+ahead. Rows that share no more than they have wait in shared memory, two beside what they share, as
+long as there is room for it (`staged_model.py`).
 """
 
 from __future__ import annotations
@@ -24,12 +26,15 @@ THREADS = (512, 384, 256)  # of a thread block: the most that have whole vectors
 # Rows on their way to shared memory, beside the one that is reduced and those that were; more where
 # eight thread blocks have parts that leave room for them.
 AHEAD, MORE_AHEAD, MORE_FOR = 2, 4, 8
+# The same of rows that share no more than they have, from so many bytes of a row on.
+FEW_SHARED, FEW_PART, FEW_AHEAD = 256 << 10, 64 << 10, 1
+SKEWED_PART = 48 << 10  # of those: what four rooms have space for
 BASE_REGISTERS = 40  # of a thread, beside its part of a row and of what rows share
 TURNS = 8  # of each cluster, or more: what rows share is worth its registers
 
 
 def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig | None:
-    """Return the persistent kernel for long rows that share more than they have; None for others.
+    """Return the persistent kernel for long rows that share tensors; None for others.
 
     Parameters
     ----------
@@ -45,12 +50,17 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
     cluster, threads = dealt
     part = work.columns * work.loaded // cluster
     many = cluster == MORE_FOR and part <= WHOLE_PART
+    # Short turns wait for their cluster more than they work: the next row is reduced meanwhile.
+    skewed, ahead = cluster > CLUSTERS[-1] or part < WHOLE_PART, MORE_AHEAD if many else AHEAD
+    if _shares_few(work):
+        skewed, ahead = part <= SKEWED_PART, FEW_AHEAD
     held = work.columns // (cluster * threads) * (work.loaded + work.shared) // 4
     if (
         replace(given, early_launch=None) != RowReductionConfig()
         or given.early_launch
         or (isinstance(chip, Arch) and not chip.has_clusters)
-        or work.shared <= work.loaded
+        or not work.shared
+        or (_shares_few(work) and work.columns * work.loaded <= FEW_SHARED)
         or (held + BASE_REGISTERS) * threads > REGISTERS_PER_SM
         or work.kept
         or work.beside
@@ -68,17 +78,21 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
         rows=1,
         cluster=cluster,
         stage=True,
-        # Short turns wait for their cluster more than they work: the next row is reduced meanwhile.
-        reload=cluster > CLUSTERS[-1] or part < WHOLE_PART,
-        ahead=MORE_AHEAD if many else AHEAD,
+        reload=skewed,
+        ahead=ahead,
         persistent=count,
     )
 
 
+def _shares_few(work: RowWork) -> bool:
+    return work.shared <= work.loaded
+
+
 def _deal_out(work: RowWork) -> tuple[int, int] | None:
     """Return the thread blocks of a cluster and their threads, if those have whole vectors."""
+    most = FEW_PART if _shares_few(work) else PART
     for cluster in SIZES:
-        if work.columns * work.loaded > cluster * PART:
+        if work.columns * work.loaded > cluster * most:
             continue
         for threads in THREADS:
             if work.columns % (cluster * threads * work.vector) == 0:

@@ -19,12 +19,14 @@ from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
 from .gather_vectors import GatherVectors
 from .guard_turns import GuardTurns
-from .hint_loads import HintLoads
+from .hint_vectors import HintVectors
 from .hoist_conditions import HoistConditions
 from .hoist_initials import HoistInitials
 from .index_rows import IndexRows
 from .insert_syncs import InsertSyncs
+from .join_conditions import JoinConditions
 from .keep_conditions import KeepConditions
+from .launch_together import LaunchTogether
 from .layout_shared import LayoutShared
 from .limit_registers import LimitRegisters
 from .load_fragments import LoadFragments
@@ -85,12 +87,14 @@ __all__ = [
     "FuseThreads",
     "GatherVectors",
     "GuardTurns",
-    "HintLoads",
+    "HintVectors",
     "HoistConditions",
     "HoistInitials",
     "IndexRows",
     "InsertSyncs",
+    "JoinConditions",
     "KeepConditions",
+    "LaunchTogether",
     "LayoutShared",
     "LimitRegisters",
     "LoadFragments",

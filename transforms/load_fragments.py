@@ -26,7 +26,7 @@ through shared memory, and nothing is loaded twice (plan/warp_fragments.py).
 
 Before: buffers are compact, nests stand as the schedule made them.  After: no `mma_sync` block;
 operands and sums are registers of a lane.
-Not here: what becomes of the vectors (cut_vectors.py, hint_loads.py).
+Not here: what becomes of the vectors (cut_vectors.py, hint_vectors.py).
 """
 
 from __future__ import annotations

@@ -48,10 +48,10 @@ def plan_functions(
     kernel: ir.For, rows: tuple[ShortFunction, ...]
 ) -> dict[ir.BufferStore, ShortValue]:
     """Return the stores whose values have a shorter form."""
+    whole = rows is SHORT_FUNCTIONS["short"]
     rounded = is_memory_bound(kernel) and (_stores_halves(kernel) or _reduces_halves(kernel))
     if is_memory_bound(kernel):
         rows = (*FIRST_OF_MEMORY_BOUND, *rows, *OF_MEMORY_BOUND)
-    whole = not is_memory_bound(kernel) and rows is SHORT_FUNCTIONS["short"]
     vectors = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
     kept = [store for loop in vectors for store in ir.find_all(loop, ir.BufferStore)]
     found = {}

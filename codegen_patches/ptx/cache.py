@@ -12,7 +12,7 @@ _HINT = ".L2::cache_hint"
 def create_policy(policy: Any, hint: str) -> Any:
     """Store into a uint64 register what L2 is to do with all of a copy's bytes.
 
-    `hint` is "evict_first" or "evict_last".
+    `hint` is "evict_first", "evict_last" or "evict_normal".
     """
     return T.ptx[f"createpolicy.fractional.L2::{hint}.b64"](policy)
 
@@ -24,6 +24,14 @@ def load_hinted(words: list[Any], source: Any, hint: str, policy: Any) -> Any:
     """
     name = f"ld.global.L1::{hint}{_HINT}.v{len(words)}.b32"
     return T.ptx[name](*words, source, policy)
+
+
+def store_hinted(target: Any, words: list[Any], policy: Any) -> Any:
+    """Store 2 or 4 words of 32 bits to neighbours in memory, by a policy.
+
+    `st.global.L2::cache_hint`, 9.7.9.11.
+    """
+    return T.ptx[f"st.global{_HINT}.v{len(words)}.b32"](target, *words, policy)
 
 
 def hinted(name: str, policy: Any) -> tuple[str, tuple[Any, ...]]:

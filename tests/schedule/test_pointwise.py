@@ -128,6 +128,33 @@ def test_two_large_tensors_and_one_have_the_largest_thread_blocks():
         assert kernel.annotations.get(keys.BLOCKS_PER_SM) == blocks
 
 
+@pytest.mark.parametrize(
+    ("rows", "hint", "kept"),
+    [
+        (24966, None, (36 << 20) // (1024 * 16)),  # as many as store 36 MiB
+        (700, None, 700 * 14336 // (1024 * 8)),  # all: they store 20 MB of 60
+        (500, None, None),  # L2 has room for all three tensors
+        (24966, False, None),
+    ],
+)
+def test_the_end_of_a_result_stays_in_l2(rows, hint, kept):
+    mod = memory_bound.silu_mul(rows, 14336)
+    kernel, _ = chosen(mod, hs.PointwiseConfig(threads=1024, hint=hint))
+    assert kernel.annotations.get(keys.KEPT_END) == kept
+
+
+def test_explain_says_whose_stores_stay_in_l2():
+    def remarks(rows):
+        sch = s_tir.Schedule(memory_bound.copy(rows, 8192))
+        hs.pointwise(sch)
+        (kernel,) = explain(sch, TARGET).kernels
+        return [x for x in kernel.notes if x.startswith("L2")]
+
+    assert remarks(8192) == ["L2 gives up last what the last 9216 of the thread blocks store"]
+    assert remarks(2048) == ["L2 gives up last what all of the thread blocks store"]
+    assert not remarks(1024)
+
+
 def test_thread_blocks_that_share_an_sm():
     kernel, text = chosen(memory_bound.copy(1 << 14, 512), hs.PointwiseConfig(blocks=16))
     assert text.startswith("128 threads, 1 vectors")

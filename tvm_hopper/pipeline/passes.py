@@ -101,9 +101,10 @@ def hook_passes() -> list[Pass]:
         transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
         transforms.RequireAlignment(),  # asks which accesses turned out wide
         transforms.LimitRegisters(),  # threads are final
+        transforms.LaunchTogether(),  # so are thread blocks, and clusters that share something
         transforms.NoteChoices(),  # nobody asks for the mark of such a kernel any more
         transforms.WaitForLaunches(),  # vectors are loads yet, and stand in their order
-        transforms.HintLoads(),  # vectors become instructions, which no pass above looks for
+        transforms.HintVectors(),  # vectors become instructions, which no pass above looks for
         transforms.RefuseLeftovers(),  # last: what no pass acted on would fall away in silence
     ]
 
@@ -133,6 +134,7 @@ def host_passes() -> list[Pass]:
         transforms.LoadInOrder(),  # TVM marks every kernel that it splits off
         transforms.SkipEmpty(),  # TVM's barriers stand, and what is counted says so yet
         transforms.CountBlocks(),  # only now is the device of a call known
+        transforms.JoinConditions(),  # conditions are written out; the next two look for neighbours
         transforms.ClampPairs(),  # registers have their numbers, and share what is dead
         transforms.UnpackPairs(),  # so do those that it left
     ]

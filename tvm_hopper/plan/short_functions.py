@@ -141,6 +141,8 @@ def split_constant(value: Any) -> tuple[float, Any]:
 
 def times(number: float, value: Any) -> Any:
     """Build a product with a constant, which takes in the one that is there, or those of a sum."""
+    if isinstance(value, tirx.Sub) and _is(value.a, 0):
+        return times(-number, value.b)
     constant, rest = split_constant(value)
     constant *= number
     if not is_number(constant):

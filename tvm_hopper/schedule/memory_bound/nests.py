@@ -52,6 +52,7 @@ class Work(Enum):
 OF_ALL_ROWS = (Work.LOAD_COLUMNS, Work.STAGE_COLUMNS)
 LOADS = (Work.LOAD, Work.LOAD_AGAIN, Work.LOAD_COLUMNS)
 WHOLE_VECTORS = (*LOADS, Work.STORE)
+KEPT_BYTES = 36 << 20  # of a result that L2 still has behind the kernel: most of 50 MiB
 BY_ROW = (Work.COMPUTE_ROWS, Work.STORE_ROWS)  # without a loop over columns
 
 
@@ -165,6 +166,24 @@ def hint_loads(sch: s_tir.Schedule, nests: list[Nest]) -> None:
     for nest in nests:
         if nest.work in hints and (nest.work is not Work.COMPUTE or _reads_memory(sch, nest)):
             sch.annotate(nest.block, keys.LOAD_HINT, hints[nest.work])
+
+
+def keep_end(sch: s_tir.Schedule, blocks: Any, stored: int) -> None:
+    """Let the last thread blocks leave in L2 what they store, all of them where it has room for it.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    blocks : LoopRV
+        The loop over thread blocks.
+    stored : int
+        Bytes that one stores.
+    """
+    count = -(-KEPT_BYTES // stored) if stored else 0
+    extent = ir.static_int(sch.get(blocks).extent)
+    if count:
+        sch.annotate(blocks, keys.KEPT_END, count if extent is None else min(count, extent))
 
 
 def _reads_memory(sch: s_tir.Schedule, nest: Nest) -> bool:

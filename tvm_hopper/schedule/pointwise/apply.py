@@ -18,6 +18,7 @@ from tvm import s_tir
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
@@ -29,6 +30,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
     Work,
     hint_loads,
     in_memory,
+    keep_end,
     keep_in_registers,
     merge,
     row_loop,
@@ -168,8 +170,12 @@ def _apply_kernel(
     sch.annotate(block, keys.CHOSEN, choice.text)
     if choice.blocks > 1:
         sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
+    if choice.together > 1:
+        sch.annotate(block, keys.LAUNCHED_TOGETHER, choice.together)
     if choice.hint:
         hint_loads(sch, nests)
+        size = sum(dtype_bytes(ir.dtype_of(x)) for x in written)
+        keep_end(sch, block, tile.columns * size)
     if given.early_launch:
         sch.annotate(block, keys.EARLY_LAUNCH, 1)
     return replace(choice.config, early_launch=given.early_launch)

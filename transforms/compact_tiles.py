@@ -98,6 +98,8 @@ def _is_inner(loop: ir.For, outside: list[ir.For], is_shared: bool) -> bool:
 
 def _bounds(index: Any, loops: list[ir.For], analyzer: sym.Analyzer) -> tuple[Any, int | None]:
     """Return where an index begins, and how many places it has from there on."""
+    if isinstance(index, tirx.IntImm):
+        return index, 1
     start = ir.simplify(ir.substitute(index, {x.loop_var: 0 for x in loops}))
     rest = ir.simplify(index - ir.cast_like(start, index), analyzer)
     known = analyzer.const_int_bound(rest)

@@ -24,18 +24,20 @@ from tvm_hopper.testing import backward, memory_bound
     [
         (memory_bound.layer_norm(8192, 65536), (30, 4, 512, 2, False)),
         (memory_bound.layer_norm(4096, 81920), (30, 4, 512, 2, False)),
-        (memory_bound.layer_norm(4096, 98304), (15, 8, 512, 4, True)),  # short turns
-        (memory_bound.layer_norm(4096, 131072), (15, 8, 512, 4, False)),
+        (memory_bound.layer_norm(4096, 98304), (15, 8, 512, 3, True)),  # short turns
+        (memory_bound.layer_norm(4096, 131072), (15, 8, 512, 3, False)),
         (memory_bound.layer_norm(2048, 163840), (15, 8, 512, 2, False)),  # less room
         (memory_bound.layer_norm(2048, 262144, "float16"), (7, 16, 512, 2, True)),
-        (memory_bound.layer_norm(4096, 65536, "float32"), (15, 8, 512, 4, False)),
-        (memory_bound.layer_norm(2048, 114688), (15, 8, 256, 4, True)),  # no whole vectors of 512
+        (memory_bound.layer_norm(4096, 65536, "float32"), (15, 8, 512, 3, False)),
+        (memory_bound.layer_norm(2048, 114688), (15, 8, 256, 3, True)),  # no whole vectors of 512
         (memory_bound.layer_norm(8192, 32768), None),  # short enough for rows beside one another
         (memory_bound.layer_norm(2048, 1 << 19), None),  # too long for the room that there is
         (memory_bound.rms_norm(4096, 131072), None),  # in shared memory, two beside what they share
-        (memory_bound.rms_norm(2048, 163840), (15, 8, 512, 1, True)),
-        (memory_bound.rms_norm(2048, 262144), (15, 8, 512, 1, False)),  # room for three of a row
-        (memory_bound.rms_norm(2048, 131072, "float32"), (15, 8, 512, 1, False)),
+        (memory_bound.rms_norm(2048, 147456), None),
+        (memory_bound.rms_norm(2048, 163840), (15, 8, 320, 1, True)),  # eight vectors of a thread
+        (memory_bound.rms_norm(2048, 229376), (15, 8, 448, 1, False)),  # room for three of a row
+        (memory_bound.rms_norm(2048, 262144), (7, 16, 256, 1, True)),
+        (memory_bound.rms_norm(2048, 131072, "float32"), (7, 16, 256, 1, True)),
         (memory_bound.rms_norm(1024, 1 << 19), (7, 16, 512, 1, False)),
         (memory_bound.softmax(2048, 262144), None),  # shares nothing
         (memory_bound.rms_norm(64, 262144), None),
@@ -82,7 +84,8 @@ def test_long_rows_in_registers_of_a_small_cluster():
         (memory_bound.add_rms_norm(1365, 196608), (16, 384, 3)),
         (memory_bound.add_rms_norm(1024, 262144), (16, 512, 2)),
         (memory_bound.add_rms_norm("n", 262144, "float16"), (16, 512, 2)),
-        (memory_bound.add_rms_norm(4096, 65536), None),  # short enough
+        (memory_bound.add_rms_norm(4096, 65536), (4, 512, 2)),
+        (memory_bound.add_rms_norm(8192, 32768), None),  # short enough
         (memory_bound.add_rms_norm(64, 262144), None),  # few rows
         (memory_bound.rms_norm(2048, 262144), None),  # bulk copies bring its rows
         (memory_bound.add_rms_norm(1024, 262144 + 64), None),  # no whole warps of four or five

@@ -20,7 +20,7 @@ from tvm_hopper.requests.targets import chip_of_target, find_processor
 from .config import RowReductionConfig
 from .work import CLUSTERS, RowWork
 
-LEAST_BYTES = 256 << 10  # of a row, above which it is long
+LEAST_COLUMNS = 1 << 16  # of a row
 PART = 80 << 10  # bytes of it in each of a cluster's thread blocks, at most
 SIZES = (4, 8, 16)  # thread blocks of a cluster: the fewest that have room for a row
 CHUNKS = (4, 5)  # vectors of a thread, of each tensor: the first that leaves whole warps
@@ -66,7 +66,7 @@ def hold_rows(work: RowWork, given: RowReductionConfig) -> RowReductionConfig | 
 def _deal_out(work: RowWork) -> tuple[int, int] | None:
     """Return the thread blocks of a cluster and their threads, if those have whole vectors."""
     row = work.columns * work.loaded
-    if row <= LEAST_BYTES:
+    if work.columns < LEAST_COLUMNS:
         return None
     cluster = next((x for x in SIZES if row <= x * PART), None)
     for chunks in CHUNKS:

@@ -14,6 +14,7 @@ from tvm.target import Target
 
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests.targets import chip_of_target, find_processor
 
 from .config import RowReductionConfig
@@ -25,10 +26,12 @@ PART, WHOLE_PART = 40 << 10, 32 << 10  # bytes of it in each of them: at most, a
 THREADS = (512, 384, 256)  # of a thread block: the most that have whole vectors
 # Rows on their way to shared memory, beside the one that is reduced and those that were; more where
 # eight thread blocks have parts that leave room for them.
-AHEAD, MORE_AHEAD, MORE_FOR = 2, 4, 8
+AHEAD, MORE_AHEAD, MORE_FOR = 2, 3, 8
 # The same of rows that share no more than they have, from so many bytes of a row on.
-FEW_SHARED, FEW_PART, FEW_AHEAD = 256 << 10, 64 << 10, 1
-SKEWED_PART = 48 << 10  # of those: what four rooms have space for
+FEW_SHARED, FEW_PART, FEW_AHEAD, FEW_CHUNKS = 288 << 10, 56 << 10, 1, 8
+LAST_PART = 64 << 10  # of those, in the largest clusters
+SKEWED_PART = 48 << 10  # likewise: what four rooms have space for
+FEW_ROWS = 4  # for each SM, or more: fewer are staged by the model's rule
 BASE_REGISTERS = 40  # of a thread, beside its part of a row and of what rows share
 TURNS = 8  # of each cluster, or more: what rows share is worth its registers
 
@@ -69,7 +72,8 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
         return None
     device = chip_of_target()
     count = device.clusters(cluster)
-    if work.rows is None or work.rows < TURNS * count:
+    least = FEW_ROWS * device.num_sms + 1 if _shares_few(work) else TURNS * count
+    if work.rows is None or work.rows < least:
         return None
     if cluster > CLUSTERS[-1] and device.num_sms < DEFAULT_NUM_SMS:
         return None  # so many may find no room together
@@ -90,11 +94,14 @@ def _shares_few(work: RowWork) -> bool:
 
 def _deal_out(work: RowWork) -> tuple[int, int] | None:
     """Return the thread blocks of a cluster and their threads, if those have whole vectors."""
-    most = FEW_PART if _shares_few(work) else PART
+    few = _shares_few(work)
     for cluster in SIZES:
+        most = PART if not few else FEW_PART if cluster < SIZES[-1] else LAST_PART
         if work.columns * work.loaded > cluster * most:
             continue
-        for threads in THREADS:
-            if work.columns % (cluster * threads * work.vector) == 0:
+        wanted = work.columns // (cluster * work.vector * FEW_CHUNKS)
+        first = (wanted,) if few and wanted <= THREADS[0] and not wanted % THREADS_PER_WARP else ()
+        for threads in (*first, *THREADS):
+            if threads and work.columns % (cluster * threads * work.vector) == 0:
                 return cluster, threads
     return None

@@ -34,6 +34,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
     Work,
     hint_loads,
     in_memory,
+    keep_end,
     keep_in_registers,
     merge,
     number_elements,
@@ -231,6 +232,7 @@ def schedule_rows(
     parts = inline_rows(sch, choice.recompute, other)
     program = find_rows(parts)
     reads = find_reads(sch, parts, program.full, numbered=True)
+    stored = _bytes(in_memory(sch, parts, program.full))
     staged: list[Nest] = []
     if choice.stage:
         staged, reads = stage_rows(sch, reads, choice.preload)
@@ -281,8 +283,10 @@ def schedule_rows(
         sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
     if choice.early_launch:
         sch.annotate(block, keys.EARLY_LAUNCH, 1)
-    if choice.hint and not choice.stage:
-        hint_loads(sch, nests)
+    if choice.hint:
+        if not choice.stage:
+            hint_loads(sch, nests)
+        keep_end(sch, block, stored * program.columns * tile.rows)
     return choice.config
 
 

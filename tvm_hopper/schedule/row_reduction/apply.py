@@ -64,6 +64,9 @@ from .split import EARLY, find_late, may_split, read_late
 from .stage import ask_for_bulk, stage_rows
 from .stream import count_passes, deal_out_passes, find_kept, plan_passes, read_apart
 
+PAIR = 2  # thread blocks that begin together
+PAIRED_BYTES = 8 << 10  # of rows that each loads: with less, pairs do not begin fast enough
+
 
 def row_reduction(
     sch: s_tir.Schedule, block: Any = None, config: RowReductionConfig | None = None
@@ -233,6 +236,7 @@ def schedule_rows(
     program = find_rows(parts)
     reads = find_reads(sch, parts, program.full, numbered=True)
     stored = _bytes(in_memory(sch, parts, program.full))
+    loaded = _bytes(x.tensor for x in reads if x.has_rows)
     staged: list[Nest] = []
     if choice.stage:
         staged, reads = stage_rows(sch, reads, choice.preload)
@@ -286,7 +290,10 @@ def schedule_rows(
     if choice.hint:
         if not choice.stage:
             hint_loads(sch, nests)
-        keep_end(sch, block, stored * program.columns * tile.rows)
+        of_block = program.columns * tile.rows
+        keep_end(sch, block, stored * of_block)
+        if tile.cluster == 1 and loaded * of_block >= PAIRED_BYTES:
+            sch.annotate(block, keys.BEGIN_TOGETHER, PAIR)
     return choice.config
 
 

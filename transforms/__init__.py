@@ -7,7 +7,6 @@ from .across_cluster import ShareSums
 from .add_any_order import AddAnyOrder
 from .ask_caller import AskCaller
 from .assert_alignment import AssertAlignment, RequireAlignment
-from .begin_together import BeginTogether
 from .beside_products import BesideProducts
 from .bind_across_blocks import BindAcrossBlocks
 from .clamp_pairs import ClampPairs
@@ -75,7 +74,6 @@ __all__ = [
     "AddAnyOrder",
     "AskCaller",
     "AssertAlignment",
-    "BeginTogether",
     "BesideProducts",
     "BindAcrossBlocks",
     "ClampPairs",

@@ -82,7 +82,7 @@ def test_thread_blocks_begin_in_pairs(mod, config, together):
     sch = s_tir.Schedule(mod)
     hs.row_reduction(sch, config=config)
     (kernel,) = ir.kernels(sch.mod["main"])
-    assert kernel.annotations.get(keys.BEGIN_TOGETHER) == together
+    assert kernel.annotations.get(keys.LAUNCHED_TOGETHER) == together
 
 
 @pytest.mark.parametrize("columns_", [1024, 2048, 4096, 8192])

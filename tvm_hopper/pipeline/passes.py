@@ -104,7 +104,6 @@ def hook_passes() -> list[Pass]:
         transforms.NoteChoices(),  # nobody asks for the mark of such a kernel any more
         transforms.WaitForLaunches(),  # vectors are loads yet, and stand in their order
         transforms.HintVectors(),  # vectors become instructions, which no pass above looks for
-        transforms.BeginTogether(),  # nobody below or above asks which thread block is which
         transforms.RefuseLeftovers(),  # last: what no pass acted on would fall away in silence
     ]
 

@@ -72,8 +72,6 @@ CHOSEN = "tvm_hopper.chosen"
 BLOCKS_PER_SM = "tvm_hopper.blocks_per_sm"
 MOST_BLOCKS_PER_SM = 32
 KEPT_END = "tvm_hopper.kept_end"
-BEGIN_TOGETHER = "tvm_hopper.begin_together"
-MOST_TOGETHER = 8  # of a cluster that every such chip has room for
 ROW_CLUSTER = "tvm_hopper.row_cluster"
 MOST_ROW_CLUSTER = 16  # of a chip that we know
 # -- on the loop bound to blockIdx.x of a kernel of a tuner's
@@ -331,14 +329,6 @@ KEYS: dict[str, Key] = {
             int,
             "the last thread blocks: L2 gives up last what they store, and first what they load by "
             "`tvm_hopper.load_hint`",
-            axis="blockIdx.x",
-        ),
-        Key(
-            BEGIN_TOGETHER,
-            (LOOP,),
-            int,
-            "neighbouring thread blocks that begin together: a cluster that shares nothing else",
-            bounds=(2, MOST_TOGETHER),
             axis="blockIdx.x",
         ),
         Key(

@@ -1,13 +1,12 @@
 """What is refused about kernels whose time is that of their bytes."""
 
 from tests.transforms.refusals.case import case
-from tests.transforms.test_begin_together import BEFORE as TOGETHER
 from tests.transforms.test_hint_vectors import ALWAYS
 from tests.transforms.test_hint_vectors import BEFORE as HINTS
 from tests.transforms.test_limit_registers import BEFORE as LIMITS
 from tests.transforms.test_spread_rows import BEFORE as ROWS
 from tests.transforms.test_stage_rows import KERNEL as STAGED
-from tvm_hopper.transforms import BeginTogether, HintVectors, LimitRegisters, SpreadRows, StageRows
+from tvm_hopper.transforms import HintVectors, LimitRegisters, SpreadRows, StageRows
 
 MEMORY_BOUND = [
     case(
@@ -16,23 +15,6 @@ MEMORY_BOUND = [
         (LimitRegisters,),
         "9 thread blocks of 256 threads; need at most 2048 threads of an SM",
         ('sm": 4', 'sm": 9'),
-    ),
-    case(
-        "thread blocks that begin together, of a cluster",
-        TOGETHER,
-        (BeginTogether,),
-        "found thread blocks along blockIdx.z; need those along blockIdx.x alone",
-        (
-            "    for bx in",
-            '    for bz in T.thread_binding(2, thread="blockIdx.z"):\n     for bx in',
-        ),
-    ),
-    case(
-        "thread blocks that begin together, as many as the device has room for",
-        TOGETHER,
-        (BeginTogether,),
-        "found a number of thread blocks that the host counts for its device; need one of the prog",
-        ("        8, thread", '        T.call_packed("count"), thread'),
     ),
     case(
         "a cluster without a loop over parts",

@@ -293,7 +293,7 @@ def schedule_rows(
         of_block = program.columns * tile.rows
         keep_end(sch, block, stored * of_block)
         if tile.cluster == 1 and loaded * of_block >= PAIRED_BYTES:
-            sch.annotate(block, keys.BEGIN_TOGETHER, PAIR)
+            sch.annotate(block, keys.LAUNCHED_TOGETHER, PAIR)
     return choice.config
 
 

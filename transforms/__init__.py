@@ -26,6 +26,7 @@ from .index_rows import IndexRows
 from .insert_syncs import InsertSyncs
 from .join_conditions import JoinConditions
 from .keep_conditions import KeepConditions
+from .launch_together import LaunchTogether
 from .layout_shared import LayoutShared
 from .limit_registers import LimitRegisters
 from .load_fragments import LoadFragments
@@ -93,6 +94,7 @@ __all__ = [
     "InsertSyncs",
     "JoinConditions",
     "KeepConditions",
+    "LaunchTogether",
     "LayoutShared",
     "LimitRegisters",
     "LoadFragments",

@@ -243,6 +243,17 @@ def test_hinted_elements():
     check("sum_and_difference", 7, 101, "float32", hs.PointwiseConfig(hint=True))
 
 
+@pytest.mark.parametrize("rows", [33, 64])
+def test_thread_blocks_that_begin_together(rows):
+    config = hs.PointwiseConfig(threads=1024, hint=True, together=4)
+    check("silu_mul", rows, 4104, "bfloat16", config)
+    check("gelu_mul", rows, 4104, "float16", config)
+
+
+def test_a_result_of_which_l2_keeps_the_end():
+    check("gelu_mul", 3001, 8200, "bfloat16")
+
+
 def test_more_than_32_bits_count():
     rows, columns = (1 << 16) + 1, 1 << 15
     run, _ = build("copy", rows, columns, "bfloat16")

@@ -101,6 +101,7 @@ def hook_passes() -> list[Pass]:
         transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
         transforms.RequireAlignment(),  # asks which accesses turned out wide
         transforms.LimitRegisters(),  # threads are final
+        transforms.LaunchTogether(),  # so are thread blocks, and clusters that share something
         transforms.NoteChoices(),  # nobody asks for the mark of such a kernel any more
         transforms.WaitForLaunches(),  # vectors are loads yet, and stand in their order
         transforms.HintVectors(),  # vectors become instructions, which no pass above looks for

@@ -72,6 +72,8 @@ CHOSEN = "tvm_hopper.chosen"
 BLOCKS_PER_SM = "tvm_hopper.blocks_per_sm"
 MOST_BLOCKS_PER_SM = 32
 KEPT_END = "tvm_hopper.kept_end"
+LAUNCHED_TOGETHER = "tvm_hopper.launched_together"
+MOST_LAUNCHED_TOGETHER = 8  # of any chip with clusters
 ROW_CLUSTER = "tvm_hopper.row_cluster"
 MOST_ROW_CLUSTER = 16  # of a chip that we know
 # -- on the loop bound to blockIdx.x of a kernel of a tuner's
@@ -329,6 +331,14 @@ KEYS: dict[str, Key] = {
             int,
             "the last thread blocks: L2 gives up last what they store, and first what they load by "
             "`tvm_hopper.load_hint`",
+            axis="blockIdx.x",
+        ),
+        Key(
+            LAUNCHED_TOGETHER,
+            (LOOP,),
+            int,
+            "neighbouring thread blocks that begin at the same time, on chips that have clusters",
+            bounds=(2, MOST_LAUNCHED_TOGETHER),
             axis="blockIdx.x",
         ),
         Key(

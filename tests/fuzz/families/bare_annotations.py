@@ -57,6 +57,7 @@ FORMS = {
     "tvm_hopper.blocks_per_sm": Form(("j0",), int),
     "tvm_hopper.early_launch": Form(("j0",), int),
     "tvm_hopper.kept_end": Form(("j0",), int, usual="2"),
+    "tvm_hopper.launched_together": Form(("j0",), int, usual="2"),
     "tvm_hopper.row_cluster": Form(("j0",), int, usual="2"),
     "tvm_hopper.prefetch_rows": Form(("k0",), int),
     "tvm_hopper.stage_rows": Form(("k0",), int),

@@ -3,10 +3,11 @@
 from tests.transforms.refusals.case import case
 from tests.transforms.test_hint_vectors import ALWAYS
 from tests.transforms.test_hint_vectors import BEFORE as HINTS
+from tests.transforms.test_launch_together import BEFORE as TOGETHER
 from tests.transforms.test_limit_registers import BEFORE as LIMITS
 from tests.transforms.test_spread_rows import BEFORE as ROWS
 from tests.transforms.test_stage_rows import KERNEL as STAGED
-from tvm_hopper.transforms import HintVectors, LimitRegisters, SpreadRows, StageRows
+from tvm_hopper.transforms import HintVectors, LaunchTogether, LimitRegisters, SpreadRows, StageRows
 
 MEMORY_BOUND = [
     case(
@@ -15,6 +16,13 @@ MEMORY_BOUND = [
         (LimitRegisters,),
         "9 thread blocks of 256 threads; need at most 2048 threads of an SM",
         ('sm": 4', 'sm": 9'),
+    ),
+    case(
+        "thread blocks that are in a cluster already",
+        TOGETHER,
+        (LaunchTogether,),
+        "clusters of 2 thread blocks that work together; need thread blocks that share nothing",
+        ("for bx in", 'for rank in T.thread_binding(2, thread="clusterCtaIdx.z"):\n     for bx in'),
     ),
     case(
         "a cluster without a loop over parts",

@@ -170,6 +170,8 @@ def _apply_kernel(
     sch.annotate(block, keys.CHOSEN, choice.text)
     if choice.blocks > 1:
         sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
+    if choice.together > 1:
+        sch.annotate(block, keys.LAUNCHED_TOGETHER, choice.together)
     if choice.hint:
         hint_loads(sch, nests)
         size = sum(dtype_bytes(ir.dtype_of(x)) for x in written)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
-from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
+from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM, MOST_LAUNCHED_TOGETHER
 from tvm_hopper.schedule.arguments import as_int, check_type
 
 THREADS_PER_SM = 2048
@@ -35,6 +35,10 @@ class PointwiseConfig:
     blocks : int, optional
         Thread blocks that are to share an SM: the assembler takes no more registers than that.
 
+    together : int, optional
+        Neighbouring thread blocks that begin at the same time, up to 8 (a cluster); 1: each by
+        itself.
+
     Raises
     ------
     ScheduleError
@@ -47,6 +51,7 @@ class PointwiseConfig:
     hint: bool | None = None
     early_launch: bool | None = None
     blocks: int | None = None
+    together: int | None = None
 
     def __post_init__(self) -> None:
         where = "PointwiseConfig"
@@ -58,6 +63,8 @@ class PointwiseConfig:
         object.__setattr__(self, "vector", vector)
         blocks = as_int(where, "blocks", self.blocks, 1, MOST_BLOCKS_PER_SM)
         object.__setattr__(self, "blocks", blocks)
+        together = as_int(where, "together", self.together, 1, MOST_LAUNCHED_TOGETHER)
+        object.__setattr__(self, "together", together)
         for name in ("hint", "early_launch"):
             check_type(where, name, getattr(self, name), bool, "a bool")
         if threads is not None and threads % THREADS_PER_WARP:

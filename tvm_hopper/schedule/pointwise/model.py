@@ -3,7 +3,8 @@
 Its currency is bytes in flight on an SM: what all its threads have asked for. A few ten KiB hide
 the latency of memory; more of them only let reads and writes get in each other's way: on an H200 a
 copy of one vector a thread is 3% faster than one of two. Where two tensors are read and one is
-written, thread blocks of 1024 threads are 0.4% to 0.8% faster than of 256, a copy 4% slower. What
+written, thread blocks of 1024 threads are 0.4% to 0.8% faster than of 256, a copy 4% slower; four
+neighbours of them that begin together are another 0.4% faster, small ones are slower so. What
 computes more than it moves, with an exponential or the like for each element of more than 16 bits,
 wants two vectors a thread (docs/memory_bound.md).
 """
@@ -26,6 +27,7 @@ from .recognize import ElementProgram
 BYTES_IN_FLIGHT = 32 << 10  # on an SM: bytes a cycle x latency
 THREADS = 256  # of a thread block
 PAIR_THREADS, PAIR_BYTES = 1024, 32  # the same, where a thread loads a vector of two large tensors
+PAIR_TOGETHER = 4  # of these, neighbours, begin together
 DEAR_THREADS, DEAR_CHUNKS = 512, 2  # the same, and vectors of a thread, of dear arithmetic
 SHARING_CHUNKS = (2, 4, 1)  # vectors of a thread that share what they read, the best first
 SHARING_THREADS = range(64, 513)
@@ -42,13 +44,17 @@ class ElementChoice:
     hint: bool
     text: str
     blocks: int = 1  # that are to share an SM
+    together: int = 1  # that begin at the same time
 
     @property
     def config(self) -> PointwiseConfig:
         """The same as a request: a schedule with it is this one."""
         tile = self.tile
         blocks = self.blocks if self.blocks > 1 else None
-        return PointwiseConfig(tile.threads, tile.chunks, tile.vector, self.hint, blocks=blocks)
+        together = self.together if self.together > 1 else None
+        return PointwiseConfig(
+            tile.threads, tile.chunks, tile.vector, self.hint, blocks=blocks, together=together
+        )
 
 
 def choose_elements(
@@ -103,8 +109,11 @@ def choose_elements(
         enough = [_element(*x, vector, loaded, hint, blocks) for x in spans] or enough
     rest = list(dict.fromkeys(x.text for x in enough if x.text != enough[0].text))[:RUNNERS_UP]
     best = enough[0]
-    said = "; then ".join([f"{best.text} in flight", *rest])
-    return replace(best, text=said)
+    fills_sm = hint and best.tile.threads == PAIR_THREADS and best.blocks > 1
+    together = given.together or (PAIR_TOGETHER if fills_sm else 1)
+    at_once = f", {together} thread blocks at once" if together > 1 else ""
+    said = "; then ".join([f"{best.text} in flight{at_once}", *rest])
+    return replace(best, text=said, together=together)
 
 
 def _is_pair(tensors: list[Any], reads: list[Read]) -> bool:

@@ -55,6 +55,8 @@ def test_hints_are_for_rows_that_are_stored(mod, config, want):
         (memory_bound.rms_norm(4096, 4096), None, 4096),  # 67 MB in all, L2 has room for half
         (memory_bound.rms_norm("n", 4096), None, (36 << 20) // (4096 * 2)),
         (memory_bound.rms_norm(64, 4096), None, None),
+        (memory_bound.layer_norm(8192, 32768, "float32"), None, None),  # two tensors, met late
+        (backward.cross_entropy_backward(131072, 4096), None, None),
         (memory_bound.rms_norm(131072, 4096), hs.RowReductionConfig(hint=False), None),
         (losses.argmax(65536, 1024), hs.RowReductionConfig(hint=True), None),  # a number a row
     ],
@@ -75,6 +77,7 @@ def test_the_end_of_rows_stays_in_l2(mod, config, kept):
         (memory_bound.rms_norm("n", 4096), None, 2),
         (memory_bound.rms_norm(16384, 32768), None, None),  # clusters already
         (memory_bound.rms_norm(64, 4096), None, None),
+        (backward.cross_entropy_backward(131072, 4096), None, None),  # 4% slower so
         (memory_bound.rms_norm(131072, 4096), hs.RowReductionConfig(hint=False), None),
     ],
 )

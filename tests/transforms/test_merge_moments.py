@@ -169,6 +169,10 @@ def test_rows_that_wait_in_shared_memory():
     assert after.script().count("tvm_thread_allreduce") == 1
 
 
+def test_halves_that_wait_in_shared_memory_stay():
+    assert plan(*SHARED, ("bfloat16", "float16")) == ()
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -126,7 +126,12 @@ def _row_sum(stmt: Any) -> RowSum | None:
 
 
 def _is_fill(store: ir.BufferStore) -> bool:
-    """Tell a load from shared memory into registers."""
+    """Tell a load from shared memory into registers.
+
+    Not of float16: nvcc keeps those of the first loop in registers for the second, and spills.
+    """
+    if ir.dtype_of(store.buffer) == "float16":
+        return False
     scopes = [str(store.buffer.scope()), str(getattr(store.value, "source", store.buffer).scope())]
     return scopes[0] == "local" and scopes[1].startswith("shared")
 

@@ -165,19 +165,6 @@ def _is_close(work: RowWork, tile: RegisterTile) -> bool:
     return small and little and _is_one_tensor(work)
 
 
-def _close_blocks(work: RowWork, tile: RegisterTile) -> int:
-    """Return how many thread blocks of small clusters an SM is to have room for at least.
-
-    What rows share late the assembler may load all at once, before it stores: of rows that are
-    reduced twice, which share two tensors as a rule, it took 78 registers where 62 are enough.
-    """
-    if not (work.waits_late and work.reductions > 1):
-        return 1
-    least = least_registers(work, tile.chunks, False, False)
-    given = -(-least // REGISTER_STEP) * REGISTER_STEP
-    return max(1, REGISTERS_PER_SM // (given * tile.threads * tile.rows))
-
-
 def _is_one_tensor(work: RowWork) -> bool:
     return work.vector * work.loaded <= VECTOR_BYTES
 
@@ -338,7 +325,7 @@ def _candidate(
     again = reload or (recompute and work.kept > 0)
     speed = rate(work, tile, blocks, reload, again)
     if given.blocks is None and _is_close(work, tile) and not again:
-        blocks = _close_blocks(work, tile)
+        blocks = 1
     split = not reload and (recompute or not work.kept) and _splits(work, tile, given)
     return RowChoice(tile, preload, recompute, reload, blocks, hint, speed, split=split)
 

@@ -130,8 +130,8 @@ def test_hints_and_rows_that_are_loaded_more_than_once(name, config):
 @pytest.mark.parametrize(
     ("name", "rows", "columns", "dtype", "config"),
     [
-        ("rms_norm", 4097, 4096, "bfloat16", hs.RowReductionConfig(hint=True)),
-        ("add_rms_norm", 1001, 8192, "float32", hs.RowReductionConfig(hint=True)),
+        ("rms_norm", 4098, 4096, "bfloat16", hs.RowReductionConfig(hint=True)),
+        ("add_rms_norm", 1002, 8192, "float32", hs.RowReductionConfig(hint=True)),
         ("layer_norm", 801, 32768, "float16", hs.RowReductionConfig(hint=True)),
         ("layer_norm", 1001, 1024, "bfloat16", hs.RowReductionConfig(32, 4, hint=True)),
         ("softmax", 1002, 32768, "float32", None),

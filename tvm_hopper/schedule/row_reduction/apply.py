@@ -299,7 +299,8 @@ def schedule_rows(
         of_block = program.columns * tile.rows
         if of_rows and met < MANY_MET:
             keep_end(sch, block, stored * of_block)
-        if of_rows and tile.cluster == 1 and loaded * of_block >= PAIRED_BYTES:
+        pairs = (ir.static_int(sch.get(block).extent) or 1) % PAIR == 0
+        if of_rows and pairs and tile.cluster == 1 and loaded * of_block >= PAIRED_BYTES:
             sch.annotate(block, keys.LAUNCHED_TOGETHER, PAIR)
     return choice.config
 

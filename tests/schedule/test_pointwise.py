@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import tvm
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 
 from tvm_hopper import capture, explain, ir
 from tvm_hopper import schedule as hs
@@ -141,6 +141,26 @@ def test_the_end_of_a_result_stays_in_l2(rows, hint, kept):
     mod = memory_bound.silu_mul(rows, 14336)
     kernel, _ = chosen(mod, hs.PointwiseConfig(threads=1024, hint=hint))
     assert kernel.annotations.get(keys.KEPT_END) == kept
+
+
+def test_large_thread_blocks_begin_together():
+    kernel, _ = chosen(memory_bound.silu_mul(24966, 14336))
+    assert kernel.annotations[keys.LAUNCHED_TOGETHER] == 4
+    alone = hs.PointwiseConfig(together=1)
+    for mod, config in (
+        (memory_bound.silu_mul(24966, 14336), alone),
+        (memory_bound.copy(8192, 8192), None),
+    ):
+        assert keys.LAUNCHED_TOGETHER not in chosen(mod, config)[0].annotations
+
+
+def test_thread_blocks_of_which_there_may_be_few_begin_alone():
+    rows = tirx.Var("rows", "int32")
+    x, z = (te.placeholder((rows, 14336), "bfloat16", name=c) for c in "XZ")
+    y = te.compute((rows, 14336), lambda i, j: x[i, j] + z[i, j], name="Y")
+    kernel, _ = chosen(module(x, z, y))
+    assert keys.KEPT_END in kernel.annotations
+    assert keys.LAUNCHED_TOGETHER not in kernel.annotations
 
 
 def test_explain_says_whose_stores_stay_in_l2():

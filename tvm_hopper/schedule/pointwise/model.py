@@ -110,9 +110,9 @@ def choose_elements(
     rest = list(dict.fromkeys(x.text for x in enough if x.text != enough[0].text))[:RUNNERS_UP]
     best = enough[0]
     fills_sm = hint and best.tile.threads == PAIR_THREADS and best.blocks > 1
+    fills_sm = fills_sm and _elements(program) is not None  # few would wait for one another
     together = given.together or (PAIR_TOGETHER if fills_sm else 1)
-    at_once = f", {together} thread blocks at once" if together > 1 else ""
-    said = "; then ".join([f"{best.text} in flight{at_once}", *rest])
+    said = "; then ".join([f"{best.text} in flight", *rest])
     return replace(best, text=said, together=together)
 
 

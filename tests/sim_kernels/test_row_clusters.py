@@ -38,9 +38,18 @@ def test_values(name, columns, dtype, config):
     run(name, 3, columns, dtype, config)
 
 
-def test_verified_clean():
-    sch = scheduled("softmax", 2, 1544, threads=64, cluster=2, reload=True, blocks=2, hint=True)
-    report = verify(sch, against=memory_bound.softmax(2, 1544))
+@pytest.mark.parametrize(
+    ("name", "columns", "given"),
+    [
+        ("softmax", 1544, {"threads": 64, "cluster": 2, "reload": True, "blocks": 2, "hint": True}),
+        # as long rows of several tensors: four vectors of each in a thread
+        ("add_rms_norm", 16384, {"threads": 32, "cluster": 16, "blocks": 3, "stage": False}),
+    ],
+)
+def test_verified_clean(name, columns, given):
+    report = verify(
+        scheduled(name, 2, columns, **given), against=getattr(memory_bound, name)(2, columns)
+    )
     assert report.verdict == "clean", report.table()
 
 

@@ -53,6 +53,7 @@ from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
 from .config import RowReductionConfig
+from .held_model import hold_rows
 from .model import RowChoice, RowWork, choose_rows
 from .moments import are_moments
 from .number import inline_rows
@@ -103,9 +104,11 @@ def row_reduction(
     if block is not None:
         _check_block(sch.copy(), block)
     given = config or RowReductionConfig()
-    rehearse(sch, lambda copy, _same: _schedule(copy, given))
+    known = _choose_known(sch, given)
+    if known is None:
+        rehearse(sch, lambda copy, _same: _schedule(copy, given))
     with origins.noted(sch), as_one_step():
-        _schedule(sch, given)
+        _schedule(sch, known or given)
 
 
 def chosen_rows(
@@ -125,8 +128,10 @@ def chosen_rows(
     ScheduleError
         The same as from `row_reduction`.
     """
+    given = config or RowReductionConfig()
+    known = _choose_known(sch, given)
     with as_one_step():
-        return _schedule(twin(sch)[0], config or RowReductionConfig())
+        return _schedule(twin(sch)[0], known or given)
 
 
 def _check_block(sch: s_tir.Schedule, block: Any) -> None:
@@ -146,21 +151,36 @@ def _schedule(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionCon
         raise cannot_schedule("row_reduction", found, "plain loops over whole rows") from error
 
 
+def _choose_known(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig | None:
+    """Return what long rows are known to be fastest by; it was tried on a copy then."""
+    if replace(given, early_launch=None) != RowReductionConfig():
+        return None
+    with as_one_step():
+        copy = twin(sch)[0]
+        try:
+            if any(is_column_sum(p) for p in find_parts(copy, "row_reduction")):
+                return None
+            work = _count_work(copy, given, frozenset())[1]
+            known = keep_shared(work, given) or hold_rows(work, given)
+            if known is not None:
+                _apply(copy, known)
+            return known
+        except (ScheduleError, *TVM_ERRORS):
+            return None
+
+
 def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig:
     """Schedule a program; return what was chosen for its first kernel."""
     parts = find_parts(sch, "row_reduction")
-    no_sums = not any(is_column_sum(p) for p in parts)
+    asked: tuple[str, ...] = ()
     if all(is_column_sum(p) for p in parts if p.reduced):
-        asked: tuple[str, ...] = ("persistent", "ahead")
-    else:
-        asked = ("ahead",) if no_sums and given.persistent is None else ()
+        asked = ("persistent", "ahead")
+    elif given.persistent is None and not any(is_column_sum(p) for p in parts):
+        asked = ("ahead",)
     del parts  # TVM copies what somebody holds, and a schedule's blocks would be the old ones
     if asked:
         _refuse_given(given, asked, "a program without sums of columns beside rows")
-        stays = keep_shared(_count_work(sch, given, frozenset())[1], given) if no_sums else None
-        if stays is None or not _can_be(sch, stays):
-            return schedule_rows(sch, given)
-        given = stays
+        return schedule_rows(sch, given)
     for_rows = ("blocks", "chunks")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
@@ -186,15 +206,6 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
     choice = choose_persistent(where, work, given)
     schedule_persistent(sch, own, sums, program, choice, schedule_rows)
     return replace(choice.config, recompute=given.recompute)
-
-
-def _can_be(sch: s_tir.Schedule, given: RowReductionConfig) -> bool:
-    """Tell whether a program that says nothing of it can be scheduled so."""
-    try:
-        _apply(sch.copy(), given)
-    except ScheduleError:
-        return False
-    return True
 
 
 def _check_sums(own: list[Part], sums: list[Part]) -> None:

@@ -3,7 +3,9 @@
     python -m benchmarks.compile_time
     python -m benchmarks.compile_time --size 8192x8192x8192 --rounds 9
     python -m benchmarks.compile_time --population 1 40
+    python -m benchmarks.compile_time --memory layer_norm softmax
 
+Memory-bound kernels are built by a process each, the first thing that it does, one after another.
 Needs no GPU. Medians, in seconds; what is aimed at is 0.15 for the passes and 1 for the whole.
 """
 
@@ -11,10 +13,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[1]
 TARGET = "nvidia/nvidia-h200"
 
 
@@ -77,6 +83,39 @@ def time_population(seed: int, count: int) -> None:
         print(f"{what}: median {statistics.median(column):.2f} s, most {max(column):.2f} s")
 
 
+def time_memory(words: list[str]) -> None:
+    """Time the cases of `benchmarks.memory` whose names contain one of some words; all, if none."""
+    from . import memory
+
+    rows = []
+    for case in memory.cases(2, words):
+        command = [sys.executable, "-m", "benchmarks.compile_time", "--case", case.name]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        clock, work = map(float, done.stdout.split())
+        rows.append((work, clock, case.name))
+    rows.sort(reverse=True)
+    for work, clock, name in rows[:10]:
+        print(f"{name}: {clock:.2f} s, {work:.2f} s of a core")
+    for at, what in enumerate(("of a core", "schedule to cubin")):
+        column = [x[at] for x in rows]
+        print(f"{what}: median {statistics.median(column):.2f} s, most {max(column):.2f} s")
+
+
+def time_case(name: str) -> None:
+    """Print how long one of them takes in a process that has built nothing."""
+    import tvm_hopper
+    import tvm_hopper.schedule
+    from tvm_hopper.testing import memory_bound
+
+    from . import memory
+
+    case = next(x for x in memory.cases(2, []) if x.name == name)
+    memory_bound.copy(8, 8)  # TVM is loaded: it is not what is timed
+    clock, work = time.perf_counter(), time.process_time()
+    tvm_hopper.cubin(memory.executable(case))
+    print(time.perf_counter() - clock, time.process_time() - work)
+
+
 def main() -> None:
     """Time the default kernel of one product, or of a population."""
     import tvm
@@ -90,7 +129,15 @@ def main() -> None:
     parser.add_argument("--size", default="4096x4096x4096", help="MxNxK")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--population", type=int, nargs=2, metavar=("SEED", "COUNT"))
+    parser.add_argument("--memory", nargs="*", metavar="NAME", help="memory-bound kernels")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.case:
+        time_case(arguments.case)
+        return
+    if arguments.memory is not None:
+        time_memory(arguments.memory)
+        return
     if arguments.population:
         time_population(*arguments.population)
         return

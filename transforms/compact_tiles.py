@@ -43,19 +43,19 @@ def plan_tiles(kernel: ir.For) -> tuple[TileShape, ...]:
     """Find the tiles of which every access lies behind one place, as far as is static."""
     found = []
     for block in ir.find_all(kernel, ir.SBlock):
-        for buffer in block.alloc_buffers:
-            if ir.is_shared(buffer) or buffer.scope() == "local":
-                shape = _shape(kernel, block, buffer)
-                if shape is not None:
-                    found.append(shape)
+        tiles = [x for x in block.alloc_buffers if ir.is_shared(x) or x.scope() == "local"]
+        if not tiles:
+            continue
+        outside = [x for x in ir.find_all(kernel, ir.For) if ir.uses_node(x.body, block)]
+        shapes = [_shape(outside, block, x) for x in tiles]
+        found += [x for x in shapes if x is not None]
     return tuple(found)
 
 
-def _shape(kernel: ir.For, block: ir.SBlock, buffer: ir.Var) -> TileShape | None:
+def _shape(outside: list[ir.For], block: ir.SBlock, buffer: ir.Var) -> TileShape | None:
     accesses = ir.accesses(block, buffer)
     if not accesses or not all(_is_plain(x) for x in accesses) or buffer.ty.strides:
         return None
-    outside = [x for x in ir.find_all(kernel, ir.For) if ir.uses_node(x.body, block)]
     loops = [x for x in ir.find_all(block, ir.For) if x not in outside]
     inside = [x for x in (*outside, *loops) if _is_inner(x, outside, ir.is_shared(buffer))]
     analyzer = sym.Analyzer()
@@ -98,6 +98,8 @@ def _is_inner(loop: ir.For, outside: list[ir.For], is_shared: bool) -> bool:
 
 def _bounds(index: Any, loops: list[ir.For], analyzer: sym.Analyzer) -> tuple[Any, int | None]:
     """Return where an index begins, and how many places it has from there on."""
+    if isinstance(index, tirx.IntImm):
+        return index, 1
     start = ir.simplify(ir.substitute(index, {x.loop_var: 0 for x in loops}))
     rest = ir.simplify(index - ir.cast_like(start, index), analyzer)
     known = analyzer.const_int_bound(rest)

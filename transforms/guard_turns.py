@@ -54,16 +54,13 @@ def plan_guards(kernel: ir.For) -> tuple[Turns, ...]:
     for loop in ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.SERIAL):
         if ir.is_const(loop.extent, 1):
             continue
-        blocks = ir.find_all(loop.body, ir.SBlockRealize)
-        kept = [x for block in blocks for x in _own_stores(block.block) if _lasts(kernel, loop, x)]
-        lasting = [x for x in blocks if any(map(_is_memory, _own_stores(x.block)))]
-        if not all(map(_is_memory, kept)):
-            continue
+        stores = [(x, _own_stores(x.block)) for x in ir.find_all(loop.body, ir.SBlockRealize)]
+        lasting = [x for x, own in stores if any(map(_is_memory, own))]
         own = [x.loop_var for x in ir.find_all(loop.body, ir.For)]
         terms = list(ir.conjuncts(lasting[0].predicate)) if lasting else []
         for term in terms:
             if ir.depends_on(term, [loop.loop_var]) and not ir.depends_on(term, [*threads, *own]):
-                if all(_has(x, term) for x in lasting):
+                if all(_has(x, term) for x in lasting) and not _keeps(kernel, loop, stores):
                     found.append(Turns(loop, term))
                 break
     return tuple(found)
@@ -83,10 +80,11 @@ def _is_memory(store: ir.BufferStore) -> bool:
     return str(store.buffer.scope()) in ("", "global")
 
 
-def _lasts(kernel: ir.For, loop: ir.For, store: ir.BufferStore) -> bool:
-    """Tell whether something is left of a store behind a turn of a loop."""
-    outside = len(ir.accesses(kernel, store.buffer)) > len(ir.accesses(loop, store.buffer))
-    return _is_memory(store) or outside
+def _keeps(kernel: ir.For, loop: ir.For, stores: list[tuple[Any, list[Any]]]) -> bool:
+    """Tell whether a turn of a loop leaves something behind that is not in memory."""
+    everywhere, inside = ir.count_accesses(kernel), ir.count_accesses(loop)
+    kept = {x.buffer for _, own in stores for x in own if not _is_memory(x)}
+    return any(everywhere[x] > inside[x] for x in kept)
 
 
 def _has(realize: ir.SBlockRealize, term: Any) -> bool:

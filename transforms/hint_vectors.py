@@ -37,13 +37,12 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import cache
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.plan.kept_end import STORES, create_policies, kept_end
 from tvm_hopper.plan.notes import RemarkNote, note_kernels
 from tvm_hopper.requests.keys import KEPT_END, LOAD_HINT
 
 WORD = 4  # bytes
 WORDS = (2, 4)  # of a vector with a hint
-FIRST, LAST, NORMAL = "evict_first", "evict_last", "evict_normal"
-STORES = "stores"  # the name of their policy
 
 
 @dataclass(frozen=True)
@@ -102,19 +101,13 @@ def _leaves_registers(store: ir.BufferStore) -> bool:
     return scopes[0] == "local" and scopes[1] in ("", "global")
 
 
-def kept_end(kernel: ir.For) -> int | None:
-    """Return how many thread blocks, the last ones, leave in L2 what they store."""
-    axis = ir.thread_axes(kernel).get("blockIdx.x")
-    return None if axis is None else axis.annotations.get(KEPT_END)
-
-
 def rewrite_hints(kernel: ir.For, plan: tuple[HintedVector, ...]) -> Any:
     """Access by instructions with a policy; take the hints off all blocks."""
     policies = {
         hint: ir.new_buffer(f"policy_{hint}", (1,), "uint64", "local")
         for hint in sorted({x.hint for x in plan})
     }
-    start, more = _create(policies, kernel)
+    start, more = create_policies(policies, kernel)
     changed = {
         x.loop: (_store if x.hint == STORES else _load)(x, policies[x.hint][0]) for x in plan
     }
@@ -144,25 +137,6 @@ def rewrite_hints(kernel: ir.For, plan: tuple[HintedVector, ...]) -> Any:
         alloc_buffers=[*outer.alloc_buffers, *policies.values(), *more],
     )
     return ir.replace_nodes(kernel, ir.SBlock, {outer: with_policies})
-
-
-def _create(policies: dict[str, ir.Var], kernel: ir.For) -> tuple[list[ir.Stmt], list[ir.Var]]:
-    """Make the policies at the kernel's start; return that, and the arrays that it takes."""
-    count = kept_end(kernel)
-    if count is None:
-        return [ir.seq(cache.create_policy(x[0], hint)) for hint, x in policies.items()], []
-    axis = ir.thread_axes(kernel)["blockIdx.x"]
-    at_end = axis.loop_var >= axis.extent - ir.cast_like(count, axis.extent)
-    kinds = {hint: (LAST, NORMAL) if hint == STORES else (FIRST, hint) for hint in policies}
-    known = {
-        kind: ir.new_buffer(f"policy_of_{kind}", (1,), "uint64", "local")
-        for kind in sorted({kind for pair in kinds.values() for kind in pair})
-    }
-    made = [ir.seq(cache.create_policy(x[0], kind)) for kind, x in known.items()]
-    for hint, (there, before) in kinds.items():
-        chosen = tirx.Select(at_end, known[there][0], known[before][0])
-        made.append(ir.BufferStore(policies[hint], chosen, [0]))
-    return made, list(known.values())
 
 
 def _words(vector: HintedVector) -> tuple[ir.Var, list[Any], dict[ir.Var, int]]:

@@ -26,6 +26,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.plan.notes import RemarkNote, note_kernels
 from tvm_hopper.requests.keys import LAUNCHED_TOGETHER
 from tvm_hopper.requests.targets import arch_of
 
@@ -83,12 +84,17 @@ class LaunchTogether:
 
     def transform_function(self, func, mod, ctx):
         """Put the thread blocks of one function's kernels into clusters."""
+        notes = {}
 
         def together(kernel: ir.For) -> ir.For:
             if (count := plan_together(kernel)) is None:
                 return kernel
-            after = rewrite_together(kernel, count, arch_of(func).has_clusters)
-            assert LAUNCHED_TOGETHER not in str(after.annotations), "LaunchTogether left a request"
+            has_clusters = arch_of(func).has_clusters
+            after = rewrite_together(kernel, count, has_clusters)
+            assert plan_together(after) is None, "LaunchTogether left a request"
+            if has_clusters:
+                text = f"{count} neighbouring thread blocks begin together"
+                notes[ir.number_of(func, kernel)] = [RemarkNote(text)]
             return after
 
-        return ir.map_kernels(func, together)
+        return note_kernels(ir.map_kernels(func, together), notes)

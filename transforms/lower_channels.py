@@ -60,7 +60,6 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches.ptx import cache
 from tvm_hopper.plan.channel import (
     Channel,
     count_loading_threads,
@@ -71,6 +70,7 @@ from tvm_hopper.plan.channel import (
     is_told_by_warps,
     parse_call,
 )
+from tvm_hopper.plan.kept_end import create_policies
 from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import (
     AHEAD,
@@ -158,11 +158,12 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
     kernel = ir.mutate(kernel, [(ir.SBlockRealize, load), (ir.Evaluate, tell), (ir.Call, call)])
     (block,) = ir.find_blocks(kernel, KERNEL)
     shared = [buffer for x in barriers.values() for buffer in x.buffers]
-    start += [ir.seq(cache.create_policy(policy, hint)) for hint, policy in policies.items()]
+    made, kinds = create_policies(registers, kernel)
+    start += made
     new = ir.with_block(
         block,
         body=_behind_marks(block.body, ir.seq(start)) if start else block.body,
-        alloc_buffers=[*block.alloc_buffers, *shared, *registers.values(), *remote],
+        alloc_buffers=[*block.alloc_buffers, *shared, *registers.values(), *kinds, *remote],
         annotations={k: v for k, v in block.annotations.items() if k != KERNEL},
     )
     return ir.replace_nodes(kernel, ir.SBlock, {block: new})

@@ -26,3 +26,12 @@ def test_a_population(monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "1 kernels" in said or "2 kernels" in said
     assert "schedule to cubin: median" in said
+
+
+def test_memory_bound_kernels_have_a_process_each(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["compile_time", "--memory", "rms_norm 65536 x 8192"])
+    compile_time.main()
+    one, work, clock = capsys.readouterr().out.splitlines()
+    assert one.startswith("rms_norm 65536 x 8192: ")
+    assert work.startswith("of a core: median ")
+    assert clock.startswith("schedule to cubin: median ")

@@ -9,6 +9,7 @@ from tvm import s_tir, te
 
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
+from tvm_hopper.schedule.memory_bound import nests
 from tvm_hopper.testing import memory_bound
 
 pytestmark = pytest.mark.gpu
@@ -124,6 +125,23 @@ def test_threads_of_a_row(threads, rows):
 def test_hints_and_rows_that_are_loaded_more_than_once(name, config):
     check(name, 70, 16384, "bfloat16", config)
     check(name, 5, 16392, "float32", config)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "columns", "dtype", "config"),
+    [
+        ("rms_norm", 4098, 4096, "bfloat16", hs.RowReductionConfig(hint=True)),
+        ("add_rms_norm", 1002, 8192, "float32", hs.RowReductionConfig(hint=True)),
+        ("layer_norm", 801, 32768, "float16", hs.RowReductionConfig(hint=True)),
+        ("layer_norm", 1001, 1024, "bfloat16", hs.RowReductionConfig(32, 4, hint=True)),
+        ("softmax", 1002, 32768, "float32", None),
+    ],
+)
+def test_pairs_of_thread_blocks_and_the_end_of_a_result(
+    monkeypatch, name, rows, columns, dtype, config
+):
+    monkeypatch.setattr(nests, "KEPT_BYTES", 1 << 20)
+    check(name, rows, columns, dtype, config)
 
 
 @pytest.mark.parametrize("name", ["rms_norm", "softmax", "layer_norm", "add_rms_norm"])

@@ -45,6 +45,50 @@ def test_hints_are_for_rows_that_are_stored(mod, config, want):
     assert hints(mod, config) == want
 
 
+@pytest.mark.parametrize(
+    ("mod", "config", "kept"),
+    [
+        (memory_bound.rms_norm(131072, 4096), None, (36 << 20) // (4096 * 2)),
+        (memory_bound.softmax(524288, 1024), None, (36 << 20) // (4 * 1024 * 2)),  # four rows each
+        (memory_bound.add_rms_norm(65536, 4096), None, (36 << 20) // (2 * 4096 * 2)),
+        (memory_bound.layer_norm(16384, 32768), None, (36 << 20) // (4 * 32768 * 2)),  # clusters
+        (memory_bound.rms_norm(4096, 4096), None, 4096),  # 67 MB in all, L2 has room for half
+        (memory_bound.rms_norm("n", 4096), None, (36 << 20) // (4096 * 2)),
+        (memory_bound.rms_norm(64, 4096), None, None),
+        (memory_bound.layer_norm(8192, 32768, "float32"), None, None),  # two tensors, met late
+        (backward.cross_entropy_backward(131072, 4096), None, None),
+        (memory_bound.rms_norm(131072, 4096), hs.RowReductionConfig(hint=False), None),
+        (losses.argmax(65536, 1024), hs.RowReductionConfig(hint=True), None),  # a number a row
+    ],
+)
+def test_the_end_of_rows_stays_in_l2(mod, config, kept):
+    sch = s_tir.Schedule(mod)
+    hs.row_reduction(sch, config=config)
+    (kernel,) = ir.kernels(sch.mod["main"])
+    assert kernel.annotations.get(keys.KEPT_END) == kept
+
+
+@pytest.mark.parametrize(
+    ("mod", "config", "together"),
+    [
+        (memory_bound.rms_norm(131072, 4096), None, 2),  # 8 KiB of each thread block
+        (memory_bound.rms_norm(262144, 2048), None, None),  # 4 KiB: 6% slower in pairs
+        (memory_bound.softmax(524288, 1024), None, 2),  # four rows
+        (memory_bound.rms_norm("n", 4096), None, None),  # there may be few
+        (memory_bound.rms_norm(131073, 4096), None, None),  # one would be alone
+        (memory_bound.rms_norm(16384, 32768), None, None),  # clusters already
+        (memory_bound.rms_norm(64, 4096), None, None),
+        (backward.cross_entropy_backward(131072, 4096), None, None),  # 4% slower so
+        (memory_bound.rms_norm(131072, 4096), hs.RowReductionConfig(hint=False), None),
+    ],
+)
+def test_thread_blocks_begin_in_pairs(mod, config, together):
+    sch = s_tir.Schedule(mod)
+    hs.row_reduction(sch, config=config)
+    (kernel,) = ir.kernels(sch.mod["main"])
+    assert kernel.annotations.get(keys.LAUNCHED_TOGETHER) == together
+
+
 @pytest.mark.parametrize("columns_", [1024, 2048, 4096, 8192])
 def test_a_vector_of_each_of_two_tensors(columns_):
     """Of a softmax's gradient: 0.4% to 3.3% less time than two or more of each on an H200."""

@@ -144,9 +144,8 @@ def test_the_end_of_a_result_stays_in_l2(rows, hint, kept):
 
 
 def test_large_thread_blocks_begin_together():
-    kernel, text = chosen(memory_bound.silu_mul(24966, 14336))
+    kernel, _ = chosen(memory_bound.silu_mul(24966, 14336))
     assert kernel.annotations[keys.LAUNCHED_TOGETHER] == 4
-    assert "4 thread blocks at once" in text
     alone = hs.PointwiseConfig(together=1)
     for mod, config in (
         (memory_bound.silu_mul(24966, 14336), alone),

@@ -13,6 +13,7 @@ from tvm_hopper.requests.keys import SKEW_TURNS
 from tvm_hopper.schedule.row_reduction import apply
 from tvm_hopper.schedule.row_reduction.apply import chosen_rows
 from tvm_hopper.schedule.row_reduction.config import RowReductionConfig
+from tvm_hopper.schedule.row_reduction.held_model import hold_rows
 from tvm_hopper.schedule.row_reduction.moments import are_moments
 from tvm_hopper.schedule.row_reduction.number import inline_rows
 from tvm_hopper.testing import backward, memory_bound
@@ -23,15 +24,23 @@ from tvm_hopper.testing import backward, memory_bound
     [
         (memory_bound.layer_norm(8192, 65536), (30, 4, 512, 2, False)),
         (memory_bound.layer_norm(4096, 81920), (30, 4, 512, 2, False)),
-        (memory_bound.layer_norm(4096, 98304), (15, 8, 512, 4, True)),  # short turns
-        (memory_bound.layer_norm(4096, 131072), (15, 8, 512, 4, False)),
+        (memory_bound.layer_norm(4096, 98304), (15, 8, 512, 3, True)),  # short turns
+        (memory_bound.layer_norm(4096, 131072), (15, 8, 512, 3, False)),
         (memory_bound.layer_norm(2048, 163840), (15, 8, 512, 2, False)),  # less room
         (memory_bound.layer_norm(2048, 262144, "float16"), (7, 16, 512, 2, True)),
-        (memory_bound.layer_norm(4096, 65536, "float32"), (15, 8, 512, 4, False)),
-        (memory_bound.layer_norm(2048, 114688), (15, 8, 256, 4, True)),  # no whole vectors of 512
+        (memory_bound.layer_norm(4096, 65536, "float32"), (15, 8, 512, 3, False)),
+        (memory_bound.layer_norm(2048, 114688), (15, 8, 256, 3, True)),  # no whole vectors of 512
         (memory_bound.layer_norm(8192, 32768), None),  # short enough for rows beside one another
         (memory_bound.layer_norm(2048, 1 << 19), None),  # too long for the room that there is
-        (memory_bound.rms_norm(4096, 131072), None),  # shares no more than it has
+        (memory_bound.rms_norm(4096, 131072), None),  # in shared memory, two beside what they share
+        (memory_bound.rms_norm(2048, 147456), None),
+        (memory_bound.rms_norm(2048, 163840), (15, 8, 320, 1, True)),  # eight vectors of a thread
+        (memory_bound.rms_norm(2048, 229376), (15, 8, 448, 1, False)),  # room for three of a row
+        (memory_bound.rms_norm(2048, 262144), (7, 16, 256, 1, True)),
+        (memory_bound.rms_norm(2048, 131072, "float32"), (7, 16, 256, 1, True)),
+        (memory_bound.rms_norm(1024, 1 << 19), (7, 16, 512, 1, False)),
+        (memory_bound.softmax(2048, 262144), None),  # shares nothing
+        (memory_bound.rms_norm(64, 262144), None),
         (memory_bound.layer_norm(64, 131072), None),  # few turns
         (memory_bound.layer_norm("n", 131072), None),
         (memory_bound.layer_norm(4096, 131072 + 8), None),  # no equal parts
@@ -65,6 +74,42 @@ def test_long_rows_in_registers_of_a_small_cluster():
     assert (chosen.threads, chosen.cluster, chosen.stage) == (256, 4, False)
     ragged = chosen_rows(s_tir.Schedule(memory_bound.layer_norm(8192, 32764, "float32")))
     assert ragged.stage  # unequal parts are two exchanges
+
+
+@pytest.mark.parametrize(
+    ("program", "shape"),
+    [
+        (memory_bound.add_rms_norm(2730, 98304), (8, 384, 3)),
+        (memory_bound.add_rms_norm(1638, 163840), (8, 640, 2)),
+        (memory_bound.add_rms_norm(1365, 196608), (16, 384, 3)),
+        (memory_bound.add_rms_norm(1024, 262144), (16, 512, 2)),
+        (memory_bound.add_rms_norm("n", 262144, "float16"), (16, 512, 2)),
+        (memory_bound.add_rms_norm(4096, 65536), (4, 512, 2)),
+        (memory_bound.add_rms_norm(8192, 32768), None),  # short enough
+        (memory_bound.add_rms_norm(64, 262144), None),  # few rows
+        (memory_bound.rms_norm(2048, 262144), None),  # bulk copies bring its rows
+        (memory_bound.add_rms_norm(1024, 262144 + 64), None),  # no whole warps of four or five
+    ],
+)
+def test_long_rows_of_several_tensors_wait_in_registers_of_clusters(program, shape):
+    chosen = held_rows(program)
+    assert (chosen and (chosen.cluster, chosen.threads, chosen.blocks)) == shape
+    with Target("nvidia/nvidia-a100"):
+        assert held_rows(program) is None
+    if shape is not None:
+        found = chosen_rows(s_tir.Schedule(program))
+        assert (found.cluster, found.threads, found.blocks) == shape
+
+
+def held_rows(program):
+    given = RowReductionConfig()
+    return hold_rows(apply._count_work(s_tir.Schedule(program), given, frozenset())[1], given)
+
+
+def test_fewer_sms_hold_no_clusters_of_sixteen():
+    with Target({"kind": "cuda", "arch": "sm_90a", "feature.num_sms": 78}):
+        assert held_rows(memory_bound.add_rms_norm(1024, 262144)) is None
+        assert held_rows(memory_bound.add_rms_norm(1024, 163840)) is not None
 
 
 def shared_vectors(count, dtype="bfloat16"):

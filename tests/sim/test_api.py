@@ -417,3 +417,8 @@ def test_blocks_are_a_list_of_indices(blocks):
     program = roundtrip(0, 1, "float16", (64,), (256,), (32,))
     with pytest.raises(ValueError, match=r"blocks: found .*; need a list of \(x, y, z\)"):
         simulate(program, {"A": np.ones(256, "float16")}, blocks=blocks)
+
+
+def test_a_name_that_the_simulator_lacks():
+    with pytest.raises(AttributeError, match=r"tvm_hopper.sim' has no attribute 'nobody'"):
+        tvm_hopper.sim.nobody  # noqa: B018

@@ -9,7 +9,9 @@ from tvm import s_tir
 
 from tests.sim_kernels.mutate import change, with_argument
 from tests.sim_kernels.test_memory_bound import run
+from tvm_hopper import ir
 from tvm_hopper import schedule as hs
+from tvm_hopper.schedule.memory_bound import nests
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import losses, memory_bound
 
@@ -36,9 +38,29 @@ def test_values(name, columns, dtype, config):
     run(name, 3, columns, dtype, config)
 
 
-def test_verified_clean():
-    sch = scheduled("softmax", 2, 1544, threads=64, cluster=2, reload=True, blocks=2, hint=True)
-    report = verify(sch, against=memory_bound.softmax(2, 1544))
+@pytest.mark.parametrize(
+    ("name", "columns", "given"),
+    [
+        ("softmax", 1544, {"threads": 64, "cluster": 2, "reload": True, "blocks": 2, "hint": True}),
+        # as long rows of several tensors: four vectors of each in a thread
+        ("add_rms_norm", 16384, {"threads": 32, "cluster": 16, "blocks": 3, "stage": False}),
+    ],
+)
+def test_verified_clean(name, columns, given):
+    report = verify(
+        scheduled(name, 2, columns, **given), against=getattr(memory_bound, name)(2, columns)
+    )
+    assert report.verdict == "clean", report.table()
+
+
+@pytest.mark.parametrize("config", [{"stage": True, "chunks": 1}, {"cluster": 1}], ids=str)
+def test_the_last_rows_have_policies_of_their_own(monkeypatch, config):
+    monkeypatch.setattr(nests, "KEPT_BYTES", 2 * 1024 * 2)
+    more = {"rows": 1, "threads": 32, "cluster": 2, "preload": True, "hint": True, **config}
+    sch = scheduled("layer_norm", 4, 1024, **more)
+    (kernel,) = ir.kernels(sch.mod["main"])
+    assert kernel.annotations["tvm_hopper.kept_end"] == 2
+    report = verify(sch, against=memory_bound.layer_norm(4, 1024))
     assert report.verdict == "clean", report.table()
 
 

@@ -98,6 +98,20 @@ def test_loads_tell_l2_what_to_do(load, hint):
     assert report.verdict == "clean", str(report)
 
 
+@pytest.mark.parametrize("load", ["tma", "bulk"])
+def test_the_last_thread_blocks_tell_l2_the_reverse(load):
+    mod = copies.copy(40, 64)
+    sch = copies.schedule(mod, Route((8, 64), load=load, stages=3, threads=32))
+    block = sch.get_sblock("A_shared.dyn")
+    sch.annotate(block, "tvm_hopper.cache_hint", "evict_last")
+    sch.annotate(sch.get_loops(block)[0], "tvm_hopper.kept_end", 1)
+    text = text_of(sch)
+    chosen = re.findall(r"if_then_else\((.*), \w+_evict_(\w+)\[0\], \w+_evict_(\w+)\[0\]", text)
+    assert chosen == [("blockIdx_x == 1", "first", "last")]
+    report = verify(sch, against=mod)
+    assert report.verdict == "clean", str(report)
+
+
 def test_two_hints_in_one_kernel():
     mod, sch = two_slices(16)
     for n, hint in ((0, "evict_first"), (16, "evict_last")):

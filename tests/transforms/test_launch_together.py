@@ -7,7 +7,7 @@ import tvm
 from tvm import s_tir
 
 import tvm_hopper
-from tests.transforms.scripts import check, parse, run
+from tests.transforms.scripts import check, notes_of, parse, run
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.requests.keys import LAUNCHED_TOGETHER
@@ -41,6 +41,11 @@ ODD = ("T.thread_binding(8,", "T.thread_binding(7,")
 
 def test_neighbours_are_a_cluster():
     check(run(parse(BEFORE), LaunchTogether()), parse(AFTER))
+
+
+def test_explain_says_so():
+    (note,) = notes_of(run(parse(BEFORE), LaunchTogether()))
+    assert note.text == "4 neighbouring thread blocks begin together"
 
 
 def test_the_last_cluster_is_filled_up():

@@ -129,6 +129,63 @@ def test_what_is_no_such_pair_stays(change):
     check(run(func, MergeMoments()), func)
 
 
+def _in_parts(index):
+    """Load four elements of a thread at a time from shared memory, in front of what adds them."""
+    return (
+        f"""for {index} in T.unroll(8):
+                                with T.sblock("update"):
+                                    own[0] = """,
+        f"""for c in range(2):
+                              with T.sblock("part"):
+                                for u in T.vectorized(4):
+                                    with T.sblock("fill"):
+                                        tile[u] = row[c * 128 + tx * 4 + u]
+                                for {index} in T.unroll(4):
+                                  with T.sblock("update"):
+                                    own[0] = """,
+    )
+
+
+SHARED = (
+    (
+        "tile[v] = X[bx, part * 256 + tx * 8 + v]",
+        "row[tx * 8 + v] = X[bx, part * 256 + tx * 8 + v]",
+    ),
+    (
+        "tile = T",
+        'row = T.sblock_alloc_buffer((256,), "bfloat16", scope="shared.dyn")\n'
+        + " " * 24
+        + "tile = T",
+    ),
+    _in_parts("v"),
+    _in_parts("w"),
+)
+
+
+def test_rows_that_wait_in_shared_memory():
+    (one,) = plan(*SHARED)
+    assert (one.of_thread, one.of_row) == (8, 512)
+    after = run(parse(KERNEL, *SHARED), MergeMoments())
+    assert after.script().count("tvm_thread_allreduce") == 1
+
+
+def test_halves_that_wait_in_shared_memory_stay():
+    assert plan(*SHARED, ("bfloat16", "float16")) == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("row[c * 128 + tx * 4 + u]", "row[c * 64 + tx * 4 + u]"),  # other elements than the sum's
+        ("tile[u] = row", "tile[7 - u] = row"),  # not the register that is read
+    ],
+)
+def test_squares_of_other_elements_stay(old, new):
+    index, parts = _in_parts("w")
+    assert old in parts
+    assert plan(*SHARED[:3], (index, parts.replace(old, new))) == ()
+
+
 def scheduled(count, columns, dtype="float32", **config):
     sch = s_tir.Schedule(memory_bound.layer_norm(count, columns, dtype))
     hs.row_reduction(sch, config=hs.RowReductionConfig(**config))
@@ -162,6 +219,14 @@ def test_rows_with_infinities_and_without_numbers():
     found = normalized(x, **CLUSTER)
     assert np.isnan(found[:2]).all()
     assert not found[2].any()
+
+
+def test_values_of_rows_in_shared_memory():
+    x = (np.random.default_rng(2).standard_normal((4, 1024)) + 4096).astype("float32")
+    wide = x.astype("float64")
+    want = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
+    found = normalized(x, **CLUSTER | {"rows": 2, "stage": True, "chunks": 1, "preload": True})
+    assert np.abs(found - want).max() < 2e-3
 
 
 @pytest.mark.parametrize("threads", [32, 64, 256])

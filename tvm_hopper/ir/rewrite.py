@@ -38,10 +38,16 @@ _mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
 
 def substitute(node: Any, values: Mapping[Var, Any]) -> Any:
     """Replace uses of variables and buffers; an integer value takes its variable's type."""
-    typed = {var: cast_like(value, var) for var, value in values.items()}
-    if not typed:
+    if not values:
         return node
-    return tvm_ffi.structural_map(node, [(Var, lambda v: typed.get(v, v))])
+    typed: dict[Var, Any] = {}  # of what occurs: most of what is asked for does not
+
+    def new(var: Var) -> Any:
+        if var not in typed:
+            typed[var] = cast_like(values[var], var) if var in values else var
+        return typed[var]
+
+    return tvm_ffi.structural_map(node, [(Var, new)])
 
 
 def replace(root: Any, kind: type, new: Callable[[Any], Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -77,11 +78,29 @@ def uses(root: Any, var: Var) -> bool:
 
 def accesses(root: Any, buffer: Var) -> list[Any]:
     """Return the loads and stores of a buffer below `root`, and the calls that take its pointer."""
+    loads: list[Any] = []
+    stores: list[Any] = []
+    calls: list[Any] = []
+    visit(root, [(TensorLoad, loads.append), (BufferStore, stores.append), (Call, calls.append)])
     return [
-        *find_all(root, TensorLoad, lambda x: x.source.same_as(buffer)),
-        *find_all(root, BufferStore, lambda x: x.buffer.same_as(buffer)),
-        *find_all(root, Call, lambda x: buffer.same_as(pointer_of(x))),
+        *(x for x in loads if x.source.same_as(buffer)),
+        *(x for x in stores if x.buffer.same_as(buffer)),
+        *(x for x in calls if buffer.same_as(pointer_of(x))),
     ]
+
+
+def count_accesses(root: Any) -> Counter[Any]:
+    """Return how many of `accesses` each buffer has below `root`."""
+    found: Counter[Any] = Counter()
+    visit(
+        root,
+        [
+            (TensorLoad, lambda x: found.update((x.source,))),
+            (BufferStore, lambda x: found.update((x.buffer,))),
+            (Call, lambda x: found.update((pointer_of(x),))),
+        ],
+    )
+    return found
 
 
 def once(variables: list[Var]) -> list[Var]:

@@ -9,6 +9,9 @@ own_V = 0
 for c, v in unroll: own_V = own_V + (X_local[c, v] - mean) * (X_local[c, v] - mean)
 reduce across threads: own_V
 V = own_V
+
+Where a row waits in shared memory each loop loads a part of it into registers, then adds that up:
+what is added is looked at as if it were read from there.
 """
 
 from __future__ import annotations
@@ -40,15 +43,30 @@ class RowSum:
     call: ir.Call
     result: ir.BufferStore
 
+    fills: tuple[ir.BufferStore, ...] = ()  # of registers, by what waits in shared memory
+
     @property
     def element(self) -> Any:
         """What is added of an element."""
-        return self.update.value.b
+        return ir.replace(self.update.value.b, ir.TensorLoad, self._waits)
 
     @property
     def loops(self) -> list[ir.For]:
         """The loops over a thread's elements."""
-        return ir.find_all(self.nest, ir.For)
+        return ir.find_all(self.nest, ir.For, lambda x: ir.uses_node(x, self.update))
+
+    def _waits(self, read: ir.TensorLoad) -> Any:
+        """Return what a register was filled by; the register itself if that is not certain."""
+        fills = [x for x in self.fills if x.buffer.same_as(read.source)]
+        if len(fills) != 1:
+            return read
+        place = {}
+        for index, at in zip(fills[0].indices, read.indices, strict=True):
+            if isinstance(index, ir.Var):
+                place[index] = at
+            elif not same(index, at):
+                return read
+        return ir.substitute(fills[0].value, place)
 
 
 @dataclass(frozen=True)
@@ -90,8 +108,10 @@ def _row_sum(stmt: Any) -> RowSum | None:
     if len(nests) != 1 or len(scopes) != 1 or len(stmts) != nests[0] + 3:
         return None
     nest, across, back = stmts[nests[0] :]
-    updates, results = (ir.find_all(x, ir.BufferStore) for x in (nest, back))
+    stores, results = (ir.find_all(x, ir.BufferStore) for x in (nest, back))
     (scope,) = scopes
+    fills = [x for x in stores if _is_fill(x)]
+    updates = [x for x in stores if not any(x.same_as(y) for y in fills)]
     if len(updates) != 1 or len(results) != 1 or not ir.uses_node(across, scope):
         return None
     (update,), call = updates, scope.body.value
@@ -101,7 +121,19 @@ def _row_sum(stmt: Any) -> RowSum | None:
         return None
     if not same(call.args[1], own) or not same(results[0].value, call.args[3]):
         return None
-    return RowSum(stmt, tuple(stmts[: nests[0]]), nest, update, across, call, results[0])
+    front = tuple(stmts[: nests[0]])
+    return RowSum(stmt, front, nest, update, across, call, results[0], tuple(fills))
+
+
+def _is_fill(store: ir.BufferStore) -> bool:
+    """Tell a load from shared memory into registers.
+
+    Not of float16: nvcc keeps those of the first loop in registers for the second, and spills.
+    """
+    if ir.dtype_of(store.buffer) == "float16":
+        return False
+    scopes = [str(store.buffer.scope()), str(getattr(store.value, "source", store.buffer).scope())]
+    return scopes[0] == "local" and scopes[1].startswith("shared")
 
 
 def _is_sum(reducer: Any) -> bool:

@@ -3,9 +3,17 @@
 It imports no pass: it must not share their mistakes.
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from tvm_hopper.sim.findings import RULES, VERDICTS, Finding, worst
-from tvm_hopper.sim.result import Result
-from tvm_hopper.sim.run import TensorMapArg, run_host, run_kernel
+
+if TYPE_CHECKING:  # what __getattr__ finds, for type checkers
+    from tvm_hopper.sim.result import Result
+    from tvm_hopper.sim.run import TensorMapArg, run_host, run_kernel
+
+# What runs kernels is loaded when it is asked for: every build asks for the rules alone.
+_LATE = {"Result": "result", "TensorMapArg": "run", "run_host": "run", "run_kernel": "run"}
 
 __all__ = [
     "RULES",
@@ -17,3 +25,10 @@ __all__ = [
     "run_kernel",
     "worst",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name in _LATE:
+            return getattr(importlib.import_module(f"tvm_hopper.sim.{_LATE[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -67,8 +67,9 @@ def check_streams(trace: Trace) -> Iterator[Finding]:
     trace, stopped = before_opaque(trace)
     yield from check_convergence(trace)
     yield from check_setmaxnreg(trace, bool(stopped.any()))
-    for number, span in enumerate(groups_of(trace)):
-        yield from check_wgmma(trace, span, f"warp group {number}")
+    if any(event.kind == "mma" for event in trace.events):
+        for number, span in enumerate(groups_of(trace)):
+            yield from check_wgmma(trace, span, f"warp group {number}")
     yield from check_bulk_groups(trace, stopped)
     yield from check_init_published(trace)
     yield from check_proxy_fence(trace)

@@ -112,8 +112,7 @@ def choose_elements(
     fills_sm = hint and best.tile.threads == PAIR_THREADS and best.blocks > 1
     fills_sm = fills_sm and _elements(program) is not None  # few would wait for one another
     together = given.together or (PAIR_TOGETHER if fills_sm else 1)
-    at_once = f", {together} thread blocks at once" if together > 1 else ""
-    said = "; then ".join([f"{best.text} in flight{at_once}", *rest])
+    said = "; then ".join([f"{best.text} in flight", *rest])
     return replace(best, text=said, together=together)
 
 

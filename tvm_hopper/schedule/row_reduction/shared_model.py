@@ -1,7 +1,9 @@
-"""Long rows that share more than they have: a persistent kernel keeps what they share in registers.
+"""Long rows that share tensors: a persistent kernel keeps what they share in registers.
 
-Out of L2 each row would read more bytes of what all rows share than of its own. Clusters that stay
-read it once; a thread has the same columns of each row, and bulk copies bring the rows ahead.
+Out of L2 each row would read as many bytes of what all rows share as of its own, or more. Clusters
+that stay read it once; a thread has the same columns of each row, and bulk copies bring the rows
+ahead. Rows that share no more than they have wait in shared memory, two beside what they share, as
+long as there is room for it (`staged_model.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from tvm.target import Target
 
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests.targets import chip_of_target, find_processor
 
 from .config import RowReductionConfig
@@ -23,13 +26,18 @@ PART, WHOLE_PART = 40 << 10, 32 << 10  # bytes of it in each of them: at most, a
 THREADS = (512, 384, 256)  # of a thread block: the most that have whole vectors
 # Rows on their way to shared memory, beside the one that is reduced and those that were; more where
 # eight thread blocks have parts that leave room for them.
-AHEAD, MORE_AHEAD, MORE_FOR = 2, 4, 8
+AHEAD, MORE_AHEAD, MORE_FOR = 2, 3, 8
+# The same of rows that share no more than they have, from so many bytes of a row on.
+FEW_SHARED, FEW_PART, FEW_AHEAD, FEW_CHUNKS = 288 << 10, 56 << 10, 1, 8
+LAST_PART = 64 << 10  # of those, in the largest clusters
+SKEWED_PART = 48 << 10  # likewise: what four rooms have space for
+FEW_ROWS = 4  # for each SM, or more: fewer are staged by the model's rule
 BASE_REGISTERS = 40  # of a thread, beside its part of a row and of what rows share
 TURNS = 8  # of each cluster, or more: what rows share is worth its registers
 
 
 def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig | None:
-    """Return the persistent kernel for long rows that share more than they have; None for others.
+    """Return the persistent kernel for long rows that share tensors; None for others.
 
     Parameters
     ----------
@@ -45,12 +53,17 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
     cluster, threads = dealt
     part = work.columns * work.loaded // cluster
     many = cluster == MORE_FOR and part <= WHOLE_PART
+    # Short turns wait for their cluster more than they work: the next row is reduced meanwhile.
+    skewed, ahead = cluster > CLUSTERS[-1] or part < WHOLE_PART, MORE_AHEAD if many else AHEAD
+    if _shares_few(work):
+        skewed, ahead = part <= SKEWED_PART, FEW_AHEAD
     held = work.columns // (cluster * threads) * (work.loaded + work.shared) // 4
     if (
         replace(given, early_launch=None) != RowReductionConfig()
         or given.early_launch
         or (isinstance(chip, Arch) and not chip.has_clusters)
-        or work.shared <= work.loaded
+        or not work.shared
+        or (_shares_few(work) and work.columns * work.loaded <= FEW_SHARED)
         or (held + BASE_REGISTERS) * threads > REGISTERS_PER_SM
         or work.kept
         or work.beside
@@ -59,7 +72,8 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
         return None
     device = chip_of_target()
     count = device.clusters(cluster)
-    if work.rows is None or work.rows < TURNS * count:
+    least = FEW_ROWS * device.num_sms + 1 if _shares_few(work) else TURNS * count
+    if work.rows is None or work.rows < least:
         return None
     if cluster > CLUSTERS[-1] and device.num_sms < DEFAULT_NUM_SMS:
         return None  # so many may find no room together
@@ -68,19 +82,26 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
         rows=1,
         cluster=cluster,
         stage=True,
-        # Short turns wait for their cluster more than they work: the next row is reduced meanwhile.
-        reload=cluster > CLUSTERS[-1] or part < WHOLE_PART,
-        ahead=MORE_AHEAD if many else AHEAD,
+        reload=skewed,
+        ahead=ahead,
         persistent=count,
     )
 
 
+def _shares_few(work: RowWork) -> bool:
+    return work.shared <= work.loaded
+
+
 def _deal_out(work: RowWork) -> tuple[int, int] | None:
     """Return the thread blocks of a cluster and their threads, if those have whole vectors."""
+    few = _shares_few(work)
     for cluster in SIZES:
-        if work.columns * work.loaded > cluster * PART:
+        most = PART if not few else FEW_PART if cluster < SIZES[-1] else LAST_PART
+        if work.columns * work.loaded > cluster * most:
             continue
-        for threads in THREADS:
-            if work.columns % (cluster * threads * work.vector) == 0:
+        wanted = work.columns // (cluster * work.vector * FEW_CHUNKS)
+        first = (wanted,) if few and wanted <= THREADS[0] and not wanted % THREADS_PER_WARP else ()
+        for threads in (*first, *THREADS):
+            if threads and work.columns % (cluster * threads * work.vector) == 0:
                 return cluster, threads
     return None

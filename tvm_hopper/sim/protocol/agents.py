@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,7 @@ def _agents_of(cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] 
                 op
                 for event in events
                 if lanes_of(event, span)
-                for op in _ops(event, span, cta, peers, sizes)
+                for op in _ops(event, span, lanes_of(event, span).bit_count(), cta, peers, sizes)
             ]
             ops = _in_turn(ops, span, events, cta)
             agents.append(SkeletonAgent(cta, name, tuple(_until_opaque(ops)), len(span)))
@@ -254,16 +254,15 @@ def _targets(
     if address is UNKNOWN or not isinstance(address, Address):
         raise UnanalysableError(f"address of {what.kind}: {what.node}")
     chosen = span[mask[span]]
+    offset, rank = address.offset, cta if address.rank is None else address.rank
+    threads: list[int] = chosen.tolist()
+    if isinstance(offset, int) and isinstance(rank, int):
+        return {(rank, address.space, offset): threads} if threads else {}
+    offsets = repeat(offset) if isinstance(offset, int) else offset[chosen].tolist()
+    ranks = repeat(rank) if isinstance(rank, int) else rank[chosen].tolist()
     found: dict[Key, list[int]] = {}
-    for thread in chosen:
-        offset, rank = address.offset, address.rank
-        offset = offset if isinstance(offset, int) else int(offset[thread])
-        if rank is None:
-            rank = cta
-        elif not isinstance(rank, int):
-            rank = int(rank[thread])
-        key = (rank, address.space, offset)
-        found.setdefault(key, []).append(int(thread))
+    for thread, at, whose in zip(threads, offsets, ranks, strict=False):
+        found.setdefault((whose, address.space, at), []).append(thread)
     return found
 
 
@@ -286,10 +285,15 @@ def _number(value: Any, what: SyncEvent, span: np.ndarray | None = None) -> int:
 
 
 def _ops(
-    event: SyncEvent, span: np.ndarray, cta: int, peers: int, sizes: dict[int, int | None] | None
+    event: SyncEvent,
+    span: np.ndarray,
+    threads: int,
+    cta: int,
+    peers: int,
+    sizes: dict[int, int | None] | None,
 ) -> Iterator[Op]:
+    """Yield what an event makes `threads` threads of a span do."""
     kind, values = event.kind, event.values
-    threads = int(event.mask[span].sum())
 
     def targets(address: Any) -> dict[Key, list[int]]:
         return _targets(address, event.mask, span, cta, event)
@@ -331,7 +335,7 @@ def _ops(
             yield Op("arrive", arrived, event=event)
     elif kind == "barrier":
         count = _number(values[1], event)
-        numbers = _barrier_ids(values[0], event, span)
+        numbers = _barrier_ids(values[0], event, span, threads)
         for number, members in numbers.items():
             yield Op("bar", value=number, threads=members, event=event,
                      targets=(((cta, "bar", number), count, int(values[2])),))  # fmt: skip
@@ -345,9 +349,9 @@ def _ops(
         raise UnanalysableError(f"{kind}: {event.node}")
 
 
-def _barrier_ids(value: Any, event: SyncEvent, span: np.ndarray) -> dict[int, int]:
+def _barrier_ids(value: Any, event: SyncEvent, span: np.ndarray, threads: int) -> dict[int, int]:
     if isinstance(value, int):
-        return {value: int(event.mask[span].sum())}
+        return {value: threads}
     if value is UNKNOWN or not isinstance(value, np.ndarray):
         raise UnanalysableError(f"number of barrier: {event.node}")
     numbers, counts = np.unique(value[span][event.mask[span]], return_counts=True)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tvm_hopper.sim.protocol.system import CLUSTER, System, SystemState
+from tvm_hopper.sim.protocol.state import SystemState
+from tvm_hopper.sim.protocol.system import CLUSTER, System
 
 
 class Apart:

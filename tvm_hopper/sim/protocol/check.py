@@ -19,8 +19,9 @@ from tvm_hopper.sim.protocol.apart import Apart
 from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, READ, Given
 from tvm_hopper.sim.protocol.maps import box_bytes
 from tvm_hopper.sim.protocol.order import eager
+from tvm_hopper.sim.protocol.state import Running, SystemState
 from tvm_hopper.sim.protocol.symmetry import Alone, Symmetry
-from tvm_hopper.sim.protocol.system import CLUSTER, System, SystemState, Violation
+from tvm_hopper.sim.protocol.system import CLUSTER, System, Violation
 from tvm_hopper.sim.protocol.trace import WHOLE, Trace, UnanalysableError, trace_cta
 from tvm_hopper.sim.tir import thread_extents
 
@@ -161,19 +162,19 @@ def _refuse_nested_meetings(agents: list[SkeletonAgent]) -> None:
             pending = op.kind == "cluster_arrive" or (pending and op.kind != "cluster_wait")
 
 
-def run_once(skeleton: Skeleton) -> tuple[SystemState, int]:
+def run_once(skeleton: Skeleton) -> Running:
     """Follow one schedule: each agent as far as it goes, copies complete when all are blocked."""
     system = skeleton.system
-    state, steps = system.initial(), 0
-    while True:
+    state, moved = Running(system.initial()), True
+    while moved:
         moved = False
         for number in range(len(system.agents)):
-            while (after := system.step(state, number)) is not None:
-                state, moved, steps = after, True, steps + 1
+            while system.step(state, number) is not None:
+                moved = True
         while state.flight:
-            state, moved, steps = system.deliver(state, 0), True, steps + 1
-        if not moved:
-            return state, steps
+            system.deliver(state, 0)
+            moved = True
+    return state
 
 
 def explore(
@@ -221,7 +222,7 @@ def _name(key: Key | None, skeleton: Skeleton) -> str:
     return f"barrier at byte {key[2]}"
 
 
-def _waits(skeleton: Skeleton, state: SystemState) -> str:
+def _waits(skeleton: Skeleton, state: SystemState | Running) -> str:
     """Say what each blocked agent waits for: the wait-for graph in words."""
     system, parts = skeleton.system, []
     for agent, position in zip(system.agents, state.positions, strict=True):
@@ -272,7 +273,7 @@ def _violation(violation: Violation, skeleton: Skeleton) -> Finding:
     )
 
 
-def deadlock_of(skeleton: Skeleton, state: SystemState) -> list[Finding]:
+def deadlock_of(skeleton: Skeleton, state: SystemState | Running) -> list[Finding]:
     """Report a state in which nothing can move, and barriers that miss only bytes."""
     found = [_finding("DEADLOCK", f"no agent can progress: {_waits(skeleton, state)}")]
     for key, (_, expected, pending, tx, _) in zip(
@@ -289,7 +290,7 @@ def deadlock_of(skeleton: Skeleton, state: SystemState) -> list[Finding]:
     return found + _wrong_starts(skeleton, state)
 
 
-def _wrong_starts(skeleton: Skeleton, state: SystemState) -> list[Finding]:
+def _wrong_starts(skeleton: Skeleton, state: SystemState | Running) -> list[Finding]:
     """Find producers that block at once: their slots are free, and nobody will say so."""
     found = []
     for agent, position in zip(skeleton.system.agents, state.positions, strict=True):
@@ -417,7 +418,7 @@ def run_skeleton(
 
 
 def _judge_once(skeleton: Skeleton) -> list[Finding]:
-    state, _ = run_once(skeleton)
+    state = run_once(skeleton)
     over = skeleton.system.finished(state) or skeleton.system.opaque_calls(state)
     found = [] if over else deadlock_of(skeleton, state)
     return found + violations_of(skeleton)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
@@ -88,6 +89,13 @@ def emitter_of(call: ir.Call) -> Emitter | None:
         return None
     make_plain = _PLAIN.get(short_name(call))
     return None if make_plain is None else make_plain(call)
+
+
+def multiplies(body: Any) -> bool:
+    """Tell whether a function has a wgmma: else nobody asks for accesses of registers."""
+    calls: list[ir.Call] = []
+    tvm_ffi.structural_walk(body, (ir.Call, calls.append))
+    return any(op_name(call).startswith(f"{PTX}wgmma") for call in calls)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tvm_hopper.sim.protocol.agents import Key
-from tvm_hopper.sim.protocol.system import CLUSTER, System, SystemState
+from tvm_hopper.sim.protocol.state import SystemState
+from tvm_hopper.sim.protocol.system import CLUSTER, System
 
 
 def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[SystemState]:

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tvm_hopper.sim.protocol.agents import SkeletonAgent
-from tvm_hopper.sim.protocol.system import SystemState
+from tvm_hopper.sim.protocol.state import SystemState
 
 
 def program_of(agent: SkeletonAgent) -> tuple:

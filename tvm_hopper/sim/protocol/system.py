@@ -6,43 +6,18 @@ phase; hardware keeps one bit, and the difference between the two is what a pari
 
 from __future__ import annotations
 
-from bisect import bisect
+from bisect import insort
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
 
 from tvm_hopper.sim.protocol.agents import Key, Op, SkeletonAgent
 from tvm_hopper.sim.protocol.cluster_part import ClusterPart, in_turns
 from tvm_hopper.sim.protocol.issued import Issued
+from tvm_hopper.sim.protocol.state import Running, State, SystemState, closed, opened
 
 DEAD = (0, 0, 0, 0, -1)
 CLUSTER: Key = (-1, "cluster", 0)  # where all threads of a cluster meet
-
-
-class SystemState(NamedTuple):
-    """Where every agent stands, and what every barrier holds.
-
-    Attributes
-    ----------
-    positions : tuple of int
-        Next step of each agent.
-    tickets : tuple of int
-        Generation that an agent standing at a block or cluster barrier waits for, -1 if none.
-    targets : tuple of tuple
-        Per agent and barrier, the phase whose completion its last wait asked for.
-    barriers : tuple of (phase, expected, pending, tx, observed)
-        expected == 0: not initialised.
-    meetings : tuple of (generation, arrived)
-    flight : tuple of int
-        Copies issued and not complete, as indices of (agent, step).
-    """
-
-    positions: tuple[int, ...]
-    tickets: tuple[int, ...]
-    targets: tuple[tuple[int, ...], ...]
-    barriers: tuple[tuple[int, int, int, int, int], ...]
-    meetings: tuple[tuple[int, int], ...]
-    flight: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -96,22 +71,34 @@ class System:
         self.meetings = sorted(meetings, key=str)
         self.meeting_index = {key: i for i, key in enumerate(self.meetings)}
         self.violations: dict[tuple, Violation] = {}
-        self.fixed_meetings = self._fixed_meetings()
         self.cluster_in_turns = all(in_turns(agent) for agent in agents)
-        self.groups = self._groups() if self.cluster_in_turns else []
-        self.group_of = {agents[n].cta: members for members in self.groups for n in members}
-        self.unsteady, self.least = self._counts()
-        self.next_waits = [self._next_waits(agent) for agent in agents]
         self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))
-        self.issued = [Issued(agent) for agent in agents]
-        self.share = self._shares()
-        self.expecting = {
-            key for a in agents for op in a.ops if op.kind == "expect" for key, _, _ in op.targets
-        }
         self.sites: dict[tuple[Key, int], set[int]] = {}  # of each generation of a block barrier
 
+    # -- what only a search through all orders asks for
+
+    @cached_property
+    def group_of(self) -> dict[int, frozenset[int]]:
+        """The group that the agents of each CTA belong to."""
+        return {self.agents[n].cta: members for members in self.groups for n in members}
+
+    @cached_property
+    def expecting(self) -> set[Key]:
+        """The mbarriers of which somebody expects bytes."""
+        ops = (op for agent in self.agents for op in agent.ops if op.kind == "expect")
+        return {key for op in ops for key, _, _ in op.targets}
+
+    @cached_property
+    def issued(self) -> list[Issued]:
+        """What each agent's copies bring, and where."""
+        return [Issued(agent) for agent in self.agents]
+
+    @cached_property
+    def next_waits(self) -> list[list[dict[int, Op]]]:
+        """Of each agent, for each of its positions, its next wait on each barrier."""
+        return [self._next_waits(agent) for agent in self.agents]
+
     def _next_waits(self, agent: SkeletonAgent) -> list[dict[int, Op]]:
-        """Return, for each position of an agent, its next wait on each barrier."""
         table: list[dict[int, Op]] = [{}]
         for op in reversed(agent.ops):
             after = table[-1]
@@ -157,8 +144,9 @@ class System:
         ops = self.agents[number].ops
         return {key for op in ops if op.kind == "load" for key, _, _ in op.targets}
 
-    def _fixed_meetings(self) -> set[int]:
-        """Return the block barriers at which every generation needs all agents that use them."""
+    @cached_property
+    def fixed_meetings(self) -> set[int]:
+        """The block barriers at which every generation needs all agents that use them."""
         members: dict[Key, dict[int, set[int]]] = {}
         counts: dict[Key, set[int]] = {}
         for number, agent in enumerate(self.agents):
@@ -175,8 +163,11 @@ class System:
         }
         return {key[2] for key in fixed} - {key[2] for key in members if key not in fixed}
 
-    def _groups(self) -> list[frozenset[int]]:
-        """Return sets of agents of CTAs that share the cluster barrier alone; none if it is one."""
+    @cached_property
+    def groups(self) -> list[frozenset[int]]:
+        """Sets of agents of CTAs that share the cluster barrier alone, by turns; else none."""
+        if not self.cluster_in_turns:
+            return []
         home = {agent.cta: agent.cta for agent in self.agents}
 
         def find(cta: int) -> int:
@@ -193,8 +184,18 @@ class System:
             found.setdefault(find(agent.cta), set()).add(number)
         return [frozenset(members) for members in found.values()] if len(found) > 1 else []
 
+    @property
+    def unsteady(self) -> set[int]:
+        """The mbarriers whose count changes."""
+        return self._counts[0]
+
+    @property
+    def least(self) -> dict[Key, int]:
+        """The least count of each meeting."""
+        return self._counts[1]
+
+    @cached_property
     def _counts(self) -> tuple[set[int], dict[Key, int]]:
-        """Return the mbarriers whose count changes, and the least count of each meeting."""
         made: set[int] = set()
         unsteady: set[int] = set()
         least: dict[Key, int] = {CLUSTER: 1}
@@ -221,8 +222,9 @@ class System:
             return 1
         return max(1, sum(part.threads for part in self.parts if part.times > generation))
 
-    def _shares(self) -> dict[Key, int]:
-        """Return how many bytes each arrival on a barrier expects at least."""
+    @cached_property
+    def share(self) -> dict[Key, int]:
+        """How many bytes each arrival on a barrier expects at least."""
         found: dict[Key, int] = {}
         for agent in self.agents:
             for op in agent.ops:
@@ -244,11 +246,11 @@ class System:
             (),
         )
 
-    def finished(self, state: SystemState) -> bool:
+    def finished(self, state: SystemState | Running) -> bool:
         """Tell whether every agent has ended."""
         return all(p == len(a.ops) for p, a in zip(state.positions, self.agents, strict=True))
 
-    def opaque_calls(self, state: SystemState) -> set[str]:
+    def opaque_calls(self, state: SystemState | Running) -> set[str]:
         """Return the calls of unknown bodies that some agent stands at, by name."""
         steps = (a.ops[p : p + 1] for p, a in zip(state.positions, self.agents, strict=True))
         return {op.event.values[0] for ops in steps for op in ops if op.kind == "opaque"}
@@ -281,17 +283,17 @@ class System:
                 found.append(self.deliver(state, position))
         return found
 
-    def deliver(self, state: SystemState, position: int) -> SystemState:
+    def deliver(self, state: State, position: int) -> State:
         """Complete one copy in flight."""
-        agent, step = state.flight[position]
+        flight = opened(state.flight)
+        agent, step = flight.pop(position)
         op = self.agents[agent].ops[step]
-        barriers = list(state.barriers)
+        barriers = opened(state.barriers)
         for key, _, size in op.targets:
             self._change(barriers, key, 0, -size, op, self.agents[agent].name)
-        flight = state.flight[:position] + state.flight[position + 1 :]
-        return state._replace(barriers=tuple(barriers), flight=flight)
+        return state._replace(barriers=closed(state, barriers), flight=closed(state, flight))
 
-    def step(self, state: SystemState, number: int) -> SystemState | None:
+    def step(self, state: State, number: int) -> State | None:
         """Run the next step of one agent; None if it has ended or is blocked."""
         agent, position = self.agents[number], state.positions[number]
         if position == len(agent.ops):
@@ -303,12 +305,12 @@ class System:
             return self._wait(state, number, op)
         if op.kind in ("bar", "cluster_sync", "cluster_arrive", "cluster_wait"):
             return self._meet(state, number, op)
-        barriers = list(state.barriers)
-        flight = state.flight
+        barriers = opened(state.barriers)
         if op.kind == "load":
             if self.counted:
-                place = bisect(flight, (number, position))
-                flight = (*flight[:place], (number, position), *flight[place:])
+                flight = opened(state.flight)
+                insort(flight, (number, position))
+                state = state._replace(flight=closed(state, flight))
         elif op.kind == "init":
             for key, count, _ in op.targets:
                 slot = self.index[key]
@@ -324,16 +326,18 @@ class System:
                     phase, expected, pending, tx, observed = barriers[slot]
                     barriers[slot] = (phase, expected - count, pending, tx, observed)
                 self._change(barriers, key, count, size, op, agent.name)
-        return self._advance(state, number)._replace(barriers=tuple(barriers), flight=flight)
+        return self._advance(state, number)._replace(barriers=closed(state, barriers))
 
-    def _advance(self, state: SystemState, number: int, ticket: int | None = None) -> SystemState:
-        positions = list(state.positions)
+    def _advance(self, state: State, number: int, ticket: int | None = None) -> State:
+        positions = opened(state.positions)
         positions[number] += 1
-        if ticket is None:
-            return state._replace(positions=tuple(positions))
-        tickets = list(state.tickets)
+        state = state._replace(positions=closed(state, positions))
+        return state if ticket is None else self._take_ticket(state, number, ticket)
+
+    def _take_ticket(self, state: State, number: int, ticket: int) -> State:
+        tickets = opened(state.tickets)
         tickets[number] = ticket
-        return state._replace(positions=tuple(positions), tickets=tuple(tickets))
+        return state._replace(tickets=closed(state, tickets))
 
     def _change(self, barriers: list, key: Key, count: int, size: int, op: Op, agent: str) -> None:
         """Apply arrivals and bytes to a barrier; complete its phase when both are zero."""
@@ -361,7 +365,7 @@ class System:
             phase, pending = phase + 1, expected
         barriers[slot] = (phase, expected, pending, tx, observed)
 
-    def _wait(self, state: SystemState, number: int, op: Op) -> SystemState | None:
+    def _wait(self, state: State, number: int, op: Op) -> State | None:
         ((key, _, _),) = op.targets
         slot = self.index[key]
         phase, expected, pending, tx, observed = state.barriers[slot]
@@ -395,16 +399,16 @@ class System:
             )  # fmt: skip
         if not passes:
             return None
-        barriers = list(state.barriers)
+        barriers = opened(state.barriers)
         barriers[slot] = (phase, expected, pending, tx, max(observed, phase - 1))
-        targets = list(state.targets)
-        row = list(targets[number])
+        targets = opened(state.targets)
+        row = opened(targets[number])
         row[slot] = wanted
-        targets[number] = tuple(row)
+        targets[number] = closed(state, row)
         after = self._advance(state, number)
-        return after._replace(barriers=tuple(barriers), targets=tuple(targets))
+        return after._replace(barriers=closed(state, barriers), targets=closed(state, targets))
 
-    def _meet(self, state: SystemState, number: int, op: Op) -> SystemState | None:
+    def _meet(self, state: State, number: int, op: Op) -> State | None:
         agent = self.agents[number]
         if op.kind == "bar":
             ((key, count, arrive_only),) = op.targets
@@ -415,14 +419,14 @@ class System:
         slot = self.meeting_index[key]
         generation, arrived = state.meetings[slot]
         ticket = state.tickets[number]
-        meetings = list(state.meetings)
+        meetings = opened(state.meetings)
         if op.kind == "cluster_wait" or (ticket >= 0 and not arrive_only):
             if generation > ticket:
                 return self._advance(state, number, -1)
             if key != CLUSTER or arrived < self._cluster_needs(state):
                 return None
             meetings[slot] = (generation + 1, 0)  # the last that it waited for have exited
-            return self._advance(state, number, -1)._replace(meetings=tuple(meetings))
+            return self._advance(state, number, -1)._replace(meetings=closed(state, meetings))
         if op.kind == "cluster_arrive" and ticket >= 0:
             text = "barrier.cluster.arrive again, without a wait for the generation before"
             self.violate("NAMED_BAR_MISMATCH", None, agent.name, text, op)
@@ -436,16 +440,14 @@ class System:
             )  # fmt: skip
         complete = arrived >= (self._cluster_needs(state) if key == CLUSTER else count)
         meetings[slot] = (generation + 1, 0) if complete else (generation, arrived)
-        state = state._replace(meetings=tuple(meetings))
+        state = state._replace(meetings=closed(state, meetings))
         if op.kind == "cluster_arrive":
             return self._advance(state, number, generation)
         if arrive_only or complete:
             return self._advance(state, number)
-        tickets = list(state.tickets)
-        tickets[number] = generation
-        return state._replace(tickets=tuple(tickets))
+        return self._take_ticket(state, number, generation)
 
-    def _cluster_needs(self, state: SystemState) -> int:
+    def _cluster_needs(self, state: SystemState | Running) -> int:
         """Return the threads that make a generation: all that have not exited before it.
 
         `barrier.cluster.wait` waits for the non-exited threads of the cluster (PTX ISA,

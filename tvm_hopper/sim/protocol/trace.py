@@ -28,6 +28,7 @@ from tvm_hopper.sim.protocol.ops import (
     SpunWait,
     emitter_of,
     is_unknown,
+    multiplies,
     spun_wait,
 )
 from tvm_hopper.sim.tir import arch_of_kernel, numpy_dtype, short_name, thread_extents
@@ -153,7 +154,7 @@ def _compiled(func: tirx.PrimFunc) -> _Compiled:
     for known, compiled in _CACHE:
         if known.same_as(func):
             return compiled
-    builder = _Builder(any_opaque(func.body))
+    builder = _Builder(any_opaque(func.body), multiplies(func.body))
     step, level = builder.stmt(func.body)
     returns = "return" in ways_to_leave(func.body)
     compiled = _Compiled(step, level, builder.bounds, returns)
@@ -176,8 +177,8 @@ class _Builder:
     `COPIES`: copies complete on a barrier; `BARRIERS`: it waits or arrives.
     """
 
-    def __init__(self, opaque: bool) -> None:
-        self.opaque, self.bounds = opaque, False
+    def __init__(self, opaque: bool, registers: bool) -> None:
+        self.opaque, self.registers, self.bounds = opaque, registers, False
         self.nested = False  # a loop with synchronisation stands inside the one being compiled
         self.loops: list[tuple[Any, Any]] = []
 
@@ -349,8 +350,9 @@ class _Builder:
         steps: list[Step] = [self._access(node, *read, False) for read in reads]
         scope = node.buffer.scope()
         if scope.startswith("local"):
-            bounds = self.bounds_of(node.indices)
-            steps.append(self._access(node, node.buffer, bounds, True))
+            if self.registers:
+                bounds = self.bounds_of(node.indices)
+                steps.append(self._access(node, node.buffer, bounds, True))
             key = store_key(node)
             if key is not None and str(node.value.ty).startswith(
                 ("T.int", "T.uint", "int", "uint")
@@ -391,7 +393,7 @@ class _Builder:
         closures: list[Closure | Any] = [compile_expr(v) for v in emitter.operands]
         steps: list[Step] = [
             self._access(call, load.source, self.bounds_of(load.indices, width), write)
-            for load, width, write in emitter.registers
+            for load, width, write in (emitter.registers if self.registers else ())
         ]
         kind, constants, node = emitter.kind, emitter.constants, call
 
@@ -409,8 +411,10 @@ class _Builder:
     # -- registers and shared memory --------------------------------------------------------------
 
     def accesses(self, root: Any) -> list[tuple[Any, tuple[int, int] | None]]:
-        """Local buffers that an expression reads, with bounds of the indices."""
+        """Local buffers that an expression reads, with bounds of the indices, if these matter."""
         found: list[tuple[Any, tuple[int, int] | None]] = []
+        if not self.registers:
+            return found
 
         def visit(load: ir.TensorLoad) -> None:
             if load.source.scope().startswith("local"):

@@ -53,6 +53,7 @@ OF_ALL_ROWS = (Work.LOAD_COLUMNS, Work.STAGE_COLUMNS)
 LOADS = (Work.LOAD, Work.LOAD_AGAIN, Work.LOAD_COLUMNS)
 WHOLE_VECTORS = (*LOADS, Work.STORE)
 KEPT_BYTES = 36 << 20  # of a result that L2 still has behind the kernel: most of 50 MiB
+ENDED_BYTES = 8 * KEPT_BYTES  # of results of which it is to have that
 BY_ROW = (Work.COMPUTE_ROWS, Work.STORE_ROWS)  # without a loop over columns
 
 
@@ -169,7 +170,10 @@ def hint_loads(sch: s_tir.Schedule, nests: list[Nest]) -> None:
 
 
 def keep_end(sch: s_tir.Schedule, blocks: Any, stored: int) -> None:
-    """Let the last thread blocks leave in L2 what they store, all of them where it has room for it.
+    """Let the last thread blocks leave in L2 what they store, where that is little of all.
+
+    Of a smaller result L2 keeps much in any case, and what it gives up last stands in the way of
+    others: in turn with RMSNorm of 164 MB a copy took 8% more time, and the kernel itself 3%.
 
     Parameters
     ----------
@@ -180,10 +184,9 @@ def keep_end(sch: s_tir.Schedule, blocks: Any, stored: int) -> None:
     stored : int
         Bytes that one stores.
     """
-    count = -(-KEPT_BYTES // stored) if stored else 0
     extent = ir.static_int(sch.get(blocks).extent)
-    if count:
-        sch.annotate(blocks, keys.KEPT_END, count if extent is None else min(count, extent))
+    if extent is not None and extent * stored >= ENDED_BYTES:
+        sch.annotate(blocks, keys.KEPT_END, -(-KEPT_BYTES // stored))
 
 
 def _reads_memory(sch: s_tir.Schedule, nest: Nest) -> bool:

@@ -7,9 +7,29 @@ from tests.transforms.test_launch_together import BEFORE as TOGETHER
 from tests.transforms.test_limit_registers import BEFORE as LIMITS
 from tests.transforms.test_spread_rows import BEFORE as ROWS
 from tests.transforms.test_stage_rows import KERNEL as STAGED
-from tvm_hopper.transforms import HintVectors, LaunchTogether, LimitRegisters, SpreadRows, StageRows
+from tvm_hopper.transforms import (
+    HintVectors,
+    LaunchTogether,
+    LimitRegisters,
+    SpreadRows,
+    StageRows,
+    WidenFunctions,
+)
 
+FLOAT8 = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((4,), "float8_e4m3fn"), Y: T.Buffer((4,), "float32")):
+    T.func_attr({"target": T.target("nvidia/nvidia-a100")})
+    for i in range(4):
+        Y[i] = T.Cast("float32", X[i])
+"""
 MEMORY_BOUND = [
+    case(
+        "a conversion of float8 on a chip that has none",
+        FLOAT8,
+        (WidenFunctions,),
+        "tensor X: found a conversion from float8_e4m3fn; need a chip of compute capability 8.9",
+    ),
     case(
         "more threads than an SM has",
         LIMITS,

@@ -28,7 +28,9 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.codegen_patches.activations import BESIDE
 from tvm_hopper.codegen_patches.approximations import EX2, RCP, reciprocal_in_turns
+from tvm_hopper.plan.activations import Activation
 from tvm_hopper.plan.notes import RemarkNote, note_kernels
 from tvm_hopper.plan.short_functions import (
     FIRST_OF_MEMORY_BOUND,
@@ -133,9 +135,12 @@ def _in_turns(value: Any, column: Any) -> Any:
 
 def _remark(plan: dict[ir.BufferStore, ShortValue]) -> RemarkNote:
     """Say what was replaced, and how far it may be off."""
-    error = {row.form: row.error for short in plan.values() for row in short.rows}
+    rows = {row.form: row for short in plan.values() for row in short.rows}
+    error = max(row.error for row in rows.values())
+    beside = any(isinstance(row, Activation) for row in rows.values())
     return RemarkNote(
-        f"{', '.join(error)} in fewer instructions, to {max(error.values()):.1e} of the value "
+        f"{', '.join(rows)} in fewer instructions, to {error:.1e} of the value"
+        f"{f' and {BESIDE:.1e} beside that' if beside else ''} "
         f'before it is rounded to 16 bits; {FUNCTIONS} = "library" takes those of CUDA'
     )
 

@@ -34,7 +34,6 @@ FUNCTIONS_OF_FLOAT = frozenset(
     )
 )
 WIDE = "float32"
-CONVERTS_FLOAT8 = (8, 9)  # compute capability
 
 
 def plan_wide_functions(func: tirx.PrimFunc) -> list[ir.Call]:
@@ -54,7 +53,7 @@ def check_float8(func: tirx.PrimFunc) -> None:
     LoweringError
         There is one.
     """
-    if arch_of(func).compute_capability >= CONVERTS_FLOAT8:
+    if arch_of(func).converts_float8:
         return
     for store in ir.find_all(func.body, ir.BufferStore):
         for cast in ir.find_all(store.value, tirx.Cast, _is_of_float8):

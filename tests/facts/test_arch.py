@@ -47,6 +47,7 @@ def test_hopper_executes_every_row_but_hexagon_s():
     assert SM_90A.proxies == ("generic", "async")
     assert (SM_90A.has_setmaxnreg, SM_90A.has_warp_groups) == (True, True)
     assert (SM_90A.has_clusters, SM_90A.max_cluster_size) == (True, 8)
+    assert SM_90A.converts_float8
     assert SM_90A.largest_cluster_size == 16
 
 
@@ -55,6 +56,7 @@ def test_ampere_copies_by_cp_async_alone():
     assert SM_80.proxies == ("generic",)
     assert (SM_80.has_setmaxnreg, SM_80.has_warp_groups) == (False, False)
     assert (SM_80.has_clusters, SM_80.max_cluster_size) == (False, 1)
+    assert not SM_80.converts_float8
     assert SM_80.largest_cluster_size == 1
 
 

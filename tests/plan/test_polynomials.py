@@ -59,6 +59,11 @@ def test_a_product_of_sums_is_left():
     assert horner(1.0, (X + c(1)) * (X + c(2)) + X) is None
 
 
+def test_a_difference_from_zero_is_a_constant_too():
+    assert tvm_ffi.structural_equal(times(3, c(0) - X), c(-3) * X)
+    assert tvm_ffi.structural_equal(times(3, c(0) - c(2) * X), c(-6) * X)
+
+
 @pytest.mark.parametrize("number", [1e30, 1e-30])
 def test_constants_that_float32_has_no_number_for_are_left_apart(number):
     x = X + c(number) * X * X

@@ -13,6 +13,7 @@ import tvm_hopper
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.cuda_build.disassembler import find_disassembler
+from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule.row_reduction.apply import chosen_rows
 from tvm_hopper.testing import backward, columns, losses, memory_bound
@@ -80,6 +81,8 @@ def test_the_end_of_rows_stays_in_l2(mod, config, kept):
         (memory_bound.rms_norm(64, 4096), None, None),
         (backward.cross_entropy_backward(131072, 4096), None, None),  # 4% slower so
         (memory_bound.rms_norm(131072, 4096), hs.RowReductionConfig(hint=False), None),
+        (memory_bound.rms_norm(131072, 4096), hs.RowReductionConfig(together=1), None),
+        (memory_bound.rms_norm(7, 4096), hs.RowReductionConfig(together=4, cluster=1), 4),
     ],
 )
 def test_thread_blocks_begin_in_pairs(mod, config, together):
@@ -87,6 +90,24 @@ def test_thread_blocks_begin_in_pairs(mod, config, together):
     hs.row_reduction(sch, config=config)
     (kernel,) = ir.kernels(sch.mod["main"])
     assert kernel.annotations.get(keys.LAUNCHED_TOGETHER) == together
+
+
+def test_a_choice_begins_together_again():
+    sch = s_tir.Schedule(memory_bound.rms_norm(7, 4096))
+    config = chosen_rows(sch, hs.RowReductionConfig(together=4, cluster=1))
+    assert config.together == 4
+    assert chosen_rows(sch, config) == config
+
+
+@pytest.mark.parametrize("config", [{"cluster": 4}, {"cluster": 2, "stage": True}], ids=str)
+def test_thread_blocks_that_share_rows_do_not_begin_together(config):
+    sch = s_tir.Schedule(memory_bound.rms_norm(64, 32768))
+    before = sch.mod
+    size = config["cluster"]
+    match = f"together=2 for rows of {size} thread blocks of a cluster; need one of the two; .*=1"
+    with pytest.raises(ScheduleError, match=match):
+        hs.row_reduction(sch, config=hs.RowReductionConfig(together=2, **config))
+    assert sch.mod.same_as(before)
 
 
 @pytest.mark.parametrize("columns_", [1024, 2048, 4096, 8192])

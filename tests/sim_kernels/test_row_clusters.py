@@ -226,6 +226,39 @@ def test_without_each_sync_of_what_rows_share_it_has(shared, name, which, new):
     assert found_shared(change(shared, name, which, new))
 
 
+MOMENTS_SYNCS = [
+    ("tvm_storage_sync", 0),
+    *[(name, i) for name in ("mbarrier_init", "mbarrier_wait") for i in range(3)],
+    *[("mbarrier_arrive_expect_tx", i) for i in range(3)],
+    *[("cp_async_bulk_g2s_cluster", i) for i in range(3)],
+    *[("st_async", i) for i in range(2)],
+    ("fence_mbarrier_init", 0),
+    ("barrier_cluster_arrive", 0),
+    ("barrier_cluster_wait", 0),
+]
+
+
+@pytest.fixture(scope="module")
+def moments():
+    """Exchange the mean and the squares of staged rows at once."""
+    return load(scheduled("layer_norm", 2, 1024, cluster=2, preload=True, rows=2, **SMALL))
+
+
+def found_moments(program):
+    shapes = {"X": (2, 1024), "W": (1024,), "B": (1024,)}
+    inputs = {name: np.zeros(shape, ml_dtypes.bfloat16) for name, shape in shapes.items()}
+    return {f.rule for f in simulate(program, inputs).findings}
+
+
+def test_moments_as_they_are_the_simulator_has_nothing_to_say(moments):
+    assert not found_moments(moments)
+
+
+@pytest.mark.parametrize(("name", "which"), MOMENTS_SYNCS, ids=str)
+def test_without_each_sync_of_moments_it_has(moments, name, which):
+    assert found_moments(change(moments, name, which))
+
+
 def test_clusters_of_sixteen_on_a_part_that_may_have_no_room_for_one():
     """An H20 has 78 SMs, of which ten may be all that are together."""
     sch = scheduled("softmax", 1, 4096, threads=32, cluster=16)

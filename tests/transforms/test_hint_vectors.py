@@ -125,15 +125,7 @@ STORED = """
                             T.writes(Y[bx, c * 256 + tx * 8 + v])
                             Y[bx, c * 256 + tx * 8 + v] = kept[c, v]
 """
-AFTER_KEPT = """
-@T.prim_func(private=True, s_tir=True)
-def func(X: T.Buffer((8, 512), "float16"), Y: T.Buffer((8, 512), "float16")):
-    for bx in T.thread_binding(8, thread="blockIdx.x"):
-        for tx in T.thread_binding(32, thread="threadIdx.x"):
-            with T.sblock("work"):
-                T.reads(X[bx, 0:512])
-                T.writes(Y[bx, 0:512])
-                kept = T.sblock_alloc_buffer((2, 8), "float16", scope="local")
+POLICIES = """\
                 loads = T.sblock_alloc_buffer((1,), "uint64", scope="local")
                 stores = T.sblock_alloc_buffer((1,), "uint64", scope="local")
                 first = T.sblock_alloc_buffer((1,), "uint64", scope="local")
@@ -144,11 +136,8 @@ def func(X: T.Buffer((8, 512), "float16"), Y: T.Buffer((8, 512), "float16")):
                 T.ptx["createpolicy.fractional.L2::evict_normal.b64"](normal[0])
                 loads[0] = T.Select(bx >= 6, first[0], last[0])
                 stores[0] = T.Select(bx >= 6, last[0], normal[0])
-                for c in T.unroll(2):
-                    words = T.decl_buffer((8,), "uint32", data=kept.data, scope="local")
-                    T.ptx["ld.global.L1::evict_last.L2::cache_hint.v4.b32"](
-                        words[c * 4], words[c * 4 + 1], words[c * 4 + 2], words[c * 4 + 3],
-                        T.address_of(X[bx, c * 256 + tx * 8]), loads[0])
+"""
+STORED_BY_POLICY = """
                 for c in T.unroll(2):
                     words_1 = T.decl_buffer((8,), "uint32", data=kept.data, scope="local")
                     T.ptx["st.global.L2::cache_hint.v4.b32"](
@@ -159,7 +148,9 @@ def func(X: T.Buffer((8, 512), "float16"), Y: T.Buffer((8, 512), "float16")):
 
 
 def test_the_last_thread_blocks_keep_what_they_store():
-    check(run(parse(BEFORE + STORED, ALWAYS, KEPT), HintVectors()), parse(AFTER_KEPT))
+    one = AFTER[AFTER.index("                policy =") : AFTER.index("                for c in")]
+    want = parse(AFTER + STORED_BY_POLICY, (one, POLICIES), ("policy[0])", "loads[0])"))
+    check(run(parse(BEFORE + STORED, ALWAYS, KEPT), HintVectors()), want)
 
 
 def test_an_end_of_stores_alone():

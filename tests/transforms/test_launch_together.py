@@ -77,6 +77,24 @@ def test_a_chip_without_clusters():
     assert "launched_together" not in text
 
 
+@pytest.mark.parametrize("config", [{"rows": 2}, {"rows": 1, "stage": True, "chunks": 1}], ids=str)
+def test_rows_that_leave_a_cluster_broken(config):
+    mod = memory_bound.layer_norm(5, 1024)
+    sch = s_tir.Schedule(mod)
+    given = hs.RowReductionConfig(threads=64, cluster=1, together=2, **config)
+    hs.row_reduction(sch, config=given)
+    assert tvm_hopper.verify(sch, against=mod).verdict == "clean"
+
+
+def test_clusters_that_begin_while_the_launch_in_front_ends():
+    mod = memory_bound.silu_mul(3, 1024)
+    sch = s_tir.Schedule(mod)
+    config = hs.PointwiseConfig(threads=32, together=4, early_launch=True)
+    hs.pointwise(sch, config=config)
+    ex = tvm.compile(sch.mod, target="nvidia/nvidia-h200")
+    assert tvm_hopper.verify(ex, against=mod).verdict == "clean"
+
+
 @pytest.mark.parametrize("target", ["nvidia/nvidia-h200", "nvidia/nvidia-a100"])
 @pytest.mark.parametrize("rows", [3, 4])
 def test_a_program_of_whole_and_broken_clusters(target: str, rows: int):

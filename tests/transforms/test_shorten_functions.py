@@ -155,6 +155,20 @@ def test_the_exponential_of_a_sigmoid_is_one_of_them():
     assert text.count("tvm_hopper_ex2_ftz") == 2
 
 
+GELU = (
+    'T.Cast("float16", E[0] / (T.float32(1) + T.exp(E[0])))',
+    'T.Cast("float16", T.float32(0.5) * E[0] * (T.float32(1) + T.erf(E[0] * T.float32(0.5**0.5))))',
+)
+
+
+def test_gelu_is_one_operator_there_and_explain_says_how_far_it_is_off():
+    func = parse(ROWS, GELU).with_attr("target", tvm.target.Target("nvidia/nvidia-h200"))
+    after = run(func, ShortenFunctions())
+    assert "tvm_hopper_gelu_erf" in after.body.script()
+    ((note,),) = read_notes(after).kernels.values()
+    assert "1.2e-04 of the value and 2.4e-07 beside that" in note.text
+
+
 def test_what_waits_for_a_result_of_float32_stays():
     wide = [('D: T.Buffer((64, 128), "float16")', 'D: T.Buffer((64, 128), "float32")')]
     wide.append(('T.Cast("float16", E[0] / (T.float32(1) + T.exp(E[0])))', "E[0]"))

@@ -150,6 +150,11 @@ class Arch(Processor):
         return self.compute_capability >= (9, 0)
 
     @property
+    def converts_float8(self) -> bool:
+        """Whether it converts from and to float8 (cvt, PTX ISA 9.7.9.21: sm_89 and later)."""
+        return self.compute_capability >= (8, 9)
+
+    @property
     def has_clusters(self) -> bool:
         """Whether thread blocks of a cluster reach one another's shared memory."""
         return self.max_cluster_size > 1

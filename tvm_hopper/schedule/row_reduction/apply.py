@@ -53,8 +53,9 @@ from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
 from .config import RowReductionConfig
+from .grid_model import begin_together, keeps_end
 from .held_model import hold_rows
-from .model import RowChoice, RowWork, choose_rows
+from .model import RowWork, choose_rows
 from .moments import are_moments
 from .number import inline_rows
 from .persistent import schedule_persistent, split_program
@@ -64,13 +65,6 @@ from .shared_model import keep_shared
 from .split import EARLY, find_late, may_split, read_late
 from .stage import ask_for_bulk, stage_rows
 from .stream import count_passes, deal_out_passes, find_kept, plan_passes, read_apart
-
-# Stores by a policy stay where they are written. Of rows in registers of a cluster that meet two
-# tensors the assembler loads those late then: LayerNorm of 32768 columns in float32 at 0.982 of a
-# copy instead of 0.995. A gradient of cross-entropy, which reads labels, fell from 0.950 to 0.903.
-MANY_MET = 2
-PAIR = 2  # thread blocks that begin together
-PAIRED_BYTES = 8 << 10  # of rows that each loads: with less, pairs do not begin fast enough
 
 
 def row_reduction(
@@ -153,7 +147,7 @@ def _schedule(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionCon
 
 def _choose_known(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig | None:
     """Return what long rows are known to be fastest by; it was tried on a copy then."""
-    if replace(given, early_launch=None) != RowReductionConfig():
+    if not given.is_open:
         return None
     with as_one_step():
         copy = twin(sch)[0]
@@ -181,7 +175,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
     if asked:
         _refuse_given(given, asked, "a program without sums of columns beside rows")
         return schedule_rows(sch, given)
-    for_rows = ("blocks", "chunks")
+    for_rows = ("blocks", "chunks", "together")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
     own, sums = split_program(parts)
@@ -245,15 +239,13 @@ def schedule_rows(
     """
     if other and given.early_launch is None:  # one of several kernels
         given = replace(given, early_launch=False)
-    choice = _choose(sch, given, other)
+    name, work = _count_work(sch, given, other)
+    choice = choose_rows(f"block {name}", work, given)
     tile = choice.tile
     parts = inline_rows(sch, choice.recompute, other)
     program = find_rows(parts)
     reads = find_reads(sch, parts, program.full, numbered=True)
     stored = _bytes(in_memory(sch, parts, program.full))
-    loaded = _bytes(x.tensor for x in reads if x.has_rows)
-    of_rows = not _reads_beside(sch, parts, [x.tensor for x in reads])
-    met = sum(not x.has_rows for x in reads) if tile.cluster > 1 and not choice.stage else 0
     staged: list[Nest] = []
     if choice.stage:
         staged, reads = stage_rows(sch, reads, choice.preload)
@@ -304,22 +296,14 @@ def schedule_rows(
         sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
     if choice.early_launch:
         sch.annotate(block, keys.EARLY_LAUNCH, 1)
-    if choice.hint:
-        if not choice.stage:
-            hint_loads(sch, nests)
-        of_block = program.columns * tile.rows
-        if of_rows and met < MANY_MET:
-            keep_end(sch, block, stored * of_block)
-        pairs = (ir.static_int(sch.get(block).extent) or 1) % PAIR == 0
-        if of_rows and pairs and tile.cluster == 1 and loaded * of_block >= PAIRED_BYTES:
-            sch.annotate(block, keys.LAUNCHED_TOGETHER, PAIR)
-    return choice.config
-
-
-def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]) -> RowChoice:
-    """Choose by what is left of a program once it is inlined."""
-    name, work = _count_work(sch, given, other)
-    return choose_rows(f"block {name}", work, given)
+    if choice.hint and not choice.stage:
+        hint_loads(sch, nests)
+    if keeps_end(work, choice):
+        keep_end(sch, block, stored * program.columns * tile.rows)
+    blocks = ir.static_int(sch.get(block).extent)
+    if (together := begin_together(work, choice, blocks, given)) > 1:
+        sch.annotate(block, keys.LAUNCHED_TOGETHER, together)
+    return replace(choice.config, together=given.together)
 
 
 def _count_work(
@@ -352,6 +336,7 @@ def _count_work(
         splits=may_split(parts, program.full, reads, stored),
         unstaged=_why_unstaged(early, program, [x.tensor for x in reads if x.has_rows]),
         unshared=_why_no_bulk(program, [x.tensor for x in reads if not x.has_rows]),
+        tensors=sum(not x.has_rows for x in reads),
         beside=_reads_beside(copy, parts, [x.tensor for x in reads]),
         moments=are_moments(parts),
     )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
-from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM, MOST_ROW_CLUSTER, MOST_TURNS_AHEAD
+from tvm_hopper.requests.keys import (
+    MOST_BLOCKS_PER_SM,
+    MOST_LAUNCHED_TOGETHER,
+    MOST_ROW_CLUSTER,
+    MOST_TURNS_AHEAD,
+)
 from tvm_hopper.schedule.arguments import as_int, check_type
 
 MOST_CHUNKS = 16  # vectors of a thread: their registers are few
@@ -59,6 +64,9 @@ class RowReductionConfig:
         Rows of each by which memory is asked in advance, in those cases; 0 for none, up to 8.
     early_launch : bool, optional
         Whether the kernel begins while the launch in front of it ends, and waits for it first.
+    together : int, optional
+        Neighbouring thread blocks that begin at the same time, up to 8; 1: each by itself. They
+        share nothing: not for rows that clusters share, nor for persistent kernels.
 
     Raises
     ------
@@ -80,6 +88,7 @@ class RowReductionConfig:
     persistent: int | None = None
     ahead: int | None = None
     early_launch: bool | None = None
+    together: int | None = None
 
     def __post_init__(self) -> None:
         where = "RowReductionConfig"
@@ -99,6 +108,8 @@ class RowReductionConfig:
         object.__setattr__(self, "vector", vector)
         blocks = as_int(where, "blocks", self.blocks, 1, MOST_BLOCKS_PER_SM)
         object.__setattr__(self, "blocks", blocks)
+        together = as_int(where, "together", self.together, 1, MOST_LAUNCHED_TOGETHER)
+        object.__setattr__(self, "together", together)
         for name in ("preload", "recompute", "reload", "hint", "stage", "early_launch"):
             check_type(where, name, getattr(self, name), bool, "a bool")
         for name, value in (("vector", vector), ("cluster", cluster)):
@@ -114,10 +125,14 @@ class RowReductionConfig:
         if threads is not None and (cluster or 1) > 1 and threads % THREADS_PER_WARP:
             found = f"threads={threads} of each of the {cluster} thread blocks that share a row"
             raise cannot_schedule(where, found, f"a multiple of {THREADS_PER_WARP}")
-        together = (threads or 1) * (rows or 1) * (blocks or 1)
-        if together > THREADS_PER_SM:
+        if (threads or 1) * (rows or 1) * (blocks or 1) > THREADS_PER_SM:
             found = f"blocks={blocks} thread blocks of {(threads or 1) * (rows or 1)} threads"
             raise cannot_schedule(where, found, f"at most {THREADS_PER_SM} threads of an SM")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether how rows are cut up is left to the model."""
+        return replace(self, early_launch=None) == RowReductionConfig()
 
 
 def is_row(threads: int) -> bool:

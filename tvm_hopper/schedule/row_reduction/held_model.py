@@ -8,16 +8,12 @@ left alone it takes registers for a row in float32 beside its 16 bits, and half 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from tvm.target import Target
-
-from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
-from tvm_hopper.requests.targets import chip_of_target, find_processor
+from tvm_hopper.requests.targets import chip_of_target
 
 from .config import RowReductionConfig
+from .shared_model import takes_clusters
 from .work import CLUSTERS, RowWork
 
 LEAST_COLUMNS = 1 << 16  # of a row
@@ -40,14 +36,11 @@ def hold_rows(work: RowWork, given: RowReductionConfig) -> RowReductionConfig | 
     given : RowReductionConfig
         What is decided already: a user who says how rows are cut up gets that.
     """
-    chip = find_processor(Target.current(allow_none=True))
     device = chip_of_target()
     dealt = _deal_out(work)
     if (
         dealt is None
-        or replace(given, early_launch=None) != RowReductionConfig()
-        or given.early_launch
-        or (isinstance(chip, Arch) and not chip.has_clusters)
+        or not takes_clusters(given)
         or not work.unstaged
         or work.reductions > 1
         or work.kept

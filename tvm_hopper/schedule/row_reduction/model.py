@@ -340,8 +340,7 @@ def _splits(work: RowWork, tile: RegisterTile, given: RowReductionConfig) -> boo
 def _passes_once(work: RowWork, given: RowReductionConfig) -> bool:
     """Tell long rows of which nothing has to wait: they are streamed as fast as memory goes."""
     parts = -(-work.columns // (work.vector * _stream_chunks(work) * STREAM_THREADS[0]))
-    is_open = replace(given, early_launch=None) == RowReductionConfig()
-    return work.passes == 1 and parts >= FEWEST_PARTS and is_open
+    return work.passes == 1 and parts >= FEWEST_PARTS and given.is_open
 
 
 def _stream_threads(work: RowWork, chunks: int) -> int:

@@ -8,8 +8,6 @@ long as there is room for it (`staged_model.py`).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tvm.target import Target
 
 from tvm_hopper.facts.arch import Arch
@@ -46,7 +44,6 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
     given : RowReductionConfig
         What is decided already: a user who says how rows are cut up gets that.
     """
-    chip = find_processor(Target.current(allow_none=True))
     dealt = _deal_out(work)
     if work.columns < LEAST_COLUMNS or dealt is None:
         return None
@@ -59,9 +56,7 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
         skewed, ahead = part <= SKEWED_PART, FEW_AHEAD
     held = work.columns // (cluster * threads) * (work.loaded + work.shared) // 4
     if (
-        replace(given, early_launch=None) != RowReductionConfig()
-        or given.early_launch
-        or (isinstance(chip, Arch) and not chip.has_clusters)
+        not takes_clusters(given)
         or not work.shared
         or (_shares_few(work) and work.columns * work.loaded <= FEW_SHARED)
         or (held + BASE_REGISTERS) * threads > REGISTERS_PER_SM
@@ -86,6 +81,16 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
         ahead=ahead,
         persistent=count,
     )
+
+
+def takes_clusters(given: RowReductionConfig) -> bool:
+    """Tell whether clusters may be chosen: nobody says how rows are cut up, and the chip has them.
+
+    Without a target in scope it is an H200.
+    """
+    chip = find_processor(Target.current(allow_none=True))
+    has_none = isinstance(chip, Arch) and not chip.has_clusters
+    return given.is_open and not given.early_launch and not has_none
 
 
 def _shares_few(work: RowWork) -> bool:

@@ -68,6 +68,8 @@ class RowWork(LoadedRows):
         Whether rows read values of their own, as labels, late and out of memory.
     splits : bool
         Whether thread blocks can each reduce a row and store a part of it: nothing else is stored.
+    tensors : int
+        How many rows share.
     moments : bool
         Whether the reductions are a mean and the squares around it: a cluster's are one exchange.
     """
@@ -82,6 +84,7 @@ class RowWork(LoadedRows):
     unshared: str = ""
     beside: bool = False
     splits: bool = False
+    tensors: int = 0
     moments: bool = False
 
     @property

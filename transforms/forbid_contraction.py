@@ -90,6 +90,4 @@ class ForbidContraction:
         """Keep the roundings of one kernel's products."""
         if ir.is_packed(func) or not (plan := plan_rounded_sums(func)):
             return func
-        after = rewrite_rounded_sums(func, plan)
-        assert not plan_rounded_sums(after), "ForbidContraction left a sum behind"
-        return after
+        return rewrite_rounded_sums(func, plan)

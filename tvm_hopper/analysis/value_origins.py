@@ -18,11 +18,13 @@ from tvm import tirx
 from tvm.tirx import FloatImm, IntImm
 
 from tvm_hopper import ir
-from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.dtypes import DTYPES
 
 PRODUCT, LOADED, COMPUTED = 1, 2, 4
 _LOAD = "tirx.ptx.ld"  # from global memory, to registers among its arguments
 _KEPT = ("tirx.reinterpret", "tirx.tvm_hopper_upper_half", "tirx.likely")  # bits as they are
+_CONSTANTS = (FloatImm, IntImm)
+_PLAIN = (IntImm, ir.Var, tirx.Ramp)  # of indices: there are no sums of floats in them
 _ANY = None  # the place of what no number says
 
 Places = dict[int | None, int]  # of an array: the byte of each element, and its origin
@@ -37,7 +39,12 @@ class OriginWalk:
         for view in ir.find_all(func.body, tirx.DeclBuffer):
             owner = ir.pointer_of(view.data)
             self.roots[view.buffer] = self.root(view.data if owner is None else owner)
+        stores = ir.find_all(func.body, ir.BufferStore, lambda x: isinstance(x.value, ir.Var))
+        self.stored = {store.value: store for store in stores}  # tuples are named before
         self.memory: dict[Any, int] = {}  # what the kernel stores to an array that is no register's
+        self.loaded: dict[Any, int] = {}  # what was known of it at any load
+        self.scopes: dict[Any, str] = {}
+        self.sizes: dict[Any, int] = {}
         self.registers: dict[Any, Places] = {}
         self.names: dict[Any, int] = {}
 
@@ -45,18 +52,25 @@ class OriginWalk:
         """Tell `visit` what each sum is made of.
 
         It takes a sum or difference of floats, the origins of both operands, and the store whose
-        whole value it is, None if it is a part of one. It may be told of a sum several times.
+        whole value it is, also by a name, None if it is a part of one. It may be told of a sum
+        several times.
         """
         self.visit = visit
-        before: dict[Any, int] | None = None
-        while before != self.memory:  # what the end of a kernel stores may be loaded in front
-            before = dict(self.memory)
-            self.registers, self.names = {}, {}
+        self.statement(self.body)
+        while any(self.memory.get(root, 0) != seen for root, seen in self.loaded.items()):
+            # what the end of a kernel stores may be loaded in front of it
+            self.registers, self.names, self.loaded = {}, {}, {}
             self.statement(self.body)
 
     def root(self, buffer: Any) -> Any:
         """Return the array that a buffer is a name of."""
         return self.roots.get(buffer, buffer)
+
+    def scope(self, buffer: Any) -> str:
+        """Return the memory that a buffer lies in."""
+        if buffer not in self.scopes:
+            self.scopes[buffer] = str(buffer.scope())
+        return self.scopes[buffer]
 
     # -- statements
 
@@ -68,7 +82,7 @@ class OriginWalk:
         elif isinstance(stmt, ir.BufferStore):
             self._store(stmt)
         elif isinstance(stmt, tirx.Bind):
-            self.names[stmt.var] = self.value(stmt.value)
+            self.names[stmt.var] = self.value(stmt.value, self.stored.get(stmt.var))
         elif isinstance(stmt, ir.Evaluate):
             self.value(stmt.value)
             self._call(stmt.value)
@@ -102,7 +116,7 @@ class OriginWalk:
 
     def _store(self, store: ir.BufferStore) -> None:
         origin, root = self.value(store.value, store), self.root(store.buffer)
-        if str(store.buffer.scope()) != "local":
+        if self.scope(store.buffer) != "local":
             self.memory[root] = self.memory.get(root, 0) | origin
             return
         places, found = self.registers.setdefault(root, {}), self._places(store)
@@ -120,7 +134,7 @@ class OriginWalk:
         given: list[Any] = [(x.source, self._places(x)) for x in ir.find_all(args, ir.TensorLoad)]
         given += [(ir.pointer_of(x), None) for x in ir.find_all(args, ir.Call)]
         for buffer, found in given:
-            if buffer is None or str(buffer.scope()) != "local":
+            if buffer is None or self.scope(buffer) != "local":
                 continue
             places = self.registers.setdefault(self.root(buffer), {})
             for place in [_ANY] if found is None else found:
@@ -130,77 +144,75 @@ class OriginWalk:
     def _places(self, access: Any) -> range | None:
         """Return the bytes that an access of registers names, in steps of two; None: any."""
         buffer = access.buffer if isinstance(access, ir.BufferStore) else access.source
-        index, lanes = access.indices[-1], 1
+        (index, *more), lanes = access.indices, 1
         if isinstance(index, tirx.Ramp):
             if not ir.is_const(index.stride, 1):
                 return None
             index, lanes = index.base, int(index.lanes)
-        number = ir.static_int(index)
-        if number is None or len(access.indices) != 1:
+        if more or (number := ir.static_int(index)) is None:
             return None
-        size = dtype_bytes(ir.dtype_of(buffer))
-        return range(number * size // 2 * 2, (number + lanes) * size, 2)
+        if (size := self.sizes.get(buffer)) is None:
+            known = DTYPES.get(ir.dtype_of(buffer))
+            size = self.sizes[buffer] = 0 if known is None else known.num_bytes
+        return None if not size else range(number * size // 2 * 2, (number + lanes) * size, 2)
 
     # -- expressions
 
     def value(self, node: Any, store: Any = None) -> int:
         """Return the origin of an expression, and visit the sums in it."""
-        if isinstance(node, FloatImm | IntImm):
+        kind = type(node)
+        if kind in _CONSTANTS:
             return 0
-        if isinstance(node, ir.TensorLoad):
-            return self._loaded(node)
-        if isinstance(node, ir.Var):
+        if kind is ir.Var:
             return self.names.get(node, LOADED)
-        if isinstance(node, tirx.Cast):
+        if kind is ir.TensorLoad:
+            return self._loaded(node)
+        if kind is tirx.Cast:
             origin = self.value(node.value, store)
             return origin if _is_float(node) and _is_float(node.value) else origin & ~PRODUCT
-        if isinstance(node, tirx.Add | tirx.Sub):
+        if kind is tirx.Add or kind is tirx.Sub:
             a, b = self.value(node.a), self.value(node.b)
             if not _is_float(node):
                 return (a | b) & ~PRODUCT
             self.visit(node, a, b, store)
-            is_negated = isinstance(node, tirx.Sub) and ir.is_zero(node.a)
+            is_negated = kind is tirx.Sub and ir.is_zero(node.a)
             return COMPUTED | (b & PRODUCT if is_negated else 0)
-        if isinstance(node, tirx.Mul):
+        if kind is tirx.Mul:
             origin = self.value(node.a) | self.value(node.b)
             return COMPUTED | PRODUCT if _is_float(node) else origin
-        if isinstance(node, tirx.Let):
+        if kind is tirx.Let:
             self.names[node.var] = self.value(node.value)
             return self.value(node.body, store)
-        if isinstance(node, tirx.Select):
+        if kind is tirx.Select:
             self.value(node.condition)
             return self.value(node.true_value) | self.value(node.false_value)
-        if isinstance(node, ir.Call):
+        if kind is ir.Call:
             return self._called(node)
         parts = [getattr(node, x) for x in ("a", "b", "value", "base") if hasattr(node, x)]
-        parts += list(getattr(node, "vectors", []))
         origin = 0
-        for part in parts:
+        for part in (*parts, *getattr(node, "vectors", ())):
             origin |= self.value(part)
-        return origin if isinstance(node, tirx.Broadcast | tirx.Shuffle) else self._of(node, origin)
+        return origin if kind in (tirx.Broadcast, tirx.Shuffle) else _of(node, origin)
 
     def _called(self, node: ir.Call) -> int:
         name = str(getattr(node.op, "name", ""))
-        origins = [self.value(x) for x in node.args if not isinstance(x, str)]
+        origins = [self.value(x) for x in node.args]
         if name.endswith("if_then_else"):
             return origins[1] | origins[2]
         origin = 0
         for x in origins:
             origin |= x
-        return origin if name in _KEPT else self._of(node, origin)
-
-    def _of(self, node: Any, origin: int) -> int:
-        """Return the origin of what is computed of operands: integers are as good as loaded."""
-        return COMPUTED if _is_float(node) else origin & ~PRODUCT
+        return origin if name in _KEPT else _of(node, origin)
 
     def _loaded(self, load: ir.TensorLoad) -> int:
         for index in load.indices:
-            self.value(index)
-        root = self.root(load.source)
-        if str(load.source.scope()) == "global":
-            return LOADED | self.memory.get(root, 0)
-        if str(load.source.scope()) != "local":
-            return COMPUTED | self.memory.get(root, 0)
+            if type(index) not in _PLAIN:
+                self.value(index)
+        root, scope = self.root(load.source), self.scope(load.source)
+        if scope != "local":
+            origin = self.memory.get(root, 0)
+            self.loaded[root] = self.loaded.get(root, origin) & origin
+            return origin | (LOADED if scope == "global" else COMPUTED)
         places, found = self.registers.get(root, {}), self._places(load)
         origin = places.get(_ANY, 0)
         for place in places if found is None else found:
@@ -210,3 +222,8 @@ class OriginWalk:
 
 def _is_float(node: Any) -> bool:
     return "float" in str(getattr(node, "ty", ""))
+
+
+def _of(node: Any, origin: int) -> int:
+    """Return the origin of what is computed of operands: integers are as good as loaded."""
+    return COMPUTED if _is_float(node) else origin & ~PRODUCT

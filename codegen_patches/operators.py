@@ -7,6 +7,8 @@ One that returns nothing is there for what it does, and nothing is moved over it
 
 from __future__ import annotations
 
+from typing import Any
+
 from tvm import ir as tvm_ir
 from tvm.backend.cuda.codegen.schema import device_intrinsic
 from tvm.tirx.expr import CallEffectKind
@@ -15,7 +17,11 @@ _known: set[str] = set()
 
 
 def make_known(
-    name: str, signature: str, body: str, returns: tuple[str, str] | None = None
+    name: str,
+    signature: str,
+    body: str,
+    returns: tuple[str, Any] | None = None,
+    templated: bool = False,
 ) -> None:
     """Register an operator, if it is not.
 
@@ -25,8 +31,11 @@ def make_known(
         Without "tirx.".
     signature, body : str
         Of the function in CUDA's text.
-    returns : tuple of str, optional
-        The types of its value, in C and in TIR. It depends on its arguments alone then.
+    returns : tuple, optional
+        The types of its value, in C and in TIR, the latter also as a function of the arguments. It
+        depends on its arguments alone then.
+    templated : bool
+        Whether the text is a template of a type T.
     """
     if name in _known:
         return
@@ -39,5 +48,10 @@ def make_known(
     tvm_ir.register_op_attr(f"tirx.{name}", "TScriptPrinterName", name)
     c_type, dtype = returns
     device_intrinsic(
-        name, c_signature=signature, body=body, return_type=c_type, tvm_return_type=dtype
+        name,
+        c_signature=signature,
+        body=body,
+        return_type=c_type,
+        tvm_return_type=dtype,
+        templated=templated,
     )

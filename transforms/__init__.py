@@ -16,6 +16,7 @@ from .cut_vectors import CutVectors
 from .divide_by_rows import DivideByRows
 from .expand_inner import ExpandInner
 from .expand_pipeline import ExpandPipeline
+from .forbid_contraction import ForbidContraction
 from .fuse_threads import FuseThreads
 from .gather_vectors import GatherVectors
 from .guard_turns import GuardTurns
@@ -84,6 +85,7 @@ __all__ = [
     "DivideByRows",
     "ExpandInner",
     "ExpandPipeline",
+    "ForbidContraction",
     "FuseThreads",
     "GatherVectors",
     "GuardTurns",

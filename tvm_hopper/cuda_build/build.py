@@ -31,6 +31,7 @@ from tvm.ir import StringImm
 from tvm.ir.transform import Pass, PassContext
 
 from tvm_hopper import ir, pipeline
+from tvm_hopper.codegen_patches.extremes import add_extremes
 from tvm_hopper.errors import CompileError, HopperError
 from tvm_hopper.requests import keys, marks, options
 from tvm_hopper.requests.targets import arch_of
@@ -169,8 +170,9 @@ class ModuleBuild:
     def keep(self, text: str) -> str:
         """Record the printed text and return it, headed by the options that it is compiled with."""
         settings = self.settings
+        kernels = [f for f in self.module.functions.values() if isinstance(f, tirx.PrimFunc)]
         self.record = BuildRecord(
-            settings.header() + text,
+            settings.header() + add_extremes(text, kernels),
             self.host,
             tvm.IRModule(self.module.functions),
             compiler=settings.compiler,

@@ -137,6 +137,7 @@ def host_passes() -> list[Pass]:
         transforms.JoinConditions(),  # conditions are written out; the next two look for neighbours
         transforms.ClampPairs(),  # registers have their numbers, and share what is dead
         transforms.UnpackPairs(),  # so do those that it left
+        transforms.ForbidContraction(),  # no pass behind it looks for sums
     ]
 
 

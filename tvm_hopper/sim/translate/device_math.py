@@ -22,6 +22,7 @@ _IN_HEADERS = (
     *("rcp", "rsqrt", "sin", "sqrt", "tanh", "trunc"),
 )
 _IN_PREAMBLE = ("atan", "erf", "pow", "tan")
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
 HALF = {
     **{f"h{name}": name for name in (*_IN_HEADERS, *_IN_PREAMBLE)},
     **{"hrint": "round", "__habs": "fabs", "__hfma": "fma"},
@@ -158,6 +159,8 @@ MATH: dict[str, Function] = {
     "tvm_hopper_gelu_tanh_float16": _exactly(_tanh_gelu),
     "tvm_hopper_gelu_tanh_bfloat16": _exactly(_tanh_gelu),
     "tvm_hopper_gelu_erf": _exactly(_gelu),
+    **{f"tvm_hopper_add_rn_{dtype}": np.add for dtype in _FLOATS},
+    **{f"tvm_hopper_sub_rn_{dtype}": np.subtract for dtype in _FLOATS},
     "tvm_hopper_upper_half": lambda x: x & np.uint32(0xFFFF0000),
     "tvm_hopper_relu_pair_float16": lambda low, high: _clamped_pair(low, high, "float16"),
     "tvm_hopper_relu_pair_bfloat16": lambda low, high: _clamped_pair(low, high, "bfloat16"),

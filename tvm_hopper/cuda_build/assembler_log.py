@@ -28,7 +28,7 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 _REMARK = re.compile(r"\((C75\d\d)\)\s*(.*)")
 FRAME_ALIGNMENT = 16  # bytes; a stack frame is a multiple of it where its widest spill is
 # What CUDA's functions keep in local memory for arguments beyond 105615: parts of 2 / pi.
-_TRIGONOMETRIC = re.compile(r"\b(sin|cos|tan|sincos)f\(")
+_TRIGONOMETRIC = re.compile(r"\bh?(sin|cos|tan|sincos)f?\(")
 TRIGONOMETRIC_FRAME_BYTES = 32
 _IGNORED = re.compile(r"'?setmaxnreg'? ignored")
 

@@ -59,15 +59,16 @@ class _Functions(PyExprMutator):  # type: ignore[misc]
         if dtype not in NARROW and not (name in OF_ANY_FLOAT and dtype == WIDE):
             return call
         function = FUNCTIONS[name](call.attrs)
+        types = [call.ty] if isinstance(call.ty, relax.TensorType) else list(call.ty.fields)
 
-        def wide(*tensors: te.Tensor) -> Any:
-            results = function(*(_cast(x, WIDE) for x in tensors))
-            if isinstance(results, te.Tensor):
-                return _cast(results, dtype)
-            return [_cast(x, dtype) for x in results]
+        def wide(*given: Any) -> Any:
+            results = function(*(_cast(x, WIDE) for x in given))
+            results = [results] if isinstance(results, te.Tensor) else results
+            rounded = [_cast(x, str(y.dtype)) for x, y in zip(results, types, strict=True)]
+            return rounded if len(rounded) > 1 else rounded[0]
 
         hint = name.removeprefix("nn.")
-        return self.builder_.call_te(wide, *call.args, primfunc_name_hint=hint)
+        return self.builder_.call_te(wide, *map(_number, call.args), primfunc_name_hint=hint)
 
 
 def _has_tensors(call: Any) -> bool:
@@ -77,7 +78,16 @@ def _has_tensors(call: Any) -> bool:
     return known and len({str(x.dtype) for x in types}) == 1
 
 
-def _cast(x: te.Tensor, dtype: str) -> te.Tensor:
+def _number(x: Any) -> Any:
+    """Return the value of a constant without dimensions, which is part of the function then."""
+    if not isinstance(x, tvm.ir.GenericConst) or x.ty.ndim != 0:
+        return x
+    return tirx.const(float(x.value.numpy()), str(x.ty.dtype))
+
+
+def _cast(x: Any, dtype: str) -> Any:
+    if not isinstance(x, te.Tensor):
+        return tirx.const(float(x.value), dtype)
     return x if str(x.dtype) == dtype else topi.cast(x, dtype)
 
 
@@ -142,6 +152,18 @@ def _log_add_exp(_attrs: Any) -> Function:
         return te.compute(top.shape, value, name="log_add_exp")
 
     return of
+
+
+def _of_tensors(function: Function) -> Callable[[Any], Function]:
+    return lambda _attrs: function
+
+
+def _floor_mod(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+    """Correct the remainder of the quotient towards zero, which is exact."""
+    rest, zero = topi.mod(x, y), _f32(0)
+    is_other = topi.not_equal(topi.less(rest, zero), topi.less(y, zero))
+    wrong = topi.logical_and(topi.not_equal(rest, zero), is_other)
+    return topi.where(wrong, topi.add(rest, y), rest)
 
 
 def _cross_entropy(_attrs: Any) -> Function:
@@ -255,6 +277,12 @@ FUNCTIONS: dict[str, Callable[[Any], Function]] = {
     "nn.selu": _elementwise(_selu),
     "nn.softplus": _softplus,
     "log_add_exp": _log_add_exp,
+    "power": _of_tensors(topi.power),
+    "floor_divide": _of_tensors(topi.floor_divide),
+    "floor_mod": _of_tensors(_floor_mod),
+    "isnan": _of_tensors(topi.isnan),
+    "isinf": _of_tensors(topi.isinf),
+    "isfinite": _of_tensors(topi.isfinite),
     "nn.softmax": _along(topi.nn.softmax, "axis"),
     "nn.log_softmax": _along(topi.nn.log_softmax, "axis"),
     "nn.cross_entropy_with_logits": _cross_entropy,

@@ -55,6 +55,7 @@ from .schedule_tiles import ScheduleTiles
 from .select_copies import SelectCopies
 from .share_loads import ShareLoads
 from .shorten_functions import ShortenFunctions
+from .simplify_register_indices import SimplifyRegisterIndices
 from .skew_stages import SkewStages
 from .skew_turns import SkewTurns
 from .skip_empty import SkipEmpty
@@ -126,6 +127,7 @@ __all__ = [
     "ShareLoads",
     "ShareSums",
     "ShortenFunctions",
+    "SimplifyRegisterIndices",
     "SkewStages",
     "SkewTurns",
     "SkipEmpty",

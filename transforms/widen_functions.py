@@ -1,15 +1,17 @@
-"""Compute in float32 the functions that CUDA does not have for types of 16 bits.
+"""Compute in float32 what CUDA does not have for types of 16 bits, and all arithmetic of float8.
 
     Y[i] = T.cosh(X[i])
   ->
     Y[i] = T.Cast("float16", T.cosh(T.Cast("float32", X[i])))
 
-TVM prints `hcosh`, which no header declares, or has no rule for the call at all: the first is an
-error of the compiler that names no operator, the second one inside of TVM. A float32 holds every
-value of 16 bits, so the result is that of the exact function, rounded twice.
+TVM prints `hcosh`, which no header declares, or has no rule for the operation at all (remainders of
+16 bits): the first is an error of the compiler that names no operator, the second one inside of TVM.
+A float32 holds every value of 16 bits, so the result is that of the exact function, rounded twice.
+Of float8 CUDA has conversions alone: each operation is rounded, as those of 16 bits are.
 
-Before: any calls.  After: none of these functions has an operand of 16 bits.
-Left alone: functions that CUDA or TVM's own header has for them, as exp and tanh.
+Before: any calls.  After: none of these functions has an operand of 16 bits, and nothing but a
+conversion or a choice one of float8.
+Left alone: functions that CUDA or TVM's own header has for 16 bits, as exp and tanh.
 Refused: conversions of float8 on chips without them. What TVM writes out for those puts the sign
 into the exponent, and does not compile where it rounds.
 """
@@ -30,19 +32,30 @@ FUNCTIONS_OF_FLOAT = frozenset(
     f"tirx.{name}"
     for name in (
         *("acos", "acosh", "asin", "asinh", "atan2", "atanh", "copysign", "cosh", "fmod", "hypot"),
-        *("ldexp", "log1p", "nearbyint", "sinh"),
+        *("ldexp", "log1p", "nearbyint", "sinh", "tan"),
     )
 )
 WIDE = "float32"
 
 
-def plan_wide_functions(func: tirx.PrimFunc) -> list[ir.Call]:
-    """Find the calls of 16 bits that have to be of 32."""
-    return ir.find_all(func.body, ir.Call, _is_missing)
+CHOICES = ("tirx.if_then_else", "tirx.likely", "tirx.reinterpret")  # which need no arithmetic
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Max, tirx.Min)
+_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
-def _is_missing(call: ir.Call) -> bool:
-    return getattr(call.op, "name", "") in FUNCTIONS_OF_FLOAT and ir.dtype_of(call) in HALVES
+def plan_wide_functions(func: tirx.PrimFunc) -> list[Any]:
+    """Find the operations of 16 bits or fewer that have to be of 32."""
+    kinds = (ir.Call, *_ARITHMETIC, *_COMPARISONS)
+    return [x for kind in kinds for x in ir.find_all(func.body, kind, _is_missing)]
+
+
+def _is_missing(node: Any) -> bool:
+    if isinstance(node, ir.Call):
+        name = getattr(node.op, "name", "")
+        is_function = name.startswith(("tirx.", "prim.")) and name not in CHOICES
+        missing = name in FUNCTIONS_OF_FLOAT and ir.dtype_of(node) in HALVES
+        return missing or (is_function and any(map(_is_float8, node.args)))
+    return _is_float8(node.a) or (isinstance(node, tirx.Mod) and ir.dtype_of(node) in HALVES)
 
 
 def check_float8(func: tirx.PrimFunc) -> None:
@@ -74,21 +87,32 @@ def _is_of_float8(cast: tirx.Cast) -> bool:
 
 
 def _is_float8(value: Any) -> bool:
-    return ir.dtype_of(value).startswith("float8")
+    return hasattr(value, "ty") and ir.dtype_of(value).startswith("float8")
 
 
 def rewrite_wide_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Widen the operands, and round the result."""
 
-    def call(node: ir.Call, mutator: Any) -> Any:
+    def widen(node: Any, mutator: Any) -> Any:
         node = mutator.default_mutate(node)
         if not _is_missing(node):
             return node
-        given = [tirx.Cast(WIDE, x) if ir.dtype_of(x) in HALVES else x for x in node.args]
-        wide = tirx.call_intrin(WIDE, node.op, *given)
-        return tirx.Cast(ir.dtype_of(node), wide)
+        given = [_wide(x) for x in (node.args if isinstance(node, ir.Call) else (node.a, node.b))]
+        if isinstance(node, _COMPARISONS):
+            return type(node)(*given)
+        if not isinstance(node, ir.Call):
+            return tirx.Cast(ir.dtype_of(node), type(node)(*given))
+        dtype = ir.dtype_of(node)
+        is_value = dtype in HALVES or _is_float8(node)
+        wide = tirx.call_intrin(WIDE if is_value else dtype, node.op, *given)
+        return tirx.Cast(dtype, wide) if is_value else wide
 
-    return func.with_body(ir.mutate(func.body, [(ir.Call, call)]))
+    kinds = (ir.Call, *_ARITHMETIC, *_COMPARISONS)
+    return func.with_body(ir.mutate(func.body, [(kind, widen) for kind in kinds]))
+
+
+def _wide(value: Any) -> Any:
+    return tirx.Cast(WIDE, value) if ir.dtype_of(value) in HALVES or _is_float8(value) else value
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.WidenFunctions")
@@ -101,5 +125,5 @@ class WidenFunctions:
         if not plan_wide_functions(func):
             return func
         after = rewrite_wide_functions(func)
-        assert not plan_wide_functions(after), "WidenFunctions left a call behind"
+        assert not plan_wide_functions(after), "WidenFunctions left an operation behind"
         return after

@@ -7,7 +7,9 @@ mended without a word: that is for the static check.
 
 Where registers run out in the multiplications, ptxas serialises them and says so (C7512). Spills
 without that remark lie in the epilogue, which stores far more than a few of them cost; when they
-happen cannot be told beforehand. They are a fallback, that `explain` reports.
+happen cannot be told beforehand. They are a fallback, that `explain` reports. What a stack frame
+holds beside spills is an array in local memory, which is memory: an error, with or without spills. CUDA's
+sinf, cosf and tanf have one of 32 bytes, on a path for arguments that are very large: it may stay.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ _USED = re.compile(r"Used (\d+) registers")
 _BARRIERS = re.compile(r"used (\d+) barriers")
 _SHARED = re.compile(r"(\d+) bytes smem")
 _REMARK = re.compile(r"\((C75\d\d)\)\s*(.*)")
+FRAME_ALIGNMENT = 16  # bytes; a stack frame is a multiple of it where its widest spill is
+# What CUDA's functions keep in local memory for arguments beyond 105615: parts of 2 / pi.
+_TRIGONOMETRIC = re.compile(r"\bh?(sin|cos|tan|sincos)f?\(")
+TRIGONOMETRIC_FRAME_BYTES = 32
 _IGNORED = re.compile(r"'?setmaxnreg'? ignored")
 
 MEANING = {  # remark -> what a correct kernel has, what to do
@@ -53,6 +59,12 @@ class KernelFacts:
     stack_bytes: int = 0
     spill_store_bytes: int = 0
     spill_load_bytes: int = 0
+
+    @property
+    def array_bytes(self) -> int:
+        """Bytes of a stack frame that spills do not fill: each of their bytes is stored once."""
+        spilled = -(-self.spill_store_bytes // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
+        return max(0, self.stack_bytes - spilled)
 
 
 def read_facts(log: str) -> dict[str, KernelFacts]:
@@ -85,8 +97,27 @@ def remarks(log: str) -> dict[str, list[str]]:
     return found
 
 
-def check(log: str, facts: Mapping[str, KernelFacts], strict: bool = False) -> None:
-    """Raise one CompileError that lists every remark of a log; `strict` refuses spills, too."""
+def check(
+    log: str, facts: Mapping[str, KernelFacts], strict: bool = False, source: str = ""
+) -> None:
+    """Raise one CompileError that lists every remark of a log, and every array in local memory.
+
+    Parameters
+    ----------
+    log : str
+        What the assembler says.
+    facts : mapping
+        The facts of each kernel in it.
+    strict : bool
+        Whether spills are refused, too.
+    source : str
+        The CUDA text, whose functions may have a stack frame of their own.
+
+    Raises
+    ------
+    CompileError
+        There is one.
+    """
     problems = []
     for code, lines in sorted(remarks(log).items()):
         need, fix = MEANING.get(code, _SERIAL)
@@ -94,7 +125,14 @@ def check(log: str, facts: Mapping[str, KernelFacts], strict: bool = False) -> N
         problems.append(
             f"found {code} {lines[0]}{times}; need {need}" + (f"; {fix}" if fix else "")
         )
+    library = TRIGONOMETRIC_FRAME_BYTES if _TRIGONOMETRIC.search(source) else 0
     for kernel in facts.values():
+        if kernel.array_bytes > library:
+            problems.append(
+                f"found a stack frame of {kernel.stack_bytes} bytes in {kernel.name}, "
+                f"{kernel.array_bytes} of them without spills; need arrays of a thread in "
+                "registers; make them smaller, and index them by constants and unrolled loops"
+            )
         if strict and max(kernel.spill_store_bytes, kernel.spill_load_bytes):
             problems.append(
                 f"found {kernel.spill_store_bytes} bytes of spill stores and "

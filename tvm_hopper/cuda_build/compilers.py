@@ -291,5 +291,5 @@ def compile_source(
             while len(_results) > KEPT:
                 _results.popitem(last=False)
     if check_log:
-        assembler_log.check(result.log, result.kernels, strict)
+        assembler_log.check(result.log, result.kernels, strict, source)
     return result

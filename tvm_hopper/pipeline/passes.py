@@ -1,7 +1,8 @@
-"""The lowering, as a table of contents: TVM's own pass list, with ours at two places of it.
+"""The lowering, as a table of contents: TVM's own pass list, with ours at four places of it.
 
 TVM's list stands in `stock.py`; it depends on the PassContext:
 
+      -> early_passes()     functions as they are scheduled
     stock passes, up to exact buffer regions
       -> hook_passes()      blocks and regions become barriers, TMA and WGMMA instructions
     s_tir.InjectSoftwarePipeline ... s_tir.InjectDoubleBuffer
@@ -43,6 +44,15 @@ ON_EVERY_PROCESSOR = {
 }
 HOOK = "s_tir.InjectSoftwarePipeline"
 LATE = "s_tir.InjectDoubleBuffer"  # the pass before StorageRewrite, which an option can leave out
+
+
+def early_passes() -> list[Pass]:
+    """List the passes that run on functions as they are scheduled, before TVM's first."""
+    from tvm_hopper import transforms
+
+    return [
+        transforms.SimplifyRegisterIndices(),  # TVM sizes registers by their indices' ranges
+    ]
 
 
 def hook_passes() -> list[Pass]:
@@ -164,7 +174,7 @@ def names(passes: Iterable[Pass]) -> list[str]:
 
 def full_list() -> list[Pass]:
     """List every pass of a build of ours, in order, under the current PassContext."""
-    passes: list[Pass] = []
+    passes: list[Pass] = [*map(on_our_functions, early_passes())]
     for p in stock_passes():
         if p.info.name == HOOK:
             passes += map(on_our_functions, hook_passes())

@@ -250,7 +250,10 @@ def shorten(
     whole : bool
         Whether activations are replaced as a whole where `rows` has what they are made of.
     """
-    is_rounded = isinstance(value, tirx.Cast) and ir.dtype_of(value) in HALVES
+    is_half = ir.dtype_of(value) in HALVES
+    is_rounded = isinstance(value, tirx.Cast) and is_half
+    if is_half and not is_rounded:
+        return _shorten_rounded(value, rows, whole)
     inner = value.value if is_rounded else value
     if not (is_rounded or rounded_later) or ir.dtype_of(inner) != "float32":
         return None
@@ -282,4 +285,19 @@ def shorten(
     kinds = (tirx.Add, tirx.Sub, tirx.Div, ir.Call)
     callbacks = [*((kind, visit) for kind in kinds), (tirx.Mul, product)]
     new = tvm_ffi.structural_mutate(value, callbacks)
+    return ShortValue(new, tuple(found)) if found else None
+
+
+def _shorten_rounded(value: Any, rows: tuple[ShortFunction, ...], whole: bool) -> ShortValue | None:
+    """Replace the forms in those parts of a value of 16 bits that are rounded to it."""
+    found: list[ShortFunction | Activation] = []
+
+    def rounded(node: Any, mutator: Any) -> Any:
+        short = shorten(node, (*FIRST_OF_MEMORY_BOUND, *rows), whole=whole) if ir.dtype_of(node) in HALVES else None
+        if short is None:
+            return mutator.default_mutate(node)
+        found.extend(short.rows)
+        return short.value
+
+    new = tvm_ffi.structural_mutate(value, [(tirx.Cast, rounded)])
     return ShortValue(new, tuple(found)) if found else None

@@ -26,7 +26,7 @@ from .fuse_transposes import FuseTransposes
 from .keep_records import KeepRecords
 from .options import WHERE, ModelOptions, as_options
 from .schedule_functions import ScheduleFunctions
-from .wide_norms import WideNorms
+from .wide_functions import WideFunctions
 
 GENERIC_ARCH = SM_90A.name.rstrip("a")
 
@@ -41,7 +41,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
     """
     return [
         FuseTransposes(),  # weights stay as they lie, instead of a copy a call
-        WideNorms(),  # norms of bfloat16, which TVM does not legalise
+        WideFunctions(),  # activations and norms in float32, where TVM has them in 16 bits
         relax.get_pipeline("zero"),  # legalize, fuse
         relax.transform.RewriteDataflowReshape(),  # views, before somebody makes kernels of them
         FlattenBatch(),  # batch and sequence are rows

@@ -385,7 +385,7 @@ KEYS: dict[str, Key] = {
             CHECK_ASSEMBLER_LOG,
             (FUNCTION,),
             bool,
-            "fail on serialised WGMMA and ignored setmaxnreg; if strict, on spills",
+            "fail on serialised WGMMA, ignored setmaxnreg, stack frames; if strict, on spills",
             option=True,
         ),
         Key(

@@ -1,0 +1,297 @@
+"""Functions of 16-bit tensors in float32, rounded once, and formulas that keep their digits.
+
+    y = silu(x)    ->    y = float16(silu(float32(x)))
+
+TVM's legalisation computes each step of an activation, a softmax or a norm in the type of the
+tensor: silu of float16 is zero below -11.1, gelu of bfloat16 at -3.1.  Here casts are part of the
+function, so a kernel reads and writes 16 bits as the model says.  Steps that a model writes out
+itself (`x * sigmoid(x)` as two operators) are rounded one by one, as the model says.
+
+Of any float type: group and instance norm, which TVM computes as E[x^2] - E[x]^2, sum squares around
+the mean; softplus and log_add_exp neither overflow nor lose small results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import pi, sqrt
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx, topi
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_hopper import ir
+
+NARROW, WIDE = ("float16", "bfloat16"), "float32"
+Function = Callable[..., Any]
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.WideFunctions")
+class WideFunctions:
+    """See the module's docstring for the rewrite."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Legalise what TVM computes in 16 bits."""
+        rewriter = _Functions(mod)
+        for gv, func in mod.functions_items():
+            if isinstance(func, relax.Function) and not _is_left(func):
+                new = rewriter.visit_expr(func)
+                if not new.same_as(func):
+                    rewriter.builder_.update_func(gv, new)
+        return rewriter.builder_.get()
+
+
+def _is_left(func: relax.Function) -> bool:
+    """Tell a function that a library computes."""
+    return bool(func.attrs) and ("Codegen" in func.attrs or "Composite" in func.attrs)
+
+
+@mutator
+class _Functions(PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: Any) -> Any:
+        """Write a call as one function of te, whose results have the types of the call."""
+        call = super().visit_call_(call)
+        name = str(getattr(call.op, "name", "")).removeprefix("relax.")
+        if name not in FUNCTIONS or not _has_tensors(call):
+            return call
+        dtype = str(call.args[0].ty.dtype)
+        if dtype not in NARROW and not (name in OF_ANY_FLOAT and dtype == WIDE):
+            return call
+        function = FUNCTIONS[name](call.attrs)
+        types = [call.ty] if isinstance(call.ty, relax.TensorType) else list(call.ty.fields)
+
+        def wide(*given: Any) -> Any:
+            results = function(*(_cast(x, WIDE) for x in given))
+            results = [results] if isinstance(results, te.Tensor) else results
+            rounded = [_cast(x, str(y.dtype)) for x, y in zip(results, types, strict=True)]
+            return rounded if len(rounded) > 1 else rounded[0]
+
+        hint = name.removeprefix("nn.")
+        return self.builder_.call_te(wide, *map(_number, call.args), primfunc_name_hint=hint)
+
+
+def _has_tensors(call: Any) -> bool:
+    """Tell a call of tensors of known shapes, all of one type."""
+    types = [x.ty for x in call.args]
+    known = all(isinstance(x, relax.TensorType) and x.shape is not None for x in types)
+    return known and len({str(x.dtype) for x in types}) == 1
+
+
+def _number(x: Any) -> Any:
+    """Return the value of a constant without dimensions, which is part of the function then."""
+    if not isinstance(x, tvm.ir.GenericConst) or x.ty.ndim != 0:
+        return x
+    return tirx.const(float(x.value.numpy()), str(x.ty.dtype))
+
+
+def _cast(x: Any, dtype: str) -> Any:
+    if not isinstance(x, te.Tensor):
+        return tirx.const(float(x.value), dtype)
+    return x if str(x.dtype) == dtype else topi.cast(x, dtype)
+
+
+def _elementwise(function: Function) -> Callable[[Any], Function]:
+    """Write a function of elements as one te.compute."""
+    name = function.__name__.removeprefix("_")
+
+    def of(_attrs: Any) -> Function:
+        return lambda x: te.compute(x.shape, lambda *i: function(x[i]), name=name)
+
+    return of
+
+
+def _f32(number: float) -> Any:
+    return tirx.const(number, WIDE)
+
+
+def _gelu(x: Any) -> Any:
+    return _f32(0.5) * x * (_f32(1) + tirx.erf(_f32(sqrt(0.5)) * x))
+
+
+def _gelu_tanh(x: Any) -> Any:
+    inner = _f32(sqrt(2 / pi)) * (x + _f32(0.044715) * x * x * x)
+    return _f32(0.5) * x * (_f32(1) + tirx.tanh(inner))
+
+
+def _silu(x: Any) -> Any:
+    return x * tirx.sigmoid(x)
+
+
+def _selu(x: Any) -> Any:
+    half = tirx.tanh(_f32(0.5) * tirx.min(x, _f32(0)))
+    exp_less_one = _f32(2) * half / (_f32(1) - half)  # which has digits near zero
+    scale, alpha = _f32(1.0507009873554804934), _f32(1.6732632423543772848)
+    return scale * tirx.Select(x > _f32(0), x, alpha * exp_less_one)
+
+
+def _softplus(attrs: Any) -> Function:
+    beta, threshold = float(attrs.beta), float(attrs.threshold)
+
+    def of(x: te.Tensor) -> te.Tensor:
+        def value(*i: Any) -> Any:
+            scaled = _f32(beta) * x[i]
+            soft = tirx.log1p(tirx.exp(scaled)) / _f32(beta)
+            return tirx.Select(scaled > _f32(threshold), x[i], soft)
+
+        return te.compute(x.shape, value, name="softplus")
+
+    return of
+
+
+def _log_add_exp(_attrs: Any) -> Function:
+    def of(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+        top = topi.maximum(x, y)
+        apart = topi.abs(topi.subtract(x, y))
+        most = _f32(float("inf"))
+
+        def value(*i: Any) -> Any:  # equal infinities are not apart
+            soft = top[i] + tirx.log1p(tirx.exp(_f32(0) - apart[i]))
+            return tirx.Select(tirx.abs(top[i]).equal(most), top[i], soft)
+
+        return te.compute(top.shape, value, name="log_add_exp")
+
+    return of
+
+
+def _of_tensors(function: Function) -> Callable[[Any], Function]:
+    return lambda _attrs: function
+
+
+def _floor_mod(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+    """Correct the remainder of the quotient towards zero, which is exact."""
+    rest, zero = topi.mod(x, y), _f32(0)
+    is_other = topi.not_equal(topi.less(rest, zero), topi.less(y, zero))
+    wrong = topi.logical_and(topi.not_equal(rest, zero), is_other)
+    return topi.where(wrong, topi.add(rest, y), rest)
+
+
+def _cross_entropy(_attrs: Any) -> Function:
+    def of(x: te.Tensor, y: te.Tensor) -> Any:
+        total = topi.negative(topi.sum(topi.multiply(x, y)))
+        return total / tirx.Cast(WIDE, x.shape[0]) if len(x.shape) > 1 else total
+
+    return of
+
+
+def _along(function: Function, *names: str) -> Callable[[Any], Function]:
+    """Call one of TVM's functions with attributes of the call, whose axes may be counted back."""
+
+    def of(attrs: Any) -> Function:
+        given = {x: getattr(attrs, x) for x in names}
+        return lambda *x: function(*x, **given)
+
+    return of
+
+
+def _layer_norm(attrs: Any) -> Function:
+    def of(x: te.Tensor, *more: te.Tensor) -> te.Tensor:
+        axes = [int(i) % len(x.shape) for i in attrs.axes]
+        return topi.nn.layer_norm(x, *more, axis=axes, epsilon=float(attrs.epsilon))
+
+    return of
+
+
+def _mean(x: te.Tensor, axis: Any, keepdims: bool) -> te.Tensor:
+    axes = range(len(x.shape)) if axis is None else [int(i) for i in axis]
+    count: Any = tirx.IntImm("int64", 1)
+    for i in axes:
+        count = count * tirx.Cast("int64", x.shape[i])
+    whole = None if axis is None else list(axes)
+    return topi.divide(topi.sum(x, whole, keepdims), tirx.Cast(WIDE, ir.simplify(count)))
+
+
+def _variance(x: te.Tensor, axis: Any, keepdims: bool) -> te.Tensor:
+    apart = topi.subtract(x, _mean(x, axis, True))
+    return _mean(topi.multiply(apart, apart), axis, keepdims)
+
+
+def _std(x: te.Tensor, axis: Any, keepdims: bool) -> te.Tensor:
+    return topi.sqrt(_variance(x, axis, keepdims))
+
+
+def _group_norm(attrs: Any) -> Function:
+    """Sum squares around the mean; without groups each channel is one."""
+
+    def of(x: te.Tensor, w: te.Tensor, b: te.Tensor) -> te.Tensor:
+        channel = int(attrs.channel_axis) % len(x.shape)
+        axes = sorted(int(i) % len(x.shape) for i in attrs.axes)
+        groups = int(getattr(attrs, "num_groups", 0))
+        size = x.shape[channel] // groups if groups else 1
+        summed = [*axes, channel] if groups else axes
+        extents = [size if i == channel else x.shape[i] for i in sorted(summed)]
+        shape = [
+            groups if groups and i == channel else extent
+            for i, extent in enumerate(x.shape)
+            if i not in axes
+        ]
+        count: Any = _f32(1)
+        for extent in extents:
+            count = count * tirx.Cast(WIDE, extent)
+        count = ir.simplify(count)
+
+        def group(i: Any) -> list[Any]:
+            return [n // size if a == channel else n for a, n in enumerate(i) if a not in axes]
+
+        def total(value: Function, name: str) -> te.Tensor:
+            ks = [te.reduce_axis((0, extent), name=f"k{n}") for n, extent in enumerate(extents)]
+            inner = dict(zip(sorted(summed), ks, strict=True))
+
+            def of_row(*row: Any) -> Any:
+                own = iter(row)
+                place = []
+                for a in range(len(x.shape)):
+                    first = 0 if a in axes else next(own)
+                    first = first * size if a == channel else first
+                    place.append(first + inner[a] if a in inner else first)
+                return te.sum(value(row, x[tuple(place)]), axis=ks)
+
+            return te.compute(shape, of_row, name=name)
+
+        sums = total(lambda _row, v: v, "sum")
+        mean = te.compute(shape, lambda *row: sums[row] / count, name="mean")
+        apart = total(lambda row, v: (v - mean[row]) * (v - mean[row]), "squares")
+
+        def value(*i: Any) -> Any:
+            row = tuple(group(i))
+            scale = tirx.rsqrt(apart[row] / count + _f32(float(attrs.epsilon)))
+            return (x[i] - mean[row]) * scale * w[i[channel]] + b[i[channel]]
+
+        return te.compute(x.shape, value, name="norm")
+
+    return of
+
+
+def _batch_norm(attrs: Any) -> Function:
+    names = ("axis", "epsilon", "center", "scale", "training", "momentum")
+    given = {name: getattr(attrs, name) for name in names}
+    return lambda *x: topi.nn.batch_norm(*x, **given)
+
+
+OF_ANY_FLOAT = ("nn.group_norm", "nn.instance_norm", "nn.softplus", "log_add_exp")
+FUNCTIONS: dict[str, Callable[[Any], Function]] = {
+    "sigmoid": _elementwise(tirx.sigmoid),
+    "nn.silu": _elementwise(_silu),
+    "nn.gelu": _elementwise(_gelu),
+    "nn.gelu_tanh": _elementwise(_gelu_tanh),
+    "nn.selu": _elementwise(_selu),
+    "nn.softplus": _softplus,
+    "log_add_exp": _log_add_exp,
+    "power": _of_tensors(topi.power),
+    "floor_divide": _of_tensors(topi.floor_divide),
+    "floor_mod": _of_tensors(_floor_mod),
+    "isnan": _of_tensors(topi.isnan),
+    "isinf": _of_tensors(topi.isinf),
+    "isfinite": _of_tensors(topi.isfinite),
+    "nn.softmax": _along(topi.nn.softmax, "axis"),
+    "nn.log_softmax": _along(topi.nn.log_softmax, "axis"),
+    "nn.cross_entropy_with_logits": _cross_entropy,
+    "nn.layer_norm": _layer_norm,
+    "nn.group_norm": _group_norm,
+    "nn.instance_norm": _group_norm,
+    "nn.batch_norm": _batch_norm,
+    "mean": _along(_mean, "axis", "keepdims"),
+    "variance": _along(_variance, "axis", "keepdims"),
+    "std": _along(_std, "axis", "keepdims"),
+}
+"""What each operator computes in float32, by its attributes."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 from tvm import ir, sym, tirx
 
 from tvm_hopper.sim.kinds.flow import BLOCK, DATA, Flow
@@ -16,6 +17,7 @@ from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name, statement_text
 
 _COMPARE = ("LT", "LE", "GT", "GE", "EQ", "NE")
 _NOTHING = Reach(0, 0)
+MAX_TABLE = 1 << 22  # numbers of one expression: CTAs times turns of loops times threads
 
 
 class UnprovableError(Exception):
@@ -84,6 +86,9 @@ class Keys:
         total = self.sum(expr)
         if total is not None:
             return _arrays(total.block)
+        table = self.table(expr)
+        if table is not None:
+            return [np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)]
         return [key for child in _children(expr) for key in self.of(child)]
 
     def _remainder(self, expr: Any) -> Any:
@@ -101,6 +106,49 @@ class Keys:
         if total is None or (kind == "Mod" and np.min(total.block) + total.added.low < 0):
             return None  # truncation towards zero makes another rule of negative numbers
         return total.block % divisor
+
+    def table(self, expr: Any) -> np.ndarray | None:
+        """Return an expression's values, a row for each CTA: of each turn of loops and each thread.
+
+        Turns that a CTA does not take are 0: how many it takes is a key of its own, since a loop's
+        extent steers what its body does. None: it depends on more, or would be too many numbers.
+        """
+        axes: dict[Any, np.ndarray] = {}
+        turns: list[tuple[Any, Any, Any]] = []
+        size, waiting, met = self.values.total, [expr], set()
+        while waiting:
+            for var in _variables(waiting.pop()):
+                if var in met or var in self.values.env or var in self.values.block_vars:
+                    continue
+                met.add(var)
+                if var in self.flow.binds:
+                    waiting.append(self.flow.binds[var])
+                elif var in self.flow.loops:
+                    loop = self.flow.loops[var]
+                    turns.append((var, loop.min, loop.extent))
+                elif isinstance(self.flow.extents.get(var), tirx.IntImm):
+                    axes[var] = np.arange(int(self.flow.extents[var]), dtype=np.int64)
+                else:
+                    return None
+        try:
+            for var, low, extent in turns:
+                first, count = self.values.of(low), self.values.of(extent)
+                most = int(np.max(first + count))
+                axes[var] = np.arange(int(np.min(first)), most, dtype=np.int64)
+            for numbers in axes.values():
+                size *= max(len(numbers), 1)
+            if not axes or size > MAX_TABLE:
+                return None
+            values = self.values.over(axes)
+            found, taken = values.of(expr), True
+            for var, low, extent in turns:
+                first = values.of(low)
+                taken = taken & (values.env[var] >= first)
+                taken = taken & (values.env[var] < first + values.of(extent))
+        except NotOfBlockError:
+            return None
+        shape = (self.values.total, *map(len, axes.values()))
+        return np.broadcast_to(np.where(taken, found, 0), shape).reshape(self.values.total, -1)
 
     def _variable(self, var: Any) -> list[np.ndarray]:
         """Return keys of what a variable or a buffer gets its value from."""
@@ -149,6 +197,12 @@ class Keys:
             low, high = max(bound.min_value, -UNBOUNDED), min(bound.max_value, UNBOUNDED)
             return Sum(0, Reach(low, high))
         return None
+
+
+def _variables(expr: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, (ir.Var, found.append))
+    return found
 
 
 def _arrays(value: Any) -> list[np.ndarray]:

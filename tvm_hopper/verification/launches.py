@@ -26,6 +26,7 @@ from tvm_hopper.sim.races.writers import ElementWriters
 from tvm_hopper.sim.run import touched_tensors
 from tvm_hopper.sim.shortcuts import Shortcuts
 from tvm_hopper.sim.timeline.events import TimelineEvent
+from tvm_hopper.sim.tir import PROMISED
 from tvm_hopper.verification.program import Program
 
 
@@ -43,12 +44,15 @@ class BoundLaunch:
         What the host function allocated for its kernels, by name.
     num_sms : int
         Multiprocessors of the device.
+    promised : frozenset of str
+        Arguments that no launch in front of the call in its stream writes.
     """
 
     func: Any
     setup: dict[str, Any]
     workspaces: Mapping[str, Workspace] = field(default_factory=dict)
     num_sms: int = DEFAULT_NUM_SMS
+    promised: frozenset[str] = frozenset()
 
     @property
     def tensors(self) -> set[str]:
@@ -92,7 +96,12 @@ def _bind(program: Program, launch: Launch, num_sms: int) -> BoundLaunch:
         raise VerifyError(
             f"launch of {launch.kernel}: found kernels {sorted(program.kernels)}; need its TIR"
         )
-    return BoundLaunch(func, launch.bind(func), launch.workspaces, num_sms)
+    return BoundLaunch(func, launch.bind(func), launch.workspaces, num_sms, _promised(program))
+
+
+def _promised(program: Program) -> frozenset[str]:
+    places = (program.host.attrs or {}).get(PROMISED, ())
+    return frozenset(program.arguments[int(place)].name for place in places)
 
 
 def run_launches(
@@ -142,7 +151,7 @@ def run_launches(
     cuts: list[str] = []
     writers: dict[str, tuple[ElementWriters, ...]] = {}
     stopped = out_of_budget = ended_early = False
-    in_flight = LaunchesInFlight()
+    in_flight = LaunchesInFlight(arrays.keys() - (launches[0].promised if launches else ()))
     end = None if budget_s is None else time.monotonic() + budget_s
     for number, (launch, chosen) in enumerate(zip(launches, blocks, strict=True), 1):
         followed = number < len(launches)  # by launches that may read what it stores
@@ -173,6 +182,7 @@ def run_launches(
             str(launch.func.attrs["global_symbol"]),
             *touched,
             result.waited_for_grids,
+            result.next_began,
         )
         memory.after(launch, result, chosen is None)
         findings += result.findings

@@ -58,7 +58,9 @@ from tvm_hopper.requests.targets import processor_of
 
 LAUNCH_PARAMS = "tirx.kernel_launch_params"
 PROGRAMMATIC = "tirx.use_programtic_dependent_launch"  # so TVM's runtime calls it
-PROMISED = "tvm_hopper.promised_tensors"  # parameters that are loaded early, by place: for the simulator
+PROMISED = (
+    "tvm_hopper.promised_tensors"  # parameters that are loaded early, by place: for the simulator
+)
 
 
 @dataclass(frozen=True)

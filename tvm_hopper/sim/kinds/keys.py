@@ -89,7 +89,7 @@ class Keys:
         table = self.table(expr)
         if table is not None:
             return [np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)]
-        return [key for child in _children(expr) for key in self.of(child)]
+        return [key for child in children_of(expr) for key in self.of(child)]
 
     def _remainder(self, expr: Any) -> Any:
         """Return `block mod n` for an expression `(block + others) mod n`; None for another one."""
@@ -117,7 +117,7 @@ class Keys:
         turns: list[tuple[Any, Any, Any]] = []
         size, waiting, met = self.values.total, [expr], set()
         while waiting:
-            for var in _variables(waiting.pop()):
+            for var in variables_of(waiting.pop()):
                 if var in met or var in self.values.env or var in self.values.block_vars:
                     continue
                 met.add(var)
@@ -167,6 +167,24 @@ class Keys:
         self.busy.discard(root)
         return found
 
+    def _number(self, expr: Any) -> int | None:
+        """Return a number that is the same in all CTAs."""
+        try:
+            value = self.values.of(expr)
+        except NotOfBlockError:
+            return None
+        return value if isinstance(value, int) else None
+
+    def _loop(self, loop: Any) -> Sum | None:
+        """Return what a loop variable may be: its first value, and how many turns are taken."""
+        low = self.sum(loop.min)
+        try:
+            most = int(np.max(self.values.of(loop.extent)))
+        except NotOfBlockError:
+            bound = self.analyzer.const_int_bound(loop.extent)
+            most = min(bound.max_value, UNBOUNDED)
+        return None if low is None else Sum(low.block, low.added.plus(Reach(0, max(most - 1, 0))))
+
     def sum(self, expr: Any) -> Sum | None:
         """Take an integer expression apart; None if it is no such sum."""
         if numpy_dtype(dtype_of(expr)).kind not in "iu":
@@ -185,11 +203,13 @@ class Keys:
             return Sum(left.block - right.block, left.added.plus(right.added.times(-1)))
         if kind == "Mul":
             for one, other in ((expr.a, expr.b), (expr.b, expr.a)):
-                part = self.sum(other)
-                if isinstance(one, tirx.IntImm) and part is not None:
-                    return Sum(part.block * int(one), part.added.times(int(one)))
+                factor, part = self._number(one), self.sum(other)
+                if factor is not None and part is not None:
+                    return Sum(part.block * factor, part.added.times(factor))
         if kind == "Var" and expr in self.flow.binds:
             return self.sum(self.flow.binds[expr])
+        if kind == "Var" and expr in self.flow.loops:
+            return self._loop(self.flow.loops[expr])
         if kind == "Cast" and numpy_dtype(dtype_of(expr.value)).kind in "iu":
             return self.sum(expr.value)
         if not self.flow.taint(expr):
@@ -199,7 +219,8 @@ class Keys:
         return None
 
 
-def _variables(expr: Any) -> list[Any]:
+def variables_of(expr: Any) -> list[Any]:
+    """Return the variables that an expression names."""
     found: list[Any] = []
     tvm_ffi.structural_walk(expr, (ir.Var, found.append))
     return found
@@ -209,7 +230,8 @@ def _arrays(value: Any) -> list[np.ndarray]:
     return [value] if isinstance(value, np.ndarray) else []
 
 
-def _children(expr: Any) -> list[Any]:
+def children_of(expr: Any) -> list[Any]:
+    """Return the expressions that one is made of."""
     kind = type(expr).__name__
     if kind == "TensorLoad":
         return [*expr.indices, expr.source]

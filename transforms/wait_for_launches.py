@@ -58,6 +58,9 @@ from tvm_hopper.requests.targets import processor_of
 
 LAUNCH_PARAMS = "tirx.kernel_launch_params"
 PROGRAMMATIC = "tirx.use_programtic_dependent_launch"  # so TVM's runtime calls it
+PROMISED = (
+    "tvm_hopper.promised_tensors"  # parameters that are loaded early, by place: for the simulator
+)
 
 
 @dataclass(frozen=True)
@@ -247,4 +250,16 @@ class WaitForLaunches:
         after = ir.map_kernels(func, wait)
         assert not ir.find_blocks(after.body, EARLY_LOADS), "WaitForLaunches left a load"
         tags = [str(x) for x in after.attrs.get(LAUNCH_PARAMS, [])]
+        if promised := promised_tensors(func):
+            after = after.with_attr(PROMISED, promised)
         return after.with_attr(LAUNCH_PARAMS, [*tags, PROGRAMMATIC])
+
+
+def promised_tensors(func: tirx.PrimFunc) -> list[int]:
+    """Return the parameters that early loads read, by place."""
+    loads = [
+        access.source
+        for block in ir.find_blocks(func.body, EARLY_LOADS)
+        for access in ir.find_all(block, ir.TensorLoad)
+    ]
+    return [i for i, x in enumerate(func.params) if any(x.same_as(source) for source in loads)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tvm_hopper.sim.tir import PROGRAMMATIC, launch_tags
+from tvm_hopper.sim.tir import PROGRAMMATIC, PROMISED, launch_tags
 from tvm_hopper.simulation import Program, simulate, verify
 
 from .kernels import lower, rules
@@ -224,8 +224,53 @@ def first(waits):
     return lower(main)
 
 
-@pytest.mark.parametrize("waits", ["first", "behind loads", "never"])
-def test_the_first_launch_may_not_store_before_those_of_an_earlier_call_have_ended(waits):
-    found = {f.rule for f in simulate(early(first(waits), 0), {"X": X}).findings}
-    assert found == ({"GRID_DEPENDENCY"} if waits == "never" else set())
+@pytest.mark.parametrize(
+    ("waits", "promised", "buffers"),
+    [
+        ("first", [], set()),
+        ("behind loads", [], {"X"}),
+        ("behind loads", [0], set()),
+        ("never", [], {"X", "Y"}),
+        ("never", [0], {"Y"}),
+    ],
+)
+def test_the_first_launch_waits_for_those_in_front_of_its_call(waits, promised, buffers):
+    """They may write what it loads, except what is promised to be there, and read what it stores."""
+    program = early(first(waits), 0)
+    program = Program(program.host.with_attr(PROMISED, promised), program.kernels)
+    found = simulate(program, {"X": X}).findings
+    assert {f.rule for f in found} <= {"GRID_DEPENDENCY"}
+    assert {f.buffer for f in found} == buffers
+    assert verify(program, {"X": X}).verdict == ("error" if buffers else "clean")
     assert not simulate(first(waits), {"X": X}).findings
+
+
+@pytest.mark.parametrize("begins", ["first", "behind the wait"])
+def test_who_lets_the_next_launch_begin_before_it_waits_keeps_older_ones_in_flight(begins):
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        V = T.alloc_buffer((128,), "float32")
+        with T.attr(T.int32(0), "first", 1):
+            T.launch_thread("blockIdx.x", 1)
+            tx = T.launch_thread("threadIdx.x", 128)
+            V[tx] = X[tx] + T.float32(1)
+        with T.attr(T.int32(0), "second", 1):
+            T.launch_thread("blockIdx.x", 1)
+            T.launch_thread("threadIdx.x", 128)
+            if begins == "first":
+                T.ptx.griddepcontrol.launch_dependents()
+            T.ptx.griddepcontrol.wait()
+            if begins != "first":
+                T.ptx.griddepcontrol.launch_dependents()
+        with T.attr(T.int32(0), "third", 1):
+            T.launch_thread("blockIdx.x", 1)
+            tz = T.launch_thread("threadIdx.x", 128)
+            Y[tz] = V[tz]
+
+    program = early(lower(main), 1, 2)
+    program = Program(program.host.with_attr(PROMISED, [1]), program.kernels)
+    found = {(f.rule, f.buffer) for f in simulate(program, {"X": X}).findings}
+    tensors = {buffer for _, buffer in found}
+    assert found <= {("GRID_DEPENDENCY", buffer) for buffer in tensors}
+    assert any(t.startswith("V") for t in tensors) is (begins == "first")

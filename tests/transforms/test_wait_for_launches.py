@@ -14,7 +14,7 @@ from tvm_hopper.pipeline.run import lower_final
 from tvm_hopper.simulation import Program, load, simulate, verify
 from tvm_hopper.testing import workloads
 from tvm_hopper.transforms import WaitForLaunches
-from tvm_hopper.transforms.wait_for_launches import LAUNCH_PARAMS, PROGRAMMATIC
+from tvm_hopper.transforms.wait_for_launches import LAUNCH_PARAMS, PROGRAMMATIC, PROMISED
 
 BEFORE = """
 @T.prim_func(private=True, s_tir=True)
@@ -51,8 +51,9 @@ ONE = hs.MatmulConfig(direct=(2, 16, 64), early_weights=True)
 
 def test_a_kernel_waits_in_the_first_turn_behind_its_early_loads():
     got = run(parse(BEFORE), WaitForLaunches())
-    check(got.without_attr(LAUNCH_PARAMS), parse(AFTER))
+    check(got.without_attr(LAUNCH_PARAMS).without_attr(PROMISED), parse(AFTER))
     assert [str(x) for x in got.attrs[LAUNCH_PARAMS]] == [PROGRAMMATIC]
+    assert list(got.attrs[PROMISED]) == [1]  # W alone
 
 
 def test_without_early_loads_nothing_is_begun_early():

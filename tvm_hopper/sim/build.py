@@ -123,6 +123,7 @@ class KernelMachine(Machine):
             self.ended_early,
             events_left_out=self.recorder.left_out,
             waited_for_grids=self.waited_for_grids,
+            next_began=self.next_began,
         )
 
 
@@ -180,9 +181,12 @@ class MachineBuilder:
             write = log.add_unfinished(launch, bit, True)
             read = log.add_unfinished(launch, bit, False)
             for name, region in self.regions.items():
+                written = name in launch.stored
+                if launch.whole and written:
+                    region.unfinished.append(write)
                 if region.shadow is not None:
                     region.shadow.mark_unfinished(
-                        write if name in launch.stored else None,
+                        write if written and not launch.whole else None,
                         read if name in launch.loaded else None,
                     )
 

@@ -80,7 +80,9 @@ def choose_asked(func: Any, setup: dict[str, Any], blocks: Sequence[tuple[int, .
     return Choice(name, asked, total, whole, "as asked", span=None if whole else 1)
 
 
-def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:
+def choose_blocks(
+    func: Any, setup: dict[str, Any], max_ctas: int, apart: Sequence[np.ndarray] = ()
+) -> Choice:
     """Choose the CTAs of one launch: one group of each kind, the first and the last CTA, corners.
 
     Parameters
@@ -88,6 +90,8 @@ def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:
     max_ctas : int
         A launch of so many runs whole. Of a larger one each kind runs, `MAX_KINDS` CTAs at most,
         or `MAX_COMMUNICATING` where they hear of each other.
+    apart : sequence of numpy.ndarray
+        What tells kinds apart besides, by the CTA's number: what an earlier launch left to each.
     """
     name = str(func.attrs["global_symbol"])
     grid = setup["grid"]
@@ -95,7 +99,7 @@ def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:
     only_written = _only_written(compiled(func), setup["params"])
     if total <= max_ctas:
         return Choice(name, tuple(_all(grid)), total, True, "all", only_written, span=None)
-    groups = groups_of(func, setup)
+    groups = groups_of(func, setup, apart)
     most = MAX_COMMUNICATING if groups.talk else max(max_ctas, MAX_KINDS)
     numbers = np.concatenate([*groups.kinds, np.zeros(0, np.int64)])
     corners = _corners(setup, max_ctas)

@@ -157,7 +157,7 @@ class Reporter:
     ) -> None:
         """Report two accesses that overlap without order."""
         if other.warp is None:
-            self._too_early(region, other, access)
+            self.too_early(region, other, access.warp, access.site, access.writes)
             return
         rule = self.classify(region, other, access, bundle)
         if isinstance(cells, slice):
@@ -208,10 +208,12 @@ class Reporter:
         if rule == "RACE_READ_INFLIGHT":
             self.stale_wait(other, access)
 
-    def _too_early(self, region: Any, other: MemoryAccess, access: MemoryAccess) -> None:
+    def too_early(
+        self, region: Any, other: MemoryAccess, warp: Any, site: int, writes: bool
+    ) -> None:
         """Report an access of what an earlier launch may not be done with."""
-        verb, may = ("writes", "read or write") if access.writes else ("reads", "write")
-        text = f"{access.warp.label} {verb} {region.name}, which {other.op.kernel} may still {may}"
+        verb, may = ("writes", "read or write") if writes else ("reads", "write")
+        text = f"{warp.label} {verb} {region.name}, which {other.op.kernel} may still {may}"
         reason = "this launch may begin before that one has ended, and nothing has waited for it"
         missing = "griddepcontrol.wait before this access"
         if other.op.lasts:
@@ -219,10 +221,10 @@ class Reporter:
             missing = "griddepcontrol.wait in the kernel that is launched between"
         self.at(
             "GRID_DEPENDENCY",
-            access.warp,
-            access.site,
+            warp,
+            site,
             f"{text}: {reason}",
-            key=(access.site, region.name, other.op.kernel),
+            key=(site, region.name, other.op.kernel),
             buffer=region.name,
             missing=missing,
         )

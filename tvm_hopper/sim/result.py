@@ -43,6 +43,8 @@ class Result:
         entry for each launch that stores to it, in order.
     waited_for_grids : bool
         Some thread executed `griddepcontrol.wait`.
+    next_began : bool
+        A CTA let the next launch begin before it had waited for those before this one.
     events, events_left_out : list, int
         What `timeline` draws, and how much of it was too much to keep.
     """
@@ -62,6 +64,7 @@ class Result:
     writers: dict[str, tuple[ElementWriters, ...]] = field(default_factory=dict, repr=False)
     events_left_out: int = 0
     waited_for_grids: bool = False
+    next_began: bool = False
 
     @property
     def verdict(self) -> str:

@@ -132,7 +132,7 @@ def run_kernel(
     stored = set(places) if shortcuts.watch_all else touched_tensors(device_func, args)[0]
     for name, at in places.items():
         flags = (written or {}).get(name, NOTHING_WRITTEN) if name in outputs else None
-        shared = any(name in launch.stored for launch in unfinished)
+        shared = any(name in launch.stored and not launch.whole for launch in unfinished)
         builder.tensor(name, at, flags, name in stored, shared)
     builder.unfinished(unfinished)
     builder.bind(args, places)

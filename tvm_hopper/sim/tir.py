@@ -25,6 +25,8 @@ except ImportError:  # TVM itself depends on it; without it only the standard ty
 PTX = "tirx.ptx."
 COOPERATIVE = "tirx.use_cooperative_launch"  # tags of TVM's runtime among the launch parameters
 PROGRAMMATIC = "tirx.use_programtic_dependent_launch"
+# On a host function: places of parameters that no launch in front of it in the stream writes.
+PROMISED = "tvm_hopper.promised_tensors"
 
 
 def arch_of_kernel(func: tirx.PrimFunc) -> Arch:

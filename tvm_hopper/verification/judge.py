@@ -34,6 +34,7 @@ from tvm_hopper.verification.inputs import blank_memory, fill_random
 from tvm_hopper.verification.launches import BoundLaunch, bound_launches, ways_to_call
 from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
+from tvm_hopper.verification.related import Related
 from tvm_hopper.verification.replay import Replay
 from tvm_hopper.verification.report import Report, joined
 from tvm_hopper.verification.residency import check_residency
@@ -180,11 +181,12 @@ def _judge(
     if any(one.severity == "error" for one in refused):  # the runtime refuses it
         return Report(tuple(refused), (), ())
     found = Found()
+    related = Related.of_several(launches, values, max_ctas)
     choices = [
-        choose_blocks(launch.func, launch.setup, max_ctas)
+        choose_blocks(launch.func, launch.setup, max_ctas, related.apart[i] if related else ())
         if blocks is None
         else choose_asked(launch.func, launch.setup, blocks)
-        for launch in launches
+        for i, launch in enumerate(launches)
     ]
     for choice in choices:
         found.add(choice.findings())
@@ -201,7 +203,7 @@ def _judge(
     def fill() -> None:
         fill_random(values, program.arguments, set(missing) - set(outputs))
 
-    schedules = Schedules(launches, values, outputs, choices, fill)
+    schedules = Schedules(launches, values, outputs, choices, fill, related)
     for number, (policy, seed) in enumerate(runs, 1):
         if left() <= 0:
             done.append((policy, seed, "skipped"))
@@ -239,6 +241,8 @@ def _judge(
             outputs,
             inputs or {},
             blocks is not None,
+            schedules.steps,
+            related,
         )
         plain.report = check.run(start + budget_s)
         found.add_from_run(check.findings)

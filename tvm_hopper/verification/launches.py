@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -26,7 +27,11 @@ from tvm_hopper.sim.races.writers import ElementWriters
 from tvm_hopper.sim.run import touched_tensors
 from tvm_hopper.sim.shortcuts import Shortcuts
 from tvm_hopper.sim.timeline.events import TimelineEvent
+from tvm_hopper.sim.tir import PROMISED
 from tvm_hopper.verification.program import Program
+
+
+Rest = Callable[[int, str], "np.ndarray | None"]
 
 
 @dataclass(frozen=True)
@@ -43,12 +48,15 @@ class BoundLaunch:
         What the host function allocated for its kernels, by name.
     num_sms : int
         Multiprocessors of the device.
+    promised : frozenset of str
+        Arguments that no launch in front of the call in its stream writes.
     """
 
     func: Any
     setup: dict[str, Any]
     workspaces: Mapping[str, Workspace] = field(default_factory=dict)
     num_sms: int = DEFAULT_NUM_SMS
+    promised: frozenset[str] = frozenset()
 
     @property
     def tensors(self) -> set[str]:
@@ -92,7 +100,12 @@ def _bind(program: Program, launch: Launch, num_sms: int) -> BoundLaunch:
         raise VerifyError(
             f"launch of {launch.kernel}: found kernels {sorted(program.kernels)}; need its TIR"
         )
-    return BoundLaunch(func, launch.bind(func), launch.workspaces, num_sms)
+    return BoundLaunch(func, launch.bind(func), launch.workspaces, num_sms, _promised(program))
+
+
+def _promised(program: Program) -> frozenset[str]:
+    places = (program.host.attrs or {}).get(PROMISED, ())
+    return frozenset(program.arguments[int(place)].name for place in places)
 
 
 def run_launches(
@@ -107,6 +120,7 @@ def run_launches(
     shortcuts: Mapping[str, Shortcuts] | None = None,
     record_writers: bool = False,
     stop_after: int | None = None,
+    rest: Rest | None = None,
 ) -> Result:
     """Run launches in order, each on what the ones before left.
 
@@ -118,7 +132,8 @@ def run_launches(
         Arrays that hold nothing before the run.
     blocks : sequence
         For each launch a list of (x, y, z), the CTAs to run, or None for all. What a launch that
-        does not run whole stores to counts as written by it, and holds zeros elsewhere.
+        does not run whole stores to counts as written by it, and holds zeros elsewhere; all of it,
+        or what `rest` says.
     budget_s : float or None
         Seconds for all of them.
     shortcuts : dict or None
@@ -126,6 +141,9 @@ def run_launches(
         result says so, and nothing else.
     record_writers, stop_after : bool, int or None
         As for `run_kernel`; of an element, the last launch that wrote it tells.
+    rest : callable or None
+        Gives for a launch's number which bytes of a tensor its CTAs that do not run store to, or
+        None if that is not known.
 
     Returns
     -------
@@ -142,7 +160,7 @@ def run_launches(
     cuts: list[str] = []
     writers: dict[str, tuple[ElementWriters, ...]] = {}
     stopped = out_of_budget = ended_early = False
-    in_flight = LaunchesInFlight()
+    in_flight = LaunchesInFlight(arrays.keys() - (launches[0].promised if launches else ()))
     end = None if budget_s is None else time.monotonic() + budget_s
     for number, (launch, chosen) in enumerate(zip(launches, blocks, strict=True), 1):
         followed = number < len(launches)  # by launches that may read what it stores
@@ -173,8 +191,10 @@ def run_launches(
             str(launch.func.attrs["global_symbol"]),
             *touched,
             result.waited_for_grids,
+            result.next_began,
         )
-        memory.after(launch, result, chosen is None)
+        left_bytes = None if rest is None else functools.partial(rest, number - 1)
+        memory.after(launch, result, chosen is None, left_bytes)
         findings += result.findings
         steps += result.steps
         ran += result.blocks
@@ -248,8 +268,14 @@ class _Memories:
                 self.empty.add(name)
         return {name: self.arrays[name] for name in launch.tensors}
 
-    def after(self, launch: BoundLaunch, result: Result, whole: bool) -> None:
-        """Take over what a launch left."""
+    def after(
+        self,
+        launch: BoundLaunch,
+        result: Result,
+        whole: bool,
+        rest: Callable[[str], np.ndarray | None] | None = None,
+    ) -> None:
+        """Take over what a launch left; `rest`: which bytes of a tensor it would have stored to."""
         stored, loaded = touched_tensors(launch.func, launch.setup["params"])
         self.stored |= stored
         self.loaded |= loaded
@@ -257,9 +283,13 @@ class _Memories:
         if whole:
             return
         for name in stored & self.empty:
+            flags, array = self.written.pop(name, None), self.arrays[name]
+            others = rest(name) if rest is not None and name in launch.workspaces else None
+            if others is not None and flags is not None:
+                self.written[name] = flags | others
+                array.view(np.uint8).reshape(-1)[others & ~flags] = 0
+                continue
             self.empty.discard(name)
-            flags = self.written.pop(name, None)
-            array = self.arrays[name]
             if flags is not None and array.flags.writeable:  # not of a run without values
                 array[~place(array).bytes_among(flags).all(axis=-1)] = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,9 @@ import numpy as np
 from tvm_hopper.sim.coverage.points import UndecidedError
 from tvm_hopper.sim.coverage.traffic import Traffic, with_those_they_need
 from tvm_hopper.sim.kinds.groups import groups_of
+from tvm_hopper.sim.kinds.representatives import Representatives, representatives
 from tvm_hopper.sim.run import touched_tensors
-from tvm_hopper.verification.launches import BoundLaunch
+from tvm_hopper.verification.launches import BoundLaunch, Rest
 
 Block = tuple[int, ...]
 
@@ -36,6 +38,19 @@ class Related:
     def last(self) -> tuple[int, ...]:
         """Return the numbers of the launches that store last to something."""
         return tuple(sorted({number for number, _ in self.judged}))
+
+    @staticmethod
+    def of_several(
+        launches: Sequence[BoundLaunch], values: Mapping[str, Any], max_ctas: int
+    ) -> Related | None:
+        """Look at several launches of which not all run whole; None if it cannot be told."""
+        totals = [int(np.prod(launch.setup["grid"])) for launch in launches]
+        if len(launches) < 2 or max(totals) <= max_ctas:
+            return None
+        try:
+            return Related.of(launches, values)
+        except UndecidedError:
+            return None
 
     @staticmethod
     def of(launches: Sequence[BoundLaunch], values: Mapping[str, Any]) -> Related:
@@ -68,6 +83,44 @@ class Related:
             groups.append(alone if label is None else label)
         return Related(launches, traffic, groups, frozenset(judged))
 
+    @functools.cached_property
+    def apart(self) -> list[list[np.ndarray]]:
+        """Return what tells CTAs of each launch apart by what earlier ones left to them.
+
+        Of one kind are those alone that load from the same kinds of an earlier launch, and that
+        find alike something, or nothing, stored there.
+        """
+        kinds: list[Representatives | None] = []
+        found: list[list[np.ndarray]] = []
+        for number, one in enumerate(self.traffic):
+            mine: list[np.ndarray] = []
+            for earlier, of_earlier in enumerate(kinds):
+                for name in one.cells.keys() & self.traffic[earlier].cells.keys():
+                    mine += self._fed(name, number, earlier, of_earlier)
+            launch = self.launches[number]
+            x, y, z = launch.setup["grid"]
+            found.append([flags.reshape(z, y, x).transpose(2, 1, 0).ravel() for flags in mine])
+            kinds.append(representatives(launch.func, launch.setup, found[-1]))
+        return found
+
+    def _fed(
+        self, name: str, number: int, earlier: int, kinds: Representatives | None
+    ) -> list[np.ndarray]:
+        """Tell which CTAs touch what each kind of an earlier launch stores, and what none does."""
+        source, one = self.traffic[earlier], self.traffic[number]
+        x, y, z = self.launches[earlier].setup["grid"]
+        label = np.zeros(x * y * z, np.int64) if kinds is None else kinds.label
+        label = label.reshape(x, y, z).transpose(2, 1, 0).ravel()
+        by_kind = [source.stored(name, label == kind) for kind in range(int(label.max()) + 1)]
+        stored = np.logical_or.reduce(by_kind)
+        if not stored.any():
+            return []
+        return [
+            touch(name, cells)
+            for cells in (*by_kind, ~stored)
+            for touch in (one.loading, one.storing)
+        ]
+
     def with_needed(self, chosen: Mapping[int, Sequence[Block]]) -> list[list[Block] | None]:
         """Return the CTAs that run, of each launch; None: all of them.
 
@@ -76,22 +129,54 @@ class Related:
         chosen : dict
             CTAs by the number of their launch.
         """
+        flags = self._flags(chosen)
+        found = with_those_they_need(self.traffic, flags, self.groups, self.judged)
+        return [
+            _blocks(mine, x.setup["grid"]) for mine, x in zip(found, self.launches, strict=True)
+        ]
+
+    def with_readers(self, chosen: Mapping[int, Sequence[Block]]) -> dict[int, Sequence[Block]]:
+        """Add the CTAs of later launches that load what chosen ones store, and so on."""
+        flags = self._flags(chosen)
+        for number, one in enumerate(self.traffic):
+            for name in one.cells:
+                stored = one.stored(name, flags[number])
+                for later in range(number + 1, len(flags)):
+                    if name in self.traffic[later].cells and stored.any():
+                        flags[later] |= self.traffic[later].loading(name, stored)
+        grids = [launch.setup["grid"] for launch in self.launches]
+        return {i: _places(mine, grids[i]) for i, mine in enumerate(flags)}
+
+    def rest(self, blocks: Sequence[Sequence[Block] | None]) -> Rest:
+        """Return what knows which bytes of a workspace those CTAs store to that do not run."""
+
+        def bytes_of(number: int, name: str) -> np.ndarray | None:
+            one, ran = self.traffic[number], blocks[number]
+            if name not in one.cells or ran is None:
+                return None
+            cells = one.stored(name, ~self._flags({number: ran})[number])
+            return np.repeat(cells, one.cells[name].width)
+
+        return bytes_of
+
+    def _flags(self, chosen: Mapping[int, Sequence[Block]]) -> list[np.ndarray]:
         flags = []
         for number, launch in enumerate(self.launches):
             gx, gy, _ = launch.setup["grid"]
             mine = np.zeros(len(self.groups[number]), bool)
             mine[[(z * gy + y) * gx + x for x, y, z in chosen.get(number, ())]] = True
             flags.append(mine)
-        found = with_those_they_need(self.traffic, flags, self.groups, self.judged)
-        return [
-            _blocks(mine, x.setup["grid"]) for mine, x in zip(found, self.launches, strict=True)
-        ]
+        return flags
 
 
 def _blocks(flags: np.ndarray, grid: Sequence[int]) -> list[Block] | None:
     if flags.all():
         return None
-    x, y, _ = grid
     if not flags.any():  # nobody needs it: some of it has to run
         return [(0, 0, 0)]
+    return _places(flags, grid)
+
+
+def _places(flags: np.ndarray, grid: Sequence[int]) -> list[Block]:
+    x, y, _ = grid
     return [(n % x, n // x % y, n // (x * y)) for n in map(int, np.flatnonzero(flags))]

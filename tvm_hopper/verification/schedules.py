@@ -12,6 +12,7 @@ from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.leave_out import NO_SAVINGS, Savings, plan_savings
 from tvm_hopper.sim.shortcuts import Shortcuts
 from tvm_hopper.verification.launches import BoundLaunch, run_launches
+from tvm_hopper.verification.related import Related
 
 WITH_VALUES: Mapping[str, Shortcuts] = {}
 
@@ -27,11 +28,15 @@ class Schedules:
         The CTAs that run of each launch; after the first run one of each kind, if that is known.
     fill : callable
         Makes the numbers that `values` is still without; called before a run that computes.
+    related : Related or None
+        Knows what CTAs of several launches that do not run would store.
 
     Attributes
     ----------
     cuts : dict
         Loops of which the middle was left out, each as one line, in the order met.
+    steps : float or None
+        About how many all CTAs of all launches would take, as one run went; None: none has.
     doubts : list of Finding
         What runs with fewer turns found, and the whole run had no time to confirm.
     """
@@ -43,8 +48,9 @@ class Schedules:
         outputs: Sequence[str],
         choices: Sequence[Choice],
         fill: Callable[[], None],
+        related: Related | None = None,
     ) -> None:
-        self.launches, self.values = launches, values
+        self.launches, self.values, self.related = launches, values, related
         self.outputs, self.fill = outputs, fill
         self.chosen = [None if choice.everything else choice.blocks for choice in choices]
         self.kinds = self.chosen
@@ -53,6 +59,8 @@ class Schedules:
         self.savings = plan_savings((launch.func, launch.setup["params"]) for launch in launches)
         self.cuts: dict[str, None] = {}
         self.doubts: list[Finding] = []
+        self.steps: float | None = None
+        self.total = sum(choice.total for choice in choices)
         self.begun = self.filled = False
 
     def run(
@@ -77,6 +85,8 @@ class Schedules:
             shortcuts = uncut
             result = self._once(policy, seed, left, shortcuts)
         self.begun = True
+        if not result.stopped:
+            self.steps = result.steps * self.total / max(len(result.blocks), 1)
         self.cuts.update(dict.fromkeys(result.cuts))
         fresh = [one for one in result.findings if not told(one)]
         if not result.cuts or not fresh:
@@ -106,14 +116,16 @@ class Schedules:
         if not shortcuts and not self.filled:
             self.fill()
             self.filled = True
+        blocks = self.kinds if self.begun else self.chosen
         return run_launches(
             self.launches,
             self.values,
             self.outputs,
             policy,
             seed,
-            self.kinds if self.begun else self.chosen,
+            blocks,
             True,
             max(left(), 0.1),
             shortcuts,
+            rest=None if self.related is None else self.related.rest(blocks),
         )

@@ -4,10 +4,12 @@ Two runs of chosen CTAs over their whole sums, on integers and on normal numbers
 is compared element by element: bit for bit where every order of the plain program's operations
 gives the same (on integers, usually), else within the bound of `Reference.evaluate`.
 
-What one run costs grows with the length of the sums: where it would take too long, fewer CTAs run,
-and their run ends after some of their output tiles. Of several launches, and of CTAs that add up
-what they store, those run with the chosen ones without which these would compute something else
-(`sim.coverage.traffic`). The report says how much was compared.
+On integers all CTAs run where that is little work. Of more those run that speak for the others
+(`sim.kinds.representatives`), and some in between. What one run costs grows with the length of the
+sums: where it would take too long, fewer CTAs run, and their run ends after some of their output
+tiles. Of several launches, and of CTAs that add up what they store, those run with the chosen ones
+without which these would compute something else (`sim.coverage.traffic`). The report says how much
+was compared.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from tvm import ir
 from tvm_hopper.reference.evaluate import Reference, TooMuchWork
 from tvm_hopper.reference.plain import PlainProgramError
 from tvm_hopper.sim import Finding, Result
-from tvm_hopper.sim.coverage.points import UndecidedError
 from tvm_hopper.sim.cta_selection import Choice
 from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.kinds.flow import flow_of
+from tvm_hopper.sim.kinds.representatives import Representatives, representatives
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.run import touched_tensors
 from tvm_hopper.sim.tir import short_name
@@ -41,6 +43,9 @@ from tvm_hopper.verification.related import Related
 
 POLICY, SEED = "eager", 0
 WORK = {"integers": 5.4e8, "normal": 1.35e8}  # multiply-adds, about, that one run may simulate
+LITTLE = 1500  # steps of warps that one run of all CTAs may take: about a second
+ELEMENTS = 256  # that are stored in the time of a step, about
+MOST_KINDS = 48  # CTAs that run for all others
 MOST_CTAS = 8  # in between those that stand for the others
 ADDING = re.compile("atom|cp_reduce|red(_|$)")  # names of instructions that add to memory
 MUCH = 32  # times that, where CTAs need each other: half a minute of each
@@ -95,6 +100,10 @@ class ValueCheck:
         Arguments that hold nothing before the run.
     asked : bool
         Somebody asked for the chosen CTAs: no others run.
+    steps : float or None
+        About how many all CTAs together would take; None: not known.
+    related : Related or None
+        Which CTAs of several launches need each other, if that could be told.
     """
 
     def __init__(
@@ -107,8 +116,12 @@ class ValueCheck:
         outputs: Sequence[str],
         inputs: Mapping[str, Any],
         asked: bool = False,
+        steps: float | None = None,
+        related: Related | None = None,
     ) -> None:
-        self.asked = asked
+        self.asked, self.steps = asked, steps
+        self.related = related
+        self.speaking: dict[int, Representatives | None] = {}
         self.reference, self.program, self.launches = reference, program, launches
         self.choices, self.outputs, self.inputs = choices, outputs, inputs
         self.names = [argument.name for argument in program.arguments]
@@ -145,17 +158,22 @@ class ValueCheck:
         work = self.reference.one_element(arguments).work / num_outputs
         room = WORK[kind] / max(work, 1)  # elements that may be computed
         blocks: list[Any] = [None if one.everything else one.blocks for one in self.choices]
+        every = min(stored * work, self.reference.everything(arguments).work)
+        little = self.steps is not None and self.steps + stored / ELEMENTS <= LITTLE
+        if kind == "integers" and little and every <= WORK[kind] and not self.asked:
+            return _Extent([None] * len(self.launches), None)
         adds = any(_adds(launch.func) for launch in self.launches)
         if len(self.launches) == 1 and not self._talk() and not adds:
             return self._some(self.choices[0], kind, room, stored)
+        some = WORK[kind] * SOME
         if any(blocks) and (adds or self._read_what_others_write()):
             blocks = [None] * len(self.launches)
+        elif any(blocks) and self._talk() and not self.asked:
+            blocks = self._needed(kind, some / every) or blocks
         if not adds and not self._talk():  # who stores what no other launch touches runs in part
             last = [self._is_last(i) for i in range(len(self.launches))]
             blocks = [self._part(i) if own else blocks[i] for i, own in enumerate(last)]
-        every = min(stored * work, self.reference.everything(arguments).work)
         steps = self._share(blocks) * every
-        some = WORK[kind] * SOME
         if steps > some and (needed := self._needed(kind, some / every)):
             blocks, steps = needed, self._share(needed) * every
         if steps > WORK[kind] * MUCH:
@@ -183,17 +201,24 @@ class ValueCheck:
         As many as do no more than a share of the work, on integers two at least; None if it cannot
         be told who needs whom.
         """
-        try:
-            related = Related.of(self.launches, self.values)
-        except UndecidedError:
+        related = self.related
+        if related is None:
             return None
         wanted = {i: self._spread(i) for i in related.last}
-        for count in (MOST_CTAS, MOST_CTAS // 2, 2 if kind == "integers" else 1):
+        speaking = {i: self._speaking(i) for i in range(len(self.launches))}
+        most = max(map(len, wanted.values()), default=0)
+        for count in (-1, most, MOST_CTAS, MOST_CTAS // 2, 2 if kind == "integers" else 1):
             few = {
                 i: (blocks[::-1] if kind == "normal" else blocks)[:count]
                 for i, blocks in wanted.items()
             }
+            if count < 0:  # with who reads what those store that speak for earlier launches
+                few = related.with_readers(speaking | wanted)
             found = related.with_needed(few)
+            found = [
+                None if one.everything else some
+                for one, some in zip(self.choices, found, strict=True)
+            ]
             if self._share(found) <= share:
                 break
         return found
@@ -227,13 +252,25 @@ class ValueCheck:
             for loaded_or_stored in touched_tensors(launch.func, launch.setup["params"])
         )
 
+    def _speaking(self, number: int) -> list[tuple[int, ...]]:
+        """Return the CTAs of a launch whose values speak for the others', as far as they may run."""
+        if number not in self.speaking:
+            launch = self.launches[number]
+            apart = self.related.apart[number] if self.related is not None else ()
+            self.speaking[number] = representatives(launch.func, launch.setup, apart)
+        found = self.speaking[number]
+        return [] if found is None else list(found.blocks[:MOST_KINDS])
+
     def _spread(self, number: int) -> list[tuple[int, ...]]:
-        """Add CTAs in between to those that stand for the others in their synchronisation."""
+        """Add CTAs to those that stand for the others in their synchronisation.
+
+        They are those that speak for the others in their values, and some in between.
+        """
         choice = self.choices[number]
         blocks = list(choice.blocks)
         if self.asked:
             return blocks
-        ends = [blocks[0], blocks[-1]]
+        ends = [blocks[0], *self._speaking(number), blocks[-1]]
         grid = self.launches[number].setup["grid"]
         places = (choice.total * i // MOST_CTAS + i for i in range(1, MOST_CTAS))
         spread = [_block(place % choice.total, grid) for place in places]
@@ -292,6 +329,7 @@ class ValueCheck:
             budget_s=left,
             record_writers=True,
             stop_after=extent.stop_after,
+            rest=None if self.related is None else self.related.rest(extent.blocks),
         )
         # of a run that was ended on purpose, what is owed at the end is not known
         found = result.findings

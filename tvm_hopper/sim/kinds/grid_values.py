@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,6 +51,18 @@ class GridValues:
             if isinstance(params.get(name), (int, np.integer)):
                 self.env[param] = int(params[name])
         self.block_vars = dict(block_vars)
+        self.num_more = 0  # axes behind that of the CTAs, see `over`
+
+    def over(self, axes: Mapping[Any, np.ndarray]) -> GridValues:
+        """Return one that knows more variables, each with an axis of its own behind the CTAs'."""
+        wider = copy.copy(self)
+        wider.num_more = len(axes)
+        wider.env = {var: x for var, x in self.env.items() if not isinstance(x, np.ndarray)}
+        for number, (var, numbers) in enumerate(axes.items()):
+            shape = [1] * (1 + len(axes))
+            shape[1 + number] = len(numbers)
+            wider.env[var] = numbers.reshape(shape)
+        return wider
 
     def blocks(self, numbers: np.ndarray) -> list[tuple[int, int, int]]:
         """Return (x, y, z) of CTAs by their numbers."""
@@ -107,7 +120,7 @@ class GridValues:
         if tag is not None:
             if self.total > MAX_CTAS:
                 raise NotOfBlockError(f"{self.total} CTAs")
-            value: Any = self.axis(tag[-1])
+            value: Any = self.axis(tag[-1]).reshape(-1, *(1,) * self.num_more)
         elif var in self.binds:
             value = self.of(self.binds[var])
         else:
@@ -117,7 +130,9 @@ class GridValues:
 
     def _binary(self, kind: str, a: Any, b: Any) -> Any:
         if kind in ("FloorDiv", "FloorMod", "Div", "Mod") and np.any(np.asarray(b) == 0):
-            raise NotOfBlockError("a division by zero")
+            if not self.num_more:
+                raise NotOfBlockError("a division by zero")
+            b = np.where(np.asarray(b) == 0, 1, b)  # in turns that nobody takes
         if any(isinstance(x, int) and not -(1 << 63) <= x < 1 << 63 for x in (a, b)):
             raise NotOfBlockError("a number of 64 bits without a sign")  # arrays are int64
         return BINARY[kind](a, b)

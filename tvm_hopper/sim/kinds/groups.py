@@ -60,7 +60,9 @@ class CtaGroups:
         return (z * gy + y) * gx + x
 
 
-def groups_of(func: tirx.PrimFunc, setup: Mapping[str, Any]) -> CtaGroups:
+def groups_of(
+    func: tirx.PrimFunc, setup: Mapping[str, Any], apart: Sequence[np.ndarray] = ()
+) -> CtaGroups:
     """Sort the CTAs of a launch into groups that hear of each other, and these into kinds.
 
     Two groups are alike if there is a way to pair their CTAs so that everything that steers
@@ -72,6 +74,8 @@ def groups_of(func: tirx.PrimFunc, setup: Mapping[str, Any]) -> CtaGroups:
     ----------
     setup : dict
         params, grid, cluster: see `Launch.bind`.
+    apart : sequence of numpy.ndarray
+        What else has to be the same in both of a pair, by the CTA's number.
     """
     flow = flow_of(func)
     values = GridValues(func, setup["params"], setup["grid"], flow.block_vars, flow.binds)
@@ -86,7 +90,7 @@ def groups_of(func: tirx.PrimFunc, setup: Mapping[str, Any]) -> CtaGroups:
         return CtaGroups(values, None, (), f"{total} CTAs are too many to sort", talk)
     table: list[np.ndarray] = []
     try:
-        table = _table(flow, keys)
+        table = [*_table(flow, keys), *(key for key in apart if (key != key[0]).any())]
     except UnprovableError as error:
         trouble = str(error)
     if not flow.talks and not table:

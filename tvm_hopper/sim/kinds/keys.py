@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 from tvm import ir, sym, tirx
 
 from tvm_hopper.sim.kinds.flow import BLOCK, DATA, Flow
@@ -16,6 +17,7 @@ from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name, statement_text
 
 _COMPARE = ("LT", "LE", "GT", "GE", "EQ", "NE")
 _NOTHING = Reach(0, 0)
+MAX_TABLE = 1 << 22  # numbers of one expression: CTAs times turns of loops times threads
 
 
 class UnprovableError(Exception):
@@ -84,7 +86,10 @@ class Keys:
         total = self.sum(expr)
         if total is not None:
             return _arrays(total.block)
-        return [key for child in _children(expr) for key in self.of(child)]
+        table = self.table(expr)
+        if table is not None:
+            return [np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)]
+        return [key for child in children_of(expr) for key in self.of(child)]
 
     def _remainder(self, expr: Any) -> Any:
         """Return `block mod n` for an expression `(block + others) mod n`; None for another one."""
@@ -102,6 +107,49 @@ class Keys:
             return None  # truncation towards zero makes another rule of negative numbers
         return total.block % divisor
 
+    def table(self, expr: Any) -> np.ndarray | None:
+        """Return an expression's values, a row for each CTA: of each turn of loops and each thread.
+
+        Turns that a CTA does not take are 0: how many it takes is a key of its own, since a loop's
+        extent steers what its body does. None: it depends on more, or would be too many numbers.
+        """
+        axes: dict[Any, np.ndarray] = {}
+        turns: list[tuple[Any, Any, Any]] = []
+        size, waiting, met = self.values.total, [expr], set()
+        while waiting:
+            for var in variables_of(waiting.pop()):
+                if var in met or var in self.values.env or var in self.values.block_vars:
+                    continue
+                met.add(var)
+                if var in self.flow.binds:
+                    waiting.append(self.flow.binds[var])
+                elif var in self.flow.loops:
+                    loop = self.flow.loops[var]
+                    turns.append((var, loop.min, loop.extent))
+                elif isinstance(self.flow.extents.get(var), tirx.IntImm):
+                    axes[var] = np.arange(int(self.flow.extents[var]), dtype=np.int64)
+                else:
+                    return None
+        try:
+            for var, low, extent in turns:
+                first, count = self.values.of(low), self.values.of(extent)
+                most = int(np.max(first + count))
+                axes[var] = np.arange(int(np.min(first)), most, dtype=np.int64)
+            for numbers in axes.values():
+                size *= max(len(numbers), 1)
+            if not axes or size > MAX_TABLE:
+                return None
+            values = self.values.over(axes)
+            found, taken = values.of(expr), True
+            for var, low, extent in turns:
+                first = values.of(low)
+                taken = taken & (values.env[var] >= first)
+                taken = taken & (values.env[var] < first + values.of(extent))
+        except NotOfBlockError:
+            return None
+        shape = (self.values.total, *map(len, axes.values()))
+        return np.broadcast_to(np.where(taken, found, 0), shape).reshape(self.values.total, -1)
+
     def _variable(self, var: Any) -> list[np.ndarray]:
         """Return keys of what a variable or a buffer gets its value from."""
         root = self.flow.root(var)
@@ -118,6 +166,24 @@ class Keys:
         found = [key for source in sources for key in self.of(source)]
         self.busy.discard(root)
         return found
+
+    def _number(self, expr: Any) -> int | None:
+        """Return a number that is the same in all CTAs."""
+        try:
+            value = self.values.of(expr)
+        except NotOfBlockError:
+            return None
+        return value if isinstance(value, int) else None
+
+    def _loop(self, loop: Any) -> Sum | None:
+        """Return what a loop variable may be: its first value, and how many turns are taken."""
+        low = self.sum(loop.min)
+        try:
+            most = int(np.max(self.values.of(loop.extent)))
+        except NotOfBlockError:
+            bound = self.analyzer.const_int_bound(loop.extent)
+            most = min(bound.max_value, UNBOUNDED)
+        return None if low is None else Sum(low.block, low.added.plus(Reach(0, max(most - 1, 0))))
 
     def sum(self, expr: Any) -> Sum | None:
         """Take an integer expression apart; None if it is no such sum."""
@@ -137,11 +203,13 @@ class Keys:
             return Sum(left.block - right.block, left.added.plus(right.added.times(-1)))
         if kind == "Mul":
             for one, other in ((expr.a, expr.b), (expr.b, expr.a)):
-                part = self.sum(other)
-                if isinstance(one, tirx.IntImm) and part is not None:
-                    return Sum(part.block * int(one), part.added.times(int(one)))
+                factor, part = self._number(one), self.sum(other)
+                if factor is not None and part is not None:
+                    return Sum(part.block * factor, part.added.times(factor))
         if kind == "Var" and expr in self.flow.binds:
             return self.sum(self.flow.binds[expr])
+        if kind == "Var" and expr in self.flow.loops:
+            return self._loop(self.flow.loops[expr])
         if kind == "Cast" and numpy_dtype(dtype_of(expr.value)).kind in "iu":
             return self.sum(expr.value)
         if not self.flow.taint(expr):
@@ -151,11 +219,19 @@ class Keys:
         return None
 
 
+def variables_of(expr: Any) -> list[Any]:
+    """Return the variables that an expression names."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, (ir.Var, found.append))
+    return found
+
+
 def _arrays(value: Any) -> list[np.ndarray]:
     return [value] if isinstance(value, np.ndarray) else []
 
 
-def _children(expr: Any) -> list[Any]:
+def children_of(expr: Any) -> list[Any]:
+    """Return the expressions that one is made of."""
     kind = type(expr).__name__
     if kind == "TensorLoad":
         return [*expr.indices, expr.source]

@@ -7,7 +7,7 @@ Synchronization"). What that one reads and writes is then safe behind `griddepco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,12 +22,15 @@ class Unfinished:
     ----------
     lasts : bool
         Waiting for the launch before this one does not wait for it: that one does not, either.
+    whole : bool
+        It is not simulated: what it stores, it may store to any byte of a tensor.
     """
 
     kernel: str
     stored: frozenset[str]
     loaded: frozenset[str]
     lasts: bool = False
+    whole: bool = False
 
 
 CALLER = "what was launched before this call"
@@ -36,34 +39,47 @@ CALLER = "what was launched before this call"
 class LaunchesInFlight:
     """Follows the launches of one host function.
 
-    What ran before the first of them is not known. It may still read what that one stores to: a
-    result of an earlier call, say. What the first one reads is taken to be there, since some
-    tensors may be promised to be (`tvm_hopper.early_loads`).
+    What ran before the first of them is not known. It may still write what the caller gives, except
+    what is promised to be there (`tvm_hopper.early_loads`), and read what a launch stores to: a
+    result of an earlier call, say.
+
+    Parameters
+    ----------
+    given : collection of str
+        Tensors of the caller, without those that are promised.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, given: Collection[str] = ()) -> None:
         self.unfinished: tuple[Unfinished, ...] = ()
         self.before: tuple[Unfinished, ...] = ()  # when the launch before the next one begins
-        self.last: Unfinished | None = None
-        self.last_waits = True
+        self.last = Unfinished(CALLER, frozenset(given), frozenset(), whole=True)
+        self.last_waits, self.next_began = True, False
 
     def begin(self, func: Any, stored: set[str]) -> Sequence[Unfinished]:
         """Return the launches that may run while the next one does, by what that one stores to."""
         if PROGRAMMATIC not in launch_tags(func):
             self.unfinished = ()
-        elif self.last is None:
-            self.unfinished = (Unfinished(CALLER, frozenset(), frozenset(stored)),)
         else:
-            older = () if self.last_waits else tuple(replace(u, lasts=True) for u in self.before)
-            self.unfinished = (self.last, *older)
+            older: tuple[Unfinished, ...] = ()
+            if not self.last_waits:
+                older = tuple(replace(u, lasts=True) for u in self.before)
+            elif self.next_began:  # one that ends has waited for these
+                older = self.before
+            self.unfinished = tuple(
+                replace(u, loaded=frozenset(stored)) if u.whole else u for u in (self.last, *older)
+            )
         return self.unfinished
 
-    def note(self, kernel: str, stored: set[str], loaded: set[str], waits: bool) -> None:
+    def note(
+        self, kernel: str, stored: set[str], loaded: set[str], waits: bool, lets_begin: bool = False
+    ) -> None:
         """Note a launch: what it uses, and whether a thread of it waited for those before it.
+
+        `lets_begin`: some thread block let the next launch begin before it waited itself.
 
         `griddepcontrol.wait` "causes the executing thread to wait" (PTX ISA 9.1, 9.7.13.13): one
         that no thread executes waits for nothing; one that a thread does holds up the whole launch,
         which ends with the last of its threads.
         """
-        self.before, self.last_waits = self.unfinished, waits
+        self.before, self.last_waits, self.next_began = self.unfinished, waits, lets_begin
         self.last = Unfinished(kernel, frozenset(stored), frozenset(loaded))

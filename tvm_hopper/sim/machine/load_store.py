@@ -85,6 +85,8 @@ class LoadStore(Addresses):
         if region is None:
             fill = np.full(shape, np.nan if dtype.kind not in "iub" else 0).astype(dtype)
             return fill[0] if uniform and count == 1 else fill
+        if region.unfinished:
+            self.reads_whole(region, site, self.lanes_of(mask))
         if region.shadow is not None:
             access = self.access(site, False, lanes=self.lanes_of(mask))
             self.check(region, np.asarray(offsets), dtype.itemsize * count, access)

@@ -125,7 +125,7 @@ class CTA:
         self.mbarriers: dict[int, Any] = {}
         self.named: dict[int, Any] = {}
         self.warps: list[Any] = []
-        self.exited = False
+        self.exited = self.waited_for_grids = False
         self.cluster_barrier: Any = None  # these two are set when its warps are there
         self.warp_groups: list[Any] = []
         self.pool = Event("register pool")
@@ -178,6 +178,7 @@ class Machine(Reporter):
         self.grid_barrier: Any = None  # where they do, once one of them has come
         self.prerequisites = 0  # clock bits: earlier launches that may still run have ended
         self.waited_for_grids = False  # some thread has executed griddepcontrol.wait
+        self.next_began = False  # a CTA let the next launch begin before it had waited
 
     def check_time(self) -> None:
         """End the run if it has taken its time."""

@@ -42,6 +42,7 @@ class Region:
         self.cta: Any = None  # whose shared memory it is
         self.live = np.zeros(0, bool)  # bytes that hold a live mbarrier
         self.outside: np.ndarray | None = None  # bytes that are no element of the tensor
+        self.unfinished: list[Any] = []  # stores of earlier launches, each to any byte of it
         self.constant = False  # nothing stores to it: shared with its owner, and not watched
         self.is_parameter = False  # of the kernel, which may not be stored to
         self.view_cache: dict[np.dtype, np.ndarray] = {}

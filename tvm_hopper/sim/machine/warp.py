@@ -397,6 +397,13 @@ class WarpCore(LoadStore):
         for lanes, some in self._by_knowledge(access.lanes, owners, cells):
             self._check_cells(region, shadow, some, access, lanes, known, clock, reads)
 
+    def reads_whole(self, region: Region, site: int, lanes: int, kind: str = GENERIC) -> None:
+        """Check that launches which may store to any byte of a tensor have ended."""
+        for other in region.unfinished:
+            clock = clock_for(self.knows(lanes), kind, False)
+            if not other.known_to(clock):
+                self.machine.too_early(region, other, self, site, False)
+
     def _by_knowledge(
         self, lanes: int, owners: np.ndarray, cells: np.ndarray
     ) -> list[tuple[int, np.ndarray]]:

@@ -206,6 +206,7 @@ class BulkOps:
             )
         if machine.log is not None:
             lanes = self.bit_of(int(lane))
+            self.reads_whole(region, site, lanes, ASYNC)
             if region.shadow is not None:
                 source_read = self.access(site, False, ASYNC, op.read_event, op, lanes=lanes)
                 self.check(region, read, dtype.itemsize, source_read)

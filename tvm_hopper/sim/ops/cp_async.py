@@ -72,6 +72,8 @@ class CpAsyncOps:
                 return
         op, target = PendingOp("cp.async", self, site), None
         if machine.log is not None:
+            if taken.any() and src.unfinished:
+                self.reads_whole(src, site, self.lanes_of(mask))
             if taken.any() and src.shadow is not None:
                 source = self.access(site, False, lanes=self.lanes_of(mask))
                 self.check(src, away[taken], size, source)

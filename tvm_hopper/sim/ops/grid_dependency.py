@@ -3,8 +3,9 @@
 PTX ISA 9.1, 9.7.13.13: `.wait` "causes the executing thread to wait until all prerequisite grids in
 flight have completed and all the memory operations from the prerequisite grids are performed and
 made visible to the current grid". Launches run one after another here: what a launch with TVM's tag
-for programmatic dependent launch touches of an earlier one's tensors must stand behind a wait, and
-`.launch_dependents` says no more than the tag. In any other launch both have no effect.
+for programmatic dependent launch touches of an earlier one's tensors must stand behind a wait, and where a
+thread block executes `.launch_dependents` before it waits, the next launch may begin while those
+before this one still run. In any other launch both have no effect.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ class GridDependencyOps:
     def op_griddepcontrol(self, site: int, mask: Any, mods: Any) -> None:
         """Wait for the launches before this one, or let later ones begin."""
         if mods["action"] != "wait":
+            self.machine.next_began |= not self.cta.waited_for_grids
             return
-        self.machine.waited_for_grids = True
+        self.machine.waited_for_grids = self.cta.waited_for_grids = True
         if not self.machine.prerequisites:
             return
         lanes = self.lanes_of(mask)

@@ -1,0 +1,294 @@
+"""Which CTAs of a launch have to compute, so that what they compute speaks for all others.
+
+Take every integer of a kernel that depends on the block index: indices and coordinates of global
+memory, operands, numbers that become values. As a function of threads and loops it is a part of the
+CTA's plus a part that all CTAs share; the CTA's parts, in all places together, are its vector. Two
+CTAs are of one kind if every condition and every trip count is the same in both for each thread and
+turn, and every box of a tensor map is cut off alike at the tensor's ends.
+
+Theorem. CTAs of one kind run one program, in which their vectors are inserted. Let what the plain
+program reads be an affine function of the element that it computes. That a CTA loads the elements
+which its own outputs need is then an affine equation of its vector, and an affine equation that
+holds at some points holds on their affine hull. So if CTAs of one kind compute what is right, on
+numbers that tell places apart, then do all of that kind whose vectors lie in their affine hull.
+
+    C[bx * 64 + i] = A[bx * 64 + i]                  (64 bx, 64 bx): two CTAs stand for all
+    C[bx * 64 + i] = A[select(bx == 41, 40, bx) ...  the vector of CTA 41 is on no line with the
+                                                     others': it is a third one
+    ... = A[(bx + t * 132) // 8 * 64 ...             tiles of a persistent loop: a number for each t
+
+What is no sum of a CTA's part and others' (a division, a choice) is written out for each thread and
+turn, which is exact. What memory decides (an index that is loaded, a condition on data) is left
+out: `by_data` says so. The plain program's own conditions on places are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvm_hopper.sim.kinds.flow import BLOCK, Flow, flow_of
+from tvm_hopper.sim.kinds.grid_values import GridValues
+from tvm_hopper.sim.kinds.groups import MAX_SORTED
+from tvm_hopper.sim.kinds.keys import Keys, UnprovableError, children_of, variables_of
+from tvm_hopper.sim.kinds.operands import operands
+from tvm_hopper.sim.kinds.reach import Reach
+from tvm_hopper.sim.launch.tma import TensorMapArg
+from tvm_hopper.sim.tir import (
+    PTX,
+    decode_ptx,
+    dtype_of,
+    numpy_dtype,
+    op_name,
+    param_names,
+    short_name,
+    thread_extents,
+)
+
+PRIME = (1 << 31) - 1  # ranks are taken modulo it
+
+
+@dataclass(frozen=True)
+class Representatives:
+    """CTAs that speak for all others of a launch.
+
+    Attributes
+    ----------
+    blocks : tuple of (x, y, z)
+        Rare kinds first, and of each kind one CTA before the second of another.
+    label : numpy.ndarray
+        The number of each CTA's kind, by the CTA's number.
+    by_data : bool
+        Something depends on memory, and was left out.
+    """
+
+    blocks: tuple[tuple[int, int, int], ...]
+    label: np.ndarray
+    by_data: bool
+
+    @property
+    def kinds(self) -> int:
+        """Return how many kinds there are."""
+        return int(self.label.max()) + 1
+
+
+def representatives(
+    func: tirx.PrimFunc, setup: Mapping[str, Any], apart: Sequence[np.ndarray] = ()
+) -> Representatives | None:
+    """Return which CTAs speak for all; None if there are too many to look at.
+
+    Parameters
+    ----------
+    setup : dict
+        params, grid, cluster: see `Launch.bind`.
+    apart : sequence of numpy.ndarray
+        What else has to be the same in CTAs of a kind, by the CTA's number.
+    """
+    flow = flow_of(func)
+    values = GridValues(func, setup["params"], setup["grid"], flow.block_vars, flow.binds)
+    if values.total > MAX_SORTED:
+        return None
+    places = _Places(func, setup, flow, values)
+    places.statement(func.body)
+    label = np.zeros(values.total, np.int64)
+    for key in (*places.keys.values(), *apart):
+        pair = np.stack([label, np.unique(key, return_inverse=True)[1].reshape(-1)], axis=1)
+        label = np.unique(pair, axis=0, return_inverse=True)[1].reshape(-1)
+    vectors = np.stack([*places.parts.values(), np.zeros(values.total, np.int64)], axis=1)
+    order = np.argsort(label, kind="stable")
+    starts = np.flatnonzero(np.diff(label[order], prepend=-1))
+    hulls = [members[_spanning(vectors[members])] for members in np.split(order, starts[1:])]
+    sizes = np.diff(starts, append=values.total)
+    ranked = sorted(
+        (turn, int(size), int(number))
+        for hull, size in zip(hulls, sizes, strict=True)
+        for turn, number in enumerate(hull)
+    )
+    numbers = np.asarray([number for _, _, number in ranked], np.int64)
+    return Representatives(tuple(values.blocks(numbers)), label, places.by_data)
+
+
+def _spanning(vectors: np.ndarray) -> list[int]:
+    """Return rows in whose affine hull all rows lie."""
+    rest = (vectors - vectors[0]) % PRIME
+    found = [0]
+    while (open_ := rest.any(axis=1)).any():
+        row = int(open_.argmax())
+        found.append(row)
+        column = int((rest[row] != 0).argmax())
+        unit = rest[row] * pow(int(rest[row, column]), -1, PRIME) % PRIME
+        rest = (rest - rest[:, column : column + 1] * unit) % PRIME
+    return found
+
+
+class _Places:
+    """Collects what of a kernel depends on the block index.
+
+    Attributes
+    ----------
+    keys, parts : dict
+        One number for each CTA: what has to be equal within a kind; the CTA's part of an integer.
+    """
+
+    def __init__(
+        self, func: tirx.PrimFunc, setup: Mapping[str, Any], flow: Flow, values: GridValues
+    ) -> None:
+        self.flow, self.values = flow, values
+        self.reader = Keys(flow, values)
+        self.keys: dict[bytes, np.ndarray] = {}
+        self.parts: dict[bytes, np.ndarray] = {}
+        self.by_data = False
+        self.met: set[Any] = set()
+        names = zip(func.params, param_names(func), strict=True)
+        self.params = {param: setup["params"].get(name) for param, name in names}
+        tags = thread_extents(func)
+        for axis, extent in zip("xyz", setup["cluster"], strict=True):
+            if int(extent) > 1:  # CTAs of one rank in their clusters are of a kind
+                rank = values.axis(axis) % int(extent)
+                self._key(rank)
+                if tag := tags.get(f"clusterCtaIdx.{axis}"):
+                    values.env[tag[0]] = rank
+
+    def _key(self, numbers: Any) -> None:
+        self._note(self.keys, numbers)
+
+    def _part(self, numbers: Any) -> None:
+        self._note(self.parts, numbers)
+
+    def _note(self, found: dict[bytes, np.ndarray], numbers: Any) -> None:
+        if isinstance(numbers, np.ndarray) and (numbers != numbers[0]).any():
+            moved = numbers - numbers[0]
+            found.setdefault(moved.tobytes(), moved)
+
+    # -- statements -------------------------------------------------------------------------------
+
+    def statement(self, body: Any) -> None:
+        """Look at all statements of a kernel."""
+        tvm_ffi.structural_walk(
+            body,
+            [
+                (tirx.IfThenElse, lambda x: self.condition(x.condition)),
+                (tirx.While, lambda x: self.condition(x.condition)),
+                (tirx.For, self._loop),
+                (tirx.BufferStore, self._store),
+                (tirx.Evaluate, lambda x: self._call(x.value)),
+            ],
+            order="pre",
+        )
+
+    def _loop(self, loop: tirx.For) -> None:
+        self.condition(loop.extent)
+        self.expression(loop.min)
+
+    def _store(self, store: tirx.BufferStore) -> None:
+        for expr in (*store.indices, store.value):
+            self.expression(expr)
+
+    def _call(self, call: Any) -> None:
+        self.expression(call)
+        ptx = (
+            decode_ptx(call)
+            if isinstance(call, ir.Call) and op_name(call).startswith(PTX)
+            else None
+        )
+        if ptx is None:
+            return
+        told = list(operands(ptx))
+        coordinates = [value for name, value in told if name == "coords"]
+        for name, value in told:
+            if name == "tmap" and coordinates:
+                for var in variables_of(value):
+                    self._box(self.params.get(var), coordinates)
+
+    def _box(self, tensor_map: Any, coordinates: list[Any]) -> None:
+        """Tell how a box is cut off at the ends of its tensor."""
+        if not isinstance(tensor_map, TensorMapArg):
+            return
+        for start, extent, length in zip(
+            coordinates, tensor_map.dims, tensor_map.box, strict=False
+        ):
+            total = self.reader.sum(start)
+            if total is not None:
+                if isinstance(total.block, np.ndarray):
+                    ends = total.added.plus(Reach(0, int(length) - 1))
+                    self._key(ends.side("GE", total.block - int(extent)))
+                    self._key(total.added.side("LT", total.block))
+            elif (table := self.reader.table(start)) is not None:
+                over = np.clip(table + (int(length) - int(extent)), 0, int(length))
+                rows = np.concatenate([over, np.minimum(table, 0)], axis=1)
+                self._key(np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1))
+
+    # -- expressions ------------------------------------------------------------------------------
+
+    def condition(self, expr: Any) -> None:
+        """Take what has to be the same in two CTAs of a kind."""
+        try:
+            for key in self.reader.of(expr):
+                self._key(key)
+        except UnprovableError:
+            self.by_data = True
+            for child in children_of(expr):
+                self.expression(child)
+
+    def expression(self, expr: Any) -> None:
+        """Take the CTAs' parts of what an expression is made of."""
+        if not isinstance(expr, ir.Expr) or expr in self.met:
+            return
+        self.met.add(expr)
+        kind, dtype = type(expr).__name__, _dtype(expr)
+        if kind == "TensorLoad":
+            for index in expr.indices:
+                self.expression(index)
+        elif kind == "Var":
+            if expr in self.flow.binds:
+                self.expression(self.flow.binds[expr])
+        elif dtype == "bool":
+            self.condition(expr)
+        elif kind == "Select" or (kind == "Call" and short_name(expr) == "if_then_else"):
+            chosen, *others = children_of(expr) if kind == "Select" else expr.args
+            if not self._integer(expr, dtype):
+                self.condition(chosen)
+                for one in others:
+                    self.expression(one)
+        elif not self._integer(expr, dtype):
+            for child in children_of(expr):
+                self.expression(child)
+
+    def _integer(self, expr: Any, dtype: str) -> bool:
+        """Take the CTAs' parts of an integer; False if it has to be looked at piece by piece."""
+        if not dtype or numpy_dtype(dtype).kind not in "iu" or _loads(expr):
+            return False
+        if BLOCK not in self.flow.taint(expr) and not any(
+            isinstance(self.values.env.get(var), np.ndarray) for var in variables_of(expr)
+        ):
+            return True
+        total = self.reader.sum(expr)
+        if total is not None:
+            self._part(total.block)
+            return True
+        table = self.reader.table(expr)
+        if table is None:
+            return False
+        self._part(table[:, 0])
+        moved = table - table[:, :1]
+        for column in np.flatnonzero((moved != moved[0]).any(axis=0)):
+            self._part(moved[:, column])
+        return True
+
+
+def _dtype(expr: Any) -> str:
+    try:
+        return dtype_of(expr)
+    except (AttributeError, TypeError, ValueError):
+        return ""
+
+
+def _loads(expr: Any) -> Iterator[Any] | list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
+    return found

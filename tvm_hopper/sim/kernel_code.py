@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping
+from numbers import Number
 from typing import Any
 
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
@@ -93,7 +94,11 @@ def touched_tensors(func: Any, params: Mapping[str, Any]) -> tuple[set[str], set
     """Return the tensors that some statement of a device function stores to, and loads from."""
     program = compiled(func)
     stored, loaded = (
-        {getattr(params[name], "tensor", name) for name in names if name in params}
+        {
+            getattr(params[name], "tensor", name)
+            for name in names
+            if name in params and not isinstance(params[name], Number)  # of which places are counted
+        }
         for names in (program.stored_params, program.loaded_params)
     )
     return stored, loaded

@@ -43,14 +43,12 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
         if op.kind in ("init", "expect", "arrive", "drop"):
             changes.append((number, op))
         if (
-            op.kind in ("load", "cluster_sync")
-            or (op.kind in ("cluster_arrive", "cluster_wait") and system.cluster_in_turns)
-            or (op.kind == "bar" and op.value in system.fixed_meetings)
+            _only_enables(system, op)
             or (op.kind == "arrive" and _harmless(system, state, op, number))
         ):
             after = system.step(state, number)
             if after is not None:
-                return [after]
+                return [_go_on(system, after, number)]
     tried = set()
     for place, (issuer, step) in enumerate(state.flight):
         op = system.agents[issuer].ops[step]
@@ -62,15 +60,49 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
         phase, expected, pending, _, _ = state.barriers[slot]
         passes = expected and (phase & 1) != op.value
         if passes and pending and not may_arrive(system, state, number, slot):
-            after = system.step(state, number)
-            if after is not None:
-                return [after]
+            return [_let_pass(system, state, number)]
     for number, op in changes:
         if not may_touch(system, state, number, {key for key, _, _ in op.targets}):
             after = system.step(state, number)
             if after is not None:
                 return [after]
     return []
+
+
+def _only_enables(system: System, op: Any) -> bool:
+    """Tell whether a step blocks nobody and only lets others go on, whatever they do."""
+    return (
+        op.kind in ("load", "cluster_sync")
+        or (op.kind in ("cluster_arrive", "cluster_wait") and system.cluster_in_turns)
+        or (op.kind == "bar" and op.value in system.fixed_meetings)
+    )
+
+
+def _go_on(system: System, state: SystemState, number: int) -> SystemState:
+    """Let an agent take further steps that may be taken alone: what is between them is no choice."""
+    ops = system.agents[number].ops
+    while (place := state.positions[number]) < len(ops) and _only_enables(system, ops[place]):
+        after = system.step(state, number)
+        if after is None:
+            break
+        state = after
+    return state
+
+
+def _let_pass(system: System, state: SystemState, number: int) -> SystemState:
+    """Take a wait that may be taken alone, of an agent and of those alike that stand there, too.
+
+    Nobody can arrive while one of them stands still, whatever the others do: that holds of the last
+    one of them, since the first ones are among the others.
+    """
+    before = state
+    for other in system.alike(number):
+        if (before.positions[other], before.tickets[other]) == (
+            before.positions[number],
+            before.tickets[number],
+        ):
+            state = system.step(state, other) or state
+    return state
 
 
 def _land(system: System, state: SystemState, place: int) -> SystemState:
@@ -113,6 +145,7 @@ def _harmless(system: System, state: SystemState, op: Any, arriving: int | None)
     """
     for key, count, size in op.targets:
         slot = system.index[key]
+        ahead = RunAhead(system, state, arriving, slot)
         phase, expected, pending, tx, _ = state.barriers[slot]
         if not expected or pending < count:
             return False
@@ -121,19 +154,19 @@ def _harmless(system: System, state: SystemState, op: Any, arriving: int | None)
         ends = pending == count and after == 0
         if ends and system.may_miss(state, slot, phase):
             return False
-        if key in system.expecting and RunAhead(system, state, arriving, slot).expects(key):
+        if key in system.expecting and ahead.expects(key):
             return False
         if ends and arriving is not None and key in system.filled:  # all bytes came before it
             if not system.is_awaited(state, slot, phase):
                 return False
-            if RunAhead(system, state, arriving, slot).arrives_on(slot):
+            if ahead.arrives_on(slot):
                 return False
         # copies that bring more than is expected may step over zero: their order decides
         if key in system.filled and system.counted:
             more = (tx if arriving is None else after) - system.bytes_in_flight(state, key)
             if more < 0 and arriving is None and system.is_awaited(state, slot, phase):
                 more += pending * system.share[key]  # of arrivals without which it cannot end
-            if more < 0 or RunAhead(system, state, arriving, slot).bytes_to(key) > more:
+            if more < 0 or ahead.bytes_to(key) > more:
                 return False
     return True
 
@@ -158,7 +191,8 @@ def may_touch(system: System, state: SystemState, frozen: int, keys: set[Key]) -
 class RunAhead:
     """How far agents come at most while something stands still: one of them, or a copy.
 
-    They run as far as counts and bytes allow. The order in which arrivals and copies come is left
+    They run as far as counts and bytes allow; more arrivals never hold anybody back, so that how far
+    each comes does not depend on who runs first, and those alike run as one. The order in which arrivals and copies come is left
     out, so that whatever they can do, they do here; a barrier whose count can change never blocks.
 
     `frozen` is the agent that stands still, None if it is a copy; `open_slot` a barrier whose phase
@@ -169,6 +203,11 @@ class RunAhead:
         self, system: System, state: SystemState, frozen: int | None, open_slot: int | None
     ) -> None:
         self.system, self.state, self.frozen, self.open_slot = system, state, frozen, open_slot
+        self.taken: list[Any] = []
+        self.rest: Iterator[Any] | None = None
+
+    def _begin(self) -> None:
+        system, state = self.system, self.state
         self.positions = list(state.positions)
         self.arrivals = [0] * len(system.keys)
         self.threads = [0] * len(system.meetings)
@@ -178,7 +217,14 @@ class RunAhead:
         self.tickets = list(state.tickets)
         self.flying: dict[int, int] = {}  # bytes in flight to a barrier
         self.issued: dict[Key, int] = {}  # that copies issued meanwhile bring
-        self.runners, self.is_cluster_open = self._runners()
+        numbers, self.is_cluster_open = self._runners()
+        # one for those that execute the same steps from the same place: they come equally far
+        kinds: dict[tuple[int, int, int], list[int]] = {}
+        for number in numbers:
+            kind = system.first_alike[number], state.positions[number], state.tickets[number]
+            kinds.setdefault(kind, []).append(number)
+        self.runners = [members[0] for members in kinds.values()]
+        self.times_there = {members[0]: len(members) for members in kinds.values()}
 
     def _runners(self) -> tuple[Sequence[int], bool]:
         """Return the agents that run, and whether they may pass the cluster barrier at will.
@@ -200,14 +246,24 @@ class RunAhead:
 
     def steps(self) -> Iterator[Any]:
         """Yield the steps that agents may take but waits, meetings and copies that are issued."""
+        if self.rest is None:
+            self._begin()
+            self.rest = self._run()
+        yield from self.taken
+        for op in self.rest:
+            self.taken.append(op)
+            yield op
+
+    def _run(self) -> Iterator[Any]:
         moved = True
         while moved:
             moved = False
             for number in self.runners:
-                agent, after = self.system.agents[number], self.system.issued[number].after
-                while (place := after[self.positions[number]]) < len(agent.ops):
-                    moved |= self._issue(number, place)  # its copies may let others go on
-                    op = agent.ops[place]
+                ops, after = self.system.agents[number].ops, self.system.issued[number].after
+                while (place := after[self.positions[number]]) < len(ops):
+                    if place > self.positions[number]:  # its copies may let others go on
+                        moved = self._issue(number, place)
+                    op = ops[place]
                     if op.kind == "opaque":
                         break
                     if op.kind == "wait":
@@ -220,18 +276,21 @@ class RunAhead:
                         yield op
                         if op.kind != "expect":
                             for key, count, _ in op.targets:
-                                self.arrivals[self.system.index[key]] += count
+                                self.arrivals[self.system.index[key]] += (
+                                    count * self.times_there[number]
+                                )
                     self.positions[number] += 1
                     moved = True
-                moved |= self._issue(number, after[self.positions[number]])
+                if (end := after[self.positions[number]]) > self.positions[number]:
+                    moved = self._issue(number, end)
 
     def _issue(self, number: int, end: int) -> bool:
-        """Take an agent past copies that it issues; tell whether there are any."""
+        """Take an agent past copies that it issues."""
         start, self.positions[number] = self.positions[number], end
         for op in self.system.agents[number].ops[start:end]:
             for key, _, size in op.targets:
-                self.issued[key] = self.issued.get(key, 0) + size
-        return end > start
+                self.issued[key] = self.issued.get(key, 0) + size * self.times_there[number]
+        return True
 
     def arrives_on(self, slot: int) -> bool:
         """Tell whether somebody may arrive on a barrier, or remake it."""
@@ -321,7 +380,7 @@ class RunAhead:
             is_there = op.kind == "cluster_wait" or (ticket >= 0 and not arrive_only)
             began = ticket if is_there else generation + self.times.get((number, slot), 0)
             if not is_there:
-                self.threads[slot] += op.threads
+                self.threads[slot] += op.threads * self.times_there[number]
             self.met[number, slot] = began
         came = arrived + self.threads[slot]
         if key == CLUSTER:

@@ -15,7 +15,8 @@ class SystemState(NamedTuple):
     tickets : tuple of int
         Generation that an agent standing at a block or cluster barrier waits for, -1 if none.
     targets : tuple of tuple
-        Per agent and barrier, the phase whose completion its last wait asked for.
+        Per agent, for each barrier that it waits on (`System.columns`), the phase whose completion
+        its last wait asked for.
     barriers : tuple of (phase, expected, pending, tx, observed)
         expected == 0: not initialised.
     meetings : tuple of (generation, arrived)

@@ -28,7 +28,8 @@ partial order and symmetry reductions", TACAS 1997).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from operator import gt
 
 from tvm_hopper.sim.protocol.agents import SkeletonAgent
 from tvm_hopper.sim.protocol.state import SystemState
@@ -41,13 +42,16 @@ def program_of(agent: SkeletonAgent) -> tuple:
         agent.threads,
         agent.own,
         *(
-            (op.kind, op.targets, op.value, op.threads, id(getattr(op.event, "node", None)))
+            (
+                *(op.kind, op.targets, op.value, op.threads, op.skipped),
+                id(getattr(op.event, "node", None)),
+            )
             for op in agent.ops
         ),
     )
 
 
-def classes_of(agents: list[SkeletonAgent]) -> list[list[int]]:
+def classes_of(agents: Sequence[SkeletonAgent]) -> list[list[int]]:
     """Return the numbers of interchangeable agents, class by class, in order."""
     found: dict[tuple, list[int]] = {}
     for number, agent in enumerate(agents):
@@ -68,22 +72,26 @@ class Symmetry:
         if not self.classes:
             return state
         local = list(zip(state.positions, state.tickets, state.targets, strict=True))
+        moved = False
         for members in self.classes:
-            if len({local[number] for number in members}) > 1:
-                chosen = sorted(local[number] for number in members)
-                for number, part in zip(members, chosen, strict=True):
+            parts = [local[number] for number in members]
+            if any(map(gt, parts, parts[1:])):
+                moved = True
+                for number, part in zip(members, sorted(parts), strict=True):
                     local[number] = part
-        positions, tickets, targets = zip(*local, strict=True)
         flight = tuple(sorted((self.first[agent], step) for agent, step in state.flight))
+        if not moved:
+            return state if flight == state.flight else state._replace(flight=flight)
+        positions, tickets, targets = zip(*local, strict=True)
         return SystemState(positions, tickets, targets, state.barriers, state.meetings, flight)
 
     def movers(self, state: SystemState) -> Iterator[int]:
-        """Yield one agent for each local part of each class."""
-        seen = set()
+        """Yield one agent for each local part of each class, of a canonical state."""
+        before = None
         for number, first in self.first.items():
             part = first, state.positions[number], state.tickets[number], state.targets[number]
-            if part not in seen:
-                seen.add(part)
+            if part != before:
+                before = part
                 yield number
 
 

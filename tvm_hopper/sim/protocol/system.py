@@ -15,6 +15,7 @@ from tvm_hopper.sim.protocol.agents import Key, Op, SkeletonAgent
 from tvm_hopper.sim.protocol.cluster_part import ClusterPart, in_turns
 from tvm_hopper.sim.protocol.issued import Issued
 from tvm_hopper.sim.protocol.state import Running, State, SystemState, closed, opened
+from tvm_hopper.sim.protocol.symmetry import classes_of
 
 DEAD = (0, 0, 0, 0, -1)
 CLUSTER: Key = (-1, "cluster", 0)  # where all threads of a cluster meet
@@ -74,6 +75,12 @@ class System:
         self.cluster_in_turns = all(in_turns(agent) for agent in agents)
         self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))
         self.sites: dict[tuple[Key, int], set[int]] = {}  # of each generation of a block barrier
+        # of each agent, the mbarriers that it waits on: their places in its row of `targets`
+        self.columns = [self._columns(agent) for agent in agents]
+
+    def _columns(self, agent: SkeletonAgent) -> dict[int, int]:
+        waited = dict.fromkeys(self.index[op.targets[0][0]] for op in agent.ops if op.kind == "wait")
+        return {slot: column for column, slot in enumerate(waited)}
 
     # -- what only a search through all orders asks for
 
@@ -81,6 +88,32 @@ class System:
     def group_of(self) -> dict[int, frozenset[int]]:
         """The group that the agents of each CTA belong to."""
         return {self.agents[n].cta: members for members in self.groups for n in members}
+
+    @cached_property
+    def first_alike(self) -> list[int]:
+        """Of each agent, the first one that executes the same steps."""
+        first = {n: members[0] for members in classes_of(self.agents) for n in members}
+        return [first[number] for number in range(len(self.agents))]
+
+    @cached_property
+    def _classes(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for number, first in enumerate(self.first_alike):
+            found.setdefault(first, []).append(number)
+        return found
+
+    def alike(self, number: int) -> list[int]:
+        """Return the agents that execute the same steps as one, which is among them."""
+        return self._classes[self.first_alike[number]]
+
+    @cached_property
+    def waiters(self) -> dict[int, list[int]]:
+        """Of each mbarrier that is waited on, the agents that do."""
+        found: dict[int, list[int]] = {}
+        for number, columns in enumerate(self.columns):
+            for slot in columns:
+                found.setdefault(slot, []).append(number)
+        return found
 
     @cached_property
     def expecting(self) -> set[Key]:
@@ -109,9 +142,9 @@ class System:
 
     def may_miss(self, state: SystemState, slot: int, phase: int) -> bool:
         """Tell whether some agent still wants to see the phase before `phase` complete."""
-        for number, position in enumerate(state.positions):
-            wait = self.next_waits[number][position].get(slot)
-            last = state.targets[number][slot]
+        for number in self.waiters.get(slot, ()):
+            wait = self.next_waits[number][state.positions[number]].get(slot)
+            last = state.targets[number][self.columns[number][slot]]
             if wait is not None and _wanted_in_turn(last, wait.skipped, wait.value) < phase:
                 return True
         return False
@@ -121,11 +154,12 @@ class System:
 
         They mean this phase, or one as even or odd, so that nobody's wait can pass before.
         """
-        for number, position in enumerate(state.positions):
-            wait = self.next_waits[number][position].get(slot)
+        for number in self.waiters.get(slot, ()):
+            wait = self.next_waits[number][state.positions[number]].get(slot)
             if wait is None:
                 continue
-            wanted = _wanted_in_turn(state.targets[number][slot], wait.skipped, wait.value)
+            last = state.targets[number][self.columns[number][slot]]
+            wanted = _wanted_in_turn(last, wait.skipped, wait.value)
             if wanted < phase or (wanted - phase) % 2:
                 return False
         return True
@@ -184,12 +218,12 @@ class System:
             found.setdefault(find(agent.cta), set()).add(number)
         return [frozenset(members) for members in found.values()] if len(found) > 1 else []
 
-    @property
+    @cached_property
     def unsteady(self) -> set[int]:
         """The mbarriers whose count changes."""
         return self._counts[0]
 
-    @property
+    @cached_property
     def least(self) -> dict[Key, int]:
         """The least count of each meeting."""
         return self._counts[1]
@@ -240,7 +274,7 @@ class System:
         return SystemState(
             (0,) * count,
             (-1,) * count,
-            ((-2,) * len(self.keys),) * count,
+            tuple((-2,) * len(columns) for columns in self.columns),
             (DEAD,) * len(self.keys),
             ((0, 0),) * len(self.meetings),
             (),
@@ -373,7 +407,8 @@ class System:
         if not expected:
             self.violate("MBAR_USE_BEFORE_INIT", key, agent, "waits before mbarrier.init", op)
             return self._advance(state, number)
-        last = state.targets[number][slot]
+        column = self.columns[number][slot]
+        last = state.targets[number][column]
         if (
             last == -2 and not op.skipped
         ):  # a late first wait may mean any phase: take the one that can be tested
@@ -403,7 +438,7 @@ class System:
         barriers[slot] = (phase, expected, pending, tx, max(observed, phase - 1))
         targets = opened(state.targets)
         row = opened(targets[number])
-        row[slot] = wanted
+        row[column] = wanted
         targets[number] = closed(state, row)
         after = self._advance(state, number)
         return after._replace(barriers=closed(state, barriers), targets=closed(state, targets))

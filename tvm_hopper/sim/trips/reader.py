@@ -12,6 +12,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvm_hopper.sim.ops.atomics import order_of
 from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, op_name, short_name
 from tvm_hopper.sim.trips.shift import (
     DATA,
@@ -35,7 +36,10 @@ REPEATABLE = (
     *("cp_async_ca", "cp_async_cg", "cp_async_commit_group", "cp_async_wait", "cp_async_mbarrier"),
     *("wgmma_", "mma", "ldmatrix", "stmatrix", "mov", "mapa", "fence", "bar_", "barrier_"),
     *("prefetch", "nanosleep", "applypriority", "getctarank", "st_async", "red_async"),
+    "createpolicy",
 )
+_LOADS, _STORES = ("ld", "ld_vec", "ld_vec256"), ("st", "st_vec", "st_vec256")
+_HINT = "cache_policy"  # an operand that changes nothing that memory holds
 # What besides may stand in a kernel of which control depends on no data.
 ONCE = ("mbarrier_init", "mbarrier_inval", "mbarrier_arrive_drop", "setmaxnreg", "griddepcontrol")
 TRIES = ("mbarrier_try_wait", "mbarrier_test_wait")  # their result depends on the schedule alone
@@ -48,6 +52,8 @@ _VALUES = {
     "mov": ("d", "a"),
     "st_async": ("b",),
     "red_async": ("value",),
+    **dict.fromkeys(_LOADS, ("d",)),
+    **dict.fromkeys(_STORES, ("value",)),
 }
 _FROM_GLOBAL = {
     "cp_async_bulk_tensor_g2s": "coords",
@@ -347,17 +353,20 @@ class Reader:
 
     def _instruction(self, ptx: PtxCall) -> None:
         name = ptx.name
-        known = name.startswith(REPEATABLE) and not name.startswith(ONCE)
+        plain = name in (*_LOADS, *_STORES) and order_of(ptx.mods)[0] == "weak"
+        known = plain or (name.startswith(REPEATABLE) and not name.startswith(ONCE))
         if not known and (self.in_loop or not name.startswith((*ONCE, *TRIES))):
             raise RefusedError(f"instruction {name}")
         if ptx.pred is not None:
             self.repeats(self.value(ptx.pred), f"predicate of {name}")
         values = _named(_VALUES, name) or ()
         source, target = _named(_FROM_GLOBAL, name), _named(_TO_GLOBAL, name)
+        if plain and ptx.mods.get("space") == "global":
+            source, target = ("addr", None) if name in _LOADS else (None, "addr")
         self.stores = self.stores or target is not None
         claims: list[Moved] = []
         for operand, expressions in ptx.operands.items():
-            if operand in ptx.writes and operand not in values:
+            if operand == _HINT or (operand in ptx.writes and operand not in values):
                 continue
             for expression in expressions:
                 if expression is None:
@@ -371,7 +380,8 @@ class Reader:
                         raise RefusedError(f"{operand} of {name} depends on data")
                 elif operand not in values:
                     self.repeats(claim, f"{operand} of {name}")
-        result: Moved = unmoved(claims) if name.startswith(("mapa", "mov", "getctarank")) else DATA
+        moves = name.startswith(("mapa", "mov", "getctarank", "createpolicy"))
+        result: Moved = unmoved(claims) if moves else DATA
         for operand in ptx.writes:
             for written in ptx.operands.get(operand, []):
                 if isinstance(written, ir.TensorLoad):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from typing import Any, ClassVar
 
 import tvm
@@ -13,7 +12,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from tvm_hopper import ir, pipeline
-from tvm_hopper.errors import HopperError
+from tvm_hopper.errors import HopperError, warn
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.requests.targets import name_target, target_arch
 from tvm_hopper.schedule.dry_run import LAST
@@ -74,7 +73,7 @@ class HopperRule(ScheduleRule):
             return None, f"what TVM cannot schedule{in_words(error)}"
         except Exception as error:  # a fault of ours: the build goes on, and that is said
             reason = crash_text(error)
-            warnings.warn(f"tvm_hopper.dlight.{self.name}: {reason}", stacklevel=3)
+            warn(f"tvm_hopper.dlight.{self.name}: {reason}", stacklevel=3)
             return None, reason
         left = outside_of_kernels(sch.mod["main"])
         if left:
@@ -111,7 +110,7 @@ def check_function(func: tirx.PrimFunc, target: Target) -> None:
 @functools.cache
 def warn_of_generic_arch() -> None:
     """Say once what a Hopper target without the `a` costs."""
-    warnings.warn(
+    warn(
         f"target cuda {GENERIC_ARCH}: no kernel of tvm_hopper is made for it. WGMMA and setmaxnreg "
         f"exist on {SM_90A.name} alone, with which TVM's own schedules work, too: take "
         f'Target("nvidia/nvidia-h200") or {{"kind": "cuda", "arch": "{SM_90A.name}"}}',

@@ -100,6 +100,8 @@ class FunctionRecord:
         The rule that took it.
     note : str
         What that did beside the plain request.
+    operations : int
+        Elements that its loops compute or add up, a symbolic extent counted as one.
     refused : tuple of (str, str)
         The rules in front of it that were asked, and their reasons.
     """
@@ -108,6 +110,7 @@ class FunctionRecord:
     computed_by: str
     rule: str = ""
     note: str = ""
+    operations: int = 0
     tensors: tuple[TensorRecord, ...] = ()
     kernels: tuple[KernelRecord, ...] = ()
     product: ProductRecord | None = None

@@ -11,8 +11,8 @@ import warnings
 import pytest
 import tvm
 from tvm import relax, tirx
-from tvm.relax.backend.cuda import pipeline as stock
 from tvm.ir.transform import PassContext
+from tvm.relax.backend.cuda import pipeline as stock
 from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.target import Target
@@ -261,7 +261,9 @@ def test_weights_of_other_types(dtype):
             out = builder.emit_output(builder.emit(relax.op.matmul(x, w)))
         builder.emit_func_output(out)
     mod = builder.finalize()
-    with pytest.warns(HopperWarning, match=rf"matmul: Matmul: .*found {dtype}; need one of float16"):
+    with pytest.warns(
+        HopperWarning, match=rf"matmul: Matmul: .*found {dtype}; need one of float16"
+    ):
         (one,) = report(build(mod)).functions
     assert one.computed_by == STOCK
     assert dict(one.refused)["Matmul"]

@@ -44,7 +44,9 @@ def check_leftovers(func: tirx.PrimFunc) -> None:
     _check_host_loops(func)
     host = map_bodies(func, lambda _: ir.seq())
     for node, what in _uses_of_tensors(host.body):
-        raise cannot_lower(place_of(host.body, node), f"{what} outside of every kernel", KERNEL, FIX)
+        raise cannot_lower(
+            place_of(host.body, node), f"{what} outside of every kernel", KERNEL, FIX
+        )
 
 
 def _check_host_loops(func: tirx.PrimFunc) -> None:

@@ -268,7 +268,7 @@ def test_weights_of_other_types(dtype):
     assert one.computed_by == STOCK
     assert dict(one.refused)["Matmul"]
     strict = PassContext(config={"tvm_hopper.strict": True})
-    with strict, pytest.raises(LoweringError, match="model, tvm_hopper.strict: found 0%"):
+    with strict, pytest.raises(LoweringError, match=r"model, tvm_hopper\.strict: found 0%"):
         build(mod)
 
 

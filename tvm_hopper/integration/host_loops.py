@@ -17,10 +17,7 @@ from tvm.target import Target
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.host_code import host_code, place_of, touched_elements
-from tvm_hopper.dlight import rules
-from tvm_hopper.dlight.rule import HopperRule
 from tvm_hopper.errors import LoweringError, cannot_lower
-from tvm_hopper.pipeline.stock import stock_passes
 from tvm_hopper.requests import marks
 
 LIFTED = "s_tir.UnifyThreadBinding"  # from here on loops of threads are where they end up
@@ -64,6 +61,8 @@ def _is_for_device(func: Any) -> bool:
 
 def _lifted(gv: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a function with its loops of threads where TVM's lowering lifts them."""
+    from tvm_hopper.pipeline.stock import stock_passes
+
     mod = tvm.IRModule({gv: func})
     for p in stock_passes():
         mod = p(mod)
@@ -74,6 +73,9 @@ def _lifted(gv: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _unscheduled(where: str, found: str, func: tirx.PrimFunc) -> LoweringError:
     """Say which rule makes a kernel of a function without one, or each one's reason."""
+    from tvm_hopper.dlight import rules  # late: builds that are refused alone need it
+    from tvm_hopper.dlight.rule import HopperRule
+
     target: Target = func.attrs["target"]
     plain = func.without_attr("target").without_attr("tirx.is_scheduled")
     refused = []

@@ -78,6 +78,7 @@ def of_scheduled(
         tensors=_tensors(plain),
         kernels=_kernels(now, tuned) if now is not None and by == OURS else (),
         product=_product(plain) if by == OURS else None,
+        elements=taken.elements if taken else (),
         refused=tuple((x.rule, x.reason or "") for x in said if not x.taken),
     )
 

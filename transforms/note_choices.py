@@ -7,6 +7,7 @@
 
 Where no access is as wide as 16 bytes, as rows of odd lengths have it, that is a fallback; not of a
 kernel that reads what another one of its function leaves, as partial sums, in a width that suits.
+So is a tensor that a thread of any kernel accesses element by element beside vectors of others.
 
 Before: all passes that ask for the mark have run.  After: no mark is left.
 """
@@ -15,11 +16,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.element_accesses import ElementAccess, find_element_accesses
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote, note_kernels
+from tvm_hopper.plan.notes import ElementsNote, FallbackNote, Note, RemarkNote, note_kernels
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import CHOSEN, MEMORY_BOUND
@@ -59,6 +62,17 @@ def find_fallback(kernel: ir.For, own: list[ir.Var]) -> Fallback | None:
     )
 
 
+def element_fallback(access: ElementAccess) -> Fallback:
+    """Return what to say of a tensor that is accessed element by element."""
+    return Fallback(
+        f"tensor {access.tensor}",
+        f"{'stored' if access.is_store else 'loaded'} {access.num_bytes} bytes at a time, element "
+        "by element",
+        "elements that lie side by side as they are computed, and vectors of them",
+        f"store {access.tensor} in the order in which it is accessed",
+    )
+
+
 def _widest_element(root: Any) -> int:
     """Return the bytes of the widest element of global memory that is accessed."""
     touched = [x.source for x in ir.find_all(root, ir.TensorLoad)]
@@ -88,14 +102,19 @@ class NoteChoices:
         notes: dict[int, list[Note]] = {}
         own = [x for block in ir.find_all(func.body, ir.SBlock) for x in block.alloc_buffers]
         own = [x for x in own if x.scope() in ("", "global")]
+        arguments = [x for x in func.params if tirx.is_buffer_var(x)]
 
         def note(kernel: ir.For) -> Any:
-            if (choice := plan_choice(kernel)) is None:
-                return kernel
-            slower = find_fallback(kernel, own)
-            texts = report(func, [slower] if slower is not None else [])
-            notes[ir.number_of(func, kernel)] = [choice, *map(FallbackNote, texts)]
-            return rewrite_marks(kernel)
+            choice = plan_choice(kernel)
+            slower = find_fallback(kernel, own) if choice is not None else None
+            accesses = find_element_accesses(kernel, arguments, fragments=choice is None)
+            fallbacks = [slower] if slower is not None else list(map(element_fallback, accesses))
+            notes[ir.number_of(func, kernel)] = [
+                *([choice] if choice is not None else []),
+                *(ElementsNote(x.tensor, x.num_bytes, x.fetched) for x in accesses),
+                *map(FallbackNote, report(func, fallbacks)),
+            ]
+            return rewrite_marks(kernel) if choice is not None else kernel
 
         after = ir.map_kernels(func, note)
         return note_kernels(after, notes)

@@ -24,6 +24,7 @@ from tvm.ir import StringImm
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.host_code import place_of
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import KEYS
@@ -43,14 +44,9 @@ def check_leftovers(func: tirx.PrimFunc) -> None:
     _check_host_loops(func)
     host = map_bodies(func, lambda _: ir.seq())
     for node, what in _uses_of_tensors(host.body):
-        raise cannot_lower(_place(host.body, node), f"{what} outside of every kernel", KERNEL, FIX)
-
-
-def _place(host: ir.Stmt, node: Any) -> str:
-    """Name the innermost block around a node."""
-    around = ir.find_all(host, ir.SBlock, lambda block: ir.uses_node(block, node))
-    names = [block.name_hint for block in around if block.name_hint not in ("", "root")]
-    return f"block {names[-1]}" if names else "host code"
+        raise cannot_lower(
+            place_of(host.body, node), f"{what} outside of every kernel", KERNEL, FIX
+        )
 
 
 def _check_host_loops(func: tirx.PrimFunc) -> None:

@@ -4,6 +4,7 @@ An exception class that TVM's FFI does not know reaches the user as a bare `Runt
 one is registered, and takes a single message (FFI rebuilds it from its text).
 """
 
+import warnings
 from collections.abc import Sequence
 
 import tvm_ffi
@@ -45,6 +46,16 @@ class VerifyError(HopperError):
 @tvm_ffi.register_error("tvm_hopper.TuningError")
 class TuningError(HopperError):
     """A tuning run, or the records of one, ask for something that cannot be done."""
+
+
+@tvm_ffi.register_error("tvm_hopper.HopperWarning")
+class HopperWarning(UserWarning):
+    """The category of every warning of this package, for filters to name."""
+
+
+def warn(text: str, stacklevel: int = 1) -> None:
+    """Warn of something that a build does otherwise than its user may expect."""
+    warnings.warn(text, HopperWarning, stacklevel=stacklevel + 1)
 
 
 def _message(where: str, found: str, need: str, fix: str) -> str:

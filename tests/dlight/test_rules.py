@@ -128,8 +128,9 @@ def test_size_classes_are_handed_on(classes):
     sch = rule.apply(mod["main"], H200, False)
     assert len(ir.kernels(sch.mod["main"])) == 2
     assert rule.decisions[0].reason == "sums in float32 instead of float16"
-    static = workloads.matmul(64, 128, 64)["main"]
-    assert len(ir.kernels(rule.apply(static, H200, False).mod["main"])) == 1
+    for sizes in ((64, 128, 64), ("m", "n", 64), (16, "n", 64)):  # none of these has classes
+        func = workloads.matmul(*sizes)["main"]
+        assert len(ir.kernels(rule.apply(func, H200, False).mod["main"])) == 1
 
 
 def test_bits_that_do_not_depend_on_the_rows():

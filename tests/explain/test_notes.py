@@ -44,6 +44,7 @@ EVERY = (
     n.ConfigurationNote("matmul tile=128x256x64"),
     n.SmemNote("ring", 0, 65536),
     n.RemarkNote("what was asked for"),
+    n.ElementsNote("X", 2, 32),
     n.FallbackNote("slower"),
     n.StoreRingNote("C_shared", 2, 4096),
     n.RingNote(0, 4, 32768, False, 1),

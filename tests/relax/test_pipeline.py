@@ -11,6 +11,7 @@ import warnings
 import pytest
 import tvm
 from tvm import relax, tirx
+from tvm.ir.transform import PassContext
 from tvm.relax.backend.cuda import pipeline as stock
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -20,7 +21,7 @@ import tvm_hopper
 from tests.relax import models
 from tvm_hopper import schedule as hs
 from tvm_hopper.dlight import rule
-from tvm_hopper.errors import OptionError
+from tvm_hopper.errors import HopperWarning, LoweringError, OptionError
 from tvm_hopper.relax import disable, enable, report, schedule_functions
 from tvm_hopper.relax.options import CLASSES, ModelOptions
 from tvm_hopper.relax.records import GIVEN, LIBRARY, OURS, STOCK
@@ -97,7 +98,8 @@ def test_one_kernel_by_option():
 
 
 def test_sums_as_the_model_says():
-    (one,) = report(build(accumulate=None)).functions
+    with pytest.warns(HopperWarning, match="0% of its operations"):
+        (one,) = report(build(accumulate=None)).functions
     assert one.computed_by == STOCK
     refused = dict(one.refused)
     assert "found a sum in float16; need a sum in float32" in refused["Matmul"]
@@ -258,9 +260,16 @@ def test_weights_of_other_types(dtype):
         with builder.dataflow():
             out = builder.emit_output(builder.emit(relax.op.matmul(x, w)))
         builder.emit_func_output(out)
-    (one,) = report(build(builder.finalize())).functions
+    mod = builder.finalize()
+    with pytest.warns(
+        HopperWarning, match=rf"matmul: Matmul: .*found {dtype}; need one of float16"
+    ):
+        (one,) = report(build(mod)).functions
     assert one.computed_by == STOCK
     assert dict(one.refused)["Matmul"]
+    strict = PassContext(config={"tvm_hopper.strict": True})
+    with strict, pytest.raises(LoweringError, match=r"model, tvm_hopper\.strict: found 0%"):
+        build(mod)
 
 
 def test_a_function_that_is_scheduled_already():

@@ -9,6 +9,8 @@ from typing import Any
 import tvm
 from tvm import tirx
 
+from tvm_hopper.plan.notes import ElementsNote
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -26,6 +28,8 @@ class Decision:
         What it did beside the plain request, as to sum in another type; else why it did not.
     func : PrimFunc
         The function as it was, to be found again in the module that it came from.
+    elements : tuple of ElementsNote
+        Tensors that kernels of ours access element by element.
     """
 
     function: str
@@ -33,6 +37,7 @@ class Decision:
     taken: bool
     reason: str
     func: Any = field(repr=False, compare=False)
+    elements: tuple[ElementsNote, ...] = ()
 
 
 def name_of(func: tirx.PrimFunc) -> str:

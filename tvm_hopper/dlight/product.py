@@ -11,8 +11,9 @@ from tvm.tirx import IterVar
 
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
-from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.schedule.arguments import as_choice, check_type
+from tvm_hopper.schedule.products.branches import check_rows, look_at
 from tvm_hopper.schedule.products.classes import as_asked
 from tvm_hopper.schedule.products.config import ACCUMULATE
 
@@ -29,7 +30,8 @@ class MatmulRule(HopperRule):
         Type in which sums are made that the function makes in 16 bits; they are rounded once, at
         the end. None: such a function is refused.
     classes : sequence of int, or mapping of int to MatmulConfig or int, optional
-        Size classes of symbolic rows, see `hs.matmul`; None: by the model.
+        Size classes of symbolic rows, see `hs.matmul`; None: by the model. A product whose columns
+        are symbolic, or whose rows are not, is one kernel.
     config : MatmulConfig, optional
         What is decided of every product.
     batch_invariant : bool
@@ -78,7 +80,7 @@ class MatmulRule(HopperRule):
         if self.batch_invariant:
             fixed["batch_invariant"] = True
         config = replace(config, **fixed)
-        if not _has_symbols(sch):
+        if classes is None or not _has_classes(sch, block):
             hs.matmul(sch, block, config)
         elif isinstance(classes, Mapping) and _has_configs(classes):
             own = {
@@ -115,7 +117,10 @@ def _sum_dtype(sch: s_tir.Schedule, block: str) -> str:
     return ir.dtype_of(sch.get(sch.get_sblock(block)).writes[0].source)
 
 
-def _has_symbols(sch: s_tir.Schedule) -> bool:
-    func = sch.mod["main"]
-    shapes = [x.ty.shape for x in func.params if hasattr(x.ty, "shape")]
-    return any(ir.static_int(extent) is None for shape in shapes for extent in shape)
+def _has_classes(sch: s_tir.Schedule, block: str) -> bool:
+    """Tell a product of symbolic rows and nothing else symbolic."""
+    try:
+        check_rows(look_at(sch, block))
+    except ScheduleError:
+        return False  # what is refused as one kernel, too, is refused in its words
+    return True

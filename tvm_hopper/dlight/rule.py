@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from typing import Any, ClassVar
 
 import tvm
@@ -13,8 +12,9 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from tvm_hopper import ir, pipeline
-from tvm_hopper.errors import HopperError
+from tvm_hopper.errors import HopperError, warn
 from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.plan.notes import ElementsNote, read_notes
 from tvm_hopper.requests.targets import name_target, target_arch
 from tvm_hopper.schedule.dry_run import LAST
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
@@ -51,8 +51,10 @@ class HopperRule(ScheduleRule):
         tunable : bool
             Not looked at: there is one schedule.
         """
+        self._elements: tuple[ElementsNote, ...] = ()
         sch, reason = self._try(func, target)
-        self.decisions.append(Decision(name_of(func), self.name, sch is not None, reason, func))
+        decision = Decision(name_of(func), self.name, sch is not None, reason, func, self._elements)
+        self.decisions.append(decision)
         return sch
 
     def _try(self, func: Any, target: Target) -> tuple[s_tir.Schedule | None, str]:
@@ -67,14 +69,14 @@ class HopperRule(ScheduleRule):
                 sch = s_tir.Schedule(func)
                 reason = self.schedule(sch)
                 if not self.is_lowered:
-                    check_function(sch.mod["main"], target)
+                    self._elements = check_function(sch.mod["main"], target)
         except HopperError as error:
             return None, str(error)
         except TVM_ERRORS as error:
             return None, f"what TVM cannot schedule{in_words(error)}"
         except Exception as error:  # a fault of ours: the build goes on, and that is said
             reason = crash_text(error)
-            warnings.warn(f"tvm_hopper.dlight.{self.name}: {reason}", stacklevel=3)
+            warn(f"tvm_hopper.dlight.{self.name}: {reason}", stacklevel=3)
             return None, reason
         left = outside_of_kernels(sch.mod["main"])
         if left:
@@ -96,8 +98,13 @@ class HopperRule(ScheduleRule):
         raise NotImplementedError
 
 
-def check_function(func: tirx.PrimFunc, target: Target) -> None:
+def check_function(func: tirx.PrimFunc, target: Target) -> tuple[ElementsNote, ...]:
     """Lower a scheduled function for a look: what a build would refuse, the rule refuses.
+
+    Returns
+    -------
+    elements : tuple of ElementsNote
+        What is noted of tensors that its kernels access element by element.
 
     Raises
     ------
@@ -105,13 +112,16 @@ def check_function(func: tirx.PrimFunc, target: Target) -> None:
         What the build would raise.
     """
     with PassContext():
-        pipeline.lower(tvm.IRModule({"main": func}), target, until=LAST)
+        lowered = pipeline.lower(tvm.IRModule({"main": func}), target, until=LAST)
+    known = read_notes(lowered["main"])
+    notes = [x for own in known.kernels.values() for x in own] if known is not None else []
+    return tuple(x for x in notes if isinstance(x, ElementsNote))
 
 
 @functools.cache
 def warn_of_generic_arch() -> None:
     """Say once what a Hopper target without the `a` costs."""
-    warnings.warn(
+    warn(
         f"target cuda {GENERIC_ARCH}: no kernel of tvm_hopper is made for it. WGMMA and setmaxnreg "
         f"exist on {SM_90A.name} alone, with which TVM's own schedules work, too: take "
         f'Target("nvidia/nvidia-h200") or {{"kind": "cuda", "arch": "{SM_90A.name}"}}',

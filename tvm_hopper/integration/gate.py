@@ -3,7 +3,8 @@
 `tvm.compile`, `tvm.tirx.build`, `relax.build` and MetaSchedule's workers all take the factory in
 `PIPELINE_MAP["s_tir"]`.  The gate wraps whatever stands there: a module with a function that
 carries one of our keys is lowered by `tvm_hopper.pipeline`, any other by the wrapped factory, which
-then never learns that somebody asked.  Heavy imports wait for the first build.
+then never learns that somebody asked.  A function for a GPU that touches tensors on the host is an
+error, whoever lowers it (`host_loops`).  Heavy imports wait for the first build.
 
 TVM checks the keys of a PassContext against a table that Python cannot add to, so its constructor
 hands ours over inside a stock key that nothing in TVM reads (`tvm_hopper.requests.options`).
@@ -33,10 +34,12 @@ def gated(previous: Factory) -> Factory:
         @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.Gate")
         def gate(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
             nonlocal halves
+            from tvm_hopper.integration import host_loops
             from tvm_hopper.requests import marks
 
             halves = None
             marked = marks.mark_requests(mod)
+            host_loops.check_host_code(marked)
             if not any(map(marks.is_marked, marked.functions.values())):
                 return pipeline(marked)
             from tvm_hopper import pipeline as ours

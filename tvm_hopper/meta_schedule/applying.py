@@ -7,7 +7,6 @@ Functions that have no record are left as they are.
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import tvm
 from tvm import tirx
 from tvm.target import Target
 
-from tvm_hopper.errors import ScheduleError
+from tvm_hopper.errors import ScheduleError, warn
 from tvm_hopper.requests import marks
 
 from .database import Database
@@ -67,7 +66,7 @@ def _scheduled(mod: tvm.IRModule, database: Database, target: Target) -> tvm.IRM
             with target:
                 sch = schedule_with(func, found)
         except ScheduleError as error:
-            warnings.warn(f"{gv.name_hint}: a record does not fit any more: {error}", stacklevel=2)
+            warn(f"{gv.name_hint}: a record does not fit any more: {error}", stacklevel=2)
             continue
         new = sch.mod["main"]
         for name, value in func.attrs.items() if func.attrs else ():

@@ -9,13 +9,12 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 from tvm import tirx
 
-from tvm_hopper.errors import cannot_tune
+from tvm_hopper.errors import cannot_tune, warn
 from tvm_hopper.schedule import MatmulConfig
 
 from .configurations import Configuration, from_text
@@ -38,7 +37,7 @@ def open_database(database: Database | str | Path) -> Database | None:
     made = database if isinstance(database, Database) else Database(database)
     if different := made.other_versions:
         told = ", ".join(f"{name} {made.header.get(name)}" for name in different)
-        warnings.warn(
+        warn(
             f"database {made.folder}: found records of {told}; need those of this process; "
             "they are ignored, tune again",
             stacklevel=3,

@@ -22,13 +22,12 @@ import json
 import math
 import os
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tvm_hopper.errors import cannot_tune
+from tvm_hopper.errors import cannot_tune, warn
 
 from .versions import FORMAT, versions
 
@@ -116,7 +115,7 @@ def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
     if not lines and not HEADER.startswith(torn.replace(b" ", b"")[: len(HEADER)]):
         _parse(torn, f"{path}:1")
     if torn:  # and all before it is ours: of another file nothing is cut off
-        warnings.warn(f"{path}:{len(lines) + 1}: dropped a line that is not whole", stacklevel=2)
+        warn(f"{path}:{len(lines) + 1}: dropped a line that is not whole", stacklevel=2)
         if mend:
             with writing(path), path.open("r+b") as file:
                 file.truncate(path.stat().st_size - len(torn))

@@ -146,6 +146,15 @@ class RemarkNote:
 
 
 @dataclass(frozen=True)
+class ElementsNote:
+    """A tensor that threads access element by element, see `analysis/element_accesses.py`."""
+
+    tensor: str
+    num_bytes: int  # of a thread at once
+    fetched: int  # bytes of memory behind them
+
+
+@dataclass(frozen=True)
 class FallbackNote:
     """A slower form that the lowering had to take."""
 
@@ -165,6 +174,7 @@ Note = (
     | ConfigurationNote
     | SmemNote
     | RemarkNote
+    | ElementsNote
     | FallbackNote
 )
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in Note.__args__}

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import tvm
 from tvm import relax, s_tir, tirx
+from tvm.target import Target
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.host_code import host_code, touched_elements
 from tvm_hopper.analysis.launches import as_text, conditions_around
 from tvm_hopper.dlight import Decision
 from tvm_hopper.dlight.product import products
@@ -71,9 +74,11 @@ def of_scheduled(
         computed_by=by,
         rule=rule,
         note=(taken.reason or "") if taken else "",
+        operations=_operations(plain),
         tensors=_tensors(plain),
         kernels=_kernels(now, tuned) if now is not None and by == OURS else (),
         product=_product(plain) if by == OURS else None,
+        elements=taken.elements if taken else (),
         refused=tuple((x.rule, x.reason or "") for x in said if not x.taken),
     )
 
@@ -85,13 +90,27 @@ def _without_rule(func: tirx.PrimFunc) -> tuple[str, str]:
     blocks = ir.find_all(func.body, ir.SBlock, lambda x: len(x.iter_vars) > 0)
     if blocks and all(any(ir.is_const(x.dom.extent, 0) for x in b.iter_vars) for b in blocks):
         return GIVEN, "no elements"
+    if not touched_elements(host_code(func)):
+        return GIVEN, "calls of other functions"
     return NOBODY, ""
 
 
-def of_given(name: str, func: tirx.PrimFunc) -> FunctionRecord:
-    """Record a function that came scheduled."""
+def is_for_host(func: tirx.PrimFunc, target: Target) -> bool:
+    """Tell a function that is meant for the host."""
+    return bool(func.attrs and func.attrs.get("tirx.is_host_func", False)) or "cpu" in target.keys
+
+
+def _operations(func: tirx.PrimFunc) -> int:
+    """Count the elements of a function's largest block: its loops' extents, symbols left out."""
+    blocks = ir.find_all(func.body, ir.SBlock, lambda x: len(x.iter_vars) > 0)
+    extents = [[ir.static_int(x.dom.extent) or 1 for x in block.iter_vars] for block in blocks]
+    return max(map(prod, extents), default=1)
+
+
+def of_given(name: str, func: tirx.PrimFunc, rule: str = "scheduled already") -> FunctionRecord:
+    """Record a function that stays as it came."""
     by = GIVEN if not any(map(_is_ours, ir.kernels(func))) else OURS
-    return FunctionRecord(name, by, "scheduled already", tensors=_tensors(func))
+    return FunctionRecord(name, by, rule, operations=_operations(func), tensors=_tensors(func))
 
 
 def of_library(name: str) -> FunctionRecord:

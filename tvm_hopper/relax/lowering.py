@@ -15,10 +15,11 @@ from tvm import relax
 from tvm.relax.backend.cuda import pipeline as stock
 from tvm.target import Target
 
-from tvm_hopper.errors import cannot_configure
+from tvm_hopper.errors import cannot_configure, warn
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.requests.targets import name_target, target_arch
 
+from .check_served import CheckServed
 from .flatten_batch import FlattenBatch
 from .fuse_gates import FuseGates
 from .fuse_rows import FuseRows
@@ -63,13 +64,15 @@ def legalize_passes(options: ModelOptions) -> list[Any]:
     return [
         *prepare_passes(options),
         ScheduleFunctions(options),  # a kernel each, ours where a rule of ours takes the function
+        CheckServed(),  # a function without a kernel would run on the host
         KeepRecords(),  # for `report`, on the executable too
     ]
 
 
 def scheduling_passes(target: Target, options: ModelOptions) -> list[Any]:
-    """Return what takes a model to functions of kernels: all of the pipeline but memory's part."""
-    return [*stock.library_dispatch_passes(target), *legalize_passes(options)]
+    """Return what takes a model to functions of kernels, and records what no rule takes."""
+    passes = [*prepare_passes(options), ScheduleFunctions(options)]
+    return [*stock.library_dispatch_passes(target), *passes]
 
 
 def prepare(mod: tvm.IRModule, target: Any = None) -> tvm.IRModule:
@@ -128,7 +131,8 @@ def model_pipeline(**given: Any) -> tvm.transform.Pass:
             _warn_of_target(target)
             return relax.get_default_pipeline(target)(mod)
         passes = [
-            *scheduling_passes(target, options),
+            *stock.library_dispatch_passes(target),
+            *legalize_passes(options),
             *stock.dataflow_lower_passes(target),
             *stock.finalize_passes(target),
         ]
@@ -143,14 +147,12 @@ def is_ours(target: Target) -> bool:
 
 
 def _warn_of_target(target: Target) -> None:
-    import warnings
-
     from tvm_hopper.dlight.rule import warn_of_generic_arch
 
     if target_arch(target) == GENERIC_ARCH:
         warn_of_generic_arch()
         return
-    warnings.warn(
+    warn(
         f"{WHERE}: found target {name_target(target)}; need cuda {SM_90A.name}; TVM's own pipeline "
         "computes all of it",
         stacklevel=2,

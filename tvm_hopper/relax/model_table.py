@@ -41,6 +41,7 @@ def rows_of(record: FunctionRecord) -> tuple[str, ...]:
     lines = [_kernel(x) for x in record.kernels]
     if record.note:
         lines.append(record.note)
+    lines += [f"{x.tensor}: {x.num_bytes} bytes at a time" for x in record.elements]
     calls = [f"{call.count} of {call.caller}" for call in record.calls]
     return (
         record.name,

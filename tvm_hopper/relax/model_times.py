@@ -1,7 +1,9 @@
 """How long the functions of a model take by our estimates, once its symbols have values.
 
 Products: the estimate that chose their kernels, for the kernel of the class that runs.  Whatever
-else is ours: its bytes, each once, at the rate of a copy.  Of other kernels nothing is known.
+else is ours: its bytes, each once, at the rate of a copy.  What is accessed element by element
+counts for as many bytes as memory hands out for each element, at least twice: rope took that long
+(docs/memory_bound.md).  Of other kernels nothing is known.
 """
 
 from __future__ import annotations
@@ -92,8 +94,9 @@ def call_time(
     if len(shapes) != len(record.tensors) or any(x is None for shape in shapes for x in shape):
         return None
     if record.product is None or record.product.dtype not in OPERAND_DTYPES:
+        dear = {x.tensor: max(2, x.fetched / x.num_bytes) for x in record.elements}
         moved = sum(
-            prod(x or 0 for x in shape) * dtype_bytes(tensor.dtype)
+            prod(x or 0 for x in shape) * dtype_bytes(tensor.dtype) * dear.get(tensor.name, 1)
             for shape, tensor in zip(shapes, record.tensors, strict=True)
         )
         return max(LEAST, moved / (COPY_RATE * chip.memory_rate))

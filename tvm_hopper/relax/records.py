@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tvm_hopper.plan.notes import ElementsNote
+
 OURS, STOCK, GIVEN, LIBRARY, NOBODY = "tvm_hopper", "TVM", "given", "library", "nobody"
 COMPUTED_BY = (OURS, STOCK, GIVEN, LIBRARY, NOBODY)
 
@@ -100,19 +102,25 @@ class FunctionRecord:
         The rule that took it.
     note : str
         What that did beside the plain request.
+    operations : int
+        Elements that its loops compute or add up, a symbolic extent counted as one.
     refused : tuple of (str, str)
         The rules in front of it that were asked, and their reasons.
+    elements : tuple of ElementsNote
+        Tensors that a kernel of ours accesses element by element.
     """
 
     name: str
     computed_by: str
     rule: str = ""
     note: str = ""
+    operations: int = 0
     tensors: tuple[TensorRecord, ...] = ()
     kernels: tuple[KernelRecord, ...] = ()
     product: ProductRecord | None = None
     refused: tuple[tuple[str, str], ...] = ()
     calls: tuple[CallRecord, ...] = ()
+    elements: tuple[ElementsNote, ...] = ()
 
 
 def to_text(records: Sequence[FunctionRecord]) -> str:
@@ -136,6 +144,7 @@ def _function(said: dict[str, Any]) -> FunctionRecord:
         ),
         kernels=tuple(KernelRecord(**x) for x in said.pop("kernels")),
         product=product,
+        elements=tuple(ElementsNote(**x) for x in said.pop("elements")),
         refused=tuple((rule, why) for rule, why in said.pop("refused")),
         calls=tuple(
             CallRecord(**{**x, "shapes": tuple(tuple(shape) for shape in x["shapes"])})

@@ -59,6 +59,9 @@ class ScheduleFunctions:
                 records.append(collect.of_given(name, func))
                 continue
             target = func.attrs.get("target") or Target.current(allow_none=False)
+            if collect.is_for_host(func, target):
+                records.append(collect.of_given(name, func, "for the host"))
+                continue
             tuned = find_tuned(database, name, func, target)
             done, said = self._schedule(name, func, target, tuned)
             record = collect.of_scheduled(name, func, done, said, tuned)

@@ -7,7 +7,6 @@ nor does a key that can only be meant for ours (`spelling.claims_to_be_ours`).
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,7 @@ from tvm.ir import BaseFunc
 from tvm.target import Target
 
 from tvm_hopper import ir
-from tvm_hopper.errors import LoweringError, cannot_lower
+from tvm_hopper.errors import LoweringError, cannot_lower, warn
 from tvm_hopper.facts.arch import ARCHS
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.facts.hexagon import HEXAGONS
@@ -170,7 +169,7 @@ def _serves(name: str, func: tirx.PrimFunc) -> bool:
 
 def warn_of(error: LoweringError) -> None:
     """Say why a function stays TVM's own that an option asks for."""
-    warnings.warn(f"{keys.ASYNC_COPY} leaves a function to TVM: {error}", stacklevel=2)
+    warn(f"{keys.ASYNC_COPY} leaves a function to TVM: {error}", stacklevel=2)
 
 
 def _ask_by_attribute(name: str, func: tirx.PrimFunc, requests: list[Request]) -> tirx.PrimFunc:

@@ -1,0 +1,65 @@
+"""Refuses functions that no rule takes, and says where next to nothing of a model is ours.
+
+    def hist(X, H): plain loops    ->    LoweringError: function hist: found loops that no rule ..
+
+Needs: the records of `ScheduleFunctions`.
+Leaves: the module as it was.
+"""
+
+from __future__ import annotations
+
+import tvm
+
+from tvm_hopper.errors import cannot_lower, warn
+from tvm_hopper.requests import keys, options
+
+from .keep_records import records_of
+from .records import NOBODY, OURS, STOCK, FunctionRecord
+
+LITTLE = 0.1  # of the operations of a model
+NEED = "functions that rules of tvm_hopper take"
+FIX = "tvm_hopper.relax.report(ex) has the reasons"
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.CheckServed")
+class CheckServed:
+    """The pass; see the module."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Check the records of a module that was scheduled."""
+        records = records_of(mod)
+        for record in records:
+            if record.computed_by == NOBODY:
+                reasons = "; ".join(f"{rule}: {why}" for rule, why in record.refused if why)
+                raise cannot_lower(
+                    f"function {record.name}",
+                    f"loops that no rule makes a kernel of ({reasons})",
+                    "a kernel: the host cannot touch what is on the device",
+                    "write a schedule and mark the function tirx.is_scheduled, or, if it is for "
+                    "the host, tirx.is_host_func",
+                )
+        if (found := describe_little(records)) is not None:
+            if options.read(keys.STRICT):
+                raise cannot_lower(f"model, {keys.STRICT}", found, NEED, FIX)
+            warn(f"model: found {found}; need {NEED}; {FIX}")
+        return mod
+
+
+def describe_little(records: tuple[FunctionRecord, ...]) -> str | None:
+    """Say how little of a model is computed by kernels of ours; None where it is enough."""
+    shares = {OURS: 0, STOCK: 0}
+    for record in records:
+        if record.computed_by in shares:
+            calls = sum(call.count for call in record.calls) or 1
+            shares[record.computed_by] += calls * record.operations
+    total = sum(shares.values())
+    if not total or shares[OURS] >= LITTLE * total:
+        return None
+    left = [x for x in records if x.computed_by == STOCK]
+    dearest = max(left, key=lambda x: x.operations)
+    rule, why = dearest.refused[0] if dearest.refused else ("", "")
+    percent = 100 * shares[OURS] / total
+    return (
+        f"{percent:.0f}% of its operations in kernels of tvm_hopper, and the others left to "
+        f"TVM's rules ({dearest.name}: {rule}: {why})"
+    )

@@ -76,7 +76,9 @@ def test_import_loads_few_modules(fresh) -> None:
         "import tvm_hopper; print(*sorted(set(sys.modules) - before))"
     )
     found = fresh("-c", check, TVM_DEVICE_BACKEND_AUTOLOAD="0").stdout.split()
-    driver = {f"tvm_hopper.cuda_build{x}" for x in ("", ".runtime", ".toolkits")}  # where there is one
+    driver = {
+        f"tvm_hopper.cuda_build{x}" for x in ("", ".runtime", ".toolkits")
+    }  # where there is one
     assert set(found) - driver == LIGHT
 
 
@@ -147,7 +149,8 @@ def test_an_ffi_that_crashes_in_parts_is_a_warning(fresh) -> None:
         "a = te.placeholder((4,), 'float32')\n"
         "sch = s_tir.Schedule(te.create_prim_func([a, te.compute((4,), lambda i: a[i] + 1)]))\n"
         "tvm.compile(sch.mod, target='llvm')\n"
-        "for call in (tvm.ir.save_json, pickle.dumps, copy.deepcopy, lambda _: sch.tensorize(0, 'x')):\n"
+        "tensorize = lambda _: sch.tensorize(0, 'x')\n"
+        "for call in (tvm.ir.save_json, pickle.dumps, copy.deepcopy, tensorize):\n"
         "    try:\n"
         "        call(sch.mod)\n"
         "    except tvm_hopper.HopperError as error:\n"

@@ -1,8 +1,8 @@
 """Each synchronisation instruction that is taken out of our kernel is missed by a judge.
 
 The static check sees the IR before it is printed; the assembler's log is read after. Together they
-leave nothing: what ptxas mends without a word is the static check's. That is a missing commit, and for
-assemblers later than CUDA 13.0 a missing fence.
+leave nothing: what ptxas mends without a word is the static check's. That is a missing commit, and
+for assemblers later than CUDA 13.0 a missing fence.
 """
 
 from __future__ import annotations

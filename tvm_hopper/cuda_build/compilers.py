@@ -1,9 +1,9 @@
 """CUDA text to a judged cubin, by NVRTC from pip or by the machine's nvcc.
 
 NVRTC needs no CUDA toolkit: `nvidia-cuda-nvrtc`, `nvidia-cuda-runtime` and `nvidia-cuda-cccl` bring
-the library and its headers; CUDA 12.8 and later compile our kernels.  Of the 0.8 s that TVM's text takes, 0.6 are libcu++'s
-`<cuda/std/type_traits>`, of which TVM's preamble names eight traits: where a text includes nothing
-else that could need the rest, a header of those eight stands in for it.
+the library and its headers; CUDA 12.8 and later compile our kernels.  Of the 0.8 s that TVM's text
+takes, 0.6 are libcu++'s `<cuda/std/type_traits>`, of which TVM's preamble names eight traits: where
+a text includes nothing else that could need the rest, a header of those eight stands in for it.
 """
 
 from __future__ import annotations

@@ -53,7 +53,9 @@ def include_folders(major: int) -> list[Path]:
 
 def header_version(folder: Path) -> tuple[int, int]:
     """Return the CUDA version that a folder's headers state; zeros where they state none."""
-    header = next((f for f in (folder, folder.parent) if (f / "cuda_runtime_api.h").is_file()), None)
+    header = next(
+        (f for f in (folder, folder.parent) if (f / "cuda_runtime_api.h").is_file()), None
+    )
     text = (header / "cuda_runtime_api.h").read_text(errors="replace") if header else ""
     match = _VERSION.search(text)
     number = int(match.group(1)) if match else 0

@@ -1,8 +1,8 @@
 """Refuse versions that this package is not written for, and calls that crash with one of them.
 
-apache-tvm 0.27.0.post1 allows any apache-tvm-ffi from 0.1.14.post0 on. With 0.1.15 some calls end in
-a segmentation fault, which no `except` can catch: `tvm.ir.save_json`, `Schedule.tensorize`, and
-pickle and `copy.deepcopy` of a node. All else works, so that version gets a warning, and these calls
+apache-tvm 0.27.0.post1 allows any apache-tvm-ffi from 0.1.14.post0 on. With 0.1.15 some calls end
+in a segmentation fault, which no `except` can catch: `tvm.ir.save_json`, `Schedule.tensorize`, and
+pickle and `copy.deepcopy` of a node. All else works: that version gets a warning, and these calls
 an error. Tensorizing inside of TVM's own tuning is C++ and stays as it is.
 """
 

@@ -68,5 +68,9 @@ test-wheel:             ## build the wheel, install it alone, run the tests of `
 doctor: $(READY)        ## what this machine has and lacks
 	$(PY) -m tvm_hopper doctor
 
+.PHONY: resolve
+resolve: $(READY)       ## whether pip resolves this package beside PyTorch 2.8 and later; PYTHONS= interpreters
+	$(PY) -m benchmarks.resolve $(if $(PYTHONS),--python $(PYTHONS))
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info

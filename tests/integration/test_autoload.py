@@ -76,7 +76,9 @@ def test_import_loads_few_modules(fresh) -> None:
         "import tvm_hopper; print(*sorted(set(sys.modules) - before))"
     )
     found = fresh("-c", check, TVM_DEVICE_BACKEND_AUTOLOAD="0").stdout.split()
-    driver = {f"tvm_hopper.cuda_build{x}" for x in ("", ".runtime")}  # where there is one
+    driver = {
+        f"tvm_hopper.cuda_build{x}" for x in ("", ".runtime", ".toolkits")
+    }  # where there is one
     assert set(found) - driver == LIGHT
 
 
@@ -123,7 +125,7 @@ def test_gate_is_there_in_pool_workers(fresh) -> None:
     fresh("-W", "default", "-c", check)
 
 
-@pytest.mark.parametrize("version", ["0.1.15.post2", "0.1.13"])
+@pytest.mark.parametrize("version", ["0.1.16", "0.1.13"])
 def test_an_ffi_that_crashes_is_one_import_error(fresh, version: str) -> None:
     check = (
         f"import tvm_ffi; tvm_ffi.__version__ = {version!r}\n"
@@ -137,6 +139,32 @@ def test_an_ffi_that_crashes_is_one_import_error(fresh, version: str) -> None:
     assert len(lines) == 1
     assert version in lines[0]
     assert 'pip install "apache-tvm==0.27.0.post1" "apache-tvm-ffi>=0.1.14.post0' in lines[0]
+
+
+def test_an_ffi_that_crashes_in_parts_is_a_warning(fresh) -> None:
+    check = (
+        "import tvm_ffi; tvm_ffi.__version__ = '0.1.15.post2'\n"
+        "import copy, pickle, tvm, tvm_hopper\n"
+        "from tvm import s_tir, te\n"
+        "a = te.placeholder((4,), 'float32')\n"
+        "sch = s_tir.Schedule(te.create_prim_func([a, te.compute((4,), lambda i: a[i] + 1)]))\n"
+        "tvm.compile(sch.mod, target='llvm')\n"
+        "tensorize = lambda _: sch.tensorize(0, 'x')\n"
+        "for call in (tvm.ir.save_json, pickle.dumps, copy.deepcopy, tensorize):\n"
+        "    try:\n"
+        "        call(sch.mod)\n"
+        "    except tvm_hopper.HopperError as error:\n"
+        "        print(error)\n"
+    )
+    done = fresh("-W", "default", "-c", check)
+    assert done.stderr.count("RuntimeWarning: tvm_hopper: found apache-tvm-ffi 0.1.15.post2") == 1
+    lines = done.stdout.strip().splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        "tvm.ir.save_json",
+        *["pickle or deepcopy of a TVM object"] * 2,
+        "Schedule.tensorize",
+    ]
+    assert all("segmentation fault; need 0.1.14; run: pip install" in line for line in lines)
 
 
 def test_another_tvm_is_an_import_error(monkeypatch) -> None:

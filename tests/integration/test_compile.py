@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tvm_hopper import CompileError
-from tvm_hopper.cuda_build import assembler_log, compilers
+from tvm_hopper.cuda_build import assembler_log, compilers, nvrtc, toolkits
 
 GEMM = (Path(__file__).with_name("gemm.cu")).read_text()
 
@@ -74,6 +74,8 @@ BROKEN = {
 @pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("what", BROKEN)
 def test_the_gate_sees_what_was_removed(what: str, compiler: str) -> None:
+    if (what, compiler) == ("fence", "nvrtc") and nvrtc.version() > (13, 0):
+        pytest.skip("later assemblers add a missing fence without a word: for the static check")
     text, message = BROKEN[what]
     with pytest.raises(CompileError, match=f"main_kernel: found .*{message}"):
         compilers.compile_source(text, compiler)
@@ -138,7 +140,7 @@ def test_missing_nvcc_says_what_to_do(monkeypatch) -> None:
 def test_missing_headers_say_what_to_install(monkeypatch) -> None:
     monkeypatch.setattr(compilers, "header_folders", tuple)
     with pytest.raises(
-        CompileError, match=r"found not both of .*cuda_fp16\.h.*pip install .*nvrtc==13"
+        CompileError, match=r"found not both of .*cuda_fp16\.h.*pip install .*nvrtc>=13"
     ):
         compilers.with_nvrtc(GEMM, "sm_90a", False)
 
@@ -160,12 +162,31 @@ def test_headers_may_come_from_two_places(monkeypatch, tmp_path: Path) -> None:
 
 
 def test_missing_nvrtc_says_what_to_install(monkeypatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", None)
-    with pytest.raises(CompileError, match=r"found no cuda\.bindings\.nvrtc .*pip install"):
+    monkeypatch.setattr(nvrtc, "library", nvrtc.library.__wrapped__)
+    monkeypatch.setattr(nvrtc, "nvrtc_files", lambda major: [f"libnothing.so.{major}"])
+    with pytest.raises(CompileError, match=r"found no libnvrtc of CUDA 13 or 12; .*pip install"):
         compilers.with_nvrtc(GEMM, "sm_90a", False)
+    assert nvrtc.version() == (13, 0)
+
+
+def test_pip_packages_of_both_cudas_may_lie_side_by_side(monkeypatch, tmp_path: Path) -> None:
+    """PyTorch 2.10 brings those of CUDA 12; ours of CUDA 13 come first, and headers fit them."""
+    for part in ("cu13/lib/libnvrtc.so.13", "cuda_nvrtc/lib/libnvrtc.so.12"):
+        (tmp_path / part).parent.mkdir(parents=True)
+        (tmp_path / part).touch()
+    for root, number in (("cu13", 13000), ("cuda_runtime", 12080), ("toolkit", 12090)):
+        (tmp_path / root / "include").mkdir(parents=True)
+        header = tmp_path / root / "include" / "cuda_runtime_api.h"
+        header.write_text(f"#define CUDART_VERSION  {number}\n")
+    monkeypatch.setattr(toolkits, "pip_folders", lambda *parts: [tmp_path.joinpath(*parts)])
+    monkeypatch.setattr(toolkits, "toolkit_folders", lambda: [tmp_path / "toolkit"])
+    assert toolkits.nvrtc_files(13) == [f"{tmp_path}/cu13/lib/libnvrtc.so.13", "libnvrtc.so.13"]
+    assert toolkits.nvrtc_files(12)[0] == f"{tmp_path}/cuda_nvrtc/lib/libnvrtc.so.12"
+    assert toolkits.include_folders(13)[0] == tmp_path / "cu13" / "include"
+    assert tmp_path / "toolkit" / "include" not in toolkits.include_folders(13)
+    found = toolkits.include_folders(12)
+    assert found[0] == tmp_path / "cuda_runtime" / "include"
+    assert tmp_path / "toolkit" / "include" in found
 
 
 def test_an_nvrtc_option_it_does_not_know_is_refused() -> None:
@@ -281,9 +302,7 @@ def test_importing_the_package_leaves_the_callback_alone(fresh) -> None:
 
 
 def test_nvrtc_call_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cuda.bindings import nvrtc
-
-    broken = (nvrtc.nvrtcResult.NVRTC_ERROR_INTERNAL_ERROR, 0)
+    broken = (nvrtc.nvrtcResult(11), 0)
     monkeypatch.setattr(nvrtc, "nvrtcGetCUBINSize", lambda program: broken)
     with pytest.raises(CompileError, match=r"nvrtcGetCUBINSize returned NVRTC_ERROR_INTERNAL"):
         compilers.with_nvrtc(GEMM, "sm_90a", fast_math=False)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import sys
 
 from tvm_hopper import cli
-from tvm_hopper.cuda_build import compilers, runtime
+from tvm_hopper.cuda_build import compilers, nvrtc, runtime
 from tvm_hopper.reports import doctor
 from tvm_hopper.reports.doctor import MISSING, OK, OPTIONAL
 
@@ -54,11 +53,12 @@ def test_something_missing_is_an_exit_code(capsys, monkeypatch) -> None:
 
 
 def test_ffi_of_another_version(monkeypatch) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.1.15.post2")
-    row = doctor.check_ffi()
-    assert (row.state, row.found) == (MISSING, "0.1.15.post2")
-    assert "apache-tvm-ffi>=0.1.14" in row.remedy
-    assert doctor.check_tvm().state == MISSING
+    for version, state in (("0.1.15.post2", OPTIONAL), ("0.1.16", MISSING)):
+        monkeypatch.setattr(importlib.metadata, "version", lambda _, version=version: version)
+        row = doctor.check_ffi()
+        assert (row.state, row.found) == (state, version)
+        assert "apache-tvm-ffi>=0.1.14" in row.remedy
+        assert doctor.check_tvm().state == MISSING
 
 
 def test_python_too_new(monkeypatch) -> None:
@@ -67,12 +67,23 @@ def test_python_too_new(monkeypatch) -> None:
 
 
 def test_no_nvrtc(monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    monkeypatch.setattr(nvrtc, "library", nvrtc.library.__wrapped__)
+    monkeypatch.setattr(nvrtc, "MAJORS", ())
     row = doctor.check_nvrtc()
     assert row.state == MISSING
-    assert "nvidia-cuda-nvrtc==13.0" in row.remedy
+    assert "nvidia-cuda-nvrtc>=13.0" in row.remedy
     monkeypatch.setattr(doctor.sys, "platform", "darwin")
     assert "Linux" in doctor.check_nvrtc().remedy
+
+
+def test_an_nvrtc_newer_than_the_driver(monkeypatch) -> None:
+    """The driver compiles PTX of its own version and older; machine code of sm_90a it loads."""
+    assert doctor.check_nvrtc().state == OK
+    monkeypatch.setattr(nvrtc, "version", lambda: (13, 5))
+    monkeypatch.setattr(doctor, "_driver_version", lambda: (13, 1))
+    row = doctor.check_nvrtc()
+    assert (row.state, row.found[:4]) == (OPTIONAL, "13.5")
+    assert "nvidia-cuda-nvrtc==13.1.*" in row.remedy
 
 
 def test_no_headers(monkeypatch) -> None:
@@ -151,7 +162,7 @@ def test_tvm_is_not_installed(monkeypatch) -> None:
 def test_versions_that_crash_are_a_row(monkeypatch) -> None:
     import tvm_ffi
 
-    monkeypatch.setattr(tvm_ffi, "__version__", "0.1.15.post2")
+    monkeypatch.setattr(tvm_ffi, "__version__", "0.1.16")
     row = doctor.check_gate()
-    assert (row.state, row.found) == (MISSING, "tvm_hopper: found apache-tvm-ffi 0.1.15.post2")
+    assert (row.state, row.found) == (MISSING, "tvm_hopper: found apache-tvm-ffi 0.1.16")
     assert "pip install" in row.remedy

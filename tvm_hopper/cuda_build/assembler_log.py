@@ -2,8 +2,8 @@
 
 ptxas mends a broken WGMMA sequence and goes on: it adds the fence or the wait that is missing, runs
 the multiplications one by one, or drops a `setmaxnreg`.  Each of these is one line of kind C75xx
-in its log (CUDA 13.0; later ones no longer print C7519, so NVRTC is pinned).  A missing commit is
-mended without a word: that is for the static check.
+in its log.  A missing commit is mended without a word, and a missing fence by assemblers later than
+CUDA 13.0: these are for the static check.
 
 Where registers run out in the multiplications, ptxas serialises them and says so (C7512). Spills
 without that remark lie in the epilogue, which stores far more than a few of them cost; when they

@@ -1,9 +1,9 @@
 """CUDA text to a judged cubin, by NVRTC from pip or by the machine's nvcc.
 
 NVRTC needs no CUDA toolkit: `nvidia-cuda-nvrtc`, `nvidia-cuda-runtime` and `nvidia-cuda-cccl` bring
-the library and its headers.  Of the 0.8 s that TVM's text takes, 0.6 are libcu++'s
-`<cuda/std/type_traits>`, of which TVM's preamble names eight traits: where a text includes nothing
-else that could need the rest, a header of those eight stands in for it.
+the library and its headers; CUDA 12.8 and later compile our kernels.  Of the 0.8 s that TVM's text
+takes, 0.6 are libcu++'s `<cuda/std/type_traits>`, of which TVM's preamble names eight traits: where
+a text includes nothing else that could need the rest, a header of those eight stands in for it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,11 @@ from typing import Any, NamedTuple
 from tvm_hopper.errors import CompileError
 from tvm_hopper.facts.arch import SM_90A, Arch
 
-from . import assembler_log
+from . import assembler_log, nvrtc
 from .assembler_log import KernelFacts
-from .runtime import pip_folders
+from .toolkits import INSTALL, include_folders
 
 KEPT = 256  # results, and records of builds; a tuning run makes thousands
-
-INSTALL = (
-    'pip install "cuda-bindings>=13,<14" "nvidia-cuda-nvrtc==13.0.*" '
-    '"nvidia-cuda-runtime==13.0.*" "nvidia-cuda-cccl==13.0.*"'
-)
 
 # NVRTC has no cuda.h: the layout of a tensor map, and the one macro of <math.h> that TVM prints.
 _PREAMBLE = """\
@@ -108,24 +103,13 @@ def math_flags(fast_math: bool) -> list[str]:
     return ["--fmad=true", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"]
 
 
-def include_folders() -> list[Path]:
-    """Return where headers may be: pip's CUDA packages first, then installed toolkits."""
-    roots = pip_folders()
-    roots += [Path(os.environ[name]) for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
-    nvcc = shutil.which("nvcc")
-    if nvcc:
-        roots.append(Path(nvcc).resolve().parent.parent)
-    roots.append(Path("/usr/local/cuda"))
-    return [folder for root in roots for folder in (root / "include", root / "include" / "cccl")]
-
-
 @lru_cache(maxsize=1)
 def header_folders() -> tuple[str, ...]:
     """Find the headers of pip's CUDA packages, or those of an installed toolkit.
 
     PyTorch brings `cuda_fp16.h` but not libcu++, so the two are looked for one by one.
     """
-    folders = include_folders()
+    folders = include_folders(nvrtc.version()[0])
     found = [next((f for f in folders if (f / name).is_file()), None) for name in _NEEDED]
     return tuple(dict.fromkeys(map(str, found))) if None not in found else ()
 
@@ -133,11 +117,9 @@ def header_folders() -> tuple[str, ...]:
 def with_nvrtc(source: str, arch: str, fast_math: bool) -> Output:
     """Compile a CUDA text by NVRTC."""
     try:
-        from cuda.bindings import nvrtc
+        nvrtc.library()
     except ImportError as error:
-        raise CompileError(
-            f"NVRTC: found no cuda.bindings.nvrtc ({error}); need NVRTC 13.0; {INSTALL}"
-        ) from error
+        raise CompileError(f"NVRTC: found {error}; need 13.0 or later; {INSTALL}") from error
     folders = header_folders()
     if not folders:
         raise CompileError(f"NVRTC: found not both of {_NEEDED}; need CUDA's headers; {INSTALL}")
@@ -172,16 +154,17 @@ def with_nvrtc(source: str, arch: str, fast_math: bool) -> Output:
     )
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
-        log = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
-        checked(nvrtc.nvrtcGetProgramLog(program, log), "nvrtcGetProgramLog")
-        text = log.rstrip(b"\0").decode(errors="replace")
+
+        def output(what: str) -> bytes:
+            room = bytearray(checked(getattr(nvrtc, f"{what}Size")(program), f"{what}Size"))
+            checked(getattr(nvrtc, what)(program, room), what)
+            return bytes(room)
+
+        text = output("nvrtcGetProgramLog").rstrip(b"\0").decode(errors="replace")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CompileError(f"NVRTC: found {errors(text)}; need CUDA text that compiles")
-        cubin = b" " * checked(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
-        checked(nvrtc.nvrtcGetCUBIN(program, cubin), "nvrtcGetCUBIN")
-        ptx = b" " * checked(nvrtc.nvrtcGetPTXSize(program), "nvrtcGetPTXSize")
-        checked(nvrtc.nvrtcGetPTX(program, ptx), "nvrtcGetPTX")
-        return Output(cubin, ptx.rstrip(b"\0"), text)
+        ptx = output("nvrtcGetPTX").rstrip(b"\0")
+        return Output(output("nvrtcGetCUBIN"), ptx, text)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 

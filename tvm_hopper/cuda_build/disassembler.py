@@ -10,14 +10,14 @@ from pathlib import Path
 
 from tvm_hopper.errors import HopperError
 
-from .runtime import pip_folders
+from .toolkits import pip_folders
 
 INSTALL = "pip install nvidia-cuda-nvdisasm"
 
 
 def find_disassembler() -> str | None:
     """Return the path of nvdisasm, of pip's package or else the machine's; None without one."""
-    folders = os.pathsep.join(map(str, pip_folders("bin")))
+    folders = os.pathsep.join(map(str, pip_folders("cu13", "bin")))
     return shutil.which("nvdisasm", path=folders) or shutil.which("nvdisasm")
 
 

@@ -3,7 +3,7 @@
 TVM compiles them by NVRTC with the headers of a CUDA toolkit, and without one not at all.  pip's
 packages have the same headers in other folders, and our own kernels are compiled with them.  So
 where TVM finds none, its own function is called again with those folders: options, flags and
-formats are TVM's, fast math among them.
+formats are TVM's, fast math among them. NVRTC is the one that fits those headers (`nvrtc.py`).
 
     tvm_callback_cuda_compile(text)
       TVM's own                            RuntimeError: Cannot find CUDA headers in /usr/local
@@ -15,6 +15,7 @@ are answered here.
 
 from __future__ import annotations
 
+import builtins
 import threading
 import types
 from collections import OrderedDict
@@ -24,9 +25,16 @@ from typing import Any
 
 from tvm_hopper.errors import CompileError
 
-from .compilers import INSTALL, KEPT, include_folders, source_hash
+from . import nvrtc
+from .compilers import KEPT, source_hash
+from .toolkits import INSTALL, include_folders
 
-NO_HEADERS = ("Cannot find CUDA headers", "Cannot find CUDA path", 'open source file "cuda/std/')
+NO_HEADERS = (
+    "Cannot find CUDA headers",
+    "Cannot find CUDA path",
+    'open source file "cuda/std/',
+    "libnvrtc",  # cuda-bindings finds no NVRTC of its own major version
+)
 NEEDED = ("cuda_runtime.h", "cuda/std/cstdint")
 COMPILED = "compiled with TVM's own options and CUDA headers where TVM did not look: it found none"
 
@@ -78,18 +86,28 @@ def is_compiled_here(text: str) -> bool:
 
 
 def _folder_of(header: str) -> Path | None:
-    return next((folder for folder in include_folders() if (folder / header).is_file()), None)
+    folders = include_folders(nvrtc.version()[0])
+    return next((folder for folder in folders if (folder / header).is_file()), None)
 
 
 def _stock_compiler(home: Path) -> Callable[..., Any]:
-    """Return TVM's function with another answer to where CUDA is; the process goes on with its own.
+    """Return TVM's function with other answers: where CUDA is, and which NVRTC to call.
 
-    An environment variable would say the same to every thread.
+    The process goes on with its own. An environment variable would say the same to every thread.
     """
     from tvm.support import nvcc
 
+    def import_module(name: str, *more: Any) -> Any:
+        if name == "cuda.bindings":
+            return types.SimpleNamespace(nvrtc=nvrtc)
+        return builtins.__import__(name, *more)
+
     stock = nvcc._compile_cuda_nvrtc
-    names = {**stock.__globals__, "find_cuda_path": lambda: str(home)}
+    names = {
+        **stock.__globals__,
+        "find_cuda_path": lambda: str(home),
+        "__builtins__": {**vars(builtins), "__import__": import_module},
+    }
     return types.FunctionType(
         stock.__code__, names, stock.__name__, stock.__defaults__, stock.__closure__
     )

@@ -8,23 +8,17 @@ library first is enough.  Done when a kernel of ours is built, and only where th
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 from pathlib import Path
+
+from .toolkits import pip_folders
 
 CUDART = "libcudart.so.13"
 LOADER = "ffi.Module.load_from_bytes.cuda"  # of CUDA modules inside of libraries
 
 
-def pip_folders(*parts: str) -> list[Path]:
-    """Return the folders of this name in pip's CUDA packages (`nvidia` is a namespace of many)."""
-    spec = importlib.util.find_spec("nvidia")
-    locations = (spec.submodule_search_locations if spec else None) or []
-    return [Path(location, "cu13", *parts) for location in locations]
-
-
 def pip_library(name: str) -> Path | None:
     """Return the path of a library from pip's CUDA packages."""
-    return next((f / name for f in pip_folders("lib") if (f / name).is_file()), None)
+    return next((f / name for f in pip_folders("cu13", "lib") if (f / name).is_file()), None)
 
 
 def loadable(name: str | Path) -> bool:

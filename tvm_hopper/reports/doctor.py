@@ -15,8 +15,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from tvm_hopper.cuda_build import compilers, disassembler, runtime
-from tvm_hopper.cuda_build.compilers import INSTALL
+from tvm_hopper.cuda_build import compilers, disassembler, nvrtc, runtime
+from tvm_hopper.cuda_build.toolkits import INSTALL
 from tvm_hopper.integration import autoload
 from tvm_hopper.requests import pins
 
@@ -62,10 +62,11 @@ def check_tvm() -> Row:
 
 
 def check_ffi() -> Row:
-    """Check apache-tvm-ffi's version: later ones crash."""
+    """Check apache-tvm-ffi's version: with later ones some calls crash."""
     version = _installed("apache-tvm-ffi")
     good = pins.is_release(version, pins.FFI)
-    return _row("apache-tvm-ffi", good, version, pins.REMEDY)
+    partly = pins.is_release(version, pins.PARTLY_USABLE_FFI)
+    return _row("apache-tvm-ffi", good, version, pins.REMEDY, optional=partly)
 
 
 def check_entry_point() -> Row:
@@ -108,16 +109,20 @@ def check_config_keys() -> Row:
 
 
 def check_nvrtc() -> Row:
-    """Check NVRTC: 13.0 is the last that reports a missing wgmma fence."""
+    """Check NVRTC, which compiles kernels."""
     remedy = INSTALL if sys.platform != "darwin" else "compile on Linux or Windows"
     try:
-        from cuda.bindings import nvrtc
-
-        status, major, minor = nvrtc.nvrtcVersion()
-    except (ImportError, RuntimeError) as error:
-        return Row("NVRTC", MISSING, f"{type(error).__name__}: {error}".splitlines()[0], remedy)
-    good = status == nvrtc.nvrtcResult.NVRTC_SUCCESS and (major, minor) == (13, 0)
-    return _row("NVRTC", good, f"{major}.{minor}", remedy)
+        nvrtc.library()
+    except ImportError as error:
+        return Row("NVRTC", MISSING, str(error), remedy)
+    version = nvrtc.version()
+    found = f"{version[0]}.{version[1]}"
+    driver = _driver_version()
+    if driver and driver < version:
+        need = f'pip install "nvidia-cuda-nvrtc=={driver[0]}.{driver[1]}.*"'
+        found += ", newer than the driver: which runs kernels for sm_90a, but not PTX for sm_80"
+        return Row("NVRTC", OPTIONAL, found, need)
+    return _row("NVRTC", version >= (12, 8), found, remedy)
 
 
 def check_headers() -> Row:
@@ -151,21 +156,28 @@ def check_cudart() -> Row:
         "libcudart.so.13",
         path is not None,
         str(path or "none"),
-        'pip install "nvidia-cuda-runtime==13.0.*"',
+        'pip install "nvidia-cuda-runtime>=13.0,<14"',
         optional=True,
     )
 
 
-def check_driver() -> Row:
-    """Check the driver's version."""
+def _driver_version() -> tuple[int, int] | None:
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return Row("NVIDIA driver", OPTIONAL, "none", _DRIVER)
+        return None
     number = ctypes.c_int()
     driver.cuDriverGetVersion(ctypes.byref(number))
-    version = f"CUDA {number.value // 1000}.{number.value % 1000 // 10}"
-    return _row("NVIDIA driver", number.value >= 13000, version, _DRIVER, True)
+    return number.value // 1000, number.value % 1000 // 10
+
+
+def check_driver() -> Row:
+    """Check the driver's version."""
+    version = _driver_version()
+    if version is None:
+        return Row("NVIDIA driver", OPTIONAL, "none", _DRIVER)
+    found = f"CUDA {version[0]}.{version[1]}"
+    return _row("NVIDIA driver", version >= (13, 0), found, _DRIVER, True)
 
 
 def check_gpu() -> Row:

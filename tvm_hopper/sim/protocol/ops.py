@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
-from tvm_hopper.sim.protocol.expr import UNKNOWN, Address, register_key
+from tvm_hopper.sim.protocol.expr import UNKNOWN, Address, Closure, compile_expr, register_key
 from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, numpy_dtype, op_name, short_name
 
 
@@ -23,7 +23,7 @@ class Emitter:
     kind : str
         Of the event; empty if it leaves none.
     operands : list
-        Expressions that are evaluated into the event's values.
+        Expressions, or functions of the environment, that give the event's values.
     constants : tuple
         Further values, appended.
     registers : list of (TensorLoad, count, is_write)
@@ -191,15 +191,21 @@ def _registers(values: list[Any], write: bool) -> list[tuple[Any, int, bool]]:
 
 def _mma(ptx: PtxCall) -> Emitter:
     d, a = _loads(ptx.operands["d"]), _loads(ptx.operands.get("a", []))
-    ranges = []
-    for loads in (d, a):
-        keys = [key for load in loads if (key := register_key(load)) is not None]
-        known = bool(keys) and len(keys) == len(loads)
-        ranges.append(
-            (keys[0][0], min(k[1] for k in keys), max(k[1] for k in keys) + 1) if known else None
-        )
-    shape = ptx.mods.get("shape", "")
-    return Emitter("mma", [], (ranges[0], ranges[1], shape))
+    return Emitter("mma", [_register_range(d), _register_range(a)], (ptx.mods.get("shape", ""),))
+
+
+def _register_range(loads: list[ir.TensorLoad]) -> Closure:
+    """Return the buffer, first register and end of a fragment, whose registers ascend; or None."""
+    if not loads or any(len(load.indices) != 1 for load in loads):
+        return lambda env: None
+    first, last = (compile_expr(load.indices[0]) for load in (loads[0], loads[-1]))
+
+    def bounds(env: dict) -> tuple[Any, int, int] | None:
+        low, high = first(env), last(env)
+        known = isinstance(low, int) and isinstance(high, int)
+        return (loads[0].source, min(low, high), max(low, high) + 1) if known else None
+
+    return bounds
 
 
 def _mapa(ptx: PtxCall) -> Emitter:

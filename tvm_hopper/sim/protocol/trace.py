@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -390,7 +391,9 @@ class _Builder:
         return self._instruction(emitter, call), level
 
     def _instruction(self, emitter: Emitter, call: ir.Call) -> Step:
-        closures: list[Closure | Any] = [compile_expr(v) for v in emitter.operands]
+        closures: list[Closure] = [
+            v if isinstance(v, FunctionType) else compile_expr(v) for v in emitter.operands
+        ]
         steps: list[Step] = [
             self._access(call, load.source, self.bounds_of(load.indices, width), write)
             for load, width, write in (emitter.registers if self.registers else ())

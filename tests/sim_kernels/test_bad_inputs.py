@@ -142,18 +142,6 @@ def test_rows_apart_in_memory_are_one_error(kind):
         simulate(sch, {**inputs, "X": wide[..., : x.shape[-1]]})
 
 
-@pytest.mark.parametrize("kind", [x for x in KINDS if x != "transposes"])  # of single elements
-def test_tensors_that_begin_in_a_vector_are_one_error(kind):
-    sch = scheduled(kind)
-    inputs = drawn(sch)
-    x = inputs["X"]
-    longer = np.zeros(x.size + 16, x.dtype)
-    first = next(i for i in range(1, 16) if (longer.ctypes.data + i * x.itemsize) % 16 == 4)
-    moved = longer[first : first + x.size].reshape(x.shape)
-    with pytest.raises((ValueError, RuntimeError), match=r"X.*(aligned|multiple of \d+ bytes)"):
-        simulate(sch, {**inputs, "X": moved})
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_rows_of_a_number_known_at_run_time(kind):
     sch = scheduled(kind, "n")

@@ -17,7 +17,7 @@ import tvm_hopper
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
-from tvm_hopper.simulation import simulate
+from tvm_hopper.simulation import load, simulate
 from tvm_hopper.testing import attention, backward, columns, group_norms, losses, memory_bound
 
 ROWS, COLUMNS = 8, 256
@@ -140,6 +140,21 @@ def test_rows_apart_in_memory_are_one_error(kind):
     wide = np.zeros((*x.shape[:-1], 2 * x.shape[-1]), x.dtype)
     with pytest.raises((ValueError, RuntimeError), match=r"X.*(strides|compact|contiguous)"):
         simulate(sch, {**inputs, "X": wide[..., : x.shape[-1]]})
+
+
+ONE_OUTPUT = [x for x in KINDS if x.startswith(("elements", "rows", "groups"))]
+
+
+@pytest.mark.parametrize("kind", ONE_OUTPUT)
+def test_one_tensor_as_source_and_destination(kind):
+    """Each element, or each row, is read before it is stored, and by no other thread behind."""
+    sch = scheduled(kind)
+    inputs, program = drawn(sch), load(sch.mod)
+    wanted = simulate(program, inputs).outputs["Y"]
+    both = inputs["X"].copy()
+    result = simulate(program, {**inputs, "X": both, "Y": both})
+    assert result.verdict == "incomplete"
+    np.testing.assert_array_equal(result.outputs["Y"], wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS)

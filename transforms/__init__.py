@@ -6,7 +6,8 @@ if __name__ != "tvm_hopper.transforms":
 from .across_cluster import ShareSums
 from .add_any_order import AddAnyOrder
 from .ask_caller import AskCaller
-from .assert_alignment import AssertAlignment, RequireAlignment
+from .assert_alignment import AssertAlignment
+from .assert_limits import AssertLimits
 from .beside_products import BesideProducts
 from .bind_across_blocks import BindAcrossBlocks
 from .clamp_pairs import ClampPairs
@@ -77,6 +78,7 @@ __all__ = [
     "AddAnyOrder",
     "AskCaller",
     "AssertAlignment",
+    "AssertLimits",
     "BesideProducts",
     "BindAcrossBlocks",
     "ClampPairs",
@@ -119,7 +121,6 @@ __all__ = [
     "PrefetchRows",
     "ReduceAcrossThreads",
     "RefuseLeftovers",
-    "RequireAlignment",
     "ResolveBounds",
     "RestoreAxisNotes",
     "ScheduleTiles",

@@ -1,25 +1,20 @@
-"""Check on the host, at each call, that tensors start where the kernel's wide accesses may.
+"""Check on the host, at each call, that tensors start where the kernels' accesses may.
 
-RequireAlignment, at the hook:
-
-    cuTensorMapEncodeTiled(A_map, "float16", 2, A.data, ...)
-    kernel: for e in vectorized(2): D[..., e] = ...
-            cp.async.bulk(&tile[...], &B[...], ...)
-  ->
-    func_attr({"tvm_hopper.alignment": [0, 16, 3, 4]})                 argument, bytes
-
-AssertAlignment, on the packed host function:
-
+    kernel(A_ptr): A = decl_buffer((4096,), "float16", data=A_ptr)
+                   A_local[0:8] = A[threadIdx.x * 8 : threadIdx.x * 8 + 8]
     A = decl_buffer(data=tensor pointer of argument 0)
+    cuTensorMapEncodeTiled(B_map, "float16", 2, B.data, ...)
+    call_ffi_kernel("kernel", A.data, B_map, ...)
   ->
     assert tensor pointer of argument 0 % 16 == 0, "A: found a start address ..."
     A = decl_buffer(data=tensor pointer of argument 0)
 
-TVM's driver call refuses a misaligned tensor without a word about which, and a misaligned vector
-store is a fault of the whole context. Two passes, since stock storage legalisation fails on a
-pointer turned into an integer.
+TVM's driver call refuses a misaligned tensor without a word about which, and a misaligned access is
+a fault of the whole context. The kernels are asked as they are printed: no earlier form says which
+accesses are vectors (`analysis.access_widths`).
 
-Before: tensor maps and vector loops are final.  After: no alignment is left to assert.
+Before: kernels are split off and final.  After: each argument that a kernel of ours accesses by
+more than a byte is checked once.
 """
 
 from __future__ import annotations
@@ -32,68 +27,55 @@ from tvm.ir import StringImm
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.vector_runs import is_aligned_run
-from tvm_hopper.codegen_patches.ptx.alignment import copy_alignment
-from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.dtypes import DTYPES, dtype_bytes
+from tvm_hopper.analysis.access_widths import access_widths
+from tvm_hopper.analysis.launches import find_launches
 from tvm_hopper.facts.tensor_map import ADDRESS_ALIGNMENT
-from tvm_hopper.requests.keys import ALIGNMENT
 
 ENCODE = "runtime.cuTensorMapEncodeTiled"
+FOUND = "found a start address"
 _DATA_ARGUMENT = 4  # of ENCODE: name, map, type, rank, data
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """One tensor and the bytes that its start must be a multiple of.
+    """The statement by which an argument's pointer becomes known, and what has to divide it."""
 
-    `argument` is its place among the function's: two tensors may have one name.
-    """
-
-    argument: int
+    declared: Any
     num_bytes: int
 
 
-def plan_requirements(func: tirx.PrimFunc) -> tuple[Alignment, ...]:
-    """List the tensors that wide accesses touch, each with its widest.
+def plan_asserts(func: tirx.PrimFunc, mod: Any) -> tuple[Alignment, ...]:
+    """List the arguments that kernels of a packed host function access, each with its widest."""
+    if not ir.is_packed(func):
+        return ()
+    declared = {x.buffer: x for x in ir.find_all(func.body, tirx.DeclBuffer)}
+    needs: dict[Any, int] = {}
 
-    Tensors that are no arguments are allocated by TVM, more aligned than any access is wide.
-    """
-    needs: dict[int, int] = {}
-
-    def need(buffer: ir.Var, num_bytes: int) -> None:
-        for number, param in enumerate(func.params):
-            if param.same_as(buffer) and num_bytes > 1:
-                needs[number] = max(needs.get(number, 1), num_bytes)
+    def need(buffer: Any, num_bytes: int) -> None:
+        root = declared.get(buffer)
+        while root is not None and (parent := ir.pointer_of(root.data)) is not None:
+            root = declared.get(parent)  # a view of an argument
+        if root is not None and _is_argument(root.data):
+            needs[root] = max(needs.get(root, 1), num_bytes)
 
     for call in ir.find_all(func.body, ir.Call, _is_encode):
         address = call.args[_DATA_ARGUMENT]
         buffer = ir.pointer_of(address)
         if buffer is None:  # behind the start; by how much, LowerCopies has looked at
             buffer = next((x.source for x in ir.find_all(address, ir.TensorLoad)), None)
-        if buffer is not None:
-            need(buffer, ADDRESS_ALIGNMENT)
-    for call in ir.find_all(func.body, ir.Call, lambda x: copy_alignment(x) > 1):
-        for load in ir.find_all(list(call.args), ir.TensorLoad):
-            need(load.source, copy_alignment(call))
-    for loop in ir.find_all(func.body, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED):
-        length = int(loop.extent)
-        touched = [store.buffer for store in ir.find_all(loop, ir.BufferStore)]
-        touched += [  # TVM prints other loads one by one
-            load.source
-            for load in ir.find_all(loop, ir.TensorLoad)
-            if is_aligned_run(load.source, list(load.indices), loop.loop_var, length)
-        ]
-        for buffer in touched:
-            if ir.dtype_of(buffer) not in DTYPES:
-                raise cannot_lower(
-                    f"tensor {buffer.name}",
-                    f"vectors of {ir.dtype_of(buffer)}",
-                    f"elements of whole bytes, one of {', '.join(DTYPES)}",
-                    "let a kernel of its own unpack them, or pass the bytes",
-                )
-            need(buffer, length * dtype_bytes(ir.dtype_of(buffer)))
-    return tuple(Alignment(*pair) for pair in sorted(needs.items()))
+        need(buffer, ADDRESS_ALIGNMENT)
+    kernels = {str(gv.name_hint): kernel for gv, kernel in mod.functions.items()}
+    for launch in find_launches(func):
+        if launch.kernel in kernels:
+            for number, num_bytes in access_widths(kernels[launch.kernel]).items():
+                need(ir.pointer_of(launch.args[number]), num_bytes)
+    asserts = ir.find_all(func.body, tirx.AssertStmt, lambda x: FOUND in str(x.message_parts[0]))
+    checked = [x.condition for x in asserts]
+    return tuple(
+        Alignment(x, n)
+        for x, n in needs.items()
+        if n > 1 and not any(ir.uses_node(condition, x.data) for condition in checked)
+    )
 
 
 def _is_encode(call: ir.Call) -> bool:
@@ -101,62 +83,25 @@ def _is_encode(call: ir.Call) -> bool:
     return isinstance(first, StringImm) and first.value == ENCODE
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.RequireAlignment")
-class RequireAlignment:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Record what one function's tensors need."""
-        plan = plan_requirements(func)
-        flat = [item for need in plan for item in (need.argument, need.num_bytes)]
-        return func.with_attr(ALIGNMENT, flat) if flat else func
-
-
-def plan_asserts(func: tirx.PrimFunc) -> tuple[Alignment, ...]:
-    """Read the requirements off a packed host function; nothing elsewhere."""
-    if ALIGNMENT not in func.attrs or not ir.is_packed(func):
-        return ()
-    flat = list(func.attrs[ALIGNMENT])
-    return tuple(Alignment(int(a), int(n)) for a, n in zip(flat[::2], flat[1::2], strict=True))
+def _is_argument(pointer: Any) -> bool:
+    """Tell a pointer that is read from an argument; memory that TVM allocates is more aligned."""
+    return ir.has_any(pointer, ir.Call, lambda x: x.op.name == "tirx.tvm_struct_get")
 
 
 def rewrite_asserts(func: tirx.PrimFunc, plan: tuple[Alignment, ...]) -> tirx.PrimFunc:
     """Put each assert where the tensor's pointer becomes known."""
-    needs = {need.argument: need for need in plan}
-    bound = {bind.var: bind.value for bind in ir.find_all(func.body, tirx.Bind)}
-
-    def visit(declared: Any, mutator: Any) -> Any:
-        argument = _argument_of(declared.data, func.params, bound)
-        need = None if argument is None else needs.get(argument)
-        if need is None or ir.pointer_of(declared.data) is not None:  # a view of an argument
-            return mutator.default_mutate(declared)
-        # In front: LLVM is told there that the pointer is aligned, and drops checks behind.
-        return ir.seq(_assert(declared, need), declared)
-
-    func = func.with_body(ir.mutate(func.body, [(tirx.DeclBuffer, visit)]))
-    return func.without_attr(ALIGNMENT)
+    # In front: LLVM is told there that the pointer is aligned, and drops checks behind.
+    checked = {need.declared: ir.seq(_assert(need), need.declared) for need in plan}
+    return func.with_body(ir.replace_nodes(func.body, tirx.DeclBuffer, checked))
 
 
-def _argument_of(pointer: Any, params: Any, bound: dict[ir.Var, Any]) -> int | None:
-    """Return which packed argument a pointer is read from, None if from no single one."""
-    found: set[int] = set()
-    for call in ir.find_all(pointer, ir.Call, lambda x: x.op.name == "tirx.tvm_struct_get"):
-        base, number = call.args[0], ir.static_int(call.args[1])
-        if any(base.same_as(param) for param in params) and number is not None:
-            found.add(number)
-        elif isinstance(base, ir.Var) and base in bound:
-            inner = _argument_of(bound[base], params, bound)
-            found |= set() if inner is None else {inner}
-    return found.pop() if len(found) == 1 else None
-
-
-def _assert(declared: Any, need: Alignment) -> ir.Stmt:
-    address = tirx.reinterpret("uint64", declared.data)
+def _assert(need: Alignment) -> ir.Stmt:
+    address = tirx.reinterpret("uint64", need.declared.data)
     rest = tirx.bitwise_and(address, tirx.IntImm("uint64", need.num_bytes - 1))
     return ir.make_assert(
         rest.equal(tirx.IntImm("uint64", 0)),
-        f"{declared.buffer.name}: found a start address that is no multiple of {need.num_bytes} "
-        f"bytes; need one that is; pass a copy, or a tensor that does not start inside another",
+        f"{need.declared.buffer.name}: {FOUND} that is no multiple of {need.num_bytes} bytes; "
+        f"need one that is; pass a copy, or a tensor that does not start inside another",
     )
 
 
@@ -166,8 +111,5 @@ class AssertAlignment:
 
     def transform_function(self, func, mod, ctx):
         """Assert the alignment of one host function's tensors."""
-        if not (plan := plan_asserts(func)):
-            return func
-        after = rewrite_asserts(func, plan)
-        assert not plan_asserts(after), "AssertAlignment left a tensor unchecked"
-        return after
+        plan = plan_asserts(func, mod)
+        return rewrite_asserts(func, plan) if plan else func

@@ -20,7 +20,7 @@ there for whoever reads it, and is not written to memory while the kernel still 
     st.global.L2::cache_hint.v4.b32(address_of(Y[..]), words[0], .., words[3],
                                     bx >= extent - n ? evict_last : evict_normal)
 
-Before: vectors have no tails, and their tensors' alignment is asked for.  After: no block has such
+Before: vectors have no tails.  After: no block has such
 a hint; one policy for each kind stands at the kernel's start.
 Not here: vectors of less than 8 bytes and single elements, which are loaded and stored without.
 """

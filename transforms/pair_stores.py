@@ -14,7 +14,7 @@ product of 128 x 128 x 192 went into its stores of 4 bytes (8.4 instead of 5.5 u
 
 Before: each call is where it stays, nobody asks for its pointers any more.  After: no call is left
 whose pairs begin at even elements of a tensor with known rows.
-Not here: the check that the tensor is aligned (RequireAlignment).
+Not here: the check that the tensor is aligned (AssertAlignment).
 """
 
 from __future__ import annotations

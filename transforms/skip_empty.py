@@ -17,47 +17,23 @@ Not here: in front of TVM's ThreadSync, which refuses to put a barrier under a c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.launches import HostCondition, conditions_around, known_at
-
-LAUNCH = "tirx.call_ffi_kernel"
-GRID = "blockIdx."
-PLAIN_CALLS = ("tirx.shift_right", "tirx.shift_left", "tirx.bitwise_and")
-WITH_A_VALUE = (GRID, "threadIdx.", "clusterCtaIdx.", "tirx.use_dyn_shared_memory")
+from tvm_hopper.analysis.launches import Launch, find_launches, known_around
 
 
-def plan_guard(root: ir.Stmt, launch: ir.Evaluate) -> list[Any]:
+def plan_guard(root: ir.Stmt, launch: Launch) -> list[Any]:
     """Return the numbers of thread blocks along axes that may be none, so far as `root` tells."""
-    call = launch.value
-    tags = [tag for tag in map(str, call.attrs.launch_params) if tag.startswith(WITH_A_VALUE)]
-    values = list(call.args)[len(call.args) - len(tags) :]
-    grid = [x for tag, x in zip(tags, values, strict=True) if tag.startswith(GRID)]
+    grid = [x for tag, x in launch.extents.items() if tag.startswith("blockIdx.")]
     extents = [x for x in grid if ir.static_int(x) is None and not _is_counted(root, x)]
     if not extents:
         return []
-    named = {bind.var: bind.value for bind in ir.find_all(root, tirx.Bind)}
-    around = [
-        HostCondition(_written_out(x.condition, named), x.holds)
-        for x in conditions_around(root, launch)
-    ]
-    with known_at(around) as analyzer:
-        return [x for x in extents if not analyzer.can_prove(_written_out(x, named) > 0)]
-
-
-def _written_out(expr: Any, named: Mapping[ir.Var, Any]) -> Any:
-    """Put in what TVM gave names to, `cse_v1 = (m + 63) // 64`; not what is read of an argument."""
-    plain = {x: named[x] for x in ir.find_all(expr, ir.Var) if x in named and _is_plain(named[x])}
-    return _written_out(ir.substitute(expr, plain), named) if plain else expr
-
-
-def _is_plain(value: Any) -> bool:
-    return not ir.find_all(value, ir.Call, lambda x: x.op.name not in PLAIN_CALLS)
+    with known_around(root, launch) as (analyzer, written_out):
+        return [x for x in extents if not analyzer.can_prove(written_out(x) > 0)]
 
 
 def _is_counted(root: ir.Stmt, extent: Any) -> bool:
@@ -81,11 +57,6 @@ def rewrite_guard(launch: ir.Stmt, extents: list[Any]) -> ir.Stmt:
     return guarded
 
 
-def _is_launch(statement: ir.Evaluate) -> bool:
-    call = statement.value
-    return isinstance(call, ir.Call) and call.op.name == LAUNCH
-
-
 @prim_func_pass(opt_level=0, name="tvm_hopper.SkipEmpty")
 class SkipEmpty:
     """See the module's docstring for the rewrite."""
@@ -94,8 +65,7 @@ class SkipEmpty:
         """Guard the launches of one host function."""
         if not ir.is_packed(func):
             return func
-        launches = ir.find_all(func.body, ir.Evaluate, _is_launch)
-        planned = {x: plan for x in launches if (plan := plan_guard(func.body, x))}
+        planned = {x.stmt: plan for x in find_launches(func) if (plan := plan_guard(func.body, x))}
         if not planned:
             return func
         guarded = {x: rewrite_guard(x, plan) for x, plan in planned.items()}

@@ -16,7 +16,7 @@ from tvm_hopper.codegen_patches.ptx import tma
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.reductions import map_dtype
 from tvm_hopper.plan.notes import TensorMapNote
-from tvm_hopper.plan.tma_plan import TmaTransfer, find_run_time_rules
+from tvm_hopper.plan.tma_plan import TmaTransfer, find_run_time_rules, run_time_strides
 from tvm_hopper.plan.transfer import Transfer, load_call, operation_notes
 from tvm_hopper.requests.keys import TMA_LOAD
 
@@ -57,13 +57,23 @@ def _run_time_checks(transfers: list[TmaTransfer]) -> list[ir.Stmt]:
     for value, text in (rule for each in transfers for rule in find_run_time_rules(each)):
         if not any(structural_equal(value, known) for known, _ in rules):
             rules.append((value, text))
+    name, most = tensor.buffer.name, maps.MAX_STRIDE_BYTES // tensor.element_bytes - 1
     return [
-        ir.make_assert(
-            tirx.truncmod(value, tirx.IntImm(ir.dtype_of(value), step)).equal(0),
-            f"{tensor.buffer.name}: found {text} of no multiple of {step} elements; need one, "
-            f"{maps.STRIDE_ALIGNMENT} bytes; pass a copy, or a view of wider rows",
-        )
-        for value, text in rules
+        *(
+            ir.make_assert(
+                tirx.all(stride >= 0, tirx.Cast("int64", stride) <= tirx.IntImm("int64", most)),
+                f"{name}: found {text} out of range; need 0 to {most} elements; pass a copy",
+            )
+            for stride, text in run_time_strides(transfers[0])
+        ),
+        *(
+            ir.make_assert(
+                tirx.truncmod(value, tirx.IntImm(ir.dtype_of(value), step)).equal(0),
+                f"{name}: found {text} of no multiple of {step} elements; need one, "
+                f"{maps.STRIDE_ALIGNMENT} bytes; pass a copy, or a view of wider rows",
+            )
+            for value, text in rules
+        ),
     ]
 
 

@@ -15,6 +15,7 @@ from tvm_hopper.codegen_patches.ptx import (
     cluster,
     cp_async,
     fences,
+    flags,
     matrix,
     mbarrier,
     registers,
@@ -229,7 +230,11 @@ def test_bytes_of_a_bulk_copy_never_become_a_negative_constant():
     [
         (bulk.load(TILE, TENSOR, 128, BARRIER), 16),
         (bulk.store(TENSOR, TILE, BYTES), 16),
+        (bulk.reduce(TENSOR, TILE, BYTES, "add.f32"), 16),
         (bulk.commit_group(), 1),
+        (cache.load_hinted(registers_of("uint32", 4), TENSOR, "evict_last", POLICY), 16),
+        (cache.store_hinted(TENSOR, registers_of("uint32", 2), POLICY), 8),
+        (flags.release(TENSOR, RANK), 4),
         (cp_async.copy(TILE, TENSOR, 16), 16),
         (cp_async.copy(TILE, TENSOR, 8, 2), 8),
         (cp_async.copy(TILE, TENSOR, 4), 4),
@@ -237,8 +242,8 @@ def test_bytes_of_a_bulk_copy_never_become_a_negative_constant():
         (mbarrier.arrive(BARRIER), 1),
     ],
 )
-def test_addresses_of_copies_are_aligned(call, num_bytes):
-    assert alignment.copy_alignment(call) == num_bytes
+def test_bytes_that_divide_the_addresses_in_a_call(call, num_bytes):
+    assert alignment.access_bytes(call) == num_bytes
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

@@ -153,6 +153,34 @@ def test_a_block_that_scheduling_left_beside_the_kernel():
         dry_run.check_nothing_left(sch, product, before - {"Y"})
 
 
+def and_row_sums(of_product):
+    a, b = (te.placeholder((64, 64), "float16", name=name) for name in "AB")
+    x = te.placeholder((64, 64), "float32", name="X")
+    k, t = te.reduce_axis((0, 64), "k"), te.reduce_axis((0, 64), "t")
+    c = te.compute(
+        (64, 64),
+        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), k),
+        name="C",
+    )
+    summed = c if of_product else x
+    s = te.compute((64,), lambda i: te.sum(summed[i, t], t), name="S")
+    return s_tir.Schedule(te.create_prim_func([a, b, x, c, s]))
+
+
+@pytest.mark.parametrize("of_product", [True, False])
+def test_a_reduction_beside_the_product_is_a_kernel_first(of_product):
+    sch = and_row_sums(of_product)
+    match = (
+        "block S: found a reduction that is no part of the kernel of C_update_o; .* "
+        "bind its loops to threads first, or keep it in a function of its own"
+    )
+    with pytest.raises(ScheduleError, match=match):
+        hs.matmul(sch, "C")
+    sch.bind(sch.get_loops("S")[0], "threadIdx.x")
+    hs.matmul(sch, "C")
+    tvm_hopper.lower(sch.mod, TARGET)
+
+
 def test_the_kernel_alone_is_the_whole_function_of_one_kernel():
     sch = scheduled(workloads.matmul("m", 1000, 72, epilogue=("bias_col",)))
     func = dry_run.extract_kernel(sch, sch.get_sblock("C_update_o"))

@@ -1,172 +1,137 @@
-"""RequireAlignment and AssertAlignment: wide accesses are found, and checked on the host."""
+"""AssertAlignment: the widest access of each argument is found, and checked on the host."""
 
+import pytest
 import tvm
-from tvm import s_tir, tirx
+from tvm import s_tir
 from tvm.script import tirx as T
 
-from tests.transforms.scripts import check, parse, run
+from tests.transforms.scripts import check
 from tvm_hopper import ir, pipeline
 from tvm_hopper import schedule as hs
-from tvm_hopper.testing import workloads
-from tvm_hopper.transforms.assert_alignment import (
-    AssertAlignment,
-    RequireAlignment,
-    plan_asserts,
-    plan_requirements,
-)
+from tvm_hopper.analysis.access_widths import access_widths
+from tvm_hopper.errors import LoweringError
+from tvm_hopper.testing import copies, workloads
+from tvm_hopper.transforms.assert_alignment import AssertAlignment, plan_asserts
 
-NOTE = "tvm_hopper.alignment"
+H200 = "nvidia/nvidia-h200"
+PASS = "tvm_hopper.AssertAlignment"
 
 
-@T.prim_func(private=True, s_tir=True)
-def wide(
-    A: T.Buffer((64, 64), "float16"),
-    B: T.Buffer((64, 64), "float16"),
-    C: T.Buffer((64, 64), "float16"),
-    D: T.Buffer((64, 64), "float32"),
-):
-    A_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-    T.call_packed("runtime.cuTensorMapEncodeTiled", A_map, "float16", 2, A.data)
-    for tx in T.thread_binding(64, thread="threadIdx.x"):
-        for e in T.vectorized(8):
-            C[tx, e] = B[tx, e]
-        for e in T.vectorized(2):
-            C[tx, 8 + e] = B[tx, e]
-        for e in T.vectorized(2):
-            D[tx, e] = T.float32(0)
-        D[tx, 3] = T.float32(0)
+def lowered(func):
+    """Lower a function of threads, as one of ours."""
+    mark = {"tvm_hopper.memory_bound": "pointwise"}
+    func = ir.map_kernels(func, lambda x: ir.with_body(x, x.body, annotations=mark))
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    return pipeline.lower(mod, H200, before=PASS)
+
+
+def widths(func):
+    mod = lowered(func)
+    (kernel,) = [f for gv, f in mod.functions.items() if gv.name_hint == "main_kernel"]
+    names = [str(p.name).removesuffix("_ptr") for p in kernel.params]
+    return {names[i]: num_bytes for i, num_bytes in access_widths(kernel).items()}
 
 
 def test_each_tensor_s_widest_access():
-    """A through a tensor map, C by 8 x 2 and 2 x 2 bytes, D by 2 x 4; B is read by 8 x 2."""
-    found = {need.argument: need.num_bytes for need in plan_requirements(wide)}
-    assert found == {0: 16, 1: 16, 2: 16, 3: 8}
-    got = run(wide, RequireAlignment())
-    assert [int(x) for x in got.attrs[NOTE]] == [0, 16, 1, 16, 2, 16, 3, 8]
+    """What TVM prints: aligned runs as vectors, stores always, other loads one by one."""
+
+    @T.prim_func(s_tir=True)
+    def func(
+        A: T.Buffer((64, 64), "float16"),
+        B: T.Buffer((64, 64), "float16"),
+        C: T.Buffer((64, 64), "float16"),
+        D: T.Buffer((64, 64), "float32"),
+        E: T.Buffer((64, 64), "int8"),
+        n: T.int32,
+    ):
+        for bx in T.thread_binding(1, thread="blockIdx.x"):
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                for e in T.vectorized(8):
+                    C[tx, e] = B[tx, e] + A[tx, n + e]
+                for e in T.vectorized(2):
+                    D[tx, e] = T.float32(0)
+                D[tx, 3] = T.float32(0)
+                E[tx, 3] = T.int8(0)
+
+    assert widths(func) == {"A": 2, "B": 16, "C": 16, "D": 8, "E": 1}
 
 
-def test_what_copies_by_pointers_is_as_aligned_as_they_need():
-    """A in bulk, B by chunks of 8 bytes; a tile is this package's own."""
+def test_vectors_across_rows_of_a_flat_index():
+    """Only flat buffers and TVM's simplifier show that these are runs."""
 
+    @T.prim_func(s_tir=True)
+    def func(A: T.Buffer((4, 4096), "float32"), B: T.Buffer((4, 4096), "float32")):
+        for bx in T.thread_binding(128, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                for e in T.vectorized(4):
+                    with T.sblock("B"):
+                        v = T.axis.spatial(16384, bx * 128 + tx * 4 + e)
+                        B[v // 4096, v % 4096] = A[v // 4096, v % 4096]
+
+    assert widths(func) == {"A": 16, "B": 16}
+
+
+def test_vectors_of_parts_of_bytes_are_refused():
     @T.prim_func(private=True, s_tir=True)
-    def func(A: T.Buffer((64, 64), "float16"), B: T.Buffer((64, 64), "float16")):
-        tile = T.alloc_buffer((64,), "float16", scope="shared.dyn")
-        for tx in T.thread_binding(64, thread="threadIdx.x"):
-            T.ptx["cp.async.bulk.global.shared::cta.bulk_group"](
-                T.address_of(A[tx, 0]), T.address_of(tile[0]), T.uint32(128)
-            )
-            T.ptx["cp.async.ca.shared.global"](T.address_of(tile[0]), T.address_of(B[tx, 0]), 8)
+    def kernel(A_ptr: T.handle("int4", "global")):
+        A = T.decl_buffer((512,), "int4", data=A_ptr)
+        with T.launch_thread("threadIdx.x", 64) as tx:
+            A[T.Ramp(tx * 8, 1, 8)] = A[T.Ramp(tx * 8, 1, 8)]
 
-    found = {need.argument: need.num_bytes for need in plan_requirements(func)}
-    assert found == {0: 16, 1: 8}
+    need = "need elements of whole bytes, one of bool, .*; let a kernel of its own unpack them"
+    with pytest.raises(LoweringError, match=f"tensor A: found vectors of int4; {need}"):
+        access_widths(kernel)
 
 
-def test_tensors_of_one_name_are_told_apart():
-    @T.prim_func(private=True, s_tir=True)
-    def func(A: T.Buffer((64, 64), "float16"), A_1: T.Buffer((64, 64), "float16"), n: T.int32):
-        for tx in T.thread_binding(64, thread="threadIdx.x"):
-            for e in T.vectorized(8):
-                A_1[tx, e] = T.float16(0)
-            A[tx, 0] = T.float16(0)
-
-    named = ir.new_buffer("A", (64, 64), "float16", "global")
-    _, second, n = func.params
-    body = ir.reindex(func.body, second, named, list, list)
-    twins = tirx.PrimFunc([func.params[0], named, n], body)
-    assert [p.name for p in twins.params] == ["A", "A", "n"]
-    assert [(x.argument, x.num_bytes) for x in plan_requirements(twins)] == [(1, 16)]
-
-
-def test_loads_that_are_no_run_need_nothing():
-    """TVM prints them one by one: a start that is unknown, and another dimension."""
-
-    @T.prim_func(private=True, s_tir=True)
-    def func(A: T.Buffer((64, 64), "float16"), B: T.Buffer((64, 63), "float16"), n: T.int32):
-        for tx in T.thread_binding(8, thread="threadIdx.x"):
-            out = T.alloc_buffer((8,), "float16", scope="local")
-            for e in T.vectorized(8):
-                out[e] = A[tx, n + e] + A[e, tx] + B[tx, e]
-
-    assert plan_requirements(func) == ()
-
-
-def test_narrow_accesses_need_nothing():
-    @T.prim_func(private=True, s_tir=True)
-    def narrow(C: T.Buffer((64,), "float16")):
-        for tx in T.thread_binding(64, thread="threadIdx.x"):
-            C[tx] = T.float16(0)
-
-    assert run(narrow, RequireAlignment()).same_as(narrow)
-
-
-HOST = """
-@T.prim_func(private=True, s_tir=True)
-def func(args: T.handle):
-    A = T.decl_buffer((64, 64), "float16", data=FIRST)
-    A_1 = T.decl_buffer((4096,), "float16", data=A.data)
-    D = T.decl_buffer((64, 64), "float32", data=SECOND)
-    T.call_packed("use", A_1.data, D.data)
-"""
-
-
-def packed():
-    return parse(
-        HOST,
-        ("FIRST", 'T.tvm_struct_get(args, 0, 1, T.handle("float16").ty)'),
-        ("SECOND", 'T.tvm_struct_get(args, 1, 1, T.handle("float32").ty)'),
+@pytest.mark.parametrize(
+    ("load", "store", "wanted"),
+    [("tma", "bulk", (16, 16)), ("cp_async", None, (16, 8)), (None, "tma", (8, 16))],
+)
+def test_copies_by_pointers_and_by_tensor_maps(load, store, wanted):
+    route = copies.Route((16, 64), 2, load, store, None, threads=64, vector=4)
+    mod = copies.schedule(copies.copy(64, 64), route).mod
+    mod = pipeline.lower(mod, H200, before=PASS)
+    plan = plan_asserts(mod["main"], mod)
+    assert {str(x.declared.buffer.name): x.num_bytes for x in plan} == dict(
+        zip("AB", wanted, strict=True)
     )
 
 
-def host(*needs):
-    func = packed().with_attr("calling_conv", 1)
-    return func.with_attr(NOTE, list(needs)) if needs else func
+def asserts(func):
+    return [
+        x
+        for x in ir.find_all(func.body, tvm.tirx.AssertStmt)
+        if "found a start address" in str(x.message_parts[0])
+    ]
 
 
-def test_a_check_stands_in_front_of_each_tensor_and_of_no_view():
-    got = run(host(0, 16), AssertAlignment())
-    statements = ir.statements(got.body)
-    kinds = [type(x).__name__ for x in statements]
-    assert kinds == ["AssertStmt", "DeclBuffer", "DeclBuffer", "DeclBuffer", "Evaluate"]
-    check_, declared = statements[:2]
-    pointer = tirx.reinterpret("uint64", declared.data)
-    rest = tirx.bitwise_and(pointer, tirx.IntImm("uint64", 15))
-    tvm.ir.assert_structural_equal(check_.condition, rest.equal(tirx.IntImm("uint64", 0)))
-    assert "A: found a start address that is no multiple of 16 bytes" in str(check_)
-
-
-def test_again_finds_nothing():
-    got = run(host(0, 16, 1, 8), AssertAlignment())
-    assert plan_asserts(got) == ()
-    check(run(got, AssertAlignment()), got)
-
-
-def test_the_argument_is_found_behind_what_the_call_convention_binds():
-    text = HOST.replace("    A = T", "    handle: T.let[T.handle] = HANDLE\n    A = T", 1)
-    func = parse(
-        text,
-        ("HANDLE", "T.tvm_struct_get(args, 1, 15, T.handle().ty)"),
-        ("FIRST", 'T.tvm_struct_get(handle, 0, 1, T.handle("float16").ty)'),
-        ("SECOND", 'T.tvm_struct_get(args, 0, 1, T.handle("float32").ty)'),
-    ).with_attr("calling_conv", 1)
-    got = run(func.with_attr(NOTE, [0, 8]), AssertAlignment())
-    assert "D: found a start address that is no multiple of 8" in str(got)
-    assert "A: found" not in str(got)
-
-
-def test_other_functions_stay():
-    plain = host()
-    assert run(plain, AssertAlignment()).same_as(plain)
-    device = packed().with_attr(NOTE, [0, 16])  # not the entry that receives the tensors
-    assert run(device, AssertAlignment()).same_as(device)
-
-
-def test_every_entry_of_a_module_is_checked():
-    """TVM marks an entry where there is one function alone; each one takes tensors."""
+def test_one_check_in_front_of_each_tensor_and_none_the_second_time():
+    """Every entry of a module is checked, and no view of an argument."""
     functions = {}
     for name in ("one", "two"):
         sch = s_tir.Schedule(workloads.matmul(128, 128, 128))
         hs.matmul(sch, "C")
         functions[name] = sch.mod["main"].with_attr("global_symbol", name)
-    host = pipeline.lower_final(tvm.IRModule(functions), "nvidia/nvidia-h200").host
-    for func in host.functions.values():
-        assert str(func).count("found a start address that is no multiple of") == 3
+    after = pipeline.lower(tvm.IRModule(functions), H200, until=PASS)
+    for name in functions:
+        func = after[name]
+        found = asserts(func)
+        assert len(found) == 3
+        statements = [x for s in ir.find_all(func.body, ir.SeqStmt) for x in ir.statements(s)]
+        for one in found:
+            at = next(i for i, x in enumerate(statements) if x.same_as(one))
+            declared = statements[at + 1]
+            assert ir.uses_node(one.condition, declared.data)
+            assert str(one.message_parts[0]).strip('"').startswith(f"{declared.buffer.name}: found")
+        check(AssertAlignment()(after)[name], func)
+
+
+def test_kernels_of_others_are_left_alone():
+    @T.prim_func(s_tir=True)
+    def func(A: T.Buffer((64, 8), "float32")):
+        for tx in T.thread_binding(64, thread="threadIdx.x"):
+            for e in T.vectorized(4):
+                A[tx, e] = T.float32(0)
+
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    assert not asserts(pipeline.lower(mod, H200)["main"])

@@ -106,10 +106,9 @@ def test_what_has_no_hint_stays():
     check(run(func, HintVectors()), func)
 
 
-def test_alignment_is_asked_for_and_fallbacks_are_found_before():
+def test_fallbacks_are_found_before():
     names = pipeline.passes.names(pipeline.passes.hook_passes())
     place = names.index("tvm_hopper.HintVectors")
-    assert names.index("tvm_hopper.RequireAlignment") < place
     assert names.index("tvm_hopper.NoteChoices") < place
 
 

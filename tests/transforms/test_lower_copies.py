@@ -252,6 +252,8 @@ def test_what_only_a_call_knows_is_checked_there():
     asserts = [x for x in host if isinstance(x, tvm.tirx.AssertStmt)]
     texts = [str(x.message_parts[0].value) for x in asserts]
     assert texts == [
+        f"A: found stride lda of dimension 0 out of range; need 0 to {(1 << 39) - 1} elements; "
+        "pass a copy",
         "A: found stride lda of dimension 0 of no multiple of 8 elements; need one, 16 bytes; "
         "pass a copy, or a view of wider rows",
         "A: found offset off of no multiple of 8 elements; need one, 16 bytes; "

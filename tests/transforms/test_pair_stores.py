@@ -4,8 +4,7 @@ import pytest
 
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir, pipeline
-from tvm_hopper.transforms import PairStores, RequireAlignment
-from tvm_hopper.transforms.assert_alignment import plan_requirements
+from tvm_hopper.transforms import PairStores
 from tvm_hopper.transforms.pair_stores import plan_stores
 
 HEAD = """
@@ -59,13 +58,6 @@ def test_again_finds_nothing():
     check(run(got, PairStores()), got)
 
 
-def test_the_tensor_has_to_be_aligned_to_a_pair():
-    got = run(parse(BEFORE), PairStores(), RequireAlignment())
-    ((need),) = plan_requirements(got)
-    assert need.num_bytes == 8
-    assert not plan_requirements(parse(BEFORE))
-
-
 LEFT = {
     "pairs at odd elements": [("j * 16,", "j * 16 + 1,")],
     "rows that start at odd elements": [("256, 128, dtype", "256, 127, dtype")],
@@ -87,6 +79,6 @@ def test_what_stays_a_call(name):
 
 def test_it_stands_behind_who_asks_for_pointers():
     names = pipeline.passes.names(pipeline.passes.hook_passes())
-    order = ["InsertSyncs", "LowerChannels", "PairStores", "WidenIndices", "RequireAlignment"]
+    order = ["InsertSyncs", "LowerChannels", "PairStores", "WidenIndices"]
     at = [names.index(f"tvm_hopper.{name}") for name in order]
     assert at == sorted(at)

@@ -1,4 +1,4 @@
-"""Under which conditions of the host a kernel is launched, and what they say of its extents.
+"""The launches of a host function, the conditions around them, and what these say of extents.
 
 if m <= 256:
     if m > 64:
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,49 @@ from tvm import sym, tirx
 
 from tvm_hopper import ir
 
+LAUNCH = "tirx.call_ffi_kernel"
+WITH_A_VALUE = ("blockIdx.", "threadIdx.", "clusterCtaIdx.", "tirx.use_dyn_shared_memory")
+PLAIN_CALLS = ("tirx.shift_right", "tirx.shift_left", "tirx.bitwise_and")
 _FOUND = tvm_ffi.VisitInterrupt(None)
 _OPPOSITE = {tirx.LT: tirx.GE, tirx.GE: tirx.LT, tirx.LE: tirx.GT, tirx.GT: tirx.LE}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch in a packed host function: the kernel's name and arguments, and its extents by tag.
+
+    A tag is `blockIdx.x` or another axis, or `tirx.use_dyn_shared_memory`, in bytes.
+    """
+
+    stmt: ir.Evaluate
+    kernel: str
+    args: tuple[Any, ...]
+    extents: dict[str, Any]
+
+
+def find_launches(func: tirx.PrimFunc) -> list[Launch]:
+    """Return the launches of a packed host function, in order."""
+    found = []
+    for stmt in ir.find_all(func.body, ir.Evaluate):
+        call = stmt.value
+        if not isinstance(call, ir.Call) or call.op.name != LAUNCH:
+            continue
+        tags = [tag for tag in map(str, call.attrs.launch_params) if tag.startswith(WITH_A_VALUE)]
+        name, *args = call.args
+        split = len(args) - len(tags)
+        extents = dict(zip(tags, args[split:], strict=True))
+        found.append(Launch(stmt, str(name.value), tuple(args[:split]), extents))
+    return found
+
+
+def written_out(expr: Any, named: Mapping[ir.Var, Any]) -> Any:
+    """Put in what TVM gave names to, `cse_v1 = (m + 63) // 64`; not what is read of an argument."""
+    used = [x for x in ir.find_all(expr, ir.Var) if x in named and _is_arithmetic(named[x])]
+    return written_out(ir.substitute(expr, {x: named[x] for x in used}), named) if used else expr
+
+
+def _is_arithmetic(value: Any) -> bool:
+    return not ir.find_all(value, ir.Call, lambda x: x.op.name not in PLAIN_CALLS)
 
 
 @dataclass(frozen=True)
@@ -85,6 +126,19 @@ def known_at(conditions: Sequence[HostCondition]) -> Iterator[sym.Analyzer]:
         yield analyzer
 
 
+@contextlib.contextmanager
+def known_around(root: ir.Stmt, launch: Launch) -> Iterator[tuple[sym.Analyzer, Callable]]:
+    """Give an analyzer that knows the conditions around a launch, and what writes names out."""
+    named = {bind.var: bind.value for bind in ir.find_all(root, tirx.Bind)}
+
+    def write(expr: Any) -> Any:
+        return written_out(expr, named)
+
+    around = conditions_around(root, launch.stmt)
+    with known_at([HostCondition(write(x.condition), x.holds) for x in around]) as analyzer:
+        yield analyzer, write
+
+
 def most(extent: Any, analyzer: sym.Analyzer) -> int | None:
     """Return the largest value that an extent can have, None if nothing of it is known."""
     static = ir.static_int(extent)
@@ -106,7 +160,7 @@ def as_text(conditions: Sequence[HostCondition]) -> str:
             continue
         found = _ranges_of(each.condition)
         if found is None:
-            others.append(_plain(each.term))
+            others.append(as_plain_text(each.term))
             continue
         name, ranges = found
         ranges = ranges if each.holds else _others(ranges)
@@ -137,13 +191,17 @@ def _ranges_of(condition: Any) -> tuple[str, Ranges] | None:
         return None
     left_value, right_value = ir.static_int(condition.a), ir.static_int(condition.b)
     if isinstance(condition, tirx.EQ):
-        return None if right_value is None else (_plain(condition.a), [(right_value, right_value)])
+        return (
+            None
+            if right_value is None
+            else (as_plain_text(condition.a), [(right_value, right_value)])
+        )
     ascends = isinstance(condition, (tirx.LT, tirx.LE))
     step = int(isinstance(condition, (tirx.LT, tirx.GT)))
     if right_value is not None:
-        name, value, is_most = _plain(condition.a), right_value, ascends
+        name, value, is_most = as_plain_text(condition.a), right_value, ascends
     elif left_value is not None:
-        name, value, is_most = _plain(condition.b), left_value, not ascends
+        name, value, is_most = as_plain_text(condition.b), left_value, not ascends
     else:
         return None
     return name, [(EVERY[0], value - step)] if is_most else [(value + step, EVERY[1])]
@@ -175,6 +233,6 @@ def _range(name: str, low: float, high: float) -> str:
     return f"{name} == {low}" if low == high else f"{low} <= {name} <= {high}"
 
 
-def _plain(expr: Any) -> str:
+def as_plain_text(expr: Any) -> str:
     """Print an expression without the types of its constants."""
     return re.sub(r"T\.int\d+\((-?\d+)\)", r"\1", str(expr))

@@ -10,8 +10,10 @@ from tvm.s_tir import dlight as dl
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
+from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.programming_model import MAX_EXTENTS
 
 from .decisions import Decision, crash_text, is_scheduled, name_of
 from .memory_bound import ColumnReductionRule, PointwiseRule, RowReductionRule
@@ -21,7 +23,7 @@ STOCK = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")  # TVM's
 
 
 class GuardedRule(ScheduleRule):
-    """A rule whose crash is a refusal: the next one is asked.
+    """A rule whose crash is a refusal, as is a launch beyond CUDA's limits: the next one is asked.
 
     Parameters
     ----------
@@ -46,12 +48,25 @@ class GuardedRule(ScheduleRule):
         if not is_scheduled(func):
             try:
                 result, reason = self.rule.apply(func, target, tunable), ""
+                if (beyond := _beyond_limits(result)) is not None:
+                    result, reason = None, beyond
             except Exception as error:  # whatever it is: the build goes on without this rule
                 reason = crash_text(error)
         taken = result is not None
         reason = reason or ("" if taken else "not applicable")
         self.decisions.append(Decision(name_of(func), self.name, taken, reason, func))
         return result
+
+
+def _beyond_limits(result: Any) -> str | None:
+    """Name a static axis of a launch with more thread blocks than the driver takes."""
+    mods = [x.mod for x in (result if isinstance(result, list) else [result]) if x is not None]
+    for loop in (x for mod in mods for f in mod.functions.values() for x in ir.find_all(f, ir.For)):
+        if loop.kind == ir.ForKind.THREAD_BINDING:
+            tag, extent = str(loop.thread_binding.thread_tag), ir.static_int(loop.extent)
+            if extent is not None and extent > MAX_EXTENTS.get(tag, extent):
+                return f"found {tag} of {extent}; need at most {MAX_EXTENTS[tag]}"
+    return None
 
 
 def stock(decisions: list[Decision] | None = None) -> list[GuardedRule]:

@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 
 from tvm import s_tir
 from tvm.tirx import IterVar
+from tvm_ffi import structural_equal
 
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
+from tvm_hopper.analysis.contraction import find_contraction
 from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.schedule.arguments import as_choice, check_type
 from tvm_hopper.schedule.products.branches import check_rows, look_at
@@ -98,7 +100,7 @@ def _has_configs(classes: Mapping[int, Any]) -> bool:
 
 
 def products(sch: s_tir.Schedule) -> list[str]:
-    """Return the names of the blocks that reduce over elements of two tensors."""
+    """Return the names of the blocks that reduce over pairs of elements, mostly of two tensors."""
     found: list[str] = []
     root = sch.mod["main"].body
     if not isinstance(root, ir.SBlockRealize):
@@ -106,11 +108,21 @@ def products(sch: s_tir.Schedule) -> list[str]:
     for block in sch.get_child_blocks(sch.get_sblock(str(root.block.name_hint))):
         node = sch.get(block)
         summed = [x.var for x in node.iter_vars if x.iter_type == IterVar.CommReduce]
-        if node.init is not None and summed and len(node.reads) == 2:
-            both = all(any(ir.depends_on(x.min, summed) for x in r.region) for r in node.reads)
-            if both:  # squares of what is left of a row's mean are no product
-                found.append(str(node.name_hint))
+        if node.init is None or not summed:
+            continue
+        both = all(any(ir.depends_on(x.min, summed) for x in r.region) for r in node.reads)
+        if len(node.reads) == 2 and both:  # squares of what is left of a row's mean are no product
+            found.append(str(node.name_hint))
+        elif len(node.reads) == 1 and _is_of_one_tensor(node):
+            found.append(str(node.name_hint))
     return found
+
+
+def _is_of_one_tensor(node: Any) -> bool:
+    """Tell a product of two rows or columns of one tensor; a square is none."""
+    product = find_contraction(node.body, node.init)
+    loads = (None, None) if product is None else product.products[0].loads
+    return None not in loads and not structural_equal(loads[0].indices, loads[1].indices)
 
 
 def _sum_dtype(sch: s_tir.Schedule, block: str) -> str:

@@ -16,7 +16,7 @@ from tvm_hopper.errors import HopperError, warn
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.plan.notes import ElementsNote, read_notes
 from tvm_hopper.requests.targets import name_target, target_arch
-from tvm_hopper.schedule.dry_run import LAST
+from tvm_hopper.schedule.dry_run import LAST, outside_of_kernels
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 
 from .decisions import Decision, crash_text, is_scheduled, name_of
@@ -78,7 +78,7 @@ class HopperRule(ScheduleRule):
             reason = crash_text(error)
             warn(f"tvm_hopper.dlight.{self.name}: {reason}", stacklevel=3)
             return None, reason
-        left = outside_of_kernels(sch.mod["main"])
+        left = [str(x.name_hint) for x in outside_of_kernels(sch.mod["main"])]
         if left:
             return None, f"block {', '.join(left)}: found no kernel around it; need one for each"
         return sch, reason
@@ -127,14 +127,3 @@ def warn_of_generic_arch() -> None:
         f'Target("nvidia/nvidia-h200") or {{"kind": "cuda", "arch": "{SM_90A.name}"}}',
         stacklevel=4,
     )
-
-
-def outside_of_kernels(func: tirx.PrimFunc) -> list[str]:
-    """Return the names of the blocks that no kernel computes."""
-    inside = {block for kernel in ir.kernels(func) for block in ir.find_all(kernel, ir.SBlock)}
-    stores = [
-        block
-        for block in ir.find_all(func.body, ir.SBlock)
-        if not ir.find_all(block.body, ir.SBlock) and block not in inside
-    ]
-    return [str(block.name_hint) for block in stores]

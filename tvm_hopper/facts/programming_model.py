@@ -13,6 +13,12 @@ MAX_GRID_X = (1 << 31) - 1  # thread blocks of a grid in x
 MAX_GRID_YZ = 65535  # and in y and in z
 MAX_THREADS = 1024  # of one thread block
 MAX_BLOCK_Z = 64  # of these in z
+MAX_EXTENTS = {  # of one axis of a launch; all threads of a block together: MAX_THREADS
+    "threadIdx.z": MAX_BLOCK_Z,
+    "blockIdx.x": MAX_GRID_X,
+    "blockIdx.y": MAX_GRID_YZ,
+    "blockIdx.z": MAX_GRID_YZ,
+}
 THREAD_ACCESS_BYTES = 16  # PTX ISA, `ld`: of the widest vector (.v4.b32), at its own alignment
 
 NAMED_BARRIERS = 16  # PTX ISA, `bar`: 0 to 15, and `__syncthreads` is number 0

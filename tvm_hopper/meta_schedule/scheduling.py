@@ -26,6 +26,7 @@ from tvm_hopper.schedule import (
     PointwiseConfig,
     RowReductionConfig,
 )
+from tvm_hopper.schedule.dry_run import outside_of_kernels
 from tvm_hopper.schedule.products.parts import without_allocator
 
 from .annotations import annotate
@@ -160,23 +161,10 @@ def _is_grid(loop: Any) -> bool:
 def _check_all_bound(sch: s_tir.Schedule) -> None:
     """Refuse a function of which a block is in no kernel: TVM would refuse the build."""
     for func in sch.mod.functions.values():
-        for block in _outside(func.body, False):
+        for block in outside_of_kernels(func):
             raise cannot_schedule(
                 f"block {block.name_hint}",
                 "a block outside of every kernel",
                 "a function that one configuration schedules as a whole",
                 "schedule it by hand, or leave the function to TVM",
             )
-
-
-def _outside(stmt: Any, bound: bool) -> list[Any]:
-    """List the innermost blocks that no loop over threads is around."""
-    found: list[Any] = []
-    blocks = ir.find_all(stmt, ir.SBlock)
-    kernels = [x for x in ir.find_all(stmt, ir.For) if x.thread_binding is not None]
-    inside = [b for k in kernels for b in ir.find_all(k.body, ir.SBlock)]
-    around = [b for b in blocks if any(k for k in ir.find_all(b.body, ir.For) if k in kernels)]
-    for block in blocks:
-        if not any(block.same_as(x) for x in [*inside, *around]):
-            found.append(block)
-    return found

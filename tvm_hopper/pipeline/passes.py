@@ -109,7 +109,6 @@ def hook_passes() -> list[Pass]:
         transforms.BesideProducts(),  # where products are waited for, and what threads then do
         transforms.PairStores(),  # pointers are asked for by no pass below
         transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
-        transforms.RequireAlignment(),  # asks which accesses turned out wide
         transforms.LimitRegisters(),  # threads are final
         transforms.LaunchTogether(),  # so are thread blocks, and clusters that share something
         transforms.NoteChoices(),  # nobody asks for the mark of such a kernel any more
@@ -139,15 +138,16 @@ def host_passes() -> list[Pass]:
     from tvm_hopper import transforms
 
     return [
-        transforms.AssertAlignment(),  # a misaligned tensor is an error that names it
         transforms.OwnWorkspace(),  # what lies between two kernels outlives the call, on its stream
         transforms.LoadInOrder(),  # TVM marks every kernel that it splits off
+        transforms.AssertLimits(),  # a launch that is too large is an error that says of what
         transforms.SkipEmpty(),  # TVM's barriers stand, and what is counted says so yet
         transforms.CountBlocks(),  # only now is the device of a call known
         transforms.JoinConditions(),  # conditions are written out; the next two look for neighbours
         transforms.ClampPairs(),  # registers have their numbers, and share what is dead
         transforms.UnpackPairs(),  # so do those that it left
         transforms.ForbidContraction(),  # no pass behind it looks for sums
+        transforms.AssertAlignment(),  # kernels are final: which accesses are vectors is known
     ]
 
 

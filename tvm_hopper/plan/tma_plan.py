@@ -447,6 +447,15 @@ def _split_start(coordinate: Any, loops: tuple[ir.For, ...]) -> tuple[Any, Any]:
     return offset, ir.simplify(coordinate - ir.cast_like(offset, coordinate))
 
 
+def run_time_strides(load: TmaTransfer) -> list[tuple[Any, str]]:
+    """List the strides that a call decides, in elements, and what each is."""
+    return [
+        (stride, f"stride {stride} of dimension {axis}")
+        for axis, stride in enumerate(load.copy.tensor.buffer.ty.strides or ())
+        if axis != load.dims[0].axis and ir.static_int(stride) is None
+    ]
+
+
 def find_run_time_rules(load: TmaTransfer) -> list[tuple[Any, str]]:
     """List what can be judged at a call only: a value of elements, and what it is.
 
@@ -455,10 +464,7 @@ def find_run_time_rules(load: TmaTransfer) -> list[tuple[Any, str]]:
     """
     source = load.copy.tensor.buffer
     size = load.copy.tensor.element_bytes
-    rules = []
-    for axis, stride in enumerate(source.ty.strides or ()):
-        if axis != load.dims[0].axis and ir.static_int(stride) is None:
-            rules.append((stride, f"stride {stride} of dimension {axis}"))
+    rules = run_time_strides(load)
     offset = source.ty.elem_offset
     if ir.static_int(offset) is None:
         if int(source.ty.offset_factor) * size % maps.ADDRESS_ALIGNMENT:  # else TVM checks it

@@ -456,4 +456,3 @@ TAKES_PLACE = "tvm_hopper.takes_place"  # on a store of accumulators: over an op
 OVERLAY = "tvm_hopper.overlay"  # call_extern(.., &a, &b): two shared arrays may share bytes
 RELEASE = "tvm_hopper.release"  # on a block that gives back the ring slot of so many trips ago
 ARRIVALS = "tvm_hopper.arrivals"  # beside it: how many threads of the role arrive
-ALIGNMENT = "tvm_hopper.alignment"  # on a function: argument, bytes ...

@@ -158,6 +158,20 @@ def check_schedule(step: str, sch: Any) -> None:
         raise cannot_schedule(step, f"sch={_show(sch)}", "a schedule", fix)
 
 
+def check_program(helper: str, sch: Any) -> None:
+    """Refuse anything but a schedule, and arrays that TVM's primitives cannot move."""
+    check_schedule(helper, sch)
+    for func in sch.mod.functions.values():
+        arrays = ir.find_all(func.body, tirx.AllocBuffer) if isinstance(func, tirx.PrimFunc) else ()
+        for array in arrays:
+            raise cannot_schedule(
+                f"{helper}, tensor {array.buffer.name}",
+                "T.alloc_buffer, memory that no block allocates",
+                "arrays of blocks, which a schedule moves",
+                "write T.sblock_alloc_buffer",
+            )
+
+
 def as_block(sch: s_tir.Schedule, block: Any) -> Any:
     """Return the block itself, looked up when it is given by name."""
     if isinstance(block, str):

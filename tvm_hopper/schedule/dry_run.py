@@ -20,8 +20,10 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 from tvm.ir.transform import PassContext
+from tvm.tirx import IterVar
 
 from tvm_hopper import ir, pipeline
+from tvm_hopper.analysis.contraction import find_contraction
 from tvm_hopper.errors import LoweringError, ScheduleError, cannot_schedule
 
 from . import reasons
@@ -116,7 +118,10 @@ def block_names(sch: s_tir.Schedule) -> frozenset[str]:
 
 
 def check_nothing_left(sch: s_tir.Schedule, block: Any, before: frozenset[str]) -> None:
-    """Refuse blocks that scheduling made and that stand outside of the kernel of a block."""
+    """Refuse blocks that scheduling made outside of the kernel of a block, and other reductions.
+
+    Products and elementwise blocks beside it may be scheduled later.
+    """
     node = sch.get(block)
     parts = [part for scope in _blocks_around(sch, block) for part in ir.statements(scope.body)]
     for part in parts:
@@ -129,6 +134,26 @@ def check_nothing_left(sch: s_tir.Schedule, block: Any, before: frozenset[str]) 
                 "pads and copies that can be a part of the kernel",
                 "choose a tile that divides the matmul",
             )
+    func = next(f for f in sch.mod.functions.values() if _is_root(f, _blocks_around(sch, block)[-1]))
+    for left in outside_of_kernels(func):
+        is_reduction = any(x.iter_type == IterVar.CommReduce for x in left.iter_vars)
+        if is_reduction and find_contraction(left.body, left.init) is None:
+            raise cannot_schedule(
+                f"block {left.name_hint}",
+                f"a reduction that is no part of the kernel of {node.name_hint}",
+                "one product, and elementwise blocks around it; other reductions in kernels",
+                "bind its loops to threads first, or keep it in a function of its own",
+            )
+
+
+def outside_of_kernels(func: tirx.PrimFunc) -> list[ir.SBlock]:
+    """Return the innermost blocks that no kernel computes."""
+    inside = [block for kernel in ir.kernels(func) for block in ir.find_all(kernel, ir.SBlock)]
+    return [
+        block
+        for block in ir.find_all(func.body, ir.SBlock)
+        if block not in inside and not ir.find_all(block.body, ir.SBlock)
+    ]
 
 
 def _blocks_around(sch: s_tir.Schedule, block: Any) -> list[Any]:

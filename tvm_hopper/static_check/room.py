@@ -13,15 +13,8 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.programming_model import MAX_BLOCK_Z, MAX_GRID_X, MAX_GRID_YZ, MAX_THREADS
+from tvm_hopper.facts.programming_model import MAX_EXTENTS, MAX_THREADS
 from tvm_hopper.sim.tir import arch_of_kernel, numpy_dtype, thread_extents
-
-MOST = {  # of what one axis counts
-    "threadIdx.z": MAX_BLOCK_Z,
-    "blockIdx.x": MAX_GRID_X,
-    "blockIdx.y": MAX_GRID_YZ,
-    "blockIdx.z": MAX_GRID_YZ,
-}
 
 
 def require_room(
@@ -67,7 +60,7 @@ def _check_extents(device_func: tirx.PrimFunc, where: str) -> None:
         for tag, (_, extent) in thread_extents(device_func).items()
         if isinstance(extent, (int, tirx.IntImm))
     }
-    for tag, most in MOST.items():
+    for tag, most in MAX_EXTENTS.items():
         if known.get(tag, 0) > most:
             raise cannot_lower(
                 where, f"{tag} of {known[tag]}", f"at most {most}", "split the loop bound to it"

@@ -1,9 +1,9 @@
-"""What SelectCopies refuses of copies, and RequireAlignment of those that threads make."""
+"""What SelectCopies refuses of copies."""
 
 from tests.transforms.refusals.case import case
 from tests.transforms.refusals.copies import COPY
 from tests.transforms.test_select_copies import AUTO, BY_THREADS, UNBOUND
-from tvm_hopper.transforms import RequireAlignment, SelectCopies
+from tvm_hopper.transforms import SelectCopies
 
 TMA = (AUTO, '{"tvm_hopper.async_copy": "tma"}')
 # A product reads the tile, and deals out the threads.
@@ -19,21 +19,7 @@ STAGES = (
 BY_NAME = ('async_copy": "auto"', 'async_copy": "none"')
 PLACE = "((i * 32 + tx) * 8 + v)"
 
-PARTS_OF_BYTES = """
-@T.prim_func(private=True, s_tir=True)
-def func(A: T.Buffer((64, 8), "int4"), C: T.Buffer((64, 8), "int4")):
-    for tx in T.thread_binding(64, thread="threadIdx.x"):
-        for e in T.vectorized(8):
-            C[tx, e] = A[tx, e]
-"""
-
 SELECTION = [
-    case(
-        "vectors of elements that are no whole bytes",
-        PARTS_OF_BYTES,
-        (RequireAlignment,),
-        "tensor C: found vectors of int4; need elements of whole bytes, one of bool, .*; let a k",
-    ),
     case(
         "elements that are no whole bytes",
         COPY,

@@ -30,7 +30,7 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins
-from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
+from tvm_hopper.schedule.arguments import as_block, check_program, check_type
 from tvm_hopper.schedule.memory_bound.inline import inline_parts
 from tvm_hopper.schedule.memory_bound.partial import (
     leave_columns,
@@ -80,7 +80,7 @@ def column_reduction(
         The function is no program of column reductions that can be served, or the configuration
         does not fit it.
     """
-    check_schedule(HELPER, sch)
+    check_program(HELPER, sch)
     check_type(HELPER, "config", config, ColumnReductionConfig, "an hs.ColumnReductionConfig")
     if block is not None:
         as_block(sch.copy(), block)  # a look-up would stay in the trace

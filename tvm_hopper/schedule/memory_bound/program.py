@@ -110,6 +110,7 @@ def find_parts(sch: s_tir.Schedule, helper: str, other: frozenset[str] = frozens
     parts = [_part(sch, block) for block in blocks]
     if not parts:
         raise cannot_schedule(helper, _without_parts(sch), "a program in plain loops")
+    _check_updates(parts)
     for part in parts if helper != "pointwise" else ():
         if part.reduced:
             check_reducer(f"block {part.name}", sch, part.block, part.node.body)
@@ -163,6 +164,27 @@ def _around(sch: s_tir.Schedule, block: Any) -> list[Any]:
         loops.append(place.stmt)
         place = place.parent
     return loops[::-1]
+
+
+def _check_updates(parts: list[Part]) -> None:
+    """Refuse a tensor that a block writes when it, or one in front of it, has read it.
+
+    Loads and stores of a kernel move: what is read would be what the kernel has written.
+    """
+    for number, part in enumerate(parts):
+        own = [] if part.reduced else ir.find_all(part.node.body, ir.TensorLoad)
+        for buffer in part.outputs:
+            before = [p for p in parts[:number] if any(x.source.same_as(buffer) for x in p.loads)]
+            if any(x.source.same_as(buffer) for x in own):
+                before.append(part)
+            if before:
+                raise cannot_schedule(
+                    f"block {part.name}, tensor {buffer.name}",
+                    f"an update in place: block {before[0].name} reads what it replaces",
+                    "a result in a tensor of its own",
+                    "write to another argument; a call may pass one tensor for both where "
+                    'docs/support_matrix.md, "One tensor twice in a call", allows it',
+                )
 
 
 def _check_recurrence(where: str, part: Part) -> None:

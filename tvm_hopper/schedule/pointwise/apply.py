@@ -21,7 +21,7 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins
-from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
+from tvm_hopper.schedule.arguments import as_block, check_program, check_type
 from tvm_hopper.schedule.memory_bound.arrays import Read, find_reads
 from tvm_hopper.schedule.memory_bound.inline import inline_parts, is_dear
 from tvm_hopper.schedule.memory_bound.nests import (
@@ -78,7 +78,7 @@ def pointwise(
     ScheduleError
         The function is not elementwise, or the configuration does not fit it.
     """
-    check_schedule("pointwise", sch)
+    check_program("pointwise", sch)
     check_type("pointwise", "config", config, PointwiseConfig, "an hs.PointwiseConfig")
     if block is not None:
         as_block(sch.copy(), block)  # a look-up would stay in the trace

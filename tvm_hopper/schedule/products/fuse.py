@@ -50,7 +50,7 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
     while producers := [
         p
         for p in sch.get_producers(block)
-        if not is_own_kernel(sch, p) and not _adds_dimension(sch, p)
+        if not (is_own_kernel(sch, p) or _adds_dimension(sch, p) or _parts_operands(sch, p, block))
     ]:
         for producer in producers:
             node = sch.get(producer)
@@ -75,6 +75,17 @@ def _adds_dimension(sch: s_tir.Schedule, block: Any) -> bool:
     return isinstance(value, ir.TensorLoad) and any(
         ir.is_const(x.dom.extent, 1) and not ir.depends_on(list(value.indices), [x.var])
         for x in node.iter_vars
+    )
+
+
+def _parts_operands(sch: s_tir.Schedule, copy: Any, block: Any) -> bool:
+    """Tell the copy of `normalize`: inlined, one tensor would be both operands again."""
+    node = sch.get(copy)
+    value = node.body.value if isinstance(node.body, ir.BufferStore) else None
+    return (
+        isinstance(value, ir.TensorLoad)
+        and tvm_ffi.structural_equal(list(value.indices), list(node.body.indices))
+        and any(x.source.same_as(value.source) for x in sch.get(block).reads)
     )
 
 

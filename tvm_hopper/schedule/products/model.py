@@ -236,6 +236,9 @@ def rank(
         raise cannot_schedule("choose_config", f"no tile that fits {given}", need)
     tiles = in_parts(tiles, wanted, given, chip, sizes)
     tiles = in_clusters(tiles, wanted, given, chip)
+    if not len(tiles):
+        need = "a cluster that a tile can be cut for: fewer rows or columns of tiles"
+        raise cannot_schedule("choose_config", f"no tile that fits cluster={given.cluster}", need)
     by_kernels = given.split_mode in ANYWHERE
     boxes = _in_boxes(wanted, tiles, given)
     ways = {"boxes": boxes, "streams": given.streams}

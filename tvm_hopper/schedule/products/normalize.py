@@ -11,8 +11,13 @@
     C_sum[u, j] += A_row[u, k] * B[j, k]
     C[0, j] = C_sum[u, j]
 
+    C[i, j] += X[i, k] * X[j, k]                         one tensor as both operands
+  ->
+    X_copy[i, k] = X[i, k]                               inlined where the operand is loaded
+    C[i, j] += X[i, k] * X_copy[j, k]
+
 TVM binds no loop around a reduction without an initial value, and no primitive adds a dimension to
-a block.  `hs.matmul` does this by itself, on a schedule that begins anew from the rewritten module:
+a block; staging a tensor stages all of a block's reads of it.  `hs.matmul` does this by itself, on a schedule that begins anew from the rewritten module:
 a trace of it replays there, on `hs.normalize(mod)`, and not on the module as it was.
 """
 
@@ -55,7 +60,7 @@ class NormalForm:
 
 
 def normalize(mod: tvm.IRModule | tirx.PrimFunc, block: str | None = None) -> Any:
-    """Rewrite products without an initial value, and products with a dimension simplified away.
+    """Rewrite products without an initial value, with a dimension simplified away, of one tensor.
 
     Casts of their operands become part of them, as `fuse_prologue` does.
 
@@ -158,7 +163,8 @@ def _normalize_block(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
             fuse_prologue(sch, name)
     except HopperError:
         return func
-    inlined = sch.mod["main"]
+    inlined = _part_operands(sch.mod["main"], name)
+    func = func if inlined.same_as(sch.mod["main"]) else inlined
     root = inlined.body
     forms = [form for nest in _nests(root) if (form := plan_normal_form(nest, name))]
     if not forms:
@@ -171,6 +177,47 @@ def _normalize_block(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
         root.block, body=body, alloc_buffers=[*root.block.alloc_buffers, *buffers]
     )
     return func.with_body(ir.SBlockRealize(root.iter_values, root.predicate, new_root))
+
+
+def _part_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
+    """Let the second operand be a copy, where a product reads one whole tensor as both."""
+    root = func.body
+    for nest in _nests(root):
+        node = getattr(ir.loop_nest(nest)[1], "block", None)
+        if node is None or str(node.name_hint) != name:
+            continue
+        try:
+            first, second = product_loads("", node)
+        except HopperError:
+            continue
+        tensor = first.source
+        alike = tvm_ffi.structural_equal(first.indices, second.indices)
+        if alike or not tensor.same_as(second.source) or tensor.ty.strides:
+            continue
+        names = ir.Names(str(x.name) for x in (*func.params, *root.block.alloc_buffers))
+        copy = ir.new_buffer(
+            names.take(f"{tensor.name}_copy"), tuple(tensor.shape), ir.dtype_of(tensor), "global"
+        )
+        axes = [ir.Var(f"v{i}", ir.dtype_of(x)) for i, x in enumerate(tensor.shape)]
+        value = tirx.BufferLoad(tensor, axes)
+        made = _spatial_nest(
+            str(copy.name), axes, list(tensor.shape), ir.BufferStore(copy, value, axes)
+        )
+        read = tirx.BufferLoad(copy, list(second.indices))
+        new = ir.BufferStore(
+            node.body.buffer, _replace_load(node.body.value, second, read), node.body.indices
+        )
+        init = [] if node.init is None else [node.init.value]
+        reads = _regions([new.value, *init], without=new.buffer if init else None)
+        planned = {node: ir.with_block(node, body=new, reads=reads)}
+        nests = {nest: ir.seq(made, ir.replace_nodes(nest, ir.SBlock, planned))}
+        new_root = ir.with_block(
+            root.block,
+            body=ir.replace_nodes(root.block.body, ir.For, nests),
+            alloc_buffers=[*root.block.alloc_buffers, copy],
+        )
+        return func.with_body(ir.SBlockRealize(root.iter_values, root.predicate, new_root))
+    return func
 
 
 def _nests(root: Any) -> list[Any]:

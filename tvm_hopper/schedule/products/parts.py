@@ -122,8 +122,8 @@ def in_clusters(
     """
     if given.cluster is not None:
         rows, columns = given.cluster
-        every = np.arange(len(tiles))
-        return _with(tiles, every, rows_of_blocks=rows, columns_of_blocks=columns)
+        places = np.flatnonzero(_fits_cluster(tiles, product, given))
+        return _with(tiles, places, rows_of_blocks=rows, columns_of_blocks=columns)
     few = min(product.m, product.n) <= MOST_ALONE
     if not may_load_together(given) or product.is_symbolic or few:
         return tiles
@@ -145,19 +145,43 @@ def in_clusters(
         able &= product.n > tiles.columns * (columns - 1)
         if is_pair and start % LINE_BYTES == 0:  # loaded once, or each load is fast enough alone
             able &= (product.m <= tiles.rows * 2) if rows > 1 else product.n <= tiles.columns * 2
-        # A tile whose rows run along k is cut into boxes of whole repetitions of its swizzle.
-        if product.majors[1] == "k":
-            able &= tiles.columns % (SWIZZLE_ROWS * rows) == 0
-        if product.majors[0] == "k":
-            able &= tiles.rows % (SWIZZLE_ROWS * columns) == 0
-        if rows > 1 and columns > 2:
-            # Of these TVM writes the end of whole tiles as a predicate over blocks, not over B.
-            whole_tiles = product.n % tiles.columns == 0
-            able &= ~(whole_tiles & (product.n // tiles.columns % columns == columns // 2))
+        able &= _can_share_loads(tiles, product, rows, columns)
         places = np.flatnonzero(able)
         found.append(_with(tiles, places, rows_of_blocks=rows, columns_of_blocks=columns))
     names = [field.name for field in fields(Candidates)]
     return Candidates(*(np.concatenate([getattr(x, name) for x in found]) for name in names))
+
+
+def _fits_cluster(tiles: Candidates, product: ProductShape, given: MatmulConfig) -> Any:
+    """Tell which tiles, in parts or whole, a given cluster of several blocks can have."""
+    rows, columns = given.cluster or (1, 1)
+    if rows * columns == 1:
+        return np.full(len(tiles), True)
+    able = _can_share_loads(tiles, product, rows, columns)
+    if min(rows, columns) > 1:  # `split.check_spread`
+        able &= product.m > tiles.rows
+    most = SM_90A.max_cluster_size // (rows * columns)
+    if given.split_mode == CALLER:
+        in_both = [tiles.parts % x == 0 for x in range(2, most + 1)]
+        able &= np.any([tiles.parts == 1, *in_both], axis=0)
+    elif given.split_mode != WORKSPACE:
+        able &= tiles.parts <= most
+    return able
+
+
+def _can_share_loads(tiles: Candidates, product: ProductShape, rows: int, columns: int) -> Any:
+    """Tell which tiles can be loaded in as many pieces as a cluster has rows or columns of them."""
+    able = np.full(len(tiles), True)
+    # A tile whose rows run along k is cut into boxes of whole repetitions of its swizzle.
+    if product.majors[1] == "k":
+        able &= tiles.columns % (SWIZZLE_ROWS * rows) == 0
+    if product.majors[0] == "k":
+        able &= tiles.rows % (SWIZZLE_ROWS * columns) == 0
+    if rows > 1 and columns > 2:
+        # Of these TVM writes the end of whole tiles as a predicate over blocks, not over B.
+        whole_tiles = product.n % tiles.columns == 0
+        able &= ~(whole_tiles & (product.n // tiles.columns % columns == columns // 2))
+    return able
 
 
 def may_load_together(given: MatmulConfig) -> bool:

@@ -25,7 +25,7 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins
-from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
+from tvm_hopper.schedule.arguments import as_block, check_program, check_type
 from tvm_hopper.schedule.memory_bound.arrays import find_reads, load_again
 from tvm_hopper.schedule.memory_bound.inline import inline_parts
 from tvm_hopper.schedule.memory_bound.nests import (
@@ -93,7 +93,7 @@ def row_reduction(
         The function is no program of row reductions that can be served, or the configuration does
         not fit it.
     """
-    check_schedule("row_reduction", sch)
+    check_program("row_reduction", sch)
     check_type("row_reduction", "config", config, RowReductionConfig, "an hs.RowReductionConfig")
     if block is not None:
         _check_block(sch.copy(), block)

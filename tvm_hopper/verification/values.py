@@ -1,8 +1,9 @@
 """The last stage of `verify`: what the kernel computes, compared with a plain program.
 
-Two runs of chosen CTAs over their whole sums, on integers and on normal numbers. What they write
-is compared element by element: bit for bit where every order of the plain program's operations
-gives the same (on integers, usually), else within the bound of `Reference.evaluate`.
+Two runs of chosen CTAs over their whole sums, on integers and on normal numbers, and short ones on
+special numbers, where the program does more than add and multiply. What they write is compared
+element by element: bit for bit where every order of the plain program's operations gives the same
+(on integers, usually), else within the bound of `Reference.evaluate`.
 
 What one run costs grows with the length of the sums: where it would take too long, fewer CTAs run,
 and their run ends after some of their output tiles. Of several launches, and of CTAs that add up
@@ -38,9 +39,12 @@ from tvm_hopper.verification.launches import BoundLaunch, run_launches
 from tvm_hopper.verification.numbers import Numbers, choose_numbers
 from tvm_hopper.verification.program import Program
 from tvm_hopper.verification.related import Related
+from tvm_hopper.verification.special_numbers import ONE_DRAW, SpecialNumbers, special_numbers
 
 POLICY, SEED = "eager", 0
-WORK = {"integers": 5.4e8, "normal": 1.35e8}  # multiply-adds, about, that one run may simulate
+# multiply-adds, about, that one run may simulate
+WORK = {"integers": 5.4e8, "normal": 1.35e8, "special": ONE_DRAW}
+WORDS = {"integers": "integers", "normal": "normal numbers", "special": "special numbers"}
 MOST_CTAS = 8  # in between those that stand for the others
 ADDING = re.compile("atom|cp_reduce|red(_|$)")  # names of instructions that add to memory
 MUCH = 32  # times that, where CTAs need each other: half a minute of each
@@ -126,8 +130,10 @@ class ValueCheck:
             numbers = choose_numbers(self.reference, self.names, self._in_order(self.values))
             for kind in numbers:
                 gc.collect()  # the memory of the run before: its machine and warps hold each other
-                extent = self._extent(kind.kind)
-                texts.append(self._one(kind, extent, end))
+                found, _ = self._one(kind, self._extent(kind.kind), end)
+                compared = ", ".join(map(str, found)) or "nothing was written"
+                texts.append(f"on {WORDS[kind.kind]} {compared}")
+            texts += self._special(numbers[1], end)
         except (PlainProgramError, _NotCompared) as error:
             message = f"values: {error}"
             self.findings.append(finding("INCOMPLETE", message, hint="verify a smaller shape"))
@@ -143,6 +149,8 @@ class ValueCheck:
         stored = sum(arguments[place].size for place in self.reference.output_places)
         num_outputs = max(len(self.reference.output_places), 1)
         work = self.reference.one_element(arguments).work / num_outputs
+        if kind == "special":  # whole rows are wanted, whose elements share what they need
+            work = min(work, self.reference.everything(arguments).work / max(stored, 1))
         room = WORK[kind] / max(work, 1)  # elements that may be computed
         blocks: list[Any] = [None if one.everything else one.blocks for one in self.choices]
         adds = any(_adds(launch.func) for launch in self.launches)
@@ -264,21 +272,49 @@ class ValueCheck:
 
     # -- one run ----------------------------------------------------------------------------------
 
-    def _one(self, kind: Numbers, extent: _Extent, end: float) -> str:
+    def _special(self, usual: Numbers, end: float) -> list[str]:
+        """Make the draws of special numbers that are cheap; say how many."""
+        try:
+            extent = self._extent("special")
+        except _NotCompared:  # too much work for some more numbers
+            return []
+        arguments = {name: self.values[name] for name in self.names}
+        whole = self.reference.everything(self._in_order(self.values)).work
+        share = self._share(extent.blocks)
+        draws = special_numbers(self.reference, arguments, usual, share, share * whole)
+        count, writers = 0, None
+        for draw in draws:
+            if self.findings or time.monotonic() > end:
+                break
+            _, writers = self._one(draw, extent, end, writers)
+            count += 1
+        return [f"on {count} draws of special numbers"] if count else []
+
+    def _one(
+        self, kind: Numbers | SpecialNumbers, extent: _Extent, end: float, writers: Any = None
+    ) -> tuple[list[Comparison], Any]:
+        """Run and compare once; return also who wrote what.
+
+        `writers` are those of an earlier run of the same CTAs: then this one is not watched.
+        """
         values, missing = complete(self.program.arguments, self.inputs, blank_memory)
         for argument in self.program.arguments:  # what holds nothing needs no numbers
             if argument.name in set(missing) - set(self.outputs):
                 kind.fill(argument, values[argument.name])
-        result = self._simulate(values, extent, end)
+        result = self._simulate(values, extent, end, writers is None or bool(extent.stop_after))
+        if writers is not None:
+            result.writers = writers
         found = self._compare(values, result, extent)
         if result.ended_early and any(one.wrong for one in found):  # perhaps it was not ready
             result = self._simulate(values, replace(extent, stop_after=None), end)
             found = self._compare(values, result, extent)
-        what = "integers" if kind.kind == "integers" else "normal numbers"
-        self.findings += [one.finding(f"on {what}", result) for one in found if one.wrong]
-        return f"on {what} " + (", ".join(map(str, found)) or "nothing was written")
+        where = f"on {WORDS[kind.kind]}"
+        self.findings += [one.finding(where, result) for one in found if one.wrong]
+        return found, result.writers
 
-    def _simulate(self, values: Mapping[str, Any], extent: _Extent, end: float) -> Result:
+    def _simulate(
+        self, values: Mapping[str, Any], extent: _Extent, end: float, watched: bool = True
+    ) -> Result:
         left = end - time.monotonic()
         if left <= 0:
             raise _NotCompared("no time was left (budget_s)")
@@ -289,8 +325,9 @@ class ValueCheck:
             POLICY,
             SEED,
             extent.blocks,
-            budget_s=left,
-            record_writers=True,
+            watched,
+            left,
+            record_writers=watched,
             stop_after=extent.stop_after,
         )
         # of a run that was ended on purpose, what is owed at the end is not known

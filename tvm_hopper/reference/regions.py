@@ -224,8 +224,15 @@ def deciding_buffers(place: StorePlace) -> set[Any]:
             tvm_ffi.structural_walk(value, [(kind, nodes.append)], order="pre")
             decide += [test(x) for x in nodes if kind is tirx.Select or _two(x) is not None]
     for expr in decide:
-        if not isinstance(expr, int):
-            tvm_ffi.structural_walk(expr, [(ir.TensorLoad, lambda x: found.add(x.source))])
+        found |= set(loaded(expr))
+    return found
+
+
+def loaded(expr: Any) -> list[Any]:
+    """Return the buffers that an expression loads from."""
+    found: list[Any] = []
+    if not isinstance(expr, int):
+        tvm_ffi.structural_walk(expr, [(ir.TensorLoad, lambda x: found.append(x.source))])
     return found
 
 

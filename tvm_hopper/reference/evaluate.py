@@ -16,7 +16,7 @@ from tvm_hopper.facts.dtypes import DTYPES
 from .emit import ReferenceEmitter, added_term, build, carrier_dtype
 from .integers import integral_buffers
 from .plain import PlainProgramError, dtype_of, pick_function, read, variables
-from .regions import Box, Interval, Needs, deciding_buffers, infer, interval, loaded
+from .regions import Box, Interval, Needs, deciding_buffers, index_of, infer, interval, loaded
 from .rounding import FORMATS
 
 MAX_WORK = 1 << 34  # stores of one evaluation
@@ -113,6 +113,19 @@ class Reference:
         for place in self.program.places:
             deciding |= deciding_buffers(place)
         return [i for i, p in enumerate(self.params) if p in deciding]
+
+    def legal_indices(self, arguments: Sequence[Any]) -> dict[int, int]:
+        """Return how many indices from 0 are legal, of parameters that are nothing but indices."""
+        known = {var: (size, size) for var, size in self.sizes(arguments).items()}
+        found: dict[Any, int] = {}
+        for load, axis in self.emitter.checks:
+            source, extent = index_of(load, axis), interval(load.source.shape[axis], known)
+            if source is not None and extent is not None:
+                found[source] = min(found.get(source, extent[0]), extent[0])
+        for place in self.program.places:
+            for buffer in deciding_buffers(place, indices=False) & found.keys():
+                del found[buffer]
+        return {i: found[p] for i, p in enumerate(self.params) if p in found}
 
     def one_element(self, arguments: Sequence[Any]) -> Needs:
         """Return what an element in the middle of each output needs."""

@@ -105,7 +105,7 @@ class SpecialNumbers:
                 x * tiny,
             ],
         )
-        tops = np.array([-tiny / 4, np.nan, -0.9 * big, far, np.nan, 8, 8 * tiny])[kinds]
+        tops = np.array([-tiny / 4, np.nan, -0.9 * big, far, np.nan, far, 8 * tiny])[kinds]
         has_top = ~np.isnan(tops)
         rows[numbers[has_top], place[has_top]] = tops[has_top]
         return rows * self.signs[self.draw % len(self.signs)]

@@ -23,7 +23,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir
 
-from tvm_hopper.reference.evaluate import Reference, TooMuchWork
+from tvm_hopper.reference.evaluate import Outside, Reference, TooMuchWork
 from tvm_hopper.reference.plain import PlainProgramError
 from tvm_hopper.sim import Finding, Result
 from tvm_hopper.sim.coverage.points import UndecidedError
@@ -42,8 +42,7 @@ from tvm_hopper.verification.related import Related
 from tvm_hopper.verification.special_numbers import ONE_DRAW, SpecialNumbers, special_numbers
 
 POLICY, SEED = "eager", 0
-# multiply-adds, about, that one run may simulate
-WORK = {"integers": 5.4e8, "normal": 1.35e8, "special": ONE_DRAW}
+WORK = {"integers": 5.4e8, "normal": 1.35e8}  # multiply-adds, about, that one run may simulate
 WORDS = {"integers": "integers", "normal": "normal numbers", "special": "special numbers"}
 MOST_CTAS = 8  # in between those that stand for the others
 ADDING = re.compile("atom|cp_reduce|red(_|$)")  # names of instructions that add to memory
@@ -138,6 +137,7 @@ class ValueCheck:
             message = f"values: {error}"
             self.findings.append(finding("INCOMPLETE", message, hint="verify a smaller shape"))
             return ValueReport(False, f"not checked: {error}")
+        self.findings = [*map(_outside, self.reference.outside), *self.findings]
         name = self.reference.program.name
         return ValueReport(True, f"compared with {name}: " + "; ".join(texts))
 
@@ -151,7 +151,8 @@ class ValueCheck:
         work = self.reference.one_element(arguments).work / num_outputs
         if kind == "special":  # whole rows are wanted, whose elements share what they need
             work = min(work, self.reference.everything(arguments).work / max(stored, 1))
-        room = WORK[kind] / max(work, 1)  # elements that may be computed
+        most = WORK.get(kind, ONE_DRAW)
+        room = most / max(work, 1)  # elements that may be computed
         blocks: list[Any] = [None if one.everything else one.blocks for one in self.choices]
         adds = any(_adds(launch.func) for launch in self.launches)
         if len(self.launches) == 1 and not self._talk() and not adds:
@@ -163,13 +164,13 @@ class ValueCheck:
             blocks = [self._part(i) if own else blocks[i] for i, own in enumerate(last)]
         every = min(stored * work, self.reference.everything(arguments).work)
         steps = self._share(blocks) * every
-        some = WORK[kind] * SOME
+        some = most * SOME
         if steps > some and (needed := self._needed(kind, some / every)):
             blocks, steps = needed, self._share(needed) * every
-        if steps > WORK[kind] * MUCH:
+        if steps > most * MUCH:
             raise _NotCompared(
                 f"CTAs that need each other compute about {steps:.1e} steps, more than the "
-                f"{WORK[kind] * MUCH:.1e} that are simulated for values"
+                f"{most * MUCH:.1e} that are simulated for values"
             )
         return _Extent(blocks, None, any(blocks))
 
@@ -356,6 +357,18 @@ class ValueCheck:
         names = [self.names[place] for place in self.reference.output_places]
         tensors = [name for name in names if name not in self.outputs]
         return [name for name in tensors if 0 < values[name].size <= MOST_ELEMENTS]
+
+
+def _outside(found: Outside) -> Finding:
+    """Report an index in an argument that leads the plain program outside of a tensor."""
+    source = f", read from {', '.join(found.sources)}," if found.sources else ""
+    return finding(
+        "OOB_ACCESS",
+        f"index {found.index}{source} leads the plain program outside of {found.tensor}, which has "
+        f"{found.extent} elements along axis {found.axis}; the kernel may read another row there",
+        buffer=found.tensor,
+        hint="give indices inside of the tensor, or guard the access in the program",
+    )
 
 
 def _adds(func: Any) -> bool:

@@ -115,6 +115,7 @@ def test_rows_lie_in_shared_memory_at_multiples_of_16(store):
     for lane, place, found in (
         (15, BYTES - 16, set()),
         (15, BYTES, {"OOB_ACCESS"}),
+        (3, -16, {"OOB_ACCESS"}),
         (15, 8, {"MISALIGNED"}),
         (16, 8, set()),  # x2 takes the addresses of lanes 0 to 15
     ):

@@ -117,6 +117,7 @@ def test_the_whole_verdict_of_a_store_is_clean():
         ({"form": "v2.u32", "shift": 1}, "MISALIGNED"),
         ({"shift": 4096}, "OOB_ACCESS"),
         ({"shift": 400}, "OOB_ACCESS"),
+        ({"shift": -16}, "OOB_ACCESS"),
     ],
 )
 def test_what_is_wrong_with_a_store_is_named(change, rule):

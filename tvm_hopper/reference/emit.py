@@ -122,8 +122,11 @@ class ReferenceEmitter:
         (thing, what) -> place in the arrays of integers and of floats.
     carriers : dict
         Of each buffer.
+    checks : list of (load, axis)
+        Loads by an index that follows from memory; of each, `outside` has whether it lay outside of
+        the tensor, and the index.
     function : PrimFunc
-        Takes `meta`, `reals`, then value, error and terms of each buffer, as far as it has them.
+        Takes `meta`, `reals`, `outside`, then value, error and terms of each buffer, as far as it has them.
     """
 
     def __init__(self, program: PlainProgram) -> None:
@@ -132,11 +135,13 @@ class ReferenceEmitter:
         self.reals: dict[Any, int] = {}
         self.meta_array = _array("meta", I64)
         self.reals_array = _array("reals", F64)
+        self.outside = _array("outside", I64)
         self.sums = {p.store.buffer for p in program.places if added_term(p.store) is not None}
         self.with_error: set[Any] = set()
         self.exact = {p.store: is_exact(p, program.places) for p in program.places}
         while True:  # an error spreads to what reads it
             self.top: list[Any] = []
+            self.checks: list[tuple[Any, int]] = []
             self.registers: list[Any] = []
             self.names = {
                 p: Number(self._scalar(p), None, dtype_of(p))
@@ -152,7 +157,7 @@ class ReferenceEmitter:
         self.function = self._function(body)
 
     def _function(self, body: list[Any]) -> Any:
-        params = [self.meta_array, self.reals_array]
+        params = [self.meta_array, self.reals_array, self.outside]
         for carrier in self.carriers.values():
             params += [x for x in (carrier.value, carrier.error, carrier.terms) if x is not None]
         registers = [tirx.AllocBuffer(register) for register in self.registers]
@@ -226,7 +231,19 @@ class ReferenceEmitter:
         def bind(value: Any) -> Any:
             return self._bind(into, value)
 
-        return Lifter(lambda *load: self._load(bind, *load), bind, _Names(self, names), where)
+        def check(outside: Any, load: Any, axis: int, index: Any) -> None:
+            place = 2 * len(self.checks)
+            self.checks.append((load, axis))
+            note = [
+                tirx.BufferStore(self.outside, value, [tirx.const(place + i, I64)])
+                for i, value in enumerate((tirx.const(1, I64), tirx.Cast(I64, index)))
+            ]
+            into.append(tirx.IfThenElse(outside, sequence(note), None))
+
+        def load(*element: Any) -> Number:
+            return self._load(bind, *element)
+
+        return Lifter(load, bind, _Names(self, names), where, check)
 
     def _statements(self, nodes: list[Node], names: dict[Any, Number]) -> list[Any]:
         out: list[Any] = []
@@ -241,7 +258,8 @@ class ReferenceEmitter:
                 lifter.clamped = 1  # it may be computed where nothing needs it
                 found = lifter.lift(node.value)
                 value = self._bind(out, found.value)
-                names[node.var] = Number(value, found.error, found.dtype, found.bits)
+                from_memory = lifter.reads_memory(node.value)
+                names[node.var] = Number(value, found.error, found.dtype, found.bits, from_memory)
             else:
                 out.append(self._branch(node, names, out))
         return out

@@ -16,7 +16,7 @@ from tvm_hopper.facts.dtypes import DTYPES
 from .emit import ReferenceEmitter, added_term, build, carrier_dtype
 from .integers import integral_buffers
 from .plain import PlainProgramError, dtype_of, pick_function, read, variables
-from .regions import Box, Interval, Needs, deciding_buffers, infer
+from .regions import Box, Interval, Needs, deciding_buffers, index_of, infer, interval, loaded
 from .rounding import FORMATS
 
 MAX_WORK = 1 << 34  # stores of one evaluation
@@ -48,8 +48,34 @@ class Expected:
     error: np.ndarray
 
 
+@dataclass(frozen=True)
+class Outside:
+    """An index from memory that leads the program outside of a tensor.
+
+    Attributes
+    ----------
+    tensor : str
+        What is loaded.
+    axis, index, extent : int
+        Where, by which index, and what the axis has.
+    sources : tuple of str
+        Tensors that the index is read from.
+    """
+
+    tensor: str
+    axis: int
+    index: int
+    extent: int
+    sources: tuple[str, ...]
+
+
 class Reference:
     """A plain program, ready to be evaluated.
+
+    Attributes
+    ----------
+    outside : list of Outside
+        What the evaluations so far have met.
 
     Parameters
     ----------
@@ -67,6 +93,7 @@ class Reference:
     def __init__(self, plain: Any, name: str | None = None) -> None:
         self.program = read(pick_function(plain, name))
         self.emitter = ReferenceEmitter(self.program)
+        self.outside: list[Outside] = []
         self.call = build(self.emitter.function)
 
     @property
@@ -86,6 +113,19 @@ class Reference:
         for place in self.program.places:
             deciding |= deciding_buffers(place)
         return [i for i, p in enumerate(self.params) if p in deciding]
+
+    def legal_indices(self, arguments: Sequence[Any]) -> dict[int, int]:
+        """Return how many indices from 0 are legal, of parameters that are nothing but indices."""
+        known = {var: (size, size) for var, size in self.sizes(arguments).items()}
+        found: dict[Any, int] = {}
+        for load, axis in self.emitter.checks:
+            source, extent = index_of(load, axis), interval(load.source.shape[axis], known)
+            if source is not None and extent is not None:
+                found[source] = min(found.get(source, extent[0]), extent[0])
+        for place in self.program.places:
+            for buffer in deciding_buffers(place, indices=False) & found.keys():
+                del found[buffer]
+        return {i: found[p] for i, p in enumerate(self.params) if p in found}
 
     def one_element(self, arguments: Sequence[Any]) -> Needs:
         """Return what an element in the middle of each output needs."""
@@ -196,9 +236,11 @@ class Reference:
         meta = self._meta(needs, sizes)
         reals = self._reals(arguments, needs)
         flat = [x for x in self._flatten(arrays)]
-        tensors = [tvm.runtime.tensor(x) for x in (meta, reals, *flat)]
+        outside = np.zeros(max(2 * len(self.emitter.checks), 1), np.int64)
+        tensors = [tvm.runtime.tensor(x) for x in (meta, reals, outside, *flat)]
         self.call(*tensors)
-        results = iter(tensors[2:])
+        results = iter(tensors[3:])
+        self._note_outside(tensors[2].numpy(), sizes)
         found: dict[Any, dict[str, np.ndarray]] = {}
         for buffer, parts in arrays.items():
             found[buffer] = {
@@ -208,6 +250,17 @@ class Reference:
             place: self._expected(self.params[place], box, needs, found, reals)
             for place, box in wanted.items()
         }
+
+    def _note_outside(self, outside: np.ndarray, sizes: Mapping[Any, int]) -> None:
+        for number, (load, axis) in enumerate(self.emitter.checks):
+            left, index = (int(x) for x in outside[2 * number : 2 * number + 2])
+            if left:
+                known = {var: (size, size) for var, size in sizes.items()}
+                extent = interval(load.source.shape[axis], known) or (0, 0)
+                names = dict.fromkeys(str(x.name) for x in loaded(load.indices[axis]))
+                found = Outside(str(load.source.name), axis, index, extent[0], tuple(names))
+                if found not in self.outside:
+                    self.outside.append(found)
 
     def _check_cost(self, needs: Needs) -> None:
         size = 8 * sum(math.prod(h - low + 1 for low, h in box) for box in needs.boxes.values())

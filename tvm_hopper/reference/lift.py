@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from tvm.script import tirx as T
 from tvm_hopper.facts.dtypes import DTYPES
 
 from .functions import DISCRETE, EXACT_CALLS, FUNCTIONS, INTEGER_CALLS
-from .plain import PlainProgramError, dtype_of, op_name
+from .plain import PlainProgramError, dtype_of, op_name, variables
 from .rounding import F64, FORMATS, const, magnitude, round_to
 
 
@@ -44,12 +44,15 @@ class Number:
         The program's type.
     bits : int
         Significant bits that a float takes at most.
+    from_memory : bool
+        Of a name: whether its value depends on what memory holds.
     """
 
     value: Any
     error: Any
     dtype: str
     bits: int = 53
+    from_memory: bool = False
 
     @property
     def is_float(self) -> bool:
@@ -85,13 +88,23 @@ class Lifter:
         Variables that have been lifted already.
     where : str
         The statement, for messages.
+    check : callable
+        Notes a load that a condition leads outside of a tensor: `check(condition, load, axis,
+        index)`.
     """
 
     def __init__(
-        self, load: Load, bind: Callable[[Any], Any], names: Mapping[Any, Number], where: str
+        self,
+        load: Load,
+        bind: Callable[[Any], Any],
+        names: Mapping[Any, Number],
+        where: str,
+        check: Callable[[Any, Any, int, Any], None] | None = None,
     ) -> None:
         self.load, self.bind, self.names, self.where = load, bind, dict(names), where
+        self.check = check
         self.clamped = 0  # inside of what a condition chooses: indices may lie outside
+        self.guards: list[Any] = []  # these conditions, as far as they are known
 
     def lift(self, expr: Any) -> Number:
         """Lift one expression."""
@@ -103,11 +116,12 @@ class Lifter:
         if isinstance(expr, ir.Var):
             return self.names.get(expr) or Number(expr, None, dtype_of(expr))
         if isinstance(expr, ir.TensorLoad):
-            return self.load(expr.source, [self.index(i) for i in expr.indices], self.clamped > 0)
+            return self._element(expr)
         if isinstance(expr, tirx.Cast):
             return self._cast(self.lift(expr.value), dtype_of(expr))
         if isinstance(expr, tirx.Let):
-            self.names[expr.var] = self.lift(expr.value)
+            found = self.lift(expr.value)
+            self.names[expr.var] = replace(found, from_memory=self.reads_memory(expr.value))
             return self.lift(expr.body)
         if isinstance(expr, tirx.Select):
             return self._choose(expr.condition, expr.true_value, expr.false_value)
@@ -129,6 +143,33 @@ class Lifter:
         if found.error is not None or found.is_float:
             raise self.refuse(f"{expr}, which depends on rounded values,")
         return found.value
+
+    def _element(self, load: Any) -> Number:
+        """Lift a load; an index that follows from memory is kept inside of the tensor."""
+        indices = [self.index(i) for i in load.indices]
+        from_memory = [axis for axis, x in enumerate(load.indices) if self.reads_memory(x)]
+        if self.check is not None and len(self.guards) == self.clamped:
+            for axis in from_memory:
+                size = self.index(load.source.shape[axis])
+                outside = tirx.Or(indices[axis] < 0, indices[axis] >= size)
+                for guard in reversed(self.guards):
+                    outside = tirx.And(guard, outside)
+                self.check(outside, load, axis, indices[axis])
+        return self.load(load.source, indices, self.clamped > 0 or bool(from_memory))
+
+    def reads_memory(self, expr: Any) -> bool:
+        """Tell whether an expression depends on what memory holds."""
+        known = (self.names.get(var) for var in ([] if isinstance(expr, int) else variables(expr)))
+        return _reads_memory(expr) or any(x is not None and x.from_memory for x in known)
+
+    def _guarded(self, condition: Any, expr: Any) -> Number:
+        """Lift what is chosen if a condition holds."""
+        self.clamped += 1
+        self.guards.append(condition)
+        found = self.lift(expr)
+        self.guards.pop()
+        self.clamped -= 1
+        return found
 
     def refuse(self, what: str) -> PlainProgramError:
         """Make the error of something that cannot be evaluated."""
@@ -154,9 +195,7 @@ class Lifter:
         kind = type(expr)
         if kind in (tirx.And, tirx.Or):
             a = self.lift(expr.a)
-            self.clamped += 1
-            b = self.lift(expr.b)
-            self.clamped -= 1
+            b = self._guarded(a.value if kind is tirx.And else tirx.Not(a.value), expr.b)
             return Number(kind(a.value, b.value), _either(a.error, b.error), "bool")
         a, b = self.lift(expr.a), self.lift(expr.b)
         if kind in COMPARISONS:
@@ -244,9 +283,8 @@ class Lifter:
 
     def _choose(self, condition: Any, one: Any, other: Any) -> Number:
         test = self.lift(condition)
-        self.clamped += 1
-        a, b = self.lift(one), self.lift(other)
-        self.clamped -= 1
+        a = self._guarded(test.value, one)
+        b = self._guarded(tirx.Not(test.value), other)
         value = self.bind(tirx.Select(test.value, a.value, b.value))
         error = None
         if a.dtype == "bool":  # errors of conditions say whether they may turn out the other way
@@ -366,7 +404,8 @@ class Lifter:
 
 def _reads_memory(expr: Any) -> bool:
     found: list[Any] = []
-    tvm_ffi.structural_walk(expr, [(ir.TensorLoad, found.append)], order="pre")
+    if not isinstance(expr, int):
+        tvm_ffi.structural_walk(expr, [(ir.TensorLoad, found.append)], order="pre")
     return bool(found)
 
 

@@ -210,22 +210,41 @@ def _loads(place: StorePlace) -> list[Any]:
     return found
 
 
-def deciding_buffers(place: StorePlace) -> set[Any]:
-    """Return the buffers that a store reads for an index, an extent, a condition or a choice."""
+def deciding_buffers(place: StorePlace, indices: bool = True) -> set[Any]:
+    """Return the buffers that a store reads for an index, an extent, a condition or a choice.
+
+    Without `indices`, those that a load takes as an index as they are do not count.
+    """
     found: set[Any] = set()
     decide = [*place.store.indices, *(condition for condition, _ in place.conditions)]
     for loop in place.loops:
         decide += [loop.low, loop.extent]
     for load in _loads(place):
-        decide += load.indices
+        every = range(len(load.indices))
+        decide += [load.indices[i] for i in every if indices or index_of(load, i) is None]
     for value in [place.store.value, *(let.value for let in place.lets)]:
         for kind, test in ((tirx.Select, lambda x: x.condition), (ir.Call, lambda x: x.args[0])):
             nodes: list[Any] = []
             tvm_ffi.structural_walk(value, [(kind, nodes.append)], order="pre")
             decide += [test(x) for x in nodes if kind is tirx.Select or _two(x) is not None]
     for expr in decide:
-        if not isinstance(expr, int):
-            tvm_ffi.structural_walk(expr, [(ir.TensorLoad, lambda x: found.add(x.source))])
+        found |= set(loaded(expr))
+    return found
+
+
+def index_of(load: Any, axis: int) -> Any:
+    """Return the buffer of which an index is an element, converted or not; None: it is more."""
+    index = load.indices[axis]
+    while isinstance(index, tirx.Cast):
+        index = index.value
+    return index.source if isinstance(index, ir.TensorLoad) else None
+
+
+def loaded(expr: Any) -> list[Any]:
+    """Return the buffers that an expression loads from."""
+    found: list[Any] = []
+    if not isinstance(expr, int):
+        tvm_ffi.structural_walk(expr, [(ir.TensorLoad, lambda x: found.append(x.source))])
     return found
 
 

@@ -14,7 +14,8 @@ a copy.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from tvm_hopper.reference.rounding import FORMATS
 from tvm_hopper.sim.launch.signature import Argument
 
 PERIOD = 1048583  # a prime
+MOST_PLACES = 64  # different indices of one run, so that few rows of a table are needed
 LARGEST = 8  # magnitude of integers: every float type holds them
 SEEDS = {"integers": 20, "normal": 21}
 
@@ -41,14 +43,15 @@ class Numbers:
         Magnitude of integers.
     density : float
         Share of integers that are not zero by design.
-    positions : frozenset of str
-        Arguments that the program takes for places in other tensors, or decides by: 0 and 1.
+    positions : dict
+        Arguments that the program takes for places in other tensors, or decides by, and how many
+        numbers from 0 are legal: those at the lower end, of normal numbers at the upper one.
     """
 
     kind: str
     largest: int = LARGEST
     density: float = 1.0
-    positions: frozenset[str] = frozenset()
+    positions: Mapping[str, int] = field(default_factory=dict)
 
     def fill(self, argument: Argument, array: np.ndarray) -> None:
         """Fill an argument's array."""
@@ -65,8 +68,13 @@ class Numbers:
     def _period(self, argument: Argument, count: int, rng: np.random.Generator) -> np.ndarray:
         dtype = DTYPES[argument.dtype].numpy
         is_float = argument.dtype in FORMATS
-        if dtype.kind == "b" or argument.name in self.positions:
+        if dtype.kind == "b":
             return rng.integers(0, 2, count).astype(dtype)
+        if argument.name in self.positions:
+            most = int(np.iinfo(dtype).max) + 1 if dtype.kind in "iu" else 2
+            legal = min(self.positions[argument.name], most)
+            low = 0 if self.kind == "integers" else max(legal - MOST_PLACES, 0)
+            return rng.integers(low, min(low + MOST_PLACES, legal), count).astype(dtype)
         if self.kind == "normal" and is_float:
             return rng.standard_normal(count).astype(dtype)
         if self.kind == "normal":
@@ -93,7 +101,8 @@ def choose_numbers(
         largest = min(largest, max(int(math.sqrt(room)), 1))
         if room < 1:  # on average half of the room
             density = min(density, math.sqrt(room / 2))
-    positions = frozenset(names[place] for place in reference.positions)
+    legal = reference.legal_indices(arguments)
+    positions = {names[place]: max(legal.get(place, 2), 1) for place in reference.positions}
     return (
         Numbers("integers", largest, density, positions),
         Numbers("normal", positions=positions),

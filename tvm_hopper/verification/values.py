@@ -1,8 +1,9 @@
 """The last stage of `verify`: what the kernel computes, compared with a plain program.
 
-Two runs of chosen CTAs over their whole sums, on integers and on normal numbers. What they write
-is compared element by element: bit for bit where every order of the plain program's operations
-gives the same (on integers, usually), else within the bound of `Reference.evaluate`.
+Two runs of chosen CTAs over their whole sums, on integers and on normal numbers, and short ones on
+special numbers, where the program does more than add and multiply. What they write is compared
+element by element: bit for bit where every order of the plain program's operations gives the same
+(on integers, usually), else within the bound of `Reference.evaluate`.
 
 On integers all CTAs run where that is little work. Of more those run that speak for the others
 (`sim.kinds.representatives`), and some in between. What one run costs grows with the length of the
@@ -24,7 +25,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir
 
-from tvm_hopper.reference.evaluate import Reference, TooMuchWork
+from tvm_hopper.reference.evaluate import Outside, Reference, TooMuchWork
 from tvm_hopper.reference.plain import PlainProgramError
 from tvm_hopper.sim import Finding, Result
 from tvm_hopper.sim.cta_selection import Choice
@@ -40,12 +41,14 @@ from tvm_hopper.verification.launches import BoundLaunch, run_launches
 from tvm_hopper.verification.numbers import Numbers, choose_numbers
 from tvm_hopper.verification.program import Program
 from tvm_hopper.verification.related import Related
+from tvm_hopper.verification.special_numbers import ONE_DRAW, SpecialNumbers, special_numbers
 
 POLICY, SEED = "eager", 0
 WORK = {"integers": 5.4e8, "normal": 1.35e8}  # multiply-adds, about, that one run may simulate
 LITTLE = 1500  # steps of warps that one run of all CTAs may take: about a second
 ELEMENTS = 256  # that are stored in the time of a step, about
 MOST_KINDS = 48  # CTAs that run for all others
+WORDS = {"integers": "integers", "normal": "normal numbers", "special": "special numbers"}
 MOST_CTAS = 8  # in between those that stand for the others
 ADDING = re.compile("atom|cp_reduce|red(_|$)")  # names of instructions that add to memory
 MUCH = 32  # times that, where CTAs need each other: half a minute of each
@@ -139,12 +142,15 @@ class ValueCheck:
             numbers = choose_numbers(self.reference, self.names, self._in_order(self.values))
             for kind in numbers:
                 gc.collect()  # the memory of the run before: its machine and warps hold each other
-                extent = self._extent(kind.kind)
-                texts.append(self._one(kind, extent, end))
+                found, _ = self._one(kind, self._extent(kind.kind), end)
+                compared = ", ".join(map(str, found)) or "nothing was written"
+                texts.append(f"on {WORDS[kind.kind]} {compared}")
+            texts += self._special(numbers[1], end)
         except (PlainProgramError, _NotCompared) as error:
             message = f"values: {error}"
             self.findings.append(finding("INCOMPLETE", message, hint="verify a smaller shape"))
             return ValueReport(False, f"not checked: {error}")
+        self.findings = [*map(_outside, self.reference.outside), *self.findings]
         name = self.reference.program.name
         return ValueReport(True, f"compared with {name}: " + "; ".join(texts))
 
@@ -156,7 +162,10 @@ class ValueCheck:
         stored = sum(arguments[place].size for place in self.reference.output_places)
         num_outputs = max(len(self.reference.output_places), 1)
         work = self.reference.one_element(arguments).work / num_outputs
-        room = WORK[kind] / max(work, 1)  # elements that may be computed
+        if kind == "special":  # whole rows are wanted, whose elements share what they need
+            work = min(work, self.reference.everything(arguments).work / max(stored, 1))
+        most = WORK.get(kind, ONE_DRAW)
+        room = most / max(work, 1)  # elements that may be computed
         blocks: list[Any] = [None if one.everything else one.blocks for one in self.choices]
         every = min(stored * work, self.reference.everything(arguments).work)
         little = self.steps is not None and self.steps + stored / ELEMENTS <= LITTLE
@@ -165,7 +174,7 @@ class ValueCheck:
         adds = any(_adds(launch.func) for launch in self.launches)
         if len(self.launches) == 1 and not self._talk() and not adds:
             return self._some(self.choices[0], kind, room, stored)
-        some = WORK[kind] * SOME
+        some = most * SOME
         if any(blocks) and (adds or self._read_what_others_write()):
             blocks = [None] * len(self.launches)
         elif any(blocks) and self._talk() and not self.asked:
@@ -176,10 +185,10 @@ class ValueCheck:
         steps = self._share(blocks) * every
         if steps > some and (needed := self._needed(kind, some / every)):
             blocks, steps = needed, self._share(needed) * every
-        if steps > WORK[kind] * MUCH:
+        if steps > most * MUCH:
             raise _NotCompared(
                 f"CTAs that need each other compute about {steps:.1e} steps, more than the "
-                f"{WORK[kind] * MUCH:.1e} that are simulated for values"
+                f"{most * MUCH:.1e} that are simulated for values"
             )
         return _Extent(blocks, None, any(blocks))
 
@@ -301,21 +310,49 @@ class ValueCheck:
 
     # -- one run ----------------------------------------------------------------------------------
 
-    def _one(self, kind: Numbers, extent: _Extent, end: float) -> str:
+    def _special(self, usual: Numbers, end: float) -> list[str]:
+        """Make the draws of special numbers that are cheap; say how many."""
+        try:
+            extent = self._extent("special")
+        except _NotCompared:  # too much work for some more numbers
+            return []
+        arguments = {name: self.values[name] for name in self.names}
+        whole = self.reference.everything(self._in_order(self.values)).work
+        share = self._share(extent.blocks)
+        draws = special_numbers(self.reference, arguments, usual, share, share * whole)
+        count, writers = 0, None
+        for draw in draws:
+            if self.findings or time.monotonic() > end:
+                break
+            _, writers = self._one(draw, extent, end, writers)
+            count += 1
+        return [f"on {count} draws of special numbers"] if count else []
+
+    def _one(
+        self, kind: Numbers | SpecialNumbers, extent: _Extent, end: float, writers: Any = None
+    ) -> tuple[list[Comparison], Any]:
+        """Run and compare once; return also who wrote what.
+
+        `writers` are those of an earlier run of the same CTAs: then this one is not watched.
+        """
         values, missing = complete(self.program.arguments, self.inputs, blank_memory)
         for argument in self.program.arguments:  # what holds nothing needs no numbers
             if argument.name in set(missing) - set(self.outputs):
                 kind.fill(argument, values[argument.name])
-        result = self._simulate(values, extent, end)
+        result = self._simulate(values, extent, end, writers is None or bool(extent.stop_after))
+        if writers is not None:
+            result.writers = writers
         found = self._compare(values, result, extent)
         if result.ended_early and any(one.wrong for one in found):  # perhaps it was not ready
             result = self._simulate(values, replace(extent, stop_after=None), end)
             found = self._compare(values, result, extent)
-        what = "integers" if kind.kind == "integers" else "normal numbers"
-        self.findings += [one.finding(f"on {what}", result) for one in found if one.wrong]
-        return f"on {what} " + (", ".join(map(str, found)) or "nothing was written")
+        where = f"on {WORDS[kind.kind]}"
+        self.findings += [one.finding(where, result) for one in found if one.wrong]
+        return found, result.writers
 
-    def _simulate(self, values: Mapping[str, Any], extent: _Extent, end: float) -> Result:
+    def _simulate(
+        self, values: Mapping[str, Any], extent: _Extent, end: float, watched: bool = True
+    ) -> Result:
         left = end - time.monotonic()
         if left <= 0:
             raise _NotCompared("no time was left (budget_s)")
@@ -326,8 +363,9 @@ class ValueCheck:
             POLICY,
             SEED,
             extent.blocks,
-            budget_s=left,
-            record_writers=True,
+            watched,
+            left,
+            record_writers=watched,
             stop_after=extent.stop_after,
             rest=None if self.related is None else self.related.rest(extent.blocks),
         )
@@ -357,6 +395,18 @@ class ValueCheck:
         names = [self.names[place] for place in self.reference.output_places]
         tensors = [name for name in names if name not in self.outputs]
         return [name for name in tensors if 0 < values[name].size <= MOST_ELEMENTS]
+
+
+def _outside(found: Outside) -> Finding:
+    """Report an index in an argument that leads the plain program outside of a tensor."""
+    source = f", read from {', '.join(found.sources)}," if found.sources else ""
+    return finding(
+        "OOB_ACCESS",
+        f"index {found.index}{source} leads the plain program outside of {found.tensor}, which has "
+        f"{found.extent} elements along axis {found.axis}; the kernel may read another row there",
+        buffer=found.tensor,
+        hint="give indices inside of the tensor, or guard the access in the program",
+    )
 
 
 def _adds(func: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.machine.lanes import is_lanes
-from tvm_hopper.sim.machine.memory import GLOBAL_SHIFT, RANK_SHIFT, Region
+from tvm_hopper.sim.machine.memory import Region, global_number, shared_offset, shared_rank
 from tvm_hopper.sim.races.lane_order import lane_bits
 from tvm_hopper.sim.races.shadow import ALL_LANES
 
@@ -29,25 +29,24 @@ class Addresses:
     it: tuple[int, ...]
 
     def region_at(self, address: int) -> tuple[Region | None, int]:
-        """Return the region of an address and the offset inside it."""
+        """Return the region of an address and the offset from its first byte, maybe negative."""
         address = int(address)
-        number = address >> GLOBAL_SHIFT
+        number = global_number(address)
         if number:
             region = self.machine.regions.get(number)
             return region, (address - region.base if region is not None else 0)
-        rank = address >> RANK_SHIFT & 0xFF
-        ctas = self.cta.cluster
+        rank, ctas = shared_rank(address), self.cta.cluster
         if rank >= len(ctas):
             return None, 0
-        return ctas[rank].shared, address & ((1 << RANK_SHIFT) - 1)
+        return ctas[rank].shared, shared_offset(address)
 
     def by_memory(self, mask: Any, address: Any) -> list[Any]:
         """Split the active lanes by where they point: a tensor, or one CTA's shared memory."""
         if not isinstance(address, np.ndarray) or not address.ndim:
             return [mask]
         places = address.astype(np.int64)
-        numbers = places >> GLOBAL_SHIFT
-        memory = np.where(numbers != 0, numbers << 8, places >> RANK_SHIFT & 0xFF)
+        numbers = global_number(places)
+        memory = np.where(numbers != 0, numbers << 8, shared_rank(places))
         found = np.unique(memory if mask is None else memory[mask])
         if len(found) == 1:
             return [mask]
@@ -91,17 +90,22 @@ class Addresses:
         """
         if isinstance(offsets, np.ndarray) and not offsets.size:
             return True
-        low, high = (at, at) if region is None else between or ends(offsets)
-        if region is None or low < region.low or high + size > region.size:
-            name = region.name if region is not None else f"address {low:#x}"
-            limit = region.size if region is not None else 0
+        if region is None:
+            where = f"address {at:#x}" if at else "an address"
+            text = f"{verb} {where}, where neither a tensor nor shared memory lies"
+            self.machine.at("OOB_ACCESS", self, site, text)
+            return False
+        low, high = between or ends(offsets)
+        if low < region.low or high + size > region.size:
+            first, last = low - region.low, high + size - region.low
+            text = f"{verb} bytes [{first}, {last}) of {region.name}, which has "
             self.machine.at(
                 "OOB_ACCESS",
                 self,
                 site,
-                f"{verb} bytes [{low}, {high + size}) of {name}, which has {limit} bytes",
-                buffer=name,
-                byte_range=(low, high + size),
+                f"{text}{region.size - region.low} bytes",
+                buffer=region.name,
+                byte_range=(first, last),
             )
             return False
         if region.is_parameter and "writes" in verb:
@@ -121,7 +125,7 @@ class Addresses:
         address that it is declared at, but is as long as it says.
         """
         low, high = ends(offsets)
-        start = int(base) & ((1 << RANK_SHIFT) - 1)
+        start = shared_offset(int(base))
         low, high = low - start, high - start + size
         name, limit = view
         seen = self.machine.views.setdefault(name, [low, high])

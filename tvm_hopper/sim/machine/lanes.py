@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.machine.memory import global_number
+
 LANES = np.arange(32)
 # The largest finite value of the 8-bit floats that C code converts to.
 _LARGEST = {"float8_e4m3fn": np.float32(448), "float8_e5m2": np.float32(57344)}
@@ -75,8 +77,8 @@ def register(index: Any, count: int) -> Any:
 def to_shared(address: Any) -> Any:
     """Convert a generic address to one of shared memory; that of other memory stays as it is."""
     if is_lanes(address):
-        return np.where(address >> 44 == 0, address & 0xFFFFFFFF, address)
-    return address & 0xFFFFFFFF if not int(address) >> 44 else address
+        return np.where(global_number(address) == 0, address & 0xFFFFFFFF, address)
+    return address & 0xFFFFFFFF if not global_number(int(address)) else address
 
 
 def wide(index: Any) -> Any:

@@ -94,3 +94,23 @@ def global_base(number: int) -> int:
 def shared_base(rank: int) -> int:
     """Return the generic address of the first byte of a CTA's shared memory."""
     return SHARED | rank << RANK_SHIFT
+
+
+# An address a little below the first byte of a memory belongs to that memory, with a negative
+# offset, and not to the end of the one before.
+
+
+def global_number(address: Any) -> Any:
+    """Return the key of the global tensor that addresses are nearest to; 0: of none."""
+    return address + (1 << GLOBAL_SHIFT - 1) >> GLOBAL_SHIFT
+
+
+def shared_rank(address: Any) -> Any:
+    """Return the rank of the CTA whose shared memory addresses are nearest to."""
+    return address + (1 << RANK_SHIFT - 1) >> RANK_SHIFT & 0xFF
+
+
+def shared_offset(address: Any) -> Any:
+    """Return the offset of addresses in the shared memory of `shared_rank`."""
+    half = 1 << RANK_SHIFT - 1
+    return (address + half & (1 << RANK_SHIFT) - 1) - half

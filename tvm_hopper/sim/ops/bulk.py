@@ -15,7 +15,7 @@ import numpy as np
 from tvm_hopper.sim.launch.tma import landed_bytes
 from tvm_hopper.sim.machine.lanes import LANES
 from tvm_hopper.sim.machine.machine import PendingOp
-from tvm_hopper.sim.machine.memory import POISON, RANK_SHIFT, Region
+from tvm_hopper.sim.machine.memory import POISON, Region, shared_base, shared_offset
 from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.ops.reductions import reduced
@@ -122,6 +122,14 @@ class BulkOps:
             )
         return self.inside(site, region, np.asarray([offset]), count, f"bulk copy {verb}")
 
+    def _in_shared(self, site: int, region: Region | None, start: int, end: int, verb: str) -> bool:
+        """Check that the bytes of a copy's side in shared memory lie there."""
+        if region is not None and not region.shared:
+            text = f"{verb} {region.name}, which is not in shared memory"
+            self.machine.at("OOB_ACCESS", self, site, text, buffer=region.name)
+            return False
+        return self.inside(site, region, start, end - start, verb)
+
     def _load(
         self,
         site: int,
@@ -135,19 +143,17 @@ class BulkOps:
     ) -> list[PendingOp]:
         """Copy into one CTA, or into those of a mask; return what was put in flight."""
         found = []
-        ranks = [target >> RANK_SHIFT & 0xFF]
+        ranks = [-1]
         if cta_mask is not None:
             ranks = [r for r in range(16) if cta_mask >> r & 1]
-        low = (1 << RANK_SHIFT) - 1
+            start, barrier_start = shared_offset(target), shared_offset(barrier_address)
         for rank in ranks:
             if rank >= len(self.cta.cluster):
                 self.machine.at("OOB_ACCESS", self, site, f"{kind} into rank {rank}")
                 continue
-            place = target & low | rank << RANK_SHIFT
-            address = barrier_address & low
-            address |= (
-                rank if cta_mask is not None else barrier_address >> RANK_SHIFT
-            ) << RANK_SHIFT
+            place, address = target, barrier_address
+            if cta_mask is not None:
+                place, address = (shared_base(rank) + x for x in (start, barrier_start))
             op = self._load_into(site, lane, kind, source, landing, place, address)
             found += [] if op is None else [op]
         return found
@@ -169,21 +175,10 @@ class BulkOps:
         barrier = self.barrier_at(site, barrier_address, self.bit_of(int(lane)))
         num_bytes = len(landing) * dtype.itemsize
         read = offsets if inside is None else offsets[inside]
-        if barrier is None or dst is None:
+        touched, unit, end = landed_bytes(start, landing, dtype.itemsize)
+        if not self._in_shared(site, dst, start, end, f"{kind} writes") or barrier is None:
             return None
         if len(read) and not self.inside(site, region, read, dtype.itemsize, f"{kind} reads"):
-            return None
-        touched, unit, end = landed_bytes(start, landing, dtype.itemsize)
-        if end > dst.size:
-            name, inside_name = dst.name_of(start)
-            machine.at(
-                "OOB_ACCESS",
-                self,
-                site,
-                f"{kind} of {num_bytes} bytes leaves shared memory",
-                buffer=name,
-                byte_range=(inside_name, inside_name + num_bytes),
-            )
             return None
         op = PendingOp(kind, self, site)
         op.barrier, op.num_bytes = barrier, num_bytes
@@ -324,10 +319,7 @@ class BulkOps:
         src, start = self.region_at(source)
         num_bytes = len(landing) * dtype.itemsize
         touched, unit, end = landed_bytes(start, landing, dtype.itemsize)
-        if src is None or end > src.size:
-            machine.at(
-                "OOB_ACCESS", self, site, f"{kind} of {num_bytes} bytes leaves shared memory"
-            )
+        if not self._in_shared(site, src, start, end, f"{kind} reads"):
             return None
         if inside is not None:
             landing, offsets = landing[inside], offsets[inside]

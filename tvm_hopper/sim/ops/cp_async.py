@@ -56,8 +56,9 @@ class CpAsyncOps:
             count = np.minimum(count, size)
         dst, first = self.region_at(targets[0])
         src, origin = self.region_at(sources[np.argmax(count > 0)])
-        if dst is None or (src is None and count.any()):
-            machine.at("OOB_ACCESS", self, site, "cp.async outside of memory")
+        if dst is None or not dst.shared or (count.any() and (src is None or src.shared)):
+            text = "cp.async: need shared memory to write to, and a tensor to read from"
+            machine.at("OOB_ACCESS", self, site, text)
             return
         into = targets - (targets[0] - first)
         if not self.inside(site, dst, into, size, "cp.async writes"):

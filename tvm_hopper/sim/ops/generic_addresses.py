@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.machine.lanes import as_lanes, to_shared
-from tvm_hopper.sim.machine.memory import GLOBAL_SHIFT, RANK_SHIFT, SHARED
+from tvm_hopper.sim.machine.memory import SHARED, global_number, shared_rank
 
 
 class GenericAddressOps:
@@ -27,12 +27,11 @@ class GenericAddressOps:
         """Tell whether a generic address lies in a space."""
         places = as_lanes(a).astype(np.int64)
         if mods["space"] == "global":
-            return places >> GLOBAL_SHIFT != 0
-        shared = (places >> GLOBAL_SHIFT == 0) & (places & SHARED != 0)
+            return global_number(places) != 0
+        shared = (global_number(places) == 0) & (places & SHARED != 0)
         if mods["space"] == "shared::cluster":
             return shared
-        rank = places >> RANK_SHIFT & 0xFF
-        return shared & (rank == self.cta.rank)
+        return shared & (shared_rank(places) == self.cta.rank)
 
     def op_getctarank_generic(self, site: int, mask: Any, mods: Any, a: Any) -> Any:
         """Return the rank of the CTA that owns an address of shared memory."""
@@ -55,8 +54,8 @@ class GenericAddressOps:
         places = as_lanes(address).astype(np.int64)
         if mask is not None:
             places = places[mask]
-        ranks = places >> RANK_SHIFT & 0xFF
-        other = (places >> GLOBAL_SHIFT == 0) & (ranks != self.cta.rank)
+        ranks = shared_rank(places)
+        other = (global_number(places) == 0) & (ranks != self.cta.rank)
         if other.any():
             rank = int(ranks[np.argmax(other)])
             self.machine.at(

@@ -19,8 +19,10 @@ class MatrixOps:
         region, first = self.region_at(addresses[0])
         offsets = addresses - (addresses[0] - first)
         machine = self.machine
-        if region is None or offsets.min() < 0 or offsets.max() + 16 > region.size:
+        if region is None or not region.shared:
             machine.at("OOB_ACCESS", self, site, "matrix row outside of shared memory")
+            return None
+        if not self.inside(site, region, offsets, 16, "matrix rows in"):
             return None
         if (offsets % 16).any():
             machine.at("MISALIGNED", self, site, "matrix row address is no multiple of 16")

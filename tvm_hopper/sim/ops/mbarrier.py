@@ -12,7 +12,6 @@ import numpy as np
 
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes, is_lanes, mand
 from tvm_hopper.sim.machine.mbarrier import MAX_COUNT, MBarrier
-from tvm_hopper.sim.machine.memory import RANK_SHIFT
 from tvm_hopper.sim.machine.warp import Observed
 from tvm_hopper.sim.ops.fences import narrower
 from tvm_hopper.sim.races.clocks import Bundle
@@ -73,12 +72,16 @@ class MBarrierOps:
     def barrier_at(self, site: int, address: int, lanes: int) -> MBarrier | None:
         """Return the live mbarrier that some lanes name, or report that there is none."""
         region, offset = self.region_at(address)
-        rank = address >> RANK_SHIFT & 0xFF
-        cluster = self.cta.cluster
-        cta = cluster[rank] if region is not None and region.shared else None
-        if cta is None or offset % 8 or offset < 0:
-            rule = "MISALIGNED" if cta is not None and offset >= 0 else "OOB_ACCESS"
-            self.machine.at(rule, self, site, f"no mbarrier can lie at address {address:#x}")
+        if region is None or not region.shared:
+            text = f"no mbarrier can lie at address {address:#x}: it is not in shared memory"
+            self.machine.at("OOB_ACCESS", self, site, text)
+            return None
+        cta = region.cta
+        if not self.inside(site, region, offset, 8, "an mbarrier in"):
+            return None
+        if offset % 8:
+            text = f"no mbarrier can lie at address {address:#x}: need a multiple of 8"
+            self.machine.at("MISALIGNED", self, site, text)
             return None
         barrier = cta.mbarriers.get(offset)
         name, inside = region.name_of(offset)
@@ -141,13 +144,15 @@ class MBarrierOps:
         for lane in LANES if mask is None else np.nonzero(mask)[0]:  # each thread makes one
             address, expected = int(addresses[lane]), int(counts[lane])
             region, offset = self.region_at(address)
-            if region is not self.cta.shared or not region.low <= offset <= region.size - 8:
+            if region is not self.cta.shared:
                 self.machine.at(
                     "OOB_ACCESS",
                     self,
                     site,
                     f"mbarrier at address {address:#x}, which is not in shared memory of its CTA",
                 )
+                continue
+            if not self.inside(site, region, offset, 8, "an mbarrier in"):
                 continue
             if offset % 8:
                 self.machine.at("MISALIGNED", self, site, f"mbarrier at address {address:#x}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.machine.memory import RANK_SHIFT
+from tvm_hopper.sim.machine.memory import RANK_SHIFT, shared_offset, shared_rank
 from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.races.shadow import ALL_LANES
 
@@ -103,7 +103,7 @@ class OrderOps:
 
     def op_mapa_u32(self, site: int, mask: Any, mods: Any, a: Any, b: Any) -> Any:
         """Return the address of the same byte in another CTA of the cluster."""
-        offset = (a if not isinstance(a, np.ndarray) else a.astype(np.int64)) & ((1 << 24) - 1)
+        offset = shared_offset(a.astype(np.int64) if isinstance(a, np.ndarray) else int(a))
         rank = b.astype(np.int64) if isinstance(b, np.ndarray) else int(b)
         ranks = rank if mask is None or not isinstance(rank, np.ndarray) else rank[mask]
         if int(np.max(ranks)) >= len(self.cta.cluster):
@@ -114,7 +114,7 @@ class OrderOps:
                 f"mapa to rank {int(np.max(ranks))} of a cluster of {len(self.cta.cluster)}",
             )
             return a
-        return offset | rank << RANK_SHIFT
+        return offset + (rank << RANK_SHIFT)
 
     def op_mapa(self, site: int, mask: Any, mods: Any, a: Any, b: Any) -> Any:
         """Return the generic address of the same byte in another CTA."""
@@ -122,4 +122,4 @@ class OrderOps:
 
     def op_getctarank(self, site: int, mask: Any, mods: Any, a: Any) -> Any:
         """Return the rank of the CTA that owns a shared address."""
-        return (a >> RANK_SHIFT) & 0xFF
+        return shared_rank(a)

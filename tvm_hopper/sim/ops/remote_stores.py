@@ -16,13 +16,10 @@ import numpy as np
 from tvm_hopper.sim.machine.lanes import as_lanes
 from tvm_hopper.sim.machine.load_store import overlapping
 from tvm_hopper.sim.machine.machine import PendingOp
-from tvm_hopper.sim.machine.memory import GLOBAL_SHIFT, POISON, RANK_SHIFT, Region
+from tvm_hopper.sim.machine.memory import POISON, Region, global_number, shared_offset, shared_rank
 from tvm_hopper.sim.ops.bulk import active
 from tvm_hopper.sim.ops.reductions import reduced
 from tvm_hopper.sim.races.shadow import GENERIC
-
-_RANK = 0xFF << RANK_SHIFT
-_OFFSET = (1 << RANK_SHIFT) - 1
 
 
 class RemoteStoreOps:
@@ -48,7 +45,7 @@ class RemoteStoreOps:
         words = np.stack([np.broadcast_to(as_lanes(v), (32,)).astype(kind) for v in values], 1)
         if not self._addresses_legal(site, places, barriers, bool(mods.get("op"))):
             return
-        ranks = (places & _RANK) >> RANK_SHIFT
+        ranks = shared_rank(places)
         for barrier, rank in dict.fromkeys(zip(barriers.tolist(), ranks.tolist(), strict=True)):
             here = (barriers == barrier) & (ranks == rank)
             self._send_together(
@@ -61,13 +58,13 @@ class RemoteStoreOps:
         """Check that destination and mbarrier lie in one CTA, of those that PTX allows."""
         name = "red.async" if reduces else "st.async"
         problem = ""
-        if ((places | barriers) >> GLOBAL_SHIFT).any():
+        if global_number(places).any() or global_number(barriers).any():
             problem = "an address that is not of shared memory"
         elif len(self.cta.cluster) == 1:
             problem = "a cluster of one CTA"
-        elif ((places ^ barriers) & _RANK).any():
+        elif (shared_rank(places) != shared_rank(barriers)).any():
             problem = "a destination and an mbarrier in different CTAs"
-        elif reduces and ((places & _RANK) >> RANK_SHIFT == self.cta.rank).any():
+        elif reduces and (shared_rank(places) == self.cta.rank).any():
             problem = "a destination in the CTA that executes it"
         if problem:
             where = "another CTA" if reduces else "one CTA, of several"
@@ -86,11 +83,11 @@ class RemoteStoreOps:
     ) -> None:
         """Send what some lanes store to one CTA and complete on one mbarrier."""
         machine, bits = self.machine, self.lanes_of(np.isin(np.arange(32), lanes))
-        dst, first = self.region_at(int(places[0]))
+        dst, _ = self.region_at(int(places[0]))
         barrier = self.barrier_at(site, barrier_address, bits)
         if dst is None or barrier is None:  # of one CTA: that there is none has been said
             return
-        offsets, size = first + (places & _OFFSET) - (places[0] & _OFFSET), words[0].nbytes
+        offsets, size = shared_offset(places), words[0].nbytes
         if (offsets % size).any():
             text = f"offset {int(offsets[0])} of {dst.name}: need {size}"
             machine.at("MISALIGNED", self, site, text, buffer=dst.name)

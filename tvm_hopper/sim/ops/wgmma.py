@@ -299,13 +299,7 @@ class WgmmaOps:
         key = (value - (repeated >> 4), major, rows, stored, dtype.itemsize)
         chunks, chunk = operand_chunks(*key)
         low, high = repeated + int(chunks[0]), repeated + int(chunks[-1]) + chunk
-        if high > self.cta.shared.size:
-            self.machine.at(
-                "OOB_ACCESS",
-                self,
-                site,
-                f"operand {which} reads shared bytes [{low}, {high}) of {self.cta.shared.size}",
-            )
+        if not self.inside(site, self.cta.shared, low, high - low, f"operand {which} reads"):
             return None
         return SharedOperand(key, repeated, chunks, chunk, dtype)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 
 from tvm_hopper.sim.findings import RULES, Finding, worst
@@ -214,7 +215,7 @@ def _name(key: Key | None, skeleton: Skeleton) -> str:
         return ""
     for trace in skeleton.traces:
         for event in trace.events:
-            if event.kind == "init" and event.values[0].offset == key[2]:
+            if event.kind == "init" and np.any(event.values[0].offset == key[2]):
                 text = str(event.node.args[0])
                 inside = text.partition("address_of(")[2].partition("[")[0]
                 if inside:

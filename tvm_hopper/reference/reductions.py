@@ -1,0 +1,79 @@
+"""What a program reduces: along which axes of its parameters, and whether by more than sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from .plain import PlainProgram, StorePlace, dtype_of, variables
+from .rounding import FORMATS
+
+LINEAR = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Cast, tirx.FloatImm, ir.TensorLoad)
+
+
+def reduced_axes(program: PlainProgram) -> dict[Any, set[int]]:
+    """Return the axes of float parameters along which the program reduces.
+
+    Loads of the reducing stores tell, and through buffers of the program's own what these hold.
+    """
+    axes: dict[Any, set[int]] = {}
+    for place in program.places:
+        if _replaces_itself(place):
+            kept = set(variables(*place.store.indices))
+            _add(axes, place, {loop.var for loop in place.loops} - kept)
+    grown = True
+    while grown:
+        before = sum(map(len, axes.values()))
+        for place in program.places:
+            along = axes.get(place.store.buffer, set())
+            _add(axes, place, set(variables(*(place.store.indices[axis] for axis in along))))
+        grown = sum(map(len, axes.values())) > before
+    return {
+        buffer: some
+        for buffer, some in axes.items()
+        if buffer in program.params and dtype_of(buffer) in FORMATS
+    }
+
+
+def is_linear(program: PlainProgram) -> bool:
+    """Tell whether floats are only added, multiplied and converted."""
+    return all(
+        isinstance(node, LINEAR) or dtype_of(node) not in FORMATS
+        for place in program.places
+        for node in _inside(place)
+    )
+
+
+def extremes(program: PlainProgram) -> tuple[int, ...]:
+    """Return which extremes the reductions keep: 1 for maxima, -1 for minima, none for sums."""
+    found: set[int] = set()
+    for place in filter(_replaces_itself, program.places):
+        for node in _inside(place):
+            found |= {1} if isinstance(node, tirx.Max) else set()
+            found |= {-1} if isinstance(node, tirx.Min) else set()
+            found |= {1, -1} if isinstance(node, tirx.Select) else set()
+    return tuple(sorted(found, reverse=True))
+
+
+def _add(axes: dict[Any, set[int]], place: StorePlace, along: set[Any]) -> None:
+    """Add the axes of what a store loads whose indices mention some variables."""
+    for load in _inside(place):
+        if isinstance(load, ir.TensorLoad) and not load.source.same_as(place.store.buffer):
+            found = {i for i, x in enumerate(load.indices) if along & set(variables(x))}
+            if found:
+                axes.setdefault(load.source, set()).update(found)
+
+
+def _inside(place: StorePlace) -> list[Any]:
+    """Return the operations and loads of what a store computes, with names written out."""
+    found: list[Any] = []
+    for value in [place.store.value, *(let.value for let in place.lets)]:
+        tvm_ffi.structural_walk(value, [(ir.Expr, found.append)], order="pre")
+    return [x for x in found if not isinstance(x, (ir.Var, ir.Op))]
+
+
+def _replaces_itself(place: StorePlace) -> bool:
+    loads = (x for x in _inside(place) if isinstance(x, ir.TensorLoad))
+    return any(load.source.same_as(place.store.buffer) for load in loads)

@@ -1,0 +1,159 @@
+"""Numbers on which a wrong constant, initial value or element left out shows.
+
+Rows are what a program reduces to one number. Each is of another kind, and in the next draw of the
+one after: small and negative; all alike; large and negative; one element far above the others;
+few numbers that repeat; half of them -inf; small. In most kinds one element is the strict maximum
+of its row, in each row and draw another one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.facts.dtypes import DTYPES
+from tvm_hopper.reference.evaluate import Reference
+from tvm_hopper.reference.reductions import extremes, is_linear, reduced_axes
+from tvm_hopper.reference.rounding import FORMATS
+from tvm_hopper.sim.launch.signature import Argument
+from tvm_hopper.verification.numbers import Numbers
+
+KINDS = 7  # a prime, so that rows which run, some apart, are of different kinds
+TOPPED = np.array([0, 2, 3, 5, 6])  # kinds of which one element is the strict maximum
+TINY, BIG, FAR = 2.0**-12, 2.0**15, 200.0  # FAR: exp of it is no float32
+MAGNITUDES = np.array([1, 1, TINY, 32])  # of single elements, where nothing is reduced
+FEW_WORK, MORE_WORK = 1 << 17, 1 << 18  # steps of the program, about, for all kinds; for all places
+ONE_DRAW = 1 << 20  # steps of a draw that is made in any case
+POOL = 1 << 20
+
+
+@dataclass(frozen=True)
+class SpecialNumbers:
+    """Fills arguments for one draw.
+
+    Attributes
+    ----------
+    draw : int
+        Number of the draw.
+    axes : dict
+        Axes that are reduced, by argument; a float argument that is missing gets normal numbers.
+    signs : tuple of int
+        1 if the program looks for maxima, -1 for minima, both if it may be either, in turn.
+    masks : bool
+        Whether some elements are -inf.
+    usual : Numbers
+        Of arguments that are not floats, or not reduced.
+    moves : bool
+        Whether this draw is for other places of the maximum: then every row has one.
+    """
+
+    draw: int
+    axes: Mapping[str, tuple[int, ...]]
+    signs: tuple[int, ...]
+    masks: bool
+    usual: Numbers
+    moves: bool = False
+    kind: str = "special"
+
+    def fill(self, argument: Argument, array: np.ndarray) -> None:
+        """Fill an argument's array."""
+        if argument.dtype not in FORMATS or (self.axes and argument.name not in self.axes):
+            self.usual.fill(argument, array)
+            return
+        rng = np.random.default_rng([self.draw, *argument.name.encode()])
+        pool = rng.standard_normal(min(array.size, POOL))
+        if not self.axes:
+            scaled = pool * MAGNITUDES[rng.integers(0, len(MAGNITUDES), pool.size)]
+            array[...] = np.resize(scaled, array.shape).astype(array.dtype)
+            return
+        along = self.axes[argument.name]
+        kept = [axis for axis in range(array.ndim) if axis not in along]
+        order = [*kept, *along]
+        shape = [array.shape[axis] for axis in order]
+        length = math.prod(shape[len(kept) :])
+        rows = self._rows(np.resize(pool, (array.size // max(length, 1), length)), argument.dtype)
+        array[...] = np.transpose(rows.reshape(shape), np.argsort(order)).astype(array.dtype)
+
+    def _rows(self, x: np.ndarray, dtype: str) -> np.ndarray:
+        """Make the rows of normal numbers what their kinds say."""
+        if not x.size:
+            return x
+        count, length = x.shape
+        numbers = np.arange(count)
+        kinds = (numbers + self.draw * min(count, KINDS)) % KINDS
+        if self.moves:
+            kinds = TOPPED[(numbers + self.draw) % len(TOPPED)]
+        place = places(length)[(numbers + self.draw // len(self.signs) * count) % length]
+        size = np.abs(x)
+        fmt = FORMATS[dtype]
+        tiny, big, far = max(TINY, 4 * fmt.smallest_normal), fmt.largest / 4, fmt.largest / 2
+        big, far = min(BIG, big), min(FAR, far)
+        hidden = np.where(x > 0, x, -np.inf) if self.masks else x
+        rows = np.choose(
+            kinds[:, None],
+            [
+                -(size + 0.5) * tiny,
+                np.repeat(x[:, :1] * np.array([1, tiny, 128])[numbers % 3, None], length, axis=1),
+                -(1 + np.minimum(size, 4) / 5) * big,
+                x,
+                np.floor(2 * size) % 3 / 2 + 0.5,
+                hidden,
+                x * tiny,
+            ],
+        )
+        tops = np.array([-tiny / 4, np.nan, -0.9 * big, far, np.nan, far, 8 * tiny])[kinds]
+        has_top = ~np.isnan(tops)
+        rows[numbers[has_top], place[has_top]] = tops[has_top]
+        return rows * self.signs[self.draw % len(self.signs)]
+
+
+def places(length: int) -> np.ndarray:
+    """Return all places of a row: ends and powers of two first, where errors are, then inwards."""
+    powers = 1 << np.arange(max(length.bit_length(), 1))
+    steps = np.arange((length + 1) // 2)
+    ends = np.stack([steps, length - 1 - steps], axis=1).ravel()
+    near = np.concatenate([[0, length - 1], powers - 1, powers, length - powers])
+    wanted = np.concatenate([near, ends])
+    wanted = wanted[(wanted >= 0) & (wanted < length)]
+    return wanted[np.sort(np.unique(wanted, return_index=True)[1])]
+
+
+def special_numbers(
+    reference: Reference, arguments: Mapping[str, Any], usual: Numbers, share: float, work: float
+) -> Iterator[SpecialNumbers]:
+    """Return the draws for one program: as many as its rows need, and a run may cost.
+
+    Parameters
+    ----------
+    arguments : dict
+        The kernel's, in the order of the program's parameters.
+    usual : Numbers
+        For arguments that are not reduced.
+    share : float
+        Of the rows, those that one run computes.
+    work : float
+        Steps of the program that one run does.
+    """
+    program = reference.program
+    if is_linear(program):
+        return
+    names = dict(zip(program.params, arguments, strict=True))
+    axes: dict[str, tuple[int, ...]] = {}
+    for buffer, some in reduced_axes(program).items():
+        rank = len(arguments[names[buffer]].shape)
+        axes[names[buffer]] = (rank - 1,) if len(some) == rank > 1 else tuple(sorted(some))
+    found = extremes(program)
+    shapes = [(arguments[name].shape, along) for name, along in axes.items()]
+    length = max((math.prod(shape[a] for a in along) for shape, along in shapes), default=1)
+    size = max((math.prod(shape) for shape, _ in shapes), default=1)
+    rows = max(size / max(length, 1) * share, 1)
+    cost = max(work + sum(x.size for x in arguments.values() if isinstance(x, np.ndarray)) / 16, 1)
+    kinds = min(math.ceil(KINDS / rows) if axes else 1, FEW_WORK // cost)
+    turns = min(math.ceil(length / rows) * len(found), MORE_WORK // cost) if found else 0
+    kinds = int(max(kinds, cost <= ONE_DRAW))
+    for draw in range(max(kinds, int(turns))):
+        yield SpecialNumbers(draw, axes, found or (1,), bool(found), usual, draw >= kinds)

@@ -118,6 +118,34 @@ def test_spills_are_reported_with_their_bytes() -> None:
         assembler_log.check(serial, facts)
 
 
+def test_an_array_in_local_memory_is_refused_with_its_bytes() -> None:
+    log = (
+        "ptxas info    : Compiling entry function 'k' for 'sm_90a'\n"
+        "    {} bytes stack frame, {} bytes spill stores, {} bytes spill loads\n"
+    )
+    for numbers, array in (((48, 0, 0), 48), ((524400, 8, 8), 524384)):
+        text = log.format(*numbers)
+        match = f"a stack frame of {numbers[0]} bytes in k, {array} of them without spills; need ar"
+        with pytest.raises(CompileError, match=match):
+            assembler_log.check(text, assembler_log.read_facts(text))
+    spilled, library = log.format(16, 12, 12), log.format(32, 0, 0)
+    assembler_log.check(spilled, assembler_log.read_facts(spilled))
+    facts = assembler_log.read_facts(library)  # CUDA's sinf keeps that much
+    assembler_log.check(library, facts, source="y = sinf(x);")
+    with pytest.raises(CompileError, match="a stack frame of 32 bytes"):
+        assembler_log.check(library, facts, source="y = expf(x);")
+
+
+def test_a_local_array_fails_the_build() -> None:
+    text = """extern "C" __global__ void k(int *x, float *y) {
+    float part[64];
+    for (int i = 0; i < 64; ++i) part[x[i]] = y[i];
+    for (int i = 0; i < 64; ++i) y[i] = part[x[64 + i]];
+}"""
+    with pytest.raises(CompileError, match=r"of k: found a stack frame of 256 bytes in k, 256 of"):
+        compilers.compile_source(text)
+
+
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_text_that_does_not_compile_names_its_error(compiler: str) -> None:
     with pytest.raises(CompileError, match=r'found .*identifier "blokIdx" is undefined.*need CUDA'):

@@ -135,6 +135,7 @@ def test_our_passes_see_our_functions_alone(monkeypatch) -> None:
     pipeline.lower(mod, H200)
     pipeline.lower(tvm.IRModule({"plain": plain}), H200)
     assert {place: sorted(names) for place, names in seen.items()} == {
+        "early_passes": ["mine"],
         "hook_passes": ["mine"],
         "late_passes": ["mine"],
         "host_passes": ["mine", "mine_kernel"],

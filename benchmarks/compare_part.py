@@ -8,6 +8,7 @@ The tree's own `benchmarks` describe the programs, where it has them.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -34,9 +35,8 @@ def build(kind: str, fields: dict[str, Any]) -> Any:
 
 def main(tree: str, jobs: str, folder: str) -> None:
     """Build all jobs; one that fails does not keep the others."""
-    import tvm_hopper
-
-    where = Path(tvm_hopper.__file__).resolve()
+    spec = importlib.util.find_spec("tvm_hopper")
+    where = Path(str(spec and spec.origin)).resolve()
     if not where.is_relative_to(Path(tree).resolve()):
         raise SystemExit(f"compare: found tvm_hopper in {where}; need that of {tree}")
     for number, kind, fields in json.loads(Path(jobs).read_text()):

@@ -68,6 +68,7 @@ from .stage_in_place import StageInPlace
 from .stage_rows import StageRows
 from .sum_online import SumOnline
 from .unpack_pairs import UnpackPairs
+from .unroll_registers import UnrollRegisters
 from .unstage_rows import UnstageRows
 from .values_ahead import ValuesAhead
 from .wait_for_launches import WaitForLaunches
@@ -140,6 +141,7 @@ __all__ = [
     "StageRows",
     "SumOnline",
     "UnpackPairs",
+    "UnrollRegisters",
     "UnstageRows",
     "ValuesAhead",
     "WaitForLaunches",

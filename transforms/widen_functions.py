@@ -25,16 +25,10 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.plan.float_functions import FUNCTIONS_OF_FLOAT
 from tvm_hopper.plan.short_functions import HALVES
 from tvm_hopper.requests.targets import arch_of
 
-FUNCTIONS_OF_FLOAT = frozenset(
-    f"tirx.{name}"
-    for name in (
-        *("acos", "acosh", "asin", "asinh", "atan2", "atanh", "copysign", "cosh", "fmod", "hypot"),
-        *("ldexp", "log1p", "nearbyint", "sinh", "tan"),
-    )
-)
 WIDE = "float32"
 
 
@@ -87,7 +81,8 @@ def _is_of_float8(cast: tirx.Cast) -> bool:
 
 
 def _is_float8(value: Any) -> bool:
-    return hasattr(value, "ty") and ir.dtype_of(value).startswith("float8")
+    has_type = hasattr(getattr(value, "ty", None), "dtype")  # a string has none
+    return has_type and ir.dtype_of(value).startswith("float8")
 
 
 def rewrite_wide_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -24,7 +24,12 @@ CONFIGS = [
 ]
 
 
-LISTS = {"hook_passes": ("First", "Second"), "late_passes": ("Late",), "host_passes": ("Host",)}
+LISTS = {
+    "early_passes": ("Early",),
+    "hook_passes": ("First", "Second"),
+    "late_passes": ("Late",),
+    "host_passes": ("Host",),
+}
 
 
 def ours() -> tvm.IRModule:
@@ -68,7 +73,7 @@ def test_our_passes_stand_at_their_places(config) -> None:
         names = [p.info.name for p in pipeline.full_list()]
         stock = [p.info.name for p in pipeline.passes.stock_passes()]
     hook, late = names.index("ours.First"), names.index("ours.Late")
-    assert names[-1] == "ours.Host"
+    assert (names[0], names[-1]) == ("ours.Early", "ours.Host")
     assert names[hook : hook + 3] == ["ours.First", "ours.Second", "s_tir.InjectSoftwarePipeline"]
     assert names[late - 1] == "s_tir.InjectDoubleBuffer"
     rewrites = "tirx.disable_storage_rewrite" not in config
@@ -130,6 +135,7 @@ def test_our_passes_see_our_functions_alone(monkeypatch) -> None:
     pipeline.lower(mod, H200)
     pipeline.lower(tvm.IRModule({"plain": plain}), H200)
     assert {place: sorted(names) for place, names in seen.items()} == {
+        "early_passes": ["mine"],
         "hook_passes": ["mine"],
         "late_passes": ["mine"],
         "host_passes": ["mine", "mine_kernel"],

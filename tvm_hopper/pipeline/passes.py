@@ -113,6 +113,7 @@ def hook_passes() -> list[Pass]:
         transforms.LaunchTogether(),  # so are thread blocks, and clusters that share something
         transforms.NoteChoices(),  # nobody asks for the mark of such a kernel any more
         transforms.WaitForLaunches(),  # vectors are loads yet, and stand in their order
+        transforms.UnrollRegisters(),  # no pass below makes a loop
         transforms.HintVectors(),  # vectors become instructions, which no pass above looks for
         transforms.RefuseLeftovers(),  # last: what no pass acted on would fall away in silence
     ]

@@ -17,6 +17,7 @@ from tvm.tirx import IterVar
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import DTYPES
+from tvm_hopper.plan.float_functions import find_impossible
 
 from .reducers import check_reducer, is_plain_reduction
 
@@ -213,6 +214,9 @@ def _extents(part: Part) -> list[Any]:
 
 def _check_statement(where: str, part: Part) -> None:
     body = part.node.body
+    if impossible := find_impossible(body):
+        need, fix = "operations that CUDA has", "cast the operands to float32"
+        raise cannot_schedule(where, impossible, need, fix)
     if not isinstance(body, ir.BufferStore) and not (part.reduced and _is_tuple(body)):
         found = f"{type(body).__name__} in it"
         need = "a block that stores one element, or reduces pairs and the like"

@@ -10,8 +10,8 @@ What reads a tensor through two reshapes, as TVM's group norm, has such indices.
 CompactBufferAllocation sees two rows in them, and allocates the rows of all thread blocks to each
 thread: 512 KiB of local memory.
 
-Before: blocks have their variables, whose ranges are exact.  After: no index of a register array has
-a division or a remainder that these ranges decide.
+Before: blocks have their variables, whose ranges are exact.  After: no index of a register array
+has a division or a remainder that these ranges decide.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
   ->
     Y[i] = T.Cast("float16", T.cosh(T.Cast("float32", X[i])))
 
-TVM prints `hcosh`, which no header declares, or has no rule for the operation at all (remainders of
-16 bits): the first is an error of the compiler that names no operator, the second one inside of TVM.
+TVM prints `hcosh`, which no header declares, or has no rule for the operation (remainders of 16
+bits): the first is an error of the compiler that names no operator, the second one inside of TVM.
 A float32 holds every value of 16 bits, so the result is that of the exact function, rounded twice.
 Of float8 CUDA has conversions alone: each operation is rounded, as those of 16 bits are.
 

@@ -53,9 +53,9 @@ def graph(rng: random.Random) -> tvm.IRModule:
         "softmax": lambda v: op.nn.softmax(v, -1),
         "rms_norm": lambda v: op.nn.rms_norm(v, b, [-1]),
         "layer_norm": lambda v: op.nn.layer_norm(v, b, b, [-1]),
-        **{f.__name__: f for f in (op.nn.gelu, op.nn.gelu_tanh, op.nn.silu, op.nn.relu, op.nn.selu)},
-        **{f.__name__: f for f in (op.sigmoid, op.tanh, op.exp, op.erf, op.sin, op.abs)},
     }
+    steps |= {x: getattr(op.nn, x) for x in ("gelu", "gelu_tanh", "silu", "relu", "selu")}
+    steps |= {x: getattr(op, x) for x in ("sigmoid", "tanh", "exp", "erf", "sin", "abs")}
     builder = relax.BlockBuilder()
     with builder.function("main", [x, w, y, b]):
         with builder.dataflow():
@@ -105,7 +105,8 @@ def programs(given: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     """Yield the name of each program and what builds it."""
     if given.population:
         spec = importlib.util.spec_from_file_location("population", given.population)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules["population"] = module
         spec.loader.exec_module(module)

@@ -151,6 +151,16 @@ def test_values_that_are_rounded_later():
     assert shorten(te.exp(ir.Var("d", "float64")), OF_ALL, rounded_later=True) is None
 
 
+def test_values_that_are_rounded_inside_of_others():
+    gate = ir.Var("y", "bfloat16")
+    short = shorten(tirx.Cast("bfloat16", X * te.sigmoid(X)) * gate, SHORT)
+    assert [row.form for row in short.rows] == ["sigmoid(x)"]
+    assert not ir.find_all(short.value, ir.Call, lambda x: x.op.name == "tirx.sigmoid")
+    assert isinstance(short.value, tirx.Mul)
+    assert short.value.b.same_as(gate)
+    assert shorten(tirx.exp(gate) * gate, SHORT) is None  # no value of float32 is in it
+
+
 def test_what_cancels_in_the_program_does_not_here():
     """1 + tanh(-8) is 2.25e-7, which float32 sums of one are 5% off."""
     short = shorten(tirx.Cast("float16", ONE + te.tanh(X)), SHORT)

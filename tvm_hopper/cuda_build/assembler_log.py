@@ -8,8 +8,8 @@ CUDA 13.0: these are for the static check.
 Where registers run out in the multiplications, ptxas serialises them and says so (C7512). Spills
 without that remark lie in the epilogue, which stores far more than a few of them cost; when they
 happen cannot be told beforehand. They are a fallback, that `explain` reports. What a stack frame
-holds beside spills is an array in local memory, which is memory: an error, with or without spills. CUDA's
-sinf, cosf and tanf have one of 32 bytes, on a path for arguments that are very large: it may stay.
+holds beside spills is an array in local memory, which is memory: an error, with or without spills.
+Only CUDA's sinf, cosf and tanf may have one of 32 bytes, which very large arguments alone need.
 """
 
 from __future__ import annotations

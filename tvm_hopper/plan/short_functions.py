@@ -18,7 +18,8 @@ in all of these sums, by the option alone.  Kernels whose time is that of their 
     x / (1 + exp(y))   x times the reciprocal
     exp(x)             2^(x log2 e)
 
-since CUDA's division and exponential take more instructions than such a kernel has time for.
+since CUDA's division and exponential take more instructions than such a kernel has time for. The
+last stands in sigmoid, too, where a value of 16 bits is computed of one that is rounded: in a gate.
 """
 
 from __future__ import annotations
@@ -291,9 +292,10 @@ def shorten(
 def _shorten_rounded(value: Any, rows: tuple[ShortFunction, ...], whole: bool) -> ShortValue | None:
     """Replace the forms in those parts of a value of 16 bits that are rounded to it."""
     found: list[ShortFunction | Activation] = []
+    rows = (*FIRST_OF_MEMORY_BOUND, *rows)
 
     def rounded(node: Any, mutator: Any) -> Any:
-        short = shorten(node, (*FIRST_OF_MEMORY_BOUND, *rows), whole=whole) if ir.dtype_of(node) in HALVES else None
+        short = shorten(node, rows, whole=whole)
         if short is None:
             return mutator.default_mutate(node)
         found.extend(short.rows)

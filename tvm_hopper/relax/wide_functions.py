@@ -7,14 +7,14 @@ tensor: silu of float16 is zero below -11.1, gelu of bfloat16 at -3.1.  Here cas
 function, so a kernel reads and writes 16 bits as the model says.  Steps that a model writes out
 itself (`x * sigmoid(x)` as two operators) are rounded one by one, as the model says.
 
-Of any float type: group and instance norm, which TVM computes as E[x^2] - E[x]^2, sum squares around
-the mean; softplus and log_add_exp neither overflow nor lose small results.
+Of float32, too, group and instance norm, which TVM computes as E[x^2] - E[x]^2, sum squares around
+the mean, and softplus and log_add_exp neither overflow nor lose small results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import pi, sqrt
+from collections.abc import Callable, Iterable
+from math import pi, prod, sqrt
 from typing import Any
 
 import tvm
@@ -56,7 +56,7 @@ class _Functions(PyExprMutator):  # type: ignore[misc]
         if name not in FUNCTIONS or not _has_tensors(call):
             return call
         dtype = str(call.args[0].ty.dtype)
-        if dtype not in NARROW and not (name in OF_ANY_FLOAT and dtype == WIDE):
+        if dtype not in NARROW and not (name in OF_FLOAT32 and dtype == WIDE):
             return call
         function = FUNCTIONS[name](call.attrs)
         types = [call.ty] if isinstance(call.ty, relax.TensorType) else list(call.ty.fields)
@@ -166,39 +166,23 @@ def _floor_mod(x: te.Tensor, y: te.Tensor) -> te.Tensor:
     return topi.where(wrong, topi.add(rest, y), rest)
 
 
-def _cross_entropy(_attrs: Any) -> Function:
-    def of(x: te.Tensor, y: te.Tensor) -> Any:
-        total = topi.negative(topi.sum(topi.multiply(x, y)))
-        return total / tirx.Cast(WIDE, x.shape[0]) if len(x.shape) > 1 else total
-
-    return of
-
-
-def _along(function: Function, *names: str) -> Callable[[Any], Function]:
-    """Call one of TVM's functions with attributes of the call, whose axes may be counted back."""
+def _of_attrs(function: Function, **names: str) -> Callable[[Any], Function]:
+    """Call a function with attributes of the call: its parameters, by their names in there."""
 
     def of(attrs: Any) -> Function:
-        given = {x: getattr(attrs, x) for x in names}
+        given = {name: getattr(attrs, attr) for name, attr in names.items()}
         return lambda *x: function(*x, **given)
 
     return of
 
 
-def _layer_norm(attrs: Any) -> Function:
-    def of(x: te.Tensor, *more: te.Tensor) -> te.Tensor:
-        axes = [int(i) % len(x.shape) for i in attrs.axes]
-        return topi.nn.layer_norm(x, *more, axis=axes, epsilon=float(attrs.epsilon))
-
-    return of
-
-
 def _mean(x: te.Tensor, axis: Any, keepdims: bool) -> te.Tensor:
-    axes = range(len(x.shape)) if axis is None else [int(i) for i in axis]
-    count: Any = tirx.IntImm("int64", 1)
-    for i in axes:
-        count = count * tirx.Cast("int64", x.shape[i])
-    whole = None if axis is None else list(axes)
-    return topi.divide(topi.sum(x, whole, keepdims), tirx.Cast(WIDE, ir.simplify(count)))
+    whole = [int(i) for i in (range(len(x.shape)) if axis is None else axis)]
+    return topi.divide(topi.sum(x, whole, keepdims), _count(x.shape[i] for i in whole))
+
+
+def _count(extents: Iterable[Any]) -> Any:
+    return ir.simplify(prod((tirx.Cast(WIDE, x) for x in extents), start=_f32(1)))
 
 
 def _variance(x: te.Tensor, axis: Any, keepdims: bool) -> te.Tensor:
@@ -210,41 +194,27 @@ def _std(x: te.Tensor, axis: Any, keepdims: bool) -> te.Tensor:
     return topi.sqrt(_variance(x, axis, keepdims))
 
 
-def _group_norm(attrs: Any) -> Function:
-    """Sum squares around the mean; without groups each channel is one."""
+def _norm(attrs: Any) -> Function:
+    """Sum squares around the mean of each group of channels; without groups, of each channel."""
 
     def of(x: te.Tensor, w: te.Tensor, b: te.Tensor) -> te.Tensor:
         channel = int(attrs.channel_axis) % len(x.shape)
-        axes = sorted(int(i) % len(x.shape) for i in attrs.axes)
-        groups = int(getattr(attrs, "num_groups", 0))
-        size = x.shape[channel] // groups if groups else 1
-        summed = [*axes, channel] if groups else axes
-        extents = [size if i == channel else x.shape[i] for i in sorted(summed)]
-        shape = [
-            groups if groups and i == channel else extent
-            for i, extent in enumerate(x.shape)
-            if i not in axes
-        ]
-        count: Any = _f32(1)
-        for extent in extents:
-            count = count * tirx.Cast(WIDE, extent)
-        count = ir.simplify(count)
-
-        def group(i: Any) -> list[Any]:
-            return [n // size if a == channel else n for a, n in enumerate(i) if a not in axes]
+        axes = [int(i) % len(x.shape) for i in attrs.axes]
+        rows = [i for i in range(len(x.shape)) if i not in axes]
+        size = x.shape[channel] // int(attrs.num_groups) if hasattr(attrs, "num_groups") else 1
+        shape = [x.shape[i] // size if i == channel else x.shape[i] for i in rows]
+        inner = {i: size if i == channel else x.shape[i] for i in axes}
+        if hasattr(attrs, "num_groups"):
+            inner[channel] = size
+        count = _count(inner.values())
 
         def total(value: Function, name: str) -> te.Tensor:
-            ks = [te.reduce_axis((0, extent), name=f"k{n}") for n, extent in enumerate(extents)]
-            inner = dict(zip(sorted(summed), ks, strict=True))
+            ks = {i: te.reduce_axis((0, inner[i]), name=f"k{i}") for i in sorted(inner)}
 
             def of_row(*row: Any) -> Any:
-                own = iter(row)
-                place = []
-                for a in range(len(x.shape)):
-                    first = 0 if a in axes else next(own)
-                    first = first * size if a == channel else first
-                    place.append(first + inner[a] if a in inner else first)
-                return te.sum(value(row, x[tuple(place)]), axis=ks)
+                first = {i: n * size if i == channel else n for i, n in zip(rows, row, strict=True)}
+                place = [first.get(i, 0) + ks.get(i, 0) for i in range(len(x.shape))]
+                return te.sum(value(row, x[tuple(place)]), axis=list(ks.values()))
 
             return te.compute(shape, of_row, name=name)
 
@@ -253,7 +223,7 @@ def _group_norm(attrs: Any) -> Function:
         apart = total(lambda row, v: (v - mean[row]) * (v - mean[row]), "squares")
 
         def value(*i: Any) -> Any:
-            row = tuple(group(i))
+            row = tuple(i[a] // size if a == channel else i[a] for a in rows)
             scale = tirx.rsqrt(apart[row] / count + _f32(float(attrs.epsilon)))
             return (x[i] - mean[row]) * scale * w[i[channel]] + b[i[channel]]
 
@@ -262,13 +232,9 @@ def _group_norm(attrs: Any) -> Function:
     return of
 
 
-def _batch_norm(attrs: Any) -> Function:
-    names = ("axis", "epsilon", "center", "scale", "training", "momentum")
-    given = {name: getattr(attrs, name) for name in names}
-    return lambda *x: topi.nn.batch_norm(*x, **given)
-
-
-OF_ANY_FLOAT = ("nn.group_norm", "nn.instance_norm", "nn.softplus", "log_add_exp")
+_ALONG = {"axis": "axis", "keepdims": "keepdims"}
+_BATCH = ("axis", "epsilon", "center", "scale", "training", "momentum")
+OF_FLOAT32 = ("nn.group_norm", "nn.instance_norm", "nn.softplus", "log_add_exp")
 FUNCTIONS: dict[str, Callable[[Any], Function]] = {
     "sigmoid": _elementwise(tirx.sigmoid),
     "nn.silu": _elementwise(_silu),
@@ -283,15 +249,14 @@ FUNCTIONS: dict[str, Callable[[Any], Function]] = {
     "isnan": _of_tensors(topi.isnan),
     "isinf": _of_tensors(topi.isinf),
     "isfinite": _of_tensors(topi.isfinite),
-    "nn.softmax": _along(topi.nn.softmax, "axis"),
-    "nn.log_softmax": _along(topi.nn.log_softmax, "axis"),
-    "nn.cross_entropy_with_logits": _cross_entropy,
-    "nn.layer_norm": _layer_norm,
-    "nn.group_norm": _group_norm,
-    "nn.instance_norm": _group_norm,
-    "nn.batch_norm": _batch_norm,
-    "mean": _along(_mean, "axis", "keepdims"),
-    "variance": _along(_variance, "axis", "keepdims"),
-    "std": _along(_std, "axis", "keepdims"),
+    "nn.softmax": _of_attrs(topi.nn.softmax, axis="axis"),
+    "nn.log_softmax": _of_attrs(topi.nn.log_softmax, axis="axis"),
+    "nn.layer_norm": _of_attrs(topi.nn.layer_norm, axis="axes", epsilon="epsilon"),
+    "nn.group_norm": _norm,
+    "nn.instance_norm": _norm,
+    "nn.batch_norm": _of_attrs(topi.nn.batch_norm, **dict(zip(_BATCH, _BATCH, strict=True))),
+    "mean": _of_attrs(_mean, **_ALONG),
+    "variance": _of_attrs(_variance, **_ALONG),
+    "std": _of_attrs(_std, **_ALONG),
 }
 """What each operator computes in float32, by its attributes."""

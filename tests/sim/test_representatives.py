@@ -29,7 +29,7 @@ def found(program):
 def kernel(body, grid=GRID):
     @T.prim_func(s_tir=True)
     def main(
-        A: T.Buffer((20000,), "float32"), I: T.Buffer((GRID,), "int32"),
+        A: T.Buffer((20000,), "float32"), rows: T.Buffer((GRID,), "int32"),
         C: T.Buffer((20000,), "float32"),
     ):  # fmt: skip
         bx = T.launch_thread("blockIdx.x", grid)
@@ -43,9 +43,8 @@ def kernel(body, grid=GRID):
         if body == "a name":
             row: T.let[T.int32] = T.min(bx, 57)
             C[bx * 32 + tx] = A[row * 64 + tx]
-        if body == "condition":
-            if bx * 32 + tx < 1900:
-                C[bx * 32 + tx] = A[bx * 32 + tx]
+        if body == "condition" and bx * 32 + tx < 1900:
+            C[bx * 32 + tx] = A[bx * 32 + tx]
         if body == "remainder":
             C[bx * 32 + tx] = A[bx % 4 * 64 + tx]
         if body == "remainder with threads":
@@ -63,7 +62,7 @@ def kernel(body, grid=GRID):
                     (bx + t * GRID + T.Select(T.And(bx == 41, t == 1), 1, 0)) * 64 + tx
                 ]
         if body == "table":
-            C[bx * 32 + tx] = A[I[bx] * 64 + tx]
+            C[bx * 32 + tx] = A[rows[bx] * 64 + tx]
         if body == "a value":
             C[bx * 32 + tx] = T.Cast("float32", bx * bx)
 

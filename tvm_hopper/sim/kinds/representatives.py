@@ -1,31 +1,30 @@
 """Which CTAs of a launch have to compute, so that what they compute speaks for all others.
 
 Two CTAs are of one kind if every condition, choice (select, min, max) and trip count is the same in
-both, for each thread and turn, and every box of a tensor map is cut off alike at the tensor's ends.
-CTAs of a kind run one program, in which numbers that depend on the block index are inserted: indices
-and coordinates of global memory, operands, integers that become values. Each is a part of the CTA's
-and one that threads and loops add; the CTA's parts in all places, with the block index itself, are
-its vector. Of each kind those run whose vectors span all of its vectors, and the last along each
-axis of the grid.
+both, for each thread and turn, and every box of a tensor map is cut off alike at its tensor's ends.
+CTAs of a kind run one program with other numbers, those that depend on the block index: indices
+and coordinates of global memory, operands, integers that become values. Each is a part of the CTA's,
+and one that threads and loops add; the CTA's parts in all places, with the block index, are its
+vector. Of each kind those run whose vectors span all of its vectors, and the last along each axis.
 
-Theorem. Let the vectors of a kind be affine in the block index, and let what the plain program reads
-be affine in the index of the element that it computes. If those that run are right, on numbers that
+Theorem. Let the vectors of a kind be affine in the block index, and what the plain program reads be
+affine in the index of the element that it computes. If those that run are right, on numbers that
 tell places apart, so are all of the kind.
 
-Proof. Memory is addressed by offsets, which are affine in the block index. The index of an element
-along one dimension is then, for each thread, the floor of an affine function, and what its plain
-program reads an affine function of such; what a CTA reads is affine. The two agree at the first CTA
-along an axis, and at the last. Their difference is the floor of an affine function (the slopes agree
-where two CTAs of the span do), so it is monotone along the axis: zero at both ends, zero in between.
+Proof. A CTA addresses memory by offsets, which are affine in the block index. The index of an
+element along one dimension is then, for each thread, the floor of an affine function, and what the
+plain program reads for it an affine function of such; what the CTA reads is affine. The two agree
+at neighbours, and at both ends of an axis of the grid. A floor of an affine function less an affine
+function that it meets at both ends is monotone: zero at both ends, zero in between.
 
     C[bx * 64 + i] = A[bx * 64 + i]                  two CTAs, and the last
     C[bx * 64 + i] = A[select(bx == 41, 40, bx) ...  CTA 41 is a kind of its own
     ... = A[(bx + t * 132) // 8 * 64 ...             tiles of a persistent loop: a number for each t
 
 Of a division or a remainder, which is not affine, each thread's and turn's value is a part of the
-vector: a CTA whose numbers fit none of the combinations of others runs, but nothing is proved.
-Nothing is said of what memory decides (an index that is loaded, a condition on data), or of
-conditions of the plain program that the kernel has not.
+vector: a CTA whose numbers are no combination of others' runs, but nothing is proved. Nothing is
+said of what memory decides (an index that is loaded, a condition on data), or of conditions of the
+plain program that the kernel has not.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def test_a_power_of_two_and_the_active_lanes_are_known():
 
     report = verify(main)  # TVM lowers it to `cuda.__activemask`
     assert report.verdict == "clean", str(report)
-    got = simulate(main).outputs["D"]
+    got = simulate(main, {}).outputs["D"]
     assert got.tolist() == [31 if i % 32 < 5 else 0 for i in range(128)]
 
 

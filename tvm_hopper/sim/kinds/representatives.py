@@ -3,7 +3,7 @@
 Two CTAs are of one kind if every condition, choice (select, min, max) and trip count is the same in
 both, for each thread and turn, and every box of a tensor map is cut off alike at its tensor's ends.
 CTAs of a kind run one program with other numbers, those that depend on the block index: indices
-and coordinates of global memory, operands, integers that become values. Each is a part of the CTA's,
+and coordinates of global memory, operands, integers that become values. Each is a part of the CTA
 and one that threads and loops add; the CTA's parts in all places, with the block index, are its
 vector. Of each kind those run whose vectors span all of its vectors, and the last along each axis.
 

@@ -28,17 +28,13 @@ what no earlier launch of the stream writes: weights.
         if t < 128: loads by TMA, griddepcontrol.launch_dependents else: products, and stores
 
 promises nothing: all that touches memory stands behind the wait, which all threads come to.  The
-next launch may begin when this one's loads are on their way, or, where no role loads, in front of
-what this one stores: one launch at a time is ready, and takes no room from the one that runs.
+next launch may begin when this one's loads are on their way, or before it stores.
 
-CUDA's compiler takes for constant what is read through `__restrict__` pointers alone, and loads it
-where it likes, in front of the wait too (seen in SASS).  `LoadInOrder` takes the word off kernels
-that are launched so, when TVM has made them.
+`LoadInOrder` takes `__restrict__` off kernels that are launched so, when TVM has made them.
 
 Before: loads stand as they will run.  After: every kernel of a function with early loads waits, and
-each that asks (`early_launch`); none has an annotation of these left.
-Not here: other kernels are launched as ever (LoadInOrder), and all are where the chip has no such
-instruction.
+each that asks (`early_launch`); none has an annotation of these left.  Not here: other kernels are
+launched as ever (LoadInOrder), and all are where the chip has no such instruction.
 """
 
 from __future__ import annotations
@@ -58,9 +54,7 @@ from tvm_hopper.requests.targets import processor_of
 
 LAUNCH_PARAMS = "tirx.kernel_launch_params"
 PROGRAMMATIC = "tirx.use_programtic_dependent_launch"  # so TVM's runtime calls it
-PROMISED = (
-    "tvm_hopper.promised_tensors"  # parameters that are loaded early, by place: for the simulator
-)
+PROMISED = "tvm_hopper.promised_tensors"  # parameters that are loaded early, by place
 
 
 @dataclass(frozen=True)
@@ -235,31 +229,22 @@ class WaitForLaunches:
 
     def transform_function(self, func, mod, ctx):
         """Let the kernels of one function begin early."""
-        loads_early = bool(ir.find_blocks(func.body, EARLY_LOADS))
-        if not loads_early and not ir.find_all(func.body, ir.For, _asks):
+        early = ir.find_blocks(func.body, EARLY_LOADS)
+        if not early and not ir.find_all(func.body, ir.For, _asks):
             return func
         chip = processor_of(func)
-        if not loads_early and isinstance(chip, Arch) and not chip.waits_for_launches:
+        if not early and isinstance(chip, Arch) and not chip.waits_for_launches:
             return ir.map_kernels(func, without_request)
 
         def wait(kernel: ir.For) -> ir.For:
-            if loads_early or ir.find_all(kernel, ir.For, _asks):
+            if early or ir.find_all(kernel, ir.For, _asks):
                 return rewrite_wait(kernel, plan_wait(kernel))
             return kernel  # launched as ever, see LoadInOrder
 
         after = ir.map_kernels(func, wait)
         assert not ir.find_blocks(after.body, EARLY_LOADS), "WaitForLaunches left a load"
         tags = [str(x) for x in after.attrs.get(LAUNCH_PARAMS, [])]
-        if promised := promised_tensors(func):
-            after = after.with_attr(PROMISED, promised)
+        if early:  # the simulator is told which tensors are promised to be there
+            read = {load.source for x in early for load in ir.find_all(x, ir.TensorLoad)}
+            after = after.with_attr(PROMISED, [i for i, x in enumerate(func.params) if x in read])
         return after.with_attr(LAUNCH_PARAMS, [*tags, PROGRAMMATIC])
-
-
-def promised_tensors(func: tirx.PrimFunc) -> list[int]:
-    """Return the parameters that early loads read, by place."""
-    loads = [
-        access.source
-        for block in ir.find_blocks(func.body, EARLY_LOADS)
-        for access in ir.find_all(block, ir.TensorLoad)
-    ]
-    return [i for i, x in enumerate(func.params) if any(x.same_as(source) for source in loads)]

@@ -235,7 +235,7 @@ def first(waits):
     ],
 )
 def test_the_first_launch_waits_for_those_in_front_of_its_call(waits, promised, buffers):
-    """They may write what it loads, except what is promised to be there, and read what it stores."""
+    """They may write what it loads, except what is promised, and read what it stores."""
     program = early(first(waits), 0)
     program = Program(program.host.with_attr(PROMISED, promised), program.kernels)
     found = simulate(program, {"X": X}).findings

@@ -10,7 +10,7 @@ from tvm.script import tirx as T
 
 from tvm_hopper.sim.machine import lanes
 from tvm_hopper.sim.translate.device_math import plain_name
-from tvm_hopper.simulation import simulate
+from tvm_hopper.simulation import simulate, verify
 
 from .kernels import lower
 
@@ -48,6 +48,7 @@ BINARY = {
     "copysign": np.copysign,
     "fmod": np.fmod,
     "hypot": np.hypot,
+    "nextafter": np.nextafter,
     "pow": np.power,
 }
 
@@ -82,6 +83,27 @@ def test_a_function_of_two_arguments_is_known(name):
     program = elementwise(lambda x, y, i: getattr(tirx, name)(x, y), "float32", 2)
     got = simulate(program, {"A": a, "B": b}).require_clean().outputs["D"]
     assert np.array_equal(got, BINARY[name](a, b), equal_nan=True)
+
+
+def test_a_power_of_two_and_the_active_lanes_are_known():
+    a = SIGNED.astype("float32")
+    program = elementwise(lambda x, i: tirx.ldexp(x, i % 5 - 2), "float32")
+    got = simulate(program, {"A": a}).require_clean().outputs["D"]
+    assert np.array_equal(got, np.ldexp(a, np.arange(128, dtype="int32") % 5 - 2))
+
+    @T.prim_func(s_tir=True)
+    def main(D: T.Buffer((128,), "uint32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 128)
+        D[tx] = T.uint32(0)
+        if tx % 32 < 5:
+            D[tx] = T.tvm_warp_activemask()
+
+    report = verify(main)  # TVM lowers it to `cuda.__activemask`
+    assert report.verdict == "clean", str(report)
+    got = simulate(main, {}).outputs["D"]
+    assert got.tolist() == [31 if i % 32 < 5 else 0 for i in range(128)]
 
 
 def test_a_half_power_is_the_preambles():

@@ -30,8 +30,7 @@ from tvm_hopper.sim.timeline.events import TimelineEvent
 from tvm_hopper.sim.tir import PROMISED
 from tvm_hopper.verification.program import Program
 
-
-Rest = Callable[[int, str], "np.ndarray | None"]
+Rest = Callable[[int, str], np.ndarray | None]  # of a launch and a tensor: bytes
 
 
 @dataclass(frozen=True)
@@ -287,7 +286,8 @@ class _Memories:
             others = rest(name) if rest is not None and name in launch.workspaces else None
             if others is not None and flags is not None:
                 self.written[name] = flags | others
-                array.view(np.uint8).reshape(-1)[others & ~flags] = 0
+                if array.flags.writeable:  # not of a run without values
+                    array.view(np.uint8).reshape(-1)[others & ~flags] = 0
                 continue
             self.empty.discard(name)
             if flags is not None and array.flags.writeable:  # not of a run without values

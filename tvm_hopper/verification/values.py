@@ -217,7 +217,7 @@ class ValueCheck:
         speaking = {i: self._speaking(i) for i in range(len(self.launches))}
         most = max(map(len, wanted.values()), default=0)
         for count in (-1, most, MOST_CTAS, MOST_CTAS // 2, 2 if kind == "integers" else 1):
-            few = {
+            few: dict[int, Sequence[tuple[int, ...]]] = {
                 i: (blocks[::-1] if kind == "normal" else blocks)[:count]
                 for i, blocks in wanted.items()
             }
@@ -262,7 +262,7 @@ class ValueCheck:
         )
 
     def _speaking(self, number: int) -> list[tuple[int, ...]]:
-        """Return the CTAs of a launch whose values speak for the others', as far as they may run."""
+        """Return the CTAs of a launch whose values speak for the others', as many as may run."""
         if number not in self.speaking:
             launch = self.launches[number]
             apart = self.related.apart[number] if self.related is not None else ()

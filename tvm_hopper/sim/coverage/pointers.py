@@ -48,9 +48,9 @@ _TO_CLUSTER = ("st_async", "st_async_vec", "red_async")
 _WITHIN_CTA = (  # calls that order nothing between CTAs
     *("tvm_storage_sync", "tvm_warp", "tvm_hopper", "ptx_legacy", "mma_", "cuda.mbarrier"),
     *("cuda.cta_sync", "cuda.warp", "cuda.cluster", "cuda.wgmma", "cuda.elect", "cuda.thread_rank"),
-    *("cuda.any_sync", "cuda.all_sync", "cuda.ballot", "cuda.__shfl", "large_uint_imm"),
+    *("cuda.any_sync", "cuda.all_sync", "cuda.ballot", "cuda.__shfl", "cuda.__active"),
     *("bitwise", "shift", "if_then_else", "isnullptr", "cuda.syncthreads", "cuda.reduce_"),
-    *("cuda.cta_reduce", "cuda.mov_sreg", "cuda.nano_sleep", "cuda.trap"),
+    *("cuda.cta_reduce", "cuda.mov_sreg", "cuda.nano_sleep", "cuda.trap", "large_uint_imm"),
 )
 _WITHIN_CTA_PTX = (
     *("cp_async", "bar", "setmaxnreg", "ldmatrix", "stmatrix", "mma", "elect", "vote", "match"),

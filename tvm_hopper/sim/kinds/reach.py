@@ -66,9 +66,9 @@ class Reach:
         if self.listed is None:
             if max(-self.low, self.high) >= UNBOUNDED:
                 return block
-            below = -self.high - (kind not in ("LE", "GT"))  # it holds for all, or none, from here
-            above = -self.low + (kind not in ("LT", "GE"))
-            return np.clip(block, below, above)
+            most = -self.high - (kind not in ("LE", "GT"))  # it holds for all, or none, from here
+            least = -self.low + (kind not in ("LT", "GE"))
+            return np.clip(block, most, least)
         below = np.searchsorted(self.listed, -block, "left")
         if kind in ("LT", "GE"):
             return below

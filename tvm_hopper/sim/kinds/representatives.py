@@ -1,25 +1,30 @@
 """Which CTAs of a launch have to compute, so that what they compute speaks for all others.
 
-Take every integer of a kernel that depends on the block index: indices and coordinates of global
-memory, operands, numbers that become values. As a function of threads and loops it is a part of the
-CTA's plus a part that all CTAs share; the CTA's parts, in all places together, are its vector. Two
-CTAs are of one kind if every condition and every trip count is the same in both for each thread and
-turn, and every box of a tensor map is cut off alike at the tensor's ends.
+Two CTAs are of one kind if every condition, choice (select, min, max) and trip count is the same in
+both, for each thread and turn, and every box of a tensor map is cut off alike at its tensor's ends.
+CTAs of a kind run one program with other numbers, those that depend on the block index: indices
+and coordinates of global memory, operands, integers that become values. Each is a part of the CTA
+and one that threads and loops add; the CTA's parts in all places, with the block index, are its
+vector. Of each kind those run whose vectors span all of its vectors, and the last along each axis.
 
-Theorem. CTAs of one kind run one program, in which their vectors are inserted. Let what the plain
-program reads be an affine function of the element that it computes. That a CTA loads the elements
-which its own outputs need is then an affine equation of its vector, and an affine equation that
-holds at some points holds on their affine hull. So if CTAs of one kind compute what is right, on
-numbers that tell places apart, then do all of that kind whose vectors lie in their affine hull.
+Theorem. Let the vectors of a kind be affine in the block index, and what the plain program reads be
+affine in the index of the element that it computes. If those that run are right, on numbers that
+tell places apart, so are all of the kind.
 
-    C[bx * 64 + i] = A[bx * 64 + i]                  (64 bx, 64 bx): two CTAs stand for all
-    C[bx * 64 + i] = A[select(bx == 41, 40, bx) ...  the vector of CTA 41 is on no line with the
-                                                     others': it is a third one
+Proof. A CTA addresses memory by offsets, which are affine in the block index. The index of an
+element along one dimension is then, for each thread, the floor of an affine function, and what the
+plain program reads for it an affine function of such; what the CTA reads is affine. The two agree
+at neighbours, and at both ends of an axis of the grid. A floor of an affine function less an affine
+function that it meets at both ends is monotone: zero at both ends, zero in between.
+
+    C[bx * 64 + i] = A[bx * 64 + i]                  two CTAs, and the last
+    C[bx * 64 + i] = A[select(bx == 41, 40, bx) ...  CTA 41 is a kind of its own
     ... = A[(bx + t * 132) // 8 * 64 ...             tiles of a persistent loop: a number for each t
 
-What is no sum of a CTA's part and others' (a division, a choice) is written out for each thread and
-turn, which is exact. What memory decides (an index that is loaded, a condition on data) is left
-out: `by_data` says so. The plain program's own conditions on places are not looked at.
+Of a division or a remainder, which is not affine, each thread's and turn's value is a part of the
+vector: a CTA whose numbers are no combination of others' runs, but nothing is proved. Nothing is
+said of what memory decides (an index that is loaded, a condition on data), or of conditions of the
+plain program that the kernel has not.
 """
 
 from __future__ import annotations
@@ -63,13 +68,10 @@ class Representatives:
         Rare kinds first, and of each kind one CTA before the second of another.
     label : numpy.ndarray
         The number of each CTA's kind, by the CTA's number.
-    by_data : bool
-        Something depends on memory, and was left out.
     """
 
     blocks: tuple[tuple[int, int, int], ...]
     label: np.ndarray
-    by_data: bool
 
     @property
     def kinds(self) -> int:
@@ -102,7 +104,10 @@ def representatives(
     vectors = np.stack([*places.parts.values(), np.zeros(values.total, np.int64)], axis=1)
     order = np.argsort(label, kind="stable")
     starts = np.flatnonzero(np.diff(label[order], prepend=-1))
-    hulls = [members[_spanning(vectors[members])] for members in np.split(order, starts[1:])]
+    hulls = []
+    for members in np.split(order, starts[1:]):
+        last = [int(values.axis(axis)[members].argmax()) for axis in "xyz"]
+        hulls.append(members[[*dict.fromkeys([*_spanning(vectors[members]), *last])]])
     sizes = np.diff(starts, append=values.total)
     ranked = sorted(
         (turn, int(size), int(number))
@@ -110,7 +115,7 @@ def representatives(
         for turn, number in enumerate(hull)
     )
     numbers = np.asarray([number for _, _, number in ranked], np.int64)
-    return Representatives(tuple(values.blocks(numbers)), label, places.by_data)
+    return Representatives(tuple(values.blocks(numbers)), label)
 
 
 def _spanning(vectors: np.ndarray) -> list[int]:
@@ -142,8 +147,10 @@ class _Places:
         self.reader = Keys(flow, values)
         self.keys: dict[bytes, np.ndarray] = {}
         self.parts: dict[bytes, np.ndarray] = {}
-        self.by_data = False
         self.met: set[Any] = set()
+        self.chosen: set[Any] = set()
+        for axis in "xyz":
+            self._part(values.axis(axis))
         names = zip(func.params, param_names(func), strict=True)
         self.params = {param: setup["params"].get(name) for param, name in names}
         tags = thread_extents(func)
@@ -231,7 +238,6 @@ class _Places:
             for key in self.reader.of(expr):
                 self._key(key)
         except UnprovableError:
-            self.by_data = True
             for child in children_of(expr):
                 self.expression(child)
 
@@ -249,15 +255,29 @@ class _Places:
                 self.expression(self.flow.binds[expr])
         elif dtype == "bool":
             self.condition(expr)
-        elif kind == "Select" or (kind == "Call" and short_name(expr) == "if_then_else"):
-            chosen, *others = children_of(expr) if kind == "Select" else expr.args
+        else:
+            self.choices(expr)
             if not self._integer(expr, dtype):
-                self.condition(chosen)
-                for one in others:
-                    self.expression(one)
-        elif not self._integer(expr, dtype):
-            for child in children_of(expr):
-                self.expression(child)
+                for child in children_of(expr):
+                    self.expression(child)
+
+    def choices(self, expr: Any) -> None:
+        """Take the conditions by which an expression chooses."""
+        if not isinstance(expr, ir.Expr) or expr in self.chosen:
+            return
+        self.chosen.add(expr)
+        kind = type(expr).__name__
+        if kind == "Select":
+            self.condition(expr.condition)
+        elif kind == "Call" and short_name(expr) == "if_then_else":
+            self.condition(expr.args[0])
+        elif kind in ("Min", "Max") and numpy_dtype(dtype_of(expr)).kind in "iu":
+            self.condition(tirx.LT(expr.a, expr.b))
+        elif kind == "Cast" and dtype_of(expr.value) == "bool":
+            self.condition(expr.value)
+        children = [self.flow.binds.get(expr)] if kind == "Var" else children_of(expr)
+        for child in children:
+            self.choices(child)
 
     def _integer(self, expr: Any, dtype: str) -> bool:
         """Take the CTAs' parts of an integer; False if it has to be looked at piece by piece."""

@@ -462,6 +462,8 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
     def _call_tvm_warp_activemask(self, node: Any) -> Code:
         return f"w.activemask({self.scope.mask})", False
 
+    _call_cuda___activemask = _call_tvm_warp_activemask
+
     def params_of(self, expr: Any) -> set[str]:
         """Return the parameters that an address may point into."""
         raise NotImplementedError

@@ -29,6 +29,7 @@ from tvm_hopper.sim.protocol.check import explore_skeleton
 from tvm_hopper.sim.protocol.given import given_integers
 from tvm_hopper.sim.run import launch_findings, touched_tensors
 from tvm_hopper.static_check.sync import check_sync
+from tvm_hopper.verification.causes import arranged
 from tvm_hopper.verification.every_cta import check_indices
 from tvm_hopper.verification.inputs import blank_memory, fill_random
 from tvm_hopper.verification.launches import BoundLaunch, bound_launches, ways_to_call
@@ -68,11 +69,18 @@ class Found:
     def add_from_run(self, found: Iterable[Finding]) -> None:
         """Add what a run met: the same rule at the same statements is met in every run."""
         for one in found:
-            self.findings.setdefault((one.rule, one.buffer, one.statements), one)
+            self.findings.setdefault(self._key(one), one)
 
     def met(self, one: Finding) -> bool:
         """Tell whether an earlier run met a finding."""
-        return (one.rule, one.buffer, one.statements) in self.findings
+        return self._key(one) in self.findings
+
+    @staticmethod
+    def _key(one: Finding) -> Any:
+        if one.rule == "DEADLOCK":  # whoever waits, and for what
+            return one.rule
+        # without who executes them, and in which iteration
+        return one.rule, one.buffer, tuple(text.partition(": ")[2] for text in one.statements)
 
     def add_of_all(self, found: Iterable[Finding]) -> None:
         """Add what holds of all CTAs, unless a run has met the same rule at the same buffer."""
@@ -243,7 +251,7 @@ def _judge(
         plain.report = check.run(start + budget_s)
         found.add_from_run(check.findings)
     return Report(
-        tuple(found.findings.values()),
+        arranged(found.findings.values()),
         tuple(done),
         tuple(choices),
         tuple(skeletons),

@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import s_tir, te, tirx
 
 from tests.values.kernels import judge, with_nodes, wrong
@@ -14,7 +15,8 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.facts.dtypes import DTYPES
 from tvm_hopper.reference.evaluate import Reference
 from tvm_hopper.sim.launch.signature import Argument
-from tvm_hopper.simulation import load
+from tvm_hopper.sim.tir import thread_extents
+from tvm_hopper.simulation import Program, load
 from tvm_hopper.testing import columns, losses, memory_bound, workloads
 from tvm_hopper.verification.numbers import Numbers
 from tvm_hopper.verification.special_numbers import places, special_numbers
@@ -50,12 +52,12 @@ def test_rows_of_every_kind(dtype):
     x = np.concatenate(rows_of(memory_bound.row_max(3, 40), dtype=dtype))
     assert not np.isnan(x).any()
     finite = np.where(np.isinf(x), 0, x)
-    large = min(1e4, float(DTYPES["float32"].numpy(100)) if "float8" in dtype else 1e4)
+    large = 100 if "float8" in dtype else 1e4
     assert (x < 0).all(axis=1).any()  # a maximum that begins at 0
     assert (x.max(axis=1) < -large).any()  # at -1e4
     assert (x == x[:, :1]).all(axis=1).any()  # no variance
     assert (np.abs(finite).max(axis=1) < 0.2).any()  # an epsilon counts
-    assert np.isneginf(x).any()
+    assert (x.min() < -400) if "e4m3" in dtype else np.isneginf(x).any()
     assert (finite.max(axis=1) > 150).any()
 
 
@@ -77,13 +79,13 @@ def test_rows_may_be_columns():
 
 def test_what_is_linear_needs_no_special_numbers():
     assert not draws(workloads.matmul(64, 64, 64))[0]
-    assert len(draws(workloads.matmul(64, 64, 64, epilogue=("relu",), out_dtype="float32"))[0]) == 1
+    assert draws(workloads.matmul(64, 64, 64, epilogue=("relu",), out_dtype="float32"))[0]
 
 
 def test_long_runs_are_not_repeated():
     mod = memory_bound.row_max(3, 40)
     assert len(draws(mod)[0]) > 10
-    assert len(draws(mod, work=1 << 20)[0]) == 1
+    assert len(draws(mod, work=1 << 19)[0]) == 1
     assert not draws(mod, work=1 << 21)[0]
 
 
@@ -133,18 +135,12 @@ def test_a_maximum_that_leaves_out_an_element(thread):
             return node
         left.append(node)
         (func,) = program.kernels.values()
-        others = tirx.NE(threads(func), tirx.IntImm("int32", thread))
+        others = tirx.NE(thread_extents(func)["threadIdx.x"][0], tirx.IntImm("int32", thread))
         return tirx.IfThenElse(others, node, None)
 
     mutant = with_nodes(program, tirx.BufferStore, skip)
     assert left
     assert wrong(mutant, plain)
-
-
-def threads(func):
-    from tvm_hopper.sim.tir import thread_extents
-
-    return thread_extents(func)["threadIdx.x"][0]
 
 
 # -- indices --------------------------------------------------------------------------------------
@@ -167,11 +163,13 @@ def test_indices_are_drawn_over_the_legal_range():
     clean = judge(sch, mod)
     assert clean.verdict == "clean", str(clean)
 
-    def clamp(load):
-        zero, one = (tirx.IntImm("int64", x) for x in (0, 1))
-        return tirx.max(tirx.min(load, one), zero) if str(load.source.name) == "I" else load
+    def at_most_one(load):
+        return tirx.min(load, tirx.IntImm("int64", 1)) if str(load.source.name) == "I" else load
 
-    assert wrong(with_nodes(load(sch.mod), tvm.ir.TensorLoad, clamp), mod)
+    program = load(sch.mod)
+    ((name, kernel),) = program.kernels.items()
+    body = tvm_ffi.structural_map(kernel.body, (tvm.ir.TensorLoad, at_most_one), order="post")
+    assert wrong(Program(program.host, {name: kernel.with_body(body)}), mod)
     assert judge(taken(1)[1], taken(1)[0]).verdict == "clean"  # 0 alone is legal
 
 

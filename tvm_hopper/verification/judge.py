@@ -207,7 +207,8 @@ def _judge(
         return start + budget_s - time.monotonic()
 
     def fill() -> None:
-        fill_random(values, program.arguments, set(missing) - set(outputs))
+        legal = plain.legal_indices(values)
+        fill_random(values, program.arguments, set(missing) - set(outputs), legal)
 
     schedules = Schedules(launches, values, outputs, choices, fill)
     for number, (policy, seed) in enumerate(runs, 1):
@@ -274,6 +275,13 @@ class _PlainProgram:
 
     reference: Reference | None
     report: ValueReport
+
+    def legal_indices(self, values: Mapping[str, Any]) -> dict[str, int]:
+        """Return how many integers from 0 an argument may hold that is an index."""
+        if self.reference is None:
+            return {}
+        legal = self.reference.legal_indices(list(values.values()))
+        return {name: legal[place] for place, name in enumerate(values) if place in legal}
 
     def left_alone(self, names: Sequence[str]) -> set[str]:
         """Return which of a kernel's arguments the program stores nothing to."""

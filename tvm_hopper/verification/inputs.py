@@ -39,7 +39,8 @@ def fill_random(
 ) -> None:
     """Fill arrays of some names with random numbers: integers 0 and 1, floats of a unit normal.
 
-    Of an argument in `legal`, only so many integers from 0 are an index. Large arrays repeat a pool of numbers from end to end.
+    Of an argument in `legal`, only so many integers from 0 are an index. Large arrays repeat a pool
+    of numbers from end to end.
     """
     wanted = set(names)
     for argument in arguments:

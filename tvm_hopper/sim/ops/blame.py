@@ -43,7 +43,7 @@ class BlameOps:
 
     def suspicion(self) -> int:
         """Return how likely what this warp waits for is what is wrong; 0: most."""
-        barrier, _, kind = self._mbarrier()
+        barrier, _, _ = self._mbarrier()
         if barrier is None:
             return 3
         if barrier.tx < 0 or (barrier.tx and not barrier.pending):

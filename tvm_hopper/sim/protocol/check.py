@@ -243,8 +243,9 @@ def _waits(skeleton: Skeleton, state: SystemState | Running) -> str:
         if op.kind == "wait":
             key = op.targets[0][0]
             phase, _, pending, tx, _ = state.barriers[system.index[key]]
+            name = _slot(agent, op) + _name(key, skeleton)
             parts.append(
-                f"{agent.name} waits {_slot(agent, op)}{_name(key, skeleton)} parity {op.value}{loops} "
+                f"{agent.name} waits {name} parity {op.value}{loops} "
                 f"(phase {phase}, needs {pending} arrivals and {tx} bytes)"
             )
         else:

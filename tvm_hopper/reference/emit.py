@@ -126,7 +126,8 @@ class ReferenceEmitter:
         Loads by an index that follows from memory; of each, `outside` has whether it lay outside of
         the tensor, and the index.
     function : PrimFunc
-        Takes `meta`, `reals`, `outside`, then value, error and terms of each buffer, as far as it has them.
+        Takes `meta`, `reals`, `outside`, then value, error and terms of each buffer, as far as it
+        has them.
     """
 
     def __init__(self, program: PlainProgram) -> None:

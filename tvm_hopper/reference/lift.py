@@ -373,14 +373,17 @@ class Lifter:
                 low, high = x.value, x.value
                 if x.error is not None:
                     low, high = x.value - x.error, x.value + x.error
-                    if function.from_zero:
-                        low = T.max(low, const(0))
+                    if function.least is not None:
+                        low = T.max(low, const(function.least))
                 sides = [high] if x.error is None else [low, high]
                 ends = [[*end, self.bind(side)] for end in ends for side in sides]
             for end in ends:
                 error = largest(error, magnitude(function.compute(*end) - value))
             if function.slope is not None:
                 error = args[0].error * const(function.slope)
+            if function.passed is not None:
+                errors = [_or_zero(x.error) for x in args]
+                error = function.passed(value, [x.value for x in args], errors)
         if name in EXACT_CALLS:
             return Number(value, self._name(error), dtype, args[0].bits)
         fmt = FORMATS[dtype]

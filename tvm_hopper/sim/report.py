@@ -9,7 +9,7 @@ import numpy as np
 from tvm_hopper.sim.findings import RULES, Finding
 from tvm_hopper.sim.races.shadow import ASYNC, TENSORMAP, MemoryAccess, clock_for
 from tvm_hopper.sim.timeline.events import Recorder
-from tvm_hopper.sim.tir import shared_buffer, statement_text
+from tvm_hopper.sim.tir import index_sources, shared_buffer, statement_text
 
 _MISSING = {
     "RACE_READ_INFLIGHT": "completion of the write -> this read",
@@ -52,6 +52,12 @@ class Reporter:
             self.buffers[site] = shared_buffer(node) if node is not None else ""
         return self.buffers[site]
 
+    def index_text(self, site: int) -> str:
+        """Say which tensors the indices of a statement come from, if any."""
+        node = self.program.statements[site] if site else None
+        names = index_sources(node) if node is not None else []
+        return f"; its index is read from {', '.join(names)}" if names else ""
+
     def place(self, warp: Any, site: int, it: tuple[int, ...]) -> str:
         """Say who, where and in which iteration."""
         loops = f" at iteration {', '.join(map(str, it))}" if it else ""
@@ -68,6 +74,7 @@ class Reporter:
         agents: tuple[str, ...] = (),
         statements: tuple[str, ...] = (),
         missing: str = "",
+        hint: str = "",
     ) -> None:
         """Report a broken rule, unless it was reported for the same `key`.
 
@@ -93,7 +100,7 @@ class Reporter:
                 agents,
                 statements,
                 missing,
-                facts.hint,
+                hint or facts.hint,
                 self.policy,
                 self.seed,
                 facts.ptx_section,
@@ -255,10 +262,12 @@ class Reporter:
         for warp in blocked:
             alike.setdefault((warp.cta, warp.group, warp.why()), []).append(warp)
             warp.blame()
+        alike = dict(sorted(alike.items(), key=lambda item: item[1][0].suspicion()))
         lines = [
             f"{warps[0].label}{f' (and {len(warps) - 1} more)' if len(warps) > 1 else ''} {text}"
             for (_, _, text), warps in alike.items()
         ]
+        first = next(iter(alike.values()))[0]
         self.add(
             "DEADLOCK",
             "no agent can progress: " + "; ".join(lines),
@@ -266,6 +275,7 @@ class Reporter:
             agents=tuple(w.label for w in blocked),
             statements=tuple(dict.fromkeys(self.place(w, w.site, w.it) for w in blocked))[:6],
             missing="the arrival or copy that the first wait needs",
+            hint=first.way_out(),
         )
 
     def finish(self) -> None:

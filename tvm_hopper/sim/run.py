@@ -152,6 +152,8 @@ def run_kernel(
             region = builder.regions[name]
             assert region.shadow is not None  # it is watched, since it holds nothing before
             now = region.shadow.written(region.size)
+            if machine.stores_left_out:  # by this run, not by the kernel
+                now = np.ones_like(now)
             if isinstance(written, dict):
                 written[name] = now
             elif hole := ending.uncovered(name, places[name], now, name in stored):

@@ -25,12 +25,15 @@ class LoopCut:
         What does not repeat, but changes in few turns; of this loop, and of those that go with it.
     known : dict
         Values of parameters, and thread tags of block indices, by variable.
+    stores : bool
+        Whether it stores to tensors: then turns left out leave elements unwritten.
     """
 
     name: str
     period: int
     conditions: tuple[Any, ...] = ()
     known: Mapping[Any, int | str] = field(default_factory=dict)
+    stores: bool = False
 
 
 @dataclass(frozen=True)

@@ -227,6 +227,39 @@ def _shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def slot_of(node: Any, offset: int) -> int | None:
+    """Return which mbarrier of its ring a statement names; None if that is unknown.
+
+    Rings lie in one buffer, each behind a constant: at byte 15368, `bar[k % 3 + 1920]` is slot 1.
+    """
+    found: list[Any] = []
+    tvm_ffi.structural_walk(node, [(ir.TensorLoad, found.append)], order="pre")
+    loads = [load for load in found if load.source.scope().startswith("shared")]
+    if not loads or isinstance(index := loads[0].indices[-1], tirx.IntImm):
+        return None
+    if not isinstance(index, tirx.Add) or not isinstance(index.b, tirx.IntImm):
+        return None
+    slot = offset // 8 - int(index.b)
+    return slot if slot >= 0 else None
+
+
+def index_sources(node: Any) -> list[str]:
+    """Return the tensors of global memory that the indices of a statement are read from."""
+    indices: list[Any] = []
+
+    def load(access: ir.TensorLoad) -> None:
+        indices.extend(access.indices)
+
+    def store(access: tirx.BufferStore) -> None:
+        indices.extend(access.indices)
+
+    tvm_ffi.structural_walk(node, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
+    found: list[Any] = []
+    for index in indices:
+        tvm_ffi.structural_walk(index, [(ir.TensorLoad, found.append)], order="pre")
+    return list(dict.fromkeys(str(x.source.name) for x in found if x.source.scope() == "global"))
+
+
 def shared_buffer(node: Any) -> str:
     """Return the name of the first shared buffer in a statement, or an empty string."""
     found: list[str] = []

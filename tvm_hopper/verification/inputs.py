@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -31,23 +32,27 @@ def blank_memory(argument: Argument, size: int) -> np.ndarray:
 
 
 def fill_random(
-    values: Mapping[str, np.ndarray], arguments: Iterable[Argument], names: Iterable[str]
+    values: Mapping[str, np.ndarray],
+    arguments: Iterable[Argument],
+    names: Iterable[str],
+    legal: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
     """Fill arrays of some names with random numbers: integers 0 and 1, floats of a unit normal.
 
-    Large arrays repeat a pool of numbers from end to end.
+    Of an argument in `legal`, only so many integers from 0 are an index. Large arrays repeat a pool
+    of numbers from end to end.
     """
     wanted = set(names)
     for argument in arguments:
         if argument.name in wanted:
-            _fill(values[argument.name], argument)
+            _fill(values[argument.name], argument, min(legal.get(argument.name, 2), 2))
 
 
-def _fill(array: np.ndarray, argument: Argument) -> None:
+def _fill(array: np.ndarray, argument: Argument, integers: int) -> None:
     rng = np.random.default_rng(len(argument.name) + math.prod(array.shape) % 1009)
     dtype, count = numpy_dtype(argument.dtype), min(array.size, POOL)
     if dtype.kind in "iub":
-        pool = rng.integers(0, 2, count).astype(dtype)
+        pool = rng.integers(0, max(integers, 1), count).astype(dtype)
     else:
         pool = rng.standard_normal(count, dtype=np.float32).astype(dtype)
     if array.size == count:

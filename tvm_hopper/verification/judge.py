@@ -29,6 +29,7 @@ from tvm_hopper.sim.protocol.check import explore_skeleton
 from tvm_hopper.sim.protocol.given import given_integers
 from tvm_hopper.sim.run import launch_findings, touched_tensors
 from tvm_hopper.static_check.sync import check_sync
+from tvm_hopper.verification.causes import arranged
 from tvm_hopper.verification.every_cta import check_indices
 from tvm_hopper.verification.inputs import blank_memory, fill_random
 from tvm_hopper.verification.launches import BoundLaunch, bound_launches, ways_to_call
@@ -69,11 +70,18 @@ class Found:
     def add_from_run(self, found: Iterable[Finding]) -> None:
         """Add what a run met: the same rule at the same statements is met in every run."""
         for one in found:
-            self.findings.setdefault((one.rule, one.buffer, one.statements), one)
+            self.findings.setdefault(self._key(one), one)
 
     def met(self, one: Finding) -> bool:
         """Tell whether an earlier run met a finding."""
-        return (one.rule, one.buffer, one.statements) in self.findings
+        return self._key(one) in self.findings
+
+    @staticmethod
+    def _key(one: Finding) -> Any:
+        if one.rule == "DEADLOCK":  # whoever waits, and for what
+            return one.rule
+        # without who executes them, and in which iteration
+        return one.rule, one.buffer, tuple(text.partition(": ")[2] for text in one.statements)
 
     def add_of_all(self, found: Iterable[Finding]) -> None:
         """Add what holds of all CTAs, unless a run has met the same rule at the same buffer."""
@@ -201,7 +209,8 @@ def _judge(
         return start + budget_s - time.monotonic()
 
     def fill() -> None:
-        fill_random(values, program.arguments, set(missing) - set(outputs))
+        legal = plain.legal_indices(values)
+        fill_random(values, program.arguments, set(missing) - set(outputs), legal)
 
     schedules = Schedules(launches, values, outputs, choices, fill, related)
     for number, (policy, seed) in enumerate(runs, 1):
@@ -247,7 +256,7 @@ def _judge(
         plain.report = check.run(start + budget_s)
         found.add_from_run(check.findings)
     return Report(
-        tuple(found.findings.values()),
+        arranged(found.findings.values()),
         tuple(done),
         tuple(choices),
         tuple(skeletons),
@@ -270,6 +279,13 @@ class _PlainProgram:
 
     reference: Reference | None
     report: ValueReport
+
+    def legal_indices(self, values: Mapping[str, Any]) -> dict[str, int]:
+        """Return how many integers from 0 an argument may hold that is an index."""
+        if self.reference is None:
+            return {}
+        legal = self.reference.legal_indices(list(values.values()))
+        return {name: legal[place] for place, name in enumerate(values) if place in legal}
 
     def left_alone(self, names: Sequence[str]) -> set[str]:
         """Return which of a kernel's arguments the program stores nothing to."""

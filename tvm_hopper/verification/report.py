@@ -12,6 +12,7 @@ from tvm_hopper.sim.cta_selection import Choice
 from tvm_hopper.sim.findings import NOT_RUN
 from tvm_hopper.sim.tables import findings_text, verdict_html
 from tvm_hopper.sim.timeline import Timeline
+from tvm_hopper.verification.causes import apart, arranged
 from tvm_hopper.verification.values import NOTHING_LAUNCHED, ValueReport
 
 
@@ -22,7 +23,7 @@ class Report:
     Attributes
     ----------
     findings : tuple[Finding, ...]
-        Each broken rule once, from the first run that met it.
+        Each broken rule once, from the first run that met it; causes before what follows.
     runs : tuple[tuple[str, int, str], ...]
         (policy, seed, verdict) of every run.
     choices : tuple[Choice, ...]
@@ -117,8 +118,11 @@ class Report:
         return verdict_html(first, lines, self.findings)
 
     def __str__(self) -> str:
-        """Print verdict, coverage and findings."""
-        return "\n".join([*self._rests_on(), *map(str, self.findings)])
+        """Print verdict, coverage and findings; of what may follow from others, a line each."""
+        causes, others = apart(self.findings)
+        lines = ["what may follow from that:"] if others else []
+        lines += [f"    {one.severity}: {one.rule}: {one.message}" for one in others]
+        return "\n".join([*self._rests_on(), *map(str, causes), *lines])
 
     def _rests_on(self) -> list[str]:
         """Return the verdict, and what was run, explored and compared."""
@@ -142,7 +146,7 @@ def joined(reports: Sequence[Report]) -> Report:
         ]
         texts = dict.fromkeys((first.values.text, other.values.text))
         first = Report(
-            (*first.findings, *more),
+            arranged((*first.findings, *more)),
             (*first.runs, *other.runs),
             (*first.choices, *other.choices),
             tuple(dict.fromkeys((*first.skeletons, *other.skeletons))),

@@ -47,8 +47,9 @@ class SpecialNumbers:
         Whether some elements are -inf.
     usual : Numbers
         Of arguments that are not floats, or not reduced.
-    moves : bool
-        Whether this draw is for other places of the maximum: then every row has one.
+    turn : int
+        Number of the draw among those for other places of the maximum, which every row has then;
+        -1: it is none of them.
     """
 
     draw: int
@@ -56,7 +57,7 @@ class SpecialNumbers:
     signs: tuple[int, ...]
     masks: bool
     usual: Numbers
-    moves: bool = False
+    turn: int = -1
     kind: str = "special"
 
     def fill(self, argument: Argument, array: np.ndarray) -> None:
@@ -85,14 +86,16 @@ class SpecialNumbers:
         count, length = x.shape
         numbers = np.arange(count)
         kinds = (numbers + self.draw * min(count, KINDS)) % KINDS
-        if self.moves:
+        if self.turn >= 0:
             kinds = TOPPED[(numbers + self.draw) % len(TOPPED)]
-        place = places(length)[(numbers + self.draw // len(self.signs) * count) % length]
+        place = places(length)[(numbers + max(self.turn, 0) // len(self.signs) * count) % length]
         size = np.abs(x)
         fmt = FORMATS[dtype]
         tiny, big, far = max(TINY, 4 * fmt.smallest_normal), fmt.largest / 4, fmt.largest / 2
         big, far = min(BIG, big), min(FAR, far)
-        hidden = np.where(x > 0, x, -np.inf) if self.masks else x
+        least = np.float64(np.array(-np.inf).astype(DTYPES[dtype].numpy))
+        hidden = np.where(x > 0, x, -fmt.largest if np.isnan(least) else least)
+        hidden = hidden if self.masks else x
         rows = np.choose(
             kinds[:, None],
             [
@@ -108,7 +111,7 @@ class SpecialNumbers:
         tops = np.array([-tiny / 4, np.nan, -0.9 * big, far, np.nan, far, 8 * tiny])[kinds]
         has_top = ~np.isnan(tops)
         rows[numbers[has_top], place[has_top]] = tops[has_top]
-        return rows * self.signs[self.draw % len(self.signs)]
+        return rows * self.signs[(self.turn if self.turn >= 0 else self.draw) % len(self.signs)]
 
 
 def places(length: int) -> np.ndarray:
@@ -155,5 +158,6 @@ def special_numbers(
     kinds = min(math.ceil(KINDS / rows) if axes else 1, FEW_WORK // cost)
     turns = min(math.ceil(length / rows) * len(found), MORE_WORK // cost) if found else 0
     kinds = int(max(kinds, cost <= ONE_DRAW))
-    for draw in range(max(kinds, int(turns))):
-        yield SpecialNumbers(draw, axes, found or (1,), bool(found), usual, draw >= kinds)
+    for draw in range(kinds + int(turns)):
+        turn = max(draw - kinds, -1)
+        yield SpecialNumbers(draw, axes, found or (1,), bool(found), usual, turn)

@@ -93,17 +93,19 @@ class Addresses:
         if region is None:
             where = f"address {at:#x}" if at else "an address"
             text = f"{verb} {where}, where neither a tensor nor shared memory lies"
+            text += self.machine.index_text(site)
             self.machine.at("OOB_ACCESS", self, site, text)
             return False
         low, high = between or ends(offsets)
         if low < region.low or high + size > region.size:
             first, last = low - region.low, high + size - region.low
             text = f"{verb} bytes [{first}, {last}) of {region.name}, which has "
+            text += f"{region.size - region.low} bytes{self.machine.index_text(site)}"
             self.machine.at(
                 "OOB_ACCESS",
                 self,
                 site,
-                f"{text}{region.size - region.low} bytes",
+                text,
                 buffer=region.name,
                 byte_range=(first, last),
             )

@@ -154,6 +154,7 @@ class Machine(Reporter):
         self.recorder.on = shortcuts.values or shortcuts.recorded
         self.shortcut_failed = ""
         self.cut_loops: dict[Cut, None] = {}  # in the order met
+        self.stores_left_out = False
         self.ctas: list[CTA] = []
         self.warps: list[Any] = []
         self.regions: dict[int, Region] = {}

@@ -189,7 +189,7 @@ class WarpCore(LoadStore):
         if self.blocked_on is not None and self.blocked_on[0] == "named":
             barrier = self.blocked_on[1]
             return f"{self.waiting} ({barrier.threads} of {barrier.count} threads arrived)"
-        return self.waiting or "waits"
+        return self.why_mbarrier() or self.waiting or "waits"
 
     def spin(self, site: int) -> Any:
         """Return what a `while` loop waits for after an iteration.

@@ -4,11 +4,68 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm_hopper.sim.tir import slot_of
+
 
 class BlameOps:
-    """What a blocked warp has done wrong; a part of `Warp`."""
+    """What a blocked warp waits for, and has done wrong; a part of `Warp`."""
 
     blocked_on: tuple[str, Any, int, int] | None
+    roles: set[str]
+    it: tuple[int, ...]
+
+    def _mbarrier(self) -> tuple[Any, str, str]:
+        """Return the mbarrier that this warp waits for, or None; its name; full or empty."""
+        if self.blocked_on is None or self.blocked_on[0] != "mbarrier":
+            return None, "", ""
+        _, barrier, _, site = self.blocked_on
+        kind = "full" if barrier.filled else "empty" if "producer" in self.roles else ""
+        whole, inside = barrier.cta.shared.name_of(barrier.offset)
+        node = self.machine.program.statements[site] if site else None
+        slot = slot_of(node, inside) if node is not None else None
+        if slot is None or barrier.stem != whole:  # it has a name of its own
+            return barrier, barrier.name, kind
+        of = "" if barrier.cta is self.cta else f" of {barrier.cta.label}"
+        return barrier, f"{kind or 'mbarrier'}[{slot}] (byte {inside} of {whole}){of}", kind
+
+    def why_mbarrier(self) -> str:
+        """Say which mbarrier this warp waits for, in which iteration, and what it lacks."""
+        barrier, name, _ = self._mbarrier()
+        if barrier is None:
+            return ""
+        loops = f" in iteration {', '.join(map(str, self.it))}" if self.it else ""
+        text = f"waits for {name}{loops}: phase {barrier.phase} of it has "
+        text += f"{barrier.expected - barrier.pending} of {barrier.expected} arrivals"
+        if barrier.tx:
+            more = "to come" if barrier.tx > 0 else "more than were expected"
+            text += f" and {abs(barrier.tx)} bytes {more}"
+        return f"{text}; parity {self.blocked_on[2]}" if self.blocked_on is not None else text
+
+    def suspicion(self) -> int:
+        """Return how likely what this warp waits for is what is wrong; 0: most."""
+        barrier, _, _ = self._mbarrier()
+        if barrier is None:
+            return 3
+        if barrier.tx < 0 or (barrier.tx and not barrier.pending):
+            return 0
+        return 1 if 0 < barrier.pending < barrier.expected else 2
+
+    def way_out(self) -> str:
+        """Return a fix of a deadlock whose first wait this is, or an empty string."""
+        barrier, name, kind = self._mbarrier()
+        if barrier is None:
+            return ""
+        if barrier.tx < 0:
+            return f"announce the bytes: mbarrier.arrive.expect_tx on {name} before its copies"
+        if barrier.tx and not barrier.pending:
+            return f"expect on {name} exactly the bytes that its copies deliver"
+        here = barrier.expected - barrier.pending
+        text = f"{barrier.pending} of {barrier.expected} arrivals on {name} are missing: "
+        if here:
+            return text + "let each of its threads arrive, or lower the count of its init"
+        if kind == "full":
+            return text + "let the producer arrive (and copy) for this iteration"
+        return text + "let who read the slot arrive on it for this iteration"
 
     def blame(self) -> None:
         """At a deadlock: name the broken mbarrier rule behind this wait, if one is evident."""

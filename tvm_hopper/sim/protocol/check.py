@@ -24,7 +24,7 @@ from tvm_hopper.sim.protocol.state import Running, SystemState
 from tvm_hopper.sim.protocol.symmetry import Alone, Symmetry
 from tvm_hopper.sim.protocol.system import CLUSTER, System, Violation
 from tvm_hopper.sim.protocol.trace import WHOLE, Trace, UnanalysableError, trace_cta
-from tvm_hopper.sim.tir import thread_extents
+from tvm_hopper.sim.tir import slot_of, thread_extents
 
 MAX_STATES = 200_000
 MAX_TRIPS = 9  # 2 S + 1 for a ring of four slots
@@ -223,6 +223,15 @@ def _name(key: Key | None, skeleton: Skeleton) -> str:
     return f"barrier at byte {key[2]}"
 
 
+def _slot(agent: SkeletonAgent, op: Any) -> str:
+    """Name the slot that an agent waits for, where its barrier has no name of its own."""
+    slot = slot_of(op.event.node, op.targets[0][0][2]) if op.event is not None else None
+    if slot is None:
+        return ""
+    kind = "empty" if any(other.kind == "load" for other in agent.ops) else "full"
+    return f"{kind}[{slot}], "
+
+
 def _waits(skeleton: Skeleton, state: SystemState | Running) -> str:
     """Say what each blocked agent waits for: the wait-for graph in words."""
     system, parts = skeleton.system, []
@@ -234,8 +243,9 @@ def _waits(skeleton: Skeleton, state: SystemState | Running) -> str:
         if op.kind == "wait":
             key = op.targets[0][0]
             phase, _, pending, tx, _ = state.barriers[system.index[key]]
+            name = _slot(agent, op) + _name(key, skeleton)
             parts.append(
-                f"{agent.name} waits {_name(key, skeleton)} parity {op.value}{loops} "
+                f"{agent.name} waits {name} parity {op.value}{loops} "
                 f"(phase {phase}, needs {pending} arrivals and {tx} bytes)"
             )
         else:

@@ -68,6 +68,7 @@ def cut_turns(warp: Any, cut: LoopCut, start: int, extent: int) -> Iterator[int]
     if warp.split:
         raise ShortcutError(f"loop {cut.name} runs in one of two branches of a warp")
     warp.machine.cut_loops.setdefault(Cut(cut.name, first + last, extent, cut.period))
+    warp.machine.stores_left_out |= cut.stores
     yield from turns[: first - cut.period]
     before = warp.flow.done.copy()
     yield from turns[first - cut.period : first]

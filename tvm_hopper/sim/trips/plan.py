@@ -180,6 +180,7 @@ def _of_groups(loops: list[_Loop], known: Mapping[Any, int | str]) -> TripPlan:
         if not any(body.stores for body in bodies):  # else another run touches every place
             where, period = cuts, math.lcm(period, *(body.place_period for body in bodies))
         for loop in group:
-            cut = LoopCut(str(loop.node.loop_var.name), period, conditions, known)
+            name, stores = str(loop.node.loop_var.name), where is storing
+            cut = LoopCut(name, period, conditions, known, stores)
             where.append((loop.node, cut))
     return TripPlan("", tuple(cuts), tuple(storing))

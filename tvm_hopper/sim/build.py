@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,12 +99,32 @@ class KernelMachine(Machine):
 
     def finish(self) -> None:
         """Run what is still in flight, then check what is owed."""
-        ending.machine_end(self)
+        ending.machine_end(self, self.ctas)
         while self.pending:
             ready = [op for op in self.pending if self.can_step(op)]
             if not ready:
                 break
             self.step(ready[0])
+
+    def retire(self, clusters: Sequence[Sequence[CTA]]) -> None:
+        """Check what clusters leave behind that have ended, and keep what findings may name."""
+        ctas = [cta for cluster in clusters for cta in cluster]
+        ending.machine_end(self, ctas)
+        gone = set(ctas)
+        self.ctas = [cta for cta in self.ctas if cta not in gone]
+        self.warps = [warp for warp in self.warps if warp.cta not in gone]
+        self.barriers = [x for x in self.barriers if x.cta not in gone]
+        self.loads = [x for x in self.loads if x.barrier.cta not in gone]
+        self.remote_ops = [x for x in self.remote_ops if x[0] not in gone]
+        self.copies_out = [x for x in self.copies_out if x[0] not in gone]
+        self.reached = {key: x for key, x in self.reached.items() if key[0] not in gone}
+        for threads in self.bulk_waits.values():
+            for thread in [x for x in threads if x[0].cta in gone]:
+                del threads[thread]
+        for cta in ctas:
+            for warp in cta.warps:
+                warp.retire()
+            cta.retire()
 
     def result(self, outputs: dict[str, np.ndarray], ran: tuple[tuple[int, ...], ...]) -> Result:
         """Return what has been found, with tensors after the run and the CTAs that ran."""
@@ -229,16 +251,21 @@ class MachineBuilder:
     def blocks(
         self, clusters: Sequence[Sequence[tuple]], layout: Layout, block: tuple, cluster: tuple
     ) -> None:
-        """Build all CTAs that run."""
+        """Note which CTAs run; the machine has a cluster made when it begins."""
         machine = self.machine
         machine.padded_threads = -(-int(np.prod(block)) // 32) * 32
         machine.entry_registers = entry_registers(machine.padded_threads, machine.arch)
-        machine.num_warps = sum(map(len, clusters)) * machine.padded_threads // 32
-        for coords_of in clusters:
+        machine.cluster_warps = math.prod(cluster) * machine.padded_threads // 32
+        machine.to_start = deque(clusters)
+
+        def begin(coords_of: Sequence[tuple]) -> list[CTA]:
             members: list[CTA] = []
-            barrier = ClusterBarrier("cluster barrier", machine.num_warps, members)
+            barrier = ClusterBarrier("cluster barrier", machine.cluster_warps, members)
             for rank, coords in enumerate(coords_of):
                 members.append(self._block(coords, rank, members, barrier, layout, block, cluster))
+            return members
+
+        machine.make_cluster = begin
 
     def _block(
         self,
@@ -274,6 +301,7 @@ class MachineBuilder:
             warp.partial = mask
             cta.warps.append(warp)
             machine.warps.append(warp)
+            machine.num_warps += 1
             warp.generator = machine.program.run(warp, mask)
             if number % 4 == 3:
                 group = WarpGroup(cta.warps[-4:])

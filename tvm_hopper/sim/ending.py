@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def warp_exit(warp: Any) -> None:
 
 def known_at_exit(machine: Any, cta: Any) -> Clock:
     """Return what the warps of one CTA know together when they end."""
-    known = Clock(machine.num_warps)
+    known = Clock(machine.cluster_warps)
     for warp in cta.warps:
         everything = warp.known_to_any()
         known.join(everything.generic)
@@ -63,16 +64,19 @@ def known_at_exit(machine: Any, cta: Any) -> Clock:
     return known
 
 
-def machine_end(machine: Any) -> None:
-    """Check what the whole run leaves behind; findings only, nothing is changed."""
-    complete = all(warp.finished for warp in machine.warps)
+def machine_end(machine: Any, ctas: Sequence[Any]) -> None:
+    """Check what some CTAs leave behind, of whole clusters; findings only, nothing is changed."""
+    complete = all(warp.finished for cta in ctas for warp in cta.warps)
     if complete:
-        _copies_into_exited(machine)
-        _remote(machine)
-    _groups_of_others(machine)
-    _registers(machine)
-    _unissued(machine)
+        _copies_into_exited(machine, ctas)
+        _remote(machine, ctas)
+    _groups_of_others(machine, ctas)
+    _registers(machine, ctas)
+    _unissued(machine, ctas)
+    inside = set(ctas)
     for barrier in machine.barriers:
+        if barrier.cta not in inside:
+            continue
         if complete and barrier.tx:
             machine.add(
                 "MBAR_TX_MISMATCH",
@@ -90,10 +94,10 @@ def machine_end(machine: Any) -> None:
             )
 
 
-def _copies_into_exited(machine: Any) -> None:
-    known = {cta: known_at_exit(machine, cta) for cta in machine.ctas}
+def _copies_into_exited(machine: Any, ctas: Sequence[Any]) -> None:
+    known = {cta: known_at_exit(machine, cta) for cta in ctas}
     for op in machine.loads:
-        if not known[op.barrier.cta].events >> op.write_event & 1:
+        if op.barrier.cta in known and not known[op.barrier.cta].events >> op.write_event & 1:
             machine.add(
                 "EXIT_PENDING_ASYNC",
                 f"{op.barrier.cta.label} may exit before a {op.kind} into it has completed: "
@@ -105,7 +109,7 @@ def _copies_into_exited(machine: Any) -> None:
             )
 
     for cta, op in machine.copies_out:
-        if not known[cta].events >> op.read_event & 1:
+        if cta in known and not known[cta].events >> op.read_event & 1:
             machine.add(
                 "EXIT_PENDING_ASYNC",
                 f"{cta.label} may exit before a {op.kind} has read its shared memory",
@@ -115,13 +119,15 @@ def _copies_into_exited(machine: Any) -> None:
             )
 
 
-def _remote(machine: Any) -> None:
-    known = {cta: known_at_exit(machine, cta) for cta in machine.ctas}
+def _remote(machine: Any, ctas: Sequence[Any]) -> None:
+    known = {cta: known_at_exit(machine, cta) for cta in ctas}
     reached = [
         (cta, warp, epoch, -1, site, it)
         for (cta, warp, site), (epoch, it) in machine.reached.items()
     ]
     for cta, warp, epoch, event, site, it in [*machine.remote_ops, *reached]:
+        if cta not in known:
+            continue
         clock = known[cta]
         seen = clock.events >> event & 1 if event >= 0 else clock.epochs[warp.index] >= epoch
         if not seen:
@@ -134,11 +140,12 @@ def _remote(machine: Any) -> None:
             )
 
 
-def _groups_of_others(machine: Any) -> None:
+def _groups_of_others(machine: Any, chosen: Sequence[Any]) -> None:
     """Find waits that only threads without a group ever execute, beside owners of groups."""
     owners = {
         (warp, lane): groups
-        for warp in machine.warps
+        for cta in chosen
+        for warp in cta.warps
         for lane, groups in warp.bulk.items()
         if groups.ever_committed
     }
@@ -159,8 +166,8 @@ def _groups_of_others(machine: Any) -> None:
         )
 
 
-def _registers(machine: Any) -> None:
-    for cta in machine.ctas:
+def _registers(machine: Any, ctas: Sequence[Any]) -> None:
+    for cta in ctas:
         for first in range(0, len(cta.warps), 4):
             group = cta.warps[first : first + 4]
             done = {tuple(w.setmaxnregs) for w in group if w.finished}
@@ -188,8 +195,8 @@ def _registers(machine: Any) -> None:
             )
 
 
-def _unissued(machine: Any) -> None:
-    for cta in machine.ctas:
+def _unissued(machine: Any, ctas: Sequence[Any]) -> None:
+    for cta in ctas:
         for group in cta.warp_groups:
             steps = {w.wgmma_steps for w in group.warps if w.finished}
             if len(steps) > 1:

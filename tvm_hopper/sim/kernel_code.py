@@ -75,6 +75,8 @@ class Warp(
         self.leave_named()
         self._settle_cluster(self.cta.cluster_barrier)
         self.leave_grid()
+        if self.cta.exited and all(cta.exited for cta in self.cta.cluster):
+            self.machine.cluster_exited(self.cta.cluster)
 
 
 HANDLERS = {

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tvm_hopper.sim.launch.signature import Argument
+from tvm_hopper.sim.machine.pages import fill_repeating, no_bytes
 from tvm_hopper.sim.tir import numpy_dtype
 
 MAX_INPUT_BYTES = 64 << 30  # of one array, before it is made
@@ -28,7 +29,7 @@ def blank_memory(argument: Argument, size: int) -> np.ndarray:
             f"inputs: found {argument.name} of {size >> 30} GiB; need it from the caller above "
             f"{MAX_INPUT_BYTES >> 30} GiB"
         )
-    return np.zeros(size, np.uint8)
+    return no_bytes(size)
 
 
 def fill_random(
@@ -58,8 +59,6 @@ def _fill(array: np.ndarray, argument: Argument, integers: int) -> None:
     if array.size == count:
         array[...] = pool.reshape(array.shape)
     elif array.flags.c_contiguous:
-        flat = array.reshape(-1)
-        for first in range(0, array.size, POOL):
-            flat[first : first + POOL] = pool[: array.size - first]
+        fill_repeating(array.reshape(-1), pool)
     else:
         array[...] = np.resize(pool, array.shape)

@@ -24,6 +24,7 @@ from tvm_hopper.facts.dtypes import DTYPES
 from tvm_hopper.reference.evaluate import Reference
 from tvm_hopper.reference.rounding import FORMATS
 from tvm_hopper.sim.launch.signature import Argument
+from tvm_hopper.sim.machine.pages import fill_repeating
 
 PERIOD = 1048583  # a prime
 MOST_PLACES = 64  # different indices of one run, so that few rows of a table are needed
@@ -61,9 +62,7 @@ class Numbers:
         if not array.flags.c_contiguous:
             array[...] = np.resize(period, array.shape)
             return
-        flat = array.reshape(-1)
-        for first in range(0, array.size, PERIOD):
-            flat[first : first + PERIOD] = period[: array.size - first]
+        fill_repeating(array.reshape(-1), period)
 
     def _period(self, argument: Argument, count: int, rng: np.random.Generator) -> np.ndarray:
         dtype = DTYPES[argument.dtype].numpy

@@ -30,6 +30,7 @@ MAX_STEPS = 5_000_000
 BUDGET_S = 3600.0  # seconds of one run, unless somebody says less
 STEPS_PER_LOOK = 256  # at the clock
 STEPS_PER_COUNT = 128  # of what was written
+MOST_WARPS = 1 << 12  # that are there together, unless they wait for more
 
 
 def check_policy(policy: str, num_warps: int | None = None) -> None:
@@ -104,7 +105,6 @@ class CTA:
         self, machine: Machine, block: tuple[int, ...], rank: int, cluster: Any, layout: Any
     ) -> None:
         self.machine, self.block, self.rank, self.cluster = machine, block, rank, cluster
-        self.index = len(machine.ctas)
         size = SHARED_BASE + layout.size
         data = aligned_bytes(size) if machine.values else np.zeros(size, np.uint8)
         self.shared = Region(
@@ -131,6 +131,11 @@ class CTA:
         self.pool = Event("register pool")
         self.free_registers = 0
         self.label = f"cta{','.join(map(str, block))}"
+
+    def retire(self) -> None:
+        """Give memory back, once this CTA has ended and its copies have."""
+        del self.shared, self.mbarriers, self.named, self.warp_groups, self.cluster_barrier
+        self.warps = []
 
 
 class Machine(Reporter):
@@ -159,14 +164,19 @@ class Machine(Reporter):
         self.warps: list[Any] = []
         self.regions: dict[int, Region] = {}
         self.runnable: deque[Any] = deque()
-        self.to_start: deque[list[CTA]] = deque()  # clusters that have not begun
+        self.to_start: deque[Any] = deque()  # clusters that have not begun, each its blocks
+        self.make_cluster: Callable[[Any], list[CTA]] = list
         self.started: list[CTA] = []  # the cluster that began last
+        self.ended: list[list[CTA]] = []  # clusters whose CTAs have exited, of many
+        self.progress_line: Any = None  # whose text says how far a long run is
         self.pending: list[PendingOp] = []
         self.num_ops = self.num_events = self.time = 0
         self.access_events = 0  # those of them that stand for ordinary accesses
         self.progress = 0  # grows with every change that a spinning warp could see
         self.chunks = 1 if name == "eager" else 2
-        self.num_warps = 0
+        self.num_warps = 0  # that have begun
+        self.cluster_warps = 1
+        self.num_clusters = 0  # of the whole run
         self.stopped = False  # ended before the kernel did
         self.out_of_budget = False
         self.stop_after: int | None = None  # elements of global tensors, see `run_kernel`
@@ -245,11 +255,8 @@ class Machine(Reporter):
 
     def run(self) -> None:
         """Run all warps to their end, or to a deadlock."""
-        clusters = {id(cta.cluster): cta.cluster for cta in self.ctas}
-        self.to_start = deque(clusters.values())  # in the order of launch
-        one_by_one = self.mode == "in_turn" and not self.cooperative
-        while self.to_start and not (one_by_one and self.runnable):
-            self._start_cluster()
+        self.num_clusters = len(self.to_start)
+        self._start_clusters()
         try:
             with np.errstate(all="ignore"):  # device arithmetic never warns
                 self._run_all()
@@ -276,10 +283,41 @@ class Machine(Reporter):
         except Exception as error:
             self.broken(error)
 
+    def _start_clusters(self) -> None:
+        """Begin clusters in the order of launch: all, or one by one, or as many as there is room."""
+        one_by_one = self.mode == "in_turn" and not self.cooperative
+        while self.to_start and not (one_by_one and self.runnable):
+            if self.num_warps and len(self.warps) >= MOST_WARPS and not self.cooperative:
+                break
+            self._start_cluster()
+
     def _start_cluster(self) -> None:
-        self.started = self.to_start.popleft()
+        self.started = self.make_cluster(self.to_start.popleft())
         for cta in self.started:
             self.runnable.extend(cta.warps)
+
+    def cluster_exited(self, cluster: list[CTA]) -> None:
+        """Let others begin in the place of a cluster that has ended, where not all fit."""
+        if not self.to_start or self.mode == "in_turn" or self.cuts:
+            return
+        self.ended.append(cluster)
+        if len(self.ended) * self.cluster_warps >= MOST_WARPS // 4:
+            self._make_room()
+            self._start_clusters()
+
+    def _make_room(self) -> None:
+        busy = {id(op.warp.cta.cluster) for op in self.pending}
+        self.retire([cluster for cluster in self.ended if id(cluster) not in busy])
+        self.ended = [cluster for cluster in self.ended if id(cluster) in busy]
+        if self.progress_line is not None:
+            done, took = self.num_clusters - len(self.to_start), monotonic() - self.begun
+            self.progress_line.text = (
+                f"{done} of {self.num_clusters} clusters have begun; about "
+                f"{took / done * len(self.to_start):.0f} s are left"
+            )
+
+    def retire(self, clusters: list[list[CTA]]) -> None:
+        """Check what clusters leave behind, and forget them; a kernel's machine does."""
 
     def _run_all(self) -> None:
         while True:
@@ -294,18 +332,24 @@ class Machine(Reporter):
                 return
             warp = self._pick()
             if warp is None:
-                if not self._async_step() and not self._lanes_leave():
-                    if not self.to_start or not all(cta.exited for cta in self.started):
-                        break
-                    self._start_cluster()
-                continue
+                if self._async_step() or self._begin_next() or self._lanes_leave():
+                    continue
+                break
             self._resume(warp)
-        waiting = {cta for cluster in self.to_start for cta in cluster}
-        blocked = [w for w in self.warps if not w.finished and w.cta not in waiting]
+        blocked = [w for w in self.warps if not w.finished]
         if blocked:
             self.deadlock(blocked)
             self.stopped = True
         self.finish()
+
+    def _begin_next(self) -> bool:
+        """Let one more cluster begin, since nobody goes on: one by one, if the last has ended."""
+        if not self.to_start:
+            return False
+        if self.mode == "in_turn" and not all(cta.exited for cta in self.started):
+            return False
+        self._start_cluster()
+        return True
 
     def _lanes_leave(self) -> bool:
         """Let lanes go on that wait for others of their warp, which may exit instead."""

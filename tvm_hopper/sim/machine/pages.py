@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import os
 
 import numpy as np
 
 SPARSE = 1 << 20  # bytes from which memory is taken page by page, and of a piece that is copied
+LARGE = 1 << 28  # bytes from which an array that repeats a pattern shares its pages
+PAGES_SHARED = 32749  # a prime: elements that a wrong stride confuses are not in one place of them
+DEFAULT_BYTES = 16 << 30  # that are taken to be available where nobody says
+_PRIVATE_FIXED = 0x02 | 0x10  # MAP_PRIVATE | MAP_FIXED of Linux
 
 
 def no_bytes(size: int) -> np.ndarray:
@@ -34,3 +40,64 @@ def sparse_copy(data: np.ndarray) -> np.ndarray:
         if piece.any():
             copy[start : start + SPARSE] = piece
     return copy
+
+
+def available_bytes() -> int:
+    """Return how much memory this process may still take, about."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            found = dict(line.split(":", 1) for line in lines)
+        return int(found["MemAvailable"].split()[0]) << 10
+    except (OSError, KeyError, ValueError):
+        return DEFAULT_BYTES
+
+
+def fill_repeating(flat: np.ndarray, pattern: np.ndarray) -> None:
+    """Fill an array with a pattern over and over; a large one shares its pages, till it is written.
+
+    Raises
+    ------
+    MemoryError
+        It does not fit into memory, and its pages cannot be shared here.
+    """
+    address = flat.__array_interface__["data"][0]
+    if flat.nbytes >= LARGE and address % mmap.PAGESIZE == 0 and hasattr(os, "memfd_create"):
+        shared = np.empty(PAGES_SHARED * mmap.PAGESIZE // flat.itemsize, flat.dtype)
+        _repeat(shared, pattern)
+        if _share_pages(address, flat.nbytes // mmap.PAGESIZE, shared):
+            rest = flat.nbytes // mmap.PAGESIZE * mmap.PAGESIZE // flat.itemsize
+            _repeat(flat[rest:], pattern)
+            return
+    if flat.nbytes > available_bytes():
+        raise MemoryError(f"a tensor of {flat.nbytes >> 30} GiB")
+    _repeat(flat, pattern)
+
+
+def _repeat(flat: np.ndarray, pattern: np.ndarray) -> None:
+    for first in range(0, flat.size, pattern.size):
+        flat[first : first + pattern.size] = pattern[: flat.size - first]
+
+
+def _share_pages(address: int, pages: int, content: np.ndarray) -> bool:
+    """Put copies of some pages, which cost memory when they are written, in the place of others.
+
+    These are of a mapping of this process's own (`no_bytes`), which stays whole.
+    """
+    place = ctypes.CDLL(None, use_errno=True).mmap
+    place.restype = ctypes.c_void_p
+    place.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *([ctypes.c_int] * 3), ctypes.c_long]
+    file = os.memfd_create("tvm_hopper")
+    try:
+        raw = memoryview(content.view(np.uint8))
+        done = 0
+        while done < len(raw):
+            done += os.write(file, raw[done:])
+        for first in range(0, pages, PAGES_SHARED):
+            start = address + first * mmap.PAGESIZE
+            size = min(PAGES_SHARED, pages - first) * mmap.PAGESIZE
+            access = mmap.PROT_READ | mmap.PROT_WRITE
+            if place(start, size, access, _PRIVATE_FIXED, file, 0) != start:
+                return False
+    finally:
+        os.close(file)
+    return True

@@ -33,6 +33,10 @@ from tvm_hopper.sim.races.shadow import (
 from tvm_hopper.sim.trips.balance import BarrierFlow, cut_turns
 
 FEW_TURNS = 1024  # of loops, between two looks at the clock
+NAMED_BY_FINDINGS = (
+    *("machine", "cta", "number", "index", "group", "lane_name", "roles", "it", "site"),
+    *("observed", "finished", "lane_order"),
+)
 MAX_LOCAL_BYTES = 1 << 19  # of one thread's local memory (CUDA C++ Programming Guide, 512 KB)
 
 
@@ -54,7 +58,7 @@ class WarpCore(LoadStore):
 
     def __init__(self, machine: Any, cta: Any, number: int, threads: dict[str, Any]) -> None:
         self.machine, self.cta, self.number = machine, cta, number
-        self.index = len(machine.warps)
+        self.index = machine.num_warps
         self.group = number // 4
         self.threads, self.args, self.shared = threads, machine.args, cta.addresses
         self.tid = number * 32 + LANES
@@ -63,7 +67,7 @@ class WarpCore(LoadStore):
         self.it: tuple[int, ...] = ()
         self.site = 0
         self.preempt = machine.mode == "random"
-        self.clock = Bundle(machine.num_warps)  # what every lane knows
+        self.clock = Bundle(machine.cluster_warps)  # what every lane knows
         self.parts: dict[int, Bundle] = {}  # lanes -> what these know besides
         self.lane_order = LaneOrder(self.index, LaneCopies(machine.new_event))
         self.epoch = 0
@@ -89,6 +93,11 @@ class WarpCore(LoadStore):
         self.init_wgmma()
         self.init_fences()
         self.init_gather()
+
+    def retire(self) -> None:
+        """Forget all but what a finding about one of its accesses may name."""
+        self.lane_order.retire()
+        self.__dict__ = {name: self.__dict__[name] for name in NAMED_BY_FINDINGS}
 
     @property
     def label(self) -> str:

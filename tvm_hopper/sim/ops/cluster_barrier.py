@@ -27,12 +27,12 @@ class ClusterBarrier(Event):
 
     has_parity = False
 
-    def __init__(self, name: str, num_warps: int, members: Sequence[Any] = ()) -> None:
+    def __init__(self, name: str, cluster_warps: int, members: Sequence[Any] = ()) -> None:
         super().__init__(name)
         self.members = members  # CTAs
         self.generation = 0
         self.arrived: set[Any] = set()
-        self.published = Bundle(num_warps)
+        self.published = Bundle(cluster_warps)
         self.acquirable = self.published
         self.near: dict[Any, Bundle] = {}
         self.acquirable_near = self.near
@@ -42,10 +42,10 @@ class ClusterBarrier(Event):
         """Warps that make a generation."""
         return sum(len(cta.warps) for cta in self.members)
 
-    def turn(self, num_warps: int) -> None:
+    def turn(self, cluster_warps: int) -> None:
         """Begin the next generation."""
         self.generation += 1
-        self.acquirable, self.published = self.published, Bundle(num_warps)
+        self.acquirable, self.published = self.published, Bundle(cluster_warps)
         self.acquirable_near, self.near = self.near, {}
         self.arrived = set()
 
@@ -79,12 +79,12 @@ class ClusterBarrierOps:
         provided for the memory accesses performed prior to `barrier.cluster.arrive`"; the same
         section has `fence.cluster.acq_rel` before it, as the use of a relaxed arrival.
         """
-        num_warps = self.machine.num_warps
-        released = Bundle(num_warps)
+        cluster_warps = self.machine.cluster_warps
+        released = Bundle(cluster_warps)
         released.narrow.join(self.known_to_any(lanes).generic)
         for scope, bundle in self.fenced_before(lanes):
             if scope == "cta":
-                barrier.near.setdefault(self.cta, Bundle(num_warps)).join(bundle)
+                barrier.near.setdefault(self.cta, Bundle(cluster_warps)).join(bundle)
             else:
                 released.join(bundle)
         self.bump()
@@ -93,7 +93,7 @@ class ClusterBarrierOps:
     def _settle_cluster(self, barrier: ClusterBarrier) -> None:
         expected = [w for cta in self.cta.cluster for w in cta.warps if not w.finished]
         if expected and all(w in barrier.arrived for w in expected):
-            barrier.turn(self.machine.num_warps)
+            barrier.turn(self.machine.cluster_warps)
             self.machine.progress += 1
             self.machine.wake(barrier)
 

@@ -47,14 +47,14 @@ class FenceOps:
         """Return what a fence of some lanes holds, to add to it."""
         key = lanes, scope
         if key not in self.fences:
-            self.fences[key] = Bundle(self.machine.num_warps), self.lane_order.copy()
+            self.fences[key] = Bundle(self.machine.cluster_warps), self.lane_order.copy()
         return self.fences[key][0]
 
     def pending_reads(self, lanes: int) -> Iterator[tuple[str, Bundle]]:
         """Yield where a relaxed read puts what it sees, by the scope of a fence behind it."""
         for scope in SCOPES[:3]:
             if (lanes, scope) not in self.pending:
-                self.pending[lanes, scope] = Bundle(self.machine.num_warps)
+                self.pending[lanes, scope] = Bundle(self.machine.cluster_warps)
             yield scope, self.pending[lanes, scope]
 
     def publish_relaxed(self, barrier: Any, scope: str, lanes: int) -> None:

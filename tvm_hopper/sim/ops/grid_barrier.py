@@ -28,7 +28,7 @@ class GridBarrier(Event):
         self.machine = machine
         self.generation = 0
         self.arrived: set[Any] = set()  # warps
-        self.published = Bundle(machine.num_warps)
+        self.published = Bundle(machine.cluster_warps)
         self.acquirable = self.published
 
     @property
@@ -50,7 +50,7 @@ class GridBarrier(Event):
         if not self.arrived or self.ctas_here() < len(self.machine.ctas):
             return
         self.generation += 1
-        self.acquirable, self.published = self.published, Bundle(self.machine.num_warps)
+        self.acquirable, self.published = self.published, Bundle(self.machine.cluster_warps)
         self.arrived = set()
         self.machine.progress += 1
         self.machine.wake(self)

@@ -21,14 +21,14 @@ class NamedBarrier(Event):
 
     has_parity = False
 
-    def __init__(self, name: str, num_warps: int) -> None:
+    def __init__(self, name: str, cluster_warps: int) -> None:
         super().__init__(name)
         self.count = 0
         self.arrived: dict[Any, int] = {}  # warp -> site
         self.threads = 0
         self.whole = False  # all threads that have not exited meet
         self.generation = 0
-        self.published = Bundle(num_warps)
+        self.published = Bundle(cluster_warps)
         self.acquirable = self.published
         self.aligned_site: int | None = None
         self.previous: list[tuple[Any, int]] = []  # arrivals of the generation before
@@ -52,7 +52,7 @@ class NamedOps:
         """Return a named barrier of this CTA."""
         found = self.cta.named.get(number)
         if found is None:
-            found = NamedBarrier(f"barrier {number} of {self.cta.label}", self.machine.num_warps)
+            found = NamedBarrier(f"barrier {number} of {self.cta.label}", self.machine.cluster_warps)
             self.cta.named[number] = found
         return found
 
@@ -150,7 +150,7 @@ class NamedOps:
         barrier.generation += 1
         barrier.previous, barrier.current = barrier.current, []
         barrier.acquirable = barrier.published
-        barrier.published = Bundle(self.machine.num_warps)
+        barrier.published = Bundle(self.machine.cluster_warps)
         barrier.arrived, barrier.threads, barrier.aligned_site = {}, 0, None
         self.machine.progress += 1
         self.machine.wake(barrier)

@@ -221,4 +221,4 @@ class TensorMapOps:
             if known is not None and clocks is not known:
                 clocks.join(known)
             for address in dict.fromkeys(places[here].tolist()):
-                clocks.acquire(address, self.cta, scope, self.machine.num_warps)
+                clocks.acquire(address, self.cta, scope, self.machine.cluster_warps)

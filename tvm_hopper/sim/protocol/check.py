@@ -7,7 +7,9 @@ the verdict incomplete, never clean.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, READ, Given
 from tvm_hopper.sim.protocol.maps import box_bytes
 from tvm_hopper.sim.protocol.order import eager
 from tvm_hopper.sim.protocol.state import Running, SystemState
-from tvm_hopper.sim.protocol.symmetry import Alone, Symmetry
+from tvm_hopper.sim.protocol.symmetry import Alone, Symmetry, program_of
 from tvm_hopper.sim.protocol.system import CLUSTER, System, Violation
 from tvm_hopper.sim.protocol.trace import WHOLE, Trace, UnanalysableError, trace_cta
 from tvm_hopper.sim.tir import slot_of, thread_extents
@@ -179,12 +181,17 @@ def run_once(skeleton: Skeleton) -> Running:
 
 
 def explore(
-    skeleton: Skeleton, max_states: int, reduce: bool = True, merge: bool = True
+    skeleton: Skeleton,
+    max_states: int,
+    reduce: bool = True,
+    merge: bool = True,
+    end: float = math.inf,
 ) -> tuple[list[SystemState], int, bool]:
     """Visit every reachable state; return the deadlocks, the count, and whether it finished.
 
     `reduce` lets `eager` and `Apart` choose between orders that make no difference; `merge` visits
-    one of the states that differ in which of several interchangeable agents stands where.
+    one of the states that differ in which of several interchangeable agents stands where. `end` is
+    a moment of the monotonic clock.
     """
     system = skeleton.system
     symmetry = (Symmetry if merge else Alone)(system.agents)
@@ -193,6 +200,8 @@ def explore(
     seen, stack, stuck = {start}, [start], []
     while stack:
         state = stack.pop()
+        if monotonic() > end:
+            return stuck, len(seen), False
         movers = list(symmetry.movers(state))
         following = (
             reduce and (eager(system, state, movers) or apart.successors(state, movers))
@@ -331,6 +340,7 @@ def explore_skeleton(
     max_states: int = MAX_STATES,
     max_trips: int = MAX_TRIPS,
     given: Given = NOTHING_GIVEN,
+    budget_s: float = math.inf,
 ) -> SkeletonReport:
     """Explore every interleaving of the first and of the last cluster's roles.
 
@@ -347,18 +357,29 @@ def explore_skeleton(
     given : dict
         Integers in memory, by parameter. Loops and conditions may follow from them: then one
         cluster of each kind is explored, and what is found holds of these integers alone.
+    budget_s : float
+        Seconds in all; what is found within them is true.
     """
+    begun = monotonic()
+    end = begun + budget_s
     try:
         skeletons = extract_skeletons(func, host_func, max_trips, given=given)
     except UnanalysableError as error:
         return SkeletonReport((_incomplete(str(error)),), 0, "nothing")
     findings: list[Finding] = []
     states, covers = 0, []
+    passed: set[tuple[Any, ...]] = set()
     for number, skeleton in enumerate(skeletons):
-        stuck, count, complete = explore(skeleton, max_states - states)
+        kind = tuple(map(program_of, skeleton.agents))
+        stuck, count, complete = [], 0, True
+        if kind not in passed:  # the last cluster does as the first, as a rule
+            stuck, count, complete = explore(skeleton, max_states - states, end=end)
+            if complete and not stuck and not skeleton.system.violations:
+                passed.add(kind)
         states += count
         if stuck and skeleton.truncated and skeleton.read:  # of other kinds without the cut
-            return explore_skeleton(func, host_func, max_states, WHOLE, given)
+            left = max(end - monotonic(), 0.0)
+            return explore_skeleton(func, host_func, max_states, WHOLE, given, left)
         if stuck and skeleton.truncated:  # the cut may be all that is wrong
             whole = _uncut(func, host_func, number)
             if whole is None:
@@ -366,7 +387,7 @@ def explore_skeleton(
                 stuck = []
             else:
                 skeleton = whole
-                stuck, count, complete = explore(skeleton, max_states - states)
+                stuck, count, complete = explore(skeleton, max_states - states, end=end)
                 states += count
         for state in stuck[:1]:
             findings += deadlock_of(skeleton, state)
@@ -375,7 +396,10 @@ def explore_skeleton(
             _incomplete(f"what a thread does behind the call of {name} is not followed")
             for name in opaque_calls(skeleton)
         ]
-        if not complete:
+        if not complete and monotonic() > end:
+            text = f"{states} states in {monotonic() - begun:.1f} s, and not all; raise budget_s"
+            findings.append(_incomplete(text))
+        elif not complete:
             findings.append(_incomplete(f"more than {max_states} states; raise the budget"))
         where = skeleton.where
         if skeleton.truncated:

@@ -215,7 +215,7 @@ class RunAhead:
         self.met: dict[tuple[int, int], int] = {}
         self.times: dict[tuple[int, int], int] = {}  # generations from now that it has come to
         self.tickets = list(state.tickets)
-        self.flying: dict[int, int] = {}  # bytes in flight to a barrier
+        self.flying = system.all_in_flight(state)
         self.issued: dict[Key, int] = {}  # that copies issued meanwhile bring
         numbers, self.is_cluster_open = self._runners()
         # one for those that execute the same steps from the same place: they come equally far
@@ -334,9 +334,7 @@ class RunAhead:
         share = system.share[key]
         if not system.counted or (not share and tx <= 0):
             return self.arrivals[slot]
-        if slot not in self.flying:
-            self.flying[slot] = system.bytes_in_flight(self.state, key)
-        rest = self.flying[slot] + self.issued.get(key, 0) - tx
+        rest = self.flying.get(key, 0) + self.issued.get(key, 0) - tx
         if rest < 0:
             return -1
         return min(self.arrivals[slot], rest // share) if share else self.arrivals[slot]

@@ -166,12 +166,15 @@ class System:
 
     def bytes_in_flight(self, state: SystemState, key: Key) -> int:
         """Return what the copies in flight will deliver to one barrier."""
-        return sum(
-            size
-            for agent, step in state.flight
-            for target, _, size in self.agents[agent].ops[step].targets
-            if target == key
-        )
+        return self.all_in_flight(state).get(key, 0)
+
+    def all_in_flight(self, state: SystemState) -> dict[Key, int]:
+        """Return what the copies in flight will deliver to each barrier."""
+        found: dict[Key, int] = {}
+        for agent, step in state.flight:
+            for key, _, size in self.agents[agent].ops[step].targets:
+                found[key] = found.get(key, 0) + size
+        return found
 
     def fillers(self, number: int) -> set[Key]:
         """Return the barriers that copies issued by one agent complete."""
@@ -254,7 +257,16 @@ class System:
         """
         if not self.cluster_in_turns:
             return 1
-        return max(1, sum(part.threads for part in self.parts if part.times > generation))
+        least = self._needed_by_generation
+        return least[generation] if generation < len(least) else 1
+
+    @cached_property
+    def _needed_by_generation(self) -> list[int]:
+        last = max((part.times for part in self.parts), default=0)
+        return [
+            max(1, sum(part.threads for part in self.parts if part.times > generation))
+            for generation in range(last)
+        ]
 
     @cached_property
     def share(self) -> dict[Key, int]:

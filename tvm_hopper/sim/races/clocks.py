@@ -15,13 +15,70 @@ from typing import Any
 import numpy as np
 
 
+class Epochs:
+    """The newest epoch that is known of each warp, for the clusters of which anything is known.
+
+    An array for each such cluster. Arrays are never changed in place: copies share them.
+    """
+
+    __slots__ = ("parts", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size  # warps of a cluster
+        self.parts: dict[int, np.ndarray] = {}
+
+    def __getitem__(self, warp: int) -> int:
+        """Return the epoch that is known of a warp."""
+        part = self.parts.get(warp // self.size)
+        return 0 if part is None else int(part[warp % self.size])
+
+    def __setitem__(self, warp: int, epoch: int) -> None:
+        """Set what is known of a warp."""
+        cluster, place = divmod(warp, self.size)
+        part = self.parts.get(cluster)
+        part = np.zeros(self.size, np.int64) if part is None else part.copy()
+        part[place] = epoch
+        self.parts[cluster] = part
+
+    def copy(self) -> Epochs:
+        """Return an independent copy."""
+        other = Epochs.__new__(Epochs)
+        other.size, other.parts = self.size, self.parts.copy()
+        return other
+
+    def join(self, other: Epochs) -> None:
+        """Take the newer epoch of each warp."""
+        for cluster, theirs in other.parts.items():
+            mine = self.parts.get(cluster)
+            if mine is None:
+                self.parts[cluster] = theirs
+            elif mine is not theirs:
+                self.parts[cluster] = np.maximum(mine, theirs)
+
+    def meet(self, other: Epochs) -> None:
+        """Take the older epoch of each warp."""
+        self.parts = {
+            cluster: mine if mine is theirs else np.minimum(mine, theirs)
+            for cluster, mine in self.parts.items()
+            if (theirs := other.parts.get(cluster)) is not None
+        }
+
+    def holds(self, other: Epochs) -> bool:
+        """Tell whether no epoch of the other is newer."""
+        return all(
+            (mine := self.parts.get(cluster)) is theirs
+            or bool((theirs <= (0 if mine is None else mine)).all())
+            for cluster, theirs in other.parts.items()
+        )
+
+
 class Clock:
     """A set of known accesses: epochs of warps, and asynchronous events as bits of one integer."""
 
     __slots__ = ("epochs", "events")
 
-    def __init__(self, num_warps: int) -> None:
-        self.epochs = np.zeros(num_warps, np.int64)
+    def __init__(self, cluster_warps: int) -> None:
+        self.epochs = Epochs(cluster_warps)
         self.events = 0
 
     def copy(self) -> Clock:
@@ -32,16 +89,16 @@ class Clock:
 
     def join(self, other: Clock) -> None:
         """Learn everything that `other` knows."""
-        np.maximum(self.epochs, other.epochs, out=self.epochs)
+        self.epochs.join(other.epochs)
         self.events |= other.events
 
     def holds(self, other: Clock) -> bool:
         """Tell whether this one knows everything that `other` knows."""
-        return not other.events & ~self.events and bool((other.epochs <= self.epochs).all())
+        return not other.events & ~self.events and self.epochs.holds(other.epochs)
 
     def meet(self, other: Clock) -> None:
         """Keep only what `other` knows too."""
-        np.minimum(self.epochs, other.epochs, out=self.epochs)
+        self.epochs.meet(other.epochs)
         self.events &= other.events
 
 
@@ -83,9 +140,9 @@ class TensorMapClocks:
         """Release what is known."""
         _join_into(self.released, (cta, scope), known)
 
-    def acquire(self, address: int, cta: Any, scope: str, num_warps: int) -> None:
+    def acquire(self, address: int, cta: Any, scope: str, cluster_warps: int) -> None:
         """Let copies behind this rely on the releases that it meets."""
-        _join_into(self.acquired, address, Clock(num_warps))
+        _join_into(self.acquired, address, Clock(cluster_warps))
         for (owner, theirs), clock in self.released.items():
             if reaches(owner, cta, theirs) and reaches(cta, owner, scope):
                 self.acquired[address].join(clock)
@@ -121,11 +178,11 @@ class Bundle:
         *("async_global", "async_shared", "fenced", "generic", "narrow", "seen", "tensormaps"),
     )
 
-    def __init__(self, num_warps: int) -> None:
-        self.generic = Clock(num_warps)
-        self.async_shared = Clock(num_warps)
-        self.async_global = Clock(num_warps)
-        self.narrow = Clock(num_warps)
+    def __init__(self, cluster_warps: int) -> None:
+        self.generic = Clock(cluster_warps)
+        self.async_shared = Clock(cluster_warps)
+        self.async_global = Clock(cluster_warps)
+        self.narrow = Clock(cluster_warps)
         self.fenced: Bundle | None = None
         self.seen: Bundle | None = None
         self.tensormaps: TensorMapClocks | None = None

@@ -89,6 +89,11 @@ class LaneOrder:
         other.known, other.held = list(self.known), self.held
         return other
 
+    def retire(self) -> None:
+        """Forget what nobody asks of a warp that has ended."""
+        self.spans, self.partial, self.known, self.footprints = {}, [], [], {}
+        self.copies = LaneCopies(self.copies.new_event)
+
     def add(self, access: MemoryAccess) -> None:
         """Keep an access that one instruction made."""
         first, _ = self.spans.get(access.lanes, (access.epoch, 0))

@@ -10,7 +10,7 @@ by keeping one state for them.  An access that divides a cell makes all cells of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,8 @@ from tvm_hopper.sim.races.clocks import Bundle, Clock, reaches
 GENERIC, ASYNC, TENSORMAP = "generic", "async", "tensormap"
 ALL_LANES = (1 << 32) - 1
 COARSEST = 16  # bytes of a cell at first: what asynchronous copies and wgmma access at once
+PIECE = 1 << 20  # bytes of a large region that are looked at together
+MANY_PIECES = 64
 EARLIER = 1  # number of the access that stands for all those of earlier launches
 
 
@@ -203,6 +205,10 @@ class Shadow:
         cells = -(-num_bytes // COARSEST)
         self.writer, self.readers = no_cells(cells), no_cells(cells)
         self.fresh = True  # nobody has touched a cell
+        self.cells_written = 0  # by this kernel
+        # of a large region, which pieces of it somebody has touched
+        pieces = -(-num_bytes // PIECE)
+        self.touched = np.zeros(pieces, bool) if pieces > MANY_PIECES else None
         self.readers_before = 0  # the set that read each cell before this kernel touched it
         self.initialised = written  # the whole region was written before the kernel
 
@@ -211,12 +217,40 @@ class Shadow:
         granule = divisor & -divisor
         times = self.granule // granule
         self.granule = granule
+        self.cells_written *= times
         if self.fresh:
             count = len(self.writer) * times
             self.writer, self.readers = no_cells(count), no_cells(count)
         else:
-            self.writer = _repeated(self.writer, times)
-            self.readers = _repeated(self.readers, times)
+            self.writer = self._repeated(self.writer, times)
+            self.readers = self._repeated(self.readers, times)
+
+    def _repeated(self, cells: np.ndarray, times: int) -> np.ndarray:
+        """Repeat each cell; cells that nobody has touched stay without memory."""
+        finer = no_cells(len(cells) * times)
+        rows = finer.reshape(-1, times)
+        for low, high in self.touched_bytes():
+            part = slice(low // (self.granule * times), -(-high // (self.granule * times)))
+            touched = np.flatnonzero(cells[part])
+            rows[part][touched] = cells[part][touched, None]
+        return finer
+
+    def _touch(self, cells: Any) -> None:
+        assert self.touched is not None
+        if isinstance(cells, slice):
+            first, last = cells.start * self.granule, (cells.stop - 1) * self.granule
+            self.touched[first // PIECE : last // PIECE + 1] = True
+        else:
+            self.touched[cells * self.granule // PIECE] = True
+
+    def touched_bytes(self) -> Iterator[tuple[int, int]]:
+        """Yield ranges of bytes beside which nobody has touched any."""
+        size = len(self.writer) * self.granule
+        if self.touched is None:
+            yield 0, size
+            return
+        for piece in np.flatnonzero(self.touched).tolist():
+            yield piece * PIECE, min((piece + 1) * PIECE, size)
 
     def cells(self, offsets: Any, size: int) -> Any:
         """Turn byte offsets (slice, or array of starts of `size` bytes each) into cells."""
@@ -242,6 +276,8 @@ class Shadow:
         self.fresh = False
         if not len(writers):
             return True
+        if self.touched is not None:
+            self._touch(cells)
         complete = True
         for number in _distinct(writers):
             if number == 0:
@@ -271,6 +307,8 @@ class Shadow:
         self.fresh = False
         if not len(writers):
             return
+        if self.touched is not None:
+            self._touch(cells)
         for number in _distinct(writers):
             if number == 0:
                 continue
@@ -287,6 +325,7 @@ class Shadow:
                     continue
                 if not other.known_to(clock) or _among_lanes(other, access, clock):
                     report(other, access, readers, number)
+        self.cells_written += int(np.count_nonzero(writers < self.log.first))
         self.writer[cells] = access.number
         self.readers[cells] = self._left(writers, readers) if access.rmw else 0
 
@@ -314,8 +353,8 @@ class Shadow:
         return kept
 
     def count(self) -> int:
-        """Return how many bytes this kernel has written."""
-        return int(np.count_nonzero(self.writer >= self.log.first)) * self.granule
+        """Return how many bytes this kernel has written, about."""
+        return self.cells_written * self.granule
 
     def mark_unfinished(self, write: MemoryAccess | None, read: MemoryAccess | None) -> None:
         """Take what is there as written, and as read, by launches that may not have ended."""
@@ -326,7 +365,7 @@ class Shadow:
         if self.readers_before:
             self.readers[(self.writer == 0) & (self.readers == 0)] = self.readers_before
             self.readers_before = 0
-        self.fresh = False
+        self.fresh, self.touched = False, None
         if write is not None and self.initialised:
             self.writer[:] = write.number
         elif write is not None:
@@ -357,7 +396,7 @@ class Shadow:
         divisor = int(np.bitwise_or.reduce(edges)) if len(edges) else COARSEST
         if divisor & (self.granule - 1):
             self.refine(divisor)
-        self.fresh = False
+        self.fresh, self.touched = False, None
         self.writer[: -(-len(flags) // self.granule)][flags[:: self.granule]] = EARLIER
 
     def written(self, num_bytes: int) -> np.ndarray:
@@ -368,14 +407,6 @@ class Shadow:
 def no_cells(count: int) -> np.ndarray:
     """Return cells that nobody has touched."""
     return no_bytes(count * np.dtype(np.int32).itemsize).view(np.int32)
-
-
-def _repeated(cells: np.ndarray, times: int) -> np.ndarray:
-    """Repeat each cell; cells that nobody has touched stay without memory."""
-    finer = no_cells(len(cells) * times)
-    touched = np.flatnonzero(cells)
-    finer.reshape(-1, times)[touched] = cells[touched, None]
-    return finer
 
 
 def clock_for(bundle: Bundle, kind: str, shared: bool) -> Clock:

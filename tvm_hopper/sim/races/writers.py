@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,8 @@ class ElementWriters:
     numbers: np.ndarray
     log: AccessLog
     machine: Any
+    shadow: Shadow
+    offset: int
 
     def written(self, part: Any) -> np.ndarray:
         """Tell of each element of a part (an index of numpy) whether this run has written it."""
@@ -38,6 +41,8 @@ class ElementWriters:
         A few rows at a time: most of a large tensor is untouched, and takes no memory so.
         """
         numbers = self.numbers
+        if self.shadow.touched is not None and numbers.flags.c_contiguous:
+            return np.concatenate([np.zeros((0, numbers.ndim), np.int64), *self._in_pieces()])
         if numbers.ndim == 0:
             return np.zeros((int(self.written(())), 0), np.int64)
         rows = max(ROWS_AT_ONCE * len(numbers) // max(numbers.size, 1), 1)
@@ -47,6 +52,16 @@ class ElementWriters:
             inside[:, 0] += first
             found.append(inside)
         return np.concatenate(found)
+
+    def _in_pieces(self) -> Iterator[np.ndarray]:
+        """Yield the same for each piece that somebody has touched, of elements one by one."""
+        flat = self.numbers.reshape(-1)
+        size = self.shadow.granule * (flat.strides[0] // self.shadow.writer.itemsize)
+        for low, high in self.shadow.touched_bytes():
+            first, last = max(low - self.offset, 0), max(high - self.offset, 0)
+            part = slice(-(-first // size), -(-last // size))
+            found = np.flatnonzero(flat[part] >= self.log.first) + part.start
+            yield np.stack(np.unravel_index(found, self.numbers.shape), axis=1)
 
     def describe(self, index: tuple[int, ...]) -> tuple[str, str]:
         """Return the agent that wrote an element, and the statement with warp and iteration."""
@@ -70,4 +85,4 @@ def element_writers(shadow: Shadow, at: TensorPlacement, machine: Any) -> Elemen
         at.offset // granule * cell,
         [step // granule * cell for step in array.strides],
     )
-    return ElementWriters(numbers, shadow.log, machine)
+    return ElementWriters(numbers, shadow.log, machine, shadow, at.offset)

@@ -23,6 +23,7 @@ _HARMLESS = (
     "applypriority",
 )
 _WORDS = ("ld", "st", "atom", "red")
+_STORES = ("st", "st_vec", "st_vec256")
 _ISSUES = ("expect_tx", "g2s", "cp_async_ca", "cp_async_cg", "st_async", "red_async")
 
 
@@ -144,7 +145,8 @@ class PtxEmitter(RegisterEmitter):
         name = ptx.name
         if name.startswith(_WORDS) and ptx.mods.get("type") in ("b8", "u8", "s8"):
             self.program.min_itemsize = 1
-        if "s2g" not in name or "reduce" in name:
+        only_stores = name in _STORES or ("s2g" in name and "reduce" not in name)
+        if not only_stores:
             self.program.loaded_params |= params
         if not any(word in name for word in ("g2s", "cp_async_c", "ld")):
             self.program.stored_params |= params

@@ -1,13 +1,17 @@
 """The errors a user can meet; every message says where, what was found and what is needed.
 
 An exception class that TVM's FFI does not know reaches the user as a bare `RuntimeError`, so each
-one is registered, and takes a single message (FFI rebuilds it from its text).
+one is registered, and takes a single message (FFI rebuilds it from its text).  So are Python's
+KeyboardInterrupt and SystemExit: else Ctrl-C in a pass would be an error that callers recover from.
 """
 
 import warnings
 from collections.abc import Sequence
 
 import tvm_ffi
+
+for _class in (KeyboardInterrupt, SystemExit):
+    tvm_ffi.register_error(_class.__name__, _class)
 
 
 @tvm_ffi.register_error("tvm_hopper.HopperError")

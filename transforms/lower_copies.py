@@ -64,7 +64,7 @@ from tvm_hopper.plan.notes import Note, RemarkNote, note_kernels
 from tvm_hopper.plan.tma_plan import TmaTransfer, plan_tma_copies
 from tvm_hopper.plan.transfer import find_transfers
 from tvm_hopper.requests.bodies import map_bodies
-from tvm_hopper.requests.keys import ASYNC_COPY, CACHE_HINT, SWIZZLE
+from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP, CACHE_HINT, SWIZZLE
 from tvm_hopper.requests.targets import processor_of
 
 from .bulk_runs import run_block
@@ -100,12 +100,15 @@ def plan_copies(kernel: Any, processor: Processor) -> CopyPlan:
         if copy.op.name not in processor.async_ops:
             able = processor.mechanisms(copy.op.is_load)
             names = " or ".join(map(repr, able)) or "none that copies this way"
+            other = "ask for that one" if able else "let threads copy"
+            fix = f"{other}, or build for a chip that has the other"
+            if any(x.annotations[ASYNC_OP] == "wgmma" for x in ir.find_blocks(kernel, ASYNC_OP)):
+                fix = 'the product needs sm_90a, too: build with target="nvidia/nvidia-h200"'
             raise cannot_lower(
                 copy.where,
                 f"{ASYNC_COPY} = {copy.op.mechanism!r} on {processor.name}",
                 f"a mechanism that it has: {names}",
-                f"{'ask for that one' if able else 'let threads copy'}, or build for a chip that "
-                "has the other",
+                fix,
             )
     return CopyPlan(
         plan_tma_copies(kernel),

@@ -1,13 +1,18 @@
 """The errors a user can meet; every message says where, what was found and what is needed.
 
 An exception class that TVM's FFI does not know reaches the user as a bare `RuntimeError`, so each
-one is registered, and takes a single message (FFI rebuilds it from its text).
+one is registered, and takes a single message (FFI rebuilds it from its text).  So are Python's
+KeyboardInterrupt and SystemExit: else Ctrl-C in a pass would be an error that callers recover from.
 """
 
+import importlib.util
 import warnings
 from collections.abc import Sequence
 
 import tvm_ffi
+
+for _class in (KeyboardInterrupt, SystemExit):
+    tvm_ffi.register_error(_class.__name__, _class)
 
 
 @tvm_ffi.register_error("tvm_hopper.HopperError")
@@ -56,6 +61,24 @@ class HopperWarning(UserWarning):
 def warn(text: str, stacklevel: int = 1) -> None:
     """Warn of something that a build does otherwise than its user may expect."""
     warnings.warn(text, HopperWarning, stacklevel=stacklevel + 1)
+
+
+def require_packages(where: str, *packages: str) -> None:
+    """Raise where optional packages are missing, with the command that installs them.
+
+    Raises
+    ------
+    HopperError
+        One of them cannot be found; each is named as pip and Python name it.
+    """
+    missing = [x for x in packages if importlib.util.find_spec(x) is None]
+    if missing:
+        names = " ".join(missing)
+        raise HopperError(
+            _message(
+                where, f"no {' and no '.join(missing)}", "it installed", f"pip install {names}"
+            )
+        )
 
 
 def _message(where: str, found: str, need: str, fix: str) -> str:

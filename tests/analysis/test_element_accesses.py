@@ -82,7 +82,7 @@ def notes_of(mod):
         (flipped, 2),
         (strided, 6),
         (gathered, 32),
-        (lambda: product(lambda i, j: (j, i)), 32),
+        (lambda: product(lambda i, j: (j, i)), 16),
         (lambda: product(lambda i, j: (i, 2 * j)), 32),
     ],
     ids=["transposed", "twice", "flipped", "strided", "gathered", "residual", "strided residual"],

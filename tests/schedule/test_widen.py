@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from tvm import s_tir, te, tirx
+from tvm import s_tir, te, tirx, topi
 from tvm.script import tirx as T
 
 from tvm_hopper import ir
@@ -224,3 +224,15 @@ def test_what_is_no_module():
 def test_row_reduction_names_the_remedy():
     with pytest.raises(ScheduleError, match=r"cast the input to float32 .* or .*widen_sums"):
         hs.row_reduction(s_tir.Schedule(reduced("float16")))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_place_of_a_maximum(dtype):
+    """Its reduction names values, and starts from two stores; the remedy that is named works."""
+    x = te.placeholder((4, 64), dtype, name="X")
+    func = te.create_prim_func([x, topi.argmax(x, axis=1)])
+    with pytest.raises(ScheduleError, match=r"widen_sums\(mod\)"):
+        hs.row_reduction(s_tir.Schedule(func))
+    sch = s_tir.Schedule(hs.widen_sums(func))
+    hs.row_reduction(sch)
+    assert verify(sch, against=func).verdict == "clean"

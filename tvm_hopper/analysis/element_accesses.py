@@ -58,6 +58,7 @@ class _Site:
     count: int  # accesses of a thread
     step: int | None  # elements from one access to the next one; None: uneven
     is_store: bool
+    indices: Any
 
     @property
     def num_bytes(self) -> int:
@@ -94,7 +95,7 @@ def find_element_accesses(
             continue
         if not any(site.buffer.same_as(x) for x in arguments):
             continue
-        if _size(site.buffer) * SMALL_SHARE < most:
+        if _size(site.buffer) * SMALL_SHARE < most or (fragments and _is_pair(site, sites)):
             continue
         distance = abs(site.step or SECTOR) * dtype_bytes(ir.dtype_of(site.buffer))
         name = str(site.buffer.name)
@@ -104,6 +105,18 @@ def find_element_accesses(
         if before is None or before.fetched < fetched:
             found[name, site.is_store] = one
     return list(found.values())
+
+
+def _is_pair(site: _Site, sites: list[_Site]) -> bool:
+    """Tell an element whose neighbor a thread loads as well: four threads fill a sector."""
+    places = [_first(x) for x in sites if x.buffer.same_as(site.buffer)]
+    own = _first(site)
+    return own is not None and not {own - 1, own + 1}.isdisjoint(places)
+
+
+def _first(site: _Site) -> int | None:
+    place = _place(site.buffer, site.indices)
+    return _value(place, dict.fromkeys(ir.find_all(place, ir.Var), 0))
 
 
 def _size(buffer: Any) -> int:
@@ -162,7 +175,7 @@ def _add(
         if inner.kind == ir.ForKind.VECTORIZED and step == 1:
             lanes = int(inner.extent)
             count //= lanes
-    sites.append(_Site(buffer, lanes, count, step, is_store))
+    sites.append(_Site(buffer, lanes, count, step, is_store, indices))
 
 
 def _step(buffer: Any, indices: Any, loop: ir.For) -> int | None:
@@ -175,26 +188,32 @@ def _step(buffer: Any, indices: Any, loop: ir.For) -> int | None:
     read = ir.find_all(list(indices), ir.TensorLoad)
     if extent is None or any(ir.depends_on(x, [loop.loop_var]) for x in read):
         return None
-    indices = [
-        ir.replace(x, ir.TensorLoad, lambda y: tirx.IntImm(ir.dtype_of(y), 0)) for x in indices
-    ]
-    place: Any = 0
-    if buffer.ty.strides:
-        place = sum(x * step for x, step in zip(indices, buffer.ty.strides, strict=True))
-    else:
-        for index, size in zip(indices, buffer.shape, strict=True):
-            place = place * size + index
+    place = _place(buffer, indices)
     others = dict.fromkeys(x for x in ir.find_all(place, ir.Var) if not x.same_as(loop.loop_var))
     steps: Counter[int | None] = Counter()
     for sample in SAMPLES:
         at = {x: (i + 1) * sample for i, x in enumerate(others)}
-        first, second, last = (
-            ir.static_int(ir.simplify(ir.substitute(place, {**at, loop.loop_var: x})))
-            for x in (0, 1, extent - 1)
-        )
+        first, second, last = (_value(place, {**at, loop.loop_var: x}) for x in (0, 1, extent - 1))
         if first is None or second is None or last is None:
             return None
         steps[second - first if last - first == (extent - 1) * (second - first) else None] += 1
     if loop.kind == ir.ForKind.VECTORIZED and len(steps) > 1:
         return None
     return steps.most_common(1)[0][0]
+
+
+def _place(buffer: Any, indices: Any) -> Any:
+    """Return the number of an element in memory; what is read for its index counts as zero."""
+    plain = [
+        ir.replace(x, ir.TensorLoad, lambda y: tirx.IntImm(ir.dtype_of(y), 0)) for x in indices
+    ]
+    if buffer.ty.strides:
+        return sum(x * step for x, step in zip(plain, buffer.ty.strides, strict=True))
+    place: Any = tirx.IntImm("int64", 0)
+    for index, size in zip(plain, buffer.shape, strict=True):
+        place = place * size + index
+    return place
+
+
+def _value(place: Any, at: dict[Any, int]) -> int | None:
+    return ir.static_int(ir.simplify(ir.substitute(place, at)))

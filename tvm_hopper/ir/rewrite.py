@@ -69,12 +69,16 @@ def replace_nodes(root: Any, kind: type, planned: Mapping[Any, Any]) -> Any:
 
 
 def drop_empty(root: Any) -> Any:
-    """Take statements that do nothing, as `seq()` makes them, out of their sequences."""
+    """Take statements that do nothing, as `seq()` makes them, out of their sequences.
 
-    def drop(body: SeqStmt) -> Stmt:
-        return seq(*(x for x in statements(body) if not _is_empty(x)))
+    Not by a map in post order: tvm_ffi corrupts memory where a callback of one raises.
+    """
 
-    return tvm_ffi.structural_map(root, [(SeqStmt, drop)], order="post")
+    def drop(body: SeqStmt, mutator: Any) -> Stmt:
+        kept = mutator.default_mutate(body)
+        return seq(*(x for x in statements(kept) if not _is_empty(x)))
+
+    return mutate(root, [(SeqStmt, drop)])
 
 
 def _is_empty(stmt: Stmt) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tvm_hopper.errors import cannot_tune
+from tvm_hopper.errors import cannot_tune, require_packages
 
 from .configurations import is_built_in
 from .database import Database, Trial
@@ -34,7 +34,10 @@ def draw(database: Database | str | Path, key: str | None = None) -> Any:
     ------
     TuningError
         Nothing was measured, or there are no records.
+    HopperError
+        matplotlib is not installed.
     """
+    require_packages("draw", "matplotlib")
     from matplotlib.figure import Figure
 
     database = database if isinstance(database, Database) else Database(database)

@@ -126,7 +126,7 @@ def _name_lengths(func: tirx.PrimFunc, tensors: Sequence[Any]) -> tirx.PrimFunc:
         def named(node: Any, extent: Any = extent, name: Any = name) -> Any:
             return name if tvm_ffi.structural_equal(node, extent) else node
 
-        func = tvm_ffi.structural_map(func, [(type(extent), named)])
+        func = tvm_ffi.structural_map(func, [(type(extent), named)], order="pre")
     shapes = [x for p in func.params if tirx.is_buffer_var(p) for x in p.ty.shape]
     scalars = [x for x in func.params if not tirx.is_buffer_var(x)]
     if any(ir.depends_on(x, scalars) for x in shapes) or any(
@@ -215,7 +215,7 @@ def _name_rows(func: tirx.PrimFunc, dims: Sequence[Any]) -> tirx.PrimFunc | None
     def named(node: Any) -> Any:
         return rows if tvm_ffi.structural_equal(node, total) else node
 
-    func = tvm_ffi.structural_map(func, [(tirx.Mul, named)])
+    func = tvm_ffi.structural_map(func, [(tirx.Mul, named)], order="pre")
     factors = [x for x in dims if isinstance(x, tirx.Var)]
     shapes = [x for param in func.params for x in param.ty.shape]
     if any(ir.depends_on(x, factors) for x in shapes) or any(

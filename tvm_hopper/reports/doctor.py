@@ -21,7 +21,7 @@ from tvm_hopper.integration import autoload
 from tvm_hopper.requests import pins
 
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
-_INSTALL_SELF = "pip install tvm_hopper (or `pip install -e .` in a checkout)"
+_INSTALL_SELF = "pip install . (in a checkout of tvm_hopper)"
 _DRIVER = "install an NVIDIA driver for CUDA 13 (580 or later); only running kernels needs it"
 
 
@@ -198,7 +198,7 @@ def check_extras() -> Row:
     """Check what tuning needs in TVM's worker pools."""
     missing = [m for m in ("cloudpickle", "psutil", "tornado") if not importlib.util.find_spec(m)]
     found = "complete" if not missing else f"without {', '.join(missing)}"
-    return _row("tuning", not missing, found, 'pip install "tvm_hopper[tuning]"', True)
+    return _row("tuning", not missing, found, f"pip install {' '.join(missing)}", True)
 
 
 CHECKS: tuple[Callable[[], Row], ...] = (

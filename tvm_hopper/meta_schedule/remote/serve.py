@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tvm_hopper.errors import HopperError
+from tvm_hopper.errors import HopperError, require_packages
 from tvm_hopper.meta_schedule.workers import parent
 from tvm_hopper.meta_schedule.workers.leftovers import remove_stale
 from tvm_hopper.meta_schedule.workers.process import ROOT
@@ -91,6 +91,7 @@ class ServerGroup:
         self._servers = {name: self._start(told) for name, told in devices.items()}
 
     def _start(self, told: str) -> Any:
+        require_packages("serve", "cloudpickle", "psutil", "tornado")  # of TVM's servers
         from tvm import rpc
 
         return rpc.Server(

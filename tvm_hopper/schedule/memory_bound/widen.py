@@ -42,7 +42,7 @@ def widen_sums(mod: tvm.IRModule | tirx.PrimFunc) -> Any:
 
     Temporaries of these types become float32, in each function that has such a reduction; what is
     stored to a tensor in memory is rounded there, once. A function that takes the address of a
-    temporary, names values, has threads already, or writes a sum's tensor in several blocks stays
+    temporary, has threads already, or writes a sum's tensor in several blocks stays
     as it is.
 
     Parameters
@@ -119,7 +119,7 @@ def _widen(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _is_left(func: tirx.PrimFunc) -> bool:
     """Tell a function with threads, or whose temporaries have users that know their type."""
-    if any(ir.find_all(func.body, kind) for kind in (tirx.Bind, tirx.Let)):
+    if ir.find_all(func.body, tirx.Let):
         return True
     if ir.find_all(func.body, ir.For, lambda x: x.kind == ir.ForKind.THREAD_BINDING):
         return True
@@ -145,6 +145,7 @@ class _Widener:
 
     def __init__(self, wide: dict[Any, Any]) -> None:
         self.wide = wide
+        self.named: dict[Any, Any] = {}  # values of 16 bits that a reduction names, as argmax does
 
     def rewrite(self, body: Any) -> Any:
         """Return the body with temporaries and arithmetic in float32."""
@@ -152,6 +153,8 @@ class _Widener:
             body,
             [
                 *((kind, self._binary) for kind in _BINARY),
+                (tirx.Bind, self._bind),
+                (tirx.Var, lambda node, _mutator: self.named.get(node, node)),
                 (tirx.Select, self._select),
                 (tirx.Cast, self._cast),
                 (tirx.FloatImm, self._constant),
@@ -165,6 +168,12 @@ class _Widener:
 
     def _binary(self, node: Any, mutator: Any) -> Any:
         return type(node)(mutator.mutate(node.a), mutator.mutate(node.b))
+
+    def _bind(self, node: Any, mutator: Any) -> Any:
+        value = mutator.mutate(node.value)
+        if ir.dtype_of(node.var) in HALVES:
+            self.named[node.var] = tirx.Var(node.var.name, WIDE)
+        return tirx.Bind(self.named.get(node.var, node.var), value)
 
     def _select(self, node: Any, mutator: Any) -> Any:
         return tirx.Select(
@@ -228,6 +237,8 @@ def _as_it_was(old: Any, new: Any) -> Any:
 
 def _widen_identity(old: Any, new: Any) -> Any:
     """Let a maximum start from the least value of its new type, by which TVM knows it for one."""
+    if isinstance(old, ir.SeqStmt):
+        return ir.seq(*map(_widen_identity, old.seq, new.seq))
     if not isinstance(old, ir.BufferStore) or not isinstance(old.value, tirx.FloatImm):
         return new
     dtype, start = ir.dtype_of(old.value), float(old.value.value)

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 
 from tvm_hopper import ir
@@ -350,10 +349,11 @@ def _copy_of(parts: Sequence[RootPart], buffers: Sequence[Any], block: str, boun
         regions[kind] = [ir.full_region(x) for x in outer]
     body = ir.seq(*(part.stmt for part in parts))
 
-    def rename(node: ir.SBlock) -> ir.SBlock:
+    def rename(node: ir.SBlock, mutator: Any) -> ir.SBlock:
+        node = mutator.default_mutate(node)
         return ir.with_block(node, name_hint=class_block(str(node.name_hint), bound))
 
-    body = tvm_ffi.structural_map(body, [(ir.SBlock, rename)], order="post")
+    body = ir.mutate(body, [(ir.SBlock, rename)])
     used = [b for b in buffers if ir.uses(body, b)]
     name = class_block(f"{block}_rows", bound)
     return ir.fresh_variables(ir.opaque_block(name, body, alloc_buffers=used, **regions))

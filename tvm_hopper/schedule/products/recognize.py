@@ -25,6 +25,10 @@ from tvm_hopper.facts.dtypes import OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 from tvm_hopper.facts.swizzle import span_elements
 
+CAST = (
+    "cast what is of another type in a function in front (hs.pointwise), or leave the product to "
+    "TVM: tvm_hopper.dlight.stock()"
+)
 FIRST = "compute it into a tensor first, in a block that is bound to threads"
 
 
@@ -153,7 +157,8 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
         raise cannot_schedule(where, f"{lhs.name} as both operands", "two tensors", fix)
     if lhs.dtype != rhs.dtype:
         found = f"{lhs.name} {lhs.dtype}, {rhs.name} {rhs.dtype}"
-        raise cannot_schedule(where, found, "operands of one type")
+        need = f"both of {' or both of '.join(OPERAND_DTYPES)}"
+        raise cannot_schedule(where, found, need, CAST)
     kept = (len(out) - 2, len(out) - 1)
     zero = ir.is_zero(contraction.initial)
     output, dtype = contraction.accumulator, contraction.accumulator_dtype
@@ -260,7 +265,7 @@ def check_operands(matmul: Matmul, accumulate: str | None, views: Sequence[Any] 
     for operand in (matmul.lhs, matmul.rhs):
         if operand.dtype not in OPERAND_DTYPES:
             need = f"one of {', '.join(OPERAND_DTYPES)}"
-            raise cannot_schedule(f"{where}, tensor {operand.name}", operand.dtype, need)
+            raise cannot_schedule(f"{where}, tensor {operand.name}", operand.dtype, need, CAST)
     if matmul.acc_dtype not in OUTPUT_DTYPES:
         need = f"one of {', '.join(OUTPUT_DTYPES)}"
         found = f"a sum in {matmul.acc_dtype}"

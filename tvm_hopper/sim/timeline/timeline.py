@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tvm_hopper.errors import HopperError, require_packages
 from tvm_hopper.sim.findings import Finding
 from tvm_hopper.sim.timeline.events import TimelineEvent
 from tvm_hopper.sim.timeline.lanes import lanes_of
@@ -208,7 +209,10 @@ class Timeline:
         ------
         ValueError
             As `windows`.
+        HopperError
+            matplotlib is not installed.
         """
+        require_packages("timeline.figure", "matplotlib")
         from tvm_hopper.sim.timeline.picture import draw
 
         return draw(self, self.windows(first, last, window), max_lanes)
@@ -216,8 +220,12 @@ class Timeline:
     def html(self, path: str | Path) -> Path:
         """Write one HTML file that needs no network: lanes to move and zoom, and the findings.
 
-        It needs Bokeh: `pip install tvm_hopper[timeline]`.
+        Raises
+        ------
+        HopperError
+            Bokeh is not installed.
         """
+        require_packages("timeline.html", "bokeh")
         from tvm_hopper.sim.timeline.page import page
 
         path = Path(path)
@@ -232,6 +240,10 @@ class Timeline:
 
         from tvm_hopper.sim.tables import verdict_html
 
+        try:
+            require_packages(str(self.title), "matplotlib")
+        except HopperError as error:
+            return f"<pre>{escape(str(error))}</pre>{verdict_html('', (), self.findings)}"
         data = io.BytesIO()
         self.figure().savefig(data, format="png", dpi=110)
         image = base64.b64encode(data.getvalue()).decode("ascii")

@@ -9,7 +9,6 @@ from .ask_caller import AskCaller
 from .assert_alignment import AssertAlignment, RequireAlignment
 from .beside_products import BesideProducts
 from .bind_across_blocks import BindAcrossBlocks
-from .clamp_pairs import ClampPairs
 from .compact_tiles import CompactTiles
 from .count_blocks import CountBlocks
 from .cut_vectors import CutVectors
@@ -78,7 +77,6 @@ __all__ = [
     "AssertAlignment",
     "BesideProducts",
     "BindAcrossBlocks",
-    "ClampPairs",
     "CompactTiles",
     "CountBlocks",
     "CutVectors",

@@ -48,7 +48,10 @@ def rounded(text: str) -> str:
         ("Y[1] = X[0] * W[0]\nY[0] = Y[1] - m[0]", "sub_rn(Y[1], m[0])"),
         ("Y[0] = T.Select(X[0] > m[0], X[0] * W[0], W[1]) - m[0]", "sub_rn(T.Select("),
         ("Y[0] = T.float32(0) - X[0] * W[0] + m[0]", "add_rn(T.float32(0.0) - X[0] * W[0], m[0])"),
-        ("for i in range(2):\n    Y[i] = x[2] - m[0]\n    x[2] = X[i] * W[i]", "sub_rn(x[2], m[0])"),
+        (
+            "for i in range(2):\n    Y[i] = x[2] - m[0]\n    x[2] = X[i] * W[i]",
+            "sub_rn(x[2], m[0])",
+        ),
         ("for i in range(2):\n    x[i] = X[i] * W[i]\nY[0] = x[3] - m[0]", "sub_rn(x[3], m[0])"),
         ("if X[0] > m[0]:\n    x[2] = X[0] * W[0]\nY[0] = x[2] - m[0]", "sub_rn(x[2], m[0])"),
         ("if X[0] * W[0] - m[0] > T.float32(0):\n    Y[0] = X[0]", "sub_rn(X[0] * W[0], m[0])"),

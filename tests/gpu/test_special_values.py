@@ -7,9 +7,9 @@ import pytest
 import tvm
 from tvm import relax, s_tir, te, tirx
 
+from tests.gpu import masked_rows
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
-from tvm_hopper.testing import masked_rows
 
 pytestmark = pytest.mark.gpu
 

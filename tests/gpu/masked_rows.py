@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import tvm
 from tvm import te
 
-from .memory_bound import _f, _max, _module, _sum, _tensors
+from tvm_hopper.testing.memory_bound import _f, _max, _module, _sum, _tensors
 
 NAMES = ("softmax", "log_softmax", "log_sum_exp", "cross_entropy")
 FACTORS = {"scale": 0.3, "temperature": 1.7}  # X * 0.3, X / 1.7
@@ -50,8 +51,6 @@ def program(name: str, factor: str, num_rows: int, columns: int, dtype: str) -> 
 
 def rows(columns: int, dtype: str) -> np.ndarray:
     """Draw a row of each kind: masked by the least number or by -inf, constant, large, NaN."""
-    import ml_dtypes
-
     least = float(ml_dtypes.finfo(dtype).min)
     x = np.random.default_rng(0).standard_normal((KINDS, columns))
     x[0] = least

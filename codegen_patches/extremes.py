@@ -5,8 +5,8 @@
                     instruction, NaN stays
 
 Upstream: TVM prints `tirx.Max` by the name alone (apache-tvm 0.27.0.post1), which means CUDA's
-overloads and those of TVM's preamble. PTX ISA 9.1, 9.7.3.11 and 9.7.4.7: `.NaN` needs sm_80; float64
-has no such form.
+overloads and those of TVM's preamble. PTX ISA 9.1, 9.7.3.11-12 and 9.7.4.7-8: `.NaN` needs sm_80;
+float64 has no such form.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from .assert_alignment import AssertAlignment
 from .assert_limits import AssertLimits
 from .beside_products import BesideProducts
 from .bind_across_blocks import BindAcrossBlocks
-from .clamp_pairs import ClampPairs
 from .compact_tiles import CompactTiles
 from .count_blocks import CountBlocks
 from .cut_vectors import CutVectors
@@ -82,7 +81,6 @@ __all__ = [
     "AssertLimits",
     "BesideProducts",
     "BindAcrossBlocks",
-    "ClampPairs",
     "CompactTiles",
     "CountBlocks",
     "CutVectors",

@@ -9,7 +9,7 @@
 
 Where the last thread block has elements left over, TVM writes the condition of a loop in front of
 every element.  Two halves of a register that are stored one behind the other are packed by one
-instruction (UnpackPairs, ClampPairs); with a condition between them each waits for the one before.
+instruction (UnpackPairs); with a condition between them each waits for the one before.
 
 Before: loops are unrolled, registers have numbers.  After: the same values in the same order.
 Left alone: conditions that read memory, and statements that do more than fill registers.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 import tvm
 from tvm import s_tir, te
 
 import tvm_hopper
+from tests.gpu import masked_rows
 from tests.transforms.scripts import parse, run
 from tvm_hopper import schedule as hs
 from tvm_hopper.transforms.forbid_contraction import ForbidContraction, plan_rounded_sums
@@ -48,7 +48,10 @@ def rounded(text: str) -> str:
         ("Y[1] = X[0] * W[0]\nY[0] = Y[1] - m[0]", "sub_rn(Y[1], m[0])"),
         ("Y[0] = T.Select(X[0] > m[0], X[0] * W[0], W[1]) - m[0]", "sub_rn(T.Select("),
         ("Y[0] = T.float32(0) - X[0] * W[0] + m[0]", "add_rn(T.float32(0.0) - X[0] * W[0], m[0])"),
-        ("for i in range(2):\n    Y[i] = x[2] - m[0]\n    x[2] = X[i] * W[i]", "sub_rn(x[2], m[0])"),
+        (
+            "for i in range(2):\n    Y[i] = x[2] - m[0]\n    x[2] = X[i] * W[i]",
+            "sub_rn(x[2], m[0])",
+        ),
         ("for i in range(2):\n    x[i] = X[i] * W[i]\nY[0] = x[3] - m[0]", "sub_rn(x[3], m[0])"),
         ("if X[0] > m[0]:\n    x[2] = X[0] * W[0]\nY[0] = x[2] - m[0]", "sub_rn(x[2], m[0])"),
         ("if X[0] * W[0] - m[0] > T.float32(0):\n    Y[0] = X[0]", "sub_rn(X[0] * W[0], m[0])"),
@@ -97,33 +100,12 @@ def func(X: T.Buffer((8,), "{dtype}"), Y: T.Buffer((8,), "{dtype}")):
     assert after.count("_rn_") == 1
 
 
-SCALE = 0.3
-
-
-def softmax_of_scaled(columns: int, dtype: str, log: bool = False) -> tvm.IRModule:
-    """Build softmax(X * SCALE), or its logarithm, of four rows."""
-    x = te.placeholder((4, columns), dtype, name="X")
-    k, k2 = (te.reduce_axis((0, columns), name) for name in ("k", "k2"))
-
-    def scaled(i, j):
-        return x[i, j].astype("float32") * te.const(SCALE, "float32")
-
-    m = te.compute((4,), lambda i: te.max(scaled(i, k), k), name="M")
-    s = te.compute((4,), lambda i: te.sum(te.exp(scaled(i, k2) - m[i]), k2), name="S")
-
-    def value(i, j):
-        shifted = scaled(i, j) - m[i]
-        return (shifted - te.log(s[i]) if log else te.exp(shifted) / s[i]).astype(dtype)
-
-    return tvm.IRModule({"main": te.create_prim_func([x, te.compute(x.shape, value, name="Y")])})
-
-
 @pytest.mark.parametrize(
-    ("columns", "dtype", "log"),
-    [(1024, "float32", False), (40000, "bfloat16", True)],
+    ("name", "columns", "dtype"),
+    [("softmax", 1024, "float32"), ("log_softmax", 40000, "bfloat16")],
 )
-def test_no_fused_multiply_add_scales_in_machine_code(columns, dtype, log):
-    sch = s_tir.Schedule(softmax_of_scaled(columns, dtype, log))
+def test_no_fused_multiply_add_scales_in_machine_code(name, columns, dtype):
+    sch = s_tir.Schedule(masked_rows.program(name, "scale", 4, columns, dtype))
     hs.row_reduction(sch)
     lines = str(tvm_hopper.sass(tvm.compile(sch.mod, target=TARGET))).splitlines()
     scaling = [line for line in lines if re.search(r"\b0\.3000000", line)]
@@ -131,15 +113,14 @@ def test_no_fused_multiply_add_scales_in_machine_code(columns, dtype, log):
     assert not [line for line in scaling if "FFMA" in line and "RZ" not in line]
 
 
-def test_what_the_simulator_computes_of_masked_rows():
-    sch = s_tir.Schedule(softmax_of_scaled(256, "float32"))
+@pytest.mark.parametrize("name", masked_rows.NAMES)
+def test_what_the_simulator_computes_of_masked_rows(name):
+    x = masked_rows.rows(256, "float32")
+    sch = s_tir.Schedule(masked_rows.program(name, "scale", len(x), 256, "float32"))
     hs.row_reduction(sch)
-    x = np.full((4, 256), np.finfo("float32").min)
-    x[1, :128], x[2], x[3] = -np.inf, 1e4, 12.5
-    want = np.full((4, 256), 1 / 256)
-    want[1] = [0] * 128 + [1 / 128] * 128
-    found = tvm_hopper.simulate(sch.mod, {"X": x.astype("float32")}, target=TARGET)
-    np.testing.assert_allclose(found.outputs["Y"], want, rtol=1e-6)
+    found = tvm_hopper.simulate(sch.mod, {"X": x}, target=TARGET)
+    want = masked_rows.reference(name, "scale", x)
+    assert masked_rows.is_close(found.outputs["Y"], want, "float32")
     assert found.verdict == "clean"
 
 

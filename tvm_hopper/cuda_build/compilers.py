@@ -97,7 +97,7 @@ class Output(NamedTuple):
 
 
 def math_flags(fast_math: bool) -> list[str]:
-    """State the arithmetic: IEEE division and square root, denormals kept, a*b+c fused."""
+    """State the arithmetic: IEEE division and square root, denormals kept, a*b+c may be fused."""
     if fast_math:
         return ["--use_fast_math"]
     return ["--fmad=true", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"]

@@ -144,9 +144,8 @@ def host_passes() -> list[Pass]:
         transforms.AssertLimits(),  # a launch that is too large is an error that says of what
         transforms.SkipEmpty(),  # TVM's barriers stand, and what is counted says so yet
         transforms.CountBlocks(),  # only now is the device of a call known
-        transforms.JoinConditions(),  # conditions are written out; the next two look for neighbours
-        transforms.ClampPairs(),  # registers have their numbers, and share what is dead
-        transforms.UnpackPairs(),  # so do those that it left
+        transforms.JoinConditions(),  # conditions are written out; the next looks for neighbours
+        transforms.UnpackPairs(),  # registers have their numbers, and share what is dead
         transforms.ForbidContraction(),  # no pass behind it looks for sums
         transforms.AssertAlignment(),  # kernels are final: which accesses are vectors is known
     ]

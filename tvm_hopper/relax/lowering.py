@@ -26,6 +26,7 @@ from .fuse_rows import FuseRows
 from .fuse_transposes import FuseTransposes
 from .keep_records import KeepRecords
 from .options import WHERE, ModelOptions, as_options
+from .row_places import RowPlaces
 from .schedule_functions import ScheduleFunctions
 from .wide_functions import WideFunctions
 
@@ -43,6 +44,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
     return [
         FuseTransposes(),  # weights stay as they lie, instead of a copy a call
         WideFunctions(),  # activations and norms in float32, where TVM has them in 16 bits
+        RowPlaces(),  # of rows of -inf TVM says -1
         relax.get_pipeline("zero"),  # legalize, fuse
         relax.transform.RewriteDataflowReshape(),  # views, before somebody makes kernels of them
         FlattenBatch(),  # batch and sequence are rows

@@ -57,16 +57,6 @@ def _erf(x: Any) -> Any:
     return np.vectorize(_python_math.erf, otypes=[x.dtype])(x)
 
 
-def _clamped_pair(low: Any, high: Any, dtype: str) -> Any:
-    """Return two float32, given by their bits, rounded and not below zero, in one word."""
-    with np.errstate(over="ignore"):
-        halves = [
-            np.maximum(x.view(np.float32), np.float32(0)).astype(np.dtype(dtype)).view(np.uint16)
-            for x in (low, high)
-        ]
-    return halves[0].astype(np.uint32) | (halves[1].astype(np.uint32) << np.uint32(16))
-
-
 def _leading_zeros(x: Any) -> Any:
     bits = 8 * x.dtype.itemsize
     return (bits - np.vectorize(int.bit_length, otypes=[np.int64])(x.astype(object))).astype(
@@ -164,6 +154,4 @@ MATH: dict[str, Function] = {
     **{f"tvm_hopper_add_rn_{dtype}": np.add for dtype in _FLOATS},
     **{f"tvm_hopper_sub_rn_{dtype}": np.subtract for dtype in _FLOATS},
     "tvm_hopper_upper_half": lambda x: x & np.uint32(0xFFFF0000),
-    "tvm_hopper_relu_pair_float16": lambda low, high: _clamped_pair(low, high, "float16"),
-    "tvm_hopper_relu_pair_bfloat16": lambda low, high: _clamped_pair(low, high, "bfloat16"),
 }

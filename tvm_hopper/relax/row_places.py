@@ -1,0 +1,57 @@
+"""Places of greatest and least elements that are places, where no element beats the first value.
+
+    argmax(X):  place, value = -1, -65504                     of float16
+                for k: place, value = the better one of (place, value) and (k, X[i, k])
+                Y[i] = place                           ->     Y[i] = max(place, 0)
+
+TVM begins with the least finite number: a row of -inf, or of that number, has no better element and
+its place is -1. numpy and PyTorch say 0, and -1 as an index is an access in front of a tensor. TVM
+combines parts of a reduction by initial values that it knows, so that these stay.
+
+Left: a row of nothing but -inf and the type's least number has place 0 also where that number comes
+later; and NaN, whose place numpy returns, ends what came before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax, te, topi
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from .wide_functions import is_left
+
+PLACES = {"relax.argmax": topi.argmax, "relax.argmin": topi.argmin}
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.RowPlaces")
+class RowPlaces:
+    """See the module's docstring for the rewrite."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Legalise argmax and argmin."""
+        rewriter = _Places(mod)
+        for gv, func in mod.functions_items():
+            if isinstance(func, relax.Function) and not is_left(func):
+                new = rewriter.visit_expr(func)
+                if not new.same_as(func):
+                    rewriter.builder_.update_func(gv, new)
+        return rewriter.builder_.get()
+
+
+@mutator
+class _Places(PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: Any) -> Any:
+        """Write argmax or argmin as one function of te."""
+        call = super().visit_call_(call)
+        name = getattr(call.op, "name", "")
+        if name not in PLACES:
+            return call
+        axis, keeps = call.attrs.axis, bool(call.attrs.keepdims)
+
+        def place(x: te.Tensor) -> te.Tensor:
+            found = PLACES[name](x, None if axis is None else int(axis), keeps)
+            return topi.maximum(found, tvm.tirx.const(0, found.dtype))
+
+        return self.builder_.call_te(place, call.args[0], primfunc_name_hint=name.split(".")[1])

@@ -109,9 +109,9 @@ def products(sch: s_tir.Schedule) -> list[str]:
         if node.init is None or not summed:
             continue
         both = all(any(ir.depends_on(x.min, summed) for x in r.region) for r in node.reads)
-        if len(node.reads) == 2 and both:  # squares of what is left of a row's mean are no product
-            found.append(str(node.name_hint))
-        elif len(node.reads) == 1 and _is_of_one_tensor(node):
+        if (len(node.reads) == 2 and both) or (
+            len(node.reads) == 1 and _is_of_one_tensor(node)
+        ):  # squares of what is left of a row's mean are no product
             found.append(str(node.name_hint))
     return found
 

@@ -44,7 +44,7 @@ def test_each_tensor_s_widest_access():
         E: T.Buffer((64, 64), "int8"),
         n: T.int32,
     ):
-        for bx in T.thread_binding(1, thread="blockIdx.x"):
+        for _bx in T.thread_binding(1, thread="blockIdx.x"):
             for tx in T.thread_binding(64, thread="threadIdx.x"):
                 for e in T.vectorized(8):
                     C[tx, e] = B[tx, e] + A[tx, n + e]

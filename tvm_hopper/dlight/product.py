@@ -118,8 +118,12 @@ def products(sch: s_tir.Schedule) -> list[str]:
 def _is_of_one_tensor(node: Any) -> bool:
     """Tell a product of two rows or columns of one tensor; a square is none."""
     product = find_contraction(node.body, node.init) if len(node.reads) == 1 else None
-    loads = (None, None) if product is None else product.products[0].loads
-    return None not in loads and not structural_equal(loads[0].indices, loads[1].indices)
+    if product is None:
+        return False
+    first, second = product.products[0].loads
+    if first is None or second is None:
+        return False
+    return not structural_equal(first.indices, second.indices)
 
 
 def _sum_dtype(sch: s_tir.Schedule, block: str) -> str:

@@ -79,3 +79,22 @@ def test_arrays_of_no_block_are_refused_by_name(helper):
     )
     with pytest.raises(ScheduleError, match=f"{helper.__name__}, {match}"):
         helper(sch, *(["M"] if helper is hs.matmul else []))
+
+
+def test_an_update_by_a_product_that_another_block_reads():
+    text = """
+@T.prim_func(s_tir=True)
+def main(A: T.Buffer((64, 64), "float16"), C: T.Buffer((64, 64)), D: T.Buffer((64, 64))):
+    for i, j, k in T.grid(64, 64, 64):
+        with T.sblock("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", A[vj, vk])
+    for i, j in T.grid(64, 64):
+        with T.sblock("D"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = C[vi, vj] + C[vi, 0]
+"""
+    sch = s_tir.Schedule(tvm.script.from_source(text, extra_vars={"T": T}))
+    match = "block C_store: found an update of .* in place, whose result another block reads; need"
+    with pytest.raises(ScheduleError, match=match):
+        hs.matmul(sch, "C")

@@ -106,13 +106,10 @@ def test_a_batch_beyond_the_grid():
 @pytest.mark.parametrize("kind", test_one_operand.KINDS)
 def test_products_of_one_tensor(kind):
     func, exact, fields = test_one_operand.KINDS[kind]
-    sch = s_tir.Schedule(func)
-    hs.matmul(sch, "C", hs.MatmulConfig(**fields))
-    shape = [int(n) for n in func.params[0].shape]
-    x = np.random.default_rng(0).standard_normal(shape).astype(HALF)
+    x = test_one_operand.drawn(func)
     wanted = exact(x.astype("float64"))
     out = torch.empty(wanted.shape, dtype=torch.float32, device="cuda")
-    compiled(sch.mod)(on_device(x), out)
+    compiled(test_one_operand.scheduled(func, fields).mod)(on_device(x), out)
     np.testing.assert_allclose(out.cpu().numpy(), wanted, atol=1e-3)
 
 

@@ -22,12 +22,12 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_ffi import structural_equal
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.launches import Launch, as_plain_text, find_launches, known_around
+from tvm_hopper.analysis.launches import KernelLaunch, as_plain_text, find_launches, known_around
 from tvm_hopper.facts.programming_model import MAX_EXTENTS, MAX_THREADS
 from tvm_hopper.requests.keys import PERSISTENT
 
 
-def plan_limits(root: ir.Stmt, launch: Launch) -> list[tirx.AssertStmt]:
+def plan_limits(root: ir.Stmt, launch: KernelLaunch) -> list[tirx.AssertStmt]:
     """Return the checks that a launch needs in front of it and does not have."""
     counts = [x for x in _counts(launch.extents) if ir.static_int(x[1]) is None]
     if not counts:

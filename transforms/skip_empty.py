@@ -1,4 +1,4 @@
-"""Launch nothing where a grid has no thread blocks.
+"""KernelLaunch nothing where a grid has no thread blocks.
 
     launch(main_kernel, A, C, n, ceildiv(n, 4), 128)
   ->
@@ -23,10 +23,10 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.launches import Launch, find_launches, known_around
+from tvm_hopper.analysis.launches import KernelLaunch, find_launches, known_around
 
 
-def plan_guard(root: ir.Stmt, launch: Launch) -> list[Any]:
+def plan_guard(root: ir.Stmt, launch: KernelLaunch) -> list[Any]:
     """Return the numbers of thread blocks along axes that may be none, so far as `root` tells."""
     grid = [x for tag, x in launch.extents.items() if tag.startswith("blockIdx.")]
     extents = [x for x in grid if ir.static_int(x) is None and not _is_counted(root, x)]

@@ -94,11 +94,6 @@ def test_mixed_types():
     )
 
 
-def test_one_tensor_as_both_operands():
-    a, _ = operands()
-    refuse(te.create_prim_func([a, product(a, a)]), r"block C: found A as both operands")
-
-
 # -- blocks around the product
 
 

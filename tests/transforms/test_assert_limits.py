@@ -60,13 +60,10 @@ def test_the_call_is_refused_before_the_launch():
 
 
 def test_threads_of_a_symbol():
-    x = tvm.te.placeholder((4, tvm.tirx.Var("n", "int32")), "float32", name="X")
-    y = tvm.te.compute(x.shape, lambda i, j: x[i, j] + tvm.te.const(1, "float32"), name="Y")
-    sch = s_tir.Schedule(tvm.te.create_prim_func([x, y]))
-    block, thread = sch.get_loops("Y")
-    sch.bind(block, "blockIdx.x")
-    sch.bind(thread, "threadIdx.x")
-    sch.annotate(block, "tvm_hopper.memory_bound", "pointwise")
+    sch = s_tir.Schedule(memory_bound.copy(4, "n", "float32"))
+    for loop, tag in zip(sch.get_loops("Y"), ("blockIdx.x", "threadIdx.x"), strict=True):
+        sch.bind(loop, tag)
+    sch.annotate(sch.get_loops("Y")[0], "tvm_hopper.memory_bound", "pointwise")
     (found,) = messages(pipeline.lower(sch.mod, H200, until=PASS))
     assert found.startswith("main_kernel: found n threads in a block; need at most 1024; call it")
 

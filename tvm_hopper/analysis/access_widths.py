@@ -39,7 +39,7 @@ def access_widths(kernel: tirx.PrimFunc) -> dict[int, int]:
 
     def store(node: ir.BufferStore) -> None:
         if node.buffer in roots:
-            touch(node.buffer, _width(node.buffer, node.indices[-1], None))
+            touch(node.buffer, _width(node.buffer, node.indices[-1], analyzer, True))
 
     def call(node: ir.Call) -> None:
         if (num_bytes := access_bytes(node)) > 1:
@@ -59,13 +59,15 @@ def access_widths(kernel: tirx.PrimFunc) -> dict[int, int]:
     return widths
 
 
-def _width(buffer: ir.Var, index: Any, analyzer: sym.Analyzer | None) -> int:
-    """Return the bytes of one access; with an analyzer that of a load."""
+def _width(buffer: ir.Var, index: Any, analyzer: sym.Analyzer, is_store: bool = False) -> int:
+    """Return the bytes of one access."""
     dtype, _, lanes = str(buffer.ty.dtype.dtype).partition("x")  # "float16x8": TVM merges elements
     count = int(lanes or 1)
+    if "x" in ir.dtype_of(index):  # what is no ramp yet TVM may simplify to one
+        index = analyzer.simplify(index)
     if isinstance(index, tirx.Ramp) and ir.is_const(index.stride, 1):
         length = int(index.lanes)
-        if analyzer is None or count > 1 or _divides(length, index.base, analyzer):
+        if is_store or count > 1 or _divides(length, index.base, analyzer):
             count *= length
     if dtype in DTYPES:
         return count * dtype_bytes(dtype)

@@ -27,7 +27,7 @@ _OPPOSITE = {tirx.LT: tirx.GE, tirx.GE: tirx.LT, tirx.LE: tirx.GT, tirx.GT: tirx
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """A launch in a packed host function: the kernel's name and arguments, and its extents by tag.
 
     A tag is `blockIdx.x` or another axis, or `tirx.use_dyn_shared_memory`, in bytes.
@@ -39,7 +39,7 @@ class Launch:
     extents: dict[str, Any]
 
 
-def find_launches(func: tirx.PrimFunc) -> list[Launch]:
+def find_launches(func: tirx.PrimFunc) -> list[KernelLaunch]:
     """Return the launches of a packed host function, in order."""
     found = []
     for stmt in ir.find_all(func.body, ir.Evaluate):
@@ -50,7 +50,7 @@ def find_launches(func: tirx.PrimFunc) -> list[Launch]:
         name, *args = call.args
         split = len(args) - len(tags)
         extents = dict(zip(tags, args[split:], strict=True))
-        found.append(Launch(stmt, str(name.value), tuple(args[:split]), extents))
+        found.append(KernelLaunch(stmt, str(name.value), tuple(args[:split]), extents))
     return found
 
 
@@ -127,7 +127,7 @@ def known_at(conditions: Sequence[HostCondition]) -> Iterator[sym.Analyzer]:
 
 
 @contextlib.contextmanager
-def known_around(root: ir.Stmt, launch: Launch) -> Iterator[tuple[sym.Analyzer, Callable]]:
+def known_around(root: ir.Stmt, launch: KernelLaunch) -> Iterator[tuple[sym.Analyzer, Callable]]:
     """Give an analyzer that knows the conditions around a launch, and what writes names out."""
     named = {bind.var: bind.value for bind in ir.find_all(root, tirx.Bind)}
 

@@ -111,18 +111,21 @@ def products(sch: s_tir.Schedule) -> list[str]:
         if node.init is None or not summed:
             continue
         both = all(any(ir.depends_on(x.min, summed) for x in r.region) for r in node.reads)
-        if len(node.reads) == 2 and both:  # squares of what is left of a row's mean are no product
-            found.append(str(node.name_hint))
-        elif len(node.reads) == 1 and _is_of_one_tensor(node):
+        # squares, also of what is left of a row's mean, are no products
+        if (len(node.reads) == 2 and both) or _is_of_one_tensor(node):
             found.append(str(node.name_hint))
     return found
 
 
 def _is_of_one_tensor(node: Any) -> bool:
     """Tell a product of two rows or columns of one tensor; a square is none."""
-    product = find_contraction(node.body, node.init)
-    loads = (None, None) if product is None else product.products[0].loads
-    return None not in loads and not structural_equal(loads[0].indices, loads[1].indices)
+    product = find_contraction(node.body, node.init) if len(node.reads) == 1 else None
+    if product is None:
+        return False
+    first, second = product.products[0].loads
+    if first is None or second is None:
+        return False
+    return not structural_equal(first.indices, second.indices)
 
 
 def _sum_dtype(sch: s_tir.Schedule, block: str) -> str:

@@ -448,11 +448,13 @@ def _split_start(coordinate: Any, loops: tuple[ir.For, ...]) -> tuple[Any, Any]:
 
 
 def run_time_strides(load: TmaTransfer) -> list[tuple[Any, str]]:
-    """List the strides that a call decides, in elements, and what each is."""
+    """List the strides that a call decides, in elements, and what each is; of one row none."""
+    buffer = load.copy.tensor.buffer
     return [
         (stride, f"stride {stride} of dimension {axis}")
-        for axis, stride in enumerate(load.copy.tensor.buffer.ty.strides or ())
+        for axis, stride in enumerate(buffer.ty.strides or ())
         if axis != load.dims[0].axis and ir.static_int(stride) is None
+        if not ir.is_const(buffer.shape[axis], 1)
     ]
 
 

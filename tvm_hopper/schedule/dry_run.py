@@ -134,7 +134,9 @@ def check_nothing_left(sch: s_tir.Schedule, block: Any, before: frozenset[str]) 
                 "pads and copies that can be a part of the kernel",
                 "choose a tile that divides the matmul",
             )
-    func = next(f for f in sch.mod.functions.values() if _is_root(f, _blocks_around(sch, block)[-1]))
+    func = next(
+        f for f in sch.mod.functions.values() if _is_root(f, _blocks_around(sch, block)[-1])
+    )
     for left in outside_of_kernels(func):
         is_reduction = any(x.iter_type == IterVar.CommReduce for x in left.iter_vars)
         if is_reduction and find_contraction(left.body, left.init) is None:

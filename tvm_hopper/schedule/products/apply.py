@@ -26,7 +26,7 @@ from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule import cluster, origins, reductions, steps, tile_order
-from tvm_hopper.schedule.arguments import as_block, check_sampled, check_program, check_type, label
+from tvm_hopper.schedule.arguments import as_block, check_program, check_sampled, check_type, label
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, is_thrown_away, rehearse

@@ -348,6 +348,14 @@ def inline_block(sch: s_tir.Schedule, primitive: Any, block: Any) -> None:
     try:
         primitive(block)
     except reasons.TVM_ERRORS as error:
+        written = [x.source for x in node.writes]
+        if any(x.source.same_as(y) for x in node.reads for y in written):
+            raise cannot_schedule(
+                f"block {name}",
+                f"an update of {written[0].name} in place, whose result another block reads",
+                "an update as the last of the blocks behind the matmul",
+                "write the result to a tensor of its own",
+            ) from error
         raise cannot_schedule(
             f"block {name}",
             f"{formula}, which TVM cannot inline{reasons.in_words(error)}",

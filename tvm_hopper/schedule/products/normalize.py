@@ -16,9 +16,10 @@
     X_copy[i, k] = X[i, k]                               inlined where the operand is loaded
     C[i, j] += X[i, k] * X_copy[j, k]
 
-TVM binds no loop around a reduction without an initial value, and no primitive adds a dimension to
-a block; staging a tensor stages all of a block's reads of it.  `hs.matmul` does this by itself, on a schedule that begins anew from the rewritten module:
-a trace of it replays there, on `hs.normalize(mod)`, and not on the module as it was.
+TVM binds no loop around a reduction without an initial value, no primitive adds a dimension to a
+block, and a tensor is staged for all reads of a block at once.  `hs.matmul` does this by itself, on
+a schedule that begins anew from the rewritten module: a trace of it replays there, on
+`hs.normalize(mod)`, and not on the module as it was.
 """
 
 from __future__ import annotations

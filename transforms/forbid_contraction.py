@@ -15,6 +15,7 @@ A fused sum is right where its addend does not go back to a rounded product. Tha
     acc[0] = acc[0] + a * b    a running sum
     a * b + 1,  1 - a * b      constants
     a * b + X[i]               tensors that the kernel loads and does not store
+    a * 0.5 - b                products with a power of two, which are exact
 
 and the compiler may fuse these. Every other sum of a product, and every difference with a tensor,
 since that may be the row's greatest product, is an instruction of its own.

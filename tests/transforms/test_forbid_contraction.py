@@ -55,6 +55,7 @@ def rounded(text: str) -> str:
         ("for i in range(2):\n    x[i] = X[i] * W[i]\nY[0] = x[3] - m[0]", "sub_rn(x[3], m[0])"),
         ("if X[0] > m[0]:\n    x[2] = X[0] * W[0]\nY[0] = x[2] - m[0]", "sub_rn(x[2], m[0])"),
         ("if X[0] * W[0] - m[0] > T.float32(0):\n    Y[0] = X[0]", "sub_rn(X[0] * W[0], m[0])"),
+        ("Y[0] = X[0] * T.float32(2) - m[0]", "sub_rn(X[0] * T.float32(2.0), m[0])"),  # overflows
         ("x[0] = x[0] * W[0]\nx[0] = x[0] + m[0]", "add_rn(x[0], m[0])"),  # no running sum
     ],
 )
@@ -77,6 +78,8 @@ def test_the_sum_is_an_instruction_of_its_own(before, after):
         "t: T.let[T.float32] = x[0] + X[0] * W[0]\nx[0] = t",
         "x[1] = X[0] * W[0]\nx[1] = X[0]\nY[0] = x[1] - m[0]",
         "Y[0] = T.max(X[0] * W[0], X[1]) - m[0]",
+        "x[1] = m[0] * T.float32(0.25)\nY[0] = X[0] - x[1]",
+        "Y[0] = X[0] * W[0] + T.float32(0.5) * W[0]",
         "Y[0] = X[T.Cast('int32', X[0]) * 2 + 1]",
     ],
 )

@@ -1,6 +1,6 @@
 """Where the values of a kernel's floats come from, statement by statement, also through registers.
 
-    x[0] = X[i]             LOADED
+    x[0] = X[i] * 0.5       LOADED
     t[0] = x[0] * s         COMPUTED, and a PRODUCT, which the compiler may fuse with a sum
     m = max(m, t[0])        COMPUTED
     t[0] = x[0] + 1         no PRODUCT any more
@@ -12,6 +12,7 @@ their array. Memory is not: what a kernel stores to some array may come out of a
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import log2
 from typing import Any
 
 from tvm import tirx
@@ -179,7 +180,9 @@ class OriginWalk:
             return COMPUTED | (b & PRODUCT if is_negated else 0)
         if kind is tirx.Mul:
             origin = self.value(node.a) | self.value(node.b)
-            return COMPUTED | PRODUCT if _is_float(node) else origin
+            if _is_float(node) and not (_is_exact(node.a) or _is_exact(node.b)):
+                return COMPUTED | PRODUCT
+            return origin & ~PRODUCT
         if kind is tirx.Let:
             self.names[node.var] = self.value(node.value)
             return self.value(node.body, store)
@@ -222,6 +225,14 @@ class OriginWalk:
 
 def _is_float(node: Any) -> bool:
     return "float" in str(getattr(node, "ty", ""))
+
+
+def _is_exact(factor: Any) -> bool:
+    """Tell a power of two by which no product overflows: it has nothing to round."""
+    while isinstance(factor, tirx.Broadcast):
+        factor = factor.value
+    number = abs(float(factor.value)) if type(factor) is FloatImm else 0
+    return 0 < number <= 1 and log2(number).is_integer()
 
 
 def _of(node: Any, origin: int) -> int:

@@ -95,9 +95,9 @@ ACTIVATIONS = {  # operator, in float64, the largest error in parts of the value
     "selu": (
         op.nn.selu,
         lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)),
-        2.0**-20,
+        2.0**-17,
     ),
-    "softplus": (op.nn.softplus, lambda x: np.logaddexp(x, 0), 2.0**-20),
+    "softplus": (op.nn.softplus, lambda x: np.logaddexp(x, 0), 2.0**-16),
     "tanh": (op.tanh, np.tanh, 2.0**-16),
     "tan": (op.tan, np.tan, 2.0**-20),
 }

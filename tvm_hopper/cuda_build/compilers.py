@@ -280,8 +280,10 @@ def _compile_without_spills(
     asked = {name: int(count) for count, name in _BLOCKS.findall(source)}
     left = dict(asked)
     while True:
-        given = _BLOCKS.sub(lambda x: x[0].replace(f", {x[1]})", f", {left[x[2]]})"), source)
-        out = compile_text(given)
+        text = source
+        for name, count in left.items():
+            text = re.sub(rf", \d+\) {name}\(", f", {count}) {name}(", text)
+        out = compile_text(text)
         facts = assembler_log.read_facts(out.log)
         spilled = [x.name for x in facts.values() if x.spill_store_bytes or x.spill_load_bytes]
         more = [name for name in spilled if left.get(name, 1) > 1]

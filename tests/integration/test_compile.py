@@ -124,7 +124,7 @@ def test_an_array_in_local_memory_is_refused_with_its_bytes() -> None:
         "ptxas info    : Compiling entry function 'k' for 'sm_90a'\n"
         "    {} bytes stack frame, {} bytes spill stores, {} bytes spill loads\n"
     )
-    for numbers, array in (((48, 0, 0), 48), ((524400, 8, 8), 524384)):
+    for numbers, array in (((48, 0, 0), 48), ((524400, 8, 8), 524376)):
         text = log.format(*numbers)
         match = f"a stack frame of {numbers[0]} bytes in k, {array} of them without spills; need ar"
         with pytest.raises(CompileError, match=match):
@@ -135,6 +135,26 @@ def test_an_array_in_local_memory_is_refused_with_its_bytes() -> None:
     assembler_log.check(library, facts, source="y = sinf(x);")
     with pytest.raises(CompileError, match="a stack frame of 32 bytes"):
         assembler_log.check(library, facts, source="y = expf(x);")
+
+
+def test_fewer_thread_blocks_share_an_sm_where_registers_would_be_spilled() -> None:
+    def log(text: str) -> compilers.Output:
+        spilled = 8 if "(128, 5) k(" in text or "(128, 4) k(" in text else 0
+        lines = [
+            f"Compiling entry function '{name}' for 'sm_90a'\n{n} bytes stack frame, {n} bytes "
+            f"spill stores, {n} bytes spill loads"
+            for name, n in (("k", spilled), ("other", 0), ("one", 8))
+        ]
+        return compilers.Output(text.encode(), b"", "\n".join(lines))
+
+    text = "".join(
+        f"__global__ void __launch_bounds__({bound}) {name}(float* x);\n"
+        for bound, name in (("128, 5", "k"), ("256, 5", "other"), ("128, 1", "one"), ("64", "last"))
+    )
+    out, facts, fewer = compilers._compile_without_spills(text, log)
+    assert fewer == {"k": (5, 3)}
+    assert out.cubin.decode() == text.replace("(128, 5) k", "(128, 3) k")
+    assert (facts["k"].stack_bytes, facts["one"].stack_bytes) == (0, 8)
 
 
 def test_a_local_array_fails_the_build() -> None:

@@ -26,10 +26,10 @@ _USED = re.compile(r"Used (\d+) registers")
 _BARRIERS = re.compile(r"used (\d+) barriers")
 _SHARED = re.compile(r"(\d+) bytes smem")
 _REMARK = re.compile(r"\((C75\d\d)\)\s*(.*)")
-FRAME_ALIGNMENT = 16  # bytes; a stack frame is a multiple of it where its widest spill is
+FRAME_ALIGNMENT = 16  # bytes; spills of fewer leave holes in a stack frame
 # What CUDA's functions keep in local memory for arguments beyond 105615: parts of 2 / pi.
 _TRIGONOMETRIC = re.compile(r"\bh?(sin|cos|tan|sincos)f?\(")
-TRIGONOMETRIC_FRAME_BYTES = 32
+TRIGONOMETRIC_FRAME_BYTES = 32  # of each call in a text
 _IGNORED = re.compile(r"'?setmaxnreg'? ignored")
 
 MEANING = {  # remark -> what a correct kernel has, what to do
@@ -63,8 +63,8 @@ class KernelFacts:
     @property
     def array_bytes(self) -> int:
         """Bytes of a stack frame that spills do not fill: each of their bytes is stored once."""
-        spilled = -(-self.spill_store_bytes // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
-        return max(0, self.stack_bytes - spilled)
+        spilled = self.spill_store_bytes
+        return max(0, self.stack_bytes - spilled - (FRAME_ALIGNMENT if spilled else 0))
 
 
 def read_facts(log: str) -> dict[str, KernelFacts]:
@@ -125,7 +125,7 @@ def check(
         problems.append(
             f"found {code} {lines[0]}{times}; need {need}" + (f"; {fix}" if fix else "")
         )
-    library = TRIGONOMETRIC_FRAME_BYTES if _TRIGONOMETRIC.search(source) else 0
+    library = TRIGONOMETRIC_FRAME_BYTES * len(_TRIGONOMETRIC.findall(source))
     for kernel in facts.values():
         if kernel.array_bytes > library:
             problems.append(

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -228,6 +229,8 @@ class Compiled:
     """A cubin with all that is known of how it came to be.
 
     `image` is what is shipped: the cubin, or for an arch whose code later chips run, its PTX.
+    `fewer_blocks` are kernels that would spill where as many thread blocks share an SM as were
+    asked for: by name the numbers of these and of those that have the registers.
     """
 
     cubin: bytes = field(repr=False)
@@ -236,8 +239,10 @@ class Compiled:
     compiler: str
     math_flags: tuple[str, ...]
     kernels: dict[str, KernelFacts]
+    fewer_blocks: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
+_BLOCKS = re.compile(r"__launch_bounds__\(\d+, (\d+)\) (\w+)\(")  # that share an SM
 _COMPILERS = {"nvrtc": with_nvrtc, "nvcc": with_nvcc}
 _lock = threading.Lock()
 _results: OrderedDict[tuple, Compiled] = OrderedDict()
@@ -246,6 +251,28 @@ _results: OrderedDict[tuple, Compiled] = OrderedDict()
 def source_hash(source: str) -> str:
     """Return the hash that names a CUDA text."""
     return hashlib.sha256(source.encode()).hexdigest()
+
+
+def _compile_without_spills(
+    source: str, compile_text: Callable[[str], Output]
+) -> tuple[Output, dict[str, KernelFacts], dict[str, tuple[int, int]]]:
+    """Compile a text; where a kernel spills, let fewer of its thread blocks share an SM.
+
+    What a thread block spills it stores and loads in turn; another one hides less than that costs.
+    """
+    asked = {name: int(count) for count, name in _BLOCKS.findall(source)}
+    left = dict(asked)
+    while True:
+        text = source
+        for name, count in left.items():
+            text = re.sub(rf", \d+\) {name}\(", f", {count}) {name}(", text)
+        out = compile_text(text)
+        facts = assembler_log.read_facts(out.log)
+        spilled = [x.name for x in facts.values() if x.spill_store_bytes or x.spill_load_bytes]
+        more = [name for name in spilled if left.get(name, 1) > 1]
+        if not more:
+            return out, facts, {x: (n, left[x]) for x, n in asked.items() if left[x] != n}
+        left |= {name: left[name] - 1 for name in more}
 
 
 def compile_source(
@@ -264,11 +291,12 @@ def compile_source(
     with _lock:
         result = _results.get(key)
     if result is None:
-        out = _COMPILERS[compiler](source, arch.name, fast_math)
-        facts = assembler_log.read_facts(out.log)
+        out, facts, fewer = _compile_without_spills(
+            source, lambda text: _COMPILERS[compiler](text, arch.name, fast_math)
+        )
         image = out.cubin if arch.is_specific else out.assembly
         flags = tuple(math_flags(fast_math))
-        result = Compiled(out.cubin, image, out.log, compiler, flags, facts)
+        result = Compiled(out.cubin, image, out.log, compiler, flags, facts, fewer)
         with _lock:
             _results[key] = result
             while len(_results) > KEPT:

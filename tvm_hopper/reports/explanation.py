@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 T = TypeVar("T")
+FEWER = "kernel {}: {} thread blocks an SM would spill registers; those of {} have room for all"
 SPILLS = "registers are spilled in the epilogue; faster with a smaller tile or more consumers"
 
 
@@ -391,6 +392,8 @@ def _of_executable(executable: Any) -> Iterator[Kernel]:
             spilled = fact.spill_store_bytes + fact.spill_load_bytes
             said = Assembled(fact.registers, spilled, fact.stack_bytes, built.compiler)
             spills = (f"kernel {fact.name}: {SPILLS}",) if spilled else ()
+            if fact.name in built.fewer_blocks:
+                spills = (*spills, FEWER.format(fact.name, *built.fewer_blocks[fact.name]))
             yield replace(kernel, assembled=said, fallbacks=(*kernel.fallbacks, *spills))
 
 

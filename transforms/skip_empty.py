@@ -1,4 +1,4 @@
-"""KernelLaunch nothing where a grid has no thread blocks.
+"""Launch nothing where a grid has no thread blocks.
 
     launch(main_kernel, A, C, n, ceildiv(n, 4), 128)
   ->

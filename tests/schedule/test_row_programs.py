@@ -111,7 +111,7 @@ def test_a_sum_of_all_before():
 
 def test_a_tensor_that_two_blocks_write():
     body = """
-    E = T.alloc_buffer((4, 64))
+    E = T.sblock_alloc_buffer((4, 64))
     for i, j in T.grid(4, 32):
         with T.sblock("left"):
             vi, vj = T.axis.remap("SS", [i, j])

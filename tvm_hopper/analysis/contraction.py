@@ -243,3 +243,10 @@ def _behind_casts(expr: Any) -> tuple[Any, tuple[str, ...]]:
         casts.append(ir.dtype_of(expr))
         expr = expr.value
     return expr, tuple(casts)
+
+
+def may_be_product(node: Any) -> bool:
+    """Tell a block that sums products of two loaded elements: no squares, nothing computed."""
+    found = find_contraction(node.body, node.init)
+    first, second = (None, None) if found is None else found.products[0].loads
+    return first is not None and second is not None and not tvm_ffi.structural_equal(first, second)

@@ -191,11 +191,9 @@ def _ranges_of(condition: Any) -> tuple[str, Ranges] | None:
         return None
     left_value, right_value = ir.static_int(condition.a), ir.static_int(condition.b)
     if isinstance(condition, tirx.EQ):
-        return (
-            None
-            if right_value is None
-            else (as_plain_text(condition.a), [(right_value, right_value)])
-        )
+        if right_value is None:
+            return None
+        return as_plain_text(condition.a), [(right_value, right_value)]
     ascends = isinstance(condition, (tirx.LT, tirx.LE))
     step = int(isinstance(condition, (tirx.LT, tirx.GT)))
     if right_value is not None:

@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 from tvm import s_tir
 from tvm.tirx import IterVar
-from tvm_ffi import structural_equal
 
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
-from tvm_hopper.analysis.contraction import find_contraction
+from tvm_hopper.analysis.contraction import may_be_product
 from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.schedule.arguments import as_choice, check_type
 from tvm_hopper.schedule.products.branches import check_rows, look_at
@@ -112,20 +111,9 @@ def products(sch: s_tir.Schedule) -> list[str]:
             continue
         both = all(any(ir.depends_on(x.min, summed) for x in r.region) for r in node.reads)
         # squares, also of what is left of a row's mean, are no products
-        if (len(node.reads) == 2 and both) or _is_of_one_tensor(node):
+        if (len(node.reads) == 2 and both) or (len(node.reads) == 1 and may_be_product(node)):
             found.append(str(node.name_hint))
     return found
-
-
-def _is_of_one_tensor(node: Any) -> bool:
-    """Tell a product of two rows or columns of one tensor; a square is none."""
-    product = find_contraction(node.body, node.init) if len(node.reads) == 1 else None
-    if product is None:
-        return False
-    first, second = product.products[0].loads
-    if first is None or second is None:
-        return False
-    return not structural_equal(first.indices, second.indices)
 
 
 def _sum_dtype(sch: s_tir.Schedule, block: str) -> str:

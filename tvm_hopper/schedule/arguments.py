@@ -161,9 +161,10 @@ def check_schedule(step: str, sch: Any) -> None:
 def check_program(helper: str, sch: Any) -> None:
     """Refuse anything but a schedule, and arrays that TVM's primitives cannot move."""
     check_schedule(helper, sch)
-    for func in sch.mod.functions.values():
-        arrays = ir.find_all(func.body, tirx.AllocBuffer) if isinstance(func, tirx.PrimFunc) else ()
-        for array in arrays:
+    if sch.func_working_on is None:
+        return
+    for array in ir.find_all(sch.mod[sch.func_working_on].body, tirx.AllocBuffer):
+        if str(array.buffer.scope()) in ("", "global"):
             raise cannot_schedule(
                 f"{helper}, tensor {array.buffer.name}",
                 "T.alloc_buffer, memory that no block allocates",

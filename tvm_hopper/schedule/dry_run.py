@@ -23,7 +23,7 @@ from tvm.ir.transform import PassContext
 from tvm.tirx import IterVar
 
 from tvm_hopper import ir, pipeline
-from tvm_hopper.analysis.contraction import find_contraction
+from tvm_hopper.analysis.contraction import may_be_product
 from tvm_hopper.errors import LoweringError, ScheduleError, cannot_schedule
 
 from . import reasons
@@ -139,7 +139,7 @@ def check_nothing_left(sch: s_tir.Schedule, block: Any, before: frozenset[str]) 
     )
     for left in outside_of_kernels(func):
         is_reduction = any(x.iter_type == IterVar.CommReduce for x in left.iter_vars)
-        if is_reduction and find_contraction(left.body, left.init) is None:
+        if is_reduction and not may_be_product(left):
             raise cannot_schedule(
                 f"block {left.name_hint}",
                 f"a reduction that is no part of the kernel of {node.name_hint}",

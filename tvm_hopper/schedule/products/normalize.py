@@ -185,7 +185,7 @@ def _part_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
     root = func.body
     for nest in _nests(root):
         node = getattr(ir.loop_nest(nest)[1], "block", None)
-        if node is None or str(node.name_hint) != name:
+        if node is None or str(node.name_hint) != name or not isinstance(node.body, ir.BufferStore):
             continue
         try:
             first, second = product_loads("", node)

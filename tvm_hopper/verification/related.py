@@ -135,18 +135,6 @@ class Related:
             _blocks(mine, x.setup["grid"]) for mine, x in zip(found, self.launches, strict=True)
         ]
 
-    def with_readers(self, chosen: Mapping[int, Sequence[Block]]) -> dict[int, Sequence[Block]]:
-        """Add the CTAs of later launches that load what chosen ones store, and so on."""
-        flags = self._flags(chosen)
-        for number, one in enumerate(self.traffic):
-            for name in one.cells:
-                stored = one.stored(name, flags[number])
-                for later in range(number + 1, len(flags)):
-                    if name in self.traffic[later].cells and stored.any():
-                        flags[later] |= self.traffic[later].loading(name, stored)
-        grids = [launch.setup["grid"] for launch in self.launches]
-        return {i: _places(mine, grids[i]) for i, mine in enumerate(flags)}
-
     def rest(self, blocks: Sequence[Sequence[Block] | None]) -> Rest:
         """Return what knows which bytes of a workspace those CTAs store to that do not run."""
 

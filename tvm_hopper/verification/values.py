@@ -45,7 +45,7 @@ from tvm_hopper.verification.special_numbers import ONE_DRAW, SpecialNumbers, sp
 
 POLICY, SEED = "eager", 0
 WORK = {"integers": 5.4e8, "normal": 1.35e8}  # multiply-adds, about, that one run may simulate
-LITTLE = 1500  # steps of warps that one run of all CTAs may take: about a second
+LITTLE = 1000  # steps of warps that one run of all CTAs may take: a second, or less
 ELEMENTS = 256  # that are stored in the time of a step, about
 MOST_KINDS = 48  # CTAs that run for all others
 WORDS = {"integers": "integers", "normal": "normal numbers", "special": "special numbers"}
@@ -181,7 +181,7 @@ class ValueCheck:
             blocks = self._needed(kind, some / every) or blocks
         if not adds and not self._talk():  # who stores what no other launch touches runs in part
             last = [self._is_last(i) for i in range(len(self.launches))]
-            blocks = [self._part(i) if own else blocks[i] for i, own in enumerate(last)]
+            blocks = [self._part(i, kind) if own else blocks[i] for i, own in enumerate(last)]
         steps = self._share(blocks) * every
         if steps > some and (needed := self._needed(kind, some / every)):
             blocks, steps = needed, self._share(needed) * every
@@ -213,16 +213,13 @@ class ValueCheck:
         related = self.related
         if related is None:
             return None
-        wanted = {i: self._spread(i) for i in related.last}
-        speaking = {i: self._speaking(i) for i in range(len(self.launches))}
+        wanted = {i: self._spread(i, kind) for i in related.last}
         most = max(map(len, wanted.values()), default=0)
-        for count in (-1, most, MOST_CTAS, MOST_CTAS // 2, 2 if kind == "integers" else 1):
-            few: dict[int, Sequence[tuple[int, ...]]] = {
+        for count in (most, MOST_CTAS, MOST_CTAS // 2, 2 if kind == "integers" else 1):
+            few = {
                 i: (blocks[::-1] if kind == "normal" else blocks)[:count]
                 for i, blocks in wanted.items()
             }
-            if count < 0:  # with who reads what those store that speak for earlier launches
-                few = related.with_readers(speaking | wanted)
             found = related.with_needed(few)
             found = [
                 None if one.everything else some
@@ -234,7 +231,7 @@ class ValueCheck:
 
     def _some(self, choice: Choice, kind: str, room: float, stored: int) -> _Extent:
         """Choose some CTAs of the only launch, each of which computes by itself."""
-        blocks = self._spread(0)
+        blocks = self._spread(0, kind)
         if kind == "normal":  # others first, if not all of them run
             blocks.reverse()
         per_cta = stored / choice.total
@@ -246,9 +243,9 @@ class ValueCheck:
         stop = max(int(room), 1) if may_stop and count * per_cta > room else None
         return _Extent([blocks[:count]], stop)
 
-    def _part(self, number: int) -> list[tuple[int, ...]] | None:
+    def _part(self, number: int, kind: str) -> list[tuple[int, ...]] | None:
         """Choose the CTAs of a launch whose CTAs each compute by themselves; None: all."""
-        found = self._spread(number)
+        found = self._spread(number, kind)
         return None if len(found) >= self.choices[number].total else found
 
     def _is_last(self, number: int) -> bool:
@@ -270,16 +267,24 @@ class ValueCheck:
         found = self.speaking[number]
         return [] if found is None else list(found.blocks[:MOST_KINDS])
 
-    def _spread(self, number: int) -> list[tuple[int, ...]]:
+    def _kinds(self, number: int) -> int:
+        found = self.speaking[number]
+        return 0 if found is None else found.kinds
+
+    def _spread(self, number: int, kind: str) -> list[tuple[int, ...]]:
         """Add CTAs to those that stand for the others in their synchronisation.
 
-        They are those that speak for the others in their values, and some in between.
+        On integers, which tell places apart, those that speak for the others in their values, and
+        some in between; on normal numbers one of each kind of these.
         """
         choice = self.choices[number]
         blocks = list(choice.blocks)
         if self.asked:
             return blocks
-        ends = [blocks[0], *self._speaking(number), blocks[-1]]
+        speaking = self._speaking(number)
+        if kind == "normal" and speaking:
+            return list(dict.fromkeys([blocks[0], *blocks, *speaking[: self._kinds(number)]]))
+        ends = [blocks[0], *speaking, blocks[-1]]
         grid = self.launches[number].setup["grid"]
         places = (choice.total * i // MOST_CTAS + i for i in range(1, MOST_CTAS))
         spread = [_block(place % choice.total, grid) for place in places]

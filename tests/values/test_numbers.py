@@ -57,14 +57,20 @@ def test_types(kind, dtype):
     assert (dtype not in ("uint8", "bool")) == (values.min() < 0)
 
 
-def test_arguments_that_decide_are_zero_and_one():
+def test_indices_are_drawn_over_their_legal_range():
     case = CASES["rows_by_index"]()
     arguments = [np.zeros(s, d) for s, d in zip(case.shapes, case.dtypes, strict=True)]
     reference = Reference(case.func)
     assert reference.positions == [1]
+    assert reference.legal_indices(arguments) == {1: 16}
     for numbers in choose_numbers(reference, ["X", "at", "Y"], arguments):
         values = filled(numbers, "at", "int32", (16,))
-        assert set(values.tolist()) <= {0, 1}
+        found = set(values.tolist())
+        assert len(found) > 4
+        assert found <= set(range(16))
+    many = filled(Numbers("normal", positions={"at": 1000}), "at", "int32", (4096,))
+    assert set(many.tolist()) == set(range(936, 1000))  # few rows, the last one among them
+    assert set(filled(Numbers("normal", positions={"n": 2}), "n", "int32", (99,))) == {0, 1}
 
 
 def test_large_arrays_repeat_with_a_prime_period():

@@ -24,10 +24,10 @@ from tvm_hopper.verification.special_numbers import places, special_numbers
 USUAL = Numbers("normal")
 
 
-def draws(mod, share=1.0, work=1.0):
+def draws(mod, share=1.0, work=1.0, given=()):
     params = list(mod["main"].params)
     arrays = {str(p.name): np.zeros([int(x) for x in p.shape], "float32") for p in params}
-    found = list(special_numbers(Reference(mod), arrays, USUAL, share, work))
+    found = list(special_numbers(Reference(mod), arrays, arrays.keys() - given, USUAL, share, work))
     return found, arrays
 
 
@@ -87,6 +87,7 @@ def test_long_runs_are_not_repeated():
     assert len(draws(mod)[0]) > 10
     assert len(draws(mod, work=1 << 19)[0]) == 1
     assert not draws(mod, work=1 << 21)[0]
+    assert not draws(mod, given={"X"})[0]  # there is nothing to draw
 
 
 # -- mutants --------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import numpy as np
 
 from tvm_hopper.facts.dtypes import DTYPES
 from tvm_hopper.reference.evaluate import Reference
+from tvm_hopper.reference.plain import dtype_of
 from tvm_hopper.reference.reductions import extremes, is_linear, reduced_axes
 from tvm_hopper.reference.rounding import FORMATS
 from tvm_hopper.sim.launch.signature import Argument
@@ -126,7 +127,12 @@ def places(length: int) -> np.ndarray:
 
 
 def special_numbers(
-    reference: Reference, arguments: Mapping[str, Any], usual: Numbers, share: float, work: float
+    reference: Reference,
+    arguments: Mapping[str, Any],
+    drawn: set[str],
+    usual: Numbers,
+    share: float,
+    work: float,
 ) -> Iterator[SpecialNumbers]:
     """Return the draws for one program: as many as its rows need, and a run may cost.
 
@@ -134,6 +140,8 @@ def special_numbers(
     ----------
     arguments : dict
         The kernel's, in the order of the program's parameters.
+    drawn : set of str
+        Those that the caller of `verify` does not give.
     usual : Numbers
         For arguments that are not reduced.
     share : float
@@ -142,11 +150,13 @@ def special_numbers(
         Steps of the program that one run does.
     """
     program = reference.program
-    if is_linear(program):
-        return
     names = dict(zip(program.params, arguments, strict=True))
+    reduced = reduced_axes(program)
+    wanted = reduced or [param for param in names if dtype_of(param) in FORMATS]
+    if is_linear(program) or not any(names[buffer] in drawn for buffer in wanted):
+        return
     axes: dict[str, tuple[int, ...]] = {}
-    for buffer, some in reduced_axes(program).items():
+    for buffer, some in reduced.items():
         rank = len(arguments[names[buffer]].shape)
         axes[names[buffer]] = (rank - 1,) if len(some) == rank > 1 else tuple(sorted(some))
     found = extremes(program)

@@ -107,6 +107,7 @@ def run_launches(
     shortcuts: Mapping[str, Shortcuts] | None = None,
     record_writers: bool = False,
     stop_after: int | None = None,
+    progress_line: Any = None,
 ) -> Result:
     """Run launches in order, each on what the ones before left.
 
@@ -126,6 +127,8 @@ def run_launches(
         result says so, and nothing else.
     record_writers, stop_after : bool, int or None
         As for `run_kernel`; of an element, the last launch that wrote it tells.
+    progress_line : object, optional
+        As for `run_kernel`.
 
     Returns
     -------
@@ -166,6 +169,7 @@ def run_launches(
             stop_after,
             launch.num_sms,
             in_flight.begin(launch.func, touched[0]),
+            progress_line,
         )
         if result.shortcut_failed:
             return result

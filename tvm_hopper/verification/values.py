@@ -128,6 +128,12 @@ class ValueCheck:
                 gc.collect()  # the memory of the run before: its machine and warps hold each other
                 extent = self._extent(kind.kind)
                 texts.append(self._one(kind, extent, end))
+        except MemoryError as error:
+            text = f"{error or 'what is needed'} does not fit into memory"
+            self.findings.append(
+                finding("INCOMPLETE", f"values: {text}", hint="verify a smaller shape")
+            )
+            return ValueReport(False, f"not checked: {text}")
         except (PlainProgramError, _NotCompared) as error:
             message = f"values: {error}"
             self.findings.append(finding("INCOMPLETE", message, hint="verify a smaller shape"))

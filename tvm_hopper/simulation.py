@@ -24,6 +24,7 @@ from tvm_hopper.sim.tables import WIDTH
 from tvm_hopper.verification.judge import RUNS, verify
 from tvm_hopper.verification.launches import bound_launches, run_launches
 from tvm_hopper.verification.program import Program, load
+from tvm_hopper.verification.progress import ProgressLine
 from tvm_hopper.verification.report import Report
 
 __all__ = ["RUNS", "Program", "Report", "load", "simulate", "verify", "verify_command"]
@@ -43,6 +44,7 @@ def simulate(
     entry: str | None = None,
     num_sms: int = DEFAULT_NUM_SMS,
     allocator: bool = False,
+    progress: bool | None = None,
 ) -> Result:
     """Run a module on numpy inputs, without a GPU.
 
@@ -69,6 +71,9 @@ def simulate(
         Multiprocessors of the device, for host code that asks.
     allocator : bool
         Whether the call comes with an allocator, as one with PyTorch's tensors does.
+    progress : bool or None
+        Whether a line on stderr says how far the run of a large grid is, and what it will take;
+        None: if it is a terminal.
 
     Returns
     -------
@@ -85,7 +90,10 @@ def simulate(
     values, missing = complete(program.arguments, inputs)
     launches = bound_launches(program, values, num_sms, allocator)
     asked = [blocks] * len(launches)
-    return run_launches(launches, values, missing, policy, seed, asked, detect_races)
+    with ProgressLine(progress, name="simulate") as line:
+        return run_launches(
+            launches, values, missing, policy, seed, asked, detect_races, progress_line=line
+        )
 
 
 def verify_command(arguments: argparse.Namespace) -> int:

@@ -18,7 +18,8 @@ from tvm_hopper.sim.launch.host import Launch, run_host
 from tvm_hopper.sim.launch.overlap import Unfinished
 from tvm_hopper.sim.launch.tensors import place
 from tvm_hopper.sim.launch.tma import TensorMapArg
-from tvm_hopper.sim.machine.machine import check_policy
+from tvm_hopper.sim.machine.machine import MOST_WARPS, check_policy
+from tvm_hopper.sim.machine.pages import available_bytes
 from tvm_hopper.sim.races.writers import element_writers
 from tvm_hopper.sim.result import Result
 from tvm_hopper.sim.shortcuts import EVERYTHING_WATCHED, NOTHING_LEFT_OUT, Shortcuts
@@ -37,6 +38,7 @@ __all__ = [
 
 MAX_BYTES = 16 << 30  # of one run: shared memory with its shadow, and warps
 WARP_BYTES = 1 << 14  # about, of a warp's state and clocks
+ENDED_WARP_BYTES = 1 << 11  # about, of what findings may name of a warp that has ended
 
 
 def run_kernel(
@@ -58,6 +60,7 @@ def run_kernel(
     stop_after: int | None = None,
     num_sms: int = DEFAULT_NUM_SMS,
     unfinished: Sequence[Unfinished] = (),
+    progress_line: Any = None,
 ) -> Result:
     """Run one device PrimFunc (as codegen prints it) on numpy data.
 
@@ -101,6 +104,8 @@ def run_kernel(
         Multiprocessors of the device, which all CTAs of a cooperative launch have to fit on.
     unfinished : sequence of Unfinished
         Earlier launches that may still run; `griddepcontrol.wait` waits for them.
+    progress_line : object, optional
+        Its `text` says how far the run is, of clusters that are too many to be there together.
 
     Returns
     -------
@@ -113,7 +118,7 @@ def run_kernel(
     machine = KernelMachine(program, policy, seed, detect_races, shortcuts)
     grid, block, cluster = three(grid), three(block), three(cluster)
     machine.budget_s = machine.budget_s if budget_s is None else budget_s
-    machine.stop_after = stop_after
+    machine.stop_after, machine.progress_line = stop_after, progress_line
     machine.cooperative = COOPERATIVE in launch_tags(device_func)
     setup = {"grid": grid, "block": block, "cluster": cluster, "dyn_smem_bytes": dyn_smem_bytes}
     arrays = {name: value for name, value in args.items() if isinstance(value, np.ndarray)}
@@ -124,12 +129,13 @@ def run_kernel(
     check_policy(policy, -(-int(np.prod(block)) // 32))
     layout = Layout.of(program.shared, dyn_smem_bytes or 0)
     wanted = check_blocks(blocks, grid)
-    if _too_large(machine, grid, wanted, cluster, block, layout):
+    stored = set(arrays) if shortcuts.watch_all else touched_tensors(device_func, args)[0]
+    num_bytes = sum(array.nbytes for name, array in arrays.items() if name in stored)
+    if _too_large(machine, grid, wanted, cluster, block, layout, num_bytes):
         return _not_run(machine, arrays)
     clusters = clusters_of(grid, cluster, wanted)
     builder = MachineBuilder(machine)
     places = {name: place(value) for name, value in arrays.items()}
-    stored = set(places) if shortcuts.watch_all else touched_tensors(device_func, args)[0]
     for name, at in places.items():
         flags = (written or {}).get(name, NOTHING_WRITTEN) if name in outputs else None
         shared = any(name in launch.stored and not launch.whole for launch in unfinished)
@@ -144,7 +150,7 @@ def run_kernel(
         return run_kernel(
             device_func, args, grid, block, cluster, dyn_smem_bytes, policy, seed, blocks,
             detect_races, outputs, written, budget_s, EVERYTHING_WATCHED, record_writers,
-            stop_after, num_sms, unfinished,
+            stop_after, num_sms, unfinished, progress_line,
         )  # fmt: skip
     if machine.log is not None and not (machine.stopped or machine.unknown):
         keeps = isinstance(written, dict)
@@ -182,17 +188,28 @@ def _too_large(
     cluster: tuple[int, int, int],
     block: tuple[int, int, int],
     layout: Layout,
+    stored: int,
 ) -> bool:
-    """Report CTAs that would need more memory than a run may take."""
+    """Report CTAs that would need more memory than a run may take.
+
+    `stored` are the bytes of the tensors that the kernel stores to.
+    """
     num_ctas = math.prod(grid) if wanted is None else len(wanted) * math.prod(cluster)
+    warps = -(-math.prod(block) // 32)
+    together = num_ctas if machine.cooperative else min(num_ctas, MOST_WARPS // warps + 1)
     shadow = 8 // machine.program.min_itemsize  # bytes of cells for a byte
-    needed = num_ctas * (layout.size * (1 + shadow) + math.prod(block) * WARP_BYTES // 32)
-    if needed <= MAX_BYTES:
+    needed = together * (layout.size * (1 + shadow) + warps * WARP_BYTES)
+    needed += num_ctas * warps * ENDED_WARP_BYTES
+    if wanted is None:  # of few CTAs, few pages of these are touched
+        needed += stored * (2 if machine.log is None else 2 + shadow // 2)
+    limit = min(MAX_BYTES, available_bytes())
+    if needed <= limit:
         return False
     machine.add(
         "INCOMPLETE",
-        f"not run: {num_ctas} CTAs need about {needed >> 30} GiB here, of {MAX_BYTES >> 30}; "
-        "nothing is certified",
+        f"not run: {num_ctas} CTAs need about {needed / 2**30:.1f} GiB here, of "
+        f"{limit / 2**30:.1f}; nothing is certified: run some of them, "
+        f"blocks=[(0, 0, 0), {tuple(g - 1 for g in grid)}]",
     )
     return True
 

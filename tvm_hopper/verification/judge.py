@@ -52,7 +52,8 @@ RUNS = (
     ("starve:consumer", 0),
     ("starve:producer", 0),
 )
-MIN_INDICES_S = 10.0  # for the indices of every CTA, whatever the runs took
+EXPLORATION = 0.4  # of the time that is left, at most, for every interleaving of the roles
+INDICES = 0.1  # of the budget, at least, for the indices of every CTA, whatever the runs took
 MIN_RUNS = 3  # schedules that must end within the budget for a verdict
 
 
@@ -117,8 +118,9 @@ def verify(
         CTAs to run, which leaves the report incomplete unless they are all of the launch; None: all
         up to `max_ctas`, else chosen ones that stand for the others.
     budget_s : float
-        Seconds for all schedules: what is not begun or not ended by then is listed as skipped, and
-        the report is incomplete if fewer than three ran.
+        Seconds for all that is done here: schedules that are not begun or not ended by then are
+        listed as skipped, and the report is incomplete if fewer than three ran, or if it was too
+        short for another stage.
     num_sms : int
         Multiprocessors of the device, for host code that asks.
     target : Target, str or dict, optional
@@ -141,8 +143,7 @@ def verify(
     report : Report
         `verdict` is the worst of "clean", "review", "incomplete" and "error"; `findings` says why,
         and `values` what was compared: without a plain program nothing is. A function that launches
-        other kernels where a call comes with an allocator is judged both ways, each within
-        `budget_s`.
+        other kernels where a call comes with an allocator is judged both ways.
 
     Raises
     ------
@@ -152,17 +153,24 @@ def verify(
         `against` has a statement whose meaning is unknown, for example an opaque call.
     """
     _check_arguments(runs, max_ctas)
+    end = time.monotonic() + budget_s
     program = load(ex_or_mod, target, entry)
     with ProgressLine(progress) as line:
         values, _ = complete(program.arguments, inputs or {}, blank_memory)
         reports = []
         try:
-            for allocator in ways_to_call(program, values, num_sms):
+            ways = ways_to_call(program, values, num_sms)
+            for number, allocator in enumerate(ways):
                 plain = _PlainProgram.find(ex_or_mod, program, against)
+                now = time.monotonic()
+                until = now + (end - now) / (len(ways) - number)
                 arguments = plain, program, inputs, runs, blocks, max_ctas, budget_s, num_sms
-                reports.append(_judge(*arguments, line, allocator))
+                reports.append(_judge(*arguments, line, allocator, until))
         except TensorMapError as error:  # the driver refuses it: no kernel is launched
             return Report((finding("TENSOR_MAP", str(error)),), (), ())
+        except MemoryError as error:
+            text = f"not judged: {error or 'the tensors'} and more do not fit into memory"
+            return Report((finding("INCOMPLETE", text, hint="verify a smaller shape"),), (), ())
     return joined(reports)
 
 
@@ -177,8 +185,8 @@ def _judge(
     num_sms: int,
     line: ProgressLine,
     allocator: bool,
+    end: float,
 ) -> Report:
-    start = time.monotonic()
     values, missing = complete(program.arguments, inputs or {}, blank_memory)
     launches = bound_launches(program, values, num_sms, allocator)
     refused = [
@@ -198,15 +206,16 @@ def _judge(
     ]
     for choice in choices:
         found.add(choice.findings())
+
+    def left() -> float:
+        return end - time.monotonic()
+
     line.text = "every interleaving of the roles"
     known = {name: value for name, value in values.items() if name not in missing}
-    skeletons = _explore(program, launches, known, found)
+    skeletons = _explore(program, launches, known, found, EXPLORATION * left())
     left_alone = plain.left_alone([argument.name for argument in program.arguments])
     outputs = _outputs(launches, choices, missing, left_alone)
     done: list[tuple[str, int, str]] = []
-
-    def left() -> float:
-        return start + budget_s - time.monotonic()
 
     def fill() -> None:
         legal = plain.legal_indices(values)
@@ -235,7 +244,7 @@ def _judge(
     found.add(check_residency(launches, choices, values, outputs, program.arch, num_sms, left))
     line.text = "indices of every CTA"
     whole = not schedules.cuts  # each CTA that ran took all turns of its loops
-    time_left = max(left(), MIN_INDICES_S)
+    time_left = max(left(), INDICES * budget_s)
     of_all, proven = check_indices(launches, choices, values, outputs, whole, time_left)
     found.add_of_all(of_all)
     proven = [*(y for x in launches for y in say_cluster(x.func, x.setup, num_sms)), *proven]
@@ -253,7 +262,7 @@ def _judge(
             schedules.steps,
             related,
         )
-        plain.report = check.run(start + budget_s)
+        plain.report = check.run(end)
         found.add_from_run(check.findings)
     return Report(
         arranged(found.findings.values()),
@@ -339,7 +348,11 @@ def _outputs(
 
 
 def _explore(
-    program: Program, launches: Sequence[BoundLaunch], known: Mapping[str, Any], found: Found
+    program: Program,
+    launches: Sequence[BoundLaunch],
+    known: Mapping[str, Any],
+    found: Found,
+    budget_s: float,
 ) -> list[str]:
     """Check each kernel's synchronisation without values: statically, and every interleaving.
 
@@ -351,10 +364,12 @@ def _explore(
         for name in touched_tensors(launch.func, launch.setup["params"])[0]
     }
     texts = []
+    end = time.monotonic() + budget_s
     for launch in launches:
         func = launch.func
         given = given_integers(func, launch.setup["params"], known, stored)
-        report = explore_skeleton(func, program.host, given=given)
+        left = max(end - time.monotonic(), 0.0)
+        report = explore_skeleton(func, program.host, given=given, budget_s=left)
         found.add(check_sync(func, program.host, given=given))
         found.add(report.findings)
         name = func.attrs["global_symbol"]

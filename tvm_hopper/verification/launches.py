@@ -120,6 +120,7 @@ def run_launches(
     record_writers: bool = False,
     stop_after: int | None = None,
     rest: Rest | None = None,
+    progress_line: Any = None,
 ) -> Result:
     """Run launches in order, each on what the ones before left.
 
@@ -143,6 +144,8 @@ def run_launches(
     rest : callable or None
         Gives for a launch's number which bytes of a tensor its CTAs that do not run store to, or
         None if that is not known.
+    progress_line : object, optional
+        As for `run_kernel`.
 
     Returns
     -------
@@ -183,6 +186,7 @@ def run_launches(
             stop_after,
             launch.num_sms,
             in_flight.begin(launch.func, touched[0]),
+            progress_line,
         )
         if result.shortcut_failed:
             return result

@@ -22,6 +22,8 @@ class ProgressLine:
         None: if the stream is a terminal, so that logs stay as they are.
     stream : file, optional
         Left out, stderr.
+    name : str
+        Of what is called.
 
     Attributes
     ----------
@@ -29,7 +31,10 @@ class ProgressLine:
         What is being done.
     """
 
-    def __init__(self, wanted: bool | None = None, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, wanted: bool | None = None, stream: TextIO | None = None, name: str = "verify"
+    ) -> None:
+        self.name = name
         self.stream = sys.stderr if stream is None else stream
         self.terminal = self.stream is not None and self.stream.isatty()
         self.wanted = self.terminal if wanted is None else wanted
@@ -62,8 +67,10 @@ class ProgressLine:
     def _speak(self) -> None:
         pause = SILENT_S
         while not self.ended.wait(pause):
+            if not self.text:
+                continue
             pause = EVERY_S if self.terminal else EVERY_LOG_S
-            line = f"verify: {time.monotonic() - self.begun:.0f} s, {self.text}"
+            line = f"{self.name}: {time.monotonic() - self.begun:.0f} s, {self.text}"
             if self.terminal:
                 self._write(f"\r{line.ljust(self.shown)}")
                 self.shown = max(self.shown, len(line))

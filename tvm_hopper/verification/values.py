@@ -146,6 +146,12 @@ class ValueCheck:
                 compared = ", ".join(map(str, found)) or "nothing was written"
                 texts.append(f"on {WORDS[kind.kind]} {compared}")
             texts += self._special(numbers[1], end)
+        except MemoryError as error:
+            text = f"{error or 'what is needed'} does not fit into memory"
+            self.findings.append(
+                finding("INCOMPLETE", f"values: {text}", hint="verify a smaller shape")
+            )
+            return ValueReport(False, f"not checked: {text}")
         except (PlainProgramError, _NotCompared) as error:
             message = f"values: {error}"
             self.findings.append(finding("INCOMPLETE", message, hint="verify a smaller shape"))

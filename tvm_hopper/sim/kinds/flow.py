@@ -7,6 +7,7 @@ and addresses in global memory do not: they are what CTAs differ in.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -134,6 +135,7 @@ class Flow:
         return frozenset(found)
 
 
+@functools.lru_cache(maxsize=32)
 def flow_of(func: tirx.PrimFunc) -> Flow:
     """Walk a device function as codegen prints it."""
     walk = _FlowWalk()

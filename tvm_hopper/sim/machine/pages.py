@@ -30,10 +30,15 @@ def no_bytes(size: int) -> np.ndarray:
     return np.frombuffer(memory, np.uint8)
 
 
-def sparse_copy(data: np.ndarray) -> np.ndarray:
-    """Return a copy of bytes of which zeros take no memory, where there are many."""
+def sparse_copy(data: np.ndarray, blank: bool = False) -> np.ndarray:
+    """Return a copy of bytes of which zeros take no memory, where there are many.
+
+    `blank`: what they are says nothing; then many that begin with zero are not looked at.
+    """
     if data.size < SPARSE:
         return data.copy()
+    if blank and data.size >= LARGE and not data[0]:
+        return no_bytes(data.size)
     copy = no_bytes(data.size)
     for start in range(0, data.size, SPARSE):
         piece = data[start : start + SPARSE]

@@ -207,6 +207,7 @@ class Shadow:
         self.fresh = True  # nobody has touched a cell
         self.cells_written = 0  # by this kernel
         # of a large region, which pieces of it somebody has touched
+        self.num_bytes = cells * COARSEST
         pieces = -(-num_bytes // PIECE)
         self.touched = np.zeros(pieces, bool) if pieces > MANY_PIECES else None
         self.readers_before = 0  # the set that read each cell before this kernel touched it
@@ -245,12 +246,11 @@ class Shadow:
 
     def touched_bytes(self) -> Iterator[tuple[int, int]]:
         """Yield ranges of bytes beside which nobody has touched any."""
-        size = len(self.writer) * self.granule
         if self.touched is None:
-            yield 0, size
+            yield 0, self.num_bytes
             return
         for piece in np.flatnonzero(self.touched).tolist():
-            yield piece * PIECE, min((piece + 1) * PIECE, size)
+            yield piece * PIECE, min((piece + 1) * PIECE, self.num_bytes)
 
     def cells(self, offsets: Any, size: int) -> Any:
         """Turn byte offsets (slice, or array of starts of `size` bytes each) into cells."""

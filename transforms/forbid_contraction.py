@@ -35,6 +35,7 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.analysis.value_origins import COMPUTED, LOADED, PRODUCT, OriginWalk
 from tvm_hopper.codegen_patches.rounded_sums import rounded_sum
+from tvm_hopper.requests.targets import find_processor
 
 
 def plan_rounded_sums(func: tirx.PrimFunc) -> list[Any]:
@@ -89,6 +90,7 @@ class ForbidContraction:
 
     def transform_function(self, func, mod, ctx):
         """Keep the roundings of one kernel's products."""
-        if ir.is_packed(func) or not (plan := plan_rounded_sums(func)):
+        is_host = "target" in func.attrs and find_processor(func.attrs["target"]) is None
+        if is_host or not (plan := plan_rounded_sums(func)):
             return func
         return rewrite_rounded_sums(func, plan)

@@ -87,6 +87,12 @@ def test_what_may_be_fused_stays(text):
     assert "_rn_" not in rounded(text)
 
 
+def test_host_functions_stay():
+    func = parse(BODY.replace("{text}", "Y[0] = X[0] * W[0] - m[0]"))
+    func = func.with_attr("target", tvm.target.Target("llvm"))
+    assert run(func, ForbidContraction()).same_as(func)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_other_types_vectors_and_views_of_registers(dtype):
     text = f"""

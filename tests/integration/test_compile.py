@@ -133,6 +133,8 @@ def test_an_array_in_local_memory_is_refused_with_its_bytes() -> None:
     assembler_log.check(spilled, assembler_log.read_facts(spilled))
     facts = assembler_log.read_facts(library)  # CUDA's sinf keeps that much
     assembler_log.check(library, facts, source="y = sinf(x);")
+    both = log.format(664, 578, 578)
+    assembler_log.check(both, assembler_log.read_facts(both), source="y = sinf(x);")
     with pytest.raises(CompileError, match="a stack frame of 32 bytes"):
         assembler_log.check(library, facts, source="y = expf(x);")
 

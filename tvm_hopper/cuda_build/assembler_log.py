@@ -127,7 +127,8 @@ def check(
         )
     library = TRIGONOMETRIC_FRAME_BYTES * len(_TRIGONOMETRIC.findall(source))
     for kernel in facts.values():
-        if kernel.array_bytes > library:
+        mixed = bool(library and kernel.spill_store_bytes)  # by numbers these cannot be told apart
+        if kernel.array_bytes > library and not mixed:
             problems.append(
                 f"found a stack frame of {kernel.stack_bytes} bytes in {kernel.name}, "
                 f"{kernel.array_bytes} of them without spills; need arrays of a thread in "

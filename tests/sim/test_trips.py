@@ -233,8 +233,8 @@ def test_a_finding_is_that_of_the_whole_run():
 
 
 def test_no_time_for_the_whole_run_is_a_doubt(monkeypatch):
-    def without_time(*args):
-        result = run_launches(*args)
+    def without_time(*args, **more):
+        result = run_launches(*args, **more)
         return result if result.cuts else replace(result, findings=(), out_of_budget=True)
 
     monkeypatch.setattr(schedules, "run_launches", without_time)

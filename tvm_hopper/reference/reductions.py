@@ -10,6 +10,7 @@ from tvm import ir, tirx
 from .plain import PlainProgram, StorePlace, dtype_of, variables
 from .rounding import FORMATS
 
+CHOOSING = (tirx.Max, tirx.Min, tirx.Select)
 LINEAR = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Cast, tirx.FloatImm, ir.TensorLoad)
 
 
@@ -37,10 +38,10 @@ def reduced_axes(program: PlainProgram) -> dict[Any, set[int]]:
     }
 
 
-def is_linear(program: PlainProgram) -> bool:
-    """Tell whether floats are only added, multiplied and converted."""
+def is_linear(program: PlainProgram, others: tuple[type, ...] = ()) -> bool:
+    """Tell whether floats are only added, multiplied and converted, but for other operations."""
     return all(
-        isinstance(node, LINEAR) or dtype_of(node) not in FORMATS
+        isinstance(node, (*LINEAR, *others)) or dtype_of(node) not in FORMATS
         for place in program.places
         for node in _inside(place)
     )

@@ -18,7 +18,7 @@ import numpy as np
 from tvm_hopper.facts.dtypes import DTYPES
 from tvm_hopper.reference.evaluate import Reference
 from tvm_hopper.reference.plain import dtype_of
-from tvm_hopper.reference.reductions import extremes, is_linear, reduced_axes
+from tvm_hopper.reference.reductions import CHOOSING, extremes, is_linear, reduced_axes
 from tvm_hopper.reference.rounding import FORMATS
 from tvm_hopper.sim.launch.signature import Argument
 from tvm_hopper.verification.numbers import Numbers
@@ -86,10 +86,11 @@ class SpecialNumbers:
             return x
         count, length = x.shape
         numbers = np.arange(count)
+        step = self.draw if self.turn < 0 else self.turn
         kinds = (numbers + self.draw * min(count, KINDS)) % KINDS
         if self.turn >= 0:
             kinds = TOPPED[(numbers + self.draw) % len(TOPPED)]
-        place = places(length)[(numbers + max(self.turn, 0) // len(self.signs) * count) % length]
+        place = places(length)[(numbers + step // len(self.signs) * count) % length]
         size = np.abs(x)
         fmt = FORMATS[dtype]
         tiny, big, far = max(TINY, 4 * fmt.smallest_normal), fmt.largest / 4, fmt.largest / 2
@@ -112,7 +113,7 @@ class SpecialNumbers:
         tops = np.array([-tiny / 4, np.nan, -0.9 * big, far, np.nan, far, 8 * tiny])[kinds]
         has_top = ~np.isnan(tops)
         rows[numbers[has_top], place[has_top]] = tops[has_top]
-        return rows * self.signs[(self.turn if self.turn >= 0 else self.draw) % len(self.signs)]
+        return rows * self.signs[step % len(self.signs)]
 
 
 def places(length: int) -> np.ndarray:
@@ -166,8 +167,10 @@ def special_numbers(
     rows = max(size / max(length, 1) * share, 1)
     cost = max(work + sum(x.size for x in arguments.values() if isinstance(x, np.ndarray)) / 16, 1)
     kinds = min(math.ceil(KINDS / rows) if axes else 1, FEW_WORK // cost)
-    turns = min(math.ceil(length / rows) * len(found), MORE_WORK // cost) if found else 0
+    turns = 0
+    if found and is_linear(program, CHOOSING):  # what is kept is seen: no softmax
+        turns = min(math.ceil(length / rows) * len(found), int(MORE_WORK // cost))
     kinds = int(max(kinds, cost <= ONE_DRAW))
-    for draw in range(kinds + int(turns)):
+    for draw in range(kinds + turns):
         turn = max(draw - kinds, -1)
         yield SpecialNumbers(draw, axes, found or (1,), bool(found), usual, turn)

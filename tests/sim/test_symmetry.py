@@ -314,6 +314,9 @@ def test_a_kernel_with_plain_consumer_warps_is_explored(slots, warps):
     assert report.verdict == "clean"
     assert report.covers == "CTA (0, 0, 0)"
     assert report.states < 30 * (warps + 1)
+    (found,) = explore_skeleton(kernel, program.host, budget_s=0.0).findings
+    assert found.rule == "INCOMPLETE"
+    assert "raise budget_s" in found.message
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,9 @@ class MachineBuilder:
         values = self.machine.values
         region = Region(
             name,
-            sparse_copy(place.base, written is NOTHING_WRITTEN) if stored and values else place.base,
+            sparse_copy(place.base, written is NOTHING_WRITTEN)
+            if stored and values
+            else place.base,
             global_base(number),
             self.machine.log if stored or shared or written is not None else None,
             written is None,

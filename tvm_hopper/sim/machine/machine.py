@@ -284,7 +284,7 @@ class Machine(Reporter):
             self.broken(error)
 
     def _start_clusters(self) -> None:
-        """Begin clusters in the order of launch: all, or one by one, or as many as there is room."""
+        """Begin clusters in the order of launch: one by one, or as many as there is room for."""
         one_by_one = self.mode == "in_turn" and not self.cooperative
         while self.to_start and not (one_by_one and self.runnable):
             if self.num_warps and len(self.warps) >= MOST_WARPS and not self.cooperative:

@@ -93,7 +93,7 @@ def _share_pages(address: int, pages: int, content: np.ndarray) -> bool:
     place.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *([ctypes.c_int] * 3), ctypes.c_long]
     file = os.memfd_create("tvm_hopper")
     try:
-        raw = memoryview(content.view(np.uint8))
+        raw = memoryview(content.tobytes())
         done = 0
         while done < len(raw):
             done += os.write(file, raw[done:])

@@ -52,7 +52,9 @@ class NamedOps:
         """Return a named barrier of this CTA."""
         found = self.cta.named.get(number)
         if found is None:
-            found = NamedBarrier(f"barrier {number} of {self.cta.label}", self.machine.cluster_warps)
+            found = NamedBarrier(
+                f"barrier {number} of {self.cta.label}", self.machine.cluster_warps
+            )
             self.cta.named[number] = found
         return found
 

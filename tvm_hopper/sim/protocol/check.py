@@ -197,7 +197,8 @@ def explore(
     symmetry = (Symmetry if merge else Alone)(system.agents)
     apart = Apart(system)
     start = symmetry.canonical(system.initial())
-    seen, stack, stuck = {start}, [start], []
+    seen, stack = {start}, [start]
+    stuck: list[SystemState] = []
     while stack:
         state = stack.pop()
         if monotonic() > end:
@@ -371,7 +372,8 @@ def explore_skeleton(
     passed: set[tuple[Any, ...]] = set()
     for number, skeleton in enumerate(skeletons):
         kind = tuple(map(program_of, skeleton.agents))
-        stuck, count, complete = [], 0, True
+        stuck: list[SystemState] = []
+        count, complete = 0, True
         if kind not in passed:  # the last cluster does as the first, as a rule
             stuck, count, complete = explore(skeleton, max_states - states, end=end)
             if complete and not stuck and not skeleton.system.violations:

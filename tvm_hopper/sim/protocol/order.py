@@ -42,9 +42,8 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
             continue
         if op.kind in ("init", "expect", "arrive", "drop"):
             changes.append((number, op))
-        if (
-            _only_enables(system, op)
-            or (op.kind == "arrive" and _harmless(system, state, op, number))
+        if _only_enables(system, op) or (
+            op.kind == "arrive" and _harmless(system, state, op, number)
         ):
             after = system.step(state, number)
             if after is not None:
@@ -79,7 +78,7 @@ def _only_enables(system: System, op: Any) -> bool:
 
 
 def _go_on(system: System, state: SystemState, number: int) -> SystemState:
-    """Let an agent take further steps that may be taken alone: what is between them is no choice."""
+    """Let an agent take the further steps that only let others go on, too."""
     ops = system.agents[number].ops
     while (place := state.positions[number]) < len(ops) and _only_enables(system, ops[place]):
         after = system.step(state, number)
@@ -96,7 +95,7 @@ def _let_pass(system: System, state: SystemState, number: int) -> SystemState:
     one of them, since the first ones are among the others.
     """
     before = state
-    for other in system.alike(number):
+    for other in system.alike[number]:
         if (before.positions[other], before.tickets[other]) == (
             before.positions[number],
             before.tickets[number],
@@ -163,7 +162,7 @@ def _harmless(system: System, state: SystemState, op: Any, arriving: int | None)
                 return False
         # copies that bring more than is expected may step over zero: their order decides
         if key in system.filled and system.counted:
-            more = (tx if arriving is None else after) - system.bytes_in_flight(state, key)
+            more = (tx if arriving is None else after) - system.all_in_flight(state).get(key, 0)
             if more < 0 and arriving is None and system.is_awaited(state, slot, phase):
                 more += pending * system.share[key]  # of arrivals without which it cannot end
             if more < 0 or ahead.bytes_to(key) > more:
@@ -191,9 +190,10 @@ def may_touch(system: System, state: SystemState, frozen: int, keys: set[Key]) -
 class RunAhead:
     """How far agents come at most while something stands still: one of them, or a copy.
 
-    They run as far as counts and bytes allow; more arrivals never hold anybody back, so that how far
-    each comes does not depend on who runs first, and those alike run as one. The order in which arrivals and copies come is left
-    out, so that whatever they can do, they do here; a barrier whose count can change never blocks.
+    They run as far as counts and bytes allow; more arrivals never hold anybody back, so that how
+    far each comes does not depend on who runs first, and those alike run as one. The order in which
+    arrivals and copies come is left out, so that whatever they can do, they do here; a barrier
+    whose count can change never blocks.
 
     `frozen` is the agent that stands still, None if it is a copy; `open_slot` a barrier whose phase
     cannot end before that agent or copy moves.
@@ -221,7 +221,7 @@ class RunAhead:
         # one for those that execute the same steps from the same place: they come equally far
         kinds: dict[tuple[int, int, int], list[int]] = {}
         for number in numbers:
-            kind = system.first_alike[number], state.positions[number], state.tickets[number]
+            kind = system.alike[number][0], state.positions[number], state.tickets[number]
             kinds.setdefault(kind, []).append(number)
         self.runners = [members[0] for members in kinds.values()]
         self.times_there = {members[0]: len(members) for members in kinds.values()}

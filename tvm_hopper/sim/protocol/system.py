@@ -79,7 +79,9 @@ class System:
         self.columns = [self._columns(agent) for agent in agents]
 
     def _columns(self, agent: SkeletonAgent) -> dict[int, int]:
-        waited = dict.fromkeys(self.index[op.targets[0][0]] for op in agent.ops if op.kind == "wait")
+        waited = dict.fromkeys(
+            self.index[op.targets[0][0]] for op in agent.ops if op.kind == "wait"
+        )
         return {slot: column for column, slot in enumerate(waited)}
 
     # -- what only a search through all orders asks for
@@ -90,21 +92,10 @@ class System:
         return {self.agents[n].cta: members for members in self.groups for n in members}
 
     @cached_property
-    def first_alike(self) -> list[int]:
-        """Of each agent, the first one that executes the same steps."""
-        first = {n: members[0] for members in classes_of(self.agents) for n in members}
-        return [first[number] for number in range(len(self.agents))]
-
-    @cached_property
-    def _classes(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
-        for number, first in enumerate(self.first_alike):
-            found.setdefault(first, []).append(number)
-        return found
-
-    def alike(self, number: int) -> list[int]:
-        """Return the agents that execute the same steps as one, which is among them."""
-        return self._classes[self.first_alike[number]]
+    def alike(self) -> list[list[int]]:
+        """Of each agent, those that execute the same steps; it is among them."""
+        found = {n: members for members in classes_of(self.agents) for n in members}
+        return [found[number] for number in range(len(self.agents))]
 
     @cached_property
     def waiters(self) -> dict[int, list[int]]:
@@ -163,10 +154,6 @@ class System:
             if wanted < phase or (wanted - phase) % 2:
                 return False
         return True
-
-    def bytes_in_flight(self, state: SystemState, key: Key) -> int:
-        """Return what the copies in flight will deliver to one barrier."""
-        return self.all_in_flight(state).get(key, 0)
 
     def all_in_flight(self, state: SystemState) -> dict[Key, int]:
         """Return what the copies in flight will deliver to each barrier."""

@@ -102,8 +102,9 @@ def plan_copies(kernel: Any, processor: Processor) -> CopyPlan:
             names = " or ".join(map(repr, able)) or "none that copies this way"
             other = "ask for that one" if able else "let threads copy"
             fix = f"{other}, or build for a chip that has the other"
-            if any(x.annotations[ASYNC_OP] == "wgmma" for x in ir.find_blocks(kernel, ASYNC_OP)):
-                fix = 'the product needs sm_90a, too: build with target="nvidia/nvidia-h200"'
+            others = [str(x.annotations[ASYNC_OP]) for x in ir.find_blocks(kernel, ASYNC_OP)]
+            if missing := [x for x in others if x not in processor.async_ops]:
+                fix = f'it has no {missing[0]} either: build with target="nvidia/nvidia-h200"'
             raise cannot_lower(
                 copy.where,
                 f"{ASYNC_COPY} = {copy.op.mechanism!r} on {processor.name}",

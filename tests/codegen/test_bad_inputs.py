@@ -139,7 +139,8 @@ ROWS = {
     "older target": (
         lambda: lower({}, target={"kind": "cuda", "arch": "sm_80"}),
         LoweringError,
-        r"found tvm_hopper.async_copy = 'tma' on sm_80; need a mechanism that it has: 'cp_async'",
+        r"found tvm_hopper.async_copy = 'tma' on sm_80; need a mechanism that it has: 'cp_async'; "
+        r'it has no wgmma either: build with target="nvidia/nvidia-h200"',
     ),
     "store on an older target": (
         lambda: lower_store("tma", "nvidia/nvidia-a100"),

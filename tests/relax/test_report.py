@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import tvm
@@ -12,6 +13,7 @@ from tvm.target import Target
 from tests.relax import models
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.devices import Chip
+from tvm_hopper.plan.notes import ElementsNote
 from tvm_hopper.relax import report
 from tvm_hopper.relax.keep_records import FUNCTION, MARK, KeepRecords, records_of
 from tvm_hopper.relax.model_report import ModelReport
@@ -146,6 +148,10 @@ def test_bytes_are_the_time_of_what_is_no_product():
     one = product(product=None)
     time = call_time(one, one.calls[0], {"b": 64, "s": 1024}, Chip())
     assert time == pytest.approx((2 * 65536 * 4096 + 4096 * 4096) * 2 / 4.28e6)
+    dear = replace(one, elements=(ElementsNote("w", 2, 32),))  # a sector for each element
+    more = call_time(dear, dear.calls[0], {"b": 64, "s": 1024}, Chip())
+    assert more == pytest.approx(time + 15 * 4096 * 4096 * 2 / 4.28e6)
+    assert "w: 2 bytes at a time" in rows_of(dear)[3]
 
 
 @pytest.mark.parametrize(

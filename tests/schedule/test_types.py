@@ -1,7 +1,7 @@
 """Values of the wrong type are refused in words, before anything is scheduled."""
 
 import pytest
-from tvm import s_tir
+from tvm import s_tir, te
 
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
@@ -65,3 +65,22 @@ def test_a_schedule_is_needed():
     mod = workloads.matmul(128, 128, 64)
     with pytest.raises(ScheduleError, match=r"found sch=a IRModule; need a schedule; make one"):
         hs.matmul(mod, "C")
+
+
+def product(lhs, rhs):
+    a, b = te.placeholder((64, 64), lhs, name="A"), te.placeholder((64, 64), rhs, name="B")
+    k = te.reduce_axis((0, 64), "k")
+    wide = lambda x: x.astype("float32")  # noqa: E731
+    c = te.compute((64, 64), lambda i, j: te.sum(wide(a[i, k]) * wide(b[j, k]), k), "C")
+    return s_tir.Schedule(te.create_prim_func([a, b, c]))
+
+
+@pytest.mark.parametrize("types", [("float16", "int8"), ("int8", "int8"), ("float16", "bfloat16")])
+def test_operands_of_other_types(types):
+    """The fix is done: what is of another type is cast in front, and the product is taken."""
+    with pytest.raises(ScheduleError, match=r"float16.*; cast .* in front \(hs.pointwise\)"):
+        hs.matmul(product(*types), "C")
+    other = te.placeholder((64, 64), types[1], name="X")
+    cast = te.compute((64, 64), lambda i, j: other[i, j].astype("float16"), "Y")
+    hs.pointwise(s_tir.Schedule(te.create_prim_func([other, cast])))
+    hs.matmul(product("float16", "float16"), "C")

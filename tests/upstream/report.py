@@ -25,7 +25,7 @@ This page is printed by `python -m tests.upstream`, and tests compare each row w
 * incomplete: TVM's kernel has fragments in "warp" memory, which the simulator does not know;
 * TVM's own: nothing in an asynchronous stage or scope is a copy into shared memory, so that the
   function stays TVM's, its stages the threads' own work;
-* no kernel: no loop is bound to threads, so that TVM makes none.
+* no kernel: no loop is bound to threads, so that TVM makes none, and the build is refused.
 """
 TAIL = """
 The programs are in `tests/upstream`, with the files and tests of apache/tvm that they are from.

@@ -140,23 +140,34 @@ def test_an_array_in_local_memory_is_refused_with_its_bytes() -> None:
 
 
 def test_fewer_thread_blocks_share_an_sm_where_registers_would_be_spilled() -> None:
+    frames = {"k": {5: 16, 4: 8}, "free": {None: 8, 4: 8}, "one": {1: 8}, "array": {5: 64, 1: 64}}
+    texts = []
+
     def log(text: str) -> compilers.Output:
-        spilled = 8 if "(128, 5) k(" in text or "(128, 4) k(" in text else 0
-        lines = [
-            f"Compiling entry function '{name}' for 'sm_90a'\n{n} bytes stack frame, {n} bytes "
-            f"spill stores, {n} bytes spill loads"
-            for name, n in (("k", spilled), ("other", 0), ("one", 8))
-        ]
+        texts.append(text)
+        lines = []
+        for _, count, name in compilers._BOUNDS.findall(text):
+            size = frames.get(name, {}).get(int(count) if count else None, 0)
+            spills = max(size - 8, 0) if name != "array" else 0  # 8 are in the frame alone
+            lines.append(
+                f"Compiling entry function '{name}' for 'sm_90a'\n{size} bytes stack frame, "
+                f"{spills} bytes spill stores, {spills} bytes spill loads\nUsed 48 registers"
+            )
         return compilers.Output(text.encode(), b"", "\n".join(lines))
 
+    bounds = {"k": "128, 5", "other": "256, 5", "one": "128, 1", "free": "256", "array": "128, 5"}
     text = "".join(
         f"__global__ void __launch_bounds__({bound}) {name}(float* x);\n"
-        for bound, name in (("128, 5", "k"), ("256, 5", "other"), ("128, 1", "one"), ("64", "last"))
+        for name, bound in bounds.items()
     )
     out, facts, fewer = compilers._compile_without_spills(text, log)
-    assert fewer == {"k": (5, 3)}
-    assert out.cubin.decode() == text.replace("(128, 5) k", "(128, 3) k")
-    assert (facts["k"].stack_bytes, facts["one"].stack_bytes) == (0, 8)
+    assert fewer == {"k": (5, 3)}  # of "free" no number was asked for
+    wanted = text.replace("(128, 5) k", "(128, 3) k").replace("(256) free", "(256, 3) free")
+    assert out.cubin.decode() == wanted
+    assert {name: x.stack_bytes for name, x in facts.items() if x.stack_bytes} == {
+        "one": 8, "array": 64
+    }  # fmt: skip
+    assert len(texts) == 4
 
 
 def test_a_local_array_fails_the_build() -> None:

@@ -61,6 +61,11 @@ class KernelFacts:
     spill_load_bytes: int = 0
 
     @property
+    def spills(self) -> bool:
+        """Whether the assembler says that it spilled registers."""
+        return bool(self.spill_store_bytes or self.spill_load_bytes)
+
+    @property
     def array_bytes(self) -> int:
         """Bytes of a stack frame that spills do not fill: each of their bytes is stored once."""
         spilled = self.spill_store_bytes
@@ -97,6 +102,11 @@ def remarks(log: str) -> dict[str, list[str]]:
     return found
 
 
+def library_frame_bytes(source: str) -> int:
+    """Return the most bytes of a stack frame that CUDA's own functions have in a text."""
+    return TRIGONOMETRIC_FRAME_BYTES * len(_TRIGONOMETRIC.findall(source))
+
+
 def check(
     log: str, facts: Mapping[str, KernelFacts], strict: bool = False, source: str = ""
 ) -> None:
@@ -125,7 +135,7 @@ def check(
         problems.append(
             f"found {code} {lines[0]}{times}; need {need}" + (f"; {fix}" if fix else "")
         )
-    library = TRIGONOMETRIC_FRAME_BYTES * len(_TRIGONOMETRIC.findall(source))
+    library = library_frame_bytes(source)
     for kernel in facts.values():
         mixed = bool(library and kernel.spill_store_bytes)  # by numbers these cannot be told apart
         if kernel.array_bytes > library and not mixed:

@@ -242,7 +242,8 @@ class Compiled:
     fewer_blocks: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-_BLOCKS = re.compile(r"__launch_bounds__\(\d+, (\d+)\) (\w+)\(")  # that share an SM
+# threads of a thread block, and of how many of these share an SM at least
+_BOUNDS = re.compile(r"__launch_bounds__\((\d+)(?:, (\d+))?\) (\w+)\(")
 _COMPILERS = {"nvrtc": with_nvrtc, "nvcc": with_nvcc}
 _lock = threading.Lock()
 _results: OrderedDict[tuple, Compiled] = OrderedDict()
@@ -254,25 +255,40 @@ def source_hash(source: str) -> str:
 
 
 def _compile_without_spills(
-    source: str, compile_text: Callable[[str], Output]
+    source: str, compile_text: Callable[[str], Output], arch: Arch = SM_90A
 ) -> tuple[Output, dict[str, KernelFacts], dict[str, tuple[int, int]]]:
     """Compile a text; where a kernel spills, let fewer of its thread blocks share an SM.
 
-    What a thread block spills it stores and loads in turn; another one hides less than that costs.
+    Where no number is asked for, ptxas aims at one by itself, and may spill for it. What it spills
+    last of all it counts as a stack frame alone. An array in local memory stays there with any
+    number, and the text as it is.
     """
-    asked = {name: int(count) for count, name in _BLOCKS.findall(source)}
-    left = dict(asked)
-    while True:
+    library = assembler_log.library_frame_bytes(source)
+    bounds = {name: (int(threads), count) for threads, count, name in _BOUNDS.findall(source)}
+
+    def compile_with(counts: dict[str, int]) -> tuple[Output, dict[str, KernelFacts], set[str]]:
         text = source
-        for name, count in left.items():
-            text = re.sub(rf", \d+\) {name}\(", f", {count}) {name}(", text)
+        for name, count in counts.items():
+            bound = f"__launch_bounds__({bounds[name][0]}, {count}) {name}("
+            text = re.sub(rf"__launch_bounds__\([\d, ]+\) {name}\(", bound, text)
         out = compile_text(text)
         facts = assembler_log.read_facts(out.log)
-        spilled = [x.name for x in facts.values() if x.spill_store_bytes or x.spill_load_bytes]
-        more = [name for name in spilled if left.get(name, 1) > 1]
-        if not more:
-            return out, facts, {x: (n, left[x]) for x, n in asked.items() if left[x] != n}
-        left |= {name: left[name] - 1 for name in more}
+        spilled = {x.name for x in facts.values() if x.spills or x.stack_bytes > library}
+        return out, facts, spilled & set(bounds)
+
+    def fitting(fact: KernelFacts) -> int:
+        threads, asked = bounds[fact.name]
+        return int(asked or arch.registers_per_sm // (threads * max(fact.registers, 1)))
+
+    out, facts, spilled = compile_with({})
+    left = {name: count for name in spilled if (count := fitting(facts[name])) > 1}
+    if left:
+        never = compile_with(dict.fromkeys(left, 1))[2]
+        left = {name: count for name, count in left.items() if name not in never}
+    while spilled & set(left):
+        left |= {name: left[name] - 1 for name in spilled & set(left)}
+        out, facts, spilled = compile_with(left)
+    return out, facts, {x: (int(bounds[x][1]), n) for x, n in left.items() if bounds[x][1]}
 
 
 def compile_source(
@@ -292,7 +308,7 @@ def compile_source(
         result = _results.get(key)
     if result is None:
         out, facts, fewer = _compile_without_spills(
-            source, lambda text: _COMPILERS[compiler](text, arch.name, fast_math)
+            source, lambda text: _COMPILERS[compiler](text, arch.name, fast_math), arch
         )
         image = out.cubin if arch.is_specific else out.assembly
         flags = tuple(math_flags(fast_math))

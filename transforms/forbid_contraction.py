@@ -47,6 +47,8 @@ def plan_rounded_sums(func: tirx.PrimFunc) -> list[Any]:
 
     def visit(node: Any, a: int, b: int, store: Any) -> None:
         is_sum = isinstance(node, tirx.Add)
+        if is_sum and _is_unsigned(node.a) and _is_unsigned(node.b):
+            return
         forbidden = COMPUTED if is_sum else COMPUTED | LOADED
         for product, origin, addend in ((a, b, node.b), (b, a, node.a)):
             if not product & PRODUCT or not origin & forbidden:
@@ -56,6 +58,21 @@ def plan_rounded_sums(func: tirx.PrimFunc) -> list[Any]:
 
     walk.run(visit)
     return list(found)
+
+
+def _is_unsigned(node: Any) -> bool:
+    """Tell a product that is written as one, none of whose factors is written with a minus."""
+    return isinstance(node, tirx.Mul) and not any(map(_has_minus, (node.a, node.b)))
+
+
+def _has_minus(factor: Any) -> bool:
+    if isinstance(factor, tirx.Broadcast | tirx.Cast):
+        return _has_minus(factor.value)
+    if isinstance(factor, tirx.FloatImm):
+        return float(factor.value) < 0
+    if isinstance(factor, tirx.Mul):
+        return not _is_unsigned(factor)
+    return isinstance(factor, tirx.Sub) and ir.is_zero(factor.a)
 
 
 def _is_own(addend: Any, store: Any, walk: OriginWalk) -> bool:

@@ -56,6 +56,14 @@ def rounded(text: str) -> str:
         ("if X[0] > m[0]:\n    x[2] = X[0] * W[0]\nY[0] = x[2] - m[0]", "sub_rn(x[2], m[0])"),
         ("if X[0] * W[0] - m[0] > T.float32(0):\n    Y[0] = X[0]", "sub_rn(X[0] * W[0], m[0])"),
         ("Y[0] = X[0] * T.float32(2) - m[0]", "sub_rn(X[0] * T.float32(2.0), m[0])"),  # overflows
+        (
+            "Y[0] = X[0] * W[0] + m[0] * T.float32(-2)",
+            "add_rn(X[0] * W[0], m[0] * T.float32(-2.0))",
+        ),
+        (
+            "Y[0] = X[0] * W[0] + x[0] * (m[0] * (T.float32(0) - W[0]))",
+            "add_rn(X[0] * W[0], x[0] * (m[0] * (T.float32(0.0) - W[0])))",
+        ),
         ("x[0] = x[0] * W[0]\nx[0] = x[0] + m[0]", "add_rn(x[0], m[0])"),  # no running sum
     ],
 )
@@ -70,6 +78,7 @@ def test_the_sum_is_an_instruction_of_its_own(before, after):
     "text",
     [
         "Y[0] = X[0] - m[0]",
+        "Y[0] = X[0] * W[0] + m[0] * x[0] * T.float32(2)",
         "Y[0] = X[0] * W[0] + X[1]",
         "x[1] = W[1]\nY[0] = m[0] * W[0] + x[1]",
         "Y[0] = X[0] * W[0] + T.float32(1)",

@@ -31,11 +31,12 @@ def build(
     if m == "P26":
         tiles = 0
     total = tiles * parts
-    fences_first = "writers" if fence == "writers" and m not in ("P21", "P22", "P25") else ""
+    in_loop = fence == "writers" and m not in ("P21", "P22", "P25")
+    behind_loop = in_loop and m != "P26"
 
     @T.inline
-    def publish(inside):
-        if fences_first and (m != "P26" or inside):
+    def publish(fences):
+        if fences:
             T.ptx.fence.proxy.async_.shared__cta()
         if m != "P21":
             T.tvm_storage_sync("shared")
@@ -77,7 +78,7 @@ def build(
                     X[t * parts + q, tx] * T.float32(2)
                 )
                 acc[0] = acc[0] + X[t * parts + q, tx]
-                publish(True)
+                publish(in_loop)
                 store(
                     Y[t * parts + q, 0],
                     stage[(q if m == "P23" else t * parts + q) % SLOTS * ROW],
@@ -88,7 +89,7 @@ def build(
                     T.ptx.cp.async_.bulk.commit_group()
                     T.ptx["cp.async.bulk.wait_group.read"](0)
             stage[(total + 1) % SLOTS * ROW + tx if m == "P31" else SLOTS * ROW + tx] = acc[0]
-            publish(False)
+            publish(behind_loop)
             store(Z[0], stage[(total + 1) % SLOTS * ROW if m == "P31" else SLOTS * ROW], tx)
             if tx == 0:
                 if waits == "again":

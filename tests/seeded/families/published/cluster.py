@@ -19,7 +19,7 @@ from .pieces import arrive, drawn, expect, init, map_to
 ROW, TRIPS, SLOTS = 32, 4, 2
 MULTICAST = LOAD_1D + ".multicast::cluster"
 FULL, EMPTY = 48, 50
-PUSH = "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32"
+PUSH = "st_async.shared::cluster.mbarrier::complete_tx::bytes.f32"
 
 
 def slots(mutation: str | None = None, *, seed: int = 0) -> Kernel:
@@ -124,7 +124,7 @@ def push(mutation: str | None = None, *, how: str = "stores", seed: int = 0) -> 
                 if how == "async":
                     if tx == 0:
                         expect(bars[FULL + k % double], 132 if m == "P55" else 128)
-                    T.ptx[PUSH](at[0], T.reinterpret("uint32", X[rank, k, tx]), at[1])
+                    T.ptx[PUSH](at[0], X[rank, k, tx], at[1])
                 else:
                     T.ptx["st.shared::cluster.f32"](at[0], X[rank, k, tx])
                     if m in ("P50", "P51"):

@@ -31,6 +31,7 @@ def build(
     if m == "P26":
         tiles = 0
     total = tiles * parts
+    rows = max(total, 1)
     in_loop = fence == "writers" and m not in ("P21", "P22", "P25")
     behind_loop = in_loop and m != "P26"
 
@@ -53,8 +54,8 @@ def build(
 
     @T.prim_func(s_tir=True)
     def main(
-        X: T.Buffer((max(total, 1), ROW), "float32"),
-        Y: T.Buffer((max(total, 1), ROW), "float32"),
+        X: T.Buffer((rows, ROW), "float32"),
+        Y: T.Buffer((rows, ROW), "float32"),
         Z: T.Buffer((ROW,), "float32"),
         R: T.Buffer((ROW,), "float32"),
     ):
@@ -103,12 +104,12 @@ def build(
                     T.ptx["cp.async.bulk.wait_group"](0)
             if m != "P30":
                 T.tvm_storage_sync("shared")
-            R[tx] = Z[tx] + Y[max(total, 1) - 1, tx]
+            R[tx] = Z[tx] + Y[rows - 1, tx]
             if m == "P29":
                 if tx == 0:
                     T.ptx["cp.async.bulk.wait_group"](0)
 
-    x = drawn(max(total, 1), ROW, seed=seed)
+    x = drawn(rows, ROW, seed=seed)
     y = 2 * x if total else np.zeros_like(x)
     z = 1 + x.sum(0) * (total > 0)
     inputs = {"X": x} if total else {"X": x, "Y": y}

@@ -18,7 +18,7 @@ from .pieces import arrive, drawn, expect, init, map_to
 
 ROW, TRIPS, SLOTS = 32, 4, 2
 MULTICAST = LOAD_1D + ".multicast::cluster"
-FULL, EMPTY = 48, 50
+FULL, EMPTY, PUSHED = 48, 50, 64
 PUSH = "st_async.shared::cluster.mbarrier::complete_tx::bytes.f32"
 
 
@@ -100,8 +100,8 @@ def push(mutation: str | None = None, *, how: str = "stores", seed: int = 0) -> 
     `how`: ordinary stores and an arrival by each thread, or `st.async` whose bytes are expected.
     """
     m = mutation
-    how = "async" if m in ("P55", "P56") else how
-    double = 1 if m == "P53" else 2  # slots and barriers
+    how = "async" if m == "P55" else how
+    double = 1 if m == "P53" else TRIPS if how == "async" else 2  # slots and barriers
 
     @T.prim_func(s_tir=True)
     def main(X: T.Buffer((2, TRIPS, ROW), "float32"), Y: T.Buffer((2, TRIPS, ROW), "float32")):
@@ -110,20 +110,20 @@ def push(mutation: str | None = None, *, how: str = "stores", seed: int = 0) -> 
         rank = T.launch_thread("clusterCtaIdx.x", 2)
         tx = T.launch_thread("threadIdx.x", ROW)
         with T.attr(T.int32(0), "hand_threaded", 1):
-            dyn_smem = T.alloc_buffer((512,), "uint8", scope="shared.dyn", align=1024)
-            rows = T.decl_buffer((128,), "float32", data=dyn_smem.data, scope="shared.dyn")
-            bars = T.decl_buffer((64,), "uint64", data=dyn_smem.data, scope="shared.dyn")
+            dyn_smem = T.alloc_buffer((640,), "uint8", scope="shared.dyn", align=1024)
+            rows = T.decl_buffer((160,), "float32", data=dyn_smem.data, scope="shared.dyn")
+            bars = T.decl_buffer((80,), "uint64", data=dyn_smem.data, scope="shared.dyn")
             at = T.alloc_buffer((2,), "uint32", scope="local")
             if tx == 0:
-                init(bars, FULL, 2, 1 if how == "async" else ROW)
+                init(bars, PUSHED, double, 1 if how == "async" else ROW)
                 T.ptx.fence.mbarrier_init.release.cluster()
             T.cuda.cluster_sync()
             for k in T.serial(TRIPS):
                 map_to(at[0], rows[k % double * ROW + tx], 1 - rank)
-                map_to(at[1], bars[FULL + k % double], 1 - rank)
+                map_to(at[1], bars[PUSHED + k % double], 1 - rank)
                 if how == "async":
                     if tx == 0:
-                        expect(bars[FULL + k % double], 132 if m == "P55" else 128)
+                        expect(bars[PUSHED + k % double], 132 if m == "P55" else 128)
                     T.ptx[PUSH](at[0], X[rank, k, tx], at[1])
                 else:
                     T.ptx["st.shared::cluster.f32"](at[0], X[rank, k, tx])
@@ -132,16 +132,15 @@ def push(mutation: str | None = None, *, how: str = "stores", seed: int = 0) -> 
                     else:
                         T.ptx.mbarrier.arrive.release.cluster.shared__cluster.b64(at[1])
                 if m in ("P50", "P52"):
-                    T.cuda.mbarrier_wait(T.address_of(bars[FULL + k % double]), k // double % 2)
+                    T.cuda.mbarrier_wait(T.address_of(bars[PUSHED + k % double]), k // double % 2)
                 else:
                     T.cuda.mbarrier_wait_acquire_cluster(
-                        T.address_of(bars[FULL + k % double]),
+                        T.address_of(bars[PUSHED + k % double]),
                         0 if m == "P54" else k // double % 2,
                     )
                 Y[rank, k, tx] = rows[k % double * ROW + tx]
                 T.cuda.warp_sync()
-            if m != "P56":
-                T.cuda.cluster_sync()
+            T.cuda.cluster_sync()
 
     x = drawn(2, TRIPS, ROW, seed=seed)
     return Kernel(main, {"X": x}, {"Y": x[::-1].copy()}, grid=2)

@@ -75,7 +75,7 @@ def reduce(mutation: str | None = None, *, seed: int = 0) -> Kernel:
 
 
 def count(mutation: str | None = None, *, seed: int = 0) -> Kernel:
-    """Build it: Y[v] = how often v stands in B; Z[i] = Y[B[i]] of the own pair of values."""
+    """Build it: Y[v] = how often v stands in B."""
     m = mutation
 
     @T.prim_func(s_tir=True)
@@ -114,6 +114,19 @@ def handshake(mutation: str | None = None, *, seed: int = 0) -> Kernel:
     all_three = 96
     counts = {"P101": 128, "P102": 64}.get(m or "", all_three)
 
+    @T.inline
+    def meet_writers(tx):  # each warp in a branch of its own
+        if tx < 32:
+            if m == "P104":
+                T.ptx.bar.sync(T.uint32(5), T.uint32(64))
+            else:
+                T.ptx.barrier.sync(T.uint32(5), T.uint32(64))
+        else:
+            if m == "P104":
+                T.ptx.bar.sync(T.uint32(5), T.uint32(64))
+            else:
+                T.ptx.barrier.sync(T.uint32(5), T.uint32(64))
+
     @T.prim_func(s_tir=True)
     def main(X: T.Buffer((rows, 64), "float32"), Y: T.Buffer((rows, 64), "float32")):
         T.func_attr({"global_symbol": "main"})
@@ -131,6 +144,7 @@ def handshake(mutation: str | None = None, *, seed: int = 0) -> Kernel:
                                 T.uint32(all_three),
                             )
                         slot[k % 2 * 64 + tx] = X[k, tx]
+                        meet_writers(tx)
                         T.ptx.bar.arrive(
                             T.Cast("uint32", full + (0 if m == "P100" else k % 2)),
                             T.uint32(counts),

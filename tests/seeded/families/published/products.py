@@ -73,8 +73,7 @@ def build(mutation: str | None = None, *, slots: int = 1, seed: int = 0) -> Kern
                 T.ptx.wgmma.wait_group.sync.aligned(2 if m == "P113" else slots - 1)
                 if m != "P110":
                     T.tvm_storage_sync("shared")
-            if m != "P115":
-                T.ptx.wgmma.wait_group.sync.aligned(0)
+            T.ptx.wgmma.wait_group.sync.aligned(0)
             for i in T.unroll(4):
                 C[
                     tx // 128,

@@ -5,7 +5,7 @@ in shared memory. `handshake`: two warps write rows, a third reads them; barrier
 a row ahead is told on the other one.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
+
 # thread by the kernel; nesting keeps them apart
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def reduce(mutation: str | None = None, *, seed: int = 0) -> Kernel:
 
     @T.inline
     def meet():
-        if m == "P91":
+        if m == "P76":
             T.ptx["fence.acq_rel.cta"]()
         else:
             T.tvm_storage_sync("shared")
@@ -41,24 +41,24 @@ def reduce(mutation: str | None = None, *, seed: int = 0) -> Kernel:
             acc = T.alloc_buffer((1,), "float32", scope="local")
             for k in T.serial(TRIPS):
                 sums[tx] = X[k, tx]
-                if m != "P92":
+                if m != "P77":
                     T.cuda.warp_sync()
                 for e in T.unroll(5):
                     if tx % 32 < T.shift_right(16, e):
                         sums[tx] = sums[tx] + sums[tx + T.shift_right(16, e)]
-                    if m != "P92":
+                    if m != "P77":
                         T.cuda.warp_sync()
                 if tx % 32 == 0:
                     sums[THREADS + tx // 32] = sums[tx]
-                if m == "P93":  # half of the threads meet here, half in the other branch
+                if m == "P78":  # half of the threads meet here, half in the other branch
                     if tx < 64:
                         T.tvm_storage_sync("shared")
                     else:
                         T.tvm_storage_sync("shared")
-                elif m == "P94":
+                elif m == "P79":
                     if tx < 64:
                         T.tvm_storage_sync("shared")
-                elif m == "P95":
+                elif m == "P80":
                     if tx % 32 == 0:
                         T.tvm_storage_sync("shared")
                 else:
@@ -67,7 +67,7 @@ def reduce(mutation: str | None = None, *, seed: int = 0) -> Kernel:
                 for w in T.serial(WARPS):
                     acc[0] = acc[0] + sums[THREADS + w]
                 Y[k, tx] = acc[0]
-                if m != "P90":
+                if m != "P75":
                     T.tvm_storage_sync("shared")
 
     x = drawn(TRIPS, THREADS, seed=seed)
@@ -89,16 +89,16 @@ def count(mutation: str | None = None, *, seed: int = 0) -> Kernel:
             old = T.alloc_buffer((1,), "uint32", scope="local")
             if tx >= 64:
                 counts[tx - 64] = T.uint32(0)
-            if m != "P96":
+            if m != "P81":
                 T.tvm_storage_sync("shared")
-            if tx <= 100 if m == "P98" else tx < 100:
-                if m == "P97":
+            if tx <= 100 if m == "P83" else tx < 100:
+                if m == "P82":
                     counts[B[tx]] = counts[B[tx]] + T.uint32(1)
                 else:
                     T.ptx["atom.relaxed.cta.shared.add.u32"](
                         old[0], T.address_of(counts[B[tx]]), T.uint32(1)
                     )
-            if m != "P99":
+            if m != "P84":
                 T.tvm_storage_sync("shared")
             if tx < 64:
                 Y[tx] = counts[tx]
@@ -112,17 +112,17 @@ def handshake(mutation: str | None = None, *, seed: int = 0) -> Kernel:
     m = mutation
     rows, full, empty = 4, 1, 3
     all_three = 96
-    counts = {"P101": 128, "P102": 64}.get(m or "", all_three)
+    counts = {"P86": 128, "P87": 64}.get(m or "", all_three)
 
     @T.inline
     def meet_writers(tx):  # each warp in a branch of its own
         if tx < 32:
-            if m == "P104":
+            if m == "P89":
                 T.ptx.bar.sync(T.uint32(5), T.uint32(64))
             else:
                 T.ptx.barrier.sync(T.uint32(5), T.uint32(64))
         else:
-            if m == "P104":
+            if m == "P89":
                 T.ptx.bar.sync(T.uint32(5), T.uint32(64))
             else:
                 T.ptx.barrier.sync(T.uint32(5), T.uint32(64))
@@ -137,28 +137,28 @@ def handshake(mutation: str | None = None, *, seed: int = 0) -> Kernel:
             slot = T.decl_buffer((128,), "float32", data=dyn_smem.data, scope="shared.dyn")
             if tx < 64:
                 for k in T.serial(rows):
-                    if m != "P105" or tx < 32 or k < rows - 1:
+                    if m != "P90" or tx < 32 or k < rows - 1:
                         if k >= 2:
                             T.ptx.bar.sync(
-                                T.Cast("uint32", (full if m == "P103" else empty) + k % 2),
+                                T.Cast("uint32", (full if m == "P88" else empty) + k % 2),
                                 T.uint32(all_three),
                             )
                         slot[k % 2 * 64 + tx] = X[k, tx]
                         meet_writers(tx)
                         T.ptx.bar.arrive(
-                            T.Cast("uint32", full + (0 if m == "P100" else k % 2)),
+                            T.Cast("uint32", full + (0 if m == "P85" else k % 2)),
                             T.uint32(counts),
                         )
             else:
                 for k in T.serial(rows):
                     T.ptx.bar.sync(
-                        T.Cast("uint32", full + (0 if m == "P100" else k % 2)), T.uint32(counts)
+                        T.Cast("uint32", full + (0 if m == "P85" else k % 2)), T.uint32(counts)
                     )
                     for h in T.serial(2):
                         Y[k, h * 32 + tx - 64] = slot[k % 2 * 64 + (1 - h) * 32 + tx - 64]
                     if k < rows - 2:
                         T.ptx.bar.arrive(
-                            T.Cast("uint32", (full if m == "P103" else empty) + k % 2),
+                            T.Cast("uint32", (full if m == "P88" else empty) + k % 2),
                             T.uint32(all_three),
                         )
 

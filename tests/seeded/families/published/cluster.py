@@ -5,7 +5,7 @@
 that is a row ahead meets the other slot. `read`: each reads its peer's row.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
+
 # thread by the kernel; nesting keeps them apart
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ def slots(mutation: str | None = None, *, seed: int = 0) -> Kernel:
             at = T.alloc_buffer((1,), "uint32", scope="local")
             if tx == 0:
                 init(bars, FULL, SLOTS, 1)
-                init(bars, EMPTY, SLOTS, 1 if m == "P40" else 2)
+                init(bars, EMPTY, SLOTS, 1 if m == "P29" else 2)
                 T.ptx.fence.mbarrier_init.release.cluster()
-            if m == "P41":
+            if m == "P30":
                 T.tvm_storage_sync("shared")
             else:
                 T.cuda.cluster_sync()
             if tx < 32:
                 if tx == 0:
                     for k in T.serial(TRIPS):
-                        if m != "P42":
+                        if m != "P31":
                             T.cuda.mbarrier_wait_acquire_cluster(
                                 T.address_of(bars[EMPTY + k % SLOTS]), (k // SLOTS % 2) ^ 1
                             )
-                        if m == "P43":  # the CTA counts what it issues, not what it receives
+                        if m == "P32":  # the CTA counts what it issues, not what it receives
                             expect(bars[FULL + k % SLOTS], 64)
-                        elif m == "P44":
+                        elif m == "P33":
                             if rank == 0:
                                 expect(bars[FULL + k % SLOTS], 128)
                         else:
@@ -68,26 +68,26 @@ def slots(mutation: str | None = None, *, seed: int = 0) -> Kernel:
                         )
             else:
                 for k in T.serial(TRIPS):
-                    if m == "P45":  # the row is cleared while the peer's half may be on its way
+                    if m == "P34":  # the row is cleared while the peer's half may be on its way
                         rows[k % SLOTS * ROW + tx - 32] = T.float32(0)
                     T.cuda.mbarrier_wait(T.address_of(bars[FULL + k % SLOTS]), k // SLOTS % 2)
                     Y[rank, k, tx - 32] = rows[k % SLOTS * ROW + tx - 32] + T.Cast("float32", rank)
                     T.ptx.fence.proxy.async_.shared__cta()
                     T.cuda.warp_sync()
-                    if m == "P40":
+                    if m == "P29":
                         if tx == 32:
                             arrive(bars[EMPTY + k % SLOTS])
-                    elif m == "P46":  # each of the two lanes releases in its own CTA
+                    elif m == "P35":  # each of the two lanes releases in its own CTA
                         if tx < 34:
                             arrive(bars[EMPTY + k % SLOTS])
                     else:
-                        if tx < (64 if m == "P47" else 34):
+                        if tx < (64 if m == "P36" else 34):
                             map_to(at[0], bars[EMPTY + k % SLOTS], tx % 2)
-                            if m == "P48":  # the form for the own CTA, with a peer's address
+                            if m == "P37":  # the form for the own CTA, with a peer's address
                                 T.ptx.mbarrier.arrive.shared.b64(at[0])
                             else:
                                 T.ptx.mbarrier.arrive.release.cluster.shared__cluster.b64(at[0])
-            if m != "P49":
+            if m != "P38":
                 T.cuda.cluster_sync()
 
     x = drawn(TRIPS, ROW, seed=seed)
@@ -100,8 +100,8 @@ def push(mutation: str | None = None, *, how: str = "stores", seed: int = 0) -> 
     `how`: ordinary stores and an arrival by each thread, or `st.async` whose bytes are expected.
     """
     m = mutation
-    how = "async" if m == "P55" else how
-    double = 1 if m == "P53" else TRIPS if how == "async" else 2  # slots and barriers
+    how = "async" if m == "P44" else how
+    double = 1 if m == "P42" else TRIPS if how == "async" else 2  # slots and barriers
 
     @T.prim_func(s_tir=True)
     def main(X: T.Buffer((2, TRIPS, ROW), "float32"), Y: T.Buffer((2, TRIPS, ROW), "float32")):
@@ -123,20 +123,20 @@ def push(mutation: str | None = None, *, how: str = "stores", seed: int = 0) -> 
                 map_to(at[1], bars[PUSHED + k % double], 1 - rank)
                 if how == "async":
                     if tx == 0:
-                        expect(bars[PUSHED + k % double], 132 if m == "P55" else 128)
+                        expect(bars[PUSHED + k % double], 132 if m == "P44" else 128)
                     T.ptx[PUSH](at[0], X[rank, k, tx], at[1])
                 else:
                     T.ptx["st.shared::cluster.f32"](at[0], X[rank, k, tx])
-                    if m in ("P50", "P51"):
+                    if m in ("P39", "P40"):
                         T.ptx.mbarrier.arrive.shared__cluster.b64(at[1])
                     else:
                         T.ptx.mbarrier.arrive.release.cluster.shared__cluster.b64(at[1])
-                if m in ("P50", "P52"):
+                if m in ("P39", "P41"):
                     T.cuda.mbarrier_wait(T.address_of(bars[PUSHED + k % double]), k // double % 2)
                 else:
                     T.cuda.mbarrier_wait_acquire_cluster(
                         T.address_of(bars[PUSHED + k % double]),
-                        0 if m == "P54" else k // double % 2,
+                        0 if m == "P43" else k // double % 2,
                     )
                 Y[rank, k, tx] = rows[k % double * ROW + tx]
                 T.cuda.warp_sync()
@@ -171,13 +171,13 @@ def read(mutation: str | None = None, *, seed: int = 0) -> Kernel:
             other = T.alloc_buffer((1,), "float32", scope="local")
             for k in T.serial(TRIPS):
                 row[tx] = X[rank, k, tx]
-                if m != "P57":
-                    meet(m == "P58")
+                if m != "P45":
+                    meet(m == "P46")
                 map_to(at[0], row[tx], 1 - rank)
                 T.ptx.ld.shared__cluster.f32(other[0], at[0])
                 Y[rank, k, tx] = other[0]
-                if m != "P59":
-                    meet(m == "P60")
+                if m != "P47":
+                    meet(m == "P48")
 
     x = drawn(2, TRIPS, ROW, seed=seed)
     return Kernel(main, {"X": x}, {"Y": x[::-1].copy()}, grid=2)

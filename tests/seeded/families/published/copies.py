@@ -4,7 +4,7 @@ Each row has two halves, A and B, copied by the thread's own copies; B is read r
 threads than copied it.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
+
 # thread by the kernel; nesting keeps them apart
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ COPY = "cp.async.ca.shared.global"
 
 
 def build(mutation: str | None = None, *, groups: int = 1, seed: int = 0) -> Kernel:
-    """Build it: Y[k] = A[k] * reversed B[k], Z = reversed sum of A. `groups`: of copies in a row."""
+    """Build it: Y[k] = A[k] * reversed B[k], Z = reversed sum of A. `groups` of copies."""
     m = mutation
-    groups = 2 if m == "P80" else groups
-    slots = 2 if m == "P84" else 3
-    pending = groups * (AHEAD - 1) + (m == "P80")
+    groups = 2 if m == "P61" else groups
+    slots = 2 if m == "P65" else 3
+    pending = groups * (AHEAD - 1) + (m == "P61")
 
     @T.inline
     def fetch(rows, A, B, k, tx):
@@ -52,19 +52,19 @@ def build(mutation: str | None = None, *, groups: int = 1, seed: int = 0) -> Ker
                 fetch(rows, A, B, k, tx)
                 T.ptx.cp.async_.commit_group()
             for k in T.serial(TRIPS):
-                if m not in ("P81", "P82"):
+                if m not in ("P62", "P63"):
                     T.ptx["cp.async.wait_group"](pending)
                 T.tvm_storage_sync("shared")
-                if m == "P82":
+                if m == "P63":
                     T.ptx["cp.async.wait_group"](pending)
                 if k + AHEAD < TRIPS:
                     fetch(rows, A, B, k + AHEAD, tx)
-                elif m == "P83":  # past the end copies of no bytes fill the slot with zeros
+                elif m == "P64":  # past the end copies of no bytes fill the slot with zeros
                     T.ptx[COPY](
                         T.address_of(rows[(k + AHEAD) % slots * 128 + tx]),
                         T.address_of(A[TRIPS - 1, tx]), 4, T.uint32(0),
                     )  # fmt: skip
-                if m == "P85":
+                if m == "P66":
                     if k + AHEAD == TRIPS:
                         T.ptx.cp.async_.commit_group()
                 elif groups == 2:

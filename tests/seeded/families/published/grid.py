@@ -4,7 +4,7 @@
 row and raises a flag, the other polls it and loads the row by a bulk copy.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
+
 # thread by the kernel; nesting keeps them apart
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def last(
     `how`: the rows are stored by all threads, or by a bulk copy of the thread that counts.
     """
     m = mutation
-    how = "copy" if m == "P64" else how
-    leader_fences = (fence == "leader" or how == "copy") and m != "P64"
-    scope = "cta" if m == "P65" else "gpu"
+    how = "copy" if m == "P52" else how
+    leader_fences = (fence == "leader" or how == "copy") and m != "P52"
+    scope = "cta" if m == "P53" else "gpu"
 
     @T.prim_func(s_tir=True)
     def main(
@@ -52,12 +52,12 @@ def last(
                 T.ptx.fence.proxy.async_.shared__cta()
             else:
                 W[bx, tx] = X[bx, tx]
-                if m == "P63":
+                if m == "P51":
                     if tx == 0:
                         T.cuda.thread_fence()
-                elif m == "P66":
+                elif m == "P54":
                     T.ptx["fence.acq_rel.cta"]()
-                elif fence == "writers" and m != "P62":
+                elif fence == "writers" and m != "P50":
                     T.cuda.thread_fence()
             T.tvm_storage_sync("shared")
             if tx == 0:
@@ -74,7 +74,7 @@ def last(
                     T.cuda.thread_fence()
             T.tvm_storage_sync("shared")
             if place[64] == T.uint32(CTAS - 1):
-                if m != "P61" and fence != "leader":
+                if m != "P49" and fence != "leader":
                     T.cuda.thread_fence()
                 acc[0] = T.float32(0)
                 for i in T.serial(CTAS):
@@ -89,7 +89,7 @@ def last(
 def flag(mutation: str | None = None, *, poll: str = "acquire", seed: int = 0) -> Kernel:
     """Build it: Y = 2 X by way of W. `poll`: with acquire, or relaxed with a fence behind it."""
     m = mutation
-    scope = "cta" if m == "P71" else "gpu"
+    scope = "cta" if m == "P59" else "gpu"
     add = f"red.{'relaxed' if m == 'P70' else 'release'}.{scope}.global.add.u32"
     look = f"ld.{'relaxed' if m == 'P68' or poll == 'relaxed' else 'acquire'}.{scope}.global.u32"
 
@@ -114,18 +114,18 @@ def flag(mutation: str | None = None, *, poll: str = "acquire", seed: int = 0) -
             T.tvm_storage_sync("shared")
             if bx == 0:
                 W[tx] = X[tx] * T.float32(2)
-                if m != "P72":
+                if m != "P60":
                     T.tvm_storage_sync("shared")
                 if tx == 0:
                     T.ptx[add](T.address_of(S[0]), T.uint32(1))
             else:
                 if tx == 0:
                     seen[0] = T.uint32(0)
-                    while seen[0] < T.uint32(2 if m == "P69" else 1):
+                    while seen[0] < T.uint32(2 if m == "P57" else 1):
                         T.ptx[look](seen[0], T.address_of(S[0]))
                     if poll == "relaxed":
                         T.cuda.thread_fence()
-                    if m != "P67":
+                    if m != "P55":
                         T.ptx.fence.proxy.async_.global_()
                     expect(bars[40], BYTES)
                     copy_in(row[0], W[0], bars[40], BYTES)

@@ -48,19 +48,19 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
                     T.ptx["tensormap_replace.tile.global_address.global.b1024.b64"](
                         T.address_of(M[0]), T.reinterpret("uint64", T.address_of(X[g, 0]))
                     )
-                    if m != "P121":
+                    if m != "P73":
                         T.ptx[f"{PROXY}.release.gpu"]()
-                    if m != "P122":
+                    if m != "P74":
                         T.ptx[f"{PROXY}.acquire.gpu"](T.address_of(M[0]))
                     expect(bars[40 + g], BYTES)
                     T.ptx[LOAD_2D](
                         T.address_of(rows[g * LANES]), T.address_of(M[0]), 0, 0,
                         T.address_of(bars[40 + g]),
                     )  # fmt: skip
-                if m != "P120":
+                if m != "P72":
                     T.cuda.mbarrier_wait(T.address_of(bars[40 + g]), 0)
                     Y[g, tx] = rows[g * LANES + tx] * T.float32(2)
-            if m == "P120":
+            if m == "P72":
                 for g in T.serial(2):
                     T.cuda.mbarrier_wait(T.address_of(bars[40 + g]), 0)
                     Y[g, tx] = rows[g * LANES + tx] * T.float32(2)

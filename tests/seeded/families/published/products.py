@@ -4,7 +4,7 @@ Matrices stand without swizzle, in pieces of 8 x 16 bytes. With one slot a multi
 for before all meet; with two slots one may be in flight while the other slot is filled.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
+
 # thread by the kernel; nesting keeps them apart
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MMA = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
 def build(mutation: str | None = None, *, slots: int = 1, seed: int = 0) -> Kernel:
     """Build it: C[g] = the sum over k of A[k] times B[g, k] transposed."""
     m = mutation
-    slots = 2 if m in ("P113", "P114") else slots
-    a_slots = 1 if m == "P114" else slots
+    slots = 2 if m in ("P70", "P71") else slots
+    a_slots = 1 if m == "P71" else slots
     b_start = 2 * A_SIZE
 
     def at(row, column):  # of an element in a matrix of 16 columns
@@ -59,10 +59,10 @@ def build(mutation: str | None = None, *, slots: int = 1, seed: int = 0) -> Kern
                     + (k % slots * GROUPS + tx // 128) * B_SIZE
                     + at(tx % 128 // 16, tx % 16)
                 ] = B[tx // 128, k, tx % 128 // 16, tx % 16]
-                if m != "P111":
+                if m != "P68":
                     T.ptx.fence.proxy.async_.shared__cta()
                 T.tvm_storage_sync("shared")
-                if m != "P112":
+                if m != "P69":
                     T.ptx.wgmma.fence.sync.aligned()
                 describe(desc[0], half[k % a_slots * A_SIZE])
                 describe(desc[1], half[b_start + (k % slots * GROUPS + tx // 128) * B_SIZE])
@@ -70,8 +70,8 @@ def build(mutation: str | None = None, *, slots: int = 1, seed: int = 0) -> Kern
                     acc[0], acc[1], acc[2], acc[3], desc[0], desc[1], T.bool(True), 1, 1, 0, 0
                 )
                 T.ptx.wgmma.commit_group.sync.aligned()
-                T.ptx.wgmma.wait_group.sync.aligned(2 if m == "P113" else slots - 1)
-                if m != "P110":
+                T.ptx.wgmma.wait_group.sync.aligned(2 if m == "P70" else slots - 1)
+                if m != "P67":
                     T.tvm_storage_sync("shared")
             T.ptx.wgmma.wait_group.sync.aligned(0)
             for i in T.unroll(4):

@@ -28,18 +28,18 @@ def build(
     several times, for fewer each time or more.
     """
     m = mutation
-    if m == "P26":
+    if m == "P22":
         tiles = 0
     total = tiles * parts
     rows = max(total, 1)
-    in_loop = fence == "writers" and m not in ("P21", "P22", "P25")
-    behind_loop = in_loop and m != "P26"
+    in_loop = fence == "writers" and m not in ("P17", "P18", "P21")
+    behind_loop = in_loop and m != "P22"
 
     @T.inline
     def publish(fences):
         if fences:
             T.ptx.fence.proxy.async_.shared__cta()
-        if m != "P21":
+        if m != "P17":
             T.tvm_storage_sync("shared")
 
     @T.inline
@@ -47,10 +47,10 @@ def build(
         if tx == 0:
             if fence == "issuer":
                 T.ptx.fence.proxy.async_.shared__cta()
-            if m == "P24":
+            if m == "P20":
                 T.ptx[STORE_1D](T.address_of(target), T.address_of(row), T.uint32(BYTES))
             else:
-                copy_out(target, row, BYTES - 4 if m == "P32" else BYTES)
+                copy_out(target, row, BYTES - 4 if m == "P28" else BYTES)
 
     @T.prim_func(s_tir=True)
     def main(
@@ -68,44 +68,44 @@ def build(
             acc = T.alloc_buffer((1,), "float32", scope="local")
             acc[0] = T.float32(1)
             for t, q in T.grid(tiles, parts):
-                if m != "P24":
-                    if tx == (32 if m == "P27" else 0):
-                        T.ptx["cp.async.bulk.wait_group.read"](1)
                 if m != "P20":
+                    if tx == (32 if m == "P23" else 0):
+                        T.ptx["cp.async.bulk.wait_group.read"](1)
+                if m != "P16":
                     T.tvm_storage_sync("shared")
-                if m == "P25":
+                if m == "P21":
                     T.ptx.fence.proxy.async_.shared__cta()
-                stage[(q if m == "P23" else t * parts + q) % SLOTS * ROW + tx] = (
-                    X[t * parts + q, tx] * T.float32(2)
-                )
+                stage[(q if m == "P19" else t * parts + q) % SLOTS * ROW + tx] = X[
+                    t * parts + q, tx
+                ] * T.float32(2)
                 acc[0] = acc[0] + X[t * parts + q, tx]
                 publish(in_loop)
                 store(
                     Y[t * parts + q, 0],
-                    stage[(q if m == "P23" else t * parts + q) % SLOTS * ROW],
+                    stage[(q if m == "P19" else t * parts + q) % SLOTS * ROW],
                     tx,
                 )
-            if m == "P24":
+            if m == "P20":
                 if tx == 0:
                     T.ptx.cp.async_.bulk.commit_group()
                     T.ptx["cp.async.bulk.wait_group.read"](0)
-            stage[(total + 1) % SLOTS * ROW + tx if m == "P31" else SLOTS * ROW + tx] = acc[0]
+            stage[(total + 1) % SLOTS * ROW + tx if m == "P27" else SLOTS * ROW + tx] = acc[0]
             publish(behind_loop)
-            store(Z[0], stage[(total + 1) % SLOTS * ROW if m == "P31" else SLOTS * ROW], tx)
+            store(Z[0], stage[(total + 1) % SLOTS * ROW if m == "P27" else SLOTS * ROW], tx)
             if tx == 0:
                 if waits == "again":
                     T.ptx["cp.async.bulk.wait_group"](1)
                     T.ptx["cp.async.bulk.wait_group.read"](2)
-                if m == "P28":
+                if m == "P24":
                     T.ptx["cp.async.bulk.wait_group.read"](0)
-                elif m == "P29":
+                elif m == "P25":
                     T.ptx["cp.async.bulk.wait_group"](1)
                 else:
                     T.ptx["cp.async.bulk.wait_group"](0)
-            if m != "P30":
+            if m != "P26":
                 T.tvm_storage_sync("shared")
             R[tx] = Z[tx] + Y[rows - 1, tx]
-            if m == "P29":
+            if m == "P25":
                 if tx == 0:
                     T.ptx["cp.async.bulk.wait_group"](0)
 

@@ -52,7 +52,7 @@ OF_RING = (
     ),
     ("P04", "TileLang #2674", "all phases restart with each tile", f"{ALIAS} + {OVERWRITE}", "SVX"),
     ("P05", "TileLang #3087", "parity of a ring for one barrier", f"{ALIAS} + {READ}", "SVX"),
-    ("P06", "TileLang #2927", "parity of the trip, several barriers", f"{ALIAS} + {READ}", "SVX"),
+    ("P06", "TileLang #2927", "parity of the trip, several barriers", f"DEADLOCK/{ALIAS}", "SVX"),
     ("P07", "CUTLASS #3654", "a warp waits, one lane goes on", ALIAS, "V"),
     ("P08", "TileLang #2166", "factor read before the wait", READ, "V"),
     ("P09", "Fuser #1769", "no barrier behind mbarrier.init", UNPUBLISHED, "SV"),
@@ -109,7 +109,7 @@ OF_PUSH = (
     ("P39", "CUTLASS #3324", "arrival and wait of CTA scope", SCOPE, "V"),
     ("P40", "QuACK #63", "remote arrival of CTA scope", SCOPE, "V"),
     ("P41", "QuACK gather_a", "wait of CTA scope", SCOPE, "V"),
-    ("P42", "Triton #10669", "one barrier and slot for a peer ahead", f"{READ} + {OVERWRITE}", "V"),
+    ("P42", "Triton #10669", "one barrier and slot for a peer ahead", OVERWRITE, "V"),
     ("P43", "Meta Triton #3472", "parity 0 in every trip", f"{ALIAS} + {OVERWRITE}", "SVX"),
     (
         "P44",
@@ -154,7 +154,7 @@ OF_FLAG = (
     ("P57", "Paddle FA #140", "waits for a count that is never reached", "DEADLOCK", "V"),
     ("P58", "aiter #4007", "raised by a relaxed add, no fence", READ, "V"),
     ("P59", "ScoR, scoped atomics", "flag of CTA scope", SCOPE, "V"),
-    ("P60", "CCCL #9994", "raised before all threads have stored", READ, "V"),
+    ("P60", "Fuser #2391", "raised before all threads have stored", READ, "V"),
 )
 
 OF_COPIES = (
@@ -229,43 +229,22 @@ MUTATIONS = mutations(
     for golden, rows in ROWS
     for id, source, change, expected, judges in rows
 )
-FIXED = (
-    (
-        "PF1",
-        "a whole warp waits, and meets",
-        Golden("P ring, warp", ring.build, {"waiting": "whole warp"}),
-    ),
-    (
-        "PF2",
-        "thread 0 fences behind the barrier",
-        Golden("P stores, issuer", stores.build, {"fence": "issuer"}),
-    ),
-    (
-        "PF3",
-        "waits again for stores that are over",
-        Golden("P stores, again", stores.build, {"waits": "again"}),
-    ),
-    ("PF4", "a loop of no trips", Golden("P stores, no trips", stores.build, {"tiles": 0})),
-    (
-        "PF5",
-        "st.async into a slot for each row",
-        Golden("P pushed, async", cluster.push, {"how": "async"}),
-    ),
-    (
-        "PF6",
-        "the thread that counts fences alone",
-        Golden("P last, leader", grid.last, {"fence": "leader"}),
-    ),
-    ("PF7", "rows stored by bulk copies", Golden("P last, copy", grid.last, {"how": "copy"})),
-    (
-        "PF8",
-        "relaxed poll, then a fence",
-        Golden("P flag, relaxed", grid.flag, {"poll": "relaxed"}),
-    ),
-    ("PF9", "two groups of copies a row", Golden("P cp.async, two", copies.build, {"groups": 2})),
-    (
-        "PF10",
-        "a multiply-add in flight over two slots",
-        Golden("P products, two", products.build, {"slots": 2}),
-    ),
+FIXED = tuple(
+    (f"PF{number}", what, Golden(f"P fixed {number}", make, options))
+    for number, (what, make, options) in enumerate(
+        (
+            ("a whole warp waits, and meets", ring.build, {"waiting": "whole warp"}),
+            ("waits again for the last row", ring.build, {"waiting": "again"}),
+            ("thread 0 fences behind the barrier", stores.build, {"fence": "issuer"}),
+            ("waits again for stores that are over", stores.build, {"waits": "again"}),
+            ("a loop of no trips", stores.build, {"tiles": 0}),
+            ("st.async into a slot for each row", cluster.push, {"how": "async"}),
+            ("the thread that counts fences alone", grid.last, {"fence": "leader"}),
+            ("rows stored by bulk copies", grid.last, {"how": "copy"}),
+            ("relaxed poll, then a fence", grid.flag, {"poll": "relaxed"}),
+            ("two groups of copies a row", copies.build, {"groups": 2}),
+            ("a multiply-add in flight over two slots", products.build, {"slots": 2}),
+        ),
+        1,
+    )
 )

@@ -27,7 +27,7 @@ def build(
     """Build it: Y[w, i] = (X[i] + w) * F[i], i over all trips of all tiles.
 
     `waiting`: the lane of the producer that copies waits for an empty slot, or the whole warp does,
-    and meets.
+    and meets; or consumers wait again for the last row.
     """
     m = mutation
     if m == "P01":
@@ -127,6 +127,8 @@ def build(
                         T.ptx.fence.proxy.async_.shared__cta()
                     T.cuda.warp_sync()
                     release(bars, t * trips + k, tx)
+                if waiting == "again":
+                    wait_full(bars, total - 1, trips - 1)
 
     x, f = drawn(total, LANES, seed=seed), drawn(total, seed=seed + 1)
     y = np.stack([(x.astype("float64") + w) * f[:, None] for w in range(2)])

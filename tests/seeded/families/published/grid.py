@@ -90,8 +90,8 @@ def flag(mutation: str | None = None, *, poll: str = "acquire", seed: int = 0) -
     """Build it: Y = 2 X by way of W. `poll`: with acquire, or relaxed with a fence behind it."""
     m = mutation
     scope = "cta" if m == "P59" else "gpu"
-    add = f"red.{'relaxed' if m == 'P70' else 'release'}.{scope}.global.add.u32"
-    look = f"ld.{'relaxed' if m == 'P68' or poll == 'relaxed' else 'acquire'}.{scope}.global.u32"
+    add = f"red.{'relaxed' if m == 'P58' else 'release'}.{scope}.global.add.u32"
+    look = f"ld.{'relaxed' if m == 'P56' or poll == 'relaxed' else 'acquire'}.{scope}.global.u32"
 
     @T.prim_func(s_tir=True)
     def main(

@@ -44,7 +44,7 @@ def _few_published(golden):
     return pytest.param(golden, marks=[pytest.mark.slow] if later else [])
 
 
-@pytest.mark.parametrize("golden", map(_few_published, GOLDEN), ids=lambda golden: golden.name)
+@pytest.mark.parametrize("golden", [*map(_few_published, GOLDEN)], ids=lambda golden: golden.name)
 def test_golden_kernel_is_right_and_clean(golden):
     judgement = judge(golden.build())
     assert false_alarms(judgement) == []

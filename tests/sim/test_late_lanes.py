@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from .kernels import lower, rules
+from .kernels import rules
 
 TRIPS = 4
 X = np.arange(TRIPS, dtype="float32")
@@ -49,7 +49,7 @@ def handed(meets, arrives="one lane"):
                     Y[k] = word[0]
                     T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[17]))
 
-    return lower(main)
+    return main
 
 
 @pytest.mark.parametrize(

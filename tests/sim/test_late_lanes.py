@@ -1,4 +1,4 @@
-"""A lane that waits for a phase must have done so before the next phase ends.
+"""A lane that waits for a phase must have done so before the next phase ends, or the mbarrier does.
 
 Each thread waits for itself, and a parity names the phase in progress or the one before: a lane
 that comes to its wait later means another phase, and may never go on.
@@ -62,3 +62,37 @@ def test_lanes_that_meet_or_arrive_are_not_late(meets, arrives):
 
 def test_a_lane_that_need_not_have_waited_is_late():
     assert rules(handed(""), {"X": X}, FEW) == {"MBAR_PHASE_ALIAS"}
+
+
+def ended(when):
+    """Invalidate an mbarrier once all have met behind their waits, or right behind the own wait."""
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((64,), "float32"), Y: T.Buffer((64,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 64)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((64,), "uint8", scope="shared.dyn", align=1024)
+            bar = T.decl_buffer((8,), "uint64", data=smem.data, scope="shared.dyn")
+            if tx == 0:
+                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[0]), T.uint32(64))
+            T.tvm_storage_sync("shared")
+            T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[0]))
+            T.cuda.mbarrier_wait(T.address_of(bar[0]), 0)
+            Y[tx] = X[tx]
+            if when == "all have met":
+                T.tvm_storage_sync("shared")
+            if tx == 0:
+                T.ptx.mbarrier.inval.shared.b64(T.address_of(bar[0]))
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("when", "found"), [("all have met", set()), ("one has waited", {"MBAR_REINIT_LIVE"})]
+)
+def test_an_mbarrier_ends_behind_its_last_use(when, found):
+    assert rules(ended(when), {"X": np.arange(64, dtype="float32")}, FEW) & {
+        "MBAR_REINIT_LIVE", "MBAR_USE_BEFORE_INIT",
+    } == found  # fmt: skip

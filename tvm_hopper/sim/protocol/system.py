@@ -80,7 +80,9 @@ class System:
         self.columns = [self._columns(agent) for agent in agents]
 
     def _columns(self, agent: SkeletonAgent) -> dict[int, int]:
-        waited = dict.fromkeys(self.index[op.targets[0][0]] for op in agent.ops if op.kind == "wait")
+        waited = dict.fromkeys(
+            self.index[op.targets[0][0]] for op in agent.ops if op.kind == "wait"
+        )
         return {slot: column for column, slot in enumerate(waited)}
 
     # -- what only a search through all orders asks for

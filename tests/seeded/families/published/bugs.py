@@ -20,7 +20,7 @@ from ...rows import (
     Golden,
     mutations,
 )
-from . import block, cluster, copies, grid, maps, products, ring, stores
+from . import block, cluster, copies, grid, maps, products, ring, stores, tensors
 
 SCOPE, INVISIBLE = "MBAR_SCOPE_TOO_NARROW", "GLOBAL_NOT_VISIBLE"
 EXITED, BEGUN = "CLUSTER_TARGET_EXITED", "CLUSTER_TARGET_NOT_STARTED"
@@ -38,7 +38,23 @@ MAPS = Golden("P tensor maps", maps.build)
 REDUCE = Golden("P reduction", block.reduce)
 COUNT = Golden("P counts", block.count)
 SHAKE = Golden("P named barriers", block.handshake)
-GOLDEN = (RING, STORES, SLOTS, PUSH, PEER, LAST, FLAG, COPIES, PRODUCT, MAPS, REDUCE, COUNT, SHAKE)
+TENSORS = Golden("P tensors", tensors.build)
+GOLDEN = (
+    RING,
+    STORES,
+    SLOTS,
+    PUSH,
+    PEER,
+    LAST,
+    FLAG,
+    COPIES,
+    PRODUCT,
+    MAPS,
+    REDUCE,
+    COUNT,
+    SHAKE,
+    TENSORS,
+)
 
 OF_RING = (
     ("P01", "TileLang #2566", "its one trip waits for a release", f"DEADLOCK + {ALIAS}", "SVX"),
@@ -205,6 +221,13 @@ OF_SHAKE = (
     ("P90", "vLLM XPU #312", "warps differ in trips", "DEADLOCK", "SVX"),
 )
 
+OF_TENSORS = (
+    ("P91", "Pallas, copies from global memory", "changed while a copy reads it", OVERWRITE, "V"),
+    ("P92", "Pallas, read-only waits", "used behind wait_group.read", INVISIBLE, "V"),
+    ("P93", "TileLang #1850", "cp.async, bulk store, no proxy fence", FENCE, "V"),
+    ("P94", "Pallas, waits of another thread", "another lane waits", "BULK_GROUP_MISUSE", "V"),
+)
+
 ROWS = zip(
     GOLDEN,
     (
@@ -221,6 +244,7 @@ ROWS = zip(
         OF_REDUCE,
         OF_COUNT,
         OF_SHAKE,
+        OF_TENSORS,
     ),
     strict=True,
 )

@@ -97,8 +97,7 @@ def touched_tensors(func: Any, params: Mapping[str, Any]) -> tuple[set[str], set
         {
             getattr(params[name], "tensor", name)
             for name in names
-            if name in params
-            and not isinstance(params[name], Number)  # of which places are counted
+            if name in params and not isinstance(params[name], Number)  # of which places are counted
         }
         for names in (program.stored_params, program.loaded_params)
     )

@@ -42,8 +42,9 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
             continue
         if op.kind in ("init", "expect", "arrive", "drop"):
             changes.append((number, op))
-        if _only_enables(system, op) or (
-            op.kind == "arrive" and _harmless(system, state, op, number)
+        if (
+            _only_enables(system, op)
+            or (op.kind == "arrive" and _harmless(system, state, op, number))
         ):
             after = system.step(state, number)
             if after is not None:

@@ -232,7 +232,9 @@ class MachineBuilder:
         """Build all CTAs that run."""
         machine = self.machine
         machine.padded_threads = -(-int(np.prod(block)) // 32) * 32
-        machine.entry_registers = entry_registers(machine.padded_threads, machine.arch)
+        machine.entry_registers = entry_registers(
+            machine.padded_threads, machine.arch, machine.program.min_blocks
+        )
         machine.num_warps = sum(map(len, clusters)) * machine.padded_threads // 32
         for coords_of in clusters:
             members: list[CTA] = []

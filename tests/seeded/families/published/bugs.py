@@ -20,9 +20,10 @@ from ...rows import (
     Golden,
     mutations,
 )
-from . import block, cluster, copies, grid, maps, products, ring, stores, tensors
+from . import block, cluster, copies, grid, maps, products, relay, ring, stores, tensors
 
 SCOPE, INVISIBLE = "MBAR_SCOPE_TOO_NARROW", "GLOBAL_NOT_VISIBLE"
+BUDGET = "SETMAXNREG_BUDGET"
 EXITED, BEGUN = "CLUSTER_TARGET_EXITED", "CLUSTER_TARGET_NOT_STARTED"
 
 RING = Golden("P ring", ring.build)
@@ -39,6 +40,8 @@ REDUCE = Golden("P reduction", block.reduce)
 COUNT = Golden("P counts", block.count)
 SHAKE = Golden("P named barriers", block.handshake)
 TENSORS = Golden("P tensors", tensors.build)
+RELAY = Golden("P relay", relay.build)
+REGISTERS = Golden("P registers", relay.registers)
 GOLDEN = (
     RING,
     STORES,
@@ -54,6 +57,8 @@ GOLDEN = (
     COUNT,
     SHAKE,
     TENSORS,
+    RELAY,
+    REGISTERS,
 )
 
 OF_RING = (
@@ -228,6 +233,17 @@ OF_TENSORS = (
     ("P94", "Pallas, waits of another thread", "another lane waits", "BULK_GROUP_MISUSE", "V"),
 )
 
+OF_RELAY = (
+    ("P95", "DeepEP #657", "a store more may be unread than slots allow", OVERWRITE, "V"),
+    ("P96", "Triton #10035", "one warp of two tells, they have not met", f"DEADLOCK/{ALIAS}", "VX"),
+    ("P97", "cuDNN frontend #426", "all lanes store, one arrives", READ, "V"),
+)
+
+OF_REGISTERS = (
+    ("P98", "TileLang #2406", "24 and 240 registers in four groups", BUDGET, "SV"),
+    ("P99", "TileLang #2559", "two blocks on an SM, registers for one", BUDGET, "SV"),
+)
+
 ROWS = zip(
     GOLDEN,
     (
@@ -245,6 +261,8 @@ ROWS = zip(
         OF_COUNT,
         OF_SHAKE,
         OF_TENSORS,
+        OF_RELAY,
+        OF_REGISTERS,
     ),
     strict=True,
 )
@@ -268,6 +286,7 @@ FIXED = tuple(
             ("relaxed poll, then a fence", grid.flag, {"poll": "relaxed"}),
             ("two groups of copies a row", copies.build, {"groups": 2}),
             ("a multiply-add in flight over two slots", products.build, {"slots": 2}),
+            ("registers of two blocks on an SM", relay.registers, {"blocks": 2}),
         ),
         1,
     )

@@ -425,9 +425,9 @@ class System:
                 "the first wait has parity 1 and passes before any copy has landed; need parity 0",
                 op,
             )  # fmt: skip
-        if passes and not complete and wanted == last + 2 and not op.skipped:
-            if self.arrivals[key] < expected * wanted:  # no phase behind `last` can ever complete
-                wanted, complete = last, True  # so this waits for that one again
+        again = wanted == last + 2 and not op.skipped  # if no phase behind `last` can complete
+        if passes and again and self.arrivals[key] < expected * wanted:
+            wanted, complete = last, True
         if passes != complete:
             text = f"passes in phase {phase}, where phase {wanted} was meant"
             if complete:

@@ -4,7 +4,7 @@ Two slots. Two more warps wait for a row; the first reads the words, they meet, 
 tells the producer, which then fills the slot again. `registers`: warp groups that trade registers.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
+
 # thread by the kernel; nesting keeps them apart
 
 from __future__ import annotations

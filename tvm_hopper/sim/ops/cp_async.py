@@ -143,8 +143,6 @@ class CpAsyncOps:
 
     def op_cp_async_mbarrier_arrive(self, site: int, mask: Any, mods: Any, addr: Any) -> None:
         """Arrive on an mbarrier once all earlier cp.async of each thread are complete."""
-        if self.lane_waits:
-            self.lanes_came(self.lanes_of(mask))
         addresses = as_lanes(addr)
         for address in np.unique(addresses[active(mask)]):
             here = mask

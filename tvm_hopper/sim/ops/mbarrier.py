@@ -6,7 +6,6 @@ Every handler is `op_<instruction>(site, mask, ...)`; a generator yields what it
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,17 +18,6 @@ from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.trips.balance import ARRIVE, WAIT, BarrierFlow
 
 Wait = Generator[Any, None, Any]
-
-
-@dataclass(slots=True)
-class LaneWait:
-    """A wait for `phase` by several lanes, of which `late` may still have to come to it."""
-
-    phase: int
-    lanes: int
-    late: int
-    site: int
-    it: tuple[int, ...]
 
 
 def sum_of(value: Any, lanes: np.ndarray) -> int:
@@ -48,7 +36,6 @@ class MBarrierOps:
         self.num_registers = self.machine.entry_registers
         self.cluster_generation: int | None = None
         self.blocked_on: tuple[str, Any, int, int] | None = None
-        self.lane_waits: dict[MBarrier, LaneWait] = {}
         self.last_use: dict[MBarrier, tuple[int, int]] = {}  # epoch and site
 
     # -- roles ------------------------------------------------------------------------------------
@@ -272,9 +259,6 @@ class MBarrierOps:
         left = [op for op in barrier.outstanding if op.num_bytes]
         if not barrier.try_complete():
             return
-        for warp in barrier.cta.warps:
-            if warp.lane_waits:
-                warp.check_late_lanes(barrier)
         if left:
             op = left[0]
             self.machine.add(
@@ -289,40 +273,6 @@ class MBarrierOps:
             )
         self.machine.wake(barrier)
 
-    # -- lanes that wait one by one ---------------------------------------------------------------
-
-    def lanes_met(self, lanes: int) -> None:
-        """Note that some lanes executed an instruction together: none is late for a wait before."""
-        lanes = self.whole(lanes)
-        self.lane_waits = {b: w for b, w in self.lane_waits.items() if w.lanes & ~lanes}
-
-    def lanes_came(self, lanes: int) -> None:
-        """Note that some lanes arrived somewhere, each for itself: these are not late."""
-        for wait in self.lane_waits.values():
-            wait.late &= ~lanes
-
-    def check_late_lanes(self, barrier: MBarrier) -> None:
-        """Report lanes that may wait for a phase only when the next one has completed.
-
-        A warp runs its lanes in lockstep here, but each thread waits for itself, and a parity names
-        the phase in progress or the one before. A lane that comes later waits for another phase.
-        """
-        wait = self.lane_waits.get(barrier)
-        if wait is None or not wait.late or wait.phase != barrier.phase - 2:
-            return
-        del self.lane_waits[barrier]
-        self.machine.add(
-            "MBAR_PHASE_ALIAS",
-            f"{barrier.name}: phase {barrier.phase - 1} completes before lanes {wait.late:#x} of "
-            f"{self.label} are sure to have waited for phase {wait.phase}: they have not met the "
-            "lane that went on",
-            key=(wait.site, barrier.name, "lanes"),
-            buffer=barrier.name,
-            agents=(self.label,),
-            statements=(self.machine.place(self, wait.site, wait.it),),
-            missing="bar.warp.sync behind the wait",
-        )
-
     def _arrive_all(
         self,
         site: int,
@@ -335,8 +285,6 @@ class MBarrierOps:
     ) -> None:
         targets = list(self.barriers_at(site, mask, addr))
         relaxed = mods.get("sem") == "relaxed"
-        if self.lane_waits:
-            self.lanes_came(self.lanes_of(mask))
         for barrier, lanes in targets:
             bundle = None if relaxed else self.release(self.bits_of(lanes))
             place = "near"
@@ -382,8 +330,6 @@ class MBarrierOps:
         again = before is not None and before.phase >= phase >= 0
         self.flow.add(WAIT, barrier)
         self.observed[id(barrier)] = Observed(phase, parity, site, self.it, fresh or again)
-        if lanes & (lanes - 1):
-            self.lane_waits[barrier] = LaneWait(phase, lanes, lanes, site, self.it)
         if phase < 0:
             return
         if barrier.filled and self.machine.recorder.on:

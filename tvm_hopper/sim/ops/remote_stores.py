@@ -41,8 +41,6 @@ class RemoteStoreOps:
         self, site: int, mask: Any, mods: Any, addr: Any, values: tuple[Any, ...], mbar: Any
     ) -> None:
         kind, lanes = self._type(mods), active(mask)
-        if self.lane_waits:
-            self.lanes_came(self.lanes_of(mask))
         places, barriers = (as_lanes(a).astype(np.int64)[lanes] for a in (addr, mbar))
         words = np.stack([np.broadcast_to(as_lanes(v), (32,)).astype(kind) for v in values], 1)
         if not self._addresses_legal(site, places, barriers, bool(mods.get("op"))):

@@ -12,6 +12,11 @@ def test_entry_registers(threads, entry):
     assert registers.entry_registers(threads, SM_90A) == entry
 
 
+def test_blocks_share_the_registers_of_an_sm():
+    assert registers.entry_registers(256, SM_90A, 2) == 128
+    assert registers.entry_registers(384, SM_90A, 2) == 80  # 85.33, rounded down to eight
+
+
 @pytest.mark.parametrize("consumers", [1, 2, 3])
 def test_default_splits_are_legal(consumers):
     assert registers.check(*registers.default_split(consumers), consumers, SM_90A) == ()

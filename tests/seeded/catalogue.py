@@ -10,6 +10,7 @@ import pytest
 
 from .families import memory_kernels, products
 from .families.gaps import cta_exchange, opaque_bodies, own_barriers, tx_bytes
+from .families.published import bugs
 from .golden import (
     g1_side_copy,
     g1_warp_specialized,
@@ -186,6 +187,9 @@ FAMILIES: tuple[Family, ...] = (
     Family("bytes of copies", tx_bytes.GOLDEN, tx_bytes.MUTATIONS),
     Family("barriers by hand", own_barriers.GOLDEN, own_barriers.MUTATIONS),
     Family("exchange between CTAs", cta_exchange.GOLDEN, cta_exchange.MUTATIONS),
+    Family(
+        "published bugs", bugs.GOLDEN, bugs.MUTATIONS, tuple(Control(*row) for row in bugs.FIXED)
+    ),
 )
 GOLDEN: tuple[Golden, ...] = tuple(g for family in FAMILIES for g in family.golden)
 MUTATIONS: tuple[Mutation, ...] = tuple(m for family in FAMILIES for m in family.mutations)

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_hopper.sim.protocol.check import explore_skeleton
+from tvm_hopper.simulation import Program, verify
 from tvm_hopper.static_check import check_sync
 
 from .golden.common import Kernel
 from .lowering import Lowered, lower
 from .rows import NUMBERS, Mutation
-from .running import run, wrong_outputs
+from .running import run, tensors, wrong_outputs
 
 POLICIES = (
     ("on_wait", 0),
@@ -64,6 +65,15 @@ def judge(kernel: Kernel, policies: tuple[tuple[str, int], ...] = POLICIES) -> J
             "N": frozenset(numbers),
         }
     )
+
+
+def verdict(kernel: Kernel) -> str:
+    """Return what `verify` says about the kernel, with the kernel's inputs."""
+    lowered = lower(kernel.func, kernel.arch)
+    kernels = {gv.name_hint: f for gv, f in lowered.device_module.functions.items()}
+    arrays, outputs = tensors(kernel)
+    given = {name: array for name, array in arrays.items() if name not in outputs}
+    return str(verify(Program(lowered.host, kernels), given).verdict)
 
 
 def misses(mutation: Mutation, judgement: Judgement) -> list[str]:

@@ -29,6 +29,7 @@ class Mutation:
     `expected` is read as: of each group at least one rule must be found.  `layers` says which
     judges must find it: S the static check of the device function, V the simulator under some
     policy, X the exploration of the role skeleton, N the numbers, P the assembler's log.
+    `source` names the project and issue of a bug that is published.
     """
 
     id: str
@@ -36,13 +37,14 @@ class Mutation:
     change: str
     expected: tuple[frozenset[str], ...]
     layers: str
+    source: str = ""
 
     def build(self) -> Kernel:
         """Build the wrong kernel."""
         return self.golden.build(self.id)
 
 
-Row = tuple[str, Golden, str, str, str]
+Row = tuple[str, Golden, str, str, str] | tuple[str, Golden, str, str, str, str]
 
 READ, OVERWRITE, WRITE = "RACE_READ_INFLIGHT", "RACE_OVERWRITE_BUSY", "RACE_WRITE_WRITE"
 REG, FENCE = "WGMMA_REG_INFLIGHT", "PROXY_FENCE_MISSING"
@@ -53,7 +55,7 @@ NUMBERS = "WRONG_NUMBERS"  # the judge is the comparison with the reference
 
 
 def mutations(rows: Iterable[Row]) -> tuple[Mutation, ...]:
-    """Read rows of id, kernel, change, expected rules as `A/B + C`, and judges."""
+    """Read rows of id, kernel, change, expected rules as `A/B + C`, judges, and source."""
     return tuple(
         Mutation(
             id,
@@ -61,6 +63,7 @@ def mutations(rows: Iterable[Row]) -> tuple[Mutation, ...]:
             change,
             tuple(frozenset(group.split("/")) for group in expected.split(" + ")),
             layers,
+            *source,
         )
-        for id, golden, change, expected, layers in rows
+        for id, golden, change, expected, layers, *source in rows
     )

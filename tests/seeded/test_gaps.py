@@ -4,9 +4,9 @@ import pytest
 
 from tests.seeded.catalogue import BY_ID, FAMILIES
 from tests.seeded.families.gaps.opaque_bodies import NAMED
+from tests.seeded.judging import verdict
 from tests.seeded.lowering import lower
-from tests.seeded.running import run, tensors
-from tvm_hopper.simulation import Program, verify
+from tests.seeded.running import run
 
 GAPS = {family.mutations[0].id[0]: family for family in FAMILIES if family.mutations}
 
@@ -25,9 +25,5 @@ def test_what_is_opaque_is_named_and_never_clean(id):
     lowered = lower(kernel.func)
     messages = [f.message for f in run(kernel, lowered).findings if f.rule == "INCOMPLETE"]
     assert any(NAMED[id] in message for message in messages), messages
-    kernels = {gv.name_hint: f for gv, f in lowered.device_module.functions.items()}
-    arrays, outputs = tensors(kernel)
-    given = {name: array for name, array in arrays.items() if name not in outputs}
-    report = verify(Program(lowered.host, kernels), given)
     raced = any("RACE_READ_INFLIGHT" in group for group in BY_ID[id].expected)
-    assert report.verdict == ("error" if raced else "incomplete")
+    assert verdict(kernel) == ("error" if raced else "incomplete")

@@ -34,17 +34,19 @@ def threads(consumers: int) -> int:
     return WARP_GROUP_THREADS * (1 + consumers)
 
 
-def entry_registers(num_threads: int, arch: Arch) -> int:
+def entry_registers(num_threads: int, arch: Arch, blocks: int = 1) -> int:
     """Return the registers that each thread of a CTA of `num_threads` starts with.
 
-    The compiler is told to fit one CTA of that many threads on an SM, and rounds down to eight.
+    The compiler is told to fit `blocks` CTAs of that many threads on an SM, and rounds down to
+    eight.
     256 means that ptxas uses up to 255 (it reports "Used 255 registers" for 256 threads) and the
     hardware, which hands registers out in eights, gives 256.
     """
     if not 0 < num_threads <= MAX_THREADS:
         raise ValueError(f"threads of a CTA: found {num_threads}; need 1 to {MAX_THREADS}")
     unit = arch.register_allocation_unit
-    return min(arch.registers_per_block // num_threads // unit * unit, SETMAXNREG_MAX)
+    share = min(arch.registers_per_block, arch.registers_per_sm // max(blocks, 1))
+    return min(share // num_threads // unit * unit, SETMAXNREG_MAX)
 
 
 def default_split(consumers: int) -> tuple[int, int]:

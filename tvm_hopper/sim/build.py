@@ -256,7 +256,9 @@ class MachineBuilder:
         """Note which CTAs run; the machine has a cluster made when it begins."""
         machine = self.machine
         machine.padded_threads = -(-int(np.prod(block)) // 32) * 32
-        machine.entry_registers = entry_registers(machine.padded_threads, machine.arch)
+        machine.entry_registers = entry_registers(
+            machine.padded_threads, machine.arch, machine.program.min_blocks
+        )
         machine.cluster_warps = math.prod(cluster) * machine.padded_threads // 32
         machine.to_start = deque(clusters)
 

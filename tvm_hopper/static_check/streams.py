@@ -143,7 +143,7 @@ def check_setmaxnreg(trace: Trace, partly: bool = False) -> Iterator[Finding]:
             "the kernel states no register count at entry (launch bounds with a minimum of blocks)",
             events[0],
         )
-    entry = entry_registers(trace.num_threads, trace.arch)
+    entry = entry_registers(trace.num_threads, trace.arch, trace.launch_bounds)
     current = dict.fromkeys(range(len(groups_of(trace))), entry)
     for event in events:
         target, action = event.values

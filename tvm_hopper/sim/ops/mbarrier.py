@@ -36,6 +36,7 @@ class MBarrierOps:
         self.num_registers = self.machine.entry_registers
         self.cluster_generation: int | None = None
         self.blocked_on: tuple[str, Any, int, int] | None = None
+        self.last_use: dict[MBarrier, tuple[int, int]] = {}  # epoch and site
 
     # -- roles ------------------------------------------------------------------------------------
 
@@ -96,6 +97,7 @@ class MBarrierOps:
                 key=(site, name, inside),
             )
             return None
+        self.last_use[barrier] = self.epoch, site
         if cta.exited:
             self.machine.at(
                 "CLUSTER_TARGET_EXITED", self, site, f"{cta.label} has exited", buffer=barrier.name
@@ -201,6 +203,19 @@ class MBarrierOps:
                     f"{barrier.name}: inval while copies still signal it",
                     buffer=barrier.name,
                 )
+            known = self.known_to_any() if self.parts else self.clock
+            for warp in barrier.cta.warps:
+                epoch, where = warp.last_use.get(barrier, (0, 0))
+                if warp is not self and epoch > int(known.generic.epochs[warp.index]):
+                    self.machine.at(
+                        "MBAR_REINIT_LIVE",
+                        self,
+                        site,
+                        f"{barrier.name}: inval is not ordered behind its use by {warp.label}",
+                        buffer=barrier.name,
+                        key=(site, where),
+                        missing="__syncthreads",
+                    )
             region = barrier.cta.shared
             region.live[barrier.offset : barrier.offset + 8] = False
             del barrier.cta.mbarriers[barrier.offset]

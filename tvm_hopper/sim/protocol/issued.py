@@ -7,8 +7,20 @@ issues as many as there are.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
 
 from tvm_hopper.sim.protocol.agents import Key, SkeletonAgent
+
+
+def arrivals_on(agents: Iterable[SkeletonAgent]) -> Counter[Key]:
+    """Count the arrivals on each mbarrier, of all agents and phases."""
+    found: Counter[Key] = Counter()
+    for agent in agents:
+        for op in agent.ops:
+            if op.kind not in ("init", "load", "wait", "bar"):
+                found.update({key: count for key, count, _ in op.targets})
+    return found
 
 
 class Issued:

@@ -71,7 +71,7 @@ class Trace:
     cut_inner: bool = False
     cut_inside: bool = False  # an inner loop was cut in this pass of the outermost one
     loops: list[int] = field(default_factory=list)
-    launch_bounds: bool = False
+    launch_bounds: int = 0  # blocks that an SM must have room for; 0: not stated
     arch: Arch = SM_90A
 
     def add(self, kind: str, mask: np.ndarray, values: tuple[Any, ...], node: Any) -> None:
@@ -127,9 +127,8 @@ def trace_cta(
         if str(param.ty) in ("T.int32", "T.int64", "int32", "int64"):
             env[param] = ASSUMED_SCALAR
     trace = Trace(len(threads), env, max_trips, max_events, cut_inner=cut_inner)
-    trace.launch_bounds = "tirx.launch_bounds_min_blocks_per_sm" in (func.attrs or {}) or bool(
-        compiled.bounds
-    )
+    stated = (func.attrs or {}).get("tirx.launch_bounds_min_blocks_per_sm", 0)
+    trace.launch_bounds = int(stated) or int(compiled.bounds)
     trace.arch = arch_of_kernel(func)
     if compiled.returns and compiled.level != NONE:
         raise UnanalysableError("a return in front of the function's end")

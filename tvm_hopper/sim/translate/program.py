@@ -23,6 +23,7 @@ class KernelCode:
     stored_params: set[str] = field(default_factory=set)
     loaded_params: set[str] = field(default_factory=set)
     bounds_known: bool = False  # the kernel states its registers at entry
+    min_blocks: int = 1  # blocks that an SM must have room for
     setmaxnreg_site: int = 0
     line_sites: list[int] = field(default_factory=list)  # statement of each line of `source`
 

@@ -469,6 +469,7 @@ def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> KernelC
         emitter.scope.values[param] = (name, False)
     known = ("tirx.launch_bounds_min_blocks_per_sm", "tirx.max_registers")
     emitter.program.bounds_known = any(key in func.attrs for key in known)
+    emitter.program.min_blocks = int(func.attrs.get(known[0], 1))
     emitter.stmt(func.body)
     emitter.place_hoisted()
     program = emitter.program

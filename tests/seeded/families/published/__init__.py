@@ -1,0 +1,1 @@
+"""Published bugs of other projects: kernels, and the table of them in `bugs`."""

@@ -1,0 +1,135 @@
+"""A ring of rows over tiles: one producer warp, two consumer warps, a factor beside each row.
+
+A slot is full when its bytes are there, empty when both warps have released it. The producer waits
+at the end until all slots are empty.
+"""
+
+# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
+# thread by the kernel; nesting keeps them apart
+
+from __future__ import annotations
+
+import numpy as np
+from tvm.script import tirx as T
+
+from ...golden.common import Kernel
+from .pieces import arrive, copy_in, drawn, expect, init
+
+LANES, BYTES = 32, 128
+FULL, EMPTY = 48, 52  # places of the barriers, in words of 64 bits
+FACTORS = 88  # place of the factors, in words of 32 bits
+
+
+def build(
+    mutation: str | None = None, *, tiles: int = 2, trips: int = 3, slots: int = 2,
+    waiting: str = "one lane", seed: int = 0,
+) -> Kernel:  # fmt: skip
+    """Build it: Y[w, i] = (X[i] + w) * F[i], i over all trips of all tiles.
+
+    `waiting`: the lane of the producer that copies waits for an empty slot, or the whole warp does,
+    and meets; or consumers wait again for the last row.
+    """
+    m = mutation
+    if m == "P01":
+        tiles = trips = 1
+    slots = 1 if m == "P05" else slots
+    total = tiles * trips
+    lanes_wait = waiting == "whole warp" or m == "P07"
+
+    @T.inline
+    def wait_empty(bars, i, k):
+        T.cuda.mbarrier_wait(
+            T.address_of(bars[EMPTY + i % slots]),
+            ((k if m == "P04" else i) // slots % 2) ^ (0 if m == "P01" else 1),
+        )
+
+    @T.inline
+    def wait_full(bars, i, k):
+        T.cuda.mbarrier_wait(
+            T.address_of(bars[FULL + i % slots]),
+            i // 2 % 2 if m == "P05" else i % 2 if m == "P06" else
+            (k if m in ("P03", "P04") else i) // slots % 2,
+        )  # fmt: skip
+
+    @T.inline
+    def fill(rows, bars, X, F, i):
+        rows[FACTORS + i % slots] = F[i]
+        if m == "P15":
+            arrive(bars[FULL + i % slots])
+            T.ptx.mbarrier.expect_tx.relaxed.cta.shared__cta.b64(
+                T.address_of(bars[FULL + i % slots]), T.uint32(BYTES)
+            )
+        else:
+            expect(bars[FULL + i % slots], BYTES)
+        copy_in(rows[i % slots * LANES], X[i, 0], bars[FULL + i % slots], BYTES)
+
+    @T.inline
+    def release(bars, i, tx):
+        if m == "P14":
+            arrive(bars[EMPTY + i % slots])
+        elif m == "P13":
+            if tx == LANES:
+                arrive(bars[EMPTY + i % slots])
+        elif m != "P12" or i < total - 1:
+            if tx % LANES == 0:
+                arrive(bars[EMPTY + i % slots])
+
+    @T.prim_func(s_tir=True)
+    def main(
+        X: T.Buffer((total, LANES), "float32"),
+        F: T.Buffer((total,), "float32"),
+        Y: T.Buffer((2, total, LANES), "float32"),
+    ):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 3 * LANES)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            dyn_smem = T.alloc_buffer((512,), "uint8", scope="shared.dyn", align=1024)
+            rows = T.decl_buffer((128,), "float32", data=dyn_smem.data, scope="shared.dyn")
+            bars = T.decl_buffer((64,), "uint64", data=dyn_smem.data, scope="shared.dyn")
+            factor = T.alloc_buffer((1,), "float32", scope="local")
+            if tx == 0:
+                init(bars, FULL, slots, 1)
+                init(bars, EMPTY, slots, 2)
+                if m != "P10":
+                    T.ptx.fence.mbarrier_init.release.cluster()
+            if m != "P09":
+                T.tvm_storage_sync("shared")
+            if tx < LANES:
+                if lanes_wait:
+                    for t, k in T.grid(tiles, trips):
+                        wait_empty(bars, t * trips + k, k)
+                        if m != "P07":
+                            T.cuda.warp_sync()
+                        if tx == 0:
+                            fill(rows, bars, X, F, t * trips + k)
+                elif tx == 0:
+                    for t, k in T.grid(tiles, trips):
+                        wait_empty(bars, t * trips + k, k)
+                        fill(rows, bars, X, F, t * trips + k)
+                    for s in T.serial(slots):
+                        wait_empty(bars, total + s, total + s)
+            else:
+                for t, k in T.grid(tiles, trips):
+                    if m == "P08":
+                        factor[0] = rows[FACTORS + (t * trips + k) % slots]
+                    wait_full(bars, t * trips + k, k)
+                    if m != "P08":
+                        factor[0] = rows[FACTORS + (t * trips + k) % slots]
+                    Y[tx // LANES - 1, t * trips + k, tx % LANES] = (
+                        rows[(t * trips + k) % slots * LANES + tx % LANES]
+                        + T.Cast("float32", tx // LANES - 1)
+                    ) * factor[0]
+                    if m == "P02":
+                        if t * trips + k < total - slots:
+                            wait_full(bars, t * trips + k + slots, k + slots)
+                    if m != "P11":
+                        T.ptx.fence.proxy.async_.shared__cta()
+                    T.cuda.warp_sync()
+                    release(bars, t * trips + k, tx)
+                if waiting == "again":
+                    wait_full(bars, total - 1, trips - 1)
+
+    x, f = drawn(total, LANES, seed=seed), drawn(total, seed=seed + 1)
+    y = np.stack([(x.astype("float64") + w) * f[:, None] for w in range(2)])
+    return Kernel(main, {"X": x, "F": f}, {"Y": y})

@@ -1,0 +1,43 @@
+"""An mbarrier ends behind its last use: `mbarrier.inval` is ordered behind the waits of others."""
+
+import numpy as np
+import pytest
+from tvm.script import tirx as T
+
+from .kernels import rules
+
+FEW = (("on_wait", 0), ("random", 1))
+
+
+def ended(when):
+    """Invalidate an mbarrier once all have met behind their waits, or right behind the own wait."""
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((64,), "float32"), Y: T.Buffer((64,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 64)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((64,), "uint8", scope="shared.dyn", align=1024)
+            bar = T.decl_buffer((8,), "uint64", data=smem.data, scope="shared.dyn")
+            if tx == 0:
+                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[0]), T.uint32(64))
+            T.tvm_storage_sync("shared")
+            T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[0]))
+            T.cuda.mbarrier_wait(T.address_of(bar[0]), 0)
+            Y[tx] = X[tx]
+            if when == "all have met":
+                T.tvm_storage_sync("shared")
+            if tx == 0:
+                T.ptx.mbarrier.inval.shared.b64(T.address_of(bar[0]))
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("when", "found"), [("all have met", set()), ("one has waited", {"MBAR_REINIT_LIVE"})]
+)
+def test_an_mbarrier_ends_behind_its_last_use(when, found):
+    assert rules(ended(when), {"X": np.arange(64, dtype="float32")}, FEW) & {
+        "MBAR_REINIT_LIVE", "MBAR_USE_BEFORE_INIT",
+    } == found  # fmt: skip

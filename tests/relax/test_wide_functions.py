@@ -71,7 +71,9 @@ def test_a_kernel_of_ours():
     assert {x.computed_by for x in found} == {OURS}
 
 
-@pytest.mark.parametrize("build", [NORMS["rows"][0], op.nn.silu, op.nn.softmax], ids=["rows", "silu", "softmax"])
+@pytest.mark.parametrize(
+    "build", [NORMS["rows"][0], op.nn.silu, op.nn.softmax], ids=["rows", "silu", "softmax"]
+)
 def test_float32_is_left(build):
     shapes = NORMS["rows"][1] if build is NORMS["rows"][0] else [(3, 64)]
     mod = model(build, shapes, "float32")

@@ -11,7 +11,7 @@ from tvm.ir.transform import PassContext
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from tvm_hopper import ir, pipeline
+from tvm_hopper import pipeline
 from tvm_hopper.errors import HopperError, warn
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.plan.notes import ElementsNote, read_notes

@@ -31,7 +31,7 @@ class RowPlaces:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Legalise argmax and argmin."""
-        rewriter = _Places(mod)
+        rewriter = _PlacesOfRows(mod)
         for gv, func in mod.functions_items():
             if isinstance(func, relax.Function) and not is_left(func):
                 new = rewriter.visit_expr(func)
@@ -41,7 +41,7 @@ class RowPlaces:
 
 
 @mutator
-class _Places(PyExprMutator):  # type: ignore[misc]
+class _PlacesOfRows(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         """Write argmax or argmin as one function of te."""
         call = super().visit_call_(call)

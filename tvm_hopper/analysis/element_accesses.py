@@ -25,6 +25,7 @@ MANY = 8  # loads of a thread in a kernel without vectors
 MANY_TIMES = 2  # as often as the vectors of a kernel: then a tensor is read element by element
 SMALL_SHARE = 8  # a tensor of less than one part in so many of the largest one is small
 SAMPLES = (0, 17, 330, 1001)  # values of the variables in an index
+DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 SYMBOL = 4096  # stands for an extent that is known at run time only
 
 
@@ -190,9 +191,11 @@ def _step(buffer: Any, indices: Any, loop: ir.For) -> int | None:
         return None
     place = _place(buffer, indices)
     others = dict.fromkeys(x for x in ir.find_all(place, ir.Var) if not x.same_as(loop.loop_var))
+    divided = [x for kind in DIVISIONS for x in ir.find_all(place, kind)]
+    divisors = {x for node in divided for x in ir.find_all(node.b, ir.Var)}  # never zero
     steps: Counter[int | None] = Counter()
     for sample in SAMPLES:
-        at = {x: (i + 1) * sample for i, x in enumerate(others)}
+        at = {x: max((i + 1) * sample, int(x in divisors)) for i, x in enumerate(others)}
         first, second, last = (_value(place, {**at, loop.loop_var: x}) for x in (0, 1, extent - 1))
         if first is None or second is None or last is None:
             return None

@@ -105,18 +105,19 @@ def test_a_set_that_nobody_of_has_to_come_is_not_followed_alone():
 
 
 def test_who_runs_ahead_of_what_stands_still():
+    """Agents that run, and whether they may pass the cluster barrier."""
     system = System(cluster(2, trips=0), 64, 2)
     state = system.initial()
-    assert RunAhead(system, state, 0, None).runners == [1]
-    assert not RunAhead(system, state, 3, None).is_cluster_open  # nobody passes it without this one
+    assert RunAhead(system, state, 0, None).who_runs()[0] == [1]
+    assert not RunAhead(system, state, 3, None).who_runs()[1]  # nobody passes it without this one
     landing = RunAhead(system, state, None, 0)  # a copy: others may have come meanwhile
-    assert (landing.runners, landing.is_cluster_open) == ([0, 1], True)
+    assert landing.who_runs() == ([0, 1], True)
     for agent in (0, 1, 0, 1):  # the first CTA ends, or waits for the other one
         while (after := system.step(state, agent)) is not None:
             state = after
-    assert RunAhead(system, state, 1, None).is_cluster_open
+    assert RunAhead(system, state, 1, None).who_runs()[1]
     alone = System(cluster(1, trips=1), 64, 1)
-    assert RunAhead(alone, alone.initial(), None, 0).runners == [0, 1]
+    assert RunAhead(alone, alone.initial(), None, 0).who_runs()[0] == [0, 1]
 
 
 def draw(rng):

@@ -217,7 +217,7 @@ class RunAhead:
         self.tickets = list(state.tickets)
         self.flying = system.all_in_flight(state)
         self.issued: dict[Key, int] = {}  # that copies issued meanwhile bring
-        numbers, self.is_cluster_open = self._runners()
+        numbers, self.is_cluster_open = self.who_runs()
         # one for those that execute the same steps from the same place: they come equally far
         kinds: dict[tuple[int, int, int], list[int]] = {}
         for number in numbers:
@@ -226,7 +226,7 @@ class RunAhead:
         self.runners = [members[0] for members in kinds.values()]
         self.times_there = {members[0]: len(members) for members in kinds.values()}
 
-    def _runners(self) -> tuple[Sequence[int], bool]:
+    def who_runs(self) -> tuple[Sequence[int], bool]:
         """Return the agents that run, and whether they may pass the cluster barrier at will.
 
         Agents that share nothing but that barrier with what stands still (`System.groups`) are left

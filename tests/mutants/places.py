@@ -1,4 +1,4 @@
-"""Changes at one place only: one lane, one warp, one CTA, one iteration; and memory beside a region.
+"""Changes at one place only: a lane, a warp, a CTA, an iteration; and memory beside a region.
 
 The operators of `sites.py` change a statement or a number wherever it is met. These change it in
 one place of many, which a judge that looks at a sample could miss.
@@ -20,7 +20,7 @@ from .sites import DEFINITIONS, LEAVES, Site, Walk, is_nothing, same
 
 Changes = dict[str, Callable[[], Any]]
 MOVED = ("wait", "fence", "sync", "commit", "arrive", "init")
-ROLES_OFFERED = ("bytes", "count", "coordinate", "group")
+NUMBERS = ("bytes", "count", "coordinate", "group")
 
 
 class Places(Walk):
@@ -174,7 +174,9 @@ class Places(Walk):
         """Let a branch be taken, or not, at one place against its condition."""
         with self.inside("condition", node):
             old = node.condition
-            condition = self.at_places("condition", old, lambda c: tirx.Select(c, tirx.Not(old), old))
+            condition = self.at_places(
+                "condition", old, lambda c: tirx.Select(c, tirx.Not(old), old)
+            )
             if same(condition, old):
                 condition = mutator.mutate(old)
         then_case, else_case = self.statement(node.then_case, mutator), node.else_case
@@ -240,9 +242,8 @@ class Places(Walk):
             )
             if not same(flipped, arg):
                 return flipped
-        elif role in ROLES_OFFERED and not isinstance(arg, ir.StringImm):
-            if not same(chosen := self.number(role, arg), arg):
-                return chosen
+        if role in NUMBERS and not same(chosen := self.number(role, arg), arg):
+            return chosen
         return mutator.mutate(arg)
 
     def comparison(self, node: Any, mutator: Any) -> Any:

@@ -23,7 +23,7 @@ MOVED = ("wait", "fence", "sync", "commit", "arrive", "init")
 NUMBERS = ("bytes", "count", "coordinate", "group")
 
 
-class Places(Walk):
+class PlaceWalk(Walk):
     """The second set of operators over one function."""
 
     def __init__(self, function: str, target: tuple[int, str] | None = None) -> None:
@@ -292,11 +292,11 @@ def orders(statement: Any) -> bool:
 
 def place_sites(func: Any) -> list[Site]:
     """List every change of a device function."""
-    walk = Places("places")
+    walk = PlaceWalk("places")
     walk.run(func.body)
     return walk.found
 
 
 def changed_place(func: Any, site: Site) -> Any:
     """Return a device function with one change."""
-    return func.with_body(Places("places", (site.place, site.change)).run(func.body))
+    return func.with_body(PlaceWalk("places", (site.place, site.change)).run(func.body))

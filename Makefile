@@ -38,9 +38,9 @@ fuzz: $(READY)          ## random programs and schedules: SEED= with MINUTES= or
 	  $(if $(CASES),--cases $(CASES)) $(if $(REPORT),--report $(REPORT))
 
 .PHONY: mutants
-mutants: $(READY)       ## mutants of emitted kernels: COUNT= (0: all) SEED=, REPORT= a file; none may survive
+mutants: $(READY)       ## mutants of emitted kernels: COUNT= (0: all) SEED= OPERATORS=places REPORT= a file
 	$(PY) -W ignore -m tests.mutants --count $(or $(COUNT),2000) --seed $(or $(SEED),0) --jobs $(JOBS) \
-	  $(if $(REPORT),--report $(REPORT))
+	  $(if $(OPERATORS),--operators $(OPERATORS)) $(if $(REPORT),--report $(REPORT))
 
 lint: $(READY)          ## style and types
 	$(PY) -m ruff check .

@@ -10,9 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from .kernels import MAKERS
 from .report import diff, table
-from .runner import CRASH, SURVIVOR, draw, examine_all
+from .runner import CRASH, OPERATORS, SURVIVOR, draw, examine_all, names_of
 
 
 def main(argv: list[str]) -> int:
@@ -21,14 +20,16 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--count", type=int, default=2000, help="mutants; 0: all there are")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--kernels", default=",".join(MAKERS), help="names, by commas and no space")
+    parser.add_argument("--operators", choices=OPERATORS, default=OPERATORS[0])
+    parser.add_argument("--kernels", help="names, by commas and no space; else all")
     parser.add_argument("--report", type=Path, help="file for the tables")
     options = parser.parse_args(argv)
-    names = [name for name in MAKERS if name in options.kernels]
+    known = names_of(options.operators)
+    names = [name for name in known if options.kernels is None or name in options.kernels]
     if not names:
-        parser.error(f"--kernels: found {options.kernels}; need some of {'; '.join(MAKERS)}")
+        parser.error(f"--kernels: found {options.kernels}; need some of {'; '.join(known)}")
     start = time.monotonic()
-    mutants = draw(options.count, options.seed, names)
+    mutants = draw(options.count, options.seed, names, options.operators)
     verdicts = []
     for verdict in examine_all(mutants, options.jobs):
         verdicts.append(verdict)
@@ -41,6 +42,8 @@ def main(argv: list[str]) -> int:
             )
     left = [v for v in verdicts if v.kind in (SURVIVOR, CRASH)]
     command = f"python -m tests.mutants --count {options.count} --seed {options.seed}"
+    if options.operators != OPERATORS[0]:
+        command += f" --operators {options.operators}"
     text = f"{command}: {len(verdicts)} mutants, {len(left)} survivors and crashes\n\n"
     text += table(verdicts)
     print(f"\n{text}\n\n{time.monotonic() - start:.0f} s")

@@ -6,8 +6,11 @@ into what the unchanged kernel's warp does. That nobody objected is no rule.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from tvm_hopper.sim.machine.memory import RANK_SHIFT
 
@@ -25,7 +28,9 @@ FOR_COMPILERS = {
 }
 # PTX ISA 9.1, 9.7.19.5: setmaxnreg is a hint; a program computes the same without it. That the
 # registers suffice is the judges' part: SETMAXNREG_BUDGET.
-HINTS = {"setmaxnreg"}
+# 9.7.13.13: griddepcontrol.launch_dependents lets the next grid start before this one's end; that
+# one waits for the end in griddepcontrol.wait, which the judges see to.
+HINTS = {"setmaxnreg", "launch_dependents"}
 # Done twice in a row they do what they do once: a wait for a phase that is over returns at once, a
 # fence orders what the first one ordered, a second group of nothing is complete (9.7.15.7.2).
 REPEATABLE = {
@@ -56,7 +61,12 @@ FEWER_PENDING = {"wgmma_wait_group", "cp_async_bulk_wait_group"}
 
 def without(names: set[str]) -> Callable[[list[Operation]], list[Operation]]:
     """Make a rule that leaves operations out."""
-    return lambda operations: [x for x in operations if x.name not in names]
+
+    def name(x: Operation) -> str:
+        early = x.name == "griddepcontrol" and "launch_dependents" in str(x.operand("0"))
+        return "launch_dependents" if early else x.name
+
+    return lambda operations: [x for x in operations if name(x) not in names]
 
 
 def once(names: set[str]) -> Callable[[list[Operation]], list[Operation]]:
@@ -115,6 +125,69 @@ def as_printed(operations: list[Operation]) -> list[Operation]:
         Operation(x.name, x.lanes, x.operands[:1]) if x.name == "tvm_storage_sync" else x
         for x in operations
     ]
+
+
+def stored_by_anybody(operations: list[Operation]) -> list[Operation]:
+    """Leave out which lanes store one value to one place: one of the stores is done."""
+
+    def rule(x: Operation) -> Operation:
+        value = x.operand("2")
+        one = isinstance(value, int) or (isinstance(value, tuple) and value[:1] == ((),))
+        if x.name == "store" and isinstance(x.operand("1"), int) and one:
+            return Operation(x.name, (), x.operands)
+        return x
+
+    return [rule(x) for x in operations]
+
+
+def element_by_element(operations: list[Operation]) -> list[Operation]:
+    """Take a load of several elements for a load of each, by each lane; a store by each lane.
+
+    Loads in a row are in any order, stores in a row if no two are to one place.
+    """
+    parts: list[Operation] = []
+    for kind, run in itertools.groupby(operations, lambda x: x.name):
+        each = list(run)
+        if kind in ("load", "store") and all(isinstance(x.operand("0"), int) for x in each):
+            width = {"load": "4", "store": "5"}[kind]
+            if all(x.operand(width) == 1 for x in each):
+                each = _lane_by_lane(each)
+        parts += each
+    return parts
+
+
+def _lane_by_lane(run: list[Operation]) -> list[Operation]:
+    found: list[Operation] = []
+    for x in run:
+        count = x.operand("3" if x.name == "load" else "4")
+        unused = "1345" if x.name == "load" else "156"
+        for i, lane in enumerate(x.lanes):
+            own = {k: _of_lane(v, i, len(x.lanes)) for k, v in x.operands}
+            start = own["1"] if isinstance(own["1"], int) else int(_numbers(own["1"]))
+            rest = tuple((k, v) for k, v in own.items() if k not in unused)
+            steps = range(count) if x.name == "load" else [0]
+            found += [Operation(x.name, (lane,), (("1", start + s), *rest)) for s in steps]
+    places = sorted({(x.operand("0"), x.operand("1")) for x in found})
+    most = max((x.operand("4") for x in run), default=1)
+    apart = len(places) == len(found) and all(
+        a[0] != b[0] or b[1] - a[1] >= most for a, b in itertools.pairwise(places)
+    )
+    return sorted(found, key=str) if run[0].name == "load" or apart else found
+
+
+def _of_lane(value: Any, number: int, lanes: int) -> Any:
+    """Return a lane's part of an operand that differs between lanes."""
+    if not (isinstance(value, tuple) and len(value) == 3 and value[0][:1] == (lanes,)):
+        return value
+    shape, dtype, data = value
+    size = len(data) // lanes
+    return shape[1:], dtype, data[size * number : size * (number + 1)]
+
+
+def _numbers(recorded: tuple[Any, str, bytes]) -> np.ndarray:
+    """Return the integers of an operand that `recording.py` wrote down."""
+    shape, dtype, data = recorded
+    return np.frombuffer(data, dtype).reshape(shape).astype(np.int64)
 
 
 def elected_by_anybody(operations: list[Operation]) -> list[Operation]:
@@ -348,7 +421,9 @@ def each_warp(rule: Callable[[list[Operation]], list[Operation]]) -> Callable[[T
 RULES: dict[str, Callable[[Trace], Trace]] = {
     "not in the CUDA text": each_warp(as_printed),
     "for compilers alone": each_warp(without(FOR_COMPILERS)),
-    "registers are a hint": each_warp(without(HINTS)),
+    "a hint": each_warp(without(HINTS)),
+    "one value by any lanes": each_warp(stored_by_anybody),
+    "element by element": each_warp(element_by_element),
     "another number of a barrier": meetings_by_who_meets,
     "another lane of the warp": each_warp(elected_by_anybody),
     "meetings that order nothing": without_spare_meetings,

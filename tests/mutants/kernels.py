@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from tvm import s_tir
 
 from tests.seeded.golden import g2_multicast
 from tests.seeded.lowering import lower
@@ -19,7 +20,7 @@ from tests.sim_kernels import pointwise_kernels, tensor_core_kernels
 from tests.sim_kernels.kernels import scheduled
 from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import Program, load
-from tvm_hopper.testing import workloads
+from tvm_hopper.testing import memory_bound, workloads
 from tvm_hopper.testing.pointwise import Tiling
 from tvm_hopper.testing.tensor_cores import ProductKind, WarpTiling
 
@@ -122,8 +123,25 @@ MAKERS: dict[str, Callable[[], tuple[Program, dict[str, np.ndarray]]]] = {
 }
 
 
+def _rows(name: str, shape: tuple[int, int], inputs: str) -> Any:
+    """Return a reduction of rows: many CTAs, shuffles, initial values, an epsilon."""
+    sch = s_tir.Schedule(getattr(memory_bound, name)(*shape, "float32"))
+    hs.row_reduction(sch, config=hs.RowReductionConfig(rows=1, threads=64))
+    shapes = [shape, *[shape[1:]] * (len(inputs) - 1)]
+    values = {
+        n: _integers(x, "float32", i) for i, (n, x) in enumerate(zip(inputs, shapes, strict=True))
+    }
+    return load(sch.mod), values
+
+
+MAKERS_OF_ROWS: dict[str, Callable[[], tuple[Program, dict[str, np.ndarray]]]] = {
+    "softmax": lambda: _rows("softmax", (12, 256), "X"),
+    "layer norm": lambda: _rows("layer_norm", (6, 256), "XWB"),
+}
+
+
 @functools.cache
 def subject(name: str) -> Subject:
     """Build one kernel."""
-    program, inputs = MAKERS[name]()
+    program, inputs = (MAKERS | MAKERS_OF_ROWS)[name]()
     return Subject(name, program, inputs)

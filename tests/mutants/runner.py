@@ -20,7 +20,8 @@ from tvm_hopper.simulation import Program
 from .equivalence import reason
 from .host_sites import changed_host, host_sites
 from .judging import Outcome, judge, right_outputs
-from .kernels import MAKERS, Subject, subject
+from .kernels import MAKERS, MAKERS_OF_ROWS, Subject, subject
+from .places import changed_place, place_sites
 from .recording import Trace, record
 from .sites import Site, changed_device, device_sites
 
@@ -50,16 +51,29 @@ class Verdict:
     seconds: float = 0.0
 
 
-def sites_of(name: str) -> list[Site]:
-    """List every change of one kernel."""
+OPERATORS = ("changes", "places")
+
+
+def sites_of(name: str, operators: str = OPERATORS[0]) -> list[Site]:
+    """List every change of one kernel by one of the sets of operators."""
     kernel = subject(name)
+    if operators == "places":
+        return place_sites(kernel.device)
     host = host_sites(kernel.program.host, set(kernel.program.kernels))
     return device_sites(kernel.device) + host
 
 
-def draw(count: int, seed: int, names: list[str] | None = None) -> list[tuple[str, Site]]:
+def names_of(operators: str) -> list[str]:
+    """Name the kernels that a set of operators is for."""
+    return [*MAKERS, *MAKERS_OF_ROWS] if operators == "places" else list(MAKERS)
+
+
+def draw(
+    count: int, seed: int, names: list[str] | None = None, operators: str = OPERATORS[0]
+) -> list[tuple[str, Site]]:
     """Draw mutants, as many of each class as it has places, at least one; 0: all of them."""
-    everything = [(name, site) for name in names or list(MAKERS) for site in sites_of(name)]
+    names = names or names_of(operators)
+    everything = [(name, site) for name in names for site in sites_of(name, operators)]
     if not count or count >= len(everything):
         return everything
     rng = random.Random(seed)
@@ -83,6 +97,8 @@ def build(kernel: Subject, site: Site) -> Program | None:
     try:
         if site.function == "host":
             changed, old = changed_host(host, site), host
+        elif site.function == "places":
+            changed, old = changed_place(func, site), func
         else:
             changed, old = changed_device(func, site), func
     except (TypeError, ValueError, RuntimeError):

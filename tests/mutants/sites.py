@@ -88,7 +88,11 @@ class Walk:
 
     def run(self, root: Any) -> Any:
         """Walk a tree; return it, changed at the target."""
-        rewrites = [
+        return tvm_ffi.structural_mutate(root, self.rewrites())
+
+    def rewrites(self) -> list[tuple[Any, Any]]:
+        """Return what is done at each kind of node."""
+        return [
             (tirx.SeqStmt, self.sequence),
             (tirx.For, self.loop),
             (tirx.IfThenElse, self.branch),
@@ -104,7 +108,6 @@ class Walk:
             (tirx.IntImm, self.constant),
             *((kind, self.comparison) for kind in COMPARISONS),
         ]
-        return tvm_ffi.structural_mutate(root, rewrites)
 
     def sequence(self, node: Any, mutator: Any) -> Any:
         """Swap neighbours; each is a statement of its own besides."""

@@ -50,8 +50,8 @@ def init(addr):
     [
         ([STORE], [STORE], SAME),
         ([STORE], [op("tvm_hopper_code_fence"), STORE], "for compilers alone"),
-        ([STORE], [op("setmaxnreg", nreg=40), STORE], "registers are a hint"),
-        ([op("setmaxnreg", nreg=48)], [op("setmaxnreg", nreg=40)], "registers are a hint"),
+        ([STORE], [op("setmaxnreg", nreg=40), STORE], "a hint"),
+        ([op("setmaxnreg", nreg=48)], [op("setmaxnreg", nreg=40)], "a hint"),
         ([FENCE], [FENCE, FENCE], "the same again"),
         ([WAIT, LOAD], [WAIT, WAIT, LOAD], "the same again"),
         ([STORE], [STORE, STORE], "the same again"),
@@ -217,5 +217,7 @@ def test_every_rule_is_tried():
         "another warp of the group",
         "a wait right behind another",
         "meetings that order nothing",
-    }  # tests of their own, above
+        "one value by any lanes",  # these two: test_places.py
+        "element by element",
+    }  # tests of their own
     assert {row[2] for row in rows} | own == {SAME, ORDER, MORE, *equivalence.RULES}

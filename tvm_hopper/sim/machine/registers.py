@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.machine.held_registers import HeldRegisters
+from tvm_hopper.sim.machine.lanes import register
 
 
 class RegState:
@@ -56,9 +57,13 @@ class RegRef:
         self.bytes: Any
         self.key: tuple[Any, ...]
         if isinstance(indices, slice):
+            register(indices.start, array.shape[1])
+            register(indices.stop - 1, array.shape[1])
             self.bytes = slice(indices.start * itemsize, indices.stop * itemsize)
             self.key = (id(state), indices.start, indices.stop)
         else:
+            register(indices.min(), array.shape[1])
+            register(indices.max(), array.shape[1])
             self.bytes = (indices[:, None] * itemsize + np.arange(itemsize)).ravel()
             self.key = (id(state), *indices.tolist())
 

@@ -209,7 +209,7 @@ def test_doctor_lowers_nothing(fresh) -> None:
 def test_doctor_runs_where_tvm_must_not(fresh) -> None:
     check = (
         "import sys, tvm_ffi\n"
-        "tvm_ffi.__version__ = '0.1.15.post2'\n"
+        "tvm_ffi.__version__ = '0.1.16'\n"
         "sys.argv = ['tvm-hopper', {!r}, *{!r}]\n"
         "from tvm_hopper.cli import main\n"
         "sys.exit(main())"
@@ -217,9 +217,9 @@ def test_doctor_runs_where_tvm_must_not(fresh) -> None:
     done = fresh("-W", "ignore", "-c", check.format("doctor", ["--json"]), check=False)
     assert done.returncode == 1
     rows = {row["what"]: row for row in json.loads(done.stdout)}
-    assert "0.1.15.post2" in rows["gate in the default pipeline"]["found"]
+    assert "0.1.16" in rows["gate in the default pipeline"]["found"]
     words = ["explain", f"{__file__}:FILE"]
     done = fresh("-W", "ignore", "-c", check.format(words[0], words[1:]), check=False)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "found apache-tvm-ffi 0.1.15.post2" in line
+    assert "found apache-tvm-ffi 0.1.16" in line

@@ -90,7 +90,6 @@ def test_a_golden_kernel_is_judged_alike_without_values(mutation):
 @pytest.mark.parametrize(
     ("golden", "reason"),
     [
-        ("G2 publish", "instruction st"),
         ("G4", "instruction cp_reduce_async_bulk_s2g"),
         ("G4 serial", "call cuda.wait_until"),
         ("G4 reader", "instruction red"),

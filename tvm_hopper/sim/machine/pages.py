@@ -79,7 +79,7 @@ def fill_repeating(flat: np.ndarray, pattern: np.ndarray) -> None:
 
 
 def _repeat(flat: np.ndarray, pattern: np.ndarray) -> None:
-    for first in range(0, flat.size, pattern.size):
+    for first in range(0, flat.size, max(pattern.size, 1)):
         flat[first : first + pattern.size] = pattern[: flat.size - first]
 
 

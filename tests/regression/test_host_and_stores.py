@@ -51,7 +51,9 @@ def test_a_reduction_beside_the_product_stays_not_on_the_host() -> None:
     a, b, c = product()
     x, j = te.placeholder((64, 64), "float32", name="X"), te.reduce_axis((0, 64), "j")
     s = te.compute((64,), lambda i: te.sum(x[i, j], j), "S")
-    with pytest.raises(ScheduleError, match="block S: found a reduction that is no part of the ker"):
+    with pytest.raises(
+        ScheduleError, match="block S: found a reduction that is no part of the ker"
+    ):
         compiled([a, b, x, c, s])
 
 

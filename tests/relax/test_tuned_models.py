@@ -92,6 +92,7 @@ def test_each_function_gets_what_was_found_for_it(folder):
     assert len({x.configuration for x in kernels}) >= 3
 
 
+@pytest.mark.filterwarnings("ignore:model. found:tvm_hopper.errors.HopperWarning")
 def test_foreign_kernels_are_the_same_to_a_byte(folder):
     """A product in float32 and a sort are TVM's, beside a norm that a database schedules."""
 

@@ -14,6 +14,9 @@ from tvm_hopper.relax.options import ModelOptions
 from tvm_hopper.relax.records import STOCK
 from tvm_hopper.relax.schedule_functions import ScheduleFunctions
 
+# of these models nearly nothing is ours, which the build says
+pytestmark = pytest.mark.filterwarnings("ignore:model. found:tvm_hopper.errors.HopperWarning")
+
 op = relax.op
 SHAPES = {
     "convolution": [(1, 64, 6, 6), (8, 64, 3, 3)],

@@ -90,7 +90,8 @@ def test_mixed_types():
     a, _ = operands()
     _, b = operands("bfloat16")
     refuse(
-        te.create_prim_func([a, b, product(a, b)]), r"found A float16, B bfloat16; need both of float16"
+        te.create_prim_func([a, b, product(a, b)]),
+        r"found A float16, B bfloat16; need both of float16",
     )
 
 

@@ -17,10 +17,10 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax, te, topi
+from tvm import te, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .wide_functions import is_left
+from .wide_functions import rewrite_functions
 
 PLACES = {"relax.argmax": topi.argmax, "relax.argmin": topi.argmin}
 
@@ -31,13 +31,7 @@ class RowPlaces:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Legalise argmax and argmin."""
-        rewriter = _PlacesOfRows(mod)
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function) and not is_left(func):
-                new = rewriter.visit_expr(func)
-                if not new.same_as(func):
-                    rewriter.builder_.update_func(gv, new)
-        return rewriter.builder_.get()
+        return rewrite_functions(mod, _PlacesOfRows(mod))
 
 
 @mutator

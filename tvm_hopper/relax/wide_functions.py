@@ -33,16 +33,20 @@ class WideFunctions:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Legalise what TVM computes in 16 bits."""
-        rewriter = _Functions(mod)
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function) and not is_left(func):
-                new = rewriter.visit_expr(func)
-                if not new.same_as(func):
-                    rewriter.builder_.update_func(gv, new)
-        return rewriter.builder_.get()
+        return rewrite_functions(mod, _Functions(mod))
 
 
-def is_left(func: relax.Function) -> bool:
+def rewrite_functions(mod: tvm.IRModule, rewriter: Any) -> tvm.IRModule:
+    """Let a mutator rewrite the Relax functions of a module that no library computes."""
+    for gv, func in mod.functions_items():
+        if isinstance(func, relax.Function) and not _is_left(func):
+            new = rewriter.visit_expr(func)
+            if not new.same_as(func):
+                rewriter.builder_.update_func(gv, new)
+    return rewriter.builder_.get()
+
+
+def _is_left(func: relax.Function) -> bool:
     """Tell a function that a library computes."""
     return bool(func.attrs) and ("Codegen" in func.attrs or "Composite" in func.attrs)
 

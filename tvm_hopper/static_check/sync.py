@@ -59,7 +59,7 @@ def check_sync(
     found += protocol
     for skeleton in skeletons:
         found += _mixed_sites(skeleton)
-        for trace in skeleton.traces:
+        for trace in {id(trace): trace for trace in skeleton.traces}.values():
             found += check_streams(trace)
         found += [
             finding("INCOMPLETE", f"left to the simulator: what comes behind the call of {name}")

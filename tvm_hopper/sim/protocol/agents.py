@@ -63,20 +63,22 @@ def build_agents(
     Without the bytes of every copy the transaction counts are left out: a barrier then completes
     on its arrivals, and the copies are taken to deliver what was expected.
     """
-    loads = [e for trace in traces for e in trace.events if e.kind == "load"]
+    unlike = {id(trace): trace for trace in traces}.values()
+    loads = [e for trace in unlike for e in trace.events if e.kind == "load"]
     sizes = {id(e): _copy_bytes(e, boxes) for e in loads}
     counted = all(size is not None for size in sizes.values())
+    masks = {id(trace): _Masks(trace) for trace in unlike}
     agents = []
     for cta, trace in enumerate(traces):
-        agents += _agents_of(cta, trace, len(traces), sizes if counted else None)
+        agents += _agents_of(cta, masks[id(trace)], len(traces), sizes if counted else None)
     return agents, counted
 
 
 def _copy_bytes(event: SyncEvent, boxes: dict[str, int]) -> int | None:
-    size = event.values[2]
+    size = event.values[1]
     if isinstance(size, int) and size >= 0:
         return size
-    source = event.values[4]
+    source = event.values[3]
     names: list[Any] = [source]
     while names:
         node = names.pop()
@@ -87,36 +89,102 @@ def _copy_bytes(event: SyncEvent, boxes: dict[str, int]) -> int | None:
     return None
 
 
-def _agents_of(cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] | None) -> list:
-    events = [e for e in trace.events if e.kind not in ("register", "shared", "shared_matrix")]
-    agents: list[SkeletonAgent] = []
-    spans_of: list[np.ndarray] = []
-    lanes_of = _LanesOf()
-    for start in range(0, trace.num_threads, GROUP):
-        group = np.arange(start, min(start + GROUP, trace.num_threads))
-        warps = np.split(group, range(WARP, len(group), WARP))
-        spans = [
-            (part, f"cta{cta}/warp{warp[0] // WARP}{name}")
-            for warp in warps
-            for part, name in _parts(warp, events, cta, lanes_of)
+class _Masks:
+    """What tells the warps of a CTA apart: which of their threads make each event, with what."""
+
+    def __init__(self, trace: Trace) -> None:
+        unheard = ("register", "shared", "shared_matrix")
+        self.events = [e for e in trace.events if e.kind not in unheard]
+        self.num_threads = trace.num_threads
+        self.lanes_of = _LanesOf()
+        self._masks = {id(e.mask): e.mask for e in self.events}.values()
+        self._arrays = [
+            (event.mask, value)
+            for event in self.events
+            for whole in event.values
+            for value in (
+                (whole.offset, whole.rank) if isinstance(whole, Address) else (whole,)
+            )
+            if isinstance(value, np.ndarray)
         ]
-        if any(e.kind == "mma" and e.mask[group].any() for e in events):
-            spans = [(group, f"cta{cta}/warp_group{start // GROUP}")]
-        for span, name in spans:
-            ops = [
-                op
-                for event in events
-                if lanes_of(event, span)
-                for op in _ops(event, span, lanes_of(event, span).bit_count(), cta, peers, sizes)
+
+    def likeness(self, span: np.ndarray) -> bytes:
+        """Return the same for two spans whose threads make the same events with equal operands."""
+        parts = [np.int64(len(span)), *(mask[span] for mask in self._masks)]
+        parts += [value[span] for mask, value in self._arrays if mask[span].any()]
+        return b"".join(part.tobytes() for part in parts)
+
+
+def _agents_of(
+    cta: int, masks: _Masks, peers: int, sizes: dict[int, int | None] | None
+) -> list[SkeletonAgent]:
+    events, lanes_of = masks.events, masks.lanes_of
+    alike: dict[bytes, list[tuple[str, int, tuple[Op, ...]]]] = {}
+
+    def parts_of(span: np.ndarray, whole: bool) -> list[tuple[str, int, tuple[Op, ...]]]:
+        """Return the agents of a span: of each the end of its name, its threads and its steps."""
+        known = masks.likeness(span)
+        if known not in alike:
+            alike[known] = []
+            for part, name in [(span, "")] if whole else _parts(span, events, cta, lanes_of):
+                ops = [
+                    op
+                    for event in events
+                    if (bits := lanes_of(event, part))
+                    for op in _ops(event, part, bits.bit_count(), cta, peers, sizes)
+                ]
+                ops = _in_turn(ops, part, events, cta)
+                alike[known].append((name, len(part), tuple(_until_opaque(ops))))
+        return alike[known]
+
+    agents: list[SkeletonAgent] = []
+    for start in range(0, masks.num_threads, GROUP):
+        group = np.arange(start, min(start + GROUP, masks.num_threads))
+        multiplies = any(e.kind == "mma" and e.mask[group].any() for e in events)
+        warps = [group] if multiplies else np.split(group, range(WARP, len(group), WARP))
+        for span in warps:
+            name = f"warp_group{start // GROUP}" if multiplies else f"warp{span[0] // WARP}"
+            agents += [
+                SkeletonAgent(cta, f"cta{cta}/{name}{end}", ops, threads)
+                for end, threads, ops in parts_of(span, multiplies)
             ]
-            ops = _in_turn(ops, span, events, cta)
-            agents.append(SkeletonAgent(cta, name, tuple(_until_opaque(ops)), len(span)))
-            spans_of.append(span)
-    return [
-        agent
-        for agent in map(_leave_barriers, agents, spans_of, [_whole_meetings(agents)] * len(agents))
-        if agent.ops
-    ]
+    meetings = _whole_meetings(agents)
+    left: dict[tuple[int, int], SkeletonAgent] = {}  # alike agents share their steps
+    for agent in agents:
+        key = id(agent.ops), agent.threads
+        if key not in left:
+            left[key] = _leave_barriers(agent, meetings)
+    found = [replace(left[id(a.ops), a.threads], name=a.name) for a in agents]
+    return [agent for agent in found if agent.ops]
+
+
+def fold(agents: Sequence[SkeletonAgent]) -> list[SkeletonAgent]:
+    """Let one agent make the steps of all alike ones of a CTA at once.
+
+    Each of its steps does what theirs do one after the other, as long as no phase completes between
+    them: else a count is exceeded, or bytes are left over. So a run in which nothing is found is a
+    run of the agents themselves.
+    """
+    alike: dict[tuple[int, int, int | None], list[SkeletonAgent]] = {}
+    for agent in agents:
+        alike.setdefault((id(agent.ops), agent.threads, agent.own), []).append(agent)
+    found = []
+    for members in alike.values():
+        one, count = members[0], len(members)
+        if count == 1 or any(op.kind in ("init", "drop") for op in one.ops):
+            found += members
+            continue
+        ops = tuple(_times(op, count) for op in one.ops)
+        found.append(replace(one, ops=ops, threads=one.threads * count))
+    return found
+
+
+def _times(op: Op, count: int) -> Op:
+    """Return the step that does what `count` agents do."""
+    if op.kind == "bar":
+        return replace(op, threads=op.threads * count)
+    targets = tuple((key, arrivals * count, size * count) for key, arrivals, size in op.targets)
+    return replace(op, targets=targets, threads=op.threads * count)
 
 
 def _in_turn(ops: list[Op], span: np.ndarray, events: list[SyncEvent], cta: int) -> list[Op]:
@@ -231,7 +299,7 @@ def _of_whole_cta(op: Op) -> bool:
     return op.kind == "bar" and op.targets[0][1] == -1
 
 
-def _leave_barriers(agent: SkeletonAgent, span: np.ndarray, meetings: list[Op]) -> SkeletonAgent:
+def _leave_barriers(agent: SkeletonAgent, meetings: list[Op]) -> SkeletonAgent:
     """Let an agent that ends before the others be counted at the barriers that these meet at.
 
     `__syncthreads` waits for the threads that have not exited (CUDA C++ Programming Guide,
@@ -243,7 +311,7 @@ def _leave_barriers(agent: SkeletonAgent, span: np.ndarray, meetings: list[Op]) 
         if done[op.value]:
             done[op.value] -= 1
         else:
-            left.append(replace(op, threads=len(span)))
+            left.append(replace(op, threads=agent.threads))
     return replace(agent, ops=(*agent.ops, *left), own=len(agent.ops)) if left else agent
 
 
@@ -322,7 +390,7 @@ def _ops(
                  event=event)  # fmt: skip
     elif kind == "load":
         size = (sizes[id(event)] or 0) if sizes is not None else 0
-        mask = values[3]
+        mask = values[2]
         many = [] if mask == -1 else [r for r in range(peers) if _number(mask, event) >> r & 1]
         for (rank, space, offset), who in targets(values[0]).items():
             ctas = [rank] if mask == -1 else many

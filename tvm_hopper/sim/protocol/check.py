@@ -8,6 +8,7 @@ the verdict incomplete, never clean.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -16,9 +17,10 @@ import numpy as np
 from tvm import tirx
 
 from tvm_hopper.sim.findings import RULES, Finding, worst
-from tvm_hopper.sim.protocol.agents import Key, SkeletonAgent, build_agents
+from tvm_hopper.sim.protocol.agents import Key, SkeletonAgent, build_agents, fold
 from tvm_hopper.sim.protocol.alike import one_of_each_kind
 from tvm_hopper.sim.protocol.apart import Apart
+from tvm_hopper.sim.protocol.expr import UNKNOWN
 from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, READ, Given
 from tvm_hopper.sim.protocol.maps import box_bytes
 from tvm_hopper.sim.protocol.order import eager
@@ -115,11 +117,13 @@ def extract_skeletons(
     last: bool = True,
     cut_inner: bool = False,
     given: Given = NOTHING_GIVEN,
+    folded: bool = False,
 ) -> list[Skeleton]:
     """Trace the first cluster of the grid, and the last one if `last`.
 
     `max_trips`, `cut_inner` and `given` are those of `trace_cta`. Where what a cluster does follows
-    from what is given, all of them are traced, and one of each kind is returned.
+    from what is given, all of them are traced, and one of each kind is returned. With `folded` one
+    agent stands for all alike ones of a CTA.
 
     Raises
     ------
@@ -128,19 +132,24 @@ def extract_skeletons(
     """
     boxes = box_bytes(host_func, func)
 
-    def trace(members: list[dict[str, int]]) -> list[Trace]:
-        return [
-            trace_cta(func, position, max_trips, cut_inner=cut_inner, given=given)
-            for position in members
-        ]
-
     places = cluster_positions(func)[: 2 if last else 1]
+
+    def trace_at(position: dict[str, Any]) -> Trace:
+        return trace_cta(func, position, max_trips, cut_inner=cut_inner, given=given)
+
+    def trace(members: list[dict[str, int]]) -> list[Trace]:
+        if len(members) > 1:
+            with suppress(UnanalysableError):  # what is followed may differ from CTA to CTA
+                return [trace_at(_in_common(members))] * len(members)
+        return [trace_at(position) for position in members]
+
     traced = [(members, trace(members)) for members in places]
     if any(one.env[READ] for _, traces in traced for one in traces):
         traced = one_of_each_kind(cluster_positions(func, every=True), trace)
     found = []
     for members, traces in traced:
         agents, counted = build_agents(traces, boxes)
+        agents = fold(agents) if folded else agents
         _refuse_nested_meetings(agents)
         where = "CTA " + ", ".join(str(tuple(m[f"blockIdx.{a}"] for a in "xyz")) for m in members)
         found.append(
@@ -154,6 +163,14 @@ def extract_skeletons(
             )
         )
     return found
+
+
+def _in_common(members: list[dict[str, int]]) -> dict[str, Any]:
+    """Return the position of the CTAs of a cluster, unknown where it is not the same of all."""
+    return {
+        tag: at if all(position[tag] == at for position in members) else UNKNOWN
+        for tag, at in members[0].items()
+    }
 
 
 def _refuse_nested_meetings(agents: list[SkeletonAgent]) -> None:
@@ -446,8 +463,11 @@ def run_skeleton(
     UnanalysableError
         As `extract_skeletons`.
     """
-    skeletons = extract_skeletons(func, host_func, max_trips, False, True, given)
+    skeletons = extract_skeletons(func, host_func, max_trips, False, True, given, folded=True)
     findings = [one for skeleton in skeletons for one in _judge_once(skeleton)]
+    if findings:  # of alike agents each may go on alone
+        skeletons = extract_skeletons(func, host_func, max_trips, False, True, given)
+        findings = [one for skeleton in skeletons for one in _judge_once(skeleton)]
     if findings and any(skeleton.truncated for skeleton in skeletons):
         skeletons = extract_skeletons(func, host_func, WHOLE, False, given=given)
         findings = [one for skeleton in skeletons for one in _judge_once(skeleton)]

@@ -155,17 +155,13 @@ def _load(ptx: PtxCall) -> Emitter:
     size, mask = ptx.operands.get("size"), ptx.operands.get("cta_mask")
     return Emitter(
         "load",
-        [_one(ptx, "mbar"), _one(ptx, "dst_mem"), size[0] if size else -1, mask[0] if mask else -1],
+        [_one(ptx, "mbar"), size[0] if size else -1, mask[0] if mask else -1],
         (source[0],),
     )
 
 
 def _copy_to_peer(ptx: PtxCall) -> Emitter:
-    return Emitter(
-        "load",
-        [_one(ptx, "mbar"), _one(ptx, "dst_mem"), _one(ptx, "size"), -1],
-        (_one(ptx, "src_mem"),),
-    )
+    return Emitter("load", [_one(ptx, "mbar"), _one(ptx, "size"), -1], (_one(ptx, "src_mem"),))
 
 
 def _remote_store(ptx: PtxCall) -> Emitter:
@@ -173,7 +169,7 @@ def _remote_store(ptx: PtxCall) -> Emitter:
         return Emitter("unknown_barrier")
     values = ptx.operands["b" if "b" in ptx.operands else "value"]
     size = len(values) * numpy_dtype(DTYPE_OF[ptx.mods["type"]]).itemsize
-    return Emitter("load", [_one(ptx, "mbar"), _one(ptx, "addr"), size, -1], (values[0],))
+    return Emitter("load", [_one(ptx, "mbar"), size, -1], (values[0],))
 
 
 def _store(ptx: PtxCall) -> Emitter:

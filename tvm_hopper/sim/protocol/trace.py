@@ -71,6 +71,7 @@ class Trace:
     cut_inner: bool = False
     cut_inside: bool = False  # an inner loop was cut in this pass of the outermost one
     loops: list[int] = field(default_factory=list)
+    of_several: bool = False  # of CTAs whose positions differ
     launch_bounds: int = 0  # blocks that an SM must have room for; 0: not stated
     arch: Arch = SM_90A
 
@@ -78,12 +79,19 @@ class Trace:
         """Append one event."""
         if len(self.events) >= self.max_events:
             raise UnanalysableError(f"more than {self.max_events} synchronising instructions")
+        if kind != "register" and any(value is UNKNOWN or value is None for value in values):
+            self.leave_open()
         self.events.append(SyncEvent(kind, mask, values, node, tuple(self.loops)))
+
+    def leave_open(self) -> None:
+        """Go on without something that is not known, if it may not differ from block to block."""
+        if self.of_several:
+            raise UnanalysableError("a value that the block index may steer")
 
 
 def trace_cta(
     func: tirx.PrimFunc,
-    block: Mapping[str, int] | None = None,
+    block: Mapping[str, Any] | None = None,
     max_trips: int = WHOLE,
     max_events: int = 20000,
     cut_inner: bool = False,
@@ -96,7 +104,8 @@ def trace_cta(
     func : tvm.tirx.PrimFunc
         Final device function.
     block : dict
-        Position by thread tag ("blockIdx.x", "clusterCtaIdx.x"); 0 where absent.
+        Position by thread tag ("blockIdx.x", "clusterCtaIdx.x"); 0 where absent. `UNKNOWN` where
+        the trace is to hold of CTAs at several positions.
     max_trips : int
         An outermost loop around synchronisation runs at most so often, one around another such loop
         at most twice; inner loops run in full, since phases count through them. `Trace.truncated`
@@ -109,7 +118,8 @@ def trace_cta(
     Raises
     ------
     UnanalysableError
-        A condition, extent or barrier address around synchronisation depends on data.
+        A condition, extent or barrier address around synchronisation depends on data; or something
+        that is followed may depend on a position that is not known.
     """
     compiled = _compiled(func)
     extents = thread_extents(func)
@@ -127,6 +137,7 @@ def trace_cta(
         if str(param.ty) in ("T.int32", "T.int64", "int32", "int64"):
             env[param] = ASSUMED_SCALAR
     trace = Trace(len(threads), env, max_trips, max_events, cut_inner=cut_inner)
+    trace.of_several = UNKNOWN in (block or {}).values()
     stated = (func.attrs or {}).get("tirx.launch_bounds_min_blocks_per_sm", 0)
     trace.launch_bounds = int(stated) or int(compiled.bounds)
     trace.arch = arch_of_kernel(func)
@@ -254,6 +265,7 @@ class _Builder:
             if left_early:
                 raise UnanalysableError(f"loop {var.name} around synchronisation is left early")
             if not isinstance(first, int) or not isinstance(count, int):
+                trace.leave_open()
                 if sync == OPAQUE:
                     body(trace, mask)
                 if sync <= OPAQUE:
@@ -332,6 +344,7 @@ class _Builder:
                 if sync > OPAQUE:
                     text = f"{node.condition}{asking(node.condition)}"
                     raise UnanalysableError(f"condition around synchronisation: {text}")
+                trace.leave_open()
                 then(trace, mask)
                 other(trace, mask)
             elif isinstance(which, np.ndarray):
@@ -466,6 +479,7 @@ class _Builder:
         def run(trace: Trace, mask: np.ndarray) -> None:
             base = trace.env.get(("space", buffer), UNKNOWN)
             if base is UNKNOWN:
+                trace.leave_open()
                 return
             low, high = None, None
             saved = {var: trace.env[var] for var, _ in loops[-4:] if var in trace.env}

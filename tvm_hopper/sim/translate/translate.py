@@ -25,6 +25,7 @@ from tvm_hopper.sim.machine.registers import RegRef
 from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.tir import (
     PTX,
+    dtype_of,
     numpy_dtype,
     op_name,
     param_names,
@@ -41,6 +42,12 @@ from tvm_hopper.sim.translate.held_values import HeldValueEmitter, Needs, escape
 from tvm_hopper.sim.translate.program import KernelCode
 from tvm_hopper.sim.translate.questions import of_registers, reads_registers
 from tvm_hopper.sim.translate.scope import BufferInfo, Scope
+from tvm_hopper.sim.translate.steering import (
+    constant_place,
+    is_shuffle,
+    only_computes,
+    steering_of,
+)
 
 _HOLDS = ("cuda.wgmma_noop_barrier", "tvm_hopper_")  # no use: they leave registers as they are
 
@@ -60,6 +67,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         self.tracked: set[str] = set()
         self.roots_of_wgmma = self.wgmma_registers()
         self.escaped = escaped_registers(func)
+        self.steering = steering_of(func) | self.escaped
         self.address_sources = AddressSources(func)
         self.pointers: dict[Any, set[str]] = {}
         self.touched: list[str] = []
@@ -176,6 +184,8 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         self.scope.values[node.var] = (name, varies)
         self.pointers[node.var] = self.params_of(node.value)
         self.bind_needs(node.var, node.value)
+        if varies and node.var not in self.steering:
+            value = self._or_nothing(node.value, value)
         self.emit(f"{name} = {value}")
 
     _stmt_letstmt = _stmt_bind
@@ -200,7 +210,10 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
                 )
             else:
                 place = index
-            self.emit(f"stl({info.name}, {place}, {value}, {mask})")
+            text = f"stl({info.name}, {place}, {value}, {mask})"
+            if node.buffer not in self.steering and constant_place(node.buffer, node.indices):
+                text = f"if computes: {text}" if only_computes(node.value) else text
+            self.emit(text)
             return
         self.flush()
         self.use(*node.indices, node.value)
@@ -216,6 +229,21 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
             f"{self.dtype_const(dtype)}, {count * vector}, {vector}, {view_of(info)})"
         )
         self.emit(f"scatter(lambda i, x: {text}, {index}, {value})" if scattered else text)
+
+    def _or_nothing(self, node: Any, value: str) -> str:
+        """Return the text of a value from which nothing follows, left out where numbers are."""
+        scalar, vector = split_lanes(dtype_of(node))
+        if vector > 1:
+            return value
+        nothing = f"K_no_{scalar}"
+        self.scope.constants[nothing] = np.zeros(32, numpy_dtype(scalar))
+        if only_computes(node):
+            return f"{value} if computes else {nothing}"
+        if isinstance(node, ir.Call) and is_shuffle(node) and only_computes(*node.args[1:]):
+            site, mask, members = self.site, self.scope.mask, self.code(node.args[0])
+            meets = f"w.members({site}, {mask}, {members}, 'shfl.sync')"
+            return f"{value} if computes else {nothing} if {meets} is not False else None"
+        return value
 
     def _stmt_ifthenelse(self, node: Any) -> None:
         self.new_site(node)
@@ -474,7 +502,7 @@ def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> KernelC
     emitter.place_hoisted()
     program = emitter.program
     program.name = str(func.attrs["global_symbol"]).replace("\0", "")
-    head = ["def kernel(w, m0):", " if False: yield None"]
+    head = ["def kernel(w, m0):", " if False: yield None", " computes = w.machine.values"]
     program.line_sites[:0] = [0] * len(head)
     source = "\n".join([*head, *emitter.lines]) + "\n"
     space: dict[str, Any] = {

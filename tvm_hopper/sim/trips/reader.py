@@ -14,6 +14,13 @@ from tvm import ir, tirx
 
 from tvm_hopper.sim.ops.atomics import order_of
 from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, op_name, short_name
+from tvm_hopper.sim.translate.steering import (
+    LOADS,
+    STORES,
+    VALUE_CALLS,
+    VALUE_OPERANDS,
+    named,
+)
 from tvm_hopper.sim.trips.shift import (
     DATA,
     Known,
@@ -38,23 +45,10 @@ REPEATABLE = (
     *("prefetch", "nanosleep", "applypriority", "getctarank", "st_async", "red_async"),
     "createpolicy",
 )
-_LOADS, _STORES = ("ld", "ld_vec", "ld_vec256"), ("st", "st_vec", "st_vec256")
 _HINT = "cache_policy"  # an operand that changes nothing that memory holds
 # What besides may stand in a kernel of which control depends on no data.
 ONCE = ("mbarrier_init", "mbarrier_inval", "mbarrier_arrive_drop", "setmaxnreg", "griddepcontrol")
 TRIES = ("mbarrier_try_wait", "mbarrier_test_wait")  # their result depends on the schedule alone
-# Operands that hold values, not addresses: registers of which the place alone matters.
-_VALUES = {
-    "wgmma_": ("d", "a", "scale_d", "scale_a", "scale_b"),  # factors of values too
-    "mma": ("d", "a", "b", "c"),
-    "ldmatrix": ("r",),
-    "stmatrix": ("r",),
-    "mov": ("d", "a"),
-    "st_async": ("b",),
-    "red_async": ("value",),
-    **dict.fromkeys(_LOADS, ("d",)),
-    **dict.fromkeys(_STORES, ("value",)),
-}
 _FROM_GLOBAL = {
     "cp_async_bulk_tensor_g2s": "coords",
     "cp_async_bulk_g2s": "src_mem",
@@ -77,7 +71,6 @@ _MEET_IN_EXPRESSIONS = (
     "cuda.syncthreads_or",
     "cuda.ldg",
 )
-_VALUE_CALLS = ("noop_barrier", "hold_")
 _ENCODE = "cuda.wgmma_encode_matrix_descriptor"
 ALIGNED = 16  # a step that is a multiple keeps the alignment of every access, in elements or bytes
 
@@ -341,7 +334,7 @@ class Reader:
                 claim = self.value(arg)
                 if position == 1 and "mbarrier_wait" in name:  # of the phase one bit is looked at
                     claim = both(claim, Shift(1, 0, True, 1), masked)
-                if not any(word in name for word in _VALUE_CALLS):
+                if not any(word in name for word in VALUE_CALLS):
                     self.repeats(claim, name)
         elif name == _ENCODE:
             claims = [self.value(arg) for arg in call.args[1:]]
@@ -353,16 +346,16 @@ class Reader:
 
     def _instruction(self, ptx: PtxCall) -> None:
         name = ptx.name
-        plain = name in (*_LOADS, *_STORES) and order_of(ptx.mods)[0] == "weak"
+        plain = name in (*LOADS, *STORES) and order_of(ptx.mods)[0] == "weak"
         known = plain or (name.startswith(REPEATABLE) and not name.startswith(ONCE))
         if not known and (self.in_loop or not name.startswith((*ONCE, *TRIES))):
             raise RefusedError(f"instruction {name}")
         if ptx.pred is not None:
             self.repeats(self.value(ptx.pred), f"predicate of {name}")
-        values = _named(_VALUES, name) or ()
-        source, target = _named(_FROM_GLOBAL, name), _named(_TO_GLOBAL, name)
+        values = named(VALUE_OPERANDS, name) or ()
+        source, target = named(_FROM_GLOBAL, name), named(_TO_GLOBAL, name)
         if plain and ptx.mods.get("space") == "global":
-            source, target = ("addr", None) if name in _LOADS else (None, "addr")
+            source, target = ("addr", None) if name in LOADS else (None, "addr")
         self.stores = self.stores or target is not None
         claims: list[Moved] = []
         for operand, expressions in ptx.operands.items():
@@ -391,10 +384,6 @@ class Reader:
         place = self.address(target.indices, f"register of {target.source.name}")
         self.repeats(place, f"register of {target.source.name}")
         self.keep(target.source, place, claim)
-
-
-def _named(table: Mapping[str, Any], name: str) -> Any:
-    return next((value for prefix, value in table.items() if name.startswith(prefix)), None)
 
 
 def _within(start: Shift, extent: Shift) -> Moved:

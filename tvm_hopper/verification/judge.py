@@ -54,6 +54,7 @@ RUNS = (
 )
 EXPLORATION = 0.4  # of the time that is left, at most, for every interleaving of the roles
 INDICES = 0.1  # of the budget, at least, for the indices of every CTA, whatever the runs took
+VALUES = 0.2  # of the budget, for values, before more schedules run than a verdict needs
 MIN_RUNS = 3  # schedules that must end within the budget for a verdict
 
 
@@ -222,19 +223,21 @@ def _judge(
         fill_random(values, program.arguments, set(missing) - set(outputs), legal)
 
     schedules = Schedules(launches, values, outputs, choices, fill, related)
+    ran, kept = 0, 0.0 if plain.reference is None else VALUES * budget_s
     for number, (policy, seed) in enumerate(runs, 1):
-        if left() <= 0:
+        keep = kept if ran >= MIN_RUNS else 0.0
+        if left() <= keep:
             done.append((policy, seed, "skipped"))
             continue
         line.text = f"{policy}({seed}), {number} of {len(runs)} schedules"
-        result = schedules.run(policy, seed, left, found.met)
+        result = schedules.run(policy, seed, lambda keep=keep: left() - keep, found.met)
         if result.out_of_budget:  # what it found before is true
             done.append((policy, seed, "skipped"))
             found.add_from_run(one for one in result.findings if one.severity == "error")
         else:
+            ran += 1
             done.append((policy, seed, result.verdict))
             found.add_from_run(result.findings)
-    ran = sum(verdict != "skipped" for _, _, verdict in done)
     if ran < min(MIN_RUNS, len(runs)):
         left_out = f"{ran} of {len(runs)} schedules ran within {budget_s} s"
         hint = "raise budget_s, or verify a smaller shape"

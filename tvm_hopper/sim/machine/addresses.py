@@ -119,16 +119,17 @@ class Addresses:
         return True
 
     def in_view(
-        self, site: int, base: Any, offsets: Any, size: int, view: tuple[str, int], verb: str
+        self, site: int, base: Any, low: int, high: int, view: tuple[str, int], verb: str
     ) -> None:
         """Check that all accesses of a view of shared memory fit into as many bytes as it has.
+
+        Bytes from `low` up to `high` of the region are touched.
 
         TVM merges allocations by adding to the indices: a view may begin anywhere behind the
         address that it is declared at, but is as long as it says.
         """
-        low, high = ends(offsets)
         start = shared_offset(int(base))
-        low, high = low - start, high - start + size
+        low, high = low - start, high - start
         name, limit = view
         seen = self.machine.views.setdefault(name, [low, high])
         if low >= seen[0] and high <= seen[1] and high - low <= limit:
@@ -173,16 +174,17 @@ class Addresses:
         mask: Any,
         align: int,
         verb: str = "reads",
+        view: tuple[str, int] | None = None,
     ) -> tuple[Region | None, Any]:
         """Return region and byte offsets (int, or array per active lane), checked."""
         if is_lanes(base) or is_lanes(index):
             address = np.asarray(base + np.asarray(index, np.int64) * size, np.int64)
             if address.ndim and mask is not None:
                 address = address[mask]
-            region, first = self.region_at(address[0])
-            offsets: Any = address - (address[0] - first)
-            bad = bool(np.bitwise_or.reduce(offsets, None) & (align - 1))
             place = int(address[0])
+            region, first = self.region_at(place)
+            offsets: Any = address - (place - first)
+            bad = bool(np.bitwise_or.reduce(offsets, None) & (align - 1))
         else:
             place = int(base + index * size)
             region, offsets = self.region_at(place)
@@ -208,6 +210,8 @@ class Addresses:
             self._live_object(site, region, offsets, total)
         if not region.shared and self.machine.recorder.on:
             self.machine.recorder.touch(self, site, region.name, verb != "reads")
+        if view is not None:
+            self.in_view(site, base, low, high + total, view, verb)
         return region, offsets
 
     def _live_object(self, site: int, region: Region, offsets: Any, total: int) -> None:

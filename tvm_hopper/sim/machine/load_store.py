@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,14 @@ from tvm_hopper.sim.machine.addresses import Addresses
 from tvm_hopper.sim.machine.lanes import is_lanes
 from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.shortcuts import no_values
+
+
+@functools.lru_cache(maxsize=64)
+def _zeros(shape: Any, dtype: np.dtype) -> np.ndarray:
+    """Return what is loaded where no values are, which nobody may change."""
+    found = np.zeros(shape, dtype)
+    found.flags.writeable = False
+    return found
 
 
 def vector_alignment(itemsize: int, count: int) -> int:
@@ -77,9 +86,9 @@ class LoadStore(Addresses):
         """
         size = dtype.itemsize * vector
         align = vector_alignment(dtype.itemsize, count)
-        region, offsets = self._resolve(site, base, index, size, count // vector, mask, align)
-        if view is not None and region is not None:
-            self.in_view(site, base, offsets, size * count // vector, view, "reads")
+        region, offsets = self._resolve(
+            site, base, index, size, count // vector, mask, align, "reads", view
+        )
         uniform = not isinstance(offsets, np.ndarray)
         shape: Any = (32,) if count == 1 else (32, count)
         if region is None:
@@ -91,7 +100,7 @@ class LoadStore(Addresses):
             access = self.access(site, False, lanes=self.lanes_of(mask))
             self.check(region, np.asarray(offsets), dtype.itemsize * count, access)
         if not self.machine.values:
-            return dtype.type(0) if uniform and count == 1 else np.zeros(shape, dtype)
+            return dtype.type(0) if uniform and count == 1 else _zeros(shape, dtype)
         if uniform and count == 1 and offsets % dtype.itemsize == 0:
             value = region.view(dtype)[offsets // dtype.itemsize]
             return value.item() if dtype.kind in "iub" else value
@@ -144,12 +153,10 @@ class LoadStore(Addresses):
             mask = None
         align = vector_alignment(dtype.itemsize, count)
         region, offsets = self._resolve(
-            site, base, index, size, count // vector, mask, align, "writes"
+            site, base, index, size, count // vector, mask, align, "writes", view
         )
         if region is None:
             return
-        if view is not None:
-            self.in_view(site, base, offsets, size * count // vector, view, "writes")
         self.machine.progress += 1
         region.begin_store()
         if region.shadow is not None:

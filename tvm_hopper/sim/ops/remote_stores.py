@@ -82,7 +82,7 @@ class RemoteStoreOps:
         reduce: str,
     ) -> None:
         """Send what some lanes store to one CTA and complete on one mbarrier."""
-        machine, bits = self.machine, self.lanes_of(np.isin(np.arange(32), lanes))
+        machine, bits = self.machine, self.bits_of(lanes)
         dst, _ = self.region_at(int(places[0]))
         barrier = self.barrier_at(site, barrier_address, bits)
         if dst is None or barrier is None:  # of one CTA: that there is none has been said

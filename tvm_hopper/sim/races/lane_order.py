@@ -178,7 +178,8 @@ class LaneOrder:
 
     def place(self, access: MemoryAccess, offsets: Any, size: int, lanes: Any) -> None:
         """Keep where the lanes of an access lie."""
-        self.footprints[access.number] = Footprint(np.ravel(offsets), size, lanes, access.epoch)
+        flat = offsets if offsets.ndim == 1 else np.ravel(offsets)
+        self.footprints[access.number] = Footprint(flat, size, lanes, access.epoch)
 
     def issue(self, access: MemoryAccess, offsets: Any, size: int) -> None:
         """Note where a copy that one lane issues reads or writes; nothing is kept of it."""

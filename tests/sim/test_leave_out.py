@@ -12,8 +12,9 @@ from tests.seeded.running import run as run_golden
 from tests.seeded.running import tensors
 from tvm_hopper.sim import run_host
 from tvm_hopper.sim.leave_out import NO_SAVINGS, plan_savings
-from tvm_hopper.sim.run import touched_tensors
-from tvm_hopper.sim.shortcuts import NOTHING_LEFT_OUT
+from tvm_hopper.sim.run import compiled, touched_tensors
+from tvm_hopper.sim.shortcuts import NOTHING_LEFT_OUT, Shortcuts
+from tvm_hopper.sim.translate.steering import steering_of
 from tvm_hopper.sim.trips.plan import plan_trips
 from tvm_hopper.simulation import simulate
 from tvm_hopper.verification.launches import bound_launches, run_launches
@@ -122,3 +123,38 @@ def test_an_address_from_a_register_is_stored_to_and_watched():
     assert not touched_tensors(func, {"C": given})[0]
     assert result.outputs["C"][0] in range(1, 65)
     assert not given.any()
+
+
+@T.prim_func(check_well_formed=False)
+def scaled_rows(X: T.Buffer((64, 8), "float32"), Y: T.Buffer((64, 8), "float32")):
+    T.func_attr({"global_symbol": "main"})
+    row = T.launch_thread("blockIdx.x", 2)
+    lane = T.launch_thread("threadIdx.x", 32)
+    x = T.alloc_buffer((8,), scope="local")
+    total = T.alloc_buffer((1,), scope="local")
+    place = T.alloc_buffer((1,), scope="local")
+    for i in T.unroll(8):
+        x[i] = X[row * 32 + lane, i]
+    total[0] = x[0]
+    for i in T.unroll(7):
+        total[0] = total[0] + T.exp(x[i + 1])
+    place[0] = T.Cast("float32", row * 32 + lane) * T.float32(1)
+    for i in T.unroll(8):
+        Y[T.Cast("int32", place[0]), i] = x[i] / total[0]
+
+
+def test_arithmetic_is_left_out_unless_something_follows_from_it(monkeypatch):
+    program = lower(scaled_rows)
+    (kernel,) = program.kernels.values()
+    names = {str(getattr(one, "name", one)) for one in steering_of(kernel)}
+    assert "place" in names and "total" not in names
+    calls = []
+    scope = compiled(kernel).run.__globals__
+    real = scope["math"]
+    monkeypatch.setitem(scope, "math", lambda *args: calls.append(args[0]) or real(*args))
+    values = {"X": np.ones((64, 8), "float32"), "Y": np.zeros((64, 8), "float32")}
+    launches, savings = savings_of(program, values)
+    for shortcuts, count in (({}, 7 * 2), ({"main_kernel": Shortcuts(False)}, 0)):
+        calls.clear()
+        result = run_launches(launches, values, ["Y"], "eager", 0, [None], shortcuts=shortcuts)
+        assert not result.findings and len(calls) == count  # also that each row is stored to

@@ -21,9 +21,10 @@ from tests.static_check.kernels import kernel
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import VerifyError
+from tvm_hopper.sim.protocol import check
 from tvm_hopper.sim.run import run_kernel
 from tvm_hopper.static_check import check_sync, require_sync
-from tvm_hopper.testing import workloads
+from tvm_hopper.testing import memory_bound, workloads
 
 STATIC = [mutation for mutation in MUTATIONS if "S" in mutation.layers]
 MMA = "wgmma.mma_async.sync.aligned.m64n{}k16.f32.f16.f16"
@@ -90,6 +91,34 @@ def test_is_cheap_enough_for_every_compilation():
         assert check_sync(fresh, host) == []
         times.append(time.perf_counter() - start)
     assert min(times) < 0.05, f"{min(times) * 1e3:.1f} ms; need under 50 ms for a GEMM"
+
+
+def test_alike_blocks_of_a_cluster_are_traced_once_and_alike_warps_step_as_one(monkeypatch):
+    sch = s_tir.Schedule(memory_bound.softmax(2, 16384, "bfloat16"))
+    config = hs.RowReductionConfig(threads=256, rows=1, cluster=8)
+    hs.row_reduction(sch, config=config)
+    lowered = pipeline.lower_final(sch.mod, {"kind": "cuda", "arch": "sm_90a"})
+    (device,) = lowered.device.functions.values()
+    traced, agents, trace, system = [], [], check.trace_cta, check.System
+    monkeypatch.setattr(check, "trace_cta", lambda *a, **k: traced.append(a) or trace(*a, **k))
+    monkeypatch.setattr(check, "System", lambda *a: agents.append(len(a[0])) or system(*a))
+    assert check_sync(device) == []
+    assert len(traced) == 1 and agents[0] <= 2 * 8  # of 8 x 8 warps
+    monkeypatch.setattr(check, "fold", lambda some: some)
+    assert check_sync(device.with_attr("again", 1)) == [] and agents[-1] == 8 * 8
+
+
+def test_alike_warps_may_still_complete_a_phase_each():
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        if tx == 0:
+            T.ptx.mbarrier.init.shared.b64(T.address_of(bars[0]), T.uint32(1))
+        T.tvm_storage_sync("shared")
+        if tx % 32 == 0:
+            T.ptx.mbarrier.arrive.shared.b64(T.address_of(bars[0]))
+
+    found = rules(kernel(emit))  # of eight arrivals each but the first is one that nobody observed
+    assert found == {"MBAR_MISSING_WAIT"}  # and none is too many, as all at once would be
 
 
 def test_a_function_without_synchronisation_is_left_alone():

@@ -103,9 +103,11 @@ def test_alike_blocks_of_a_cluster_are_traced_once_and_alike_warps_step_as_one(m
     monkeypatch.setattr(check, "trace_cta", lambda *a, **k: traced.append(a) or trace(*a, **k))
     monkeypatch.setattr(check, "System", lambda *a: agents.append(len(a[0])) or system(*a))
     assert check_sync(device) == []
-    assert len(traced) == 1 and agents[0] <= 2 * 8  # of 8 x 8 warps
+    assert len(traced) == 1
+    assert agents[0] <= 2 * 8  # of 8 x 8 warps
     monkeypatch.setattr(check, "fold", lambda some: some)
-    assert check_sync(device.with_attr("again", 1)) == [] and agents[-1] == 8 * 8
+    assert check_sync(device.with_attr("again", 1)) == []
+    assert agents[-1] == 8 * 8
 
 
 def test_alike_warps_may_still_complete_a_phase_each():

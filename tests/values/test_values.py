@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from tvm_hopper.reference.plain import PlainProgramError
 from tvm_hopper.simulation import load, verify
 from tvm_hopper.testing import columns, forms, tensor_cores, workloads
 from tvm_hopper.testing.tensor_cores import WarpTiling
+from tvm_hopper.verification import judge as judge_module
 from tvm_hopper.verification import values
+from tvm_hopper.verification.schedules import Schedules
 
 
 def scheduled(mod, block="C", config=None):
@@ -370,6 +373,26 @@ def test_a_budget_that_is_spent_is_incomplete():
     report = judge(program, plain, budget_s=1e-3)
     assert report.verdict == "incomplete"
     assert "not checked: no time was left" in report.values.text
+
+
+def test_values_are_compared_before_more_schedules_run_than_a_verdict_needs(monkeypatch):
+    now, run = [1000.0], Schedules.run
+
+    def slow(self, *args):
+        result = run(self, *args)
+        now[0] += 10
+        return result
+
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(Schedules, "run", slow)
+    for module in (judge_module, values):
+        monkeypatch.setattr(module, "time", clock)
+    plain, program = kernels.matmul()
+    report = verify(program, against=plain, progress=False, budget_s=60.0)
+    ran = [verdict for _, _, verdict in report.runs if verdict != "skipped"]
+    assert report.verdict == "clean"
+    assert report.values.checked
+    assert len(ran) == 5  # six would leave nothing
 
 
 def test_a_kernel_that_hangs_is_not_compared():

@@ -102,9 +102,7 @@ class _Masks:
             (event.mask, value)
             for event in self.events
             for whole in event.values
-            for value in (
-                (whole.offset, whole.rank) if isinstance(whole, Address) else (whole,)
-            )
+            for value in ((whole.offset, whole.rank) if isinstance(whole, Address) else (whole,))
             if isinstance(value, np.ndarray)
         ]
 

@@ -6,7 +6,7 @@ One reader looks at a whole function, or at the body of one loop as that loop's 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tvm_ffi

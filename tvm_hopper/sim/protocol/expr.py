@@ -7,7 +7,7 @@ array with one entry per thread, an address, or `UNKNOWN` (it depends on data).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,3 +216,29 @@ def store_key(node: tirx.BufferStore) -> tuple[Any, int] | None:
     if len(node.indices) == 1 and isinstance(node.indices[0], tirx.IntImm):
         return node.buffer, int(node.indices[0].value)
     return None
+
+
+def bounds_of(
+    indices: Sequence[Any], width: int, loops: Sequence[tuple[Any, Any]]
+) -> tuple[int, int] | None:
+    """Half-open range of a register index over loops, (variable, extent); None if not known."""
+    if len(indices) != 1:
+        return None
+    index = indices[0]
+    if isinstance(index, tirx.IntImm):
+        return int(index.value), int(index.value) + width
+    lanes = 1
+    if isinstance(index, tirx.Ramp):
+        lanes = int(index.lanes) if isinstance(index.lanes, (int, tirx.IntImm)) else width
+        index = index.base
+    evaluate = compile_expr(index)
+    corners: list[Env] = [{}]
+    for var, extent in loops:
+        if not isinstance(extent, tirx.IntImm):
+            continue
+        last = max(int(extent) - 1, 0)
+        corners = [{**c, var: v} for c in corners for v in {0, last}][:64]
+    values = [evaluate(corner) for corner in corners]
+    if not all(isinstance(v, int) for v in values):
+        return None
+    return min(values), max(values) + max(lanes, width)

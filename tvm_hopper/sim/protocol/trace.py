@@ -18,7 +18,15 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.facts.arch import SM_90A, Arch
-from tvm_hopper.sim.protocol.expr import UNKNOWN, Address, Closure, Env, compile_expr, store_key
+from tvm_hopper.sim.protocol.expr import (
+    UNKNOWN,
+    Address,
+    Closure,
+    Env,
+    bounds_of,
+    compile_expr,
+    store_key,
+)
 from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, Given, as_environment, asking, pass_on
 from tvm_hopper.sim.protocol.leaving import ways_to_leave
 from tvm_hopper.sim.protocol.opaque import any_opaque, opaque_call, opaque_step
@@ -440,26 +448,7 @@ class _Builder:
 
     def bounds_of(self, indices: Sequence[Any], width: int = 1) -> tuple[int, int] | None:
         """Half-open range of a register index over the loops around it; None if not known."""
-        if len(indices) != 1:
-            return None
-        index = indices[0]
-        if isinstance(index, tirx.IntImm):
-            return int(index.value), int(index.value) + width
-        lanes = 1
-        if isinstance(index, tirx.Ramp):
-            lanes = int(index.lanes) if isinstance(index.lanes, (int, tirx.IntImm)) else width
-            index = index.base
-        evaluate = compile_expr(index)
-        corners: list[Env] = [{}]
-        for var, extent in self.loops:
-            if not isinstance(extent, tirx.IntImm):
-                continue
-            last = max(int(extent) - 1, 0)
-            corners = [{**c, var: v} for c in corners for v in {0, last}][:64]
-        values = [evaluate(corner) for corner in corners]
-        if not all(isinstance(v, int) for v in values):
-            return None
-        return min(values), max(values) + max(lanes, width)
+        return bounds_of(indices, width, self.loops)
 
     def _access(self, node: Any, buffer: Any, bounds: tuple[int, int] | None, write: bool) -> Step:
         def run(trace: Trace, mask: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Statements that call TVM's device functions with pointers to registers.
+"""Statements that call TVM's device functions, most of them with pointers to registers.
 
 T.cuda.ldg(addr, "float32", dst=(T.address_of(r[0]), T.address_of(r[1])), vec="v2")
 T.cuda.half8tofloat8(T.address_of(h[0]), T.address_of(f[0]))
@@ -10,7 +10,9 @@ from typing import Any
 
 from tvm import ir
 
+from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.tir import dtype_of, short_name
+from tvm_hopper.sim.translate.questions import of_registers
 from tvm_hopper.sim.translate.registers import RegisterCall
 
 _NARROW = RegisterCall(
@@ -53,6 +55,9 @@ class HelperStatements:
         if name in CONVERSIONS:
             self._converted(name, call)
             return True
+        if name == "cuda.wait_until":
+            self._wait_until(call)
+            return True
         return False
 
     def _vector_ldg(self, call: ir.Call) -> None:
@@ -93,3 +98,24 @@ class HelperStatements:
         for i in range(count):
             value = f"{known}(ldl({source.name}, {from_index} + {i}, {mask}))[0]"
             self.emit(f"stl({target.name}, {into_index} + {i}, {value}, {mask})")
+
+    def _wait_until(self, call: ir.Call) -> None:
+        """Emit a loop that loads with acquire until a condition holds in every lane."""
+        target, address, condition = call.args[:3]
+        mods = {"type": str(call.args[5].value), "sem": "acquire", "scope": str(call.args[3].value)}
+        self.program.loaded_params |= self.params_of(address)
+        name = self.constant("mods", mods)
+        mask = self.scope.mask
+        self.emit("while True:")
+        self.depth += 1
+        self._assign(target, f"w.op_ld({self.site}, {mask}, {name}, addr={self.code(address)})")
+        test = self.scope.name("c")
+        self.emit(f"{test} = as_lanes({self.code(condition)})")
+        self.flush()
+        self.emit(f"if {test}.all() if {mask} is None else {test}[{mask}].all(): break")
+        if of_registers(condition):
+            kind = self.dtype_const(DTYPE_OF[mods["type"]])
+            self.emit(f"yield w.until({self.site}, {mask}, {self.code(address)}, {kind})")
+        else:
+            self.emit(f"yield w.spin({self.site})")
+        self.depth -= 1

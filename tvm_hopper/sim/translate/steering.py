@@ -15,10 +15,19 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_hopper.sim.tir import PTX, decode_ptx, op_name, short_name
+from tvm_hopper.sim.tir import (
+    PTX,
+    decode_ptx,
+    dtype_of,
+    numpy_dtype,
+    op_name,
+    short_name,
+    split_lanes,
+)
 from tvm_hopper.sim.translate.device_math import MATH, plain_name
 from tvm_hopper.sim.translate.questions import viewed
 
@@ -87,11 +96,6 @@ def constant_place(buffer: Any, indices: Any) -> bool:
     if not isinstance(index, tirx.IntImm) or not all(isinstance(e, tirx.IntImm) for e in shape):
         return False
     return 0 <= int(index) <= math.prod(map(int, shape)) - count
-
-
-def is_shuffle(call: ir.Call) -> bool:
-    """Tell whether a call takes another lane's value."""
-    return short_name(call).startswith(SHUFFLES)
 
 
 def _computes(call: ir.Call) -> bool:
@@ -200,9 +204,45 @@ class _Steering:
         short = short_name(call)
         if op_name(call).startswith(PTX) and short != "ptx.addr":
             return  # a statement, of which the operands are told apart
-        if is_shuffle(call):
+        if short.startswith(SHUFFLES):
             self._steers(call.args[0], *call.args[2:])
         elif short == "if_then_else":
             self._steers(call.args[0])
         elif short != "buffer_data" and not _computes(call) and not self._leaves(short):
             self._steers(*call.args)
+
+
+class SteeringEmitter:
+    """A part of `StmtEmitter`: leaves out what only numbers follow from, in runs without values."""
+
+    scope: Any
+    site: int
+    steering: set[Any]
+
+    def code(self, node: Any) -> str:
+        """Return the text of an expression."""
+        raise NotImplementedError
+
+    def stored(self, node: tirx.BufferStore, text: str) -> str:
+        """Return the text of a store to registers."""
+        kept = node.buffer in self.steering or not constant_place(node.buffer, node.indices)
+        return text if kept or not only_computes(node.value) else f"if computes: {text}"
+
+    def bound(self, node: tirx.Bind, text: str) -> str:
+        """Return the text of a value that lanes differ in; of a shuffle, that the lanes meet."""
+        value = node.value
+        scalar, vector = split_lanes(dtype_of(value))
+        if node.var in self.steering or vector > 1:
+            return text
+        nothing = f"K_no_{scalar}"
+        self.scope.constants[nothing] = np.zeros(32, numpy_dtype(scalar))
+        if only_computes(value):
+            return f"{text} if computes else {nothing}"
+        if not (isinstance(value, ir.Call) and short_name(value).startswith(SHUFFLES)):
+            return text
+        if not only_computes(*value.args[1:]):
+            return text
+        meets = (
+            f"w.members({self.site}, {self.scope.mask}, {self.code(value.args[0])}, 'shfl.sync')"
+        )
+        return f"{text} if computes else ({meets}, {nothing})[1]"

@@ -22,10 +22,8 @@ from tvm_hopper.errors import HopperError
 from tvm_hopper.sim.machine import lanes
 from tvm_hopper.sim.machine.held_registers import all_held, held_by_warp, held_lanes
 from tvm_hopper.sim.machine.registers import RegRef
-from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.tir import (
     PTX,
-    dtype_of,
     numpy_dtype,
     op_name,
     param_names,
@@ -40,19 +38,14 @@ from tvm_hopper.sim.translate.emit_helpers import HelperStatements
 from tvm_hopper.sim.translate.exprs import ExprEmitter, is_scattered, view_of
 from tvm_hopper.sim.translate.held_values import HeldValueEmitter, Needs, escaped_registers
 from tvm_hopper.sim.translate.program import KernelCode
-from tvm_hopper.sim.translate.questions import of_registers, reads_registers
+from tvm_hopper.sim.translate.questions import reads_registers
 from tvm_hopper.sim.translate.scope import BufferInfo, Scope
-from tvm_hopper.sim.translate.steering import (
-    constant_place,
-    is_shuffle,
-    only_computes,
-    steering_of,
-)
+from tvm_hopper.sim.translate.steering import SteeringEmitter, steering_of
 
 _HOLDS = ("cuda.wgmma_noop_barrier", "tvm_hopper_")  # no use: they leave registers as they are
 
 
-class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter):
+class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter, SteeringEmitter):
     """Walks statements once and writes the generator's lines."""
 
     def __init__(self, func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> None:
@@ -184,9 +177,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         self.scope.values[node.var] = (name, varies)
         self.pointers[node.var] = self.params_of(node.value)
         self.bind_needs(node.var, node.value)
-        if varies and node.var not in self.steering:
-            value = self._or_nothing(node.value, value)
-        self.emit(f"{name} = {value}")
+        self.emit(f"{name} = {self.bound(node, value) if varies else value}")
 
     _stmt_letstmt = _stmt_bind
 
@@ -210,10 +201,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
                 )
             else:
                 place = index
-            text = f"stl({info.name}, {place}, {value}, {mask})"
-            if node.buffer not in self.steering and constant_place(node.buffer, node.indices):
-                text = f"if computes: {text}" if only_computes(node.value) else text
-            self.emit(text)
+            self.emit(self.stored(node, f"stl({info.name}, {place}, {value}, {mask})"))
             return
         self.flush()
         self.use(*node.indices, node.value)
@@ -229,21 +217,6 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
             f"{self.dtype_const(dtype)}, {count * vector}, {vector}, {view_of(info)})"
         )
         self.emit(f"scatter(lambda i, x: {text}, {index}, {value})" if scattered else text)
-
-    def _or_nothing(self, node: Any, value: str) -> str:
-        """Return the text of a value from which nothing follows, left out where numbers are."""
-        scalar, vector = split_lanes(dtype_of(node))
-        if vector > 1:
-            return value
-        nothing = f"K_no_{scalar}"
-        self.scope.constants[nothing] = np.zeros(32, numpy_dtype(scalar))
-        if only_computes(node):
-            return f"{value} if computes else {nothing}"
-        if isinstance(node, ir.Call) and is_shuffle(node) and only_computes(*node.args[1:]):
-            site, mask, members = self.site, self.scope.mask, self.code(node.args[0])
-            meets = f"w.members({site}, {mask}, {members}, 'shfl.sync')"
-            return f"{value} if computes else {nothing} if {meets} is not False else None"
-        return value
 
     def _stmt_ifthenelse(self, node: Any) -> None:
         self.new_site(node)
@@ -387,9 +360,6 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         if short in ("ret", "break_loop", "continue_loop"):
             self._leave_call(short, node)
             return
-        if short == "cuda.wait_until":
-            self._wait_until(call, site)
-            return
         if self.helper_statement(short, call):
             return
         handler = "op_" + short.replace(".", "_")
@@ -403,27 +373,6 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         self.flush()
         self.use(call)
         self.emit(text)
-
-    def _wait_until(self, call: ir.Call, site: int) -> None:
-        """Emit a loop that loads with acquire until a condition holds in every lane."""
-        target, address, condition = call.args[:3]
-        mods = {"type": str(call.args[5].value), "sem": "acquire", "scope": str(call.args[3].value)}
-        self.program.loaded_params |= self.params_of(address)
-        name = self.constant("mods", mods)
-        mask = self.scope.mask
-        self.emit("while True:")
-        self.depth += 1
-        self._assign(target, f"w.op_ld({site}, {mask}, {name}, addr={self.code(address)})")
-        test = self.scope.name("c")
-        self.emit(f"{test} = as_lanes({self.code(condition)})")
-        self.flush()
-        self.emit(f"if {test}.all() if {mask} is None else {test}[{mask}].all(): break")
-        if of_registers(condition):
-            kind = self.dtype_const(DTYPE_OF[mods["type"]])
-            self.emit(f"yield w.until({site}, {mask}, {self.code(address)}, {kind})")
-        else:
-            self.emit(f"yield w.spin({site})")
-        self.depth -= 1
 
     def _leave_call(self, short: str, node: Any) -> None:
         if short == "break_loop":

@@ -12,8 +12,8 @@ that it must not meet:
   was copied through the generic proxy that one alone;
 - an acquire tells every thread of what another agent wrote, through that one's proxy;
 - a barrier tells all threads what one of them knows, proxy by proxy;
-- a thread waits for a phase before the next copy into that slot, or it waits for another phase: what
-  it did is an event of it. Of a buffer of the elected thread that one alone waits.
+- a thread waits for a phase before the next copy into that slot, or it waits for another phase:
+  its wait is an event. Of a buffer of the elected thread that one alone waits.
 
 Registers belong to their thread, and have no proxies.
 

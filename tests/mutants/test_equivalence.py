@@ -226,8 +226,9 @@ def test_a_release_that_nobody_waits_for():
     assert reason(both, spare) == "a release that nobody waits for"
     needed = warps(producer, [*first, *first], [LOAD, *first])
     assert reason(both, needed) == ""
-    more = warps([*producer, waited(72, 1)], [*first, *first], [*first, *first])
-    assert reason(more, warps(more["k", (0, 0, 0), "warp0"], [*first, *first], [*first, LOAD])) == ""
+    again = [*producer, waited(72, 1)]
+    more = warps(again, [*first, *first], [*first, *first])
+    assert reason(more, warps(again, [*first, *first], [*first, LOAD])) == ""
     away = op("mbarrier_arrive", (0,), addr=1 << 24 | 72)  # at another CTA's
     assert reason(warps(producer, [away, away]), warps(producer, [away])) == ""
 

@@ -31,10 +31,11 @@ ROLE_BARRIER = 1
 
 @dataclass(frozen=True)
 class AwaitFilled:
-    """Wait for what a channel brings `ahead` trips from now."""
+    """Wait for what a channel brings `ahead` trips from now, in the elected thread or in all."""
 
     channel: int
     ahead: int
+    by_thread: bool
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,8 @@ class RoleSyncs:
             case AwaitFilled():
                 trip = trips[one.channel]
                 later = trip + one.ahead if one.ahead else trip
-                return [make_call(AWAIT_FILLED, one.channel, later)]
+                wait = make_call(AWAIT_FILLED, one.channel, later)
+                return [self.reader.elect(wait) if one.by_thread else wait]
         assert isinstance(one, sync.Barrier), f"no instruction stands for {one}"
         return [self._barrier()]
 
@@ -151,7 +153,7 @@ class RoleSyncs:
             for number, rings in self.reader.channels.items()
             if any(self.reader.buffer(ring) == one.buffer for ring in rings)
         )
-        return AwaitFilled(channel, one.ahead)
+        return AwaitFilled(channel, one.ahead, one.buffer.by_thread)
 
     def _with_results(self, one: Any, path: sync.Path) -> Any:
         """Name what is read behind a wait that others stay in flight over."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.machine.memory import RANK_SHIFT
+from tvm_hopper.sim.machine.memory import RANK_SHIFT, shared_offset, shared_rank
 
 from .recording import Operation, Trace
 
@@ -245,11 +245,14 @@ def commute(one: Operation, other: Operation) -> bool:
     * loads;
     * a product of registers, and a fence or a meeting of the warp, which order memory;
     * loads of matrices into different registers, products into different registers;
+    * a wait for the grid before, if that comes earlier: what follows it, follows it still;
     * a proxy fence by all lanes and a meeting of them: in front, each lane's fence covers its own
       accesses; behind, the lane that goes on knows of all accesses, and its own fence covers them
       (PTX ISA 9.1, 8.9.1 "Causality order": a proxy fence along the path, whoever executes it).
     """
     names = {one.name, other.name}
+    if other.name == "griddepcontrol" and "'wait'" in str(other.operand("0")):
+        return one.name != other.name  # `other` is the one that comes first in what was found
     if names == {"fence_proxy", "cuda_warp_sync"} or names == {"fence_proxy", "tvm_storage_sync"}:
         return len(one.lanes) == len(other.lanes) == 32
     if names == {"ptx_legacy_ldmatrix"}:
@@ -343,6 +346,80 @@ def released_by_any_warp(trace: Trace) -> Trace:
     return result
 
 
+def without_first_phase(operations: list[Operation]) -> list[Operation]:
+    """Leave out waits for the phase before the first: it is over, and nobody has released in it."""
+    return [x for x in operations if not (x.name in WAITS and x.operand("phase") == -1)]
+
+
+def without_unawaited_releases(trace: Trace) -> Trace:
+    """Leave out the arrivals of phases that no warp of the CTA waits for.
+
+    Of mbarriers at which so many warps as are counted arrive, one lane of each once a phase: behind
+    the last phase that is waited for, nobody acquires what these release. Not where CTAs arrive at
+    each other's.
+    """
+    places = [x.operand("addr") for ops in trace.values() for x in ops if x.operand("addr")]
+    if any(not isinstance(place, int) or shared_rank(place) for place in places):
+        return trace
+    result: Trace = {}
+    for cta in {key[:-1] for key in trace}:
+        members = {key: x for key, x in trace.items() if key[:-1] == cta}
+        counts, awaited, arriving, others = {}, {}, {}, set()
+        for key, x in ((key, x) for key, ops in members.items() for x in ops):
+            if x.name in WAITS:
+                place = x.operand("0")
+                phase, known = x.operand("phase"), isinstance(place, int)
+                if phase is None or not known:
+                    return trace
+                place = shared_offset(place)
+                awaited[place] = max(awaited.get(place, 0), phase + 1)
+            elif (place := x.operand("addr")) is not None:
+                place = shared_offset(place)
+                if x.name == "mbarrier_init":
+                    counts[place] = x.operand("count")
+                elif x.name == "mbarrier_arrive" and x.elected:
+                    arriving.setdefault(place, set()).add(key)
+                else:
+                    others.add(place)
+        spare = {p for p, keys in arriving.items() if counts.get(p) == len(keys)} - others
+        for key, ops in members.items():
+            left = {place: awaited.get(place, 0) for place in spare}
+            kept = []
+            for x in ops:
+                place = shared_offset(x.operand("addr")) if x.name == "mbarrier_arrive" else None
+                if place in left:
+                    left[place] -= 1
+                    if left[place] < 0:
+                        continue
+                kept.append(x)
+            result[key] = kept
+    return result
+
+
+def fences_of_registers_once(operations: list[Operation]) -> list[Operation]:
+    """Leave out a wgmma.fence behind which products of one shape go on with the same sum.
+
+    PTX ISA 9.1, 9.7.15.7.1: none is needed between wgmma.mma_async of one shape that accumulate in
+    the same registers. Registers that threads write are not recorded: these are the judges' part
+    (WGMMA_FENCE_MISSING); what is loaded or stored in between may be one.
+    """
+    kept: list[Operation] = []
+    since: list[Operation] | None = None  # the last fence; None if it may be needed again
+    for i, x in enumerate(operations):
+        product = x.operand("b_desc") is not None
+        if x.name in ("load", "store") or x.name.startswith(("ptx_legacy", "mma")):
+            since = None
+        if x.name == "wgmma_fence":
+            following = next((y for y in operations[i:] if y.operand("b_desc") is not None), None)
+            if since and following is not None and all(_one_sum(y, following) for y in since[-1:]):
+                continue
+            since = [] if since is None else since
+        elif product and since is not None:
+            since.append(x)
+        kept.append(x)
+    return kept
+
+
 def without_idle_ctas(trace: Trace) -> Trace:
     """Leave out CTAs that store nothing: a grid may be larger than its tensors need."""
     busy = {key[:-1] for key, x in trace.items() if not all(map(leaves_nothing, x))}
@@ -428,6 +505,9 @@ RULES: dict[str, Callable[[Trace], Trace]] = {
     "another lane of the warp": each_warp(elected_by_anybody),
     "meetings that order nothing": without_spare_meetings,
     AGAIN: each_warp(once(REPEATABLE)),
+    "the phase before the first": each_warp(without_first_phase),
+    "a release that nobody waits for": without_unawaited_releases,
+    "one sum": each_warp(fences_of_registers_once),
     "another warp of the group": released_by_any_warp,
     "a wait right behind another": each_warp(last_wait),
 }

@@ -18,11 +18,13 @@ from tvm_hopper.sim import run as simulator
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.launch.tma import BoundTensorMap
 from tvm_hopper.sim.layouts.matrix_descriptor import MatrixDescriptor
+from tvm_hopper.sim.machine.memory import shared_offset
 from tvm_hopper.sim.machine.registers import RegRef
 from tvm_hopper.simulation import Program
 from tvm_hopper.verification.launches import bound_launches, run_launches
 
 MEMORY = ("load", "store", "atomic")
+WAIT = "op_cuda_mbarrier_wait"
 # They compute an operand of a later operation and touch nothing: that one has it.
 PURE = {"op_cuda_wgmma_encode_matrix_descriptor", "op_mapa_u32", "op_mapa_u64"}
 
@@ -79,9 +81,22 @@ class _Recorder:
 
         def record(site: int, mask: Any, *args: Any, **named: Any) -> Any:
             self._log.append(_operation(name, mask, args, named, self._registers))
-            return found(site, mask, *args, **named)
+            done = found(site, mask, *args, **named)
+            return self._waited(done, args[0], len(self._log) - 1) if name == WAIT else done
 
         return record
+
+    def _waited(self, wait: Any, address: Any, place: int) -> Any:
+        """Wait, and write down for which phase."""
+        result = yield from wait
+        if isinstance(address, (int, np.integer)):
+            barrier = self._warp.cta.mbarriers.get(shared_offset(int(address)))
+            seen = self._warp.observed.get(id(barrier))
+            if seen is not None:
+                x = self._log[place]
+                operands = (*x.operands, ("phase", seen.phase))
+                self._log[place] = Operation(x.name, x.lanes, operands)
+        return result
 
     def _new_registers(self, *args: Any) -> Any:
         array = self._warp.local(*args)

@@ -207,6 +207,48 @@ def test_matrices_into_different_registers_change_places():
     assert reason(warps([first, second]), warps([second, first])) == ORDER
 
 
+def waited(place, phase):
+    return op(WAIT.name, (0,), **{"0": place, "1": phase & 1, "phase": phase})
+
+
+def test_the_phase_before_the_first_is_over():
+    before = [waited(72, -1), COPY, waited(72, 0), COPY]
+    assert reason(warps(before), warps(before[1:])) == "the phase before the first"
+    assert reason(warps(before), warps([*before[:2], COPY])) == ""
+    assert reason(warps([waited(72, 1), COPY]), warps([COPY])) == ""  # parity 1, another phase
+
+
+def test_a_release_that_nobody_waits_for():
+    made, first = op("mbarrier_init", (0,), addr=72, count=2), [LOAD, ARRIVE]
+    producer = [made, waited(72, 0)]
+    both = warps(producer, [*first, *first], [*first, *first])
+    spare = warps(producer, [*first, *first], [*first, LOAD])
+    assert reason(both, spare) == "a release that nobody waits for"
+    needed = warps(producer, [*first, *first], [LOAD, *first])
+    assert reason(both, needed) == ""
+    again = [*producer, waited(72, 1)]
+    more = warps(again, [*first, *first], [*first, *first])
+    assert reason(more, warps(again, [*first, *first], [*first, LOAD])) == ""
+    away = op("mbarrier_arrive", (0,), addr=1 << 24 | 72)  # at another CTA's
+    assert reason(warps(producer, [away, away]), warps(producer, [away])) == ""
+
+
+def test_a_fence_of_registers_within_one_sum():
+    sums = [WGMMA_FENCE, product(1), WAIT, WGMMA_FENCE, product(3)]
+    assert reason(warps(sums), warps([*sums[:3], sums[4]])) == "one sum"
+    assert reason(warps(sums), warps(sums[1:])) == ""
+    stored = [*sums[:3], STORE, *sums[3:]]
+    assert reason(warps(stored), warps([*stored[:4], stored[5]])) == ""
+    cleared = [*sums[:4], product(3, 0)]
+    assert reason(warps(cleared), warps([*cleared[:3], cleared[4]])) == ""
+
+
+def test_a_wait_for_the_grid_before_comes_earlier():
+    wait = op("griddepcontrol", **{"0": "{'action': 'wait'}"})
+    assert reason(warps([LOAD, wait, STORE]), warps([wait, LOAD, STORE])) == ORDER
+    assert reason(warps([wait, LOAD, STORE]), warps([LOAD, wait, STORE])) == ""
+
+
 def test_a_warp_that_is_missing_is_never_the_same():
     assert reason(warps([STORE], [STORE]), warps([STORE])) == ""
 
@@ -217,6 +259,7 @@ def test_every_rule_is_tried():
         "another warp of the group",
         "a wait right behind another",
         "meetings that order nothing",
+        *("the phase before the first", "a release that nobody waits for", "one sum"),
         "one value by any lanes",  # these two: test_places.py
         "element by element",
     }  # tests of their own

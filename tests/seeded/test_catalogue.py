@@ -4,7 +4,6 @@ import pytest
 
 from tests.seeded.__main__ import main
 from tests.seeded.catalogue import BY_ID, CONTROLS, FAMILIES, GOLDEN, HOPPER_MUTATIONS, MUTATIONS
-from tests.seeded.families.published.bugs import OPEN
 from tests.seeded.judging import (
     ASSEMBLER_REPAIRS,
     Judgement,
@@ -35,10 +34,7 @@ def _marked(mutation):
     return pytest.param(mutation, marks=[] if is_first else [pytest.mark.slow])
 
 
-FOUND = [mutation for mutation in MUTATIONS if mutation.id not in OPEN]
-
-
-@pytest.mark.parametrize("mutation", [*map(_marked, FOUND)], ids=lambda mutation: mutation.id)
+@pytest.mark.parametrize("mutation", [*map(_marked, MUTATIONS)], ids=lambda mutation: mutation.id)
 def test_mutation_is_found(mutation):
     assert misses(mutation, judge(mutation.build())) == []
 

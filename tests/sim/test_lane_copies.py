@@ -99,7 +99,7 @@ def refilled(meet):
 
 def test_a_load_over_what_other_lanes_read_needs_a_meeting():
     assert rules(refilled(True), X) == set()
-    assert rules(refilled(False), X) == {"RACE_OVERWRITE_BUSY"}
+    assert rules(refilled(False), X) == {"RACE_OVERWRITE_BUSY", "MBAR_PHASE_ALIAS"}
 
 
 def copied_by_lanes(place):

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from .kernels import rules
+from tvm_hopper.simulation import verify
+
+from .kernels import lower, rules
 
 FEW = (("on_wait", 0), ("random", 1))
 
@@ -32,6 +34,16 @@ def ended(when):
                 T.ptx.mbarrier.inval.shared.b64(T.address_of(bar[0]))
 
     return main
+
+
+@pytest.mark.parametrize(
+    ("when", "verdict"), [("all have met", "clean"), ("one has waited", "error")]
+)
+def test_exploration_follows_the_end_of_an_mbarrier(when, verdict):
+    report = verify(lower(ended(when)), {"X": np.arange(64, dtype="float32")}, runs=FEW[:1])
+    assert report.verdict == verdict, str(report)
+    explored = [x for x in report.findings if x.rule == "MBAR_USE_BEFORE_INIT"]
+    assert bool(explored) == (verdict == "error"), str(report)
 
 
 @pytest.mark.parametrize(

@@ -305,3 +305,65 @@ def published(how):
 def test_an_arrival_publishes_what_its_own_lane_did(how):
     found = simulate(published(how), GIVEN).rules
     assert found == ({"RACE_READ_INFLIGHT"} if how == "other" else set())
+
+
+def _one_slot(way):
+    """Let lane 0 fill one slot again and again; which lanes wait, and meet, is told by `way`."""
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 32)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((512,), "uint8", scope="shared.dyn", align=1024)
+            tile = T.decl_buffer((128,), "float32", data=smem.data, scope="shared.dyn")
+            bars = T.decl_buffer((64,), "uint64", data=smem.data, scope="shared.dyn")
+            if tx == 0:
+                T.ptx.mbarrier.init.shared.b64(T.address_of(bars[32]), T.uint32(1))
+                T.ptx.mbarrier.init.shared.b64(T.address_of(bars[33]), T.uint32(32))
+                T.ptx.fence.mbarrier_init.release.cluster()
+            T.cuda.warp_sync()
+            for turn in T.serial(4):
+                if tx == 0:
+                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(
+                        T.address_of(bars[32]), T.uint32(128)
+                    )
+                    T.ptx["cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"](
+                        T.address_of(tile[0]), T.address_of(X[turn * 32]), T.uint32(128),
+                        T.address_of(bars[32]),
+                    )  # fmt: skip
+                    if way == "elected":
+                        T.cuda.mbarrier_wait(T.address_of(bars[32]), turn & 1)
+                if way != "elected":
+                    T.cuda.mbarrier_wait(T.address_of(bars[32]), turn & 1)
+                if way == "meet":
+                    T.cuda.warp_sync()
+                if way in ("arrive", "arrive alone"):
+                    T.ptx.mbarrier.arrive.shared.b64(T.address_of(bars[33]))
+                if tx == 0:
+                    if way == "arrive":
+                        T.cuda.mbarrier_wait(T.address_of(bars[33]), turn & 1)
+                    T.ptx["cp.async.bulk.global.shared::cta.bulk_group"](
+                        T.address_of(Y[turn * 32]), T.address_of(tile[0]), T.uint32(128)
+                    )
+                    T.ptx.cp.async_.bulk.commit_group()
+                    T.ptx.cp.async_.bulk.wait_group(0)
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("way", "found"),
+    [
+        ("elected", set()),
+        ("meet", set()),
+        ("arrive", set()),
+        ("arrive alone", {"MBAR_PHASE_ALIAS"}),
+        ("nothing", {"MBAR_PHASE_ALIAS"}),
+    ],
+)
+def test_a_lane_that_may_wait_for_a_later_phase(way, found):
+    x = np.arange(128, dtype="float32")
+    report = simulate(lower(_one_slot(way)), {"X": x})
+    assert {one.rule for one in report.findings} - {"MBAR_MISSING_WAIT"} == found, str(report)

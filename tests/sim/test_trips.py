@@ -269,6 +269,7 @@ def ring(body, turns=TURNS):
                 if tx == 0:
                     T.ptx.mbarrier.arrive.shared.b64(T.address_of(full[0]))
                 body(A, full, phase, k)
+                T.cuda.warp_sync()
             C[tx] = tx
 
     return lower(main)

@@ -6,10 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
+from tvm import tirx
 
 from tests.sim_kernels.mutate import change
 from tests.sim_kernels.pointwise_kernels import check, scheduled
-from tvm_hopper import pipeline
+from tvm_hopper import ir, pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.simulation import load, verify
@@ -36,6 +37,16 @@ def check_copy(shape, route: Route, dtype: str = "float16") -> None:
 @pytest.mark.parametrize("steps", [1, 3, 6])
 def test_a_tile_that_is_loaded_is_stored(stages, steps):
     check_copy((8 * steps, 128), Route((8, 64), steps, stages=stages))
+
+
+def test_the_thread_that_loads_and_stores_waits_alone():
+    """A thread that comes to a wait when the next phase is over waits for another one."""
+    sch = copies.schedule(copies.copy(24, 128), Route((8, 64), 3, stages=2))
+    (kernel,) = load(sch.mod).kernels.values()
+    waits = [x for x in ir.find_all(kernel, ir.Call) if x.op.name == "tirx.cuda.mbarrier_wait"]
+    elected = ir.find_all(kernel, ir.IfThenElse, lambda x: isinstance(x.condition, tirx.EQ))
+    assert waits
+    assert all(any(ir.uses_node(branch, wait) for branch in elected) for wait in waits)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "float8_e4m3fn", "bfloat16"])

@@ -11,7 +11,9 @@ that it must not meet:
 - a wait for groups tells the thread that issued them; a wait for a phase tells who waits, of what
   was copied through the generic proxy that one alone;
 - an acquire tells every thread of what another agent wrote, through that one's proxy;
-- a barrier tells all threads what one of them knows, proxy by proxy.
+- a barrier tells all threads what one of them knows, proxy by proxy;
+- a thread waits for a phase before the next copy into that slot, or it waits for another phase:
+  its wait is an event. Of a buffer of the elected thread that one alone waits.
 
 Registers belong to their thread, and have no proxies.
 
@@ -213,18 +215,27 @@ class _Run:
                 raise Unsafe("a barrier that not all threads reach")
             return _learn(state, lambda e: {(t, proxy) for t in THREADS for _, proxy in e.known})
         phase = (sync.buffer, sync.ahead)
+        waiting = [t for t in self.active if t == ELECTED or not sync.buffer.by_thread]
+        slot, alone = sync.ahead % sync.buffer.num_slots, len(self.active) == 1
+        waits = {
+            Event(sync.buffer, slot, False, thread, None, known, in_other_arm=alone)
+            for thread in ([] if sync.buffer.by_thread else waiting)
+            for known in [frozenset({(thread, "generic"), (thread, "async")})]
+        }
         if phase not in state.phases:
             if sync.buffer not in self.only_if_read:
                 _never_opened(state)
-            return state._replace(promises=state.promises | {Promise(*phase, "awaited")})
-        return _learn(
+            awaited = state.promises | {Promise(*phase, "awaited")}
+            return state._replace(promises=awaited, events=state.events | waits)
+        learned = _learn(
             state,
             lambda e: (
-                set(product(self.active, PROXIES.get(e.op, ("generic", "async"))))
+                set(product(waiting, PROXIES.get(e.op, ("generic", "async"))))
                 if e.phase == phase
                 else set()
             ),
         )
+        return learned._replace(events=learned.events | waits)
 
     def commit(self, completion: str, state: State) -> State:
         events = set()

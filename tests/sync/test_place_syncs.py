@@ -200,9 +200,19 @@ def test_two_staging_tiles_leave_one_store_in_flight() -> None:
 def test_the_elected_thread_knows_what_it_stored() -> None:
     assert placed(load(A), store(A), load(A), use(A)) == {
         (1,): [WaitPhase(A)],
-        (2,): [Commit(BULK), Wait(BULK, read_only=True)],
+        (2,): [Commit(BULK), Wait(BULK, read_only=True), Barrier()],  # every thread has waited
         (3,): [WaitPhase(A)],
     }
+
+
+def test_the_elected_thread_alone_waits_for_what_it_alone_touches() -> None:
+    ring = Buffer("ring", "shared", 2, by_thread=True)
+    body = loop(load(ring, 1), store(ring), advances=[ring])
+    found = placed(load(ring), body)
+    assert WaitPhase(ring) in found[(1, 1)]
+    assert not [x for syncs in found.values() for x in syncs if isinstance(x, Barrier)]
+    plain = placed(load(RING), loop(load(RING, 1), store(RING), advances=[RING]))
+    assert Barrier() in plain[(1, 0)]  # or a thread that comes late waits for another phase
 
 
 def test_the_result_of_a_store_needs_the_full_wait() -> None:

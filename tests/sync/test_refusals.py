@@ -78,6 +78,11 @@ def test_an_operand_in_another_memory() -> None:
     refused("(wgmma): found a read of 'out' in global; need registers or shared", mma)
 
 
+def test_all_threads_at_a_buffer_of_the_elected_one() -> None:
+    own = Buffer("own", "shared", by_thread=True)
+    refused("step 's': found all threads at a buffer of the", Step("s", (Access(own, False),)))
+
+
 def test_a_store_of_nothing() -> None:
     step = Step("s", (Access(OUT, True),), "tma_store", "thread")
     refused("(tma_store): found no operand on chip", step)

@@ -45,7 +45,7 @@ from .group_view import GroupView
 from .inner_bodies import with_arms, with_attr_body, with_block_body
 from .overlay import parse_overlay
 from .sync_items import Item, flatten, read_in_every_trip, stand_in
-from .sync_rings import REGISTERS, find_rings, space_of
+from .sync_rings import REGISTERS, find_rings, of_elected_thread, space_of
 
 
 def check_operations(kernel: Any, processor: Processor) -> None:
@@ -92,7 +92,8 @@ class BodyReader:
         self.late: dict[Buffer, int] = {}  # of how many trips ago what is touched of them is
         self.channel_of = find_trips(kernel)
         rings = find_rings(kernel)
-        self.buffers: dict[ir.Var, Buffer] = rings.buffers
+        one_waits = not (hands_over or electing.by_group)
+        self.buffers = of_elected_thread(kernel, rings) if one_waits else rings.buffers
         self.channels: dict[int, list[ir.Var]] = rings.channels
         self.handed_on: dict[int, list[ir.Var]] = rings.handed_on
 

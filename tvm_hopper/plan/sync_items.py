@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tvm_hopper import ir
 from tvm_hopper.sync import Access, Branch, Buffer, Loop, Step
@@ -51,7 +51,8 @@ def _find_first(items: list[Item], ring: Buffer) -> bool:
 
 def stand_in(ring: Buffer) -> Item:
     """Return a step that reads a ring, for a statement of which some paths do not."""
-    step = Step(f"trip that reads {ring.name}", (Access(ring, False),))
+    issuer: Literal["all", "thread"] = "thread" if ring.by_thread else "all"
+    step = Step(f"trip that reads {ring.name}", (Access(ring, False),), issuer=issuer)
     return Item(ir.seq(), step, rebuild=lambda _: None)
 
 

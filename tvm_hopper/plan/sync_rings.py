@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.facts.async_ops import ASYNC, ASYNC_OPS
 from tvm_hopper.requests.keys import ASYNC_OP, CHANNEL, HANDED_ON, STORE_RING
 from tvm_hopper.sync import Buffer, Space
@@ -50,6 +51,24 @@ def find_rings(kernel: Any) -> RingNames:
             names[ring] = f"{ring.name}#{len(names)} handed on"
             slots[names[ring]] = int(ring.shape[0])
     return RingNames(_name(kernel, names, slots, proxies), channels, handed_on)
+
+
+def of_elected_thread(kernel: Any, names: RingNames) -> dict[ir.Var, Buffer]:
+    """Mark the buffers that nothing touches but operations which one thread issues."""
+    blocks = ir.find_blocks(kernel, ASYNC_OP)
+    rest = ir.replace_nodes(kernel, ir.SBlock, {x: ir.with_block(x, body=ir.seq()) for x in blocks})
+    others = [x for x in blocks if not ASYNC_OPS[str(x.annotations[ASYNC_OP])].by_one_thread]
+    touched = [x.buffer for x in find_effects(rest)]
+    touched += [region.source for x in others for region in (*x.reads, *x.writes)]
+    plain = {buffer.name for var, buffer in names.buffers.items() if _is_among(var, touched)}
+    return {
+        var: replace(x, by_thread=not (x.overlays or x.name in plain))
+        for var, x in names.buffers.items()
+    }
+
+
+def _is_among(var: ir.Var, others: list[ir.Var]) -> bool:
+    return any(var.same_as(x) for x in others)
 
 
 def _name(

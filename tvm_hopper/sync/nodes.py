@@ -146,6 +146,10 @@ def _unit(
     if not is_uniform:
         _check_divergent(step, op)
     by_thread = step.issuer == "thread"
+    if not by_thread and any(access.buffer.by_thread for access in step.accesses):
+        raise ValueError(
+            f"step {step.name!r}: found all threads at a buffer of the elected one; need that one"
+        )
     written = {(a.buffer, a.ahead) for a in step.accesses if a.is_write}
     uses = tuple(
         Use(a.buffer, a.ahead, a.is_write, by_thread, op, step.is_release, step.is_acquire)

@@ -22,6 +22,7 @@ class Buffer:
     one, two accesses of one slot are taken to meet. The other buffers named in `overlays` lie in
     the same bytes: an access of one of them meets every slot of this one. Where another agent
     fills it, that one writes through `proxy`, both what it hands over and what it fills next.
+    `by_thread`: the elected thread alone touches it, and waits for the copies into it.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Buffer:
     num_slots: int = 1
     overlays: frozenset[str] = frozenset()
     proxy: Literal["generic", "async"] = "async"
+    by_thread: bool = False
 
     def __post_init__(self) -> None:
         if self.num_slots < 1:
@@ -152,7 +154,10 @@ class Wait:
 
 @dataclass(frozen=True)
 class WaitPhase:
-    """Wait, in every thread, for the mbarrier phase of the copy into a version of a buffer."""
+    """Wait for the mbarrier phase of the copy into a version of a buffer.
+
+    Every thread does, or the elected one if it alone touches the buffer (`Buffer.by_thread`).
+    """
 
     buffer: Buffer
     ahead: int = 0

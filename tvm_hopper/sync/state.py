@@ -143,6 +143,11 @@ def apply(state: State, sync: Sync) -> State:
         for touch, missing in state.touches.items():
             if touch.phase == phase and missing.fence:  # all know of it, but for the other proxy
                 touches[touch._replace(phase=None)] = Missing(None, True, False)
+        if not sync.buffer.by_thread:  # a thread that comes after the next phase waits for another
+            slot = sync.ahead % sync.buffer.num_slots
+            waited = Touch(sync.buffer, slot, is_write=False, by_thread=False, op=None)
+            known = touches.get(waited, Missing(None, False, True))
+            touches[waited] = known._replace(barrier=True)
         return State(touches, state.phases | ({phase: OVER} if phase in state.phases else {}))
     if isinstance(sync, Wait):
 

@@ -73,6 +73,7 @@ class MBarrier:
             False  # for bytes that copies bring, in front of the fence behind its init
         )
         self.filled = False  # copies complete on it: who waits for it consumes them
+        self.came: list[tuple[int, int, list[Any]]] = []  # phase, lanes, and what they waited for
         self.arrivals: list[str] = []  # who arrived in the current phase
         self.init_access: Any = None
         self.fenced = False  # fence.mbarrier_init by the initialising thread

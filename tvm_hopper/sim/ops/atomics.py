@@ -120,6 +120,8 @@ class AtomicOps:
 
     def _published(self, place: int, bit: int, sem: str, scope: str) -> None:
         """Publish what a write by one lane releases, by itself or by a fence before it."""
+        if self.lane_waits:
+            self.lanes_came(bit)
         found: list[tuple[str, Bundle]] = []
         if sem in ("release", "acq_rel"):
             found.append((scope, self.release(bit)))

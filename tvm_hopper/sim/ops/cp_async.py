@@ -154,6 +154,8 @@ class CpAsyncOps:
         machine = self.machine
         for barrier, who in self.barriers_at(site, mask, address):
             lanes = len(who)
+            if self.lane_waits:
+                self.lanes_came(self.bits_of(who), barrier)
             self.fills(barrier)
             noinc = mods.get("noinc") == "noinc"
             if noinc:

@@ -130,6 +130,8 @@ class GatherOps:
 
     def meets(self, site: int, mask: Any, what: str) -> None:
         """Report lanes that come to a meeting although others waited until they had exited."""
+        if self.lane_waits:
+            self.lanes_met(lane_bits(mask))
         lanes = self.gone & lane_bits(mask)
         if lanes:
             self.machine.at(

@@ -6,6 +6,7 @@ Every handler is `op_<instruction>(site, mask, ...)`; a generator yields what it
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,17 @@ from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.trips.balance import ARRIVE, WAIT, BarrierFlow
 
 Wait = Generator[Any, None, Any]
+
+
+@dataclass(slots=True)
+class LaneWait:
+    """A wait for `phase` by several lanes, of which `late` may still have to come to it."""
+
+    phase: int
+    lanes: int
+    late: int
+    site: int
+    it: tuple[int, ...]
 
 
 def sum_of(value: Any, lanes: np.ndarray) -> int:
@@ -36,6 +48,7 @@ class MBarrierOps:
         self.num_registers = self.machine.entry_registers
         self.cluster_generation: int | None = None
         self.blocked_on: tuple[str, Any, int, int] | None = None
+        self.lane_waits: dict[MBarrier, LaneWait] = {}
         self.last_use: dict[MBarrier, tuple[int, int]] = {}  # epoch and site
 
     # -- roles ------------------------------------------------------------------------------------
@@ -259,6 +272,9 @@ class MBarrierOps:
         left = [op for op in barrier.outstanding if op.num_bytes]
         if not barrier.try_complete():
             return
+        for warp in barrier.cta.warps:
+            if warp.lane_waits:
+                warp.check_late_lanes(barrier)
         if left:
             op = left[0]
             self.machine.add(
@@ -273,6 +289,54 @@ class MBarrierOps:
             )
         self.machine.wake(barrier)
 
+    # -- lanes that wait one by one ---------------------------------------------------------------
+
+    def lanes_met(self, lanes: int) -> None:
+        """Note that some lanes executed an instruction together: none is late for a wait before."""
+        lanes = self.whole(lanes)
+        self.lane_waits = {b: w for b, w in self.lane_waits.items() if w.lanes & ~lanes}
+
+    def lanes_came(self, lanes: int, barrier: MBarrier | None = None) -> None:
+        """Note that some lanes went on, each for itself: they are not late for a wait before.
+
+        What does not know of that may have been earlier: arrivals count once their phase is waited
+        for.
+        """
+        waits = list(self.lane_waits.values())
+        if barrier is not None:
+            recent = [x for x in barrier.came if x[0] >= barrier.phase - 2]
+            barrier.came = [*recent, (barrier.phase, lanes, waits)]
+            return
+        for wait in waits:
+            wait.late &= ~lanes
+
+    def check_late_lanes(self, barrier: MBarrier) -> None:
+        """Report lanes that may wait for a phase only when the next one has completed.
+
+        A warp runs its lanes in lockstep here, but each thread waits for itself, and a parity names
+        the phase in progress or the one before. A lane that comes later waits for another phase.
+        """
+        wait = self.lane_waits.get(barrier)
+        if wait is None or wait.phase != barrier.phase - 2:
+            return
+        for phase, lanes, waits in barrier.came:  # these arrivals complete the next phase
+            if phase == barrier.phase - 1 and any(wait is x for x in waits):
+                wait.late &= ~lanes
+        if not wait.late:
+            return
+        del self.lane_waits[barrier]
+        self.machine.add(
+            "MBAR_PHASE_ALIAS",
+            f"{barrier.name}: phase {barrier.phase - 1} completes before lanes {wait.late:#x} of "
+            f"{self.label} are sure to have waited for phase {wait.phase}: they have not met the "
+            "lane that went on",
+            key=(wait.site, barrier.name, "lanes"),
+            buffer=barrier.name,
+            agents=(self.label,),
+            statements=(self.machine.place(self, wait.site, wait.it),),
+            missing="bar.warp.sync behind the wait",
+        )
+
     def _arrive_all(
         self,
         site: int,
@@ -286,6 +350,8 @@ class MBarrierOps:
         targets = list(self.barriers_at(site, mask, addr))
         relaxed = mods.get("sem") == "relaxed"
         for barrier, lanes in targets:
+            if self.lane_waits:
+                self.lanes_came(self.bits_of(lanes), barrier)
             bundle = None if relaxed else self.release(self.bits_of(lanes))
             place = "near"
             if barrier.cta is not self.cta:
@@ -329,7 +395,13 @@ class MBarrierOps:
         fresh = phase < 0 and site not in self.machine.program.acquire_sites
         again = before is not None and before.phase >= phase >= 0
         self.flow.add(WAIT, barrier)
+        for arrived, came, waits in barrier.came:
+            for wait in waits if arrived <= phase else ():
+                wait.late &= ~came
+        barrier.came = [x for x in barrier.came if x[0] > phase]
         self.observed[id(barrier)] = Observed(phase, parity, site, self.it, fresh or again)
+        if lanes & (lanes - 1):
+            self.lane_waits[barrier] = LaneWait(phase, lanes, lanes, site, self.it)
         if phase < 0:
             return
         if barrier.filled and self.machine.recorder.on:

@@ -102,6 +102,8 @@ class RemoteStoreOps:
         op.barrier, op.num_bytes = barrier, words.nbytes
         machine.loads.append(op)
         barrier.carry()
+        if self.lane_waits:
+            self.lanes_came(bits, barrier)
         self.fills(barrier)
         barrier.outstanding.append(op)
         if barrier.cta is not self.cta:

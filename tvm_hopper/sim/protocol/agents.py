@@ -368,6 +368,8 @@ def _ops(
         count = _number(values[1], event)
         for key in targets(values[0]):
             yield Op("init", ((key, count, 0),), event=event)
+    elif kind == "inval":
+        yield Op("inval", tuple((key, 0, 0) for key in targets(values[0])), event=event)
     elif kind == "wait":
         parity = _number(values[1], event, span) & 1
         for key in targets(values[0]):
@@ -411,7 +413,7 @@ def _ops(
                  targets=(((-1, "grid", values[0]), everybody, 0),))  # fmt: skip
     elif kind in ("cluster_sync", "cluster_arrive", "cluster_wait", "opaque"):
         yield Op(kind, threads=threads, event=event)
-    elif kind in ("unknown_barrier", "inval", "try_wait"):
+    elif kind in ("unknown_barrier", "try_wait"):
         raise UnanalysableError(f"{kind}: {event.node}")
 
 

@@ -146,7 +146,7 @@ def _harmless(system: System, state: SystemState, op: Any, arriving: int | None)
         slot = system.index[key]
         ahead = RunAhead(system, state, arriving, slot)
         phase, expected, pending, tx, _ = state.barriers[slot]
-        if not expected or pending < count:
+        if not expected or pending < count or ahead.ends(key):
             return False
         after = tx - size if arriving is None else tx + size
         # bytes that nobody expects belong to this phase or to the next: their order decides
@@ -300,6 +300,12 @@ class RunAhead:
             for op in self.steps()
             if op.kind != "expect"
             for key, _, _ in op.targets
+        )
+
+    def ends(self, key: Key) -> bool:
+        """Tell whether somebody may invalidate a barrier."""
+        return key in self.system.ended and any(
+            op.kind == "inval" and any(key == x for x, _, _ in op.targets) for op in self.steps()
         )
 
     def expects(self, key: Key) -> bool:

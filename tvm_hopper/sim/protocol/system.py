@@ -210,6 +210,12 @@ class System:
         return [frozenset(members) for members in found.values()] if len(found) > 1 else []
 
     @cached_property
+    def ended(self) -> set[Key]:
+        """The mbarriers that are invalidated."""
+        ops = (op for agent in self.agents for op in agent.ops if op.kind == "inval")
+        return {key for op in ops for key, _, _ in op.targets}
+
+    @cached_property
     def unsteady(self) -> set[int]:
         """The mbarriers whose count changes."""
         return self._counts[0]
@@ -230,9 +236,9 @@ class System:
                     if op.kind == "bar":
                         count = max(self.threads if count == -1 else count, 1)
                         least[key] = min(count, least.get(key, count))
-                    elif op.kind in ("drop", "init"):
+                    elif op.kind in ("drop", "init", "inval"):
                         slot = self.index[key]
-                        if op.kind == "drop" or slot in made:
+                        if op.kind != "init" or slot in made:
                             unsteady.add(slot)
                         made.add(slot)
         return unsteady, least
@@ -353,6 +359,8 @@ class System:
                         "MBAR_REINIT_LIVE", key, agent.name, "mbarrier.init on a live object", op
                     )
                 barriers[slot] = (0, count, count, 0, -1)
+        elif op.kind == "inval":
+            state = self._end(state, barriers, agent.name, op)
         else:
             for key, count, size in op.targets:
                 if op.kind == "drop":
@@ -361,6 +369,21 @@ class System:
                     barriers[slot] = (phase, expected - count, pending, tx, observed)
                 self._change(barriers, key, count, size, op, agent.name)
         return self._advance(state, number)._replace(barriers=closed(state, barriers))
+
+    def _end(self, state: State, barriers: list, agent: str, op: Op) -> State:
+        """End barriers; who waits for one that is made there again begins with its first phase."""
+        targets = opened(state.targets)
+        for key, _, _ in op.targets:
+            slot = self.index[key]
+            if not barriers[slot][1]:
+                self.violate("MBAR_USE_BEFORE_INIT", key, agent, "inval before mbarrier.init", op)
+            barriers[slot] = DEAD
+            for number, columns in enumerate(self.columns):
+                if slot in columns:
+                    row = opened(targets[number])
+                    row[columns[slot]] = -2
+                    targets[number] = closed(state, row)
+        return state._replace(targets=closed(state, targets))
 
     def _advance(self, state: State, number: int, ticket: int | None = None) -> State:
         positions = opened(state.positions)

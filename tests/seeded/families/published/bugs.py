@@ -24,7 +24,6 @@ from . import block, cluster, copies, grid, maps, products, relay, ring, stores,
 
 SCOPE, INVISIBLE = "MBAR_SCOPE_TOO_NARROW", "GLOBAL_NOT_VISIBLE"
 BUDGET = "SETMAXNREG_BUDGET"
-OPEN = {"P07"}  # not found: a warp's lanes wait in lockstep here, in PTX each for itself
 EXITED, BEGUN = "CLUSTER_TARGET_EXITED", "CLUSTER_TARGET_NOT_STARTED"
 
 RING = Golden("P ring", ring.build)

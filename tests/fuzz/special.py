@@ -117,7 +117,7 @@ NUMPY: dict[str, Callable[..., Any]] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "silu": lambda x: x / (1 + np.exp(-x)),
     "gelu": lambda x: 0.5 * x * (1 + erf(x * math.sqrt(0.5))), "relu": lambda x: np.maximum(x, 0),
     "clip": lambda x, low, high: np.clip(x, low, high), "scale": lambda x, by: x * by,
-    "where": lambda x, y, z: np.where(x > y, x, z), "square_less": lambda x, y: x * x - y * y,
+    "where": lambda x, y, z: np.where(x > y, x, z),
     "sum": _sum, "mean": _mean,
     "max": lambda x, axis: x.max(axis), "min": lambda x, axis: x.min(axis),
     "argmax": lambda x, axis: _place(x.argmax(axis), x, axis),
@@ -209,7 +209,6 @@ def relax_module(program: Program) -> Any:
         "log_softmax": op.nn.log_softmax, "clip": lambda x, low, high: op.clip(x, low, high),
         "scale": lambda x, by: op.multiply(x, relax.const(by, program.dtype)),
         "where": lambda x, y, z: op.where(op.greater(x, y), x, z),
-        "square_less": lambda x, y: op.subtract(op.multiply(x, x), op.multiply(y, y)),
         "layer_norm": lambda x, w, b: op.nn.layer_norm(x, w, b, -1, 1e-5),
         "rms_norm": lambda x, w: op.nn.rms_norm(x, w, -1, 1e-5),
         "logsumexp": log_sum_exp,
@@ -285,7 +284,8 @@ def _elements(program: Program, rng: random.Random) -> None:
         elif kind < 0.95:
             at = program.do("clip", at, low=-1.5, high=2.0)
         elif inputs > 1 and at < inputs:
-            at = program.do("sqrt", program.do("square_less", 0, 1))
+            squares = [program.do("multiply", i, i) for i in (0, 1)]
+            at = program.do("sqrt", program.do("subtract", *squares))
     if at < inputs:
         program.do("negative", at)
 

@@ -7,6 +7,7 @@ import pytest
 import tvm
 from tvm import relax, s_tir, te, tirx
 
+from tests.codegen.test_trigonometry import EXACT, ULPS, ulps
 from tests.gpu import masked_rows
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
@@ -149,3 +150,23 @@ def test_places_in_rows_of_infinities(name):
     device = tvm.cuda(0)
     got = relax.VirtualMachine(ex, device)["main"](tvm.runtime.tensor(x, device)).numpy()
     np.testing.assert_array_equal(got, getattr(np, name)(x, -1))
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "float64"])
+@pytest.mark.parametrize("name", EXACT)
+def test_angles_of_all_magnitudes(name, dtype):
+    numbers = f"uint{8 * np.dtype(dtype).itemsize}"
+    every = np.random.default_rng(3).integers(0, np.iinfo(numbers).max, (1024, 1024), numbers)
+    if numbers == "uint16":
+        every = np.arange(2**16, dtype=numbers).reshape(256, 256)
+    given = every.view(dtype)
+    x = te.placeholder(given.shape, dtype, name="X")
+    y = te.compute(x.shape, lambda i, j: getattr(tirx, name)(x[i, j]), name="Y")
+    sch = s_tir.Schedule(te.create_prim_func([x, y]))
+    hs.pointwise(sch)
+    got = run(sch, given)
+    finite = np.isfinite(given)
+    wanted = EXACT[name](given[finite].astype(np.longdouble))
+    assert np.isnan(got[~finite]).all()
+    limit = 0.51 if numbers == "uint16" else ULPS[name]
+    assert ulps(got[finite], wanted).max() <= limit

@@ -9,7 +9,8 @@ Where registers run out in the multiplications, ptxas serialises them and says s
 without that remark lie in the epilogue, which stores far more than a few of them cost; when they
 happen cannot be told beforehand. They are a fallback, that `explain` reports. What a stack frame
 holds beside spills is an array in local memory, which is memory: an error, with or without spills.
-Only CUDA's sinf, cosf and tanf may have one of 32 bytes, which very large arguments alone need.
+Of CUDA's functions only sine, cosine and tangent have one; `codegen_patches/trigonometry.py` stands
+in for these.
 """
 
 from __future__ import annotations
@@ -27,9 +28,6 @@ _BARRIERS = re.compile(r"used (\d+) barriers")
 _SHARED = re.compile(r"(\d+) bytes smem")
 _REMARK = re.compile(r"\((C75\d\d)\)\s*(.*)")
 FRAME_ALIGNMENT = 16  # bytes; spills of fewer leave holes in a stack frame
-# What CUDA's functions keep in local memory for arguments beyond 105615: parts of 2 / pi.
-_TRIGONOMETRIC = re.compile(r"\bh?(sin|cos|tan|sincos)f?\(")
-TRIGONOMETRIC_FRAME_BYTES = 32  # of each call in a text
 _IGNORED = re.compile(r"'?setmaxnreg'? ignored")
 
 MEANING = {  # remark -> what a correct kernel has, what to do
@@ -102,14 +100,7 @@ def remarks(log: str) -> dict[str, list[str]]:
     return found
 
 
-def library_frame_bytes(source: str) -> int:
-    """Return the most bytes of a stack frame that CUDA's own functions have in a text."""
-    return TRIGONOMETRIC_FRAME_BYTES * len(_TRIGONOMETRIC.findall(source))
-
-
-def check(
-    log: str, facts: Mapping[str, KernelFacts], strict: bool = False, source: str = ""
-) -> None:
+def check(log: str, facts: Mapping[str, KernelFacts], strict: bool = False) -> None:
     """Raise one CompileError that lists every remark of a log, and every array in local memory.
 
     Parameters
@@ -120,8 +111,6 @@ def check(
         The facts of each kernel in it.
     strict : bool
         Whether spills are refused, too.
-    source : str
-        The CUDA text, whose functions may have a stack frame of their own.
 
     Raises
     ------
@@ -135,10 +124,8 @@ def check(
         problems.append(
             f"found {code} {lines[0]}{times}; need {need}" + (f"; {fix}" if fix else "")
         )
-    library = library_frame_bytes(source)
     for kernel in facts.values():
-        mixed = bool(library and kernel.spill_store_bytes)  # by numbers these cannot be told apart
-        if kernel.array_bytes > library and not mixed:
+        if kernel.array_bytes:
             problems.append(
                 f"found a stack frame of {kernel.stack_bytes} bytes in {kernel.name}, "
                 f"{kernel.array_bytes} of them without spills; need arrays of a thread in "

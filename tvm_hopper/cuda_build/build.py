@@ -32,6 +32,7 @@ from tvm.ir.transform import Pass, PassContext
 
 from tvm_hopper import ir, pipeline
 from tvm_hopper.codegen_patches.extremes import add_extremes
+from tvm_hopper.codegen_patches.trigonometry import add_trigonometry
 from tvm_hopper.errors import CompileError, HopperError
 from tvm_hopper.requests import keys, marks, options
 from tvm_hopper.requests.targets import arch_of
@@ -172,7 +173,7 @@ class ModuleBuild:
         settings = self.settings
         kernels = [f for f in self.module.functions.values() if isinstance(f, tirx.PrimFunc)]
         self.record = BuildRecord(
-            settings.header() + add_extremes(text, kernels),
+            settings.header() + add_trigonometry(add_extremes(text, kernels)),
             self.host,
             tvm.IRModule(self.module.functions),
             compiler=settings.compiler,

@@ -263,7 +263,6 @@ def _compile_without_spills(
     last of all it counts as a stack frame alone. An array in local memory stays there with any
     number, and the text as it is.
     """
-    library = assembler_log.library_frame_bytes(source)
     bounds = {name: (int(threads), count) for threads, count, name in _BOUNDS.findall(source)}
 
     def compile_with(counts: dict[str, int]) -> tuple[Output, dict[str, KernelFacts], set[str]]:
@@ -273,7 +272,7 @@ def _compile_without_spills(
             text = re.sub(rf"__launch_bounds__\([\d, ]+\) {name}\(", bound, text)
         out = compile_text(text)
         facts = assembler_log.read_facts(out.log)
-        spilled = {x.name for x in facts.values() if x.spills or x.stack_bytes > library}
+        spilled = {x.name for x in facts.values() if x.spills or x.stack_bytes}
         return out, facts, spilled & set(bounds)
 
     def fitting(fact: KernelFacts) -> int:
@@ -318,5 +317,5 @@ def compile_source(
             while len(_results) > KEPT:
                 _results.popitem(last=False)
     if check_log:
-        assembler_log.check(result.log, result.kernels, strict, source)
+        assembler_log.check(result.log, result.kernels, strict)
     return result

@@ -100,11 +100,8 @@ class KernelMachine(Machine):
     def finish(self) -> None:
         """Run what is still in flight, then check what is owed."""
         ending.machine_end(self, self.ctas)
-        while self.pending:
-            ready = [op for op in self.pending if self.can_step(op)]
-            if not ready:
-                break
-            self.step(ready[0])
+        while (op := next(filter(self.can_step, self.pending), None)) is not None:
+            self.step(op)
 
     def retire(self, clusters: Sequence[Sequence[CTA]]) -> None:
         """Check what clusters leave behind that have ended, and keep what findings may name."""

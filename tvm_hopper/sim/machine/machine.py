@@ -10,6 +10,7 @@ import random
 import re
 from collections import deque
 from collections.abc import Callable
+from itertools import chain
 from time import monotonic
 from typing import Any
 
@@ -169,7 +170,8 @@ class Machine(Reporter):
         self.started: list[CTA] = []  # the cluster that began last
         self.ended: list[list[CTA]] = []  # clusters whose CTAs have exited, of many
         self.progress_line: Any = None  # whose text says how far a long run is
-        self.pending: list[PendingOp] = []
+        self.pending: dict[PendingOp, None] = {}  # in the order submitted
+        self.wanted: tuple[Any, set[int]] = (None, set())  # since a warp ran, or one was submitted
         self.num_ops = self.num_events = self.time = 0
         self.access_events = 0  # those of them that stand for ordinary accesses
         self.progress = 0  # grows with every change that a spinning warp could see
@@ -220,7 +222,7 @@ class Machine(Reporter):
 
     def submit(self, op: PendingOp) -> None:
         """Put an operation in flight; under `eager` it runs at once."""
-        self.pending.append(op)
+        self.pending[op] = None
         if self.mode == "eager":
             while op.steps and self.can_step(op):
                 self.step(op)
@@ -237,7 +239,7 @@ class Machine(Reporter):
         if not op.steps:
             op.done = op.read_done = True
             op.before = None
-            self.pending.remove(op)
+            del self.pending[op]
             if self.recorder.on:
                 self.recorder.operation(op, self.time)
         self.wake(op)
@@ -429,29 +431,30 @@ class Machine(Reporter):
         """Take one asynchronous step although no warp asks for it; False if none is possible."""
         if self._spin_again():
             return True
-        ready = [op for op in self.pending if self.can_step(op)]
-        if ready:
-            self.step(self._choose(ready))
-            return True
-        return False
+        op = self._choose()
+        if op is not None:
+            self.step(op)
+        return op is not None
 
-    def _choose(self, ready: list[PendingOp]) -> PendingOp:
+    def _choose(self) -> PendingOp | None:
+        forwards = self.mode in ("eager", "starve", "random")
+        pending = iter(self.pending) if forwards else reversed(self.pending)
+        ready = filter(self.can_step, pending)
         if self.mode == "random":
-            return self.random.choice(ready)
-        if self.mode in ("eager", "starve"):
-            return ready[0]
-        if self.mode == "lifo":
-            return ready[-1]
-        wanted = self._wanted()
-        return next((op for op in reversed(ready) if op.number in wanted), ready[-1])
+            return self.random.choice(found) if (found := list(ready)) else None
+        first = next(ready, None)
+        if forwards or first is None or self.mode == "lifo":
+            return first
+        state = (self.steps, self.num_ops)
+        if self.wanted[0] != state:
+            self.wanted = (state, self._wanted())
+        return next((op for op in chain([first], ready) if op.number in self.wanted[1]), first)
 
     def _wanted(self) -> set[int]:
         """Operations that a blocked warp waits for (with those that must run before them)."""
         wanted: set[int] = set()
-        for warp in self.warps:
-            if warp.finished:
-                continue
-            thing = warp.waits_for
+        things = {id(w.waits_for): w.waits_for for w in self.warps if not w.finished}
+        for thing in things.values():
             ops = [thing] if isinstance(thing, PendingOp) else getattr(thing, "outstanding", [])
             for op in ops:
                 while op is not None and op.number not in wanted:

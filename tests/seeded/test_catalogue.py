@@ -40,7 +40,7 @@ FOUND = [mutation for mutation in MUTATIONS if mutation.id not in OPEN]
 
 @pytest.mark.parametrize("mutation", [*map(_marked, FOUND)], ids=lambda mutation: mutation.id)
 def test_mutation_is_found(mutation):
-    assert misses(mutation, judge(mutation.build())) == []
+    assert misses(mutation, judge(mutation.build(), mutation=mutation)) == []
 
 
 def _few_published(golden):

@@ -8,6 +8,8 @@ PYTEST := $(PY) -m pytest -q
 JOBS ?= 2
 # Each worker runs a half of the tests in order, so that a module's fixtures are made once.
 WORKERS := -n $(JOBS) --dist worksteal
+# Tests start many processes, of which each would compile the package anew.
+export PYTHONDONTWRITEBYTECODE :=
 NOTEBOOKS := $(wildcard tutorials/*.ipynb)
 
 .PHONY: demo test test-all seeded fuzz lint doctor clean

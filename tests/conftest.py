@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -14,6 +15,9 @@ from pathlib import Path
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# Each of several workers has one core: threads of numpy's library would wait for one another.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # At the end, so that an installed wheel comes first: for `benchmarks` and `tests`.
 sys.path.append(str(Path(__file__).parents[1]))

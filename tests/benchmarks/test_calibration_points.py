@@ -17,6 +17,7 @@ BY_POINT = {experiment.point: experiment for experiment in EXPERIMENTS}
 FAULT = BY_POINT["e"]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.stem)
 def test_every_experiment_compiles(experiment, tmp_path):

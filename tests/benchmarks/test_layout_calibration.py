@@ -111,6 +111,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("dtype", "operand", "major"), LAYOUTS)
 def test_a_probe_finds_the_addresses_that_the_simulator_reads(dtype, operand, major):
     """The digits, put together, are a map from elements to addresses; it is not assumed."""
@@ -150,6 +151,7 @@ def test_base_offsets_are_told_apart():
     assert probes.judge(read + 2, trial, 64, 2) == probes.OTHER
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("dtype", STORED)
 def test_products_are_exact_in_the_simulator(dtype):
     step = 4 if dtype in TRANSPOSED else 3 if dtype in ("s8", "u8") else 2

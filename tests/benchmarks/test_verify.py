@@ -50,7 +50,12 @@ def test_a_process_that_fails_is_an_error(monkeypatch):
 
 @pytest.mark.timing
 @pytest.mark.parametrize(
-    ("name", "seconds"), [("matmul 4096", 8), ("matmul 8192", 14), ("pointwise 2^24", 4)]
+    ("name", "seconds"),
+    [
+        ("matmul 4096", 8),
+        pytest.param("matmul 8192", 14, marks=pytest.mark.slow),
+        ("pointwise 2^24", 4),
+    ],
 )
 def test_verify_is_quick_and_small(name, seconds):
     row = verify.in_fresh_process(name)

@@ -123,6 +123,7 @@ def test_copies_and_waits_are_those_of_tvm(name, stages):
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.sampled(every=3)
 @EVERY
 @POLICIES
 @pytest.mark.parametrize("stages", [None, 1, 3, 8, 9, 12])

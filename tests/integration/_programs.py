@@ -3,7 +3,7 @@
     python _programs.py OUT.json
 
 Writes the text of each. With `--without` the entry points of `tvm.backends` are hidden first, as
-if nothing were installed.
+if nothing were installed; with `--one` it writes that of a module of several functions alone.
 """
 
 from __future__ import annotations
@@ -142,12 +142,13 @@ def build_ours() -> None:
 
 
 def main(out: str) -> None:
-    result = {name: program() for name, program in PROGRAMS.items()}
+    chosen = ["mixed"] if "--one" in sys.argv else PROGRAMS
+    result = {name: PROGRAMS[name]() for name in chosen}
     result["gate"] = str(hasattr(PIPELINE_MAP["s_tir"], "gate_of"))
     if "--ours-first" in sys.argv:
         build_ours()
     if shutil.which("nvcc"):
-        for name in CUBINS:
+        for name in result.keys() & CUBINS:
             target = SM80 if name.startswith("sm80") else SM90
             source = result[name].split("// cuda\n")[1]
             result[f"{name}_cubin"] = cubin(source, target)

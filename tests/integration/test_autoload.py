@@ -14,10 +14,8 @@ GATED = (
     "from tvm.target import Target; assert Target('nvidia/nvidia-h200').arch == 'sm_90a'"
 )
 ORDERS = {
-    "tvm": "import tvm",
-    "tvm_hopper": "import tvm_hopper",
-    "tvm_first": "import tvm, tvm_hopper",
-    "hopper_first": "import tvm_hopper, tvm",
+    "tvm_first": f"import tvm; {GATED}; import tvm_hopper",
+    "hopper_first": f"import tvm_hopper; {GATED}; import tvm",
     "leaf": "import tvm_hopper.integration.autoload",
     "submodule": "import tvm_hopper.schedule",
     "from": "from tvm_hopper import errors, keys; from tvm_hopper.facts import arch",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 from collections.abc import Iterator
@@ -35,25 +36,26 @@ def texts_of(node: ast.AST) -> Iterator[tuple[int, str]]:
             yield from texts_of(child)
 
 
-def messages() -> Iterator[tuple[str, str]]:
-    """Yield the texts of each module with their places."""
-    for path in python_files():
-        for line, text in texts_of(ast.parse(path.read_text())):
-            yield f"{path.relative_to(ROOT)}:{line}", text
+@functools.cache
+def messages() -> tuple[tuple[str, str], ...]:
+    """Return the texts of each module with their places."""
+    return tuple(
+        (f"{path.relative_to(ROOT)}:{line}", text)
+        for path in python_files()
+        for line, text in texts_of(ast.parse(path.read_text()))
+    )
 
 
-MESSAGES = tuple(messages())
-PASSES = {  # TVM lists passes and registered errors by such names
-    name
-    for path in python_files()
-    for name in re.findall(r'"(tvm_hopper\.[A-Z]\w+)"', path.read_text())
-}
-MODULES = modules()
+@functools.cache
+def passes() -> set[str]:
+    """Return such names as TVM lists passes and registered errors by."""
+    found = (re.findall(r'"(tvm_hopper\.[A-Z]\w+)"', path.read_text()) for path in python_files())
+    return {name for names in found for name in names}
 
 
 def resolve(name: str) -> object:
     """Return what a dotted name stands for; keys of ours stand for themselves."""
-    if name in keys.KEYS or name in PASSES or name in MODULES:
+    if name in keys.KEYS or name in passes() or name in modules():
         return name
     root, *parts = name.split(".")
     found = {"hs": hs, "tvm_hopper": tvm_hopper}[root]
@@ -64,7 +66,7 @@ def resolve(name: str) -> object:
 
 def test_names_and_their_arguments():
     wrong = []
-    for place, text in MESSAGES:
+    for place, text in messages():
         for match in re.finditer(NAME + r"(\([^()]*\))?", text):
             name = match[0].partition("(")[0]
             try:
@@ -77,7 +79,7 @@ def test_names_and_their_arguments():
             open_ended = any(x.kind is x.VAR_KEYWORD for x in known.values()) if known else False
             wrong += [(place, name, x) for x in asked if x not in known and not open_ended]
     assert not wrong
-    assert len(MESSAGES) > 500
+    assert len(messages()) > 500
 
 
 CONFIGS = [getattr(hs, x) for x in dir(hs) if x.endswith("Config")]
@@ -90,7 +92,7 @@ CALLABLES = [
 def test_fields_that_a_fix_asks_for():
     known = {x for each in CALLABLES for x in inspect.signature(each).parameters}
     wrong = []
-    for place, text in MESSAGES:
+    for place, text in messages():
         for said in re.findall(r"(?:leave|give|take|ask for|without|with) ([a-z_]{4,})=", text):
             if said not in known:
                 wrong.append((place, said))
@@ -99,14 +101,14 @@ def test_fields_that_a_fix_asks_for():
 
 def test_commands():
     known = [name for name in vars(cli) if name.startswith("add_")]
-    asked = {x for _, text in MESSAGES for x in COMMAND.findall(text)}
+    asked = {x for _, text in messages() for x in COMMAND.findall(text)}
     assert asked
     assert {f"add_{x}" for x in asked} <= set(known)
 
 
 def test_packages_are_installed_by_their_own_names():
     """No index has tvm_hopper itself: pip would find nothing, with extras or without."""
-    texts = [(place, text) for place, text in MESSAGES if "pip install" in text]
+    texts = [(place, text) for place, text in messages() if "pip install" in text]
     assert texts
     assert not [x for x in texts if re.search(r"pip install [\"']?tvm[_-]hopper", x[1])]
 

@@ -32,6 +32,7 @@ def parts(rng, shape):
     return tuple((a, int(rng.integers(a, size))) for a, size in zip(low, shape, strict=True))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("kind", ["integers", "normal"])
 @pytest.mark.parametrize("name", CASES)
 def test_parts_of_outputs_are_what_numpy_computes(name, kind):

@@ -121,6 +121,7 @@ def wrong_values(run, what, dtype):
     return [(x[i], got[i], want[i]) for i in map(tuple, np.argwhere(~right & ~np.isinf(x))[:4])]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("what", ACTIVATIONS)
 def test_every_value(what, dtype):
@@ -151,6 +152,7 @@ LARGE_MEANS = {  # operator, how many vectors of channels it takes, in float64
 }
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("dtype", "mean"), [("float32", 1e4), ("float32", 0), ("float16", 600)])
 @pytest.mark.parametrize("what", LARGE_MEANS)
 def test_means_far_from_zero(what, dtype, mean):

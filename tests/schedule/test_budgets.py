@@ -53,6 +53,7 @@ def scheduled(config, dtype, rng):
     return sch.mod
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("seed", range(16))
 def test_what_the_schedule_accepts_the_passes_accept(seed):
     config, dtype, rng = accepted(seed)

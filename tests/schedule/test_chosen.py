@@ -38,6 +38,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_choice_given_back_makes_the_same_kernel(name):
     schedule, chosen, mod = PROGRAMS[name]

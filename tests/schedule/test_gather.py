@@ -31,6 +31,7 @@ def wanted(a, w):
     return gate * np.prod(parts[1:], axis=0)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("m", "n", "k", "config"),
     [

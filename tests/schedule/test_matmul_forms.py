@@ -27,6 +27,7 @@ def check(options, config=SMALL, **extents):
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("layout", workloads.LAYOUTS)
 @pytest.mark.parametrize("shape", [(64, 64, 64), (72, 40, 72), (8, 136, 136)])
 def test_layouts_and_shapes(layout, shape):
@@ -34,6 +35,7 @@ def test_layouts_and_shapes(layout, shape):
     check({"m": m, "n": n, "k": k, "layout": layout})
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "options",
     [

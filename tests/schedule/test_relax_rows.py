@@ -57,6 +57,7 @@ ELEMENTS = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", ROWS)
 def test_rows(name):
     mod = legalised(*ROWS[name])

@@ -19,6 +19,7 @@ from tvm_hopper.schedule.row_reduction.number import inline_rows
 from tvm_hopper.testing import backward, memory_bound
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("program", "shape"),
     [

@@ -49,6 +49,7 @@ def test_forms(form, shape):
     check(FORMS[form](*shape, "float16"))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("form", [x for x in FORMS if x != "column_strides"])
 def test_forms_of_a_single_row(form):
     """Any dimension of extent one may be the row; TMA cannot take one of strided columns."""
@@ -99,6 +100,7 @@ def test_traces_of_rewritten_products_replay_on_the_normal_form(form):
 # -- the normal form
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_normal_form_means_the_same(form):
     mod = FORMS[form](10, 12, 8, "float16")

@@ -45,26 +45,27 @@ class Judgement:
         return frozenset().union(*self.found.values())
 
 
-def judge(kernel: Kernel, policies: tuple[tuple[str, int], ...] = POLICIES) -> Judgement:
-    """Run all judges on one kernel."""
+def judge(
+    kernel: Kernel,
+    policies: tuple[tuple[str, int], ...] = POLICIES,
+    mutation: Mutation | None = None,
+) -> Judgement:
+    """Run all judges on one kernel; of a mutation no more schedules than find it."""
     lowered = lower(kernel.func, kernel.arch)
-    simulated: set[str] = set()
-    numbers: set[str] = set()
+    static = frozenset(f.rule for f in check_sync(lowered.device, lowered.host))
+    skeleton = frozenset(explore_skeleton(lowered.device, lowered.host).rules)
+    simulated: frozenset[str] = frozenset()
+    numbers: frozenset[str] = frozenset()
+    judgement = Judgement({"S": static, "V": simulated, "X": skeleton, "N": numbers})
     for policy, seed in policies:
         result = run(kernel, lowered, policy=policy, seed=seed)
         simulated |= result.rules
         if wrong_outputs(kernel, result):
-            numbers.add(NUMBERS)
-    static = {f.rule for f in check_sync(lowered.device, lowered.host)}
-    skeleton = explore_skeleton(lowered.device, lowered.host).rules
-    return Judgement(
-        {
-            "S": frozenset(static),
-            "V": frozenset(simulated),
-            "X": frozenset(skeleton),
-            "N": frozenset(numbers),
-        }
-    )
+            numbers |= {NUMBERS}
+        judgement = Judgement({"S": static, "V": simulated, "X": skeleton, "N": numbers})
+        if mutation is not None and not misses(mutation, judgement):
+            break
+    return judgement
 
 
 def verdict(kernel: Kernel) -> str:

@@ -36,7 +36,7 @@ def _marked(mutation):
 
 @pytest.mark.parametrize("mutation", [*map(_marked, MUTATIONS)], ids=lambda mutation: mutation.id)
 def test_mutation_is_found(mutation):
-    assert misses(mutation, judge(mutation.build())) == []
+    assert misses(mutation, judge(mutation.build(), mutation=mutation)) == []
 
 
 def _few_published(golden):

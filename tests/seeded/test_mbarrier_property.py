@@ -122,7 +122,7 @@ def as_kernel(count, steps):
     return Kernel(main, {})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(programs())
 def test_the_simulator_agrees_with_the_model(program):
     count, steps, answers = program
@@ -132,7 +132,7 @@ def test_the_simulator_agrees_with_the_model(program):
     assert "MBAR_ARRIVE_OVERFLOW" not in result.rules
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(programs())
 def test_the_skeleton_agrees_with_the_model(program):
     count, steps, answers = program

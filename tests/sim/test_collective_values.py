@@ -200,6 +200,7 @@ def voting(name, extra=(), mixed=False, missing=False):
     return main
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("text", ["bar.red", "barrier.red", "bar.cta.red"])
 @pytest.mark.parametrize("extra", [(1,), (1, THREADS)])
 @pytest.mark.parametrize(
@@ -255,6 +256,7 @@ def test_the_block_votes(op, values):
     assert (found[128:] == x[::-1]).all()
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("kind", ["redux", "add", "helper", "vector", "ldg", "block"])
 @pytest.mark.parametrize("value", [0, 1])
 def test_what_they_compute_may_steer_the_kernel(kind, value):

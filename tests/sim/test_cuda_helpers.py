@@ -16,6 +16,7 @@ RACES = {"RACE_READ_INFLIGHT", "RACE_OVERWRITE_BUSY", "RACE_WRITE_WRITE", "UNINI
 REDUCE = {"sum": np.sum, "max": np.max, "min": np.min}
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("op", REDUCE)
 @pytest.mark.parametrize("width", [2, 8, 32])
 @pytest.mark.parametrize("dtype", ["float32", "int32"])

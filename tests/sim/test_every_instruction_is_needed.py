@@ -61,8 +61,8 @@ def inputs():
     }
 
 
-def wrong(program):
-    """Name what is wrong under any policy: rules, or the numbers."""
+def wrong(program, all_policies=False):
+    """Name what is wrong under any policy: rules, or the numbers; of one, where that will do."""
     given = inputs()
     want = given["A"].astype("float64") @ given["B"].astype("float64").T
     found = set()
@@ -72,11 +72,13 @@ def wrong(program):
         output = next(v for k, v in result.outputs.items() if k not in given)
         if not np.array_equal(output.astype("float64"), want):
             found.add("WRONG_NUMBERS")
+        if found - {"INCOMPLETE"} and not all_policies:
+            break
     return found
 
 
 def test_the_whole_kernel_is_clean():
-    assert wrong(kernel()[0]) == set()
+    assert wrong(kernel()[0], all_policies=True) == set()
 
 
 def test_there_is_something_to_remove():

@@ -234,6 +234,7 @@ def staged(newest, tiles, full=False):
     return main
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("newest", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("tiles", [3, 4])

@@ -147,6 +147,7 @@ def run(operands, program):
     return simulate(program, inputs_of(operands))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("form", SOME, ids=named)
 def test_kernels(form):
     operands = Operands(form)

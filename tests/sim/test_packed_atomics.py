@@ -60,6 +60,7 @@ def as_words(values, packed):
 OPS = {"add": np.add, "min": np.minimum, "max": np.maximum}
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("result", [False, True])
 @pytest.mark.parametrize(
     ("text", "op", "kind", "words", "packed"),

@@ -64,7 +64,7 @@ def test_without_one_synchronisation_verify_finds_it(build, name, rules):
     ("build", "name"), [(build, name) for build, name, _ in CASES], ids=lambda x: str(x)[:20]
 )
 def test_without_one_synchronisation_a_run_finds_it_too(build, name):
-    runs = [simulate(build(name), inputs(), policy=p, seed=s) for p, s in RUNS]
+    runs = (simulate(build(name), inputs(), policy=p, seed=s) for p, s in RUNS)
     assert any(run.verdict == "error" for run in runs)
 
 

@@ -220,6 +220,7 @@ def draw(rng):
     return agents
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs_get_the_verdict_that_all_states_give(seed):
     rng, compared, clean = random.Random(seed), 0, 0

@@ -103,6 +103,7 @@ VIEWS = {
 DECLARED = ["", ", strides=[32, 1]", ", strides=[96, 1]", ", strides=[s, 1]", ", strides=[s, t]"]
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("view", sorted(VIEWS))
 @pytest.mark.parametrize("declaration", DECLARED)
 def test_the_host_takes_and_refuses_views_as_tvms_own_does(declaration, view):

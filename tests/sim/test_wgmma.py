@@ -102,6 +102,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("dtype", "a_major", "b_major", "swizzle"), CASES)
 def test_one_instruction_is_exact(dtype, a_major, b_major, swizzle):
     k = facts.instruction_k(dtype)

@@ -320,6 +320,11 @@ def programs():
     return {x: load(scheduled(mod, config=x)) for x in (STAGED, SHARED, WIDE)}
 
 
+@pytest.mark.parametrize("config", [STAGED, SHARED, WIDE], ids=str)
+def test_with_all_syncs_there_is_nothing_to_say(programs, config):
+    assert not simulate(programs[config], named_inputs("rms_norm_backward", 9, 512)).findings
+
+
 @pytest.mark.parametrize(
     ("config", "call", "number"),
     [
@@ -342,7 +347,6 @@ def programs():
 )
 def test_each_sync_is_needed(programs, config, call, number):
     named = named_inputs("rms_norm_backward", 9, 512)
-    assert not simulate(programs[config], named).findings
     assert simulate(change(programs[config], call, number), named).findings
 
 

@@ -79,6 +79,7 @@ def result(text, way, target):
     return ran.outputs["Y"]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("target", "way"), PAIRS)
 @pytest.mark.parametrize("turns", TURNS)
 def test_bounds(turns, way, target):

@@ -53,6 +53,7 @@ def outputs_of(name):
     return {"add_rms_norm": "HY", "sum_and_difference": "PD"}.get(name, "Y")
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", FORMS)
 def test_each_element_is_read_once(name, monkeypatch):
     read = Counter()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import tvm
@@ -123,30 +125,37 @@ def test_what_lives_at_once_is_refused_for_want_of_room(mod):
         tvm_hopper.lower_final(mod(), H200)
 
 
-IN_LOOPS = "for n in T.serial(2)"
 BUSY = "RACE_OVERWRITE_BUSY"
+
+
+def rings_in_a_loop():
+    return two_rings(around="for n in T.serial(2)")
+
+
+def staged_by_roles():
+    return staged(roles=True)
+
+
+@functools.cache
+def built(mod):
+    """Return the program of a module, and what its first tensors hold."""
+    rng = np.random.default_rng(1)
+    module = mod()
+    shapes = [shape for shape, _ in workloads.argument_types(module)]
+    drawn = (rng.integers(-3, 4, shape).astype("float32") for shape in shapes)
+    return load(module), dict(zip("AB", drawn, strict=False))
 
 
 @pytest.mark.parametrize(
     ("mod", "instruction", "which", "rule"),
     [
-        *((lambda: two_rings(around=IN_LOOPS), "tvm_storage_sync", n, BUSY) for n in (1, 3)),
-        *(
-            (lambda: two_rings(around=IN_LOOPS), "fence_proxy", n, "PROXY_FENCE_MISSING_WAR")
-            for n in (0, 2)
-        ),
+        *((rings_in_a_loop, "tvm_storage_sync", n, BUSY) for n in (1, 3)),
+        *((rings_in_a_loop, "fence_proxy", n, "PROXY_FENCE_MISSING_WAR") for n in (0, 2)),
         *((staged, "tvm_storage_sync", n, BUSY) for n in (2, 3)),
-        *((lambda: staged(roles=True), "bar_sync_count", n, BUSY) for n in (0, 1)),
+        *((staged_by_roles, "bar_sync_count", n, BUSY) for n in (0, 1)),
     ],
 )
 def test_each_sync_in_between_is_needed(mod, instruction, which, rule):
     """In front of the first access under another name, and in front of staging's readers."""
-    module = mod()
-    rng = np.random.default_rng(1)
-    shapes = [shape for shape, _ in workloads.argument_types(module)]
-    args = {
-        name: rng.integers(-3, 4, shape).astype("float32")
-        for name, shape in zip("AB", shapes, strict=False)
-    }
-    wrong = change(load(module), instruction, which)
-    assert rule in simulate(wrong, args, "on_wait", 0).rules
+    program, args = built(mod)
+    assert rule in simulate(change(program, instruction, which), args, "on_wait", 0).rules

@@ -6,6 +6,7 @@ Behind the cut run only the passes that realise what is open: InsertSyncs and Lo
 import functools
 
 import pytest
+import tvm_ffi
 from tvm import s_tir
 
 from tests.sim_kernels import (
@@ -106,47 +107,82 @@ KERNELS = {
 }
 
 
-def keep(monkeypatch, names):
-    """Let the lowering run some of our passes; the helpers ask for what only all of them do."""
-    kept = [one for one, name in zip(PASSES, NAMES, strict=True) if name in names]
-    monkeypatch.setattr(pipeline.passes, "hook_passes", lambda: kept)
+def keep(monkeypatch, passes):
+    """Let the lowering run these of our passes; the helpers ask for what only all of them do."""
+    monkeypatch.setattr(pipeline.passes, "hook_passes", lambda: passes)
     monkeypatch.setattr(apply, "check_lowering", lambda *_: None)
 
 
+def keep_named(monkeypatch, names):
+    keep(monkeypatch, [one for one, name in zip(PASSES, NAMES, strict=True) if name in names])
+
+
+class Watched:
+    """A pass that writes its name down where it changes something; the last one ends the build."""
+
+    def __init__(self, one, acting):
+        self.one, self.acting, self.info = one, acting, one.info
+
+    def __call__(self, mod):
+        changed = self.one(mod)
+        if not tvm_ffi.structural_equal(mod, changed):
+            self.acting.append(NAMES[PASSES.index(self.one)])
+        if self.one is PASSES[-1]:
+            raise VerifyError("the end of our passes")
+        return changed
+
+
+def cuts_of(kernel, monkeypatch):
+    """Return the passes behind which a kernel is another one than behind the pass before."""
+    acting = ["nothing"]
+    keep(monkeypatch, [Watched(one, acting) for one in PASSES])
+    with pytest.raises(VerifyError, match="the end of our passes"):
+        KERNELS[kernel]()
+    return acting
+
+
+def is_quick(kernel, last):
+    """Tell whether tensor cores compute the product already, or it is the smallest one."""
+    early = last == "nothing" or NAMES.index(last) < NAMES.index("LowerMma")
+    return kernel == "plain" or kernel.startswith("pointwise") or not early
+
+
 LONG = ("mma.sync, one role", "mma.sync, one role, cp.async", "staged")
-# Products that threads compute, which takes the simulator long.
-EARLY = ["nothing", *NAMES[: NAMES.index("LowerMma")]]
+SHARES = 5
 
 
-def is_long(kernel, last):
-    """Leave every cut of the plain kernel, and of each other one every third that runs fast."""
-    if kernel == "plain":
-        return False
-    early = ("ragged", "persistent", "A by cp.async, B by TMA")
-    number = NAMES.index(last) if last in NAMES else 0
-    turn = (number + list(KERNELS).index(kernel)) % 3 == 0
-    return kernel in LONG or (kernel in early and last in EARLY) or not turn
-
-
-@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(
-    ("kernel", "last"),
+    ("kernel", "share"),
     [
-        pytest.param(kernel, last, marks=[pytest.mark.slow] if is_long(kernel, last) else [])
-        for kernel in KERNELS
-        for last in ["nothing", *NAMES]
+        pytest.param(
+            kernel,
+            (number + turn) % SHARES,
+            marks=[pytest.mark.slow] if turn or kernel in LONG else [],
+        )
+        for number, kernel in enumerate(KERNELS)
+        for turn in range(SHARES)
     ],
 )
-def test_right_after(kernel, last, monkeypatch):
-    """A simulated run gives the right values, and `verify` finds every schedule clean."""
-    prefix = NAMES[: NAMES.index(last) + 1] if last in NAMES else []
-    if "LowerMma" not in prefix:  # one thread copies, which takes the simulator long
-        monkeypatch.setattr(kernels, "RUNS", kernels.RUNS[:1])
-    keep(monkeypatch, {*prefix, *REALISING})
-    KERNELS[kernel]()
+def test_right_after(kernel, share, monkeypatch, request):
+    """A simulated run gives the right values, and `verify` finds every schedule clean.
+
+    Each kernel takes a share of its cuts in every run, all of them in the slow ones.
+    """
+    cuts = cuts_of(kernel, monkeypatch)
+    assert len(cuts) >= SHARES
+    whole = request.node.get_closest_marker("slow")
+    for last in cuts[share::SHARES]:
+        if not whole and not is_quick(kernel, last):
+            continue
+        prefix = NAMES[: NAMES.index(last) + 1] if last in NAMES else []
+        with monkeypatch.context() as patch:
+            if "LowerMma" not in prefix:  # one thread copies, which takes the simulator long
+                patch.setattr(kernels, "RUNS", kernels.RUNS[:1])
+            keep_named(patch, {*prefix, *REALISING})
+            KERNELS[kernel]()
 
 
 def test_without_its_waits_the_kernel_is_no_kernel_yet(monkeypatch):
-    keep(monkeypatch, {*NAMES[: NAMES.index("LowerChannels") + 1]} - {"InsertSyncs"})
+    keep_named(monkeypatch, {*NAMES[: NAMES.index("LowerChannels") + 1]} - {"InsertSyncs"})
     with pytest.raises((AssertionError, VerifyError), match="WGMMA_FENCE_MISSING"):
         KERNELS["plain"]()

@@ -24,6 +24,7 @@ def inner(stages, *parts, roles=False, trips=5, row="(i * 5 + k) * 8", statement
     return loop(head, block(new("a"), copy("a", "A", row), *parts))
 
 
+@pytest.mark.sampled(every=3)
 @ROLES
 @PERSISTENT
 @STAGES
@@ -59,12 +60,14 @@ def test_a_load_around_a_loop_of_loads(roles, persistent, stages, outer_stages):
     check(nested(stages, outer_stages, roles, persistent), sum_nested)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("policy", ["lifo", "random", "starve:consumer", "starve:producer"])
 @ROLES
 def test_nested_rings_under_every_policy(roles, policy):
     check(nested(2, 2, roles), sum_nested, policy)
 
 
+@pytest.mark.sampled(every=3)
 @ROLES
 @PERSISTENT
 @STAGES

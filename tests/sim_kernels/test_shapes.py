@@ -19,12 +19,14 @@ def trip_counts():
 TRIPS = list(trip_counts())
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("stages", "pending", "trips"), TRIPS)
 def test_iterations(stages, pending, trips):
     problem = {"m": 64, "n": 8, "k": 16 * trips}
     check(problem, SMALL, stages=stages, consumers=1, wgmma_pending=pending)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("pending", [0, 1])
 @pytest.mark.parametrize("trips", [1, 2, 3, 5])
 def test_iterations_of_persistent_blocks(trips, pending):
@@ -44,6 +46,7 @@ def test_iterations_under_other_schedules(stages, pending, trips, policy):
     check(problem, (64, 16, 16), policy=policy, seed=3, **config)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("layout", ["NT", "NN", "TN", "TT"])
 @pytest.mark.parametrize("rest", [8, 56, 63])
 def test_remainders(rest, layout):
@@ -68,6 +71,7 @@ def test_symbolic_rows_of_a_persistent_kernel(extent):
     check(problem, extents={"m": extent}, **config)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("persistent", [None, 2])
 @pytest.mark.parametrize("extent", [0, 1, 16, 17, 80])
 def test_symbolic_depth(extent, persistent):
@@ -115,6 +119,7 @@ def test_rows_shared_by_consumers(consumers):
     check(problem, (64 * consumers, 16, 16), stages=3, consumers=consumers, wgmma_pending=1)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("layout", ["NT", "NN", "TN", "TT"])
 @pytest.mark.parametrize("consumers", [2, 3])
 def test_columns_shared_by_consumers(consumers, layout):

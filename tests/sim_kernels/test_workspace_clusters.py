@@ -7,16 +7,17 @@ each of them (`test_shared_loads`); what is new are sums that two kernels hand o
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 
 import pytest
 from tvm import tirx
 
+from tests.sim_kernels.each_sync import emitted_by, rules_broken
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change
-from tests.sim_kernels.test_each_sync_is_needed import POLICIES, emitted_by
 from tests.sim_kernels.test_shared_loads import DATA, REMOVED, TILE
 from tvm_hopper import ir
-from tvm_hopper.simulation import Program, load, simulate, verify
+from tvm_hopper.simulation import Program, load, verify
 from tvm_hopper.testing import workloads
 
 PROBLEM = {"m": 128, "n": 16, "k": 160, "out_dtype": "float32"}
@@ -30,10 +31,8 @@ def right() -> tuple[Program, dict]:
     return load(module), dict(zip(names, workloads.make_inputs(mod, seed=1), strict=False))
 
 
-def found(program: Program) -> set[str]:
-    values = right()[1]
-    results = (simulate(program, values, p, seed=5, allocator=True) for p in POLICIES)
-    return {rule for result in results for rule in result.rules}
+def found(program: Program, want: Collection[str] = ()) -> set[str]:
+    return rules_broken(program, right()[1], want, allocator=True)
 
 
 def test_the_kernels_are_clean():
@@ -49,8 +48,9 @@ def test_the_verdict():
 @pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("instruction", "which"), REMOVED)
 def test_simulator_misses_it(instruction, which):
-    rules = found(change(right()[0], instruction, which))
-    assert REMOVED[instruction, which] <= rules, rules
+    want = REMOVED[instruction, which]
+    rules = found(change(right()[0], instruction, which), want)
+    assert want <= rules, rules
 
 
 def test_every_sync_is_in_the_table():

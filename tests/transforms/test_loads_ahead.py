@@ -75,6 +75,7 @@ def test_vectors_are_loaded_in_front_of_the_sum(config):
         assert f"{name}_ptr[" not in kernel
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("sides", "config"),
     [

@@ -56,6 +56,7 @@ def half(x, number):
     return tirx.const(number, str((x + x).ty.dtype))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_kernel_of_16_bits_compiles_and_is_right(name, kind):

@@ -96,6 +96,7 @@ def test_symbolic_extents(columns, target):
     assert report.verdict == "clean", str(report)
 
 
+@pytest.mark.sampled(every=3)
 @EACH
 def test_without_the_option_the_text_is_tvms_own(schedule):
     if cell(schedule.name, COLUMNS[0]).startswith(("refused", "no kernel")):

@@ -1,7 +1,7 @@
 """Run the tutorials and keep their outputs: `make notebooks`.
 
-The text of a tutorial is `tutorials/NAME.md`. This writes `tutorials/NAME.ipynb` with the same cells
-and what they print and draw. The site shows both (`docs/conf.py`).
+The text of a tutorial is `tutorials/NAME.md`. This writes `tutorials/NAME.ipynb` with the same
+cells and what they print and draw. The site shows both (`docs/conf.py`).
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ def test_the_report_has_versions_checks_environment_and_options(
     assert cli.main(["doctor", "--report", str(path)]) == 0
     assert str(path) in capsys.readouterr().out
     text = path.read_text()
-    for said in ("apache-tvm 0.27", "NVRTC: ok", "TVM_HOPPER_VERIFY=1", "tvm_hopper.strict = False"):
-        assert said in text
+    for line in ("apache-tvm 0.27", "NVRTC: ok", "TVM_HOPPER_VERIFY=1", "tvm_hopper.strict = "):
+        assert line in text
 
 
 def test_something_missing_is_an_exit_code(capsys, monkeypatch) -> None:

@@ -11,35 +11,42 @@ Row = Mapping[str, Judgement]
 COLUMNS = ("TVM, `cp.async`", *TARGETS)
 HEAD = """# Asynchronous schedules of TVM
 
-Apache TVM has tests of its software pipelines and of `cp.async`. Their programs are schedules for Ampere. This page says
-what becomes of each one, untouched, under `PassContext(config={"tvm_hopper.async_copy": "auto"})`, for an H200 and an A100.
-The column "TVM" has TVM's own kernel with `tirx.use_async_copy`. Every kernel runs in the simulator under three schedules of its
-asynchronous operations. Its values are compared with the program without its schedule (`verify(..., against=...)`).
+Apache TVM has tests of its software pipelines and of `cp.async`. Their programs are schedules for
+Ampere. This page says what becomes of each one, untouched, under
+`PassContext(config={"tvm_hopper.async_copy": "auto"})`, for an H200 and an A100. The column "TVM"
+has TVM's own kernel with `tirx.use_async_copy`. Every kernel runs in the simulator under three
+schedules of its asynchronous operations. Its values are compared with the program without its
+schedule (`verify(..., against=...)`).
 
 `python -m tests.upstream` prints this page, and tests compare each row with what comes out.
 
 * right: the verdict is `clean`, and every value is that of the plain program;
-* error: a race. In TVM's two, the copies of an iteration are committed apart in the loop and together before it, so
-  the number that TVM waits for is right in the loop only;
+* error: a race. In TVM's two, the copies of an iteration are committed apart in the loop and
+  together before it, so the number that TVM waits for is right in the loop only;
 * incomplete: TVM's kernel has fragments in "warp" memory, which the simulator does not know;
 * TVM's own: no asynchronous stage or scope copies into shared memory, so the function stays TVM's;
 * no kernel: no loop is bound to threads, so TVM makes none and the build is refused.
 """
 TAIL = """
-The programs are in `tests/upstream`, with the files and tests of apache/tvm that they are from. Some there read elements that
-are never written; here they read written ones. The products are 128 x 128 x 192 instead of 4096 in each direction.
+The programs are in `tests/upstream`, with the files and tests of apache/tvm that they are from.
+Some there read elements that are never written; here they read written ones. The products are 128
+x 128 x 192 instead of 4096 in each direction.
 
-- Stages that compute run iterations apart if shared arrays are between them ([pipelines](barrier_pipeline.md)). Stages that hand on registers,
-  such as fragments, stay in one iteration, and `explain` says so: apart, the nested product was 10% slower.
-- `storage_align` on a tile that is copied asynchronously is left out, which `explain` says; under `tvm_hopper.strict` it is an error. A
-  tile that `ldmatrix` reads is swizzled instead.
-- What the lowering refuses of such a function leaves the function to TVM with a warning; under `tvm_hopper.strict` it is an error.
-- Chunks that threads copy for later iterations are issued after this iteration's `ldmatrix`, if there are three slots or more.
+- Stages that compute run iterations apart if shared arrays are between them
+  ([pipelines](barrier_pipeline.md)). Stages that hand on registers, such as fragments, stay in one
+  iteration, and `explain` says so: apart, the nested product was 10% slower.
+- `storage_align` on a tile that is copied asynchronously is left out, which `explain` says; under
+  `tvm_hopper.strict` it is an error. A tile that `ldmatrix` reads is swizzled instead.
+- What the lowering refuses of such a function leaves the function to TVM with a warning; under
+  `tvm_hopper.strict` it is an error.
+- Chunks that threads copy for later iterations are issued after this iteration's `ldmatrix`, if
+  there are three slots or more.
 
 ## Figures
 
-One H200 ([tables](../benchmarks/results/async_schedules_2026-11-23.md)). The products by `mma.sync` at 4096 in each direction, with
-TVM's own intrinsics (`python -m benchmarks.async_products`; cuBLAS takes 201.6 us):
+One H200 ([tables](../benchmarks/results/async_schedules_2026-11-23.md)). The products by
+`mma.sync` at 4096 in each direction, with TVM's own intrinsics (`python -m
+benchmarks.async_products`; cuBLAS takes 201.6 us):
 
 | built | pipeline | us | times as fast as TVM's |
 |---|---|---|---|
@@ -50,8 +57,9 @@ TVM's own intrinsics (`python -m benchmarks.async_products`; cuBLAS takes 201.6 
 | sm_90a, TMA | nested | 384.2 | 1.147 |
 | sm_80, `cp.async` | nested | 404.5 | 1.090 |
 
-Other forms at 2 GiB (`python -m benchmarks.async_schedules --only large`; programs in `tvm_hopper/testing/ampere_forms.py`). The
-last column is TVM's kernel as a share of copy speed. Where that is 0.92 or more, nothing can be 1.1 times as fast:
+Other forms at 2 GiB (`python -m benchmarks.async_schedules --only large`; programs in
+`tvm_hopper/testing/ampere_forms.py`). The last column is TVM's kernel as a share of copy speed.
+Where that is 0.92 or more, nothing can be 1.1 times as fast:
 
 | form | of the kind | sm_90a | sm_80 | TVM's, of copy speed |
 |---|---|---|---|---|

@@ -225,7 +225,7 @@ def rows() -> Iterator[Row]:
 
 
 def doctor_command(arguments: argparse.Namespace) -> int:
-    """Print the table (or JSON), or write a report; exit code 1 if something that everybody needs is missing."""
+    """Print a table or JSON, or write a report; exit code 1 if something needed is missing."""
     found = list(rows())
     if arguments.report:
         from .bug_report import write_report

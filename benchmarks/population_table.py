@@ -3,7 +3,7 @@
 All kernels are built first, in parallel. Then each problem is checked against float64 and timed in
 turn with cuBLAS in this one process, by graph replay with cold caches (`cold.py`).
 
-    python -m benchmarks.population_table benchmarks/results/population_SEED_DATE.json docs/figures.md
+    python -m benchmarks.population_table FOLDER/population_SEED_DATE.json docs/figures.md
 
 puts the distribution and the worst problems of such a file between the two marks in a page.
 """

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from tvm_hopper.requests import options
 
-from .doctor import Row
-
 PACKAGES = (
     "tvm_hopper",
     "apache-tvm",
@@ -34,18 +32,18 @@ PACKAGES = (
 PREFIXES = ("TVM_HOPPER_", "CUDA_", "NVIDIA_VISIBLE")  # of environment variables
 
 
-def write_report(path: Path, rows: Iterable[Row]) -> None:
+def write_report(path: Path, rows: Iterable[tuple[str, str, str]]) -> None:
     """Write versions, machine, GPU, driver, environment and options to one text file."""
     path.write_text("\n".join(report_lines(rows)) + "\n", encoding="utf-8")
 
 
-def report_lines(rows: Iterable[Row]) -> list[str]:
-    """Return the lines of the report."""
+def report_lines(rows: Iterable[tuple[str, str, str]]) -> list[str]:
+    """Return the lines of the report; a row is a check, its state, and what was found."""
     home = str(Path.home())
     lines = ["tvm_hopper report", "", "What happened, and the smallest module that shows it:", ""]
     lines += ["## Machine", f"Python {sys.version.split()[0]}, {platform.platform()}"]
     lines += ["", "## Packages", *(f"{name} {_version(name)}" for name in PACKAGES)]
-    lines += ["", "## Checks", *(f"{r.what}: {r.state}: {r.found}" for r in rows)]
+    lines += ["", "## Checks", *(": ".join(row) for row in rows)]
     named = sorted(name for name in os.environ if name.startswith(PREFIXES))
     lines += ["", "## Environment", *(f"{name}={os.environ[name]}" for name in named)]
     lines += ["", "## Options, by default"]

@@ -230,7 +230,7 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     if arguments.report:
         from .bug_report import write_report
 
-        write_report(arguments.report, found)
+        write_report(arguments.report, [(row.what, row.state, row.found) for row in found])
         print(f"wrote {arguments.report}: attach it to your bug report")
     elif arguments.json:
         print(json.dumps([asdict(row) for row in found], indent=1))

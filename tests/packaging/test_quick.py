@@ -1,10 +1,7 @@
-"""`make quick` picks the tests of what changed, and `make help` names the targets."""
+"""`make quick` picks the tests that are closest to a change."""
 
 from __future__ import annotations
 
-import re
-
-from tests.docs.blocks import ROOT
 from tests.quick import select_tests
 
 EVERY = [
@@ -28,10 +25,3 @@ def test_changed_tests_come_first_then_the_module_s_then_the_folder_s() -> None:
 def test_documents_are_tested_by_theirs() -> None:
     assert select_tests(["README.md"], EVERY) == ["tests/docs/test_links.py"]
     assert select_tests(["LICENSE"], EVERY) == []
-
-
-def test_every_target_is_in_the_help() -> None:
-    text = (ROOT / "Makefile").read_text()
-    targets = re.findall(r"^([a-z-]+):(?!=)", text, re.M)
-    helped = re.findall(r"^([a-z-]+):.*## \w", text, re.M)
-    assert sorted(targets) == sorted(helped)

@@ -12,17 +12,25 @@ WORKERS := -n $(JOBS) --dist worksteal
 export PYTHONDONTWRITEBYTECODE :=
 NOTEBOOKS := $(wildcard tutorials/*.ipynb)
 
-.PHONY: demo test test-all seeded fuzz lint doctor clean
+.PHONY: help demo quick test test-all seeded fuzz lint doctor notebooks clean
+
+help:                   ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /|/' | \
+	  awk -F'|' '{ printf "make %-12s %s\n", $$1, $$2 }'
 
 $(VENV)/.installed: pyproject.toml setup.py
+	@echo "installing tvm_hopper and what its tests and documents need into $(VENV) (a few minutes, once)"
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install -q -e ".[tests,docs,tuning]"
 	touch $@
 
-demo: $(READY)          ## schedule, compile, explain and simulate one GEMM; with a GPU also run it
+demo: $(READY)          ## install into .venv, then schedule, compile, explain, simulate one GEMM; with a GPU also run it
 	$(PY) examples/demo.py
 
-test: $(READY)          ## what every change must pass: under 15 minutes on 2 cores, no GPU
+quick: $(READY)         ## lint, layout and the tests of what differs from main, within a minute
+	$(PY) -m tests.quick
+
+test: $(READY)          ## what every change must pass: 15 minutes on 2 cores, no GPU
 	$(PYTEST) $(WORKERS) -m "not slow and not gpu"
 	$(if $(NOTEBOOKS),$(PYTEST) --nbmake -n $(JOBS) $(NOTEBOOKS))
 
@@ -55,6 +63,9 @@ lint: $(READY)          ## style and types
 pictures: $(READY)      ## the pictures in docs/images, from runs in the simulator
 	$(PY) -W ignore -m docs.pictures
 
+notebooks: $(READY)     ## run the tutorials and keep their outputs
+	$(PY) -W ignore -m docs.notebooks
+
 .PHONY: docs
 docs: $(READY)          ## the site in build/docs: pages, tutorials, API reference; a dead link is an error
 	$(PY) -m sphinx -q -W --keep-going -b html -c docs . build/docs
@@ -76,5 +87,5 @@ doctor: $(READY)        ## what this machine has and lacks
 resolve: $(READY)       ## whether pip resolves this package beside PyTorch 2.8 and later; PYTHONS= interpreters
 	$(PY) -m benchmarks.resolve $(if $(PYTHONS),--python $(PYTHONS))
 
-clean:
+clean:                  ## remove .venv and what was built
 	rm -rf $(VENV) build dist *.egg-info

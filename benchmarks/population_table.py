@@ -3,7 +3,7 @@
 All kernels are built first, in parallel. Then each problem is checked against float64 and timed in
 turn with cuBLAS in this one process, by graph replay with cold caches (`cold.py`).
 
-    python -m benchmarks.population_table benchmarks/results/population_SEED_DATE.json README.md
+    python -m benchmarks.population_table FOLDER/population_SEED_DATE.json docs/figures.md
 
 puts the distribution and the worst problems of such a file between the two marks in a page.
 """
@@ -15,6 +15,7 @@ import dataclasses
 import json
 import math
 import multiprocessing
+import os
 import statistics
 import sys
 import tempfile
@@ -206,7 +207,7 @@ def main(argv: list[str]) -> int:
     """Put the section of a population's file into a page."""
     source, target = map(Path, argv)
     content = json.loads(source.read_text())
-    link = source.with_suffix(".md").as_posix()
+    link = Path(os.path.relpath(source.with_suffix(".md"), target.parent)).as_posix()
     text = section(content["rows"], link, content["machine"])
     target.write_text(insert(target.read_text(), text))
     return 0

@@ -28,6 +28,9 @@ def add_doctor(commands: Any) -> None:
 
     parser = _command(commands, "doctor", "what this machine has and lacks, and what mends it", run)
     parser.epilog = "exit code: 0 all is there, 1 something that everybody needs is missing"
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="write what a bug report needs to this file"
+    )
 
 
 def add_verify(commands: Any) -> None:

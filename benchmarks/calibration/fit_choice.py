@@ -1,7 +1,7 @@
 r"""Fit the constants of the estimate to measured times, and say how good a choice they make.
 
     python -m benchmarks.calibration.fit_choice benchmarks/results/tile_times_*.json \
-        benchmarks/results/population_*.json [--write]
+        benchmarks/results/population_times_*.json [--write]
 
 Least squares of the logarithm of the time, by Levenberg's and Marquardt's method; configurations
 far from a problem's best one count little. The loss is the geometric mean over problems of the time

@@ -11,7 +11,7 @@ import pytest
 
 import tvm_hopper
 from tests.docs.blocks import ROOT
-from tvm_hopper import schedule
+from tvm_hopper import dlight, relax, schedule
 
 FACTS = sorted(path.stem for path in (ROOT / "tvm_hopper" / "facts").glob("[a-z]*.py"))
 
@@ -36,9 +36,29 @@ def makefile() -> str:
 def test_every_page_is_there(site: Path) -> None:
     for page in ("index", "README", "DESIGN", "CHANGELOG", "docs/schedule", "docs/simulator"):
         assert (site / f"{page}.html").is_file()
-    assert "docs/contents.html" in (site / "index.html").read_text()
+    assert "docs/index.html" in (site / "index.html").read_text()
+
+
+def test_the_first_page_shows_what_it_is(site: Path) -> None:
+    text = (site / "docs" / "index.html").read_text()
+    for shown in ("hs", "timeline_product.png", "<table", "get_started.html"):
+        assert shown in text
+    sidebar = text.partition('<div class="sidebar-tree">')[2].partition("</aside>")[0]
+    assert "schedule.html" in sidebar
+    assert "benchmarks/results" not in sidebar
+
+
+def test_tutorials_show_what_they_print_and_draw(site: Path) -> None:
     for tutorial in (ROOT / "tutorials").glob("*.md"):
-        assert (site / "tutorials" / f"{tutorial.stem}.html").is_file()
+        text = (site / "tutorials" / f"{tutorial.stem}.html").read_text()
+        assert "<pre class='output'>" in text or "data:image/png" in text
+    assert "data:image/png" in (site / "tutorials" / "01_first_matmul.html").read_text()
+
+
+def test_lines_of_code_are_not_cut(site: Path) -> None:
+    sheet = (site / "_static" / "site.css").read_text()
+    assert "white-space: pre-wrap" in sheet
+    assert "site.css" in (site / "docs" / "schedule.html").read_text()
 
 
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
@@ -55,6 +75,8 @@ def test_the_reference_holds_every_public_name(site: Path) -> None:
     wanted = {f"tvm_hopper.schedule.{name}" for name in schedule.__all__}
     for name, module in tvm_hopper._NAMES.items():
         wanted.add(f"tvm_hopper.errors.{name}" if module == "errors" else f"tvm_hopper.{name}")
+    wanted |= {f"tvm_hopper.relax.{name}" for name in relax.__all__}
+    wanted |= {f"tvm_hopper.dlight.{name}" for name in dlight.__all__}
     assert wanted <= shown
     modules = set(re.findall(r'id="module-([\w.]+)"', text))
     assert {f"tvm_hopper.facts.{name}" for name in FACTS} <= modules

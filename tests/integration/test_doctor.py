@@ -42,6 +42,18 @@ def test_the_command_prints_json(capsys) -> None:
     assert {row["what"] for row in json.loads(capsys.readouterr().out)} > {"NVRTC", "nvcc"}
 
 
+def test_the_report_has_versions_checks_environment_and_options(
+    capsys, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setenv("TVM_HOPPER_VERIFY", "1")
+    path = tmp_path / "report.txt"
+    assert cli.main(["doctor", "--report", str(path)]) == 0
+    assert str(path) in capsys.readouterr().out
+    text = path.read_text()
+    for line in ("apache-tvm 0.27", "NVRTC: ok", "TVM_HOPPER_VERIFY=1", "tvm_hopper.strict = "):
+        assert line in text
+
+
 def test_something_missing_is_an_exit_code(capsys, monkeypatch) -> None:
     monkeypatch.setattr(
         doctor, "CHECKS", (lambda: doctor.Row("soap", MISSING, "none", "buy soap"),)

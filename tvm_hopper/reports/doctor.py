@@ -225,9 +225,14 @@ def rows() -> Iterator[Row]:
 
 
 def doctor_command(arguments: argparse.Namespace) -> int:
-    """Print the table (or JSON); exit code 1 if something that everybody needs is missing."""
+    """Print a table or JSON, or write a report; exit code 1 if something needed is missing."""
     found = list(rows())
-    if arguments.json:
+    if arguments.report:
+        from .bug_report import write_report
+
+        write_report(arguments.report, [(row.what, row.state, row.found) for row in found])
+        print(f"wrote {arguments.report}: attach it to your bug report")
+    elif arguments.json:
         print(json.dumps([asdict(row) for row in found], indent=1))
     else:
         _print_table(found)

@@ -38,7 +38,7 @@ and a test compares it with the code.
 * modelled: memory, synchronisation and exchange between lanes, with their order and races;
 * no effect: hints.
 
-| row of the table | instruction | state | but not |
+| instruction | rows of the table | state | but not |
 |---|---|---|---|
 """
 
@@ -47,7 +47,7 @@ FUNCTION = "tirx.cuda_"
 FUNCTIONS = """
 TVM prints these device functions (`T.cuda.*`) as CUDA text of its own:
 
-| call | state |
+| calls | state |
 |---|---|"""
 
 
@@ -109,14 +109,29 @@ def _knows(name: str) -> bool:
     )
 
 
+def _listed(names: list[str], missing: str) -> str:
+    """Name the rows of one instruction; of a later chip their number is enough."""
+    if missing.startswith("a later chip,"):
+        return f"{len(names)} rows" if len(names) > 1 else "1 row"
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def document() -> str:
     """Return the page."""
     rows = coverage()
     known = sum(row.state != INCOMPLETE for row in rows)
-    lines = [f"| `{r.name}` | `{r.mnemonic}` | {r.state} | {r.missing} |" for r in rows]
+    grouped: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        grouped.setdefault((row.mnemonic, row.state, row.missing), []).append(row.name)
+    lines = [
+        f"| `{mnemonic}` | {_listed(names, missing)} | {state} | {missing} |"
+        for (mnemonic, state, missing), names in sorted(grouped.items())
+    ]
     lines += [FUNCTIONS]
-    for name, state in device_functions().items():
-        lines.append(f"| `cuda.{name}` | {MODELLED if state else INCOMPLETE} |")
+    calls = device_functions()
+    for state in (MODELLED, INCOMPLETE):
+        named = [f"`cuda.{name}`" for name, known in calls.items() if known == (state == MODELLED)]
+        lines.append(f"| {', '.join(named)} | {state} |")
     return HEAD.format(count=len(rows), known=known) + "\n".join(lines) + "\n"
 
 

@@ -36,7 +36,7 @@ WIDEST = span_bytes(128)  # bytes of a row that the widest swizzle takes
 LEAST_SPREAD = 32  # bytes of a piece's rows below which threads load as fast from memory
 # With three the loads of a tile of 128x256 are in time; the fourth is worth less than stores that
 # never wait for one another: three and one part take 1.1% less time at 8192x14336x4096 than four
-# and two, 0.6% at 4096^3, 0.1% at 8192^3 (benchmarks/results/epilogues_2026-11-22_1349.md).
+# and two, 0.6% at 4096^3, 0.1% at 8192^3.
 ENOUGH_STAGES = 3
 # Terms of a sum, from which on outputs of several waves leave as whole boxes behind the next tile's
 # loads: 1% less time at 4096^3, 0.7% at 8192^3, 1.3% at 16384x8192x4096 (bfloat16, four layouts),

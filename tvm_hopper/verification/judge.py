@@ -224,13 +224,16 @@ def _judge(
 
     schedules = Schedules(launches, values, outputs, choices, fill, related)
     ran, kept = 0, 0.0 if plain.reference is None else VALUES * budget_s
+
+    def left_for_runs() -> float:
+        return left() - (kept if ran >= MIN_RUNS else 0.0)
+
     for number, (policy, seed) in enumerate(runs, 1):
-        keep = kept if ran >= MIN_RUNS else 0.0
-        if left() <= keep:
+        if left_for_runs() <= 0:
             done.append((policy, seed, "skipped"))
             continue
         line.text = f"{policy}({seed}), {number} of {len(runs)} schedules"
-        result = schedules.run(policy, seed, lambda keep=keep: left() - keep, found.met)
+        result = schedules.run(policy, seed, left_for_runs, found.met)
         if result.out_of_budget:  # what it found before is true
             done.append((policy, seed, "skipped"))
             found.add_from_run(one for one in result.findings if one.severity == "error")

@@ -18,7 +18,9 @@ from .recording import Operation, Trace
 from .spare_syncs import (
     WAITS,
     fences_of_registers_once,
+    grid_waits_by_lanes,
     one_sum,
+    waits_for_grid,
     without_first_phase,
     without_unawaited_releases,
     without_unused_barriers,
@@ -269,8 +271,8 @@ def commute(one: Operation, other: Operation) -> bool:
       (PTX ISA 9.1, 8.9.1 "Causality order": a proxy fence along the path, whoever executes it).
     """
     names = {one.name, other.name}
-    if other.name == "griddepcontrol" and "'wait'" in str(other.operand("0")):
-        return one.name != other.name  # `other` is the one that comes first in what was found
+    if waits_for_grid(other):
+        return True  # `other` is the one that comes first in what was found
     if names == {"fence_proxy", "cuda_warp_sync"} or names == {"fence_proxy", "tvm_storage_sync"}:
         return len(one.lanes) == len(other.lanes) == 32
     if names == {"ptx_legacy_ldmatrix"}:
@@ -437,6 +439,7 @@ RULES: dict[str, Callable[[Trace], Trace]] = {
     "not in the CUDA text": each_warp(as_printed),
     "for compilers alone": each_warp(without(FOR_COMPILERS)),
     "a hint": each_warp(without(HINTS)),
+    "each lane waits for the grid": each_warp(grid_waits_by_lanes),
     "one value by any lanes": each_warp(stored_by_anybody),
     "element by element": each_warp(element_by_element),
     "another number of a barrier": meetings_by_who_meets,

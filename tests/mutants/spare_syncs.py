@@ -15,6 +15,24 @@ def one_sum(one: Operation, other: Operation) -> bool:
     return rest[0] == rest[1] and rest[0].get("scale_d") == 1
 
 
+def waits_for_grid(x: Operation) -> bool:
+    """Tell a wait for the end of the grid before."""
+    return x.name == "griddepcontrol" and "'wait'" in str(x.operand("0"))
+
+
+def grid_waits_by_lanes(operations: list[Operation]) -> list[Operation]:
+    """Take a wait for the grid before for one of each lane: each waits for itself."""
+    return [
+        part
+        for x in operations
+        for part in (
+            [Operation(x.name, (), (*x.operands, ("lane", lane))) for lane in x.lanes]
+            if waits_for_grid(x)
+            else [x]
+        )
+    ]
+
+
 def without_first_phase(operations: list[Operation]) -> list[Operation]:
     """Leave out waits for the phase before the first: it is over, and nobody has released in it."""
     return [x for x in operations if not (x.name in WAITS and x.operand("phase") == -1)]

@@ -262,6 +262,15 @@ def test_a_fence_of_registers_within_one_sum():
 def test_a_wait_for_the_grid_before_comes_earlier():
     wait = op("griddepcontrol", **{"0": "{'action': 'wait'}"})
     assert reason(warps([LOAD, wait, STORE]), warps([wait, LOAD, STORE])) == ORDER
+    early, late = (
+        op(wait.name, (31,), **{"0": wait.operand("0")}),
+        op(wait.name, ALL[:31], **{"0": wait.operand("0")}),
+    )
+    assert reason(warps([LOAD, wait, STORE]), warps([early, LOAD, late, STORE])) == ORDER
+    assert (
+        reason(warps([wait, STORE]), warps([late, early, STORE])) == "each lane waits for the grid"
+    )
+    assert reason(warps([wait, STORE]), warps([late, STORE])) == ""
     assert reason(warps([wait, LOAD, STORE]), warps([LOAD, wait, STORE])) == ""
 
 
@@ -276,7 +285,7 @@ def test_every_rule_is_tried():
         "a wait right behind another",
         "meetings that order nothing",
         *("the phase before the first", "a release that nobody waits for", "one sum"),
-        "an mbarrier that nobody comes to",
+        *("an mbarrier that nobody comes to", "each lane waits for the grid"),
         "one value by any lanes",  # these two: test_places.py
         "element by element",
     }  # tests of their own

@@ -12,9 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.machine.memory import RANK_SHIFT, shared_offset, shared_rank
+from tvm_hopper.sim.machine.memory import RANK_SHIFT
 
 from .recording import Operation, Trace
+from .spare_syncs import (
+    WAITS,
+    fences_of_registers_once,
+    grid_waits_by_lanes,
+    one_sum,
+    waits_for_grid,
+    without_first_phase,
+    without_unawaited_releases,
+    without_unused_barriers,
+)
 
 # -- rule by rule ---------------------------------------------------------------------------------
 
@@ -52,9 +62,9 @@ MEETINGS = ("tvm_storage_sync", "cuda_cluster_sync")
 NAMED = ("bar_sync", "bar_arrive")
 REGISTERS_ALONE = {"ptx_legacy_mma", "mma"}
 FENCES = {"fence_proxy", "cuda_warp_sync"}
-WAITS = {"cuda_mbarrier_wait"}
 COPIES = ("cp_async_bulk_tensor_g2s",)
 EXPECTS = "mbarrier_arrive_expect_tx"
+BETWEEN_PRODUCTS = {"wgmma_fence", "wgmma_commit_group", "cuda_mbarrier_wait"}
 # A wait that leaves fewer groups pending waits for more, and of what ends by itself.
 FEWER_PENDING = {"wgmma_wait_group", "cp_async_bulk_wait_group"}
 
@@ -83,9 +93,19 @@ def once(names: set[str]) -> Callable[[list[Operation]], list[Operation]]:
 
 
 def last_wait(operations: list[Operation]) -> list[Operation]:
-    """Take a wait for groups and a wait for as many or more right behind it for the second."""
+    """Take a wait for groups and a wait for as many or more right behind it for the second.
+
+    A wait for all groups also stands for one in front of products that go on with a sum: they are
+    in order, and nothing in between reads a result or gives an operand away.
+    """
     kept: list[Operation] = []
     for x in operations:
+        if x.name == "wgmma_wait_group" and x.operand("group") == 0:
+            i = len(kept) - 1
+            while i >= 0 and (kept[i].name in BETWEEN_PRODUCTS or kept[i].operand("scale_d") == 1):
+                i -= 1
+            if i >= 0 and kept[i].name == x.name and kept[i].lanes == x.lanes:
+                del kept[i]
         if kept and x.name in FEWER_PENDING and at_least(kept[-1], x):
             kept[-1] = x
         else:
@@ -251,8 +271,8 @@ def commute(one: Operation, other: Operation) -> bool:
       (PTX ISA 9.1, 8.9.1 "Causality order": a proxy fence along the path, whoever executes it).
     """
     names = {one.name, other.name}
-    if other.name == "griddepcontrol" and "'wait'" in str(other.operand("0")):
-        return one.name != other.name  # `other` is the one that comes first in what was found
+    if waits_for_grid(other):
+        return True  # `other` is the one that comes first in what was found
     if names == {"fence_proxy", "cuda_warp_sync"} or names == {"fence_proxy", "tvm_storage_sync"}:
         return len(one.lanes) == len(other.lanes) == 32
     if names == {"ptx_legacy_ldmatrix"}:
@@ -260,7 +280,7 @@ def commute(one: Operation, other: Operation) -> bool:
     if names == {"ptx_legacy_mma"}:
         return [one.operand(i) for i in ("10", "11")] != [other.operand(i) for i in ("10", "11")]
     if names == {one.name} and one.operand("b_desc") is not None:
-        return _one_sum(one, other)
+        return one_sum(one, other)
     copies = [x.name.startswith(COPIES) for x in (one, other)]
     if all(copies):
         return one.operand("dst_mem") != other.operand("dst_mem")
@@ -273,12 +293,6 @@ def commute(one: Operation, other: Operation) -> bool:
     if names & REGISTERS_ALONE and names & FENCES:
         return True
     return names == {"load"}
-
-
-def _one_sum(one: Operation, other: Operation) -> bool:
-    """Tell whether two products are terms of one sum: equal but for rounding, in either order."""
-    rest = [{k: v for k, v in x.operands if not k.endswith("_desc")} for x in (one, other)]
-    return rest[0] == rest[1] and rest[0].get("scale_d") == 1
 
 
 def at_least(wanted: Operation, found: Operation) -> bool:
@@ -344,80 +358,6 @@ def released_by_any_warp(trace: Trace) -> Trace:
     for group, arrivals in released.items():
         result[group] = [Operation("released", (), tuple(sorted(arrivals, key=str)))]
     return result
-
-
-def without_first_phase(operations: list[Operation]) -> list[Operation]:
-    """Leave out waits for the phase before the first: it is over, and nobody has released in it."""
-    return [x for x in operations if not (x.name in WAITS and x.operand("phase") == -1)]
-
-
-def without_unawaited_releases(trace: Trace) -> Trace:
-    """Leave out the arrivals of phases that no warp of the CTA waits for.
-
-    Of mbarriers at which so many warps as are counted arrive, one lane of each once a phase: behind
-    the last phase that is waited for, nobody acquires what these release. Not where CTAs arrive at
-    each other's.
-    """
-    places = [x.operand("addr") for ops in trace.values() for x in ops if x.operand("addr")]
-    if any(not isinstance(place, int) or shared_rank(place) for place in places):
-        return trace
-    result: Trace = {}
-    for cta in {key[:-1] for key in trace}:
-        members = {key: x for key, x in trace.items() if key[:-1] == cta}
-        counts, awaited, arriving, others = {}, {}, {}, set()
-        for key, x in ((key, x) for key, ops in members.items() for x in ops):
-            if x.name in WAITS:
-                place = x.operand("0")
-                phase, known = x.operand("phase"), isinstance(place, int)
-                if phase is None or not known:
-                    return trace
-                place = shared_offset(place)
-                awaited[place] = max(awaited.get(place, 0), phase + 1)
-            elif (place := x.operand("addr")) is not None:
-                place = shared_offset(place)
-                if x.name == "mbarrier_init":
-                    counts[place] = x.operand("count")
-                elif x.name == "mbarrier_arrive" and x.elected:
-                    arriving.setdefault(place, set()).add(key)
-                else:
-                    others.add(place)
-        spare = {p for p, keys in arriving.items() if counts.get(p) == len(keys)} - others
-        for key, ops in members.items():
-            left = {place: awaited.get(place, 0) for place in spare}
-            kept = []
-            for x in ops:
-                place = shared_offset(x.operand("addr")) if x.name == "mbarrier_arrive" else None
-                if place in left:
-                    left[place] -= 1
-                    if left[place] < 0:
-                        continue
-                kept.append(x)
-            result[key] = kept
-    return result
-
-
-def fences_of_registers_once(operations: list[Operation]) -> list[Operation]:
-    """Leave out a wgmma.fence behind which products of one shape go on with the same sum.
-
-    PTX ISA 9.1, 9.7.15.7.1: none is needed between wgmma.mma_async of one shape that accumulate in
-    the same registers. Registers that threads write are not recorded: these are the judges' part
-    (WGMMA_FENCE_MISSING); what is loaded or stored in between may be one.
-    """
-    kept: list[Operation] = []
-    since: list[Operation] | None = None  # the last fence; None if it may be needed again
-    for i, x in enumerate(operations):
-        product = x.operand("b_desc") is not None
-        if x.name in ("load", "store") or x.name.startswith(("ptx_legacy", "mma")):
-            since = None
-        if x.name == "wgmma_fence":
-            following = next((y for y in operations[i:] if y.operand("b_desc") is not None), None)
-            if since and following is not None and all(_one_sum(y, following) for y in since[-1:]):
-                continue
-            since = [] if since is None else since
-        elif product and since is not None:
-            since.append(x)
-        kept.append(x)
-    return kept
 
 
 def without_idle_ctas(trace: Trace) -> Trace:
@@ -499,6 +439,7 @@ RULES: dict[str, Callable[[Trace], Trace]] = {
     "not in the CUDA text": each_warp(as_printed),
     "for compilers alone": each_warp(without(FOR_COMPILERS)),
     "a hint": each_warp(without(HINTS)),
+    "each lane waits for the grid": each_warp(grid_waits_by_lanes),
     "one value by any lanes": each_warp(stored_by_anybody),
     "element by element": each_warp(element_by_element),
     "another number of a barrier": meetings_by_who_meets,
@@ -507,6 +448,7 @@ RULES: dict[str, Callable[[Trace], Trace]] = {
     AGAIN: each_warp(once(REPEATABLE)),
     "the phase before the first": each_warp(without_first_phase),
     "a release that nobody waits for": without_unawaited_releases,
+    "an mbarrier that nobody comes to": without_unused_barriers,
     "one sum": each_warp(fences_of_registers_once),
     "another warp of the group": released_by_any_warp,
     "a wait right behind another": each_warp(last_wait),

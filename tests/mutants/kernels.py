@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from tvm import s_tir
 
@@ -18,26 +19,35 @@ from tests.seeded.golden import g2_multicast
 from tests.seeded.lowering import lower
 from tests.sim_kernels import pointwise_kernels, tensor_core_kernels
 from tests.sim_kernels.kernels import scheduled
+from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import Program, load
-from tvm_hopper.testing import memory_bound, workloads
+from tvm_hopper.testing import backward, columns, memory_bound, workloads
 from tvm_hopper.testing.pointwise import Tiling
 from tvm_hopper.testing.tensor_cores import ProductKind, WarpTiling
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A kernel, and the arguments of its runs; what is left out of them is an output."""
+    """A kernel, and the arguments of its runs; what is left out of them is an output.
+
+    `launch` is the number of the kernel that is changed, of those that the program launches.
+    """
 
     name: str
     program: Program
     inputs: dict[str, np.ndarray]
+    launch: int = 0
+
+    @property
+    def kernel(self) -> str:
+        """The name of the kernel that is changed."""
+        return list(self.program.kernels)[self.launch]
 
     @property
     def device(self) -> Any:
-        """The device function."""
-        (func,) = self.program.kernels.values()
-        return func
+        """The device function that is changed."""
+        return self.program.kernels[self.kernel]
 
 
 def _integers(shape: tuple[int, ...], dtype: Any, seed: int) -> np.ndarray:
@@ -140,8 +150,50 @@ MAKERS_OF_ROWS: dict[str, Callable[[], tuple[Program, dict[str, np.ndarray]]]] =
 }
 
 
+def _columns() -> Any:
+    """Return sums of columns: blocks of rows first, then their sums."""
+    sch = s_tir.Schedule(columns.column_sum(72, 64))
+    hs.column_reduction(sch, config=hs.ColumnReductionConfig(threads=32, rows=2, blocks=3))
+    return load(sch.mod), {"X": _integers((72, 64), ml_dtypes.bfloat16, 1)}
+
+
+def _gradient() -> Any:
+    """Return the gradient of a norm of rows, whose weight's part is summed over blocks."""
+    mod = backward.rms_norm_backward(12, 256)
+    sch = s_tir.Schedule(mod)
+    hs.row_reduction(sch, config=hs.RowReductionConfig(64, 1, persistent=4))
+    names = [(p.name, ir.dtype_of(p)) for p in mod["main"].params]
+    drawn = backward.inputs("rms_norm_backward", 12, 256)
+    kinds = {"bfloat16": ml_dtypes.bfloat16}
+    return load(sch.mod), {
+        name: np.asarray(x).astype(kinds.get(dtype, dtype))
+        for (name, dtype), x in zip(names, drawn, strict=False)
+    }
+
+
+def _split_k(mode: str) -> Any:
+    problem = {"m": 64, "n": 16, "k": 80}
+    config = {"stages": 2, "consumers": 1, "split_k": 2, "split_mode": mode}
+    return _product(problem, (64, 16, 16), **config)
+
+
+# Functions of several launches, of which one is changed.
+MAKERS_OF_LAUNCHES: dict[str, tuple[Callable[[], Any], int]] = {
+    "columns, first launch": (_columns, 0),
+    "columns, last launch": (_columns, 1),
+    "gradient, first launch": (_gradient, 0),
+    "gradient, last launch": (_gradient, 1),
+    "split-K, workspace, first launch": (lambda: _split_k("workspace"), 0),
+    "split-K, workspace, last launch": (lambda: _split_k("workspace"), 1),
+    "split-K, atomic, first launch": (lambda: _split_k("atomic"), 0),
+    "split-K, atomic, last launch": (lambda: _split_k("atomic"), 1),
+}
+
+
 @functools.cache
 def subject(name: str) -> Subject:
     """Build one kernel."""
-    program, inputs = (MAKERS | MAKERS_OF_ROWS)[name]()
-    return Subject(name, program, inputs)
+    make, launch = MAKERS_OF_LAUNCHES.get(name, ((MAKERS | MAKERS_OF_ROWS).get(name), 0))
+    assert make is not None, name
+    program, inputs = make()
+    return Subject(name, program, inputs, launch)

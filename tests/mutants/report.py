@@ -44,7 +44,7 @@ def diff(verdict: Verdict) -> str:
     program = build(kernel, verdict.site)
     if program is None:
         return ""
-    (func,) = program.kernels.values()
+    func = program.kernels[kernel.kernel]
     pairs = ((kernel.device, func), (kernel.program.host, program.host))
     lines: list[str] = []
     for old, new in pairs:

@@ -20,7 +20,7 @@ from tvm_hopper.simulation import Program
 from .equivalence import reason
 from .host_sites import changed_host, host_sites
 from .judging import Outcome, judge, right_outputs
-from .kernels import MAKERS, MAKERS_OF_ROWS, Subject, subject
+from .kernels import MAKERS, MAKERS_OF_LAUNCHES, MAKERS_OF_ROWS, Subject, subject
 from .places import changed_place, place_sites
 from .recording import Trace, record
 from .sites import Site, changed_device, device_sites
@@ -51,13 +51,13 @@ class Verdict:
     seconds: float = 0.0
 
 
-OPERATORS = ("changes", "places")
+OPERATORS = ("changes", "places", "launches")
 
 
 def sites_of(name: str, operators: str = OPERATORS[0]) -> list[Site]:
     """List every change of one kernel by one of the sets of operators."""
     kernel = subject(name)
-    if operators == "places":
+    if operators != OPERATORS[0]:
         return place_sites(kernel.device)
     host = host_sites(kernel.program.host, set(kernel.program.kernels))
     return device_sites(kernel.device) + host
@@ -65,7 +65,8 @@ def sites_of(name: str, operators: str = OPERATORS[0]) -> list[Site]:
 
 def names_of(operators: str) -> list[str]:
     """Name the kernels that a set of operators is for."""
-    return [*MAKERS, *MAKERS_OF_ROWS] if operators == "places" else list(MAKERS)
+    rows = MAKERS_OF_ROWS if operators == "places" else ()
+    return list(MAKERS_OF_LAUNCHES) if operators == "launches" else [*MAKERS, *rows]
 
 
 def draw(
@@ -92,8 +93,7 @@ def draw(
 
 def build(kernel: Subject, site: Site) -> Program | None:
     """Return the mutant; None if TVM refuses it or it is the kernel itself."""
-    ((name, func),) = kernel.program.kernels.items()
-    host = kernel.program.host
+    func, kernels, host = kernel.device, kernel.program.kernels, kernel.program.host
     try:
         if site.function == "host":
             changed, old = changed_host(host, site), host
@@ -106,8 +106,8 @@ def build(kernel: Subject, site: Site) -> Program | None:
     if tvm_ffi.structural_equal(changed, old):
         return None
     if site.function == "host":
-        return Program(changed, {name: func})
-    return Program(host, {name: changed})
+        return Program(changed, kernels)
+    return Program(host, {**kernels, kernel.kernel: changed})
 
 
 @functools.cache

@@ -30,6 +30,7 @@ COPY = op("cp_async_bulk_tensor_g2s_cluster", (0,), dst_mem=1024, mbar=64, box="
 SECOND_COPY = op("cp_async_bulk_tensor_g2s_cluster", (0,), dst_mem=2048, mbar=64, box="b")
 WGMMA_FENCE = op("wgmma_fence")
 WGMMA = op("wgmma_f16_ss", d="r", a_desc=1)
+SUM = op("wgmma_f16_ss", d="r", a_desc=1, b_desc=2, scale_d=1)
 MMA = op("ptx_legacy_mma", **{"0": "m16n8k16"})
 
 
@@ -60,7 +61,7 @@ def init(addr):
         ([bar(7), bar(7)], [bar(8), bar(7)], "another number of a barrier"),
         ([COPY, SECOND_COPY], [SECOND_COPY, COPY], ORDER),
         ([EXPECT, COPY, SECOND_COPY], [COPY, SECOND_COPY, EXPECT], ORDER),
-        ([init(64), init(72)], [init(72), init(64)], ORDER),
+        ([init(64), init(72), WAIT, ARRIVE], [init(72), init(64), WAIT, ARRIVE], ORDER),
         ([WAIT, OTHER_WAIT], [OTHER_WAIT, WAIT], ORDER),
         ([WAIT, WGMMA_FENCE, WGMMA], [WGMMA_FENCE, WAIT, WGMMA], ORDER),
         ([MMA, FENCE], [FENCE, MMA], ORDER),
@@ -87,9 +88,9 @@ def test_a_rule_says_why_two_programs_are_the_same(before, after, rule):
         ([COPY], [COPY, COPY]),
         ([COPY, op(COPY.name, (0,), dst_mem=1024, mbar=64, box="b")],
          [op(COPY.name, (0,), dst_mem=1024, mbar=64, box="b"), COPY]),  # one place, in turn
-        ([init(64)], [op("mbarrier_init", (0,), addr=64, count=2)]),
-        ([init(64), op("mbarrier_init", (0,), addr=64, count=2)],
-         [op("mbarrier_init", (0,), addr=64, count=2), init(64)]),
+        ([init(64), WAIT], [op("mbarrier_init", (0,), addr=64, count=2), WAIT]),
+        ([init(64), op("mbarrier_init", (0,), addr=64, count=2), WAIT],
+         [op("mbarrier_init", (0,), addr=64, count=2), init(64), WAIT]),
         ([WAIT, COPY], [COPY, WAIT]),
         ([WAIT], [op(WAIT.name, **{"0": 64, "1": 1})]),
         ([WGMMA_FENCE, WGMMA], [WGMMA, WGMMA_FENCE]),
@@ -179,6 +180,14 @@ def test_a_cta_that_stores_nothing_may_be_added():
         ),
         ([pending(1), pending(0)], [pending(0)], "a wait right behind another"),
         ([pending(0), pending(1)], [pending(1)], ""),
+        (
+            [pending(0), WAIT, SUM, pending(0)],
+            [WAIT, SUM, pending(0)],
+            "a wait right behind another",
+        ),
+        ([pending(0), ARRIVE, SUM, pending(0)], [ARRIVE, SUM, pending(0)], ""),
+        ([pending(0), STORE, SUM, pending(0)], [STORE, SUM, pending(0)], ""),
+        ([pending(0), WAIT, SUM, pending(1)], [WAIT, SUM, pending(1)], ""),
         ([FENCE, MEET], [MEET, FENCE], ORDER),
         ([op("fence_proxy", (0,)), MEET], [MEET, op("fence_proxy", (0,))], ""),
     ],
@@ -233,6 +242,13 @@ def test_a_release_that_nobody_waits_for():
     assert reason(warps(producer, [away, away]), warps(producer, [away])) == ""
 
 
+def test_an_mbarrier_that_nobody_comes_to():
+    other = op("mbarrier_init", (0,), addr=64, count=2)
+    assert reason(warps([init(64)]), warps([other])) == "an mbarrier that nobody comes to"
+    for use in (WAIT, EXPECT, COPY, op("mbarrier_arrive", (0,), addr=1 << 24 | 64)):
+        assert reason(warps([init(64), use]), warps([other, use])) == ""
+
+
 def test_a_fence_of_registers_within_one_sum():
     sums = [WGMMA_FENCE, product(1), WAIT, WGMMA_FENCE, product(3)]
     assert reason(warps(sums), warps([*sums[:3], sums[4]])) == "one sum"
@@ -246,6 +262,15 @@ def test_a_fence_of_registers_within_one_sum():
 def test_a_wait_for_the_grid_before_comes_earlier():
     wait = op("griddepcontrol", **{"0": "{'action': 'wait'}"})
     assert reason(warps([LOAD, wait, STORE]), warps([wait, LOAD, STORE])) == ORDER
+    early, late = (
+        op(wait.name, (31,), **{"0": wait.operand("0")}),
+        op(wait.name, ALL[:31], **{"0": wait.operand("0")}),
+    )
+    assert reason(warps([LOAD, wait, STORE]), warps([early, LOAD, late, STORE])) == ORDER
+    assert (
+        reason(warps([wait, STORE]), warps([late, early, STORE])) == "each lane waits for the grid"
+    )
+    assert reason(warps([wait, STORE]), warps([late, STORE])) == ""
     assert reason(warps([wait, LOAD, STORE]), warps([LOAD, wait, STORE])) == ""
 
 
@@ -260,6 +285,7 @@ def test_every_rule_is_tried():
         "a wait right behind another",
         "meetings that order nothing",
         *("the phase before the first", "a release that nobody waits for", "one sum"),
+        *("an mbarrier that nobody comes to", "each lane waits for the grid"),
         "one value by any lanes",  # these two: test_places.py
         "element by element",
     }  # tests of their own

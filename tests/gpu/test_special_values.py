@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -169,5 +170,7 @@ def test_angles_of_all_magnitudes(name, dtype):
         finite = np.isfinite(given)
         assert np.isnan(got[~finite]).all()
     wanted = EXACT[name](given[finite].astype(np.longdouble))
-    limit = 0.51 if numbers == "uint16" else ULPS[name]
-    assert ulps(got[finite], wanted).max() <= limit
+    got, limit = got[finite], 0.51 if numbers == "uint16" else ULPS[name]
+    fits = np.abs(wanted) < ml_dtypes.finfo(dtype).max  # tangents of float16 may not
+    assert ulps(got[fits], wanted[fits]).max() <= limit
+    assert np.isinf(got[~fits]).all()

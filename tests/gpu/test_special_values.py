@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -165,8 +166,11 @@ def test_angles_of_all_magnitudes(name, dtype):
     sch = s_tir.Schedule(te.create_prim_func([x, y]))
     hs.pointwise(sch)
     got = run(sch, given)
-    finite = np.isfinite(given)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        finite = np.isfinite(given)
+        assert np.isnan(got[~finite]).all()
     wanted = EXACT[name](given[finite].astype(np.longdouble))
-    assert np.isnan(got[~finite]).all()
-    limit = 0.51 if numbers == "uint16" else ULPS[name]
-    assert ulps(got[finite], wanted).max() <= limit
+    got, limit = got[finite], 0.51 if numbers == "uint16" else ULPS[name]
+    fits = np.abs(wanted) < ml_dtypes.finfo(dtype).max  # tangents of float16 may not
+    assert ulps(got[fits], wanted[fits]).max() <= limit
+    assert np.isinf(got[~fits]).all()

@@ -87,7 +87,9 @@ def _copy_bytes(event: SyncEvent, boxes: dict[str, int]) -> int | None:
     return None
 
 
-def _agents_of(cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] | None) -> list:
+def _agents_of(
+    cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] | None
+) -> list[Any]:
     events = [e for e in trace.events if e.kind not in ("register", "shared", "shared_matrix")]
     agents: list[SkeletonAgent] = []
     spans_of: list[np.ndarray] = []

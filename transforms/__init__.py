@@ -1,4 +1,4 @@
-"""The TIR passes: one file, one pass, one test file each; `tvm_hopper.pipeline` orders them."""
+"""The TIR passes: one file, one pass, one test file each; `stages.py` orders them."""
 
 if __name__ != "tvm_hopper.transforms":
     raise ImportError("transforms/ is a part of tvm_hopper: import tvm_hopper.transforms")

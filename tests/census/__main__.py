@@ -21,13 +21,12 @@ def main() -> None:
     given = parser.parse_args()
     census = {}
     for name, subject in KERNELS.items():
-        recorded = record(subject)
-        census[name] = recorded.to_json()
-        print(f"{name}: {' '.join(recorded.passes)}")
+        census[name], text = record(subject)
+        print(f"{name}: {' '.join(census[name]['passes'])}")
         if given.texts:
             given.texts.mkdir(parents=True, exist_ok=True)
             file = re.sub(r"\W+", "_", name)
-            (given.texts / f"{file}.txt").write_text(recorded.text)
+            (given.texts / f"{file}.txt").write_text(text)
     if given.write:
         lines = (f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in census.items())
         DATA.write_text("{\n" + ",\n".join(lines) + "\n}\n")

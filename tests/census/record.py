@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
@@ -14,26 +13,14 @@ from tvm_hopper.reports.passes import recorded
 from .kernels import Subject
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """What the census keeps of a kernel."""
-
-    passes: list[str]
-    final: str  # a hash of the text, which is not kept
-    text: str = field(default="", compare=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what is kept."""
-        return {"passes": self.passes, "final": self.final}
-
-
-def record(subject: Subject) -> Recorded:
-    """Lower one kernel."""
+def record(subject: Subject) -> tuple[dict[str, Any], str]:
+    """Lower one kernel: return what the census keeps of it, and its final text."""
     mod = subject.make()
     with recorded(subject.options) as changes:
         lowered = pipeline.lower_final(mod, subject.target)
     text = "\n".join(_text(half) for half in (lowered.host, lowered.device))
-    return Recorded([x.name for x in changes], hashlib.sha256(text.encode()).hexdigest()[:16], text)
+    final = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return {"passes": [x.name for x in changes], "final": final}, text
 
 
 def _text(mod: tvm.IRModule) -> str:

@@ -33,8 +33,8 @@ class Change:
 
     def diff(self) -> str:
         """Return both sides' scripts as a unified diff."""
-        sides = (str(x.script()).splitlines() for x in (self.before, self.after))
-        return "\n".join(difflib.unified_diff(*sides, "before", "after", lineterm=""))
+        old, new = (str(x.script()).splitlines() for x in (self.before, self.after))
+        return "\n".join(difflib.unified_diff(old, new, "before", "after", lineterm=""))
 
 
 @contextlib.contextmanager

@@ -33,21 +33,21 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import cluster
 from tvm_hopper.plan.across_cluster import (
-    AXIS,
     ClusterSum,
     find_cluster_loops,
     plan_across_cluster,
 )
 from tvm_hopper.plan.notes import RemarkNote, note_kernels, renumber_notes
+from tvm_hopper.plan.shared_loads import AXIS
 from tvm_hopper.requests.keys import APART, BY_CLUSTER, BY_KERNELS, IN_TURNS
 from tvm_hopper.requests.targets import arch_of
 
 from .cluster_sums import gather_sums
+from .kernel_pass import function_pass
 from .sum_kernels import rewrite_across_kernels
 from .sum_shares import allocate, of_first, shared_out
 from .sums_in_turn import rewrite_in_turns
@@ -131,33 +131,32 @@ REWRITES = {
 }
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.ShareSums")
-class ShareSums:
-    """See the module's docstring for the rewrite."""
+def _across_cluster(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Share the sums of one function's kernels out."""
+    notes: dict[int, list[RemarkNote]] = {}
+    doubled: list[int] = []
+    behind: list[int] = []
+    arch = arch_of(func)
 
-    def transform_function(self, func, mod, ctx):
-        """Share the sums of one function's kernels out."""
-        notes: dict[int, list[RemarkNote]] = {}
-        doubled: list[int] = []
-        behind: list[int] = []
-        arch = arch_of(func)
+    def split(kernel: ir.For) -> ir.Stmt:
+        plan = plan_across_cluster(kernel, arch)
+        if plan is None:
+            return kernel
+        number = ir.number_of(func, kernel)
+        if plan.way == IN_TURNS:  # another kernel in front of what is noted
+            behind.append(number)
+        notes[number + len(doubled) + (number in behind)] = [_remark(plan)]
+        if plan.way != BY_CLUSTER:
+            doubled.append(number)
+        after = REWRITES[plan.way](kernel, plan)
+        assert not find_cluster_loops(after), "ShareSums left a loop behind"
+        return after
 
-        def split(kernel: ir.For) -> ir.Stmt:
-            plan = plan_across_cluster(kernel, arch)
-            if plan is None:
-                return kernel
-            number = ir.number_of(func, kernel)
-            if plan.way == IN_TURNS:  # another kernel in front of what is noted
-                behind.append(number)
-            notes[number + len(doubled) + (number in behind)] = [_remark(plan)]
-            if plan.way != BY_CLUSTER:
-                doubled.append(number)
-            after = REWRITES[plan.way](kernel, plan)
-            assert not find_cluster_loops(after), "ShareSums left a loop behind"
-            return after
+    changed = renumber_notes(ir.map_kernels(func, split), doubled, behind)
+    return note_kernels(changed, notes)
 
-        changed = renumber_notes(ir.map_kernels(func, split), doubled, behind)
-        return note_kernels(changed, notes)
+
+ShareSums = function_pass("ShareSums", _across_cluster)
 
 
 def _remark(plan: ClusterSum) -> RemarkNote:

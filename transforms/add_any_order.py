@@ -25,7 +25,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
@@ -38,6 +37,7 @@ from tvm_hopper.requests.keys import (
     REDUCE,
 )
 
+from .kernel_pass import kernel_pass
 from .sum_shares import of_first
 from .zero_kernels import zero_kernel
 
@@ -143,18 +143,4 @@ def _adding(copy: ir.SBlock) -> ir.SBlock:
     )
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.AddAnyOrder")
-class AddAnyOrder:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Rewrite the sums of one function's kernels whose parts are added in any order."""
-
-        def add(kernel: ir.For) -> ir.Stmt:
-            if (plan := plan_unordered(kernel)) is None:
-                return kernel
-            after = rewrite_unordered(kernel, plan)
-            assert not any(map(plan_unordered, ir.statements(after))), "AddAnyOrder left a loop"
-            return after
-
-        return ir.map_kernels(func, add)
+AddAnyOrder = kernel_pass("AddAnyOrder", plan_unordered, rewrite_unordered)

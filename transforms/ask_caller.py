@@ -31,7 +31,6 @@ from math import prod
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
@@ -50,6 +49,8 @@ from tvm_hopper.requests.keys import (
     STREAM_BY_CALLER,
 )
 from tvm_hopper.requests.targets import chip_of_target
+
+from .kernel_pass import function_pass
 
 # What is asked for, and what a call with an allocator gets.
 OTHERWISE = {BY_CALLER: BY_KERNELS, BY_TURNS: IN_TURNS}
@@ -178,23 +179,22 @@ def _in_cluster(plan: CallerParts) -> ir.For:
     return ir.with_body(loop, inner, loop_var=rank, extent=extent, annotations=notes)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.AskCaller")
-class AskCaller:
-    """See the module's docstring for the rewrite."""
+def _ask_caller(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Branch around those kernels of one function whose callers decide."""
+    target = func.attrs.get("target", None) if func.attrs else None
+    chip = chip_of_target(target)
 
-    def transform_function(self, func, mod, ctx):
-        """Branch around those kernels of one function whose callers decide."""
-        target = func.attrs.get("target", None) if func.attrs else None
-        chip = chip_of_target(target)
+    def branch(kernel: ir.For) -> ir.Stmt:
+        plan = plan_caller_parts(kernel, chip)
+        if plan is None:
+            return rewrite_stream(kernel) or kernel
+        after = rewrite_caller_parts(kernel, plan)
+        assert all(
+            plan_caller_parts(x, chip) is None for x in (after.then_case, after.else_case)
+        ), "AskCaller left a loop behind"
+        return after
 
-        def branch(kernel: ir.For) -> ir.Stmt:
-            plan = plan_caller_parts(kernel, chip)
-            if plan is None:
-                return rewrite_stream(kernel) or kernel
-            after = rewrite_caller_parts(kernel, plan)
-            assert all(
-                plan_caller_parts(x, chip) is None for x in (after.then_case, after.else_case)
-            ), "AskCaller left a loop behind"
-            return after
+    return ir.map_kernels(func, branch)
 
-        return ir.map_kernels(func, branch)
+
+AskCaller = function_pass("AskCaller", _ask_caller)

@@ -22,14 +22,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 from tvm import tirx
 from tvm.ir import StringImm
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.access_widths import access_widths
 from tvm_hopper.analysis.launches import find_launches
 from tvm_hopper.facts.tensor_map import ADDRESS_ALIGNMENT
+
+from .kernel_pass import function_in_module_pass
 
 ENCODE = "runtime.cuTensorMapEncodeTiled"
 FOUND = "found a start address"
@@ -105,11 +107,10 @@ def _assert(need: Alignment) -> ir.Stmt:
     )
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.AssertAlignment")
-class AssertAlignment:
-    """See the module's docstring for the rewrite."""
+def _assert_alignment(func: tirx.PrimFunc, mod: tvm.IRModule) -> tirx.PrimFunc:
+    """Assert the alignment of one host function's tensors."""
+    plan = plan_asserts(func, mod)
+    return rewrite_asserts(func, plan) if plan else func
 
-    def transform_function(self, func, mod, ctx):
-        """Assert the alignment of one host function's tensors."""
-        plan = plan_asserts(func, mod)
-        return rewrite_asserts(func, plan) if plan else func
+
+AssertAlignment = function_in_module_pass("AssertAlignment", _assert_alignment)

@@ -18,13 +18,14 @@ from math import prod
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 from tvm_ffi import structural_equal
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.launches import KernelLaunch, as_plain_text, find_launches, known_around
 from tvm_hopper.facts.programming_model import MAX_EXTENTS, MAX_THREADS
 from tvm_hopper.requests.keys import PERSISTENT
+
+from .kernel_pass import function_pass
 
 
 def plan_limits(root: ir.Stmt, launch: KernelLaunch) -> list[tirx.AssertStmt]:
@@ -59,15 +60,14 @@ def _of(tag: str) -> str:
     return "threads" if tag.startswith("threadIdx") else "thread blocks"
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.AssertLimits")
-class AssertLimits:
-    """See the module's docstring for the rewrite."""
+def _assert_limits(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Check the launches of one host function."""
+    if not ir.is_packed(func):
+        return func
+    plans = {x.stmt: plan_limits(func.body, x) for x in find_launches(func)}
+    checked = {stmt: ir.seq(*plan, stmt) for stmt, plan in plans.items() if plan}
+    body = ir.replace_nodes(func.body, ir.Evaluate, checked) if checked else func.body
+    return func.with_body(body)
 
-    def transform_function(self, func, mod, ctx):
-        """Check the launches of one host function."""
-        if not ir.is_packed(func):
-            return func
-        plans = {x.stmt: plan_limits(func.body, x) for x in find_launches(func)}
-        checked = {stmt: ir.seq(*plan, stmt) for stmt, plan in plans.items() if plan}
-        body = ir.replace_nodes(func.body, ir.Evaluate, checked) if checked else func.body
-        return func.with_body(body)
+
+AssertLimits = function_pass("AssertLimits", _assert_limits)

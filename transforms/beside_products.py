@@ -30,11 +30,12 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.hold import fence_code, hold
 from tvm_hopper.plan.beside_products import BesidePlan, WideVector, plan_beside
+
+from .kernel_pass import kernel_pass
 
 
 def rewrite_beside(kernel: ir.For, plans: tuple[BesidePlan, ...]) -> Any:
@@ -96,19 +97,4 @@ def _widen(vector: WideVector) -> ir.Stmt:
     return ir.seq(vector.names, vector.held, ir.make_loop("i", size // 2, two, unroll=True))
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.BesideProducts")
-class BesideProducts:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Widen what one function's kernels hold in pairs."""
-
-        def widen(kernel: ir.For) -> Any:
-            plans = plan_beside(kernel)
-            if not plans:
-                return kernel
-            kernel = rewrite_beside(kernel, plans)
-            assert not plan_beside(kernel), "BesideProducts left a vector behind"
-            return kernel
-
-        return ir.map_kernels(func, widen)
+BesideProducts = kernel_pass("BesideProducts", plan_beside, rewrite_beside)

@@ -25,7 +25,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.plan.across_blocks import (
@@ -35,9 +34,11 @@ from tvm_hopper.plan.across_blocks import (
     find_reductions,
     plan_across_blocks,
 )
-from tvm_hopper.plan.notes import RemarkNote, note_kernels
+from tvm_hopper.plan.notes import Note, RemarkNote
 from tvm_hopper.requests.keys import ACROSS_BLOCKS, ASYNC_OP, DETERMINISTIC, REDUCE
 from tvm_hopper.requests.options import read
+
+from .kernel_pass import function_pass, map_noted
 
 
 def rewrite_across_blocks(kernel: ir.For, plan: tuple[SharedLoop, ...]) -> ir.For:
@@ -65,27 +66,25 @@ def _without_request(block: ir.SBlock) -> ir.SBlock:
     )
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.BindAcrossBlocks")
-class BindAcrossBlocks:
-    """See the module's docstring for the rewrite."""
+def _bind_across_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Bind the shared loops of one function's kernels."""
+    deterministic = read(DETERMINISTIC, func)
 
-    def transform_function(self, func, mod, ctx):
-        """Bind the shared loops of one function's kernels."""
-        notes = {}
-        deterministic = read(DETERMINISTIC, func)
+    def bind(kernel: ir.For, notes: list[Note]) -> ir.For:
+        plan = plan_across_blocks(kernel)
+        reductions = find_reductions(kernel)
+        if deterministic:
+            check_order(reductions)
+        if reductions:
+            notes += [_remark(x, plan) for x in reductions]
+        after = rewrite_across_blocks(kernel, plan) if plan or reductions else kernel
+        assert not plan_across_blocks(after), "BindAcrossBlocks left a loop behind"
+        return after
 
-        def bind(kernel: ir.For) -> ir.For:
-            plan = plan_across_blocks(kernel)
-            reductions = find_reductions(kernel)
-            if deterministic:
-                check_order(reductions)
-            if reductions:
-                notes[ir.number_of(func, kernel)] = [_remark(x, plan) for x in reductions]
-            after = rewrite_across_blocks(kernel, plan) if plan or reductions else kernel
-            assert not plan_across_blocks(after), "BindAcrossBlocks left a loop behind"
-            return after
+    return map_noted(func, bind)
 
-        return note_kernels(ir.map_kernels(func, bind), notes)
+
+BindAcrossBlocks = function_pass("BindAcrossBlocks", _bind_across_blocks)
 
 
 def _remark(reduction: Reduction, plan: tuple[SharedLoop, ...]) -> RemarkNote:

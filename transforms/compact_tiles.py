@@ -25,9 +25,10 @@ from typing import Any
 import tvm_ffi
 from tvm import ir as tvm_ir
 from tvm import sym, tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+
+from .kernel_pass import kernel_pass
 
 
 @dataclass(frozen=True)
@@ -134,18 +135,4 @@ def rewrite_tiles(kernel: ir.For, plan: tuple[TileShape, ...]) -> ir.For:
     return kernel
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.CompactTiles")
-class CompactTiles:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Compact the tiles of one function's kernels."""
-
-        def compact(kernel: ir.For) -> ir.For:
-            if not (plan := plan_tiles(kernel)):
-                return kernel
-            after = rewrite_tiles(kernel, plan)
-            assert not plan_tiles(after), "CompactTiles left a tile behind"
-            return after
-
-        return ir.map_kernels(func, compact)
+CompactTiles = kernel_pass("CompactTiles", plan_tiles, rewrite_tiles)

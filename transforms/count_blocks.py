@@ -33,11 +33,12 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import StringImm
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, Chip
+
+from .kernel_pass import planned_pass
 
 COUNT = "tvm_hopper.count_blocks"  # no function has this name: a call that is left is an error
 GET_ATTRIBUTE = "runtime.GetDeviceAttr"
@@ -116,14 +117,4 @@ def _compute(count: BlockCount) -> ir.Stmt:
     )
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.CountBlocks")
-class CountBlocks:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Count the blocks of one host function's launches."""
-        if not (plan := plan_counts(func)):
-            return func
-        after = rewrite_counts(func, plan)
-        assert not plan_counts(after), "CountBlocks left something to count"
-        return after
+CountBlocks = planned_pass("CountBlocks", plan_counts, rewrite_counts)

@@ -24,12 +24,13 @@ from math import gcd, prod
 from typing import Any
 
 from tvm import sym, tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.vectors import most_lanes
-from tvm_hopper.requests.bodies import is_memory_bound
-from tvm_hopper.requests.keys import ASYNC_COPY, STAGE
+from tvm_hopper.requests.bodies import is_requested
+from tvm_hopper.requests.keys import STAGE
+
+from .kernel_pass import kernel_pass
 
 
 @dataclass(frozen=True)
@@ -114,19 +115,4 @@ def _aligned_lanes(loop: ir.For, *, has_slots: bool) -> int:
     return lanes
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.CutVectors")
-class CutVectors:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Cut the vectors of one function's kernels that are ours."""
-
-        def cut(kernel: ir.For) -> ir.For:
-            is_ours = ir.find_blocks(kernel, ASYNC_COPY) or is_memory_bound(kernel)
-            if not is_ours or not (plan := plan_vectors(kernel)):
-                return kernel
-            after = rewrite_vectors(kernel, plan)
-            assert not plan_vectors(after), "CutVectors left a vector that is too long"
-            return after
-
-        return ir.map_kernels(func, cut)
+CutVectors = kernel_pass("CutVectors", plan_vectors, rewrite_vectors, when=is_requested)

@@ -25,14 +25,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.plan.notes import RemarkNote, note_kernels
+from tvm_hopper.plan.notes import Note, RemarkNote
 from tvm_hopper.plan.short_functions import HALVES
 from tvm_hopper.requests import options
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import FUNCTIONS
+
+from .kernel_pass import function_pass, map_noted
 
 FAR = 64  # a power of two: a divisor beyond it, or below its inverse, is scaled by as much
 NOTE = (
@@ -128,22 +129,20 @@ def _float32(number: float) -> Any:
     return tirx.const(number, "float32")
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.DivideByRows")
-class DivideByRows:
-    """See the module's docstring for the rewrite."""
+def _divide_by_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Rewrite the quotients of one function's memory-bound kernels."""
+    if options.read(FUNCTIONS, func) == "library":
+        return func
 
-    def transform_function(self, func, mod, ctx):
-        """Rewrite the quotients of one function's memory-bound kernels."""
-        if options.read(FUNCTIONS, func) == "library":
-            return func
-        notes = {}
+    def divide(kernel: ir.For, notes: list[Note]) -> Any:
+        if not is_memory_bound(kernel) or not (plan := plan_quotients(kernel)):
+            return kernel
+        after = rewrite_quotients(kernel, plan)
+        assert not plan_quotients(after), "DivideByRows left a division"
+        notes += [RemarkNote(NOTE)]
+        return after
 
-        def divide(kernel: ir.For) -> Any:
-            if not is_memory_bound(kernel) or not (plan := plan_quotients(kernel)):
-                return kernel
-            after = rewrite_quotients(kernel, plan)
-            assert not plan_quotients(after), "DivideByRows left a division"
-            notes[ir.number_of(func, kernel)] = [RemarkNote(NOTE)]
-            return after
+    return map_noted(func, divide)
 
-        return note_kernels(ir.map_kernels(func, divide), notes)
+
+DivideByRows = function_pass("DivideByRows", _divide_by_rows)

@@ -32,10 +32,11 @@ from typing import Any
 
 from tvm import s_tir, tirx
 from tvm.ir import IRModule
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.requests.keys import ASYNC_COPY, ORDER, PIPELINE_KEYS, STAGE
+
+from .kernel_pass import planned_pass
 
 _ASIDE = "tvm_hopper.aside."  # prefix of the keys of loops that TVM's pass is to leave alone
 
@@ -127,14 +128,4 @@ def _is_expanded(part: ir.Stmt) -> bool:
     )
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.ExpandInner")
-class ExpandInner:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Expand the inner pipelines of one function."""
-        if not (plan := plan_inner(func)):
-            return func
-        after = rewrite_inner(func, plan)
-        assert not plan_inner(after), "ExpandInner left a loop behind"
-        return after
+ExpandInner = planned_pass("ExpandInner", plan_inner, rewrite_inner)

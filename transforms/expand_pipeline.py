@@ -53,7 +53,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.plan.channel import (
@@ -70,6 +69,7 @@ from tvm_hopper.requests.keys import (
     READ_SLOT,
 )
 
+from .kernel_pass import function_pass
 from .plan_pipeline import ROLLED
 
 
@@ -213,16 +213,15 @@ def _with_notes(realize: ir.SBlockRealize, ahead: list[int]) -> ir.SBlockRealize
     return ir.SBlockRealize([], True, new)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.ExpandPipeline")
-class ExpandPipeline:
-    """See the module's docstring for the rewrite."""
+def _expand_pipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Expand the loops of one function."""
 
-    def transform_function(self, func, mod, ctx):
-        """Expand the loops of one function."""
+    def expand(kernel: Any) -> Any:
+        while plans := plan_expansions(kernel):
+            kernel = ir.replace_nodes(kernel, ir.For, {plans[0].loop: rewrite_loop(plans[0])})
+        return kernel
 
-        def expand(kernel: Any) -> Any:
-            while plans := plan_expansions(kernel):
-                kernel = ir.replace_nodes(kernel, ir.For, {plans[0].loop: rewrite_loop(plans[0])})
-            return kernel
+    return map_bodies(func, expand)
 
-        return map_bodies(func, expand)
+
+ExpandPipeline = function_pass("ExpandPipeline", _expand_pipeline)

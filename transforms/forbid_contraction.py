@@ -30,12 +30,13 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.value_origins import COMPUTED, LOADED, PRODUCT, OriginWalk
 from tvm_hopper.codegen_patches.rounded_sums import rounded_sum
 from tvm_hopper.requests.targets import find_processor
+
+from .kernel_pass import function_pass
 
 
 def plan_rounded_sums(func: tirx.PrimFunc) -> list[Any]:
@@ -101,13 +102,12 @@ def rewrite_rounded_sums(func: tirx.PrimFunc, plan: list[Any]) -> tirx.PrimFunc:
     return func.with_body(ir.mutate(func.body, callbacks))
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.ForbidContraction")
-class ForbidContraction:
-    """See the module's docstring for the rewrite."""
+def _forbid_contraction(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Keep the roundings of one kernel's products."""
+    is_host = "target" in func.attrs and find_processor(func.attrs["target"]) is None
+    if is_host or not (plan := plan_rounded_sums(func)):
+        return func
+    return rewrite_rounded_sums(func, plan)
 
-    def transform_function(self, func, mod, ctx):
-        """Keep the roundings of one kernel's products."""
-        is_host = "target" in func.attrs and find_processor(func.attrs["target"]) is None
-        if is_host or not (plan := plan_rounded_sums(func)):
-            return func
-        return rewrite_rounded_sums(func, plan)
+
+ForbidContraction = function_pass("ForbidContraction", _forbid_contraction)

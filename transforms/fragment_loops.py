@@ -22,7 +22,8 @@ from tvm_hopper.analysis.vector_runs import shared_condition
 from tvm_hopper.codegen_patches.hold import hold_all
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.plan import fragment
-from tvm_hopper.plan.mma_plan import FragmentNest, MmaPlan
+from tvm_hopper.plan.fragment_nests import FragmentNest
+from tvm_hopper.plan.mma_plan import MmaPlan
 
 from .loads_ahead import VectorAhead, element_ahead, hold_pairs
 from .update_in_place import KEEP, load_old

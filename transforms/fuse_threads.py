@@ -23,13 +23,14 @@ from math import prod
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP
+
+from .kernel_pass import function_pass
 
 TAGS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")  # as the hardware counts
 
@@ -150,16 +151,15 @@ def fuse_threads(kernel: ir.For) -> ir.For:
     return kernel if plan is None else rewrite_threads(kernel, plan)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.FuseThreads")
-class FuseThreads:
-    """See the module's docstring for the rewrite."""
+def _fuse_threads(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Fuse the thread axes of one function's kernels."""
 
-    def transform_function(self, func, mod, ctx):
-        """Fuse the thread axes of one function's kernels."""
+    def fuse(kernel: ir.For) -> ir.For:
+        after = fuse_threads(kernel)
+        assert plan_threads(after) is None, "FuseThreads left an axis behind"
+        return after
 
-        def fuse(kernel: ir.For) -> ir.For:
-            after = fuse_threads(kernel)
-            assert plan_threads(after) is None, "FuseThreads left an axis behind"
-            return after
+    return ir.map_kernels(func, fuse)
 
-        return ir.map_kernels(func, fuse)
+
+FuseThreads = function_pass("FuseThreads", _fuse_threads)

@@ -29,12 +29,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.plan.lane_vectors import LaneVector, find_vectors
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import LOAD_HINT
+
+from .kernel_pass import kernel_pass
 
 MOST_LANES = 16
 
@@ -131,18 +132,4 @@ def _load(
     return body if ir.is_const(exists, 1) else ir.IfThenElse(exists, body, None)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.GatherVectors")
-class GatherVectors:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Load vectors in one function's memory-bound kernels."""
-
-        def gather(kernel: ir.For) -> ir.For:
-            if not is_memory_bound(kernel) or not (plan := plan_gathers(kernel)):
-                return kernel
-            after = rewrite_gathers(kernel, plan)
-            assert not plan_gathers(after), "GatherVectors left a vector"
-            return after
-
-        return ir.map_kernels(func, gather)
+GatherVectors = kernel_pass("GatherVectors", plan_gathers, rewrite_gathers, when=is_memory_bound)

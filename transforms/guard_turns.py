@@ -30,10 +30,11 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
+
+from .kernel_pass import kernel_pass
 
 _THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
@@ -111,18 +112,4 @@ def rewrite_guards(kernel: ir.For, plan: tuple[Turns, ...]) -> Any:
     return kernel
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.GuardTurns")
-class GuardTurns:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Guard the turns of one function's memory-bound kernels."""
-
-        def guard(kernel: ir.For) -> Any:
-            if not is_memory_bound(kernel) or not (plan := plan_guards(kernel)):
-                return kernel
-            after = rewrite_guards(kernel, plan)
-            assert not plan_guards(after), "GuardTurns left a condition"
-            return after
-
-        return ir.map_kernels(func, guard)
+GuardTurns = kernel_pass("GuardTurns", plan_guards, rewrite_guards, when=is_memory_bound)

@@ -31,15 +31,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import cache
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.plan.kept_end import STORES, create_policies, kept_end
-from tvm_hopper.plan.notes import RemarkNote, note_kernels
+from tvm_hopper.plan.notes import Note, RemarkNote
 from tvm_hopper.requests.keys import KEPT_END, LOAD_HINT
+
+from .kernel_pass import function_pass, map_noted
 
 WORD = 4  # bytes
 WORDS = (2, 4)  # of a vector with a hint
@@ -185,22 +186,20 @@ def _remark(kernel: ir.For, count: int) -> RemarkNote:
     return RemarkNote(f"L2 gives up last what {which} of the thread blocks store")
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.HintVectors")
-class HintVectors:
-    """See the module's docstring for the rewrite."""
+def _hint_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Lower the hints of one function's kernels."""
 
-    def transform_function(self, func, mod, ctx):
-        """Lower the hints of one function's kernels."""
-        notes = {}
+    def hint(kernel: ir.For, notes: list[Note]) -> Any:
+        if kept_end(kernel) is None and not ir.find_blocks(kernel, LOAD_HINT):
+            return kernel
+        plan = plan_hints(kernel)
+        if (count := kept_end(kernel)) and any(x.hint == STORES for x in plan):
+            notes += [_remark(kernel, count)]
+        after = rewrite_hints(kernel, plan)
+        assert not plan_hints(after), "HintVectors left a hint"
+        return after
 
-        def hint(kernel: ir.For) -> Any:
-            if kept_end(kernel) is None and not ir.find_blocks(kernel, LOAD_HINT):
-                return kernel
-            plan = plan_hints(kernel)
-            if (count := kept_end(kernel)) and any(x.hint == STORES for x in plan):
-                notes[ir.number_of(func, kernel)] = [_remark(kernel, count)]
-            after = rewrite_hints(kernel, plan)
-            assert not plan_hints(after), "HintVectors left a hint"
-            return after
+    return map_noted(func, hint)
 
-        return note_kernels(ir.map_kernels(func, hint), notes)
+
+HintVectors = function_pass("HintVectors", _hint_vectors)

@@ -18,13 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm.tirx.transform import prim_func_pass
-
 from tvm_hopper import ir
 from tvm_hopper.plan.copy_nests import CopyNest, fills_tile, find_copy_nests
 from tvm_hopper.requests.keys import BY_THREADS
 
 from .keep_conditions import is_of_iterations, thread_variables
+from .kernel_pass import kernel_pass
 
 
 @dataclass(frozen=True)
@@ -63,19 +62,4 @@ def rewrite_hoists(kernel: ir.For, plan: tuple[Hoist, ...]) -> ir.For:
     return ir.replace_nodes(kernel, ir.Stmt, placed)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.HoistConditions")
-class HoistConditions:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Rewrite the kernels of one function."""
-
-        def hoist(kernel: ir.For) -> ir.For:
-            plan = plan_hoists(kernel)
-            if not plan:
-                return kernel
-            after = rewrite_hoists(kernel, plan)
-            assert not plan_hoists(after), "HoistConditions left a condition on a store"
-            return after
-
-        return ir.map_kernels(func, hoist)
+HoistConditions = kernel_pass("HoistConditions", plan_hoists, rewrite_hoists)

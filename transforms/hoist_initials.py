@@ -30,10 +30,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
+
+from .kernel_pass import kernel_pass
 
 _TURNS = (ir.ForKind.SERIAL, ir.ForKind.UNROLLED)
 
@@ -137,18 +138,4 @@ def _front(one: InitialValue) -> ir.Stmt:
     return ir.fresh_variables(stmt)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.HoistInitials")
-class HoistInitials:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Move the initial values of one function's memory-bound kernels."""
-
-        def hoist(kernel: ir.For) -> Any:
-            if not is_memory_bound(kernel) or not (plan := plan_initials(kernel)):
-                return kernel
-            after = rewrite_initials(kernel, plan)
-            assert not plan_initials(after), "HoistInitials left an initial value"
-            return after
-
-        return ir.map_kernels(func, hoist)
+HoistInitials = kernel_pass("HoistInitials", plan_initials, rewrite_initials, when=is_memory_bound)

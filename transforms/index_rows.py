@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import sym, tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.effects import POINTERS, function_of
 from tvm_hopper.analysis.row_pointers import RowPointer, find_row_pointers, is_whole_row
 from tvm_hopper.requests.keys import ASYNC_COPY
+
+from .kernel_pass import kernel_pass
 
 
 @dataclass(frozen=True)
@@ -84,18 +85,4 @@ def rewrite_rows(kernel: ir.For, plan: tuple[RowPlan, ...]) -> ir.For:
     return ir.replace_nodes(kernel, ir.Call, calls)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.IndexRows")
-class IndexRows:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Name the rows that one function's kernels read by pointer."""
-
-        def name(kernel: ir.For) -> ir.For:
-            if not (plan := plan_rows(kernel)):
-                return kernel
-            after = rewrite_rows(kernel, plan)
-            assert not plan_rows(after), "IndexRows left a pointer behind"
-            return after
-
-        return ir.map_kernels(func, name)
+IndexRows = kernel_pass("IndexRows", plan_rows, rewrite_rows)

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tvm.tirx.transform import prim_func_pass
+from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
@@ -50,6 +50,7 @@ from tvm_hopper.requests.keys import (
 from tvm_hopper.requests.targets import processor_of
 
 from .fuse_threads import fuse_threads
+from .kernel_pass import function_pass
 from .plan_pipeline import open_channels
 from .role_syncs import RoleSyncs
 from .swizzled_accesses import swizzle_plain_copies
@@ -141,18 +142,17 @@ def without_pipelines(
     return ir.replace(kernel, ir.For, plain)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.InsertSyncs")
-class InsertSyncs:
-    """See the module's docstring for the rewrite."""
+def _insert_syncs(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Place the syncs of one function."""
+    processor = processor_of(func)
 
-    def transform_function(self, func, mod, ctx):
-        """Place the syncs of one function."""
-        processor = processor_of(func)
+    def insert(kernel: Any) -> Any:
+        check_operations(kernel, processor)
+        if needs_syncs(kernel):
+            return rewrite_syncs(kernel, processor)
+        return without_pipelines(kernel, lambda loop: ir.static_int(loop.extent) in (0, 1))
 
-        def insert(kernel: Any) -> Any:
-            check_operations(kernel, processor)
-            if needs_syncs(kernel):
-                return rewrite_syncs(kernel, processor)
-            return without_pipelines(kernel, lambda loop: ir.static_int(loop.extent) in (0, 1))
+    return map_bodies(func, insert)
 
-        return map_bodies(func, insert)
+
+InsertSyncs = function_pass("InsertSyncs", _insert_syncs)

@@ -21,9 +21,10 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+
+from .kernel_pass import planned_pass
 
 PURE = ("shift_left", "shift_right", "bitwise_and", "bitwise_or", "bitwise_xor", "likely")
 
@@ -85,14 +86,4 @@ def rewrite_joins(
     return func.with_body(ir.mutate(func.body, [(ir.SeqStmt, block)]))
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.JoinConditions")
-class JoinConditions:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Join the conditions of one function."""
-        if not (plan := plan_joins(func)):
-            return func
-        after = rewrite_joins(func, plan)
-        assert not plan_joins(after), "JoinConditions left neighbours apart"
-        return after
+JoinConditions = planned_pass("JoinConditions", plan_joins, rewrite_joins)

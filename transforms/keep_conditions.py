@@ -27,9 +27,10 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+
+from .kernel_pass import kernel_pass
 
 Added = dict[ir.SBlockRealize, list[Any]]
 
@@ -122,19 +123,4 @@ def rewrite_conditions(kernel: ir.For, plan: Added) -> ir.For:
     return ir.mutate(kernel, [(ir.SBlockRealize, visit)])
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.KeepConditions")
-class KeepConditions:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Rewrite the kernels of one function."""
-
-        def keep(kernel: ir.For) -> ir.For:
-            plan = plan_conditions(kernel)
-            if not plan:
-                return kernel
-            after = rewrite_conditions(kernel, plan)
-            assert not plan_conditions(after), "KeepConditions left a condition out"
-            return after
-
-        return ir.map_kernels(func, keep)
+KeepConditions = kernel_pass("KeepConditions", plan_conditions, rewrite_conditions)

@@ -22,13 +22,14 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.plan.notes import RemarkNote, note_kernels
+from tvm_hopper.plan.notes import Note, RemarkNote
 from tvm_hopper.requests.keys import LAUNCHED_TOGETHER
 from tvm_hopper.requests.targets import arch_of
+
+from .kernel_pass import function_pass, map_noted
 
 AXIS, CLUSTER_AXIS = "blockIdx.x", "clusterCtaIdx.x"
 
@@ -78,23 +79,21 @@ def rewrite_together(kernel: ir.For, count: int, has_clusters: bool = True) -> i
     return ir.For(rank, zero, size, ir.ForKind.THREAD_BINDING, kernel, tag)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.LaunchTogether")
-class LaunchTogether:
-    """See the module's docstring for the rewrite."""
+def _launch_together(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Put the thread blocks of one function's kernels into clusters."""
 
-    def transform_function(self, func, mod, ctx):
-        """Put the thread blocks of one function's kernels into clusters."""
-        notes = {}
+    def together(kernel: ir.For, notes: list[Note]) -> ir.For:
+        if (count := plan_together(kernel)) is None:
+            return kernel
+        has_clusters = arch_of(func).has_clusters
+        after = rewrite_together(kernel, count, has_clusters)
+        assert plan_together(after) is None, "LaunchTogether left a request"
+        if has_clusters:
+            text = f"{count} neighbouring thread blocks begin together"
+            notes += [RemarkNote(text)]
+        return after
 
-        def together(kernel: ir.For) -> ir.For:
-            if (count := plan_together(kernel)) is None:
-                return kernel
-            has_clusters = arch_of(func).has_clusters
-            after = rewrite_together(kernel, count, has_clusters)
-            assert plan_together(after) is None, "LaunchTogether left a request"
-            if has_clusters:
-                text = f"{count} neighbouring thread blocks begin together"
-                notes[ir.number_of(func, kernel)] = [RemarkNote(text)]
-            return after
+    return map_noted(func, together)
 
-        return note_kernels(ir.map_kernels(func, together), notes)
+
+LaunchTogether = function_pass("LaunchTogether", _launch_together)

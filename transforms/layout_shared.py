@@ -29,11 +29,10 @@ from typing import Any
 
 from tvm import ir as tvm_ir
 from tvm import sym, tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.plan.layout import TileLayout, plan_layouts, plan_shapes
-from tvm_hopper.plan.notes import RemarkNote, note_kernels
+from tvm_hopper.plan.notes import Note, RemarkNote
 from tvm_hopper.plan.shared_layout import SharedLayout
 from tvm_hopper.plan.shares import Share, loop_over
 from tvm_hopper.plan.transfer import Transfer
@@ -41,6 +40,7 @@ from tvm_hopper.plan.unbounded_tiles import plan_bounds_of_tiles
 from tvm_hopper.requests.keys import SWIZZLE
 
 from .cut_vectors import cut_unaligned
+from .kernel_pass import function_pass, map_noted
 
 
 def rewrite_layouts(kernel: ir.For, plan: tuple[TileLayout, ...]) -> ir.For:
@@ -175,28 +175,26 @@ def _copy_block(
     return ir.reindex(block, copy.tile.buffer, new, lambda _: place, lambda _: element)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.LayoutShared")
-class LayoutShared:
-    """See the module's docstring for the rewrite."""
+def _layout_shared(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Lay out the shared tiles of one function; `explain` knows boxes from tensor maps."""
 
-    def transform_function(self, func, mod, ctx):
-        """Lay out the shared tiles of one function; `explain` knows boxes from tensor maps."""
-        notes = {}
+    def lay_out(kernel: ir.For, notes: list[Note]) -> ir.For:
+        plan = plan_layouts(kernel)
+        notes += [
+            RemarkNote(f"tile {_name(tile)}: swizzle {tile.layout.swizzle} B")
+            for tile in plan
+            if tile.layout.swizzle and tile.copies[0].op.mechanism == "cp_async"
+        ]
+        after = rewrite_layouts(kernel, plan)
+        after = rewrite_shapes(after, plan_shapes(after))
+        after = rewrite_shapes(after, plan_bounds_of_tiles(after))
+        assert not plan_layouts(after), "LayoutShared left a tile without a layout"
+        return cut_unaligned(after)
 
-        def lay_out(kernel: ir.For) -> ir.For:
-            plan = plan_layouts(kernel)
-            notes[ir.number_of(func, kernel)] = [
-                RemarkNote(f"tile {_name(tile)}: swizzle {tile.layout.swizzle} B")
-                for tile in plan
-                if tile.layout.swizzle and tile.copies[0].op.mechanism == "cp_async"
-            ]
-            after = rewrite_layouts(kernel, plan)
-            after = rewrite_shapes(after, plan_shapes(after))
-            after = rewrite_shapes(after, plan_bounds_of_tiles(after))
-            assert not plan_layouts(after), "LayoutShared left a tile without a layout"
-            return cut_unaligned(after)
+    return map_noted(func, lay_out)
 
-        return note_kernels(ir.map_kernels(func, lay_out), notes)
+
+LayoutShared = function_pass("LayoutShared", _layout_shared)
 
 
 def _name(tile: TileLayout) -> str:

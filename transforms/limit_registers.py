@@ -20,12 +20,13 @@ from math import prod
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.requests.keys import BLOCKS_PER_SM
+
+from .kernel_pass import kernel_pass
 
 BOUND = "tirx.launch_bounds_min_blocks_per_sm"
 
@@ -61,18 +62,9 @@ def rewrite_limit(kernel: ir.For, count: int) -> Any:
     return ir.replace(kernel, ir.For, plain)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.LimitRegisters")
-class LimitRegisters:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Bound the registers of one function's kernels."""
-
-        def limit(kernel: ir.For) -> Any:
-            if "blockIdx.x" not in ir.thread_axes(kernel) or (count := plan_limit(kernel)) is None:
-                return kernel
-            after = rewrite_limit(kernel, count)
-            assert plan_limit(after) is None, "LimitRegisters left a number of blocks"
-            return after
-
-        return ir.map_kernels(func, limit)
+LimitRegisters = kernel_pass(
+    "LimitRegisters",
+    plan_limit,
+    rewrite_limit,
+    when=lambda kernel: "blockIdx.x" in ir.thread_axes(kernel),
+)

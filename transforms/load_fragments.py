@@ -34,7 +34,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences, mma_sync
@@ -49,6 +48,7 @@ from tvm_hopper.plan.warp_fragments import (
 from tvm_hopper.requests.keys import ASYNC_COPY
 
 from .fragment_vectors import load_vector, loops
+from .kernel_pass import kernel_pass
 
 
 class Registers:
@@ -211,19 +211,4 @@ def _sums(plan: WarpProduct, held: Registers, nest: SumNest) -> ir.Stmt:
     return loops((rows, inner, columns, 2, 2), one)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.LoadFragments")
-class LoadFragments:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Deal the fragments of one function's kernels out to lanes."""
-
-        def load(kernel: ir.For) -> Any:
-            plan = plan_fragments(kernel)
-            if plan is None:
-                return kernel
-            after = rewrite_fragments(kernel, plan)
-            assert plan_fragments(after) is None, "LoadFragments left a product"
-            return after
-
-        return ir.map_kernels(func, load)
+LoadFragments = kernel_pass("LoadFragments", plan_fragments, rewrite_fragments)

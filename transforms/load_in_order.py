@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import tvm_ffi
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
 
+from .kernel_pass import function_pass
 from .wait_for_launches import LAUNCH_PARAMS, PROGRAMMATIC
 
 NO_ALIAS = "tirx.noalias"
@@ -35,15 +35,14 @@ def waits_for_launches(func: tirx.PrimFunc) -> bool:
     return any(tvm_ffi.structural_equal(x, wait) for x in calls)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.LoadInOrder")
-class LoadInOrder:
-    """See the module's docstring for the rewrite."""
+def _load_in_order(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Take `noalias` off a device function that begins early, the tag off one that does not."""
+    tags = [str(x) for x in func.attrs.get(LAUNCH_PARAMS, [])]
+    if PROGRAMMATIC not in tags or ir.is_packed(func):
+        return func
+    if waits_for_launches(func):
+        return func.without_attr(NO_ALIAS)
+    return func.with_attr(LAUNCH_PARAMS, [x for x in tags if x != PROGRAMMATIC])
 
-    def transform_function(self, func, mod, ctx):
-        """Take `noalias` off a device function that begins early, the tag off one that does not."""
-        tags = [str(x) for x in func.attrs.get(LAUNCH_PARAMS, [])]
-        if PROGRAMMATIC not in tags or ir.is_packed(func):
-            return func
-        if waits_for_launches(func):
-            return func.without_attr(NO_ALIAS)
-        return func.with_attr(LAUNCH_PARAMS, [x for x in tags if x != PROGRAMMATIC])
+
+LoadInOrder = function_pass("LoadInOrder", _load_in_order)

@@ -57,7 +57,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.plan.channel import (
@@ -92,6 +91,7 @@ from .channel_barriers import (
     emit_start,
 )
 from .cp_async_chunks import emit_chunks, share_out
+from .kernel_pass import function_pass
 from .spare_rows import clear_in_consumers, start_spare_rows
 from .store_slots import find_rings, without_slots
 
@@ -207,17 +207,16 @@ def _behind_marks(body: ir.Stmt, first: ir.Stmt) -> ir.Stmt:
     return ir.seq(first, body)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.LowerChannels")
-class LowerChannels:
-    """See the module's docstring for the rewrite."""
+def _lower_channels(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Lower the channels of one function."""
 
-    def transform_function(self, func, mod, ctx):
-        """Lower the channels of one function."""
+    def lower(kernel: Any) -> Any:
+        if find_rings(kernel):
+            kernel = rewrite_channels(kernel, find_channels(kernel))
+        assert not find_rings(kernel), "LowerChannels left a slot behind"
+        return kernel
 
-        def lower(kernel: Any) -> Any:
-            if find_rings(kernel):
-                kernel = rewrite_channels(kernel, find_channels(kernel))
-            assert not find_rings(kernel), "LowerChannels left a slot behind"
-            return kernel
+    return map_bodies(func, lower)
 
-        return map_bodies(func, lower)
+
+LowerChannels = function_pass("LowerChannels", _lower_channels)

@@ -52,7 +52,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
@@ -60,7 +59,7 @@ from tvm_hopper.facts.arch import Processor
 from tvm_hopper.plan.bulk_plan import BulkTransfer, plan_bulk_copies
 from tvm_hopper.plan.cp_async_plan import CpAsyncTransfer, plan_cp_async_copies
 from tvm_hopper.plan.dma_plan import DmaTransfer, plan_dma_copies
-from tvm_hopper.plan.notes import Note, RemarkNote, note_kernels
+from tvm_hopper.plan.notes import Note, RemarkNote
 from tvm_hopper.plan.tma_plan import TmaTransfer, plan_tma_copies
 from tvm_hopper.plan.transfer import find_transfers
 from tvm_hopper.requests.bodies import map_bodies
@@ -70,6 +69,7 @@ from tvm_hopper.requests.targets import processor_of
 from .bulk_runs import run_block
 from .cp_async_chunks import chunk_block
 from .dma_runs import dma_block
+from .kernel_pass import function_pass, map_noted
 from .swizzled_accesses import swizzle_accesses
 from .tma_boxes import (
     box_block,
@@ -154,25 +154,23 @@ def _say_hints(kernel: Any) -> list[RemarkNote]:
     return [RemarkNote(f"{where}: L2 is told {hint}") for where, hint in hints if hint is not None]
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.LowerCopies")
-class LowerCopies:
-    """See the module's docstring for the rewrite."""
+def _lower_copies(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Replace the annotated copies of one function."""
+    processor = processor_of(func)
+    names = ir.Names(param.name for param in func.params)
 
-    def transform_function(self, func, mod, ctx):
-        """Replace the annotated copies of one function."""
-        notes = {}
-        processor = processor_of(func)
-        names = ir.Names(param.name for param in func.params)
+    def lower(kernel: Any, notes: list[Note]) -> ir.Stmt:
+        if not (plan := plan_copies(kernel, processor)):
+            return kernel
+        told: list[Note] = [*map(note_of, group_by_map(plan.boxes)), *_say_hints(kernel)]
+        notes += told
+        others = [*(runs.copy for runs in plan.runs), *(chunks.copy for chunks in plan.chunks)]
+        no_tile, no_input = find_guards(kernel, plan.boxes, others)
+        after = rewrite_copies(kernel, plan, no_input, names)
+        assert not plan_copies(after, processor), "LowerCopies left a copy behind"
+        return guard_empty(after, no_tile)
 
-        def lower(kernel: Any) -> ir.Stmt:
-            if not (plan := plan_copies(kernel, processor)):
-                return kernel
-            told: list[Note] = [*map(note_of, group_by_map(plan.boxes)), *_say_hints(kernel)]
-            notes[ir.number_of(func, kernel)] = told
-            others = [*(runs.copy for runs in plan.runs), *(chunks.copy for chunks in plan.chunks)]
-            no_tile, no_input = find_guards(kernel, plan.boxes, others)
-            after = rewrite_copies(kernel, plan, no_input, names)
-            assert not plan_copies(after, processor), "LowerCopies left a copy behind"
-            return guard_empty(after, no_tile)
+    return map_noted(func, lower, map_bodies)
 
-        return note_kernels(map_bodies(func, lower), notes)
+
+LowerCopies = function_pass("LowerCopies", _lower_copies)

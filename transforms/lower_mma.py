@@ -34,7 +34,6 @@ from typing import Any
 
 from tvm import tirx
 from tvm.script import tirx as T
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import wgmma as ptx_wgmma
@@ -44,13 +43,14 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.plan.across_cluster import find_cluster_loops
 from tvm_hopper.plan.fragment_nests import FragmentNest
 from tvm_hopper.plan.mma_plan import MmaPlan, Operand, plan_mma
-from tvm_hopper.plan.notes import FallbackNote, MmaNote, Note, RemarkNote, StoreNote, note_kernels
+from tvm_hopper.plan.notes import FallbackNote, MmaNote, Note, RemarkNote, StoreNote
 from tvm_hopper.plan.single_trip import runs_once, starts_from_zero
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import ASYNC_OP, CHOICE
 from tvm_hopper.requests.targets import arch_of
 
 from .fragment_loops import Fragment
+from .kernel_pass import function_pass, map_noted
 from .loads_ahead import put_ahead, take_ahead
 from .staged_fragments import StagedFragment
 from .turned_fragments import stored_by
@@ -187,26 +187,24 @@ def _units(offset_bytes: Any) -> Any:
     return tirx.Cast("uint64", ir.simplify(tirx.convert(offset_bytes) // 16))
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.LowerMma")
-class LowerMma:
-    """See the module's docstring for the rewrite."""
+def _lower_mma(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Lower the multiply-add blocks of one function."""
+    arch = arch_of(func)
 
-    def transform_function(self, func, mod, ctx):
-        """Lower the multiply-add blocks of one function."""
-        notes, arch = {}, arch_of(func)
+    def lower(kernel: ir.For, notes: list[Note]) -> ir.Stmt:
+        plans = plan_mma(kernel, arch)
+        for plan in plans:
+            threads = plan_threads(kernel, plan)
+            slow = report(func, find_fallbacks(plan, threads))
+            notes[:] = [*_facts(plan, threads), *map(FallbackNote, slow)]
+            kernel = rewrite_mma(kernel, plan, threads)
+        assert not plan_mma(kernel, arch), "LowerMma left a block behind"
+        return kernel
 
-        def lower(kernel: ir.For) -> ir.Stmt:
-            number = ir.number_of(func, kernel)
-            plans = plan_mma(kernel, arch)
-            for plan in plans:
-                threads = plan_threads(kernel, plan)
-                slow = report(func, find_fallbacks(plan, threads))
-                notes[number] = [*_facts(plan, threads), *map(FallbackNote, slow)]
-                kernel = rewrite_mma(kernel, plan, threads)
-            assert not plan_mma(kernel, arch), "LowerMma left a block behind"
-            return kernel
+    return map_noted(func, lower)
 
-        return note_kernels(ir.map_kernels(func, lower), notes)
+
+LowerMma = function_pass("LowerMma", _lower_mma)
 
 
 def find_fallbacks(plan: MmaPlan, threads: Threads) -> list[Fallback]:

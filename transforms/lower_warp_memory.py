@@ -25,11 +25,12 @@ from typing import Any
 
 from tvm import ir as tvm_ir
 from tvm import sym, tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.effects import POINTERS
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
+
+from .kernel_pass import planned_pass
 
 
 @dataclass(frozen=True)
@@ -173,14 +174,4 @@ def _registers(plan: LanePlan) -> ir.Var:
     return ir.new_buffer(buffer.name, (count,), ir.dtype_of(buffer), "local")
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.LowerWarpMemory")
-class LowerWarpMemory:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Deal out the buffers of one function's kernels."""
-        if not (plans := plan_lanes(func)):
-            return func
-        after = rewrite_lanes(func, plans)
-        assert not plan_lanes(after), "LowerWarpMemory left a buffer behind"
-        return after
+LowerWarpMemory = planned_pass("LowerWarpMemory", plan_lanes, rewrite_lanes)

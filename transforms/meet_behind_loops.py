@@ -25,10 +25,11 @@ from typing import Any
 
 import tvm_ffi
 from tvm import sym, tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
+
+from .kernel_pass import function_pass
 
 Loops = dict[ir.For, tuple[str, ...]]
 
@@ -105,14 +106,13 @@ def rewrite_meetings(func: tirx.PrimFunc, plan: Loops) -> tirx.PrimFunc:
     return func.with_body(ir.mutate(func.body, [(ir.For, visit)]))
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.MeetBehindLoops")
-class MeetBehindLoops:
-    """See the module's docstring for the rewrite."""
+def _meet_behind_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Rewrite the kernels of one function that TVM synchronises."""
+    plan: Loops = {}
+    for kernel in ir.outermost_thread_extents(func.body):
+        if not ir.is_ours(kernel):
+            plan.update(plan_meetings(kernel))
+    return rewrite_meetings(func, plan) if plan else func
 
-    def transform_function(self, func, mod, ctx):
-        """Rewrite the kernels of one function that TVM synchronises."""
-        plan: Loops = {}
-        for kernel in ir.outermost_thread_extents(func.body):
-            if not ir.is_ours(kernel):
-                plan.update(plan_meetings(kernel))
-        return rewrite_meetings(func, plan) if plan else func
+
+MeetBehindLoops = function_pass("MeetBehindLoops", _meet_behind_loops)

@@ -30,12 +30,13 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.plan.notes import RemarkNote, note_kernels
+from tvm_hopper.plan.notes import RemarkNote
 from tvm_hopper.plan.row_moments import Moments, plan_moments, same
 from tvm_hopper.requests.bodies import is_memory_bound
+
+from .kernel_pass import kernel_pass
 
 ALLREDUCE = "tirx.tvm_thread_allreduce"
 NOTE = RemarkNote(
@@ -113,20 +114,6 @@ def _rule() -> Any:
     return tirx.CommReducer([mean, spread], [other_mean, other_spread], result, [zero, zero])
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.MergeMoments")
-class MergeMoments:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Merge the sums of one function's memory-bound kernels."""
-        notes = {}
-
-        def merge(kernel: ir.For) -> Any:
-            if not is_memory_bound(kernel) or not (plan := plan_moments(kernel)):
-                return kernel
-            notes[ir.number_of(func, kernel)] = [NOTE]
-            after = rewrite_moments(kernel, plan)
-            assert not plan_moments(after), "MergeMoments left a pair"
-            return after
-
-        return note_kernels(ir.map_kernels(func, merge), notes)
+MergeMoments = kernel_pass(
+    "MergeMoments", plan_moments, rewrite_moments, when=is_memory_bound, notes=lambda _: [NOTE]
+)

@@ -25,7 +25,6 @@ from math import prod
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
@@ -35,6 +34,8 @@ from tvm_hopper.plan.notes import SmemNote, note_kernels
 from tvm_hopper.plan.overlay import find_overlays, parse_overlay
 from tvm_hopper.plan.smem import TILE_ALIGNMENT, SharedArray, SharedMemory, shared_array
 from tvm_hopper.requests.targets import arch_of
+
+from .kernel_pass import function_pass
 
 NAME = "dyn_smem"
 
@@ -204,23 +205,22 @@ def _view(buffer: ir.Var) -> ir.Var:
     )
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.MergeShared")
-class MergeShared:
-    """See the module's docstring for the rewrite."""
+def _merge_shared(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Merge the shared buffers of one function's kernels."""
+    if not (plans := plan_shared(func)):
+        return func
+    after = rewrite_shared(func, plans)
+    assert not plan_shared(after), "MergeShared left an allocation behind"
+    notes = {
+        number: _facts(plan)
+        for number, kernel in enumerate(ir.outermost_thread_extents(func.body))
+        for plan in plans
+        if plan.kernel.same_as(kernel)
+    }
+    return note_kernels(after, notes)
 
-    def transform_function(self, func, mod, ctx):
-        """Merge the shared buffers of one function's kernels."""
-        if not (plans := plan_shared(func)):
-            return func
-        after = rewrite_shared(func, plans)
-        assert not plan_shared(after), "MergeShared left an allocation behind"
-        notes = {
-            number: _facts(plan)
-            for number, kernel in enumerate(ir.outermost_thread_extents(func.body))
-            for plan in plans
-            if plan.kernel.same_as(kernel)
-        }
-        return note_kernels(after, notes)
+
+MergeShared = function_pass("MergeShared", _merge_shared)
 
 
 def _facts(plan: SharedPlan) -> list[SmemNote]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.element_accesses import ElementAccess, find_element_accesses
@@ -26,6 +25,8 @@ from tvm_hopper.plan.notes import ElementsNote, FallbackNote, Note, RemarkNote, 
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import CHOSEN, MEMORY_BOUND
+
+from .kernel_pass import function_pass
 
 VECTOR_BYTES = 16  # that a thread loads or stores at once
 
@@ -93,28 +94,27 @@ def rewrite_marks(kernel: ir.For) -> Any:
     return ir.replace(kernel, ir.For, plain)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.NoteChoices")
-class NoteChoices:
-    """See the module's docstring for the rewrite."""
+def _note_choices(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Note what was chosen for one function's kernels."""
+    notes: dict[int, list[Note]] = {}
+    own = [x for block in ir.find_all(func.body, ir.SBlock) for x in block.alloc_buffers]
+    own = [x for x in own if x.scope() in ("", "global")]
+    arguments = [x for x in func.params if tirx.is_buffer_var(x)]
 
-    def transform_function(self, func, mod, ctx):
-        """Note what was chosen for one function's kernels."""
-        notes: dict[int, list[Note]] = {}
-        own = [x for block in ir.find_all(func.body, ir.SBlock) for x in block.alloc_buffers]
-        own = [x for x in own if x.scope() in ("", "global")]
-        arguments = [x for x in func.params if tirx.is_buffer_var(x)]
+    def note(kernel: ir.For) -> Any:
+        choice = plan_choice(kernel)
+        slower = find_fallback(kernel, own) if choice is not None else None
+        accesses = find_element_accesses(kernel, arguments, fragments=choice is None)
+        fallbacks = [slower] if slower is not None else list(map(element_fallback, accesses))
+        notes[ir.number_of(func, kernel)] = [
+            *([choice] if choice is not None else []),
+            *(ElementsNote(x.tensor, x.num_bytes, x.fetched) for x in accesses),
+            *map(FallbackNote, report(func, fallbacks)),
+        ]
+        return rewrite_marks(kernel) if choice is not None else kernel
 
-        def note(kernel: ir.For) -> Any:
-            choice = plan_choice(kernel)
-            slower = find_fallback(kernel, own) if choice is not None else None
-            accesses = find_element_accesses(kernel, arguments, fragments=choice is None)
-            fallbacks = [slower] if slower is not None else list(map(element_fallback, accesses))
-            notes[ir.number_of(func, kernel)] = [
-                *([choice] if choice is not None else []),
-                *(ElementsNote(x.tensor, x.num_bytes, x.fetched) for x in accesses),
-                *map(FallbackNote, report(func, fallbacks)),
-            ]
-            return rewrite_marks(kernel) if choice is not None else kernel
+    after = ir.map_kernels(func, note)
+    return note_kernels(after, notes)
 
-        after = ir.map_kernels(func, note)
-        return note_kernels(after, notes)
+
+NoteChoices = function_pass("NoteChoices", _note_choices)

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvm.tirx.transform import prim_func_pass
-
 from tvm_hopper import ir
-from tvm_hopper.plan.notes import ConfigurationNote, Note, RowsNote, note_kernels
+from tvm_hopper.plan.notes import ConfigurationNote, Note, RowsNote
 from tvm_hopper.requests.keys import CHOSEN_FOR, CONFIGURATION
+
+from .kernel_pass import kernel_pass
 
 NOTED: dict[str, Callable[[Any], Note]] = {
     CHOSEN_FOR: lambda value: RowsNote(*map(int, value)),
@@ -43,20 +43,6 @@ def rewrite_rows(kernel: ir.For) -> Any:
     return ir.replace(kernel, ir.For, without)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.NoteRows")
-class NoteRows:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Note what one function's kernels were chosen for."""
-        notes = {}
-
-        def note(kernel: ir.For) -> Any:
-            if not (plan := plan_rows(kernel)):
-                return kernel
-            notes[ir.number_of(func, kernel)] = plan
-            after = rewrite_rows(kernel)
-            assert not plan_rows(after), "NoteRows left an annotation behind"
-            return after
-
-        return note_kernels(ir.map_kernels(func, note), notes)
+NoteRows = kernel_pass(
+    "NoteRows", plan_rows, lambda kernel, _: rewrite_rows(kernel), notes=lambda plan: plan
+)

@@ -21,13 +21,13 @@ Not here: offsets (merge_shared.py).
 
 from __future__ import annotations
 
-from tvm.tirx.transform import prim_func_pass
-
 from tvm_hopper import ir
 from tvm_hopper.plan.lifetimes import plan_overlays
 from tvm_hopper.plan.overlay import Overlay, make_overlay
 from tvm_hopper.requests.keys import KERNEL
 from tvm_hopper.requests.targets import arch_of
+
+from .kernel_pass import kernel_pass
 
 
 def rewrite_overlays(kernel: ir.For, plan: tuple[Overlay, ...]) -> ir.For:
@@ -49,19 +49,10 @@ def rewrite_overlays(kernel: ir.For, plan: tuple[Overlay, ...]) -> ir.For:
     return ir.replace_nodes(kernel, ir.SBlock, {whole: new})
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.OverlayShared")
-class OverlayShared:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Overlay the arrays of one function's kernels."""
-        arch = arch_of(func)
-
-        def overlay(kernel: ir.For) -> ir.For:
-            if not ir.find_blocks(kernel, KERNEL) or not (plan := plan_overlays(kernel, arch)):
-                return kernel
-            after = rewrite_overlays(kernel, plan)
-            assert not plan_overlays(after, arch), "OverlayShared left a pair behind"
-            return after
-
-        return ir.map_kernels(func, overlay)
+OverlayShared = kernel_pass(
+    "OverlayShared",
+    plan_overlays,
+    rewrite_overlays,
+    when=lambda kernel: bool(ir.find_blocks(kernel, KERNEL)),
+    given=arch_of,
+)

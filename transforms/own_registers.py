@@ -27,10 +27,11 @@ from typing import Any
 
 import tvm
 from tvm import sym, tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
+
+from .kernel_pass import kernel_pass
 
 _UNBOUNDED = 1 << 16  # elements, more than any thread has registers
 
@@ -107,18 +108,4 @@ def rewrite_parts(kernel: ir.For, plan: tuple[OwnPart, ...]) -> Any:
     return kernel
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.OwnRegisters")
-class OwnRegisters:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Take the threads' dimensions off the register arrays of one function."""
-
-        def own(kernel: ir.For) -> Any:
-            if not is_memory_bound(kernel) or not (plan := plan_parts(kernel)):
-                return kernel
-            after = rewrite_parts(kernel, plan)
-            assert not plan_parts(after), "OwnRegisters left a dimension of threads"
-            return after
-
-        return ir.map_kernels(func, own)
+OwnRegisters = kernel_pass("OwnRegisters", plan_parts, rewrite_parts, when=is_memory_bound)

@@ -32,10 +32,11 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import Op
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import dtype_bytes
+
+from .kernel_pass import planned_pass
 
 CUDA = 2  # DLPack's kDLCUDA
 BYTE = (1, 8, 1)  # DLPack's kDLUInt, bits, lanes
@@ -201,14 +202,4 @@ def _int(value: int) -> Any:
     return tirx.const(value, "int32")
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.OwnWorkspace")
-class OwnWorkspace:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Take the memory of one host function's arrays from its caller."""
-        if not (plan := plan_workspaces(func)):
-            return func
-        after = rewrite_workspaces(func, plan)
-        assert not plan_workspaces(after), "OwnWorkspace left an array"
-        return after
+OwnWorkspace = planned_pass("OwnWorkspace", plan_workspaces, rewrite_workspaces)

@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import sym, tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
+
+from .kernel_pass import kernel_pass
 
 STORE = "tirx.mma_store_legacy"
 SIDE = 16  # rows and columns that the call stores
@@ -129,15 +130,4 @@ def _store_pairs(plan: PairStorePlan) -> ir.Stmt:
     )
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.PairStores")
-class PairStores:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Store the fragments of one function's kernels by pairs."""
-
-        def store(kernel: Any) -> Any:
-            plans = plan_stores(kernel)
-            return rewrite_stores(kernel, plans) if plans else kernel
-
-        return ir.map_kernels(func, store)
+PairStores = kernel_pass("PairStores", plan_stores, rewrite_stores)

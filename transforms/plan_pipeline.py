@@ -54,13 +54,12 @@ from typing import Any
 
 from tvm import ir as tvm_ir
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import Processor
 from tvm_hopper.plan.channel import TRIP, count_trips
 from tvm_hopper.plan.late_stages import mark_late, staged_loops
-from tvm_hopper.plan.notes import note_kernels
+from tvm_hopper.plan.notes import Note
 from tvm_hopper.plan.pipeline_notes import pipeline_notes
 from tvm_hopper.plan.pipeline_plan import KernelPlan, PipelinePlan, plan_pipelines
 from tvm_hopper.plan.store_ring import StoreRing
@@ -75,6 +74,7 @@ from tvm_hopper.requests.keys import (
 from tvm_hopper.requests.targets import processor_of
 
 from .joined_loads import join_loads
+from .kernel_pass import function_pass, map_noted
 from .store_slots import leave_slot, put_first, without_requests
 from .unroll_parts import UNROLL
 
@@ -226,23 +226,21 @@ def open_channels(kernel: Any, processor: Processor, plans: Any = None) -> Any:
     return without_requests(kernel)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.PlanPipeline")
-class PlanPipeline:
-    """See the module's docstring for the rewrite."""
+def _plan_pipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Give the loads of one function their slots."""
+    processor = processor_of(func)
 
-    def transform_function(self, func, mod, ctx):
-        """Give the loads of one function their slots."""
-        notes, processor = {}, processor_of(func)
+    def build(kernel: Any, notes: list[Note]) -> Any:
+        plans = plan_pipelines(kernel, processor)
+        for plan in plans:
+            notes[:] = pipeline_notes(plan)
+        late = mark_late(kernel, staged_loops(kernel)) if processor.has_threads else kernel
+        plans = plans if late.same_as(kernel) else plan_pipelines(late, processor)
+        kernel = open_channels(late, processor, plans)
+        assert not plan_pipelines(kernel, processor), "PlanPipeline left a load open"
+        return kernel
 
-        def build(kernel: Any) -> Any:
-            number = ir.number_of(func, kernel)
-            plans = plan_pipelines(kernel, processor)
-            for plan in plans:
-                notes[number] = pipeline_notes(plan)
-            late = mark_late(kernel, staged_loops(kernel)) if processor.has_threads else kernel
-            plans = plans if late.same_as(kernel) else plan_pipelines(late, processor)
-            kernel = open_channels(late, processor, plans)
-            assert not plan_pipelines(kernel, processor), "PlanPipeline left a load open"
-            return kernel
+    return map_noted(func, build, map_bodies)
 
-        return note_kernels(map_bodies(func, build), notes)
+
+PlanPipeline = function_pass("PlanPipeline", _plan_pipeline)

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import bulk
@@ -36,6 +35,8 @@ from tvm_hopper.plan.staged_rows import PART_AXIS, loaded_element
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import PREFETCH_ROWS
 from tvm_hopper.requests.targets import processor_of
+
+from .kernel_pass import function_pass
 
 _BULK_BYTES = 16  # of which addresses and sizes are multiples
 
@@ -106,19 +107,18 @@ def rewrite_prefetches(kernel: ir.For, plan: tuple[RowPrefetch, ...]) -> Any:
     return ir.replace_nodes(kernel, ir.For, planned)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.PrefetchRows")
-class PrefetchRows:
-    """See the module's docstring for the rewrite."""
+def _prefetch_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Prefetch the rows of one function's memory-bound kernels."""
+    is_there = "bulk" in processor_of(func).mechanisms(is_load=True)
 
-    def transform_function(self, func, mod, ctx):
-        """Prefetch the rows of one function's memory-bound kernels."""
-        is_there = "bulk" in processor_of(func).mechanisms(is_load=True)
+    def prefetch(kernel: ir.For) -> Any:
+        if not is_memory_bound(kernel) or not _requested(kernel):
+            return kernel
+        after = rewrite_prefetches(kernel, plan_prefetches(kernel) if is_there else ())
+        assert not _requested(after), "PrefetchRows left a request"
+        return after
 
-        def prefetch(kernel: ir.For) -> Any:
-            if not is_memory_bound(kernel) or not _requested(kernel):
-                return kernel
-            after = rewrite_prefetches(kernel, plan_prefetches(kernel) if is_there else ())
-            assert not _requested(after), "PrefetchRows left a request"
-            return after
+    return ir.map_kernels(func, prefetch)
 
-        return ir.map_kernels(func, prefetch)
+
+PrefetchRows = function_pass("PrefetchRows", _prefetch_rows)

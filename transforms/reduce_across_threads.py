@@ -37,7 +37,6 @@ from math import prod
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
@@ -58,6 +57,7 @@ from .butterflies import (
 from .cluster_exchange import Exchange, plan_exchange
 from .cluster_rooms import give_rooms, in_turns
 from .cluster_turns import TurnExchange
+from .kernel_pass import kernel_pass
 from .reducer_order import check_order
 from .spread_rows import AXIS, CLUSTER_AXIS
 
@@ -221,18 +221,6 @@ def _reduce(
     return ir.seq([*stmts, *butterfly(one, lanes_together(one.num_partials))])
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.ReduceAcrossThreads")
-class ReduceAcrossThreads:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Lower the reductions of one function's memory-bound kernels."""
-
-        def lower(kernel: ir.For) -> ir.For:
-            if not is_memory_bound(kernel) or not (plan := plan_reductions(kernel)):
-                return kernel
-            after = rewrite_reductions(kernel, plan)
-            assert not plan_reductions(after), "ReduceAcrossThreads left a reduction"
-            return after
-
-        return ir.map_kernels(func, lower)
+ReduceAcrossThreads = kernel_pass(
+    "ReduceAcrossThreads", plan_reductions, rewrite_reductions, when=is_memory_bound
+)

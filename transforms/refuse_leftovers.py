@@ -21,7 +21,6 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import StringImm
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.host_code import place_of
@@ -30,6 +29,7 @@ from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import KEYS
 
 from .assert_alignment import ENCODE
+from .kernel_pass import function_pass
 
 KERNEL = "loops bound to blockIdx and threadIdx around it"
 FIX = "schedule the block as a kernel, or inline it"
@@ -106,11 +106,10 @@ def _check(where: str, annotations: Any) -> None:
             )
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.RefuseLeftovers")
-class RefuseLeftovers:
-    """See the module's docstring."""
+def _refuse_leftovers(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Check one function."""
+    check_leftovers(func)
+    return func
 
-    def transform_function(self, func, mod, ctx):
-        """Check one function."""
-        check_leftovers(func)
-        return func
+
+RefuseLeftovers = function_pass("RefuseLeftovers", _refuse_leftovers)

@@ -22,11 +22,12 @@ from typing import Any
 
 from tvm import ir as tvm_ir
 from tvm import sym, tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.launches import HostCondition, conditions_around, known_at
 from tvm_hopper.plan.multiply_add import product_blocks
+
+from .kernel_pass import function_pass
 
 BOUNDS = (tirx.Min, tirx.Max)
 
@@ -109,21 +110,20 @@ def _pairs(ranges: list[tuple[Any, Any]], node: ir.TensorRegion) -> Any:
     return zip(ranges, node.region, strict=True)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.ResolveBounds")
-class ResolveBounds:
-    """See the module's docstring for the rewrite."""
+def _resolve_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Resolve the bounds in one function's kernels."""
 
-    def transform_function(self, func, mod, ctx):
-        """Resolve the bounds in one function's kernels."""
+    def resolve(kernel: ir.For) -> ir.For:
+        if not product_blocks(kernel):
+            return kernel
+        conditions = conditions_around(func.body, kernel)
+        if not (plan := plan_bounds(kernel, conditions)):
+            return kernel
+        after = rewrite_bounds(kernel, plan)
+        assert not plan_bounds(after, conditions), "ResolveBounds left a bound behind"
+        return after
 
-        def resolve(kernel: ir.For) -> ir.For:
-            if not product_blocks(kernel):
-                return kernel
-            conditions = conditions_around(func.body, kernel)
-            if not (plan := plan_bounds(kernel, conditions)):
-                return kernel
-            after = rewrite_bounds(kernel, plan)
-            assert not plan_bounds(after, conditions), "ResolveBounds left a bound behind"
-            return after
+    return ir.map_kernels(func, resolve)
 
-        return ir.map_kernels(func, resolve)
+
+ResolveBounds = function_pass("ResolveBounds", _resolve_bounds)

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm.tirx.transform import prim_func_pass
-
 from tvm_hopper import ir
 from tvm_hopper.requests import keys
+
+from .kernel_pass import kernel_pass
 
 RESTORED = (
     keys.RASTER_GROUP,
@@ -74,18 +74,4 @@ def rewrite_notes(kernel: ir.For, plan: tuple[ir.For, ...]) -> ir.For:
     return ir.mutate(kernel, [(ir.For, visit)])
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.RestoreAxisNotes")
-class RestoreAxisNotes:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Restore the annotations of one function's thread axes."""
-
-        def restore(kernel: ir.For) -> ir.For:
-            if not (plan := plan_notes(kernel)):
-                return kernel
-            after = rewrite_notes(kernel, plan)
-            assert not plan_notes(after), "RestoreAxisNotes left a loop behind"
-            return after
-
-        return ir.map_kernels(func, restore)
+RestoreAxisNotes = kernel_pass("RestoreAxisNotes", plan_notes, rewrite_notes)

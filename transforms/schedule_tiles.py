@@ -47,12 +47,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.hold import hold_value
 from tvm_hopper.plan.channel import find_trips
-from tvm_hopper.plan.notes import RemarkNote, TilesNote, note_kernels, renumber_notes
+from tvm_hopper.plan.notes import Note, RemarkNote, TilesNote, note_kernels, renumber_notes
 from tvm_hopper.plan.shared_loads import find_cluster_axis
 from tvm_hopper.plan.tile_place import place_tile
 from tvm_hopper.plan.tile_schedule import ORDER_KEYS, TileSchedule, kernel_blocks, plan_raster
@@ -66,6 +65,7 @@ from tvm_hopper.requests.keys import (
 from tvm_hopper.requests.options import read
 
 from .count_blocks import ask_count
+from .kernel_pass import function_pass
 from .plan_pipeline import ROLLED
 from .stream_tiles import new_sums, stream_loop, with_zeros
 from .take_turns import find_turns, take_turns
@@ -185,35 +185,34 @@ def with_tile_index(body: ir.Stmt, order: TileSchedule, linear_index: Any) -> ir
     return ir.seq(binds, ir.substitute(body, tile))
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.ScheduleTiles")
-class ScheduleTiles:
-    """See the module's docstring for the rewrite."""
+def _schedule_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Order the output tiles of one function's kernels."""
+    notes: dict[int, list[Note]] = {}
+    streamed: list[int] = []  # with another kernel in front of what is noted
+    default: Any = read(RASTER_GROUP, func, default=1)
+    names = ir.Names(var.name for var in ir.find_all(func, ir.Var))
 
-    def transform_function(self, func, mod, ctx):
-        """Order the output tiles of one function's kernels."""
-        notes = {}
-        streamed = []  # with another kernel in front of what is noted
-        default = read(RASTER_GROUP, func, default=1)
-        names = ir.Names(var.name for var in ir.find_all(func, ir.Var))
+    def order(kernel: ir.For) -> ir.Stmt:
+        number = ir.number_of(func, kernel)
+        plans = plan_raster(kernel, default, names)
+        host = [part for plan in plans for part in count_blocks(kernel, plan)]
+        has_roles = bool(kernel_blocks(kernel))
+        after: ir.Stmt = kernel
+        for plan in plans:
+            after = rewrite_raster(kernel, plan)
+            streamed.extend([number] * (plan.stream is not None))
+        if has_roles:
+            notes[number + len(streamed)] = [_facts(kernel, plans), *_shares(plans)]
+            after = _replace_work(after, lambda work: work)
+        left = ir.find_all(after, ir.For, lambda x: any(k in x.annotations for k in ORDER_KEYS))
+        assert not left, "ScheduleTiles left an annotation behind"
+        return ir.seq(host, after)
 
-        def order(kernel: ir.For) -> ir.Stmt:
-            number = ir.number_of(func, kernel)
-            plans = plan_raster(kernel, default, names)
-            host = [part for plan in plans for part in count_blocks(kernel, plan)]
-            has_roles = bool(kernel_blocks(kernel))
-            after: ir.Stmt = kernel
-            for plan in plans:
-                after = rewrite_raster(kernel, plan)
-                streamed.extend([number] * (plan.stream is not None))
-            if has_roles:
-                notes[number + len(streamed)] = [_facts(kernel, plans), *_shares(plans)]
-                after = _replace_work(after, lambda work: work)
-            left = ir.find_all(after, ir.For, lambda x: any(k in x.annotations for k in ORDER_KEYS))
-            assert not left, "ScheduleTiles left an annotation behind"
-            return ir.seq(host, after)
+    changed = renumber_notes(ir.map_kernels(func, order), streamed, streamed)
+    return note_kernels(changed, notes)
 
-        changed = renumber_notes(ir.map_kernels(func, order), streamed, streamed)
-        return note_kernels(changed, notes)
+
+ScheduleTiles = function_pass("ScheduleTiles", _schedule_tiles)
 
 
 def _shares(plans: tuple[TileSchedule, ...]) -> list[RemarkNote]:

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm.tirx.transform import prim_func_pass
+from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError, cannot_lower
@@ -35,7 +35,7 @@ from tvm_hopper.facts.arch import Arch
 from tvm_hopper.plan.copy_nests import CopyNest, as_box_nest, fills_tile, find_copy_nests, tile_of
 from tvm_hopper.plan.layout import has_bounds, plan_layouts, plan_shapes
 from tvm_hopper.plan.load_sites import check_sites
-from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote, note_kernels
+from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote
 from tvm_hopper.plan.store_lines import is_offered, reason_against
 from tvm_hopper.plan.unserved_copies import (
     check_not_reduced,
@@ -62,6 +62,7 @@ from .dealt_copies import deal_out
 from .dynamic_memory import in_dynamic_memory
 from .every_thread_loads import without_producers
 from .fuse_threads import bind_warp, copies_alone, fuse_threads
+from .kernel_pass import function_pass, map_noted
 from .layout_shared import rewrite_layouts, rewrite_shapes
 from .lower_copies import plan_copies, rewrite_copies
 from .staged_threads import with_plain_stages
@@ -208,26 +209,24 @@ def rewrite_selection(kernel: ir.For, plan: tuple[CopyChoice, ...]) -> ir.For:
     return rewrite_shapes(ir.replace_nodes(kernel, ir.Stmt, nests), find_extents(kernel, plan))
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.SelectCopies")
-class SelectCopies:
-    """See the module's docstring for the rewrite."""
+def _select_copies(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Choose for the copies of one function."""
+    arch = arch_of(func)
 
-    def transform_function(self, func, mod, ctx):
-        """Choose for the copies of one function."""
-        notes: dict[int, list[Note]] = {}
-        arch = arch_of(func)
+    def select(kernel: ir.For, notes: list[Note]) -> ir.For:
+        if not find_copy_nests(kernel):
+            return kernel
+        kernel = in_dynamic_memory(kernel)
+        plan = plan_selection(kernel, arch)
+        kernel, told = without_producers(func, rewrite_selection(kernel, plan), arch)
+        if told := [*told, *(note for choice in plan for note in _notes(func, choice))]:
+            notes += told
+        return with_plain_stages(kernel)
 
-        def select(kernel: ir.For) -> ir.For:
-            if not find_copy_nests(kernel):
-                return kernel
-            number, kernel = ir.number_of(func, kernel), in_dynamic_memory(kernel)
-            plan = plan_selection(kernel, arch)
-            kernel, told = without_producers(func, rewrite_selection(kernel, plan), arch)
-            if told := [*told, *(note for choice in plan for note in _notes(func, choice))]:
-                notes[number] = told
-            return with_plain_stages(kernel)
+    return map_noted(func, select)
 
-        return note_kernels(ir.map_kernels(func, select), notes)
+
+SelectCopies = function_pass("SelectCopies", _select_copies)
 
 
 def _notes(func: Any, choice: CopyChoice) -> list[Note]:

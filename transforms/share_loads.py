@@ -47,12 +47,11 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import cluster
 from tvm_hopper.plan.channel import find_calls, find_channels, find_split, make_call, parse_call
-from tvm_hopper.plan.notes import ArrivalsNote, FallbackNote, Note, RemarkNote, note_kernels
+from tvm_hopper.plan.notes import ArrivalsNote, FallbackNote, Note, RemarkNote
 from tvm_hopper.plan.shared_loads import BITS, SharedBoxes, SharedLoads, plan_shared_loads
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import (
@@ -64,6 +63,8 @@ from tvm_hopper.requests.keys import (
     TMA_MULTICAST,
 )
 from tvm_hopper.requests.targets import arch_of
+
+from .kernel_pass import function_pass, map_noted
 
 CLUSTER_AXIS = "clusterCtaIdx.z"
 
@@ -165,28 +166,26 @@ def _find_fallbacks(plan: SharedLoads) -> list[Fallback]:
     ]
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.ShareLoads")
-class ShareLoads:
-    """See the module's docstring for the rewrite."""
+def _share_loads(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Share the loads of one function's kernels."""
+    arch = arch_of(func)
 
-    def transform_function(self, func, mod, ctx):
-        """Share the loads of one function's kernels."""
-        notes, arch = {}, arch_of(func)
-
-        def change(kernel: ir.For) -> ir.For:
-            plan = plan_shared_loads(kernel, arch)
-            if plan is None:
-                return kernel
-            slow = report(func, _find_fallbacks(plan))
-            number = ir.number_of(func, kernel)
-            kernel = rewrite_shared_loads(kernel, plan)
-            told = [
-                ArrivalsNote(x.number, x.full_count, x.empty_count)
-                for x in find_channels(kernel)
-                if plan.peers(x.number)
-            ]
-            notes[number] = [*told, *_facts(plan), *map(FallbackNote, slow)]
-            assert plan_shared_loads(kernel, arch) is None, "ShareLoads left a loop behind"
+    def change(kernel: ir.For, notes: list[Note]) -> ir.For:
+        plan = plan_shared_loads(kernel, arch)
+        if plan is None:
             return kernel
+        slow = report(func, _find_fallbacks(plan))
+        kernel = rewrite_shared_loads(kernel, plan)
+        told = [
+            ArrivalsNote(x.number, x.full_count, x.empty_count)
+            for x in find_channels(kernel)
+            if plan.peers(x.number)
+        ]
+        notes += [*told, *_facts(plan), *map(FallbackNote, slow)]
+        assert plan_shared_loads(kernel, arch) is None, "ShareLoads left a loop behind"
+        return kernel
 
-        return note_kernels(ir.map_kernels(func, change), notes)
+    return map_noted(func, change)
+
+
+ShareLoads = function_pass("ShareLoads", _share_loads)

@@ -25,13 +25,12 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.activations import BESIDE
 from tvm_hopper.codegen_patches.approximations import EX2, RCP, reciprocal_in_turns
 from tvm_hopper.plan.activations import Activation
-from tvm_hopper.plan.notes import RemarkNote, note_kernels
+from tvm_hopper.plan.notes import Note, RemarkNote
 from tvm_hopper.plan.short_functions import (
     FIRST_OF_MEMORY_BOUND,
     HALVES,
@@ -44,6 +43,8 @@ from tvm_hopper.plan.short_functions import (
 from tvm_hopper.requests import options
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import ASYNC_COPY, FUNCTIONS
+
+from .kernel_pass import function_pass, map_noted
 
 
 def plan_functions(
@@ -145,24 +146,22 @@ def _remark(plan: dict[ir.BufferStore, ShortValue]) -> RemarkNote:
     )
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.ShortenFunctions")
-class ShortenFunctions:
-    """See the module's docstring for the rewrite."""
+def _shorten_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Shorten the functions that one function's kernels compute."""
+    rows = SHORT_FUNCTIONS.get(str(options.read(FUNCTIONS, func)))
+    if rows is None or options.fast_math():
+        return func
 
-    def transform_function(self, func, mod, ctx):
-        """Shorten the functions that one function's kernels compute."""
-        rows = SHORT_FUNCTIONS.get(str(options.read(FUNCTIONS, func)))
-        if rows is None or options.fast_math():
-            return func
-        notes = {}
+    def build(kernel: ir.For, notes: list[Note]) -> Any:
+        is_ours = is_memory_bound(kernel) or ir.find_blocks(kernel, ASYNC_COPY)
+        if not is_ours or not (plan := plan_functions(kernel, rows)):
+            return kernel
+        notes += [_remark(plan)]
+        after = rewrite_functions(kernel, plan)
+        assert not plan_functions(after, rows), "ShortenFunctions left a form behind"
+        return after
 
-        def build(kernel: ir.For) -> Any:
-            is_ours = is_memory_bound(kernel) or ir.find_blocks(kernel, ASYNC_COPY)
-            if not is_ours or not (plan := plan_functions(kernel, rows)):
-                return kernel
-            notes[ir.number_of(func, kernel)] = [_remark(plan)]
-            after = rewrite_functions(kernel, plan)
-            assert not plan_functions(after, rows), "ShortenFunctions left a form behind"
-            return after
+    return map_noted(func, build)
 
-        return note_kernels(ir.map_kernels(func, build), notes)
+
+ShortenFunctions = function_pass("ShortenFunctions", _shorten_functions)

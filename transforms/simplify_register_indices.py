@@ -20,9 +20,10 @@ from typing import Any
 
 from tvm import ir as tvm_ir
 from tvm import sym, tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+
+from .kernel_pass import planned_pass
 
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 
@@ -69,14 +70,4 @@ def rewrite_indices(func: tirx.PrimFunc, plan: dict[Any, Any]) -> tirx.PrimFunc:
     return func.with_body(ir.mutate(func.body, [(kind, plain) for kind in kinds]))
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.SimplifyRegisterIndices")
-class SimplifyRegisterIndices:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Simplify the indices of one function's register arrays."""
-        if not (plan := plan_indices(func)):
-            return func
-        after = rewrite_indices(func, plan)
-        assert not plan_indices(after), "SimplifyRegisterIndices left an index behind"
-        return after
+SimplifyRegisterIndices = planned_pass("SimplifyRegisterIndices", plan_indices, rewrite_indices)

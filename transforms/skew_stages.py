@@ -35,13 +35,14 @@ from typing import Any
 
 from tvm import ir as tvm_ir
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.plan.channel import find_calls, is_load, make_call
 from tvm_hopper.plan.skew_plan import SkewPlan, plan_skews
 from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import CHANNEL, FREE_SLOT, HANDED_ON, KEPT, LATE, RELEASE, SHIFT
+
+from .kernel_pass import function_pass
 
 Values = Mapping[Any, Any]
 
@@ -173,16 +174,15 @@ def _move_to_slot(part: Any, tile: ir.Var, ring: ir.Var, plan: SkewPlan) -> Any:
     return ir.reindex(part, tile, ring, lambda at: [slot, *at], lambda ranges: [one, *ranges])
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.SkewStages")
-class SkewStages:
-    """See the module's docstring for the rewrite."""
+def _skew_stages(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Skew the loops of one function."""
 
-    def transform_function(self, func, mod, ctx):
-        """Skew the loops of one function."""
+    def skew(kernel: Any) -> Any:
+        while plans := plan_skews(kernel):
+            kernel = ir.replace_nodes(kernel, ir.For, {plans[0].loop: rewrite_skew(plans[0])})
+        return kernel
 
-        def skew(kernel: Any) -> Any:
-            while plans := plan_skews(kernel):
-                kernel = ir.replace_nodes(kernel, ir.For, {plans[0].loop: rewrite_skew(plans[0])})
-            return kernel
+    return map_bodies(func, skew)
 
-        return map_bodies(func, skew)
+
+SkewStages = function_pass("SkewStages", _skew_stages)

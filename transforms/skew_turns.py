@@ -27,11 +27,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import SKEW_TURNS
+
+from .kernel_pass import function_pass
 
 WAIT, SYNC, SEND = "tirx.cuda.mbarrier_wait", "tirx.tvm_storage_sync", "tirx.ptx.st_async"
 
@@ -144,21 +145,20 @@ def _skewed(one: SkewedTurns) -> Any:
     return ir.opaque_block("turns", ir.seq(begin, turns), alloc_buffers=list(one.buffers))
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.SkewTurns")
-class SkewTurns:
-    """See the module's docstring for the rewrite."""
+def _skew_turns(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Skew the turns of one function's memory-bound kernels."""
 
-    def transform_function(self, func, mod, ctx):
-        """Skew the turns of one function's memory-bound kernels."""
+    def skew(kernel: ir.For) -> Any:
+        if not is_memory_bound(kernel) or not requested(kernel):
+            return kernel
+        after = rewrite_turns(kernel, plan_turns(kernel))
+        left = {x: ir.with_body(x, x.body, annotations=_rest(x)) for x in requested(after)}
+        return ir.replace_nodes(after, ir.For, left)
 
-        def skew(kernel: ir.For) -> Any:
-            if not is_memory_bound(kernel) or not requested(kernel):
-                return kernel
-            after = rewrite_turns(kernel, plan_turns(kernel))
-            left = {x: ir.with_body(x, x.body, annotations=_rest(x)) for x in requested(after)}
-            return ir.replace_nodes(after, ir.For, left)
+    return ir.map_kernels(func, skew)
 
-        return ir.map_kernels(func, skew)
+
+SkewTurns = function_pass("SkewTurns", _skew_turns)
 
 
 def _rest(loop: ir.For) -> dict[str, Any]:

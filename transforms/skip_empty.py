@@ -20,10 +20,11 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.launches import KernelLaunch, find_launches, known_around
+
+from .kernel_pass import function_pass
 
 
 def plan_guard(root: ir.Stmt, launch: KernelLaunch) -> list[Any]:
@@ -57,16 +58,15 @@ def rewrite_guard(launch: ir.Stmt, extents: list[Any]) -> ir.Stmt:
     return guarded
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.SkipEmpty")
-class SkipEmpty:
-    """See the module's docstring for the rewrite."""
+def _skip_empty(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Guard the launches of one host function."""
+    if not ir.is_packed(func):
+        return func
+    planned = {x.stmt: plan for x in find_launches(func) if (plan := plan_guard(func.body, x))}
+    if not planned:
+        return func
+    guarded = {x: rewrite_guard(x, plan) for x, plan in planned.items()}
+    return func.with_body(ir.replace_nodes(func.body, ir.Evaluate, guarded))
 
-    def transform_function(self, func, mod, ctx):
-        """Guard the launches of one host function."""
-        if not ir.is_packed(func):
-            return func
-        planned = {x.stmt: plan for x in find_launches(func) if (plan := plan_guard(func.body, x))}
-        if not planned:
-            return func
-        guarded = {x: rewrite_guard(x, plan) for x, plan in planned.items()}
-        return func.with_body(ir.replace_nodes(func.body, ir.Evaluate, guarded))
+
+SkipEmpty = function_pass("SkipEmpty", _skip_empty)

@@ -50,7 +50,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences, registers
@@ -62,7 +61,7 @@ from tvm_hopper.plan.channel import (
     make_call,
     threads_per_arrival,
 )
-from tvm_hopper.plan.notes import ArrivalsNote, FallbackNote, Note, RolesNote, note_kernels
+from tvm_hopper.plan.notes import ArrivalsNote, FallbackNote, Note, RolesNote
 from tvm_hopper.plan.roles import (
     Role,
     RolePlan,
@@ -83,6 +82,7 @@ from tvm_hopper.requests.keys import (
 )
 from tvm_hopper.requests.targets import arch_of
 
+from .kernel_pass import function_pass, map_noted
 from .role_shares import share, slot_of
 
 
@@ -186,27 +186,25 @@ def _move_registers(move: Callable[[int], Any], role: Role) -> Any:
     return move(role.num_registers)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.SpecializeWarps")
-class SpecializeWarps:
-    """See the module's docstring for the rewrite."""
+def _specialize_warps(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Build the roles of one function."""
+    arch = arch_of(func)
+    pending = pending_option(func)
 
-    def transform_function(self, func, mod, ctx):
-        """Build the roles of one function."""
-        notes, arch = {}, arch_of(func)
-        pending = pending_option(func)
+    def build(kernel: ir.For, notes: list[Note]) -> ir.For:
+        plans = plan_roles(kernel, arch, pending)
+        for plan in plans:
+            kernel = ir.replace_nodes(kernel, ir.For, {plan.axis: rewrite_roles(plan)})
+            slow = report(func, find_fallbacks(plan, pending))
+            facts = _facts(plan, find_channels(kernel))
+            notes[:] = [*facts, *map(FallbackNote, slow)]
+        assert not plan_roles(kernel, arch), "SpecializeWarps left a loop behind"
+        return kernel
 
-        def build(kernel: ir.For) -> ir.For:
-            number = ir.number_of(func, kernel)
-            plans = plan_roles(kernel, arch, pending)
-            for plan in plans:
-                kernel = ir.replace_nodes(kernel, ir.For, {plan.axis: rewrite_roles(plan)})
-                slow = report(func, find_fallbacks(plan, pending))
-                facts = _facts(plan, find_channels(kernel))
-                notes[number] = [*facts, *map(FallbackNote, slow)]
-            assert not plan_roles(kernel, arch), "SpecializeWarps left a loop behind"
-            return kernel
+    return map_noted(func, build)
 
-        return note_kernels(ir.map_kernels(func, build), notes)
+
+SpecializeWarps = function_pass("SpecializeWarps", _specialize_warps)
 
 
 def _facts(plan: RolePlan, channels: list[Channel]) -> list[Note]:

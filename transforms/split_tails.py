@@ -25,10 +25,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
+
+from .kernel_pass import kernel_pass
 
 
 @dataclass(frozen=True)
@@ -80,18 +81,4 @@ def _split(tail: Tail) -> ir.Stmt:
     return ir.IfThenElse(whole, vector, ir.fresh_variables(single))
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.SplitTails")
-class SplitTails:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Split the tails off the vectors of one function's memory-bound kernels."""
-
-        def split(kernel: ir.For) -> Any:
-            if not is_memory_bound(kernel) or not (plan := plan_tails(kernel)):
-                return kernel
-            after = rewrite_tails(kernel, plan)
-            assert not plan_tails(after), "SplitTails left a vector with a tail"
-            return after
-
-        return ir.map_kernels(func, split)
+SplitTails = kernel_pass("SplitTails", plan_tails, rewrite_tails, when=is_memory_bound)

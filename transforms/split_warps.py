@@ -24,10 +24,11 @@ from typing import Any
 
 from tvm import ir as tvm_ir
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
+
+from .kernel_pass import planned_pass
 
 
 def plan_warps(func: tirx.PrimFunc) -> tuple[Any, ...]:
@@ -76,14 +77,4 @@ def _axis(name: str, dtype: str, extent: int) -> tirx.IterVar:
     return tirx.IterVar(dom, var, tirx.IterVar.ThreadIndex, f"threadIdx.{name}")
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.SplitWarps")
-class SplitWarps:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Split the thread axes of one function's kernels."""
-        if not (plan := plan_warps(func)):
-            return func
-        after = rewrite_warps(func, plan)
-        assert not plan_warps(after), "SplitWarps left an axis behind"
-        return after
+SplitWarps = planned_pass("SplitWarps", plan_warps, rewrite_warps)

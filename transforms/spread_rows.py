@@ -23,16 +23,16 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.plan.notes import FallbackNote, note_kernels
+from tvm_hopper.plan.notes import FallbackNote, Note
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import ROW_CLUSTER
 from tvm_hopper.requests.targets import arch_of
 
+from .kernel_pass import function_pass, map_noted
 from .own_tiles import own_tiles
 from .parts_in_turn import rewrite_in_turn
 
@@ -95,28 +95,27 @@ def _bind(kernel: ir.For, var: ir.Var, extent: Any, tag: str) -> ir.For:
     )
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.SpreadRows")
-class SpreadRows:
-    """See the module's docstring for the rewrite."""
+def _spread_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Spread the rows of one function's kernels."""
+    arch = arch_of(func)
 
-    def transform_function(self, func, mod, ctx):
-        """Spread the rows of one function's kernels."""
-        arch, notes = arch_of(func), {}
+    def spread(kernel: ir.For, notes: list[Note]) -> ir.For:
+        if (part := plan_spread(kernel)) is None:
+            return kernel
+        if arch.has_clusters:
+            after = rewrite_spread(kernel, part)
+        else:
+            _check_turns(kernel, part, arch)
+            slow = report(func, [_in_turn(part, arch)])
+            notes += [FallbackNote(x) for x in slow]
+            after = rewrite_in_turn(without_request(kernel), part)
+        assert plan_spread(after) is None, "SpreadRows left a loop over parts"
+        return after
 
-        def spread(kernel: ir.For) -> ir.For:
-            if (part := plan_spread(kernel)) is None:
-                return kernel
-            if arch.has_clusters:
-                after = rewrite_spread(kernel, part)
-            else:
-                _check_turns(kernel, part, arch)
-                slow = report(func, [_in_turn(part, arch)])
-                notes[ir.number_of(func, kernel)] = [FallbackNote(x) for x in slow]
-                after = rewrite_in_turn(without_request(kernel), part)
-            assert plan_spread(after) is None, "SpreadRows left a loop over parts"
-            return after
+    return map_noted(func, spread)
 
-        return note_kernels(ir.map_kernels(func, spread), notes)
+
+SpreadRows = function_pass("SpreadRows", _spread_rows)
 
 
 def _check_turns(kernel: ir.For, part: ir.For, arch: Arch) -> None:

@@ -29,11 +29,12 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.plan.multiply_add import product_blocks
 from tvm_hopper.requests.keys import ASYNC_COPY, TAKES_PLACE
+
+from .kernel_pass import function_pass
 
 
 @dataclass(frozen=True)
@@ -194,14 +195,13 @@ def _with_store(plan: InPlacePlan, store: ir.BufferStore, is_first: bool) -> ir.
     return ir.replace_nodes(plan.nest, ir.SBlock, {block: new})
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.StageInPlace")
-class StageInPlace:
-    """See the module's docstring for the rewrite."""
+def _stage_in_place(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Merge arrays of one function."""
+    plans = plan_in_place(func)
+    if not plans:
+        return func
+    changed = {plan.block: rewrite_in_place(plan) for plan in plans}
+    return func.with_body(ir.replace_nodes(func.body, ir.SBlock, changed))
 
-    def transform_function(self, func, mod, ctx):
-        """Merge arrays of one function."""
-        plans = plan_in_place(func)
-        if not plans:
-            return func
-        changed = {plan.block: rewrite_in_place(plan) for plan in plans}
-        return func.with_body(ir.replace_nodes(func.body, ir.SBlock, changed))
+
+StageInPlace = function_pass("StageInPlace", _stage_in_place)

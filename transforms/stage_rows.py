@@ -35,7 +35,6 @@ from functools import reduce
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import bulk, cache, fences, mbarrier
@@ -44,6 +43,8 @@ from tvm_hopper.plan.staged_rows import PART_AXIS, StagedLoop, plan_stages, requ
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import LOAD_HINT, STAGE_ROWS
 from tvm_hopper.requests.targets import processor_of
+
+from .kernel_pass import function_pass
 
 ALLREDUCE = "tirx.tvm_thread_allreduce"
 ALIGNMENT = 128  # bytes of a room
@@ -159,22 +160,21 @@ def _at(buffer: ir.Var, indices: list[Any]) -> Any:
     return tirx.address_of(tirx.BufferLoad(buffer, indices))
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.StageRows")
-class StageRows:
-    """See the module's docstring for the rewrite."""
+def _stage_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Stage the rows of one function's memory-bound kernels."""
+    is_there = "bulk" in processor_of(func).mechanisms(is_load=True)
 
-    def transform_function(self, func, mod, ctx):
-        """Stage the rows of one function's memory-bound kernels."""
-        is_there = "bulk" in processor_of(func).mechanisms(is_load=True)
+    def stage(kernel: ir.For) -> Any:
+        if not is_memory_bound(kernel) or not requested(kernel):
+            return kernel
+        after = rewrite_stages(kernel, plan_stages(kernel)) if is_there else _plain(kernel)
+        assert not requested(after), "StageRows left a request"
+        return after
 
-        def stage(kernel: ir.For) -> Any:
-            if not is_memory_bound(kernel) or not requested(kernel):
-                return kernel
-            after = rewrite_stages(kernel, plan_stages(kernel)) if is_there else _plain(kernel)
-            assert not requested(after), "StageRows left a request"
-            return after
+    return ir.map_kernels(func, stage)
 
-        return ir.map_kernels(func, stage)
+
+StageRows = function_pass("StageRows", _stage_rows)
 
 
 def _plain(kernel: ir.For) -> ir.For:

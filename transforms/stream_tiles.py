@@ -62,7 +62,12 @@ def with_zeros(kernel: ir.For, plan: TileStream, sums: ir.Var) -> ir.Stmt:
 
 
 def stream_loop(
-    work: ir.Stmt, plan: TileStream, block: Any, thread: Any, sums: ir.Var, place: Callable
+    work: ir.Stmt,
+    plan: TileStream,
+    block: Any,
+    thread: Any,
+    sums: ir.Var,
+    place: Callable[..., Any],
 ) -> ir.Stmt:
     """Build a role's loop over the output tiles of which a thread block computes steps.
 

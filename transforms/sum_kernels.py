@@ -26,7 +26,8 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.plan.across_cluster import AXIS, ClusterSum, Pieces
+from tvm_hopper.plan.across_cluster import ClusterSum, Pieces
+from tvm_hopper.plan.shared_loads import AXIS
 
 from .sum_shares import if_own, of_first, own_iteration, runs, shared_out
 

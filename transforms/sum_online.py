@@ -41,12 +41,13 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.plan.notes import RemarkNote, note_kernels
+from tvm_hopper.plan.notes import RemarkNote
 from tvm_hopper.plan.row_passes import RowPass, find_row_pass
 from tvm_hopper.requests.bodies import is_memory_bound
+
+from .kernel_pass import kernel_pass
 
 NOTE = RemarkNote(
     "exponentials are summed as the greatest element is found: one pass over each row, in which "
@@ -199,20 +200,6 @@ def _relative_to(add: Any, most: RowPass) -> Any:
     return ir.replace(ir.replace(add, ir.SBlock, plain), ir.TensorLoad, load)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.SumOnline")
-class SumOnline:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Merge the passes over rows of one function's memory-bound kernels."""
-        notes = {}
-
-        def merge(kernel: ir.For) -> Any:
-            if not is_memory_bound(kernel) or not (plan := plan_online_sums(kernel)):
-                return kernel
-            notes[ir.number_of(func, kernel)] = [NOTE]
-            after = rewrite_online_sums(kernel, plan)
-            assert not plan_online_sums(after), "SumOnline left a pass"
-            return after
-
-        return note_kernels(ir.map_kernels(func, merge), notes)
+SumOnline = kernel_pass(
+    "SumOnline", plan_online_sums, rewrite_online_sums, when=is_memory_bound, notes=lambda _: [NOTE]
+)

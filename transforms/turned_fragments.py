@@ -25,7 +25,7 @@ from tvm_hopper.codegen_patches.ptx import matrix
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.plan import fragment
-from tvm_hopper.plan.mma_plan import FragmentNest
+from tvm_hopper.plan.fragment_nests import FragmentNest
 
 from .fragment_loops import PAIR, only_if
 from .row_exchange import ROW_THREADS, RUN, exchange

@@ -23,10 +23,11 @@ from itertools import pairwise
 from typing import Any
 
 from tvm import sym, tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches import halves
+
+from .kernel_pass import planned_pass
 
 WIDENED = "bfloat16"  # the type that is a half of float32
 HALVES = ("bfloat16", "float16")
@@ -172,14 +173,4 @@ def words_of(array: ir.Var) -> ir.Var:
     return ir.new_buffer(name, (int(array.shape[0]) // 2,), "uint32", "local")
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.UnpackPairs")
-class UnpackPairs:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Take the pairs of one function's registers apart."""
-        if not (plan := plan_pairs(func)):
-            return func
-        after = rewrite_pairs(func, plan)
-        assert not plan_pairs(after), "UnpackPairs left a pair behind"
-        return after
+UnpackPairs = planned_pass("UnpackPairs", plan_pairs, rewrite_pairs)

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm.tirx.transform import prim_func_pass
-
 from tvm_hopper import ir
 
+from .kernel_pass import planned_pass
 from .unroll_parts import UNROLL, unroll
 
 
@@ -40,14 +39,6 @@ def plan_loops(func: Any) -> list[ir.Var]:
     ]
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.UnrollRegisters")
-class UnrollRegisters:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Mark the loops of one function."""
-        if not (plan := plan_loops(func)):
-            return func
-        after = func.with_body(unroll(func.body, plan))
-        assert not plan_loops(after), "UnrollRegisters left a loop behind"
-        return after
+UnrollRegisters = planned_pass(
+    "UnrollRegisters", plan_loops, lambda func, plan: func.with_body(unroll(func.body, plan))
+)

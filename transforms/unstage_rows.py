@@ -17,15 +17,17 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm.tirx.transform import prim_func_pass
+from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.facts.async_ops import find_copy_op
-from tvm_hopper.plan.notes import FallbackNote, note_kernels
+from tvm_hopper.plan.notes import FallbackNote, Note
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import ASYNC_COPY
 from tvm_hopper.requests.targets import arch_of
+
+from .kernel_pass import function_pass, map_noted
 
 
 @dataclass(frozen=True)
@@ -87,27 +89,26 @@ def rewrite_unstaged(kernel: ir.For, plan: tuple[StagedRow, ...]) -> Any:
     return ir.drop_empty(ir.replace(kernel, ir.SBlock, plain))
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.UnstageRows")
-class UnstageRows:
-    """See the module's docstring for the rewrite."""
+def _unstage_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Take the staged rows off one function's kernels, if the chip has no bulk copies."""
+    arch = arch_of(func)
+    op = find_copy_op("bulk", "global", "shared")
+    if op is None or op.name in arch.async_ops:
+        return func
 
-    def transform_function(self, func, mod, ctx):
-        """Take the staged rows off one function's kernels, if the chip has no bulk copies."""
-        arch, notes = arch_of(func), {}
-        op = find_copy_op("bulk", "global", "shared")
-        if op is None or op.name in arch.async_ops:
-            return func
+    def unstage(kernel: ir.For, notes: list[Note]) -> Any:
+        if not is_memory_bound(kernel) or not (plan := plan_unstaged(kernel)):
+            return kernel
+        slow = report(func, [_unstaged(arch.name)])
+        notes += [FallbackNote(x) for x in slow]
+        after = rewrite_unstaged(kernel, plan)
+        assert not plan_unstaged(after), "UnstageRows left a staged row"
+        return after
 
-        def unstage(kernel: ir.For) -> Any:
-            if not is_memory_bound(kernel) or not (plan := plan_unstaged(kernel)):
-                return kernel
-            slow = report(func, [_unstaged(arch.name)])
-            notes[ir.number_of(func, kernel)] = [FallbackNote(x) for x in slow]
-            after = rewrite_unstaged(kernel, plan)
-            assert not plan_unstaged(after), "UnstageRows left a staged row"
-            return after
+    return map_noted(func, unstage)
 
-        return note_kernels(ir.map_kernels(func, unstage), notes)
+
+UnstageRows = function_pass("UnstageRows", _unstage_rows)
 
 
 def _unstaged(chip: str) -> Fallback:

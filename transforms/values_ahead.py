@@ -27,11 +27,12 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import PREFETCH_ROWS, STAGE_ROWS
+
+from .kernel_pass import kernel_pass
 
 
 @dataclass(frozen=True)
@@ -136,16 +137,4 @@ def _with(body: ir.Stmt, one: RowValue, now: ir.Var) -> Any:
     return ir.replace(body, ir.TensorLoad, load)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.ValuesAhead")
-class ValuesAhead:
-    """See the module's docstring for the rewrite."""
-
-    def transform_function(self, func, mod, ctx):
-        """Load the values of rows ahead in one function's memory-bound kernels."""
-
-        def ahead(kernel: ir.For) -> Any:
-            if not is_memory_bound(kernel) or not (plan := plan_values(kernel)):
-                return kernel
-            return rewrite_values(kernel, plan)
-
-        return ir.map_kernels(func, ahead)
+ValuesAhead = kernel_pass("ValuesAhead", plan_values, rewrite_values, when=is_memory_bound)

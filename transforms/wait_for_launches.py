@@ -43,7 +43,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
@@ -51,6 +50,8 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.requests.keys import EARLY_LAUNCH, EARLY_LOADS
 from tvm_hopper.requests.targets import processor_of
+
+from .kernel_pass import function_pass
 
 LAUNCH_PARAMS = "tirx.kernel_launch_params"
 PROGRAMMATIC = "tirx.use_programtic_dependent_launch"  # so TVM's runtime calls it
@@ -223,28 +224,27 @@ def without_request(kernel: ir.For) -> ir.For:
     return ir.replace(kernel, ir.For, plain)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.WaitForLaunches")
-class WaitForLaunches:
-    """See the module's docstring for the rewrite."""
+def _wait_for_launches(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Let the kernels of one function begin early."""
+    early = ir.find_blocks(func.body, EARLY_LOADS)
+    if not early and not ir.find_all(func.body, ir.For, _asks):
+        return func
+    chip = processor_of(func)
+    if not early and isinstance(chip, Arch) and not chip.waits_for_launches:
+        return ir.map_kernels(func, without_request)
 
-    def transform_function(self, func, mod, ctx):
-        """Let the kernels of one function begin early."""
-        early = ir.find_blocks(func.body, EARLY_LOADS)
-        if not early and not ir.find_all(func.body, ir.For, _asks):
-            return func
-        chip = processor_of(func)
-        if not early and isinstance(chip, Arch) and not chip.waits_for_launches:
-            return ir.map_kernels(func, without_request)
+    def wait(kernel: ir.For) -> ir.For:
+        if early or ir.find_all(kernel, ir.For, _asks):
+            return rewrite_wait(kernel, plan_wait(kernel))
+        return kernel  # launched as ever, see LoadInOrder
 
-        def wait(kernel: ir.For) -> ir.For:
-            if early or ir.find_all(kernel, ir.For, _asks):
-                return rewrite_wait(kernel, plan_wait(kernel))
-            return kernel  # launched as ever, see LoadInOrder
+    after = ir.map_kernels(func, wait)
+    assert not ir.find_blocks(after.body, EARLY_LOADS), "WaitForLaunches left a load"
+    tags = [str(x) for x in after.attrs.get(LAUNCH_PARAMS, [])]
+    if early:  # the simulator is told which tensors are promised to be there
+        read = {load.source for x in early for load in ir.find_all(x, ir.TensorLoad)}
+        after = after.with_attr(PROMISED, [i for i, x in enumerate(func.params) if x in read])
+    return after.with_attr(LAUNCH_PARAMS, [*tags, PROGRAMMATIC])
 
-        after = ir.map_kernels(func, wait)
-        assert not ir.find_blocks(after.body, EARLY_LOADS), "WaitForLaunches left a load"
-        tags = [str(x) for x in after.attrs.get(LAUNCH_PARAMS, [])]
-        if early:  # the simulator is told which tensors are promised to be there
-            read = {load.source for x in early for load in ir.find_all(x, ir.TensorLoad)}
-            after = after.with_attr(PROMISED, [i for i, x in enumerate(func.params) if x in read])
-        return after.with_attr(LAUNCH_PARAMS, [*tags, PROGRAMMATIC])
+
+WaitForLaunches = function_pass("WaitForLaunches", _wait_for_launches)

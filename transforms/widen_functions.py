@@ -21,13 +21,14 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.plan.float_functions import FUNCTIONS_OF_FLOAT
 from tvm_hopper.plan.short_functions import HALVES
 from tvm_hopper.requests.targets import arch_of
+
+from .kernel_pass import function_pass
 
 WIDE = "float32"
 
@@ -110,15 +111,14 @@ def _wide(value: Any) -> Any:
     return tirx.Cast(WIDE, value) if ir.dtype_of(value) in HALVES or _is_float8(value) else value
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.WidenFunctions")
-class WidenFunctions:
-    """See the module's docstring for the rewrite."""
+def _widen_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Widen what one function's kernels compute."""
+    check_float8(func)
+    if not plan_wide_functions(func):
+        return func
+    after = rewrite_wide_functions(func)
+    assert not plan_wide_functions(after), "WidenFunctions left an operation behind"
+    return after
 
-    def transform_function(self, func, mod, ctx):
-        """Widen what one function's kernels compute."""
-        check_float8(func)
-        if not plan_wide_functions(func):
-            return func
-        after = rewrite_wide_functions(func)
-        assert not plan_wide_functions(after), "WidenFunctions left an operation behind"
-        return after
+
+WidenFunctions = function_pass("WidenFunctions", _widen_functions)

@@ -20,11 +20,12 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import sym, tirx
-from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.launches import conditions_around, known_at, most
 from tvm_hopper.requests.bodies import is_memory_bound
+
+from .kernel_pass import function_pass
 
 MOST_ELEMENTS = (1 << 31) - 1
 
@@ -111,10 +112,9 @@ def _widen_ours(func: Any, kernel: ir.For) -> ir.For:
         return rewrite_indices(kernel, analyzer)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.WidenIndices")
-class WidenIndices:
-    """See the module's docstring for the rewrite."""
+def _widen_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Widen the indices of one function's kernels with roles."""
+    return ir.map_kernels(func, lambda kernel: _widen_ours(func, kernel))
 
-    def transform_function(self, func, mod, ctx):
-        """Widen the indices of one function's kernels with roles."""
-        return ir.map_kernels(func, lambda kernel: _widen_ours(func, kernel))
+
+WidenIndices = function_pass("WidenIndices", _widen_indices)

@@ -87,6 +87,27 @@ def add_explain(commands: Any) -> None:
     _add_kernel(parser)
 
 
+def add_passes(commands: Any) -> None:
+    """Add `passes`: which passes change a kernel."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        _load_tvm()
+        from tvm_hopper.reports.passes import passes_command
+
+        return passes_command(arguments)
+
+    parser = _command(commands, "passes", "which passes change a kernel, by stage", run)
+    parser.epilog = "exit code: 0; 2 a mistake in the command line or a kernel that is not lowered"
+    _add_kernel(parser)
+    parser.add_argument(
+        "--diff",
+        action="append",
+        default=[],
+        metavar="PASS",
+        help='print what a pass changes; "all": what each of them does',
+    )
+
+
 def add_tune(commands: Any) -> None:
     """Add `tune`: search for the best configurations of a module's functions."""
 
@@ -177,6 +198,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_doctor,
     add_verify,
     add_explain,
+    add_passes,
     add_tune,
     add_report,
     add_serve,

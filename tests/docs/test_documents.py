@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from tests.docs import stage_lists
 from tests.docs.blocks import ROOT, blocks
-from tvm_hopper import pipeline
 from tvm_hopper.requests import keys, options
 
 
@@ -22,23 +22,10 @@ def test_the_readme_example_runs_on_a_gpu():
     assert float((names["out"].double() - want).norm() / want.norm()) < 5e-4
 
 
-PASSES = [
-    p.info.name.removeprefix("tvm_hopper.")
-    for passes in (
-        pipeline.passes.hook_passes(),
-        pipeline.passes.late_passes(),
-        pipeline.passes.host_passes(),
-    )
-    for p in passes
-]
-
-
-def test_the_passes_are_listed_in_the_pipeline_s_order():
-    section = (ROOT / "DESIGN.md").read_text().split("## Contracts between")[1].split("\n## ")[0]
-    # A name stands in a table's first column.
-    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| ")]
-    found = [name for row in rows for name in re.findall(r"\w+", row) if name in PASSES]
-    assert found == PASSES
+@pytest.mark.parametrize("document", stage_lists.DOCUMENTS)
+def test_the_stages_are_listed_as_they_are(document):
+    text = (ROOT / document).read_text()
+    assert text == stage_lists.written(text), "run python -m tests.docs.stage_lists"
 
 
 def test_every_option_is_listed_with_its_default():

@@ -101,6 +101,18 @@ def test_explain_prints_text_and_json(kernel: str, capsys) -> None:
     assert found["product"]["tile"] == [64, 64, 64]
 
 
+def test_passes_prints_those_that_acted_by_stage(kernel: str, capsys) -> None:
+    assert cli.main(["passes", f"{kernel}:scheduled", "--diff", "LoadInOrder"]) == 0
+    out = capsys.readouterr().out
+    assert "instructions: LowerMma, LowerCopies\n" in out
+    assert "ShareSums" not in out
+    assert '"tirx.noalias": True' in out  # taken away
+    assert cli.main(["passes", f"{kernel}:scheduled", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["copies"] == ["LayoutShared"]
+    assert cli.main(["passes", f"{kernel}:scheduled", "--diff", "LowerMm"]) == 2
+    assert "found no pass named 'LowerMm'; need one of" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -1,6 +1,8 @@
-"""The pass list cut short anywhere: the kernel still computes the same.
+"""The pass list cut at each stage boundary: the kernel still computes the same.
 
-Behind the cut run only the passes that realise what is open: InsertSyncs and LowerChannels.
+Behind the cut run only the passes that realise what is open. `make test` runs every
+other boundary. Products that threads compute, in front of the stage that makes instructions, take
+the simulator long.
 """
 
 import functools
@@ -14,6 +16,7 @@ from tests.sim_kernels import (
     pointwise_kernels,
     step_product_kernels,
     tensor_core_kernels,
+    test_memory_bound,
 )
 from tests.sim_kernels.kernels import check
 from tests.sim_kernels.test_reductions import check as check_columns
@@ -26,10 +29,10 @@ from tvm_hopper.testing import reductions
 from tvm_hopper.testing.pointwise import Tiling
 from tvm_hopper.testing.step_products import ProductTiling
 from tvm_hopper.testing.tensor_cores import WarpTiling
+from tvm_hopper.transforms.stages import REALISING, STAGES
 
-PASSES = pipeline.passes.hook_passes()
-NAMES = [one.info.name.removeprefix("tvm_hopper.") for one in PASSES]
-REALISING = ["InsertSyncs", "LowerChannels"]
+BOUNDARIES = [stage for stage in STAGES if stage.place == "hook"]
+NAMES = [stage.name for stage in BOUNDARIES]
 
 
 def of_every_call(module):
@@ -107,82 +110,74 @@ KERNELS = {
 }
 
 
-def keep(monkeypatch, passes):
-    """Let the lowering run these of our passes; the helpers ask for what only all of them do."""
-    monkeypatch.setattr(pipeline.passes, "hook_passes", lambda: passes)
+def rows(name, count, columns, dtype="bfloat16", **config):
+    """Return a check of a memory-bound kernel: values against float64, and no finding."""
+    given = hs.RowReductionConfig(**config) if config else None
+    return lambda: test_memory_bound.run(name, count, columns, dtype, given)
+
+
+ROWS = {
+    "rows, staged": rows("rms_norm", 3, 512, threads=32, rows=2, stage=True),
+    "rows, staged for several passes": rows("softmax", 3, 1024, threads=32, stage=True, chunks=1),
+    "rows of a cluster": rows("layer_norm", 3, 528, threads=32, rows=1, cluster=2),
+    "rows, online": rows("softmax", 3, 1032, threads=32, rows=1, chunks=2, hint=True),
+    "rows, persistent": rows("layer_norm", 4, 1024, "float32", threads=32, rows=1, persistent=2),
+    "rows of persistent clusters": rows(
+        *("rms_norm", 6, 1024, "float16"),
+        **{"threads": 64, "persistent": 1, "cluster": 2, "ahead": 1, "reload": True, "stage": True},
+    ),
+    "elements": rows("gelu_mul", 3, 265),
+}
+CASES = KERNELS | ROWS
+
+
+def keep(monkeypatch, made):
+    """Let the lowering run some of our passes; the helpers ask for what only all of them do."""
+    monkeypatch.setattr(pipeline.passes, "hook_passes", lambda: [make() for make in made])
     monkeypatch.setattr(apply, "check_lowering", lambda *_: None)
 
 
-def keep_named(monkeypatch, names):
-    keep(monkeypatch, [one for one, name in zip(PASSES, NAMES, strict=True) if name in names])
-
-
-class Watched:
-    """A pass that writes its name down where it changes something; the last one ends the build."""
-
-    def __init__(self, one, acting):
-        self.one, self.acting, self.info = one, acting, one.info
-
-    def __call__(self, mod):
-        changed = self.one(mod)
-        if not tvm_ffi.structural_equal(mod, changed):
-            self.acting.append(NAMES[PASSES.index(self.one)])
-        if self.one is PASSES[-1]:
-            raise VerifyError("the end of our passes")
-        return changed
-
-
-def cuts_of(kernel, monkeypatch):
-    """Return the passes behind which a kernel is another one than behind the pass before."""
-    acting = ["nothing"]
-    keep(monkeypatch, [Watched(one, acting) for one in PASSES])
-    with pytest.raises(VerifyError, match="the end of our passes"):
-        KERNELS[kernel]()
-    return acting
-
-
-def is_quick(kernel, last):
-    """Tell whether tensor cores compute the product already, or it is the smallest one."""
-    early = last == "nothing" or NAMES.index(last) < NAMES.index("LowerMma")
-    return kernel == "plain" or kernel.startswith("pointwise") or not early
+def cut(count):
+    """Return the makers of passes of so many stages, and of those that realise what is open."""
+    wanted = {make for stage in BOUNDARIES[:count] for make in stage.passes} | {*REALISING}
+    return [make for stage in BOUNDARIES for make in stage.passes if make in wanted]
 
 
 LONG = ("mma.sync, one role", "mma.sync, one role, cp.async", "staged")
-SHARES = 5
+INSTRUCTIONS = NAMES.index("instructions") + 1
+
+
+def is_long(kernel, count):
+    """Leave every other boundary: of products those with instructions, of rows those in front."""
+    turn = (count + list(CASES).index(kernel)) % 2 == 0
+    if kernel in ROWS:
+        return not turn or count > INSTRUCTIONS
+    return not turn or count < INSTRUCTIONS or kernel in LONG
 
 
 @pytest.mark.parametrize(
-    ("kernel", "share"),
+    ("kernel", "count"),
     [
         pytest.param(
             kernel,
-            (number + turn) % SHARES,
-            marks=[pytest.mark.slow] if turn or kernel in LONG else [],
+            count,
+            marks=[pytest.mark.slow] if is_long(kernel, count) else [],
+            id=f"{kernel}-{NAMES[count - 1] if count else 'nothing'}",
         )
-        for number, kernel in enumerate(KERNELS)
-        for turn in range(SHARES)
+        for kernel in CASES
+        for count in range(len(NAMES) + 1)
     ],
 )
-def test_right_after(kernel, share, monkeypatch, request):
-    """A simulated run gives the right values, and `verify` finds every schedule clean.
-
-    Each kernel takes a share of its cuts in every run, all of them in the slow ones.
-    """
-    cuts = cuts_of(kernel, monkeypatch)
-    assert len(cuts) >= SHARES
-    whole = request.node.get_closest_marker("slow")
-    for last in cuts[share::SHARES]:
-        if not whole and not is_quick(kernel, last):
-            continue
-        prefix = NAMES[: NAMES.index(last) + 1] if last in NAMES else []
-        with monkeypatch.context() as patch:
-            if "LowerMma" not in prefix:  # one thread copies, which takes the simulator long
-                patch.setattr(kernels, "RUNS", kernels.RUNS[:1])
-            keep_named(patch, {*prefix, *REALISING})
-            KERNELS[kernel]()
+def test_right_behind(kernel, count, monkeypatch):
+    """A simulated run gives the right values; of a product `verify` finds every schedule clean."""
+    if count < INSTRUCTIONS:  # one thread copies, which takes the simulator long
+        monkeypatch.setattr(kernels, "RUNS", kernels.RUNS[:1])
+    keep(monkeypatch, cut(count))
+    CASES[kernel]()
 
 
 def test_without_its_waits_the_kernel_is_no_kernel_yet(monkeypatch):
-    keep_named(monkeypatch, {*NAMES[: NAMES.index("LowerChannels") + 1]} - {"InsertSyncs"})
+    made = cut(NAMES.index("barriers") + 1)
+    keep(monkeypatch, [make for make in made if make().info.name != "tvm_hopper.InsertSyncs"])
     with pytest.raises((AssertionError, VerifyError), match="WGMMA_FENCE_MISSING"):
         KERNELS["plain"]()

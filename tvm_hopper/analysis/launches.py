@@ -127,7 +127,9 @@ def known_at(conditions: Sequence[HostCondition]) -> Iterator[sym.Analyzer]:
 
 
 @contextlib.contextmanager
-def known_around(root: ir.Stmt, launch: KernelLaunch) -> Iterator[tuple[sym.Analyzer, Callable]]:
+def known_around(
+    root: ir.Stmt, launch: KernelLaunch
+) -> Iterator[tuple[sym.Analyzer, Callable[..., Any]]]:
     """Give an analyzer that knows the conditions around a launch, and what writes names out."""
     named = {bind.var: bind.value for bind in ir.find_all(root, tirx.Bind)}
 

@@ -226,7 +226,7 @@ _lock = threading.Lock()
 _ours: dict[str, tvm_ffi.Function] = {}
 
 
-def _stand_before(name: str, make: Callable[[Any], Callable]) -> None:
+def _stand_before(name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
     previous = tvm_ffi.get_global_func(name, allow_missing=True)
     if previous is not None and name in _ours and previous.same_as(_ours[name]):
         return
@@ -234,7 +234,7 @@ def _stand_before(name: str, make: Callable[[Any], Callable]) -> None:
     _ours[name] = tvm_ffi.get_global_func(name)
 
 
-def _build(previous: Any) -> Callable:
+def _build(previous: Any) -> Callable[..., Any]:
     def build_cuda(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
         running = _current()
         if running is not None and running.module.same_as(mod):
@@ -251,7 +251,7 @@ def _build(previous: Any) -> Callable:
     return build_cuda
 
 
-def _postprocess(previous: Any) -> Callable:
+def _postprocess(previous: Any) -> Callable[..., Any]:
     def postprocess(code: str, target: Any) -> str:
         step = _current()
         is_last = step is not None and not step.is_printed  # the outermost, of several of ours
@@ -264,7 +264,7 @@ def _postprocess(previous: Any) -> Callable:
     return postprocess
 
 
-def _compile(previous: Any) -> Callable:
+def _compile(previous: Any) -> Callable[..., Any]:
     def compile_cuda(code: str) -> bytes:
         step = _current()
         if step is not None:

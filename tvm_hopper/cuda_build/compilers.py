@@ -138,7 +138,7 @@ def with_nvrtc(source: str, arch: str, fast_math: bool) -> Output:
     if set(_INCLUDE.findall(source)) <= _WITHOUT_TRAITS and "mma.h" in headers:
         headers["cuda/std/type_traits"] = _TRAITS
 
-    def checked(result: tuple, what: str) -> Any:
+    def checked(result: tuple[Any, ...], what: str) -> Any:
         if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CompileError(f"NVRTC: {what} returned {result[0].name}; need NVRTC_SUCCESS")
         return result[1] if len(result) > 1 else None
@@ -246,7 +246,7 @@ class Compiled:
 _BOUNDS = re.compile(r"__launch_bounds__\((\d+)(?:, (\d+))?\) (\w+)\(")
 _COMPILERS = {"nvrtc": with_nvrtc, "nvcc": with_nvcc}
 _lock = threading.Lock()
-_results: OrderedDict[tuple, Compiled] = OrderedDict()
+_results: OrderedDict[tuple[Any, ...], Compiled] = OrderedDict()
 
 
 def source_hash(source: str) -> str:

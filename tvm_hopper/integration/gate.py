@@ -19,13 +19,13 @@ from typing import Any
 NAME = "tvm_hopper"
 _CONFIG = 4  # where `config` stands among the arguments of PassContext
 
-Factory = Callable[..., tuple]
+Factory = Callable[..., tuple[Any, ...]]
 
 
 def gated(previous: Factory) -> Factory:
     """Wrap a pipeline factory: modules that ask for our lowering get it."""
 
-    def factory(**options: object) -> tuple:
+    def factory(**options: object) -> tuple[Any, ...]:
         import tvm
 
         pipeline, finalize_host, finalize_device = previous(**options)

@@ -1,6 +1,6 @@
-"""The lowering, as a table of contents: TVM's own pass list, with ours at four places of it.
+"""The lowering: TVM's own pass list, with ours at four places of it.
 
-TVM's list stands in `stock.py`; it depends on the PassContext:
+Ours stand in `transforms/stages.py`, TVM's in `stock.py`; it depends on the PassContext:
 
       -> early_passes()     functions as they are scheduled
     stock passes, up to exact buffer regions
@@ -13,14 +13,15 @@ TVM's list stands in `stock.py`; it depends on the PassContext:
 Our passes see only the functions that carry the mark of `marks.mark_requests`; every other
 function of the module goes through the stock list as it is.
 
-Every prefix of hook_passes() gives a right, slower kernel if InsertSyncs and LowerChannels, which
-realise what is open, follow it (`tests/sim_kernels/test_prefixes.py`). RefuseLeftovers belongs to
-the whole list: it refuses what none of the passes acted on. MergeShared is always needed.
+A prefix that ends at a stage boundary gives a right, slower kernel if the passes that realise what
+is open, `stages.REALISING`, follow it (`tests/sim_kernels/test_prefixes.py`). RefuseLeftovers
+belongs to the whole list: it refuses what none of the passes acted on. MergeShared always runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import tirx
@@ -32,6 +33,9 @@ from tvm_hopper.requests.targets import find_processor
 
 from .checks import check_well_formed
 from .stock import stock_passes
+
+if TYPE_CHECKING:
+    from tvm_hopper.transforms.stages import Place
 
 # The passes that act on a processor without threads, too; the others are about those.
 ON_EVERY_PROCESSOR = {
@@ -48,87 +52,17 @@ LATE = "s_tir.InjectDoubleBuffer"  # the pass before StorageRewrite, which an op
 
 def early_passes() -> list[Pass]:
     """List the passes that run on functions as they are scheduled, before TVM's first."""
-    from tvm_hopper import transforms
-
-    return [
-        transforms.SimplifyRegisterIndices(),  # TVM sizes registers by their indices' ranges
-    ]
+    return _passes_at("early")
 
 
 def hook_passes() -> list[Pass]:
     """List the passes that run where regions are exact and blocks still exist, in order."""
-    from tvm_hopper import transforms
-
-    return [
-        transforms.RestoreAxisNotes(),  # unification left annotations of bound loops on unit loops
-        transforms.AskCaller(),  # before anything is noted of a kernel: one becomes two
-        transforms.AddAnyOrder(),  # copies are requests yet: they become reductions
-        transforms.NoteRows(),  # for `explain` alone
-        transforms.CompactTiles(),  # what TVM gave no static extent, before copies look at it
-        transforms.KeepConditions(),  # before any copy is looked at: its condition is part of it
-        transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
-        transforms.LoadFragments(),  # vectors and registers of a lane from here on, as others have
-        transforms.OwnRegisters(),  # vectors are cut by what is left of an index: a thread's part
-        transforms.HoistInitials(),  # a thread without rows has its sums' initial values, too
-        transforms.SumOnline(),  # whole loops over parts of rows, before a tail comes apart
-        transforms.ValuesAhead(),  # loops that ask for rows still say so
-        transforms.StageRows(),  # what a turn loads is a block yet, with its condition
-        transforms.PrefetchRows(),  # what a turn loads is a block yet, with its condition
-        transforms.SplitTails(),  # of a condition on an element TVM makes a loop over all
-        transforms.GatherVectors(),  # while a thread's elements are a loop, and conditions simple
-        transforms.DivideByRows(),  # while stores still name the row that they belong to
-        transforms.UnstageRows(),  # the next cuts what is staged to what a thread block has of it
-        transforms.SpreadRows(),  # registers are a thread's own; the next asks who reduces together
-        transforms.MergeMoments(),  # who reduces together is known, and each sum is a call yet
-        transforms.ReduceAcrossThreads(),  # stock passes reduce by two barriers, and only warps
-        transforms.GuardTurns(),  # what a turn sends and waits for is in it, and no copy is yet
-        transforms.SkewTurns(),  # a turn is one condition and one wait for its cluster
-        transforms.ExpandInner(),  # a loop's stages count what pipelines inside of it come apart to
-        transforms.CutVectors(),  # of 16 bytes at most, which the swizzle leaves whole
-        transforms.IndexRows(),  # what fragments are loaded from follows its tile from here on
-        transforms.WidenFunctions(),  # those that stay are of types that CUDA has them for
-        transforms.ShortenFunctions(),  # each element's value stands once, its register not yet
-        transforms.StageInPlace(),  # whole tiles yet, in the order of the program
-        transforms.HoistConditions(),  # what is left of a condition a store's mechanism serves
-        transforms.SelectCopies(),  # dealt out to threads or not, a copy is a tile from here on
-        transforms.LayoutShared(),  # early: descriptors and boxes follow the panels chosen here
-        transforms.LowerMma(),  # the accumulator goes to registers, rows and columns to threads
-        transforms.FuseThreads(),  # roles and elections number the threads along one axis
-        transforms.LowerCopies(),  # copies become boxes of a tensor map, without a barrier yet
-        transforms.BindAcrossBlocks(),  # what combines in memory is known now
-        transforms.ShareSums(),  # before trips are counted: each block of a cluster has its own
-        transforms.PlanPipeline(),  # loads get slots, and trips are counted
-        transforms.SpecializeWarps(),  # or not: a producer, and consumers that it hands slots to
-        transforms.ScheduleTiles(),  # the passes above reason about plain block indices
-        transforms.SkewStages(),  # the numbers of trips are final, who gives slots back is known
-        transforms.ExpandPipeline(),  # where there is no producer, loads run ahead in the loop
-        transforms.OverlayShared(),  # what is dead before another array lives may give it room
-        transforms.InsertSyncs(),  # what a role has to wait for depends on all of the above
-        transforms.ShareLoads(),  # last of what is right without: each block loads for itself
-        transforms.LowerChannels(),  # slots that are handed over become mbarriers
-        transforms.BesideProducts(),  # where products are waited for, and what threads then do
-        transforms.PairStores(),  # pointers are asked for by no pass below
-        transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
-        transforms.LimitRegisters(),  # threads are final
-        transforms.LaunchTogether(),  # so are thread blocks, and clusters that share something
-        transforms.NoteChoices(),  # nobody asks for the mark of such a kernel any more
-        transforms.WaitForLaunches(),  # vectors are loads yet, and stand in their order
-        transforms.UnrollRegisters(),  # no pass below makes a loop
-        transforms.HintVectors(),  # vectors become instructions, which no pass above looks for
-        transforms.RefuseLeftovers(),  # last: what no pass acted on would fall away in silence
-    ]
+    return _passes_at("hook")
 
 
 def late_passes() -> list[Pass]:
     """List the passes that run on flat buffers, before TVM could merge or alias them."""
-    from tvm_hopper import transforms
-
-    return [
-        transforms.SplitWarps(),  # TVM takes threadIdx.x for a warp where buffers belong to one
-        transforms.LowerWarpMemory(),  # TVM's own leaves whole fragments to each of its lanes
-        transforms.MeetBehindLoops(),  # pipelines are apart, and TVM's barriers not placed yet
-        transforms.MergeShared(),  # TVM would overlap what copies in flight still read and write
-    ]
+    return _passes_at("late")
 
 
 def host_passes() -> list[Pass]:
@@ -136,19 +70,13 @@ def host_passes() -> list[Pass]:
 
     They act on both halves of functions that are ours; the last on kernels, as they are printed.
     """
-    from tvm_hopper import transforms
+    return _passes_at("host")
 
-    return [
-        transforms.OwnWorkspace(),  # what lies between two kernels outlives the call, on its stream
-        transforms.LoadInOrder(),  # TVM marks every kernel that it splits off
-        transforms.AssertLimits(),  # a launch that is too large is an error that says of what
-        transforms.SkipEmpty(),  # TVM's barriers stand, and what is counted says so yet
-        transforms.CountBlocks(),  # only now is the device of a call known
-        transforms.JoinConditions(),  # conditions are written out; the next looks for neighbours
-        transforms.UnpackPairs(),  # registers have their numbers, and share what is dead
-        transforms.ForbidContraction(),  # no pass behind it looks for sums
-        transforms.AssertAlignment(),  # kernels are final: which accesses are vectors is known
-    ]
+
+def _passes_at(place: Place) -> list[Pass]:
+    from tvm_hopper.transforms import stages
+
+    return stages.passes_at(place)
 
 
 def final_checks() -> list[Callable[[tirx.PrimFunc, tirx.PrimFunc | None], object]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import tvm
 from tvm import s_tir, tirx
@@ -130,7 +130,7 @@ class Lowered:
 
 def lower(
     mod: Scheduled,
-    target: str | Target | dict | None = None,
+    target: str | Target | dict[Any, Any] | None = None,
     until: str | None = None,
     before: str | None = None,
 ) -> tvm.IRModule:
@@ -174,7 +174,9 @@ def lower(
         return run_passes(passes, leave_refused(bound, error))
 
 
-def lower_to_hook(mod: Scheduled, target: str | Target | dict | None = None) -> tvm.IRModule:
+def lower_to_hook(
+    mod: Scheduled, target: str | Target | dict[Any, Any] | None = None
+) -> tvm.IRModule:
     """Return the module as the first of our passes receives it.
 
     Parameters
@@ -203,7 +205,7 @@ def lower_to_hook(mod: Scheduled, target: str | Target | dict | None = None) -> 
     return mod
 
 
-def lower_final(mod: Scheduled, target: str | Target | dict | None = None) -> Lowered:
+def lower_final(mod: Scheduled, target: str | Target | dict[Any, Any] | None = None) -> Lowered:
     """Return the finalised host and device modules, without generating code.
 
     Parameters
@@ -239,7 +241,7 @@ def stock_finalizers() -> tuple[Callable[[], Pass], Callable[[], Pass]]:
     return stock.finalize_host_passes, stock.finalize_device_passes
 
 
-def _bind(mod: Scheduled, target: str | Target | dict | None) -> tvm.IRModule:
+def _bind(mod: Scheduled, target: str | Target | dict[Any, Any] | None) -> tvm.IRModule:
     if isinstance(mod, s_tir.Schedule):
         mod = mod.mod
     if isinstance(mod, tirx.PrimFunc):

@@ -32,7 +32,8 @@ from tvm_hopper.sync import reads_its_own_copies
 from .channel import find_channels, find_loads, find_split
 from .overlay import Overlay, find_overlays
 from .smem import SharedArray, SharedMemory, shared_array
-from .sync_body import BodyReader, flatten
+from .sync_body import BodyReader
+from .sync_items import flatten
 
 
 def plan_overlays(kernel: ir.For, arch: Arch) -> tuple[Overlay, ...]:

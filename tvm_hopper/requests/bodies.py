@@ -9,7 +9,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 
-from .keys import MEMORY_BOUND
+from .keys import ASYNC_COPY, MEMORY_BOUND
 from .targets import processor_of
 
 
@@ -38,3 +38,8 @@ def is_memory_bound(kernel: Any) -> bool:
     """Tell a kernel of registers and plain vectors, as `hs.pointwise` makes them."""
     axis = ir.thread_axes(kernel).get("blockIdx.x")
     return axis is not None and MEMORY_BOUND in axis.annotations
+
+
+def is_requested(kernel: Any) -> bool:
+    """Tell a kernel whose threads ask for copies by hardware, or that is bound by memory."""
+    return bool(ir.find_blocks(kernel, ASYNC_COPY)) or is_memory_bound(kernel)

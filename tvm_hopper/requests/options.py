@@ -173,11 +173,11 @@ def check_option(name: str, value: object) -> object:
     return bool(value) if key.kind is bool else value
 
 
-def _split(rows: Any) -> tuple[dict[str, object], list | None]:
+def _split(rows: Any) -> tuple[dict[str, object], list[Any] | None]:
     """Part the carrier's rows into ours and other people's; None if it holds no rows at all."""
     import tvm_ffi
 
-    sequences = tvm_ffi.Array | list | tuple
+    sequences = (tvm_ffi.Array, list, tuple)
     if not isinstance(rows, sequences):
         return {}, None
     ours: dict[str, object] = {}

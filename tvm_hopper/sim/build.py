@@ -248,7 +248,11 @@ class MachineBuilder:
         return bound_map(arg, region, place.base)
 
     def blocks(
-        self, clusters: Sequence[Sequence[tuple]], layout: Layout, block: tuple, cluster: tuple
+        self,
+        clusters: Sequence[Sequence[tuple[Any, ...]]],
+        layout: Layout,
+        block: tuple[Any, ...],
+        cluster: tuple[Any, ...],
     ) -> None:
         """Note which CTAs run; the machine has a cluster made when it begins."""
         machine = self.machine
@@ -259,7 +263,7 @@ class MachineBuilder:
         machine.cluster_warps = math.prod(cluster) * machine.padded_threads // 32
         machine.to_start = deque(clusters)
 
-        def begin(coords_of: Sequence[tuple]) -> list[CTA]:
+        def begin(coords_of: Sequence[tuple[Any, ...]]) -> list[CTA]:
             members: list[CTA] = []
             barrier = ClusterBarrier("cluster barrier", machine.cluster_warps, members)
             for rank, coords in enumerate(coords_of):
@@ -270,13 +274,13 @@ class MachineBuilder:
 
     def _block(
         self,
-        coords: tuple,
+        coords: tuple[Any, ...],
         rank: int,
         cluster: list[CTA],
         barrier: ClusterBarrier,
         layout: Layout,
-        block: tuple,
-        shape: tuple,
+        block: tuple[Any, ...],
+        shape: tuple[Any, ...],
     ) -> CTA:
         machine = self.machine
         cta = CTA(machine, coords, rank, cluster, layout)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def clusters_of(grid: Sequence[int], cluster: Sequence[int], blocks: Any) -> list[list[tuple]]:
+def clusters_of(
+    grid: Sequence[int], cluster: Sequence[int], blocks: Any
+) -> list[list[tuple[Any, ...]]]:
     """Return the CTAs of each cluster that runs: of all, or of those with a wanted block."""
     shape = tuple(-(-g // c) for g, c in zip(grid, cluster, strict=True))
     wanted = None

@@ -55,7 +55,7 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 from .config import RowReductionConfig
 from .grid_model import begin_together, keeps_end
 from .held_model import hold_rows
-from .model import RowWork, choose_rows
+from .model import choose_rows
 from .moments import are_moments
 from .number import inline_rows
 from .persistent import schedule_persistent, split_program
@@ -65,6 +65,7 @@ from .shared_model import keep_shared
 from .split import EARLY, find_late, may_split, read_late
 from .stage import ask_for_bulk, stage_rows
 from .stream import count_passes, deal_out_passes, find_kept, plan_passes, read_apart
+from .work import RowWork
 
 
 def row_reduction(

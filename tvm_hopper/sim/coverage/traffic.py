@@ -152,7 +152,10 @@ class _Cells:
 
 
 def with_those_they_need(
-    traffic: list[Traffic], chosen: list[np.ndarray], groups: list[np.ndarray], judged: Collection
+    traffic: list[Traffic],
+    chosen: list[np.ndarray],
+    groups: list[np.ndarray],
+    judged: Collection[Any],
 ) -> list[np.ndarray]:
     """Add to chosen CTAs of some launches those without which they compute something else.
 

@@ -395,7 +395,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
 }
 
 
-class _LazyEnv(dict):
+class _LazyEnv(dict[Any, Any]):
     """Variables of an expression: given ones, then bound ones, then parameters by name."""
 
     def __init__(self, env: Mapping[Any, Any], binds: Mapping[Any, Any], params: Any) -> None:

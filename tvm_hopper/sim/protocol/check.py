@@ -296,7 +296,7 @@ def _statement(op: Any) -> str:
 
 def violations_of(skeleton: Skeleton) -> list[Finding]:
     """Turn the violations that a run met into findings, one per rule and barrier."""
-    found: dict[tuple, Finding] = {}
+    found: dict[tuple[Any, ...], Finding] = {}
     for violation in skeleton.system.violations.values():
         key = (violation.rule, violation.barrier)
         if key not in found:

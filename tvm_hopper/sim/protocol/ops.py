@@ -39,7 +39,7 @@ class Emitter:
     constants: tuple[Any, ...] = ()
     registers: list[tuple[Any, int, bool]] = field(default_factory=list)
     sync: bool = True
-    effect: Callable[[dict, tuple], None] | None = None
+    effect: Callable[[dict[Any, Any], tuple[Any, ...]], None] | None = None
 
 
 GRID = 16  # the barrier of the grid, beside the 16 named ones of a CTA
@@ -196,7 +196,7 @@ def _register_range(loads: list[ir.TensorLoad]) -> Closure:
         return lambda env: None
     first, last = (compile_expr(load.indices[0]) for load in (loads[0], loads[-1]))
 
-    def bounds(env: dict) -> tuple[Any, int, int] | None:
+    def bounds(env: dict[Any, Any]) -> tuple[Any, int, int] | None:
         low, high = first(env), last(env)
         known = isinstance(low, int) and isinstance(high, int)
         return (loads[0].source, min(low, high), max(low, high) + 1) if known else None
@@ -207,7 +207,7 @@ def _register_range(loads: list[ir.TensorLoad]) -> Closure:
 def _mapa(ptx: PtxCall) -> Emitter:
     key = register_key(_one(ptx, "d"))
 
-    def effect(env: dict, values: tuple) -> None:
+    def effect(env: dict[Any, Any], values: tuple[Any, ...]) -> None:
         address, rank = values
         known = isinstance(address, Address) and rank is not UNKNOWN
         env[key] = Address(address.space, address.offset, rank) if known else UNKNOWN

@@ -30,12 +30,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import gt
+from typing import Any
 
 from tvm_hopper.sim.protocol.agents import SkeletonAgent
 from tvm_hopper.sim.protocol.state import SystemState
 
 
-def program_of(agent: SkeletonAgent) -> tuple:
+def program_of(agent: SkeletonAgent) -> tuple[Any, ...]:
     """Return all that the transition system knows of an agent but its name."""
     return (
         agent.cta,
@@ -53,7 +54,7 @@ def program_of(agent: SkeletonAgent) -> tuple:
 
 def classes_of(agents: Sequence[SkeletonAgent]) -> list[list[int]]:
     """Return the numbers of interchangeable agents, class by class, in order."""
-    found: dict[tuple, list[int]] = {}
+    found: dict[tuple[Any, ...], list[int]] = {}
     for number, agent in enumerate(agents):
         found.setdefault(program_of(agent), []).append(number)
     return list(found.values())

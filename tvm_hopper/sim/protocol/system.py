@@ -10,6 +10,7 @@ from bisect import insort
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from tvm_hopper.sim.protocol.agents import Key, Op, SkeletonAgent
 from tvm_hopper.sim.protocol.cluster_part import ClusterPart, in_turns
@@ -71,7 +72,7 @@ class System:
         self.index = {key: i for i, key in enumerate(self.keys)}
         self.meetings = sorted(meetings, key=str)
         self.meeting_index = {key: i for i, key in enumerate(self.meetings)}
-        self.violations: dict[tuple, Violation] = {}
+        self.violations: dict[tuple[Any, ...], Violation] = {}
         self.arrivals = arrivals_on(self.agents)
         self.cluster_in_turns = all(in_turns(agent) for agent in agents)
         self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))
@@ -396,7 +397,9 @@ class System:
         tickets[number] = ticket
         return state._replace(tickets=closed(state, tickets))
 
-    def _change(self, barriers: list, key: Key, count: int, size: int, op: Op, agent: str) -> None:
+    def _change(
+        self, barriers: list[Any], key: Key, count: int, size: int, op: Op, agent: str
+    ) -> None:
         """Apply arrivals and bytes to a barrier; complete its phase when both are zero."""
         slot = self.index[key]
         phase, expected, pending, tx, observed = barriers[slot]

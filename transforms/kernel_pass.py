@@ -1,0 +1,124 @@
+"""Make passes of functions: what there is to do is planned, then done, and nothing is left to plan.
+
+    GuardTurns = kernel_pass("GuardTurns", plan_guards, rewrite_guards, when=is_memory_bound)
+
+`GuardTurns()` is a pass for `tvm.transform.Sequential`, by the name "tvm_hopper.GuardTurns".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import tvm
+from tvm import tirx
+from tvm.ir.transform import Pass
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+from tvm_hopper.plan.notes import Note, note_kernels
+from tvm_hopper.requests.keys import PREFIX
+
+Maker = Callable[[], Pass]
+Plan = TypeVar("Plan")
+
+
+def kernel_pass(
+    name: str,
+    plan: Callable[..., Plan | None],
+    rewrite: Callable[[Any, Plan], ir.Stmt],
+    *,
+    when: Callable[[ir.For], bool] | None = None,
+    given: Callable[[tirx.PrimFunc], Any] | None = None,
+    notes: Callable[[Plan], Iterable[Note]] | None = None,
+) -> Maker:
+    """Return a maker of the pass that rewrites each kernel for which there is a plan.
+
+    Parameters
+    ----------
+    name : str
+        Of the pass, without the prefix.
+    plan : callable
+        Takes a kernel, and what `given` returns; raises what is refused. Falsy: the kernel stays.
+    rewrite : callable
+        Takes the kernel and its plan; decides nothing. A plan for what it returns is a bug.
+    when : callable, optional
+        Whether a kernel is looked at.
+    given : callable, optional
+        What plans need to know of the function, as `arch_of`.
+    notes : callable, optional
+        What `explain` says of a plan.
+    """
+
+    def change(func: tirx.PrimFunc) -> tirx.PrimFunc:
+        known = () if given is None else (given(func),)
+
+        def apply(kernel: ir.For, told: list[Note]) -> ir.Stmt:
+            if when is not None and not when(kernel):
+                return kernel
+            if not (planned := plan(kernel, *known)):
+                return kernel
+            after = rewrite(kernel, planned)
+            assert not any(plan(x, *known) for x in ir.statements(after)), f"{name}: left undone"
+            if notes is not None:
+                told += notes(planned)
+            return after
+
+        return map_noted(func, apply)
+
+    return function_pass(name, change)
+
+
+def planned_pass(
+    name: str,
+    plan: Callable[[tirx.PrimFunc], Plan | None],
+    rewrite: Callable[[tirx.PrimFunc, Plan], tirx.PrimFunc],
+) -> Maker:
+    """Return a maker of the pass that rewrites a function as a whole where there is a plan."""
+
+    def change(func: tirx.PrimFunc) -> tirx.PrimFunc:
+        if not (planned := plan(func)):
+            return func
+        after = rewrite(func, planned)
+        assert not plan(after), f"{name}: left undone"
+        return after
+
+    return function_pass(name, change)
+
+
+def function_pass(name: str, change: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> Maker:
+    """Return a maker of the pass that applies `change` to each function."""
+    return function_in_module_pass(name, lambda func, _: change(func))
+
+
+def function_in_module_pass(
+    name: str, change: Callable[[tirx.PrimFunc, tvm.IRModule], tirx.PrimFunc]
+) -> Maker:
+    """Return a maker of the pass that applies `change` to each function and its module."""
+
+    def transform(func: tirx.PrimFunc, mod: tvm.IRModule, _: Any) -> tirx.PrimFunc:
+        return change(func, mod)
+
+    def make() -> Pass:
+        return prim_func_pass(transform, opt_level=0, name=PREFIX + name)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"Return the pass {PREFIX}{name}."
+    return make
+
+
+def map_noted(
+    func: tirx.PrimFunc,
+    change: Callable[[Any, list[Note]], Any],
+    over: Callable[..., tirx.PrimFunc] = ir.map_kernels,
+) -> tirx.PrimFunc:
+    """Offer each kernel to `change`, with a list to which it adds what `explain` says of it.
+
+    `over` is `map_bodies` for passes that act on processors without threads, too.
+    """
+    notes: dict[int, list[Note]] = {}
+
+    def apply(kernel: Any) -> Any:
+        return change(kernel, notes.setdefault(ir.number_of(func, kernel), []))
+
+    return note_kernels(over(func, apply), notes)

@@ -20,6 +20,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests import keys
+from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_program, check_type
 from tvm_hopper.schedule.memory_bound.arrays import Read, find_reads
@@ -182,7 +183,7 @@ def _apply_kernel(
     if choice.hint:
         hint_loads(sch, nests)
         size = sum(dtype_bytes(ir.dtype_of(x)) for x in written)
-        keep_end(sch, block, tile.columns * size)
+        keep_end(sch, block, tile.columns * size, chip_of_target().l2_bytes)
     if given.early_launch:
         sch.annotate(block, keys.EARLY_LAUNCH, 1)
     return replace(choice.config, early_launch=given.early_launch)

@@ -24,6 +24,7 @@ from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 from tvm_hopper.requests import keys
+from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_program, check_type
 from tvm_hopper.schedule.memory_bound.arrays import find_reads, load_again
@@ -49,13 +50,14 @@ from tvm_hopper.schedule.memory_bound.program import (
     tensors_read,
 )
 from tvm_hopper.schedule.memory_bound.tiles import deal_out, ends_with, widest_vector
+from tvm_hopper.schedule.memory_bound.work import RowWork
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
 from .config import RowReductionConfig
 from .grid_model import begin_together, keeps_end
 from .held_model import hold_rows
-from .model import RowWork, choose_rows
+from .model import choose_rows
 from .moments import are_moments
 from .number import inline_rows
 from .persistent import schedule_persistent, split_program
@@ -299,7 +301,7 @@ def schedule_rows(
     if choice.hint and not choice.stage:
         hint_loads(sch, nests)
     if keeps_end(work, choice):
-        keep_end(sch, block, stored * program.columns * tile.rows)
+        keep_end(sch, block, stored * program.columns * tile.rows, chip_of_target().l2_bytes)
     blocks = ir.static_int(sch.get(block).extent)
     if (together := begin_together(work, choice, blocks, given)) > 1:
         sch.annotate(block, keys.LAUNCHED_TOGETHER, together)

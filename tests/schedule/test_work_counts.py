@@ -7,7 +7,8 @@ from tvm import s_tir
 
 from tvm_hopper import schedule as hs
 from tvm_hopper.schedule.memory_bound import program
-from tvm_hopper.testing import backward, columns, memory_bound
+from tvm_hopper.schedule.products import model, recognize
+from tvm_hopper.testing import backward, columns, memory_bound, workloads
 
 
 @pytest.fixture
@@ -46,3 +47,34 @@ def test_what_is_left_of_sums_of_columns_is_checked_where_it_is_made(checked):
     checked.clear()
     hs.row_reduction(s_tir.Schedule(backward.rms_norm_backward(1 << 14, 4096)))
     assert {checked.count(x) for x in set(checked)} <= {1, 3}
+
+
+@pytest.fixture
+def counts(monkeypatch):
+    """Return how often a product is recognised, and configurations are estimated."""
+    found = {"matmul": 0, "contraction": 0, "estimate": 0}
+
+    def count(module, name, label):
+        function = getattr(module, name)
+
+        def counted(*args, **more):
+            found[label] += 1
+            return function(*args, **more)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(recognize, "_check_initial_value", "matmul")  # of each product that is looked at anew
+    count(recognize, "find_contraction", "contraction")
+    count(model, "estimate", "estimate")
+    model._rank_both.cache_clear()
+    return found
+
+
+def test_a_product_is_recognised_once(counts):
+    hs.matmul(s_tir.Schedule(workloads.matmul(1024, 512, 256)), "C")
+    assert counts == {"matmul": 1, "contraction": 5, "estimate": 6}
+
+
+def test_a_product_with_pads_is_recognised_again_in_each_schedule(counts):
+    hs.matmul(s_tir.Schedule(workloads.matmul(1000, 504, 264)), "C")
+    assert counts["matmul"] <= 4

@@ -137,14 +137,14 @@ def _apply(program: Program, given: ColumnReductionConfig) -> ColumnReductionCon
         schedule_rest(sch, OF_GROUPS, block_names(sch) - groups)
         return ColumnReductionConfig(group=group)
     if whole:
-        columns = leave_columns(sch, parts)
-        schedule_rest(sch, RowReductionConfig(), columns)  # the last kernel: one row of all columns
-        parts = Program.parse(sch, HELPER, block_names(sch) - columns).parts
-    program = find_columns(parts)
-    sums = [p for p in parts if p.name in program.sums]
+        made = leave_columns(sch, parts)
+        schedule_rest(sch, RowReductionConfig(), made)  # the last kernel: one row of all columns
+        parts = Program.parse(sch, HELPER, block_names(sch) - made).parts
+    columns = find_columns(parts)
+    sums = [p for p in parts if p.name in columns.sums]
     tensors = _tensors(sums)
-    tile, text = _choose(program, sums, tensors, given)
-    count = len(program.columns)
+    tile, text = _choose(columns, sums, tensors, given)
+    count = len(columns.columns)
     loads = [_read_rows(sch, sums, x, count) if len(x.shape) > 2 else x for x in tensors]
     partial = [leave_partial(sch, part, tile.parts, tile.flight) for part in sums]
     names = block_names(sch) - {p.name for p in parts}

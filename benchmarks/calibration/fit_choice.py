@@ -30,8 +30,9 @@ import numpy as np
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule.products.candidates import Candidates, instruction_columns
-from tvm_hopper.schedule.products.estimate import ProductShape, Rates, estimate
+from tvm_hopper.schedule.products.estimate import KernelForm, Rates, estimate
 from tvm_hopper.schedule.products.model import RASTER_GROUP, choose_raster_group
+from tvm_hopper.schedule.products.product_shape import ProductShape
 from tvm_hopper.schedule.products.rates import MEASURED
 from tvm_hopper.schedule.products.split import ANYWHERE, STREAM
 
@@ -76,7 +77,13 @@ class Measured:
         """Estimate each time."""
         return np.concatenate(
             [
-                estimate(product, tiles, Chip(), rates, by_kernels, self.spare, turned=self.turned)
+                estimate(
+                    product,
+                    tiles,
+                    Chip(),
+                    rates,
+                    KernelForm(by_kernels, self.spare, turned=self.turned),
+                )
                 for product, tiles, by_kernels in self.parts
             ]
         )

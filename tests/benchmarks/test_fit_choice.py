@@ -10,7 +10,8 @@ from benchmarks.calibration import fit_choice, tile_times
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule import MatmulConfig
 from tvm_hopper.schedule.products.candidates import candidates
-from tvm_hopper.schedule.products.estimate import ProductShape, estimate
+from tvm_hopper.schedule.products.estimate import estimate
+from tvm_hopper.schedule.products.product_shape import ProductShape
 from tvm_hopper.schedule.products.rates import MEASURED
 
 

@@ -9,7 +9,8 @@ from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule import MatmulConfig
 from tvm_hopper.schedule.products.candidates import Candidates, candidates, instruction_columns
 from tvm_hopper.schedule.products.config import ARCH, find_violations, most_stages
-from tvm_hopper.schedule.products.estimate import ProductShape, Rates, estimate
+from tvm_hopper.schedule.products.estimate import Rates, estimate
+from tvm_hopper.schedule.products.product_shape import ProductShape
 
 # Every term but those that a test puts in: exponents so high that the norm is the largest term.
 PLAIN = Rates(

@@ -18,9 +18,9 @@ from tvm_hopper.errors import ScheduleError
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule.products.candidates import candidates
 from tvm_hopper.schedule.products.class_choice import estimate_all
-from tvm_hopper.schedule.products.estimate import ProductShape
 from tvm_hopper.schedule.products.model import as_product, listed
 from tvm_hopper.schedule.products.parts import IN_BOTH, TRIED, in_clusters, in_parts
+from tvm_hopper.schedule.products.product_shape import ProductShape
 from tvm_hopper.testing import workloads
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

@@ -12,9 +12,11 @@ from tvm.script import tirx as T
 from tvm_hopper import explain, ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import LoweringError, ScheduleError
+from tvm_hopper.facts.devices import Chip
 from tvm_hopper.requests import keys
-from tvm_hopper.schedule.row_reduction import model
-from tvm_hopper.schedule.row_reduction.model import RowWork, choose_rows
+from tvm_hopper.schedule.memory_bound.estimate import MemoryModel
+from tvm_hopper.schedule.memory_bound.work import RowWork
+from tvm_hopper.schedule.row_reduction.model import choose_rows
 from tvm_hopper.testing import memory_bound
 
 TARGET = "nvidia/nvidia-h200"
@@ -296,6 +298,7 @@ def test_a_target_without_this_lowering():
 # -- the model -----------------------------------------------------------------------------------
 
 WORK = RowWork(1 << 17, 4096, 8, loaded=2, shared=2, kept=0, reductions=1)
+MODEL = MemoryModel(Chip())
 
 
 def test_few_rows_have_eight_warps_where_a_thread_has_two_vectors():
@@ -318,20 +321,20 @@ def test_what_does_not_fit_is_computed_again():
 def test_more_barriers_take_longer():
     tile = choose_rows("here", WORK, hs.RowReductionConfig()).tile
     more = dataclasses.replace(WORK, reductions=8)
-    assert model.rate(more, tile, 4) < model.rate(WORK, tile, 4)
+    assert MODEL.register_rate(more, tile, 4) < MODEL.register_rate(WORK, tile, 4)
 
 
 def test_too_many_bytes_in_flight_cost_a_little():
     tile = choose_rows("here", WORK, hs.RowReductionConfig(threads=128)).tile
-    crowded = model.BYTES_PER_CYCLE * model.CROWDED
-    assert model.rate(WORK, tile, 12) == pytest.approx(crowded, rel=1e-3)
-    assert model.rate(WORK, tile, 12) < model.rate(WORK, tile, 8)
+    crowded = MODEL.loaded_bytes * MODEL.rates.crowded_share
+    assert MODEL.register_rate(WORK, tile, 12) == pytest.approx(crowded, rel=1e-3)
+    assert MODEL.register_rate(WORK, tile, 12) < MODEL.register_rate(WORK, tile, 8)
 
 
 def test_lanes_behind_a_row_bring_nothing():
     tile = choose_rows("here", WORK, hs.RowReductionConfig(threads=1024)).tile
     less = dataclasses.replace(WORK, columns=1024)
-    assert model.rate(less, tile, 2) < model.rate(WORK, tile, 2)
+    assert MODEL.register_rate(less, tile, 2) < MODEL.register_rate(WORK, tile, 2)
 
 
 def test_registers_are_kept_for_as_many_blocks_as_bring_enough_bytes():
@@ -359,7 +362,7 @@ def test_rows_of_which_few_fit_an_sm_are_loaded_again(columns):
 def test_one_thread_block_alone_lets_memory_wait():
     tile = choose_rows("here", _rows_of(32768), hs.RowReductionConfig(threads=1024)).tile
     long = _rows_of(32768)
-    assert model.rate(long, tile, 1) < model.rate(long, tile, 2, reload=True)
+    assert MODEL.register_rate(long, tile, 1) < MODEL.register_rate(long, tile, 2, reload=True)
 
 
 @pytest.mark.parametrize("given", [{}, {"threads": 512, "chunks": 2}], ids=str)

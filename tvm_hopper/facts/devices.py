@@ -5,8 +5,9 @@ right on each; what is best may differ, so that the choice of a configuration as
 
 Sources: "NVIDIA H100 Tensor Core GPU Architecture" (H100 SXM5 and PCIe), "NVIDIA Grace Hopper
 Superchip Architecture" (GH200), and for H800, H20 and H200 what the driver reports there as
-`cudaDevAttrMultiProcessorCount`; bandwidth, power and the rate of the tensor cores are those of the
-parts' data sheets.
+`cudaDevAttrMultiProcessorCount`; bandwidth, power, L2 and the rate of the tensor cores are those of
+the parts' data sheets. Only an H200 was measured. SXM parts, and a GH200, clock up to 1980 MHz, an
+H100 PCIe up to 1755; cycles of all of them are counted at the latter.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ NUM_SMS_ATTR = "feature.num_sms"  # of a target: how many SMs its device has
 # GH100 has eight GPCs of nine TPCs of two SMs, of which parts lack some (NVIDIA H100 whitepaper).
 MOST_GPCS, SMS_OF_TPC = 8, 2
 DEFAULT_NUM_SMS = 132  # what a part is taken for that nothing is said of
+MOST_PORTABLE_CLUSTER = 8  # thread blocks, on every part (CUDA programming guide)
 # Clusters of 2, 3 and so on to 16 thread blocks, each of which fills an SM, that an H200's 132 SMs
 # hold at once (cuOccupancyMaxActiveClusters).
 CLUSTERS = (66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7)
@@ -46,6 +48,8 @@ class Chip:
         Products a cycle of one SM's tensor cores: 1 is 2048 multiply-adds of 16-bit values.
     power_rate
         Watts that the chip may take: 1 is 700.
+    l2_bytes
+        Bytes of the L2 cache.
     """
 
     num_sms: int = DEFAULT_NUM_SMS
@@ -53,6 +57,16 @@ class Chip:
     memory_rate: float = 1.0
     tensor_rate: float = 1.0
     power_rate: float = 1.0
+    l2_bytes: int = 50 << 20
+
+    @property
+    def memory_share(self) -> float:
+        """An SM's share of the device's memory, in bytes a cycle: 1 is that of an H200."""
+        return self.memory_rate * DEFAULT_NUM_SMS / self.num_sms
+
+    def holds_clusters(self, size: int) -> bool:
+        """Tell whether several clusters of so many thread blocks are sure to find room at once."""
+        return size <= MOST_PORTABLE_CLUSTER or self.num_sms >= DEFAULT_NUM_SMS
 
     def clusters(self, size: int) -> int:
         """Return how many clusters of so many thread blocks run at once, one block an SM.
@@ -70,7 +84,7 @@ CHIPS = {
     "h100-sxm": Chip(132, memory_rate=3.35 / 4.8),
     "h100-pcie": Chip(114, memory_rate=2.0 / 4.8, power_rate=0.5),
     "h800": Chip(132, memory_rate=3.35 / 4.8),
-    "h20": Chip(78, memory_rate=4.0 / 4.8, tensor_rate=0.25),
+    "h20": Chip(78, memory_rate=4.0 / 4.8, tensor_rate=0.25, l2_bytes=60 << 20),
     "gh200": Chip(132, memory_rate=4.0 / 4.8),
 }
 

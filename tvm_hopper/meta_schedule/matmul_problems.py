@@ -40,7 +40,6 @@ from tvm_hopper.schedule.products.dot_choice import (
     may_be_dots,
 )
 from tvm_hopper.schedule.products.dot_shape import VECTOR_BYTES
-from tvm_hopper.schedule.products.estimate import ProductShape
 from tvm_hopper.schedule.products.gather import (
     choose_tile,
     excluded,
@@ -55,6 +54,7 @@ from tvm_hopper.schedule.products.model import (
     rank_both,
 )
 from tvm_hopper.schedule.products.parts import in_clusters, without_allocator
+from tvm_hopper.schedule.products.product_shape import ProductShape
 
 from .configurations import Configuration
 from .problems import Floats, Problem, bytes_of

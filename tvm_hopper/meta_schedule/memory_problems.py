@@ -22,8 +22,8 @@ from tvm_hopper.schedule import ColumnReductionConfig, PointwiseConfig, RowReduc
 from tvm_hopper.schedule.column_reduction.apply import chosen_columns
 from tvm_hopper.schedule.pointwise.apply import chosen_elements
 from tvm_hopper.schedule.row_reduction.apply import chosen_rows
+from tvm_hopper.schedule.row_reduction.choice import CLUSTERS
 from tvm_hopper.schedule.row_reduction.config import THREADS_PER_SM, fits_block
-from tvm_hopper.schedule.row_reduction.work import CLUSTERS
 
 from .configurations import CLASSES, Configuration
 from .problems import Floats, Problem, bytes_of

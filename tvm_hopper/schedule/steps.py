@@ -62,7 +62,10 @@ Int = Any  # an int, or a random variable of the schedule
 # -- before the product ---------------------------------------------------------------------------
 
 
-@all_or_nothing("a matmul in plain loops whose tensors nothing else writes")
+PADDED = "a matmul in plain loops whose tensors nothing else writes"
+
+
+@all_or_nothing(PADDED)
 def pad(sch: s_tir.Schedule, block: Any, tile: tuple[Int, Int, Int]) -> None:
     """Pad the matmul to whole tiles, when its shape is not known to be a multiple of the tile.
 
@@ -87,7 +90,14 @@ def pad(sch: s_tir.Schedule, block: Any, tile: tuple[Int, Int, Int]) -> None:
     block = as_block(sch, block)
     tile = as_tile("pad", tile)
     check_sampled(sch, "pad", "tile", *tile)
-    matmul = find_matmul(sch, block)
+    pad_matmul(sch, block, find_matmul(sch, block), tile)
+
+
+@all_or_nothing(PADDED)
+def pad_matmul(
+    sch: s_tir.Schedule, block: Any, matmul: Matmul, tile: tuple[Int, Int, Int]
+) -> Matmul:
+    """Pad a matmul that was recognised to whole tiles, see `pad`; return what it is then."""
     axes = list(zip((matmul.m, matmul.n, matmul.k), tile, strict=True))
     multiple = {axis.iter_var.var: math.lcm(*candidates(sch, t)) for axis, t in axes}
     ragged = [
@@ -106,9 +116,10 @@ def pad(sch: s_tir.Schedule, block: Any, tile: tuple[Int, Int, Int]) -> None:
                 f"declare {var} as {axis.extent} (T.axis), or choose another tile",
             )
     if not any(ragged):
-        return
+        return matmul
     try:
         sch.pad_einsum(block, [multiple.get(var.var, 1) for var in sch.get(block).iter_vars])
+        return find_matmul(sch, block)  # its operands may be pads now
     except s_tir.ScheduleError as error:
         if beside := dry_run.cut_kernel(sch, block):
             found = f"tiles that do not divide it, beside the kernel of {beside}, whose tiles cross"

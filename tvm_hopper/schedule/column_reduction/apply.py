@@ -38,10 +38,10 @@ from tvm_hopper.schedule.memory_bound.partial import (
     leave_partial,
     pack_partial,
 )
-from tvm_hopper.schedule.memory_bound.program import Part, block_names, find_parts, is_plain
+from tvm_hopper.schedule.memory_bound.program import Part, Program, block_names, is_plain
 from tvm_hopper.schedule.memory_bound.tiles import first_of_row, flat, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
-from tvm_hopper.schedule.row_reduction.apply import schedule_rows
+from tvm_hopper.schedule.row_reduction.apply import schedule_rest
 from tvm_hopper.schedule.row_reduction.config import RowReductionConfig, of_partial
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
@@ -85,9 +85,10 @@ def column_reduction(
     if block is not None:
         as_block(sch.copy(), block)  # a look-up would stay in the trace
     given = config or ColumnReductionConfig()
-    rehearse(sch, lambda copy, _same: _schedule(copy, given))
+    program = Program.parse(twin(sch)[0], HELPER)
+    rehearse(sch, lambda copy, _same: _schedule(program.on(copy), given))
     with origins.noted(sch), as_one_step():
-        _schedule(sch, given)
+        _schedule(program.on(sch), given)
 
 
 def chosen_columns(
@@ -108,20 +109,21 @@ def chosen_columns(
         The same as from `column_reduction`.
     """
     with as_one_step():
-        return _schedule(twin(sch)[0], config or ColumnReductionConfig())
+        program = Program.parse(twin(sch)[0], HELPER)
+        return _schedule(program, config or ColumnReductionConfig())
 
 
-def _schedule(sch: s_tir.Schedule, given: ColumnReductionConfig) -> ColumnReductionConfig:
+def _schedule(program: Program, given: ColumnReductionConfig) -> ColumnReductionConfig:
     try:
-        return _apply(sch, given)
+        return _apply(program, given)
     except TVM_ERRORS as error:
         found = f"what TVM cannot schedule{in_words(error)}"
         raise cannot_schedule(HELPER, found, "plain loops over rows and columns") from error
 
 
-def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> ColumnReductionConfig:
+def _apply(program: Program, given: ColumnReductionConfig) -> ColumnReductionConfig:
     """Schedule a program; return what was chosen for the kernel that reads its tensors."""
-    parts = inline_parts(sch, HELPER)
+    sch, parts = program.sch, inline_parts(program)
     check_apart(parts)
     reductions = [p for p in parts if p.reduced]
     whole = bool(reductions) and not any(p.spatial for p in reductions)
@@ -131,23 +133,23 @@ def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> ColumnReduction
         raise cannot_schedule("ColumnReductionConfig", found, need)
     if group is not None:
         groups = leave_groups(sch, reductions, group)
-        schedule_rows(sch, OF_GROUPS, groups)  # the last kernel: one row of all groups
-        schedule_rows(sch, OF_GROUPS, block_names(sch) - groups)
+        schedule_rest(sch, OF_GROUPS, groups)  # the last kernel: one row of all groups
+        schedule_rest(sch, OF_GROUPS, block_names(sch) - groups)
         return ColumnReductionConfig(group=group)
     if whole:
-        columns = leave_columns(sch, parts)
-        schedule_rows(sch, RowReductionConfig(), columns)  # the last kernel: one row of all columns
-        parts = find_parts(sch, HELPER, block_names(sch) - columns)
-    program = find_columns(parts)
-    sums = [p for p in parts if p.name in program.sums]
+        made = leave_columns(sch, parts)
+        schedule_rest(sch, RowReductionConfig(), made)  # the last kernel: one row of all columns
+        parts = Program.parse(sch, HELPER, block_names(sch) - made).parts
+    columns = find_columns(parts)
+    sums = [p for p in parts if p.name in columns.sums]
     tensors = _tensors(sums)
-    tile, text = _choose(program, sums, tensors, given)
-    count = len(program.columns)
+    tile, text = _choose(columns, sums, tensors, given)
+    count = len(columns.columns)
     loads = [_read_rows(sch, sums, x, count) if len(x.shape) > 2 else x for x in tensors]
     partial = [leave_partial(sch, part, tile.parts, tile.flight) for part in sums]
     names = block_names(sch) - {p.name for p in parts}
     second = replace(of_partial(tile.vector, tile.parts), early_launch=True)
-    schedule_rows(sch, second, names)  # of what the first leaves, as long as no loop is cut
+    schedule_rest(sch, second, names)  # of what the first leaves, as long as no loop is cut
     for one in partial:
         _split_rows(sch, one, tile)
     _first_kernel(sch, partial, loads, tile, text)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import prod
 
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
+from tvm_hopper.requests.targets import chip_of_target
 
 from .config import MOST_FLIGHT, ColumnReductionConfig
 
@@ -23,7 +23,7 @@ THREADS_PER_SM = THREADS * BLOCKS_PER_SM  # of which each has 64 registers
 FLIGHT = 8  # rows that a thread loads at once, of 16-byte vectors: fewer threads leave fewer sums
 FEWEST_TRIPS = 4  # of a thread's loop: below, what it writes is too much of what it reads
 GROUP_ELEMENTS = 65536  # of a group of rows that is reduced to one value, at most
-FEWEST_GROUPS = 4 * DEFAULT_NUM_SMS  # of a reduction of all elements that is one of groups first
+GROUPS_PER_SM = 4  # at least, of a reduction of all elements that is one of groups first
 MOST_GROUPS = 65536  # whose values one row of thread blocks combines
 MOST_IDLE = 0.98  # of the thread blocks that there is room for, at least
 VECTORS_OF_SUMS = 4  # floats of 16 bytes: the second kernel loads as many partial sums at once
@@ -152,7 +152,8 @@ def choose_group(extents: list[int | None]) -> int | None:
     size = prod(x or 0 for x in inner)
     most = max(1, GROUP_ELEMENTS // max(1, size))
     group = max(x for x in range(1, min(most, first) + 1) if first % x == 0)
-    return group if FEWEST_GROUPS <= first // group <= MOST_GROUPS else None
+    fewest = GROUPS_PER_SM * chip_of_target().num_sms
+    return group if fewest <= first // group <= MOST_GROUPS else None
 
 
 def _threads(vectors: int, rows: int | None) -> int:
@@ -166,7 +167,7 @@ def _threads(vectors: int, rows: int | None) -> int:
 
 def _blocks(work: ColumnWork, threads: int, step: int, strips: int) -> int:
     """Return how many thread blocks share a strip: with room for all of them at once."""
-    most = max(1, BLOCKS_PER_SM * DEFAULT_NUM_SMS * THREADS // threads // strips)
+    most = max(1, BLOCKS_PER_SM * chip_of_target().num_sms * THREADS // threads // strips)
     if work.rows is not None:
         most = max(1, min(most, work.rows // (step * FEWEST_TRIPS)))
     whole = most // VECTORS_OF_SUMS * VECTORS_OF_SUMS
@@ -177,7 +178,7 @@ def _blocks(work: ColumnWork, threads: int, step: int, strips: int) -> int:
 
 def _say(tile: ColumnTile, work: ColumnWork, strips: int) -> str:
     count = strips * tile.blocks
-    on_one = min(BLOCKS_PER_SM, -(-count // DEFAULT_NUM_SMS))
+    on_one = min(BLOCKS_PER_SM, -(-count // chip_of_target().num_sms))
     bytes_each = tile.threads * tile.rows * tile.vector * tile.flight * work.loaded
     sums = tile.parts * work.columns * work.written
     return (

@@ -8,58 +8,70 @@ Y[i, j] = cast(D[i, j])
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 
-from .program import Part, find_parts, results
+from .program import Part, Program, params, results
 
 MOST_NODES = 24  # operations of an expression that is computed once for each of its uses
 _DEAR = (tirx.Div, tirx.FloorDiv, tirx.FloorMod)
 
 
 def inline_parts(
-    sch: s_tir.Schedule,
-    helper: str,
-    recompute: bool = False,
-    other: frozenset[str] = frozenset(),
-    kept: frozenset[str] = frozenset(),
+    program: Program, recompute: bool = False, kept: frozenset[str] = frozenset()
 ) -> list[Part]:
     """Inline elementwise blocks, from the first on; return what is left.
 
     Parameters
     ----------
-    sch : Schedule
+    program : Program
         Changed in place.
-    helper : str
-        Names the schedule helper in an error message.
     recompute : bool
         Whether to inline what is dear, too, if it has one value for each element.
-    other : frozenset of str
-        Names of blocks that belong to another kernel of the function.
     kept : frozenset of str
         Names of blocks that stay as they are.
     """
+    outputs = results(program.sch, program.parts)
     while True:
-        parts = find_parts(sch, helper, other)
-        outputs = results(sch, parts)
-        inner = [p for p in parts if _may_inline(p, outputs) and p.name not in kept]
-        ready = [p for p in inner if not _is_kept(p, parts, recompute)]
-        if not ready:
-            return parts
-        part = ready[0]
+        inner = [p for p in program.parts if _may_inline(p, outputs) and p.name not in kept]
+        part = next((p for p in inner if not _is_kept(p, program.parts, recompute)), None)
+        if part is None:
+            return program.parts
         try:
-            sch.compute_inline(part.block)
+            program.inline(part)
         except TVM_ERRORS as error:
             raise cannot_schedule(
                 f"block {part.name}",
                 f"what TVM cannot inline{in_words(error)}",
                 "elementwise blocks whose result is read element by element",
             ) from error
+
+
+def inline_moves(program: Program, kept: frozenset[str] = frozenset()) -> None:
+    """Inline blocks that only move elements, as a reshape does: each reader finds its own.
+
+    Parameters
+    ----------
+    program : Program
+        Changed in place.
+    kept : frozenset of str
+        Names of blocks that stay as they are.
+    """
+    outputs = list(params(program.sch))
+    for part in program.parts:
+        moves = not part.reduced and isinstance(part.store, ir.BufferStore)
+        moves = moves and isinstance(part.store.value, ir.TensorLoad) and part.name not in kept
+        if moves and _may_inline(part, outputs):
+            with contextlib.suppress(*TVM_ERRORS):  # `inline_parts` says which block it was
+                program.sch.compute_inline(part.block)
+                program.parts = [p for p in program.parts if p.block is not part.block]
+    program.look_again()
 
 
 def _may_inline(part: Part, outputs: list[Any]) -> bool:

@@ -52,8 +52,8 @@ class Work(Enum):
 OF_ALL_ROWS = (Work.LOAD_COLUMNS, Work.STAGE_COLUMNS)
 LOADS = (Work.LOAD, Work.LOAD_AGAIN, Work.LOAD_COLUMNS)
 WHOLE_VECTORS = (*LOADS, Work.STORE)
-KEPT_BYTES = 36 << 20  # of a result that L2 still has behind the kernel: most of 50 MiB
-ENDED_BYTES = 8 * KEPT_BYTES  # of results of which it is to have that
+KEPT_PERCENT = 72  # of L2: the end of a result that it still has behind the kernel
+TIMES_KEPT = 8  # as large at least are results of which it is to have that
 BY_ROW = (Work.COMPUTE_ROWS, Work.STORE_ROWS)  # without a loop over columns
 
 
@@ -169,7 +169,7 @@ def hint_loads(sch: s_tir.Schedule, nests: list[Nest]) -> None:
             sch.annotate(nest.block, keys.LOAD_HINT, hints[nest.work])
 
 
-def keep_end(sch: s_tir.Schedule, blocks: Any, stored: int) -> None:
+def keep_end(sch: s_tir.Schedule, blocks: Any, stored: int, l2_bytes: int) -> None:
     """Let the last thread blocks leave in L2 what they store, where that is little of all.
 
     Of a smaller result L2 keeps much in any case, and what it gives up last stands in the way of
@@ -183,10 +183,12 @@ def keep_end(sch: s_tir.Schedule, blocks: Any, stored: int) -> None:
         The loop over thread blocks.
     stored : int
         Bytes that one stores.
+    l2_bytes : int
+        Bytes of the L2 cache.
     """
-    extent = ir.static_int(sch.get(blocks).extent)
-    if extent is not None and extent * stored >= ENDED_BYTES:
-        sch.annotate(blocks, keys.KEPT_END, -(-KEPT_BYTES // stored))
+    extent, kept = ir.static_int(sch.get(blocks).extent), l2_bytes * KEPT_PERCENT // 100
+    if extent is not None and extent * stored >= TIMES_KEPT * kept:
+        sch.annotate(blocks, keys.KEPT_END, -(-kept // stored))
 
 
 def _reads_memory(sch: s_tir.Schedule, nest: Nest) -> bool:

@@ -8,7 +8,8 @@ for i, j: Y[i, j] = X[i, j] * R[i] * W[j]      one value an element
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -25,7 +26,7 @@ ROW, FULL, OTHER = "row", "full", "other"
 SEPARATE = "compute it in a function of its own"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Part:
     """One block of the program, as it stands in plain loops."""
 
@@ -44,12 +45,12 @@ class Part:
         """Return the one statement of the block."""
         return self.node.body
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[Any, ...]:
         """Buffers that it writes."""
         return tuple(x.source for x in self.node.writes)
 
-    @property
+    @cached_property
     def spatial(self) -> tuple[Any, ...]:
         """Iteration variables of its outputs, without those of extent one."""
         return tuple(
@@ -71,7 +72,7 @@ class Part:
             return self.by_column
         return (*self.spatial, *self.reduced)
 
-    @property
+    @cached_property
     def loads(self) -> list[Any]:
         """Loads of other buffers than its own outputs."""
         own = self.outputs
@@ -85,42 +86,90 @@ def is_column_sum(part: Part) -> bool:
     return bool(part.reduced and part.spatial) and any(is_plain(x, variables) for x in part.loads)
 
 
-def find_parts(sch: s_tir.Schedule, helper: str, other: frozenset[str] = frozenset()) -> list[Part]:
-    """Return the blocks of the function that a schedule works on, in order; refuse scheduled ones.
+@dataclass
+class Program:
+    """The blocks of a function that are to be one kernel, as a schedule works on them.
 
-    Parameters
+    They are checked once, by `parse`; what becomes of them is only looked up again.
+
+    Attributes
     ----------
     sch : Schedule
-        Only read.
+        Where they are.
     helper : str
         Names the schedule helper in an error message.
-    other : frozenset of str
-        Names of blocks that belong to another kernel of the function.
-
-    Raises
-    ------
-    ScheduleError
-        The function is scheduled already, a block is no single store, or elements have no bytes of
-        their own.
+    parts : list of Part
+        The blocks, in order.
     """
-    if sch.func_working_on is None:
-        names = ", ".join(sorted(gv.name_hint for gv in sch.mod.get_global_vars()))
-        fix = "say which one: sch.work_on(name)"
-        raise cannot_schedule(helper, f"a module of several functions ({names})", "one", fix)
-    blocks = [x for x in _blocks(sch) if str(sch.get(x).name_hint) not in other]
-    parts = [_part(sch, block) for block in blocks]
-    if not parts:
-        raise cannot_schedule(helper, _without_parts(sch), "a program in plain loops")
-    _check_updates(parts)
-    for part in parts if helper != "pointwise" else ():
-        if part.reduced:
-            check_reducer(f"block {part.name}", sch, part.block, part.node.body)
-    used = [x.source for p in parts for x in (*p.node.reads, *p.node.writes)]
-    for tensor in params(sch):
-        if ir.dtype_of(tensor) not in DTYPES and any(tensor.same_as(x) for x in used):
-            found = f"elements of type {ir.dtype_of(tensor)}"
-            raise cannot_schedule(f"tensor {tensor.name}", found, f"one of {', '.join(DTYPES)}")
-    return parts
+
+    sch: s_tir.Schedule
+    helper: str
+    parts: list[Part]
+
+    @classmethod
+    def parse(
+        cls, sch: s_tir.Schedule, helper: str, other: frozenset[str] = frozenset()
+    ) -> Program:
+        """Read the blocks of the function that a schedule works on; refuse scheduled ones.
+
+        Parameters
+        ----------
+        sch : Schedule
+            Only read.
+        helper : str
+            Names the schedule helper in an error message.
+        other : frozenset of str
+            Names of blocks that belong to another kernel of the function.
+
+        Raises
+        ------
+        ScheduleError
+            The function is scheduled already, a block is no single store, or elements have no bytes
+            of their own.
+        """
+        if sch.func_working_on is None:
+            names = ", ".join(sorted(gv.name_hint for gv in sch.mod.get_global_vars()))
+            fix = "say which one: sch.work_on(name)"
+            raise cannot_schedule(helper, f"a module of several functions ({names})", "one", fix)
+        body = sch.mod[sch.func_working_on].body
+        realizes = {x.block: x for x in ir.find_all(body, ir.SBlockRealize)}
+        blocks = [x for x in _blocks(sch) if str(sch.get(x).name_hint) not in other]
+        parts = [_part(sch, block, realizes) for block in blocks]
+        if not parts:
+            raise cannot_schedule(helper, _without_parts(sch), "a program in plain loops")
+        _check_updates(parts)
+        for part in parts if helper != "pointwise" else ():
+            if part.reduced:
+                check_reducer(f"block {part.name}", sch, part.block, part.node.body)
+        used = [x.source for p in parts for x in (*p.node.reads, *p.node.writes)]
+        for tensor in params(sch):
+            if ir.dtype_of(tensor) not in DTYPES and any(tensor.same_as(x) for x in used):
+                found = f"elements of type {ir.dtype_of(tensor)}"
+                need = f"one of {', '.join(DTYPES)}"
+                raise cannot_schedule(f"tensor {tensor.name}", found, need)
+        return cls(sch, helper, parts)
+
+    def on(self, sch: s_tir.Schedule) -> Program:
+        """Return the same blocks in another schedule of the same module."""
+        names = {p.name for p in self.parts}
+        blocks = [x for x in _blocks(sch) if str(sch.get(x).name_hint) in names]
+        parts = [replace(p, block=x) for p, x in zip(self.parts, blocks, strict=True)]
+        return Program(sch, self.helper, parts)
+
+    def copy(self) -> Program:
+        """Return the program in a copy of its schedule, in which the same variables are valid."""
+        return Program(self.sch.copy(), self.helper, list(self.parts))
+
+    def inline(self, part: Part) -> None:
+        """Let what reads a part compute it."""
+        self.sch.compute_inline(part.block)
+        self.look_again([p for p in self.parts if p is not part])
+
+    def look_again(self, parts: list[Part] | None = None) -> None:
+        """Look up what primitives of the schedule have made of the blocks, or of those left."""
+        self.parts = [
+            _look_up(self.sch, p.block) for p in self.parts if parts is None or p in parts
+        ]
 
 
 def _without_parts(sch: s_tir.Schedule) -> str:
@@ -139,9 +188,15 @@ def _blocks(sch: s_tir.Schedule) -> list[Any]:
     return list(sch.get_child_blocks(sch.get_sblock(str(body.block.name_hint))))
 
 
-def _part(sch: s_tir.Schedule, block: Any) -> Part:
-    node, loops = sch.get(block), tuple(_around(sch, block))
-    where = f"block {node.name_hint}"
+def _look_up(sch: s_tir.Schedule, block: Any) -> Part:
+    node = sch.get(block)
+    reduced = tuple(x for x in node.iter_vars if x.iter_type == IterVar.CommReduce)
+    return Part(block, node, tuple(_around(sch, block)), reduced)
+
+
+def _part(sch: s_tir.Schedule, block: Any, realizes: dict[Any, Any]) -> Part:
+    part = _look_up(sch, block)
+    node, loops, where = part.node, part.loops, f"block {part.name}"
     for loop in loops:
         if loop.kind != ir.ForKind.SERIAL or loop.annotations:
             found = f"loop {loop.loop_var.name} that is scheduled already"
@@ -151,11 +206,9 @@ def _part(sch: s_tir.Schedule, block: Any) -> Part:
     if any(ir.is_const(loop.extent, 0) for loop in loops):
         need = "one or more along each dimension"
         raise cannot_schedule(where, "no elements", need, "leave it out: nothing is computed")
-    reduced = tuple(x for x in node.iter_vars if x.iter_type == IterVar.CommReduce)
-    part = Part(block, node, loops, reduced)
     _check_recurrence(where, part)
     _check_statement(where, part)
-    _check_bindings(where, sch, part)
+    _check_bindings(where, realizes[node], part)
     return part
 
 
@@ -256,13 +309,8 @@ def _is_tuple(body: Any) -> bool:
     )
 
 
-def _check_bindings(where: str, sch: s_tir.Schedule, part: Part) -> None:
+def _check_bindings(where: str, realize: Any, part: Part) -> None:
     """Each variable of the block is a loop of its own, from 0, in the same order."""
-    realize = next(
-        x
-        for x in ir.find_all(sch.mod[sch.func_working_on].body, ir.SBlockRealize)
-        if x.block.same_as(part.node)
-    )
     if not ir.is_const(realize.predicate, 1):
         raise cannot_schedule(where, f"the predicate {realize.predicate}", "none")
     loops = [
@@ -345,7 +393,8 @@ def block_names(sch: s_tir.Schedule) -> frozenset[str]:
 def results(sch: s_tir.Schedule, parts: list[Part]) -> list[Any]:
     """Return what blocks of a kernel leave in memory: arguments, and what other kernels read."""
     own = {p.name for p in parts}
-    others = [x for x in map(sch.get, _blocks(sch)) if str(x.name_hint) not in own]
+    blocks = ir.find_all(sch.mod[sch.func_working_on].body.block.body, ir.SBlock)
+    others = [x for x in blocks if str(x.name_hint) not in own]
     read = [x.source for node in others for x in ir.find_all(node.body, ir.TensorLoad)]
     made = [x for p in parts for x in p.outputs]
     return [*params(sch), *(x for x in made if any(x.same_as(y) for y in read))]

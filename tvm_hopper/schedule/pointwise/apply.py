@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +19,11 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests import keys
+from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_program, check_type
 from tvm_hopper.schedule.memory_bound.arrays import Read, find_reads
-from tvm_hopper.schedule.memory_bound.inline import inline_parts, is_dear
+from tvm_hopper.schedule.memory_bound.inline import inline_moves, inline_parts, is_dear
 from tvm_hopper.schedule.memory_bound.nests import (
     WHOLE_VECTORS,
     Nest,
@@ -35,7 +35,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
     merge,
     row_loop,
 )
-from tvm_hopper.schedule.memory_bound.program import Part, find_parts, params
+from tvm_hopper.schedule.memory_bound.program import Part, Program, params
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, widest_vector
 from tvm_hopper.schedule.memory_bound.widen import HALVES
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
@@ -54,6 +54,7 @@ from .recognize import (
 from .shared import find_gathered, find_span
 from .transpose import apply_transposition, find_transposition
 
+HELPER = "pointwise"
 FLAT = 16  # elements that are numbered all along: SplitTails takes the last ones apart
 
 
@@ -78,14 +79,15 @@ def pointwise(
     ScheduleError
         The function is not elementwise, or the configuration does not fit it.
     """
-    check_program("pointwise", sch)
-    check_type("pointwise", "config", config, PointwiseConfig, "an hs.PointwiseConfig")
+    check_program(HELPER, sch)
+    check_type(HELPER, "config", config, PointwiseConfig, "an hs.PointwiseConfig")
     if block is not None:
         as_block(sch.copy(), block)  # a look-up would stay in the trace
     given = config or PointwiseConfig()
-    rehearse(sch, lambda copy, _same: _schedule(copy, given))
+    program = Program.parse(twin(sch)[0], HELPER)
+    rehearse(sch, lambda copy, _same: _schedule(program.on(copy), given))
     with origins.noted(sch), as_one_step():
-        _schedule(sch, given)
+        _schedule(program.on(sch), given)
 
 
 def chosen_elements(sch: s_tir.Schedule, config: PointwiseConfig | None = None) -> PointwiseConfig:
@@ -107,37 +109,26 @@ def chosen_elements(sch: s_tir.Schedule, config: PointwiseConfig | None = None) 
         The same as from `pointwise`.
     """
     with as_one_step():
-        return _schedule(twin(sch)[0], config or PointwiseConfig())
+        program = Program.parse(twin(sch)[0], HELPER)
+        return _schedule(program, config or PointwiseConfig())
 
 
-def _schedule(sch: s_tir.Schedule, given: PointwiseConfig) -> PointwiseConfig:
+def _schedule(program: Program, given: PointwiseConfig) -> PointwiseConfig:
     try:
-        return _apply(sch, given)
+        return _apply(program, given)
     except TVM_ERRORS as error:
         found = f"what TVM cannot schedule{in_words(error)}"
-        raise cannot_schedule("pointwise", found, "plain loops over elements") from error
+        raise cannot_schedule(HELPER, found, "plain loops over elements") from error
 
 
-def _apply(sch: s_tir.Schedule, given: PointwiseConfig) -> PointwiseConfig:
+def _apply(program: Program, given: PointwiseConfig) -> PointwiseConfig:
     """Schedule a program; return what was chosen for its first kernel."""
-    columns = find_columns_read(sch)
-    _inline_moves(sch, columns)
-    parts = inline_parts(sch, "pointwise", kept=columns)
+    columns, sch = find_columns_read(program), program.sch
+    inline_moves(program, columns)
+    parts = inline_parts(program, kept=columns)
     groups = group_by_shape(parts, list(params(sch)))
     choices = [_apply_kernel(sch, group, given, columns) for group in groups]
     return choices[0]
-
-
-def _inline_moves(sch: s_tir.Schedule, kept: frozenset[str]) -> None:
-    """Inline blocks that only move elements, as a reshape does: each reader finds its own."""
-    outputs = list(params(sch))
-    for part in find_parts(sch, "pointwise"):
-        moves = not part.reduced and isinstance(part.store.value, ir.TensorLoad)
-        if part.name in kept:
-            continue
-        if moves and not any(x.same_as(y) for x in part.outputs for y in outputs):
-            with contextlib.suppress(*TVM_ERRORS):  # `inline_parts` says which block it was
-                sch.compute_inline(part.block)
 
 
 def _apply_kernel(
@@ -182,7 +173,7 @@ def _apply_kernel(
     if choice.hint:
         hint_loads(sch, nests)
         size = sum(dtype_bytes(ir.dtype_of(x)) for x in written)
-        keep_end(sch, block, tile.columns * size)
+        keep_end(sch, block, tile.columns * size, chip_of_target().l2_bytes)
     if given.early_launch:
         sch.annotate(block, keys.EARLY_LAUNCH, 1)
     return replace(choice.config, early_launch=given.early_launch)

@@ -13,21 +13,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import s_tir
-
 from tvm_hopper import ir
-from tvm_hopper.schedule.memory_bound.program import Part, equal, find_parts, params
+from tvm_hopper.schedule.memory_bound.program import Part, Program, equal, params
 
 STEP = 16  # elements: parts that begin at a multiple begin at whole vectors
 
 
-def find_columns_read(sch: s_tir.Schedule) -> frozenset[str]:
+def find_columns_read(program: Program) -> frozenset[str]:
     """Return the names of blocks that only read some columns of an argument's rows.
 
     They stay blocks where two or more read one tensor, which is none that is read whole.
     """
-    parts = find_parts(sch, "pointwise")
-    arguments = list(params(sch))
+    parts, arguments = program.parts, list(params(program.sch))
     found = [p for p in parts if _reads_columns(p) and not _is_any(p.outputs[0], arguments)]
     sources = [p.loads[0].source for p in found]
     return frozenset(

@@ -15,23 +15,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm_hopper import ir
-from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.schedule.memory_bound.arrays import Read
+from tvm_hopper.schedule.memory_bound.estimate import MemoryModel, model_of_target
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 
 from .config import MOST_CHUNKS, THREADS_PER_SM, PointwiseConfig
 from .recognize import ElementProgram
 
-BYTES_IN_FLIGHT = 32 << 10  # on an SM: bytes a cycle x latency
 THREADS = 256  # of a thread block
 PAIR_THREADS, PAIR_BYTES = 1024, 32  # the same, where a thread loads a vector of two large tensors
 PAIR_TOGETHER = 4  # of these, neighbours, begin together
 DEAR_THREADS, DEAR_CHUNKS = 512, 2  # the same, and vectors of a thread, of dear arithmetic
 SHARING_CHUNKS = (2, 4, 1)  # vectors of a thread that share what they read, the best first
 SHARING_THREADS = range(64, 513)
-CACHE_BYTES = 50 << 20  # of L2: what fits is wanted there by whoever comes next
 RUNNERS_UP = 2  # that `explain` shows
 
 
@@ -85,24 +83,29 @@ def choose_elements(
     span : int, optional
         Neighbouring elements that share what they read of a tensor: a thread block has all of them.
     """
+    model = model_of_target()
     loaded = sum(dtype_bytes(ir.dtype_of(x.tensor)) for x in reads) or 1
     first = DEAR_CHUNKS if dear and len(reads) > 1 else 1
     most_chunks = _most_chunks(program, vector, given.threads or THREADS_PER_WARP)
     counts = range(min(first, most_chunks), most_chunks + 1)
     if given.chunks is not None:
         counts = range(given.chunks, given.chunks + 1)
-    hint = _outgrows_cache(program, tensors) if given.hint is None else given.hint
+    hint = given.hint
+    if hint is None:
+        total, moved = _elements(program), sum(dtype_bytes(ir.dtype_of(x)) for x in tensors)
+        hint = model.outgrows_cache(None if total is None else total * moved)
     found = []
     for chunks in counts:
         is_pair = hint and _is_pair(tensors, reads) and chunks * vector * loaded == PAIR_BYTES
         most = DEAR_THREADS if dear else PAIR_THREADS if is_pair else THREADS
         most = min(most, THREADS_PER_SM // (given.blocks or 1))
-        threads = given.threads or _threads(program, chunks * vector, most)
+        threads = given.threads or _threads(program, chunks * vector, most, model)
         there = min(chunks, _most_chunks(program, vector, threads))  # vectors that have elements
         # left alone the assembler takes more than the 32 registers of which two have room
         blocks = given.blocks or (2 if threads == MAX_THREADS and is_pair and not dear else 1)
         found.append(_element(threads, there, vector, loaded, hint, blocks))
-    enough = [x for x in found if x.flight >= BYTES_IN_FLIGHT] or found[-1:]
+    least = model.flight(model.rates.elementwise_bytes)
+    enough = [x for x in found if x.flight >= least] or found[-1:]
     if span is not None and not program.rows and given.threads is given.chunks is None:
         blocks = given.blocks or 1
         spans = [x for x in _spanning(span, vector) if x[0] * blocks <= THREADS_PER_SM]
@@ -140,12 +143,6 @@ def _spanning(span: int, vector: int) -> list[tuple[int, int]]:
     return [x for x in found if x[0] in SHARING_THREADS and x[0] % THREADS_PER_WARP == 0]
 
 
-def _outgrows_cache(program: ElementProgram, tensors: list[Any]) -> bool:
-    total = _elements(program)
-    moved = sum(dtype_bytes(ir.dtype_of(x)) for x in tensors)
-    return total is None or total * moved > CACHE_BYTES
-
-
 def _elements(program: ElementProgram) -> int | None:
     """Return the number of all elements, None if it is known at run time only."""
     total = ir.static_int(program.columns)
@@ -163,12 +160,12 @@ def _most_chunks(program: ElementProgram, vector: int, threads: int) -> int:
     return max(1, min(MOST_CHUNKS, -(-columns // (threads * vector))))
 
 
-def _threads(program: ElementProgram, elements: int, most: int) -> int:
+def _threads(program: ElementProgram, elements: int, most: int, model: MemoryModel) -> int:
     """Return the threads of a block: fewer where else SMs, or threads of a row, had nothing."""
     columns, total = ir.static_int(program.columns), _elements(program)
     threads = most
     while threads > THREADS_PER_WARP and (
-        (total is not None and total < threads * elements * DEFAULT_NUM_SMS)
+        (total is not None and total < threads * elements * model.chip.num_sms)
         or (bool(program.rows) and columns is not None and columns <= threads // 2 * elements)
     ):
         threads //= 2

@@ -13,19 +13,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from tvm import s_tir
-from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
 from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
-from tvm_hopper.schedule import cluster, origins, reductions, steps, tile_order
+from tvm_hopper.schedule import origins, steps
 from tvm_hopper.schedule.arguments import as_block, check_program, check_sampled, check_type, label
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
@@ -35,17 +34,16 @@ from . import fuse
 from .branches import branched, class_block
 from .class_choice import estimate_all
 from .classes import ClassKernel, as_asked, find_kernels, product_of, ranges_of
-from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
+from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, refuse_all
 from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows, trials_of
-from .gather import check_gather, for_gather, fuse_gather
+from .gather import check_gather, for_gather
 from .model import SYMBOLIC_EXTENT, choose_config, in_rows, listed
 from .normalize import normalized
 from .operands import operand_dtypes
-from .outputs import find_gather, keep_in_registers, output_dtypes, separate_outputs, starts_early
+from .outputs import find_gather, output_dtypes
 from .parts import for_any_rows
 from .recognize import (
     Matmul,
-    MatmulOperand,
     check_operands,
     check_outputs,
     check_product,
@@ -61,10 +59,10 @@ from .staging import (
     find_staging_violations,
     leaves_by_tma,
     leaves_operands_open,
-    stage_output,
     takes_place,
     through_shared_memory,
 )
+from .tile_kernel import TilePlan, apply_tiles, oriented
 from .views import make_views
 
 
@@ -131,8 +129,15 @@ def matmul(
         if not is_sampled(given):
             check_lowering(copy, product)
 
+    known: list[Matmul] = []  # as a copy has it
+
     def attempt(kernel: ClassKernel) -> None:
-        rehearse(plain, lambda copy, same: _schedule(copy, same(block), kernel), accept)
+        def step(copy: s_tir.Schedule, same: Callable[[Any], Any]) -> Any:
+            product, problem = _schedule(copy, same(block), kernel, *known)
+            known[:] = [problem]
+            return product
+
+        rehearse(plain, step, accept)
 
     if not is_thrown_away():
         for last, trial in trials_of(kernel):
@@ -147,7 +152,7 @@ def matmul(
         if fresh is not None:
             ir.replace_schedule(sch, fresh)
         with as_one_step():
-            product = _schedule(sch, block, kernel)
+            product, _ = _schedule(sch, block, kernel, *known)
             if is_thrown_away():
                 accept(sch, product)
 
@@ -178,161 +183,80 @@ def _schedule_classes(
     name = label(plain, block).removeprefix("block ")
     with as_one_step():
         for bound, kernel in zip(bounds, kernels, strict=True):
-            product = _schedule(fresh, class_block(name, bound), kernel)
+            product, _ = _schedule(fresh, class_block(name, bound), kernel)
             check_nothing_left(fresh, product, before)
             if kernel.config != kernels[0].config or bound in (bounds[0], bounds[-1]):
                 check_lowering(fresh, product)  # else chosen by the model, so plans allow it
     return fresh
 
 
-def _schedule(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
+def _schedule(
+    sch: s_tir.Schedule, block: Any, kernel: ClassKernel, known: Matmul | None = None
+) -> tuple[Any, Matmul]:
+    """Schedule a product; return its block, and the product as it was recognised."""
     block = as_block(sch, block)
     name = sch.get(block).name_hint
     try:
-        return _apply(sch, block, kernel)
+        return _apply(sch, block, kernel, known)
     except TVM_ERRORS as error:
         found = f"what TVM cannot schedule{in_words(error)}"
         need = "a matmul that is padded and tiled by itself"
         raise cannot_schedule(f"block {name}", found, need, fuse.SEPARATE) from error
 
 
-def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
-    config = kernel.config
+def _apply(
+    sch: s_tir.Schedule, block: Any, kernel: ClassKernel, known: Matmul | None
+) -> tuple[Any, Matmul]:
+    """Schedule a product; return its block, and what was recognised."""
     check_product(sch, block)
     fuse.fuse_prologue(sch, block)
-    _check_in_place(sch, block)
-    views = make_views(sch, block)
-    problem = find_matmul(sch, block)
+    node = sch.get(block)
+    loads = product_loads(f"block {node.name_hint}", node)
+    _check_in_place(sch, block, loads)
+    views = make_views(sch, block, loads)
+    problem = find_matmul(sch, block, known)
+    config = kernel.config
     check_operands(problem, config.accumulate, views)
-    asked = config.operand_slots
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
     check_outputs(problem, epilogue.outputs)
     if epilogue.operands:
         config = in_rows(config, _extents(problem, kernel)[0])
         kernel = replace(kernel, config=config)
-    gathered = find_gather(sch, block) or 1  # elements of the product for each of the output
+    gathered = find_gather(sch, block) or 1
     choices = _choices(problem, kernel, epilogue.outputs)
     if gathered > 1:
         kernel, lines = for_gather(problem, kernel, gathered, epilogue.outputs[0])
         choices = "\n".join(lines)
     if few := apply_few_rows(sch, block, problem, kernel, views, epilogue.outputs):
-        return few
+        return few, problem
     check_known(problem, config.split_mode, is_sampled(config))
-    config, axis = _fit(sch, problem, kernel, epilogue)
-    if gathered > 1 and not is_sampled(config):
-        assert config.tile is not None
-        check_gather(problem, config.tile[1], config.sharers if axis == "n" else 1, gathered)
-    noted = _chosen_for(problem, kernel, config, epilogue.outputs)
-    assert config.tile is not None
-    assert config.consumers is not None
-    tile_m, tile_n, tile_k = config.tile
-    consumers = config.sharers
+    fitted, axis = _fit(sch, problem, kernel, epilogue)
+    assert fitted.tile is not None
+    if gathered > 1 and not is_sampled(fitted):
+        sharers = fitted.sharers if axis == "n" else 1
+        check_gather(problem, fitted.tile[1], sharers, gathered)
+    noted = _chosen_for(problem, kernel, fitted, epilogue.outputs)
+    tiles = TilePlan(fitted, axis, gathered, config.operand_slots, choices, noted)
+    _check_sampled_sizes(problem, fitted)
+    check_spread(oriented(problem, fitted), fitted.cluster, fitted.tile)
+    return apply_tiles(sch, block, problem, tiles, len(epilogue.outputs)), problem
 
-    parts = config.parts
-    if parts > 1 and is_sampled(config):
-        raise cannot_schedule(
-            f"block {problem.name}",
-            f"split_k={parts} with a sampled tile or last_stage",
-            "sizes that are known: a tile of each part is padded",
-            "give the tile and the stages, or leave split_k out",
-        )
-    if config.in_cluster and is_sampled(config):
-        raise cannot_schedule(
-            f"block {problem.name}",
-            f"cluster={config.cluster} with a sampled tile or last_stage",
-            "sizes that are known: tiles of a cluster are padded together",
-            "give the tile and the stages, or leave cluster out",
-        )
-    check_spread(oriented(problem, config), config.cluster, config.tile)
-    rows_of_blocks, columns_of_blocks = config.cluster or (1, 1)
-    padded = [tile_m * rows_of_blocks, tile_n * columns_of_blocks]
-    in_output = (*(padded[::-1] if config.transposed else padded), tile_k * parts)
-    steps.pad(sch, block, in_output)
-    problem = oriented(find_matmul(sch, block), config)  # its operands may be pads now
-    for producer in sch.get_producers(block):  # what the sum starts from
-        if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
-            steps.inline_copies(sch, producer)
-    several = separate_outputs(sch, block) if len(epilogue.outputs) > 1 else []
-    loops = sch.get_loops(block)
-    lead = [loops[a.loop] for a in problem.lead if a.loop >= 0]
-    m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
-    m_outer, m_tile = sch.split(m, [None, tile_m])
-    n_outer, n_tile = sch.split(n, [None, tile_n])
-    blocks = []
+
+def _check_sampled_sizes(problem: Matmul, config: MatmulConfig) -> None:
+    """Refuse parts of sums and clusters of which some sizes are sampled."""
+    asked = {}
+    if config.parts > 1:
+        asked["split_k"] = (config.parts, "a tile of each part is padded")
     if config.in_cluster:
-        m_outer, m_block = sch.split(m_outer, [None, rows_of_blocks])
-        n_outer, n_block = sch.split(n_outer, [None, columns_of_blocks])
-        blocks = [m_block, n_block]
-    k_outer, k_inner = sch.split(k, [None, tile_k * parts])
-    if parts > 1:  # which take the steps in turn: so a symbolic depth divides, too
-        k_parts, k_inner = sch.split(k_inner, [parts, tile_k])
-    if axis == "m":
-        part, m_tile = sch.split(m_tile, [consumers, None])
-    else:
-        part, n_tile = sch.split(n_tile, [consumers, None])
-    steps_of_k = (k_outer,) if parts == 1 else (k_parts, k_outer)
-    sch.reorder(*lead, m_outer, n_outer, *blocks, part, *steps_of_k, m_tile, n_tile, k_inner)
-    rows = sch.fuse(*lead, m_outer) if lead else m_outer
-    sch.bind(rows, "blockIdx.y")
-    sch.bind(n_outer, "blockIdx.x")
-    if blocks:
-        cluster.share_loads(sch, sch.fuse(*blocks))
-    sch.bind(part, "threadIdx.y")
-    turns = config.turns if config.takes_turns else None
-    order = config.raster_group, config.persistent, turns, None, config.raster_curve
-    tile_order.raster(sch, n_outer, *order, stream=config.streams or None)
-    if noted:
-        sch.annotate(n_outer, keys.CHOSEN_FOR, noted)
-
-    if several:
-        stores = keep_in_registers(sch, block, several)
-    else:
-        stores = [sch.cache_write(block, 0, "local")]
-    for store in stores:
-        sch.reverse_compute_at(store, part)
-    for operand in (problem.lhs, problem.rhs):
-        index = _read_index(sch, block, operand)
-        # the epilogue may read the tensor too, from global memory
-        copy = sch.cache_read(block, index, "shared.dyn", consumer_blocks=[block])
-        sch.compute_at(copy, k_outer)
-        # Rows along k end in zeros; of many tiles few cross an edge, unless there may be any rows.
-        is_static = isinstance(problem.m.extent, int) and isinstance(problem.n.extent, int)
-        spare = operand.major == "k" and not (is_static and config.persistent)
-        steps.async_copy(sch, copy, "tma", config.swizzle, spare_rows=spare)
-        _drop_unit_dims(sch, copy, operand.kept)
-    operands = 0
-    for number, store in enumerate(stores):
-        if gathered > 1:
-            stores[number] = fuse_gather(sch, store, part, gathered)
-            continue
-        fuse.fuse_epilogue(sch, store)
-        if config.store is not None:
-            operands += stage_output(sch, store, config)
-    if starts_early(sch, stores, config.early_launch):
-        sch.annotate(n_outer, keys.EARLY_LAUNCH, 1)
-    if asked and not operands:
-        raise cannot_schedule(
-            f"block {problem.name}",
-            f"operand_slots={asked} of an epilogue that reads no tensor as a whole",
-            "a tensor of the output's shape, of which each element meets its own of the product",
-            "leave operand_slots out",
-        )
-    _drop_unit_dims(sch, block, problem.output_kept)
-    if parts > 1:
-        sch.decompose_reduction(block, k_parts)
-        reductions.across_cluster(sch, k_parts, config.split_mode or "cluster")
-    product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
-    if choices:
-        sch.annotate(product, keys.CHOICE, choices)
-    steps.pipeline(
-        sch,
-        k_outer,
-        config.stages,
-        Roles(consumers, config.registers),
-        last_stage=config.last_stage,
-        wgmma_pending=config.wgmma_pending,
-    )
-    return product
+        asked["cluster"] = (config.cluster, "tiles of a cluster are padded together")
+    for name, (value, why) in asked.items():
+        if is_sampled(config):
+            raise cannot_schedule(
+                f"block {problem.name}",
+                f"{name}={value} with a sampled tile or last_stage",
+                f"sizes that are known: {why}",
+                f"give the tile and the stages, or leave {name} out",
+            )
 
 
 def _fit(
@@ -413,11 +337,6 @@ def _fit(
     )
 
 
-def oriented(problem: Matmul, config: MatmulConfig) -> Matmul:
-    """Return the product as it is multiplied."""
-    return problem.transposed if config.transposed else problem
-
-
 def _extents(problem: Matmul, kernel: ClassKernel) -> tuple[Any, Any, Any]:
     """Return what a configuration is chosen for: a class has the rows of its bound."""
     rows = problem.m.extent if kernel.rows is None else kernel.rows
@@ -448,7 +367,7 @@ def _chosen_for(
     return [kernel.rows, min(max(1, round(10 * time)), keys.INT32_MAX)]
 
 
-def _check_in_place(sch: s_tir.Schedule, block: Any) -> None:
+def _check_in_place(sch: s_tir.Schedule, block: Any, loads: tuple[Any, Any]) -> None:
     """Refuse a block behind the product that writes an operand: other tiles still read it."""
     place = sch.get_sref(block).parent
     while not isinstance(place.stmt, ir.SBlock):
@@ -457,7 +376,7 @@ def _check_in_place(sch: s_tir.Schedule, block: Any) -> None:
     product = sch.get(block)
     start = next(i for i, node in enumerate(blocks) if node.same_as(product))
     where = f"block {product.name_hint}"
-    for load in product_loads(where, product):
+    for load in loads:
         for node in blocks[start:]:
             if any(region.source.same_as(load.source) for region in node.writes):
                 raise cannot_schedule(
@@ -471,27 +390,3 @@ def _check_in_place(sch: s_tir.Schedule, block: Any) -> None:
 def _divides(axis: str, tile_m: int, tile_n: int, consumers: int) -> bool:
     parts = (consumers, 1) if axis == "m" else (1, consumers)
     return tile_m % (64 * parts[0]) == 0 and tile_n % (8 * parts[1]) == 0
-
-
-def _read_index(sch: s_tir.Schedule, block: Any, operand: MatmulOperand) -> int:
-    """Return which of the block's reads is an operand."""
-    reads = sch.get(block).reads
-    return next(i for i, region in enumerate(reads) if region.source.same_as(operand.buffer))
-
-
-def _writes(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
-    return any(region.source.same_as(buffer) for region in sch.get(block).writes)
-
-
-def _drop_unit_dims(sch: s_tir.Schedule, block: Any, kept: tuple[int, ...]) -> None:
-    """Give the tile that a block writes two dimensions, whatever the tensor has in front."""
-    rank = len(sch.get(block).writes[0].source.shape)
-    if kept == tuple(range(rank)):
-        return
-    tile = IndexMap.from_func(lambda *i: [i[d] for d in kept], ndim=rank, index_dtype="int32")
-    sch.transform_layout(block, ("write", 0), tile)
-
-
-def _accumulate(problem: Matmul, config: MatmulConfig) -> str | None:
-    """Return the accumulator's type when it is not the block's own."""
-    return config.accumulate if problem.acc_dtype != config.accumulate else None

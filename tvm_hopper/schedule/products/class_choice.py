@@ -25,9 +25,10 @@ from tvm_hopper.schedule.arguments import as_int, as_size
 from .candidates import as_candidates
 from .config import MatmulConfig
 from .dot_choice import choose_dots
-from .estimate import Floats, ProductShape, Rates, estimate
+from .estimate import Floats, KernelForm, Rates, estimate
 from .model import as_product, choose_config, rank_both
 from .parts import for_any_rows
+from .product_shape import ProductShape
 from .rates import MEASURED
 from .split import ANYWHERE
 
@@ -228,5 +229,6 @@ def estimate_all(
             continue
         tiles = as_candidates([configs[i] for i in places], wanted[0].dtype, wanted[0].k)
         shape = every.transposed if way else every
-        times[:, places] = estimate(shape, tiles, chip, rates, by_kernels, any_rows=any_rows)
+        form = KernelForm(by_kernels, any_rows=any_rows)
+        times[:, places] = estimate(shape, tiles, chip, rates, form)
     return times

@@ -21,8 +21,8 @@ from tvm_hopper.schedule.arguments import as_bounds, as_int, as_ranges, check_ty
 from .branches import ProductSite, check_rows, look_at
 from .class_choice import MOST_CLASSES
 from .config import MatmulConfig
-from .estimate import ProductShape
 from .model import as_product
+from .product_shape import ProductShape
 from .ranges import choose_ranges
 from .recognize import Matmul
 

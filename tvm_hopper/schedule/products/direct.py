@@ -31,7 +31,7 @@ from tvm_hopper.schedule import steps
 from . import fuse
 from .direct_shape import DirectShape
 from .outputs import keep_in_registers, separate_outputs
-from .recognize import find_matmul
+from .recognize import Matmul, find_matmul
 from .wide_sums import widen_product
 
 
@@ -60,7 +60,9 @@ class DirectKernel:
     early: bool
 
 
-def apply_direct(sch: s_tir.Schedule, block: Any, kernel: DirectKernel, outputs: int) -> Any:
+def apply_direct(
+    sch: s_tir.Schedule, block: Any, known: Matmul, kernel: DirectKernel, outputs: int
+) -> Any:
     """Schedule a product whose warps load what they multiply.
 
     Parameters
@@ -69,6 +71,8 @@ def apply_direct(sch: s_tir.Schedule, block: Any, kernel: DirectKernel, outputs:
         Changed in place.
     block : SBlockRV
         The multiply-add, in plain loops; its casts are inlined.
+    known : Matmul
+        What it is.
     kernel : DirectKernel
         How.
     outputs : int
@@ -82,12 +86,12 @@ def apply_direct(sch: s_tir.Schedule, block: Any, kernel: DirectKernel, outputs:
     shape = kernel.shape
     if kernel.is_narrow:
         block = widen_product(sch, block)
-    steps.pad(sch, block, (shape.rows, shape.columns, shape.warps * shape.depth))
+    whole = shape.rows, shape.columns, shape.warps * shape.depth
+    problem = steps.pad_matmul(sch, block, find_matmul(sch, block, known), whole)
     if outputs > 1:
         stores = keep_in_registers(sch, block, separate_outputs(sch, block))
     else:
         stores = [sch.cache_write(block, 0, "local")]
-    problem = find_matmul(sch, block)  # its operands may be pads now
     loops = list(sch.get_loops(block))
     places = [a.loop for a in (problem.m, problem.n, problem.k)]
     m, n, k = (loops[x] for x in places)

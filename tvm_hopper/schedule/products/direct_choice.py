@@ -11,7 +11,7 @@ from tvm_hopper.facts.devices import Chip
 
 from .config import MatmulConfig
 from .direct_shape import DirectShape, padded_rows, steps_of
-from .estimate import ProductShape
+from .product_shape import ProductShape
 from .thread_rates import ThreadRates, asks_for_no_tile, estimate_threads
 
 MOST_CHOSEN = 0  # rows up to which it is chosen unasked: tiles were as fast or faster, measured

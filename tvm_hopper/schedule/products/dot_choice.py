@@ -17,7 +17,7 @@ from tvm_hopper.facts.programming_model import MAX_THREADS
 
 from .config import MatmulConfig
 from .dot_shape import MOST_VECTORS, VECTOR_BYTES, DotShape
-from .estimate import ProductShape
+from .product_shape import ProductShape
 from .thread_rates import ThreadRates, asks_for_no_tile, estimate_threads
 
 # Threads that share a sum of up to so many vectors, the best ones first.

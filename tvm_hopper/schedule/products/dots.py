@@ -33,7 +33,7 @@ from tvm_hopper.schedule import steps
 from . import fuse
 from .dot_shape import VECTOR_BYTES, DotShape
 from .outputs import keep_in_registers, separate_outputs
-from .recognize import find_matmul
+from .recognize import Matmul, find_matmul
 from .wide_sums import widen_product
 
 
@@ -93,7 +93,9 @@ class DotSite:
     row: str
 
 
-def apply_dots(sch: s_tir.Schedule, block: Any, kernel: DotKernel, outputs: int) -> Any:
+def apply_dots(
+    sch: s_tir.Schedule, block: Any, known: Matmul, kernel: DotKernel, outputs: int
+) -> Any:
     """Schedule a product as dot products.
 
     Parameters
@@ -102,6 +104,8 @@ def apply_dots(sch: s_tir.Schedule, block: Any, kernel: DotKernel, outputs: int)
         Changed in place.
     block : SBlockRV
         The multiply-add, in plain loops; its casts are inlined.
+    known : Matmul
+        What it is.
     kernel : DotKernel
         How.
     outputs : int
@@ -115,9 +119,11 @@ def apply_dots(sch: s_tir.Schedule, block: Any, kernel: DotKernel, outputs: int)
     if kernel.is_narrow:
         block = widen_product(sch, block)
     shape = kernel.shape
-    vector = VECTOR_BYTES // dtype_bytes(find_matmul(sch, block).rhs.dtype)
-    steps.pad(sch, block, (kernel.rows, shape.groups * shape.columns, shape.step(vector)))
-    site = _prepare(sch, block, kernel.rows, outputs)
+    problem = find_matmul(sch, block, known)
+    vector = VECTOR_BYTES // dtype_bytes(problem.rhs.dtype)
+    whole = kernel.rows, shape.groups * shape.columns, shape.step(vector)
+    problem = steps.pad_matmul(sch, block, problem, whole)
+    site = _prepare(sch, block, problem, kernel.rows, outputs)
     inner = _share_out(sch, site, shape, vector, kernel.early)
     sch.bind(site.grid, "blockIdx.y")
     sch.bind(inner, "blockIdx.x")
@@ -128,13 +134,12 @@ def apply_dots(sch: s_tir.Schedule, block: Any, kernel: DotKernel, outputs: int)
     return block
 
 
-def _prepare(sch: s_tir.Schedule, block: Any, rows: int, outputs: int) -> DotSite:
+def _prepare(sch: s_tir.Schedule, block: Any, problem: Matmul, rows: int, outputs: int) -> DotSite:
     """Give a product stores of its own, and loops in the order of the kernel's."""
     if outputs > 1:
         stores = keep_in_registers(sch, block, separate_outputs(sch, block))
     else:
         stores = [sch.cache_write(block, 0, "local")]
-    problem = find_matmul(sch, block)  # its operands may be pads now
     loops = list(sch.get_loops(block))
     places = [a.loop for a in (problem.m, problem.n, problem.k)]
     m, n, k = (loops[x] for x in places)

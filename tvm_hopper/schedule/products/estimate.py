@@ -13,7 +13,7 @@ other sizes scale by `Chip`.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES, THREAD_
 from tvm_hopper.plan.fragment import LEAST_TURNED
 
 from .candidates import MOST_PARTS, Candidates, columns_in_panels
+from .product_shape import ProductShape
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -192,42 +193,34 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class ProductShape:
-    """What is to be estimated: C[m, n] = A B, and which way the operands' rows run in memory.
+class KernelForm:
+    """What kernels have in common whose tiles are compared.
 
     Attributes
     ----------
-    majors
-        "k" or "mn" for each operand: along which its rows are contiguous.
-    output_bytes
-        Of an element of C.
-    is_transposed
-        Whether m runs along the rows of C in memory: elements are then stored one by one.
-    is_symbolic
-        Whether an extent is a guess.
+    by_kernels
+        Parts of a sum meet in a workspace, and not in a cluster.
+    spare
+        Tiles that cross an edge of the output have boxes of their own, unless blocks load for one
+        another or compute several tiles: then no rows of them are outside.
+    boxes
+        Whether, and for which tiles, the output leaves by TMA: a bool or an array of them.
+    any_rows
+        The kernels are made for any number of rows: then tiles that a block computes one after
+        another have boxes of their own at an edge, too.
+    streams
+        Thread blocks have equal shares of the steps of all tiles: as many each, and a part of a
+        tile is left in memory, and one taken from there.
+    turned
+        Transposed tiles of many columns store vectors.
     """
 
-    m: int
-    n: int
-    k: int
-    dtype: str = "float16"
-    majors: tuple[str, str] = ("k", "k")
-    output_bytes: int = 2
-    is_transposed: bool = False
-    is_symbolic: bool = False
-
-    @property
-    def row_bytes(self) -> tuple[int, int]:
-        """Bytes from one row of A in memory to the next, and of B."""
-        left = self.k if self.majors[0] == "k" else self.m
-        right = self.k if self.majors[1] == "k" else self.n
-        return left * dtype_bytes(self.dtype), right * dtype_bytes(self.dtype)
-
-    @property
-    def transposed(self) -> ProductShape:
-        """The same product as C^T = B^T A^T."""
-        other = not self.is_transposed
-        return replace(self, m=self.n, n=self.m, majors=self.majors[::-1], is_transposed=other)
+    by_kernels: bool = False
+    spare: bool = True
+    boxes: Any = False
+    any_rows: bool = False
+    streams: bool = False
+    turned: bool = True
 
 
 def estimate(
@@ -235,12 +228,7 @@ def estimate(
     tiles: Candidates,
     chip: Chip,
     rates: Rates,
-    by_kernels: bool = False,
-    spare: bool = True,
-    boxes: Any = False,
-    any_rows: bool = False,
-    streams: bool = False,
-    turned: bool = True,
+    form: KernelForm = KernelForm(),
 ) -> Floats:
     """Return the estimated time in microseconds of a product with each of the tiles.
 
@@ -255,159 +243,237 @@ def estimate(
         How many SMs there are, and their rates beside those of the one that was measured.
     rates : Rates
         The constants.
-    by_kernels : bool
-        Whether parts of a sum meet in a workspace, and not in a cluster.
-    spare : bool
-        Whether tiles that cross an edge of the output have boxes of their own, as they have since
-        2026-11-23, unless blocks load for one another or compute several tiles: then no rows of
-        them are outside.
-    boxes : bool or array of bool
-        Whether, and for which tiles, the output leaves by TMA.
-    any_rows : bool
-        Whether the kernels are made for any number of rows: then tiles that a block computes one
-        after another have boxes of their own at an edge, too.
-    streams : bool
-        Whether thread blocks have equal shares of the steps of all tiles: as many each, and a part
-        of a tile is left in memory, and one taken from there.
-    turned : bool
-        Whether transposed tiles of many columns store vectors, as they have since 2026-11-23.
+    form : KernelForm
+        What all of the kernels have in common.
     """
-    size = dtype_bytes(product.dtype)
-    m, n, k = (np.asarray(x, dtype=np.float64) for x in (product.m, product.n, product.k))
-    rows, columns, depth = (x.astype(float) for x in (tiles.rows, tiles.columns, tiles.depth))
-    rows_of_one = np.where(tiles.by_rows, rows / tiles.consumers, rows)
-    columns_of_one = np.where(tiles.by_rows, columns, columns / tiles.consumers)
+    return _Estimate(product, tiles, chip, rates, form).microseconds()
 
-    row_blocks, column_blocks = (
-        x.astype(float) for x in (tiles.rows_of_blocks, tiles.columns_of_blocks)
-    )
-    count = np.ceil(m / (rows * row_blocks)) * np.ceil(n / (columns * column_blocks))  # clusters
-    parts = tiles.parts.astype(float)
-    shared = parts > 1
-    blocks = tiles.parts * tiles.rows_of_blocks * tiles.columns_of_blocks
-    if by_kernels:
-        at_once = chip.num_sms / blocks
-    else:
-        at_once = np.array([chip.clusters(x) for x in range(MOST_PARTS + 1)])[blocks]
-    waves = np.ceil(count / at_once)
-    active = np.ceil(count / waves) * blocks
-    steps = np.ceil(np.ceil(k / depth) / parts)
-    in_all = waves * steps  # of a block
-    if streams:
-        in_all = np.ceil(count * steps / at_once)
-        active = np.minimum(count * steps, at_once) * blocks
 
-    held = rows_of_one * columns_of_one / 128  # accumulators of a thread
-    crowd = 1 + rates.crowded * np.maximum(held - 160, 0) / 32
-    width = tiles.instruction
-    if product.majors[1] == "mn":
-        width = columns_in_panels(product.dtype)[tiles.consumers, columns_of_one.astype(int)]
-    read = (INSTRUCTION_ROWS + width) * 32 / rates.operand_bytes
-    instruction = np.maximum(width / 2 / chip.tensor_rate, read)
-    instruction = np.maximum(instruction, rates.shortest_cycles) * crowd
-    instructions = rows_of_one / INSTRUCTION_ROWS * columns_of_one / width
-    own = instructions * (depth * size / 32) * instruction
-    turn = rates.turn_cycles * np.where(tiles.pending > 0, rates.turn_left, 1)
+class _Estimate:
+    """The terms of the formula, for each of the tiles."""
 
-    # Rows begin at sectors, or else each row of a box touches one more; and at lines, or off them.
-    off_left, off_right = (
-        np.where(x % SECTOR_BYTES, rates.off_sector, rates.off_line * (x % LINE_BYTES != 0))
-        for x in map(np.asarray, product.row_bytes)
-    )
-    # Blocks of a row load A for one another, those of a column B.
-    left, right = (1 + off_left) / column_blocks, (1 + off_right) / row_blocks
-    left_fill = (1 + off_left / column_blocks) * _narrow(
-        rates, product.majors[0], rows_of_one * size
-    )
-    right_fill = (1 + off_right / row_blocks) * _narrow(
-        rates, product.majors[1], columns_of_one * size
-    )
-    # Nothing beyond an edge comes from memory.
-    rows_inside, columns_inside = m / np.ceil(m / rows), n / np.ceil(n / columns)
-    filled = (np.minimum(m, rows), np.minimum(n, columns)) if any_rows else (rows, columns)
-    fill = (filled[0] * left_fill + filled[1] * right_fill) * depth * size / rates.fill_bytes
-    loaded = (rows_inside * left + columns_inside * right) * depth * size
-    apart = 0.0 if by_kernels else rates.apart
-    through_l2 = loaded * active / rates.l2_bytes * parts**apart
-    down = np.ceil(m / (rows * row_blocks)) * row_blocks  # a cluster's tiles are all there
-    across = np.ceil(n / (columns * column_blocks)) * column_blocks
-    left_out, right_out = down * rows - m, across * columns - n
-    together = row_blocks * column_blocks
-    in_turn = (waves > 1) & ~shared & (not any_rows)
-    if spare and product.majors[0] == "k":
-        left_out = np.where((column_blocks > 1) | in_turn, left_out, 0)
-    if spare and product.majors[1] == "k":
-        right_out = np.where((row_blocks > 1) | in_turn, right_out, 0)
-    # Of all boxes, in each block that a box is sent to.
-    beyond = left_out * across + right_out * down
-    outside = rates.outside_cycles * beyond * parts / waves * (depth * size / LINE_BYTES)
-    latency = rates.latency_cycles / np.maximum(tiles.stages - 1.0, 0.5)
-    several = [own * tiles.consumers, own + turn, fill, latency, through_l2, outside]
-    step = _norm(rates.step_norm, *several)
+    def __init__(
+        self,
+        product: ProductShape,
+        tiles: Candidates,
+        chip: Chip,
+        rates: Rates,
+        form: KernelForm,
+    ) -> None:
+        self.product, self.tiles, self.chip, self.rates, self.form = (
+            product, tiles, chip, rates, form,
+        )  # fmt: skip
+        self.size = dtype_bytes(product.dtype)
+        extents = product.m, product.n, product.k
+        self.m, self.n, self.k = (np.asarray(x, dtype=np.float64) for x in extents)
+        self.rows, self.columns, self.depth = (
+            x.astype(float) for x in (tiles.rows, tiles.columns, tiles.depth)
+        )
+        self.rows_of_one = np.where(tiles.by_rows, self.rows / tiles.consumers, self.rows)
+        of_one = self.columns / tiles.consumers
+        self.columns_of_one = np.where(tiles.by_rows, self.columns, of_one)
+        self.row_blocks, self.column_blocks = (
+            x.astype(float) for x in (tiles.rows_of_blocks, tiles.columns_of_blocks)
+        )
+        self.parts = tiles.parts.astype(float)
+        self.shared = self.parts > 1
+        self.down = np.ceil(self.m / (self.rows * self.row_blocks))  # clusters
+        self.across = np.ceil(self.n / (self.columns * self.column_blocks))
+        self._count_waves()
+        self._weigh_operands()
+        self._weigh_stores()
 
-    wide = (width % WIDE_COLUMNS == 0) & (product.output_bytes == 2)
-    stored_at = np.where(wide, rates.wide_bytes, rates.narrow_bytes)
-    if product.is_transposed:
-        at_vectors = np.asarray(product.m) * product.output_bytes % THREAD_ACCESS_BYTES == 0
-        is_turned = (columns_of_one >= LEAST_TURNED) & ~shared & at_vectors & turned
-        is_turned = is_turned & (product.output_bytes == 2)
-        wide = np.zeros_like(wide)
-        many = (np.asarray(product.n) > MANY_ROWS) & (not any_rows)
-        turned_at = np.where(many, rates.turned_of_many, rates.turned_bytes)
-        stored_at = np.where(is_turned, turned_at, rates.narrow_bytes)
-    stored = rows * columns * product.output_bytes / parts
-    if any_rows:  # of few rows in a tile for many, the others are not stored
-        stored = rows_inside * columns_inside * product.output_bytes / parts
-    epilogue = stored / stored_at
-    if by_kernels:
-        sums = m * n * parts * SUM_BYTES / chip.num_sms
-        meeting = rows * columns * SUM_BYTES / rates.workspace_bytes
-        # Where stores are wide a thread adds up more registers of each part.
-        each = rates.part_cycles * np.where(wide, rates.wide_parts, 1)
-        meeting = meeting + (rates.kernel_cycles + each * parts) / waves
-        meeting = meeting + sums / rates.workspace_bytes / waves
-    else:
-        meeting = rates.meeting_cycles + rates.peer_cycles * parts
-        meeting += rows * columns * SUM_BYTES / rates.exchange_bytes
-    # Blocks that share a sum compute one tile each: the next begins after the epilogue.
-    hidden = np.where(wide & ~shared, rates.overlap * (waves - 1) * epilogue, 0)
-    off = off_left / column_blocks + off_right / row_blocks
-    around = rates.start_cycles * (1 + rates.start_off * off) + waves * epilogue - hidden
-    around = around + np.where(shared, meeting * waves, 0)
-    if any_rows and not by_kernels:  # blocks of the next launch are in place before it may begin
-        around = around - rates.early_cycles * (1 + shared) * (2 * count <= at_once)
-    begins = np.maximum(*(np.asarray(x) % SECTOR_BYTES for x in product.row_bytes))
-    joined = np.where(begins == 0, rates.together_cycles, rates.together_off)
-    around = around + np.where(together > 1, joined, 0)
-    if streams:  # a kernel that sets words to zero; and for each block but one of a tile, its sums
-        others = np.maximum(at_once / count, 1)
-        handed_on = LINK_CYCLES + 2 * rows * columns * SUM_BYTES / rates.workspace_bytes
-        handed_on = rates.kernel_cycles + others * handed_on
-        around = around + np.where(count % at_once, handed_on, 0)
+    def _count_waves(self) -> None:
+        """Count clusters, how many run at once, and the steps of a block."""
+        tiles, chip = self.tiles, self.chip
+        self.count = self.down * self.across
+        blocks = tiles.parts * tiles.rows_of_blocks * tiles.columns_of_blocks
+        if self.form.by_kernels:
+            self.at_once = chip.num_sms / blocks
+        else:
+            self.at_once = np.array([chip.clusters(x) for x in range(MOST_PARTS + 1)])[blocks]
+        self.waves = np.ceil(self.count / self.at_once)
+        self.active = np.ceil(self.count / self.waves) * blocks
+        steps = np.ceil(np.ceil(self.k / self.depth) / self.parts)
+        self.in_all = self.waves * steps  # of a block
+        if self.form.streams:
+            self.in_all = np.ceil(self.count * steps / self.at_once)
+            self.active = np.minimum(self.count * steps, self.at_once) * blocks
 
-    row = product.m if product.is_transposed else product.n
-    off_sector = row * product.output_bytes % SECTOR_BYTES != 0
-    parted = rates.partial * off_sector * np.where(boxes, rates.boxed, 1)
-    moved = size * (m + n) * k + product.output_bytes * m * n * (1 + parted)
-    in_memory = moved / (rates.memory_bytes * chip.memory_rate)
-    if any_rows:  # few blocks do not keep it busy
-        in_memory = np.maximum(in_memory, moved / (rates.port_bytes * active))
+    def _weigh_operands(self) -> None:
+        """Say by how much operands cost more whose rows begin off sectors, or off lines."""
+        rates = self.rates
+        self.off_left, self.off_right = (
+            np.where(x % SECTOR_BYTES, rates.off_sector, rates.off_line * (x % LINE_BYTES != 0))
+            for x in map(np.asarray, self.product.row_bytes)
+        )
+
+    def _weigh_stores(self) -> None:
+        """Find the columns of an instruction, and at what rate outputs are stored."""
+        product, rates, form = self.product, self.rates, self.form
+        width = self.tiles.instruction
+        if product.majors[1] == "mn":
+            own = self.columns_of_one.astype(int)
+            width = columns_in_panels(product.dtype)[self.tiles.consumers, own]
+        self.width = width
+        self.wide = (width % WIDE_COLUMNS == 0) & (product.output_bytes == 2)
+        self.stored_at = np.where(self.wide, rates.wide_bytes, rates.narrow_bytes)
         if product.is_transposed:
-            in_memory = in_memory * (1 + rates.again * (across - 1) * (waves <= 1))
-    in_power = rates.flop_power * m * n * k / 1e9 * chip.megahertz / chip.power_rate
-    in_loop = in_all * step
-    bounds = (np.full_like(in_loop, x) for x in (in_memory, in_power))
-    cycles = around + _norm(rates.time_norm, in_loop, *bounds)
-    cut = (m % rows != 0) | (n % columns != 0)
-    cycles = cycles * (1 + rates.third * (tiles.consumers > 2))
-    if any_rows:  # all stores are behind conditions
-        cycles = cycles - rates.start_less
-        turns = rates.in_turns + rates.in_turns_shared * shared
-        cycles = cycles * (1 + turns * (waves > 1))
-        cycles = cycles * (1 + rates.third_of_any * (tiles.consumers > 2))
-        cycles = cycles + rates.workspace_more * (shared & by_kernels)
-        return np.asarray(cycles / chip.megahertz, dtype=np.float64)
-    return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)
+            at_vectors = np.asarray(product.m) * product.output_bytes % THREAD_ACCESS_BYTES == 0
+            is_turned = (self.columns_of_one >= LEAST_TURNED) & ~self.shared & at_vectors
+            is_turned = is_turned & form.turned & (product.output_bytes == 2)
+            self.wide = np.zeros_like(self.wide)
+            many = (np.asarray(product.n) > MANY_ROWS) & (not form.any_rows)
+            turned_at = np.where(many, rates.turned_of_many, rates.turned_bytes)
+            self.stored_at = np.where(is_turned, turned_at, rates.narrow_bytes)
+
+    # -- the loop -----------------------------------------------------------------------------
+
+    def _multiply(self) -> Floats:
+        """Return the cycles of a consumer's instructions in a step."""
+        rates = self.rates
+        held = self.rows_of_one * self.columns_of_one / 128  # accumulators of a thread
+        crowd = 1 + rates.crowded * np.maximum(held - 160, 0) / 32
+        read = (INSTRUCTION_ROWS + self.width) * 32 / rates.operand_bytes
+        instruction = np.maximum(self.width / 2 / self.chip.tensor_rate, read)
+        instruction = np.maximum(instruction, rates.shortest_cycles) * crowd
+        instructions = self.rows_of_one / INSTRUCTION_ROWS * self.columns_of_one / self.width
+        return np.asarray(instructions * (self.depth * self.size / 32) * instruction)
+
+    def _fill(self) -> Floats:
+        """Return the cycles in which TMA fills a slot; blocks of a cluster load for one another."""
+        rates, majors, size = self.rates, self.product.majors, self.size
+        left = (1 + self.off_left / self.column_blocks) * _narrow(
+            rates, majors[0], self.rows_of_one * size
+        )
+        right = (1 + self.off_right / self.row_blocks) * _narrow(
+            rates, majors[1], self.columns_of_one * size
+        )
+        rows, columns = self.rows, self.columns
+        if self.form.any_rows:
+            rows, columns = np.minimum(self.m, rows), np.minimum(self.n, columns)
+        filled = (rows * left + columns * right) * self.depth * size
+        return np.asarray(filled / rates.fill_bytes)
+
+    def _inside(self) -> tuple[Floats, Floats]:
+        """Return the rows and columns of a tile that are inside: no more comes from memory."""
+        return self.m / np.ceil(self.m / self.rows), self.n / np.ceil(self.n / self.columns)
+
+    def _through_l2(self) -> Floats:
+        """Return the cycles in which L2 answers a step of all thread blocks."""
+        left, right = (
+            (1 + self.off_left) / self.column_blocks,
+            (1 + self.off_right) / self.row_blocks,
+        )
+        rows, columns = self._inside()
+        loaded = (rows * left + columns * right) * self.depth * self.size
+        apart = 0.0 if self.form.by_kernels else self.rates.apart
+        return np.asarray(loaded * self.active / self.rates.l2_bytes * self.parts**apart)
+
+    def _outside(self) -> Floats:
+        """Return the cycles of rows of boxes that lie outside of their tensors."""
+        majors, form = self.product.majors, self.form
+        # a cluster's tiles are all there
+        down, across = self.down * self.row_blocks, self.across * self.column_blocks
+        left, right = down * self.rows - self.m, across * self.columns - self.n
+        in_turn = (self.waves > 1) & ~self.shared & (not form.any_rows)
+        if form.spare and majors[0] == "k":
+            left = np.where((self.column_blocks > 1) | in_turn, left, 0)
+        if form.spare and majors[1] == "k":
+            right = np.where((self.row_blocks > 1) | in_turn, right, 0)
+        # Of all boxes, in each block that a box is sent to.
+        beyond = left * across + right * down
+        lines = self.depth * self.size / LINE_BYTES
+        cycles = self.rates.outside_cycles * beyond * self.parts / self.waves * lines
+        return np.asarray(cycles)
+
+    def _step(self) -> Floats:
+        rates, own = self.rates, self._multiply()
+        turn = rates.turn_cycles * np.where(self.tiles.pending > 0, rates.turn_left, 1)
+        latency = rates.latency_cycles / np.maximum(self.tiles.stages - 1.0, 0.5)
+        several = [own * self.tiles.consumers, own + turn, self._fill(), latency]
+        return _norm(rates.step_norm, *several, self._through_l2(), self._outside())
+
+    # -- around it ----------------------------------------------------------------------------
+
+    def _epilogue(self) -> Floats:
+        stored = self.rows * self.columns * self.product.output_bytes / self.parts
+        if self.form.any_rows:  # of few rows in a tile for many, the others are not stored
+            rows, columns = self._inside()
+            stored = rows * columns * self.product.output_bytes / self.parts
+        return np.asarray(stored / self.stored_at)
+
+    def _meeting(self) -> Floats:
+        """Return the cycles in which parts of a sum meet, for each wave."""
+        rates, tile = self.rates, self.rows * self.columns * SUM_BYTES
+        if not self.form.by_kernels:
+            meeting = rates.meeting_cycles + rates.peer_cycles * self.parts
+            return np.asarray(meeting + tile / rates.exchange_bytes)
+        sums = self.m * self.n * self.parts * SUM_BYTES / self.chip.num_sms
+        meeting = tile / rates.workspace_bytes
+        # Where stores are wide a thread adds up more registers of each part.
+        each = rates.part_cycles * np.where(self.wide, rates.wide_parts, 1)
+        meeting = meeting + (rates.kernel_cycles + each * self.parts) / self.waves
+        return np.asarray(meeting + sums / rates.workspace_bytes / self.waves)
+
+    def _around(self) -> Floats:
+        """Return the cycles of a kernel's start, its epilogues, and where blocks meet."""
+        rates, form, waves, shared = self.rates, self.form, self.waves, self.shared
+        epilogue = self._epilogue()
+        # Blocks that share a sum compute one tile each: the next begins after the epilogue.
+        hidden = np.where(self.wide & ~shared, rates.overlap * (waves - 1) * epilogue, 0)
+        off = self.off_left / self.column_blocks + self.off_right / self.row_blocks
+        around = rates.start_cycles * (1 + rates.start_off * off) + waves * epilogue - hidden
+        around = around + np.where(shared, self._meeting() * waves, 0)
+        if form.any_rows and not form.by_kernels:
+            # blocks of the next launch are in place before it may begin
+            fits = 2 * self.count <= self.at_once
+            around = around - rates.early_cycles * (1 + shared) * fits
+        begins = np.maximum(*(np.asarray(x) % SECTOR_BYTES for x in self.product.row_bytes))
+        joined = np.where(begins == 0, rates.together_cycles, rates.together_off)
+        around = around + np.where(self.row_blocks * self.column_blocks > 1, joined, 0)
+        if form.streams:
+            # a kernel that sets words to zero; and for each block but one of a tile, its sums
+            others = np.maximum(self.at_once / self.count, 1)
+            handed_on = 2 * self.rows * self.columns * SUM_BYTES / rates.workspace_bytes
+            handed_on = rates.kernel_cycles + others * (LINK_CYCLES + handed_on)
+            around = around + np.where(self.count % self.at_once, handed_on, 0)
+        return np.asarray(around)
+
+    def _in_memory(self) -> Floats:
+        """Return the cycles that the device's memory takes for all operands and outputs."""
+        product, rates, m, n = self.product, self.rates, self.m, self.n
+        row = product.m if product.is_transposed else product.n
+        off_sector = row * product.output_bytes % SECTOR_BYTES != 0
+        parted = rates.partial * off_sector * np.where(self.form.boxes, rates.boxed, 1)
+        moved = self.size * (m + n) * self.k + product.output_bytes * m * n * (1 + parted)
+        in_memory = moved / (rates.memory_bytes * self.chip.memory_rate)
+        if self.form.any_rows:  # few blocks do not keep it busy
+            in_memory = np.maximum(in_memory, moved / (rates.port_bytes * self.active))
+            if product.is_transposed:
+                across = self.across * self.column_blocks
+                asked_again = rates.again * (across - 1) * (self.waves <= 1)
+                in_memory = in_memory * (1 + asked_again)
+        return np.asarray(in_memory)
+
+    def microseconds(self) -> Floats:
+        """Return the time of each of the tiles."""
+        rates, chip = self.rates, self.chip
+        power = rates.flop_power * self.m * self.n * self.k / 1e9
+        in_power = power * chip.megahertz / chip.power_rate
+        in_loop = self.in_all * self._step()
+        bounds = (np.full_like(in_loop, x) for x in (self._in_memory(), in_power))
+        cycles = self._around() + _norm(rates.time_norm, in_loop, *bounds)
+        cut = (self.m % self.rows != 0) | (self.n % self.columns != 0)
+        cycles = cycles * (1 + rates.third * (self.tiles.consumers > 2))
+        if self.form.any_rows:  # all stores are behind conditions
+            cycles = cycles - rates.start_less
+            turns = rates.in_turns + rates.in_turns_shared * self.shared
+            cycles = cycles * (1 + turns * (self.waves > 1))
+            cycles = cycles * (1 + rates.third_of_any * (self.tiles.consumers > 2))
+            cycles = cycles + rates.workspace_more * (self.shared & self.form.by_kernels)
+            return np.asarray(cycles / chip.megahertz, dtype=np.float64)
+        return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)
 
 
 def _narrow(rates: Rates, major: str, row_bytes: Floats) -> Floats:

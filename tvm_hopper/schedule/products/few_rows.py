@@ -96,9 +96,9 @@ def apply_few_rows(
         It was asked for, and cannot serve the product.
     """
     if dots := find_dots(problem, kernel, views, outputs):
-        return apply_dots(sch, block, dots, len(outputs))
+        return apply_dots(sch, block, problem, dots, len(outputs))
     if direct := find_direct(problem, kernel, views, outputs):
-        return apply_direct(sch, block, direct, len(outputs))
+        return apply_direct(sch, block, problem, direct, len(outputs))
     if kernel.config.early_weights:
         raise cannot_schedule(
             f"block {problem.name}, early_weights",

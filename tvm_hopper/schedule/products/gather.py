@@ -21,9 +21,9 @@ from tvm_hopper.requests.targets import chip_of_target
 
 from .classes import ClassKernel, product_of
 from .config import MatmulConfig, split_axis
-from .estimate import ProductShape
 from .fuse import followers, fuse_side_inputs, inline_block
 from .model import SHOWN, rank_both
+from .product_shape import ProductShape
 from .recognize import Matmul
 
 READ_REGION = "explicit_read_region"  # TVM's, of annotate_buffer_access

@@ -8,6 +8,7 @@ in scope, else an H200's.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from itertools import product
@@ -26,8 +27,9 @@ from .boxes import leave_as_boxes
 from .candidates import MAX_STAGES, Candidates, candidates
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
 from .dot_choice import choose_dots, estimate_dots
-from .estimate import ProductShape, estimate
+from .estimate import KernelForm, estimate
 from .parts import BEYOND, IN_BOTH, TRIED, in_clusters, in_parts, may_share_sums
+from .product_shape import ProductShape
 from .rates import MEASURED
 from .split import ANYWHERE, CALLER, CLUSTER
 
@@ -130,29 +132,42 @@ def choose_config(
     is_open = config.tile is None
     chip = chip_of_target()
     num_sms = as_int("choose_config", "num_sms", num_sms, 1) or chip.num_sms
-    if config.tile is None:
+    if is_open:
         wanted = as_product(m, n, k, dtype, majors, out_dtype)
-        best, *_ = rank_both(wanted, config, replace(chip, num_sms=num_sms), 1)
-        count = config.turns if config.takes_turns else best.consumers
-        config = replace(config, tile=best.tile, consumers=count)
-        if best.transposed:
-            config = replace(config, transposed=True)
-        if best.parts > 1:
-            mode = given_mode(config) if best.by_kernels else None
-            config = replace(config, split_k=best.parts, split_mode=mode)
-        if best.cluster != (1, 1):
-            config = replace(config, cluster=best.cluster)
-        if best.pending and config.wgmma_pending is None:
-            config = replace(config, wgmma_pending=best.pending)
+        config = _choose_tile(wanted, config, replace(chip, num_sms=num_sms))
     if not config.shares_sums:
         config = replace(config, split_mode=None)
     if config.streams and config.persistent in (None, BY_DEVICE):  # shares follow from the number
         config = replace(config, persistent=num_sms)
     if config.transposed:
         m, n = n, m
-    rows, columns, depth = (e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))
     if sizes is None or given is None or given.tile is None:
         sizes = tuple((size,) for size in config.tile or ())
+    config = _choose_ring(config, sizes, dtype, k)
+    return _choose_order(config, sizes, (m, n, k), dtype, num_sms, is_open)
+
+
+def _choose_tile(wanted: ProductShape, config: MatmulConfig, chip: Chip) -> MatmulConfig:
+    """Take the tile with the least estimated time, and what goes with it."""
+    best, *_ = rank_both(wanted, config, chip, 1)
+    count = config.turns if config.takes_turns else best.consumers
+    config = replace(config, tile=best.tile, consumers=count)
+    if best.transposed:
+        config = replace(config, transposed=True)
+    if best.parts > 1:
+        mode = given_mode(config) if best.by_kernels else None
+        config = replace(config, split_k=best.parts, split_mode=mode)
+    if best.cluster != (1, 1):
+        config = replace(config, cluster=best.cluster)
+    if best.pending and config.wgmma_pending is None:
+        config = replace(config, wgmma_pending=best.pending)
+    return config
+
+
+def _choose_ring(
+    config: MatmulConfig, sizes: tuple[tuple[int, ...], ...], dtype: str, k: Any
+) -> MatmulConfig:
+    """Choose the consumers of a tile, and the slots of the ring that they read."""
     if config.consumers is None:
         count = 2 if config.takes_turns else choose_consumers(sizes, dtype)
         config = replace(config, consumers=count)
@@ -162,7 +177,20 @@ def choose_config(
         largest = max(sizes[0]), max(sizes[1]), max(sizes[2])
         most = most_stages(largest, dtype, ARCH)
         step = max(1, min(sizes[2])) * config.parts
-        config = replace(config, stages=max(1, _stages(most, depth, step)))
+        config = replace(config, stages=max(1, _stages(most, _known(k), step)))
+    return config
+
+
+def _choose_order(
+    config: MatmulConfig,
+    sizes: tuple[tuple[int, ...], ...],
+    extents: tuple[Any, Any, Any],
+    dtype: str,
+    num_sms: int,
+    is_open: bool,
+) -> MatmulConfig:
+    """Choose in which order tiles are visited, and by how many thread blocks."""
+    rows, columns, depth = map(_known, extents)
     # Thread blocks of a cluster are one in all orders.
     row_blocks, column_blocks = config.cluster or (1, 1)
     smallest = min(sizes[0]) * row_blocks, min(sizes[1]) * column_blocks
@@ -175,15 +203,20 @@ def choose_config(
             )
         config = replace(config, raster_group=group)
     if config.persistent is None:
-        static = isinstance(m, int) and isinstance(n, int) and all(len(x) == 1 for x in sizes[:2])
+        whole = all(isinstance(x, int) for x in extents[:2])
+        static = whole and all(len(x) == 1 for x in sizes[:2])
         clusters = num_sms // (row_blocks * column_blocks)
-        alone = (
-            static and num_tiles(rows, columns, smallest) <= clusters
-        )  # each SM gets one at most
+        # each SM gets one at most
+        alone = static and num_tiles(rows, columns, smallest) <= clusters
         # Blocks that share a sum compute one tile each.
         alone = (alone or config.parts > 1) and not config.takes_turns
         config = replace(config, persistent=0 if alone else BY_DEVICE)
     return config
+
+
+def _known(extent: Any) -> int:
+    """Return an extent; one that is known at run time only is taken to be large."""
+    return extent if isinstance(extent, int) else SYMBOLIC_EXTENT
 
 
 def num_tiles(m: int, n: int, tile: tuple[int, ...]) -> int:
@@ -195,7 +228,7 @@ def as_product(
     m: Any, n: Any, k: Any, dtype: str, majors: tuple[str, str], out_dtype: str
 ) -> ProductShape:
     """Describe a product for the estimate; symbolic extents are taken to be large."""
-    rows, columns, depth = (e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))
+    rows, columns, depth = map(_known, (m, n, k))
     symbolic = not all(isinstance(e, int) for e in (m, n, k))
     out_bytes = dtype_bytes(out_dtype)
     return ProductShape(rows, columns, depth, dtype, majors, out_bytes, is_symbolic=symbolic)
@@ -241,8 +274,8 @@ def rank(
         raise cannot_schedule("choose_config", f"no tile that fits cluster={given.cluster}", need)
     by_kernels = given.split_mode in ANYWHERE
     boxes = _in_boxes(wanted, tiles, given)
-    ways = {"boxes": boxes, "streams": given.streams}
-    times = estimate(wanted, tiles, chip, MEASURED, by_kernels, **ways)
+    form = KernelForm(by_kernels, boxes=boxes, streams=given.streams)
+    times = estimate(wanted, tiles, chip, MEASURED, form)
     order = np.argsort(times, kind="stable")[:count]
     return [
         RankedTile(
@@ -265,21 +298,28 @@ def rank_both(
     chip: Chip,
     count: int,
     sizes: tuple[int, ...] = TRIED,
-) -> list[RankedTile]:
+) -> tuple[RankedTile, ...]:
     """Return the best configurations of both ways to multiply, as far as `given` leaves them open.
 
     Outputs of many rows gain nothing by the other way, and lose wide stores. Unless clusters are
     asked for, parts that meet in a workspace are tried, too.
     """
+    return _rank_both(wanted, given, chip, max(count, SHOWN), sizes)[:count]
+
+
+@functools.lru_cache(maxsize=64)  # a schedule is tried on a copy first, and `explain` lists them
+def _rank_both(
+    wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int, sizes: tuple[int, ...]
+) -> tuple[RankedTile, ...]:
     if given.split_k is not None or given.split_mode == CLUSTER or given.streams:
-        return _rank_ways(wanted, given, chip, count, sizes)
+        return tuple(_rank_ways(wanted, given, chip, count, sizes))
     found = _rank_ways(wanted, replace(given, split_mode=CLUSTER), chip, count, sizes)
     if sizes == TRIED and may_share_sums(given) and not wanted.is_symbolic:
         mode = given_mode(given)
         parts = IN_BOTH if mode == CALLER else tuple(range(2, MOST_PARTS + 1))
         wide = replace(given, split_mode=mode)
         found += [x for x in _rank_ways(wanted, wide, chip, count, parts) if x.by_kernels]
-    return sorted(found, key=lambda x: x.microseconds)[:count]
+    return tuple(sorted(found, key=lambda x: x.microseconds)[:count])
 
 
 def given_mode(given: MatmulConfig) -> str:

@@ -20,7 +20,7 @@ from tvm_hopper.requests.keys import MOST_PARTS
 
 from .candidates import Candidates, Ints
 from .config import MatmulConfig
-from .estimate import ProductShape
+from .product_shape import ProductShape
 from .split import ANYWHERE, CALLER, CLUSTER, WORKSPACE
 
 TRIED = tuple(range(2, SM_90A.max_cluster_size + 1))  # which run everywhere

@@ -71,6 +71,7 @@ class Matmul:
     output: Any
     output_kept: tuple[int, ...]
     acc_dtype: str
+    node: Any  # the block
     starts_from_zero: bool = True
 
     @property
@@ -86,7 +87,7 @@ class Matmul:
         )
 
 
-def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
+def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) -> Matmul:
     """Recognise the matmul that a block computes.
 
     Parameters
@@ -95,6 +96,8 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
         Where the block is; it is only read.
     block : SBlockRV
         A block of plain loops, with its casts already inlined (`fuse_prologue`).
+    known : Matmul, optional
+        What was found for it before, perhaps in a copy: right as long as no primitive changed it.
 
     Raises
     ------
@@ -102,6 +105,8 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
         The block is no matmul that WGMMA can compute; the message names block or tensor.
     """
     node = sch.get(block)
+    if known is not None and known.node.same_as(node):
+        return known
     name = str(node.name_hint)
     where = f"block {name}"
     loops = loops_around(sch, block)
@@ -162,7 +167,7 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
     kept = (len(out) - 2, len(out) - 1)
     zero = ir.is_zero(contraction.initial)
     output, dtype = contraction.accumulator, contraction.accumulator_dtype
-    return Matmul(name, m, n, k, lead, lhs, rhs, output, kept, dtype, zero)
+    return Matmul(name, m, n, k, lead, lhs, rhs, output, kept, dtype, node, zero)
 
 
 def _axis(var: IterVar, position: int, loops: list[Any]) -> Axis:

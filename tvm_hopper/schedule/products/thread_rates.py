@@ -13,7 +13,7 @@ from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
 
 from .config import MatmulConfig
-from .estimate import ProductShape
+from .product_shape import ProductShape
 
 # Fields of a configuration that such ways go with; whatever else is given asks for a tile.
 BESIDE = ("direct", "dots", "accumulate", "batch_invariant", "early_weights", "split_mode")

@@ -50,7 +50,7 @@ class View:
     order: tuple[int, ...]
 
 
-def make_views(sch: s_tir.Schedule, block: Any) -> list[Any]:
+def make_views(sch: s_tir.Schedule, block: Any, loads: tuple[Any, Any] | None = None) -> list[Any]:
     """Insert views where a product does not work on whole tensors; return the buffers of operands.
 
     Parameters
@@ -59,6 +59,8 @@ def make_views(sch: s_tir.Schedule, block: Any) -> list[Any]:
         Changed in place.
     block : SBlockRV
         The multiply-add, in plain loops.
+    loads : tuple, optional
+        Those of its operands, if they are known.
 
     Raises
     ------
@@ -68,7 +70,7 @@ def make_views(sch: s_tir.Schedule, block: Any) -> list[Any]:
     node = sch.get(block)
     where = f"block {node.name_hint}"
     check_plain_loops(where, loops_around(sch, block), node)
-    loads = product_loads(where, node)
+    loads = loads or product_loads(where, node)
     for buffer in (*(load.source for load in loads), node.body.buffer):
         _check_declaration(where, buffer)
     operands = [view for load in loads if (view := plan_operand(where, node, load))]

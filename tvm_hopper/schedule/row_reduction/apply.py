@@ -12,8 +12,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -24,6 +25,7 @@ from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 from tvm_hopper.requests import keys
+from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_program, check_type
 from tvm_hopper.schedule.memory_bound.arrays import find_reads, load_again
@@ -43,15 +45,17 @@ from tvm_hopper.schedule.memory_bound.nests import (
 )
 from tvm_hopper.schedule.memory_bound.program import (
     Part,
-    find_parts,
+    Program,
     is_column_sum,
     results,
     tensors_read,
 )
 from tvm_hopper.schedule.memory_bound.tiles import deal_out, ends_with, widest_vector
+from tvm_hopper.schedule.memory_bound.work import RowWork
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
-from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
+from tvm_hopper.schedule.trial import as_one_step, rehearse, thrown_away_if_refused, twin
 
+from .choice import RowChoice
 from .config import RowReductionConfig
 from .grid_model import begin_together, keeps_end
 from .held_model import hold_rows
@@ -64,8 +68,9 @@ from .recognize import RowProgram, find_rows
 from .shared_model import keep_shared
 from .split import EARLY, find_late, may_split, read_late
 from .stage import ask_for_bulk, stage_rows
-from .stream import count_passes, deal_out_passes, find_kept, plan_passes, read_apart
-from .work import RowWork
+from .stream import Pass, count_passes, deal_out_passes, find_kept, plan_passes, read_apart
+
+HELPER = "row_reduction"
 
 
 def row_reduction(
@@ -94,16 +99,15 @@ def row_reduction(
         The function is no program of row reductions that can be served, or the configuration does
         not fit it.
     """
-    check_program("row_reduction", sch)
-    check_type("row_reduction", "config", config, RowReductionConfig, "an hs.RowReductionConfig")
+    check_program(HELPER, sch)
+    check_type(HELPER, "config", config, RowReductionConfig, "an hs.RowReductionConfig")
+    node = None
     if block is not None:
-        _check_block(sch.copy(), block)
-    given = config or RowReductionConfig()
-    known = _choose_known(sch, given)
-    if known is None:
-        rehearse(sch, lambda copy, _same: _schedule(copy, given))
+        copy = sch.copy()  # a look-up would stay in the trace
+        node = copy.get(as_block(copy, block))
+    plan = _try(sch, config or RowReductionConfig(), node)
     with origins.noted(sch), as_one_step():
-        _schedule(sch, known or given)
+        _schedule(sch, plan)
 
 
 def chosen_rows(
@@ -123,68 +127,107 @@ def chosen_rows(
     ScheduleError
         The same as from `row_reduction`.
     """
-    given = config or RowReductionConfig()
-    known = _choose_known(sch, given)
+    with thrown_away_if_refused():
+        plan = _try(sch, config or RowReductionConfig())
     with as_one_step():
-        return _schedule(twin(sch)[0], known or given)
+        return _schedule(twin(sch)[0], plan)
 
 
-def _check_block(sch: s_tir.Schedule, block: Any) -> None:
-    node = sch.get(as_block(sch, block))
-    parts = find_parts(sch, "row_reduction")
-    part = next((p for p in parts if p.node.same_as(node)), None)
+@dataclass(frozen=True)
+class RowPlan:
+    """What a kernel over rows has to do, and what was chosen for it."""
+
+    work: RowWork
+    choice: RowChoice
+
+    @classmethod
+    def choose(cls, name: str, work: RowWork, given: RowReductionConfig) -> RowPlan:
+        """Choose for a program whose first block is named."""
+        return cls(work, choose_rows(f"block {name}", work, given))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A program that was parsed in a copy of its schedule, and how it is to be scheduled.
+
+    `rows` is None for a persistent kernel.
+    """
+
+    program: Program
+    given: RowReductionConfig
+    rows: RowPlan | None = None
+
+
+def _try(sch: s_tir.Schedule, given: RowReductionConfig, node: Any = None) -> _Plan:
+    """Parse a program and choose what is left open; schedule a copy, for what that raises."""
+    with as_one_step(), _as_refusal():
+        program = Program.parse(twin(sch)[0], HELPER)
+        if node is not None:
+            _check_block(program, node)
+        plan = _plan(sch, program, given)
+    if plan.given is given:  # else a copy was scheduled already
+        rehearse(sch, lambda copy, _same: _schedule(copy, plan))
+    return plan
+
+
+def _check_block(program: Program, node: Any) -> None:
+    part = next((p for p in program.parts if p.node.same_as(node)), None)
     if part is None or not part.reduced:
         need = "a block with a reduction axis"
         raise cannot_schedule(f"block {node.name_hint}", "no reduction", need)
 
 
-def _schedule(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig:
+@contextlib.contextmanager
+def _as_refusal() -> Iterator[None]:
+    """Let what TVM refuses be an error of ours."""
     try:
-        return _apply(sch, given)
+        yield
     except TVM_ERRORS as error:
         found = f"what TVM cannot schedule{in_words(error)}"
-        raise cannot_schedule("row_reduction", found, "plain loops over whole rows") from error
+        raise cannot_schedule(HELPER, found, "plain loops over whole rows") from error
 
 
-def _choose_known(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig | None:
-    """Return what long rows are known to be fastest by; it was tried on a copy then."""
-    if not given.is_open:
-        return None
-    with as_one_step():
-        copy = twin(sch)[0]
-        try:
-            if any(is_column_sum(p) for p in find_parts(copy, "row_reduction")):
-                return None
-            work = _count_work(copy, given, frozenset())[1]
+def _plan(sch: s_tir.Schedule, program: Program, given: RowReductionConfig) -> _Plan:
+    """Say whether one kernel over rows is made of a program, and how."""
+    has_sums = any(is_column_sum(p) for p in program.parts)
+    if all(is_column_sum(p) for p in program.parts if p.reduced):
+        refused: tuple[str, ...] = ("persistent", "ahead")
+    elif given.persistent is None and not has_sums:
+        refused = ("ahead",)
+    else:
+        for_rows = ("blocks", "chunks", "together")
+        _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
+        return _Plan(program, given)
+    _refuse_given(given, refused, "a program without sums of columns beside rows")
+    name, work = _count_work(program.copy(), given)
+    if given.is_open and not has_sums:
+        with contextlib.suppress(ScheduleError, *TVM_ERRORS):
             known = keep_shared(work, given) or hold_rows(work, given)
-            if known is not None:
-                _apply(copy, known)
-            return known
-        except (ScheduleError, *TVM_ERRORS):
-            return None
+            if known is not None:  # as long rows are known to be fastest
+                rows = None if known.persistent else RowPlan.choose(name, work, known)
+                best = _Plan(program, known, rows)
+                _schedule(twin(sch)[0], best)
+                return best
+    return _Plan(program, given, RowPlan.choose(name, work, given))
 
 
-def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig:
+def _schedule(sch: s_tir.Schedule, plan: _Plan) -> RowReductionConfig:
     """Schedule a program; return what was chosen for its first kernel."""
-    parts = find_parts(sch, "row_reduction")
-    asked: tuple[str, ...] = ()
-    if all(is_column_sum(p) for p in parts if p.reduced):
-        asked = ("persistent", "ahead")
-    elif given.persistent is None and not any(is_column_sum(p) for p in parts):
-        asked = ("ahead",)
-    del parts  # TVM copies what somebody holds, and a schedule's blocks would be the old ones
-    if asked:
-        _refuse_given(given, asked, "a program without sums of columns beside rows")
-        return schedule_rows(sch, given)
-    for_rows = ("blocks", "chunks", "together")
-    _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
-    parts = inline_parts(sch, "row_reduction", bool(given.recompute))
+    with _as_refusal():
+        program = plan.program.on(sch)
+        if plan.rows is None:
+            return _schedule_persistent(program, plan.given)
+        return schedule_rows(program, plan.given, plan.rows)
+
+
+def _schedule_persistent(program: Program, given: RowReductionConfig) -> RowReductionConfig:
+    sch, parts = program.sch, inline_parts(program, bool(given.recompute))
     own, sums = split_program(parts)
     _check_sums(own, sums)
-    program = find_rows(own)
-    reads = find_reads(sch, [*own, *sums], program.full)
+    rows = find_rows(own)
+    reads = find_reads(sch, [*own, *sums], rows.full)
     where = f"block {(sums or own)[0].name}"
-    if not program.rows:
+    if not rows.rows:
         found, need = "one row beside sums of columns", "two rows or more"
         if not sums:
             found = f"persistent={given.persistent} for one row"
@@ -197,9 +240,9 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
             "sums of columns, or a tensor that all rows share: it stays in registers",
             "leave persistent= out",
         )
-    work = find_work(sch, own, sums, program, reads, given)
+    work = find_work(sch, own, sums, rows, reads, given)
     choice = choose_persistent(where, work, given)
-    schedule_persistent(sch, own, sums, program, choice, schedule_rows)
+    schedule_persistent(sch, own, sums, rows, choice, schedule_rest)
     return replace(choice.config, recompute=given.recompute)
 
 
@@ -224,8 +267,8 @@ def _refuse_given(given: RowReductionConfig, names: tuple[str, ...], program: st
             raise cannot_schedule("RowReductionConfig", found, f"{name}= left out there")
 
 
-def schedule_rows(
-    sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str] = frozenset()
+def schedule_rest(
+    sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]
 ) -> RowReductionConfig:
     """Make one kernel of a function's blocks, but for those of another one; return the choice.
 
@@ -238,15 +281,66 @@ def schedule_rows(
     other : frozenset of str
         Names of blocks that stay as they are, whose results are read from memory.
     """
-    if other and given.early_launch is None:  # one of several kernels
+    if given.early_launch is None:  # one of several kernels
         given = replace(given, early_launch=False)
-    name, work = _count_work(sch, given, other)
-    choice = choose_rows(f"block {name}", work, given)
-    tile = choice.tile
-    parts = inline_rows(sch, choice.recompute, other)
-    program = find_rows(parts)
+    program = Program.parse(sch, HELPER, other)
+    plan = RowPlan.choose(*_count_work(program.copy(), given), given)
+    return schedule_rows(program, given, plan)
+
+
+def schedule_rows(program: Program, given: RowReductionConfig, plan: RowPlan) -> RowReductionConfig:
+    """Make one kernel of a program over rows; return what was chosen.
+
+    Parameters
+    ----------
+    program : Program
+        Changed in place, as its schedule is.
+    given : RowReductionConfig
+        What was asked for.
+    plan : RowPlan
+        How to cut it up.
+    """
+    sch, choice = program.sch, plan.choice
+    parts = inline_rows(program, choice.recompute)
+    rows = find_rows(parts)
+    stored = _bytes(in_memory(sch, parts, rows.full))
+    kernel = _make_nests(sch, parts, rows, choice)
+    block = _share_rows(sch, kernel, rows, choice)
+    sch.bind(block, "blockIdx.x")
+    sch.annotate(block, keys.MEMORY_BOUND, keys.ROW_REDUCTION)
+    sch.annotate(block, keys.CHOSEN, choice.text)
+    if choice.tile.cluster > 1:
+        sch.annotate(block, keys.ROW_CLUSTER, choice.tile.cluster)
+    if choice.blocks > 1:
+        sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
+    if choice.early_launch:
+        sch.annotate(block, keys.EARLY_LAUNCH, 1)
+    if choice.hint and not choice.stage:
+        hint_loads(sch, kernel.nests)
+    if keeps_end(plan.work, choice):
+        stored *= rows.columns * choice.tile.rows
+        keep_end(sch, block, stored, chip_of_target().l2_bytes)
+    blocks = ir.static_int(sch.get(block).extent)
+    if (together := begin_together(plan.work, choice, blocks, given)) > 1:
+        sch.annotate(block, keys.LAUNCHED_TOGETHER, together)
+    return replace(choice.config, together=given.together)
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """The loop nests of a kernel over rows, in an order that they can run in."""
+
+    nests: list[Nest]
+    staged: list[Nest]  # of them, copies to shared memory
+    late: list[Nest]  # those of which a thread block has a part of a row
+    passes: list[Pass]  # over rows that are streamed
+
+
+def _make_nests(
+    sch: s_tir.Schedule, parts: list[Part], program: RowProgram, choice: RowChoice
+) -> _Kernel:
+    """Put rows and results in registers, or rows in shared memory."""
     reads = find_reads(sch, parts, program.full, numbered=True)
-    stored = _bytes(in_memory(sch, parts, program.full))
     staged: list[Nest] = []
     if choice.stage:
         staged, reads = stage_rows(sch, reads, choice.preload)
@@ -257,94 +351,83 @@ def schedule_rows(
     elif choice.reload:
         reads = load_again(reads, parts)
     row = (program.columns,)
-    nests = keep_in_registers(sch, parts, program.full, program.rows, row, reads, tile)
-
+    nests = keep_in_registers(sch, parts, program.full, program.rows, row, reads, choice.tile)
     for nest in staged:
         number_elements(sch, nest, len(program.rows), row)
     nests = [*staged, *nests]
     late = find_late(nests) if choice.split else []
     if late:  # what a thread block stores it loads beside the row, before it waits
         nests.sort(key=lambda x: (x.work is not Work.LOAD) + (x.work not in EARLY))
-    passes = plan_passes(nests) if choice.is_streamed else []
+    return _Kernel(nests, staged, late, plan_passes(nests) if choice.is_streamed else [])
+
+
+def _share_rows(
+    sch: s_tir.Schedule, kernel: _Kernel, program: RowProgram, choice: RowChoice
+) -> Any:
+    """Deal rows out to thread blocks and threads; return the loop over thread blocks."""
+    tile, passes = choice.tile, kernel.passes
     inside = [x for one in passes for x in (*one.loads, *one.stores)]
-    shared = [x for x in nests if x.work is Work.LOAD_COLUMNS and x not in inside]
-    of_all = [x for x in staged if x.work is Work.STAGE_COLUMNS]
-    outside = [x for x in nests if x not in (*shared, *inside, *of_all)]
+    shared = [x for x in kernel.nests if x.work is Work.LOAD_COLUMNS and x not in inside]
+    of_all = [x for x in kernel.staged if x.work is Work.STAGE_COLUMNS]
+    outside = [x for x in kernel.nests if x not in (*shared, *inside, *of_all)]
     rows = [row_loop(sch, nest) for nest in outside]
     deal_out_passes(sch, passes, tile)  # each in its own nest: the merged one stands behind
     block = merge(sch, rows)
     for nest in shared:  # in front of the reductions, or right before what reads it
         sch.compute_at(nest.block, block, index=0 if choice.preload else -1)
-    for nest in nests:
+    for nest in kernel.nests:
         if nest.work is Work.STORE_ROWS:
             one_thread(sch, nest.block, tile)
         elif nest.work is not Work.COMPUTE_ROWS and not passes:
             loop = list(sch.get_loops(nest.block))[-1]
-            share = "blockIdx.y" if nest in late else None
+            share = "blockIdx.y" if nest in kernel.late else None
             deal_out(sch, loop, tile, whole=nest.work in WHOLE_VECTORS, share=share)
     if tile.rows > 1:
         block, inner = sch.split(block, [None, tile.rows])
         sch.bind(inner, "threadIdx.y")
     for nest in of_all:  # whichever of the thread block's rows there are
         sch.compute_at(nest.block, block, index=0)
-    ask_for_bulk(sch, staged, program.columns, tile, choice.hint)
-    sch.bind(block, "blockIdx.x")
-    sch.annotate(block, keys.MEMORY_BOUND, keys.ROW_REDUCTION)
-    sch.annotate(block, keys.CHOSEN, choice.text)
-    if tile.cluster > 1:
-        sch.annotate(block, keys.ROW_CLUSTER, tile.cluster)
-    if choice.blocks > 1:
-        sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
-    if choice.early_launch:
-        sch.annotate(block, keys.EARLY_LAUNCH, 1)
-    if choice.hint and not choice.stage:
-        hint_loads(sch, nests)
-    if keeps_end(work, choice):
-        keep_end(sch, block, stored * program.columns * tile.rows)
-    blocks = ir.static_int(sch.get(block).extent)
-    if (together := begin_together(work, choice, blocks, given)) > 1:
-        sch.annotate(block, keys.LAUNCHED_TOGETHER, together)
-    return replace(choice.config, together=given.together)
+    ask_for_bulk(sch, kernel.staged, program.columns, tile, choice.hint)
+    return block
 
 
-def _count_work(
-    sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]
-) -> tuple[str, RowWork]:
-    """Inline a copy of the program; return its first block's name, and what there is to do."""
-    copy = sch.copy()
-    parts = inline_rows(copy, other=other)
-    program = find_rows(parts)
-    reads = find_reads(copy, parts, program.full, numbered=True)
+def _count_work(program: Program, given: RowReductionConfig) -> tuple[str, RowWork]:
+    """Return the name of a program's first block, and what there is to do; inline its blocks."""
+    parts, copy = inline_rows(program), program.sch
+    rows = find_rows(parts)
+    reads = find_reads(copy, parts, rows.full, numbered=True)
     stored = results(copy, parts)
-    elements = in_memory(copy, parts, program.full)
+    elements = in_memory(copy, parts, rows.full)
     tensors = [*(x.tensor for x in reads), *elements]
-    kept = [p.outputs[0] for p in parts if p.name in program.full and p.outputs[0] not in elements]
-    count = [ir.static_int(x) for x in program.rows]
-    rows = None if None in count else prod(x or 0 for x in count)
-    again = copy.copy()
+    kept = [p.outputs[0] for p in parts if p.name in rows.full and p.outputs[0] not in elements]
+    count = [ir.static_int(x) for x in rows.rows]
+    again = program.copy()
     early = inline_rows(again, recompute=True) if kept else parts
+    reloads = load_again(find_reads(again.sch, early, numbered=True), early)
+    of_rows = [x.tensor for x in reads if x.has_rows]
+    of_all = [x.tensor for x in reads if not x.has_rows]
     work = RowWork(
-        rows=rows,
-        columns=program.columns,
-        vector=widest_vector(program.columns, tensors, given.vector) if tensors else 1,
-        loaded=_bytes(x.tensor for x in reads if x.has_rows),
-        shared=_bytes(x.tensor for x in reads if not x.has_rows),
+        rows=None if None in count else prod(x or 0 for x in count),
+        columns=rows.columns,
+        vector=widest_vector(rows.columns, tensors, given.vector) if tensors else 1,
+        loaded=_bytes(of_rows),
+        shared=_bytes(of_all),
         kept=_bytes(kept),
         reductions=sum(bool(p.reduced) for p in parts),
-        again=any(x.again for x in load_again(find_reads(again, early, numbered=True), early)),
-        moved=_bytes(x.tensor for x in reads if x.has_rows) + _bytes(elements),
-        passes=count_passes(early, program.full),
-        splits=may_split(parts, program.full, reads, stored),
-        unstaged=_why_unstaged(early, program, [x.tensor for x in reads if x.has_rows]),
-        unshared=_why_no_bulk(program, [x.tensor for x in reads if not x.has_rows]),
-        tensors=sum(not x.has_rows for x in reads),
+        again=any(x.again for x in reloads),
+        moved=_bytes(of_rows) + _bytes(elements),
+        passes=count_passes(early, rows.full),
+        splits=may_split(parts, rows.full, reads, stored),
+        unstaged=_why_unstaged(early, rows, of_rows),
+        unshared=_why_no_bulk(rows, of_all),
+        tensors=len(of_all),
         beside=_reads_beside(copy, parts, [x.tensor for x in reads]),
         moments=are_moments(parts),
     )
     if given.vector is not None and work.vector != given.vector:
         raise cannot_schedule(
             "RowReductionConfig",
-            f"vector={given.vector} for rows of {program.columns} elements",
+            f"vector={given.vector} for rows of {rows.columns} elements",
             f"at most 16 bytes of the widest tensor, and whole vectors: {work.vector}",
         )
     return parts[0].name, work

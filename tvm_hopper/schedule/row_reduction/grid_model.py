@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.schedule.memory_bound.work import RowWork
 
+from .choice import RowChoice
 from .config import RowReductionConfig
-from .work import RowChoice, RowWork
 
 # Stores by a policy stay where they are written. Of rows in registers of a cluster that meet two
 # tensors the assembler loads those late then: LayerNorm of 32768 columns in float32 at 0.982 of a

@@ -8,22 +8,19 @@ left alone it takes registers for a row in float32 beside its 16 bits, and half 
 
 from __future__ import annotations
 
-from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
-from tvm_hopper.requests.targets import chip_of_target
+from tvm_hopper.schedule.memory_bound.estimate import model_of_target
+from tvm_hopper.schedule.memory_bound.work import RowWork
 
 from .config import RowReductionConfig
 from .shared_model import takes_clusters
-from .work import CLUSTERS, RowWork
 
 LEAST_COLUMNS = 1 << 16  # of a row
 PART = 80 << 10  # bytes of it in each of a cluster's thread blocks, at most
 SIZES = (4, 8, 16)  # thread blocks of a cluster: the fewest that have room for a row
 CHUNKS = (4, 5)  # vectors of a thread, of each tensor: the first that leaves whole warps
-VECTOR_BYTES = 16
 TOGETHER = 1280  # threads of an SM: of more a thread has too few registers
 MOST_BLOCKS = 3  # on an SM
-ROWS = 4  # for each SM, or more: else nothing hides a latency
 
 
 def hold_rows(work: RowWork, given: RowReductionConfig) -> RowReductionConfig | None:
@@ -36,7 +33,7 @@ def hold_rows(work: RowWork, given: RowReductionConfig) -> RowReductionConfig | 
     given : RowReductionConfig
         What is decided already: a user who says how rows are cut up gets that.
     """
-    device = chip_of_target()
+    model = model_of_target()
     dealt = _deal_out(work)
     if (
         dealt is None
@@ -45,13 +42,13 @@ def hold_rows(work: RowWork, given: RowReductionConfig) -> RowReductionConfig | 
         or work.reductions > 1
         or work.kept
         or work.beside
-        or work.vector * work.loaded <= VECTOR_BYTES
-        or (work.rows is not None and work.rows <= ROWS * device.num_sms)
+        or work.is_one_tensor
+        or model.has_few(work.rows)
     ):
         return None
     cluster, threads = dealt
-    if cluster > CLUSTERS[-1] and device.num_sms < DEFAULT_NUM_SMS:
-        return None  # so many may find no room together
+    if not model.chip.holds_clusters(cluster):
+        return None
     blocks = min(MOST_BLOCKS, TOGETHER // threads)
     return RowReductionConfig(threads=threads, rows=1, cluster=cluster, blocks=blocks, stage=False)
 

@@ -9,45 +9,37 @@ Y[..] = X[..] * S[r // 32, r % 32] * W[r % 32 * 10 + j // 4096]
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.schedule.memory_bound.inline import inline_parts
+from tvm_hopper.schedule.memory_bound.inline import inline_moves, inline_parts
 from tvm_hopper.schedule.memory_bound.numbers import is_numbered, number_block
-from tvm_hopper.schedule.memory_bound.program import Part, find_parts, params
-from tvm_hopper.schedule.reasons import TVM_ERRORS
-
-HELPER = "row_reduction"
+from tvm_hopper.schedule.memory_bound.program import Part, Program
 
 
-def inline_rows(
-    sch: s_tir.Schedule, recompute: bool = False, other: frozenset[str] = frozenset()
-) -> list[Part]:
+def inline_rows(program: Program, recompute: bool = False) -> list[Part]:
     """Inline elementwise blocks, and count rows and their elements by one loop each.
 
     Programs whose reductions have one axis stay as they are.
 
     Parameters
     ----------
-    sch : Schedule
+    program : Program
         Changed in place.
     recompute : bool
         Whether to inline what is dear, too, if it has one value for each element.
-    other : frozenset of str
-        Names of blocks that belong to another kernel of the function.
 
     Raises
     ------
     ScheduleError
         A reduction is over several axes that are not the last ones of what it reads.
     """
-    if any(len(x.reduced) > 1 for x in find_parts(sch, HELPER, other)):
-        _inline_views(sch, other)
-    parts = inline_parts(sch, HELPER, recompute, other)
+    if any(len(x.reduced) > 1 for x in program.parts):
+        inline_moves(program)
+    parts = inline_parts(program, recompute)
     several = [p for p in parts if len(p.reduced) > 1]
     if not several or not several[0].outputs[0].shape:  # a scalar has no rows to count
         return parts
@@ -58,23 +50,11 @@ def inline_rows(
     for axis in several[0].reduced:
         columns = axis.dom.extent * columns
     for part in parts:
-        number_block(sch, part, rows, ir.simplify(columns))
-    parts = find_parts(sch, HELPER, other)
-    for part in parts:
+        number_block(program.sch, part, rows, ir.simplify(columns))
+    program.look_again()
+    for part in program.parts:
         _check_remainders(part)
-    return parts
-
-
-def _inline_views(sch: s_tir.Schedule, other: frozenset[str]) -> None:
-    """Inline blocks that only move elements: each reader finds its own."""
-    outputs = list(params(sch))
-    for part in find_parts(sch, HELPER, other):
-        moves = isinstance(part.store, ir.BufferStore) and isinstance(
-            part.store.value, ir.TensorLoad
-        )
-        if moves and not any(x.same_as(y) for x in part.outputs for y in outputs):
-            with contextlib.suppress(*TVM_ERRORS):  # `inline_parts` says which block it was
-                sch.compute_inline(part.block)
+    return program.parts
 
 
 def _check(part: Part) -> None:

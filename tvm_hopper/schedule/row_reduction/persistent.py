@@ -33,9 +33,9 @@ from tvm_hopper.schedule.memory_bound.partial import leave_partial, pack_partial
 from tvm_hopper.schedule.memory_bound.program import Part, is_column_sum, results
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, lay_out, lay_out_rows
 
+from .choice import config_of
 from .config import RowReductionConfig, of_partial
 from .recognize import RowProgram
-from .work import config_of
 
 
 @dataclass(frozen=True)

@@ -10,78 +10,43 @@ for rows in advance; more in flight than memory can use only gets in its own way
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from math import prod
 
 from tvm import s_tir
 from tvm.target import Target
 
 from tvm_hopper import ir
-from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.requests.targets import find_processor
 from tvm_hopper.schedule.memory_bound.arrays import Read
+from tvm_hopper.schedule.memory_bound.estimate import LONG_BYTES, MemoryModel, model_of_target
 from tvm_hopper.schedule.memory_bound.nests import in_memory
 from tvm_hopper.schedule.memory_bound.program import Part
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, widest_vector
+from tvm_hopper.schedule.memory_bound.work import PersistentWork
 
+from .choice import CLUSTERS
 from .config import THREADS_PER_SM, RowReductionConfig, fits_block
+from .occupancy import REGISTERS_PER_SM
 from .persistent import Persistent
 from .recognize import RowProgram
-from .work import CACHE_BYTES, CLUSTERS, REGISTERS_PER_SM, LoadedRows
 
-BASE_REGISTERS = 36  # of a thread, beside its parts of rows and sums
-FEWEST_REGISTERS = 16  # the same, where the user says how many threads there are
-MOST_REGISTERS = 224  # that may be needed; above, the compiler runs out of the 255 there are
+# Registers of a thread beside its parts of rows and sums; if the user names the threads; and that
+# may be needed: above, the compiler runs out of the 255 there are.
+BASE_REGISTERS, LEAST_REGISTERS, MOST_REGISTERS = 36, 16, 224
 MOST_BLOCKS_PER_SM = 8
 FEWEST_THREADS = 128  # of a thread block
-FLIGHT = 96 << 10  # bytes of rows on an SM: loaded, or on their way to L2
-LONG_BYTES = 32 << 10  # of a row: from here on it is loaded twice from shared memory
-STAGED_FLIGHT = 128 << 10  # bytes of rows on their way to shared memory, of an SM
 BULK_BYTES = 16  # of which bulk copies bring multiples
-APART = 0.04  # more where an SM has three thread blocks: they are never all at the same place
-PER_CHUNK, PER_BLOCK = 0.01, 0.03  # less for a vector of a thread, and a block of staged rows, more
-SCATTERED = 0.05  # less where a cluster has more than two: some SMs find no neighbours
-BYTES_PER_CYCLE = 18.7  # that memory moves for an SM
-LATENCY, L2_LATENCY, SHARED_LATENCY = 1600, 900, 60  # cycles from a load to its data
-BARRIER, PER_THREAD = 200, 0.5  # cycles of a barrier, and for each thread that comes to it
-CLUSTER_WAIT = 600  # cycles more where a cluster reduces
-OPERATIONS, PER_SUM = 7, 9  # instructions for an element, and for each sum of columns
-ISSUED = 4  # instructions of warps that an SM issues in a cycle
-CROWDED = 0.2  # of memory's rate is lost to twice as many bytes in flight
-LEAST_FLIGHT = 40 << 10  # bytes in flight that memory needs
-PAIR, GROUPED_SMS = 2, 112  # SMs that are sure to find neighbours for clusters of more than two
 SHARED_BYTES = 220 << 10  # of an SM, for rows that wait
+SLOTS, SKEWED_SLOTS = 2, 3  # of shared memory for rows, beside those of rows on their way
 MOST_STAGED = 6  # rows of a thread block on their way to shared memory
 MOST_AHEAD = 2  # rows of a thread block on their way to L2
 SIZES = (32, 64, 128, 256, 384, 512, 768, 1024)
 RUNNERS_UP = 2  # that `explain` shows
-
-
-@dataclass(frozen=True)
-class PersistentWork(LoadedRows):
-    """What a kernel does to a row, and to sums of columns beside it.
-
-    Parameters
-    ----------
-    rows, columns, vector, loaded
-        As of `LoadedRows`.
-    held : int
-        Bytes of registers for each element: of rows, of what all rows share, and of sums.
-    moved : int
-        Bytes that are loaded and stored for each element.
-    sums : int
-        Sums of columns.
-    narrow : int
-        Bytes of the narrowest element that is loaded of a row.
-    """
-
-    held: int
-    moved: int
-    sums: int
-    narrow: int = 2
 
 
 def find_work(
@@ -153,121 +118,176 @@ def choose_persistent(where: str, work: PersistentWork, given: RowReductionConfi
     ScheduleError
         A row and its sums do not fit into the registers of a thread block.
     """
-    found = _candidates(work, given)
-    if (
-        not found
-        and work.rows is not None
-        and work.rows < (given.persistent or 1) * (given.rows or 1)
-    ):
+    search = _Search(work, given, model_of_target())
+    found = search.candidates()
+    few = (given.persistent or 1) * (given.rows or 1)
+    if not found and work.rows is not None and work.rows < few:
         raise cannot_schedule(
             where,
             f"{work.rows} rows for {given.persistent or 1} thread blocks of {given.rows or 1}",
             "a row for each of them, or more",
         )
     if not found:
-        most = (REGISTERS_PER_SM // MAX_THREADS - BASE_REGISTERS) * 4 // work.held * MAX_THREADS
-        most *= _clusters(given)[-1]
-        _refuse_choice(where, work, given, most)
-        beside = "sums of columns" if work.sums else "what all rows share"
-        fix = "compute the sums in a function of their own, by hs.column_reduction"
-        raise cannot_schedule(
-            where,
-            f"rows of {work.columns} elements beside {beside}, {work.held} bytes of "
-            "registers for each",
-            f"rows that fit the registers of a thread block, or of {_clusters(given)[-1]} in a "
-            f"cluster: about {most} elements of these types",
-            fix if work.sums else "leave persistent= out",
-        )
-    found.sort(key=lambda x: -rate(x, work))
+        raise _no_room(where, work, given)
+    found.sort(key=search.order)
     texts = [x.text for x in found[: 1 + RUNNERS_UP]]
-    best = found[0]
-    return replace(best, text="; then ".join(texts))
+    return replace(found[0], text="; then ".join(texts))
 
 
-def _refuse_choice(where: str, work: PersistentWork, given: RowReductionConfig, most: int) -> None:
-    """Name what was asked of rows that would fit: they are not what is wrong."""
+def _no_room(where: str, work: PersistentWork, given: RowReductionConfig) -> ScheduleError:
+    """Say what does not fit: what was asked of rows that would, else the rows."""
+    cluster = _clusters(given)[-1]
+    most = (REGISTERS_PER_SM // MAX_THREADS - BASE_REGISTERS) * 4 // work.held * MAX_THREADS
+    most *= cluster
     values = {x.name: getattr(given, x.name) for x in fields(given)}
     asked = [f"{name}={x}" for name, x in values.items() if x is not None and name != "persistent"]
     if asked and work.columns <= most:
-        raise cannot_schedule(
+        return cannot_schedule(
             where,
             f"{', '.join(asked)} for rows of {work.columns} elements in a persistent kernel",
             "values that go together: in a cluster two vectors of a thread or more, and whole "
             "ones of 16 bytes and one row of each thread block if staged",
             "leave some of them open",
         )
-
-
-def rate(choice: Persistent, work: PersistentWork) -> float:
-    """Estimate the part of memory's rate that a configuration reaches.
-
-    Memory takes its time for the rows of all thread blocks on an SM. Each of them waits for its
-    row, at the reduction's barrier, and for its turn to issue instructions. Whichever is longer
-    decides; where both are alike they are in each other's way.
-    """
-    tile = choice.tile
-    threads = tile.threads * tile.rows
-    row = work.columns * tile.rows / tile.cluster
-    memory = choice.on_one * row * work.moved / BYTES_PER_CYCLE
-    elements = tile.chunks * tile.vector
-    issue = elements * (OPERATIONS + PER_SUM * work.sums) * threads / THREADS_PER_WARP / ISSUED
-    wait: float = L2_LATENCY if choice.ahead else LATENCY
-    if choice.is_staged:
-        wait = SHARED_LATENCY
-    if tile.threads > THREADS_PER_WARP or tile.cluster > 1:
-        wait += BARRIER + threads * PER_THREAD
-    wait += CLUSTER_WAIT if tile.cluster > 1 else 0
-    turn = wait + choice.on_one * issue
-    flight = choice.on_one * (choice.ahead + (not choice.is_staged)) * row * work.loaded
-    lost = PER_CHUNK * (tile.chunks - 1) + (SCATTERED if tile.cluster > PAIR else 0)
-    if choice.is_staged:
-        lost += PER_BLOCK * (choice.on_one - 1)
-    else:
-        lost += CROWDED * max(0.0, flight / FLIGHT - 1) - (APART if choice.on_one > 2 else 0)
-    enough = min(1.0, flight / LEAST_FLIGHT)
-    waste = tile.columns / work.columns
-    return (1 - lost) * enough * (1 + (waste * turn / memory) ** 4) ** -0.25
-
-
-def _candidates(work: PersistentWork, given: RowReductionConfig) -> list[Persistent]:
-    found = []
-    for way in _ways(given):
-        for cluster in _clusters(given):
-            for threads in SIZES if given.threads is None else (given.threads,):
-                most = _room(work, way, given, threads, cluster)
-                count = most if given.persistent is None else _asked(given, cluster, most)
-                first = 1 if given.persistent is None else count
-                found += [
-                    _candidate(work, way, given, threads, cluster, on_one)
-                    for on_one in range(max(1, first), count + 1)
-                ]
-    return [x for x in found if x is not None]
+    beside = "sums of columns" if work.sums else "what all rows share"
+    fix = "compute the sums in a function of their own, by hs.column_reduction"
+    return cannot_schedule(
+        where,
+        f"rows of {work.columns} elements beside {beside}, {work.held} bytes of registers for each",
+        f"rows that fit the registers of a thread block, or of {cluster} in a cluster: about "
+        f"{most} elements of these types",
+        fix if work.sums else "leave persistent= out",
+    )
 
 
 @dataclass(frozen=True)
 class _Way:
-    """Whether rows wait in shared memory, and whether they are loaded twice."""
+    """Whether rows wait in shared memory, whether they are loaded twice, and who shares a row."""
 
     stage: bool
     reload: bool
+    cluster: int
+    threads: int
+    rows: int  # of a thread block
 
 
-def _ways(given: RowReductionConfig) -> list[_Way]:
-    staged = (False, True) if given.stage is None else (given.stage,)
-    if given.stage is None and (given.ahead == 0 or not _has_clusters()):
-        staged = (False,)
-    reloads = (True, False) if given.reload is None else (given.reload,)
-    return [
-        _Way(stage, reload)
-        for stage in staged
-        for reload in reloads
-        if stage or not reload or given.reload
-    ]
+@dataclass(frozen=True)
+class _Search:
+    """The configurations of a persistent kernel that are legal, and their order."""
 
+    work: PersistentWork
+    given: RowReductionConfig
+    model: MemoryModel
 
-def _asked(given: RowReductionConfig, cluster: int, most: int) -> int:
-    """Return the thread blocks on an SM, where a configuration names how many there are in all."""
-    return min(most, -(-(given.persistent or 1) * cluster // DEFAULT_NUM_SMS))
+    def order(self, choice: Persistent) -> float:
+        """Sort by the rate, the fastest first."""
+        return -self.model.persistent_rate(
+            self.work, choice.tile, choice.on_one, choice.ahead, choice.is_staged
+        )
+
+    def candidates(self) -> list[Persistent]:
+        """List the configurations that are legal."""
+        found = []
+        for way in self._ways():
+            most = self._room(way)
+            count = most if self.given.persistent is None else self._asked(way.cluster, most)
+            first = 1 if self.given.persistent is None else count
+            for on_one in range(max(1, first), count + 1):
+                choice = self._candidate(way, on_one)
+                found += [] if choice is None else [choice]
+        return found
+
+    def _ways(self) -> list[_Way]:
+        given = self.given
+        staged = (False, True) if given.stage is None else (given.stage,)
+        if given.stage is None and (given.ahead == 0 or not _has_clusters()):
+            staged = (False,)
+        reloads = (True, False) if given.reload is None else (given.reload,)
+        sizes = SIZES if given.threads is None else (given.threads,)
+        return [
+            _Way(stage, reload, cluster, threads, self._rows(stage, threads))
+            for stage, reload in product(staged, reloads)
+            if stage or not reload or given.reload
+            for cluster, threads in product(_clusters(given), sizes)
+        ]
+
+    def _rows(self, stage: bool, threads: int) -> int:
+        given, count = self.given.rows, self.work.rows
+        rows = given or (1 if stage else max(1, FEWEST_THREADS // threads))
+        return 1 if count is not None and given is None and count < rows else rows
+
+    def _asked(self, cluster: int, most: int) -> int:
+        """Return the thread blocks on an SM, where a configuration says how many there are."""
+        return min(most, -(-(self.given.persistent or 1) * cluster // self.model.chip.num_sms))
+
+    def _chunks(self, way: _Way) -> int:
+        """Return the vectors of a thread."""
+        return -(-self.work.columns // (self.work.vector * way.threads * way.cluster))
+
+    def _room(self, way: _Way) -> int:
+        """Return the thread blocks that an SM has room for."""
+        work, chunks, count = self.work, self._chunks(way), way.threads * way.rows
+        base = BASE_REGISTERS if self.given.threads is None else LEAST_REGISTERS
+        held = chunks * work.vector * work.held
+        if way.reload:  # one vector of a row at a time
+            held -= (chunks - 1) * work.vector * work.loaded
+        need = base + -(-held // 4)
+        if need > MOST_REGISTERS or (way.cluster > 1 and way.threads % THREADS_PER_WARP):
+            return 0
+        return min(REGISTERS_PER_SM // (need * count), THREADS_PER_SM // count, MOST_BLOCKS_PER_SM)
+
+    def _candidate(self, way: _Way, on_one: int) -> Persistent | None:
+        work, given, cluster, rows = self.work, self.given, way.cluster, way.rows
+        tile = RegisterTile(way.threads, work.vector, self._chunks(way), rows, cluster)
+        row = work.columns * work.loaded * rows // cluster
+        skewed = way.stage and way.reload and cluster > 1 and not work.sums
+        slots = SKEWED_SLOTS if skewed else SLOTS
+        ahead = self._ahead(way, on_one, row, slots)
+        if not self._is_legal(way, tile, row) or (
+            way.stage and (ahead < 1 or (ahead + slots) * on_one * row > SHARED_BYTES)
+        ):
+            return None
+        blocks = max(1, on_one * self.model.sms_for(cluster) // cluster)
+        if work.rows is not None:
+            blocks = max(1, min(blocks, work.rows // rows))  # a partial sum of no row is none
+        blocks = given.persistent or blocks
+        # registers for no more than there are
+        on_one = min(on_one, -(-blocks * cluster // self.model.chip.num_sms))
+        hint = way.stage and self.model.wants_hint(work) if given.hint is None else given.hint
+        what = f"clusters of {cluster} thread blocks" if cluster > 1 else "thread blocks"
+        where = " in shared memory" if way.stage else ""
+        text = (
+            f"{way.threads} threads a row, {tile.chunks} vectors of {work.vector} each, "
+            f"{rows} rows a thread block, {blocks} {what}, {on_one} on an SM: "
+            f"{on_one * row >> 10} KiB of it in flight, {ahead} times as much ahead{where}"
+        )
+        return Persistent(tile, blocks, on_one, ahead, text, way.stage, way.reload, hint, skewed)
+
+    def _is_legal(self, way: _Way, tile: RegisterTile, row: int) -> bool:
+        """Tell whether a thread block may have a tile, of which it loads so many bytes."""
+        work, given = self.work, self.given
+        if not fits_block(way.threads, way.rows):
+            return False
+        if work.rows is not None and work.rows < (given.persistent or 1) * way.rows:
+            return False
+        wide = way.threads * way.cluster
+        idle = wide > SIZES[0] and wide // 2 * work.vector >= work.columns
+        if given.threads is None and tile.chunks == 1 and (idle or way.cluster > 1):
+            return False  # half of the threads would have nothing to load, or a cluster too little
+        if way.reload and given.reload is None and row < LONG_BYTES:
+            return False  # registers have room for it
+        return not way.stage or _fits_slots(work, tile)
+
+    def _ahead(self, way: _Way, on_one: int, row: int, slots: int) -> int:
+        """Return by how many rows of each thread block memory is asked in advance."""
+        rates, resident = self.model.rates, on_one * row
+        if self.given.ahead is not None:
+            return self.given.ahead
+        if way.stage:
+            most = max(1, self.model.flight(rates.staged_bytes) // resident)
+            return min(SHARED_BYTES // resident - slots, most, MOST_STAGED)
+        most = self.model.flight(rates.prefetched_bytes) // resident - 1
+        return min(MOST_AHEAD, max(0, most, int(on_one == 1)))
 
 
 def _clusters(given: RowReductionConfig) -> tuple[int, ...]:
@@ -276,102 +296,11 @@ def _clusters(given: RowReductionConfig) -> tuple[int, ...]:
     return CLUSTERS if _has_clusters() else CLUSTERS[:1]
 
 
-def _rows(work: PersistentWork, way: _Way, given: RowReductionConfig, threads: int) -> int:
-    rows = given.rows or (1 if way.stage else max(1, FEWEST_THREADS // threads))
-    few = work.rows is not None and given.rows is None and work.rows < rows
-    return 1 if few else rows
-
-
-def _registers(
-    work: PersistentWork, way: _Way, given: RowReductionConfig, threads: int, cluster: int
-) -> tuple[int, int]:
-    """Return the vectors of a thread, and the registers that it needs."""
-    chunks = -(-work.columns // (work.vector * threads * cluster))
-    base = BASE_REGISTERS if given.threads is None else FEWEST_REGISTERS
-    held = chunks * work.vector * work.held
-    if way.reload:  # one vector of a row at a time
-        held -= (chunks - 1) * work.vector * work.loaded
-    return chunks, base + -(-held // 4)
-
-
-def _room(
-    work: PersistentWork, way: _Way, given: RowReductionConfig, threads: int, cluster: int
-) -> int:
-    """Return the thread blocks that an SM has room for."""
-    count = threads * _rows(work, way, given, threads)
-    _, need = _registers(work, way, given, threads, cluster)
-    if need > MOST_REGISTERS or (cluster > 1 and threads % THREADS_PER_WARP):
-        return 0
-    return min(REGISTERS_PER_SM // (need * count), THREADS_PER_SM // count, MOST_BLOCKS_PER_SM)
-
-
-def _candidate(
-    work: PersistentWork,
-    way: _Way,
-    given: RowReductionConfig,
-    threads: int,
-    cluster: int,
-    on_one: int,
-) -> Persistent | None:
-    rows = _rows(work, way, given, threads)
-    if not fits_block(threads, rows) or on_one < 1:
-        return None
-    chunks, _ = _registers(work, way, given, threads, cluster)
-    wide = threads * cluster
-    idle = chunks == 1 and wide > SIZES[0] and wide // 2 * work.vector >= work.columns
-    if given.threads is None and (idle or (chunks == 1 and cluster > 1)):
-        return None  # half of the threads would have nothing to load, or a cluster too little
-    tile = RegisterTile(threads, work.vector, chunks, rows, cluster)
-    row = work.columns * work.loaded * rows // cluster
-    if way.reload and given.reload is None and row < LONG_BYTES:
-        return None  # registers have room for it
-    skewed = way.stage and way.reload and cluster > 1 and not work.sums
-    rooms = 3 if skewed else 2  # beside those of rows on their way
-    ahead = _ahead(given, on_one, row, rooms, way.stage)
-    if way.stage and (
-        not _fits_rooms(work, tile) or ahead < 1 or (ahead + rooms) * on_one * row > SHARED_BYTES
-    ):
-        return None
-    sms = DEFAULT_NUM_SMS if cluster <= PAIR else GROUPED_SMS
-    blocks = max(1, on_one * sms // cluster)
-    if work.rows is not None:
-        blocks = max(1, min(blocks, work.rows // rows))  # a partial sum of no row is none
-    if work.rows is not None and work.rows < (given.persistent or 1) * rows:
-        return None
-    blocks = given.persistent or blocks
-    on_one = min(on_one, -(-blocks * cluster // DEFAULT_NUM_SMS))  # registers for no more
-    hint = way.stage and _wants_hint(work) if given.hint is None else given.hint
-    what = f"clusters of {cluster} thread blocks" if cluster > 1 else "thread blocks"
-    where = " in shared memory" if way.stage else ""
-    text = (
-        f"{threads} threads a row, {chunks} vectors of {work.vector} each, "
-        f"{rows} rows a thread block, {blocks} {what}, {on_one} on an SM: "
-        f"{on_one * row >> 10} KiB of it in flight, {ahead} times as much ahead{where}"
-    )
-    return Persistent(tile, blocks, on_one, ahead, text, way.stage, way.reload, hint, skewed)
-
-
-def _wants_hint(work: PersistentWork) -> bool:
-    """Tell rows that are stored, and more of them than L2 holds."""
-    large = work.rows is None or work.rows * work.columns * work.moved > CACHE_BYTES
-    return large and work.moved > work.loaded
-
-
-def _fits_rooms(work: PersistentWork, tile: RegisterTile) -> bool:
+def _fits_slots(work: PersistentWork, tile: RegisterTile) -> bool:
     """Tell whether bulk copies bring the parts of a row that thread blocks have."""
     part = work.columns // tile.cluster
     whole = tile.cluster == 1 or tile.columns == work.columns
     return whole and tile.rows == 1 and part * work.narrow % BULK_BYTES == 0
-
-
-def _ahead(given: RowReductionConfig, on_one: int, row: int, rooms: int, stage: bool) -> int:
-    """Return by how many rows of each thread block memory is asked in advance."""
-    if given.ahead is not None:
-        return given.ahead
-    if stage:
-        room = SHARED_BYTES // (on_one * row) - rooms
-        return min(room, max(1, STAGED_FLIGHT // (on_one * row)), MOST_STAGED)
-    return min(MOST_AHEAD, max(0, FLIGHT // (on_one * row) - 1, int(on_one == 1)))
 
 
 def _has_clusters() -> bool:

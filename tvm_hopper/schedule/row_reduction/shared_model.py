@@ -11,12 +11,14 @@ from __future__ import annotations
 from tvm.target import Target
 
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
-from tvm_hopper.requests.targets import chip_of_target, find_processor
+from tvm_hopper.requests.targets import find_processor
+from tvm_hopper.schedule.memory_bound.estimate import model_of_target
+from tvm_hopper.schedule.memory_bound.work import RowWork
 
+from .choice import CLUSTERS
 from .config import RowReductionConfig
-from .work import CLUSTERS, REGISTERS_PER_SM, RowWork
+from .occupancy import REGISTERS_PER_SM
 
 LEAST_COLUMNS = 1 << 16  # of a row: shorter ones share with rows beside them in shared memory
 SIZES = (4, 8, 16)  # thread blocks of a cluster: the fewest that have room for a row
@@ -29,7 +31,6 @@ AHEAD, MORE_AHEAD, MORE_FOR = 2, 3, 8
 FEW_SHARED, FEW_PART, FEW_AHEAD, FEW_CHUNKS = 288 << 10, 56 << 10, 1, 8
 LAST_PART = 64 << 10  # of those, in the largest clusters
 SKEWED_PART = 48 << 10  # likewise: what four rooms have space for
-FEW_ROWS = 4  # for each SM, or more: fewer are staged by the model's rule
 BASE_REGISTERS = 40  # of a thread, beside its part of a row and of what rows share
 TURNS = 8  # of each cluster, or more: what rows share is worth its registers
 
@@ -65,13 +66,12 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
         or work.unstaged
     ):
         return None
-    device = chip_of_target()
-    count = device.clusters(cluster)
-    least = FEW_ROWS * device.num_sms + 1 if _shares_few(work) else TURNS * count
-    if work.rows is None or work.rows < least:
+    model = model_of_target()
+    count = model.chip.clusters(cluster)
+    if work.rows is None or not model.chip.holds_clusters(cluster):
         return None
-    if cluster > CLUSTERS[-1] and device.num_sms < DEFAULT_NUM_SMS:
-        return None  # so many may find no room together
+    if model.has_few(work.rows) if _shares_few(work) else work.rows < TURNS * count:
+        return None  # staged by the rule of `choose_rows`
     return RowReductionConfig(
         threads=threads,
         rows=1,

@@ -9,47 +9,36 @@ from math import log2
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT, THREADS_PER_WARP
-from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
+from tvm_hopper.schedule.memory_bound.estimate import MemoryModel
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
+from tvm_hopper.schedule.memory_bound.work import RowWork
 
-from .config import THREADS_PER_SM, RowReductionConfig, fits_block
-from .work import (
-    BYTES_PER_CYCLE,
-    CLUSTERS,
-    LULL,
-    REGISTERS_PER_SM,
-    RowChoice,
-    RowWork,
-    of_flight,
-    of_grid,
-    wants_hint,
-)
+from .choice import CLUSTERS, RowChoice
+from .config import RowReductionConfig, fits_block
+from .occupancy import SUMS_BYTES, blocks_of_staged, part_of
 
 STAGED_SIZES = (128, 256, 512, 1024)
 STAGED_CHUNKS = (1, 2, 4)
-ROOM_OF_SUMS = 2048  # bytes of shared memory beside rows: sums of warps, barriers, alignment
-STAGED_REGISTERS = 40  # of a thread
 STAGED_THREADS = (256, 512)  # of a thread block; the latter if rows share tensors, or have labels
 STAGED_AT_ONCE = 128  # bytes that it loads together, with what rows share
 STAGED_PARTS = (32 << 10, 64 << 10)  # of a row in a thread block; likewise
-STAGED_SHARE = 0.97  # of memory's share
 FEW_STAGED_THREADS, FEW_STAGED_CHUNKS = 1024, 2  # of an SM, and of a thread, where rows are few
 SHARED_ROWS = (1, 2, 4)  # of a thread block, where what they share waits beside them
 SHARED_SIZES = (32, 64, 128, 256, 512)  # threads of each
-RESIDENT, SCARCE = 128 << 10, 0.27  # bytes of rows on an SM then; below, the share falls by a power
 SHARED_VECTORS, SHARED_BLOCKS = 8, 4  # of a thread, and thread blocks of an SM: no more are wanted
 
 
-def staged_choices(work: RowWork, given: RowReductionConfig) -> list[RowChoice]:
+def staged_choices(work: RowWork, given: RowReductionConfig, model: MemoryModel) -> list[RowChoice]:
     """List the choices by which rows wait in shared memory."""
     if work.unstaged:
         return []
-    hint = wants_hint(work) if given.hint is None else given.hint
+    hint = model.wants_hint(work) if given.hint is None else given.hint
     found = []
     for preload, tile in _staged_tiles(work, given):
         blocks = given.blocks or blocks_of_staged(work, tile, preload)
         if blocks and (tile.cluster == 1 or tile.threads % THREADS_PER_WARP == 0):
-            speed = _rate(work, tile, blocks, preload)
+            part = part_of(work, tile) if preload else 0
+            speed = model.staged_rate(work, tile, blocks, part)
             choice = RowChoice(tile, preload, True, False, blocks, hint, speed)
             found.append(replace(choice, is_streamed=True, stage=True))
     return found
@@ -110,23 +99,6 @@ def largest_power(most: int) -> int:
     return 1 << (most.bit_length() - 1)
 
 
-def part_of(work: RowWork, tile: RegisterTile) -> int:
-    """Return the columns that a thread block of a cluster has."""
-    return -(-work.columns // tile.columns) * tile.columns // tile.cluster
-
-
-def blocks_of_staged(work: RowWork, tile: RegisterTile, preload: bool = False) -> int:
-    """Return how many thread blocks with rows in shared memory an SM has room for; 0 for none."""
-    need = part_of(work, tile) * (tile.rows * work.loaded + preload * work.shared) + ROOM_OF_SUMS
-    threads = tile.threads * tile.rows
-    if need > SM_90A.smem_per_block:
-        return 0
-    held = SM_90A.smem_per_sm // (need + SM_90A.smem_reserved_per_block)
-    of_registers = REGISTERS_PER_SM // (STAGED_REGISTERS * threads)
-    room = min(of_registers, THREADS_PER_SM // threads, MOST_BLOCKS_PER_SM)
-    return max(1, min(held, room))
-
-
 def check_staged(
     where: str, work: RowWork, given: RowReductionConfig, found: list[RowChoice]
 ) -> None:
@@ -146,20 +118,20 @@ def check_staged(
         raise cannot_schedule(
             where,
             f"stage=True for rows of {work.columns * work.loaded} bytes",
-            f"at most {SM_90A.smem_per_block - ROOM_OF_SUMS} bytes in each thread block, and whole "
+            f"at most {SM_90A.smem_per_block - SUMS_BYTES} bytes in each thread block, and whole "
             "warps in a cluster, of which each thread block has a part of a row",
             "give another cluster=, or fewer rows",
         )
 
 
-def order_few_staged(choice: RowChoice, work: RowWork) -> tuple[float, ...]:
+def order_few_staged(choice: RowChoice, work: RowWork, model: MemoryModel) -> tuple[float, ...]:
     """Sort them where SMs have a row or none: threads do all there is to do for a part of it.
 
     Of 1024 threads on an SM in two thread blocks, softmax of 64 rows of 300000 took 32 us, in one
     41, of 256 in two 46 and of 128 in one 71 (H200).
     """
     tile = choice.tile
-    count = of_grid(work, tile, choice.blocks)
+    count = model.blocks_on_sm(work, tile, choice.blocks)
     far = abs(log2(tile.threads * tile.rows * count / FEW_STAGED_THREADS))
     off = abs(log2(tile.chunks / FEW_STAGED_CHUNKS))
     return (far, choice.preload, -count, -tile.cluster, off, tile.threads)
@@ -178,13 +150,3 @@ def order_staged(choice: RowChoice, work: RowWork) -> tuple[float, ...]:
     threads = tile.threads * tile.rows / STAGED_THREADS[work.waits_late]
     far = abs(log2(part / wanted)) + abs(log2(threads))
     return (at_once > STAGED_AT_ONCE, far, tile.cluster, -tile.chunks)
-
-
-def _rate(work: RowWork, tile: RegisterTile, blocks: int, preload: bool) -> float:
-    """Estimate the bytes that an SM, with so many thread blocks, loads in a cycle."""
-    count = of_grid(work, tile, blocks)
-    share = STAGED_SHARE
-    if preload:
-        resident = count * tile.rows * part_of(work, tile) * work.loaded
-        share = (1 - LULL / max(1, count) ** 2) * min(1.0, resident / RESIDENT) ** SCARCE
-    return min(share * BYTES_PER_CYCLE, of_flight(work, tile, count))

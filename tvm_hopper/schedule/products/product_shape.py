@@ -1,0 +1,46 @@
+"""The product that a configuration is chosen for, as far as the choice asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tvm_hopper.facts.dtypes import dtype_bytes
+
+
+@dataclass(frozen=True)
+class ProductShape:
+    """What is to be estimated: C[m, n] = A B, and which way the operands' rows run in memory.
+
+    Attributes
+    ----------
+    majors
+        "k" or "mn" for each operand: along which its rows are contiguous.
+    output_bytes
+        Of an element of C.
+    is_transposed
+        Whether m runs along the rows of C in memory: elements are then stored one by one.
+    is_symbolic
+        Whether an extent is a guess.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "float16"
+    majors: tuple[str, str] = ("k", "k")
+    output_bytes: int = 2
+    is_transposed: bool = False
+    is_symbolic: bool = False
+
+    @property
+    def row_bytes(self) -> tuple[int, int]:
+        """Bytes from one row of A in memory to the next, and of B."""
+        left = self.k if self.majors[0] == "k" else self.m
+        right = self.k if self.majors[1] == "k" else self.n
+        return left * dtype_bytes(self.dtype), right * dtype_bytes(self.dtype)
+
+    @property
+    def transposed(self) -> ProductShape:
+        """The same product as C^T = B^T A^T."""
+        other = not self.is_transposed
+        return replace(self, m=self.n, n=self.m, majors=self.majors[::-1], is_transposed=other)

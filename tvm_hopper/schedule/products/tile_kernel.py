@@ -1,0 +1,218 @@
+"""A product in tiles: its loops, the copies of its operands and the stores of its outputs.
+
+  for i, j, k: C[i, j] += A[i, k] * B[j, k]
+->
+  blockIdx.y, blockIdx.x     tiles of rows, tiles of columns
+    threadIdx.y                consumer warp groups
+      accumulator = 0
+      for k0: copy A's tile, copy B's tile, multiply-add        (pipelined)
+      store the accumulator, with the epilogue inlined
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir
+from tvm.tirx import IndexMap
+
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.requests import keys
+from tvm_hopper.schedule import cluster, reductions, steps, tile_order
+
+from . import fuse
+from .config import MatmulConfig, Roles
+from .gather import fuse_gather
+from .outputs import keep_in_registers, separate_outputs, starts_early
+from .recognize import Matmul, MatmulOperand
+from .staging import stage_output
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """How a product is cut into tiles, with nothing left open.
+
+    Attributes
+    ----------
+    config : MatmulConfig
+        What was chosen.
+    axis : str
+        Along which consumers share a tile: "m" or "n".
+    gathered : int
+        Elements of the product for each of the output.
+    asked_slots : int or None
+        Operands of the epilogue that were asked to be loaded ahead.
+    choices, noted
+        What `explain` says of the choice, and what `keys.CHOSEN_FOR` does.
+    """
+
+    config: MatmulConfig
+    axis: str
+    gathered: int
+    asked_slots: int | None
+    choices: str
+    noted: list[int]
+
+
+def oriented(problem: Matmul, config: MatmulConfig) -> Matmul:
+    """Return the product as it is multiplied."""
+    return problem.transposed if config.transposed else problem
+
+
+def apply_tiles(
+    sch: s_tir.Schedule, block: Any, problem: Matmul, tiles: TilePlan, outputs: int
+) -> Any:
+    """Cut a product into tiles, copy its operands and store its outputs; return its block."""
+    config = tiles.config
+    tile_m, tile_n, tile_k = config.tile or (0, 0, 0)
+    rows_of_blocks, columns_of_blocks = config.cluster or (1, 1)
+    padded = [tile_m * rows_of_blocks, tile_n * columns_of_blocks]
+    in_output = (*(padded[::-1] if config.transposed else padded), tile_k * config.parts)
+    problem = oriented(steps.pad_matmul(sch, block, problem, in_output), config)
+    for producer in sch.get_producers(block):  # what the sum starts from
+        if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
+            steps.inline_copies(sch, producer)
+    several = separate_outputs(sch, block) if outputs > 1 else []
+    loops = _cut(sch, block, problem, tiles)
+    if several:
+        stores = keep_in_registers(sch, block, several)
+    else:
+        stores = [sch.cache_write(block, 0, "local")]
+    for store in stores:
+        sch.reverse_compute_at(store, loops.part)
+    for operand in (problem.lhs, problem.rhs):
+        _copy_operand(sch, block, problem, operand, loops.k_outer, config)
+    _store(sch, stores, problem, tiles, loops)
+    _drop_unit_dims(sch, block, problem.output_kept)
+    if loops.k_parts is not None:
+        sch.decompose_reduction(block, loops.k_parts)
+        reductions.across_cluster(sch, loops.k_parts, config.split_mode or "cluster")
+    product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
+    if tiles.choices:
+        sch.annotate(product, keys.CHOICE, tiles.choices)
+    steps.pipeline(
+        sch,
+        loops.k_outer,
+        config.stages,
+        Roles(config.sharers, config.registers),
+        last_stage=config.last_stage,
+        wgmma_pending=config.wgmma_pending,
+    )
+    return product
+
+
+@dataclass(frozen=True)
+class _Loops:
+    """Loops of a product in tiles: over tiles of columns, parts of one, steps, parts of a sum."""
+
+    n_outer: Any
+    part: Any
+    k_outer: Any
+    k_parts: Any  # None: the sum is whole
+
+
+def _cut(sch: s_tir.Schedule, block: Any, problem: Matmul, tiles: TilePlan) -> _Loops:
+    """Cut the loops of a product into tiles, and deal those out to thread blocks."""
+    config, parts = tiles.config, tiles.config.parts
+    tile_m, tile_n, tile_k = config.tile or (0, 0, 0)
+    loops = sch.get_loops(block)
+    lead = [loops[a.loop] for a in problem.lead if a.loop >= 0]
+    m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
+    m_outer, m_tile = sch.split(m, [None, tile_m])
+    n_outer, n_tile = sch.split(n, [None, tile_n])
+    blocks = []
+    if config.in_cluster:
+        rows_of_blocks, columns_of_blocks = config.cluster or (1, 1)
+        m_outer, m_block = sch.split(m_outer, [None, rows_of_blocks])
+        n_outer, n_block = sch.split(n_outer, [None, columns_of_blocks])
+        blocks = [m_block, n_block]
+    k_outer, k_inner = sch.split(k, [None, tile_k * parts])
+    k_parts = None
+    if parts > 1:  # which take the steps in turn: so a symbolic depth divides, too
+        k_parts, k_inner = sch.split(k_inner, [parts, tile_k])
+    if tiles.axis == "m":
+        part, m_tile = sch.split(m_tile, [config.sharers, None])
+    else:
+        part, n_tile = sch.split(n_tile, [config.sharers, None])
+    steps_of_k = (k_outer,) if k_parts is None else (k_parts, k_outer)
+    sch.reorder(*lead, m_outer, n_outer, *blocks, part, *steps_of_k, m_tile, n_tile, k_inner)
+    rows = sch.fuse(*lead, m_outer) if lead else m_outer
+    sch.bind(rows, "blockIdx.y")
+    sch.bind(n_outer, "blockIdx.x")
+    if blocks:
+        cluster.share_loads(sch, sch.fuse(*blocks))
+    sch.bind(part, "threadIdx.y")
+    turns = config.turns if config.takes_turns else None
+    order = config.raster_group, config.persistent, turns, None, config.raster_curve
+    tile_order.raster(sch, n_outer, *order, stream=config.streams or None)
+    if tiles.noted:
+        sch.annotate(n_outer, keys.CHOSEN_FOR, tiles.noted)
+    return _Loops(n_outer, part, k_outer, k_parts)
+
+
+def _copy_operand(
+    sch: s_tir.Schedule,
+    block: Any,
+    problem: Matmul,
+    operand: MatmulOperand,
+    place: Any,
+    config: MatmulConfig,
+) -> None:
+    """Bring tiles of an operand to shared memory, in a loop over steps."""
+    index = _read_index(sch, block, operand)
+    # the epilogue may read the tensor too, from global memory
+    copy = sch.cache_read(block, index, "shared.dyn", consumer_blocks=[block])
+    sch.compute_at(copy, place)
+    # Rows along k end in zeros; of many tiles few cross an edge, unless there may be any rows.
+    is_static = isinstance(problem.m.extent, int) and isinstance(problem.n.extent, int)
+    spare = operand.major == "k" and not (is_static and config.persistent)
+    steps.async_copy(sch, copy, "tma", config.swizzle, spare_rows=spare)
+    _drop_unit_dims(sch, copy, operand.kept)
+
+
+def _store(
+    sch: s_tir.Schedule, stores: list[Any], problem: Matmul, tiles: TilePlan, loops: _Loops
+) -> None:
+    """Compute the epilogue in the blocks that store, and say how tiles leave."""
+    config, operands = tiles.config, 0
+    for number, store in enumerate(stores):
+        if tiles.gathered > 1:
+            stores[number] = fuse_gather(sch, store, loops.part, tiles.gathered)
+            continue
+        fuse.fuse_epilogue(sch, store)
+        if config.store is not None:
+            operands += stage_output(sch, store, config)
+    if starts_early(sch, stores, config.early_launch):
+        sch.annotate(loops.n_outer, keys.EARLY_LAUNCH, 1)
+    if tiles.asked_slots and not operands:
+        raise cannot_schedule(
+            f"block {problem.name}",
+            f"operand_slots={tiles.asked_slots} of an epilogue that reads no tensor as a whole",
+            "a tensor of the output's shape, of which each element meets its own of the product",
+            "leave operand_slots out",
+        )
+
+
+def _read_index(sch: s_tir.Schedule, block: Any, operand: MatmulOperand) -> int:
+    """Return which of the block's reads is an operand."""
+    reads = sch.get(block).reads
+    return next(i for i, region in enumerate(reads) if region.source.same_as(operand.buffer))
+
+
+def _writes(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
+    return any(region.source.same_as(buffer) for region in sch.get(block).writes)
+
+
+def _drop_unit_dims(sch: s_tir.Schedule, block: Any, kept: tuple[int, ...]) -> None:
+    """Give the tile that a block writes two dimensions, whatever the tensor has in front."""
+    rank = len(sch.get(block).writes[0].source.shape)
+    if kept == tuple(range(rank)):
+        return
+    tile = IndexMap.from_func(lambda *i: [i[d] for d in kept], ndim=rank, index_dtype="int32")
+    sch.transform_layout(block, ("write", 0), tile)
+
+
+def _accumulate(problem: Matmul, config: MatmulConfig) -> str | None:
+    """Return the accumulator's type when it is not the block's own."""
+    return config.accumulate if problem.acc_dtype != config.accumulate else None

@@ -8,7 +8,6 @@ the simulator long.
 import functools
 
 import pytest
-import tvm_ffi
 from tvm import s_tir
 
 from tests.sim_kernels import (

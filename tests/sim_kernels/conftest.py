@@ -1,4 +1,7 @@
-"""Kernels here are built as soon as they are scheduled: nothing is lowered for a look before."""
+"""Kernels here are built as soon as they are scheduled: nothing is lowered for a look before.
+
+`tests/schedule`, `tests/relax` and the fuzzer schedule as users do.
+"""
 
 from collections.abc import Iterator
 

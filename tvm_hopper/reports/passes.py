@@ -43,7 +43,7 @@ def recorded(config: dict[str, Any] | None = None) -> Iterator[list[Change]]:
     found: list[Change] = []
     running: list[tvm.IRModule] = []  # a pass of a module runs one of its functions
 
-    class Recorder:
+    class ChangeRecorder:
         def run_before_pass(self, mod: tvm.IRModule, _: Any) -> None:
             running.append(mod)
 
@@ -55,7 +55,7 @@ def recorded(config: dict[str, Any] | None = None) -> Iterator[list[Change]]:
             if not tvm_ffi.structural_equal(before, mod):
                 found.append(Change(name, before, mod))
 
-    with PassContext(config=config or {}, instruments=[pass_instrument(Recorder)()]):
+    with PassContext(config=config or {}, instruments=[pass_instrument(ChangeRecorder)()]):
         yield found
 
 

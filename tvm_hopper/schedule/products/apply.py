@@ -244,7 +244,7 @@ def _apply(
 
 def _check_sampled_sizes(problem: Matmul, config: MatmulConfig) -> None:
     """Refuse parts of sums and clusters of which some sizes are sampled."""
-    asked = {}
+    asked: dict[str, tuple[Any, str]] = {}
     if config.parts > 1:
         asked["split_k"] = (config.parts, "a tile of each part is padded")
     if config.in_cluster:

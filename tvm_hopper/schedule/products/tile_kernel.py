@@ -67,8 +67,10 @@ def apply_tiles(
     config = tiles.config
     tile_m, tile_n, tile_k = config.tile or (0, 0, 0)
     rows_of_blocks, columns_of_blocks = config.cluster or (1, 1)
-    padded = [tile_m * rows_of_blocks, tile_n * columns_of_blocks]
-    in_output = (*(padded[::-1] if config.transposed else padded), tile_k * config.parts)
+    m, n = tile_m * rows_of_blocks, tile_n * columns_of_blocks
+    if config.transposed:
+        m, n = n, m
+    in_output = m, n, tile_k * config.parts
     problem = oriented(steps.pad_matmul(sch, block, problem, in_output), config)
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):

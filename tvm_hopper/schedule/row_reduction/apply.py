@@ -51,7 +51,7 @@ from tvm_hopper.schedule.memory_bound.program import (
     tensors_read,
 )
 from tvm_hopper.schedule.memory_bound.tiles import deal_out, ends_with, widest_vector
-from tvm_hopper.schedule.memory_bound.work import RowWork
+from tvm_hopper.schedule.memory_bound.work import PersistentWork, RowWork
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse, thrown_away_if_refused, twin
 
@@ -220,7 +220,32 @@ def _schedule(sch: s_tir.Schedule, plan: _Plan) -> RowReductionConfig:
         return schedule_rows(program, plan.given, plan.rows)
 
 
+def work_of(func: Any, given: RowReductionConfig) -> RowWork | PersistentWork:
+    """Return what a function's first kernel has to do, by which configurations are estimated.
+
+    Parameters
+    ----------
+    func : PrimFunc or IRModule
+        As for `row_reduction`.
+    given : RowReductionConfig
+        Whether the kernel is a persistent one, and its vectors.
+    """
+    program = Program.parse(s_tir.Schedule(func), HELPER)
+    plan = _plan(program.sch, program, replace(given, early_launch=False))
+    return plan.rows.work if plan.rows else _find_persistent(plan.program.copy(), given)[-1]
+
+
 def _schedule_persistent(program: Program, given: RowReductionConfig) -> RowReductionConfig:
+    own, sums, rows, work = _find_persistent(program, given)
+    choice = choose_persistent(f"block {(sums or own)[0].name}", work, given)
+    schedule_persistent(program.sch, own, sums, rows, choice, schedule_rest)
+    return replace(choice.config, recompute=given.recompute)
+
+
+def _find_persistent(
+    program: Program, given: RowReductionConfig
+) -> tuple[list[Part], list[Part], RowProgram, PersistentWork]:
+    """Return what a persistent kernel computes of rows, its sums of columns, and the work."""
     sch, parts = program.sch, inline_parts(program, bool(given.recompute))
     own, sums = split_program(parts)
     _check_sums(own, sums)
@@ -240,10 +265,7 @@ def _schedule_persistent(program: Program, given: RowReductionConfig) -> RowRedu
             "sums of columns, or a tensor that all rows share: it stays in registers",
             "leave persistent= out",
         )
-    work = find_work(sch, own, sums, rows, reads, given)
-    choice = choose_persistent(where, work, given)
-    schedule_persistent(sch, own, sums, rows, choice, schedule_rest)
-    return replace(choice.config, recompute=given.recompute)
+    return own, sums, rows, find_work(sch, own, sums, rows, reads, given)
 
 
 def _check_sums(own: list[Part], sums: list[Part]) -> None:

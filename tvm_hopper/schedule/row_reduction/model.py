@@ -68,8 +68,10 @@ RUNNERS_UP = 2  # that `explain` shows
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoice:
-    """Choose what a configuration leaves open, for the chip that the target in scope names.
+def choose_rows(
+    where: str, work: RowWork, given: RowReductionConfig, model: MemoryModel | None = None
+) -> RowChoice:
+    """Choose what a configuration leaves open.
 
     Parameters
     ----------
@@ -79,13 +81,15 @@ def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoi
         What there is to do.
     given : RowReductionConfig
         What is decided already.
+    model : MemoryModel, optional
+        What a chip does; None: that of the target in scope.
 
     Raises
     ------
     ScheduleError
         Rows cannot be staged as asked, or one thread block of a cluster has them whole.
     """
-    search = _Search(work, given, model_of_target())
+    search = _Search(work, given, model or model_of_target())
     if search.passes_once:
         one = search.streamed
         return replace(one, text=search.describe(one), early_launch=bool(given.early_launch))

@@ -101,7 +101,9 @@ def find_work(
     )
 
 
-def choose_persistent(where: str, work: PersistentWork, given: RowReductionConfig) -> Persistent:
+def choose_persistent(
+    where: str, work: PersistentWork, given: RowReductionConfig, model: MemoryModel | None = None
+) -> Persistent:
     """Choose what a configuration leaves open.
 
     Parameters
@@ -112,13 +114,15 @@ def choose_persistent(where: str, work: PersistentWork, given: RowReductionConfi
         What there is to do.
     given : RowReductionConfig
         What is decided already.
+    model : MemoryModel, optional
+        What a chip does; None: that of the target in scope.
 
     Raises
     ------
     ScheduleError
         A row and its sums do not fit into the registers of a thread block.
     """
-    search = _Search(work, given, model_of_target())
+    search = _Search(work, given, model or model_of_target())
     found = search.candidates()
     few = (given.persistent or 1) * (given.rows or 1)
     if not found and work.rows is not None and work.rows < few:

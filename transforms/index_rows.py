@@ -31,14 +31,14 @@ from .kernel_pass import kernel_pass
 
 
 @dataclass(frozen=True)
-class RowPlan:
+class RowPointerIndex:
     """A pointer to a row, and the indices of the element there."""
 
     pointer: RowPointer
     indices: tuple[Any, ...]
 
 
-def plan_rows(kernel: ir.For) -> tuple[RowPlan, ...]:
+def plan_rows(kernel: ir.For) -> tuple[RowPointerIndex, ...]:
     """Return the rows without indices of tiles that are copied asynchronously."""
     copies = ir.find_blocks(kernel, ASYNC_COPY)
     pointers = [
@@ -52,7 +52,7 @@ def plan_rows(kernel: ir.For) -> tuple[RowPlan, ...]:
     for var, loop in {loop.loop_var: loop for loop in ir.find_all(kernel, ir.For)}.items():
         analyzer.bind(var, ir.range_of(loop))
     return tuple(
-        RowPlan(pointer, tuple(_unflatten(pointer, analyzer)))
+        RowPointerIndex(pointer, tuple(_unflatten(pointer, analyzer)))
         for pointer in pointers
         if _is_compact(pointer.buffer) and is_whole_row(pointer, analyzer)
     )
@@ -71,7 +71,7 @@ def _unflatten(pointer: RowPointer, analyzer: sym.Analyzer) -> list[Any]:
     return [rest, *indices]
 
 
-def rewrite_rows(kernel: ir.For, plan: tuple[RowPlan, ...]) -> ir.For:
+def rewrite_rows(kernel: ir.For, plan: tuple[RowPointerIndex, ...]) -> ir.For:
     """Put addresses of elements in place of pointers and offsets."""
     calls: dict[Any, Any] = {}
     for one in plan:

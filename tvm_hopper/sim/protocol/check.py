@@ -26,8 +26,9 @@ from tvm_hopper.sim.protocol.maps import box_bytes
 from tvm_hopper.sim.protocol.order import eager
 from tvm_hopper.sim.protocol.state import Running, SystemState
 from tvm_hopper.sim.protocol.symmetry import Alone, Symmetry, program_of
-from tvm_hopper.sim.protocol.system import CLUSTER, System, Violation
+from tvm_hopper.sim.protocol.system import CLUSTER, System
 from tvm_hopper.sim.protocol.trace import WHOLE, Trace, UnanalysableError, trace_cta
+from tvm_hopper.sim.protocol.violation import Violation
 from tvm_hopper.sim.tir import slot_of, thread_extents
 
 MAX_STATES = 200_000

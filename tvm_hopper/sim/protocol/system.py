@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,34 +16,10 @@ from tvm_hopper.sim.protocol.cluster_part import ClusterPart, in_turns
 from tvm_hopper.sim.protocol.issued import Issued, arrivals_on
 from tvm_hopper.sim.protocol.state import Running, State, SystemState, closed, opened
 from tvm_hopper.sim.protocol.symmetry import classes_of
+from tvm_hopper.sim.protocol.violation import Violation, wanted_in_turn
 
 DEAD = (0, 0, 0, 0, -1)
 CLUSTER: Key = (-1, "cluster", 0)  # where all threads of a cluster meet
-
-
-@dataclass(frozen=True)
-class Violation:
-    """A broken rule met in a step."""
-
-    rule: str
-    barrier: Key | None
-    agent: str
-    text: str
-    op: Op
-
-
-def _wanted(last: int, parity: int) -> int:
-    """Return the first phase that a wait can mean after one that meant `last` (-2: none)."""
-    if last == -2:
-        return -1 if parity else 0
-    return last + 1 if (last + 1) & 1 == parity else last + 2
-
-
-def _wanted_in_turn(last: int, skipped: tuple[int, ...], parity: int) -> int:
-    """Return the same where others have waited for the phases between, in turn."""
-    for other in skipped:
-        last = _wanted(last, other)
-    return _wanted(last, parity)
 
 
 class System:
@@ -138,7 +113,7 @@ class System:
         for number in self.waiters.get(slot, ()):
             wait = self.next_waits[number][state.positions[number]].get(slot)
             last = state.targets[number][self.columns[number][slot]]
-            if wait is not None and _wanted_in_turn(last, wait.skipped, wait.value) < phase:
+            if wait is not None and wanted_in_turn(last, wait.skipped, wait.value) < phase:
                 return True
         return False
 
@@ -152,7 +127,7 @@ class System:
             if wait is None:
                 continue
             last = state.targets[number][self.columns[number][slot]]
-            wanted = _wanted_in_turn(last, wait.skipped, wait.value)
+            wanted = wanted_in_turn(last, wait.skipped, wait.value)
             if wanted < phase or (wanted - phase) % 2:
                 return False
         return True
@@ -440,7 +415,7 @@ class System:
         ):  # a late first wait may mean any phase: take the one that can be tested
             wanted = phase - 1 if (phase - 1) & 1 == op.value else phase
         else:
-            wanted = _wanted_in_turn(last, op.skipped, op.value)
+            wanted = wanted_in_turn(last, op.skipped, op.value)
         passes, complete = (phase & 1) != op.value, phase > wanted
         if passes and last == -2 and phase == 0 and key in self.filled - self.fillers(number):
             self.violate(

@@ -3,73 +3,213 @@
 if __name__ != "tvm_hopper.transforms":
     raise ImportError("transforms/ is a part of tvm_hopper: import tvm_hopper.transforms")
 
-from .across_cluster import ShareSums as ShareSums
-from .add_any_order import AddAnyOrder as AddAnyOrder
-from .ask_caller import AskCaller as AskCaller
-from .assert_alignment import AssertAlignment as AssertAlignment
-from .assert_limits import AssertLimits as AssertLimits
-from .beside_products import BesideProducts as BesideProducts
-from .bind_across_blocks import BindAcrossBlocks as BindAcrossBlocks
-from .compact_tiles import CompactTiles as CompactTiles
-from .count_blocks import CountBlocks as CountBlocks
-from .cut_vectors import CutVectors as CutVectors
-from .divide_by_rows import DivideByRows as DivideByRows
-from .expand_inner import ExpandInner as ExpandInner
-from .expand_pipeline import ExpandPipeline as ExpandPipeline
-from .forbid_contraction import ForbidContraction as ForbidContraction
-from .fuse_threads import FuseThreads as FuseThreads
-from .gather_vectors import GatherVectors as GatherVectors
-from .guard_turns import GuardTurns as GuardTurns
-from .hint_vectors import HintVectors as HintVectors
-from .hoist_conditions import HoistConditions as HoistConditions
-from .hoist_initials import HoistInitials as HoistInitials
-from .index_rows import IndexRows as IndexRows
-from .insert_syncs import InsertSyncs as InsertSyncs
-from .join_conditions import JoinConditions as JoinConditions
-from .keep_conditions import KeepConditions as KeepConditions
-from .launch_together import LaunchTogether as LaunchTogether
-from .layout_shared import LayoutShared as LayoutShared
-from .limit_registers import LimitRegisters as LimitRegisters
-from .load_fragments import LoadFragments as LoadFragments
-from .load_in_order import LoadInOrder as LoadInOrder
-from .lower_channels import LowerChannels as LowerChannels
-from .lower_copies import LowerCopies as LowerCopies
-from .lower_mma import LowerMma as LowerMma
-from .lower_warp_memory import LowerWarpMemory as LowerWarpMemory
-from .meet_behind_loops import MeetBehindLoops as MeetBehindLoops
-from .merge_moments import MergeMoments as MergeMoments
-from .merge_shared import MergeShared as MergeShared
-from .note_choices import NoteChoices as NoteChoices
-from .note_rows import NoteRows as NoteRows
-from .overlay_shared import OverlayShared as OverlayShared
-from .own_registers import OwnRegisters as OwnRegisters
-from .own_workspace import OwnWorkspace as OwnWorkspace
-from .pair_stores import PairStores as PairStores
-from .plan_pipeline import PlanPipeline as PlanPipeline
-from .prefetch_rows import PrefetchRows as PrefetchRows
-from .reduce_across_threads import ReduceAcrossThreads as ReduceAcrossThreads
-from .refuse_leftovers import RefuseLeftovers as RefuseLeftovers
-from .resolve_bounds import ResolveBounds as ResolveBounds
-from .restore_axis_notes import RestoreAxisNotes as RestoreAxisNotes
-from .schedule_tiles import ScheduleTiles as ScheduleTiles
-from .select_copies import SelectCopies as SelectCopies
-from .share_loads import ShareLoads as ShareLoads
-from .shorten_functions import ShortenFunctions as ShortenFunctions
-from .simplify_register_indices import SimplifyRegisterIndices as SimplifyRegisterIndices
-from .skew_stages import SkewStages as SkewStages
-from .skew_turns import SkewTurns as SkewTurns
-from .skip_empty import SkipEmpty as SkipEmpty
-from .specialize_warps import SpecializeWarps as SpecializeWarps
-from .split_tails import SplitTails as SplitTails
-from .split_warps import SplitWarps as SplitWarps
-from .spread_rows import SpreadRows as SpreadRows
-from .stage_in_place import StageInPlace as StageInPlace
-from .stage_rows import StageRows as StageRows
-from .sum_online import SumOnline as SumOnline
-from .unpack_pairs import UnpackPairs as UnpackPairs
-from .unroll_registers import UnrollRegisters as UnrollRegisters
-from .unstage_rows import UnstageRows as UnstageRows
-from .values_ahead import ValuesAhead as ValuesAhead
-from .wait_for_launches import WaitForLaunches as WaitForLaunches
-from .widen_functions import WidenFunctions as WidenFunctions
-from .widen_indices import WidenIndices as WidenIndices
+from .copies import (
+    InjectBulkAsyncCopies as InjectBulkAsyncCopies,
+)
+from .copies import (
+    ReuseOperandTiles as ReuseOperandTiles,
+)
+from .copies import (
+    SelectCopyMechanisms as SelectCopyMechanisms,
+)
+from .launch import (
+    AddCacheHints as AddCacheHints,
+)
+from .launch import (
+    AllocateWorkspace as AllocateWorkspace,
+)
+from .launch import (
+    AssertAlignment as AssertAlignment,
+)
+from .launch import (
+    AssertLaunchLimits as AssertLaunchLimits,
+)
+from .launch import (
+    EnableProgrammaticLaunch as EnableProgrammaticLaunch,
+)
+from .launch import (
+    FormLaunchClusters as FormLaunchClusters,
+)
+from .launch import (
+    LimitRegistersForOccupancy as LimitRegistersForOccupancy,
+)
+from .launch import (
+    RecordModelChoice as RecordModelChoice,
+)
+from .launch import (
+    RejectUnloweredRequests as RejectUnloweredRequests,
+)
+from .launch import (
+    RemoveRestrict as RemoveRestrict,
+)
+from .launch import (
+    SkipEmptyLaunches as SkipEmptyLaunches,
+)
+from .launch import (
+    WidenIndices as WidenIndices,
+)
+from .layouts import (
+    SwizzleSharedTiles as SwizzleSharedTiles,
+)
+from .legalize import (
+    BarrierAfterZeroTripLoops as BarrierAfterZeroTripLoops,
+)
+from .legalize import (
+    LegalizeVectors as LegalizeVectors,
+)
+from .legalize import (
+    MergeAdjacentGuards as MergeAdjacentGuards,
+)
+from .legalize import (
+    UnpackHalfPairs as UnpackHalfPairs,
+)
+from .legalize import (
+    UnrollRegisterLoops as UnrollRegisterLoops,
+)
+from .math import (
+    ApproximateFunctions as ApproximateFunctions,
+)
+from .math import (
+    ForbidFmaContraction as ForbidFmaContraction,
+)
+from .math import (
+    WidenNarrowFloats as WidenNarrowFloats,
+)
+from .mbarriers import (
+    LowerChannelsToMbarriers as LowerChannelsToMbarriers,
+)
+from .memory_bound import (
+    FuseOnlineSoftmax as FuseOnlineSoftmax,
+)
+from .memory_bound import (
+    GuardRowLoop as GuardRowLoop,
+)
+from .memory_bound import (
+    HoistReductionInits as HoistReductionInits,
+)
+from .memory_bound import (
+    HoistRowReciprocals as HoistRowReciprocals,
+)
+from .memory_bound import (
+    PartitionRegisterArrays as PartitionRegisterArrays,
+)
+from .memory_bound import (
+    PipelineRowLoop as PipelineRowLoop,
+)
+from .memory_bound import (
+    PrefetchRowScalars as PrefetchRowScalars,
+)
+from .memory_bound import (
+    PrefetchRowsToL2 as PrefetchRowsToL2,
+)
+from .memory_bound import (
+    SplitVectorTails as SplitVectorTails,
+)
+from .memory_bound import (
+    StageRowsInShared as StageRowsInShared,
+)
+from .memory_bound import (
+    UnstageRows as UnstageRows,
+)
+from .memory_bound import (
+    VectorizeGathers as VectorizeGathers,
+)
+from .mma_sync import (
+    LowerMmaSync as LowerMmaSync,
+)
+from .mma_sync import (
+    LowerWarpMemory as LowerWarpMemory,
+)
+from .mma_sync import (
+    PairFragmentStores as PairFragmentStores,
+)
+from .mma_sync import (
+    SplitWarpAxis as SplitWarpAxis,
+)
+from .pipeline import (
+    ExpandPipeline as ExpandPipeline,
+)
+from .pipeline import (
+    InjectBarrierPipeline as InjectBarrierPipeline,
+)
+from .pipeline import (
+    PipelineComputeStages as PipelineComputeStages,
+)
+from .prepare import (
+    CompactTiles as CompactTiles,
+)
+from .prepare import (
+    ExpandInnerPipelines as ExpandInnerPipelines,
+)
+from .prepare import (
+    FuseThreadAxes as FuseThreadAxes,
+)
+from .prepare import (
+    HoistStoreGuards as HoistStoreGuards,
+)
+from .prepare import (
+    IndexRowPointers as IndexRowPointers,
+)
+from .prepare import (
+    PropagateTileGuards as PropagateTileGuards,
+)
+from .prepare import (
+    RecordConfiguration as RecordConfiguration,
+)
+from .prepare import (
+    RestoreAxisAnnotations as RestoreAxisAnnotations,
+)
+from .prepare import (
+    SimplifyIndexBounds as SimplifyIndexBounds,
+)
+from .prepare import (
+    SimplifyRegisterIndices as SimplifyRegisterIndices,
+)
+from .reductions import (
+    FuseMeanAndVariance as FuseMeanAndVariance,
+)
+from .reductions import (
+    ReduceAcrossThreads as ReduceAcrossThreads,
+)
+from .reductions import (
+    SplitRowsAcrossCluster as SplitRowsAcrossCluster,
+)
+from .split_k import (
+    BindReductionLoopToGrid as BindReductionLoopToGrid,
+)
+from .split_k import (
+    DispatchSplitKByAllocator as DispatchSplitKByAllocator,
+)
+from .split_k import (
+    LowerSplitK as LowerSplitK,
+)
+from .split_k import (
+    SplitKByAtomics as SplitKByAtomics,
+)
+from .sync import (
+    InsertSyncs as InsertSyncs,
+)
+from .sync import (
+    MergeSharedBuffers as MergeSharedBuffers,
+)
+from .sync import (
+    OverlaySharedBuffers as OverlaySharedBuffers,
+)
+from .tile_scheduling import (
+    MulticastLoads as MulticastLoads,
+)
+from .tile_scheduling import (
+    ScheduleTiles as ScheduleTiles,
+)
+from .tile_scheduling import (
+    SizePersistentGrid as SizePersistentGrid,
+)
+from .warp_specialization import (
+    SpecializeWarps as SpecializeWarps,
+)
+from .wgmma import (
+    LowerWgmma as LowerWgmma,
+)
+from .wgmma import (
+    OverlapEpilogueLoads as OverlapEpilogueLoads,
+)

@@ -1,8 +1,8 @@
 """Make passes of functions: what there is to do is planned, then done, and nothing is left to plan.
 
-    GuardTurns = kernel_pass("GuardTurns", plan_guards, rewrite_guards, when=is_memory_bound)
+    GuardRowLoop = kernel_pass("GuardRowLoop", plan_guards, rewrite_guards, when=is_memory_bound)
 
-`GuardTurns()` is a pass for `tvm.transform.Sequential`, by the name "tvm_hopper.GuardTurns".
+`GuardRowLoop()` is a pass for `tvm.transform.Sequential`, by the name "tvm_hopper.GuardRowLoop".
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from tvm.ir.transform import Pass
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.plan.notes import Note, note_kernels
 from tvm_hopper.requests.keys import PREFIX
+
+from .common.explain_notes import Note, note_kernels
 
 Maker = Callable[[], Pass]
 Plan = TypeVar("Plan")

@@ -13,7 +13,24 @@ from typing import Literal
 
 from tvm.ir.transform import Pass
 
-from tvm_hopper import transforms
+from . import (
+    copies,
+    launch,
+    layouts,
+    legalize,
+    math,
+    mbarriers,
+    memory_bound,
+    mma_sync,
+    pipeline,
+    prepare,
+    reductions,
+    split_k,
+    sync,
+    tile_scheduling,
+    warp_specialization,
+    wgmma,
+)
 
 Place = Literal["early", "hook", "late", "host"]
 
@@ -47,7 +64,7 @@ STAGES = (
         "early",
         "indices of register arrays without what their ranges decide",
         (
-            transforms.SimplifyRegisterIndices,  # TVM sizes registers by their indices' ranges
+            prepare.SimplifyRegisterIndices,  # TVM sizes registers by their indices' ranges
         ),
     ),
     Stage(
@@ -55,14 +72,17 @@ STAGES = (
         "hook",
         "compact tiles and registers, plain indices, one kernel for each way of a call",
         (
-            transforms.RestoreAxisNotes,  # unification left annotations on unit loops
-            transforms.AskCaller,  # before anything is noted of a kernel: one becomes two
-            transforms.AddAnyOrder,  # copies are requests yet: they become reductions
-            transforms.NoteRows,  # for `explain` alone
-            transforms.CompactTiles,  # what TVM gave no static extent, before copies look at it
-            transforms.KeepConditions,  # before any copy is looked at: its condition is part of it
-            transforms.ResolveBounds,  # the passes below read plain indices of compact buffers
-            transforms.LoadFragments,  # from here on vectors and registers of a lane
+            prepare.RestoreAxisAnnotations,  # unification left annotations on unit loops
+            # before anything is noted of a kernel: one becomes two
+            split_k.DispatchSplitKByAllocator,
+            split_k.SplitKByAtomics,  # copies are requests yet: they become reductions
+            prepare.RecordConfiguration,  # for `explain` alone
+            prepare.CompactTiles,  # what TVM gave no static extent, before copies look at it
+            # before any copy is looked at: its condition is part of it
+            prepare.PropagateTileGuards,
+            # the passes below read plain indices of compact buffers
+            prepare.SimplifyIndexBounds,
+            mma_sync.LowerMmaSync,  # from here on vectors and registers of a lane
         ),
     ),
     Stage(
@@ -70,16 +90,21 @@ STAGES = (
         "hook",
         "vectors of a thread's own elements; a row's later loads on their way",
         (
-            transforms.OwnRegisters,  # vectors are cut by what is left of an index: a thread's part
-            transforms.HoistInitials,  # a thread without rows has its sums' initial values, too
-            transforms.SumOnline,  # whole loops over parts of rows, before a tail comes apart
-            transforms.ValuesAhead,  # loops that ask for rows still say so
-            transforms.StageRows,  # what a turn loads is a block yet, with its condition
-            transforms.PrefetchRows,  # what a turn loads is a block yet, with its condition
-            transforms.SplitTails,  # of a condition on an element TVM makes a loop over all
-            transforms.GatherVectors,  # while a thread's elements are a loop, and conditions simple
-            transforms.DivideByRows,  # while stores still name the row that they belong to
-            transforms.UnstageRows,  # the next cuts what is staged to what a thread block has of it
+            # vectors are cut by what is left of an index: a thread's part
+            memory_bound.PartitionRegisterArrays,
+            # a thread without rows has its sums' initial values, too
+            memory_bound.HoistReductionInits,
+            # whole loops over parts of rows, before a tail comes apart
+            memory_bound.FuseOnlineSoftmax,
+            memory_bound.PrefetchRowScalars,  # loops that ask for rows still say so
+            memory_bound.StageRowsInShared,  # what a turn loads is a block yet, with its condition
+            memory_bound.PrefetchRowsToL2,  # what a turn loads is a block yet, with its condition
+            memory_bound.SplitVectorTails,  # of a condition on an element TVM makes a loop over all
+            # while a thread's elements are a loop, and conditions simple
+            memory_bound.VectorizeGathers,
+            memory_bound.HoistRowReciprocals,  # while stores still name the row that they belong to
+            # the next cuts what is staged to what a thread block has of it
+            memory_bound.UnstageRows,
         ),
     ),
     Stage(
@@ -87,11 +112,13 @@ STAGES = (
         "hook",
         "reductions across threads and clusters as shuffles, barriers and st.async",
         (
-            transforms.SpreadRows,  # the next asks who reduces together
-            transforms.MergeMoments,  # who reduces together is known, and each sum is a call yet
-            transforms.ReduceAcrossThreads,  # stock passes reduce by two barriers, and only warps
-            transforms.GuardTurns,  # what a turn sends and waits for is in it, and no copy is yet
-            transforms.SkewTurns,  # a turn is one condition and one wait for its cluster
+            reductions.SplitRowsAcrossCluster,  # the next asks who reduces together
+            # who reduces together is known, and each sum is a call yet
+            reductions.FuseMeanAndVariance,
+            reductions.ReduceAcrossThreads,  # stock passes reduce by two barriers, and only warps
+            # what a turn sends and waits for is in it, and no copy is yet
+            memory_bound.GuardRowLoop,
+            memory_bound.PipelineRowLoop,  # a turn is one condition and one wait for its cluster
         ),
     ),
     Stage(
@@ -99,11 +126,13 @@ STAGES = (
         "hook",
         "vectors and functions that CUDA can print, inner pipelines apart",
         (
-            transforms.ExpandInner,  # stages count what inner pipelines come apart to
-            transforms.CutVectors,  # of 16 bytes at most, which the swizzle leaves whole
-            transforms.IndexRows,  # what fragments are loaded from follows its tile from here on
-            transforms.WidenFunctions,  # those that stay are of types that CUDA has them for
-            transforms.ShortenFunctions,  # each element's value stands once, its register not yet
+            prepare.ExpandInnerPipelines,  # stages count what inner pipelines come apart to
+            legalize.LegalizeVectors,  # of 16 bytes at most, which the swizzle leaves whole
+            # what fragments are loaded from follows its tile from here on
+            prepare.IndexRowPointers,
+            math.WidenNarrowFloats,  # those that stay are of types that CUDA has them for
+            # each element's value stands once, its register not yet
+            math.ApproximateFunctions,
         ),
     ),
     Stage(
@@ -111,10 +140,12 @@ STAGES = (
         "hook",
         "each copy a loop over its tile, with a mechanism and a layout",
         (
-            transforms.StageInPlace,  # whole tiles yet, in the order of the program
-            transforms.HoistConditions,  # what is left of a condition a store's mechanism serves
-            transforms.SelectCopies,  # dealt out to threads or not, a copy is a tile from here on
-            transforms.LayoutShared,  # early: descriptors and boxes follow the panels chosen here
+            copies.ReuseOperandTiles,  # whole tiles yet, in the order of the program
+            prepare.HoistStoreGuards,  # what is left of a condition a store's mechanism serves
+            # dealt out to threads or not, a copy is a tile from here on
+            copies.SelectCopyMechanisms,
+            # early: descriptors and boxes follow the panels chosen here
+            layouts.SwizzleSharedTiles,
         ),
     ),
     Stage(
@@ -122,11 +153,12 @@ STAGES = (
         "hook",
         "products and copies as asynchronous operations that nothing waits for",
         (
-            transforms.LowerMma,  # the accumulator goes to registers, rows and columns to threads
-            transforms.FuseThreads,  # roles and elections number the threads along one axis
-            transforms.LowerCopies,  # copies become boxes of a tensor map, without a barrier yet
-            transforms.BindAcrossBlocks,  # what combines in memory is known now
-            transforms.ShareSums,  # before trips are counted: each block of a cluster has its own
+            wgmma.LowerWgmma,  # the accumulator goes to registers, rows and columns to threads
+            prepare.FuseThreadAxes,  # roles and elections number the threads along one axis
+            # copies become boxes of a tensor map, without a barrier yet
+            copies.InjectBulkAsyncCopies,
+            split_k.BindReductionLoopToGrid,  # what combines in memory is known now
+            split_k.LowerSplitK,  # before trips are counted: each block of a cluster has its own
         ),
     ),
     Stage(
@@ -134,11 +166,13 @@ STAGES = (
         "hook",
         "slots, roles, the order of tiles, loads that run ahead",
         (
-            transforms.PlanPipeline,  # loads get slots, and trips are counted
-            transforms.SpecializeWarps,  # or not: a producer, and consumers that it hands slots to
-            transforms.ScheduleTiles,  # the passes above reason about plain block indices
-            transforms.SkewStages,  # the numbers of trips are final, who gives slots back is known
-            transforms.ExpandPipeline,  # where there is no producer, loads run ahead in the loop
+            pipeline.InjectBarrierPipeline,  # loads get slots, and trips are counted
+            # or not: a producer, and consumers that it hands slots to
+            warp_specialization.SpecializeWarps,
+            tile_scheduling.ScheduleTiles,  # the passes above reason about plain block indices
+            # the numbers of trips are final, who gives slots back is known
+            pipeline.PipelineComputeStages,
+            pipeline.ExpandPipeline,  # where there is no producer, loads run ahead in the loop
         ),
     ),
     Stage(
@@ -146,10 +180,12 @@ STAGES = (
         "hook",
         "waits, fences and mbarriers: the kernel is synchronised",
         (
-            transforms.OverlayShared,  # what is dead before another array lives may give it room
-            transforms.InsertSyncs,  # what a role has to wait for depends on all of the above
-            transforms.ShareLoads,  # last of what is right without: each block loads for itself
-            transforms.LowerChannels,  # slots that are handed over become mbarriers
+            # what is dead before another array lives may give it room
+            sync.OverlaySharedBuffers,
+            sync.InsertSyncs,  # what a role has to wait for depends on all of the above
+            # last of what is right without: each block loads for itself
+            tile_scheduling.MulticastLoads,
+            mbarriers.LowerChannelsToMbarriers,  # slots that are handed over become mbarriers
         ),
     ),
     Stage(
@@ -157,16 +193,19 @@ STAGES = (
         "hook",
         "final accesses and loops, limits, hints, early launches; no request is left",
         (
-            transforms.BesideProducts,  # where products are waited for, and what threads then do
-            transforms.PairStores,  # pointers are asked for by no pass below
-            transforms.WidenIndices,  # accesses are final: large tensors are indexed by 64 bits
-            transforms.LimitRegisters,  # threads are final
-            transforms.LaunchTogether,  # so are thread blocks, and clusters that share something
-            transforms.NoteChoices,  # nobody asks for the mark of such a kernel any more
-            transforms.WaitForLaunches,  # vectors are loads yet, and stand in their order
-            transforms.UnrollRegisters,  # no pass below makes a loop
-            transforms.HintVectors,  # vectors become instructions, which no pass above looks for
-            transforms.RefuseLeftovers,  # last: what no pass acted on would fall away in silence
+            # where products are waited for, and what threads then do
+            wgmma.OverlapEpilogueLoads,
+            mma_sync.PairFragmentStores,  # pointers are asked for by no pass below
+            launch.WidenIndices,  # accesses are final: large tensors are indexed by 64 bits
+            launch.LimitRegistersForOccupancy,  # threads are final
+            # so are thread blocks, and clusters that share something
+            launch.FormLaunchClusters,
+            launch.RecordModelChoice,  # nobody asks for the mark of such a kernel any more
+            launch.EnableProgrammaticLaunch,  # vectors are loads yet, and stand in their order
+            legalize.UnrollRegisterLoops,  # no pass below makes a loop
+            launch.AddCacheHints,  # vectors become instructions, which no pass above looks for
+            # last: what no pass acted on would fall away in silence
+            launch.RejectUnloweredRequests,
         ),
     ),
     Stage(
@@ -174,10 +213,13 @@ STAGES = (
         "late",
         "one shared allocation with final offsets, registers of each lane",
         (
-            transforms.SplitWarps,  # TVM takes threadIdx.x for a warp where buffers belong to one
-            transforms.LowerWarpMemory,  # TVM's own leaves whole fragments to each of its lanes
-            transforms.MeetBehindLoops,  # pipelines are apart, and TVM's barriers not placed yet
-            transforms.MergeShared,  # TVM would overlap what copies in flight still read and write
+            # TVM takes threadIdx.x for a warp where buffers belong to one
+            mma_sync.SplitWarpAxis,
+            mma_sync.LowerWarpMemory,  # TVM's own leaves whole fragments to each of its lanes
+            # pipelines are apart, and TVM's barriers not placed yet
+            legalize.BarrierAfterZeroTripLoops,
+            # TVM would overlap what copies in flight still read and write
+            sync.MergeSharedBuffers,
         ),
     ),
     Stage(
@@ -185,24 +227,26 @@ STAGES = (
         "host",
         "checks of arguments and launches, workspaces; kernels as they are printed",
         (
-            transforms.OwnWorkspace,  # what lies between two kernels outlives the call
-            transforms.LoadInOrder,  # TVM marks every kernel that it splits off
-            transforms.AssertLimits,  # a launch that is too large is an error that says of what
-            transforms.SkipEmpty,  # TVM's barriers stand, and what is counted says so yet
-            transforms.CountBlocks,  # only now is the device of a call known
-            transforms.JoinConditions,  # conditions are written out; the next looks for neighbours
-            transforms.UnpackPairs,  # registers have their numbers, and share what is dead
-            transforms.ForbidContraction,  # no pass behind it looks for sums
-            transforms.AssertAlignment,  # kernels are final: which accesses are vectors is known
+            launch.AllocateWorkspace,  # what lies between two kernels outlives the call
+            launch.RemoveRestrict,  # TVM marks every kernel that it splits off
+            # a launch that is too large is an error that says of what
+            launch.AssertLaunchLimits,
+            launch.SkipEmptyLaunches,  # TVM's barriers stand, and what is counted says so yet
+            tile_scheduling.SizePersistentGrid,  # only now is the device of a call known
+            # conditions are written out; the next looks for neighbours
+            legalize.MergeAdjacentGuards,
+            legalize.UnpackHalfPairs,  # registers have their numbers, and share what is dead
+            math.ForbidFmaContraction,  # no pass behind it looks for sums
+            launch.AssertAlignment,  # kernels are final: which accesses are vectors is known
         ),
     ),
 )
 # What serves requests that TVM has no pass for: clusters, reductions in them, waits and barriers.
 REALISING = (
-    transforms.SpreadRows,
-    transforms.ReduceAcrossThreads,
-    transforms.InsertSyncs,
-    transforms.LowerChannels,
+    reductions.SplitRowsAcrossCluster,
+    reductions.ReduceAcrossThreads,
+    sync.InsertSyncs,
+    mbarriers.LowerChannelsToMbarriers,
 )
 
 

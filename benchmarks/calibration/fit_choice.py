@@ -30,9 +30,10 @@ import numpy as np
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule.products.candidates import Candidates, instruction_columns
-from tvm_hopper.schedule.products.estimate import KernelForm, Rates, estimate
+from tvm_hopper.schedule.products.estimate import KernelForm, estimate
 from tvm_hopper.schedule.products.model import RASTER_GROUP, choose_raster_group
 from tvm_hopper.schedule.products.product_shape import ProductShape
+from tvm_hopper.schedule.products.rate_constants import Rates
 from tvm_hopper.schedule.products.rates import MEASURED
 from tvm_hopper.schedule.products.split import ANYWHERE, STREAM
 
@@ -40,11 +41,26 @@ FOLDS = 6
 EARLIER = 0.25  # weight of times from before tiles at an edge had boxes of their own
 WEIGHTS = ((1.15, 1.0), (1.5, 0.5), (2.5, 0.15), (math.inf, 0.03))  # up to so many times the best
 # How kernels of symbolic rows compare: fit_rows.py.
-OF_ANY_ROWS = ("start_less", "in_turns", "in_turns_shared", "third_of_any", "workspace_more")
-OF_ANY_ROWS += ("early_cycles", "port_bytes")
+OF_ANY_ROWS = (
+    "any_rows_start_saved_cycles",
+    "multi_tile_cost",
+    "multi_tile_split_k_cost",
+    "third_consumer_cost_any_rows",
+    "any_rows_workspace_cycles",
+)
+OF_ANY_ROWS += ("early_launch_saved_cycles", "sm_memory_bytes")
 # Of which the times do not tell: edges (a kernel of symbolic rows does), and stores by TMA, which
-# are none of the configurations that are read; `again` is of kernels whose bound is known.
-UNFITTED = {"cut_share", "boxed", "third", "turned_bytes", "turned_of_many", "again", *OF_ANY_ROWS}
+# are none of the configurations that are read; `extra_tile_cost` is of kernels whose bound is
+# known.
+UNFITTED = {
+    "edge_tile_cost",
+    "tma_store_partial_sector_share",
+    "third_consumer_cost",
+    "transposed_store_bytes",
+    "transposed_store_bytes_many_rows",
+    "extra_tile_cost",
+    *OF_ANY_ROWS,
+}
 NAMES = [field.name for field in dataclasses.fields(Rates) if field.name not in UNFITTED]
 STEP = 1e-4  # of a constant's logarithm
 TARGET = Path(__file__).parents[2] / "tvm_hopper" / "schedule" / "products" / "rates.py"
@@ -279,7 +295,7 @@ def spread(data: list[Measured], rates: Rates) -> float:
 def module(rates: Rates, comment: str) -> str:
     """Return the source of `rates.py`."""
     lines = [f'"""The constants of the estimate, as fitted.\n\n{comment}"""\n']
-    lines += ["from .estimate import Rates\n", "MEASURED = Rates("]
+    lines += ["from .rate_constants import Rates\n", "MEASURED = Rates("]
     lines += [f"    {name}={float(f'{getattr(rates, name):.4g}')!r}," for name in NAMES]
     return "\n".join([*lines, ")", ""])
 

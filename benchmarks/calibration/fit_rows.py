@@ -27,9 +27,9 @@ import numpy as np
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule.products.class_choice import AnyRows, estimate_all
-from tvm_hopper.schedule.products.estimate import Rates
 from tvm_hopper.schedule.products.model import as_product, choose_config
 from tvm_hopper.schedule.products.product_shape import ProductShape
+from tvm_hopper.schedule.products.rate_constants import Rates
 from tvm_hopper.schedule.products.rates import MEASURED
 
 from .fit_choice import OF_ANY_ROWS, least_squares

@@ -12,7 +12,7 @@ from tvm.ir.transform import PassContext
 import tvm_hopper
 from tvm_hopper import LoweringError
 from tvm_hopper import schedule as hs
-from tvm_hopper.plan.notes import ElementsNote, read_notes
+from tvm_hopper.transforms.common.explain_notes import ElementsNote, read_notes
 
 H200 = "nvidia/nvidia-h200"
 HALF = "float16"
@@ -68,7 +68,7 @@ def product(other):
 
 
 def notes_of(mod):
-    lowered = tvm_hopper.lower(mod, H200, until="tvm_hopper.NoteChoices")
+    lowered = tvm_hopper.lower(mod, H200, until="tvm_hopper.RecordModelChoice")
     notes = read_notes(lowered["main"])
     found = [x for own in notes.kernels.values() for x in own]
     return [x for x in found if isinstance(x, ElementsNote)]

@@ -16,24 +16,46 @@ from tvm_hopper.requests.keys import PREFIX
 CENSUS = json.loads(DATA.read_text())
 # passes that act on none of these kernels, and a test that shows what they do
 ELSEWHERE = {
-    "BesideProducts": "test_beside_products.test_values_and_every_interleaving",
-    "ExpandInner": "test_expand_inner.test_the_inner_pipeline_is_expanded_and_the_outer_one_stays",
-    "GatherVectors": "test_gather_vectors.test_neighbours_are_one_load",
-    "HoistConditions": "test_hoist_conditions.test_conditions_on_iterations",
-    "KeepConditions": "test_keep_conditions.test_more_thread_blocks_than_tiles",
-    "MeetBehindLoops": "test_meet_behind_loops.test_a_pipeline_of_fewer_turns_than_stages",
-    "NoteRows": "test_note_rows.test_rows_and_time_are_noted",
-    "OverlayShared": "test_overlay_shared.test_again_finds_nothing",
-    "OwnRegisters": "test_own_registers.test_each_thread_has_its_part",
-    "PairStores": "test_pair_stores.test_pairs_of_a_lane",
-    "RefuseLeftovers": "test_lower_channels.test_an_annotation_that_nothing_acts_on_is_refused",
-    "ResolveBounds": "test_resolve_bounds.test_the_least_index_of_a_compact_buffer",
-    "SimplifyRegisterIndices": "test_simplify_register_indices.test_what_ranges_decide_is_left_out",
-    "SkewTurns": "test_skew_turns.test_the_next_row_is_sent_before_this_turn_waits",
-    "UnrollRegisters": "test_unroll_registers.test_loops_over_registers_are_marked",
-    "UnstageRows": "test_unstage_rows.test_rows_are_read_from_memory",
-    "ValuesAhead": "test_values_ahead.test_a_value_is_loaded_a_turn_earlier",
-    "WidenFunctions": "test_widen_functions.test_operands_are_widened_and_results_rounded",
+    "OverlapEpilogueLoads": "wgmma.test_overlap_epilogue_loads.test_values_and_every_interleaving",
+    "ExpandInnerPipelines": (
+        "prepare.test_expand_inner_pipelines."
+        "test_the_inner_pipeline_is_expanded_and_the_outer_one_stays"
+    ),
+    "VectorizeGathers": "memory_bound.test_vectorize_gathers.test_neighbours_are_one_load",
+    "HoistStoreGuards": "prepare.test_hoist_store_guards.test_conditions_on_iterations",
+    "PropagateTileGuards": "prepare.test_propagate_tile_guards.test_more_thread_blocks_than_tiles",
+    "BarrierAfterZeroTripLoops": (
+        "legalize.test_barrier_after_zero_trip_loops.test_a_pipeline_of_fewer_turns_than_stages"
+    ),
+    "RecordConfiguration": "prepare.test_record_configuration.test_rows_and_time_are_noted",
+    "OverlaySharedBuffers": "sync.test_overlay_shared_buffers.test_again_finds_nothing",
+    "PartitionRegisterArrays": (
+        "memory_bound.test_partition_register_arrays.test_each_thread_has_its_part"
+    ),
+    "PairFragmentStores": "mma_sync.test_pair_fragment_stores.test_pairs_of_a_lane",
+    "RejectUnloweredRequests": (
+        "mbarriers.test_lower_channels_to_mbarriers."
+        "test_an_annotation_that_nothing_acts_on_is_refused"
+    ),
+    "SimplifyIndexBounds": (
+        "prepare.test_simplify_index_bounds.test_the_least_index_of_a_compact_buffer"
+    ),
+    "SimplifyRegisterIndices": (
+        "prepare.test_simplify_register_indices.test_what_ranges_decide_is_left_out"
+    ),
+    "PipelineRowLoop": (
+        "memory_bound.test_pipeline_row_loop.test_the_next_row_is_sent_before_this_turn_waits"
+    ),
+    "UnrollRegisterLoops": (
+        "legalize.test_unroll_register_loops.test_loops_over_registers_are_marked"
+    ),
+    "UnstageRows": "memory_bound.test_unstage_rows.test_rows_are_read_from_memory",
+    "PrefetchRowScalars": (
+        "memory_bound.test_prefetch_row_scalars.test_a_value_is_loaded_a_turn_earlier"
+    ),
+    "WidenNarrowFloats": (
+        "math.test_widen_narrow_floats.test_operands_are_widened_and_results_rounded"
+    ),
 }
 
 
@@ -57,7 +79,7 @@ def test_each_pass_acts_somewhere() -> None:
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_the_test_where_a_pass_acts(name: str) -> None:
-    file, test = ELSEWHERE[name].split(".")
+    file, _, test = ELSEWHERE[name].rpartition(".")
     module = importlib.import_module(f"tests.transforms.{file}")
     assert callable(getattr(module, test))
     assert hasattr(module, name)

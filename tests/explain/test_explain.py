@@ -11,9 +11,9 @@ from tvm import s_tir
 import tvm_hopper
 from tvm_hopper import ir, pipeline
 from tvm_hopper import schedule as hs
-from tvm_hopper.plan.notes import SmemNote, to_json
 from tvm_hopper.schedule.products.parts import MOST_ROWS_ACROSS
 from tvm_hopper.testing import workloads
+from tvm_hopper.transforms.common.explain_notes import SmemNote, to_json
 
 TARGET = "nvidia/nvidia-h200"
 

@@ -11,9 +11,9 @@ from tvm.script import tirx as T
 import tvm_hopper
 from tvm_hopper import ir, pipeline
 from tvm_hopper.facts.arch import SM_80, SM_90A
-from tvm_hopper.plan import notes as n
 from tvm_hopper.reports.explanation import kernel_of
 from tvm_hopper.testing import pointwise
+from tvm_hopper.transforms.common import explain_notes as n
 
 TARGET = "nvidia/nvidia-h200"
 

@@ -19,7 +19,7 @@ import torch, tvm, tvm_ffi
 from tvm import s_tir
 from tvm.script import tirx as T
 from tvm_hopper import schedule as hs
-from tvm_hopper.plan import tma_plan
+from tvm_hopper.transforms.mechanisms import tma_plan
 from tvm_hopper.schedule.products import views
 
 start, swizzle = map(int, sys.argv[1:])

@@ -14,7 +14,7 @@ from tvm import s_tir, te
 
 from tvm_hopper import schedule as hs
 from tvm_hopper.codegen_patches.activations import BESIDE
-from tvm_hopper.plan.activations import ACTIVATIONS
+from tvm_hopper.transforms.math.activations import ACTIVATIONS
 
 pytestmark = pytest.mark.gpu
 

@@ -16,7 +16,7 @@ from tests.transforms.scripts import check, parse
 from tvm_hopper import ir, pipeline
 from tvm_hopper.pipeline.stock import stock_passes
 
-LAST = "tvm_hopper.RefuseLeftovers"
+LAST = "tvm_hopper.RejectUnloweredRequests"
 POLICIES = pytest.mark.parametrize("policy", ["early", "late"])
 
 

@@ -126,11 +126,13 @@ def test_one_option_takes_a_schedule_as_upstream_writes_it(option, ours):
     """A mechanism that Hexagon has not leaves the function to TVM: nobody wrote that into it."""
     sch = schedule(scale(8, 4), 1, stages=3, ours=False)
     with tvm.transform.PassContext(config={"tvm_hopper.async_copy": option}):
-        mod = pipeline.lower(sch.mod, TARGET, until="tvm_hopper.LowerChannels")
+        mod = pipeline.lower(sch.mod, TARGET, until="tvm_hopper.LowerChannelsToMbarriers")
     assert ("dma_wait" in str(mod["main"].body)) == ours
     if ours:
         asked = pipeline.lower(
-            schedule(scale(8, 4), 1, stages=3).mod, TARGET, until="tvm_hopper.LowerChannels"
+            schedule(scale(8, 4), 1, stages=3).mod,
+            TARGET,
+            until="tvm_hopper.LowerChannelsToMbarriers",
         )
         tvm.ir.assert_structural_equal(mod["main"].body, asked["main"].body, map_free_vars=True)
 
@@ -141,7 +143,8 @@ def test_auto_as_an_annotation_is_dma():
     auto.unannotate(block, "tvm_hopper.async_copy")
     auto.annotate(block, "tvm_hopper.async_copy", "auto")
     want, got = (
-        pipeline.lower(x.mod, TARGET, until="tvm_hopper.LowerChannels") for x in (sch, auto)
+        pipeline.lower(x.mod, TARGET, until="tvm_hopper.LowerChannelsToMbarriers")
+        for x in (sch, auto)
     )
     tvm.ir.assert_structural_equal(got["main"].body, want["main"].body, map_free_vars=True)
 

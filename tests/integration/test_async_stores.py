@@ -17,7 +17,7 @@ from tvm_hopper.requests.async_stores import ask_for_stores
 from tvm_hopper.testing import ampere_forms, copies
 from tvm_hopper.testing.ampere_forms import Form
 from tvm_hopper.testing.ampere_schedules import A100
-from tvm_hopper.transforms import insert_syncs
+from tvm_hopper.transforms.sync import insert_syncs
 
 H200 = "nvidia/nvidia-h200"
 RUNS = (("on_wait", 0), ("random", 1))

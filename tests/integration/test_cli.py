@@ -102,13 +102,13 @@ def test_explain_prints_text_and_json(kernel: str, capsys) -> None:
 
 
 def test_passes_prints_those_that_acted_by_stage(kernel: str, capsys) -> None:
-    assert cli.main(["passes", f"{kernel}:scheduled", "--diff", "LoadInOrder"]) == 0
+    assert cli.main(["passes", f"{kernel}:scheduled", "--diff", "RemoveRestrict"]) == 0
     out = capsys.readouterr().out
-    assert "instructions: LowerMma, LowerCopies\n" in out
-    assert "ShareSums" not in out
+    assert "instructions: LowerWgmma, InjectBulkAsyncCopies\n" in out
+    assert "LowerSplitK" not in out
     assert '"tirx.noalias": True' in out  # taken away
     assert cli.main(["passes", f"{kernel}:scheduled", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["copies"] == ["LayoutShared"]
+    assert json.loads(capsys.readouterr().out)["copies"] == ["SwizzleSharedTiles"]
     assert cli.main(["passes", f"{kernel}:scheduled", "--diff", "LowerMm"]) == 2
     assert "found no pass named 'LowerMm'; need one of" in capsys.readouterr().err
 

@@ -14,8 +14,8 @@ import pytest
 import tvm
 
 import tvm_hopper
-from tests.transforms import test_three_cases as three
 from tests.transforms.scripts import parse, run
+from tests.transforms.sync import test_three_cases as three
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.cuda_build import assembler_log, compilers

@@ -8,17 +8,17 @@ EVERY = [
     "tests/docs/test_links.py",
     "tests/packaging/test_layout.py",
     "tests/sim/test_wgmma.py",
-    "tests/transforms/test_lower_mma.py",
-    "tests/transforms/test_split_tails.py",
+    "tests/transforms/wgmma/test_lower_wgmma.py",
+    "tests/transforms/memory_bound/test_split_vector_tails.py",
 ]
 
 
 def test_changed_tests_come_first_then_the_module_s_then_the_folder_s() -> None:
-    changed = ["transforms/split_tails.py", "tests/sim/test_wgmma.py"]
+    changed = ["transforms/memory_bound/split_vector_tails.py", "tests/sim/test_wgmma.py"]
     assert select_tests(changed, EVERY) == [
         "tests/sim/test_wgmma.py",
-        "tests/transforms/test_split_tails.py",
-        "tests/transforms/test_lower_mma.py",
+        "tests/transforms/memory_bound/test_split_vector_tails.py",
+        "tests/transforms/wgmma/test_lower_wgmma.py",
     ]
 
 

@@ -13,7 +13,6 @@ from tvm.target import Target
 from tests.relax import models
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.devices import Chip
-from tvm_hopper.plan.notes import ElementsNote
 from tvm_hopper.relax import report
 from tvm_hopper.relax.keep_records import FUNCTION, MARK, KeepRecords, records_of
 from tvm_hopper.relax.model_report import ModelReport
@@ -32,6 +31,7 @@ from tvm_hopper.relax.records import (
 )
 from tvm_hopper.relax.schedule_functions import ATTR
 from tvm_hopper.testing.llama import SMALL, LlamaShape, llama
+from tvm_hopper.transforms.common.explain_notes import ElementsNote
 
 SIZES = {"batch": 2, "length": 8}
 

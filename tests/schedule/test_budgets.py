@@ -14,13 +14,13 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.facts import registers
 from tvm_hopper.facts.arch import SM_80, SM_90A
-from tvm_hopper.plan.notes import MmaNote, SmemNote
-from tvm_hopper.plan.smem import ring_memory
 from tvm_hopper.schedule.dry_run import LAST, TARGET
 from tvm_hopper.schedule.products import apply
 from tvm_hopper.schedule.products.config import find_violations, most_stages, ring_slots
 from tvm_hopper.schedule.products.staging import EpilogueTypes, choose_staging, staging_memory
 from tvm_hopper.testing import workloads
+from tvm_hopper.transforms.common.explain_notes import MmaNote, SmemNote
+from tvm_hopper.transforms.common.shared_memory_size import ring_memory
 
 SPLITS = {1: [(24, 256), (56, 256)], 2: [(40, 232), (24, 240), (96, 200)], 3: [(32, 160)]}
 
@@ -49,7 +49,9 @@ def scheduled(config, dtype, rng):
     m, n, k = (2 * size for size in config.tile)
     layout = rng.choice(workloads.LAYOUTS)
     sch = s_tir.Schedule(workloads.matmul(m, n, k, dtype=dtype, layout=layout))
-    hs.matmul(sch, "C", config)  # lowers it up to MergeShared, and raises what a pass refuses
+    hs.matmul(
+        sch, "C", config
+    )  # lowers it up to MergeSharedBuffers, and raises what a pass refuses
     return sch.mod
 
 

@@ -13,7 +13,14 @@ from tvm_hopper.schedule.products import class_choice, ranges
 from tvm_hopper.schedule.products.class_choice import AnyRows, estimate_all
 from tvm_hopper.schedule.products.model import as_product
 from tvm_hopper.schedule.products.parts import for_any_rows
-from tvm_hopper.schedule.products.ranges import ASKED_FOR, PLACES, RUNGS, deal_out, find_ends, pick
+from tvm_hopper.schedule.products.ranges import (
+    COMMON_ROW_COUNTS,
+    PLACES,
+    RUNGS,
+    deal_out,
+    find_ends,
+    pick,
+)
 
 ALONE = hs.MatmulConfig(cluster=(1, 1))  # as blocks of every class are
 SHAPES = [(4096, 4096), (28672, 4096), (512, 7168)]
@@ -43,7 +50,7 @@ def test_row_counts_that_are_asked_for_lose_little(n, k):
     found = hs.choose_ranges(n, k)
     rows = sorted(set(found.values()))
     asked = AnyRows.of("", n, k, "float16", None, None, ("k", "k"), None)
-    places = [m for m in (*ASKED_FOR, *(2**x for x in range(1, 14)))]
+    places = [m for m in (*COMMON_ROW_COUNTS, *(2**x for x in range(1, 14)))]
     taken = [rows.index(found[next(x for x in found if m <= x)]) for m in places]
     times = asked.estimate(places, asked.choose(rows))
     best = asked.estimate(places, asked.choose(places))
@@ -116,8 +123,8 @@ def test_a_large_loss_counts_more_than_several_small_ones():
     assert large > 4 * small > 0
     assert none == 0
     _, asked, also = ranges._weigh(times, (4,))[0]
-    assert asked > 2 * ranges.ASKED_MORE * large  # which no other row count makes up for
-    assert also == pytest.approx(ranges.ASKED_MORE * small)
+    assert asked > 2 * ranges.COMMON_ROW_WEIGHT * large  # which no other row count makes up for
+    assert also == pytest.approx(ranges.COMMON_ROW_WEIGHT * small)
 
 
 @pytest.mark.parametrize(

@@ -9,42 +9,43 @@ from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule import MatmulConfig
 from tvm_hopper.schedule.products.candidates import Candidates, candidates, instruction_columns
 from tvm_hopper.schedule.products.config import ARCH, find_violations, most_stages
-from tvm_hopper.schedule.products.estimate import Rates, estimate
+from tvm_hopper.schedule.products.estimate import estimate
 from tvm_hopper.schedule.products.product_shape import ProductShape
+from tvm_hopper.schedule.products.rate_constants import Rates
 
 # Every term but those that a test puts in: exponents so high that the norm is the largest term.
 PLAIN = Rates(
     operand_bytes=1e9,
     shortest_cycles=0.0,
-    turn_cycles=0.0,
-    turn_left=1.0,
-    crowded=0.0,
+    slot_handover_cycles=0.0,
+    handover_share_pending=1.0,
+    register_pressure_cost=0.0,
     fill_bytes=1e9,
-    narrow_span=0.0,
+    narrow_swizzle_cost=0.0,
     latency_cycles=0.0,
     off_sector=0.0,
     off_line=0.0,
     l2_bytes=1e9,
-    apart=0.0,
-    outside_cycles=0.0,
+    split_k_l2_exponent=0.0,
+    out_of_bounds_row_cycles=0.0,
     start_cycles=0.0,
-    wide_bytes=1e9,
-    narrow_bytes=1e9,
-    turned_bytes=1e9,
-    overlap=0.0,
+    wide_store_bytes=1e9,
+    narrow_store_bytes=1e9,
+    transposed_store_bytes=1e9,
+    epilogue_overlap=0.0,
     memory_bytes=1e9,
-    partial=0.0,
+    partial_sector_cost=0.0,
     flop_power=0.0,
-    meeting_cycles=0.0,
-    peer_cycles=0.0,
+    cluster_sum_cycles=0.0,
+    cluster_peer_cycles=0.0,
     exchange_bytes=1e9,
-    cut_share=0.0,
-    third=0.0,
-    together_cycles=0.0,
-    together_off=0.0,
-    start_off=0.0,
-    step_norm=200.0,
-    time_norm=200.0,
+    edge_tile_cost=0.0,
+    third_consumer_cost=0.0,
+    multicast_cycles=0.0,
+    multicast_off_sector_cycles=0.0,
+    start_off_sector_cost=0.0,
+    step_exponent=200.0,
+    time_exponent=200.0,
 )
 ONE_MEGAHERTZ = Chip(megahertz=1.0)  # a cycle is a microsecond
 
@@ -79,9 +80,9 @@ def test_operands_are_read_for_every_instruction():
 
 def test_a_consumer_turns_while_another_one_multiplies():
     """One consumer alone: 512 + 300 a step. Of two, one has 256 + 300, which both take."""
-    assert cycles(SQUARE, tiles(consumers=1), turn_cycles=300.0) == 8120
-    assert cycles(SQUARE, tiles(), turn_cycles=300.0) == 5560
-    in_flight = {"turn_cycles": 300.0, "turn_left": 0.5}
+    assert cycles(SQUARE, tiles(consumers=1), slot_handover_cycles=300.0) == 8120
+    assert cycles(SQUARE, tiles(), slot_handover_cycles=300.0) == 5560
+    in_flight = {"slot_handover_cycles": 300.0, "handover_share_pending": 0.5}
     assert cycles(SQUARE, tiles(consumers=1, pending=1), **in_flight) == 6620
 
 
@@ -89,8 +90,8 @@ def test_many_accumulators_slow_instructions_down():
     """256 x 192 over two consumers are 192 a thread, 32 beyond 160."""
     wide = ProductShape(256, 192, 640)
     plain = 256 * 192 * 640 // 2048
-    assert cycles(wide, tiles(256, 192), crowded=0.1) == 1.1 * plain
-    assert cycles(wide, tiles(256, 192, consumers=3), crowded=0.1) == plain
+    assert cycles(wide, tiles(256, 192), register_pressure_cost=0.1) == 1.1 * plain
+    assert cycles(wide, tiles(256, 192, consumers=3), register_pressure_cost=0.1) == plain
 
 
 def test_slots_are_filled_and_rows_off_a_sector_and_off_a_line_cost_more():
@@ -108,7 +109,7 @@ def test_slots_are_filled_and_rows_off_a_sector_and_off_a_line_cost_more():
 def test_rows_along_n_that_no_wide_swizzle_divides_cost_more(columns, factor):
     shape = ProductShape(128, columns, 640, majors=("k", "mn"))
     rows = 128 + columns * (1 + 0.5 * (factor - 1))
-    found = cycles(shape, tiles(128, columns), fill_bytes=8.0, narrow_span=0.5)
+    found = cycles(shape, tiles(128, columns), fill_bytes=8.0, narrow_swizzle_cost=0.5)
     assert found == rows * 128 / 8 * 10
 
 
@@ -129,7 +130,7 @@ def test_rows_outside_of_a_tensor_cost_every_thread_block():
     Others have a box of their own, unless blocks load for one another, or have several tiles.
     """
     columns, rows = ProductShape(4, 12800, 640, majors=("mn", "k")), ProductShape(4, 12800, 640)
-    tile, rates = tiles(64, 128, consumers=1), {"outside_cycles": 0.5}
+    tile, rates = tiles(64, 128, consumers=1), {"out_of_bounds_row_cycles": 0.5}
     assert cycles(columns, tile, **rates) == 0.5 * 60 * 100 * 10
     assert cycles(rows, tile, **rates) == cycles(rows, tile).expected
     (before,) = estimate(rows, tile, ONE_MEGAHERTZ, replace(PLAIN, **rates), spare=False)
@@ -143,16 +144,18 @@ def test_rows_outside_of_a_tensor_cost_every_thread_block():
 def test_waves_and_epilogues():
     """133 tiles are two waves on 132 SMs: each 5120 and 128 x 128 x 2 bytes at 16 a cycle."""
     shape = ProductShape(128 * 133, 128, 640)
-    assert cycles(shape, tiles(), wide_bytes=16.0) == 2 * (5120 + 2048)
-    assert cycles(shape, tiles(), replace(ONE_MEGAHERTZ, num_sms=133), wide_bytes=16.0) == 7168
-    hidden = {"wide_bytes": 16.0, "overlap": 0.5}
+    assert cycles(shape, tiles(), wide_store_bytes=16.0) == 2 * (5120 + 2048)
+    assert (
+        cycles(shape, tiles(), replace(ONE_MEGAHERTZ, num_sms=133), wide_store_bytes=16.0) == 7168
+    )
+    hidden = {"wide_store_bytes": 16.0, "epilogue_overlap": 0.5}
     assert cycles(shape, tiles(), **hidden) == 2 * (5120 + 2048) - 1024
     assert cycles(shape, tiles(), start_cycles=1000.0) == 1000 + 2 * 5120
 
 
 def test_narrow_stores_hide_behind_nothing():
     shape = ProductShape(128 * 133, 128, 640, output_bytes=4)
-    found = cycles(shape, tiles(), narrow_bytes=32.0, overlap=0.5)
+    found = cycles(shape, tiles(), narrow_store_bytes=32.0, epilogue_overlap=0.5)
     assert found == 2 * (5120 + 2048)
 
 
@@ -160,14 +163,16 @@ def test_only_instructions_of_whole_32_columns_store_16_bytes_a_thread():
     """For three consumers 224 columns are two instructions of 112."""
     assert instruction_columns(224, 3, "float16") == 112
     shape = ProductShape(192, 224, 64)
-    found = cycles(shape, tiles(192, 224, consumers=3), narrow_bytes=2.0, wide_bytes=4.0)
+    found = cycles(
+        shape, tiles(192, 224, consumers=3), narrow_store_bytes=2.0, wide_store_bytes=4.0
+    )
     assert found == 192 * 224 + 192 * 224 * 64 / 2048
 
 
 def test_memory_and_rows_off_a_sector():
     shape = ProductShape(1024, 1000, 64)  # a row of 2000 bytes is no multiple of 32
     moved = 2 * (1024 + 1000) * 64
-    found = cycles(shape, tiles(), memory_bytes=1.0, partial=0.5)
+    found = cycles(shape, tiles(), memory_bytes=1.0, partial_sector_cost=0.5)
     assert found == moved + 1024 * 1000 * 2 * 1.5
     half = replace(ONE_MEGAHERTZ, memory_rate=0.5)
     assert cycles(SQUARE, tiles(), half, memory_bytes=1.0) == 2 * (4 * 128 * 640 + 2 * 128 * 128)
@@ -181,9 +186,13 @@ def test_power_bounds_all_that_is_multiplied():
 
 
 def test_what_tma_stores_touches_less_of_sectors():
-    shape, rates = ProductShape(1024, 1000, 64), {"memory_bytes": 1.0, "partial": 0.5}
+    shape, rates = ProductShape(1024, 1000, 64), {"memory_bytes": 1.0, "partial_sector_cost": 0.5}
     (found,) = estimate(
-        shape, tiles(), ONE_MEGAHERTZ, replace(PLAIN, boxed=0.4, **rates), boxes=True
+        shape,
+        tiles(),
+        ONE_MEGAHERTZ,
+        replace(PLAIN, tma_store_partial_sector_share=0.4, **rates),
+        boxes=True,
     )
     moved = 2 * (1024 + 1000) * 64 + 1024 * 1000 * 2 * 1.2
     assert found == pytest.approx(moved, rel=0.02)
@@ -191,13 +200,13 @@ def test_what_tma_stores_touches_less_of_sectors():
 
 def test_what_stands_around_the_loop_hides_behind_no_memory():
     moved = 2 * (4 * 128 * 640 + 2 * 128 * 128) // 2
-    found = cycles(SQUARE, tiles(), memory_bytes=1.0, start_cycles=1e6, wide_bytes=0.5)
+    found = cycles(SQUARE, tiles(), memory_bytes=1.0, start_cycles=1e6, wide_store_bytes=0.5)
     assert found == moved + 1e6 + 128 * 128 * 2 / 0.5
 
 
 def test_a_norm_is_near_its_largest_term():
     """A step multiplies for 512 cycles, of which a consumer 256, and fills a slot in 512."""
-    close = {"fill_bytes": 64.0, "step_norm": 2.0}
+    close = {"fill_bytes": 64.0, "step_exponent": 2.0}
     assert cycles(SQUARE, tiles(), **close) == 10 * (512**2 + 256**2 + 512**2) ** 0.5
 
 
@@ -230,32 +239,35 @@ def test_clusters_that_do_not_fit_take_another_turn():
 def test_blocks_of_a_cluster_have_no_loads_in_common():
     """Four blocks load 256 rows of 128 bytes each at 64 a cycle, by the root of four."""
     assert cycles(SQUARE, tiles(parts=4), l2_bytes=64.0) == 4 * 256 * 128 / 64 * 3
-    assert cycles(SQUARE, tiles(parts=4), l2_bytes=64.0, apart=0.5) == 8 * 256 * 128 / 64 * 3
+    assert (
+        cycles(SQUARE, tiles(parts=4), l2_bytes=64.0, split_k_l2_exponent=0.5)
+        == 8 * 256 * 128 / 64 * 3
+    )
 
 
 def test_blocks_of_a_cluster_meet_and_read_one_anothers_sums():
     """128 x 128 x 4 bytes at 16 a cycle are 4096; a whole tile has nothing to exchange."""
-    costs = {"meeting_cycles": 1000.0, "peer_cycles": 10.0, "exchange_bytes": 16.0}
+    costs = {"cluster_sum_cycles": 1000.0, "cluster_peer_cycles": 10.0, "exchange_bytes": 16.0}
     assert cycles(SQUARE, tiles(parts=4), **costs) == 3 * 512 + 1000 + 4 * 10 + 4096
     assert cycles(SQUARE, tiles(), **costs) == 5120
 
 
 def test_each_block_of_a_cluster_stores_its_part_of_the_tile():
     """128 x 128 x 2 bytes at 2 a cycle, by four."""
-    assert cycles(SQUARE, tiles(parts=4), wide_bytes=2.0) == 3 * 512 + 4096
+    assert cycles(SQUARE, tiles(parts=4), wide_store_bytes=2.0) == 3 * 512 + 4096
 
 
 def test_a_third_consumer_costs_a_share():
     three = tiles(rows=192, consumers=3)
-    assert cycles(SQUARE, three, third=0.5) == 1.5 * cycles(SQUARE, three).expected
-    assert cycles(SQUARE, tiles(), third=0.5) == cycles(SQUARE, tiles()).expected
+    assert cycles(SQUARE, three, third_consumer_cost=0.5) == 1.5 * cycles(SQUARE, three).expected
+    assert cycles(SQUARE, tiles(), third_consumer_cost=0.5) == cycles(SQUARE, tiles()).expected
 
 
 def test_edges_that_cut_tiles_cost_a_share():
-    even, cut = cycles(SQUARE, tiles()), cycles(SQUARE, tiles(), cut_share=0.5)
+    even, cut = cycles(SQUARE, tiles()), cycles(SQUARE, tiles(), edge_tile_cost=0.5)
     assert cut == even  # no edge of it cuts a tile
     ragged = replace(SQUARE, m=SQUARE.m - 1)
-    assert cycles(ragged, tiles(), cut_share=0.5) == 1.5 * cycles(ragged, tiles()).expected
+    assert cycles(ragged, tiles(), edge_tile_cost=0.5) == 1.5 * cycles(ragged, tiles()).expected
 
 
 PAIR = {"cluster": (2, 1)}
@@ -281,12 +293,12 @@ def test_rows_off_a_line_cost_less_where_they_are_loaded_together():
 def test_blocks_that_load_together_take_longer_to_launch():
     two = ProductShape(256, 128, 640)
     plain = cycles(two, tiles(**PAIR)).expected
-    assert cycles(two, tiles(**PAIR), together_cycles=1e4) == plain + 1e4
-    assert cycles(two, tiles(), together_cycles=1e4) == plain
+    assert cycles(two, tiles(**PAIR), multicast_cycles=1e4) == plain + 1e4
+    assert cycles(two, tiles(), multicast_cycles=1e4) == plain
 
 
 def test_launches_together_cost_another_number_where_rows_begin_off_sectors():
-    costs = {"together_cycles": 700.0, "together_off": 300.0}
+    costs = {"multicast_cycles": 700.0, "multicast_off_sector_cycles": 300.0}
     for depth, cost in ((640, 700), (648, 300)):  # 1296 bytes begin halfway between two sectors
         shape = replace(SQUARE, k=depth)
         alone = cycles(shape, tiles(), **costs)
@@ -295,7 +307,7 @@ def test_launches_together_cost_another_number_where_rows_begin_off_sectors():
 
 def test_first_loads_of_rows_off_a_sector_take_longer():
     """Both operands' begin off sectors: of a pair one half of what A adds is left."""
-    shape, costs = replace(SQUARE, k=648), {"start_cycles": 9000.0, "start_off": 0.1}
+    shape, costs = replace(SQUARE, k=648), {"start_cycles": 9000.0, "start_off_sector_cost": 0.1}
     bare = cycles(shape, tiles(), off_sector=1.0).expected
     assert cycles(shape, tiles(), off_sector=1.0, **costs) == bare + 9000 * 1.2
     pair = tiles(cluster=(1, 2))
@@ -304,7 +316,7 @@ def test_first_loads_of_rows_off_a_sector_take_longer():
 
 def test_transposed_tiles_of_many_columns_store_vectors():
     """128 x 128 x 2 bytes at 32 a cycle, not at 8; where rows are of 16 bytes, and all of a sum."""
-    stores = {"turned_bytes": 32.0, "narrow_bytes": 8.0}
+    stores = {"transposed_store_bytes": 32.0, "narrow_store_bytes": 8.0}
     shape = replace(SQUARE, is_transposed=True)
     loop = cycles(shape, tiles()).expected
     assert cycles(shape, tiles(), **stores) == loop + 128 * 128 * 2 / 32
@@ -317,12 +329,16 @@ def test_transposed_tiles_of_many_columns_store_vectors():
 
 
 def test_stores_of_many_rows_transposed_have_a_rate_of_their_own():
-    stores = {"turned_bytes": 32.0, "turned_of_many": 64.0}
+    stores = {"transposed_store_bytes": 32.0, "transposed_store_bytes_many_rows": 64.0}
     few, many = (ProductShape(128, n, 64, is_transposed=True) for n in (1024, 1152))
     for shape, rate in ((few, 32), (many, 64)):
-        loop = cycles(shape, tiles(), turned_of_many=1e9).expected
+        loop = cycles(shape, tiles(), transposed_store_bytes_many_rows=1e9).expected
         assert cycles(shape, tiles(), **stores) == loop + 128 * 128 * 2 / rate
-    none = {"start_less": 0.0, "early_cycles": 0.0, "port_bytes": 1e9}
+    none = {
+        "any_rows_start_saved_cycles": 0.0,
+        "early_launch_saved_cycles": 0.0,
+        "sm_memory_bytes": 1e9,
+    }
     rates = replace(PLAIN, **none, **stores)
     (made,) = estimate(many, tiles(), ONE_MEGAHERTZ, rates, any_rows=True)  # fitted by the first
     assert made == pytest.approx(loop + 128 * 128 * 2 / 32, rel=0.02)
@@ -337,8 +353,18 @@ def test_a_cluster_with_blocks_without_work_takes_as_long():
     )
 
 
-OF_ANY = {"in_turns": 0.0, "in_turns_shared": 0.0, "third_of_any": 0.0, "start_less": 0.0}
-OF_ANY |= {"workspace_more": 0.0, "early_cycles": 0.0, "port_bytes": 1e9, "again": 0.0}
+OF_ANY = {
+    "multi_tile_cost": 0.0,
+    "multi_tile_split_k_cost": 0.0,
+    "third_consumer_cost_any_rows": 0.0,
+    "any_rows_start_saved_cycles": 0.0,
+}
+OF_ANY |= {
+    "any_rows_workspace_cycles": 0.0,
+    "early_launch_saved_cycles": 0.0,
+    "sm_memory_bytes": 1e9,
+    "extra_tile_cost": 0.0,
+}
 
 
 def of_any_rows(shape, tile, **rates):
@@ -351,27 +377,32 @@ def of_any_rows(shape, tile, **rates):
 def test_launches_that_fit_the_chip_beside_the_next_one_begin_early(parts, most, saved):
     for count, expected in ((most, 1000 - saved), (most + 1, 1000)):
         shape = ProductShape(128 * count, 128, 0)
-        found = of_any_rows(shape, tiles(parts=parts), start_cycles=1000.0, early_cycles=100.0)
+        found = of_any_rows(
+            shape, tiles(parts=parts), start_cycles=1000.0, early_launch_saved_cycles=100.0
+        )
         assert found == expected
 
 
 def test_few_blocks_do_not_keep_the_memory_busy():
     moved = 2 * (SQUARE.m + SQUARE.n) * SQUARE.k + 2 * SQUARE.m * SQUARE.n
-    assert of_any_rows(SQUARE, tiles(), port_bytes=1.0) == moved
+    assert of_any_rows(SQUARE, tiles(), sm_memory_bytes=1.0) == moved
     two = replace(SQUARE, n=256)
     moved = 2 * (two.m + two.n) * two.k + 2 * two.m * two.n
-    assert of_any_rows(two, tiles(), port_bytes=1.0) == moved / 2
-    assert cycles(SQUARE, tiles(), port_bytes=1.0) == cycles(SQUARE, tiles()).expected
+    assert of_any_rows(two, tiles(), sm_memory_bytes=1.0) == moved / 2
+    assert cycles(SQUARE, tiles(), sm_memory_bytes=1.0) == cycles(SQUARE, tiles()).expected
 
 
 def test_tiles_of_few_rows_beside_each_other_ask_for_the_same_weights():
     """Two of 128 columns, in one wave."""
     two = replace(SQUARE, n=256, is_transposed=True)
     moved = 2 * (two.m + two.n) * two.k + 2 * two.m * two.n
-    assert of_any_rows(two, tiles(), port_bytes=1.0, again=0.5) == moved / 2 * 1.5
+    assert of_any_rows(two, tiles(), sm_memory_bytes=1.0, extra_tile_cost=0.5) == moved / 2 * 1.5
     plain = replace(two, is_transposed=False)
-    assert of_any_rows(plain, tiles(), port_bytes=1.0, again=0.5) == moved / 2
-    assert cycles(two, tiles(), again=0.5) == cycles(two, tiles(), again=0.0).expected
+    assert of_any_rows(plain, tiles(), sm_memory_bytes=1.0, extra_tile_cost=0.5) == moved / 2
+    assert (
+        cycles(two, tiles(), extra_tile_cost=0.5)
+        == cycles(two, tiles(), extra_tile_cost=0.0).expected
+    )
 
 
 def test_rows_that_are_not_there_are_not_loaded_by_kernels_of_any_rows():

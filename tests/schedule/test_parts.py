@@ -19,7 +19,12 @@ from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule.products.candidates import candidates
 from tvm_hopper.schedule.products.class_choice import estimate_all
 from tvm_hopper.schedule.products.model import as_product, listed
-from tvm_hopper.schedule.products.parts import IN_BOTH, TRIED, in_clusters, in_parts
+from tvm_hopper.schedule.products.parts import (
+    CLUSTER_DIVISIBLE_PARTS,
+    CLUSTER_SIZES,
+    in_clusters,
+    in_parts,
+)
 from tvm_hopper.schedule.products.product_shape import ProductShape
 from tvm_hopper.testing import workloads
 
@@ -38,7 +43,7 @@ def test_whole_tiles_are_in_front():
     """Of equals the first one is taken."""
     found, whole = tried(DEEP), tried(DEEP, hs.MatmulConfig(split_k=1))
     assert found[: len(whole)] == whole
-    assert {parts for *_, parts in found[len(whole) :]} == set(TRIED)
+    assert {parts for *_, parts in found[len(whole) :]} == set(CLUSTER_SIZES)
 
 
 def test_every_part_has_steps_enough():
@@ -87,7 +92,7 @@ def test_an_extent_that_is_not_known_keeps_sums_whole():
 
 def test_a_deep_sum_of_few_outputs_is_shared():
     config = hs.choose_config(*DEEP)
-    assert config.split_k in IN_BOTH
+    assert config.split_k in CLUSTER_DIVISIBLE_PARTS
     assert config.persistent == 0
     assert config == hs.choose_config(*DEEP)
     tiles = -(-128 // config.tile[0]) * -(-256 // config.tile[1])
@@ -103,9 +108,9 @@ def test_a_workspace_is_used_where_it_may_be_and_is_worth_it():
     tiles = -(-344 // config.tile[0]) * -(-296 // config.tile[1])
     assert 100 < tiles * config.split_k <= 132
     apart = hs.choose_config(344, 296, 55680, given=hs.MatmulConfig(split_mode="cluster"))
-    assert (apart.split_mode, apart.split_k in TRIED) == (None, True)
+    assert (apart.split_mode, apart.split_k in CLUSTER_SIZES) == (None, True)
     both = hs.choose_config(344, 296, 55680)
-    assert (both.split_mode, both.split_k in IN_BOTH) == ("caller", True)
+    assert (both.split_mode, both.split_k in CLUSTER_DIVISIBLE_PARTS) == ("caller", True)
     assert both == hs.choose_config(344, 296, 55680, given=hs.MatmulConfig(split_mode="caller"))
     small = hs.choose_config(64, 64, 512, given=may)
     assert small.split_mode is None
@@ -119,7 +124,7 @@ def test_a_workspace_is_used_where_it_may_be_and_is_worth_it():
 def test_few_rows_are_shared_transposed():
     config = hs.choose_config(4, 1024, 28672)
     assert config.transposed
-    assert config.split_k in IN_BOTH
+    assert config.split_k in CLUSTER_DIVISIBLE_PARTS
 
 
 def test_a_ring_has_no_more_slots_than_a_part_has_steps():
@@ -151,7 +156,7 @@ def test_more_parts_than_run_everywhere_are_told_of_and_not_taken():
     wanted = ProductShape(64, 128, 65536)
     clusters = hs.MatmulConfig(split_mode="cluster")
     config = hs.choose_config(64, 128, 65536, given=clusters)
-    assert config.split_k in TRIED
+    assert config.split_k in CLUSTER_SIZES
     *five, more = listed(wanted, clusters, Chip())
     assert len(five) == 5
     assert more.startswith("on request, where the chip holds clusters of ")
@@ -204,7 +209,7 @@ def test_whole_sums_of_every_class_where_bits_are_promised():
     for rows in (1, 16, 64, 512):
         assert hs.choose_config(rows, 1024, 28672, given=given).split_k is None
     shared = [hs.choose_config(rows, 1024, 28672).split_k for rows in (1, 16, 64)]
-    assert np.all([parts in IN_BOTH for parts in shared])
+    assert np.all([parts in CLUSTER_DIVISIBLE_PARTS for parts in shared])
 
 
 @pytest.mark.parametrize("n", [1664, 1600])

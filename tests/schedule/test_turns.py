@@ -5,16 +5,16 @@ import tvm
 from tvm import s_tir
 
 import tvm_hopper
+from tests.transforms.pipeline.test_inject_barrier_pipeline import PLANNED
 from tests.transforms.refusals.turns import ONE_GROUP, SHARED
 from tests.transforms.scripts import parse
-from tests.transforms.test_plan_pipeline import PLANNED
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import LoweringError, ScheduleError
 from tvm_hopper.facts.arch import SM_90A
-from tvm_hopper.plan.roles import Agent, plan_roles
-from tvm_hopper.plan.turns import check_turns
 from tvm_hopper.testing import workloads
+from tvm_hopper.transforms.warp_specialization.ping_pong_plan import check_turns
+from tvm_hopper.transforms.warp_specialization.specialize_warps_plan import Agent, plan_roles
 
 TARGET = "nvidia/nvidia-h200"
 PINGPONG = {"schedule": "pingpong"}

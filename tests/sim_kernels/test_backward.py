@@ -26,8 +26,8 @@ KINDS = {"bfloat16": ml_dtypes.bfloat16}
 def _few_rooms():
     """Let clusters use their rooms again within few turns."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("ROOMS", "MOST_ROOMS"):
-            patch.setattr(f"tvm_hopper.transforms.cluster_rooms.{name}", 4)
+        for name in ("SLOTS", "MAX_SLOTS"):
+            patch.setattr(f"tvm_hopper.transforms.reductions.cluster_exchange_slots.{name}", 4)
         yield
 
 

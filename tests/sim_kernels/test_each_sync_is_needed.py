@@ -186,7 +186,7 @@ def test_every_sync_instruction_is_in_the_table():
     # holds and code fences are for the compilers: tests/codegen/test_hold.py
     data = {"cp_async_bulk_tensor_g2s_cluster", "wgmma_f16_ss"}
     data |= {"tvm_hopper_hold_float32", "tvm_hopper_code_fence"}
-    data |= {"griddepcontrol"}  # tests/transforms/test_wait_for_launches.py
+    data |= {"griddepcontrol"}  # tests/transforms/launch/test_enable_programmatic_launch.py
     emitted = {name for pending in BOTH for name in emitted_by(right(pending))}
     assert emitted - data == {bug.instruction for bug in BUGS}
 

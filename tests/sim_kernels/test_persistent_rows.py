@@ -21,8 +21,8 @@ from tvm_hopper.testing import memory_bound
 def _few_rooms():
     """Let clusters use their rooms again within few turns."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("ROOMS", "MOST_ROOMS"):
-            patch.setattr(f"tvm_hopper.transforms.cluster_rooms.{name}", 4)
+        for name in ("SLOTS", "MAX_SLOTS"):
+            patch.setattr(f"tvm_hopper.transforms.reductions.cluster_exchange_slots.{name}", 4)
         yield
 
 
@@ -180,12 +180,16 @@ def test_skewed_turns_are_verified_clean(count):
 
 def test_told_as_seldom_as_turns_in_order_skewed_ones_race(monkeypatch):
     """The next turn has sent its value, to the last room, before this one tells."""
-    monkeypatch.setattr("tvm_hopper.transforms.cluster_turns.SKEW_TURNS", "no request")
+    monkeypatch.setattr(
+        "tvm_hopper.transforms.reductions.cluster_exchange_loop.SKEW_TURNS", "no request"
+    )
     found = rules(in_cluster(64, ahead=1, reload=True))
     assert any(x.startswith("RACE") for x in found), found
 
 
 def test_a_row_less_of_room_than_skewed_turns_need_races(monkeypatch):
-    monkeypatch.setattr("tvm_hopper.plan.staged_rows.SKEW_TURNS", "no request")
+    monkeypatch.setattr(
+        "tvm_hopper.transforms.memory_bound.stage_rows_in_shared_plan.SKEW_TURNS", "no request"
+    )
     found = rules(in_cluster(64, ahead=1, reload=True))
     assert found & {"PROXY_FENCE_MISSING_WAR", "RACE_OVERWRITE_BUSY"}, found

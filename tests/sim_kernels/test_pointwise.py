@@ -67,7 +67,9 @@ def count(text: str, word: str) -> int:
 
 def test_one_role_meets_once_an_iteration_and_waits_for_what_it_reads():
     _, sch = scheduled("exp_add", (160, 128), Tiling(steps=10, stages=4, **SMALL), "float32")
-    text = pipeline.lower(sch.mod, "nvidia/nvidia-h200", until="tvm_hopper.LowerChannels").script()
+    text = pipeline.lower(
+        sch.mod, "nvidia/nvidia-h200", until="tvm_hopper.LowerChannelsToMbarriers"
+    ).script()
     assert count(text, "mbarrier_wait") == 1  # for both tiles, in front of what reads them
     assert count(text, "tvm_storage_sync") == 2  # behind the barriers' start, and in the loop
     assert count(text, '"proxy", "async"') == 1
@@ -76,7 +78,9 @@ def test_one_role_meets_once_an_iteration_and_waits_for_what_it_reads():
 def test_consumers_arrive_once_a_warp():
     tiling = Tiling(steps=10, stages=4, roles=hs.Roles(2), **SMALL)
     _, sch = scheduled("exp_add", (160, 128), tiling, "float32")
-    text = pipeline.lower(sch.mod, "nvidia/nvidia-h200", until="tvm_hopper.LowerChannels").script()
+    text = pipeline.lower(
+        sch.mod, "nvidia/nvidia-h200", until="tvm_hopper.LowerChannelsToMbarriers"
+    ).script()
     assert "(empty[slot])), T.uint32(8)" in text
     assert 'thread_binding(288, thread="threadIdx.x")' in text
     assert count(text, "setmaxnreg") == 0

@@ -93,12 +93,12 @@ def test_without_stages_a_product_has_a_producer_too():
     step_product_kernels.check((64, 8, 48), ProductTiling((64, 8, 16), stages=None, **MIXED))
 
 
-@pytest.mark.parametrize("last", ["PlanPipeline", "LowerCopies"])
+@pytest.mark.parametrize("last", ["InjectBarrierPipeline", "InjectBulkAsyncCopies"])
 def test_before_there_is_a_producer_all_threads_copy_and_arrive(last, monkeypatch):
     """A prefix of the pass list is a right kernel: the barriers are those of the plan."""
     passes = pipeline.passes.hook_passes()
     names = [one.info.name.removeprefix("tvm_hopper.") for one in passes]
-    kept = {*names[: names.index(last) + 1], "InsertSyncs", "LowerChannels"}
+    kept = {*names[: names.index(last) + 1], "InsertSyncs", "LowerChannelsToMbarriers"}
     chosen = [one for one, name in zip(passes, names, strict=True) if name in kept]
     monkeypatch.setattr(pipeline.passes, "hook_passes", lambda: chosen)
     mod = workloads.matmul(64, 8, 48)

@@ -113,7 +113,9 @@ def test_values_of_larger_clusters(m, n, cluster):
 # -- each sync
 
 DATA = {"cp_async_bulk_tensor_g2s_cluster", "setmaxnreg", "mapa_u32", "wgmma_f16_ss"}
-DATA |= {"griddepcontrol"}  # griddepcontrol: tests/transforms/test_wait_for_launches.py
+DATA |= {
+    "griddepcontrol"
+}  # griddepcontrol: tests/transforms/launch/test_enable_programmatic_launch.py
 ARRIVE, WAIT = "barrier_cluster_arrive", "barrier_cluster_wait"
 REMOVED = {
     ("mbarrier_init", 0): {"MBAR_USE_BEFORE_INIT"},

@@ -117,7 +117,9 @@ def test_a_depth_that_is_known_at_run_time(k):
 # -- each sync
 
 DATA = {"cp_async_bulk_tensor_g2s_cluster", "setmaxnreg", "ld", "mapa_u32", "wgmma_f16_ss"}
-DATA |= {"griddepcontrol"}  # griddepcontrol: tests/transforms/test_wait_for_launches.py
+DATA |= {
+    "griddepcontrol"
+}  # griddepcontrol: tests/transforms/launch/test_enable_programmatic_launch.py
 ARRIVE, WAIT = "barrier_cluster_arrive", "barrier_cluster_wait"
 REMOVED = {
     ("mbarrier_init", 0): {"MBAR_USE_BEFORE_INIT"},

@@ -89,7 +89,7 @@ def test_one_column_does_not_leave_by_tma():
 @pytest.mark.parametrize(("width", "swizzle"), [(8, 0), (16, 32), (32, 64), (64, 128)])
 def test_the_widest_swizzle_that_a_row_has_room_for(width, swizzle):
     sch = scheduled({"m": 64, "n": 64, "k": 16}, **SMALL, store_parts=64 // width)
-    text = pipeline.lower(sch.mod, H200, until="tvm_hopper.LayoutShared").script()
+    text = pipeline.lower(sch.mod, H200, until="tvm_hopper.SwizzleSharedTiles").script()
     store = text[text.rindex("tvm_hopper.async_copy") :]
     assert f'"tvm_hopper.swizzle": {swizzle}' in store
     if swizzle in (0, 64):  # the others are those of other tests
@@ -109,7 +109,7 @@ def test_parts_of_registers_that_are_no_neighbours_in_memory():
     func = te.create_prim_func([a, b, d]).with_attr("global_symbol", "main")
     sch = s_tir.Schedule(tvm.IRModule({"main": func}))
     hs.matmul(sch, "C", hs.MatmulConfig(store="tma", **PAIR))
-    text = pipeline.lower(sch.mod, H200, until="tvm_hopper.LowerMma").script()
+    text = pipeline.lower(sch.mod, H200, until="tvm_hopper.LowerWgmma").script()
     assert '"x4", "trans"' in text
     check(sch)
 

@@ -91,7 +91,7 @@ def count(script: str, word: str) -> int:
 
 @pytest.mark.parametrize(("team", "warps"), [(x, x.split()[1]) for x in list(TEAMS)[2:]])
 def test_each_warp_frees_a_slot_by_itself(team, warps):
-    script = text(team, "tvm_hopper.LowerChannels")
+    script = text(team, "tvm_hopper.LowerChannelsToMbarriers")
     assert f"(empty[slot])), T.uint32({warps})" in script
     threads = 32 * (int(warps) + 1)
     assert f'thread_binding({threads}, thread="threadIdx.x")' in script
@@ -100,7 +100,7 @@ def test_each_warp_frees_a_slot_by_itself(team, warps):
 
 
 def test_without_roles_the_threads_meet_once_an_iteration():
-    script = text("8 warps", "tvm_hopper.LowerChannels")
+    script = text("8 warps", "tvm_hopper.LowerChannelsToMbarriers")
     assert count(script, "mbarrier_wait") == 1  # for both tiles, in front of what reads them
     assert count(script, "tvm_storage_sync") == 2  # behind the barriers' start, and in the loop
     assert "empty" not in script
@@ -109,7 +109,7 @@ def test_without_roles_the_threads_meet_once_an_iteration():
 @EACH
 def test_fragments_are_registers_of_a_lane(team):
     """TVM's own pass leaves 32 lanes' worth of each fragment to every lane."""
-    script = text(team, "tvm_hopper.MergeShared")
+    script = text(team, "tvm_hopper.MergeSharedBuffers")
     assert 'scope="warp"' not in script
     assert 'launch_thread("threadIdx.x", 32)' in script
     sch = scheduled((64, 32, 320), WarpTiling(stages=3, **TEAMS[team]))

@@ -59,7 +59,9 @@ def test_rows_that_are_known_at_run_time(rows):
 
 HOLDS = {"tvm_hopper_hold_float32", "tvm_hopper_code_fence"}  # for the compiler
 DATA = {"cp_async_bulk_tensor_g2s_cluster", "setmaxnreg", "wgmma_f16_ss", *HOLDS}
-DATA |= {"griddepcontrol"}  # griddepcontrol: tests/transforms/test_wait_for_launches.py
+DATA |= {
+    "griddepcontrol"
+}  # griddepcontrol: tests/transforms/launch/test_enable_programmatic_launch.py
 REMOVED = {
     ("mbarrier_init", 0): {"MBAR_USE_BEFORE_INIT"},
     ("mbarrier_init", 1): {"MBAR_USE_BEFORE_INIT"},

@@ -7,7 +7,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from tvm_hopper import ir
-from tvm_hopper.plan.notes import Note, read_notes
+from tvm_hopper.transforms.common.explain_notes import Note, read_notes
 
 
 def run(func: tirx.PrimFunc, *passes: tvm.ir.transform.Pass) -> tirx.PrimFunc:

@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from tvm_hopper.plan.notes import ElementsNote
+from tvm_hopper.transforms.common.explain_notes import ElementsNote
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from tvm.target import Target
 from tvm_hopper import pipeline
 from tvm_hopper.errors import HopperError, warn
 from tvm_hopper.facts.arch import SM_90A
-from tvm_hopper.plan.notes import ElementsNote, read_notes
 from tvm_hopper.requests.targets import name_target, target_arch
 from tvm_hopper.schedule.dry_run import LAST, outside_of_kernels
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
+from tvm_hopper.transforms.common.explain_notes import ElementsNote, read_notes
 
 from .decisions import Decision, crash_text, is_scheduled, name_of
 

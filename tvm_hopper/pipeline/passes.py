@@ -14,8 +14,9 @@ Our passes see only the functions that carry the mark of `marks.mark_requests`; 
 function of the module goes through the stock list as it is.
 
 A prefix that ends at a stage boundary gives a right, slower kernel if the passes that realise what
-is open, `stages.REALISING`, follow it (`tests/sim_kernels/test_prefixes.py`). RefuseLeftovers
-belongs to the whole list: it refuses what none of the passes acted on. MergeShared always runs.
+is open, `stages.REALISING`, follow it (`tests/sim_kernels/test_prefixes.py`).
+RejectUnloweredRequests belongs to the whole list: it refuses what none of the passes acted on.
+MergeSharedBuffers always runs.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ if TYPE_CHECKING:
 
 # The passes that act on a processor without threads, too; the others are about those.
 ON_EVERY_PROCESSOR = {
-    "tvm_hopper.LowerCopies",
-    "tvm_hopper.PlanPipeline",
+    "tvm_hopper.InjectBulkAsyncCopies",
+    "tvm_hopper.InjectBarrierPipeline",
     "tvm_hopper.ExpandPipeline",
     "tvm_hopper.InsertSyncs",
-    "tvm_hopper.LowerChannels",
-    "tvm_hopper.RefuseLeftovers",
+    "tvm_hopper.LowerChannelsToMbarriers",
+    "tvm_hopper.RejectUnloweredRequests",
 }
 HOOK = "s_tir.InjectSoftwarePipeline"
 LATE = "s_tir.InjectDoubleBuffer"  # the pass before StorageRewrite, which an option can leave out

@@ -143,8 +143,8 @@ def lower(
     target : Target, str or dict, optional
         Left out, the one in scope.
     until, before : str, optional
-        Names of `PassInfo`, e.g. "tvm_hopper.LowerMma" or "tirx.SplitHostDevice"; with neither the
-        whole list runs, and host and device functions stand side by side.
+        Names of `PassInfo`, e.g. "tvm_hopper.LowerWgmma" or "tirx.SplitHostDevice"; with neither
+        the whole list runs, and host and device functions stand side by side.
 
     Returns
     -------

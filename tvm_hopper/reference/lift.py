@@ -70,7 +70,9 @@ FLOAT_OPS: dict[type, Callable[[Any, Any], Any]] = {
     tirx.Max: T.max,
 }
 SECOND_ORDER = 2.0  # errors are of first order: so many times one has to be expected
-MOST_DIVISOR = 2.0**125  # from there on 1/x may be zero in float32 (plan/short_functions.py)
+MOST_DIVISOR = (
+    2.0**125
+)  # from there on 1/x may be zero in float32 (transforms/math/approximate_functions_plan.py)
 DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 

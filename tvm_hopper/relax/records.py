@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tvm_hopper.plan.notes import ElementsNote
+from tvm_hopper.transforms.common.explain_notes import ElementsNote
 
 OURS, STOCK, GIVEN, LIBRARY, NOBODY = "tvm_hopper", "TVM", "given", "library", "nobody"
 COMPUTED_BY = (OURS, STOCK, GIVEN, LIBRARY, NOBODY)

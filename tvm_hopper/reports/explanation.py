@@ -3,9 +3,9 @@
     print(tvm_hopper.explain(sch.mod, target="nvidia/nvidia-h200"))
     print(tvm_hopper.explain(ex))                    # what tvm.compile returned
 
-The passes leave notes about each kernel on the host function (`plan/notes.py`). This module reads
-them, adds the assembler's figures for an executable, and decides nothing. A kernel need not be a
-product: what was not noted is not printed.
+The passes leave notes about each kernel on the host function
+(`transforms/common/explain_notes.py`). This module reads them, adds the assembler's figures for an
+executable, and decides nothing. A kernel need not be a product: what was not noted is not printed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from tvm_hopper.errors import HopperError
 from tvm_hopper.facts import arrivals, devices, registers
 from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP, WARP_GROUP_THREADS
-from tvm_hopper.plan.notes import (
+from tvm_hopper.requests import keys
+from tvm_hopper.requests.kernel_file import load_kernel
+from tvm_hopper.transforms.common.explain_notes import (
     ArrivalsNote,
     ConfigurationNote,
     FallbackNote,
@@ -41,8 +43,6 @@ from tvm_hopper.plan.notes import (
     TilesNote,
     read_notes,
 )
-from tvm_hopper.requests import keys
-from tvm_hopper.requests.kernel_file import load_kernel
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -5,7 +5,7 @@
 Nothing in a schedule of TVM's says that such a copy may be asynchronous, but nothing forbids it:
 its values are those of the tile, and the lowering waits for it. A condition around nothing but the
 copy is one on it, which says how many rows there are of a tile. Whether hardware is the better one
-to make it is for SelectCopies to say.
+to make it is for SelectCopyMechanisms to say.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 
 That pass hoists the axes and hands what a bound loop is annotated with to the loop right inside of
 it, in place of what that one says; only where no loop stands there it makes one of one iteration.
-RestoreAxisNotes takes the annotations back from a loop of one iteration.
+RestoreAxisAnnotations takes the annotations back from a loop of one iteration.
 """
 
 from __future__ import annotations

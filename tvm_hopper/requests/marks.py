@@ -195,7 +195,7 @@ def _choose_the_only(
 ) -> tuple[tirx.PrimFunc, list[Request]]:
     """Let "auto" be the one mechanism of a processor without threads, on which there is no other.
 
-    A kernel's copies are chosen for by SelectCopies, in sight of its threads.
+    A kernel's copies are chosen for by SelectCopyMechanisms, in sight of its threads.
     """
     processor = find_processor(func.attrs.get("target", None))
     if processor is None or processor.has_threads:

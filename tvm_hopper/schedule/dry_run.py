@@ -29,7 +29,7 @@ from tvm_hopper.errors import LoweringError, ScheduleError, cannot_schedule
 from . import reasons
 
 TARGET = "nvidia/nvidia-h200"  # every request is lowered for sm_90a
-LAST = "tvm_hopper.MergeShared"  # the last pass that can refuse a kernel
+LAST = "tvm_hopper.MergeSharedBuffers"  # the last pass that can refuse a kernel
 
 
 _left: ContextVar[bool] = ContextVar("tvm_hopper.schedule.dry_run.left", default=False)

@@ -1,12 +1,12 @@
 """What is refused about thread blocks of a cluster that load for one another."""
 
 from tests.transforms.refusals.case import case
-from tests.transforms.test_share_loads import BEFORE, HALVES
-from tvm_hopper.transforms import ShareLoads
+from tests.transforms.tile_scheduling.test_multicast_loads import BEFORE, HALVES
+from tvm_hopper.transforms import MulticastLoads
 
 
 def shared(name, match, *changes):
-    return case(name, BEFORE, (ShareLoads,), match, *changes)
+    return case(name, BEFORE, (MulticastLoads,), match, *changes)
 
 
 CLUSTERS = [

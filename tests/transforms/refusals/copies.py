@@ -1,9 +1,9 @@
-"""What LayoutShared and LowerCopies refuse."""
+"""What SwizzleSharedTiles and InjectBulkAsyncCopies refuse."""
 
 from textwrap import indent
 
 from tests.transforms.refusals.case import case
-from tvm_hopper.transforms import LayoutShared, LowerCopies
+from tvm_hopper.transforms import InjectBulkAsyncCopies, SwizzleSharedTiles
 
 COPY = """
 @T.prim_func(private=True, s_tir=True)
@@ -30,7 +30,7 @@ PRODUCT = """
 NEST = COPY[COPY.index("            for i, j") :]
 BLOCK = '                with T.sblock("copy"):\n'
 WITHOUT_BOUNDS = 'other = T.sblock_alloc_buffer((2147483647, 64), "float16", scope="shared.dyn")'
-LAYOUT, TMA = (LayoutShared,), (LayoutShared, LowerCopies)
+LAYOUT, TMA = (SwizzleSharedTiles,), (SwizzleSharedTiles, InjectBulkAsyncCopies)
 
 COPIES = [
     case(

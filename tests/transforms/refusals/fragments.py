@@ -1,15 +1,15 @@
 """What is refused about products whose lanes load what they multiply, and about early loads."""
 
+from tests.transforms.launch.test_enable_programmatic_launch import BEFORE as EARLY
+from tests.transforms.mma_sync.test_lower_mma_sync import BEFORE
 from tests.transforms.refusals.case import case
-from tests.transforms.test_load_fragments import BEFORE
-from tests.transforms.test_wait_for_launches import BEFORE as EARLY
-from tvm_hopper.transforms import LoadFragments, WaitForLaunches
+from tvm_hopper.transforms import EnableProgrammaticLaunch, LowerMmaSync
 
 WORK = BEFORE[BEFORE.index("                for j, i in T.grid(8, 16):") :]
 
 
 def refused(name, match, *changes):
-    return case(name, BEFORE, (LoadFragments,), match, *changes)
+    return case(name, BEFORE, (LowerMmaSync,), match, *changes)
 
 
 FRAGMENTS = [
@@ -108,7 +108,7 @@ FRAGMENTS = [
     case(
         "an early load that is no load to registers",
         EARLY,
-        (WaitForLaunches,),
+        (EnableProgrammaticLaunch,),
         "found a store into kept; need a load into registers",
         (
             'kept = T.sblock_alloc_buffer((2, 8), "float16", scope="local")',
@@ -118,7 +118,7 @@ FRAGMENTS = [
     case(
         "nothing but early loads",
         EARLY,
-        (WaitForLaunches,),
+        (EnableProgrammaticLaunch,),
         "found nothing but such loads in the kernel; need something to wait for behind it",
         ("Y[bx, c * 256 + tx * 8 + v] = kept[c, v] + X[0, 0]", "kept[c, v] = kept[c, v]"),
     ),

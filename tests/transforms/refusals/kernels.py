@@ -1,13 +1,7 @@
 """What the passes refuse that see a whole kernel: rings, roles, waits, memory, order of tiles."""
 
-from tests.transforms import (
-    test_count_blocks,
-    test_merge_shared,
-    test_plan_pipeline,
-    test_schedule_tiles,
-)
-from tests.transforms.refusals.case import case
-from tests.transforms.test_plan_pipeline import (
+from tests.transforms.pipeline import test_inject_barrier_pipeline
+from tests.transforms.pipeline.test_inject_barrier_pipeline import (
     ANNOTATIONS,
     ASK_CONSUMERS,
     ASK_PENDING,
@@ -20,18 +14,21 @@ from tests.transforms.test_plan_pipeline import (
     PLAIN_READER,
     deeper,
 )
+from tests.transforms.refusals.case import case
+from tests.transforms.sync import test_merge_shared_buffers
+from tests.transforms.tile_scheduling import test_schedule_tiles, test_size_persistent_grid
 from tvm_hopper.transforms import (
-    CountBlocks,
-    FuseThreads,
-    MergeShared,
-    PlanPipeline,
-    RefuseLeftovers,
+    FuseThreadAxes,
+    InjectBarrierPipeline,
+    MergeSharedBuffers,
+    RejectUnloweredRequests,
     ScheduleTiles,
+    SizePersistentGrid,
     SpecializeWarps,
 )
 
-RING = test_plan_pipeline.BEFORE
-MERGE = test_merge_shared.BEFORE
+RING = test_inject_barrier_pipeline.BEFORE
+MERGE = test_merge_shared_buffers.BEFORE
 RASTER = test_schedule_tiles.KERNEL
 
 TILES = RING[RING.rindex('                    with T.sblock("")', 0, RING.index("a = T.sb")) :][:60]
@@ -42,11 +39,11 @@ OUTSIDE_IF = (*OUTSIDE, (_LOAD_Q, f"                if bx < 2:\n{deeper(_LOAD_Q)
 
 
 def ring(name, match, *changes):
-    return case(name, RING, (PlanPipeline,), match, *changes)
+    return case(name, RING, (InjectBarrierPipeline,), match, *changes)
 
 
 def roles(name, match, *changes):
-    return case(name, RING, (PlanPipeline, SpecializeWarps), match, *changes)
+    return case(name, RING, (InjectBarrierPipeline, SpecializeWarps), match, *changes)
 
 
 def asking(note):
@@ -258,7 +255,7 @@ def block(*lines):
 
 
 def host(name, match, *change):
-    return case(name, HOST, (RefuseLeftovers,), match, *change)
+    return case(name, HOST, (RejectUnloweredRequests,), match, *change)
 
 
 HOSTS = [
@@ -326,7 +323,7 @@ REST = [
     case(
         "a block that is in no kernel",
         UNBOUND,
-        (RefuseLeftovers,),
+        (RejectUnloweredRequests,),
         r"block copy: found a store into B outside of every kernel; need loops bound to blockIdx "
         r"and threadIdx around it; schedule the block as a kernel, or inline it",
     ),
@@ -343,7 +340,7 @@ REST = [
     case(
         "shared memory of a whole kernel",
         MERGE,
-        (MergeShared,),
+        (MergeSharedBuffers,),
         r"shared memory: found ring 400000 \+ rest 12 \+ full 16 = 400032 bytes with alignment; "
         r"need at most 232448; take fewer stages or a smaller tile",
         ("(48,)", "(200000,)"),
@@ -351,7 +348,7 @@ REST = [
     case(
         "shared buffer of unknown size",
         MERGE,
-        (MergeShared,),
+        (MergeSharedBuffers,),
         r"shared buffer ring: found shape \[n\]; need a static shape",
         ("(48,)", "(n,)"),
         ("def func(", "def func(n: T.int32, "),
@@ -372,8 +369,8 @@ REST = [
     ),
     case(
         "launch without a tensor, which would say on which device",
-        test_count_blocks.HOST,
-        (CountBlocks,),
+        test_size_persistent_grid.HOST,
+        (SizePersistentGrid,),
         r"a host function: found a kernel launch without a tensor argument; need one, which says",
         ("args, 0, 9", "args, 0, 8"),
         ("args, 1, 9", "args, 1, 8"),
@@ -398,7 +395,7 @@ REST = [
     case(
         "annotation that nothing acts on: a block outside of kernels",
         LEFT,
-        (RefuseLeftovers,),
+        (RejectUnloweredRequests,),
         r"block C, tvm_hopper.wgmma: found an annotation outside of the kernel, or of the loop, "
         r"that it is about; need it inside loops bound to blockIdx, with asynchronous copies in a "
         r"pipelined loop; bind the loops first, or take the annotation away",
@@ -406,14 +403,14 @@ REST = [
     case(
         "annotation that nothing acts on: a loop that is no pipeline",
         LEFT,
-        (RefuseLeftovers,),
+        (RejectUnloweredRequests,),
         r"loop i, tvm_hopper.consumers: found an annotation outside of the kernel, or of the loop",
         ('                T.sblock_attr({"tvm_hopper.wgmma": 1})\n', ""),
     ),
     case(
         "work left on the host",
         LEFT,
-        (RefuseLeftovers,),
+        (RejectUnloweredRequests,),
         r"block C: found a store into C outside of every kernel; need loops bound to blockIdx and "
         r"threadIdx around it; schedule the block as a kernel, or inline it",
         ('                T.sblock_attr({"tvm_hopper.wgmma": 1})\n', ""),
@@ -440,7 +437,7 @@ THREADS = [
     case(
         "a warp's buffer on half a warp",
         TWO_AXES,
-        (FuseThreads,),
+        (FuseThreadAxes,),
         r"buffer fragment: found scope 'warp' with 16 threads on threadIdx.x, and others beside "
         r"it; need 32 threads on threadIdx.x: the lanes of a warp; bind a loop of 32 to "
         r"threadIdx.x, warps to threadIdx.y",
@@ -448,7 +445,7 @@ THREADS = [
     case(
         "a symbolic number of threads",
         TWO_AXES,
-        (FuseThreads,),
+        (FuseThreadAxes,),
         r"loop ty, threadIdx.y: found n threads; need a static number of threads; split the loop "
         r"by a constant and bind the inner one",
         ("T.thread_binding(2", "T.thread_binding(n"),

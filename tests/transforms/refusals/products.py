@@ -1,7 +1,7 @@
-"""What LowerMma refuses."""
+"""What LowerWgmma refuses."""
 
 from tests.transforms.refusals.case import case
-from tvm_hopper.transforms import LowerMma
+from tvm_hopper.transforms import LowerWgmma
 
 PRODUCT = """
 @T.prim_func(private=True, s_tir=True)
@@ -92,7 +92,7 @@ STAGED = (
 
 
 def product(name, match, *changes):
-    return case(name, PRODUCT, (LowerMma,), match, *changes)
+    return case(name, PRODUCT, (LowerWgmma,), match, *changes)
 
 
 PRODUCTS = [

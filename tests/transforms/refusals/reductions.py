@@ -1,17 +1,17 @@
 """What is refused about stores that combine, and about sums that thread blocks share."""
 
+from tests.transforms.copies.test_copy_instructions import COPY
 from tests.transforms.refusals.case import case
-from tests.transforms.test_across_cluster import BEFORE as CLUSTER
-from tests.transforms.test_add_any_order import BEFORE as ANY_ORDER
-from tests.transforms.test_bind_across_blocks import BEFORE as BLOCKS
-from tests.transforms.test_copy_instructions import COPY
+from tests.transforms.split_k.test_bind_reduction_loop_to_grid import BEFORE as BLOCKS
+from tests.transforms.split_k.test_lower_split_k import BEFORE as CLUSTER
+from tests.transforms.split_k.test_split_k_by_atomics import BEFORE as ANY_ORDER
 from tvm_hopper.transforms import (
-    AddAnyOrder,
-    AskCaller,
-    BindAcrossBlocks,
-    LowerCopies,
-    SelectCopies,
-    ShareSums,
+    BindReductionLoopToGrid,
+    DispatchSplitKByAllocator,
+    InjectBulkAsyncCopies,
+    LowerSplitK,
+    SelectCopyMechanisms,
+    SplitKByAtomics,
 )
 
 UPDATE = (
@@ -34,24 +34,24 @@ def indented(text):
     return "".join("    " + line for line in text.splitlines(keepends=True))
 
 
-def copies(name, match, *changes, passes=(LowerCopies,)):
+def copies(name, match, *changes, passes=(InjectBulkAsyncCopies,)):
     return case(name, COPY, passes, match, *changes)
 
 
 def blocks(name, match, *changes, script=BLOCKS):
-    return case(name, script, (BindAcrossBlocks,), match, *changes)
+    return case(name, script, (BindReductionLoopToGrid,), match, *changes)
 
 
 def cluster(name, match, *changes):
-    return case(name, CLUSTER, (ShareSums,), match, *changes)
+    return case(name, CLUSTER, (LowerSplitK,), match, *changes)
 
 
 def unordered(name, match, *changes):
-    return case(name, CLUSTER, (AddAnyOrder,), match, UNORDERED, *changes)
+    return case(name, CLUSTER, (SplitKByAtomics,), match, UNORDERED, *changes)
 
 
 def caller(name, match, *changes):
-    return case(name, CLUSTER, (AskCaller,), match, BY_CALLER, *changes)
+    return case(name, CLUSTER, (DispatchSplitKByAllocator,), match, BY_CALLER, *changes)
 
 
 UNORDERED = ('{"tvm_hopper.across_cluster": 1}', '{"tvm_hopper.across_cluster": 6}')
@@ -109,7 +109,7 @@ REDUCTIONS = [
         r"tvm_hopper.reduce away where no other thread block updates the same elements",
         UPDATE,
         (ADD[0], ADD[1].replace('"bulk"', '"none"')),
-        passes=(SelectCopies,),
+        passes=(SelectCopyMechanisms,),
     ),
     copies(
         "a reduction that no mechanism can make",
@@ -118,7 +118,7 @@ REDUCTIONS = [
         (UPDATE[0], "A[bx * 8 + i, j] = T.max(A[bx * 8 + i, j], tile[i, j])"),
         (ADD[0], MAX[1].replace('"bulk"', '"auto"')),
         FLOAT32,
-        passes=(SelectCopies,),
+        passes=(SelectCopyMechanisms,),
     ),
     blocks(
         "sums in any order where the same bits are wanted",
@@ -200,7 +200,7 @@ REDUCTIONS = [
     case(
         "parts in any order, and an epilogue",
         ANY_ORDER,
-        (AddAnyOrder,),
+        (SplitKByAtomics,),
         r"found an epilogue, what is stored to tile; need the sum itself, or rounded: each part is "
         r"added to the output by itself; put the epilogue into a kernel behind, or take another",
         ('T.Cast("float16", acc[e])', 'T.Cast("float16", acc[e] * T.float32(2.0))'),

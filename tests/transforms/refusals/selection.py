@@ -1,9 +1,9 @@
-"""What SelectCopies refuses of copies."""
+"""What SelectCopyMechanisms refuses of copies."""
 
+from tests.transforms.copies.test_select_copy_mechanisms import AUTO, BY_THREADS, UNBOUND
 from tests.transforms.refusals.case import case
 from tests.transforms.refusals.copies import COPY
-from tests.transforms.test_select_copies import AUTO, BY_THREADS, UNBOUND
-from tvm_hopper.transforms import SelectCopies
+from tvm_hopper.transforms import SelectCopyMechanisms
 
 TMA = (AUTO, '{"tvm_hopper.async_copy": "tma"}')
 # A product reads the tile, and deals out the threads.
@@ -23,7 +23,7 @@ SELECTION = [
     case(
         "elements that are no whole bytes",
         COPY,
-        (SelectCopies,),
+        (SelectCopyMechanisms,),
         r"block copy, tvm_hopper.async_copy: found elements of int4 in tile; need elements of "
         r"whole bytes, one of bool, .*; copy them as such, or ask for \"none\": threads copy them",
         ("float16", "int4"),
@@ -31,7 +31,7 @@ SELECTION = [
     case(
         "elements that are stored twice",
         BY_THREADS.replace("range(4)", "range(8)").replace("(i * 32 + tx)", "(i % 4 * 32 + tx)"),
-        (SelectCopies,),
+        (SelectCopyMechanisms,),
         r"block copy, tvm_hopper.async_copy: found stores to tile\[.*\] by loops "
         r"\['tx', 'i', 'v'\]; need a box of which each element is stored once; copy the tile in "
         r"loops over its dimensions, fused and split at will",
@@ -40,7 +40,7 @@ SELECTION = [
     case(
         "stages of threads by which a tile is read before it is written",
         UNBOUND,
-        (SelectCopies,),
+        (SelectCopyMechanisms,),
         r"loop k: found software_pipeline_stage = \[1, 0\] and software_pipeline_order = \[0, 1\]; "
         r"need statement 1, which reads tile, behind statement 0, which writes it: a later stage, "
         r"or a later turn of the same; e.g. stages that do not fall, in the program's order",
@@ -51,7 +51,7 @@ SELECTION = [
     case(
         "stages of threads around a tile that TVM gives no slots",
         UNBOUND,
-        (SelectCopies,),
+        (SelectCopyMechanisms,),
         r"loop k: found software_pipeline_stage = \[0, 1\] and tile, which is used outside of the "
         r"loop, too; need an array of the loop's own between statements 0 and 1: it gets a slot "
         r"for each trip that one runs ahead of the other; take a tile for each loop, or "
@@ -62,7 +62,7 @@ SELECTION = [
     case(
         "stages of threads that are not the statements'",
         UNBOUND,
-        (SelectCopies,),
+        (SelectCopyMechanisms,),
         r"loop k: found software_pipeline_stage = \[0, 1, 1\] and .*; need one entry for each of "
         r"the 2 statements \['copy', 'use'\], and a permutation",
         STAGES,
@@ -74,7 +74,7 @@ SELECTION = [
         BY_THREADS.replace("64 + (", "tx + (")
         .replace("range(4)", "range(1)")
         .replace(PLACE, "(i * 8 + v)"),
-        (SelectCopies,),
+        (SelectCopyMechanisms,),
         r"found elements A\[.*\] that depend on the thread or loop that stores them; need elements "
         r"that follow from their place in the tile; copy the tile by one index for each dimension",
         TMA,
@@ -82,7 +82,7 @@ SELECTION = [
     case(
         "a tile of threads that nothing bounds",
         BY_THREADS,
-        (SelectCopies,),
+        (SelectCopyMechanisms,),
         r"tile tile: found a shape \[16, 2147483647\] that nothing bounds; need indices within "
         r"bounds that are known now; split its loops by constants",
         (AUTO, '{"tvm_hopper.async_copy": "none"}'),
@@ -93,7 +93,7 @@ SELECTION = [
     case(
         "roles with nothing to load",
         UNBOUND,
-        (SelectCopies,),
+        (SelectCopyMechanisms,),
         r"loop k, tvm_hopper.consumers: found nothing for a producer to load: threads make the "
         r"copies copy; not tma: .*; need a copy that hardware can make; take tvm_hopper.consumers "
         r"away \(roles=None\): then every thread loads and computes$",
@@ -102,7 +102,7 @@ SELECTION = [
     case(
         "rows of an operand that no mechanism copies",
         OPERAND,
-        (SelectCopies,),
+        (SelectCopyMechanisms,),
         r"copy copy of A: found rows that are 30 bytes apart; need rows at multiples of 16 bytes "
         r"\(TMA\), or of 16, 8 or 4 \(cp.async\): in a kernel by WGMMA hardware makes all copies "
         r"of shared tiles; pad the last dimension of A from 15 to 16$",
@@ -110,7 +110,7 @@ SELECTION = [
     case(
         "rows of a declared stride that no mechanism copies",
         OPERAND,
-        (SelectCopies,),
+        (SelectCopyMechanisms,),
         r"copy copy of A: found rows that are 34 bytes apart; .*; copy it into a tensor whose rows "
         r"are, in a kernel before this one$",
         ('func(A: T.Buffer((16, 15), "float16"),', "func(a: T.handle,"),
@@ -122,7 +122,7 @@ SELECTION = [
     case(
         "rows of an operand of unknown length",
         OPERAND,
-        (SelectCopies,),
+        (SelectCopyMechanisms,),
         r"copy copy of A: found rows of n elements, a number that is not known now; need rows at "
         r"multiples of 16 bytes \(TMA\), .*; make every dimension but the first static$",
         ('func(A: T.Buffer((16, 15), "float16"),', "func(a: T.handle,"),
@@ -134,7 +134,7 @@ SELECTION = [
     case(
         "a tile of an operand that no mechanism fills",
         OPERAND,
-        (SelectCopies,),
+        (SelectCopyMechanisms,),
         r"copy copy of A: found no mechanism for it; not cp_async: copy of A into tile: found "
         r"rows of 26 B; .*; need rows at multiples of .*; copy the tensor into one of another "
         r"shape$",

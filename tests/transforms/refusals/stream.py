@@ -3,7 +3,7 @@
 import functools
 
 from tests.transforms.refusals.case import case
-from tests.transforms.test_stream_tiles import BEFORE, SHORT, noted
+from tests.transforms.tile_scheduling.test_stream_k import BEFORE, SHORT, noted
 from tvm_hopper.transforms import ScheduleTiles
 
 SCRIPT = functools.reduce(lambda text, change: text.replace(*change), SHORT, BEFORE)

@@ -1,7 +1,7 @@
 """What InsertSyncs refuses; the messages of the sync engine are all in test_insert_syncs.py."""
 
 from tests.transforms.refusals.case import case
-from tests.transforms.test_insert_syncs import ALONE, ROLES
+from tests.transforms.sync.test_insert_syncs import ALONE, ROLES
 from tvm_hopper.transforms import InsertSyncs
 
 SIGNATURE = 'def func(A_map: T.handle("tensormap"), C: T.Buffer((4,), "float32"), n: T.int32):\n'

@@ -1,8 +1,8 @@
 """What is refused of consumers that compute output tiles in turn."""
 
+from tests.transforms.pipeline.test_inject_barrier_pipeline import PLAIN_READER, PLANNED
 from tests.transforms.refusals.case import case
-from tests.transforms.test_plan_pipeline import PLAIN_READER, PLANNED
-from tests.transforms.test_specialize_warps import asking
+from tests.transforms.warp_specialization.test_specialize_warps import asking
 from tvm_hopper.transforms import SpecializeWarps
 
 AXIS = 'T.thread_binding(3, thread="blockIdx.x")'

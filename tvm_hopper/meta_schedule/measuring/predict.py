@@ -14,12 +14,19 @@ import tvm
 from tvm_hopper.facts.devices import CHIPS
 from tvm_hopper.facts.dtypes import DTYPES, dtype_bytes
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
-from tvm_hopper.plan.notes import MmaNote, Note, RingNote, RolesNote, TensorMapNote, read_notes
 from tvm_hopper.schedule.products.candidates import as_candidates
 from tvm_hopper.schedule.products.config import MatmulConfig
 from tvm_hopper.schedule.products.estimate import estimate
 from tvm_hopper.schedule.products.product_shape import ProductShape
 from tvm_hopper.schedule.products.rates import MEASURED
+from tvm_hopper.transforms.common.explain_notes import (
+    MmaNote,
+    Note,
+    RingNote,
+    RolesNote,
+    TensorMapNote,
+    read_notes,
+)
 
 from .artifact import TensorArgument
 

@@ -20,7 +20,7 @@ from .config import MOST_FLIGHT, ColumnReductionConfig
 THREADS = 256  # of a thread block
 BLOCKS_PER_SM = 4
 THREADS_PER_SM = THREADS * BLOCKS_PER_SM  # of which each has 64 registers
-FLIGHT = 8  # rows that a thread loads at once, of 16-byte vectors: fewer threads leave fewer sums
+ROWS_IN_FLIGHT_PER_THREAD = 8  # of 16-byte vectors: fewer threads leave fewer sums
 FEWEST_TRIPS = 4  # of a thread's loop: below, what it writes is too much of what it reads
 GROUP_ELEMENTS = 65536  # of a group of rows that is reduced to one value, at most
 GROUPS_PER_SM = 4  # at least, of a reduction of all elements that is one of groups first
@@ -68,7 +68,12 @@ class ColumnTile:
 
         Left alone the assembler takes so few that two of eight loads are in flight.
         """
-        room = THREADS_PER_SM * FLIGHT // max(FLIGHT, self.flight) // (self.threads * self.rows)
+        room = (
+            THREADS_PER_SM
+            * ROWS_IN_FLIGHT_PER_THREAD
+            // max(ROWS_IN_FLIGHT_PER_THREAD, self.flight)
+            // (self.threads * self.rows)
+        )
         return max(1, min(MOST_BLOCKS_PER_SM, room))
 
     @property
@@ -120,7 +125,7 @@ def choose_columns(work: ColumnWork, given: ColumnReductionConfig) -> tuple[Colu
         )
     if work.rows is not None and given.rows is None and 2 * rows > work.rows:
         rows, threads = 1, given.threads or max(threads, THREADS_PER_WARP)
-    wide = FLIGHT * 16 // max(1, work.vector * work.loaded)
+    wide = ROWS_IN_FLIGHT_PER_THREAD * 16 // max(1, work.vector * work.loaded)
     flight = given.flight or max(1, min(MOST_FLIGHT, wide))
     if work.rows is not None and given.flight is None:
         flight = max(1, min(flight, work.rows // (2 * rows)))

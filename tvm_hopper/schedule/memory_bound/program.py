@@ -18,7 +18,7 @@ from tvm.tirx import IterVar
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import DTYPES
-from tvm_hopper.plan.float_functions import find_impossible
+from tvm_hopper.transforms.math.float_functions import find_impossible
 
 from .reducers import check_reducer, is_plain_reduction
 

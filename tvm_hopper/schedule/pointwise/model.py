@@ -27,7 +27,10 @@ from .recognize import ElementProgram
 THREADS = 256  # of a thread block
 PAIR_THREADS, PAIR_BYTES = 1024, 32  # the same, where a thread loads a vector of two large tensors
 PAIR_TOGETHER = 4  # of these, neighbours, begin together
-DEAR_THREADS, DEAR_CHUNKS = 512, 2  # the same, and vectors of a thread, of dear arithmetic
+EXPENSIVE_THREADS, EXPENSIVE_CHUNKS = (
+    512,
+    2,
+)  # the same, and vectors of a thread, of dear arithmetic
 SHARING_CHUNKS = (2, 4, 1)  # vectors of a thread that share what they read, the best first
 SHARING_THREADS = range(64, 513)
 RUNNERS_UP = 2  # that `explain` shows
@@ -85,7 +88,7 @@ def choose_elements(
     """
     model = model_of_target()
     loaded = sum(dtype_bytes(ir.dtype_of(x.tensor)) for x in reads) or 1
-    first = DEAR_CHUNKS if dear and len(reads) > 1 else 1
+    first = EXPENSIVE_CHUNKS if dear and len(reads) > 1 else 1
     most_chunks = _most_chunks(program, vector, given.threads or THREADS_PER_WARP)
     counts = range(min(first, most_chunks), most_chunks + 1)
     if given.chunks is not None:
@@ -97,7 +100,7 @@ def choose_elements(
     found = []
     for chunks in counts:
         is_pair = hint and _is_pair(tensors, reads) and chunks * vector * loaded == PAIR_BYTES
-        most = DEAR_THREADS if dear else PAIR_THREADS if is_pair else THREADS
+        most = EXPENSIVE_THREADS if dear else PAIR_THREADS if is_pair else THREADS
         most = min(most, THREADS_PER_SM // (given.blocks or 1))
         threads = given.threads or _threads(program, chunks * vector, most, model)
         there = min(chunks, _most_chunks(program, vector, threads))  # vectors that have elements

@@ -3,8 +3,8 @@
 It is asked for the configuration of each row count of a ladder, and for the time that each of these
 would take at row counts in between.  Of all ways to pick bounds out of the ladder the one is taken
 that loses least against a kernel of its own for each row count, where a class more has to gain
-`LEAST_GAIN` over an octave of row counts.  At a bound the kernel is that of a static build, so no
-estimate matters there.
+`MIN_GAIN_PER_KERNEL` over an octave of row counts.  At a bound the kernel is that of a static
+build, so no estimate matters there.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from tvm_hopper.schedule.arguments import as_int, as_size
 from .candidates import as_candidates
 from .config import MatmulConfig
 from .dot_choice import choose_dots
-from .estimate import Floats, KernelForm, Rates, estimate
+from .estimate import Floats, KernelForm, estimate
 from .model import as_product, choose_config, rank_both
 from .parts import for_any_rows
 from .product_shape import ProductShape
+from .rate_constants import Rates
 from .rates import MEASURED
 from .split import ANYWHERE
 
 MOST_CLASSES = 8  # kernels that one function is worth
 TILE_CLASSES = MOST_CLASSES - 1  # and one of dot products, for one row
-LEAST_GAIN = 0.05  # of the time over an octave of row counts, for which a kernel more is built
+MIN_GAIN_PER_KERNEL = 0.05  # of the time over an octave of row counts
 MUCH, STEEPER = 0.1, 100  # a loss of more than this part of the time counts so many times more
 LADDER = (
     *(8, 16, 24, 32, 40, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896),
@@ -170,7 +171,7 @@ def cut(losses: Sequence[Sequence[float]]) -> tuple[int, ...]:
         For the kernel of each rung what it loses at each of POINTS, as a part of the time,
         weighted.
     """
-    price = LEAST_GAIN * OCTAVE
+    price = MIN_GAIN_PER_KERNEL * OCTAVE
     sums = [list(itertools.accumulate(row, initial=0.0)) for row in losses]
     places = [bisect.bisect_right(POINTS, rung) for rung in LADDER[:-1]]
 

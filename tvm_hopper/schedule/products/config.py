@@ -14,15 +14,15 @@ from typing import Any
 from tvm_hopper.errors import cannot_schedule, found_and_need
 from tvm_hopper.facts import dtypes, registers, swizzle, wgmma
 from tvm_hopper.facts.arch import SM_90A, Arch
-from tvm_hopper.plan.smem import (
+from tvm_hopper.requests.keys import BY_DEVICE, CURVES, MOST_CONSUMERS
+from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair, as_stages, as_tile
+from tvm_hopper.transforms.common.shared_memory_size import (
     BARRIER_BYTES,
     TILE_ALIGNMENT,
     SharedArray,
     most_slots,
     ring_memory,
 )
-from tvm_hopper.requests.keys import BY_DEVICE, CURVES, MOST_CONSUMERS
-from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair, as_stages, as_tile
 
 from . import split
 from .direct_shape import as_direct

@@ -7,8 +7,8 @@ from typing import Any
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
-from tvm_hopper.plan.warp_fragments import COLUMNS, ROWS, VECTOR
 from tvm_hopper.schedule.arguments import as_int
+from tvm_hopper.transforms.mma_sync.lower_mma_sync_plan import COLUMNS, ROWS, VECTOR
 
 MOST_ROWS = 64  # of the output that a thread block computes together
 MOST_COLUMNS = 256

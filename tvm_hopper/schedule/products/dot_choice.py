@@ -27,8 +27,8 @@ SIZES: tuple[tuple[float, tuple[int, ...]], ...] = (
     (1024, (128, 160, 96, 192, 224)),
     (math.inf, (256, 224, 192, 288, 320, 160, 128)),
 )
-UNEVEN = 0.05  # of a sum, that threads may have to do beyond the most even way
-SIDE_BY_SIDE = 128  # threads of a thread block that has several short sums
+MAX_IMBALANCE_SHARE = 0.05  # of a sum, that threads may do beyond the most even way
+THREADS_FOR_SHORT_SUMS = 128  # of a thread block that has several short sums
 MOST_CHOSEN = 1  # rows up to which dot products are chosen without being asked for
 
 
@@ -67,11 +67,11 @@ def choose_shape(rows: int, n: int, k: int, dtype: str, chip: Chip) -> DotShape:
     if n <= chip.num_sms and sizes is SIZES[-1][1]:
         sizes = (MAX_THREADS,)
     padded = {x: _steps(count, x) * _vectors(count, x) * x for x in sizes}
-    least = min(padded.values()) + UNEVEN * count
+    least = min(padded.values()) + MAX_IMBALANCE_SHARE * count
     threads = next(x for x in sizes if padded[x] <= least)
     columns = 2 if rows > 1 else 1  # vectors of A are converted once for both
     vectors = max(1, _vectors(count, threads) // columns)
-    return DotShape(threads, max(1, SIDE_BY_SIDE // threads), columns, vectors)
+    return DotShape(threads, max(1, THREADS_FOR_SHORT_SUMS // threads), columns, vectors)
 
 
 def _steps(count: int, threads: int) -> int:

@@ -21,10 +21,11 @@ import numpy as np
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES, THREAD_ACCESS_BYTES
-from tvm_hopper.plan.fragment import LEAST_TURNED
+from tvm_hopper.transforms.wgmma.fragment_layout import MIN_TRANSPOSED_COLUMNS
 
 from .candidates import MOST_PARTS, Candidates, columns_in_panels
 from .product_shape import ProductShape
+from .rate_constants import Rates
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -33,163 +34,6 @@ LINK_CYCLES = 800  # from one block to the next that adds to the same tile; of 7
 SUM_BYTES = 4  # of an accumulator
 MANY_ROWS = 1024  # of an output
 WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thread, else 4
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Measured constants; cycles are those of an SM at `megahertz`, bytes a cycle those of one SM.
-
-    Attributes
-    ----------
-    operand_bytes
-        Bytes a cycle that WGMMA reads from shared memory.
-    shortest_cycles
-        Of one instruction, however few its columns.
-    turn_cycles
-        Of a consumer from one slot to the next: wait, fence, release.
-    turn_left
-        Share of it that is left with a group of instructions in flight.
-    crowded
-        Share by which each 32 accumulators a thread beyond 160 slow instructions down.
-    fill_bytes
-        Bytes a cycle that TMA writes into shared memory.
-    narrow_span
-        Share by which an operand costs more for each halving of the swizzle, from 128 bytes, to
-        divide a row of its tile that runs along m or n.
-    latency_cycles
-        From the load of a slot to its arrival; as many loads are under way as there are slots, but
-        for the one in use.
-    off_sector
-        Share by which an operand costs more whose rows begin off a sector of 32 bytes.
-    off_line
-        The same of rows that begin at sectors, but off a line of 128 bytes.
-    l2_bytes
-        Bytes a cycle of the whole L2 cache.
-    apart
-        Power of the number of parts of a sum by which the L2 cache gives less: thread blocks that
-        lie together read the same lines at once, which counts once, but not those of a cluster.
-    outside_cycles
-        Of a row of 128 bytes of a box that lies outside of its tensor; those of all thread blocks
-        come one after another.
-    together_cycles
-        Of a launch in clusters whose blocks load for one another, and of leaving together, however
-        many there are: fitted, neither a share of the time nor cycles a block are left.
-    together_off
-        The same where rows of an operand begin off sectors.
-    start_cycles
-        Launch, barriers and the latency of the first tiles.
-    start_off
-        Share by which these cost more, by what rows off sectors and off lines add to an operand.
-    wide_bytes, narrow_bytes
-        Bytes a cycle of stores of 16 bytes and of 4 bytes a thread.
-    turned_bytes
-        Of stores of 16 bytes after matrices were turned between the lanes of a warp. Not fitted:
-        from ten pairs of times with turned and with narrow stores.
-    turned_of_many
-        The same of outputs of more than `MANY_ROWS` rows, of static products. Of 13.5, 16, 18, 20,
-        22 and 25 the one by which the choice lost least among the times of 31 such problems both
-        ways.
-    overlap
-        Share of an epilogue that the loads of the next tile hide, where stores are wide: behind
-        narrow ones, fitted, nothing is hidden.
-    memory_bytes
-        Bytes a cycle of the device's memory.
-    partial
-        Share by which output rows cost more that begin off a sector.
-    boxed
-        Share of that which is left where TMA stores whole boxes. Not fitted with the others: of 41
-        such times of benchmarks/results/tile_times_*.json.
-    flop_power
-        Microseconds that 1e9 multiply-adds take of the chip's power.
-    meeting_cycles
-        Of a launch in clusters and of the barriers of one, where blocks share a sum.
-    peer_cycles
-        More for each block of the cluster.
-    exchange_bytes
-        Bytes a cycle that an SM reads of other SMs' sums.
-    kernel_cycles, part_cycles
-        Of a second kernel, which adds what thread blocks have summed in a workspace, and more for
-        each part.
-    wide_parts
-        Times that where stores are of 16 bytes a thread.
-    workspace_bytes
-        Bytes a cycle that an SM writes to a workspace, or reads from it.
-    cut_share
-        Share of the time that edges of the output cost which cut tiles: stores behind conditions.
-        Not fitted, since the times of the fit do not tell between 0 and 0.04: the same kernel with
-        rows that are symbolic took 0.02 to 0.035 more.
-    third
-        Share of the time that a third consumer costs. Not fitted: at 8192^3 tiles of three and of
-        two came out alike, and the first take 3% longer (at 4096^3 5% longer than estimated).
-    in_turns, in_turns_shared
-        Share of the time that several tiles a block, or several blocks an SM, cost more, of kernels
-        made for any rows; and more where sums are shared, since no block loads ahead for the next
-        one. These and the next five say how kernels of one product compare, many of which run far
-        from what they are best at: fitted by benchmarks/calibration/fit_rows.py to
-        benchmarks/results/row_matrix_*.
-    third_of_any
-        Share that a third consumer costs more.
-    start_less
-        Cycles of `start_cycles` that kernels made for any rows do without.
-    workspace_more
-        Cycles that kernels cost more whose parts of sums meet in a workspace.
-    early_cycles
-        That are saved where the blocks of two launches fit the chip at once: a kernel that may
-        begin early is in place when the one in front ends. Of clusters twice that.
-    port_bytes
-        Bytes a cycle that one SM takes from memory: few blocks do not keep it busy.
-    again
-        How much longer memory takes for each further tile of a few rows that asks for the same
-        weights in the same wave.
-    step_norm, time_norm
-        Exponents.
-    """
-
-    operand_bytes: float = 128.0
-    shortest_cycles: float = 24.4
-    turn_cycles: float = 200.0
-    turn_left: float = 0.3
-    crowded: float = 0.05
-    fill_bytes: float = 87.0
-    narrow_span: float = 0.3
-    latency_cycles: float = 1000.0
-    off_sector: float = 0.676
-    off_line: float = 0.15
-    l2_bytes: float = 9200.0
-    apart: float = 0.4
-    outside_cycles: float = 0.089
-    together_cycles: float = 1600.0
-    together_off: float = 1000.0
-    start_cycles: float = 7800.0
-    start_off: float = 0.1
-    wide_bytes: float = 22.0
-    narrow_bytes: float = 15.0
-    turned_bytes: float = 13.5
-    turned_of_many: float = 20.0
-    overlap: float = 0.2
-    memory_bytes: float = 2300.0
-    partial: float = 1.4
-    boxed: float = 0.35
-    flop_power: float = 1.7
-    meeting_cycles: float = 3000.0
-    peer_cycles: float = 100.0
-    exchange_bytes: float = 32.0
-    kernel_cycles: float = 2500.0
-    part_cycles: float = 150.0
-    wide_parts: float = 4.0
-    workspace_bytes: float = 40.0
-    cut_share: float = 0.035
-    third: float = 0.01
-    in_turns: float = 0.005
-    in_turns_shared: float = 0.106
-    third_of_any: float = 0.05
-    start_less: float = 780.0
-    workspace_more: float = 700.0
-    early_cycles: float = 470.0
-    port_bytes: float = 66.0
-    again: float = 0.19
-    step_norm: float = 5.3
-    time_norm: float = 3.0
 
 
 @dataclass(frozen=True)
@@ -317,15 +161,17 @@ class _Estimate:
             width = columns_in_panels(product.dtype)[self.tiles.consumers, own]
         self.width = width
         self.wide = (width % WIDE_COLUMNS == 0) & (product.output_bytes == 2)
-        self.stored_at = np.where(self.wide, rates.wide_bytes, rates.narrow_bytes)
+        self.stored_at = np.where(self.wide, rates.wide_store_bytes, rates.narrow_store_bytes)
         if product.is_transposed:
             at_vectors = np.asarray(product.m) * product.output_bytes % THREAD_ACCESS_BYTES == 0
-            is_turned = (self.columns_of_one >= LEAST_TURNED) & ~self.shared & at_vectors
+            is_turned = (self.columns_of_one >= MIN_TRANSPOSED_COLUMNS) & ~self.shared & at_vectors
             is_turned = is_turned & form.turned & (product.output_bytes == 2)
             self.wide = np.zeros_like(self.wide)
             many = (np.asarray(product.n) > MANY_ROWS) & (not form.any_rows)
-            turned_at = np.where(many, rates.turned_of_many, rates.turned_bytes)
-            self.stored_at = np.where(is_turned, turned_at, rates.narrow_bytes)
+            turned_at = np.where(
+                many, rates.transposed_store_bytes_many_rows, rates.transposed_store_bytes
+            )
+            self.stored_at = np.where(is_turned, turned_at, rates.narrow_store_bytes)
 
     # -- the loop -----------------------------------------------------------------------------
 
@@ -333,7 +179,7 @@ class _Estimate:
         """Return the cycles of a consumer's instructions in a step."""
         rates = self.rates
         held = self.rows_of_one * self.columns_of_one / 128  # accumulators of a thread
-        crowd = 1 + rates.crowded * np.maximum(held - 160, 0) / 32
+        crowd = 1 + rates.register_pressure_cost * np.maximum(held - 160, 0) / 32
         read = (INSTRUCTION_ROWS + self.width) * 32 / rates.operand_bytes
         instruction = np.maximum(self.width / 2 / self.chip.tensor_rate, read)
         instruction = np.maximum(instruction, rates.shortest_cycles) * crowd
@@ -367,7 +213,7 @@ class _Estimate:
         )
         rows, columns = self._inside()
         loaded = (rows * left + columns * right) * self.depth * self.size
-        apart = 0.0 if self.form.by_kernels else self.rates.apart
+        apart = 0.0 if self.form.by_kernels else self.rates.split_k_l2_exponent
         return np.asarray(loaded * self.active / self.rates.l2_bytes * self.parts**apart)
 
     def _outside(self) -> Floats:
@@ -384,15 +230,17 @@ class _Estimate:
         # Of all boxes, in each block that a box is sent to.
         beyond = left * across + right * down
         lines = self.depth * self.size / LINE_BYTES
-        cycles = self.rates.outside_cycles * beyond * self.parts / self.waves * lines
+        cycles = self.rates.out_of_bounds_row_cycles * beyond * self.parts / self.waves * lines
         return np.asarray(cycles)
 
     def _step(self) -> Floats:
         rates, own = self.rates, self._multiply()
-        turn = rates.turn_cycles * np.where(self.tiles.pending > 0, rates.turn_left, 1)
+        turn = rates.slot_handover_cycles * np.where(
+            self.tiles.pending > 0, rates.handover_share_pending, 1
+        )
         latency = rates.latency_cycles / np.maximum(self.tiles.stages - 1.0, 0.5)
         several = [own * self.tiles.consumers, own + turn, self._fill(), latency]
-        return _norm(rates.step_norm, *several, self._through_l2(), self._outside())
+        return _norm(rates.step_exponent, *several, self._through_l2(), self._outside())
 
     # -- around it ----------------------------------------------------------------------------
 
@@ -407,13 +255,15 @@ class _Estimate:
         """Return the cycles in which parts of a sum meet, for each wave."""
         rates, tile = self.rates, self.rows * self.columns * SUM_BYTES
         if not self.form.by_kernels:
-            meeting = rates.meeting_cycles + rates.peer_cycles * self.parts
+            meeting = rates.cluster_sum_cycles + rates.cluster_peer_cycles * self.parts
             return np.asarray(meeting + tile / rates.exchange_bytes)
         sums = self.m * self.n * self.parts * SUM_BYTES / self.chip.num_sms
         meeting = tile / rates.workspace_bytes
         # Where stores are wide a thread adds up more registers of each part.
-        each = rates.part_cycles * np.where(self.wide, rates.wide_parts, 1)
-        meeting = meeting + (rates.kernel_cycles + each * self.parts) / self.waves
+        each = rates.partial_sum_cycles * np.where(
+            self.wide, rates.wide_store_partial_sum_factor, 1
+        )
+        meeting = meeting + (rates.second_kernel_cycles + each * self.parts) / self.waves
         return np.asarray(meeting + sums / rates.workspace_bytes / self.waves)
 
     def _around(self) -> Floats:
@@ -421,22 +271,24 @@ class _Estimate:
         rates, form, waves, shared = self.rates, self.form, self.waves, self.shared
         epilogue = self._epilogue()
         # Blocks that share a sum compute one tile each: the next begins after the epilogue.
-        hidden = np.where(self.wide & ~shared, rates.overlap * (waves - 1) * epilogue, 0)
+        hidden = np.where(self.wide & ~shared, rates.epilogue_overlap * (waves - 1) * epilogue, 0)
         off = self.off_left / self.column_blocks + self.off_right / self.row_blocks
-        around = rates.start_cycles * (1 + rates.start_off * off) + waves * epilogue - hidden
+        around = (
+            rates.start_cycles * (1 + rates.start_off_sector_cost * off) + waves * epilogue - hidden
+        )
         around = around + np.where(shared, self._meeting() * waves, 0)
         if form.any_rows and not form.by_kernels:
             # blocks of the next launch are in place before it may begin
             fits = 2 * self.count <= self.at_once
-            around = around - rates.early_cycles * (1 + shared) * fits
+            around = around - rates.early_launch_saved_cycles * (1 + shared) * fits
         begins = np.maximum(*(np.asarray(x) % SECTOR_BYTES for x in self.product.row_bytes))
-        joined = np.where(begins == 0, rates.together_cycles, rates.together_off)
+        joined = np.where(begins == 0, rates.multicast_cycles, rates.multicast_off_sector_cycles)
         around = around + np.where(self.row_blocks * self.column_blocks > 1, joined, 0)
         if form.streams:
             # a kernel that sets words to zero; and for each block but one of a tile, its sums
             others = np.maximum(self.at_once / self.count, 1)
             handed_on = 2 * self.rows * self.columns * SUM_BYTES / rates.workspace_bytes
-            handed_on = rates.kernel_cycles + others * (LINK_CYCLES + handed_on)
+            handed_on = rates.second_kernel_cycles + others * (LINK_CYCLES + handed_on)
             around = around + np.where(self.count % self.at_once, handed_on, 0)
         return np.asarray(around)
 
@@ -445,14 +297,18 @@ class _Estimate:
         product, rates, m, n = self.product, self.rates, self.m, self.n
         row = product.m if product.is_transposed else product.n
         off_sector = row * product.output_bytes % SECTOR_BYTES != 0
-        parted = rates.partial * off_sector * np.where(self.form.boxes, rates.boxed, 1)
+        parted = (
+            rates.partial_sector_cost
+            * off_sector
+            * np.where(self.form.boxes, rates.tma_store_partial_sector_share, 1)
+        )
         moved = self.size * (m + n) * self.k + product.output_bytes * m * n * (1 + parted)
         in_memory = moved / (rates.memory_bytes * self.chip.memory_rate)
         if self.form.any_rows:  # few blocks do not keep it busy
-            in_memory = np.maximum(in_memory, moved / (rates.port_bytes * self.active))
+            in_memory = np.maximum(in_memory, moved / (rates.sm_memory_bytes * self.active))
             if product.is_transposed:
                 across = self.across * self.column_blocks
-                asked_again = rates.again * (across - 1) * (self.waves <= 1)
+                asked_again = rates.extra_tile_cost * (across - 1) * (self.waves <= 1)
                 in_memory = in_memory * (1 + asked_again)
         return np.asarray(in_memory)
 
@@ -463,17 +319,19 @@ class _Estimate:
         in_power = power * chip.megahertz / chip.power_rate
         in_loop = self.in_all * self._step()
         bounds = (np.full_like(in_loop, x) for x in (self._in_memory(), in_power))
-        cycles = self._around() + _norm(rates.time_norm, in_loop, *bounds)
+        cycles = self._around() + _norm(rates.time_exponent, in_loop, *bounds)
         cut = (self.m % self.rows != 0) | (self.n % self.columns != 0)
-        cycles = cycles * (1 + rates.third * (self.tiles.consumers > 2))
+        cycles = cycles * (1 + rates.third_consumer_cost * (self.tiles.consumers > 2))
         if self.form.any_rows:  # all stores are behind conditions
-            cycles = cycles - rates.start_less
-            turns = rates.in_turns + rates.in_turns_shared * self.shared
+            cycles = cycles - rates.any_rows_start_saved_cycles
+            turns = rates.multi_tile_cost + rates.multi_tile_split_k_cost * self.shared
             cycles = cycles * (1 + turns * (self.waves > 1))
-            cycles = cycles * (1 + rates.third_of_any * (self.tiles.consumers > 2))
-            cycles = cycles + rates.workspace_more * (self.shared & self.form.by_kernels)
+            cycles = cycles * (1 + rates.third_consumer_cost_any_rows * (self.tiles.consumers > 2))
+            cycles = cycles + rates.any_rows_workspace_cycles * (self.shared & self.form.by_kernels)
             return np.asarray(cycles / chip.megahertz, dtype=np.float64)
-        return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)
+        return np.asarray(
+            cycles * (1 + rates.edge_tile_cost * cut) / chip.megahertz, dtype=np.float64
+        )
 
 
 def _narrow(rates: Rates, major: str, row_bytes: Floats) -> Floats:
@@ -481,7 +339,7 @@ def _narrow(rates: Rates, major: str, row_bytes: Floats) -> Floats:
     if major == "k":
         return np.ones_like(row_bytes)
     halvings = sum((row_bytes % span != 0).astype(float) for span in (128, 64, 32))
-    return 1 + rates.narrow_span * (2.0**halvings - 1)
+    return 1 + rates.narrow_swizzle_cost * (2.0**halvings - 1)
 
 
 def _norm(exponent: float, *terms: Floats) -> Floats:

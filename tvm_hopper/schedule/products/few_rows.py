@@ -12,9 +12,9 @@ from typing import Any
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.plan.warp_fragments import VECTOR
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
+from tvm_hopper.transforms.mma_sync.lower_mma_sync_plan import VECTOR
 
 from .classes import ClassKernel, product_of
 from .config import MatmulConfig

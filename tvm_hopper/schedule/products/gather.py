@@ -22,7 +22,7 @@ from tvm_hopper.requests.targets import chip_of_target
 from .classes import ClassKernel, product_of
 from .config import MatmulConfig, split_axis
 from .fuse import followers, fuse_side_inputs, inline_block
-from .model import SHOWN, rank_both
+from .model import CONFIGS_SHOWN, rank_both
 from .product_shape import ProductShape
 from .recognize import Matmul
 
@@ -67,7 +67,7 @@ def choose_tile(
         pending = config.wgmma_pending
         pending = best.pending or None if pending is None else pending
         config = replace(config, tile=best.tile, consumers=best.consumers, wgmma_pending=pending)
-    return config, [str(x) for x in whole[:SHOWN]]
+    return config, [str(x) for x in whole[:CONFIGS_SHOWN]]
 
 
 def excluded(given: MatmulConfig) -> str:

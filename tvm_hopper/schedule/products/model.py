@@ -28,21 +28,28 @@ from .candidates import MAX_STAGES, Candidates, candidates
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
 from .dot_choice import choose_dots, estimate_dots
 from .estimate import KernelForm, estimate
-from .parts import BEYOND, IN_BOTH, TRIED, in_clusters, in_parts, may_share_sums
+from .parts import (
+    CLUSTER_DIVISIBLE_PARTS,
+    CLUSTER_SIZES,
+    NONPORTABLE_CLUSTER_SIZES,
+    in_clusters,
+    in_parts,
+    may_share_sums,
+)
 from .product_shape import ProductShape
 from .rates import MEASURED
 from .split import ANYWHERE, CALLER, CLUSTER
 
 RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B fits the L2 cache
-NEIGHBOURS = 16  # thread blocks whose loads of the same lines meet
+BLOCKS_SHARING_LINES = 16  # thread blocks whose loads of the same lines meet
 RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
 SYMBOLIC_EXTENT = 4096  # what an extent that is known at run time only is taken for
 MAJORS = ("k", "mn")
 # Rows on an instruction's columns where extents are symbolic, or a tensor of the output's shape is
 # read: TMA brings that for rows of the output alone.
 MOST_TRANSPOSED = 1024
-WORTH_ASKING = 0.05  # of the time, by which parts that do not run everywhere are told of
-SHOWN = 5  # of the best configurations, by `explain`
+MIN_GAIN_TO_REPORT = 0.05  # of the time, by which parts that do not run everywhere are reported
+CONFIGS_SHOWN = 5  # the best, by `explain`
 
 
 @dataclass(frozen=True)
@@ -239,7 +246,7 @@ def rank(
     given: MatmulConfig,
     chip: Chip,
     count: int,
-    sizes: tuple[int, ...] = TRIED,
+    sizes: tuple[int, ...] = CLUSTER_SIZES,
 ) -> list[RankedTile]:
     """Return the configurations with the least estimated times, the best one first.
 
@@ -297,14 +304,14 @@ def rank_both(
     given: MatmulConfig,
     chip: Chip,
     count: int,
-    sizes: tuple[int, ...] = TRIED,
+    sizes: tuple[int, ...] = CLUSTER_SIZES,
 ) -> tuple[RankedTile, ...]:
     """Return the best configurations of both ways to multiply, as far as `given` leaves them open.
 
     Outputs of many rows gain nothing by the other way, and lose wide stores. Unless clusters are
     asked for, parts that meet in a workspace are tried, too.
     """
-    return _rank_both(wanted, given, chip, max(count, SHOWN), sizes)[:count]
+    return _rank_both(wanted, given, chip, max(count, CONFIGS_SHOWN), sizes)[:count]
 
 
 @functools.lru_cache(maxsize=64)  # a schedule is tried on a copy first, and `explain` lists them
@@ -314,9 +321,9 @@ def _rank_both(
     if given.split_k is not None or given.split_mode == CLUSTER or given.streams:
         return tuple(_rank_ways(wanted, given, chip, count, sizes))
     found = _rank_ways(wanted, replace(given, split_mode=CLUSTER), chip, count, sizes)
-    if sizes == TRIED and may_share_sums(given) and not wanted.is_symbolic:
+    if sizes == CLUSTER_SIZES and may_share_sums(given) and not wanted.is_symbolic:
         mode = given_mode(given)
-        parts = IN_BOTH if mode == CALLER else tuple(range(2, MOST_PARTS + 1))
+        parts = CLUSTER_DIVISIBLE_PARTS if mode == CALLER else tuple(range(2, MOST_PARTS + 1))
         wide = replace(given, split_mode=mode)
         found += [x for x in _rank_ways(wanted, wide, chip, count, parts) if x.by_kernels]
     return tuple(sorted(found, key=lambda x: x.microseconds)[:count])
@@ -354,10 +361,10 @@ def in_rows(given: MatmulConfig, rows: Any) -> MatmulConfig:
 
 def listed(wanted: ProductShape, given: MatmulConfig, chip: Chip) -> list[str]:
     """List the best configurations for people, and what a request or a promise would change."""
-    best = rank_both(wanted, given, chip, SHOWN)
+    best = rank_both(wanted, given, chip, CONFIGS_SHOWN)
     lines = [*map(str, best)]
-    more, *_ = rank_both(wanted, given, chip, 1, BEYOND)
-    if more.microseconds < (1 - WORTH_ASKING) * best[0].microseconds:
+    more, *_ = rank_both(wanted, given, chip, 1, NONPORTABLE_CLUSTER_SIZES)
+    if more.microseconds < (1 - MIN_GAIN_TO_REPORT) * best[0].microseconds:
         lines.append(f"on request, where the chip holds clusters of {more.parts} blocks: {more}")
     if given.batch_invariant:
         variant = replace(given, batch_invariant=False)
@@ -422,7 +429,7 @@ def choose_raster_group(
     if is_transposed:
         return 1 if m >= n else group
     if down * across * blocks <= sms:
-        count = max(NEIGHBOURS // blocks, 1)
+        count = max(BLOCKS_SHARING_LINES // blocks, 1)
 
         def loaded(rows: int) -> int:
             """Return the rows and columns of tiles that neighbours load."""

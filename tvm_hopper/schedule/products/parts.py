@@ -23,10 +23,14 @@ from .config import MatmulConfig
 from .product_shape import ProductShape
 from .split import ANYWHERE, CALLER, CLUSTER, WORKSPACE
 
-TRIED = tuple(range(2, SM_90A.max_cluster_size + 1))  # which run everywhere
-BEYOND = tuple(range(SM_90A.max_cluster_size + 1, SM_90A.largest_cluster_size + 1))
+CLUSTER_SIZES = tuple(range(2, SM_90A.max_cluster_size + 1))  # that run everywhere
+NONPORTABLE_CLUSTER_SIZES = tuple(
+    range(SM_90A.max_cluster_size + 1, SM_90A.largest_cluster_size + 1)
+)
 # Parts in a workspace that a cluster can sum, too, in fewer parts of as many steps each.
-IN_BOTH = tuple(x for x in range(2, MOST_PARTS + 1) if any(x % y == 0 for y in TRIED))
+CLUSTER_DIVISIBLE_PARTS = tuple(
+    x for x in range(2, MOST_PARTS + 1) if any(x % y == 0 for y in CLUSTER_SIZES)
+)
 MOST_WAVES = 3  # of tiles; where there are more the last one is a small part of the time
 PAIRS = ((2, 1), (1, 2))  # rows and columns of tiles: clusters of two, which fill any part
 # Of products whose operands' rows begin at lines most pairs lost, measured, and these gained.
@@ -70,7 +74,7 @@ def in_parts(
     product: ProductShape,
     given: MatmulConfig,
     chip: Chip,
-    sizes: tuple[int, ...] = TRIED,
+    sizes: tuple[int, ...] = CLUSTER_SIZES,
 ) -> Candidates:
     """Return the tiles in each number of parts that may be worth it, whole ones in front.
 

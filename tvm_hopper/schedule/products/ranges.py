@@ -7,9 +7,9 @@ both cases its tiles fill the chip.  So a kernel serves several ranges of row co
 
 The model is asked for the configuration of each row count of a ladder, and for the time that each
 of these takes at row counts in between.  Kernels are picked that together lose least against the
-best one of each row count, where a kernel more has to gain `LEAST_GAIN`.  Then each range between
-two multiples of their tiles' rows, within which no kernel computes a tile more, gets the kernel
-with the least time, but for `SWITCH`: ranges are to be few.
+best one of each row count, where a kernel more has to gain `MIN_GAIN_PER_KERNEL`.  Then each range
+between two multiples of their tiles' rows, within which no kernel computes a tile more, gets the
+kernel with the least time, but for `MIN_GAIN_TO_SWITCH`: ranges are to be few.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .class_choice import LADDER, LEAST_GAIN, OCTAVE, POINTS, TILE_CLASSES, AnyRows
+from .class_choice import LADDER, MIN_GAIN_PER_KERNEL, OCTAVE, POINTS, TILE_CLASSES, AnyRows
 from .config import MatmulConfig
 from .estimate import Floats
 
 # Kernels that are tried: for these rows.
 RUNGS = tuple(sorted({*LADDER, 80, 112, 160, 224, 288, 352, 416, 576, 704, 832, 960, 1152, 1792}))
 # Where kernels are compared: beside powers of two, which batches are padded to, these are what
-# people ask for, and one more than a tile holds. They count as much: `ASKED_MORE` times others.
-ASKED_FOR = (17, 33, 100, 300, 1000)
-PLACES = tuple(sorted({*POINTS, *ASKED_FOR}))
-ASKED_MORE = 60  # fewer, and one of them pays where many others gain little
+# people ask for, and one more than a tile holds. They count as much: `COMMON_ROW_WEIGHT` times
+# others.
+COMMON_ROW_COUNTS = (17, 33, 100, 300, 1000)
+PLACES = tuple(sorted({*POINTS, *COMMON_ROW_COUNTS}))
+COMMON_ROW_WEIGHT = 60  # with less, one of them pays where many others gain little
 MOST_LOSS = 1e9  # of no kernel at all
-MUCH = 0.03  # a loss of more than this part of the time counts `STEEPER` times more
-STEEPER = 10  # more of it hides row counts where one kernel loses 5% behind few that lose 15%
-# And more than this `STEEPEST` times more, where people ask for it: elsewhere it cannot be helped.
-TOO_MUCH, STEEPEST = 0.07, 200
+LARGE_LOSS = 0.03  # of the time; what is beyond counts `LARGE_LOSS_WEIGHT` times
+LARGE_LOSS_WEIGHT = 10  # with more, one kernel loses 5% where few others lose 15%
+# And more than this `SEVERE_LOSS_WEIGHT` times more, where people ask for it: elsewhere it cannot
+# be helped.
+SEVERE_LOSS, SEVERE_LOSS_WEIGHT = 0.07, 200
 # And the worst of those so many times more: the estimate is off by 5%, and 9% becomes too much.
-WORST = 50000
-SWITCH = 0.01  # of the time over an octave, for which another kernel is taken
+WORST_LOSS_WEIGHT = 50000
+MIN_GAIN_TO_SWITCH = 0.01  # of the time over an octave, for which another kernel is taken
 
 
 def choose_ranges(
@@ -93,12 +95,12 @@ def choose_ranges(
 
 def _is_asked(rows: Sequence[int]) -> Floats:
     """Return 1 for row counts that count more, 0 for others."""
-    return np.array([float(m & (m - 1) == 0 or m in ASKED_FOR) for m in rows])
+    return np.array([float(m & (m - 1) == 0 or m in COMMON_ROW_COUNTS) for m in rows])
 
 
 def _weights(rows: Sequence[int]) -> Floats:
     """Return what row counts count for."""
-    return np.asarray(1 + (ASKED_MORE - 1) * _is_asked(rows))
+    return np.asarray(1 + (COMMON_ROW_WEIGHT - 1) * _is_asked(rows))
 
 
 def _weigh(times: Floats, rows: Sequence[int]) -> Floats:
@@ -112,8 +114,8 @@ def _weigh(times: Floats, rows: Sequence[int]) -> Floats:
         For how many rows.
     """
     losses = times / times.min(axis=1, keepdims=True) - 1
-    steepest = STEEPEST * _is_asked(rows)[:, None] * np.maximum(losses - TOO_MUCH, 0)
-    losses = losses + STEEPER * np.maximum(losses - MUCH, 0) + steepest
+    steepest = SEVERE_LOSS_WEIGHT * _is_asked(rows)[:, None] * np.maximum(losses - SEVERE_LOSS, 0)
+    losses = losses + LARGE_LOSS_WEIGHT * np.maximum(losses - LARGE_LOSS, 0) + steepest
     return np.asarray(_weights(rows)[:, None] * losses)
 
 
@@ -128,14 +130,16 @@ def pick(times: Floats) -> list[int]:
     losses = _weigh(times, PLACES)
     is_asked = _is_asked(PLACES) > 0
     lost = times[is_asked] / times[is_asked].min(axis=1, keepdims=True) - 1
-    lost = np.maximum(lost - MUCH, 0)
+    lost = np.maximum(lost - LARGE_LOSS, 0)
 
     def sums_with(kernels: list[int]) -> Floats:
         """Return what some kernels lose in all, with each of the others."""
         all_lose = losses[:, kernels].min(axis=1, initial=MOST_LOSS)
         some_lose = lost[:, kernels].min(axis=1, initial=MOST_LOSS)
         sums = np.minimum(all_lose[:, None], losses).sum(axis=0)
-        return np.asarray(sums + WORST * np.minimum(some_lose[:, None], lost).max(axis=0))
+        return np.asarray(
+            sums + WORST_LOSS_WEIGHT * np.minimum(some_lose[:, None], lost).max(axis=0)
+        )
 
     picked: list[int] = []
     before = np.inf
@@ -152,7 +156,7 @@ def pick(times: Floats) -> list[int]:
                 if sums[best] < sums[found[place]]:
                     found[place], gained = best, True
                     after = float(sums[best])
-        if before - after < LEAST_GAIN * OCTAVE:
+        if before - after < MIN_GAIN_PER_KERNEL * OCTAVE:
             break
         picked, before = found, after
     return sorted(picked)
@@ -186,9 +190,9 @@ def deal_out(times: Floats, rows: Sequence[int], ends: Sequence[int]) -> dict[in
     least, came = losses[0], []
     for row in losses[1:]:
         other = int(least.argmin())
-        stays = least <= least[other] + SWITCH
+        stays = least <= least[other] + MIN_GAIN_TO_SWITCH
         came.append(np.where(stays, np.arange(len(row)), other))
-        least = np.where(stays, least, least[other] + SWITCH) + row
+        least = np.where(stays, least, least[other] + MIN_GAIN_TO_SWITCH) + row
     path = [int(least.argmin())]
     for row in reversed(came):
         path.append(int(row[path[-1]]))

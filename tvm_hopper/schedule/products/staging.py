@@ -24,8 +24,13 @@ from tvm_hopper import ir
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.swizzle import CHUNK_BYTES, span_bytes
-from tvm_hopper.plan.smem import TILE_ALIGNMENT, SharedArray, SharedMemory, ring_memory
 from tvm_hopper.schedule import steps
+from tvm_hopper.transforms.common.shared_memory_size import (
+    TILE_ALIGNMENT,
+    SharedArray,
+    SharedMemory,
+    ring_memory,
+)
 
 from .boxes import leave_as_boxes
 from .config import STORES, MatmulConfig, ring_slots, split_axis
@@ -58,7 +63,8 @@ class EpilogueTypes:
     operands
         Of the tensors of the output's shape that it reads, and that TMA can load.
     in_place
-        Whether the output is staged in the slots of an operand (`transforms/stage_in_place.py`).
+        Whether the output is staged in the slots of an operand
+        (`transforms/copies/reuse_operand_tiles.py`).
     """
 
     outputs: tuple[str, ...]

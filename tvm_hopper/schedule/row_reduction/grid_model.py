@@ -11,14 +11,16 @@ from .config import RowReductionConfig
 # Stores by a policy stay where they are written. Of rows in registers of a cluster that meet two
 # tensors the assembler loads those late then: LayerNorm of 32768 columns in float32 at 0.982 of a
 # copy instead of 0.995. A gradient of cross-entropy, which reads labels, fell from 0.950 to 0.903.
-MANY_MET = 2
+MIN_TENSORS_FOR_STORE_HINT = 2
 PAIR = 2  # thread blocks that begin together
-PAIRED_BYTES = 8 << 10  # of rows that each loads: with less, pairs do not begin fast enough
+MIN_BYTES_PER_PAIRED_BLOCK = 8 << 10  # of its rows: with less, pairs do not begin fast enough
 
 
 def keeps_end(work: RowWork, choice: RowChoice) -> bool:
     """Tell whether the end of what is stored is to stay in L2, if that is little of all."""
-    meets_late = choice.tile.cluster > 1 and not choice.stage and work.tensors >= MANY_MET
+    meets_late = (
+        choice.tile.cluster > 1 and not choice.stage and work.tensors >= MIN_TENSORS_FOR_STORE_HINT
+    )
     return choice.hint and not work.beside and not meets_late
 
 
@@ -50,5 +52,5 @@ def begin_together(
     if given.together is not None:
         return given.together
     loaded = work.loaded * work.columns * tile.rows
-    in_pairs = blocks is not None and blocks % PAIR == 0 and loaded >= PAIRED_BYTES
+    in_pairs = blocks is not None and blocks % PAIR == 0 and loaded >= MIN_BYTES_PER_PAIRED_BLOCK
     return PAIR if choice.hint and not work.beside and tile.cluster == 1 and in_pairs else 1

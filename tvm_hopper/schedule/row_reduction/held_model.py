@@ -19,7 +19,7 @@ LEAST_COLUMNS = 1 << 16  # of a row
 PART = 80 << 10  # bytes of it in each of a cluster's thread blocks, at most
 SIZES = (4, 8, 16)  # thread blocks of a cluster: the fewest that have room for a row
 CHUNKS = (4, 5)  # vectors of a thread, of each tensor: the first that leaves whole warps
-TOGETHER = 1280  # threads of an SM: of more a thread has too few registers
+MAX_THREADS_PER_SM = 1280  # with more, a thread has too few registers
 MOST_BLOCKS = 3  # on an SM
 
 
@@ -49,7 +49,7 @@ def hold_rows(work: RowWork, given: RowReductionConfig) -> RowReductionConfig | 
     cluster, threads = dealt
     if not model.chip.holds_clusters(cluster):
         return None
-    blocks = min(MOST_BLOCKS, TOGETHER // threads)
+    blocks = min(MOST_BLOCKS, MAX_THREADS_PER_SM // threads)
     return RowReductionConfig(threads=threads, rows=1, cluster=cluster, blocks=blocks, stage=False)
 
 

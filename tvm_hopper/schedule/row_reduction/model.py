@@ -56,9 +56,9 @@ MOST_CHUNKS = 8  # vectors of a thread: code grows with them, bytes in flight ar
 FEWEST_THREADS = 128  # of a thread block
 # Bytes that a thread loads at once: of rows, of small clusters, and of rows of one tensor that are
 # reduced once, and stored.
-BEST_BYTES, BEST_CLOSE_BYTES, BEST_LIGHT_BYTES = 64, 128, 32
-FEW_ROWS_CHUNKS = 2  # vectors of a thread where few rows leave four warps and more
-SPLIT_CHUNKS = 4  # likewise of rows so few that each may have more thread blocks
+BYTES_PER_THREAD, BEST_CLOSE_BYTES, BEST_LIGHT_BYTES = 64, 128, 32
+MAX_CHUNKS_FEW_ROWS = 2  # vectors of a thread where few rows leave four warps and more
+MAX_CHUNKS_SPLIT_ROWS = 4  # vectors of a thread where each row may have more thread blocks
 SMS_PER_SPLIT_ROW = 16  # one row for so many SMs or more is split
 STREAM_BYTES = 32  # that a thread loads at once of rows that are streamed
 STREAM_THREADS = (256, 512)  # of a row that is streamed once
@@ -279,11 +279,11 @@ class _TileSearch:
         threads = max(tile.threads * tile.rows, FEWEST_THREADS)
         together = tile.rows > 1 and tile.threads > THREADS_PER_WARP  # rows wait for one another
         at_once = tile.vector * max(work.loaded, 1)
-        best_bytes = BEST_LIGHT_BYTES if work.is_light or work.is_pair else BEST_BYTES
+        best_bytes = BEST_LIGHT_BYTES if work.is_light or work.is_pair else BYTES_PER_THREAD
         best_bytes = BEST_CLOSE_BYTES if is_close(work, tile) else best_bytes
         wanted_bytes = at_once if work.columns <= tile.vector * THREADS_PER_WARP else best_bytes
         off = abs(log2(tile.chunks * at_once / wanted_bytes))
-        few_bytes = tile.threads <= THREADS_PER_WARP and tile.chunks * at_once <= BEST_BYTES
+        few_bytes = tile.threads <= THREADS_PER_WARP and tile.chunks * at_once <= BYTES_PER_THREAD
         early = few_bytes and work.reductions > 1  # no barrier hides the load
         late = choice.preload != early
         return (group, choice.reload, together, off, threads, choice.recompute, late)
@@ -293,7 +293,7 @@ class _TileSearch:
         enough = tile.vector * FEWEST_THREADS
         rows = (work.rows or 0) * SMS_PER_SPLIT_ROW
         fewest = work.splits and rows <= self.model.chip.num_sms
-        sizes = (SPLIT_CHUNKS, FEW_ROWS_CHUNKS) if fewest else (FEW_ROWS_CHUNKS,)
+        sizes = (MAX_CHUNKS_SPLIT_ROWS, MAX_CHUNKS_FEW_ROWS) if fewest else (MAX_CHUNKS_FEW_ROWS,)
         wanted = next((x for x in sizes if work.columns >= x * enough), 1)
         off = abs(log2(tile.chunks / wanted))
         waste = tile.columns * tile.rows

@@ -29,10 +29,10 @@ THREADS = (512, 384, 256)  # of a thread block: the most that have whole vectors
 AHEAD, MORE_AHEAD, MORE_FOR = 2, 3, 8
 # The same of rows that share no more than they have, from so many bytes of a row on.
 FEW_SHARED, FEW_PART, FEW_AHEAD, FEW_CHUNKS = 288 << 10, 56 << 10, 1, 8
-LAST_PART = 64 << 10  # of those, in the largest clusters
-SKEWED_PART = 48 << 10  # likewise: what four rooms have space for
+MAX_PART_BYTES_LARGEST_CLUSTERS = 64 << 10  # of those, in the largest clusters
+MAX_PIPELINED_PART_BYTES = 48 << 10  # of a pipelined row loop: what four slots have space for
 BASE_REGISTERS = 40  # of a thread, beside its part of a row and of what rows share
-TURNS = 8  # of each cluster, or more: what rows share is worth its registers
+MIN_ROWS_PER_CLUSTER = 8  # from here on what rows share is worth its registers
 
 
 def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig | None:
@@ -54,7 +54,7 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
     # Short turns wait for their cluster more than they work: the next row is reduced meanwhile.
     skewed, ahead = cluster > CLUSTERS[-1] or part < WHOLE_PART, MORE_AHEAD if many else AHEAD
     if _shares_few(work):
-        skewed, ahead = part <= SKEWED_PART, FEW_AHEAD
+        skewed, ahead = part <= MAX_PIPELINED_PART_BYTES, FEW_AHEAD
     held = work.columns // (cluster * threads) * (work.loaded + work.shared) // 4
     if (
         not takes_clusters(given)
@@ -70,7 +70,7 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
     count = model.chip.clusters(cluster)
     if work.rows is None or not model.chip.holds_clusters(cluster):
         return None
-    if model.has_few(work.rows) if _shares_few(work) else work.rows < TURNS * count:
+    if model.has_few(work.rows) if _shares_few(work) else work.rows < MIN_ROWS_PER_CLUSTER * count:
         return None  # staged by the rule of `choose_rows`
     return RowReductionConfig(
         threads=threads,
@@ -101,7 +101,13 @@ def _deal_out(work: RowWork) -> tuple[int, int] | None:
     """Return the thread blocks of a cluster and their threads, if those have whole vectors."""
     few = _shares_few(work)
     for cluster in SIZES:
-        most = PART if not few else FEW_PART if cluster < SIZES[-1] else LAST_PART
+        most = (
+            PART
+            if not few
+            else FEW_PART
+            if cluster < SIZES[-1]
+            else MAX_PART_BYTES_LARGEST_CLUSTERS
+        )
         if work.columns * work.loaded > cluster * most:
             continue
         wanted = work.columns // (cluster * work.vector * FEW_CHUNKS)

@@ -20,7 +20,7 @@ from .occupancy import SUMS_BYTES, blocks_of_staged, part_of
 STAGED_SIZES = (128, 256, 512, 1024)
 STAGED_CHUNKS = (1, 2, 4)
 STAGED_THREADS = (256, 512)  # of a thread block; the latter if rows share tensors, or have labels
-STAGED_AT_ONCE = 128  # bytes that it loads together, with what rows share
+STAGED_BYTES_PER_THREAD = 128  # that it loads together, with what rows share
 STAGED_PARTS = (32 << 10, 64 << 10)  # of a row in a thread block; likewise
 FEW_STAGED_THREADS, FEW_STAGED_CHUNKS = 1024, 2  # of an SM, and of a thread, where rows are few
 SHARED_ROWS = (1, 2, 4)  # of a thread block, where what they share waits beside them
@@ -149,4 +149,4 @@ def order_staged(choice: RowChoice, work: RowWork) -> tuple[float, ...]:
     at_once = tile.chunks * tile.vector * (work.loaded + work.shared)
     threads = tile.threads * tile.rows / STAGED_THREADS[work.waits_late]
     far = abs(log2(part / wanted)) + abs(log2(threads))
-    return (at_once > STAGED_AT_ONCE, far, tile.cluster, -tile.chunks)
+    return (at_once > STAGED_BYTES_PER_THREAD, far, tile.cluster, -tile.chunks)

@@ -58,7 +58,8 @@ def read_apart(reads: list[Read], parts: list[Part], full: frozenset[str]) -> li
 def count_passes(parts: list[Part], full: frozenset[str]) -> int:
     """Count the times that a kernel which streams rows loads them.
 
-    A sum of exponentials is made as their greatest is found (`transforms/sum_online.py`).
+    A sum of exponentials is made as their greatest is found
+    (`transforms/memory_bound/fuse_online_softmax.py`).
     """
     along = [p for p in parts if p.reduced or p.name in full]
     return len(along) - sum(_is_online(*x) for x in pairwise(along))

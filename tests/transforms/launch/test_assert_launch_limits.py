@@ -1,0 +1,79 @@
+"""AssertLaunchLimits: extents that symbols decide are checked on the host before a launch."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir
+from tvm.s_tir import dlight as dl
+from tvm.target import Target
+
+from tests.transforms.scripts import check
+from tvm_hopper import ir, pipeline
+from tvm_hopper import schedule as hs
+from tvm_hopper.dlight.collection import GuardedRule
+from tvm_hopper.simulation import load, simulate
+from tvm_hopper.testing import memory_bound, relax_forms, workloads
+from tvm_hopper.transforms.launch.assert_launch_limits import AssertLaunchLimits
+
+H200 = "nvidia/nvidia-h200"
+PASS = "tvm_hopper.AssertLaunchLimits"
+
+
+def product(*more, rows="m", **fields):
+    sch = s_tir.Schedule(workloads.matmul(rows, 8, 16, "NT", "float16", "float16"))
+    hs.matmul(sch, "C", hs.MatmulConfig((64, 8, 16), persistent=0, **fields), *more)
+    return sch.mod
+
+
+def messages(mod):
+    found = ir.find_all(mod["main"].body, tvm.tirx.AssertStmt)
+    texts = [str(x.message_parts[0]).strip('"') for x in found]
+    return [x for x in texts if "need at most" in x]
+
+
+def test_rows_of_tiles_are_checked_once():
+    after = pipeline.lower(product(), H200, until=PASS)
+    assert messages(after) == [
+        "main_kernel: found (m + 63) // 64 thread blocks along blockIdx.y; need at most 65535; "
+        "call it with smaller tensors, or let thread blocks share the work (tvm_hopper.persistent)"
+    ]
+    check(AssertLaunchLimits()(after)["main"], after["main"])
+
+
+def test_what_is_bounded_is_not_checked():
+    """A static number, the rows of a size class, and 32 bits along x."""
+    row = s_tir.Schedule(memory_bound.softmax("n", 64))
+    hs.row_reduction(row)
+    classes = s_tir.Schedule(workloads.matmul("m", 8, 16, "NT", "float16", "float16"))
+    hs.matmul(classes, "C", classes=(8,))
+    for mod in (product(rows=640), row.mod, classes.mod):
+        assert not messages(pipeline.lower(mod, H200, until=PASS))
+
+
+def test_the_call_is_refused_before_the_launch():
+    program, rows = load(product()), 65536 * 64
+    b = np.zeros((8, 16), "float16")
+    with pytest.raises(ValueError, match=r"found \(m \+ 63\) // 64 thread blocks along blockIdx.y"):
+        simulate(program, {"A": np.zeros((rows, 16), "float16"), "B": b}, blocks=[(0, 0, 0)])
+    few = simulate(program, {"A": np.zeros((64, 16), "float16"), "B": b})
+    assert few.verdict == "clean"
+
+
+def test_threads_of_a_symbol():
+    sch = s_tir.Schedule(memory_bound.copy(4, "n", "float32"))
+    for loop, tag in zip(sch.get_loops("Y"), ("blockIdx.x", "threadIdx.x"), strict=True):
+        sch.bind(loop, tag)
+    sch.annotate(sch.get_loops("Y")[0], "tvm_hopper.memory_bound", "pointwise")
+    (found,) = messages(pipeline.lower(sch.mod, H200, until=PASS))
+    assert found.startswith("main_kernel: found n threads in a block; need at most 1024; call it")
+
+
+def test_a_rule_of_tvm_s_that_launches_too_much_is_passed_over():
+    op, half = tvm.relax.op, "float16"
+    shapes = ((70000, 8, 16), half), ((70000, 16, 8), half)
+    mod = relax_forms.legalize(op.matmul, *shapes)
+    (func,) = [f for f in mod.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+    rule = GuardedRule(dl.gpu.Matmul(), "dl.gpu.Matmul")
+    assert rule.apply(func, Target(H200), False) is None
+    (decision,) = rule.decisions
+    assert decision.reason == "found blockIdx.y of 70000; need at most 65535"

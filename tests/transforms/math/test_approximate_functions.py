@@ -1,0 +1,204 @@
+"""ApproximateFunctions: activations whose results are rounded to 16 bits."""
+
+import pytest
+import tvm
+import tvm_ffi
+from tvm import s_tir, te, tirx
+
+import tvm_hopper
+from tests.transforms.scripts import check, parse, run
+from tvm_hopper import ir, pipeline
+from tvm_hopper import schedule as hs
+from tvm_hopper.codegen_patches.approximations import IN_TURNS
+from tvm_hopper.requests.keys import FUNCTIONS
+from tvm_hopper.transforms.common.explain_notes import RemarkNote, read_notes
+from tvm_hopper.transforms.math.approximate_functions import ApproximateFunctions
+
+KERNEL = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((64, 128), "float32"), D: T.Buffer((64, 128), "float16")):
+    for bx in T.thread_binding(2, thread="blockIdx.x"):
+        with T.sblock("outer"):
+            T.reads(A[0:64, bx * 64:bx * 64 + 64])
+            T.writes(D[0:64, bx * 64:bx * 64 + 64])
+            tile = T.sblock_alloc_buffer((64, 64), scope="shared.dyn")
+            for i, j in T.grid(64, 64):
+                with T.sblock("copy"):
+                    T.reads(A[i, bx * 64 + j])
+                    T.writes(tile[i, j])
+                    T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                    tile[i, j] = A[i, bx * 64 + j]
+            for i in range(64):
+                for j in LOOP(64):
+                    with T.sblock("store"):
+                        T.reads(tile[i, j])
+                        T.writes(D[i, bx * 64 + j])
+                        D[i, bx * 64 + j] = T.Cast("float16", VALUE)
+"""
+TANH = "T.float32(0.5) * tile[i, j] * (T.float32(1) + T.tanh(tile[i, j]))"
+
+
+def kernel(value=TANH, loop="range"):
+    """Return a kernel that stores a value."""
+    return parse(KERNEL.replace("VALUE", value).replace("LOOP", loop))
+
+
+def short(func):
+    """Return the value that is stored, as text."""
+    (store,) = [x for x in ir.find_all(func.body, ir.BufferStore) if x.buffer.name == "D"]
+    return store.value.script()
+
+
+def test_one_plus_tanh():
+    text = short(run(kernel(), ApproximateFunctions()))
+    assert "tanh" not in text
+    assert text.count("tvm_hopper_ex2_ftz") == text.count("tvm_hopper_rcp_in_turns") == 1
+    assert "0.5" not in text  # it meets the 2 of the sum
+    assert "-2.885" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        ("T.sigmoid(tile[i, j])", ["exp", "rcp_in_turns"]),
+        ("T.float32(1) - T.erf(tile[i, j])", ["ex2_ftz", "rcp_ftz", "fabs"]),
+        ("T.tanh(tile[i, j]) * T.tanh(A[i, j])", ["ex2_ftz", "rcp_in_turns", "fabs"]),
+    ],
+    ids=["sigmoid", "erf", "two of them"],
+)
+def test_other_forms(value, names):
+    text = short(run(kernel(value), ApproximateFunctions()))
+    assert "erf(" not in text
+    assert "T.tanh(" not in text
+    assert all(name in text for name in names)
+
+
+@pytest.mark.parametrize(
+    ("value", "loop"),
+    [("tile[i, j] * T.exp(tile[i, j])", "range"), (TANH, "T.vectorized")],
+    ids=["no form", "vectorized"],
+)
+def test_what_stays_as_it_is(value, loop):
+    func = kernel(value, loop)
+    check(run(func, ApproximateFunctions()), func)
+
+
+def test_kernels_without_copies_stay_as_they_are():
+    text = KERNEL.replace("VALUE", TANH).replace("LOOP", "range")
+    func = parse(text.replace('T.sblock_attr({"tvm_hopper.async_copy": "tma"})', ""))
+    check(run(func, ApproximateFunctions()), func)
+
+
+def test_columns_take_turns_at_the_chips_reciprocal():
+    (store,) = ir.find_all(run(kernel(), ApproximateFunctions()).body, ir.BufferStore, _is_output)
+    (call,) = ir.find_all(store.value, ir.Call, lambda x: str(x.op.name) == f"tirx.{IN_TURNS}")
+    (let,) = ir.find_all(store.value, tirx.Let, lambda x: x.var.same_as(call.args[1]))
+    assert tvm_ffi.structural_equal(let.value, (store.indices[-1] % 2).equal(1))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_indices_stand_in_front_of_names_in_a_value(transposed):
+    # TVM's CommonSubexprElim used them behind such a name before they were there
+    a, b = (te.placeholder((64, 64), "float16", name=x) for x in "AB")
+    k = te.reduce_axis((0, 64), "k")
+    total = te.compute(
+        (64, 64),
+        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k),
+        name="C",
+    )
+    half = te.const(0.5, "float32")
+    out = te.compute((64, 64), lambda i, j: te.tanh(half * total[i, j]).astype("float16"), name="D")
+    plain = te.create_prim_func([a, b, out])
+    sch = s_tir.Schedule(plain)
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, 64, 64), transposed=transposed))
+    built = tvm.compile(sch.mod, "nvidia/nvidia-h200")
+    assert tvm_hopper.verify(built, against=plain).verdict == "clean"
+    tvm_hopper.cubin(built)
+
+
+def test_what_is_bound_by_memory_leaves_it_to_the_chip():
+    text = run(parse(ROWS), ApproximateFunctions()).body.script()
+    assert ("in_turns" in text, text.count("tvm_hopper_rcp_ftz")) == (False, 1)
+
+
+def _is_output(store):
+    return store.buffer.name == "D"
+
+
+ROWS = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((64, 128), "float16"), D: T.Buffer((64, 128), "float16")):
+    for bx in T.thread_binding(64, thread="blockIdx.x",
+            annotations={"tvm_hopper.memory_bound": "row_reduction"}):
+        for j in T.thread_binding(128, thread="threadIdx.x"):
+            with T.sblock("work"):
+                T.reads(A[bx, j])
+                T.writes(D[bx, j])
+                E = T.sblock_alloc_buffer((1,), scope="local")
+                E[0] = T.exp(T.Cast("float32", A[bx, j]))
+                D[bx, j] = T.Cast("float16", E[0] / (T.float32(1) + T.exp(E[0])))
+"""
+
+
+def test_exponentials_and_quotients_of_kernels_bound_by_memory():
+    text = run(parse(ROWS), ApproximateFunctions()).body.script()
+    assert "T.exp(" not in text
+    assert " / " not in text
+    assert text.count("tvm_hopper_ex2_ftz") == 2
+
+
+def test_the_exponential_of_a_sigmoid_is_one_of_them():
+    sigmoid = ("E[0] / (T.float32(1) + T.exp(E[0]))", "E[0] * T.sigmoid(E[0])")
+    text = run(parse(ROWS, sigmoid), ApproximateFunctions()).body.script()
+    assert "T.exp(" not in text
+    assert "sigmoid" not in text
+    assert text.count("tvm_hopper_ex2_ftz") == 2
+
+
+GELU = (
+    'T.Cast("float16", E[0] / (T.float32(1) + T.exp(E[0])))',
+    'T.Cast("float16", T.float32(0.5) * E[0] * (T.float32(1) + T.erf(E[0] * T.float32(0.5**0.5))))',
+)
+
+
+def test_gelu_is_one_operator_there_and_explain_says_how_far_it_is_off():
+    func = parse(ROWS, GELU).with_attr("target", tvm.target.Target("nvidia/nvidia-h200"))
+    after = run(func, ApproximateFunctions())
+    assert "tvm_hopper_gelu_erf" in after.body.script()
+    ((note,),) = read_notes(after).kernels.values()
+    assert "1.2e-04 of the value and 2.4e-07 beside that" in note.text
+
+
+def test_what_waits_for_a_result_of_float32_stays():
+    wide = [('D: T.Buffer((64, 128), "float16")', 'D: T.Buffer((64, 128), "float32")')]
+    wide.append(('T.Cast("float16", E[0] / (T.float32(1) + T.exp(E[0])))', "E[0]"))
+    func = parse(ROWS, *wide)
+    check(run(func, ApproximateFunctions()), func)
+
+
+def test_the_library_by_the_option_and_the_chip_by_fast_math():
+    func = kernel()
+    asked = func.with_attr(FUNCTIONS, "library")
+    check(run(asked, ApproximateFunctions()), asked)
+    with tvm.transform.PassContext(config={"tirx.enable_fast_math": True}):
+        check(run(func, ApproximateFunctions()), func)
+
+
+def test_the_chips_tanh_by_the_option():
+    text = short(run(kernel().with_attr(FUNCTIONS, "approximate"), ApproximateFunctions()))
+    assert "tvm_hopper_tanh_approx" in text
+    assert "ex2" not in text
+
+
+def test_what_is_noted():
+    func = run(kernel().with_attr("target", tvm.target.Target("nvidia/nvidia-h200")))
+    func = run(func, ApproximateFunctions())
+    ((note,),) = read_notes(func).kernels.values()
+    assert isinstance(note, RemarkNote)
+    assert "1 + tanh(u)" in note.text
+    assert '"library"' in note.text
+
+
+def test_it_stands_in_front_of_the_registers():
+    names = pipeline.passes.names(pipeline.passes.hook_passes())
+    assert names.index("tvm_hopper.ApproximateFunctions") < names.index("tvm_hopper.LowerWgmma")

@@ -1,0 +1,85 @@
+"""GuardRowLoop: one condition around a turn of a loop over rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
+from tvm_hopper import ir
+from tvm_hopper.transforms.memory_bound.guard_row_loop import GuardRowLoop, plan_guards
+
+BEFORE = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((1000, 32), "float32"), Y: T.Buffer((1000, 32), "float32")):
+    for bx in T.thread_binding(
+        16, thread="blockIdx.x", annotations={"tvm_hopper.memory_bound": "row_reduction"}
+    ):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("kernel"):
+                tile = T.sblock_alloc_buffer((1,), "float32", scope="local")
+                for r in range(63):
+                    with T.sblock("load"):
+                        T.where(CONDITION)
+                        tile[0] = X[r * 16 + bx, tx]
+                    with T.sblock("store"):
+                        T.where(LAST)
+                        Y[r * 16 + bx, tx] = tile[0]
+"""
+AFTER = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((1000, 32), "float32"), Y: T.Buffer((1000, 32), "float32")):
+    for bx in T.thread_binding(
+        16, thread="blockIdx.x", annotations={"tvm_hopper.memory_bound": "row_reduction"}
+    ):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("kernel"):
+                tile = T.sblock_alloc_buffer((1,), "float32", scope="local")
+                for r in range(63):
+                    if r * 16 + bx < 1000:
+                        with T.sblock("load"):
+                            tile[0] = X[r * 16 + bx, tx]
+                        with T.sblock("store"):
+                            T.where(REST)
+                            Y[r * 16 + bx, tx] = tile[0]
+"""
+ROW = "r * 16 + bx < 1000"
+
+
+def before(condition: str = ROW, last: str = ROW):
+    return parse(BEFORE, ("CONDITION", condition), ("LAST", last))
+
+
+@pytest.mark.parametrize(
+    ("last", "rest"), [(ROW, "T.bool(True)"), (f"{ROW} and tx < 30", "tx < 30")]
+)
+def test_a_turn_has_one_condition(last, rest):
+    check(run(before(last=last), GuardRowLoop()), parse(AFTER, ("REST", rest)))
+
+
+def test_other_kernels_stay():
+    check_other_kernel_stays(before(), parse(AFTER, ("REST", "T.bool(True)")), GuardRowLoop())
+
+
+def test_again_finds_nothing():
+    (kernel,) = ir.kernels(run(before(), GuardRowLoop()))
+    assert plan_guards(kernel) == ()
+
+
+@pytest.mark.parametrize(
+    ("condition", "last"),
+    [
+        (ROW, "T.bool(True)"),  # a store without it
+        ("r * 16 + bx + tx < 1000", "r * 16 + bx + tx < 1000"),  # not the same for all threads
+        ("bx < 10", "bx < 10"),  # not of the turn
+    ],
+)
+def test_what_threads_or_blocks_differ_in_stays(condition, last):
+    check(run(before(condition, last), GuardRowLoop()), before(condition, last))
+
+
+def test_turns_that_leave_something_in_registers_stay():
+    load = "tile[0] = X[r * 16 + bx, tx]"
+    kernel = BEFORE.replace(load, load.replace("= X", "= tile[0] + X"))
+    last = '                with T.sblock("last"):\n                    Y[bx, tx] = tile[0]\n'
+    func = parse(kernel + last, ("CONDITION", ROW), ("LAST", ROW))
+    check(run(func, GuardRowLoop()), func)

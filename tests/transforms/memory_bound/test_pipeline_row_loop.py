@@ -1,0 +1,126 @@
+"""PipelineRowLoop: the next turn's row is reduced before this turn waits for its cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
+from tvm_hopper import ir
+from tvm_hopper.transforms.memory_bound.pipeline_row_loop import PipelineRowLoop, plan_row_pipeline
+
+HEAD = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((1000, 64), "float32"), Y: T.Buffer((1000, 64), "float32")):
+    for bx in T.thread_binding(
+        16, thread="blockIdx.x", annotations={"tvm_hopper.memory_bound": "row_reduction"}
+    ):
+        for tx in T.thread_binding(64, thread="threadIdx.x"):
+            with T.sblock("kernel"):
+                rooms = T.sblock_alloc_buffer((4,), "float32", scope="shared.dyn")
+                arrived = T.sblock_alloc_buffer((4,), "uint64", scope="shared.dyn", align=8)
+                kept = T.sblock_alloc_buffer((1,), "float32", scope="local")
+"""
+SEND = """
+TABval[0] = X[NUMBER * 16 + bx, tx]
+TABT.tvm_storage_sync("shared", T.bool(False), -1)
+TABT.evaluate(
+TAB    T.ptx.st_async(
+TAB        T.uint32(0), val[0], T.uint32(8), "", "shared::cluster",
+TAB        "mbarrier::complete_tx::bytes", "f32", "",
+TAB    )
+TAB)
+"""
+TAKE = """
+TABT.evaluate(T.cuda.mbarrier_wait(T.address_of(arrived[r % 4]), r // 4 % 2))
+TABtotal[0] = rooms[r % 4]
+TABY[r * 16 + bx, tx] = RESULT
+"""
+
+
+def indented(text: str, number: str, columns: int) -> str:
+    return text.replace("NUMBER", number).replace("TAB", " " * columns)
+
+
+BEFORE = (
+    HEAD
+    + """
+                for r in T.serial(63, annotations={"tvm_hopper.skew_turns": 1}):
+                    if r * 16 + bx < 1000:
+                        with T.sblock("turn"):
+                            T.reads()
+                            T.writes()
+                            total = T.sblock_alloc_buffer((1,), "float32", scope="local")
+                            with T.sblock("sum"):
+                                T.reads()
+                                T.writes()
+                                val = T.sblock_alloc_buffer((1,), "float32", scope="local")
+"""
+    + indented(SEND, "r", 32)
+    + indented(TAKE, "r", 32)
+)
+AFTER = (
+    HEAD
+    + """
+                with T.sblock("turns"):
+                    T.reads()
+                    T.writes()
+                    total = T.sblock_alloc_buffer((1,), "float32", scope="local")
+                    val = T.sblock_alloc_buffer((1,), "float32", scope="local")
+                    if bx < 1000:
+"""
+    + indented(SEND, "T.Mul(0, 1)", 24).replace("T.Mul(0, 1) * 16", "T.Mul(0, 16)")
+    + """
+                    for r in range(63):
+                        if r + 1 < 63 and r * 16 + bx < 984:
+"""
+    + indented(SEND, "(r + 1)", 28)
+    + """
+                        if r * 16 + bx < 1000:
+"""
+    + indented(TAKE, "r", 28)
+)
+
+
+def before(result: str = "total[0]"):
+    return parse(BEFORE, ("RESULT", result))
+
+
+def after():
+    return parse(AFTER, ("RESULT", "total[0]"))
+
+
+def in_order(result: str):
+    return parse(BEFORE, ("RESULT", result), (', annotations={"tvm_hopper.skew_turns": 1}', ""))
+
+
+def test_the_next_row_is_sent_before_this_turn_waits():
+    check(run(before(), PipelineRowLoop()), after())
+
+
+def test_other_kernels_stay():
+    check_other_kernel_stays(before(), after(), PipelineRowLoop())
+
+
+def test_again_finds_nothing():
+    (kernel,) = ir.kernels(run(before(), PipelineRowLoop()))
+    assert plan_row_pipeline(kernel) == ()
+
+
+def test_registers_of_the_earlier_part_keep_the_turns_in_order():
+    result = "total[0] * val[0]"
+    check(run(before(result), PipelineRowLoop()), in_order(result))
+
+
+def test_turns_without_a_barrier_stay_in_order():
+    sync = 'T.tvm_storage_sync("shared", T.bool(False), -1)'
+    changes = (("RESULT", "total[0]"), (sync, "T.evaluate(0)"))
+    request = (', annotations={"tvm_hopper.skew_turns": 1}', "")
+    check(run(parse(BEFORE, *changes), PipelineRowLoop()), parse(BEFORE, *changes, request))
+
+
+@pytest.mark.parametrize("instruction", ["T.ptx.st_async", "T.cuda.mbarrier_wait"])
+def test_turns_without_a_cluster_stay_in_order(instruction):
+    name = f"tvm_hopper_{instruction.rpartition('.')[2]}"
+    changes = (("RESULT", "total[0]"), (f"{instruction}(", f'T.call_extern("int32", "{name}", '))
+    request = (', annotations={"tvm_hopper.skew_turns": 1}', "")
+    check(run(parse(BEFORE, *changes), PipelineRowLoop()), parse(BEFORE, *changes, request))

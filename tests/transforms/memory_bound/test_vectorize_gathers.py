@@ -1,0 +1,156 @@
+"""VectorizeGathers: neighbouring elements that are read elsewhere are one load."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
+from tvm_hopper import ir
+from tvm_hopper.transforms.memory_bound.vectorize_gathers import VectorizeGathers, plan_gathers
+
+BEFORE = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((9, 256), "float16"), P: T.Buffer((4,), "int32")):
+    for bx in T.thread_binding(
+        4, thread="blockIdx.x", annotations={"tvm_hopper.memory_bound": "pointwise"}
+    ):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("kernel"):
+                T.reads(X[0:9, 0:256])
+                T.writes()
+                tile = T.sblock_alloc_buffer((8,), "float16", scope="local")
+                for v in T.unroll(8):
+                    with T.sblock("Y"):
+                        T.where(EXISTS)
+                        T.reads(X[0:9, 0:256])
+                        T.writes(tile[v])
+                        T.sblock_attr({"tvm_hopper.load_hint": "evict_last"})
+                        tile[v] = VALUE
+"""
+AFTER = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((9, 256), "float16"), P: T.Buffer((4,), "int32")):
+    for bx in T.thread_binding(
+        4, thread="blockIdx.x", annotations={"tvm_hopper.memory_bound": "pointwise"}
+    ):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("kernel"):
+                T.reads(X[0:9, 0:256])
+                T.writes()
+                tile = T.sblock_alloc_buffer((8,), "float16", scope="local")
+                X_lanes = T.sblock_alloc_buffer((8,), "float16", scope="local", align=64)
+                IF
+                for lane in T.vectorized(8):
+                    with T.sblock("X_lanes"):
+                        T.reads(X[ROW, PLACE + lane])
+                        T.writes(X_lanes[lane])
+                        T.sblock_attr({"tvm_hopper.load_hint": "evict_last"})
+                        X_lanes[lane] = X[ROW, PLACE + lane]
+                for v in T.unroll(8):
+                    with T.sblock("Y"):
+                        T.where(EXISTS)
+                        T.reads(X_lanes[0:8])
+                        T.writes(tile[v])
+                        tile[v] = VALUE
+"""
+NUMBER, FIRST = "bx * 1024 + tx * 8 + v", "(bx * 1024 + tx * 8)"
+CHOICE = "T.if_then_else(tx % 16 < 8, -X[bx, tx * 8 + v + 64], X[bx, tx * 8 + v - 64])"
+
+
+def before(value, exists="T.bool(True)"):
+    return parse(BEFORE, ("VALUE", value), ("EXISTS", exists))
+
+
+def after(value, row, place, exists="T.bool(True)", around=""):
+    text = AFTER
+    if around:  # a level deeper
+        head, rest = text.split("                IF\n")
+        load, tail = rest.split("                for v in")
+        load = "\n".join(f"    {x}" if x else x for x in load.split("\n")).rstrip(" ")
+        text = f"{head}                if {around}:\n{load}                for v in{tail}"
+    else:
+        text = text.replace("                IF\n", "")
+    return parse(text, ("VALUE", value), ("ROW", row), ("PLACE", place), ("EXISTS", exists))
+
+
+@pytest.mark.parametrize(
+    ("value", "want", "row", "place"),
+    [
+        ("X[bx, tx * 8 + v]", "X_lanes[v]", "bx", "tx * 8"),
+        ("X[P[bx], tx * 8 + v]", "X_lanes[v]", "P[bx]", "tx * 8"),
+        ("X[bx, (tx * 8 + v) % 64 + 64]", "X_lanes[v]", "bx", "(tx % 8 * 8 + 64)"),
+        (
+            "X[P[(NUMBER) // 192 % 4], (NUMBER) % 192]".replace("NUMBER", NUMBER),
+            "X_lanes[v]",
+            "P[FIRST // 192 % 4]".replace("FIRST", FIRST),
+            f"{FIRST} % 192",
+        ),
+        ("X[bx, tx * 8 + v] * X[bx, tx * 8 + v]", "X_lanes[v] * X_lanes[v]", "bx", "tx * 8"),
+        (
+            CHOICE,
+            "T.if_then_else(tx % 16 < 8, -X_lanes[v], X_lanes[v])",
+            "bx",
+            "T.Select(tx % 16 < 8, tx * 8 + 64, tx * 8 - 64)",
+        ),
+    ],
+    ids=["row", "named row", "place in a head", "number", "twice", "choice"],
+)
+def test_neighbours_are_one_load(value, want, row, place):
+    check(run(before(value), VectorizeGathers()), after(want, row, place))
+
+
+def test_a_condition_of_all_elements_stands_around_the_load():
+    value = "T.if_then_else(tx % 16 < 8, X[bx, tx * 8 + v], T.float16(0))"
+    want = "T.if_then_else(tx % 16 < 8, X_lanes[v], T.float16(0))"
+    got = run(before(value, "bx < 3"), VectorizeGathers())
+    check(got, after(want, "bx", "tx * 8", "bx < 3", "bx < 3 and tx % 16 < 8"))
+
+
+def test_fewer_lanes_where_a_vector_begins_inside_of_one():
+    got = run(before("X[bx, tx * 8 + v + 4]"), VectorizeGathers())
+    (kernel,) = ir.kernels(got)
+    loops = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
+    assert [int(x.extent) for x in loops] == [4]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "X[bx, tx * 8 + v + 3]",
+        "X[bx, (tx * 8 + v) * 2]",
+        "X[v, tx * 8]",
+        "X[bx, P[v % 4]]",
+        f"X[({NUMBER} + 4) // 192, ({NUMBER} + 4) % 192]",
+        f"X[P[({NUMBER} + 4) // 192], ({NUMBER}) % 192]",
+        "T.if_then_else(v < 3, X[bx, tx * 8 + v], T.float16(0))",
+        "T.Cast('float16', T.if_then_else(tx > 3 and X[bx, tx * 8 + v] > T.float16(0), 1, 0))",
+        "T.float16(1)",
+    ],
+)
+def test_others_stay(value):
+    func = before(value)
+    assert run(func, VectorizeGathers()).body.same_as(func.body)
+
+
+def test_a_condition_on_each_element_stays():
+    func = before("X[bx, tx * 8 + v]", "tx * 8 + v < 250")
+    assert run(func, VectorizeGathers()).body.same_as(func.body)
+
+
+def test_sides_that_an_index_of_a_table_parts_are_loaded_each_for_itself():
+    """A choice between two places would load both rows' numbers."""
+    value = "T.if_then_else(tx < 8, X[P[0], tx * 8 + v], X[P[1], tx * 8 + v])"
+    (kernel,) = ir.kernels(run(before(value), VectorizeGathers()))
+    loops = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
+    assert len(loops) == 2
+    assert len(ir.find_all(kernel, ir.IfThenElse)) == 2
+
+
+def test_again_finds_nothing():
+    (kernel,) = ir.kernels(run(before(CHOICE), VectorizeGathers()))
+    assert plan_gathers(kernel) == ()
+
+
+def test_other_kernels_stay():
+    ours, want = before("X[bx, tx * 8 + v]"), after("X_lanes[v]", "bx", "tx * 8")
+    check_other_kernel_stays(ours, want, VectorizeGathers())

@@ -1,0 +1,163 @@
+"""LowerMmaSync: lanes load what they multiply, and hold what they have summed."""
+
+from __future__ import annotations
+
+import pytest
+from tvm import s_tir
+
+from tests.transforms.scripts import check, parse, run
+from tvm_hopper import ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.pipeline.run import lower
+from tvm_hopper.testing import workloads
+from tvm_hopper.transforms import LowerMmaSync
+
+# One warp, 8 rows of A, 16 columns of the output, 32 of the sum at once; K of A ends at 40.
+BEFORE = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((8, 40), "float16"), B: T.Buffer((64, 64), "float16"),
+         D: T.Buffer((8, 64), "float32")):
+    for bx in T.thread_binding(4, thread="blockIdx.x"):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("work"):
+                T.reads(A[0:8, 0:40], B[bx * 16:bx * 16 + 16, 0:64])
+                T.writes(D[0:8, bx * 16:bx * 16 + 16])
+                own = T.sblock_alloc_buffer((8, 16), "float32", scope="local")
+                A_local = T.sblock_alloc_buffer((8, 32), "float16", scope="local")
+                B_local = T.sblock_alloc_buffer((16, 32), "float16", scope="local")
+                for j, i in T.grid(8, 16):
+                    with T.sblock("init"):
+                        T.reads()
+                        T.writes(own[j, i])
+                        own[j, i] = T.float32(0)
+                for k0 in range(2):
+                    for i, k in T.grid(16, 32):
+                        with T.sblock("B_local"):
+                            T.reads(B[bx * 16 + i, k0 * 32 + k])
+                            T.writes(B_local[i, k])
+                            T.sblock_attr({"tvm_hopper.load_hint": "evict_first"})
+                            B_local[i, k] = B[bx * 16 + i, k0 * 32 + k]
+                    for j, k in T.grid(8, 32):
+                        with T.sblock("A_local"):
+                            T.reads(A[j, k0 * 32 + k])
+                            T.writes(A_local[j, k])
+                            A_local[j, k] = T.if_then_else(
+                                k0 * 32 + k < 40, A[j, k0 * 32 + k], T.float16(0))
+                    with T.sblock("C"):
+                        T.reads(own[0:8, 0:16], A_local[0:8, 0:32], B_local[0:16, 0:32])
+                        T.writes(own[0:8, 0:16])
+                        T.sblock_attr({"tvm_hopper.mma_sync": 1})
+                        for j, i, k in T.grid(8, 16, 32):
+                            own[j, i] = own[j, i] + (
+                                T.Cast("float32", A_local[j, k]) * T.Cast("float32", B_local[i, k]))
+                for j, i in T.grid(8, 16):
+                    with T.sblock("D"):
+                        T.reads(own[j, i])
+                        T.writes(D[j, bx * 16 + i])
+                        D[j, bx * 16 + i] = own[j, i]
+"""
+AFTER = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((8, 40), "float16"), B: T.Buffer((64, 64), "float16"),
+         D: T.Buffer((8, 64), "float32")):
+    for bx in T.thread_binding(4, thread="blockIdx.x"):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("work"):
+                T.reads(A[0:8, 0:40], B[bx * 16:bx * 16 + 16, 0:64])
+                T.writes(D[0:8, bx * 16:bx * 16 + 16])
+                own = T.sblock_alloc_buffer((4,), "float32", scope="local", align=16)
+                A_local = T.sblock_alloc_buffer((8,), "float16", scope="local", align=16)
+                B_local = T.sblock_alloc_buffer((16,), "float16", scope="local", align=16)
+                for h in T.serial(2, annotations={"pragma_unroll": 2}):
+                    for p in T.serial(2, annotations={"pragma_unroll": 2}):
+                        with T.sblock("init"):
+                            T.reads()
+                            T.writes(own[0:4])
+                            own[h * 2 + p] = T.float32(0)
+                for k0 in range(2):
+                    for h in T.serial(2, annotations={"pragma_unroll": 2}):
+                        for v in T.vectorized(8):
+                            with T.sblock("B_local"):
+                                T.reads(B[bx * 16 + h * 8 + tx // 4, k0 * 32 + tx % 4 * 8 + v])
+                                T.writes(B_local[h * 8 + v])
+                                T.sblock_attr({"tvm_hopper.load_hint": "evict_first"})
+                                B_local[h * 8 + v] = (
+                                    B[bx * 16 + h * 8 + tx // 4, k0 * 32 + tx % 4 * 8 + v])
+                    if k0 * 4 + tx % 4 < 5:
+                        for v in T.vectorized(8):
+                            with T.sblock("A_local"):
+                                T.reads(A[tx // 4, k0 * 32 + tx % 4 * 8 + v])
+                                T.writes(A_local[v])
+                                A_local[v] = A[tx // 4, k0 * 32 + tx % 4 * 8 + v]
+                    else:
+                        for v in T.vectorized(8):
+                            with T.sblock("A_local"):
+                                T.reads()
+                                T.writes(A_local[v])
+                                A_local[v] = T.float16(0)
+                    with T.sblock("C"):
+                        T.reads(own[0:4], A_local[0:8], B_local[0:16])
+                        T.writes(own[0:4])
+                        b = T.decl_buffer((8,), "uint32", data=B_local.data, scope="local")
+                        a = T.decl_buffer((4,), "uint32", data=A_local.data, scope="local")
+                        for s in T.serial(2, annotations={"pragma_unroll": 2}):
+                            T.ptx["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"](
+                                own[0], own[1], own[2], own[3],
+                                b[2 * s], b[4 + 2 * s], b[2 * s + 1], b[4 + 2 * s + 1],
+                                a[2 * s], a[2 * s + 1], own[0], own[1], own[2], own[3])
+                for h in T.serial(2, annotations={"pragma_unroll": 2}):
+                    for p in T.serial(2, annotations={"pragma_unroll": 2}):
+                        with T.sblock("D"):
+                            T.reads(own[0:4])
+                            T.writes(D[tx % 4 * 2 + p, bx * 16 + (h * 8 + tx // 4)])
+                            D[tx % 4 * 2 + p, bx * 16 + (h * 8 + tx // 4)] = own[h * 2 + p]
+"""
+
+
+def simplified(func):
+    """Bring indices that the pass leaves as it made them to one form."""
+    import tvm
+
+    return tvm.s_tir.transform.StmtSimplify()(tvm.IRModule({"main": func}))["main"]
+
+
+def test_lanes_load_what_they_multiply():
+    check(simplified(run(parse(BEFORE), LowerMmaSync())), simplified(parse(AFTER)))
+
+
+def test_a_kernel_without_such_a_product_stays():
+    func = parse(BEFORE, ('T.sblock_attr({"tvm_hopper.mma_sync": 1})', "T.evaluate(0)"))
+    assert run(func, LowerMmaSync()).same_as(func)
+
+
+def loads(layout, k=64, m=8):
+    """Return the widths of the loads of A and of B, as loops, behind the pass."""
+    sch = s_tir.Schedule(workloads.matmul(m, 64, k, layout, "float16", "float16"))
+    hs.matmul(sch, "C", hs.MatmulConfig(direct=True))
+    func = lower(sch.mod, "nvidia/nvidia-h200", until="tvm_hopper.LowerMmaSync")["main"]
+    found = {}
+    for loop in ir.find_all(func.body, ir.For, lambda x: isinstance(x.body, ir.SBlockRealize)):
+        for load in ir.find_all(loop, ir.TensorLoad):
+            if load.source.name in "AB":
+                found[str(load.source.name)] = (int(loop.extent), ir.ForKind(loop.kind).name)
+    return found
+
+
+def test_rows_that_begin_anywhere_are_loaded_by_elements():
+    got = run(parse(BEFORE, ("(8, 40)", "(8, 41)"), ("k < 40", "k < 41")), LowerMmaSync())
+    (loop,) = ir.find_all(got.body, ir.For, lambda x: x.kind == ir.ForKind.UNROLLED)
+    assert int(loop.extent) == 8
+    assert "T.if_then_else(" in loop.script()
+
+
+@pytest.mark.parametrize(
+    ("layout", "k", "a", "b"),
+    [
+        ("NT", 64, (8, "VECTORIZED"), (8, "VECTORIZED")),
+        ("NN", 64, (4, "VECTORIZED"), (8, "VECTORIZED")),
+        ("TN", 64, (4, "UNROLLED"), (8, "VECTORIZED")),  # rows of A that run along m
+        ("TT", 64, (8, "UNROLLED"), (8, "VECTORIZED")),
+    ],
+)
+def test_how_operands_are_loaded(layout, k, a, b):
+    assert loads(layout, k) == {"A": a, "B": b}

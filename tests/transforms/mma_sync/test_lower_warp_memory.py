@@ -1,0 +1,92 @@
+"""LowerWarpMemory: each lane gets registers for its part of a warp's buffer."""
+
+import pytest
+
+from tests.transforms.scripts import check, parse, run
+from tvm_hopper.transforms.mma_sync.lower_warp_memory import LowerWarpMemory, plan_lanes
+
+HEAD = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((512,), "float16"), C: T.Buffer((8192,), "float32")):
+    with T.launch_thread("blockIdx.x", 2) as bx:
+        w = T.launch_thread("threadIdx.y", 5)
+        lane = T.launch_thread("threadIdx.x", 32)
+"""
+MMA = 'T.ptx_legacy.mma("m16n8k16", "row", "col", "fp16", "fp16", "fp32"'
+LDMATRIX = 'T.ptx_legacy.ldmatrix(T.bool(False), 4, ".b16"'
+STORE = (
+    'T.cuda.mma_store_legacy(16, 16, T.tvm_access_ptr(T.type_annotation("float32"), C.data, '
+    "i * 256, 256, 2)"
+)
+BEFORE = f"""{HEAD}
+        a = T.alloc_buffer((512,), "float16", scope="warp")
+        c = T.alloc_buffer((1024,), "float32", scope="warp")
+        T.attr("tvm_hopper", "hand_threaded", 1)
+        for i in range(4):
+            T.cuda.mma_fill_legacy(8, c.data, i * 256, dtype="float32")
+        for i in range(2):
+            {LDMATRIX}, a.data, i * 256 + lane * 8, A.data, lane * 8)
+        for i, j in T.grid(2, 2):
+            {MMA}, a.data, i * 256 + (w * 32 + lane) % 32 * 8, a.data, j * 256 + lane * 8 + 4,
+                c.data, i * 512 + j * 256 + lane * 8, T.bool(False))
+        for i in range(4):
+            {STORE}, c.data, i * 256, 16, dtype="float32")
+        for x in range(8):
+            c[768 + lane * 8 + x] = c[256 + lane * 8 + x] + T.float32(1)
+"""
+AFTER = f"""{HEAD}
+        a = T.alloc_buffer((16,), "float16", scope="local")
+        c = T.alloc_buffer((32,), "float32", scope="local")
+        T.attr("tvm_hopper", "hand_threaded", 1)
+        for i in range(4):
+            T.cuda.mma_fill_legacy(8, c.data, i * 8, dtype="float32")
+        for i in range(2):
+            {LDMATRIX}, a.data, i * 8, A.data, lane * 8)
+        for i, j in T.grid(2, 2):
+            {MMA}, a.data, i * 8, a.data, j * 8 + 4, c.data, i * 16 + j * 8, T.bool(False))
+        for i in range(4):
+            {STORE}, c.data, i * 8, 16, dtype="float32")
+        for x in range(8):
+            c[x + 24] = c[x + 8] + T.float32(1)
+"""
+
+
+def test_every_kind_of_access():
+    check(run(parse(BEFORE), LowerWarpMemory()), parse(AFTER))
+
+
+def test_again_finds_nothing():
+    got = run(parse(BEFORE), LowerWarpMemory())
+    assert plan_lanes(got) == ()
+    assert run(got, LowerWarpMemory()).same_as(got)
+
+
+# What is left to TVM: `a` goes to registers in each of these all the same.
+LEFT = {
+    "another lane's elements": ("c[256 + lane * 8 + x]", "c[256 + (lane + 1) % 32 * 8 + x]"),
+    "a mirrored lane": ("c[256 + lane * 8 + x]", "c[504 - lane * 8 + x]"),
+    "elements of the next lane": ("for x in range(8)", "for x in range(9)"),
+    "another number for each lane": ("c[768 + lane * 8 + x]", "c[768 + lane * 4 + x]"),
+    "a part of a row": ('(1024,), "float32"', '(1000,), "float32"'),
+    "an address": ("T.float32(1)", 'T.call_extern("float32", "f", T.address_of(c[lane * 8]))'),
+    "a call that nobody knows": ("T.float32(1)", 'T.call_extern("float32", "f", c.data)'),
+}
+
+
+@pytest.mark.parametrize("what", LEFT)
+def test_left_to_tvm(what):
+    func = parse(BEFORE, LEFT[what])
+    assert [plan.buffer.name for plan in plan_lanes(func)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ('"threadIdx.x", 32', '"threadIdx.x", 64'),
+        ('T.attr("tvm_hopper", "hand_threaded", 1)', 'T.attr("other", "key", 1)'),
+    ],
+    ids=["threadIdx.x is no warp", "kernel of others"],
+)
+def test_kernels_that_stay(change):
+    func = parse(BEFORE, change)
+    assert run(func, LowerWarpMemory()).same_as(func)

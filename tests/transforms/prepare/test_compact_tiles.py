@@ -1,0 +1,99 @@
+"""CompactTiles: static tiles of symbolic tensors, and extents that TVM left too large."""
+
+import pytest
+from tvm import s_tir, te
+
+from tests.transforms.scripts import check, parse, run
+from tvm_hopper import ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.simulation import verify
+from tvm_hopper.transforms.prepare.compact_tiles import CompactTiles, plan_tiles
+
+KERNEL = """
+@T.prim_func(private=True, s_tir=True)
+def func(r: T.handle, d: T.handle):
+    m = T.int64()
+    R = T.match_buffer(r, (m, T.int64(64)), "float16")
+    D = T.match_buffer(d, (m, T.int64(64)), "float16")
+    for bx in T.thread_binding((m + T.int64(127)) // T.int64(128), thread="blockIdx.x"):
+        for ty in T.thread_binding(T.int64(2), thread="threadIdx.y"):
+            for part in range(T.int64(4)):
+                with T.sblock("outer"):
+                    T.reads(R[bx * T.int64(128) : bx * T.int64(128) + T.int64(128), 0:64])
+                    T.writes(D[bx * T.int64(128) : bx * T.int64(128) + T.int64(128), 0:64])
+                    tile = T.sblock_alloc_buffer((ROWS, T.int64(64)), "float16", scope="SCOPE")
+                    for i, j in T.grid(T.int64(128), T.int64(64)):
+                        with T.sblock("copy"):
+                            T.where(bx * T.int64(128) + i < m)
+                            T.reads(R[bx * T.int64(128) + i, j])
+                            T.writes(tile[START + i, j])
+                            tile[START + i, j] = R[bx * T.int64(128) + i, j]
+                    for i, j in T.grid(T.int64(64), T.int64(64)):
+                        with T.sblock("use"):
+                            T.where(bx * T.int64(128) + ty * T.int64(64) + i < m)
+                            T.reads(tile[OTHER + ty * T.int64(64) + i, j])
+                            T.writes(D[bx * T.int64(128) + ty * T.int64(64) + i, j])
+                            D[bx * T.int64(128) + ty * T.int64(64) + i, j] = tile[
+                                OTHER + ty * T.int64(64) + i, j
+                            ]
+"""
+BASE = "bx * T.int64(128)"
+
+
+def kernel(rows="m", start=BASE, other=None, scope="shared.dyn"):
+    found = [("ROWS", rows), ("START", start), ("OTHER", other or start), ("SCOPE", scope)]
+    return parse(KERNEL, *found)
+
+
+def test_a_tile_begins_where_its_accesses_do():
+    zero = "T.int64(0)"
+    got = run(kernel(), CompactTiles())
+    check(got, kernel("T.int64(128)", zero).with_attrs(dict(got.attrs)))
+    (one,) = ir.kernels(got)
+    assert plan_tiles(one) == ()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rows": "T.int64(128)", "start": "T.int64(0)"},  # static already
+        {"other": "bx * T.int64(64)"},  # two places
+        {"start": "bx * T.int64(128) - T.int64(1)", "other": BASE},
+        {"scope": "global"},
+    ],
+)
+def test_what_stays(options):
+    func = kernel(**options)
+    assert run(func, CompactTiles()).same_as(func)
+
+
+@pytest.mark.parametrize(
+    ("scope", "other"), [("shared.dyn", None), ("local", "T.int64(0) - ty * T.int64(64)")]
+)
+def test_an_extent_that_is_larger_than_what_is_used(scope, other):
+    got = run(kernel("T.int64(192)", "T.int64(0)", other, scope), CompactTiles())
+    (tile,) = (x for block in ir.find_all(got.body, ir.SBlock) for x in block.alloc_buffers)
+    assert [ir.static_int(x) for x in tile.shape] == [128, 64]
+
+
+def test_registers_that_each_thread_has_at_another_place_stay():
+    func = kernel("T.int64(192)", "T.int64(0)", scope="local")
+    assert run(func, CompactTiles()).same_as(func)
+
+
+def test_an_epilogue_with_a_condition_of_its_own():
+    a, b = te.placeholder((72, 64), "float16", "A"), te.placeholder((72, 64), "float16", "B")
+    k = te.reduce_axis((0, 64), "k")
+    term = lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k)  # noqa: E731
+    c = te.compute((72, 72), term, name="C")
+    half = lambda i, j: te.if_then_else(j < 36, c[i, j], c[i, j] * 3)  # noqa: E731
+    plain = te.create_prim_func([a, b, te.compute((72, 72), half, name="D")])
+    sch = s_tir.Schedule(plain)
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, 64, 64), stages=1))
+    assert verify(sch, against=plain, runs=(("on_wait", 0),)).verdict == "clean"
+
+
+def test_accesses_before_the_start_stay():
+    start = "bx * T.int64(128) - i - i"
+    func = kernel(start=start, other=BASE)
+    assert run(func, CompactTiles()).same_as(func)

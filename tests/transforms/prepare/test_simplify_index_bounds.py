@@ -1,0 +1,98 @@
+"""SimplifyIndexBounds: min and max in indices that the loops' ranges decide."""
+
+import pytest
+from tvm.script import tirx as T
+
+from tests.transforms.scripts import check, parse, run
+from tvm_hopper import ir
+from tvm_hopper.transforms.prepare.simplify_index_bounds import SimplifyIndexBounds, plan_bounds
+
+KERNEL = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((64, 128), "float32"), D: T.Buffer((64, 128), "float32")):
+    for bx in T.thread_binding(2, thread="blockIdx.x"):
+        for ty in T.thread_binding(2, thread="threadIdx.y"):
+            with T.sblock("outer"):
+                T.reads()
+                T.writes(D[0:64, bx * 64 + ty * 32 - 8:bx * 64 + ty * 32 + 24])
+                own = T.sblock_alloc_buffer((64, 32), scope="local")
+                for i, j in T.grid(64, 32):
+                    with T.sblock("product"):
+                        T.reads(own[i, COLUMN])
+                        T.writes(own[i, COLUMN])
+                        T.sblock_attr({"tvm_hopper.wgmma": 1})
+                        own[i, COLUMN] = own[i, COLUMN] + A[i, bx * 64 + ty * 32 + j]
+"""
+START = "bx * 64 + ty * 32"
+SHIFTED = f"{START} + j - T.min({START}, {START} + T.max(8 - ty * 32 - bx * 64, 0))"
+
+
+def kernel(column):
+    return parse(KERNEL.replace("COLUMN", column))
+
+
+def test_the_least_index_of_a_compact_buffer():
+    check(run(kernel(SHIFTED), SimplifyIndexBounds()), kernel("j"))
+
+
+@pytest.mark.parametrize(
+    ("column", "plain"),
+    [
+        ("T.min(j, 40)", "j"),
+        ("T.min(40, j)", "j"),
+        ("T.max(j, 0)", "j"),
+        ("T.max(bx, j)", None),  # either may be larger
+        ("T.min(j, ty + 16)", None),
+        ("T.min(T.max(j, 0), ty + 16)", "T.min(j, ty + 16)"),  # of two the inner one
+        ("T.max(T.min(j, ty + 16), 0)", "T.min(j, ty + 16)"),  # of two the outer one
+    ],
+)
+def test_which_side_is_taken(column, plain):
+    got = run(kernel(column), SimplifyIndexBounds())
+    check(got, kernel(plain or column))
+    assert got.same_as(kernel(column)) is False
+    (found,) = ir.kernels(got)
+    assert plan_bounds(found) == {}
+
+
+@pytest.mark.parametrize(("condition", "column"), [("n > 32", "j"), ("n > 8", "T.min(j, n)")])
+def test_the_host_s_condition_may_decide(condition, column):
+    def branch(text):
+        first, *rest = KERNEL.replace("COLUMN", text).strip().splitlines()
+        head, *body = rest
+        head = head.replace("def func(", "def func(n: T.int32, ")
+        return parse("\n".join([first, head, f"    if {condition}:", *("    " + x for x in body)]))
+
+    check(run(branch("T.min(j, n)"), SimplifyIndexBounds()), branch(column))
+
+
+def test_again_finds_nothing():
+    got = run(kernel(SHIFTED), SimplifyIndexBounds())
+    assert run(got, SimplifyIndexBounds()).same_as(got)
+
+
+def test_regions_of_blocks_follow():
+    func = parse(
+        KERNEL.replace("COLUMN", "j"),
+        ("T.writes(D[0:64, bx * 64", "T.writes(D[0:64, T.max(bx, 0) * 64"),
+    )
+    check(run(func, SimplifyIndexBounds()), kernel("j"))
+
+
+def test_values_and_data_stay():
+    value = "own[i, j] + A[i, bx * 64 + ty * 32 + j]"
+    text = KERNEL.replace("COLUMN", "j")
+    values = parse(text, (value, f"T.Cast('float32', T.min(j, 40)) + {value}"))
+    assert run(values, SimplifyIndexBounds()).same_as(values)
+    index = "A[i, T.min(T.Cast('int32', A[i, j]) * 0, 0)]"
+    data = parse(text, ("A[i, bx * 64 + ty * 32 + j]", index))
+    assert run(data, SimplifyIndexBounds()).same_as(data)
+
+
+def test_kernels_without_a_product_stay():
+    @T.prim_func(private=True, s_tir=True)
+    def func(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
+        for bx in T.thread_binding(8, thread="blockIdx.x"):
+            B[T.min(bx, 9)] = A[bx]
+
+    assert run(func, SimplifyIndexBounds()).same_as(func)

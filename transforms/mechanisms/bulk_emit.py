@@ -1,0 +1,50 @@
+"""Emit bulk copies: one instruction for each run of bytes that is contiguous at both ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir as tvm_ir
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.codegen_patches.ptx import bulk
+from tvm_hopper.facts.reductions import bulk_suffix
+from tvm_hopper.requests.keys import BULK_LOAD
+from tvm_hopper.transforms.common.transfer import load_call, operation_notes
+
+from .bulk_plan import BulkTransfer
+
+
+def run_block(transfer: BulkTransfer) -> ir.SBlockRealize:
+    """Build the block that copies a tile, run by run."""
+    copy = transfer.copy
+    tile, tensor = (
+        tirx.address_of(tirx.BufferLoad(end.buffer, list(end.start(transfer.inside))))
+        for end in (copy.tile, copy.tensor)
+    )
+    size = transfer.run_bytes
+    call: Any
+    if copy.fills_shared:
+        call = tirx.call_extern("int32", load_call(copy, BULK_LOAD), tile, tensor, size)
+    elif copy.reduce:
+        suffix = bulk_suffix(copy.reduce, ir.dtype_of(copy.dst.buffer))
+        call = bulk.reduce(tensor, tile, size, suffix)
+    else:
+        call = bulk.store(tensor, tile, size)
+    stmt = ir.seq(call)
+    if not isinstance(size, int):  # nothing may be left of it
+        stmt = ir.IfThenElse(size > 0, stmt, None)
+    for loop in reversed(transfer.rest):
+        count = transfer.counts[loop]
+        extent = ir.cast_like(count, loop.loop_var)
+        stmt = ir.For(loop.loop_var, loop.min, extent, ir.ForKind.SERIAL, stmt)
+    whole = ir.full_region(copy.dst.buffer)
+    filled = [tvm_ir.Range.from_min_extent(0, count) for count in transfer.tile_counts()]
+    return ir.opaque_block(
+        copy.block.name_hint,
+        stmt,
+        reads=[ir.full_region(copy.src.buffer)],
+        writes=[tirx.BufferRegion(copy.dst.buffer, filled) if copy.fills_shared else whole],
+        annotations=operation_notes(copy),
+    )

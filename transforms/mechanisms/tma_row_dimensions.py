@@ -1,0 +1,92 @@
+"""Split the rows of a tile over several dimensions of a tensor map.
+
+    for r in range(256): tile[r, ...] = W[r % 16 // 8, r // 16, r % 8, ...]
+  ->
+    for a, b, c in grid(16, 2, 8): tile[a * 16 + b * 8 + c, ...] = W[b, a, c, ...]
+
+A tile of a product is two-dimensional, so that its rows are one loop wherever they come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+from tvm import ir as tvm_ir
+from tvm import sym, tirx
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.access import AffineAccess
+from tvm_hopper.analysis.bounds import as_less_than
+from tvm_hopper.analysis.divisors import divides
+from tvm_hopper.transforms.common.transfer import Transfer
+
+
+def in_digits(copy: Transfer) -> Transfer:
+    """Return a copy whose loops each follow one dimension, where digits of a loop's variable do."""
+    for loop in copy.loops[1:-1]:
+        lengths = _lengths(copy.tensor.indices, loop)
+        if not lengths:
+            continue
+        found = _split(copy, loop, lengths)
+        made = [x for x in found.loops if not any(x.same_as(y) for y in copy.loops)]
+        if all(len(found.tensor.axes([x])) == 1 for x in made):  # else errors name what was written
+            return in_digits(found)
+    return copy
+
+
+def _lengths(indices: tuple[Any, ...], loop: ir.For) -> list[int]:
+    """Return the extents of the loops that a variable's digits make, the outermost first."""
+    extent = ir.static_int(loop.extent)
+    var = loop.loop_var
+    found: set[int] = set()
+    for kind in (tirx.FloorDiv, tirx.FloorMod):
+        for x in ir.find_all(list(indices), kind, lambda x: ir.depends_on(x.a, [var])):
+            found.add(ir.static_int(x.b) or 0)
+    cuts = [1, *sorted(found - {1}), extent or 0]
+    if not found or 0 in cuts or any(b % a or a >= b for a, b in pairwise(cuts)):
+        return []
+    return [b // a for a, b in pairwise(cuts)][::-1]
+
+
+def _split(copy: Transfer, loop: ir.For, lengths: list[int]) -> Transfer:
+    """Count a loop by several."""
+    name, dtype = loop.loop_var.name, ir.dtype_of(loop.loop_var)
+    inner = [ir.Var(f"{name}_{i}", dtype) for i in range(len(lengths))]
+    analyzer = sym.Analyzer()
+    value: Any = tirx.IntImm(dtype, 0)
+    for var, length in zip(inner, lengths, strict=True):
+        analyzer.bind(var, tvm_ir.Range(0, length))
+        value = value * length + var
+    made = [
+        ir.For(var, tirx.IntImm(dtype, 0), tirx.IntImm(dtype, length), ir.ForKind.SERIAL, loop.body)
+        for var, length in zip(inner, lengths, strict=True)
+    ]
+    loops = tuple(y for x in copy.loops for y in (made if x.same_as(loop) else [x]))
+    at = {loop.loop_var: value}
+
+    def access(old: AffineAccess) -> AffineAccess:
+        indices = tuple(ir.simplify(ir.substitute(x, at), analyzer) for x in old.indices)
+        return AffineAccess(old.buffer, indices, loops)
+
+    condition = copy.condition
+    if condition is not None:
+        step = prod(lengths[1:])
+        terms = [_in_steps(x, loop.loop_var, inner[0], step) for x in ir.conjuncts(condition)]
+        condition = ir.substitute(ir.conjunction(terms), at)
+    return replace(copy, src=access(copy.src), dst=access(copy.dst), condition=condition)
+
+
+def _in_steps(term: Any, var: ir.Var, digit: ir.Var, step: int) -> Any:
+    """Bound the first digit alone where a term bounds a whole number of its steps."""
+    ordered = as_less_than(term) if ir.depends_on(term, [var]) else None
+    if ordered is None:
+        return term
+    index, end = ordered
+    start = ir.simplify(index - ir.cast_like(var, index))
+    if ir.depends_on(start, [var]) or not (divides(step, start) and divides(step, end)):
+        return term
+    first = ir.simplify(tirx.floordiv(start, step)) + ir.cast_like(digit, start)
+    return first < ir.cast_like(ir.simplify(tirx.floordiv(end, step)), first)

@@ -1,0 +1,137 @@
+"""Load neighbouring elements as vectors, wherever their index starts.
+
+    for v in unroll(8):                              X[.., 0:64] and X[.., 64:128] make pairs
+        with sblock("Y"):
+            tile[v] = f(T.if_then_else(tx % 16 < 8, -X[i, tx * 8 + v + 64], X[i, tx * 8 + v - 64]))
+  ->
+    for v in vectorized(8):
+        with sblock("X_lanes"):
+            X_lanes[v] = X[i, T.Select(tx % 16 < 8, tx * 8 + 64, tx * 8 - 64) + v]
+    for v in unroll(8):
+        with sblock("Y"):
+            tile[v] = f(T.if_then_else(tx % 16 < 8, -X_lanes[v], X_lanes[v]))
+
+Tensors that are read at the elements that a block computes are loaded by vectors from the start
+(`schedule/memory_bound/arrays.py`).  What is read elsewhere, as the other half of a rotated pair,
+the row of a table that an index names, or a column's place in a head, would be loaded one element
+after another.  Where the elements of a thread's vector lie side by side there, too, they are a
+vector.  The two sides of a choice that all its elements agree on are one load, at the place chosen.
+
+Before: a thread's registers are its own, conditions stand on blocks.  After: no register of a
+kernel bound by memory is computed from elements that lie side by side and are loaded one by one.
+Not here: elements at places that only their own number tells to be neighbours, as those whose
+first is no multiple of two; loads under a condition on each element.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.requests.bodies import is_memory_bound
+from tvm_hopper.requests.keys import LOAD_HINT
+from tvm_hopper.transforms.kernel_pass import kernel_pass
+
+from .vectorize_gathers_plan import LaneVector, find_vectors
+
+MOST_LANES = 16
+
+
+@dataclass(frozen=True)
+class GatherPlan:
+    """A loop over the elements of a thread's vector, and what is loaded in front of it."""
+
+    loop: ir.For
+    vectors: tuple[LaneVector, ...]
+
+
+def plan_gathers(kernel: ir.For) -> tuple[GatherPlan, ...]:
+    """Find the loops that load neighbouring elements one by one."""
+    found = []
+    for loop in ir.find_all(kernel, ir.For, _is_over_elements):
+        store = loop.body.block.body
+        if vectors := find_vectors(loop, store.value):
+            found.append(GatherPlan(loop, vectors))
+    return tuple(found)
+
+
+def _is_over_elements(loop: ir.For) -> bool:
+    """Tell a loop that computes a few registers, each by one statement."""
+    extent, realize = ir.static_int(loop.extent), loop.body
+    if loop.kind != ir.ForKind.UNROLLED or extent is None or not 1 < extent <= MOST_LANES:
+        return False
+    if not isinstance(realize, ir.SBlockRealize) or realize.iter_values:
+        return False
+    store = realize.block.body
+    return (
+        isinstance(store, ir.BufferStore)
+        and str(store.buffer.scope()) == "local"
+        and not ir.depends_on(realize.predicate, [loop.loop_var])
+    )
+
+
+def rewrite_gathers(kernel: ir.For, plan: tuple[GatherPlan, ...]) -> ir.For:
+    """Load the vectors in front of each loop."""
+    names = ir.Names(x.name for x in ir.find_all(kernel, ir.Var))
+    registers: list[ir.Var] = []
+    planned = {one.loop: _rewrite(one, names, registers) for one in plan}
+    kernel = ir.replace_nodes(kernel, ir.For, planned)
+    outer = ir.find_all(kernel, ir.SBlock)[0]
+    more = ir.with_block(outer, alloc_buffers=[*outer.alloc_buffers, *registers])
+    return ir.replace_nodes(kernel, ir.SBlock, {outer: more})
+
+
+def _rewrite(plan: GatherPlan, names: ir.Names, registers: list[ir.Var]) -> ir.Stmt:
+    realize = plan.loop.body
+    block, lane = realize.block, plan.loop.loop_var
+    hint = {k: v for k, v in block.annotations.items() if k == LOAD_HINT}
+    values: dict[Any, Any] = {}
+    fronts = []
+    for one in plan.vectors:
+        name, dtype = names.take(f"{one.tensor.name}_lanes"), ir.dtype_of(one.tensor)
+        kept = ir.new_buffer(name, (int(plan.loop.extent),), dtype, "local", 64)
+        registers.append(kept)
+        values |= {x: tirx.BufferLoad(kept, [lane]) for x in one.loads}
+        fronts.append(_load(plan, one, kept, realize.predicate, hint))
+    store = ir.replace_nodes(block.body, ir.TensorLoad, values)
+    notes = {k: v for k, v in block.annotations.items() if k != LOAD_HINT}
+    reads = [ir.full_region(x) for x in registers[-len(plan.vectors) :]]
+    moved = [x.source for x in values]
+    kept_reads = [
+        x
+        for x in block.reads
+        if not any(x.source.same_as(b) for b in moved)
+        or any(load.source.same_as(x.source) for load in ir.find_all(store, ir.TensorLoad))
+    ]
+    own = ir.with_block(block, body=store, reads=[*kept_reads, *reads], annotations=notes)
+    inner = ir.SBlockRealize(realize.iter_values, realize.predicate, own)
+    return ir.seq(*fronts, ir.with_body(plan.loop, inner))
+
+
+def _load(
+    plan: GatherPlan, one: LaneVector, kept: ir.Var, predicate: Any, notes: dict[str, Any]
+) -> ir.Stmt:
+    """Load the registers of a thread by vectors of as many lanes as may be loaded at once."""
+    exists = ir.conjunction([*ir.conjuncts(predicate), *one.exists])
+
+    def vector(part: Any) -> ir.Stmt:
+        def element(lane: Any) -> ir.Stmt:
+            place = part * one.lanes + lane
+            *rows, first = one.first
+            index = first + ir.cast_like(place, first)
+            load = tirx.BufferLoad(one.tensor, [*rows, index])
+            store = ir.BufferStore(kept, load, [place])
+            return ir.block_of_store(store, [load], notes)
+
+        return ir.make_loop("lane", one.lanes, element, ir.ForKind.VECTORIZED)
+
+    body = ir.make_loop("part", kept.shape[0] // one.lanes, vector, ir.ForKind.UNROLLED)
+    return body if ir.is_const(exists, 1) else ir.IfThenElse(exists, body, None)
+
+
+VectorizeGathers = kernel_pass(
+    "VectorizeGathers", plan_gathers, rewrite_gathers, when=is_memory_bound
+)

@@ -1,0 +1,207 @@
+"""Multiply with mma.sync on fragments that each lane loads from global memory.
+
+    for tx in thread_binding(32, "threadIdx.x"):
+        for j, i in grid(8, 16): C[j, i] = 0
+        for k0 in ...:
+            for j, kk in grid(8, 128): A_local[j, kk] = A[j, k0 + kk]
+            for i, kk in grid(16, 128): B_local[i, kk] = B[n + i, k0 + kk]
+            with sblock(annotations={"tvm_hopper.mma_sync": 1}):
+                for j, i, kk in grid(8, 16, 128): C[j, i] += A_local[j, kk] * B_local[i, kk]
+        for j, i in grid(8, 16): sums[j, i] = C[j, i]
+  ->
+        g, t := tx // 4, tx % 4
+        for r in range(4): C[r] = 0                        sums of columns g, g + 8, rows 2t, 2t + 1
+        for k0 in ...:
+            for c in unroll(4):
+                for v in vectorized(8): A_local[c * 8 + v] = A[g, k0 + c * 32 + t * 8 + v]
+            for h, c in unroll(2, 4):
+                for v in vectorized(8): B_local[..] = B[n + h * 8 + g, k0 + c * 32 + t * 8 + v]
+            for c, s in unroll(4, 2): mma.sync(C, B_local words, A_local words)
+        for r in unroll(4): sums[2 t + r % 2, g + r // 2 * 8] = C[r]
+
+Sums that go to shared memory are for other warps: a barrier stands behind them.
+
+Each element goes from memory to the registers of the lane that multiplies it: nothing passes
+through shared memory, and nothing is loaded twice (lower_mma_sync_plan.py).
+
+Before: buffers are compact, nests stand as the schedule made them.  After: no `mma_sync` block;
+operands and sums are registers of a lane.
+Not here: what becomes of the vectors (legalize_vectors.py, add_cache_hints.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.codegen_patches.ptx import fences, mma_sync
+from tvm_hopper.requests.keys import ASYNC_COPY
+from tvm_hopper.transforms.kernel_pass import kernel_pass
+
+from .fragment_vectors import load_vector, loops
+from .lower_mma_sync_plan import COLUMNS, ROWS, VECTOR, SumNest, WarpProduct, plan_fragments
+
+
+class Registers:
+    """What a lane holds of a product, and where."""
+
+    def __init__(self, plan: WarpProduct) -> None:
+        self.plan = plan
+        self.row, self.group = plan.lane // 4, plan.lane % 4
+        rows, depth, columns = plan.places
+        first = rows * depth * (2 if plan.along_k else 4)  # vectors
+        self.first = _like(plan.first.buffer, (first * VECTOR,))
+        self.second = _like(plan.second.buffer, (columns * depth * plan.width,))
+        self.sums = _like(plan.accumulator, (plan.num_sums,))
+
+
+def _like(buffer: ir.Var, shape: tuple[int, ...]) -> ir.Var:
+    return ir.new_buffer(buffer.name, shape, ir.dtype_of(buffer), "local", 16)
+
+
+def rewrite_fragments(kernel: ir.For, plan: WarpProduct) -> Any:
+    """Replace the product, the nests around it, and their registers."""
+    held = Registers(plan)
+    # beside asynchronous copies InsertSyncs places what the threads need between their accesses
+    is_engines = bool(ir.find_blocks(kernel, ASYNC_COPY))
+    shared = [] if is_engines else [x for x in plan.sums if _is_handed_on(x)]
+    planned = {nest.nest: _sums(plan, held, nest) for nest in plan.sums}
+    for nest in shared:
+        planned[nest.nest] = ir.seq(planned[nest.nest], fences.sync_threads())
+    planned[plan.first.nest] = _load_first(plan, held)
+    planned[plan.second.nest] = _load_second(plan, held)
+    planned[plan.product.realize] = _multiply(plan, held)
+    body = ir.replace_nodes(kernel, ir.Stmt, planned)
+    moved = {
+        plan.first.buffer: held.first,
+        plan.second.buffer: held.second,
+        plan.accumulator: held.sums,
+    }
+    for old, new in moved.items():
+        body = ir.reallocate(body, old, new)
+    body = ir.move_regions(body, moved)
+    return _mark(body) if shared else body
+
+
+def _is_handed_on(nest: SumNest) -> bool:
+    """Tell whether other warps read what a nest stores."""
+    store = nest.realize.block.body
+    return isinstance(store, ir.BufferStore) and ir.is_shared(store.buffer)
+
+
+def _mark(kernel: ir.For) -> ir.For:
+    """Keep stock ThreadSync out, which places no barrier where rows are symbolic."""
+    outer = ir.find_all(kernel, ir.SBlock)[0]
+    ours = ir.with_block(outer, body=ir.mark_ours(outer.body))
+    return ir.replace_nodes(kernel, ir.SBlock, {outer: ours})
+
+
+def _load_first(plan: WarpProduct, held: Registers) -> ir.Stmt:
+    rows, depth, _ = plan.places
+    if plan.along_k:
+
+        def along_k(tile: Any, half: Any, chunk: Any) -> Any:
+            number = (tile * 2 + half) * depth + chunk
+            row = tile * ROWS + half * COLUMNS + held.row
+            k = chunk * plan.instruction_depth + held.group * VECTOR
+            return load_vector(plan, plan.first, held.first, number, (row, k), plan.first.k, VECTOR)
+
+        return loops((rows, 2, depth), along_k)
+
+    def along_rows(tile: Any, chunk: Any, step: Any) -> Any:
+        number = (tile * depth + chunk) * 4 + step
+        row = tile * plan.instruction_rows + held.row * VECTOR
+        k = chunk * plan.instruction_depth + held.group * 4 + step
+        return load_vector(plan, plan.first, held.first, number, (row, k), plan.first.row, VECTOR)
+
+    return loops((rows, depth, 4), along_rows)
+
+
+def _load_second(plan: WarpProduct, held: Registers) -> ir.Stmt:
+    _, depth, columns = plan.places
+
+    def load(tile: Any, chunk: Any) -> Any:
+        place = (
+            tile * COLUMNS + held.row,
+            chunk * plan.instruction_depth + held.group * plan.width,
+        )
+        number = tile * depth + chunk
+        return load_vector(plan, plan.second, held.second, number, place, plan.second.k, plan.width)
+
+    return loops((columns, depth), load)
+
+
+def _multiply(plan: WarpProduct, held: Registers) -> Any:
+    rows, depth, columns = plan.places
+    count = plan.instructions
+    a, b = (
+        ir.new_buffer(f"{x.name}_words", (int(x.shape[0]) // 2,), "uint32", "local")
+        for x in (held.first, held.second)
+    )
+
+    pairs = ir.new_buffer("pairs", (4,), "uint32", "local")
+
+    def one(tile: Any, chunk: Any, step: Any) -> Any:
+        exchanged = []
+        if plan.along_k:
+            vectors = [((tile * 2 + half) * depth + chunk) * 4 for half in range(2)]
+            left = [tirx.BufferLoad(a, [x + 2 * step + i]) for i in range(2) for x in vectors]
+        else:
+            base = (tile * depth + chunk) * 16 + step
+            word = [tirx.BufferLoad(a, [base + 4 * i]) for i in range(4)]
+            left = [tirx.BufferLoad(pairs, [i]) for i in range(4)]
+            exchanged = [
+                mma_sync.halves(left[i + x], word[i], word[i + 1], x)
+                for i in (0, 2)
+                for x in (0, 1)
+            ]
+
+        def column(number: Any) -> Any:
+            if plan.along_k:
+                k = (number * depth + chunk) * 4 + 2 * step
+                sums = (tile * columns + number) * 4
+            else:
+                k = (number * depth + chunk) * 2
+                sums = ((tile * 4 + step) * columns + number) * 4
+            right = [tirx.BufferLoad(b, [k + i]) for i in range(2)]
+            own = [tirx.BufferLoad(held.sums, [sums + i]) for i in range(4)]
+            return mma_sync.mma(plan.dtype, own, left, right)
+
+        return [*exchanged, loops((columns,), column)]
+
+    products = loops((rows, depth, count), one)
+    body = ir.seq(
+        tirx.DeclBuffer(a, data=held.first.data),
+        tirx.DeclBuffer(b, data=held.second.data),
+        products,
+    )
+    block = plan.product.block
+    own = [] if plan.along_k else [pairs]
+    fields = {"reads": block.reads, "writes": block.writes, "alloc_buffers": own}
+    return ir.opaque_block(block.name_hint, body, **fields)
+
+
+def _sums(plan: WarpProduct, held: Registers, nest: SumNest) -> ir.Stmt:
+    """Deal a nest over the sums out to the lanes that hold them."""
+    rows, _, columns = plan.places
+    inner = 1 if plan.along_k else 4
+
+    def one(tile: Any, step: Any, column: Any, half: Any, pair: Any) -> Any:
+        number = ((tile * inner + step) * columns + column) * 4 + half * 2 + pair
+        if plan.along_k:
+            row = tile * ROWS + half * COLUMNS + held.row
+        else:
+            row = tile * plan.instruction_rows + held.row * VECTOR + step * 2 + half
+        whole = list(ir.full_region(held.sums).region)
+        values = {nest.row: row, nest.column: column * COLUMNS + held.group * 2 + pair}
+        own = ir.reindex(
+            nest.realize, plan.accumulator, held.sums, lambda _: [number], lambda _: whole
+        )
+        return ir.substitute(own, values)
+
+    return loops((rows, inner, columns, 2, 2), one)
+
+
+LowerMmaSync = kernel_pass("LowerMmaSync", plan_fragments, rewrite_fragments)

@@ -1,0 +1,190 @@
+"""Let statements of later stages run iterations behind those that compute first.
+
+    for k in serial(8, annotations={"num_slots": 3}):
+        with sblock("iteration"):
+            c = alloc(shared)
+            trip = k
+            with sblock(async_op="tma_load", channel=0): fill_slot(0, trip); ...
+            c[...] = f(ring[trip % 3])
+            with sblock(shift=1): use(c, ring[trip % 3], k)
+  ->
+    with sblock("stages", handed_on=0):
+        c = alloc(2 of c, shared)
+        for k in serial(8, annotations={"num_slots": 3}):
+            trip = k
+            with sblock(async_op="tma_load", channel=0, kept=1): fill_slot(0, trip); ...
+            if k >= 1:
+                with sblock(late=1): use(c[(trip + 1) % 2], ring[(trip + 2) % 3], k - 1)
+            c[trip % 2, ...] = f(ring[trip % 3])
+        with sblock(late=1): use(c[1], ring[1], 7)
+
+What runs later goes first in an iteration: one barrier between iterations is enough for what it
+reads, it does not wait for the copies of its own, and registers that the trip before has left need
+no second version. Shared arrays have a slot for each trip in between, and one. What the last trips
+leave to do follows the loop. Slots that are read later are given back later (`release`), and loads
+run that much less ahead (`kept`).
+
+Before: trips are counted, roles split; `shift` says how late.  After: no `shift` is left.
+Not here: whether it can be done (late_stages.py), the barriers (insert_syncs.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import ir as tvm_ir
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.requests.bodies import map_bodies
+from tvm_hopper.requests.keys import CHANNEL, FREE_SLOT, HANDED_ON, KEPT, LATE, RELEASE, SHIFT
+from tvm_hopper.transforms.common.channel import find_calls, is_load, make_call
+from tvm_hopper.transforms.kernel_pass import function_pass
+
+from .pipeline_compute_stages_plan import SkewPlan, plan_delayed_statements
+
+Values = Mapping[Any, Any]
+
+
+def rewrite_delayed_statements(plan: SkewPlan) -> ir.Stmt:
+    """Build a loop anew, with what its last trips leave to do behind it."""
+    loop, parts = plan.loop, list(plan.parts)
+    names = ir.Names()
+    held = {x: _new_ring(x, n, names) if n else x for x, n in plan.handed_on.items()}
+    for tile, ring in held.items():
+        if ring is not tile:
+            parts = [_move_to_slot(part, tile, ring, plan) for part in parts]
+    now = [_keep(part, plan) for part, n in zip(parts, plan.shifts, strict=True) if not n]
+    later = [(n, part) for part, n in zip(parts, plan.shifts, strict=True) if n]
+    later.sort(key=lambda one: -one[0])  # what is furthest behind is read by nobody here
+    first = [x for x in now if isinstance(x, tirx.Bind)]
+    rest = [x for x in now if not isinstance(x, tirx.Bind)]
+    at = next((n for n, part in enumerate(rest) if not is_load(part)), len(rest))
+    behind = [_in_time(plan, n, part) for n, part in later]
+    body = ir.seq(first, rest[:at], behind, rest[at:])
+    if plan.block is not None:
+        block = plan.block.block
+        own = [x for x in block.alloc_buffers if x not in held]
+        if own or block.annotations:
+            new = ir.with_block(block, body=body, alloc_buffers=own)
+            body = ir.SBlockRealize([], True, new)
+    after = [_left_behind(plan, later, turn) for turn in range(max(plan.shifts))]
+    work = ir.opaque_block(
+        "stages",
+        ir.seq(ir.with_body(loop, body), after),
+        alloc_buffers=[x for tile, x in held.items() if x is not tile],
+        annotations={HANDED_ON: plan.channel},
+    )
+    kept = [x for tile, x in held.items() if x is tile]
+    return ir.opaque_block("outlive", work, alloc_buffers=kept) if kept else work
+
+
+def _in_time(plan: SkewPlan, shift: int, part: ir.SBlockRealize) -> ir.Stmt:
+    """Run a statement for the trip so many trips ago, if there was one."""
+    loop, k = plan.loop, plan.loop.loop_var
+    earlier = {x: x - ir.cast_like(shift, x) for x in (k, *plan.trips)}
+    begun = k - loop.min >= ir.cast_like(shift, k)
+    return ir.IfThenElse(ir.simplify(begun), _about(part, shift, earlier), None)
+
+
+def _left_behind(plan: SkewPlan, later: list[tuple[int, Any]], turn: int) -> ir.Stmt:
+    """Do what a turn behind the last one would, for the trips that there are."""
+    loop, k = plan.loop, plan.loop.loop_var
+    known = ir.static_int(loop.extent)
+    found = []
+    for shift, part in later:
+        ago = shift - turn  # counted from behind the last trip
+        if ago < 1 or (known is not None and known < ago):
+            continue
+        last = ir.simplify(loop.min + loop.extent - ir.cast_like(ago, k))
+        values = {x: ir.substitute(value, {k: last}) for x, value in plan.trips.items()}
+        stmt = _about(ir.fresh_variables(part), ago, {k: last, **values})
+        if known is None:
+            stmt = ir.IfThenElse(loop.extent >= ir.cast_like(ago, k), stmt, None)
+        found.append(stmt)
+    return ir.seq(found)
+
+
+def _about(part: ir.SBlockRealize, late: int, values: Values) -> ir.Stmt:
+    """Let a statement be about an earlier trip; no slot is that of a negative number."""
+
+    def slot(node: tirx.FloorMod, mutator: Any) -> Any:
+        slots, new = ir.static_int(node.b), values.get(node.a)
+        if slots is None or new is None:
+            return mutator.default_mutate(node)
+        if isinstance(new, tirx.Sub) and new.a.same_as(node.a):  # not negative, and seen to be so
+            return (node.a + ir.cast_like(-late % slots, node.a)) % node.b
+        return ir.simplify(new % node.b)
+
+    def variable(node: ir.Var, _: Any) -> Any:
+        return ir.cast_like(values[node], node) if node in values else node
+
+    block = ir.mutate(part.block, [(tirx.FloorMod, slot), (ir.Var, variable)])
+    notes = {name: x for name, x in block.annotations.items() if name != SHIFT}
+    return ir.SBlockRealize([], True, ir.with_block(block, annotations={**notes, LATE: late}))
+
+
+def _keep(part: ir.Stmt, plan: SkewPlan) -> ir.Stmt:
+    """Let slots that are read later be given back, and filled, later."""
+    if not isinstance(part, ir.SBlockRealize):
+        return part
+    block = part.block
+    if is_load(part) and plan.kept.get(int(block.annotations[CHANNEL])):
+        kept = plan.kept[int(block.annotations[CHANNEL])]
+        new = ir.with_block(block, annotations={**block.annotations, KEPT: kept})
+        return ir.SBlockRealize(part.iter_values, part.predicate, new)
+    if RELEASE in block.annotations:
+        (call,) = find_calls(block, FREE_SLOT)
+        if call.channel in plan.released:
+            return _release_later(part, plan.released[call.channel])
+    return part
+
+
+def _release_later(part: ir.SBlockRealize, late: int) -> ir.Stmt:
+    """Give back the slot of `late` trips ago, once there was such a trip."""
+
+    def arrive(node: ir.IfThenElse, mutator: Any) -> ir.Stmt:
+        calls = find_calls(node, FREE_SLOT)
+        if not calls:
+            return mutator.default_mutate(node)
+        trip = calls[0].trip
+        trip = trip if isinstance(trip, ir.Var) else trip.a
+        terms = [x for x in ir.conjuncts(node.condition) if not ir.uses(x, trip)]
+        begun = trip >= ir.cast_like(late, trip)
+        free = make_call(FREE_SLOT, calls[0].channel, trip - ir.cast_like(late, trip))
+        return ir.IfThenElse(ir.conjunction([*terms, begun]), ir.Evaluate(free), None)
+
+    block = ir.mutate(part.block, [(ir.IfThenElse, arrive)])
+    return ir.SBlockRealize(
+        [], True, ir.with_block(block, annotations={**block.annotations, RELEASE: late})
+    )
+
+
+def _new_ring(tile: ir.Var, slots: int, names: ir.Names) -> ir.Var:
+    shape = (slots, *(int(x) for x in tile.shape))
+    alignment = int(tile.ty.data_alignment)
+    return ir.new_buffer(names.take(tile.name), shape, ir.dtype_of(tile), tile.scope(), alignment)
+
+
+def _move_to_slot(part: Any, tile: ir.Var, ring: ir.Var, plan: SkewPlan) -> Any:
+    trip = next(iter(plan.trips))
+    slot = ir.as_int32(trip % ir.cast_like(int(ring.shape[0]), trip))
+    one = tvm_ir.Range.from_min_extent(slot, 1)
+    return ir.reindex(part, tile, ring, lambda at: [slot, *at], lambda ranges: [one, *ranges])
+
+
+def _skew_stages(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Skew the loops of one function."""
+
+    def skew(kernel: Any) -> Any:
+        while plans := plan_delayed_statements(kernel):
+            kernel = ir.replace_nodes(
+                kernel, ir.For, {plans[0].loop: rewrite_delayed_statements(plans[0])}
+            )
+        return kernel
+
+    return map_bodies(func, skew)
+
+
+PipelineComputeStages = function_pass("PipelineComputeStages", _skew_stages)

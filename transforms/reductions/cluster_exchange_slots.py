@@ -1,0 +1,97 @@
+"""Choose the shared-memory slots of partial sums for each iteration of the row loop.
+
+    rooms of a turn: of_warps[2 + r % 128, row, 0:8], arrived[r % 128]
+
+Whenever all rooms were used the cluster tells that they were read (cluster_exchange_loop.py), which
+takes one or two microseconds. So there are as many as rows that wait in shared memory leave space
+for, and no more than turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from tvm_hopper import ir
+from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.programming_model import MBARRIER_BYTES
+from tvm_hopper.requests.keys import BLOCKS_PER_SM
+from tvm_hopper.transforms.common.shared_memory_size import shared_array
+
+from .warp_shuffles import PARTIAL_SLOTS, ThreadReduction
+
+SLOTS = 32
+MAX_SLOTS = 256  # beside rows in shared memory: else the first level of cache takes what is left
+RESERVED_BYTES = 512  # for alignment, and for the partial sums of warps
+
+
+def in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> ThreadReduction:
+    """Say which room a reduction of a thread block has in which turn of the loops around it.
+
+    Parameters
+    ----------
+    one : ThreadReduction
+        The reduction.
+    loops : list of For
+        Outermost first.
+    is_alone : bool
+        Whether no other one has the same loop: then two rooms keep two turns apart.
+    """
+    if not loops:
+        return one
+    trip: Any = 0
+    for loop in loops:
+        trip = trip * loop.extent + (loop.loop_var - loop.min)
+    trip = ir.simplify(trip)
+    rooms = 2 if is_alone else 1
+    extents = [ir.static_int(x.extent) for x in loops]
+    turns = None if None in extents else prod(x or 0 for x in extents)
+    last = loops[-1]
+    return replace(one, turn=trip % rooms, num_rooms=rooms, trip=trip, loop=last, turns=turns)
+
+
+def give_rooms(kernel: ir.For, plan: Sequence[ThreadReduction]) -> tuple[ThreadReduction, ...]:
+    """Give the reductions that clusters make in turns as many rooms each as there is space for.
+
+    Parameters
+    ----------
+    kernel : For
+        Where they are.
+    plan : sequence of ThreadReduction
+        All of its reductions.
+    """
+    far = [x for x in plan if x.cluster is not None and x.trip is not None]
+    rooms = count_rooms(kernel, far) if far else SLOTS
+    given = {x.scope: replace(x, turn=x.trip % rooms, num_rooms=rooms) for x in far}
+    return tuple(given.get(x.scope, x) for x in plan)
+
+
+def count_rooms(kernel: ir.For, far: Sequence[ThreadReduction]) -> int:
+    """Return how many rooms such reductions have: a power of two.
+
+    Parameters
+    ----------
+    kernel : For
+        Where they are.
+    far : sequence of ThreadReduction
+        Those that clusters make in turns.
+    """
+    arrays = [x for y in ir.find_all(kernel, ir.SBlock) for x in y.alloc_buffers if ir.is_shared(x)]
+    if not arrays:
+        return SLOTS
+    held = RESERVED_BYTES + sum(shared_array(x).num_bytes for x in arrays)
+    blocks = ir.thread_axes(kernel)["blockIdx.x"].annotations.get(BLOCKS_PER_SM)
+    limit = SM_90A.smem_per_sm // int(blocks or 1) - SM_90A.smem_reserved_per_block
+    width = max(max(x.num_partials, x.num_warps) for x in far)
+    values = sum(x.rows * dtype_bytes(ir.dtype_of(y)) for x in far for y in x.results) * width
+    turns = max(MAX_SLOTS if x.turns is None else x.turns for x in far)
+    rooms = SLOTS
+    while rooms < min(MAX_SLOTS, turns):
+        twice = 2 * rooms
+        if held + (twice + PARTIAL_SLOTS) * values + twice * MBARRIER_BYTES * len(far) > limit:
+            break
+        rooms = twice
+    return rooms

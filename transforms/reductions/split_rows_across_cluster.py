@@ -1,0 +1,140 @@
+"""Split the rows of a kernel over the thread blocks of clusters.
+
+    for bx in thread_binding(1024, "blockIdx.x", annotations={"tvm_hopper.row_cluster": 8}):
+        for tz in thread_binding(8, "threadIdx.z"):
+            for tx in thread_binding(512, "threadIdx.x"): ...
+  ->
+    for tz in thread_binding(8, "blockIdx.z"):
+        for rank in thread_binding(8, "clusterCtaIdx.z"):
+            for bx in thread_binding(1024, "blockIdx.x"):
+                for tx in thread_binding(512, "threadIdx.x"): ...
+
+A schedule has no word for thread blocks that reduce together: TVM knows reductions across threads.
+So the parts of a row are numbered by a thread axis until here.
+
+Before: thread axes are unified, reductions across threads are TVM's calls.  After: no `row_cluster`
+is left; a reduction over both axes is one across the cluster.  On a chip without clusters each
+thread block has all parts of its rows, in turn (serial_row_parts.py), which `explain` reports.
+Not here: what the thread blocks send each other (reduce_across_threads.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.arch import Arch
+from tvm_hopper.requests.fallbacks import Fallback, report
+from tvm_hopper.requests.keys import ROW_CLUSTER
+from tvm_hopper.requests.targets import arch_of
+from tvm_hopper.transforms.common.explain_notes import FallbackNote, Note
+from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
+
+from .cluster_tile_parts import own_tiles
+from .serial_row_parts import rewrite_serial_row_parts
+
+PART_AXIS, AXIS, CLUSTER_AXIS = "threadIdx.z", "blockIdx.z", "clusterCtaIdx.z"
+
+
+def plan_row_split(kernel: ir.For) -> ir.For | None:
+    """Return the loop over parts of a row, if thread blocks of a cluster are to share rows."""
+    axes = ir.thread_axes(kernel)
+    count = axes["blockIdx.x"].annotations.get(ROW_CLUSTER) if "blockIdx.x" in axes else None
+    if count is None:
+        return None
+    where = f"loop {axes['blockIdx.x'].loop_var.name}, {ROW_CLUSTER} = {count}"
+    loop = axes.get(PART_AXIS)
+    if loop is None or not ir.is_const(loop.extent, int(count)):
+        found = "none" if loop is None else f"one of {loop.extent}"
+        raise cannot_lower(where, f"a loop on {PART_AXIS}: {found}", f"one of {count}, over parts")
+    if AXIS in axes:
+        raise cannot_lower(where, f"another loop on {AXIS}", "an axis of its own")
+    return loop
+
+
+def without_request(kernel: ir.For) -> Any:
+    """Take the request off a kernel."""
+
+    def plain(loop: ir.For) -> ir.For:
+        if ROW_CLUSTER not in loop.annotations:
+            return loop
+        rest = {k: v for k, v in loop.annotations.items() if k != ROW_CLUSTER}
+        return ir.with_body(loop, loop.body, annotations=rest)
+
+    return ir.replace(kernel, ir.For, plain)
+
+
+def rewrite_row_split(kernel: ir.For, part: ir.For) -> ir.For:
+    """Let the thread blocks of a cluster count the parts of a row."""
+
+    def visit(loop: ir.For, mutator: Any) -> Any:
+        loop = mutator.default_mutate(loop)
+        return loop.body if loop.loop_var.same_as(part.loop_var) else loop
+
+    kernel = own_tiles(without_request(kernel), part)
+    kernel = ir.mutate(kernel, [(ir.For, visit)])
+    # TVM's CUDA text counts the threads of __launch_bounds__ by variables of that name, too
+    number = ir.Var("part", ir.dtype_of(part.loop_var))
+    kernel = ir.substitute(kernel, {part.loop_var: number})
+    kernel = _bind(kernel, ir.Var("rank", "int32"), part.extent, CLUSTER_AXIS)
+    return _bind(kernel, number, part.extent, AXIS)
+
+
+def _bind(kernel: ir.For, var: ir.Var, extent: Any, tag: str) -> ir.For:
+    axis = tirx.IterVar(None, ir.Var(tag, ir.dtype_of(var)), tirx.IterVar.ThreadIndex, tag)
+    return ir.For(
+        var,
+        ir.cast_like(0, var),
+        ir.cast_like(extent, var),
+        ir.ForKind.THREAD_BINDING,
+        kernel,
+        axis,
+    )
+
+
+def _spread_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Spread the rows of one function's kernels."""
+    arch = arch_of(func)
+
+    def spread(kernel: ir.For, notes: list[Note]) -> ir.For:
+        if (part := plan_row_split(kernel)) is None:
+            return kernel
+        if arch.has_clusters:
+            after = rewrite_row_split(kernel, part)
+        else:
+            _check_turns(kernel, part, arch)
+            slow = report(func, [_in_turn(part, arch)])
+            notes += [FallbackNote(x) for x in slow]
+            after = rewrite_serial_row_parts(without_request(kernel), part)
+        assert plan_row_split(after) is None, "SplitRowsAcrossCluster left a loop over parts"
+        return after
+
+    return map_noted(func, spread)
+
+
+SplitRowsAcrossCluster = function_pass("SplitRowsAcrossCluster", _spread_rows)
+
+
+def _check_turns(kernel: ir.For, part: ir.For, arch: Arch) -> None:
+    """Refuse parts of rows that a loop takes one after another: their sums stay in registers."""
+    for loop in ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.SERIAL):
+        scopes = ir.find_all(loop, tirx.AttrStmt, lambda x: x.attr_key == "reduce_scope")
+        if scopes and not ir.is_const(loop.extent, 1):
+            raise cannot_lower(
+                f"loop {loop.loop_var.name}",
+                f"rows of {part.extent} thread blocks of a cluster in it, for {arch.name}",
+                "a processor with clusters",
+                "schedule inside of `with target:`, or give hs.RowReductionConfig(cluster=1)",
+            )
+
+
+def _in_turn(part: ir.For, arch: Arch) -> Fallback:
+    return Fallback(
+        f"rows of {part.extent} thread blocks",
+        f"each by one thread block, a part after another: {arch.name} has no clusters",
+        "a configuration for it",
+        "schedule inside of `with target:`, or give hs.RowReductionConfig(cluster=1)",
+    )

@@ -1,0 +1,5 @@
+"""Which block computes which output tile: rasterization, persistence, stream-K, multicast."""
+
+from .multicast_loads import MulticastLoads as MulticastLoads
+from .schedule_tiles import ScheduleTiles as ScheduleTiles
+from .size_persistent_grid import SizePersistentGrid as SizePersistentGrid

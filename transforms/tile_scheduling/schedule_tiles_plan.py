@@ -1,0 +1,147 @@
+"""Decide in which order output tiles are computed, and by how many thread blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import sym, tirx
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.requests.keys import (
+    BY_DEVICE,
+    KERNEL,
+    PERSISTENT,
+    RASTER_CURVE,
+    RASTER_GROUP,
+    STREAM,
+)
+
+from .stream_k_plan import TileStream, plan_stream
+
+MOST_TILES = (1 << 31) - 1  # indices of tiles have 32 bits
+ORDER_KEYS = (RASTER_GROUP, PERSISTENT, RASTER_CURVE, STREAM)
+MOST_ROWS_OF_CURVE = 64  # of a square of tiles: more cover all that run at the same time
+LARGE_GROUP = 1024  # of more rows, times elements of a tile, the constants could pass 32 bits
+
+
+@dataclass(frozen=True)
+class TileSchedule:
+    """Groups of `group` rows of output tiles over the two block axes; 1 is the hardware's order.
+
+    `blocks` thread blocks share all tiles; None is one block a tile, BY_DEVICE as many as the host
+    finds at launch and puts into `num_blocks`. More rows in a group than there are, and more blocks
+    than tiles, mean all of them. With `curve` a Hilbert curve runs through squares of a
+    group, whose rows are then a power of two, the largest not above `group` and what there is. With
+    `stream` blocks have equal shares of the steps of all tiles.
+    """
+
+    kernel: ir.SBlock
+    rows: ir.For
+    columns: ir.For
+    group: int
+    blocks: int | None
+    num_blocks: ir.Var | None = None
+    curve: bool = False
+    stream: TileStream | None = None
+
+    def __post_init__(self) -> None:
+        where = f"loop {self.columns.loop_var.name}"
+        if self.group < 1:
+            raise cannot_lower(
+                f"{where}, {RASTER_GROUP}", str(self.group), "at least one row of tiles"
+            )
+        if self.blocks is not None and self.blocks < 1 and self.blocks != BY_DEVICE:
+            raise cannot_lower(
+                f"{where}, {PERSISTENT}",
+                str(self.blocks),
+                f"at least one thread block, or {BY_DEVICE} for as many as the device balances",
+            )
+
+        rows, columns = (ir.static_int(x.extent) for x in (self.rows, self.columns))
+        if rows is not None and columns is not None and rows * columns > MOST_TILES:
+            raise cannot_lower(
+                where,
+                f"{rows} x {columns} output tiles in an order of their own",
+                f"at most {MOST_TILES}",
+                "choose a larger tile, or leave the order to the hardware",
+            )
+
+    @property
+    def rows_together(self) -> int:
+        """Rows of a group as asked for; along a curve the power of two that it takes."""
+        if not self.curve:
+            return self.group
+        rows = ir.static_int(self.rows.extent) or MOST_ROWS_OF_CURVE
+        return 1 << (min(self.group, rows, MOST_ROWS_OF_CURVE).bit_length() - 1)
+
+    @property
+    def follows_curve(self) -> bool:
+        """Tell whether a curve runs through groups of several rows."""
+        return self.curve and self.rows_together > 1
+
+    @property
+    def group_rows(self) -> Any:
+        """Rows of a group but the last: never more than there are, so that 32 bits count them."""
+        if self.curve:
+            return self.rows_together
+        rows, columns = (ir.static_int(x.extent) for x in (self.rows, self.columns))
+        if rows is not None:
+            return min(self.group, rows)
+        most = columns or int(sym.Analyzer().const_int_bound(self.columns.extent).max_value)
+        if self.group <= LARGE_GROUP and self.group * most <= MOST_TILES:
+            return self.group
+        return tirx.min(ir.as_int32(self.rows.extent), min(self.group, MOST_TILES))
+
+    @property
+    def divides_at_run_time(self) -> bool:
+        """Tell whether a tile's place is found by a division by what the launch alone tells."""
+        return any(ir.static_int(x.extent) is None for x in (self.rows, self.columns))
+
+    @property
+    def num_tiles(self) -> Any:
+        """All output tiles."""
+        return ir.simplify(ir.as_int32(self.rows.extent) * ir.as_int32(self.columns.extent))
+
+    @property
+    def grid(self) -> Any:
+        """Thread blocks of a persistent kernel: never more than tiles."""
+        if self.num_blocks is not None:
+            return self.num_blocks
+        if self.stream is not None:
+            return tirx.IntImm("int32", self.stream.blocks)
+        return ir.simplify(tirx.min(self.num_tiles, min(self.blocks or 1, MOST_TILES)))
+
+
+def plan_raster(
+    kernel: ir.For, default_group: int = 1, names: ir.Names | None = None
+) -> tuple[TileSchedule, ...]:
+    """Decide the order of output tiles: the annotation's, else `default_group` where possible."""
+    axes = ir.thread_axes(kernel)
+    columns, rows = axes.get("blockIdx.x"), axes.get("blockIdx.y")
+    if columns is None:
+        return ()
+    roles, notes = kernel_blocks(kernel), columns.annotations
+    asked = [key for key in ORDER_KEYS if key in notes]
+    if not asked and (default_group == 1 or rows is None or not roles):
+        return ()
+    if rows is None or not roles:
+        raise cannot_lower(
+            f"loop {columns.loop_var.name}, {asked[0]}",
+            "no loop bound to blockIdx.y" if rows is None else "a kernel without a pipelined loop",
+            "rows of output tiles on blockIdx.y and columns on blockIdx.x, around a pipelined loop",
+        )
+    group = int(notes.get(RASTER_GROUP, default_group))
+    blocks = int(notes[PERSISTENT]) if PERSISTENT in notes else None
+    num_blocks = None
+    if blocks == BY_DEVICE:
+        num_blocks = ir.Var((names or ir.Names()).take("num_blocks"), "int32")
+    curve = RASTER_CURVE in notes
+    order = TileSchedule(roles[0], rows, columns, group, blocks, num_blocks, curve)
+    return (replace(order, stream=plan_stream(kernel, columns, order.num_tiles, blocks)),)
+
+
+def kernel_blocks(kernel: ir.For) -> list[ir.SBlock]:
+    """Return the block that holds all that a kernel of ours does, if it is one."""
+    return ir.find_blocks(kernel, KERNEL)

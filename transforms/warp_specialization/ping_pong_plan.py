@@ -1,0 +1,94 @@
+"""Decide whether groups of consumers compute the output tiles of a thread block in turn.
+
+    for bx in thread_binding(8, "blockIdx.x", annotations={"tvm_hopper.persistent": -1,
+                                                           "tvm_hopper.turns": 2}):
+
+One set multiplies while the other one stores ("ping-pong").  Slots of the ring go to sets in the
+order of the tiles, so that nothing but the trips of one pipelined loop may be handed over: a set
+that waited for a slot before its turn could not tell its phase from the one two rounds ago.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.effects import find_effects
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.requests.keys import MOST_TURNS, PERSISTENT, SHARE_LOADS, TILE_WORK, TURNS
+
+
+def turns_of(kernel: ir.For) -> int:
+    """Return how many sets of consumers a kernel is asked to have; 1 is all of them a tile."""
+    columns = ir.thread_axes(kernel).get("blockIdx.x")
+    return int(columns.annotations.get(TURNS, 1)) if columns is not None else 1
+
+
+def is_in_turns(body: Any) -> bool:
+    """Tell whether warp groups that run a role's statements do so for output tiles of their own."""
+    return bool(
+        ir.find_all(body, ir.For, lambda x: TURNS in x.annotations)
+        or ir.find_all(body, ir.SBlock, lambda x: int(x.annotations.get(TILE_WORK, 1)) > 1)
+    )
+
+
+def check_turns(
+    kernel: ir.For, loops: list[ir.For], consumers: int, by_groups: bool, body: Any
+) -> None:
+    """Refuse turns where sets would meet in anything but the slots of one loop.
+
+    Parameters
+    ----------
+    kernel
+        With the request.
+    loops
+        Its pipelined ones.
+    consumers
+        Warp groups of one set.
+    by_groups
+        Whether warp groups multiply.
+    body
+        What the threads run.
+    """
+    columns = ir.thread_axes(kernel)["blockIdx.x"]
+    turns = int(columns.annotations[TURNS])
+    where = f"loop {columns.loop_var.name}, {TURNS} = {turns}"
+    if PERSISTENT not in columns.annotations:
+        raise cannot_lower(
+            where,
+            "thread blocks of one output tile each",
+            f"blocks that share the tiles ({PERSISTENT}), so that there is a next one",
+            "hs.raster(..., persistent=-1)",
+        )
+    if not by_groups or consumers * turns > MOST_TURNS:
+        raise cannot_lower(
+            where,
+            f"{consumers} warp groups a set" if by_groups else "threads that do not multiply",
+            f"a product by WGMMA, and at most {MOST_TURNS} warp groups in all sets",
+            "let one consumer compute a tile",
+        )
+    if len(loops) != 1:
+        raise cannot_lower(
+            where,
+            f"{len(loops)} loops whose loads are handed over",
+            "one: the order of turns is that of its trips",
+            "write the second product as a kernel of its own",
+        )
+    asking = [x for x in ir.thread_axes(kernel).values() if SHARE_LOADS in x.annotations]
+    if asking:
+        raise cannot_lower(
+            where,
+            f"thread blocks that load for one another ({SHARE_LOADS} of {asking[0].loop_var.name})",
+            "blocks that load for themselves: sets of a block release their slots apart",
+            "take one of the two requests away",
+        )
+    (loop,) = loops
+    outside = ir.replace_nodes(body, ir.Stmt, {loop: ir.seq()})
+    shared = [x.buffer for x in find_effects(outside) if ir.is_shared(x.buffer)]
+    if shared:
+        raise cannot_lower(
+            where,
+            f"{shared[0].name}, shared memory that sets would use at the same time",
+            "epilogues without any",
+            'leave store="tma" out',
+        )

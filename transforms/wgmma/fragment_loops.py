@@ -1,0 +1,244 @@
+"""Loops over a warp group's accumulator registers instead of rows and columns.
+
+Used by LowerWgmma for fills, and by fragment_global_stores.py and fragment_shared_stores.py for
+epilogues.  A thread holds two neighbours of every eight columns, in registers 4 g + 2 h and 4 g + 2
+h + 1. They are stored one by one, if the two may be in bounds apart or not aligned together, else
+as a pair.
+
+The two of a pair are two statements. A loop over them is not unrolled by the CUDA compiler where
+`D = float(S) - acc` converts an S of 16 bits, which is inline assembly, and the accumulator goes to
+local memory (NVRTC, nvcc 13.0: 368 bytes for 64 registers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import ir as tvm_ir
+from tvm import sym, tirx
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.vector_runs import shared_condition
+from tvm_hopper.codegen_patches.hold import hold_all
+from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
+
+from . import fragment_layout
+from .epilogue_prefetch import PrefetchedVector, element_ahead, hold_pairs
+from .fragment_loops_plan import FragmentNest
+from .lower_wgmma_plan import MmaPlan
+from .paired_update_loads import KEEP, load_old
+
+PAIR = (0, 1)  # the two elements, see the module's docstring
+
+
+class Fragment:
+    """A fill's nest over registers, and what stores have in common: `emit()` builds its loops."""
+
+    def __init__(
+        self,
+        nest: FragmentNest,
+        plan: MmaPlan,
+        registers: ir.Var,
+        thread: ir.Var,
+        held: bool = False,
+        in_parts: bool = False,
+    ) -> None:
+        self.nest, self.plan, self.registers = nest, plan, registers
+        self.held = held  # what a fill sets stays in front of what follows, see LowerWgmma
+        self.in_parts = in_parts  # blocks share out the one loop over registers, see LowerSplitK
+        self.store = nest.realize.block.body
+        self.lane = thread % WARP_GROUP_THREADS
+        self.is_fill = self.store.buffer.same_as(plan.accumulator)
+        self.dtype = ir.dtype_of(self.store.buffer)
+        self.ahead: tuple[PrefetchedVector, ...] = ()
+        self.scratch: list[ir.Var] = []
+        self.run_length = self._choose_run_length()  # neighbours that a store writes: 8, 2 or 1
+
+    @property
+    def shortfall(self) -> tuple[str, str, str] | None:
+        """Say why stores are narrow, what wider ones need, what to do; None if they are wide."""
+        return None
+
+    def _choose_run_length(self) -> int:
+        """Choose how many neighbours one statement writes: of registers one."""
+        return 1
+
+    def emit(self) -> ir.Stmt:
+        """Choose the widest store that is right for the whole nest."""
+        own = [self.nest.row.loop_var, self.nest.column.loop_var]
+        if self.is_fill and not ir.depends_on(self.store.value, own):
+            value = _as(self.plan.accumulate, self.store.value)
+            fill = ir.make_loop(
+                "i",
+                self.plan.registers,
+                lambda i: ir.BufferStore(self.registers, value, [i]),
+                unroll=True,
+            )
+            return ir.seq(fill, self._kept())
+        return self._block(ir.seq(hold_pairs(self.ahead), self._loops(), self._kept()))
+
+    def _loops(self) -> ir.Stmt:
+        return self._over_registers(8, self._pair)
+
+    def _over_registers(self, step: int, emit_one: Callable[..., ir.Stmt]) -> ir.Stmt:
+        """Build loops over subtiles, instructions, `step` columns of one, and halves of rows."""
+        width = self.width
+        subtiles, chunks = self.plan.m // fragment_layout.SUBTILE_ROWS, self.nest.columns // width
+        return ir.make_loop("subtile", subtiles, lambda subtile:
+            ir.make_loop("chunk", chunks, lambda chunk:
+                ir.make_loop("g", width // step, lambda g:
+                    ir.make_loop("h", 2, lambda h:
+                        emit_one(subtile, chunk, g, h), unroll=True),
+                    unroll=True), unroll=True), unroll=True)  # fmt: skip
+
+    @property
+    def width(self) -> int:
+        """Columns that are counted together: those of an instruction, or all."""
+        return self.nest.columns if self.nest.reads else self.plan.instruction_n
+
+    def _kept(self) -> Any:
+        """Hold every register that a fill has set."""
+        return hold_all(self.registers) if self.is_fill and self.held else None
+
+    def _block(self, loops: ir.Stmt) -> ir.SBlockRealize:
+        acc, name = ir.full_region(self.registers), self.nest.realize.block.name_hint
+        if self.is_fill:
+            return ir.opaque_block(name, loops, writes=[acc])
+        written = ir.full_region(self.store.buffer)
+        more = {"alloc_buffers": self.scratch, "annotations": self._notes}
+        return ir.opaque_block(name, loops, reads=[acc], writes=[written], **more)
+
+    @property
+    def _notes(self) -> dict[str, Any]:
+        """Annotations of the block, for the passes behind."""
+        return {}
+
+    def _scratch(self, name: str, length: int) -> ir.Var:
+        """Declare a few registers of the output's type, once for the nest."""
+        full_name = f"{self.store.buffer.name}_{name}"
+        for buffer in self.scratch:
+            if buffer.name == full_name:
+                return buffer
+        self.scratch.append(ir.new_buffer(full_name, (length,), self.dtype, "local"))
+        return self.scratch[-1]
+
+    # -- elements
+
+    def _row(self, subtile: Any, h: Any) -> Any:
+        analyzer = bounds({h: 2})
+        row = ir.simplify(fragment_layout.row(h, self.lane), analyzer)
+        return subtile * fragment_layout.SUBTILE_ROWS + row
+
+    def _at(self, row: Any, column: Any) -> dict[Any, Any]:
+        units = {loop.loop_var: 0 for loop in self.nest.units}
+        return {self.nest.row.loop_var: row, self.nest.column.loop_var: column, **units}
+
+    def _element(
+        self, subtile: Any, chunk: Any, g: Any, h: Any, e: Any, anywhere: bool = False
+    ) -> tuple[ir.BufferStore, Any]:
+        """Return the store of register 4 g + 2 h + e and the condition under which it runs.
+
+        Its value may be computed where the condition does not hold if `anywhere` is asked for.
+        """
+        i = g * 4 + h * 2 + e
+        analyzer = bounds({h: 2, e: 2})
+        column = ir.simplify(fragment_layout.column(i, self.lane), analyzer)
+        column = chunk * self.width + column
+        values = self._at(self._row(subtile, h), column)
+        store = self._readable_anywhere() if anywhere else self.store
+
+        def load(node: ir.TensorLoad, mutator: Any) -> Any:
+            eight = chunk * (self.width // 8) + g
+            if (found := element_ahead(self.ahead, node, eight, e)) is not None:
+                return found
+            if not node.source.same_as(self.plan.accumulator):
+                return mutator.default_mutate(node)
+            place = self._place_of(node, subtile, chunk, g, h * 2 + e)
+            return _as(ir.dtype_of(node.source), tirx.BufferLoad(self.registers, [place]))
+
+        # The program reads the accumulator in the type that it had there.
+        new = ir.substitute(ir.mutate(store, [(ir.TensorLoad, load)]), values)
+        if self.is_fill:
+            place = ir.simplify(self._register(subtile, chunk, i))
+            new = ir.BufferStore(self.registers, _as(self.plan.accumulate, new.value), [place])
+        return new, ir.substitute(self.nest.predicate, values)
+
+    def _place_of(self, load: ir.TensorLoad, subtile: Any, chunk: Any, g: Any, i: Any) -> Any:
+        """Return the register that a read of the accumulator means, of those of eight columns."""
+        first = self.nest.first_column(load, g)
+        if first is None:
+            return ir.simplify(self._register(subtile, chunk, g * 4 + i))
+        # Eight columns are four registers, whichever instruction they are from.
+        return ir.simplify(self._register(subtile, 0, first // 2 + i))
+
+    def _register(self, subtile: Any, chunk: Any, i: Any) -> Any:
+        return self.plan.register(subtile, chunk, i)
+
+    def _readable_anywhere(self) -> ir.BufferStore:
+        """Read the first element of a tensor where the predicate keeps the store from reading it.
+
+        A condition around each value would be a branch, over which the assembler moves no load:
+        each would be waited for by itself. Of a bias by columns each element is read by some row in
+        bounds: a term that has no variable to do with an index says nothing about it.
+        """
+        predicate = self.nest.predicate
+
+        def load(node: ir.TensorLoad, mutator: Any) -> Any:
+            node = mutator.default_mutate(node)
+            if node.source.same_as(self.plan.accumulator):
+                return node
+            needed = ir.terms_about(predicate, node.indices)
+            if ir.is_const(needed, 1):
+                return node
+            places = [tirx.Select(needed, x, ir.cast_like(0, x)) for x in node.indices]
+            return tirx.BufferLoad(node.source, places)
+
+        return ir.mutate(self.store, [(ir.TensorLoad, load)])
+
+    # -- stores of one and two
+
+    def _pair(self, subtile: Any, chunk: Any, g: Any, h: Any) -> ir.Stmt:
+        """Store two neighbours, as one vector if they are aligned and never in bounds apart."""
+        if self.run_length == 1:
+            return ir.seq([self._one(subtile, chunk, g, h, x) for x in PAIR])
+        e = ir.Var("e", "int32")
+        new, condition = self._element(subtile, chunk, g, h, e)
+        first, from_old = load_old(new, e, self._scratch("old", 2)) if self.is_update else KEEP
+        pair = self._scratch("pair", 2)
+        values = [self._element(subtile, chunk, g, h, x)[0].value for x in PAIR]
+        compute = [ir.BufferStore(pair, from_old(values[x], x), [x]) for x in PAIR]
+        write = ir.BufferStore(new.buffer, tirx.BufferLoad(pair, [e]), new.indices)
+        both = ir.seq(first, compute, ir.For(e, 0, 2, ir.ForKind.VECTORIZED, write))
+        return only_if(shared_condition(condition, e, 2), both)
+
+    def _one(self, subtile: Any, chunk: Any, g: Any, h: Any, e: int) -> ir.Stmt:
+        """Store one element, or set one register, if it is in bounds."""
+        new, condition = self._element(subtile, chunk, g, h, e)
+        return only_if(condition, new)
+
+    @property
+    def is_update(self) -> bool:
+        """Whether the store reads the element that it writes: no other thread may write it."""
+        return not self.is_fill and bool(
+            ir.find_all(
+                self.store.value, ir.TensorLoad, lambda x: x.source.same_as(self.store.buffer)
+            )
+        )
+
+
+def only_if(condition: Any, body: ir.Stmt) -> ir.Stmt:
+    """Put a condition around a statement, unless it always holds."""
+    return body if ir.is_const(condition, 1) else ir.IfThenElse(condition, body, None)
+
+
+def bounds(extents: dict[Any, int]) -> sym.Analyzer:
+    """Return an analyzer that knows the ranges of those of some values that are variables."""
+    analyzer = sym.Analyzer()
+    for var, extent in ((x, n) for x, n in extents.items() if isinstance(x, ir.Var)):
+        analyzer.bind(var, tvm_ir.Range(0, extent))
+    return analyzer
+
+
+def _as(dtype: str, value: Any) -> Any:
+    return value if ir.dtype_of(value) == dtype else tirx.Cast(dtype, value)

@@ -1,0 +1,355 @@
+"""Loop nests over an accumulator's elements, which are to run over its registers.
+
+    for i, j in grid(64, 256): acc[i, j] = 0                                       fill
+    for i, j in grid(64, 256): C[m + i, n + j] = f(acc[i, j])                      to global memory
+    for part in range(2):                                                          to a shared tile
+        for i, j in grid(64, 128): tile[i, j] = f(acc[i, part * 128 + j])
+        for i, j in grid(64, 128): C[m + i, n + part * 128 + j] = tile[i, j]
+
+    for i, j in grid(64, 128):                                                     of two places
+        C[m + i, n + j] = f(acc[i, j // 8 * 16 + j % 8], acc[i, j // 8 * 16 + j % 8 + 8])
+
+A tile in shared memory has to be one that asynchronous copies empty, and whose elements come from
+one nest alone: then the whole of it is written, and the copy's predicate says what is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.column_reads import ColumnRead, column_read
+from tvm_hopper.analysis.divisors import divides
+from tvm_hopper.analysis.injective import is_injective
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts import wgmma
+from tvm_hopper.requests.keys import TAKES_PLACE
+from tvm_hopper.transforms.common.multiply_add import MultiplyAdd
+from tvm_hopper.transforms.common.transfer import SHARED, find_transfers
+
+STEPS = (wgmma.INSTRUCTION_M, 8)  # rows and columns that registers come in
+
+
+@dataclass(frozen=True)
+class FragmentNest:
+    """A loop nest over elements of the accumulator (fill or epilogue), to run over registers.
+
+    Where it takes a part of them alone, that begins at `row_start` and `column_start`. Where it
+    takes each element from several places, `reads` has them, by the column's index.
+    """
+
+    nest: ir.Stmt
+    realize: ir.SBlockRealize
+    row: ir.For
+    column: ir.For
+    units: tuple[ir.For, ...]
+    row_start: Any
+    column_start: Any
+    parts: tuple[ir.For, ...]  # loops around it that say which part
+    reads: tuple[tuple[str, ColumnRead], ...] = ()
+    few_rows: bool = False  # its loop ends before the rows of the accumulator do
+
+    @property
+    def predicate(self) -> Any:
+        """Under which condition an element is stored: that of the block, and of fewer rows."""
+        given = self.realize.predicate
+        if not self.few_rows:
+            return given
+        below = self.row.loop_var < self.row.extent
+        return below if ir.is_const(given, 1) else tirx.And(given, below)
+
+    @property
+    def target(self) -> ir.Var:
+        """What its store writes."""
+        return self.realize.block.body.buffer
+
+    def first_column(self, load: ir.TensorLoad, g: Any) -> Any:
+        """Return which column a load of the g-th eight begins with; None of whole accumulators."""
+        known = dict(self.reads)
+        return next((known[str(x)].first(g) for x in load.indices if str(x) in known), None)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the accumulator that it takes."""
+        return int(self.row.extent)
+
+    @property
+    def columns(self) -> int:
+        """Columns of the accumulator that it takes, or of what it makes of several."""
+        return int(self.column.extent)
+
+
+def find_fragment_nests(
+    kernel: ir.For, product: MultiplyAdd, sides: tuple[int, int]
+) -> tuple[FragmentNest, ...]:
+    """Return the nests over an accumulator of `sides` rows and columns, in order.
+
+    What is none of them, and touches the accumulator all the same, is refused.
+    """
+    accumulator = product.store.buffer
+    nests: list[FragmentNest] = []
+    seen: set[Any] = set()
+    for loop in ir.find_all(kernel, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING):
+        loops, body = ir.loop_nest(loop)
+        if not isinstance(body, ir.SBlockRealize) or body in seen:
+            continue
+        if isinstance(body.block.body, ir.BufferStore) and ir.uses(body.block.body, accumulator):
+            seen.add(body)
+            if body.block.same_as(product.block) or ir.uses(product.block, loops[0].loop_var):
+                continue
+            nests.append(_fragment_nest(kernel, loop, loops, body, product, sides))
+    _check_no_other_use(kernel, product, nests)
+    _check_statements(kernel, product, nests)
+    for nest in nests:
+        _check_store(kernel, nest, accumulator)
+        if ir.is_shared(nest.target):
+            _check_staging(kernel, nest)
+    return tuple(nests)
+
+
+def _fragment_nest(
+    kernel: ir.For,
+    nest: ir.For,
+    loops: list[ir.For],
+    realize: ir.SBlockRealize,
+    product: MultiplyAdd,
+    sides: tuple[int, int],
+) -> FragmentNest:
+    accumulator, store = product.store.buffer, realize.block.body
+    accesses = [
+        list(load.indices)
+        for load in ir.find_all(store.value, ir.TensorLoad, lambda x: x.source.same_as(accumulator))
+    ]
+    if store.buffer.same_as(accumulator):
+        accesses.append(list(store.indices))
+    found = {tuple(str(i) for i in access) for access in accesses}
+    axes = [loop for loop in loops if not ir.is_const(loop.extent, 1)]
+    units = tuple(loop for loop in loops if ir.is_const(loop.extent, 1))
+    wanted = [x for x in accesses[0] if not ir.is_const(x, 0)]
+    by_var = [loop for x in wanted for loop in axes if ir.depends_on(x, [loop.loop_var])]
+    plain = len(found) == 1 and len(axes) == len(wanted) == len(by_var) == 2
+    starts = [ir.simplify(x - y.loop_var) for x, y in zip(wanted, by_var, strict=False)]
+    may_be_part = plain and (ir.is_shared(store.buffer) or store.buffer.same_as(accumulator))
+    if not plain or not all(
+        _takes(x, start, side, step, may_be_part)
+        for x, start, side, step in zip(by_var, starts, sides, STEPS, strict=True)
+    ):
+        if not store.buffer.same_as(accumulator):
+            nest_of_several = _gathered(kernel, nest, realize, axes, units, accesses, sides)
+            if nest_of_several is not None:
+                return nest_of_several
+        raise cannot_lower(
+            f"block {realize.block.name_hint}",
+            f"loops {[f'{x.loop_var.name}<{x.extent}' for x in loops]} over accumulator elements "
+            f"{sorted(found)}",
+            f"one loop over {sides[0]} rows and one over {sides[1]} columns, element by element",
+            "leave the loops of the fill and of the epilogue as they are: registers are dealt out "
+            "by the lowering",
+        )
+    row, column = by_var
+    parts = _part_loops(kernel, realize, starts)
+    row_start, column_start = starts
+    return FragmentNest(nest, realize, row, column, units, row_start, column_start, parts)
+
+
+def _gathered(
+    kernel: ir.For,
+    nest: ir.For,
+    realize: ir.SBlockRealize,
+    axes: list[ir.For],
+    units: tuple[ir.For, ...],
+    accesses: list[list[Any]],
+    sides: tuple[int, int],
+) -> FragmentNest | None:
+    """Return a nest whose elements are each made of several of a row; None where it is none."""
+    wanted = [access[-2:] for access in accesses]
+    if len(axes) not in (1, 2) or any(len(x) != 2 for x in wanted):
+        return None
+    (first, index), *_ = wanted
+    columns = [loop for loop in axes if ir.depends_on(index, [loop.loop_var])]
+    rows = [loop for loop in axes if loop not in columns]
+    if len(columns) != 1 or not (rows or ir.is_const(first, 0)):
+        return None
+    (column,) = columns
+    if rows:
+        (row,) = rows
+        start = ir.simplify(first - ir.cast_like(row.loop_var, first))
+    else:  # of one row TVM leaves no loop
+        row = ir.For(ir.Var("row", "int32"), 0, 1, ir.ForKind.SERIAL, nest.body)
+        start = first
+    may_be_part = ir.is_shared(realize.block.body.buffer)
+    # Of fewer rows than a tile has TVM moves no more loops to the tile.
+    few_rows = ir.is_const(start, 0) and (ir.static_int(row.extent) or sides[0]) < sides[0]
+    whole = few_rows or _takes(row, start, sides[0], STEPS[0], may_be_part)
+    if ir.depends_on(start, [x.loop_var for x in axes]) or not whole:
+        return None
+    reads: dict[str, ColumnRead] = {}
+    for line, index in wanted:
+        read = column_read(index, column)
+        if read is None or str(line) != str(first):
+            return None
+        reads[str(index)] = read
+    parts = _part_loops(kernel, realize, [start, *(x.start for x in reads.values())])
+    found = tuple(reads.items())
+    return FragmentNest(nest, realize, row, column, units, start, 0, parts, found, few_rows)
+
+
+def _takes(loop: ir.For, start: Any, side: int, step: int, may_be_part: bool) -> bool:
+    """Tell whether a loop runs over a side of the accumulator, or over an equal part of it."""
+    extent = ir.static_int(loop.extent)
+    if extent == side and ir.is_const(start, 0):
+        return True
+    if extent is None or not may_be_part or side % extent or extent % step:
+        return False
+    return divides(extent, start)
+
+
+def _part_loops(kernel: ir.For, realize: ir.SBlockRealize, starts: list[Any]) -> tuple[ir.For, ...]:
+    """Return the loops that count parts; they will be unrolled, since registers have no index."""
+    around = ir.find_all(kernel, ir.For, lambda x: ir.uses_node(x.body, realize))
+    parts = tuple(loop for loop in around if ir.depends_on(starts, [loop.loop_var]))
+    for loop in parts:
+        if loop.kind != ir.ForKind.SERIAL or ir.static_int(loop.extent) is None:
+            raise cannot_lower(
+                f"block {realize.block.name_hint}",
+                f"a part of the accumulator from {starts}, counted by loop {loop.loop_var.name} "
+                f"of kind {ir.ForKind(loop.kind).name.lower()} over {loop.extent}",
+                "a serial loop of known length, which can be unrolled: registers are named when "
+                "the kernel is built",
+                "split the store's own loop by a constant",
+            )
+    return parts
+
+
+def _check_store(kernel: ir.For, nest: FragmentNest, accumulator: ir.Var) -> None:
+    """Refuse stores that meet in one element: threads hold different ones of the accumulator."""
+    block, store = nest.realize.block, nest.realize.block.body
+    indices = [str(x) for x in store.indices]
+    own = [
+        load
+        for load in ir.find_all(store.value, ir.TensorLoad)
+        if load.source.same_as(store.buffer) and [str(x) for x in load.indices] != indices
+    ]
+    fix = "reduce in a kernel of its own"
+    if own:
+        raise cannot_lower(
+            f"block {block.name_hint}",
+            f"a read of other elements of {store.buffer.name} than the one it stores",
+            "one element of the output for each of the accumulator's",
+            fix,
+        )
+    axes = [nest.row, nest.column]
+    if not store.buffer.same_as(accumulator):  # of that each tile has registers of its own
+        around = ir.find_all(kernel, ir.For, lambda loop: ir.uses_node(loop, nest.nest))
+        axes += [
+            loop
+            for loop in around
+            if (loop.kind == ir.ForKind.THREAD_BINDING and _shares(loop, store.buffer))
+            or ir.depends_on(list(store.indices), [loop.loop_var])
+        ]
+    extents = {loop.loop_var: loop.extent for loop in axes}
+    extents.update({loop.loop_var: loop.extent for loop in nest.units})
+    if not is_injective(list(store.indices), extents, nest.realize.predicate):
+        raise cannot_lower(
+            f"block {block.name_hint}",
+            f"a store into {store.buffer.name}{list(store.indices)}, in which several elements of "
+            "the product can meet",
+            "one element of the output for each of the accumulator's, in all tiles",
+            f"index the output by a permutation of the product's rows and columns, or {fix}",
+        )
+
+
+def _shares(loop: ir.For, buffer: ir.Var) -> bool:
+    """Tell whether what a loop is bound to has one buffer together: blocks have no shared one."""
+    return not (ir.is_shared(buffer) and str(loop.thread_binding.thread_tag).startswith("block"))
+
+
+def _check_staging(kernel: ir.For, nest: FragmentNest) -> None:
+    """Refuse a shared tile that holds anything but this nest's elements, or goes elsewhere.
+
+    An operand may have been copied there, whose place it takes (ReuseOperandTiles).
+    """
+    block, tile = nest.realize.block, nest.target
+    copies = [x for x in find_transfers(kernel) if x.tile.buffer.same_as(tile)]
+    others = [
+        store
+        for store in ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(tile))
+        if not store.same_as(block.body)
+    ]
+    is_filled = bool(others) or any(copy.fills_shared for copy in copies)
+    if not copies or (is_filled and TAKES_PLACE not in block.annotations):
+        raise cannot_lower(
+            f"block {block.name_hint}",
+            f"a store of accumulator elements into {tile.name} in scope {tile.scope()!r}, which "
+            + ("other statements fill too" if copies else "no asynchronous copy stores"),
+            "a store into global memory, or into a tile that this block alone fills and that "
+            "async_store empties",
+            "inline what follows into the store (fuse_epilogue), then cache_write it and pass what "
+            "that returns to async_store",
+        )
+    if ir.find_all(block.body.value, ir.TensorLoad, lambda x: x.source.same_as(tile)):
+        raise cannot_lower(
+            f"block {block.name_hint}",
+            f"a read of {tile.name}, which it fills",
+            "values of the accumulator and of tensors in global memory",
+            "let the threads that hold the accumulator update a tensor in place: leave the tile, "
+            "or store=, away",
+        )
+
+
+def _check_no_other_use(kernel: ir.For, product: MultiplyAdd, nests: list[FragmentNest]) -> None:
+    """Refuse accumulator accesses that stand in no nest: their threads would see no element."""
+    accumulator = product.store.buffer
+    handled = [nest.realize.block for nest in nests] + [product.block]
+
+    def rest(block: ir.SBlock) -> bool:
+        inside = isinstance(block.body, ir.BufferStore) and ir.uses(block.body, accumulator)
+        return inside and not any(
+            block.same_as(x) or ir.find_all(x, ir.SBlock, block.same_as) for x in handled
+        )
+
+    for block in ir.find_all(kernel, ir.SBlock, rest):
+        raise cannot_lower(
+            f"block {block.name_hint}",
+            f"an access of accumulator {accumulator.name} outside of loops over its elements",
+            "loops over its rows and columns",
+        )
+
+
+def _check_statements(kernel: ir.For, product: MultiplyAdd, nests: list[FragmentNest]) -> None:
+    """Refuse what a warp group's threads would each do in full: they share fragments only."""
+    accumulator = product.store.buffer
+    owners = [
+        block
+        for block in ir.find_all(kernel, ir.SBlock)
+        if any(buffer.same_as(accumulator) for buffer in block.alloc_buffers)
+    ]
+    if not owners:
+        raise cannot_lower(
+            product.where,
+            f"accumulator {accumulator.name} allocated outside of the kernel",
+            "registers of a warp group",
+            "reverse_compute_at the cache_write at the loop of the warp group",
+        )
+    for nest in nests:
+        target = nest.target
+        if not target.same_as(accumulator) and target.scope() not in ("", "global", SHARED):
+            raise cannot_lower(
+                f"block {nest.realize.block.name_hint}",
+                f"a store of accumulator elements into {target.name} in scope {target.scope()!r}",
+                "a store into global memory",
+                "inline what follows into the store (fuse_epilogue)",
+            )
+    for part in ir.statements(owners[0].body):
+        known = [product.realize, *(nest.realize for nest in nests)]
+        if not any(ir.uses_node(part, realize) for realize in known) and not find_transfers(part):
+            names = [b.name_hint for b in ir.find_all(part, ir.SBlock)] or [type(part).__name__]
+            raise cannot_lower(
+                f"block {names[0]}",
+                "a statement beside the k loop that is no fill or store of the accumulator",
+                "the accumulator's fill, the k loop and stores of its elements",
+                "inline it into the store (fuse_epilogue), or make it a kernel of its own",
+            )

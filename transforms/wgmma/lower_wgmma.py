@@ -1,0 +1,255 @@
+"""Keep an accumulator in the registers of warp groups and multiply into it with WGMMA.
+
+    for w in thread_binding(2, "threadIdx.y"):
+        for i, j in grid(64, 256): acc[i, j] = 0
+        for k in ...:
+            with sblock(annotations={"tvm_hopper.wgmma": 1}):
+                for i, j, kk in grid(64, 256, 64):
+                    acc[i, j] += A_shared[w * 64 + i, kk] * B_shared[j, kk]
+        for i, j in grid(64, 256): C[m + w * 64 + i, n + j] = f(acc[i, j])
+  ->
+    for t in thread_binding(256, "threadIdx.x"):                      w := t // 128
+        for i in range(128): acc[i] = 0                               128 registers of a 64x256 tile
+        for k in ...:
+            with sblock(annotations={"tvm_hopper.async_op": "wgmma"}):
+                descriptor_a, descriptor_b = ...                 of the operands' first elements
+                for kk in unroll(4): wgmma.mma_async(acc, descriptor_a + .., descriptor_b + ..)
+        for g, h in unroll(32, 2):                                  see fragment_global_stores.py
+            if in bounds: C[row(t, h), col(t, g) + 0:2] = f(acc[4 g + 2 h + 0:2])
+
+A store to a shared tile may be of a part: fragment_shared_stores.py. Vectors by columns:
+epilogue_prefetch.py.
+
+If the loop over k has one iteration there is no fill, see `plan_threads`: the first instruction on
+each register overwrites it (`kk != 0` in place of True).
+
+Before: shared operands are panels (SwizzleSharedTiles).  After: no `wgmma` annotation, no
+accumulator indexed by rows and columns; the instructions are neither fenced, committed nor waited
+for. Not here: that (insert_syncs.py); who loads the operands (specialize_warps.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script import tirx as T
+
+from tvm_hopper import ir
+from tvm_hopper.codegen_patches.ptx import wgmma as ptx_wgmma
+from tvm_hopper.codegen_patches.ptx.address import generic_to_shared
+from tvm_hopper.facts import wgmma
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.requests.fallbacks import Fallback, report
+from tvm_hopper.requests.keys import ASYNC_OP, CHOICE
+from tvm_hopper.requests.targets import arch_of
+from tvm_hopper.transforms.common.explain_notes import (
+    FallbackNote,
+    MmaNote,
+    Note,
+    RemarkNote,
+    StoreNote,
+)
+from tvm_hopper.transforms.common.unroll_accumulator_parts import unroll
+from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
+from tvm_hopper.transforms.split_k.lower_split_k_plan import find_cluster_loops
+
+from .epilogue_prefetch import put_ahead, take_ahead
+from .fragment_loops import Fragment
+from .fragment_loops_plan import FragmentNest
+from .fragment_shared_stores import StagedFragment
+from .fragment_transposed_stores import stored_by
+from .fragment_updates import UpdatedFragment, is_first
+from .lower_wgmma_plan import MmaPlan, Operand, plan_mma
+from .single_iteration import runs_once, starts_from_zero
+from .warp_group_threads import bind_warp_groups
+
+
+@dataclass(frozen=True)
+class Threads:
+    """One accumulator dealt out: the thread axis, a thread's registers, and the nests over them.
+
+    `overwrites`: the first instruction on each register ignores what it holds, so that the fill
+    with zeros is left out.
+    """
+
+    axis: ir.Var
+    registers: ir.Var
+    fragments: tuple[Fragment, ...]
+    overwrites: bool = False
+
+
+def plan_threads(kernel: ir.For, plan: MmaPlan) -> Threads:
+    """Name the registers, choose how they are filled and how wide each nest's stores are.
+
+    Where the product runs once there is no loop in the CUDA compiler's eyes, and it computes what
+    fills the accumulator right before the instruction that takes it. That is behind `wgmma.fence`:
+    ptxas then serialises (C7517 and C7519, NVRTC and nvcc 13.0). So zeros are left to WGMMA's
+    `scale-d`, and other values are held in front of the fence.
+    """
+    axis = ir.Var("threadIdx_x", "int32")
+    registers = ir.new_buffer(plan.accumulator.name, (plan.registers,), plan.accumulate, "local")
+    once = runs_once(kernel, plan)
+    held = runs_once(kernel, plan, in_each_block=True)
+    parts = bool(find_cluster_loops(kernel))
+    fragments = tuple(
+        _kind(nest, plan, parts)(nest, plan, registers, axis, held, parts) for nest in plan.nests
+    )
+    take_ahead(kernel, plan, fragments, axis)
+    return Threads(axis, registers, fragments, once and starts_from_zero(kernel, plan))
+
+
+def _kind(nest: FragmentNest, plan: MmaPlan, in_parts: bool) -> type[Fragment]:
+    if nest.target.same_as(plan.accumulator):
+        reads = ir.uses(nest.realize.block.body.value, plan.accumulator)
+        return UpdatedFragment if reads else Fragment
+    return StagedFragment if ir.is_shared(nest.target) else stored_by(nest, in_parts)
+
+
+def rewrite_mma(kernel: ir.For, plan: MmaPlan, threads: Threads) -> ir.Stmt:
+    """Replace the block, the nests over its accumulator, and the thread axis."""
+    thread, registers = threads.axis, threads.registers
+    planned = {
+        x.nest.nest: ir.seq() if threads.overwrites and is_first(x) else x.emit()
+        for x in threads.fragments
+    }
+    planned[plan.product.realize] = _instructions(plan, threads)
+    ahead = put_ahead(planned, threads.fragments, thread)
+    body = ir.drop_empty(ir.replace_nodes(kernel, ir.Stmt, planned))
+
+    def move_allocation(block: ir.SBlock) -> ir.SBlock:
+        if not any(buffer.same_as(plan.accumulator) for buffer in block.alloc_buffers):
+            return block
+        rest = [b for b in block.alloc_buffers if not b.same_as(plan.accumulator)]
+        return ir.with_block(block, alloc_buffers=[*rest, registers, *ahead])
+
+    body = unroll(body, [loop.loop_var for nest in plan.nests for loop in nest.parts])
+    body = ir.replace(body, ir.SBlock, move_allocation)
+    body = ir.move_regions(body, {plan.accumulator: registers})
+    return bind_warp_groups(body, plan.warp_groups, thread)
+
+
+# -- the multiply-add
+
+
+def _instructions(plan: MmaPlan, threads: Threads) -> ir.SBlockRealize:
+    registers = threads.registers
+    width, depth = plan.instruction_n, wgmma.instruction_k(plan.dtype)
+    left, right = (ir.Var(f"descriptor_{x}", "uint64") for x in "ab")
+    transposed = (int(plan.left.layout.major == "mn"), int(plan.right.layout.major == "mn"))
+
+    def one(subtile: Any, chunk: Any, step: Any) -> Any:
+        a = _advance(left, plan.left, subtile * wgmma.INSTRUCTION_M, step)
+        b = _advance(right, plan.right, chunk * width, step)
+        values = [
+            tirx.BufferLoad(registers, [ir.simplify(plan.register(subtile, chunk, i))])
+            for i in range(width // 2)
+        ]
+        adds = ir.simplify(tirx.NE(step, 0)) if threads.overwrites else T.bool(True)
+        return ptx_wgmma.mma(width, plan.dtype, plan.accumulate, values, a, b, adds, transposed)
+
+    loops = ir.make_loop("subtile", plan.m // wgmma.INSTRUCTION_M, lambda subtile:
+        ir.make_loop("chunk", plan.n // width, lambda chunk:
+            ir.make_loop("step", plan.k // depth, lambda step:
+                one(subtile, chunk, step), unroll=True), unroll=True), unroll=True)  # fmt: skip
+    body = ir.seq(
+        tirx.Bind(left, _descriptor(plan.left)), tirx.Bind(right, _descriptor(plan.right)), loops
+    )
+    block = plan.product.block
+    reads = [r for r in block.reads if not r.source.same_as(plan.accumulator)]
+    acc = ir.full_region(registers)
+    return ir.opaque_block(
+        block.name_hint, body, reads=[*reads, acc], writes=[acc], annotations={ASYNC_OP: "wgmma"}
+    )
+
+
+def _descriptor(operand: Operand) -> Any:
+    """Build the matrix descriptor of the operand's first element.
+
+    The address is that of the tile: a swizzled row or k offset is not an element's address, it is
+    added to the descriptor (PTX ISA 9.1, 9.7.15.5.1.2.2).
+    """
+    layout = operand.layout
+    fixed = wgmma.Descriptor(
+        0, layout.leading_bytes, layout.stride_bytes, swizzle_bytes=layout.swizzle_bytes
+    ).encode()
+    tile = tirx.address_of(tirx.BufferLoad(operand.buffer, [0] * len(operand.buffer.shape)))
+    address = generic_to_shared(tile)
+    units = tirx.Cast(
+        "uint64", T.shift_right(T.bitwise_and(address, T.uint32(0x3FFFF)), T.uint32(4))
+    )
+    k_steps = operand.k // wgmma.instruction_k(layout.dtype)
+    offset = layout.mn_offset(operand.row) + layout.k_offset(k_steps)
+    return T.bitwise_or(units, tirx.const(fixed, "uint64")) + _units(offset)
+
+
+def _advance(descriptor: ir.Var, operand: Operand, row: Any, step: Any) -> Any:
+    offset = operand.layout.mn_offset(row) + operand.layout.k_offset(step)
+    return descriptor + _units(offset)
+
+
+def _units(offset_bytes: Any) -> Any:
+    """Turn a byte offset into a descriptor's units of 16 B."""
+    return tirx.Cast("uint64", ir.simplify(tirx.convert(offset_bytes) // 16))
+
+
+def _lower_mma(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Lower the multiply-add blocks of one function."""
+    arch = arch_of(func)
+
+    def lower(kernel: ir.For, notes: list[Note]) -> ir.Stmt:
+        plans = plan_mma(kernel, arch)
+        for plan in plans:
+            threads = plan_threads(kernel, plan)
+            slow = report(func, find_fallbacks(plan, threads))
+            notes[:] = [*_facts(plan, threads), *map(FallbackNote, slow)]
+            kernel = rewrite_mma(kernel, plan, threads)
+        assert not plan_mma(kernel, arch), "LowerWgmma left a block behind"
+        return kernel
+
+    return map_noted(func, lower)
+
+
+LowerWgmma = function_pass("LowerWgmma", _lower_mma)
+
+
+def find_fallbacks(plan: MmaPlan, threads: Threads) -> list[Fallback]:
+    """List narrower stores than the accumulator's layout allows, and narrower instructions."""
+    narrow = []
+    if plan.instruction_n < plan.widest():
+        narrow.append(
+            Fallback(
+                plan.product.where,
+                f"instructions of {plan.instruction_n} columns instead of {plan.widest()}, for "
+                f"which ptxas has no registers beside {plan.warp_groups} consumers",
+                "fewer consumers, or fewer columns for each",
+                "take 2 consumers, or another tile",
+            )
+        )
+    return narrow + [
+        Fallback(f"store of {fragment.store.buffer.name}", *why)
+        for fragment in threads.fragments
+        if (why := fragment.shortfall) is not None
+    ]
+
+
+def _facts(plan: MmaPlan, threads: Threads) -> list[Note]:
+    """Return what `explain` says of the multiplication and of what follows it."""
+    remarks = []
+    summed = ir.dtype_of(plan.accumulator)
+    if summed != plan.accumulate:
+        remarks.append(f"accumulates in {plan.accumulate} where the program says {summed}")
+    elif plan.product.product_dtype == plan.dtype:
+        remarks.append(
+            f"products are summed unrounded: the program rounds each product to {plan.dtype}"
+        )
+    stores = [
+        StoreNote(fragment.store.buffer.name, fragment.run_length * dtype_bytes(fragment.dtype))
+        for fragment in threads.fragments
+        if not fragment.is_fill
+    ]
+    block, tile = plan.product.block, (plan.m, plan.n, plan.k)
+    choice = str(block.annotations.get(CHOICE, ""))
+    mma = MmaNote(block.name_hint, tile, plan.instruction, plan.registers, choice)
+    return [mma, *stores, *map(RemarkNote, remarks)]

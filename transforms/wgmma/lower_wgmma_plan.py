@@ -1,0 +1,280 @@
+"""Decide how a multiply-add block and everything that touches its accumulator become WGMMA code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.divisors import divides
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts import registers, wgmma
+from tvm_hopper.facts.arch import Arch
+from tvm_hopper.facts.dtypes import OPERAND_DTYPES
+from tvm_hopper.requests.keys import ACCUMULATE, REGISTERS, SWIZZLE, TURNS, WGMMA
+from tvm_hopper.transforms.common.multiply_add import MultiplyAdd, match_multiply_add
+from tvm_hopper.transforms.common.transfer import find_transfers
+
+from .fragment_loops_plan import FragmentNest, find_fragment_nests
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand of the instruction: where its rows start in the shared tile, and its layout.
+
+    `row` and `k` are TIR expressions in elements, constant over the block's own loops.
+    """
+
+    buffer: ir.Var
+    layout: wgmma.OperandLayout
+    row: Any
+    k: Any
+
+
+@dataclass(frozen=True)
+class MmaPlan:
+    """One accumulator of `m` x `n` elements per warp group, what fills it and what reads it."""
+
+    product: MultiplyAdd
+    left: Operand
+    right: Operand
+    nests: tuple[FragmentNest, ...]
+    warp_groups: int
+    m: int
+    n: int
+    k: int
+    accumulate: str  # type of the registers; the buffer's own, or the one asked for
+    arch: Arch
+    turns: int = 1  # sets of these warp groups, which share the registers of a thread block
+
+    def __post_init__(self) -> None:
+        where = self.product.where
+        if self.m % wgmma.INSTRUCTION_M:
+            raise cannot_lower(
+                where,
+                f"{self.m} rows per warp group",
+                "a multiple of 64 rows",
+                "choose another tile or number of consumers",
+            )
+        if self.n % 8:
+            raise cannot_lower(where, f"{self.n} columns per warp group", "a multiple of 8 columns")
+        depth = wgmma.instruction_k(self.dtype)
+        if self.k % depth:
+            raise cannot_lower(where, f"a depth of {self.k}", f"a multiple of {depth}")
+
+    @property
+    def dtype(self) -> str:
+        """Type of both operands."""
+        return ir.dtype_of(self.left.buffer)
+
+    @property
+    def accumulator(self) -> ir.Var:
+        """The buffer that the block adds to."""
+        return self.product.store.buffer
+
+    @property
+    def registers(self) -> int:
+        """Accumulator registers of a thread."""
+        return registers.accumulator_registers(self.m, self.n, 1)
+
+    @property
+    def instruction_n(self) -> int:
+        """Width of one instruction: the widest that ptxas has registers for."""
+        most = wgmma.MAX_N
+        consumers = self.warp_groups * self.turns
+        if consumers in registers.DEFAULT_SPLIT:
+            most = registers.widest_instruction(consumers, self.arch)
+        return self.widest(most)
+
+    def widest(self, most: int = wgmma.MAX_N) -> int:
+        """Return the widest instruction up to `most` that divides n and starts where a panel does.
+
+        A panel of the right operand divides n, so there is one.
+        """
+        step = self.right.layout.mn_granularity
+        return max(
+            width
+            for width in wgmma.legal_n(self.dtype)
+            if width <= most and self.n % width == 0 and (width == self.n or width % step == 0)
+        )
+
+    @property
+    def instruction(self) -> str:
+        """The PTX instruction."""
+        return wgmma.instruction_name(self.instruction_n, self.dtype, self.accumulate)
+
+    def register(self, subtile: Any, chunk: Any, i: Any) -> Any:
+        """Return the index of register `i` of an instruction: 64-row `subtile`, column `chunk`."""
+        chunks = self.n // self.instruction_n
+        return (subtile * chunks + chunk) * (self.instruction_n // 2) + i
+
+
+def plan_mma(kernel: ir.For, arch: Arch) -> tuple[MmaPlan, ...]:
+    """Plan the multiply-add block of a kernel; every reason to refuse is raised here."""
+    realizes = ir.find_all(
+        kernel, ir.SBlockRealize, lambda realize: WGMMA in realize.block.annotations
+    )
+    if len(realizes) > 1:
+        names = ", ".join(realize.block.name_hint for realize in realizes)
+        raise cannot_lower(f"blocks {names}", f"{len(realizes)} {WGMMA} blocks", "one per kernel")
+    return tuple(_plan_block(kernel, realize, arch) for realize in realizes)
+
+
+def _plan_block(kernel: ir.For, realize: ir.SBlockRealize, arch: Arch) -> MmaPlan:
+    product = match_multiply_add(realize)
+    warp_groups = _warp_groups(kernel, product)
+    accumulate = _accumulate(product)
+    m, n, k = (_extent(product, loop) for loop in (product.m, product.n, product.k))
+    left = _operand(kernel, product, product.left, product.m)
+    right = _operand(kernel, product, product.right, product.n)
+    kinds = {ir.dtype_of(left.buffer), ir.dtype_of(right.buffer)}
+    if len(kinds) != 1:
+        raise cannot_lower(
+            product.where, f"operands of types {sorted(kinds)}", "operands of one type"
+        )
+    _check_accumulator(product, m, n)
+    nests = find_fragment_nests(kernel, product, (m, n))
+    asked = ir.find_all(kernel, ir.For, lambda loop: TURNS in loop.annotations)
+    around = [loop for loop in asked if ir.uses_node(loop, product.realize)]
+    turns = int(around[0].annotations[TURNS]) if around else 1
+    plan = MmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate, arch, turns)
+    _check_room(kernel, plan)
+    return plan
+
+
+def _check_room(kernel: ir.For, plan: MmaPlan) -> None:
+    """Refuse an accumulator that leaves a consumer too few registers for anything else."""
+    loops = ir.find_all(kernel, ir.For, lambda loop: REGISTERS in loop.annotations)
+    around = [loop for loop in loops if ir.uses_node(loop, plan.product.realize)]
+    consumer = int(list(around[0].annotations[REGISTERS])[-1]) if around else None
+    rows = plan.m * plan.warp_groups
+    budget = registers.accumulator_budget(rows, plan.n, plan.warp_groups, plan.arch, consumer)
+    if not budget.fits:
+        raise cannot_lower(
+            plan.product.where,
+            f"an accumulator of {plan.m}x{plan.n}: {budget.held} registers a thread",
+            f"at most {budget.room} of the consumer's {budget.consumer}, the rest being needed for "
+            "addresses",
+            "choose a smaller tile, more consumers, or give them more registers",
+        )
+
+
+def _warp_groups(kernel: ir.For, product: MultiplyAdd) -> int:
+    axes = ir.thread_axes(kernel)
+    for tag in ("threadIdx.x", "threadIdx.z"):
+        if tag in axes:
+            raise cannot_lower(
+                product.where,
+                f"loop {axes[tag].loop_var.name} bound to {tag}",
+                "threadIdx.y alone (one step a warp group): threads are dealt out by the lowering",
+            )
+    if "threadIdx.y" not in axes:
+        return 1
+    extent = ir.static_int(axes["threadIdx.y"].extent)
+    if extent is None:
+        raise cannot_lower(product.where, "a symbolic extent of threadIdx.y", "a static one")
+    return extent
+
+
+def _accumulate(product: MultiplyAdd) -> str:
+    dtype = ir.dtype_of(product.store.buffer)
+    asked = product.block.annotations.get(ACCUMULATE)
+    if dtype == "float32":
+        return dtype
+    if asked is None:
+        raise cannot_lower(
+            product.where,
+            f"an accumulator of type {dtype}",
+            "float32",
+            f'pass accumulate="float32" (annotation {ACCUMULATE}) to sum in float32 registers',
+        )
+    return str(asked)
+
+
+def _extent(product: MultiplyAdd, loop: ir.For) -> int:
+    extent = ir.static_int(loop.extent)
+    if extent is None or not ir.is_const(loop.min, 0):
+        raise cannot_lower(
+            product.where,
+            f"loop {loop.loop_var.name} over [{loop.min}, +{loop.extent})",
+            "static loops from 0",
+        )
+    return extent
+
+
+def _check_accumulator(product: MultiplyAdd, m: int, n: int) -> None:
+    buffer = product.store.buffer
+    if not buffer.scope().startswith("local"):
+        raise cannot_lower(
+            product.where,
+            f"an accumulator in scope {buffer.scope()!r}",
+            "registers",
+            'cache_write(block, 0, "local")',
+        )
+    shape = [ir.static_int(x) for x in buffer.shape if not ir.is_const(x, 1)]
+    indices = [x for x in product.store.indices if not ir.is_const(x, 0)]
+    want = [product.m.loop_var, product.n.loop_var]
+    plain = len(indices) == 2 and all(
+        isinstance(x, ir.Var) and x.same_as(v) for x, v in zip(indices, want, strict=True)
+    )
+    if shape != [m, n] or not plain:
+        raise cannot_lower(
+            product.where,
+            f"an accumulator {buffer.name}{shape} written at {list(product.store.indices)}",
+            f"one of exactly the block's {m}x{n} elements",
+            "compute the cache_write at the loop of the warp group and blockize the loops below it",
+        )
+
+
+def _operand(kernel: ir.For, product: MultiplyAdd, load: ir.TensorLoad, outer: ir.For) -> Operand:
+    buffer = load.source
+    where = f"{product.where}, operand {buffer.name}"
+    dtype = ir.dtype_of(buffer)
+    if dtype not in OPERAND_DTYPES:
+        raise cannot_lower(where, f"type {dtype}", " or ".join(OPERAND_DTYPES))
+    copies = [copy for copy in find_transfers(kernel) if copy.tile.buffer.same_as(buffer)]
+    if not copies:
+        raise cannot_lower(
+            where,
+            f"a tile in scope {buffer.scope()!r} that no async_copy fills",
+            "shared memory filled by an asynchronous copy",
+            "cache_read the operand and pass its block to async_copy",
+        )
+    panels, rows, span = (int(extent) for extent in buffer.shape)
+    panel, line, inside = load.indices
+    column = ir.simplify(panel * span + inside)
+    along_k = ir.depends_on(column, [product.k.loop_var])
+    major = "k" if along_k else "mn"
+    mn_index, k_index = (line, column) if along_k else (column, line)
+    mn_size, k_size = (rows, panels * span) if along_k else (panels * span, rows)
+    row, k = _offset(mn_index, outer), _offset(k_index, product.k)
+    own = [outer.loop_var, product.k.loop_var]
+    if row is None or k is None or any(ir.depends_on(x, own) for x in (row, k)):
+        raise cannot_lower(
+            where,
+            f"index {list(load.indices)}",
+            f"{outer.loop_var.name} and {product.k.loop_var.name} each alone in one dimension",
+        )
+    swizzle = int(copies[0].block.annotations[SWIZZLE])
+    try:
+        layout = wgmma.operand_layout(major, mn_size, k_size, dtype, swizzle)
+    except ValueError as error:
+        raise cannot_lower(where, str(error), "a tile that WGMMA can read") from error
+    for name, offset, step in (
+        (outer.loop_var.name, row, layout.mn_granularity),
+        (product.k.loop_var.name, k, wgmma.instruction_k(dtype)),
+    ):
+        if not divides(step, offset):
+            raise cannot_lower(
+                where,
+                f"a start at {name} = {offset} with a {swizzle} B swizzle",
+                f"a multiple of {step} elements, where an instruction can start",
+                "ask for a narrower swizzle, or choose another tile or number of consumers",
+            )
+    return Operand(buffer, layout, row, k)
+
+
+def _offset(index: Any, loop: ir.For) -> Any:
+    """Return `index - loop_var` if the loop variable appears in it once and alone, else None."""
+    offset = ir.simplify(index - ir.cast_like(loop.loop_var, index))
+    return None if ir.depends_on(offset, [loop.loop_var]) else offset

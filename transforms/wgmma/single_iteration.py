@@ -1,0 +1,50 @@
+"""Products that run once, which the CUDA compiler sees as no loop."""
+
+from __future__ import annotations
+
+from tvm_hopper import ir
+from tvm_hopper.requests.keys import ACROSS_CLUSTER
+
+from .lower_wgmma_plan import MmaPlan
+
+
+def runs_once(kernel: ir.For, plan: MmaPlan, in_each_block: bool = False) -> bool:
+    """Tell whether every loop that adds to the accumulator has one iteration.
+
+    One around the accumulator's fill as well starts a sum of its own each time. With
+    `in_each_block` one whose iterations thread blocks are to share counts as one.
+    """
+    product = plan.product.realize
+    fills = [x.nest for x in plan.nests if x.realize.block.body.buffer.same_as(plan.accumulator)]
+    around = ir.find_all(kernel, ir.For, lambda loop: ir.uses_node(loop, product))
+    adding = [
+        loop
+        for loop in around
+        if loop.kind != ir.ForKind.THREAD_BINDING
+        and not any(ir.uses_node(loop, fill) for fill in fills)
+        and not (in_each_block and ACROSS_CLUSTER in loop.annotations)
+    ]
+    return all(ir.is_const(loop.extent, 1) for loop in adding)
+
+
+def starts_from_zero(kernel: ir.For, plan: MmaPlan) -> bool:
+    """Tell whether a product that runs once finds zeros: one fill, right before, unconditional."""
+    own = [x.realize.block.body for x in plan.nests if x.target.same_as(plan.accumulator)]
+    first = [x for x in own if not ir.uses(x.value, plan.accumulator)]  # others update it
+    fills = [x for x in plan.nests if any(x.realize.block.body.same_as(y) for y in first)]
+    if len(fills) != 1 or not ir.is_zero(fills[0].realize.block.body.value):
+        return False
+    fill, product = fills[0], plan.product.realize
+    touching = [
+        part
+        for body in ir.find_all(kernel, ir.SeqStmt)
+        if any(part.same_as(fill.nest) for part in ir.statements(body))
+        for part in ir.statements(body)
+        if ir.uses(part, plan.accumulator)
+    ]
+    following = touching[1] if len(touching) > 1 and touching[0].same_as(fill.nest) else None
+    if following is None or not ir.uses_node(following, product):
+        return False
+    branches = ir.find_all(following, ir.IfThenElse, lambda x: ir.uses_node(x, product))
+    guards = ir.find_all(following, ir.SBlockRealize, lambda x: ir.uses_node(x, product))
+    return not branches and all(ir.is_const(x.predicate, 1) for x in (fill.realize, *guards))

@@ -1,1 +1,0 @@
-"""Plans: frozen decisions that passes carry out; making one raises every refusal."""

@@ -346,6 +346,16 @@ def equal(one: Any, other: Any) -> bool:
     return ir.is_const(ir.simplify(one - ir.cast_like(other, one)), 0)
 
 
+def same_extents(one: Any, other: Any) -> bool:
+    """Tell whether extents are known to be the same, each for each."""
+    return len(one) == len(other) and all(equal(x, y) for x, y in zip(one, other, strict=True))
+
+
+def times(extents: Any) -> str:
+    """Write extents for an error message."""
+    return " x ".join(str(ir.static_int(x) or x) for x in extents) or "1"
+
+
 def plain_index(load: Any, variables: list[Any]) -> list[Any] | None:
     """Return which of the variables an access is indexed by, in order; None if it computes.
 

@@ -17,15 +17,12 @@ from functools import cached_property
 from itertools import product
 from math import log2
 
-from tvm.target import Target
-
-from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
-from tvm_hopper.requests.targets import find_processor
 from tvm_hopper.schedule.memory_bound.estimate import (
     LONG_BYTES,
     MemoryModel,
+    has_clusters,
     is_close,
     model_of_target,
 )
@@ -123,9 +120,7 @@ class _Search:
         """Whether clusters and shared memory are for the rows, if nothing says how to cut them."""
         given, work = self.given, self.work
         is_own = all(x is None for x in (given.threads, given.rows, given.chunks))
-        chip = find_processor(Target.current(allow_none=True))
-        may = not isinstance(chip, Arch) or chip.has_clusters
-        return is_own and may and work.columns * work.loaded > LONG_BYTES
+        return is_own and has_clusters() and work.columns * work.loaded > LONG_BYTES
 
     def find(self, where: str) -> list[RowChoice]:
         """List the choices that are legal; rows that none of them holds are streamed."""

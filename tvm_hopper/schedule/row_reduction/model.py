@@ -86,7 +86,7 @@ def choose_rows(
     ScheduleError
         Rows cannot be staged as asked, or one thread block of a cluster has them whole.
     """
-    search = _Search(work, given, model or model_of_target())
+    search = _RowSearch(work, given, model or model_of_target())
     if search.passes_once:
         one = search.streamed
         return replace(one, text=search.describe(one), early_launch=bool(given.early_launch))
@@ -103,7 +103,7 @@ def choose_rows(
 
 
 @dataclass(frozen=True)
-class _Search:
+class _RowSearch:
     """The configurations for a program that are legal, and their order."""
 
     work: RowWork

@@ -124,7 +124,7 @@ def choose_persistent(
     ScheduleError
         A row and its sums do not fit into the registers of a thread block.
     """
-    search = _Search(work, given, model or model_of_target())
+    search = _PersistentSearch(work, given, model or model_of_target())
     found = search.candidates()
     few = (given.persistent or 1) * (given.rows or 1)
     if not found and work.rows is not None and work.rows < few:
@@ -178,7 +178,7 @@ class _Way:
 
 
 @dataclass(frozen=True)
-class _Search:
+class _PersistentSearch:
     """The configurations of a persistent kernel that are legal, and their order."""
 
     work: PersistentWork

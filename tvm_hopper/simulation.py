@@ -23,11 +23,11 @@ from tvm_hopper.sim.machine.machine import check_policy
 from tvm_hopper.sim.tables import WIDTH
 from tvm_hopper.verification.judge import RUNS, verify
 from tvm_hopper.verification.launches import bound_launches, run_launches
-from tvm_hopper.verification.program import FinalProgram, load
+from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
 from tvm_hopper.verification.report import Report
 
-__all__ = ["RUNS", "FinalProgram", "Report", "load", "simulate", "verify", "verify_command"]
+__all__ = ["RUNS", "Program", "Report", "load", "simulate", "verify", "verify_command"]
 
 MIN_WIDTH = 80  # characters that a table of findings needs
 EXIT_CODES = {"clean": 0, "review": 3, "incomplete": 4, "error": 5}

@@ -6,7 +6,7 @@ A file has rows of a program, its size, configurations, and for each the share o
 it reached, or microseconds. Least squares of the logarithm of the time; configurations far from a
 program's best one count little. The loss is how many times the best measured one the chosen
 configuration takes; held out: of programs that the constants were not fitted to (six folds).
-`--write` rewrites the module `memory_bound/measured_rates.py`. Constants that fit better may choose
+`--write` rewrites the module `memory_bound/row_rates.py`. Constants that fit better may choose
 worse for a named kernel: compare by `python -m benchmarks.choices` before and after.
 """
 
@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import itertools
 import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +29,7 @@ from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule import RowReductionConfig
 from tvm_hopper.schedule.memory_bound.estimate import MemoryModel
-from tvm_hopper.schedule.memory_bound.measured_rates import MEASURED
-from tvm_hopper.schedule.memory_bound.row_rates import RowRates
+from tvm_hopper.schedule.memory_bound.row_rates import MEASURED, RowRates
 from tvm_hopper.schedule.memory_bound.work import PersistentWork, RowWork
 from tvm_hopper.schedule.row_reduction.apply import work_of
 from tvm_hopper.schedule.row_reduction.model import choose_rows
@@ -43,7 +42,7 @@ Work = RowWork | PersistentWork
 STEPS = {"enough_bytes", "enough_reloaded", "prefetched_bytes", "staged_bytes", "paired_sms"}
 STEPS |= {"elementwise_bytes", "resident_bytes", "least_bytes", "memory_bytes"}
 NAMES = [x.name for x in dataclasses.fields(RowRates) if x.name not in STEPS]
-TARGET = Path(__file__).parents[2] / "tvm_hopper/schedule/memory_bound/measured_rates.py"
+TARGET = Path(__file__).parents[2] / "tvm_hopper/schedule/memory_bound/row_rates.py"
 NEAR = WEIGHTS[0][0]  # of the best time
 
 
@@ -148,12 +147,12 @@ def held_out(data: list[Measured]) -> list[float]:
     return found
 
 
-def module(rates: RowRates, comment: str) -> str:
-    """Return the source of `measured_rates.py`."""
-    values = {x.name: float(f"{getattr(rates, x.name):.6g}") for x in dataclasses.fields(rates)}
-    lines = [f'"""The constants of the estimates of memory-bound kernels.\n\n{comment}"""\n']
-    lines += ["from .row_rates import RowRates\n", "MEASURED = RowRates("]
-    return "\n".join([*lines, *(f"    {k}={v!r}," for k, v in values.items()), ")", ""])
+def module(rates: RowRates, source: str) -> str:
+    """Return the source of `row_rates.py` with other constants."""
+    for name in NAMES:
+        value = float(f"{getattr(rates, name):.4g}")
+        source = re.sub(rf"(?m)^(    {name}: float = )[^ \n]+", rf"\g<1>{value!r}", source)
+    return source
 
 
 def main(arguments: list[str]) -> int:
@@ -173,16 +172,12 @@ def main(arguments: list[str]) -> int:
     if options.no_fit:
         return 0
     rates = fit(data)
+    for name in NAMES:
+        print(f"{name}: {getattr(MEASURED, name):.4g} -> {getattr(rates, name):.4g}")
     inside, outside = mean(losses(data, rates)), mean(held_out(data))
-    comment = (
-        f"Fitted {datetime.date.today()} by benchmarks/calibration/fit_row_rates.py to\n{count} "
-        f"times of {len(data)} programs on an H200: the chosen configuration takes\n"
-        f"{100 * inside - 100:.1f}% longer than the best measured one, {100 * outside - 100:.1f}% "
-        "of programs that were held out.\n"
-    )
-    print(module(rates, comment))
+    print(f"loss {inside:.4f}, of programs that were held out {outside:.4f}")
     if options.write:
-        TARGET.write_text(module(rates, comment))
+        TARGET.write_text(module(rates, TARGET.read_text()))
     return 0
 
 

@@ -9,7 +9,7 @@ from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule import MatmulConfig
 from tvm_hopper.schedule.products.candidates import Candidates, candidates, instruction_columns
 from tvm_hopper.schedule.products.config import ARCH, find_violations, most_stages
-from tvm_hopper.schedule.products.estimate import estimate
+from tvm_hopper.schedule.products.estimate import KernelForm, estimate
 from tvm_hopper.schedule.products.product_shape import ProductShape
 from tvm_hopper.schedule.products.rate_constants import Rates
 
@@ -133,7 +133,9 @@ def test_rows_outside_of_a_tensor_cost_every_thread_block():
     tile, rates = tiles(64, 128, consumers=1), {"out_of_bounds_row_cycles": 0.5}
     assert cycles(columns, tile, **rates) == 0.5 * 60 * 100 * 10
     assert cycles(rows, tile, **rates) == cycles(rows, tile).expected
-    (before,) = estimate(rows, tile, ONE_MEGAHERTZ, replace(PLAIN, **rates), spare=False)
+    (before,) = estimate(
+        rows, tile, ONE_MEGAHERTZ, replace(PLAIN, **rates), KernelForm(spare=False)
+    )
     assert before == pytest.approx(0.5 * 60 * 100 * 10, rel=0.02)
     pair = tiles(64, 128, consumers=1, cluster=(1, 2))
     assert cycles(rows, pair, **rates) == 0.5 * 60 * 100 * 10
@@ -192,7 +194,7 @@ def test_what_tma_stores_touches_less_of_sectors():
         tiles(),
         ONE_MEGAHERTZ,
         replace(PLAIN, tma_store_partial_sector_share=0.4, **rates),
-        boxes=True,
+        KernelForm(boxes=True),
     )
     moved = 2 * (1024 + 1000) * 64 + 1024 * 1000 * 2 * 1.2
     assert found == pytest.approx(moved, rel=0.02)
@@ -324,7 +326,9 @@ def test_transposed_tiles_of_many_columns_store_vectors():
     less = cycles(replace(shape, n=32), few).expected
     assert cycles(replace(shape, n=32), few, **stores) == less + 128 * 32 * 2 / 8
     assert cycles(replace(shape, m=shape.m - 4), tiles(), **stores) == loop + 128 * 128 * 2 / 8
-    (before,) = estimate(shape, tiles(), ONE_MEGAHERTZ, replace(PLAIN, **stores), turned=False)
+    (before,) = estimate(
+        shape, tiles(), ONE_MEGAHERTZ, replace(PLAIN, **stores), KernelForm(turned=False)
+    )
     assert before == pytest.approx(loop + 128 * 128 * 2 / 8, rel=0.02)
 
 
@@ -340,7 +344,7 @@ def test_stores_of_many_rows_transposed_have_a_rate_of_their_own():
         "sm_memory_bytes": 1e9,
     }
     rates = replace(PLAIN, **none, **stores)
-    (made,) = estimate(many, tiles(), ONE_MEGAHERTZ, rates, any_rows=True)  # fitted by the first
+    (made,) = estimate(many, tiles(), ONE_MEGAHERTZ, rates, KernelForm(any_rows=True))
     assert made == pytest.approx(loop + 128 * 128 * 2 / 32, rel=0.02)
 
 
@@ -369,7 +373,7 @@ OF_ANY |= {
 
 def of_any_rows(shape, tile, **rates):
     rates = replace(PLAIN, **(OF_ANY | rates))
-    (found,) = estimate(shape, tile, ONE_MEGAHERTZ, rates, any_rows=True)
+    (found,) = estimate(shape, tile, ONE_MEGAHERTZ, rates, KernelForm(any_rows=True))
     return pytest.approx(found, rel=0.02)
 
 

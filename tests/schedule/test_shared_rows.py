@@ -10,7 +10,7 @@ from tvm.target import Target
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.requests.keys import SKEW_TURNS
-from tvm_hopper.schedule.memory_bound.program import Program
+from tvm_hopper.schedule.memory_bound.program import MemoryProgram
 from tvm_hopper.schedule.row_reduction import apply
 from tvm_hopper.schedule.row_reduction.apply import chosen_rows
 from tvm_hopper.schedule.row_reduction.config import RowReductionConfig
@@ -67,7 +67,7 @@ def test_long_rows_that_share_more_than_they_have_are_persistent(program, shape)
     ],
 )
 def test_a_mean_and_the_squares_around_it_are_known(program, moments):
-    parsed = Program.parse(s_tir.Schedule(program), "row_reduction")
+    parsed = MemoryProgram.parse(s_tir.Schedule(program), "row_reduction")
     assert are_moments(inline_rows(parsed)) == moments
 
 
@@ -106,7 +106,7 @@ def test_long_rows_of_several_tensors_wait_in_registers_of_clusters(program, sha
 
 def held_rows(program):
     given = RowReductionConfig()
-    parsed = Program.parse(s_tir.Schedule(program), "row_reduction")
+    parsed = MemoryProgram.parse(s_tir.Schedule(program), "row_reduction")
     return hold_rows(apply._count_work(parsed, given)[1], given)
 
 

@@ -42,6 +42,13 @@ def as_int(
     return number
 
 
+def set_ints(config: Any, where: str, bounds: Mapping[str, tuple[int, int]]) -> None:
+    """Give a configuration plain ints in place of its own, each between two bounds, or None."""
+    for name, (least, most) in bounds.items():
+        value = as_int(where, name, getattr(config, name), least, most)
+        object.__setattr__(config, name, value)
+
+
 def as_size(
     where: str,
     name: str,

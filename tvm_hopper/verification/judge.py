@@ -33,7 +33,7 @@ from tvm_hopper.verification.causes import arranged
 from tvm_hopper.verification.every_cta import check_indices
 from tvm_hopper.verification.inputs import blank_memory, fill_random
 from tvm_hopper.verification.launches import BoundLaunch, bound_launches, ways_to_call
-from tvm_hopper.verification.program import FinalProgram, load
+from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
 from tvm_hopper.verification.related import Related
 from tvm_hopper.verification.replay import Replay
@@ -177,7 +177,7 @@ def verify(
 
 def _judge(
     plain: _PlainProgram,
-    program: FinalProgram,
+    program: Program,
     inputs: Mapping[str, Any] | None,
     runs: Sequence[tuple[str, int]],
     blocks: Sequence[tuple[int, ...]] | None,
@@ -310,7 +310,7 @@ class _PlainProgram:
         return {name for place, name in enumerate(names) if place not in written}
 
     @staticmethod
-    def find(ex_or_mod: Any, program: FinalProgram, against: Any) -> _PlainProgram:
+    def find(ex_or_mod: Any, program: Program, against: Any) -> _PlainProgram:
         """Take what was given, or what this process knows."""
         if against is False:
             return _PlainProgram(None, ValueReport(False, "not checked: against=False"))
@@ -354,7 +354,7 @@ def _outputs(
 
 
 def _explore(
-    program: FinalProgram,
+    program: Program,
     launches: Sequence[BoundLaunch],
     known: Mapping[str, Any],
     found: Found,

@@ -28,7 +28,7 @@ from tvm_hopper.sim.run import touched_tensors
 from tvm_hopper.sim.shortcuts import Shortcuts
 from tvm_hopper.sim.timeline.events import TimelineEvent
 from tvm_hopper.sim.tir import PROMISED
-from tvm_hopper.verification.program import FinalProgram
+from tvm_hopper.verification.program import Program
 
 Rest = Callable[[int, str], np.ndarray | None]  # of a launch and a tensor: bytes
 
@@ -65,16 +65,14 @@ class BoundLaunch:
 
 
 def bound_launches(
-    program: FinalProgram, values: Mapping[str, Any], num_sms: int, allocator: bool = False
+    program: Program, values: Mapping[str, Any], num_sms: int, allocator: bool = False
 ) -> list[BoundLaunch]:
     """Run the host function on arguments in order, and bind what it launches."""
     launches = run_host(program.host, values, num_sms, program.arch, allocator)
     return [_bind(program, launch, num_sms) for launch in launches]
 
 
-def ways_to_call(
-    program: FinalProgram, values: Mapping[str, Any], num_sms: int
-) -> tuple[bool, ...]:
+def ways_to_call(program: Program, values: Mapping[str, Any], num_sms: int) -> tuple[bool, ...]:
     """Return with which callers to run: without an allocator, and with one if that launches others.
 
     Memory in between kernels alone is the same memory, whoever gives it.
@@ -95,7 +93,7 @@ def ways_to_call(
     return (False,) if without == having else (False, True)
 
 
-def _bind(program: FinalProgram, launch: Launch, num_sms: int) -> BoundLaunch:
+def _bind(program: Program, launch: Launch, num_sms: int) -> BoundLaunch:
     func = program.kernels.get(launch.kernel)
     if func is None:
         raise VerifyError(
@@ -104,7 +102,7 @@ def _bind(program: FinalProgram, launch: Launch, num_sms: int) -> BoundLaunch:
     return BoundLaunch(func, launch.bind(func), launch.workspaces, num_sms, _promised(program))
 
 
-def _promised(program: FinalProgram) -> frozenset[str]:
+def _promised(program: Program) -> frozenset[str]:
     places = (program.host.attrs or {}).get(PROMISED, ())
     return frozenset(program.arguments[int(place)].name for place in places)
 

@@ -14,7 +14,7 @@ from tvm_hopper.sim.tir import arch_of_kernel
 
 
 @dataclass(frozen=True)
-class FinalProgram:
+class Program:
     """The final functions of one module: one host entry, and its kernels by name."""
 
     host: Any
@@ -31,14 +31,14 @@ class FinalProgram:
         return next(map(arch_of_kernel, self.kernels.values()), SM_90A)
 
 
-def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> FinalProgram:
+def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> Program:
     """Return the final functions of a module, lowered here, or of an executable built here."""
     import tvm
     from tvm import s_tir, tirx
 
     if isinstance(ex_or_mod, s_tir.Schedule):
         ex_or_mod = ex_or_mod.mod
-    if isinstance(ex_or_mod, FinalProgram):
+    if isinstance(ex_or_mod, Program):
         return ex_or_mod
     if isinstance(ex_or_mod, (tvm.IRModule, tirx.PrimFunc)):
         from tvm_hopper import pipeline
@@ -60,7 +60,7 @@ def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> FinalP
             "simulate: found no kernel: no loop is bound to thread blocks; need a scheduled "
             "module; schedule it first, e.g. hs.matmul(sch, block) or sch.bind(loop, 'blockIdx.x')"
         )
-    return FinalProgram(_entry(lowered.host, entry), kernels)
+    return Program(_entry(lowered.host, entry), kernels)
 
 
 def _entry(host_module: Any, name: str | None) -> Any:

@@ -12,7 +12,7 @@ from tvm_hopper.sim.leave_out import plan_savings
 from tvm_hopper.sim.shortcuts import Shortcuts
 from tvm_hopper.verification.inputs import blank_memory, fill_random
 from tvm_hopper.verification.launches import bound_launches, run_launches
-from tvm_hopper.verification.program import FinalProgram
+from tvm_hopper.verification.program import Program
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Replay:
         Whether the call comes with one.
     """
 
-    program: FinalProgram
+    program: Program
     inputs: Mapping[str, Any]
     num_sms: int
     chosen: Sequence[Any]

@@ -39,7 +39,7 @@ from tvm_hopper.verification.compare import Comparison, compare
 from tvm_hopper.verification.inputs import blank_memory
 from tvm_hopper.verification.launches import BoundLaunch, run_launches
 from tvm_hopper.verification.numbers import Numbers, choose_numbers
-from tvm_hopper.verification.program import FinalProgram
+from tvm_hopper.verification.program import Program
 from tvm_hopper.verification.related import Related
 from tvm_hopper.verification.special_numbers import ONE_DRAW, SpecialNumbers, special_numbers
 
@@ -112,7 +112,7 @@ class ValueCheck:
     def __init__(
         self,
         reference: Reference,
-        program: FinalProgram,
+        program: Program,
         launches: Sequence[BoundLaunch],
         choices: Sequence[Choice],
         values: Mapping[str, Any],

@@ -38,7 +38,7 @@ from tvm_hopper.schedule.memory_bound.partial import (
     leave_partial,
     pack_partial,
 )
-from tvm_hopper.schedule.memory_bound.program import Part, Program, block_names, is_plain
+from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, block_names, is_plain
 from tvm_hopper.schedule.memory_bound.tiles import first_of_row, flat, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.row_reduction.apply import schedule_rest
@@ -85,7 +85,7 @@ def column_reduction(
     if block is not None:
         as_block(sch.copy(), block)  # a look-up would stay in the trace
     given = config or ColumnReductionConfig()
-    program = Program.parse(twin(sch)[0], HELPER)
+    program = MemoryProgram.parse(twin(sch)[0], HELPER)
     rehearse(sch, lambda copy, _same: _schedule(program.on(copy), given))
     with origins.noted(sch), as_one_step():
         _schedule(program.on(sch), given)
@@ -109,11 +109,11 @@ def chosen_columns(
         The same as from `column_reduction`.
     """
     with as_one_step():
-        program = Program.parse(twin(sch)[0], HELPER)
+        program = MemoryProgram.parse(twin(sch)[0], HELPER)
         return _schedule(program, config or ColumnReductionConfig())
 
 
-def _schedule(program: Program, given: ColumnReductionConfig) -> ColumnReductionConfig:
+def _schedule(program: MemoryProgram, given: ColumnReductionConfig) -> ColumnReductionConfig:
     try:
         return _apply(program, given)
     except TVM_ERRORS as error:
@@ -121,7 +121,7 @@ def _schedule(program: Program, given: ColumnReductionConfig) -> ColumnReduction
         raise cannot_schedule(HELPER, found, "plain loops over rows and columns") from error
 
 
-def _apply(program: Program, given: ColumnReductionConfig) -> ColumnReductionConfig:
+def _apply(program: MemoryProgram, given: ColumnReductionConfig) -> ColumnReductionConfig:
     """Schedule a program; return what was chosen for the kernel that reads its tensors."""
     sch, parts = program.sch, inline_parts(program)
     check_apart(parts)
@@ -139,7 +139,7 @@ def _apply(program: Program, given: ColumnReductionConfig) -> ColumnReductionCon
     if whole:
         made = leave_columns(sch, parts)
         schedule_rest(sch, RowReductionConfig(), made)  # the last kernel: one row of all columns
-        parts = Program.parse(sch, HELPER, block_names(sch) - made).parts
+        parts = MemoryProgram.parse(sch, HELPER, block_names(sch) - made).parts
     columns = find_columns(parts)
     sums = [p for p in parts if p.name in columns.sums]
     tensors = _tensors(sums)

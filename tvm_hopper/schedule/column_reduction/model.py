@@ -31,25 +31,13 @@ VECTORS_OF_SUMS = 4  # floats of 16 bytes: the second kernel loads as many parti
 
 @dataclass(frozen=True)
 class ColumnTile:
-    """How rows and columns are dealt out.
+    """How rows and columns are dealt out."""
 
-    Parameters
-    ----------
-    threads, rows : int
-        Threads side by side, and below one another.
-    vector : int
-        Columns of a thread.
-    flight : int
-        Rows that it loads at once.
-    blocks : int
-        Thread blocks that share a strip of columns.
-    """
-
-    threads: int
-    rows: int
-    vector: int
-    flight: int
-    blocks: int
+    threads: int  # side by side
+    rows: int  # threads below one another
+    vector: int  # columns of a thread
+    flight: int  # rows that it loads at once
+    blocks: int  # thread blocks that share a strip of columns
 
     @property
     def config(self) -> ColumnReductionConfig:
@@ -84,26 +72,13 @@ class ColumnTile:
 
 @dataclass(frozen=True)
 class ColumnWork:
-    """What there is to do.
+    """What there is to do."""
 
-    Parameters
-    ----------
-    rows : int or None
-        Rows, None if they are known at run time only.
-    columns : int
-    vector : int
-        Elements of the widest vector that is legal.
-    loaded : int
-        Bytes that are loaded for each element.
-    written : int
-        Bytes of the partial results of a column.
-    """
-
-    rows: int | None
+    rows: int | None  # None: known at run time only
     columns: int
-    vector: int
-    loaded: int
-    written: int
+    vector: int  # elements of the widest vector that is legal
+    loaded: int  # bytes that are loaded for each element
+    written: int  # bytes of the partial results of a column
 
 
 def choose_columns(work: ColumnWork, given: ColumnReductionConfig) -> tuple[ColumnTile, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.schedule.memory_bound.program import SEPARATE, Part, equal, is_plain
+from tvm_hopper.schedule.memory_bound.program import SEPARATE, Part, is_plain, same_extents, times
 
 SUMS = ("float32", "int32", "uint32", "int64")
 
@@ -44,11 +44,11 @@ def find_columns(parts: list[Part]) -> ColumnProgram:
         raise cannot_schedule("column_reduction", "no block with a reduction axis", "one", fix)
     first, *others = [(p, _extents(p.reduced), _extents(p.spatial)) for p in reductions]
     for part, rows, columns in others:
-        if not _same(rows, first[1]) or not _same(columns, first[2]):
+        if not same_extents(rows, first[1]) or not same_extents(columns, first[2]):
             raise cannot_schedule(
                 f"block {part.name}",
-                f"{_times(rows)} rows of {_times(columns)} columns beside {_times(first[1])} of "
-                f"{_times(first[2])} in block {first[0].name}",
+                f"{times(rows)} rows of {times(columns)} columns beside {times(first[1])} of "
+                f"{times(first[2])} in block {first[0].name}",
                 "reductions of as many rows and columns",
                 SEPARATE,
             )
@@ -94,7 +94,7 @@ def _check(part: Part, made: list[Any]) -> None:
     where = f"block {part.name}"
     variables = [x.var for x in part.by_column]
     if any(ir.static_int(x.dom.extent) is None for x in part.spatial):
-        found = f"{_times(_extents(part.spatial))} columns"
+        found = f"{times(_extents(part.spatial))} columns"
         raise cannot_schedule(where, found, "a number that is known", "make it static")
     if all(ir.static_int(x.dom.extent) == 1 for x in part.reduced):
         fix = "leave the reduction out: elements are for hs.pointwise"
@@ -117,11 +117,3 @@ def _check(part: Part, made: list[Any]) -> None:
 
 def _extents(axes: Any) -> tuple[Any, ...]:
     return tuple(x.dom.extent for x in axes)
-
-
-def _same(one: Any, other: Any) -> bool:
-    return len(one) == len(other) and all(equal(x, y) for x, y in zip(one, other, strict=True))
-
-
-def _times(extents: Any) -> str:
-    return " x ".join(str(ir.static_int(x) or x) for x in extents) or "1"

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tvm.target import Target
+
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, Chip
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
-from tvm_hopper.requests.targets import chip_of_target
+from tvm_hopper.requests.targets import chip_of_target, find_processor
 
-from .measured_rates import MEASURED
-from .row_rates import RowRates
+from .row_rates import MEASURED, RowRates
 from .tiles import RegisterTile
 from .work import PersistentWork, RowWork
 
@@ -37,15 +39,7 @@ PAIR = 2  # thread blocks of a cluster that always find room
 
 @dataclass(frozen=True)
 class MemoryModel:
-    """What an SM of a chip does in a cycle.
-
-    Attributes
-    ----------
-    chip
-        The part; its rates are beside those of an H200.
-    rates
-        The constants of an H200.
-    """
+    """What an SM of a chip does in a cycle."""
 
     chip: Chip
     rates: RowRates = MEASURED
@@ -123,18 +117,8 @@ class MemoryModel:
     ) -> float:
         """Estimate the bytes that an SM loads in a cycle, of rows in registers.
 
-        Parameters
-        ----------
-        work : RowWork
-            What there is to do.
-        tile : RegisterTile
-            How a row is dealt out.
-        blocks : int
-            Thread blocks on an SM.
-        reload : bool
-            Whether rows are loaded again behind the last reduction.
-        again : bool
-            Whether they are, or something dear is computed again.
+        `reload`: rows are loaded again behind the last reduction; `again`: they are, or something
+        dear is computed again.
         """
         rates = self.rates
         blocks = self.blocks_on_sm(work, tile, blocks)
@@ -154,16 +138,7 @@ class MemoryModel:
     def staged_rate(self, work: RowWork, tile: RegisterTile, blocks: int, part: int) -> float:
         """Estimate the bytes that an SM loads in a cycle, of rows in shared memory.
 
-        Parameters
-        ----------
-        work : RowWork
-            What there is to do.
-        tile : RegisterTile
-            How a row is dealt out.
-        blocks : int
-            Thread blocks on an SM.
-        part : int
-            Columns of a thread block, if what rows share waits beside them; else 0.
+        `part`: columns of a thread block, if what rows share waits beside them; else 0.
         """
         rates, count = self.rates, self.blocks_on_sm(work, tile, blocks)
         share = rates.staged_share
@@ -187,20 +162,8 @@ class MemoryModel:
 
         Memory takes its time for the rows of all thread blocks on an SM. Each of them waits for its
         row, at the reduction's barrier, and until it may issue instructions. Whichever is longer
-        decides; where both are alike they are in each other's way.
-
-        Parameters
-        ----------
-        work : PersistentWork
-            What there is to do.
-        tile : RegisterTile
-            How a row is dealt out.
-        blocks : int
-            Thread blocks on an SM.
-        ahead : int
-            Rows of each by which memory is asked in advance.
-        staged : bool
-            Whether they are on their way to shared memory, and not to L2.
+        decides; where both are alike they are in each other's way. Memory is asked by so many rows
+        `ahead`, which are on their way to shared memory (`staged`) or to L2.
         """
         rates, threads = self.rates, tile.threads * tile.rows
         row = work.columns * tile.rows / tile.cluster
@@ -232,6 +195,12 @@ class MemoryModel:
 def model_of_target() -> MemoryModel:
     """Return the model of the chip that the target in scope names, else an H200's."""
     return MemoryModel(chip_of_target())
+
+
+def has_clusters() -> bool:
+    """Tell whether the chip that the target in scope names has clusters, as an H200 has."""
+    chip = find_processor(Target.current(allow_none=True))
+    return not isinstance(chip, Arch) or chip.has_clusters
 
 
 def in_flight(work: RowWork, tile: RegisterTile, blocks: int) -> int:

@@ -17,20 +17,20 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 
-from .program import Part, Program, params, results
+from .program import MemoryProgram, Part, params, results
 
 MOST_NODES = 24  # operations of an expression that is computed once for each of its uses
 _DEAR = (tirx.Div, tirx.FloorDiv, tirx.FloorMod)
 
 
 def inline_parts(
-    program: Program, recompute: bool = False, kept: frozenset[str] = frozenset()
+    program: MemoryProgram, recompute: bool = False, kept: frozenset[str] = frozenset()
 ) -> list[Part]:
     """Inline elementwise blocks, from the first on; return what is left.
 
     Parameters
     ----------
-    program : Program
+    program : MemoryProgram
         Changed in place.
     recompute : bool
         Whether to inline what is dear, too, if it has one value for each element.
@@ -53,12 +53,12 @@ def inline_parts(
             ) from error
 
 
-def inline_moves(program: Program, kept: frozenset[str] = frozenset()) -> None:
+def inline_moves(program: MemoryProgram, kept: frozenset[str] = frozenset()) -> None:
     """Inline blocks that only move elements, as a reshape does: each reader finds its own.
 
     Parameters
     ----------
-    program : Program
+    program : MemoryProgram
         Changed in place.
     kept : frozenset of str
         Names of blocks that stay as they are.

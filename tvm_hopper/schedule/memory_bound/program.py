@@ -87,7 +87,7 @@ def is_column_sum(part: Part) -> bool:
 
 
 @dataclass
-class Program:
+class MemoryProgram:
     """The blocks of a function that are to be one kernel, as a schedule works on them.
 
     They are checked once, by `parse`; what becomes of them is only looked up again.
@@ -109,7 +109,7 @@ class Program:
     @classmethod
     def parse(
         cls, sch: s_tir.Schedule, helper: str, other: frozenset[str] = frozenset()
-    ) -> Program:
+    ) -> MemoryProgram:
         """Read the blocks of the function that a schedule works on; refuse scheduled ones.
 
         Parameters
@@ -149,16 +149,16 @@ class Program:
                 raise cannot_schedule(f"tensor {tensor.name}", found, need)
         return cls(sch, helper, parts)
 
-    def on(self, sch: s_tir.Schedule) -> Program:
+    def on(self, sch: s_tir.Schedule) -> MemoryProgram:
         """Return the same blocks in another schedule of the same module."""
         names = {p.name for p in self.parts}
         blocks = [x for x in _blocks(sch) if str(sch.get(x).name_hint) in names]
         parts = [replace(p, block=x) for p, x in zip(self.parts, blocks, strict=True)]
-        return Program(sch, self.helper, parts)
+        return MemoryProgram(sch, self.helper, parts)
 
-    def copy(self) -> Program:
+    def copy(self) -> MemoryProgram:
         """Return the program in a copy of its schedule, in which the same variables are valid."""
-        return Program(self.sch.copy(), self.helper, list(self.parts))
+        return MemoryProgram(self.sch.copy(), self.helper, list(self.parts))
 
     def inline(self, part: Part) -> None:
         """Let what reads a part compute it."""
@@ -344,6 +344,16 @@ def _text(indices: Any) -> str:
 def equal(one: Any, other: Any) -> bool:
     """Tell whether two extents are known to be the same."""
     return ir.is_const(ir.simplify(one - ir.cast_like(other, one)), 0)
+
+
+def same_extents(one: Any, other: Any) -> bool:
+    """Tell whether extents are known to be the same, each for each."""
+    return len(one) == len(other) and all(equal(x, y) for x, y in zip(one, other, strict=True))
+
+
+def times(extents: Any) -> str:
+    """Write extents for an error message."""
+    return " x ".join(str(ir.static_int(x) or x) for x in extents) or "1"
 
 
 def plain_index(load: Any, variables: list[Any]) -> list[Any] | None:

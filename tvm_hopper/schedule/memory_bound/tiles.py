@@ -33,27 +33,13 @@ PART_AXIS = "threadIdx.z"
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """How the elements of a part of a row are dealt out to threads.
+    """How the elements of a part of a row are dealt out to threads."""
 
-    Parameters
-    ----------
-    threads : int
-        Threads that share it, neighbours by their number.
-    vector : int
-        Elements that one of them loads and stores at once.
-    chunks : int
-        Vectors that one of them has, which are in flight together.
-    rows : int
-        Rows of a thread block.
-    cluster : int
-        Thread blocks that share a row, each with a part of it.
-    """
-
-    threads: int
-    vector: int
-    chunks: int
-    rows: int = 1
-    cluster: int = 1
+    threads: int  # that share it, neighbours by their number
+    vector: int  # elements that one of them loads and stores at once
+    chunks: int  # vectors that one of them has, which are in flight together
+    rows: int = 1  # of a thread block
+    cluster: int = 1  # thread blocks that share a row, each with a part of it
 
     @property
     def columns(self) -> int:

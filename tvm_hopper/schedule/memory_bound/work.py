@@ -9,70 +9,30 @@ from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES
 
 @dataclass(frozen=True)
 class LoadedRows:
-    """What a kernel over rows loads, whatever it does to them.
+    """What a kernel over rows loads, whatever it does to them."""
 
-    Parameters
-    ----------
-    rows : int or None
-        Rows, None if they are known at run time only.
-    columns : int
-        Elements of a row.
-    vector : int
-        Elements of the widest vector that is legal.
-    loaded : int
-        Bytes that are loaded for each element.
-    """
-
-    rows: int | None
-    columns: int
-    vector: int
-    loaded: int
+    rows: int | None  # None: known at run time only
+    columns: int  # elements of a row
+    vector: int  # elements of the widest vector that is legal
+    loaded: int  # bytes that are loaded for each element
 
 
 @dataclass(frozen=True)
 class RowWork(LoadedRows):
-    """What a kernel does to a row.
+    """What a kernel does to a row."""
 
-    Parameters
-    ----------
-    rows, columns, vector, loaded
-        As of `LoadedRows`.
-    shared : int
-        Bytes for each column that all rows share.
-    kept : int
-        Bytes of results for each element that wait in registers.
-    reductions : int
-        One after another.
-    again : bool
-        Whether a row can be loaded again behind the last of them.
-    moved : int
-        Bytes that are loaded and stored for each element.
-    passes : int
-        Times that a kernel which streams rows loads them.
-    unstaged, unshared : str
-        Why rows, and what they share, cannot wait in shared memory, if they cannot.
-    beside : bool
-        Whether rows read values of their own, as labels, late and out of memory.
-    splits : bool
-        Whether thread blocks can each reduce a row and store a part of it: nothing else is stored.
-    tensors : int
-        How many rows share.
-    moments : bool
-        Whether the reductions are a mean and the squares around it: a cluster's are one exchange.
-    """
-
-    shared: int
-    kept: int
-    reductions: int
-    again: bool = False
-    moved: int = 0
-    passes: int = 2
-    unstaged: str = ""
-    unshared: str = ""
-    beside: bool = False
-    splits: bool = False
-    tensors: int = 0
-    moments: bool = False
+    shared: int  # bytes for each column that all rows share
+    kept: int  # bytes of results for each element that wait in registers
+    reductions: int  # one after another
+    again: bool = False  # a row can be loaded again behind the last of them
+    moved: int = 0  # bytes that are loaded and stored for each element
+    passes: int = 2  # times that a kernel which streams rows loads them
+    unstaged: str = ""  # why rows cannot wait in shared memory, if they cannot
+    unshared: str = ""  # why what they share cannot
+    beside: bool = False  # rows read values of their own, as labels, late and out of memory
+    splits: bool = False  # nothing is stored but parts of rows: blocks can each reduce a whole one
+    tensors: int = 0  # that rows share
+    moments: bool = False  # a mean and the squares around it: one exchange of a cluster
 
     @property
     def waits_late(self) -> bool:
@@ -105,23 +65,9 @@ class RowWork(LoadedRows):
 
 @dataclass(frozen=True)
 class PersistentWork(LoadedRows):
-    """What a persistent kernel does to a row, and to sums of columns beside it.
+    """What a persistent kernel does to a row, and to sums of columns beside it."""
 
-    Parameters
-    ----------
-    rows, columns, vector, loaded
-        As of `LoadedRows`.
-    held : int
-        Bytes of registers for each element: of rows, of what all rows share, and of sums.
-    moved : int
-        Bytes that are loaded and stored for each element.
-    sums : int
-        Sums of columns.
-    narrow : int
-        Bytes of the narrowest element that is loaded of a row.
-    """
-
-    held: int
-    moved: int
-    sums: int
-    narrow: int = 2
+    held: int  # bytes of registers for each element: of rows, of what all rows share, and of sums
+    moved: int  # bytes that are loaded and stored for each element
+    sums: int  # of columns
+    narrow: int = 2  # bytes of the narrowest element that is loaded of a row

@@ -35,7 +35,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
     merge,
     row_loop,
 )
-from tvm_hopper.schedule.memory_bound.program import Part, Program, params
+from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, params
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, widest_vector
 from tvm_hopper.schedule.memory_bound.widen import HALVES
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
@@ -84,7 +84,7 @@ def pointwise(
     if block is not None:
         as_block(sch.copy(), block)  # a look-up would stay in the trace
     given = config or PointwiseConfig()
-    program = Program.parse(twin(sch)[0], HELPER)
+    program = MemoryProgram.parse(twin(sch)[0], HELPER)
     rehearse(sch, lambda copy, _same: _schedule(program.on(copy), given))
     with origins.noted(sch), as_one_step():
         _schedule(program.on(sch), given)
@@ -109,11 +109,11 @@ def chosen_elements(sch: s_tir.Schedule, config: PointwiseConfig | None = None) 
         The same as from `pointwise`.
     """
     with as_one_step():
-        program = Program.parse(twin(sch)[0], HELPER)
+        program = MemoryProgram.parse(twin(sch)[0], HELPER)
         return _schedule(program, config or PointwiseConfig())
 
 
-def _schedule(program: Program, given: PointwiseConfig) -> PointwiseConfig:
+def _schedule(program: MemoryProgram, given: PointwiseConfig) -> PointwiseConfig:
     try:
         return _apply(program, given)
     except TVM_ERRORS as error:
@@ -121,7 +121,7 @@ def _schedule(program: Program, given: PointwiseConfig) -> PointwiseConfig:
         raise cannot_schedule(HELPER, found, "plain loops over elements") from error
 
 
-def _apply(program: Program, given: PointwiseConfig) -> PointwiseConfig:
+def _apply(program: MemoryProgram, given: PointwiseConfig) -> PointwiseConfig:
     """Schedule a program; return what was chosen for its first kernel."""
     columns, sch = find_columns_read(program), program.sch
     inline_moves(program, columns)

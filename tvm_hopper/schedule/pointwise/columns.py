@@ -14,12 +14,12 @@ from __future__ import annotations
 from typing import Any
 
 from tvm_hopper import ir
-from tvm_hopper.schedule.memory_bound.program import Part, Program, equal, params
+from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, equal, params
 
 STEP = 16  # elements: parts that begin at a multiple begin at whole vectors
 
 
-def find_columns_read(program: Program) -> frozenset[str]:
+def find_columns_read(program: MemoryProgram) -> frozenset[str]:
     """Return the names of blocks that only read some columns of an argument's rows.
 
     They stay blocks where two or more read one tensor, which is none that is read whole.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM, MOST_LAUNCHED_TOGETHER
-from tvm_hopper.schedule.arguments import as_int, check_type
+from tvm_hopper.schedule.arguments import check_type, set_ints
 
 THREADS_PER_SM = 2048
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
@@ -55,16 +55,15 @@ class PointwiseConfig:
 
     def __post_init__(self) -> None:
         where = "PointwiseConfig"
-        threads = as_int(where, "threads", self.threads, THREADS_PER_WARP, MAX_THREADS)
-        chunks = as_int(where, "chunks", self.chunks, 1, MOST_CHUNKS)
-        vector = as_int(where, "vector", self.vector, 1, MOST_VECTOR)
-        object.__setattr__(self, "threads", threads)
-        object.__setattr__(self, "chunks", chunks)
-        object.__setattr__(self, "vector", vector)
-        blocks = as_int(where, "blocks", self.blocks, 1, MOST_BLOCKS_PER_SM)
-        object.__setattr__(self, "blocks", blocks)
-        together = as_int(where, "together", self.together, 1, MOST_LAUNCHED_TOGETHER)
-        object.__setattr__(self, "together", together)
+        bounds = {
+            "threads": (THREADS_PER_WARP, MAX_THREADS),
+            "chunks": (1, MOST_CHUNKS),
+            "vector": (1, MOST_VECTOR),
+            "blocks": (1, MOST_BLOCKS_PER_SM),
+            "together": (1, MOST_LAUNCHED_TOGETHER),
+        }
+        set_ints(self, where, bounds)
+        threads, vector, blocks = self.threads, self.vector, self.blocks
         for name in ("hint", "early_launch"):
             check_type(where, name, getattr(self, name), bool, "a bool")
         if threads is not None and threads % THREADS_PER_WARP:

@@ -14,7 +14,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.schedule.memory_bound.arrays import Read
-from tvm_hopper.schedule.memory_bound.program import SEPARATE, Part, equal, plain_index
+from tvm_hopper.schedule.memory_bound.program import SEPARATE, Part, is_plain, same_extents
 
 SHORT_ROW = 1024  # bytes, 64 threads' vectors: of 2048 a thread block a row was 2% faster
 FLAT = 16  # columns that vectors of any type divide
@@ -60,8 +60,7 @@ def group_by_shape(parts: list[Part], outputs: list[Any]) -> list[list[Part]]:
 
 
 def _same_shape(one: Part, other: Part) -> bool:
-    own, extents = ([x.dom.extent for x in p.spatial] for p in (one, other))
-    return len(own) == len(extents) and all(map(equal, own, extents))
+    return same_extents(*([x.dom.extent for x in p.spatial] for p in (one, other)))
 
 
 def check_elements(parts: list[Part]) -> None:
@@ -90,27 +89,18 @@ def check_elements(parts: list[Part]) -> None:
             own, others = ([x.dom.extent for x in p.spatial] for p in (part, first))
             found = f"{own} elements beside {others} of block {first.name}"
             raise cannot_schedule(where, found, "outputs of one shape", SEPARATE)
-        if not _is_own(part.store, variables):
+        if not is_plain(part.store, variables):
             index = ", ".join(map(str, part.store.indices))
             found = f"the output index [{index}]"
             raise cannot_schedule(where, found, "its loops' variables in their order", SEPARATE)
         for load in part.loads:
-            if any(load.source.same_as(x) for x in made) and not _is_own(load, variables):
+            if any(load.source.same_as(x) for x in made) and not is_plain(load, variables):
                 raise cannot_schedule(
                     f"{where}, tensor {load.source.name}",
                     f"the index [{', '.join(map(str, load.indices))}] of a result of this function",
                     "the element that the block itself computes",
                     SEPARATE,
                 )
-
-
-def _is_own(access: Any, variables: list[Any]) -> bool:
-    index = plain_index(access, variables)
-    return (
-        index is not None
-        and len(index) == len(variables)
-        and all(x.same_as(v) for x, v in zip(index, variables, strict=True))
-    )
 
 
 def find_elements(parts: list[Part], reads: list[Read], by_rows: bool = False) -> ElementProgram:

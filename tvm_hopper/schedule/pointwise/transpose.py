@@ -21,7 +21,7 @@ from tvm import s_tir
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests import keys
-from tvm_hopper.schedule.memory_bound.program import Part, equal, plain_index
+from tvm_hopper.schedule.memory_bound.program import Part, equal, is_plain, plain_index
 
 from .config import PointwiseConfig
 
@@ -132,11 +132,8 @@ def _reads_along_rows(plan: Transposition) -> list[Any]:
     variables = [x.var for x in plan.part.spatial]
     found: list[Any] = []
     for load in plan.part.loads:
-        index = plain_index(load, variables)
-        same = index is not None and len(index) == len(variables)
-        along = same and all(x.same_as(v) for x, v in zip(index or [], variables, strict=True))
         alike = [x for x in plan.part.loads if x.source.same_as(load.source)]
-        if along and len(alike) == 1:
+        if is_plain(load, variables) and len(alike) == 1:
             found.append(load.source)
     return found
 

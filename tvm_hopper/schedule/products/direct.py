@@ -37,27 +37,13 @@ from .wide_sums import widen_product
 
 @dataclass(frozen=True)
 class DirectKernel:
-    """How a product is computed from what warps load.
+    """How a product is computed from what warps load."""
 
-    Attributes
-    ----------
-    shape : DirectShape
-        How the work is dealt out.
-    chosen : str
-        What `explain` says of it.
-    chosen_for : tuple of int
-        Of a size class what `keys.CHOSEN_FOR` says, else nothing.
-    is_narrow : bool
-        Whether the program sums in 16 bits.
-    early : bool
-        Whether weights are loaded before earlier launches have ended.
-    """
-
-    shape: DirectShape
-    chosen: str
-    chosen_for: tuple[int, ...]
-    is_narrow: bool
-    early: bool
+    shape: DirectShape  # how the work is dealt out
+    chosen: str  # what `explain` says of it
+    chosen_for: tuple[int, ...]  # of a size class what `keys.CHOSEN_FOR` says, else nothing
+    is_narrow: bool  # the program sums in 16 bits
+    early: bool  # weights are loaded before earlier launches have ended
 
 
 def apply_direct(

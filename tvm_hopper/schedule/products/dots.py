@@ -39,58 +39,28 @@ from .wide_sums import widen_product
 
 @dataclass(frozen=True)
 class DotKernel:
-    """How a product is computed as dot products.
+    """How a product is computed as dot products."""
 
-    Attributes
-    ----------
-    rows : int
-        Of the output, that a thread block computes together.
-    shape : DotShape
-        How the work is dealt out.
-    chosen : str
-        What `explain` says of it.
-    chosen_for : tuple of int
-        Of a size class what `keys.CHOSEN_FOR` says, else nothing.
-    is_narrow : bool
-        Whether the program sums in 16 bits.
-    early : bool
-        Whether weights are loaded before earlier launches have ended.
-    """
-
-    rows: int
-    shape: DotShape
-    chosen: str
-    chosen_for: tuple[int, ...]
-    is_narrow: bool
-    early: bool = False
+    rows: int  # of the output, that a thread block computes together
+    shape: DotShape  # how the work is dealt out
+    chosen: str  # what `explain` says of it
+    chosen_for: tuple[int, ...]  # of a size class what `keys.CHOSEN_FOR` says, else nothing
+    is_narrow: bool  # the program sums in 16 bits
+    early: bool = False  # weights are loaded before earlier launches have ended
 
 
 @dataclass(frozen=True)
 class DotSite:
-    """A product that is ready to be shared out.
+    """A product that is ready to be shared out."""
 
-    Attributes
-    ----------
-    block : SBlockRV
-        The product, padded to whole tiles.
-    stores : list of SBlockRV
-        Those of its outputs.
-    grid, m, n, k : LoopRV
-        The loops over tiles of rows, over the rows of one, over all columns and over the sum.
-    operands : tuple of int
-        Which of the block's reads are A and B.
-    row : str
-        Name of the block's axis of rows.
-    """
-
-    block: Any
-    stores: list[Any]
-    grid: Any
-    m: Any
-    n: Any
-    k: Any
-    operands: tuple[int, int]
-    row: str
+    block: Any  # the product, padded to whole tiles
+    stores: list[Any]  # the blocks that store its outputs
+    grid: Any  # the loop over tiles of rows
+    m: Any  # over the rows of one
+    n: Any  # over all columns
+    k: Any  # over the sum
+    operands: tuple[int, int]  # which of the block's reads are A and B
+    row: str  # name of the block's axis of rows
 
 
 def apply_dots(

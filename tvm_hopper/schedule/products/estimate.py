@@ -38,33 +38,20 @@ WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thre
 
 @dataclass(frozen=True)
 class KernelForm:
-    """What kernels have in common whose tiles are compared.
+    """What kernels have in common whose tiles are compared."""
 
-    Attributes
-    ----------
-    by_kernels
-        Parts of a sum meet in a workspace, and not in a cluster.
-    spare
-        Tiles that cross an edge of the output have boxes of their own, unless blocks load for one
-        another or compute several tiles: then no rows of them are outside.
-    boxes
-        Whether, and for which tiles, the output leaves by TMA: a bool or an array of them.
-    any_rows
-        The kernels are made for any number of rows: then tiles that a block computes one after
-        another have boxes of their own at an edge, too.
-    streams
-        Thread blocks have equal shares of the steps of all tiles: as many each, and a part of a
-        tile is left in memory, and one taken from there.
-    turned
-        Transposed tiles of many columns store vectors.
-    """
-
-    by_kernels: bool = False
+    by_kernels: bool = False  # parts of a sum meet in a workspace, and not in a cluster
+    # Tiles that cross an edge of the output have boxes of their own, unless blocks load for one
+    # another or compute several tiles: then no rows of them are outside.
     spare: bool = True
-    boxes: Any = False
+    boxes: Any = False  # whether, and for which tiles, the output leaves by TMA: an array of bool
+    # Kernels are made for any number of rows: then tiles that a block computes one after another
+    # have boxes of their own at an edge, too.
     any_rows: bool = False
+    # Thread blocks have equal shares of the steps of all tiles: as many each, and a part of a tile
+    # is left in memory, and one taken from there.
     streams: bool = False
-    turned: bool = True
+    turned: bool = True  # transposed tiles of many columns store vectors
 
 
 def estimate(

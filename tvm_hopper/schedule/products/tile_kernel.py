@@ -31,28 +31,14 @@ from .staging import stage_output
 
 @dataclass(frozen=True)
 class TilePlan:
-    """How a product is cut into tiles, with nothing left open.
-
-    Attributes
-    ----------
-    config : MatmulConfig
-        What was chosen.
-    axis : str
-        Along which consumers share a tile: "m" or "n".
-    gathered : int
-        Elements of the product for each of the output.
-    asked_slots : int or None
-        Operands of the epilogue that were asked to be loaded ahead.
-    choices, noted
-        What `explain` says of the choice, and what `keys.CHOSEN_FOR` does.
-    """
+    """How a product is cut into tiles, with nothing left open."""
 
     config: MatmulConfig
-    axis: str
-    gathered: int
-    asked_slots: int | None
-    choices: str
-    noted: list[int]
+    axis: str  # along which consumers share a tile: "m" or "n"
+    gathered: int  # elements of the product for each of the output
+    asked_slots: int | None  # operands of the epilogue that were asked to be loaded ahead
+    choices: str  # what `explain` says of the choice
+    noted: list[int]  # what `keys.CHOSEN_FOR` says
 
 
 def oriented(problem: Matmul, config: MatmulConfig) -> Matmul:

@@ -44,8 +44,8 @@ from tvm_hopper.schedule.memory_bound.nests import (
     row_loop,
 )
 from tvm_hopper.schedule.memory_bound.program import (
+    MemoryProgram,
     Part,
-    Program,
     is_column_sum,
     results,
     tensors_read,
@@ -134,14 +134,14 @@ def chosen_rows(
 
 
 @dataclass(frozen=True)
-class RowPlan:
+class RowKernelPlan:
     """What a kernel over rows has to do, and what was chosen for it."""
 
     work: RowWork
     choice: RowChoice
 
     @classmethod
-    def choose(cls, name: str, work: RowWork, given: RowReductionConfig) -> RowPlan:
+    def choose(cls, name: str, work: RowWork, given: RowReductionConfig) -> RowKernelPlan:
         """Choose for a program whose first block is named."""
         return cls(work, choose_rows(f"block {name}", work, given))
 
@@ -153,15 +153,15 @@ class _Plan:
     `rows` is None for a persistent kernel.
     """
 
-    program: Program
+    program: MemoryProgram
     given: RowReductionConfig
-    rows: RowPlan | None = None
+    rows: RowKernelPlan | None = None
 
 
 def _try(sch: s_tir.Schedule, given: RowReductionConfig, node: Any = None) -> _Plan:
     """Parse a program and choose what is left open; schedule a copy, for what that raises."""
     with as_one_step(), _as_refusal():
-        program = Program.parse(twin(sch)[0], HELPER)
+        program = MemoryProgram.parse(twin(sch)[0], HELPER)
         if node is not None:
             _check_block(program, node)
         plan = _plan(sch, program, given)
@@ -170,7 +170,7 @@ def _try(sch: s_tir.Schedule, given: RowReductionConfig, node: Any = None) -> _P
     return plan
 
 
-def _check_block(program: Program, node: Any) -> None:
+def _check_block(program: MemoryProgram, node: Any) -> None:
     part = next((p for p in program.parts if p.node.same_as(node)), None)
     if part is None or not part.reduced:
         need = "a block with a reduction axis"
@@ -187,7 +187,7 @@ def _as_refusal() -> Iterator[None]:
         raise cannot_schedule(HELPER, found, "plain loops over whole rows") from error
 
 
-def _plan(sch: s_tir.Schedule, program: Program, given: RowReductionConfig) -> _Plan:
+def _plan(sch: s_tir.Schedule, program: MemoryProgram, given: RowReductionConfig) -> _Plan:
     """Say whether one kernel over rows is made of a program, and how."""
     has_sums = any(is_column_sum(p) for p in program.parts)
     if all(is_column_sum(p) for p in program.parts if p.reduced):
@@ -204,11 +204,11 @@ def _plan(sch: s_tir.Schedule, program: Program, given: RowReductionConfig) -> _
         with contextlib.suppress(ScheduleError, *TVM_ERRORS):
             known = keep_shared(work, given) or hold_rows(work, given)
             if known is not None:  # as long rows are known to be fastest
-                rows = None if known.persistent else RowPlan.choose(name, work, known)
+                rows = None if known.persistent else RowKernelPlan.choose(name, work, known)
                 best = _Plan(program, known, rows)
                 _schedule(twin(sch)[0], best)
                 return best
-    return _Plan(program, given, RowPlan.choose(name, work, given))
+    return _Plan(program, given, RowKernelPlan.choose(name, work, given))
 
 
 def _schedule(sch: s_tir.Schedule, plan: _Plan) -> RowReductionConfig:
@@ -230,12 +230,12 @@ def work_of(func: Any, given: RowReductionConfig) -> RowWork | PersistentWork:
     given : RowReductionConfig
         Whether the kernel is a persistent one, and its vectors.
     """
-    program = Program.parse(s_tir.Schedule(func), HELPER)
+    program = MemoryProgram.parse(s_tir.Schedule(func), HELPER)
     plan = _plan(program.sch, program, replace(given, early_launch=False))
     return plan.rows.work if plan.rows else _find_persistent(plan.program.copy(), given)[-1]
 
 
-def _schedule_persistent(program: Program, given: RowReductionConfig) -> RowReductionConfig:
+def _schedule_persistent(program: MemoryProgram, given: RowReductionConfig) -> RowReductionConfig:
     own, sums, rows, work = _find_persistent(program, given)
     choice = choose_persistent(f"block {(sums or own)[0].name}", work, given)
     schedule_persistent(program.sch, own, sums, rows, choice, schedule_rest)
@@ -243,7 +243,7 @@ def _schedule_persistent(program: Program, given: RowReductionConfig) -> RowRedu
 
 
 def _find_persistent(
-    program: Program, given: RowReductionConfig
+    program: MemoryProgram, given: RowReductionConfig
 ) -> tuple[list[Part], list[Part], RowProgram, PersistentWork]:
     """Return what a persistent kernel computes of rows, its sums of columns, and the work."""
     sch, parts = program.sch, inline_parts(program, bool(given.recompute))
@@ -305,21 +305,23 @@ def schedule_rest(
     """
     if given.early_launch is None:  # one of several kernels
         given = replace(given, early_launch=False)
-    program = Program.parse(sch, HELPER, other)
-    plan = RowPlan.choose(*_count_work(program.copy(), given), given)
+    program = MemoryProgram.parse(sch, HELPER, other)
+    plan = RowKernelPlan.choose(*_count_work(program.copy(), given), given)
     return schedule_rows(program, given, plan)
 
 
-def schedule_rows(program: Program, given: RowReductionConfig, plan: RowPlan) -> RowReductionConfig:
+def schedule_rows(
+    program: MemoryProgram, given: RowReductionConfig, plan: RowKernelPlan
+) -> RowReductionConfig:
     """Make one kernel of a program over rows; return what was chosen.
 
     Parameters
     ----------
-    program : Program
+    program : MemoryProgram
         Changed in place, as its schedule is.
     given : RowReductionConfig
         What was asked for.
-    plan : RowPlan
+    plan : RowKernelPlan
         How to cut it up.
     """
     sch, choice = program.sch, plan.choice
@@ -413,7 +415,7 @@ def _share_rows(
     return block
 
 
-def _count_work(program: Program, given: RowReductionConfig) -> tuple[str, RowWork]:
+def _count_work(program: MemoryProgram, given: RowReductionConfig) -> tuple[str, RowWork]:
     """Return the name of a program's first block, and what there is to do; inline its blocks."""
     parts, copy = inline_rows(program), program.sch
     rows = find_rows(parts)

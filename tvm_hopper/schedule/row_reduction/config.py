@@ -12,7 +12,7 @@ from tvm_hopper.requests.keys import (
     MOST_ROW_CLUSTER,
     MOST_TURNS_AHEAD,
 )
-from tvm_hopper.schedule.arguments import as_int, check_type
+from tvm_hopper.schedule.arguments import check_type, set_ints
 
 MOST_CHUNKS = 16  # vectors of a thread: their registers are few
 FEW_CHUNKS = 8  # of them that a thread of a row has in flight at most by default
@@ -92,27 +92,22 @@ class RowReductionConfig:
 
     def __post_init__(self) -> None:
         where = "RowReductionConfig"
-        threads = as_int(where, "threads", self.threads, 1, MAX_THREADS)
-        rows = as_int(where, "rows", self.rows, 1, MAX_THREADS)
-        chunks = as_int(where, "chunks", self.chunks, 1, MOST_CHUNKS)
-        cluster = as_int(where, "cluster", self.cluster, 1, MOST_ROW_CLUSTER)
-        object.__setattr__(self, "cluster", cluster)
-        vector = as_int(where, "vector", self.vector, 1, MOST_VECTOR)
-        persistent = as_int(where, "persistent", self.persistent, 1, MOST_BLOCKS)
-        object.__setattr__(self, "persistent", persistent)
-        ahead = as_int(where, "ahead", self.ahead, 0, MOST_TURNS_AHEAD)
-        object.__setattr__(self, "ahead", ahead)
-        object.__setattr__(self, "threads", threads)
-        object.__setattr__(self, "rows", rows)
-        object.__setattr__(self, "chunks", chunks)
-        object.__setattr__(self, "vector", vector)
-        blocks = as_int(where, "blocks", self.blocks, 1, MOST_BLOCKS_PER_SM)
-        object.__setattr__(self, "blocks", blocks)
-        together = as_int(where, "together", self.together, 1, MOST_LAUNCHED_TOGETHER)
-        object.__setattr__(self, "together", together)
+        bounds = {
+            "threads": (1, MAX_THREADS),
+            "rows": (1, MAX_THREADS),
+            "chunks": (1, MOST_CHUNKS),
+            "cluster": (1, MOST_ROW_CLUSTER),
+            "vector": (1, MOST_VECTOR),
+            "persistent": (1, MOST_BLOCKS),
+            "ahead": (0, MOST_TURNS_AHEAD),
+            "blocks": (1, MOST_BLOCKS_PER_SM),
+            "together": (1, MOST_LAUNCHED_TOGETHER),
+        }
+        set_ints(self, where, bounds)
+        threads, rows, cluster, blocks = self.threads, self.rows, self.cluster, self.blocks
         for name in ("preload", "recompute", "reload", "hint", "stage", "early_launch"):
             check_type(where, name, getattr(self, name), bool, "a bool")
-        for name, value in (("vector", vector), ("cluster", cluster)):
+        for name, value in (("vector", self.vector), ("cluster", cluster)):
             if value is not None and value & (value - 1):
                 raise cannot_schedule(where, f"{name}={value}", "a power of two")
         if threads is not None and not is_row(threads):

@@ -17,15 +17,12 @@ from functools import cached_property
 from itertools import product
 from math import log2
 
-from tvm.target import Target
-
-from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
-from tvm_hopper.requests.targets import find_processor
 from tvm_hopper.schedule.memory_bound.estimate import (
     LONG_BYTES,
     MemoryModel,
+    has_clusters,
     is_close,
     model_of_target,
 )
@@ -89,7 +86,7 @@ def choose_rows(
     ScheduleError
         Rows cannot be staged as asked, or one thread block of a cluster has them whole.
     """
-    search = _TileSearch(work, given, model or model_of_target())
+    search = _RowSearch(work, given, model or model_of_target())
     if search.passes_once:
         one = search.streamed
         return replace(one, text=search.describe(one), early_launch=bool(given.early_launch))
@@ -106,7 +103,7 @@ def choose_rows(
 
 
 @dataclass(frozen=True)
-class _TileSearch:
+class _RowSearch:
     """The configurations for a program that are legal, and their order."""
 
     work: RowWork
@@ -123,9 +120,7 @@ class _TileSearch:
         """Whether clusters and shared memory are for the rows, if nothing says how to cut them."""
         given, work = self.given, self.work
         is_own = all(x is None for x in (given.threads, given.rows, given.chunks))
-        chip = find_processor(Target.current(allow_none=True))
-        may = not isinstance(chip, Arch) or chip.has_clusters
-        return is_own and may and work.columns * work.loaded > LONG_BYTES
+        return is_own and has_clusters() and work.columns * work.loaded > LONG_BYTES
 
     def find(self, where: str) -> list[RowChoice]:
         """List the choices that are legal; rows that none of them holds are streamed."""

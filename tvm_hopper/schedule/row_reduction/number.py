@@ -17,17 +17,17 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule.memory_bound.inline import inline_moves, inline_parts
 from tvm_hopper.schedule.memory_bound.numbers import is_numbered, number_block
-from tvm_hopper.schedule.memory_bound.program import Part, Program
+from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part
 
 
-def inline_rows(program: Program, recompute: bool = False) -> list[Part]:
+def inline_rows(program: MemoryProgram, recompute: bool = False) -> list[Part]:
     """Inline elementwise blocks, and count rows and their elements by one loop each.
 
     Programs whose reductions have one axis stay as they are.
 
     Parameters
     ----------
-    program : Program
+    program : MemoryProgram
         Changed in place.
     recompute : bool
         Whether to inline what is dear, too, if it has one value for each element.

@@ -14,16 +14,18 @@ from itertools import product
 from math import prod
 
 from tvm import s_tir
-from tvm.target import Target
 
 from tvm_hopper import ir
 from tvm_hopper.errors import ScheduleError, cannot_schedule
-from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
-from tvm_hopper.requests.targets import find_processor
 from tvm_hopper.schedule.memory_bound.arrays import Read
-from tvm_hopper.schedule.memory_bound.estimate import LONG_BYTES, MemoryModel, model_of_target
+from tvm_hopper.schedule.memory_bound.estimate import (
+    LONG_BYTES,
+    MemoryModel,
+    has_clusters,
+    model_of_target,
+)
 from tvm_hopper.schedule.memory_bound.nests import in_memory
 from tvm_hopper.schedule.memory_bound.program import Part
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, widest_vector
@@ -204,7 +206,7 @@ class _PersistentSearch:
     def _ways(self) -> list[_Way]:
         given = self.given
         staged = (False, True) if given.stage is None else (given.stage,)
-        if given.stage is None and (given.ahead == 0 or not _has_clusters()):
+        if given.stage is None and (given.ahead == 0 or not has_clusters()):
             staged = (False,)
         reloads = (True, False) if given.reload is None else (given.reload,)
         sizes = SIZES if given.threads is None else (given.threads,)
@@ -297,7 +299,7 @@ class _PersistentSearch:
 def _clusters(given: RowReductionConfig) -> tuple[int, ...]:
     if given.cluster is not None:
         return (given.cluster,)
-    return CLUSTERS if _has_clusters() else CLUSTERS[:1]
+    return CLUSTERS if has_clusters() else CLUSTERS[:1]
 
 
 def _fits_slots(work: PersistentWork, tile: RegisterTile) -> bool:
@@ -305,8 +307,3 @@ def _fits_slots(work: PersistentWork, tile: RegisterTile) -> bool:
     part = work.columns // tile.cluster
     whole = tile.cluster == 1 or tile.columns == work.columns
     return whole and tile.rows == 1 and part * work.narrow % BULK_BYTES == 0
-
-
-def _has_clusters() -> bool:
-    chip = find_processor(Target.current(allow_none=True))
-    return not isinstance(chip, Arch) or chip.has_clusters

@@ -19,7 +19,10 @@ from tvm_hopper.schedule.memory_bound.program import (
     SEPARATE,
     Part,
     equal,
+    is_plain,
     plain_index,
+    same_extents,
+    times,
 )
 from tvm_hopper.schedule.memory_bound.widen import HALVES
 
@@ -59,10 +62,10 @@ def find_rows(parts: list[Part]) -> RowProgram:
     first, *others = [(p, *_shape(p)) for p in reductions]
     _, rows, columns = first
     for part, own, length in others:
-        if length != columns or not _same(own, rows):
+        if length != columns or not same_extents(own, rows):
             raise cannot_schedule(
                 f"block {part.name}",
-                f"{_times(own)} rows of {length} elements beside {_times(rows)} of {columns} in "
+                f"{times(own)} rows of {length} elements beside {times(rows)} of {columns} in "
                 f"block {first[0].name}",
                 "rows of one length and number",
                 SEPARATE,
@@ -73,7 +76,7 @@ def find_rows(parts: list[Part]) -> RowProgram:
             extents = [x.dom.extent for x in part.spatial]
             raise cannot_schedule(
                 f"block {part.name}",
-                f"a result of {_times(extents)} elements beside {_times(rows)} rows of {columns}",
+                f"a result of {times(extents)} elements beside {times(rows)} rows of {columns}",
                 "one value for each element, or one for each row",
                 SEPARATE,
             )
@@ -113,7 +116,7 @@ def _shape(part: Part) -> tuple[tuple[Any, ...], int]:
             "transpose the tensor before",
         )
     full = [*variables, axis.var]
-    if not any(_is_plain(load, full) or is_numbered(load, part, list(part.axes)) for load in over):
+    if not any(is_plain(load, full) or is_numbered(load, part, list(part.axes)) for load in over):
         (load, *_) = over
         text = ", ".join(map(str, load.indices))
         raise cannot_schedule(
@@ -131,11 +134,6 @@ def _shape(part: Part) -> tuple[tuple[Any, ...], int]:
     return tuple(x.dom.extent for x in part.spatial), columns
 
 
-def _is_plain(load: Any, variables: list[Any]) -> bool:
-    index = plain_index(load, variables)
-    return index is not None and len(index) == len(variables) and _in_order(index, variables)
-
-
 def _in_order(index: list[Any], variables: list[Any]) -> bool:
     return all(x.same_as(v) for x, v in zip(index, variables, strict=True))
 
@@ -147,20 +145,15 @@ def _position(load: Any, var: Any) -> int:
 def _kind(part: Part, rows: tuple[Any, ...], columns: int) -> str:
     extents = tuple(x.dom.extent for x in part.spatial)
     variables = [x.var for x in part.spatial]
-    if not _is_plain_store(part.store, variables) and not is_numbered(
+    if not is_plain(part.store, variables) and not is_numbered(
         part.store, part, list(part.spatial)
     ):
         return OTHER
-    if _same(extents, rows):
+    if same_extents(extents, rows):
         return ROW
-    if _same(extents[:-1], rows) and equal(extents[-1], columns):
+    if same_extents(extents[:-1], rows) and equal(extents[-1], columns):
         return FULL
     return OTHER
-
-
-def _is_plain_store(store: Any, variables: list[Any]) -> bool:
-    index = plain_index(store, variables)
-    return index is not None and len(index) == len(variables) and _in_order(index, variables)
 
 
 def _check_reads(parts: list[Part]) -> None:
@@ -187,11 +180,3 @@ def _is_own_number(load: Any, part: Part) -> bool:
     """Tell a result that is read at the row, or at the element, that the block computes."""
     axes = [*part.spatial, *part.reduced]
     return any(is_numbered(load, part, axes[:count]) for count in range(1, len(axes) + 1))
-
-
-def _same(one: Any, other: Any) -> bool:
-    return len(one) == len(other) and all(equal(x, y) for x, y in zip(one, other, strict=True))
-
-
-def _times(extents: Any) -> str:
-    return " x ".join(str(ir.static_int(x) or x) for x in extents) or "1"

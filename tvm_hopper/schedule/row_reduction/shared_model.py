@@ -8,12 +8,8 @@ long as there is room for it (`staged_model.py`).
 
 from __future__ import annotations
 
-from tvm.target import Target
-
-from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
-from tvm_hopper.requests.targets import find_processor
-from tvm_hopper.schedule.memory_bound.estimate import model_of_target
+from tvm_hopper.schedule.memory_bound.estimate import has_clusters, model_of_target
 from tvm_hopper.schedule.memory_bound.work import RowWork
 
 from .choice import CLUSTERS
@@ -84,13 +80,8 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
 
 
 def takes_clusters(given: RowReductionConfig) -> bool:
-    """Tell whether clusters may be chosen: nobody says how rows are cut up, and the chip has them.
-
-    Without a target in scope it is an H200.
-    """
-    chip = find_processor(Target.current(allow_none=True))
-    has_none = isinstance(chip, Arch) and not chip.has_clusters
-    return given.is_open and not given.early_launch and not has_none
+    """Tell whether clusters may be chosen: the rest is open, and the chip has them."""
+    return given.is_open and not given.early_launch and has_clusters()
 
 
 def _shares_few(work: RowWork) -> bool:

@@ -402,6 +402,12 @@ def _operand(
     return MatmulOperand(buffer, ir.dtype_of(buffer), major, tuple(kept)), side
 
 
+def read_index(sch: s_tir.Schedule, block: Any, operand: MatmulOperand) -> int:
+    """Return which of the block's reads is an operand."""
+    reads = sch.get(block).reads
+    return next(i for i, region in enumerate(reads) if region.source.same_as(operand.buffer))
+
+
 def _is_reduction(var: IterVar) -> bool:
     return var.iter_type == IterVar.CommReduce
 

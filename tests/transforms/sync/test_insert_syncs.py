@@ -340,7 +340,8 @@ def test_a_copy_that_nothing_reads_is_waited_for_in_its_trip():
     script = ALONE[:start] + "                C[tx] = T.float32(1)\n"
     end = (
         script[script.index("                C[tx]") :],
-        "                C[tx] = T.float32(1)\n                if tx == 0:\n" + indented(FILLED, " " * 20),
+        "                C[tx] = T.float32(1)\n                if tx == 0:\n"
+        + indented(FILLED, " " * 20),
     )
     alone(script, front(script, "if k < 7:", PROXY), end)
 

@@ -5,7 +5,7 @@
     tanh.approx.f32        2^-11 of the value (9.7.3.22)
 
 1/x of numbers from one on has a second form, by multiply-adds: tensor cores wait for what stands
-behind a product, and an SM has 16 of these functions a cycle, of multiply-adds 128. A straight line
+after a product, and an SM has 16 of these functions a cycle, of multiply-adds 128. A straight line
 through the bits is 5% off, r (1 + e + e^2) with e = 1 - x r is 2^-13 off, a step of Newton's does
 the rest; from 2^125 on it is zero, so that it is zero times the largest number, too. In turns with
 the chip's, by what the compiler knows of a column, both units work.

@@ -22,7 +22,7 @@ class HopperError(RuntimeError):
 
 @tvm_ffi.register_error("tvm_hopper.LoweringError")
 class LoweringError(HopperError):
-    """A PrimFunc asks for something that a pass cannot lower."""
+    """A PrimFunc requests something that a pass cannot lower."""
 
 
 @tvm_ffi.register_error("tvm_hopper.ScheduleError")
@@ -40,7 +40,7 @@ class OptionError(HopperError, AttributeError):
 
 @tvm_ffi.register_error("tvm_hopper.CompileError")
 class CompileError(HopperError):
-    """The CUDA compiler refused a kernel of ours, or mended it in a way that we do not accept."""
+    """The CUDA compiler refused a kernel of ours, or fixed it in a way that we do not accept."""
 
 
 @tvm_ffi.register_error("tvm_hopper.VerifyError")
@@ -50,7 +50,7 @@ class VerifyError(HopperError):
 
 @tvm_ffi.register_error("tvm_hopper.TuningError")
 class TuningError(HopperError):
-    """A tuning run, or the records of one, ask for something that cannot be done."""
+    """A tuning run, or the records of one, request something that cannot be done."""
 
 
 @tvm_ffi.register_error("tvm_hopper.HopperWarning")

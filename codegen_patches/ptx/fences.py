@@ -63,7 +63,7 @@ def elect() -> Any:
 
 
 def launch_dependents() -> Any:
-    """Let the launch behind this one begin, once every block says so or ends (9.7.13.13)."""
+    """Let the launch after this one begin, once every block says so or ends (9.7.13.13)."""
     return T.ptx.griddepcontrol.launch_dependents()
 
 

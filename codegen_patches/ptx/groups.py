@@ -26,7 +26,7 @@ class GroupInstructions:
 
 FENCES: dict[str, Callable[[], Any]] = {
     "async_proxy": fences.proxy_async,
-    "wgmma": wgmma.fence,  # in front of a group's first operation
+    "wgmma": wgmma.fence,  # before a group's first operation
 }
 
 GROUPS = {

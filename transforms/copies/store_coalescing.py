@@ -54,7 +54,7 @@ def are_apart(kernel: ir.For, copy: CopyNest) -> bool:
     Returns
     -------
     are_apart : bool
-        False where that is not known, and where the copy is not dealt out to threads.
+        False where that is not known, and where the copy is not distributed to threads.
     """
     store = copy.realize.block.body
     axis = ir.thread_axes(kernel).get("threadIdx.x")

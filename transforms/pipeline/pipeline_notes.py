@@ -1,4 +1,4 @@
-"""What `explain` says of a kernel's rings, and of the stages that were asked for."""
+"""What `explain` says of a kernel's rings, and of the stages that were requested."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ BOTH = READ | WRITE
 
 @dataclass(frozen=True)
 class PointerEffect:
-    """A pointer among the arguments of a call, and what the call does behind it.
+    """A pointer among the arguments of a call, and what the call does after it.
 
     `offset` is the position of the argument that counts elements from there. Where it says nothing
     of the lane (`adds_lane`), the call goes to the lane's own part of a warp's buffer by itself.

@@ -40,7 +40,7 @@ class ElementAccess:
     num_bytes : int
         Bytes that a thread accesses at once.
     fetched : int
-        Bytes of memory behind each access: no more than a sector, fewer where a thread's elements
+        Bytes of memory after each access: no more than a sector, fewer where a thread's elements
         are neighbors.
     is_store : bool
         It is written.

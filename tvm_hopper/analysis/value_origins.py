@@ -59,7 +59,7 @@ class OriginWalk:
         self.visit = visit
         self.statement(self.body)
         while any(self.memory.get(root, 0) != seen for root, seen in self.loaded.items()):
-            # what the end of a kernel stores may be loaded in front of it
+            # what the end of a kernel stores may be loaded before it
             self.registers, self.names, self.loaded = {}, {}, {}
             self.statement(self.body)
 

@@ -60,6 +60,6 @@ def sass(executable: object) -> str:
     CompileError, TypeError
         As `cubin` does.
     """
-    from .records import cubin  # imports TVM, beside which `doctor` has to run where it crashes
+    from .records import cubin  # imports TVM, next to which `doctor` has to run where it crashes
 
     return disassemble(cubin(executable))

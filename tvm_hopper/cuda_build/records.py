@@ -45,7 +45,7 @@ class BuildRecord:
         return tuple(gv.name_hint for gv in self.device.functions)
 
     def compile(self) -> Compiled:
-        """Compile the text as its build asked for it, or return what that gave before."""
+        """Compile the text as its build requested it, or return what that gave before."""
         return compile_source(
             self.source,
             self.compiler,
@@ -144,7 +144,7 @@ def cubin(executable: object) -> bytes:
     HopperError
         It holds no kernels of ours, or several CUDA modules of them.
     CompileError
-        The compiler refuses a kernel, or had to mend it.
+        The compiler refuses a kernel, or had to fix it.
     TypeError
         It is no executable.
     """

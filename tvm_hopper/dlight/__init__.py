@@ -1,4 +1,4 @@
-"""Schedule rules for `dlight.ApplyDefaultSchedule`: ours in front, TVM's own behind them.
+"""Schedule rules for `dlight.ApplyDefaultSchedule`: ours in front, TVM's own after them.
 
 dl.ApplyDefaultSchedule(
     tvm_hopper.dlight.Matmul(),

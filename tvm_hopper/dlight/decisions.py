@@ -25,7 +25,7 @@ class Decision:
     taken : bool
         Whether it scheduled the function.
     reason : str
-        What it did beside the plain request, as to sum in another type; else why it did not.
+        What it did next to the plain request, as to sum in another type; else why it did not.
     func : PrimFunc
         The function as it was, to be found again in the module that it came from.
     elements : tuple of ElementsNote

@@ -25,7 +25,7 @@ GENERIC_ARCH = SM_90A.name.rstrip("a")
 
 
 class HopperRule(ScheduleRule):
-    """A rule that a schedule helper stands behind; what that refuses is left to the next rule.
+    """A rule that a schedule helper is after it; what that refuses is left to the next rule.
 
     Parameters
     ----------

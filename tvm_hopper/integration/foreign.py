@@ -14,7 +14,7 @@ DRIVER = "libcuda.so.1"
 
 
 def install() -> None:
-    """Stand behind TVM's callback that compiles CUDA text."""
+    """Stand after TVM's callback that compiles CUDA text."""
     import tvm_ffi
 
     previous = tvm_ffi.get_global_func(COMPILE, allow_missing=True)

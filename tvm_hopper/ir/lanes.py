@@ -18,7 +18,7 @@ def without_carry(index: Any, lane: Any, lanes: int) -> Any:
         (i * 2048 + j * 8 + lane) % 14336   ->   (i * 2048 + j * 8) % 14336 + lane
         (i * 2048 + j * 8 + lane) // 14336  ->   (i * 2048 + j * 8) // 14336
 
-    TVM's simplifier does so for one product beside the lane, not for a sum of them.
+    TVM's simplifier does so for one product next to the lane, not for a sum of them.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@
     check(problem, config)      Verdict("equal", "bit for bit ..")
 
 A kernel that is fast and wrong must not enter a database. Where a GPU compares the last few
-(`finals.py`) it judges them, too; this is for all others. `tune(check=...)` takes any callable
+(`finals.py`) it checks them, too; this is for all others. `tune(check=...)` takes any callable
 like it.
 """
 

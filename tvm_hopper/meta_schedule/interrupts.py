@@ -31,7 +31,7 @@ class InterruptNoted:
             self._before = None
 
     def check(self) -> None:
-        """Raise the KeyboardInterrupt that was asked for."""
+        """Raise the KeyboardInterrupt that was requested."""
         if self.asked:
             raise KeyboardInterrupt
 

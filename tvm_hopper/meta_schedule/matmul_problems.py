@@ -156,7 +156,7 @@ class MatmulProblem(Problem):
         ]
 
     def _goes(self, config: MatmulConfig) -> bool:
-        """Tell whether a configuration goes with what is behind the product."""
+        """Tell whether a configuration goes with what is after the product."""
         if self.gathered == 1:
             return True
         if excluded(config) or config.tile is None:

@@ -50,7 +50,7 @@ class GpuRunner(PooledRunner):
     Raises
     ------
     HopperError
-        There is no GPU, or one that does not exist is asked for; or a number is none.
+        There is no GPU, or one that does not exist is requested; or a number is none.
     """
 
     def __init__(

@@ -149,7 +149,7 @@ def _annotate_classes(sch: s_tir.Schedule, configs: list[MatmulConfig]) -> None:
     """Annotate the kernels of the branches: their blocks are below the root's own children."""
     kernels = [loop for loop in ir.find_all(sch.mod["main"].body, ir.For) if _is_grid(loop)]
     if len(kernels) != len(configs):
-        return  # kernels beside the product: `explain` tells tiles, records are by class
+        return  # kernels next to the product: `explain` tells tiles, records are by class
     for config in configs:
         annotate(sch, config)
 

@@ -47,7 +47,7 @@ class Task:
     weight : int
         How often the module calls it; of functions that nothing calls, how many there are.
     modules : list of IRModule
-        The functions as they stand in the module: what TVM's own look-up asks for.
+        The functions as they stand in the module: what TVM's own look-up requests.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
     database = tvm_hopper.tune(mod, target, trials=512, gpus="all", work_dir="tuned")
 
-Every trial is on the disk before the next one is asked for, so that a run may be interrupted or
+Every trial is on the disk before the next one is requested, so that a run may be interrupted or
 killed at any moment and begun again with the same words.
 """
 

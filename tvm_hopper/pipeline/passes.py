@@ -89,7 +89,7 @@ def final_checks() -> list[Callable[[tirx.PrimFunc, tirx.PrimFunc | None], objec
 
     return [
         require_room,  # what threads copy gets its slots from TVM, and the driver says nothing
-        require_sync,  # what the assembler mends without a word, and what would hang or race
+        require_sync,  # what the assembler fixes without a word, and what would hang or race
     ]
 
 

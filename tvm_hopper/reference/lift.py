@@ -85,7 +85,7 @@ class Lifter:
     load : callable
         Gives the element of a buffer: `load(buffer, indices, clamped)`, lifted.
     bind : callable
-        Gives an expression a name in front of the statement.
+        Gives an expression a name before the statement.
     names : dict
         Variables that have been lifted already.
     where : str

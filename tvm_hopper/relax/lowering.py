@@ -3,7 +3,7 @@
     ex = relax.build(mod, target="nvidia/nvidia-h200", relax_pipeline="tvm_hopper")
 
 TVM's own pipeline for CUDA stands around ours: libraries are dispatched before, memory is planned
-behind it.
+after it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which calls make rows that another call reduces: a sum with a residual in front of a norm."""
+"""Which calls make rows that another call reduces: a sum with a residual before a norm."""
 
 from __future__ import annotations
 

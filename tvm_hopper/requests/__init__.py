@@ -1,1 +1,1 @@
-"""What users ask for: keys, options, targets, and where each of them is found."""
+"""What users request: keys, options, targets, and where each of them is found."""

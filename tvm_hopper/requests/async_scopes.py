@@ -40,7 +40,7 @@ def is_asynchronous(func: tirx.PrimFunc) -> bool:
 
 
 def ask_for_copies(func: tirx.PrimFunc, mechanism: str) -> tirx.PrimFunc | None:
-    """Let the plain copies into shared memory that are asynchronous ask for a mechanism.
+    """Let the plain copies into shared memory that are asynchronous request a mechanism.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which CTAs of a launch run: blocks that somebody asked for, and the clusters that they are in."""
+"""Which CTAs of a launch run: blocks that somebody requested, and the clusters that they are in."""
 
 from __future__ import annotations
 

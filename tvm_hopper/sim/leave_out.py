@@ -20,7 +20,7 @@ class Savings(NamedTuple):
     others : dict
         Of the runs after it.
     uncut : dict
-        Of a run that does all turns: what seems wrong in another is judged by one.
+        Of a run that does all turns: what seems wrong in another is checked by one.
     """
 
     first: Mapping[str, Shortcuts]

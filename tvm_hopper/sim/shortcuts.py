@@ -1,4 +1,4 @@
-"""What a run that judges synchronisation may leave out, since no finding can depend on it."""
+"""What a run that checks synchronisation may leave out, since no finding can depend on it."""
 
 from __future__ import annotations
 

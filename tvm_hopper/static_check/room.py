@@ -25,7 +25,7 @@ def require_room(
     Raises
     ------
     LoweringError
-        The kernel declares more shared memory than a thread block of its target has, or asks for
+        The kernel declares more shared memory than a thread block of its target has, or requests
         more threads or blocks than a launch may have.
     """
     where = f"kernel {(device_func.attrs or {}).get('global_symbol', '')}"

@@ -50,7 +50,7 @@ def _all() -> dict[str, Mechanism]:
 
 
 MECHANISMS = _all()
-"""By name; beside a producer cp.async hands over by mbarriers, without one it waits for groups."""
+"""By name; next to a producer cp.async hands over by mbarriers, without one it waits for groups."""
 
 
 def module(mechanism: Mechanism, rows: Extent, columns: Extent, name: str = "main") -> Any:

@@ -1,1 +1,1 @@
-"""How a module is run and judged without a GPU; users import `tvm_hopper.simulation`."""
+"""How a module is run and checked without a GPU; users import `tvm_hopper.simulation`."""

@@ -148,7 +148,7 @@ def remove(path: str | Path) -> None:
 
 
 def load(folder: Path, manifest: Manifest) -> Callable[..., Any]:
-    """Return the host function, with its kernels behind it.
+    """Return the host function, with its kernels after it.
 
     Parameters
     ----------

@@ -129,7 +129,7 @@ class Driver:
         return int(self.call("cuMemAlloc", max(num_bytes, 1)))
 
     def fill(self, address: int, byte: int, num_bytes: int) -> None:
-        """Set bytes, behind what is queued."""
+        """Set bytes, after what is queued."""
         self.call("cuMemsetD8Async", address, byte, num_bytes, 0)
 
     def download(self, address: int, num_bytes: int) -> bytes:

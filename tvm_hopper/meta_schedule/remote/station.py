@@ -103,6 +103,6 @@ class RemoteStation:
 
 
 def _last_line(error: Exception) -> str:
-    """Return what TVM's errors say behind their traces."""
+    """Return what TVM's errors say after their traces."""
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else repr(error)

@@ -1,1 +1,1 @@
-"""Processes that may crash or hang, and the queue in front of them."""
+"""Processes that may crash or hang, and the queue before them."""

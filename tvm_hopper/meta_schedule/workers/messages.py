@@ -47,7 +47,7 @@ def receive(fd: int, seconds: float | None = None) -> dict[str, Any]:
     fd : int
         Of a pipe's reading end.
     seconds : float, optional
-        How long to wait for all of it; None: for ever.
+        How long to wait for all of it; None: forever.
 
     Raises
     ------

@@ -3,7 +3,7 @@
     process 0   load   run            load   run
     process 1          load    run           load   run
 
-Nothing of a load touches the device, so that nothing runs beside what is timed. A deadline begins
+Nothing of a load touches the device, so that nothing runs next to what is timed. A deadline begins
 when a process has its turn.
 """
 

@@ -31,7 +31,7 @@ VECTORS_OF_SUMS = 4  # floats of 16 bytes: the second kernel loads as many parti
 
 @dataclass(frozen=True)
 class ColumnTile:
-    """How rows and columns are dealt out."""
+    """How rows and columns are distributed."""
 
     threads: int  # side by side
     rows: int  # threads below one another

@@ -4,7 +4,7 @@
     U[i, j] = X[i, j + N]
     Y[i, j] = silu(G[i, j]) * U[i, j]
   ->
-    G, U in registers                  each a load of vectors, as a tensor of its own would be
+    G, U in registers                  each a load of vectors, as a separate tensor would be
 
 Inlined, each element would be loaded by itself, as often as it is used.
 """

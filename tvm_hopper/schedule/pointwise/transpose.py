@@ -42,7 +42,7 @@ class Transposition:
 def find_transposition(parts: list[Part], given: PointwiseConfig) -> Transposition | None:
     """Return what is read across its rows, where tiles serve it; None elsewhere.
 
-    One block of 16-bit values, sides that are multiples of 64, and no vector asked for. A tensor
+    One block of 16-bit values, sides that are multiples of 64, and no vector requested. A tensor
     that is read in another way, too, has no one tile that serves all its reads: `x + x.T`.
     """
     if len(parts) != 1 or given.vector is not None or given.chunks is not None:

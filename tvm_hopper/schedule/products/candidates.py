@@ -111,7 +111,7 @@ def as_candidates(configs: Sequence[MatmulConfig], dtype: str, depth: int) -> Ca
     Parameters
     ----------
     configs : sequence of MatmulConfig
-        What to judge.
+        What to check.
     dtype : str
         Type of the operands.
     depth : int

@@ -15,7 +15,7 @@ def is_sampled(config: MatmulConfig) -> bool:
 
 
 def check_nothing_sampled(config: MatmulConfig, rewritten: str) -> None:
-    """Refuse samples of a schedule that begins anew: they would be void.
+    """Refuse samples of a schedule that begins again: they would be void.
 
     Raises
     ------

@@ -30,7 +30,7 @@ def inline_rows(program: MemoryProgram, recompute: bool = False) -> list[Part]:
     program : MemoryProgram
         Changed in place.
     recompute : bool
-        Whether to inline what is dear, too, if it has one value for each element.
+        Whether to inline what is expensive, too, if it has one value for each element.
 
     Raises
     ------

@@ -46,7 +46,7 @@ def read_apart(reads: list[Read], parts: list[Part], full: frozenset[str]) -> li
             f"block {part.name}, tensor {load.source.name}",
             "a row of results that does not fit the registers of a thread block",
             "results that only memory holds",
-            "compute it in a function of its own",
+            "compute it in a separate function",
         )
     found = []
     for read in reads:

@@ -14,8 +14,8 @@ LOAD, STORE, ATOMIC = "load", "store", "atomic"
 class PathStep:
     """One thing on the way to an access: a condition, or a loop whose variable counts from 0.
 
-    `kind` is "if", "for" or "while"; of a `while`, `node` says that a turn begins, of a `for` it is
-    the extent.
+    `kind` is "if", "for" or "while"; of a `while`, `node` says that an iteration begins, of a `for`
+    it is the extent.
     """
 
     kind: str

@@ -83,7 +83,7 @@ def leaves(root: Any) -> set[str]:
 
 
 def counted(body: Any, expressions: Expressions) -> dict[tuple[Any, int], Node]:
-    """Return registers that each turn of a loop increases once, by the same amount everywhere.
+    """Return registers that each iteration of a loop increases once, by the same amount everywhere.
 
     The increase stands in the body's outermost sequence, and nothing else writes the buffer.
     """

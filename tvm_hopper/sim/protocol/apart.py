@@ -28,7 +28,7 @@ class Apart:
         self.system = system
 
     def able(self, state: SystemState) -> Iterator[frozenset[int]]:
-        """Yield the sets whose steps, if any can be taken, need no step of others beside them."""
+        """Yield the sets whose steps, if any can be taken, need no step of others next to them."""
         system = self.system
         if not system.groups:
             return

@@ -1,1 +1,1 @@
-"""Loops of which the middle may be left out where synchronisation alone is judged, and why."""
+"""Loops of which the middle may be left out where synchronisation alone is checked, and why."""

@@ -1,4 +1,4 @@
-"""Activations x S(x) as operators of TIR, of half their argument: one power of two and few sums.
+"""TIR operators for activations x S(x) that take half their argument: one exponential, few sums.
 
     h + |h| (1 - 2^P(|h|))        x = 2 h
 

@@ -1,4 +1,4 @@
-"""The chip's own 2^x, 1/x and tanh x as operators of TIR.
+"""TIR operators for the chip's approximations of 2^x, 1/x and tanh x.
 
     ex2.approx.ftz.f32     2 ulp (PTX ISA 9.1, 9.7.3.21); subnormal numbers are taken for zero
     rcp.approx.ftz.f32     1 ulp (9.7.3.13); so are they here

@@ -1,4 +1,4 @@
-"""Hold a register where it is: what is computed from it stays behind, what sets it stays in front.
+"""TIR operator that pins a register: the compiler moves no use before it and no write after it.
 
     asm volatile("" : "+f"(reg) :: "memory")
 

@@ -1,4 +1,4 @@
-"""Sine, cosine and tangent without local memory, in place of CUDA's functions.
+"""Sine, cosine and tangent without local memory, instead of CUDA's functions.
 
     sinf(x)    printed by TVM; CUDA's text has an array in local memory, for large arguments
     sinf(x)    with the text below before the kernels: registers and a table of constants

@@ -1,4 +1,4 @@
-"""The errors a user can meet; every message says where, what was found and what is needed.
+"""Error classes; each message says where, what was found, what is needed and how to fix it.
 
 An exception class that TVM's FFI does not know reaches the user as a bare `RuntimeError`, so each
 one is registered, and takes a single message (FFI rebuilds it from its text).  So are Python's

@@ -1,4 +1,4 @@
-"""Thread blocks of a cluster: their barrier, and what one reads of another one's shared memory."""
+"""Cluster instructions: barrier, rank, and reads of distributed shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fences between proxies, barriers of the threads of a block, and one lane of a warp."""
+"""Proxy fences, block barriers (`bar.sync`) and `elect.sync`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words in global memory by which threads tell one another what they have stored (PTX 9.1, 8.7)."""
+"""Flags in global memory by which thread blocks synchronise: release, acquire (PTX 9.1, 8.7)."""
 
 from __future__ import annotations
 

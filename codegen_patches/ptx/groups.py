@@ -1,4 +1,4 @@
-"""What the sync engine places, as instructions: fences by kind, groups by their mechanism."""
+"""Emit the sync engine's fences, commits and waits, by kind and mechanism."""
 
 from __future__ import annotations
 

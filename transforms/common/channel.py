@@ -1,4 +1,4 @@
-"""Channels: who hands the slots of a ring to whom, and the calls that say so until instructions do.
+"""Channels: ring-buffer slots passed from producer to consumers, as calls until mbarriers exist.
 
     fill_slot(channel, trip)       the loads of this block go to slot `trip % num_slots`; a third
                                    argument is their bytes, where they may not fill it

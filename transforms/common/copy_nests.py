@@ -1,4 +1,4 @@
-"""Copies as schedules write them: bound to threads, vectorized, behind T.where; and their box.
+"""Recognise copies: loops bound to threads, vectors, T.where, and the box that they fill.
 
     for i in range(4):
         for v in vectorized(8):

@@ -1,4 +1,4 @@
-"""Rules for copies of every mechanism: what else may touch the tile and the tensor."""
+"""Rules for asynchronous copies by any mechanism: other accesses of the tile and the tensor."""
 
 from __future__ import annotations
 

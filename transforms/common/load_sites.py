@@ -1,4 +1,4 @@
-"""Where loads stand: the loops and conditions around them, and which of them are issued together.
+"""Find where loads are: the loops and conditions around them, and which are issued together.
 
 Loads of one body are one group at the place of the first, if nothing in between touches the tile of
 a later one or writes what it reads. One that may not move starts a separate group.

@@ -1,4 +1,4 @@
-"""Decide which loads the thread blocks of a cluster make for one another.
+"""Decide which loads the thread blocks of a cluster share by multicast.
 
     for bx in thread_binding(8, "blockIdx.x", annotations={"tvm_hopper.share_loads": 1}):
       for rank in thread_binding(2, "blockIdx.z"):

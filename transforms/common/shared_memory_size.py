@@ -1,4 +1,4 @@
-"""Add up a kernel's shared memory, each array in its place.
+"""Add up a kernel's shared memory.
 
     ring of A, 3 slots x 16384       0    alignment 1024
     ring of B, 3 slots x 16384   49152    alignment 1024

@@ -1,4 +1,4 @@
-"""Transfers: loops that move elements between global memory and a tile, and what is to move them.
+"""Transfers: the copies between global and shared memory, and the mechanism of each.
 
     for i, j in grid(8, 64):
         with sblock("copy", annotations={"tvm_hopper.async_copy": "tma"}):

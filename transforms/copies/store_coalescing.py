@@ -1,4 +1,4 @@
-"""Tell how far apart in memory the stores of neighbouring threads are.
+"""Measure coalescing: how far apart the stores of neighbouring threads are.
 
     B[tx, i] = a[tx, i]          rows of 256 bytes: each thread writes to a sector of its own
 

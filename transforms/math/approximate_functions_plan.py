@@ -1,4 +1,4 @@
-"""Functions of float32 in fewer instructions, where what becomes of them has 16 bits.
+"""Find float32 functions whose results are rounded to 16 bits, and their shorter formulas.
 
     1 + tanh(u)        2 / (1 + 2^(-2u log2 e))
     1 + erf(u)         E(|u|) or 2 - E(|u|),  E(a) = t P(t) 2^(-a^2 log2 e),  t = 1 / (1 + p a)

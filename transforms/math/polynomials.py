@@ -1,4 +1,4 @@
-"""Sums of powers of one value by Horner's rule: what a function of float32 is computed of.
+"""Evaluate polynomials by Horner's rule, for approximations of float32 functions.
 
     0.8 * (x + 0.04 * x * x * x)    ->    x * (0.032 * (x * x) + 0.8)
 

@@ -1,4 +1,4 @@
-"""Decide the runs of bytes of one bulk copy: each is contiguous at both ends, as long as may be.
+"""Plan bulk copies (`cp.async.bulk`): the longest runs of bytes contiguous at both ends.
 
     for i, j in grid(8, 512): tile[i, j] = A[m + i, j]          A of 512 columns: one run of 8 rows
     for i, j in grid(8, 512): tile[i, j] = A[m + i, n + j]      of more: eight runs of a row

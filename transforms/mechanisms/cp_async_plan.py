@@ -1,4 +1,4 @@
-"""Decide into which chunks of 16, 8 or 4 bytes one copy by `cp.async` is cut.
+"""Plan `cp.async` copies: their chunks of 16, 8 or 4 bytes.
 
     for i, j in grid(8, 512): tile[i, j] = A[m + i, j]                          half precision
       -> 512 chunks of 8 elements

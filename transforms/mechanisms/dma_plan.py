@@ -1,4 +1,4 @@
-"""Decide the DMA copies of one tile: contiguous bytes at both ends, as many at once as may be.
+"""Plan DMA copies (Hexagon): the longest runs of bytes contiguous at both ends.
 
     for i, j in grid(8, 512): tile[i, j] = A[m + i, j]          A of 512 columns: one copy
     for i, j in grid(8, 512): tile[i, j] = A[m + i, n + j]      of more: eight copies, a group

@@ -1,4 +1,4 @@
-"""Decide the tensor map and the boxes of one copy, in or out, by the tensor memory accelerator.
+"""Plan TMA loads and stores: the tensor map of a copy and its boxes.
 
 The map follows the copy, not the tensor's declaration: its innermost dimension is the one that is
 contiguous in memory, wherever it stands; a dimension ends where the copy's predicate says, so that

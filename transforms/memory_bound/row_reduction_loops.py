@@ -1,4 +1,4 @@
-"""Reductions of rows that are loaded in parts, as TVM writes them.
+"""Recognise reductions over rows that are loaded in parts, as TVM writes them.
 
 own = 0
 for part in range(8):

@@ -1,4 +1,4 @@
-"""Elements of a thread's vector that lie side by side in a tensor, wherever that is.
+"""Find elements of a thread's vector that are adjacent in a tensor.
 
     for v in unroll(8): tile[v] = f(X[i, tx * 8 + v + 64])       X from tx * 8 + 64, eight lanes
 

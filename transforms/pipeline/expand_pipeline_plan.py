@@ -1,4 +1,4 @@
-"""Decide how far the loads of a loop run ahead of what reads them, by the slots that they have."""
+"""Decide how many iterations the loads of a loop run ahead, by their ring slots."""
 
 from __future__ import annotations
 

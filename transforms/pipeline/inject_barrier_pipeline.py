@@ -1,4 +1,4 @@
-"""Barrier pipelines: give loads and stores ring slots, and count the iterations through them.
+"""Barrier pipelines: give loads and stores ring slots, and count the iterations.
 
     for t in thread_binding(256, "threadIdx.x"):
         for k in serial(8, annotations={"software_pipeline_stage": [0, 3], ...}):

@@ -1,4 +1,4 @@
-"""Decide which loads run ahead in which loop, and in how many slots what they bring is kept."""
+"""Decide which loads run ahead in which loop, and their number of ring slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of the loads that one iteration issues: they complete together.
+"""Join the loads that one iteration issues: they complete on one mbarrier.
 
     with sblock(async_op="tma_load"): tma_load(&a, A_map, ...)
     with sblock(async_op="cp_async"): cp_async(&b, ...)

@@ -1,4 +1,4 @@
-"""Which statements of a pipelined loop compute iterations behind others, by TVM's stages.
+"""Find the compute stages of a pipelined loop, by TVM's annotations.
 
     software_pipeline_stage = [0, 1, 2]      copy; compute(c, a); use(c): one iteration after
 

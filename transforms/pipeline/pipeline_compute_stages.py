@@ -1,4 +1,4 @@
-"""Let statements of later stages run iterations behind those that compute first.
+"""Software-pipeline compute stages: later stages lag some iterations behind.
 
     for k in serial(8, annotations={"num_slots": 3}):
         with sblock("iteration"):

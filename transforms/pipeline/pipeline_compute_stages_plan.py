@@ -1,4 +1,4 @@
-"""What follows from statements of a loop that are to run iterations behind the others.
+"""Plan loops whose later compute stages lag some iterations behind.
 
 What an iteration allocates, one statement writes and a later one reads is handed on: shared arrays
 in slots, registers as they are, since what runs later goes first (pipeline_compute_stages.py).

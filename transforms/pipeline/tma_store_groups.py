@@ -1,4 +1,4 @@
-"""TMA store groups: stores leave from the slots of a ring, and nobody waits for them at once."""
+"""TMA store groups: fire-and-forget stores from the slots of a ring buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan rings of tiles that threads write and that leave by asynchronous stores.
+"""Plan the store rings: tiles that threads write and asynchronous stores read.
 
     for k in serial(8):
         with sblock("iteration"):

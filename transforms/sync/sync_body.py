@@ -1,4 +1,4 @@
-"""A kernel's statements as the sync engine sees them (and back again: sync_writer.py).
+"""Translate a kernel into the sync engine's program (sync_writer.py translates back).
 
 The engine reasons about steps, loops and branches (`tvm_hopper.sync`). `BodyReader` makes them out
 of TIR: an `async_op` block is one step of its row in the table; a nest of plain loops is one step

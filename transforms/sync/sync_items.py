@@ -1,4 +1,4 @@
-"""Statements next to their nodes of the sync engine's body, and what is added to them."""
+"""Pairs of a TIR statement and its node in the sync engine's program."""
 
 from __future__ import annotations
 

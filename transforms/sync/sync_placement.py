@@ -1,4 +1,4 @@
-"""Ask the sync engine where syncs stand, and what of them leaves groups in flight."""
+"""Run the sync engine: where waits, fences and barriers go, and what stays in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers as the sync engine names them: rings, what fills them, what shares their bytes."""
+"""Ring buffers as the sync engine sees them: their writers, and overlays of their bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statements built again from what the sync engine saw, with what it places between them."""
+"""Translate the sync engine's program back into TIR, with the placed synchronisation."""
 
 from __future__ import annotations
 

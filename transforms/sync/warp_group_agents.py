@@ -1,4 +1,4 @@
-"""Treat the warp groups of a role as agents of their own, where each stores its own part.
+"""Treat the warp groups of a role as separate agents if each stores its own part.
 
     tile[t // 128 * 64 + i, j] = ...                         all threads of a warp group
     store(&tile[t // 128 * 64, 0])                           one thread of each warp group

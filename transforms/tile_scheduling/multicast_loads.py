@@ -1,4 +1,4 @@
-"""Multicast: thread blocks of a cluster load for one another what several of them need.
+"""TMA multicast: thread blocks of a cluster load shared tiles once.
 
     for bx in thread_binding(8, "blockIdx.x", annotations={"tvm_hopper.share_loads": 1}):
       for rank in thread_binding(2, "blockIdx.z"):

@@ -1,4 +1,4 @@
-"""Decide in which order output tiles are computed, and by how many thread blocks."""
+"""Decide the order of output tiles (rasterization) and the number of thread blocks."""
 
 from __future__ import annotations
 

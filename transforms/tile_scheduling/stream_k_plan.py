@@ -1,4 +1,4 @@
-"""Decide which steps of which output tiles each thread block sums, where blocks have equal shares.
+"""Plan stream-K: which k steps of which output tiles each thread block sums.
 
 12 tiles of 5 steps by 8 thread blocks: 4 tiles are left over by whole turns, which would keep half
 of the blocks idle. So all 12 tiles, less than two for each block, are one line of 60 steps, of

@@ -1,4 +1,4 @@
-"""Decide whether groups of consumers compute the output tiles of a thread block in turn.
+"""Plan ping-pong: consumer groups that take turns on a block's output tiles.
 
     for bx in thread_binding(8, "blockIdx.x", annotations={"tvm_hopper.persistent": -1,
                                                            "tvm_hopper.turns": 2}):

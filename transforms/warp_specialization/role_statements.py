@@ -1,4 +1,4 @@
-"""A role's share of a kernel's work: its loads and what they need, or everything else."""
+"""Split a kernel's statements by role: producer or consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loop nests over an accumulator's elements, which are to run over its registers.
+"""Find loops over accumulator elements, to run over registers instead.
 
     for i, j in grid(64, 256): acc[i, j] = 0                                       fill
     for i, j in grid(64, 256): C[m + i, n + j] = f(acc[i, j])                      to global memory

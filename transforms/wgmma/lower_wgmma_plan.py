@@ -1,4 +1,4 @@
-"""Decide how a multiply-add block and everything that touches its accumulator become WGMMA code."""
+"""Plan WGMMA: the multiply-add block and all uses of its accumulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vectors that an epilogue reads in pairs, and the loop over products to load them beside.
+"""Find the vectors that an epilogue reads in pairs, and the loop to overlap.
 
 See `overlap_epilogue_loads.py`.
 """

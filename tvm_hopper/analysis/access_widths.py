@@ -1,4 +1,4 @@
-"""How many bytes a final kernel reads or writes at once, of each tensor that it is given."""
+"""Vector widths: bytes per access of each tensor of a final kernel."""
 
 from __future__ import annotations
 

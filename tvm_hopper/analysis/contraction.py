@@ -1,4 +1,4 @@
-"""Takes a multiply-add statement apart, for the schedule's plain loops and the passes' tiles alike.
+"""Recognise a multiply-add statement, in plain loops and in tiles.
 
     C[i, j] = C[i, j] + cast(A[i, k]) * cast(B[j, k])
   ->

@@ -1,4 +1,4 @@
-"""What statements read and write, also behind the pointers that they hand to calls.
+"""Reads and writes of statements, also through pointers passed to calls.
 
     C[i] = A[i]                                 reads A, writes C
     f(tvm_access_ptr(A, ..., mask="r"))         reads A: the pointer says so

@@ -1,4 +1,4 @@
-"""Finds the tensors in memory that a thread of a kernel reads or writes element by element.
+"""Find tensors that a thread reads or writes element by element.
 
     for v in vectorized(8): X_local[v] = X[tx * 8 + v]        16 bytes at once
     for v in unroll(8):     Y_local[v] = Z[v, tx]             2 bytes at once: an element access

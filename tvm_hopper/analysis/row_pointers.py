@@ -1,4 +1,4 @@
-"""Pointers to rows of 16 bytes: what ldmatrix reads behind the address that each lane gives it.
+"""Pointers to rows of 16 bytes, as ldmatrix reads them.
 
     ldmatrix(..., &fragment, ..., tvm_access_ptr(tile, k * 16), lane * 64)
       -> tile, k * 16 + lane * 64

@@ -1,4 +1,4 @@
-"""Where the values of a kernel's floats come from, statement by statement, also through registers.
+"""Trace where the float values of a kernel come from, also through registers.
 
     x[0] = X[i] * 0.5       LOADED
     t[0] = x[0] * s         COMPUTED, and a PRODUCT, which the compiler may fuse with a sum

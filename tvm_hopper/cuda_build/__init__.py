@@ -1,4 +1,4 @@
-"""From the final TIR of our kernels to their machine code: one step before TVM's own.
+"""Build our kernels: final TIR to CUDA text to machine code, before TVM's own build.
 
 `build.py` checks the kernels, lets TVM print them, and has the text compiled; `compilers.py` are
 NVRTC and nvcc, `assembler_log.py` checks what they say, `records.py` keeps what was built,

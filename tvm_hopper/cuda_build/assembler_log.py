@@ -1,4 +1,4 @@
-"""Read what ptxas says about our kernels, and refuse what it should not have had to say.
+"""Check the ptxas log of our kernels, and raise errors for serialised WGMMA and spills.
 
 ptxas fixes a broken WGMMA sequence and goes on: it adds the fence or the wait that is missing, runs
 the multiplications one by one, or drops a `setmaxnreg`.  Each of these is one line of kind C75xx

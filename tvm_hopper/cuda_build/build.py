@@ -1,4 +1,4 @@
-"""The CUDA build step of our kernels, and of ours alone.
+"""The CUDA build step for our kernels.
 
 TVM builds CUDA modules one by one, each by the global function `target.build.cuda`:
 

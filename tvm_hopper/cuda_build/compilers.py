@@ -1,4 +1,4 @@
-"""CUDA text to a checked cubin, by NVRTC from pip or by the machine's nvcc.
+"""Compile CUDA text to a checked cubin, by NVRTC or nvcc.
 
 NVRTC needs no CUDA toolkit: `nvidia-cuda-nvrtc`, `nvidia-cuda-runtime` and `nvidia-cuda-cccl` bring
 the library and its headers; CUDA 12.8 and later compile our kernels.  Of the 0.8 s that TVM's text

@@ -1,4 +1,4 @@
-"""What the GPU executes, in words: the SASS of a cubin, by CUDA's nvdisasm."""
+"""Disassemble a cubin to SASS, by CUDA's nvdisasm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVRTC by ctypes: the few calls that compiling needs, in the form of `cuda.bindings.nvrtc`.
+"""NVRTC bindings by ctypes, in the form of `cuda.bindings.nvrtc`.
 
 cuda-bindings loads NVRTC of its own major version, and PyTorch pins cuda-bindings: with some
 PyTorch that is CUDA 12 next to our headers of CUDA 13. Loaded here, library and headers fit each

@@ -1,4 +1,4 @@
-"""What was built: text, TIR and options of each CUDA module of ours, found again by its text.
+"""Records of builds: CUDA text, TIR and options of each of our modules, looked up by text.
 
 An executable holds CUDA text and machine code but no TIR, which `simulate`, `verify` and `explain`
 need.  The text is the link: nothing else of a build stays in what TVM returns.

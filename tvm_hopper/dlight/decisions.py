@@ -1,4 +1,4 @@
-"""What rules decided: which of them took a function, and why the others did not."""
+"""Record which rule scheduled a function, and why others did not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our rules have in common: which functions they look at, and what becomes of a refusal."""
+"""Base class of our rules: which functions they look at, and how they refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs from one architecture to another: limits, operations, and what moves registers.
+"""Architectures: limits, asynchronous operations and register reallocation of each.
 
     SM_90A    H100, H200, H800, H20, GH200: one build runs on each (see `facts.devices`)
     SM_80     A100, A30, and as PTX every later chip

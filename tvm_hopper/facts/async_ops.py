@@ -1,4 +1,4 @@
-"""The asynchronous operations of all processors as rows of one table.
+"""Table of asynchronous operations of all processors.
 
 Whoever inserts waits (`tvm_hopper.sync`) asks this table how an operation completes; the simulator
 has its own rules.

@@ -1,4 +1,4 @@
-"""The scalar types that kernels use, one row each, under TVM's names.
+"""Scalar types that kernels use, under TVM's names.
 
 The simulator reads the types of instructions by tables of its own (`sim/ops/ptx_types.py`): it
 checks what was made with this one.

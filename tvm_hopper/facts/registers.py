@@ -1,4 +1,4 @@
-"""How registers are distributed between the warp groups of one CTA.
+"""Register budgets of producer and consumer warp groups (setmaxnreg).
 
 A kernel starts with the same number of registers in every thread; `setmaxnreg` (PTX ISA 9.1,
 9.7.19.5) moves some from the producer to the consumers. `setmaxnreg.inc` blocks until the CTA's

@@ -1,4 +1,4 @@
-"""Answers where TVM finds no CUDA: for kernels that are not ours, and for what is only loaded.
+"""Answer TVM's CUDA queries on machines without CUDA, for kernels that are not ours.
 
 Processes that load a module, or compile the text in one, may never lower a kernel of ours, so that
 this is a part of `import tvm`.  Heavy imports wait until TVM's own compiler has failed.

@@ -1,4 +1,4 @@
-"""What is changed in TVM: a gate before its default pipeline, and keys that PassContext takes.
+"""Gate before TVM's default pipeline: sends marked functions to our lowering.
 
 `tvm.compile`, `tvm.tirx.build`, `relax.build` and MetaSchedule's workers all take the factory in
 `PIPELINE_MAP["s_tir"]`.  The gate wraps whatever stands there: a module with a function that

@@ -1,4 +1,4 @@
-"""Indices of a vector's lanes, where quotients and remainders keep TVM from seeing neighbours."""
+"""Find contiguous vector lanes in indices with quotients and remainders, which TVM misses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewrites of TIR: every change of a tree goes through one of these."""
+"""Rewrite TIR: every change of a tree uses one of these functions."""
 
 from __future__ import annotations
 

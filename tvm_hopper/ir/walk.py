@@ -1,4 +1,4 @@
-"""Questions about TIR: what stands where, and what it is."""
+"""Query TIR: find statements, loops, buffers and uses."""
 
 from __future__ import annotations
 

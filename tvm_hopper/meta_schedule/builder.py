@@ -1,4 +1,4 @@
-"""Build trials in warm processes: machine code and a manifest, nothing that needs a compiler."""
+"""Builder: compile trials in warm processes to machine code and a manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a winner computes what the function that was tuned computes, in the simulator.
+"""Verify in the simulator that the best configuration computes the right result.
 
     check = Simulated(seconds=60)
     check(problem, config)      Verdict("equal", "bit for bit ..")

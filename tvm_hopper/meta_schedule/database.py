@@ -1,4 +1,4 @@
-"""What a work folder knows: functions, trials, and which winners were found right.
+"""Database of a work folder: functions, trials, verified winners.
 
     database = Database("tuned")
     database.winner(key)                    the best checked trial of a function, or None

@@ -1,4 +1,4 @@
-"""The last round of a search: the fastest few against the package's own choice, and checked.
+"""Final round of a search: remeasure the fastest against the default, and verify them.
 
     finals = Finals(database, append, builder, runner, target, check)
     finals.hold(problems)

@@ -1,4 +1,4 @@
-"""Batches of trials under way: built by a stock builder, run by a stock runner.
+"""Batches of trials in flight: built by a builder, measured by a runner.
 
     flights = Flights(builder, runner, target)
     flights.start(task, candidates)          returns at once

@@ -1,4 +1,4 @@
-"""The log of a work folder: one JSON object a line, appended whole or not at all.
+"""Append-only log of a work folder: one JSON object a line, whole or not at all.
 
     {"is": "header", "format": 1, "package": "0.1.0", ...}      what wrote the rest
     {"is": "workload", "key": "1f..", "form": "matmul ..", ...}  a function that is tuned

@@ -1,4 +1,4 @@
-"""Products: every legal tile, with the rings, orders and parts of a sum that go with it.
+"""Search space of products: legal tiles, stages, rasterization and split-K.
 
 tiles        what the chip can hold: `schedule/products/candidates.py`, both ways to multiply
 stages       the deepest ring, and one that leaves room for what else an SM holds

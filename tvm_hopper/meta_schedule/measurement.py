@@ -1,4 +1,4 @@
-"""One measurement of one artifact, with what it was made on."""
+"""Data of one measurement: times, machine and versions."""
 
 from __future__ import annotations
 

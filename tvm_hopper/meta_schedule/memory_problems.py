@@ -1,4 +1,4 @@
-"""Kernels whose time is that of their bytes: reductions of rows, and elementwise programs.
+"""Search space of memory-bound kernels: row reductions, elementwise programs.
 
 There is no model of a single configuration here that could order them: the choice of the package
 comes first, and what is close to it next, until measured times say more.

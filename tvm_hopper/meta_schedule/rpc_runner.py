@@ -1,4 +1,4 @@
-"""Measure on the servers of a tracker: any number of GPUs on any number of hosts."""
+"""Runner that measures on the servers of an RPC tracker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure on the GPUs of this machine: a process each, with deadlines; crashes lose nothing."""
+"""Runner for the GPUs of this machine: one process each, with deadlines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Candidates are scheduled in warm processes, many at once: one keeps no more than a GPU busy.
+"""Schedule candidates in parallel in warm processes.
 
     schedulers = Schedulers(8)
     schedulers.schedule(problem, [(config, True), ..])    modules, kernels' names; None: refused

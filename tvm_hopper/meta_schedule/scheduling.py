@@ -1,4 +1,4 @@
-"""From a function in plain loops and a configuration to a schedule that carries it.
+"""Schedule a function with a given configuration.
 
     sch = schedule_with(func, hs.MatmulConfig(tile=(128, 256, 64)))
     sch = schedule_with(func, [(16, small), (4096, large)])         symbolic rows: a kernel each

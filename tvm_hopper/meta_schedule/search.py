@@ -1,4 +1,4 @@
-"""Which configurations of a problem are measured next.
+"""Search strategy: choose the next configurations to measure.
 
     trial 0      the choice of the package, as it is without tuning
     trials 1..3  the best of problems like this one, as far as they are legal here

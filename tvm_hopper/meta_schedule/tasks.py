@@ -1,4 +1,4 @@
-"""What there is to tune in a module: each function once, symbolic rows once for each size class.
+"""Extract tuning tasks: each function once, symbolic rows once per size class.
 
     tasks = find_tasks(mod, target)
     tasks[0].name, tasks[0].weight, tasks[0].problem

@@ -1,4 +1,4 @@
-"""Tune a module: search, build, measure, check, and keep what was found.
+"""`tune`: search, build, measure, verify and record the configurations of a module.
 
     database = tvm_hopper.tune(mod, target, trials=512, gpus="all", work_dir="tuned")
 

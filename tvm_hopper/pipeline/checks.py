@@ -1,4 +1,4 @@
-"""Checks between passes, where `TVM_HOPPER_VERIFY=1` requests them: that IR is well formed."""
+"""Well-formedness checks between passes, with `TVM_HOPPER_VERIFY=1`."""
 
 from __future__ import annotations
 

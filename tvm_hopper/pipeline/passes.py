@@ -1,4 +1,4 @@
-"""The lowering: TVM's own pass list, with ours at four places of it.
+"""The pass list: TVM's own, with our passes at four places.
 
 Ours stand in `transforms/stages.py`, TVM's in `stock.py`; it depends on the PassContext:
 

@@ -1,4 +1,4 @@
-"""From an expression of a program to its value in float64, and how far rounding may move it.
+"""Lift an expression to float64, with a bound of its rounding error.
 
     C[i] + Cast("float32", a)      ->      value = C + a
                                            error = error(C) + error(a) + u |value|

@@ -1,4 +1,4 @@
-"""Find out what became of a function: its kernels, its product, its calls."""
+"""Collect what became of a function: its kernels, its product, its calls."""
 
 from __future__ import annotations
 

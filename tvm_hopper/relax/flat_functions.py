@@ -1,4 +1,4 @@
-"""Make one dimension of batch and sequence: the rows of a product, a norm, an elementwise function.
+"""Flatten batch and sequence into one dimension inside a function.
 
     for b, s, n, k: C[b, s, n] += A[b, s, k] * W[n, k]             A: (b, s, K), C: (b, s, N)
     for b, s, n: D[b, s, n] = C[b, s, n] + R[b, s, n]

@@ -1,4 +1,4 @@
-"""Make a gate's activation part of the product of gate and up, which is one.
+"""Fuse a gate's activation into the joined product of gate and up.
 
     g = R.call_tir(linear, (x, w), R.Tensor((rows, 2 * N)))                      w: (2 * N, K)
     y = R.call_tir(split_silu_multiply, (g,), R.Tensor((rows, N)))

@@ -1,4 +1,4 @@
-"""Compute what a norm reads in the norm's own kernel: a residual's sum, and the norm of it.
+"""Fuse a residual's sum into the norm that reads it.
 
     s = R.call_tir(add, (x, y), R.Tensor((rows, N)))
     n = R.call_tir(rms_norm, (s, w), R.Tensor((rows, N)))            s is read elsewhere, too

@@ -1,4 +1,4 @@
-"""Products of one input become one product, whose weights are joined once and not at every call.
+"""Join products of the same input into one, with weights concatenated once.
 
     q = R.matmul(x, R.permute_dims(wq)); k = R.matmul(x, R.permute_dims(wk))
   ->

@@ -1,4 +1,4 @@
-"""The passes that take a Relax model to kernels, in order, one reason a line.
+"""The Relax pass list: from a model to kernels, in order, with a reason for each pass.
 
     ex = relax.build(mod, target="nvidia/nvidia-h200", relax_pipeline="tvm_hopper")
 

@@ -1,4 +1,4 @@
-"""What became of each function of a model: plain data, which travels as JSON."""
+"""Records of a model's functions: plain data, stored as JSON."""
 
 from __future__ import annotations
 

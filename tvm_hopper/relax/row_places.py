@@ -1,4 +1,4 @@
-"""Places of greatest and least elements that are places, where no element beats the first value.
+"""Fix argmax and argmin of rows in which no element beats the initial value.
 
     argmax(X):  place, value = -1, -65504                     of float16
                 for k: place, value = the better one of (place, value) and (k, X[i, k])

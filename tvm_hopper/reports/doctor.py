@@ -1,4 +1,4 @@
-"""What this machine has and lacks, each with the command that fixes it: `... doctor`."""
+"""`python -m tvm_hopper doctor`: what this machine has and lacks, and how to fix it."""
 
 from __future__ import annotations
 

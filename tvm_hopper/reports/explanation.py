@@ -1,4 +1,4 @@
-"""What a lowered kernel is made of: stages, barriers, shared memory, registers, choices, fallbacks.
+"""`explain`: stages, barriers, shared memory, registers, choices and fallbacks of a kernel.
 
     print(tvm_hopper.explain(sch.mod, target="nvidia/nvidia-h200"))
     print(tvm_hopper.explain(ex))                    # what tvm.compile returned

@@ -1,1 +1,1 @@
-"""What users request: keys, options, targets, and where each of them is found."""
+"""User requests: annotations, options, targets, and where each is found."""

@@ -1,4 +1,4 @@
-"""Which copies of a function without our keys are asynchronous, and how they come to ask for us.
+"""Mark the copies of TVM's asynchronous stages in functions without our keys.
 
 Either a pipeline has them in an asynchronous stage (`software_pipeline_async_stages`), or they are
 written into an asynchronous scope and waited for by hand:

@@ -1,4 +1,4 @@
-"""Plain copies out of shared memory, next to asynchronous copies into it, come to ask for us, too.
+"""Mark plain copies out of shared memory, in kernels with asynchronous loads.
 
     B[tx, i] = a[tx, i]          ->          with sblock("B", async_copy): B[tx, i] = a[tx, i]
 

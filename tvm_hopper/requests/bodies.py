@@ -1,4 +1,4 @@
-"""What the passes work on: kernels, or whole functions where a processor has one thread."""
+"""The bodies that passes work on: kernels, or whole functions on one-thread processors."""
 
 from __future__ import annotations
 

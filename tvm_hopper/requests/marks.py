@@ -1,4 +1,4 @@
-"""Which functions request our lowering, and whether what they request can be read at all.
+"""Find the functions that request our lowering, and check their annotations.
 
 A function asks by carrying one of our keys: on a block, on a loop, or as a function attribute.
 Anything under our prefix that is not a key of `keys.py` is a mistake and never passes in silence,

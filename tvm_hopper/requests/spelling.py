@@ -1,4 +1,4 @@
-"""Keys that are not ours, and look as if they were meant to be."""
+"""Detect misspelt keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TVM's own words request in a function of ours: read, or refused by name.
+"""TVM's own annotations in our functions: supported ones are read, others are errors.
 
 A kernel of ours is rebuilt: its loops become thread axes, rings and instructions, and what stood
 on them is gone.  Of TVM's annotations the pipeline's three are read, on the loop around copies and

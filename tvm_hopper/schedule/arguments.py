@@ -1,4 +1,4 @@
-"""Checks of what a schedule helper is called with; each returns the argument in its one plain form.
+"""Check and normalise the arguments of schedule helpers.
 
     stages=np.int64(3)  ->  3          stages=2.0, "2", True  ->  ScheduleError
     block="C"           ->  SBlockRV   block=None, a loop, a block of another schedule  ->  the same

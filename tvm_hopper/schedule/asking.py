@@ -1,4 +1,4 @@
-"""Annotations that a schedule helper leaves on a block or a loop."""
+"""Annotate blocks and loops, and refuse conflicting requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lowers a scheduled kernel for a look: what a build would refuse, the schedule call refuses.
+"""Lower a scheduled kernel on trial, so that the schedule call raises what a build would.
 
     def main(A, B, D):                           def main(A, B, D, C):
         C = alloc_buffer(...)              ->        for ... in thread_binding(...):

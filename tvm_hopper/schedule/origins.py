@@ -1,4 +1,4 @@
-"""What a module was before the first schedule helper changed it, for `verify`.
+"""Remember the unscheduled module of a schedule, for `verify`.
 
 Every helper `hs.*` notes the module as it stood before the first of them: a plain program, whatever
 primitives of TVM were applied to it by then.  The note is kept in this process, under two names:

@@ -1,4 +1,4 @@
-"""Pipelines without a product: copies, and plain loops over threads that read what they bring."""
+"""Pipelines without a product: asynchronous copies read by plain thread loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of a Hopper kernel as schedule helpers, each a few traced primitives and annotations.
+"""Steps of a Hopper kernel: `pad`, `async_copy`, `async_store`, `wgmma`, `pipeline`.
 
     hs.fuse_prologue(sch, block)              casts before the product become part of it
     hs.pad(sch, block, tile)                  pad_einsum, when a shape does not divide

@@ -1,4 +1,4 @@
-"""The order of output tiles, and who computes them: a step of a product's schedule."""
+"""`raster`: order of output tiles, persistent kernels, stream-K."""
 
 from __future__ import annotations
 

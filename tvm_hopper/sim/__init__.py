@@ -1,4 +1,4 @@
-"""A simulator of Hopper kernels: it runs the final device function, and checks its synchronisation.
+"""Simulator of Hopper kernels: runs the final device function and checks its synchronisation.
 
 It imports no pass: it must not share their mistakes.
 """

@@ -1,4 +1,4 @@
-"""Whether a final kernel has no more shared memory, threads and blocks than a launch may have.
+"""Check a final kernel's shared memory, threads and blocks against launch limits.
 
 Passes of ours plan what hardware copies; what threads copy TVM gives its slots, and merges, so that
 the sum is known at the end alone. The driver would refuse the launch, and say neither what is

@@ -1,4 +1,4 @@
-"""Rules on what each thread does in program order: wgmma groups, bulk groups, registers, barriers.
+"""Rules on program order in each thread: wgmma groups, bulk groups, registers, barriers.
 
 Each rule walks the events of one traced CTA once.  A rule says nothing where a range or a count is
 not known: the simulator decides those.

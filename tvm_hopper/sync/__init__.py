@@ -1,4 +1,4 @@
-"""Places waits, fences and barriers: a pure function from a little program to what it lacks.
+"""The sync engine: places waits, fences and barriers into a small abstract program.
 
     for k:                                 for k:
         Step(C[k] = acc)          ->           Wait(wgmma_group)     iteration k - 1 writes acc

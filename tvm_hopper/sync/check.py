@@ -1,4 +1,4 @@
-"""The analysis of a tree with syncs placed in it: the first unit that lacks one.
+"""Check a program with placed syncs, and return the first unit that lacks one.
 
 With the placements fixed every transfer function is monotone (`state`), so the state at the head
 of a loop is a least fixpoint, reached from the state before it by joining what comes back

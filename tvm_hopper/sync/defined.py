@@ -1,4 +1,4 @@
-"""Whether a body reads of a ring only what it has copied there itself, on every path.
+"""Tell whether a program reads only ring slots that it copied itself, on every path.
 
 Then nothing of the ring has to outlive the body: what it holds before it does not matter.
 """

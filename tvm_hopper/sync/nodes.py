@@ -1,4 +1,4 @@
-"""The program as a tree of nodes that know their paths; refuses what is no program.
+"""The program as a tree of nodes with paths; rejects malformed programs.
 
 A `Unit` is what syncs are placed before: a step; a run of adjacent steps of one operation,
 which form one group; or a subtree of plain steps that needs no barrier inside (`place.fold`).

@@ -1,4 +1,4 @@
-"""The search for syncs: grow a set that the check accepts, then take away what it can spare.
+"""Search for syncs: add until the check accepts, then remove the redundant ones.
 
 1. Fold: a subtree of plain steps (no operation, no release, no ring advanced) that needs no sync
    of its own is one unit, so that waits are before a loop and not in it. Not where some

@@ -1,4 +1,4 @@
-"""The words of the sync engine: programs of one agent, and the syncs that are placed into them.
+"""Data types of the sync engine: steps, loops, buffers and syncs.
 
 An agent is a set of threads that run the same body: a warp group's role, or a whole thread block.
 """

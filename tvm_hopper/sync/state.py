@@ -1,4 +1,4 @@
-"""What is known at one place of a body: the lattice of the sync engine and its transfer functions.
+"""Dataflow state of the sync engine: its lattice and transfer functions.
 
 A `State` has two parts.
 

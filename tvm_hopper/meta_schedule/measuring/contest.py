@@ -1,4 +1,4 @@
-"""Several artifacts of one function against one another: are they right, and which is the fastest.
+"""Compare artifacts of one function: are they right, and which is fastest.
 
 A search ranks single calls, minutes and GPUs apart, each after a pause in which the clock rises.
 The last few are compared again in one process, in turn, in both ways in which kernels are used:

@@ -1,4 +1,4 @@
-"""The CUDA driver, as far as measuring needs it: memory, events, and one kernel that reads clocks.
+"""CUDA driver bindings for measuring: memory, events, a kernel that reads clocks.
 
 TVM's runtime works in the device's primary context and on its default stream; so does this.
 """

@@ -1,4 +1,4 @@
-"""The runner's worker: load an artifact, call it on random tensors, say how long it took.
+"""Runner's worker: load an artifact, call it on random tensors, time it.
 
 One repeat, all of it queued ahead of the device:
 

@@ -1,4 +1,4 @@
-"""`python -m tvm_hopper serve`: an RPC server of TVM's for each GPU, started again when it ends."""
+"""`python -m tvm_hopper serve`: an RPC server for each GPU, restarted when it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's side of a session: the function that clients call, and the process after it.
+"""Server side of an RPC session: the measuring function and its process.
 
 TVM serves each client in a separate process. Kernels do not run in it: it hands artifacts on to a
 worker process with a deadline, so that what a kernel breaks is neither the session nor the server.

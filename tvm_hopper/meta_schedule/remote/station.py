@@ -1,4 +1,4 @@
-"""A server as a worker of our pool: its session is held while there is work."""
+"""An RPC server as a worker of our pool; keeps its session while there is work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of TVM's tracker, with deadlines: TVM's own client waits for a minute, or forever.
+"""Query TVM's RPC tracker with deadlines.
 
 The protocol is that of `tvm.rpc.tracker`: JSON behind its length.
 """

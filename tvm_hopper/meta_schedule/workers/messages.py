@@ -1,4 +1,4 @@
-"""What parent and worker say to each other: JSON behind its length, over a pipe or a socket.
+"""Messages between parent and worker: length-prefixed JSON over a pipe or socket.
 
 Nothing that is received is executed; there is no pickle.
 """

@@ -1,4 +1,4 @@
-"""A queue before workers that may break: deadlines, second tries, retirement.
+"""Worker pool: queue, deadlines, retries, retirement.
 
 A task that breaks its worker is tried again on others. What breaks all of them is the task's fault;
 what another one could do is the fault of those that could not. A worker at fault several times,

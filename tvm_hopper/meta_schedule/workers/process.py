@@ -1,4 +1,4 @@
-"""One worker process as its parent sees it: start, call with a deadline, replace.
+"""A worker process as its parent sees it: start, call with a deadline, restart.
 
 The deadline is the parent's: a worker may crash, exit, or hang in C with Python's lock in hand. It
 is started afresh, by `exec`, never forked: the parent may have threads, and CUDA in use.

@@ -1,4 +1,4 @@
-"""Worker processes that take turns on one device: one loads what another one's runs leave time for.
+"""Workers that share a device: one loads its kernel while another measures.
 
     process 0   load   run            load   run
     process 1          load    run           load   run

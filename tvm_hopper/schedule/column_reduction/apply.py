@@ -1,4 +1,4 @@
-"""Reductions of columns in one call, made of TVM's primitives: each tensor is read once.
+"""`column_reduction`: schedule reductions over rows; each tensor is read once.
 
   hs.column_reduction(sch)
 ->

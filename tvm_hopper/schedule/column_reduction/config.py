@@ -1,4 +1,4 @@
-"""How a reduction of columns is cut up: threads, rows in flight, thread blocks."""
+"""`ColumnReductionConfig`: threads, rows in flight, thread blocks."""
 
 from __future__ import annotations
 

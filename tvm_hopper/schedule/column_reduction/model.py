@@ -1,4 +1,4 @@
-"""The configuration that a reduction of columns gets when the user names none.
+"""Choose the configuration of a column reduction.
 
 Its currency is bytes in flight on an SM, as for kernels over rows. Each thread sums its own
 columns and writes one value a column to memory, which a second kernel reads: thread blocks are as

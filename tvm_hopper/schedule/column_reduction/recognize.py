@@ -1,4 +1,4 @@
-"""What a reduction of columns is, and why a function is none.
+"""Recognise column reductions, or say why a function is none.
 
 S[j] += f(X[k, j], W[j])       k runs over all dimensions of what it reads but the last ones
 Y[j] = g(S[j])

@@ -1,4 +1,4 @@
-"""Tensors that are read once, into registers, and results that wait there until they are stored.
+"""Register arrays: inputs that are read once, results that wait for their store.
 
   Y[i, j] = f(X[i, j], W[j])            S[i] += X[i, k]
 ->

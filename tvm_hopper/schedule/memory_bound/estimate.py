@@ -1,4 +1,4 @@
-"""How fast kernels bound by memory run on a chip: `RowRates`, of an H200, times `Chip`.
+"""Cost model of memory-bound kernels: `RowRates` of an H200, scaled by `Chip`.
 
 Memory brings what is requested after a latency, and a thread block requests a row, waits, reduces
 and stores before the next one takes its place:

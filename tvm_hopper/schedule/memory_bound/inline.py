@@ -1,4 +1,4 @@
-"""Make one statement of chains of elementwise blocks, but for what is expensive and used twice.
+"""Inline chains of elementwise blocks, except expensive ones with several uses.
 
 E[i, j] = exp(X[i, j] - M[i])                       kept: an exp, and S and Y both read it
 S[i] += E[i, k]

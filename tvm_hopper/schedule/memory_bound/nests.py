@@ -1,4 +1,4 @@
-"""The loop nests of a kernel: loads, what is computed in registers, stores.
+"""Loop nests of a kernel: loads, computation in registers, stores.
 
   Y[i, j] = f(X[i, j], S[i])                         S a result of this function
 ->

@@ -1,4 +1,4 @@
-"""Sums of columns in parts, each over some of the rows, and the rest of the sum over the parts.
+"""Partial column sums over some rows, and the sum of the parts.
 
   S[j] += X[k, j]                                      k < 1000
 ->

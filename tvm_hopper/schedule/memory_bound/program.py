@@ -1,4 +1,4 @@
-"""A function as a program over rows: which block is elementwise, which reduces a row, what is left.
+"""Parse a function as a row program: elementwise blocks and row reductions.
 
 for i, k: S[i] += X[i, k] * X[i, k]            reduces rows of X
 for i:    R[i] = rsqrt(S[i] / 4096)            one value a row

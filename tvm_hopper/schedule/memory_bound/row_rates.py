@@ -1,4 +1,4 @@
-"""The constants by which memory-bound kernels are estimated: those of an H200.
+"""Constants of the memory-bound cost model, measured on an H200.
 
 `python -m benchmarks.calibration.fit_row_rates` says how good a choice they make, fits them to the
 times of benchmarks/results/row_times_*.json, and writes them here. Of 953 times of 154 programs the

@@ -1,4 +1,4 @@
-"""Tiles of rows in the registers of threads, and the loops over them.
+"""Register tiles of rows, and the loops over them.
 
     for i in range(1000):                      rows
         for j in range(4096): tile[i, j] = X[i, j]

@@ -1,4 +1,4 @@
-"""What a memory-bound kernel has to do, as far as its estimate asks."""
+"""The work of a memory-bound kernel, as its estimate needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks that read some columns of a tensor's rows: they become loads of whole vectors.
+"""Load whole vectors for blocks that read some columns of a tensor's rows.
 
     G[i, j] = X[i, j]                  X: (rows, 2 N)
     U[i, j] = X[i, j + N]

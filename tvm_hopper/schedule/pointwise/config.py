@@ -1,4 +1,4 @@
-"""How an elementwise kernel is cut up: threads, vectors of one, elements of a vector."""
+"""`PointwiseConfig`: threads, vectors per thread, elements per vector."""
 
 from __future__ import annotations
 

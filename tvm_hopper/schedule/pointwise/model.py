@@ -1,4 +1,4 @@
-"""The configuration that an elementwise kernel gets when the user names none.
+"""Choose the configuration of an elementwise kernel.
 
 Its currency is bytes in flight on an SM: what all its threads have requested. A few ten KiB hide
 the latency of memory; more of them only let reads and writes get in each other's way: on an H200 a

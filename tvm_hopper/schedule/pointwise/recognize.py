@@ -1,4 +1,4 @@
-"""What an elementwise program is, and whether its elements can be numbered all along.
+"""Recognise elementwise programs, and whether their elements are contiguous.
 
 Y[i, j] = f(X[i, j], Z[i])          flat: element i * 4096 + j of X and of Y
 Y[i, j] = f(X[i, j], W[j])          by rows: vectors of W, and of X along a row

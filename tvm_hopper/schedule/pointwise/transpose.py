@@ -1,4 +1,4 @@
-"""Tensors that are read across their rows: through shared memory, both ways by whole vectors.
+"""Transposed reads through shared memory, with vector access on both sides.
 
   Y[i, j] = f(X[j, i], Z[i, j])
 ->

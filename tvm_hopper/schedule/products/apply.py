@@ -1,4 +1,4 @@
-"""A whole matmul kernel in one call, made of the steps in `steps.py` and of TVM's primitives.
+"""`matmul`: schedule a whole matmul kernel, from the steps in `steps.py`.
 
   hs.matmul(sch, "C")
 ->

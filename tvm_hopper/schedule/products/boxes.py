@@ -1,4 +1,4 @@
-"""Which outputs leave shared memory by TMA although threads could store what they hold.
+"""Choose the outputs that are stored by TMA through shared memory.
 
 Rows that begin off sectors of 32 bytes share sectors with others: stores by threads touch parts of
 them. Kernels are 1.1 to 1.4 times slower by that with sums up to 128 terms (9680x12488x96,

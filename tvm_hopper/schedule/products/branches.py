@@ -1,4 +1,4 @@
-"""Give a product with symbolic rows a copy for each size class, of which the host runs one.
+"""`size_classes`: a copy of the product for each size class, chosen by the host.
 
     for i, j, k: C[i, j] += A[i, k] * B[j, k]                       i below m
     for i, j: D[i, j] = f(C[i, j])

@@ -1,4 +1,4 @@
-"""Every way to cut up a product that the chip can hold, as arrays for the estimate.
+"""Enumerate all legal configurations of a product, as arrays.
 
     candidates("float16", MatmulConfig())            every legal tile with every number of consumers
     candidates("float16", MatmulConfig(consumers=2)) what is given restricts them

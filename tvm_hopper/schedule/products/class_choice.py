@@ -1,4 +1,4 @@
-"""Bounds of size classes by the model alone, with no insight into how it chooses.
+"""`choose_classes`: bounds of size classes, by the cost model.
 
 It is requested the configuration of each row count of a ladder, and for the time that each of these
 would take at row counts in between.  Of all ways to pick bounds out of the ladder the one is taken

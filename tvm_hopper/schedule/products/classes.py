@@ -1,4 +1,4 @@
-"""Size classes of a product whose rows are symbolic, and what was requested.
+"""Size classes of a product with symbolic rows, as requested.
 
 A class is a range of row counts that one kernel computes, named by its upper bound; its kernel is
 the one that `choose_config` takes for exactly so many rows.  The last class goes on above its own.

@@ -1,4 +1,4 @@
-"""How a matmul kernel is cut up: tile, ring depth, consumers, registers; and what the chip allows.
+"""`MatmulConfig`: tile, stages, consumers, registers; and the chip's limits.
 
 A configuration that the chip cannot hold is refused here, with all reasons at once, before a
 schedule is touched.  A tile or the last stage may be a sampled random variable of a schedule

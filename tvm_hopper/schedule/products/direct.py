@@ -1,4 +1,4 @@
-"""Products of few rows whose warps load what they multiply: weights pass through registers once.
+"""Products of few rows by mma.sync: warps load their operands directly.
 
     C[i, j] += A[i, k] * B[j, k]                                       few i
   ->

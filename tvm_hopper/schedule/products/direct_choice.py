@@ -1,4 +1,4 @@
-"""When warps load what they multiply, and how the work is distributed.
+"""Choose whether and how warps load their operands directly.
 
     time = start + bytes / memory                       bytes: of the weights, and of A and C
 

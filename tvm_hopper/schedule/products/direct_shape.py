@@ -1,4 +1,4 @@
-"""How a product of few rows is distributed to warps that load what they multiply."""
+"""Work distribution of products whose warps load their operands directly."""
 
 from __future__ import annotations
 

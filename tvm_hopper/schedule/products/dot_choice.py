@@ -1,4 +1,4 @@
-"""When a row is computed by dot products, and how they are distributed.
+"""Choose whether and how a row is computed by dot products.
 
     time = start + bytes / memory
 

@@ -1,4 +1,4 @@
-"""How a product of few rows is distributed to threads that compute dot products."""
+"""Work distribution of products by dot products."""
 
 from __future__ import annotations
 

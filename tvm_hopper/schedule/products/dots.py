@@ -1,4 +1,4 @@
-"""Products of few rows as dot products: weights pass through registers once.
+"""Products of few rows by dot products (matrix times vector).
 
     C[i, j] += A[i, k] * B[j, k]                                       few i
   ->

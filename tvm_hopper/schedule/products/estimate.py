@@ -1,4 +1,4 @@
-"""How long a product takes in each of many configurations: the formula.
+"""Cost model of products: the time of many configurations at once.
 
     time  = start + loop + waves x epilogue + meetings               cycles of an SM
     loop  = norm(waves x steps x step, memory, power)

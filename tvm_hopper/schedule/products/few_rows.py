@@ -1,4 +1,4 @@
-"""Which products of few rows have no tiles by WGMMA: what was asked, served, and is faster.
+"""Choose between tiles, direct loads and dot products for few rows.
 
 One row is dot products of plain threads, some more are multiplied by warps that load what they
 multiply.

@@ -1,4 +1,4 @@
-"""Makes the blocks around a product part of it: casts before it, elementwise work after it.
+"""`fuse_prologue`, `fuse_epilogue`: fuse casts before and elementwise blocks after a product.
 
     A_cast[i, k] = cast(A[i, k])                      (inlined into the product)
     C[i, j] += A_cast[i, k] * B[j, k]

@@ -1,4 +1,4 @@
-"""Epilogues that make each element of several of a row: a gate's activation times what it gates.
+"""Epilogues that combine several elements of a row: gated activations.
 
     C[i, j] += A[i, k] * W[j % 16 // 8, j // 16, j % 8, k]
     D[i, j] = silu(C[i, j // 8 * 16 + j % 8]) * C[i, j // 8 * 16 + 8 + j % 8]

@@ -1,4 +1,4 @@
-"""The configuration that a matmul gets when the user names none, or what a user leaves open.
+"""`choose_config`: fill in the open fields of a matmul's configuration.
 
 Every legal tile (`candidates`) is checked by a formula with measured constants (`estimate`,
 `rates`), and the one with the least estimated time is taken. The order of tiles and the number of

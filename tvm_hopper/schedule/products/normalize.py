@@ -1,4 +1,4 @@
-"""Rewrite products that TVM's primitives cannot tile into ones that they can.
+"""`normalize`: rewrite products that TVM's primitives cannot tile.
 
     C[i, j] += A[i, k] * B[j, k]                         no initial value: C's old one is kept
   ->

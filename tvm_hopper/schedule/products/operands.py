@@ -1,4 +1,4 @@
-"""Tensors of the output's shape that an epilogue reads: the hardware loads them ahead.
+"""Prefetch epilogue operands of the output's shape into shared memory.
 
     for piece in range(store_parts):                              pipelined, operand_slots
         shared = residual[rows, columns of a piece]               by TMA, with the next A and B

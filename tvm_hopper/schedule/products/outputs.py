@@ -1,4 +1,4 @@
-"""Several outputs after one product: each becomes a function of the product alone.
+"""Several outputs of one product: each computed from the product alone.
 
     P[i, j] = C[i, j] + bias[j]                         needed in memory, and read on
     D[i, j] = relu(P[i, j])

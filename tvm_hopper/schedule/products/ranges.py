@@ -1,4 +1,4 @@
-"""Which of a few kernels computes how many rows, of a product whose rows are symbolic.
+"""`choose_ranges`: which kernel serves which numbers of symbolic rows.
 
 A kernel that is best for 640 rows may be better for 1200 than any that is chosen for a few more: in
 both cases its tiles fill the chip.  So a kernel serves several ranges of row counts:

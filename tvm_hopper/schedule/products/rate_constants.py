@@ -1,4 +1,4 @@
-"""The constants of the formula in `estimate.py`; `rates.py` has their fitted values."""
+"""The constants of the product cost model; `rates.py` has their fitted values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a block and says which matmul it is, or why it is none that a Hopper kernel can compute.
+"""Recognise matmuls, or say why a block is none that we support.
 
     for i, j, k: C[i, j] = C[i, j] + cast(A[i, k]) * cast(B[j, k])
   ->

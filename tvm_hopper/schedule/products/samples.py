@@ -1,4 +1,4 @@
-"""Sizes of a product's configuration that a tuner decides on: random variables of the schedule."""
+"""Sampled tile and stage sizes, as random variables of the schedule."""
 
 from __future__ import annotations
 

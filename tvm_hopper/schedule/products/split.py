@@ -1,4 +1,4 @@
-"""Sums that several thread blocks share: which modes there are, and what goes with them.
+"""Split-K and stream-K modes, and their constraints.
 
 "cluster"     for part in range(split_k): for k0: ...     parts on the blocks of a cluster,
 added in a fixed order

@@ -1,4 +1,4 @@
-"""Outputs that go through shared memory: in how many parts, and the schedule of it.
+"""Stage outputs through shared memory, in parts.
 
     for part in threadIdx.y:
         accumulator = ...                                          in registers

@@ -1,4 +1,4 @@
-"""What the ways to compute few rows without tiles share: what they leave open, how long they take.
+"""Shared code of the estimates for few rows without tiles.
 
     time = start + bytes / memory                       bytes: of both operands and of the output
 

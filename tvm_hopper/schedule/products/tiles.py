@@ -1,4 +1,4 @@
-"""Reads the loops around a tiled multiply-add: which of them are the tile, or what is wrong.
+"""Recognise the tile loops around a multiply-add.
 
     for i0, j0: for k0: for i1, j1, k1: C[i0 * 64 + i1, ...] += A[...] * B[...]
   ->

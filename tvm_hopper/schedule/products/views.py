@@ -1,4 +1,4 @@
-"""Give a product plain operands and a plain output where it works on parts and views of tensors.
+"""Rewrite products on views and parts of tensors to plain operands and outputs.
 
     C[i + 16, j] += A[i, 1, k + 8] * B[k, j + 32]
   ->

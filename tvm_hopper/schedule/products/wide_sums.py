@@ -1,4 +1,4 @@
-"""Sum a product in float32 whose program sums in 16 bits.
+"""Accumulate in float32 a product whose program sums in 16 bits.
 
     C[i, j] = C[i, j] + A[i, k] * B[j, k]                              float16
   ->

@@ -1,4 +1,4 @@
-"""Reductions of rows in one call, made of TVM's primitives: one pass over memory.
+"""`row_reduction`: schedule reductions of rows in one pass over memory.
 
   hs.row_reduction(sch)
 ->

@@ -1,4 +1,4 @@
-"""How a kernel over rows is cut up: threads of a row, its vectors, rows of a thread block."""
+"""`RowReductionConfig`: threads per row, vectors, rows per thread block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long rows of several tensors that no bulk copy brings: clusters hold them in registers.
+"""Estimates of clusters that hold long rows in registers.
 
 Rows of which elements are computed, stored and read again (a residual's sum before its norm)
 have no place in shared memory. As few thread blocks as have room for a row share it, each thread

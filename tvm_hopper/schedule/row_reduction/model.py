@@ -1,4 +1,4 @@
-"""The configuration that a kernel over rows gets when the user names none.
+"""Choose the configuration of a row kernel.
 
 Its currency is bytes in flight on an SM, see `memory_bound/estimate.py`. Registers say how many: a
 thread has 64 where 1024 are on an SM, with four vectors each, 64 KiB together.

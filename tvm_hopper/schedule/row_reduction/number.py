@@ -1,4 +1,4 @@
-"""Programs over rows of several dimensions, as group norms are, with two loops for each block.
+"""Row programs over several dimensions, as in group norms.
 
 S[n, g] += X[n, g * 10 + k, h, w]                          over k, h, w
 Y[n, c, h, w] = X[n, c, h, w] * S[n, c // 10] * W[c]

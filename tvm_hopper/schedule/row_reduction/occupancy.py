@@ -1,4 +1,4 @@
-"""How many registers a thread needs, and how many thread blocks an SM has room for then.
+"""Registers per thread and thread blocks per SM of row kernels.
 
 The counts of registers are those that the assembler took of RMSNorm, LayerNorm, softmax and their
 gradients (`cuobjdump`), next to what a thread holds of a row.

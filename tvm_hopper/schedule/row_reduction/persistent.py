@@ -1,4 +1,4 @@
-"""Programs over rows with sums of columns next to them: gradients of norms, in one pass.
+"""Persistent row kernels that also sum columns: gradients of norms.
 
   DX[i, j] = f(X[i, j], DY[i, j], C[i], W[j])       C[i] a sum of a row
   DW[j] += DY[i, j] * X[i, j]

@@ -1,4 +1,4 @@
-"""The configuration of a persistent kernel over rows, whose threads keep sums of columns.
+"""Choose the configuration of a persistent row kernel with column sums.
 
 Its currency is bytes in flight on an SM, as for other kernels over rows: those that thread blocks
 load at once, and those of later rows that are on their way to L2. Registers bound the former: a

@@ -1,4 +1,4 @@
-"""What a reduction of rows is, and why a function is none.
+"""Recognise row reductions, or say why a function is none.
 
 S[i] += f(X[i, k])       k runs over the contiguous dimension of what it reads: a row
 Y[i, j] = g(X[i, j], S[i], W[j])

@@ -1,4 +1,4 @@
-"""Long rows that share tensors: a persistent kernel keeps what they share in registers.
+"""Choose persistent kernels for long rows that share tensors.
 
 Out of L2 each row would read as many bytes of what all rows share as of its own, or more. Clusters
 that stay read it once; a thread has the same columns of each row, and bulk copies bring the rows

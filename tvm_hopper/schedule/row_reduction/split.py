@@ -1,4 +1,4 @@
-"""Few rows: several thread blocks reduce the same row, and each stores a part of it.
+"""Few rows: split each row over the thread blocks of a cluster.
 
   load X, load W, S = sum X                  by all of them: SMs without a row of their own are idle
   load X of blockIdx.y, again                out of L1, together with the row

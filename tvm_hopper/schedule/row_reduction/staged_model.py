@@ -1,4 +1,4 @@
-"""Configurations of rows that wait in shared memory, which bulk copies bring there."""
+"""Choose configurations of rows staged in shared memory."""
 
 from __future__ import annotations
 

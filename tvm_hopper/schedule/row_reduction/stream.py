@@ -1,4 +1,4 @@
-"""Rows that no thread block can hold: each pass over a row loads it, a part after another.
+"""Rows too long for a thread block: each pass reloads the row in parts.
 
   for k: S[i] += X[i, k]                 for j: Y[i, j] = f(X[i, j], S[i], W[j])
 ->

@@ -1,4 +1,4 @@
-"""Which CTAs of a launch to run: all if they are few, else one group of each kind.
+"""Select the CTAs to simulate: all if they are few, else one group of each kind.
 
 What a group is, and when two are alike, is proved without running them: see `sim.kinds.groups`.
 """

@@ -1,4 +1,4 @@
-"""What a kernel still owes when its warps end: copies in flight, groups, phases, outputs."""
+"""Checks at a kernel's end: copies in flight, open groups, phases, unwritten outputs."""
 
 from __future__ import annotations
 

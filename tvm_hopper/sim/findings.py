@@ -1,4 +1,4 @@
-"""What the simulator reports: the rules it knows, and one frozen `Finding` per broken rule.
+"""Rules that the simulator checks, and `Finding`, one per broken rule.
 
 A rule's name, severity and section are data, so that a caller may request the list and a test may
 compare findings by rule.  Severities and verdicts share one order: clean < review < incomplete <

@@ -1,4 +1,4 @@
-"""What the runs of one program may leave out: decided once, from its launches."""
+"""Decide once per program what its runs may skip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulation returns: outputs, findings, one verdict, and a timeline."""
+"""Result of a simulation: outputs, findings, verdict, timeline."""
 
 from __future__ import annotations
 

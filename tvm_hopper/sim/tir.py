@@ -1,4 +1,4 @@
-"""What the simulator must know of TIR nodes: names of operations, types, and PTX calls taken apart.
+"""TIR helpers of the simulator: op names, types, operands of PTX calls.
 
 `decode_ptx` reads the operand names and modifiers of a `tirx.ptx.*` call from TVM's own instruction
 table, so that one handler per instruction family is enough.

@@ -1,4 +1,4 @@
-"""Every way by which a kernel copies, by name, for what has to hold for each of them.
+"""All copy mechanisms by name, for parametrised tests.
 
 run = mechanisms.build(mechanisms.MECHANISMS["tma, ring"], 4096, 2048)["main"]
 """

@@ -1,4 +1,4 @@
-"""Few boxes that cover some elements of a tensor."""
+"""Cover elements of a tensor by few boxes."""
 
 from __future__ import annotations
 

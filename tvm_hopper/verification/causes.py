@@ -1,4 +1,4 @@
-"""Which findings are causes, and which may be no more than their consequences."""
+"""Separate causes from consequences among findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judge a module in stages, from cheap to thorough, and give one verdict.
+"""Verify a module in stages, from cheap to thorough, with one verdict.
 
 1. launches: what the host does, what the runtime and the driver would refuse;
 2. synchronisation without values: the static check, and every interleaving of the roles;

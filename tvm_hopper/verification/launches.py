@@ -1,4 +1,4 @@
-"""What a program launches, and one run of it under one policy."""
+"""Launches of a program, and one run under one scheduling policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CTAs that wait for others which the device may not have started yet.
+"""Find CTAs that wait for others that may not be resident yet.
 
 A device starts CTAs in the order of launch, as many as it can hold (PTX promises no order; every
 device so far keeps this one). Those that hear of each other are all there, and the runs in which

@@ -1,4 +1,4 @@
-"""Accesses of global memory as a walk over a function finds them, before indices are evaluated."""
+"""Accesses of global memory, before their indices are evaluated."""
 
 from __future__ import annotations
 

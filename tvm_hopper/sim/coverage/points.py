@@ -1,4 +1,4 @@
-"""Where the outer variables stand: one point a CTA, or a CTA's turn of a loop over tiles.
+"""Points of the outer variables: one per CTA, or per iteration of a CTA's tile loop.
 
 Points are lists, as long as there are points, of what each outer variable is there. A condition on
 outer variables filters them, a loop repeats them; values of expressions come along.

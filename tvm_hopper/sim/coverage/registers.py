@@ -1,4 +1,4 @@
-"""Which registers a piece of a function writes, which of them it counts up, and how it is left."""
+"""Registers that a statement writes or counts up, and its early exits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which CTAs load and store which bytes of some tensors, to tell who needs whom.
+"""Traffic between CTAs: which of them store the bytes that others load.
 
 Bytes are cells here, one for each element, and what is said of a statement under a condition that
 is not known is what it may touch: nobody who is needed is left out.

@@ -1,4 +1,4 @@
-"""What in a device function depends on the block index, and where that could matter.
+"""Dependence of a device function on the block index, and where it matters.
 
 Only what steers synchronisation matters: conditions and iteration counts around synchronising
 instructions and shared memory, addresses in shared memory, operands of instructions.  Coordinates

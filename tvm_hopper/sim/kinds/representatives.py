@@ -1,4 +1,4 @@
-"""Which CTAs of a launch have to compute, so that what they compute speaks for all others.
+"""Choose CTAs whose values represent all others.
 
 Two CTAs are of one kind if every condition, choice (select, min, max) and iteration count is the
 same in both, for each thread and turn, and every box of a tensor map is cut off alike at its

@@ -1,4 +1,4 @@
-"""CTAs of a cluster that share nothing but the cluster barrier: one is followed after the other.
+"""CTAs of a cluster that share only the cluster barrier: explored one after another.
 
 Eight CTAs that each run a pipeline of their own, and meet at two cluster barriers, have as many
 states as all ways to combine theirs. Between the meetings no order of steps of different CTAs

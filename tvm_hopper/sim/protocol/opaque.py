@@ -1,4 +1,4 @@
-"""Calls whose bodies nobody here can see: C functions by name, and CUDA that is given as text.
+"""Calls with unknown bodies: C functions by name, and CUDA text.
 
 Such a body may arrive, wait, fence or exchange values. What a thread does after it is therefore
 not followed, and what others wait for then may come from it: a skeleton in which somebody stands at

@@ -1,4 +1,4 @@
-"""Which instructions synchronise, and what of their operands the role skeleton keeps."""
+"""Synchronising instructions, and the operands that the role skeleton keeps."""
 
 from __future__ import annotations
 

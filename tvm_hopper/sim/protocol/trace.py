@@ -1,4 +1,4 @@
-"""What one CTA's threads do to synchronise, in program order: the role skeleton of a kernel.
+"""Trace the synchronisation of a CTA's threads in program order: the role skeleton.
 
 The control flow of GEMM-like kernels does not depend on data, so the function is walked once with
 all threads side by side: a condition splits the mask, a loop runs with integer values, and every

@@ -1,4 +1,4 @@
-"""What the lanes of one warp know of each other.
+"""Order of accesses between the lanes of one warp.
 
 A warp runs its lanes in lockstep here, but the order of PTX is one of threads: an arrival by lane 0
 releases what lane 0 did and what it knows, and the other 31 lanes' accesses are among that only if

@@ -1,4 +1,4 @@
-"""Who touched which bytes: one shadow cell per granule, checked at every access.
+"""Shadow memory: the last accesses of each granule, checked at every access.
 
 A cell keeps the last write and the set of reads since then.  Two accesses race when they overlap,
 at least one writes, and the earlier one is not known to the clock that the later one must rely on.

@@ -1,4 +1,4 @@
-"""Which stage of its ring a copy fills, and for the how many-th time: from barriers and addresses.
+"""Match copies to ring slots and iterations, by mbarriers and addresses.
 
 A ring are the mbarriers that the same statements copy on, or wait for. The stage of a copy is the
 place of its barrier among them; its step is the phase times the number of stages plus the stage, so

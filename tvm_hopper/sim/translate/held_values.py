@@ -1,4 +1,4 @@
-"""What an expression's value needs of registers: that each was written before it is read.
+"""Registers that an expression needs initialised.
 
     v[1] = v[0] + 1        ->   if U_v.left: U_v.write(1, 1, 4, m0, U_v.holds(0, 1, 4))
     Y[tx] = v[1]           ->   if U_v.left: w.needs(7, m0, U_v.holds(1, 1, 4), 'v')

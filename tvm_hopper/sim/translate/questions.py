@@ -1,4 +1,4 @@
-"""Questions that translation asks of a function: what wgmma uses, whose address is taken."""
+"""Queries of translation: registers of wgmma, variables whose address is taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts what turns that were left out would have done to barriers, and checks that it cancels.
+"""Check that skipped iterations leave every barrier balanced.
 
 A whole run differs from one with fewer turns by whole periods. These leave no trace if each
 mbarrier takes as many arrivals as complete the phases that each of its waiting warps goes through,

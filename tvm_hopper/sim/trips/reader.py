@@ -1,4 +1,4 @@
-"""Reads what a device function does, to tell what its control and its synchronisation depend on.
+"""Find what a device function's control flow and synchronisation depend on.
 
 One reader looks at a whole function, or at the body of one loop as that loop's variable moves.
 """

@@ -1,4 +1,4 @@
-"""Conditions on a loop's turn that change a few times and are the same between.
+"""Conditions on a loop variable that change only a few times.
 
     if k > 0: ...            if 1 <= tile * 16 + k: ...            if k == 40: ...
 

@@ -1,4 +1,4 @@
-"""Hexagon's DMA: copies through a queue, and their groups (TVM's builtins of the same names).
+"""Hexagon's DMA: copies through a queue and their groups (TVM's builtins of the same names).
 
     dma_start_group(queue)
     dma_copy(queue, tile, tensor, bytes, bypass)

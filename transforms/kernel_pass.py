@@ -1,4 +1,4 @@
-"""Make passes of functions: what there is to do is planned, then done, and nothing is left to plan.
+"""`kernel_pass`: make a TIR pass from a plan function and a rewrite function.
 
     GuardRowLoop = kernel_pass("GuardRowLoop", plan_guards, rewrite_guards, when=is_memory_bound)
 

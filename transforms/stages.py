@@ -47,7 +47,7 @@ class Stage:
         Where in TVM's list they run: "early", on functions as they are scheduled; "hook", where
         regions are exact and blocks still exist; "late", on flat buffers; "host", after TVM's last.
     leaves : str
-        What holds behind them.
+        What holds after them.
     passes : tuple
         Makers of the passes, in order.
     """
@@ -96,7 +96,7 @@ STAGES = (
             memory_bound.HoistReductionInits,
             # whole loops over parts of rows, before a tail comes apart
             memory_bound.FuseOnlineSoftmax,
-            memory_bound.PrefetchRowScalars,  # loops that ask for rows still say so
+            memory_bound.PrefetchRowScalars,  # loops that request rows still say so
             memory_bound.StageRowsInShared,  # what a turn loads is a block yet, with its condition
             memory_bound.PrefetchRowsToL2,  # what a turn loads is a block yet, with its condition
             memory_bound.SplitVectorTails,  # of a condition on an element TVM makes a loop over all
@@ -142,7 +142,7 @@ STAGES = (
         (
             copies.ReuseOperandTiles,  # whole tiles yet, in the order of the program
             prepare.HoistStoreGuards,  # what is left of a condition a store's mechanism serves
-            # dealt out to threads or not, a copy is a tile from here on
+            # distributed to threads or not, a copy is a tile from here on
             copies.SelectCopyMechanisms,
             # early: descriptors and boxes follow the panels chosen here
             layouts.SwizzleSharedTiles,
@@ -158,7 +158,7 @@ STAGES = (
             # copies become boxes of a tensor map, without a barrier yet
             copies.InjectBulkAsyncCopies,
             split_k.BindReductionLoopToGrid,  # what combines in memory is known now
-            split_k.LowerSplitK,  # before trips are counted: each block of a cluster has its own
+            split_k.LowerSplitK,  # before iteration counts: each block of a cluster has its own
         ),
     ),
     Stage(
@@ -166,11 +166,11 @@ STAGES = (
         "hook",
         "slots, roles, the order of tiles, loads that run ahead",
         (
-            pipeline.InjectBarrierPipeline,  # loads get slots, and trips are counted
+            pipeline.InjectBarrierPipeline,  # loads get slots, and iterations are counted
             # or not: a producer, and consumers that it hands slots to
             warp_specialization.SpecializeWarps,
             tile_scheduling.ScheduleTiles,  # the passes above reason about plain block indices
-            # the numbers of trips are final, who gives slots back is known
+            # the numbers of iterations are final, who gives slots back is known
             pipeline.PipelineComputeStages,
             pipeline.ExpandPipeline,  # where there is no producer, loads run ahead in the loop
         ),
@@ -195,12 +195,12 @@ STAGES = (
         (
             # where products are waited for, and what threads then do
             wgmma.OverlapEpilogueLoads,
-            mma_sync.PairFragmentStores,  # pointers are asked for by no pass below
+            mma_sync.PairFragmentStores,  # pointers are requested by no pass below
             launch.WidenIndices,  # accesses are final: large tensors are indexed by 64 bits
             launch.LimitRegistersForOccupancy,  # threads are final
             # so are thread blocks, and clusters that share something
             launch.FormLaunchClusters,
-            launch.RecordModelChoice,  # nobody asks for the mark of such a kernel any more
+            launch.RecordModelChoice,  # nobody requests the mark of such a kernel any more
             launch.EnableProgrammaticLaunch,  # vectors are loads yet, and stand in their order
             legalize.UnrollRegisterLoops,  # no pass below makes a loop
             launch.AddCacheHints,  # vectors become instructions, which no pass above looks for
@@ -236,7 +236,7 @@ STAGES = (
             # conditions are written out; the next looks for neighbours
             legalize.MergeAdjacentGuards,
             legalize.UnpackHalfPairs,  # registers have their numbers, and share what is dead
-            math.ForbidFmaContraction,  # no pass behind it looks for sums
+            math.ForbidFmaContraction,  # no pass after it looks for sums
             launch.AssertAlignment,  # kernels are final: which accesses are vectors is known
         ),
     ),

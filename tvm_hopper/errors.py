@@ -1,4 +1,4 @@
-"""The errors a user can meet; every message says where, what was found and what is needed.
+"""Error classes; each message says where, what was found, what is needed and how to fix it.
 
 An exception class that TVM's FFI does not know reaches the user as a bare `RuntimeError`, so each
 one is registered, and takes a single message (FFI rebuilds it from its text).  So are Python's
@@ -22,7 +22,7 @@ class HopperError(RuntimeError):
 
 @tvm_ffi.register_error("tvm_hopper.LoweringError")
 class LoweringError(HopperError):
-    """A PrimFunc asks for something that a pass cannot lower."""
+    """A PrimFunc requests something that a pass cannot lower."""
 
 
 @tvm_ffi.register_error("tvm_hopper.ScheduleError")
@@ -40,7 +40,7 @@ class OptionError(HopperError, AttributeError):
 
 @tvm_ffi.register_error("tvm_hopper.CompileError")
 class CompileError(HopperError):
-    """The CUDA compiler refused a kernel of ours, or mended it in a way that we do not accept."""
+    """The CUDA compiler refused a kernel of ours, or fixed it in a way that we do not accept."""
 
 
 @tvm_ffi.register_error("tvm_hopper.VerifyError")
@@ -50,7 +50,7 @@ class VerifyError(HopperError):
 
 @tvm_ffi.register_error("tvm_hopper.TuningError")
 class TuningError(HopperError):
-    """A tuning run, or the records of one, ask for something that cannot be done."""
+    """A tuning run, or the records of one, request something that cannot be done."""
 
 
 @tvm_ffi.register_error("tvm_hopper.HopperWarning")

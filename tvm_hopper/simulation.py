@@ -1,4 +1,4 @@
-"""Run and judge a module without a GPU: `simulate`, `verify` and the shell command.
+"""Public functions `simulate` and `verify`: run and check a module without a GPU.
 
 result = tvm_hopper.simulate(ex, {"A": a, "B": b})      # numpy in, numpy out
 report = tvm_hopper.verify(sch)                         # policies, seeds, chosen CTAs, values:

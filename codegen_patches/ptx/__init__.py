@@ -1,4 +1,4 @@
-"""One function for each PTX instruction that the lowering emits, by family.
+"""PTX intrinsics: one function for each instruction that the lowering emits, by family.
 
 Each returns the TIR expression of one instruction, to stand alone as a statement (`ir.seq` takes
 it as it is) unless the function says that it has a value. Addresses are pointers

@@ -36,7 +36,7 @@ def test_help_lists_every_command(capsys) -> None:
     assert cli.main(["--help"]) == 0
     out = capsys.readouterr().out
     for line in (
-        "doctor    what this machine has and lacks, and what mends it",
+        "doctor    what this machine has and lacks, and what fixes it",
         "verify    simulate a kernel and judge its synchronization and values",
         "explain   what the lowering makes of a kernel",
     ):

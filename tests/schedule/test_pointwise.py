@@ -170,7 +170,7 @@ def test_explain_says_whose_stores_stay_in_l2():
         (kernel,) = explain(sch, TARGET).kernels
         return [x for x in kernel.notes if x.startswith("L2")]
 
-    assert remarks(20000) == ["L2 gives up last what the last 9216 of the thread blocks store"]
+    assert remarks(20000) == ["L2 evicts last what the last 9216 of the thread blocks store"]
     assert not remarks(8192)
 
 

@@ -121,7 +121,11 @@ def test_two_loops_of_products():
             {"operand_slots": 1},
             r"found residual_shared.dyn, shared memory that sets",
         ),
-        ((), {}, r"found C_shared.dyn, shared memory that sets would use at the same time"),
+        (
+            (),
+            {},
+            r"found C_shared.dyn, shared memory that consumer groups would use at the same time",
+        ),
     ],
 )
 def test_epilogues_through_shared_memory(epilogue, config, match):

@@ -64,7 +64,7 @@ def test_a_budget_that_overflows_is_incomplete():
 def test_a_cut_loop_is_told():
     report = explored(g1_warp_specialized.build(trips=12), max_trips=5)
     assert report.verdict == "clean"
-    assert report.covers == "CTA (0, 0, 0) with at most 5 trips"
+    assert report.covers == "CTA (0, 0, 0) with at most 5 iterations"
 
 
 CONSUMED = 8
@@ -111,7 +111,7 @@ def test_roles_of_more_trips_than_can_be_followed_are_incomplete():
 
     report = explore_skeleton(kernel(emit))
     assert report.verdict == "incomplete"
-    assert "a loop is too long for every trip to be followed" in report.findings[0].message
+    assert "a loop is too long for every iteration to be followed" in report.findings[0].message
 
 
 def test_a_wait_on_global_memory_is_left_to_the_simulator():

@@ -11,7 +11,7 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.requests.keys import WGMMA
 
 NEED = "C[i, j] = C[i, j] + A[i, k] * B[j, k] in loops over i, j and k"
-FIRST = "compute it into a buffer of its own first"
+FIRST = "compute it into a separate buffer first"
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class MultiplyAdd:
     left: ir.TensorLoad
     right: ir.TensorLoad
     units: tuple[ir.For, ...]  # loops of extent 1
-    key: str = WGMMA  # the annotation that asks for it
+    key: str = WGMMA  # the annotation that requests it
 
     @property
     def block(self) -> ir.SBlock:

@@ -1,4 +1,4 @@
-"""Where the elements of a shared tile lie: panels of rows, XORed by a swizzle, maybe padded."""
+"""The layout of a shared tile: panels of rows, swizzle, padding."""
 
 from __future__ import annotations
 

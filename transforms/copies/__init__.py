@@ -1,4 +1,4 @@
-"""Which mechanism makes a copy, and the lowering of copies to bulk asynchronous operations."""
+"""Copies: choose a mechanism for each, and lower it to bulk asynchronous operations."""
 
 from .inject_bulk_async_copies import InjectBulkAsyncCopies as InjectBulkAsyncCopies
 from .reuse_operand_tiles import ReuseOperandTiles as ReuseOperandTiles

@@ -99,7 +99,7 @@ def plan_copies(kernel: Any, processor: Processor) -> CopyPlan:
         if copy.op.name not in processor.async_ops:
             able = processor.mechanisms(copy.op.is_load)
             names = " or ".join(map(repr, able)) or "none that copies this way"
-            other = "ask for that one" if able else "let threads copy"
+            other = "request that one" if able else "let threads copy"
             fix = f"{other}, or build for a chip that has the other"
             others = [str(x.annotations[ASYNC_OP]) for x in ir.find_blocks(kernel, ASYNC_OP)]
             if missing := [x for x in others if x not in processor.async_ops]:
@@ -150,7 +150,7 @@ def rewrite_copies(kernel: Any, plan: CopyPlan, no_input: list[ir.Var], names: i
 
 def _say_hints(kernel: Any) -> list[RemarkNote]:
     hints = [(x.where, x.block.annotations.get(CACHE_HINT)) for x in find_transfers(kernel)]
-    return [RemarkNote(f"{where}: L2 is told {hint}") for where, hint in hints if hint is not None]
+    return [RemarkNote(f"{where}: L2 policy {hint}") for where, hint in hints if hint is not None]
 
 
 def _lower_copies(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -166,7 +166,7 @@ def _lower_copies(func: tirx.PrimFunc) -> tirx.PrimFunc:
         others = [*(runs.copy for runs in plan.runs), *(chunks.copy for chunks in plan.chunks)]
         no_tile, no_input = find_guards(kernel, plan.boxes, others)
         after = rewrite_copies(kernel, plan, no_input, names)
-        assert not plan_copies(after, processor), "InjectBulkAsyncCopies left a copy behind"
+        assert not plan_copies(after, processor), "InjectBulkAsyncCopies left a copy after"
         return guard_empty(after, no_tile)
 
     return map_noted(func, lower, map_bodies)

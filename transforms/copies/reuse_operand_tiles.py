@@ -18,7 +18,7 @@ written, since threads of a warp store others' elements.
 
 Before: copies are requests, arrays whole tiles.  After: the same, of fewer arrays.
 Left alone: operands that are read elsewhere than at the element that is written, or once more
-behind it; sums that are read again; operands of another type, shape or scope, or loaded in part, as
+after it; sums that are read again; operands of another type, shape or scope, or loaded in part, as
 at an edge; and outputs that are not copied out asynchronously.
 """
 
@@ -70,7 +70,7 @@ def plan_tile_reuse(func: tirx.PrimFunc) -> list[TileReuse]:
 
 
 def _may_overwrite(func: tirx.PrimFunc, plan: TileReuse) -> bool:
-    """Tell whether a plan's sums are a product's, and nobody reads them behind it."""
+    """Tell whether a plan's sums are a product's, and nobody reads them after it."""
     total = plan.sum.source
     products = [x for x in product_blocks(func.body) if ir.uses(x, total)]
     homes = [
@@ -167,7 +167,7 @@ def _unrounded(store: ir.BufferStore) -> Any:
 
 
 def rewrite_tile_reuse(plan: TileReuse) -> ir.SBlock:
-    """Build the block anew that allocates both."""
+    """Build the block again that allocates both."""
     value, last = _unrounded(plan.store), plan.sum
     index = list(plan.sum.indices)
     if isinstance(plan.store.value, tirx.Cast):

@@ -1,4 +1,4 @@
-"""Choose the mechanism of each copy, and find the tile behind it.
+"""Choose the mechanism of each copy, and find the tile after it.
 
     for i in range(4):
         for v in vectorized(8):
@@ -17,7 +17,7 @@ says which, and why not the others.  Where that leaves a product without its til
 nothing to load, it is an error.  "none" leaves a copy to the threads as well.  In a kernel with
 asynchronous copies all shared memory is dynamic.
 
-Before: indices are plain (SimplifyIndexBounds).  After: a copy that asks for a mechanism is a nest
+Before: indices are plain (SimplifyIndexBounds).  After: a copy that requests a mechanism is a nest
 of loops over its tile, and no "auto" or "none" is left. Not here: how a mechanism makes a copy
 (inject_bulk_async_copies.py).
 """
@@ -171,7 +171,7 @@ def _alone(kernel: ir.For, copy: CopyNest, nest: ir.Stmt) -> ir.For:
 
 
 def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
-    """Let the block of a nest ask for a mechanism, or for none."""
+    """Let the block of a nest request a mechanism, or for none."""
 
     def ask(block: ir.SBlock) -> ir.SBlock:
         if ASYNC_COPY not in block.annotations:
@@ -206,7 +206,7 @@ def find_extents(kernel: ir.For, plan: tuple[CopyChoice, ...]) -> dict[ir.Var, t
         if tile not in shapes:
             raise cannot_lower(
                 f"tile {tile.name}",
-                f"a shape {list(tile.shape)} that nothing bounds",
+                f"a shape {list(tile.shape)} without known bounds",
                 "indices within bounds that are known now",
                 "split its loops by constants",
             )
@@ -245,9 +245,9 @@ def _notes(func: Any, choice: CopyChoice) -> list[Note]:
     name = block.name_hint
     told: list[Note] = []
     if UNPADDED in block.annotations:
-        told.append(RemarkNote(f"copy {name}: {DIM_ALIGN} is left out; tiles are laid out anew"))
+        told.append(RemarkNote(f"copy {name}: {DIM_ALIGN} is ignored; tiles get new layouts"))
     if CACHE_HINT in block.annotations and choice.mechanism not in HINTED:
-        told.append(RemarkNote(f"copy {name}: {CACHE_HINT} is left out; threads load as usual"))
+        told.append(RemarkNote(f"copy {name}: {CACHE_HINT} is ignored; threads load as usual"))
     if choice.copy.mechanism != AUTO:
         return told
     why = tuple(f"not {reason}" for reason in choice.reasons)

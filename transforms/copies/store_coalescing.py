@@ -1,4 +1,4 @@
-"""Tell how far apart in memory the stores of neighbouring threads are.
+"""Measure coalescing: how far apart the stores of neighbouring threads are.
 
     B[tx, i] = a[tx, i]          rows of 256 bytes: each thread writes to a sector of its own
 
@@ -54,7 +54,7 @@ def are_apart(kernel: ir.For, copy: CopyNest) -> bool:
     Returns
     -------
     are_apart : bool
-        False where that is not known, and where the copy is not dealt out to threads.
+        False where that is not known, and where the copy is not distributed to threads.
     """
     store = copy.realize.block.body
     axis = ir.thread_axes(kernel).get("threadIdx.x")

@@ -123,9 +123,9 @@ def _check(plan: PipelineStages) -> None:
                 raise cannot_lower(
                     plan.where,
                     f"{STAGE} = {list(plan.stages)} and {ORDER} = {list(plan.order)}",
-                    f"statement {j}, which reads {read[0].name}, behind statement {i}, which "
-                    "writes it: a later stage, or a later turn of the same",
-                    "e.g. stages that do not fall, in the program's order",
+                    f"statement {j}, which reads {read[0].name}, after statement {i}, which "
+                    "writes it: a later stage, or later in the same one",
+                    "e.g. stages that do not decrease, in program order",
                 )
 
 
@@ -150,7 +150,8 @@ def _check_slots(plan: PipelineStages, loop: ir.For) -> None:
                     plan.where,
                     f"{STAGE} = {list(plan.stages)} and {tile.name}, which is used outside of the "
                     "loop, too",
-                    f"an array of the loop's own between statements {i} and {late[0]}: it gets a "
-                    "slot for each trip that one runs ahead of the other",
-                    f"take a tile for each loop, or {STAGE} away",
+                    f"an array that only the loop uses between statements {i} and {late[0]}: it "
+                    f"gets a "
+                    "slot for each iteration that one runs ahead of the other",
+                    f"use a separate tile in each loop, or remove {STAGE}",
                 )

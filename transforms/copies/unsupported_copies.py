@@ -19,12 +19,12 @@ PIECES = ", ".join(map(str, COPIED_BYTES[:-1])) + f" or {COPIED_BYTES[-1]}"
 
 
 def threads_may_copy(kernel: ir.For) -> bool:
-    """Tell whether a kernel has threads to make copies: the lowering deals out those of WGMMA."""
+    """Tell whether a kernel has threads to make copies: the lowering distributes those of WGMMA."""
     return not ir.find_blocks(kernel, WGMMA)
 
 
 def no_mechanism(copy: CopyNest, reasons: Sequence[str]) -> LoweringError:
-    """Say that nothing can make a copy in a kernel whose threads the lowering deals out.
+    """Say that nothing can make a copy in a kernel whose threads the lowering distributes.
 
     Parameters
     ----------
@@ -68,8 +68,8 @@ def check_not_reduced(copy: CopyNest, reasons: Sequence[str]) -> None:
     raise cannot_lower(
         f"store {copy.realize.block.name_hint}, {REDUCE}",
         found,
-        "one that TMA or a copy in bulk can make: updates by threads would race",
-        f"take {REDUCE} away where no other thread block updates the same elements",
+        "one that TMA or a bulk copy can make: updates by threads would race",
+        f"remove {REDUCE} where no other thread block updates the same elements",
     )
 
 
@@ -97,7 +97,7 @@ def check_roles_have_loads(
             f"nothing for a producer to load: threads make the copies {names}"
             + "".join(f"; not {reason}" for reason in left[0][1]),
             "a copy that hardware can make",
-            f"take {CONSUMERS} away (roles=None): then every thread loads and computes",
+            f"remove {CONSUMERS} (roles=None): then every thread loads and computes",
         )
 
 

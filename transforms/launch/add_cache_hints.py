@@ -183,7 +183,7 @@ def _store(vector: HintedVector, policy: Any) -> ir.Stmt:
 def _remark(kernel: ir.For, count: int) -> RemarkNote:
     extent = ir.static_int(ir.thread_axes(kernel)["blockIdx.x"].extent)
     which = "all" if extent == count else f"the last {count}"
-    return RemarkNote(f"L2 gives up last what {which} of the thread blocks store")
+    return RemarkNote(f"L2 evicts last what {which} of the thread blocks store")
 
 
 def _hint_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:

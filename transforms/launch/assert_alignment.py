@@ -91,7 +91,7 @@ def _is_argument(pointer: Any) -> bool:
 
 def rewrite_asserts(func: tirx.PrimFunc, plan: tuple[Alignment, ...]) -> tirx.PrimFunc:
     """Put each assert where the tensor's pointer becomes known."""
-    # In front: LLVM is told there that the pointer is aligned, and drops checks behind.
+    # In front: LLVM is told there that the pointer is aligned, and drops checks after it.
     checked = {need.declared: ir.seq(_assert(need), need.declared) for need in plan}
     return func.with_body(ir.replace_nodes(func.body, tirx.DeclBuffer, checked))
 

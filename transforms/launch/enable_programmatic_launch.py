@@ -13,7 +13,7 @@
         C += A_local * B_local
 
 and the kernel is launched with "programmatic stream serialization" (TVM's word for it is a tag
-among the launch parameters).  What stands in front of the wait, the schedule has promised, reads
+among the launch parameters).  What is before the wait, the schedule has promised, reads
 what no earlier launch of the stream writes: weights.
 
     for bx in thread_binding(64, "blockIdx.x", annotations={"tvm_hopper.early_launch": 1}):
@@ -27,14 +27,14 @@ what no earlier launch of the stream writes: weights.
         griddepcontrol.wait
         if t < 128: loads by TMA, griddepcontrol.launch_dependents else: products, and stores
 
-promises nothing: all that touches memory stands behind the wait, which all threads come to.  The
+promises nothing: all that touches memory is after the wait, which all threads come to.  The
 next launch may begin when this one's loads are on their way, or before it stores.
 
 `RemoveRestrict` takes `__restrict__` off kernels that are launched so, when TVM has made them.
 
 Before: loads stand as they will run.  After: every kernel of a function with early loads waits, and
 each that asks (`early_launch`); none has an annotation of these left.  Not here: other kernels are
-launched as ever (RemoveRestrict), and all are where the chip has no such instruction.
+launched as usual (RemoveRestrict), and all are where the chip has no such instruction.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PROMISED = "tvm_hopper.promised_tensors"  # parameters that are loaded early, by
 
 @dataclass(frozen=True)
 class WaitPlace:
-    """Where a kernel waits: in front of a statement, in the first turn of the loops around it."""
+    """Where a kernel waits: before a statement, in the first turn of the loops around it."""
 
     stmt: ir.Stmt
     loops: tuple[ir.For, ...]
@@ -72,7 +72,7 @@ def plan_wait(kernel: ir.For) -> WaitPlace | None:
     if place is None and early:
         where = f"block {early[0].name_hint}, {EARLY_LOADS}"
         found = "nothing but such loads in the kernel"
-        raise cannot_lower(where, found, "something to wait for behind it")
+        raise cannot_lower(where, found, "an access to wait for after it")
     for block in early:
         for store in ir.find_all(block, ir.BufferStore):
             if str(store.buffer.scope()) != "local":
@@ -155,7 +155,7 @@ def rewrite_wait(kernel: ir.For, place: WaitPlace | None) -> ir.For:
 
 
 def _begin_behind_loads(roles: ir.Stmt) -> ir.Stmt | None:
-    """Let a producer's thread have the next launch begin behind its last load; None without one.
+    """Let a producer's thread have the next launch begin after its last load; None without one.
 
     Blocks of that launch take the room that is free then: SMs that are idle get all that have room
     there, and the sooner they come the fewer SMs they share.
@@ -235,7 +235,7 @@ def _wait_for_launches(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def wait(kernel: ir.For) -> ir.For:
         if early or ir.find_all(kernel, ir.For, _asks):
             return rewrite_wait(kernel, plan_wait(kernel))
-        return kernel  # launched as ever, see RemoveRestrict
+        return kernel  # launched as usual, see RemoveRestrict
 
     after = ir.map_kernels(func, wait)
     assert not ir.find_blocks(after.body, EARLY_LOADS), "EnableProgrammaticLaunch left a load"

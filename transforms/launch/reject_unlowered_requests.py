@@ -102,7 +102,7 @@ def _check(where: str, annotations: Any) -> None:
                 f"{where}, {key}",
                 "an annotation outside of the kernel, or of the loop, that it is about",
                 "it inside loops bound to blockIdx, with asynchronous copies in a pipelined loop",
-                "bind the loops first, or take the annotation away",
+                "bind the loops first, or remove the annotation",
             )
 
 

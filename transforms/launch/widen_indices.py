@@ -9,7 +9,7 @@ Flattening multiplies a row's index by the length of a row, in the type of the i
 symbolic size are taken to be large, unless the condition under which the host launches the kernel
 says how large they get (`if m <= 64`).
 
-Offsets of pointers are flat already: their arithmetic is made anew.
+Offsets of pointers are flat already: their arithmetic is made again.
 
 Before: accesses are final.  After: no access of a large tensor is indexed by 32 bits.
 Not here: copies by TMA, which address by coordinates.

@@ -4,11 +4,11 @@
                         as the swizzle pattern is wide where there is one
     a WGMMA block       the panels of a swizzle; its descriptors address them, so that the hardware
                         undoes the XOR
-    an address taken    the tile as it was declared, one row behind the other
+    an address taken    the tile as it was declared, one row after the other
     ldmatrix            rows of 16 bytes, wherever each one is
     plain loops         nothing: each access can go through `SharedLayout.index`
     a part of a tile    which each warp group copies by itself: whole panels, and rows from where
-                        the pattern begins anew
+                        the pattern begins again
     a slot of a ring    starts where a box may land, at a multiple of 128 bytes
 
 Rows that are no multiple of 16 bytes, such as those of a tile with a halo, are padded where TMA
@@ -45,7 +45,7 @@ from tvm_hopper.transforms.common.transfer import Transfer, find_transfers
 
 from .warp_group_tile_parts import Share, find_share, fragment_stores, loop_over, widened
 
-_NO_BOUND = 2**31 - 1  # TVM's extent of a dimension that nothing bounds
+_NO_BOUND = 2**31 - 1  # TVM's extent of a dimension without known bounds
 WIDEST_FIRST = (128, 64, 32, 0)  # fewer, longer boxes
 BOX_ALIGNMENT = 128  # bytes, of where a box lands (PTX ISA 9.1, 5.5.6)
 
@@ -166,14 +166,14 @@ def _plan_tile(kernel: ir.For, copies: list[Transfer]) -> TileLayout:
                 copy.where,
                 f"{own} elements of {copy.tile.buffer.name}, of which another copy takes {extents}",
                 "copies of the whole tile",
-                "give one of them a tile of its own",
+                "give one of them a separate tile",
             )
     for copy in copies:
         check_partial(kernel, copy)
         if copy.op.mechanism == "bulk" and _asked(copy):
             raise cannot_lower(
                 copy.where,
-                f"a copy in bulk with a {_asked(copy)} B swizzle",
+                f"a bulk copy with a {_asked(copy)} B swizzle",
                 "none: it moves rows as they are",
                 'take "tma", or leave the swizzle out',
             )
@@ -262,7 +262,7 @@ def _all_within(kernel: ir.For, tile: ir.Var, axis: int, extent: int) -> bool:
     blocks = ir.find_all(kernel, ir.SBlockRealize, lambda x: not ir.is_const(x.predicate, 1))
     for access in ir.accesses(kernel, tile):
         if isinstance(access, ir.Call):
-            return False  # an address: what is done behind it nobody sees
+            return False  # an address: what is done after it nobody sees
         with contextlib.ExitStack() as known:
             for block in blocks:
                 if ir.uses_node(block, access):
@@ -325,7 +325,7 @@ def _solve(
 
 
 def _asked(copy: Transfer) -> int | None:
-    """Return the swizzle that a schedule asks for, if it does."""
+    """Return the swizzle that a schedule requests, if it does."""
     found = copy.block.annotations.get(SWIZZLE)
     return None if found is None else int(found)
 
@@ -334,7 +334,7 @@ def _shapes(dtype: str, columns: int, at_once: int | None) -> list[tuple[int, in
     """List span and swizzle of the layouts to try, the best one first.
 
     `at_once` columns are read by a multiplication, at whose multiples a panel has to start unless
-    the schedule asks for a swizzle; None if there is none.
+    the schedule requests a swizzle; None if there is none.
     """
     swizzled = [(span_elements(swizzle, dtype), swizzle) for swizzle in WIDEST_FIRST]
     swizzled = [(span, swizzle) for span, swizzle in swizzled if columns % span == 0]
@@ -384,7 +384,7 @@ def _boxes(copy: Transfer) -> Demand:
 
 
 def _parts(copy: Transfer, share: Share, axes: tuple[int, ...]) -> Demand:
-    """Return what a part of a tile needs: whole panels, from where the pattern begins anew."""
+    """Return what a part of a tile needs: whole panels, from where the pattern begins again."""
     *outer, columns = (share.extents[axis] or 0 for axis in axes)
     own_rows = outer and all(share.parts[axis] == 1 for axis in axes[1:-1])
 
@@ -424,7 +424,7 @@ def _contradiction(
             f"tile {copy.tile.buffer.name}",
             " and ".join(demand.who for demand in some),
             "one layout for all of them",
-            "ask for another swizzle, or read through a tile of its own",
+            "request another swizzle, or read through a separate tile",
         )
     shape = candidates[0]
     return cannot_lower(

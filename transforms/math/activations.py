@@ -93,7 +93,7 @@ def build_activation(found: FoundActivation, x: Any, rest: list[Any]) -> Any:
 
 
 def _half_of(x: Any) -> Any:
-    """Halve the terms of a sum: behind a product one multiply-add does both."""
+    """Halve the terms of a sum: after a product one multiply-add does both."""
     if isinstance(x, tirx.Add):
         return _half_of(x.a) + _half_of(x.b)
     return tirx.const(0.5, "float32") * x

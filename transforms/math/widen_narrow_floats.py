@@ -117,7 +117,7 @@ def _widen_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if not plan_wide_functions(func):
         return func
     after = rewrite_wide_functions(func)
-    assert not plan_wide_functions(after), "WidenNarrowFloats left an operation behind"
+    assert not plan_wide_functions(after), "WidenNarrowFloats left an operation after"
     return after
 
 

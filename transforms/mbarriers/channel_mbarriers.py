@@ -51,7 +51,7 @@ class Barriers:
         return [self.full] if self.empty is None else [self.full, self.empty]
 
     def slot(self, trip: Any) -> Any:
-        """Return the slot that a trip uses."""
+        """Return the slot that an iteration uses."""
         return ir.as_int32(trip % self.channel.num_slots)
 
     def parity(self, trip: Any, start: int) -> Any:
@@ -152,9 +152,9 @@ def emit_loads(copies: ir.Stmt, own: Barriers, policies: Mapping[str, Any]) -> i
 
 
 def elect_loader(kernel: Any, threads: ir.KernelThreads) -> Callable[[ir.Stmt], ir.Stmt]:
-    """Return what lets one thread of a kernel without a producer issue loads in front of a loop.
+    """Return what lets one thread of a kernel without a producer issue loads before a loop.
 
-    The assembler sees that the lane which `elect.sync` names is one; behind `t == 0` it puts a loop
+    The assembler sees that the lane which `elect.sync` names is one; after `t == 0` it puts a loop
     over lanes around each box: 12 in a product of 128 x 128 x 192. Chosen so in each turn, too,
     products of that size were 0.998 and 0.955 times as fast as TVM's instead of 0.984 and 0.951,
     but those of 4096 in each direction 1.39 and 1.08 instead of 1.43 and 1.13 (H200, other days).

@@ -10,7 +10,7 @@
 
 What is multiplied with them is not stored; but shared memory that was never written has no value.
 Consumers write it while the first loads are under way: those of 62 of 64 rows in eight slots are
-127 KB, which took 0.3 us of 5 in front of them.
+127 KB, which took 0.3 us of 5 before them.
 
 Of several tiles a block, an earlier one may fill these rows.  Then all threads write them before
 anything is loaded, and later tiles leave there what they hold; of symbolic extents a launch may
@@ -40,7 +40,7 @@ def find_spare_rows(kernel: Any) -> list[tuple[ir.Var, tirx.Select]]:
         for region in block.writes:
             known = any(region.source.same_as(buffer) for buffer, _ in found)
             parts = [x.extent for x in region.region if isinstance(x.extent, tirx.Select)]
-            # of a trip that a copy in bulk leaves out whole there is no last tile
+            # of an iteration that a bulk copy leaves out whole there is no last tile
             part = [x for x in parts if not ir.is_const(x.false_value, 0)]
             if part and not known:
                 found.append((region.source, part[0]))
@@ -134,7 +134,7 @@ def _find_roles(kernel: Any, thread: Any) -> ir.IfThenElse | None:
 
 
 def _behind_registers(consumers: ir.Stmt) -> tuple[list[ir.Stmt], list[ir.Stmt]]:
-    """Part what consumers do behind their `setmaxnreg`, where they have one."""
+    """Part what consumers do after their `setmaxnreg`, where they have one."""
     first, *rest = ir.statements(consumers)
     moves = isinstance(first, ir.Evaluate) and "setmaxnreg" in str(first.value.op.name)
     return ([first], list(rest)) if moves else ([], [first, *rest])

@@ -1,4 +1,4 @@
-"""Emit bulk copies: one instruction for each run of bytes that is contiguous at both ends."""
+"""Emit bulk copies (`cp.async.bulk`): one instruction for each contiguous run of bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decide the runs of bytes of one copy in bulk: each is contiguous at both ends, as long as may be.
+"""Plan bulk copies (`cp.async.bulk`): the longest runs of bytes contiguous at both ends.
 
     for i, j in grid(8, 512): tile[i, j] = A[m + i, j]          A of 512 columns: one run of 8 rows
     for i, j in grid(8, 512): tile[i, j] = A[m + i, n + j]      of more: eight runs of a row
@@ -71,7 +71,7 @@ class BulkTransfer:
 
 
 def plan_bulk_copies(kernel: ir.For) -> tuple[BulkTransfer, ...]:
-    """Plan the runs of every copy in bulk; every reason to refuse is raised here."""
+    """Plan the runs of every bulk copy; every reason to refuse is raised here."""
     around = tuple(ir.find_all(kernel, ir.For))
     copies = [copy for copy in find_transfers(kernel) if copy.op.mechanism == "bulk"]
     for copy in copies:
@@ -154,7 +154,7 @@ def _counts(
                 raise cannot_lower(
                     copy.where,
                     f"a bound from below: {index} may be negative",
-                    "indices from 0 on: a copy in bulk starts where loops do, and fills nothing",
+                    "indices from 0 on: a bulk copy starts where loops do, and fills nothing",
                     _instead(copy),
                 )
             whole.append(index >= ir.cast_like(0, index))
@@ -171,8 +171,8 @@ def _counts(
         if copy.must_fill:
             raise cannot_lower(
                 copy.where,
-                f"a fill of {copy.fill} behind {bound}",
-                "a copy without a fill: a copy in bulk moves bytes and stores no others",
+                f"a fill of {copy.fill} after {bound}",
+                "a copy without a fill: a bulk copy moves bytes and stores no others",
                 'take "tma", which fills with zeros'
                 if ir.is_zero(copy.fill)
                 else "apply the fill where the tile is used",
@@ -228,7 +228,7 @@ def find_run(
             copy.where,
             f"{copy.tensor.buffer.name}{list(copy.tensor.indices)} and "
             f"{copy.tile.buffer.name}{list(copy.tile.indices)}",
-            "elements that lie in a row at both ends",
+            "elements that are contiguous at both ends",
             "let the tile's last dimension be the contiguous one of the tensor",
         )
     return tuple(run)
@@ -242,7 +242,7 @@ def _check_alignment(plan: BulkTransfer) -> None:
     if divisor(plan.counts[plan.run[-1]]) * inside % unit:
         raise cannot_lower(
             copy.where,
-            f"{plan.run_bytes} bytes in a row",
+            f"{plan.run_bytes} contiguous bytes",
             f"a multiple of {BULK_ALIGNMENT}",
             f"pad the rows, or {_instead(copy)}",
         )
@@ -250,13 +250,13 @@ def _check_alignment(plan: BulkTransfer) -> None:
         raise cannot_lower(
             copy.where,
             f"a tile {copy.tile.buffer.name} of shape {list(copy.tile.buffer.shape)}",
-            f"a multiple of {BULK_ALIGNMENT} bytes: the slots of a ring lie one behind the other",
+            f"a multiple of {BULK_ALIGNMENT} bytes: the slots of a ring lie one after the other",
             f"pad its last dimension, or {_instead(copy)}",
         )
     for end in (copy.tensor, copy.tile):  # a tile made by cache_read has the tensor's offset
         if not is_aligned_start(end, plan.inside, unit):
             offset = end.buffer.ty.elem_offset
-            behind = "" if ir.is_const(offset, 0) else f" behind an elem_offset of {offset}"
+            behind = "" if ir.is_const(offset, 0) else f" after an elem_offset of {offset}"
             raise cannot_lower(
                 copy.where,
                 f"runs of {end.buffer.name} that start at {list(end.start(plan.inside))}{behind}, "
@@ -268,7 +268,7 @@ def _check_alignment(plan: BulkTransfer) -> None:
 
 def _instead(copy: Transfer) -> str:
     """Say who copies what is not aligned."""
-    return 'take "cp_async"' if copy.fills_shared else "take the request away: threads store them"
+    return 'take "cp_async"' if copy.fills_shared else "remove the request: threads store them"
 
 
 def product(factors: list[Any]) -> Any:

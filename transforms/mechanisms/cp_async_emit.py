@@ -26,7 +26,7 @@ from .cp_async_plan import CpAsyncTransfer
 
 
 def chunk_block(transfer: CpAsyncTransfer) -> ir.SBlockRealize:
-    """Build the block that makes the chunks of a tile, to be shared out between threads."""
+    """Build the block that makes the chunks of a tile, to be distributed between threads."""
     copy = transfer.copy
     number = ir.Var("chunk", "int32")
     zero, count = (tirx.IntImm("int32", x) for x in (0, transfer.num_chunks))

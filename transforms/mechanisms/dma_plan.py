@@ -1,4 +1,4 @@
-"""Decide the DMA copies of one tile: contiguous bytes at both ends, as many at once as may be.
+"""Plan DMA copies (Hexagon): the longest runs of bytes contiguous at both ends.
 
     for i, j in grid(8, 512): tile[i, j] = A[m + i, j]          A of 512 columns: one copy
     for i, j in grid(8, 512): tile[i, j] = A[m + i, n + j]      of more: eight copies, a group
@@ -46,8 +46,8 @@ class DmaTransfer:
         if self.num_bytes > self.processor.max_copy_bytes:
             raise cannot_lower(
                 self.copy.where,
-                f"{self.num_bytes} bytes in a row",
-                f"at most {self.processor.max_copy_bytes}, what a DMA descriptor can say",
+                f"{self.num_bytes} contiguous bytes",
+                f"at most {self.processor.max_copy_bytes}, the limit of a DMA descriptor",
                 "choose a smaller tile",
             )
 
@@ -109,5 +109,5 @@ def check_queue(loads: list[tuple[ir.SBlock, int]], processor: Any) -> None:
             f"copies {', '.join(block.name_hint for block, _ in loads)}",
             f"{most} DMA copies in flight",
             f"at most {processor.max_copies_in_flight}, the descriptors of TVM's runtime",
-            "take fewer stages, or tiles whose rows lie in a row in the tensor",
+            "take fewer stages, or tiles whose rows are contiguous in the tensor",
         )

@@ -1,4 +1,4 @@
-"""Emit copies by TMA: a tensor map for each copy, one instruction for each box."""
+"""Emit TMA loads and stores: a tensor map for each copy, an instruction for each box."""
 
 from __future__ import annotations
 

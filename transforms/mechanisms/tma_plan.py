@@ -1,4 +1,4 @@
-"""Decide the tensor map and the boxes of one copy, in or out, by the tensor memory accelerator.
+"""Plan TMA loads and stores: the tensor map of a copy and its boxes.
 
 The map follows the copy, not the tensor's declaration: its innermost dimension is the one that is
 contiguous in memory, wherever it stands; a dimension ends where the copy's predicate says, so that
@@ -152,7 +152,7 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
 
     dims = [dimension(inner, int(copy.tile.buffer.shape[2]))]
     if no_axis:
-        where, extent = row_bound  # the map needs the dimension to end the tile behind it
+        where, extent = row_bound  # the map needs the dimension to end the tile after it
         first = ir.simplify(ir.substitute(where, {x.loop_var: 0 for x in moving}))
         dims.append(MapDim(NO_AXIS, extent, one, first, *boxes))
     # A dimension of extent one says nothing where no index leaves it.
@@ -182,7 +182,7 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
 
 
 def _stays_at_zero(copy: Transfer, axis: int, around: tuple[ir.For, ...]) -> bool:
-    """Tell whether a dimension has one element, which no box lies behind."""
+    """Tell whether a dimension has one element, which no box lies after it."""
     if not ir.is_const(copy.tensor.buffer.shape[axis], 1):
         return False
     analyzer = sym.Analyzer()
@@ -222,7 +222,7 @@ def _tail(copy: Transfer, rows: ir.For, dim: MapDim) -> Any:
 
 
 def _row_boxes(copy: Transfer, extents: list[int], steps: list[int], blocks: int = 1) -> list[int]:
-    """Cut the outermost dimension of the rows into boxes, each where a swizzle begins anew.
+    """Cut the outermost dimension of the rows into boxes, each where a swizzle begins again.
 
     Where blocks of a cluster may share the load: into as many for each block, if that is possible.
     """
@@ -297,7 +297,7 @@ def _check_steps(copy: Transfer, rows: dict[ir.For, list[int]], inner: int) -> N
         raise cannot_lower(
             copy.where,
             f"columns at each {found[inner]} elements of {copy.tensor.buffer.name}",
-            "columns one beside the other: the tensor map steps over rows alone",
+            "columns one next to the other: the tensor map steps over rows alone",
             "let threads copy, or cp.async, or transpose the tensor before",
         )
     for loop, steps in expected.items():
@@ -313,7 +313,7 @@ def _too_far(copy: Transfer, axis: int, step: int) -> Exception:
     else:
         found = f"rows at each {step} of dimension {axis} of {name}"
         need = f"a step of 1 to {maps.MAX_ELEMENT_STRIDE}, what a tensor map has"
-    return cannot_lower(copy.where, found, need, "copy in bulk, or let threads copy")
+    return cannot_lower(copy.where, found, need, "use a bulk copy, or let threads copy")
 
 
 def _not_a_box(copy: Transfer) -> Exception:
@@ -402,7 +402,7 @@ def _row_term(copy: Transfer, around: tuple[ir.For, ...]) -> Any:
 def _check_strides(copy: Transfer) -> None:
     """Refuse rows whose distance is no known multiple of 16 bytes.
 
-    A stride that the program declares as a variable of its own is checked at each call instead.
+    A stride that the program declares as a separate variable is checked at each call instead.
     """
     source = copy.tensor.buffer
     if source.ty.strides:
@@ -437,7 +437,7 @@ def _check_start(copy: Transfer, inner: MapDim, around: tuple[ir.For, ...]) -> N
         copy.where,
         f"columns of {copy.tensor.buffer.name} from {rest if begins else found}",
         f"a start at a multiple of {maps.COORDINATE_ALIGNMENT} bytes",
-        "copy the part into a tensor of its own",
+        "copy the part into a separate tensor",
     )
 
 
@@ -459,7 +459,7 @@ def run_time_strides(load: TmaTransfer) -> list[tuple[Any, str]]:
 
 
 def find_run_time_rules(load: TmaTransfer) -> list[tuple[Any, str]]:
-    """List what can be judged at a call only: a value of elements, and what it is.
+    """List what can be checked at a call only: a value of elements, and what it is.
 
     Each value times the element's size has to be a multiple of 16 bytes
     (CUDA driver API, `cuTensorMapEncodeTiled`).
@@ -476,7 +476,7 @@ def find_run_time_rules(load: TmaTransfer) -> list[tuple[Any, str]]:
             load.copy.where,
             f"an offset of {int(offset)} elements, {int(offset) * size} bytes",
             f"a multiple of {maps.ADDRESS_ALIGNMENT} bytes",
-            "copy the part into a tensor of its own",
+            "copy the part into a separate tensor",
         )
     variables = {x.loop_var: x for x in load.around}
     start, _ = _split_start(load.dims[0].coordinate, tuple(variables.values()))

@@ -16,7 +16,7 @@ away, whose own unit is 8192 times as large or more. Sums may cancel: a quotient
 for those of exponentials, which ApproximateFunctions leaves 2^-16 of their value off. It is noted
 for `explain`, and `tvm_hopper.functions` = "library" keeps the division.
 
-Before: elements are dealt out to threads.  After: no such quotient, in kernels bound by memory.
+Before: elements are distributed to threads.  After: no such quotient, in kernels bound by memory.
 """
 
 from __future__ import annotations

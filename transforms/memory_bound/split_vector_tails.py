@@ -41,7 +41,7 @@ class Tail:
 
 
 def plan_tails(kernel: ir.For) -> tuple[Tail, ...]:
-    """Find the vectors of which a part may lie behind a bound."""
+    """Find the vectors of which a part may lie after a bound."""
     found = []
     for loop in ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED):
         realize = loop.body

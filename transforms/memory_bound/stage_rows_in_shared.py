@@ -6,7 +6,7 @@
                 with sblock("load"):
                     where(r * 16 + bx < 1000)
                     tile[c, v] = X[r * 16 + bx, c * 1024 + tx * 8 + v]
-        ...                                                  a barrier, behind the loads
+        ...                                                  a barrier, after the loads
   ->
     if tx == 0: mbarrier.init(landed[0..3], 1); fence
     syncthreads()
@@ -21,8 +21,9 @@
             for v in vectorized(8): tile[c, v] = rows[r % 4, c * 1024 + tx * 8 + v]
         ...
 
-A row that waits takes no registers, and is there when its turn comes. What a copy overwrites was
-loaded two turns before: each thread has told the async proxy since, and come to a turn's barrier.
+A row that waits takes no registers, and is there when its iteration comes. What a copy overwrites
+was loaded two iterations before: each thread has told the async proxy since, and come to an
+iteration's barrier.
 
 Before: loads of rows are blocks that copy elements into registers.  After: no request for it is
 left.
@@ -116,7 +117,7 @@ def _stage(kernel: ir.For, one: StagedLoop) -> ir.For:
 def _turns(
     one: StagedLoop, rooms: dict[ir.Var, ir.Var], arrival: Any, ask: Any, axes: dict[str, ir.For]
 ) -> ir.For:
-    """Return the loop, which asks for a later row, waits for its own, and loads that."""
+    """Return the loop, which requests a later row, waits for its own, and loads that."""
     turn, (part, _) = one.loop.loop_var, _part(axes)
     room = ir.as_int32(turn % one.rooms)
     parity = ir.as_int32(turn // one.rooms % 2)

@@ -42,7 +42,7 @@ MOST_LANES = 16
 
 @dataclass(frozen=True)
 class GatherPlan:
-    """A loop over the elements of a thread's vector, and what is loaded in front of it."""
+    """A loop over the elements of a thread's vector, and what is loaded before it."""
 
     loop: ir.For
     vectors: tuple[LaneVector, ...]
@@ -74,7 +74,7 @@ def _is_over_elements(loop: ir.For) -> bool:
 
 
 def rewrite_gathers(kernel: ir.For, plan: tuple[GatherPlan, ...]) -> ir.For:
-    """Load the vectors in front of each loop."""
+    """Load the vectors before each loop."""
     names = ir.Names(x.name for x in ir.find_all(kernel, ir.Var))
     registers: list[ir.Var] = []
     planned = {one.loop: _rewrite(one, names, registers) for one in plan}

@@ -1,4 +1,4 @@
-"""Elements of a thread's vector that lie side by side in a tensor, wherever that is.
+"""Find elements of a thread's vector that are adjacent in a tensor.
 
     for v in unroll(8): tile[v] = f(X[i, tx * 8 + v + 64])       X from tx * 8 + 64, eight lanes
 
@@ -122,7 +122,7 @@ class _Elements:
 def _choices(value: Any) -> list[tuple[Any, tuple[Any, ...]]]:
     """Return the outermost loads and choices of a value, with the two sides of each choice.
 
-    What stands behind the first operand of `and` and `or` may not be there to load.
+    What is after the first operand of `and` and `or` may not be there to load.
     """
     found: list[tuple[Any, tuple[Any, ...]]] = []
 

@@ -1,4 +1,4 @@
-"""Vectors of a tensor in global memory, loaded by lanes: see lower_mma_sync.py.
+"""Vector loads of mma.sync fragments from global memory: see lower_mma_sync.py.
 
     if in bounds:
         for v in vectorized(8): A_local[number * 8 + v] = A[row, k + v]

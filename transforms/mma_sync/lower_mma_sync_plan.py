@@ -1,4 +1,4 @@
-"""Who holds which element of a product that warps compute from fragments they load themselves.
+"""Plan mma.sync fragments: which lane of which warp holds which element.
 
 mma.sync.m16n8k16 (PTX ISA 9.1, 9.7.14.5.8) gives lane `4 g + t` of its first operand rows g and
 g + 8, of each the columns 2t, 2t + 1, 2t + 8 and 2t + 9, and of its second one the same of row g.

@@ -1,4 +1,4 @@
-"""Decide how far the loads of a loop run ahead of what reads them, by the slots that they have."""
+"""Decide how many iterations the loads of a loop run ahead, by their ring slots."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .inject_barrier_pipeline_plan import pipelined_loops
 class LoadAhead:
     """One block of loads of a loop.
 
-    It runs as many trips ahead as its ring has slots beside the one that is read, and those that
-    are left to stores and to statements that run later.
+    It runs as many iterations ahead as its ring has slots next to the one that is read, and those
+    that are left to stores and to statements that run later.
 
     Attributes
     ----------
-    trip
+    iteration
         What binds the number of its trip.
     load
         The block.
@@ -51,9 +51,9 @@ class LoadAhead:
 
     @property
     def behind(self) -> ir.Stmt | None:
-        """The statement of an iteration behind which it goes; None: it stays where it stands.
+        """The statement of an iteration after which it goes; None: it stays where it stands.
 
-        Tensor cores would wait for threads that issue chunks in front of what feeds them: on an
+        Tensor cores would wait for threads that issue chunks before what feeds them: on an
         H200 a product of 4096 in each direction took 405 instead of 437 us (a box, which one thread
         issues, better goes first: 361 instead of 375). With a slot to spare the chunks have the
         time of an iteration left.
@@ -109,7 +109,7 @@ def _plan_loop(loop: ir.For) -> ExpansionPlan:
 
 
 def _find_reader(parts: tuple[ir.Stmt, ...], load: ir.SBlockRealize) -> ir.Stmt | None:
-    """Return the first statement behind a load that reads rows of what it brings."""
+    """Return the first statement after a load that reads rows of what it brings."""
     rings = [region.source for region in load.block.writes]
     later = parts[[x.same_as(load) for x in parts].index(True) + 1 :]
     return next((x for x in later if any(reads_rows(x, ring) for ring in rings)), None)

@@ -1,4 +1,4 @@
-"""Barrier pipelines: give loads and stores ring slots, and count the trips through them.
+"""Barrier pipelines: give loads and stores ring slots, and count the iterations.
 
     for t in thread_binding(256, "threadIdx.x"):
         for k in serial(8, annotations={"software_pipeline_stage": [0, 3], ...}):
@@ -25,7 +25,7 @@ pipelined, and outside of loops, it has one slot. Iterations run in the order of
 that the slots are there lets later passes move the loads ahead, or to a producer of their own. So a
 block of loads stands alone: it takes along the variables that it uses of those bound in the loop.
 
-Where roles are asked for, or warp groups multiply, a producer will make all loads and hand them
+Where roles are requested, or warp groups multiply, a producer will make all loads and hand them
 over by mbarriers: copies by cp.async, of which each thread makes a part, are then a block of their
 own in the same channel (joined_loads.py), instead of one that completes in groups.
 
@@ -80,13 +80,14 @@ from .tma_store_groups_plan import StoreRing
 
 # Unrolled by the CUDA compiler, iterations grow code and make ptxas serialise products (C7519).
 # Where every thread copies, counts slots and computes addresses, and has groups of its own to wait
-# for, that saves more than it costs: 16 trips of 16 threads took 1.40 instead of 1.68 us (H200).
+# for, that saves more than it costs: 16 iterations of 16 threads took 1.40 instead of 1.68 us
+# (H200).
 # A loop that counts parts of the accumulator is unrolled all the same: registers have no index.
 ROLLED = {"disable_unroll": True}
 
 
 def rewrite_pipelines(plan: KernelPlan) -> Any:
-    """Build the kernel anew, its work around rings."""
+    """Build the kernel again, its work around rings."""
     names = ir.Names()
     rings = {
         tile: _new_ring(tile, pipeline.num_slots, names)
@@ -134,7 +135,7 @@ def _new_ring(tile: ir.Var, num_slots: int, names: ir.Names) -> ir.Var:
 
 
 def _count(plan: PipelinePlan | StoreRing, is_persistent: bool) -> tirx.Bind:
-    """Bind the trip of a ring to a variable of its own."""
+    """Bind the iteration of a ring to a separate variable."""
     count = count_trips(list(plan.loops))
     if is_persistent:
         count = ir.as_int32(count)
@@ -184,7 +185,7 @@ def _place_loads(
         new = mutator.default_mutate(node)
         if not any(ir.uses_node(node, x) for x in slotted):
             return new
-        # Around loads no trip is known: their tiles, which became rings, are named as a whole.
+        # Around loads no iteration is known: their tiles, which became rings, are named as a whole.
         return ir.with_block(
             new,
             alloc_buffers=[x for x in new.alloc_buffers if x not in rings],

@@ -1,4 +1,4 @@
-"""Blocks of the loads that one trip issues: they complete together.
+"""Join the loads that one iteration issues: they complete on one mbarrier.
 
     with sblock(async_op="tma_load"): tma_load(&a, A_map, ...)
     with sblock(async_op="cp_async"): cp_async(&b, ...)
@@ -23,7 +23,7 @@ from .inject_barrier_pipeline_plan import PipelinePlan
 
 
 def join_loads(plan: PipelinePlan, trip: ir.Var) -> ir.Stmt:
-    """Make one block of the loads that a trip issues, or two where threads make parts of some."""
+    """Join the loads that an iteration issues into one block, or two if threads load parts."""
     blocks = [_as_handed_over(plan, load.block) for load in plan.loads]
     made = {part: [x for x in blocks if is_made_in_parts(x) == part] for part in (False, True)}
     return ir.seq([_join(plan, trip, each) for each in made.values() if each])

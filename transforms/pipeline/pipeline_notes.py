@@ -1,4 +1,4 @@
-"""What `explain` says of a kernel's rings, and of the stages that were asked for."""
+"""Notes for `explain` on a kernel's ring buffers and pipeline stages."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def rewrite_inner(func: tirx.PrimFunc, plan: tuple[ir.For, ...]) -> tirx.PrimFun
 
     func = func.with_body(ir.mutate(func.body, [(ir.For, aside)]))
     mod = s_tir.transform.InjectSoftwarePipeline()(IRModule({"main": func}))
-    func = tirx.transform.StmtSimplify()(mod)["main"]  # each trip asks whether it is one
+    func = tirx.transform.StmtSimplify()(mod)["main"]  # each iteration asks whether it is one
     return func.with_body(ir.mutate(func.body, [(ir.For, back)]))
 
 

@@ -35,7 +35,7 @@ Added = dict[ir.SBlockRealize, list[Any]]
 
 
 def plan_conditions(kernel: ir.For) -> Added:
-    """Map blocks that read tiles to the conditions which what fills these tiles has beside them."""
+    """Map blocks that read tiles to the conditions under which these tiles are filled."""
     realizes = ir.find_all(kernel, ir.SBlockRealize)
     threads = thread_variables(kernel)
     terms: Added = {

@@ -8,7 +8,7 @@
     mbarrier wait(arrived[0])                              all 4 x 8 values are there
 
 Each thread block waits for the bytes of all of them, so that none exits while another one still
-sends it something.  A barrier of the cluster at the kernel's start, waited for in front of the
+sends it something.  A barrier of the cluster at the kernel's start, waited for before the
 first values, tells that the others run and that their mbarriers are there.
 """
 

@@ -1,8 +1,8 @@
 """Choose the shared-memory slots of partial sums for each iteration of the row loop.
 
-    rooms of a turn: of_warps[2 + r % 128, row, 0:8], arrived[r % 128]
+    slots of an iteration: of_warps[2 + r % 128, row, 0:8], arrived[r % 128]
 
-Whenever all rooms were used the cluster tells that they were read (cluster_exchange_loop.py), which
+Whenever all slots were used the cluster tells that they were read (cluster_exchange_loop.py), which
 takes one or two microseconds. So there are as many as rows that wait in shared memory leave space
 for, and no more than turns.
 """
@@ -24,12 +24,12 @@ from tvm_hopper.transforms.common.shared_memory_size import shared_array
 from .warp_shuffles import PARTIAL_SLOTS, ThreadReduction
 
 SLOTS = 32
-MAX_SLOTS = 256  # beside rows in shared memory: else the first level of cache takes what is left
+MAX_SLOTS = 256  # next to rows in shared memory: else the first level of cache takes what is left
 RESERVED_BYTES = 512  # for alignment, and for the partial sums of warps
 
 
 def in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> ThreadReduction:
-    """Say which room a reduction of a thread block has in which turn of the loops around it.
+    """Say which slot a reduction of a thread block has in which turn of the loops around it.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> Threa
     loops : list of For
         Outermost first.
     is_alone : bool
-        Whether no other one has the same loop: then two rooms keep two turns apart.
+        Whether no other one has the same loop: then two slots keep two iterations apart.
     """
     if not loops:
         return one
@@ -54,7 +54,7 @@ def in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> Threa
 
 
 def give_rooms(kernel: ir.For, plan: Sequence[ThreadReduction]) -> tuple[ThreadReduction, ...]:
-    """Give the reductions that clusters make in turns as many rooms each as there is space for.
+    """Give the reductions that clusters make in turns as many slots each as there is space for.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def give_rooms(kernel: ir.For, plan: Sequence[ThreadReduction]) -> tuple[ThreadR
 
 
 def count_rooms(kernel: ir.For, far: Sequence[ThreadReduction]) -> int:
-    """Return how many rooms such reductions have: a power of two.
+    """Return how many slots such reductions have: a power of two.
 
     Parameters
     ----------

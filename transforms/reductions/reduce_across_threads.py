@@ -15,14 +15,14 @@
 A butterfly leaves the result in every lane, and each warp adds up all warps by itself: stock
 LowerThreadAllreduce lets one warp do it and has the others wait a second time for what it found.
 Both operands of a step are the same in both lanes but for their order, so that all threads of a row
-hold the same bits.  Each reduction has room of its own in shared memory: none waits for the last.
+hold the same bits.  Each reduction has slot of its own in shared memory: none waits for the last.
 What other numbers of warps than four and eight have left, and pairs, is loaded by a lane each, and
 combined by a second butterfly.
 
 Rows of 32 threads and less, a power of two, need no shared memory.
 
-A reduction that is alone in a loop over rows has room for two of them, by turns: a warp that
-stores the next row's value has seen all warps behind the barrier of this one, and one that still
+A reduction that is alone in a loop over rows has slot for two of them, by turns: a warp that
+stores the next row's value has seen all warps after the barrier of this one, and one that still
 reads the last row's value has its own.  Of several in a loop each waits for the others' barriers.
 
 Before: blocks are opaque, thread axes unified.  After: no tvm_thread_allreduce is left in kernels
@@ -106,7 +106,9 @@ def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> ThreadReductio
         need = f"a multiple of {WARP}, or a power of two below"
         raise cannot_lower(where, f"{size} threads of a row", need)
     if not ir.is_const(condition, 1):
-        raise cannot_lower(where, f"the condition {condition}", "threads that all take part")
+        raise cannot_lower(
+            where, f"the condition {condition}", "no condition: all threads take part"
+        )
     for source in sources:
         if ir.dtype_of(source) not in SHUFFLED:
             fix = "reduce in float32: cast the input"
@@ -129,7 +131,7 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
     row = _row_number(kernel)
     names = ir.Names(var.name for var in ir.find_all(kernel, ir.Var))
     values = [(one, i) for one in plan if one.num_partials > 1 for i in range(len(one.results))]
-    # beside asynchronous copies InsertSyncs places what the threads need between their accesses
+    # next to asynchronous copies InsertSyncs places what the threads need between their accesses
     is_engines = bool(ir.find_blocks(kernel, ASYNC_COPY))
     rooms: dict[Any, ir.Var] = {}
     slots: dict[tirx.AttrStmt, list[tuple[ir.Var, Any]]] = {}

@@ -26,7 +26,7 @@ def check_order(where: str, reducer: Any) -> None:
                 where,
                 f"{', '.join(map(str, found[0]))} of {_halves(numbers)}, and "
                 f"{', '.join(map(str, found[1]))} of the same in the other order",
-                "a rule that does not ask for their order, since threads meet in any",
+                "a commutative rule, since threads combine in any order",
                 "of equal values take the lower index: a > b or (a == b and index a < index b)",
             )
 

@@ -51,7 +51,7 @@ from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.transforms.common.multicast_groups import find_cluster_axis
 from tvm_hopper.transforms.kernel_pass import function_pass
 
-# What is asked for, and what a call with an allocator gets.
+# What is requested, and what a call with an allocator gets.
 MODE_WITH_ALLOCATOR = {BY_CALLER: BY_KERNELS, BY_TURNS: IN_TURNS}
 
 
@@ -80,7 +80,7 @@ class SplitKDispatch:
 
 
 def plan_split_k_dispatch(kernel: ir.For, chip: Chip) -> SplitKDispatch | None:
-    """Choose the cluster that calls without an allocator get; None if that is not asked for."""
+    """Choose the cluster that calls without an allocator get; None if that is not requested."""
     loops = ir.find_all(kernel, ir.For, lambda x: ACROSS_CLUSTER in x.annotations)
     asked = [x for x in loops if int(x.annotations[ACROSS_CLUSTER]) in MODE_WITH_ALLOCATOR]
     if not asked:
@@ -190,7 +190,7 @@ def _ask_caller(func: tirx.PrimFunc) -> tirx.PrimFunc:
         after = rewrite_split_k_dispatch(kernel, plan)
         assert all(
             plan_split_k_dispatch(x, chip) is None for x in (after.then_case, after.else_case)
-        ), "DispatchSplitKByAllocator left a loop behind"
+        ), "DispatchSplitKByAllocator left a loop after"
         return after
 
     return ir.map_kernels(func, branch)

@@ -46,7 +46,7 @@ from .zero_kernels import zero_kernel
 
 
 def rewrite_serial_split_k(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
-    """Build the kernel, the one that sets turns to zero in front of it, and the memory."""
+    """Build the kernel, the one that sets turns to zero before it, and the memory."""
     axes = ir.thread_axes(kernel)
     tiles = [axes[tag] for tag in BLOCK_AXES if tag in axes]
     threads, registers = axes["threadIdx.x"], int(plan.accumulator.shape[0])
@@ -81,7 +81,7 @@ def rewrite_serial_split_k(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
 def take(accumulator: ir.Var, sums: ir.Var, place: list[Any], thread: Any, told: Any) -> ir.Stmt:
     """Wait until the block before has told a number, and add what it has left to own sums.
 
-    `sums[*place, :, thread]` are the sums of one thread and, behind them, its warp's word.
+    `sums[*place, :, thread]` are the sums of one thread and, after them, its warp's word.
     """
     seen = ir.new_buffer("seen", (1,), "uint32", "local")
     word = tirx.BufferLoad(seen, [0])

@@ -54,7 +54,7 @@ class AtomicSplitK:
         Over the parts.
     block
         What each thread block executes: the initial value, the loop, the stores.
-    before, behind
+    before, after
         Its statements.
     copies
         The blocks that copy tiles to the outputs.
@@ -98,7 +98,7 @@ def plan_atomic_split_k(kernel: ir.For) -> AtomicSplitK | None:
                 where,
                 f"an epilogue, what is stored to {store.buffer.name}",
                 "the sum itself, or rounded: each part is added to the output by itself",
-                "put the epilogue into a kernel behind, or take another way to share the sum",
+                "put the epilogue into a kernel after it, or take another way to share the sum",
             )
     return AtomicSplitK(loop, blocks[-1], tuple(before), tuple(behind), tuple(copies))
 

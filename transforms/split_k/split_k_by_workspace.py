@@ -105,7 +105,7 @@ def _bind_pieces(kernel: ir.For, piece: ir.Var, count: int) -> ir.For:
 
 
 def _bind_beside(kernel: ir.For, part: ir.Var, count: int) -> ir.For:
-    """Bind the parts to an axis of their own, or beside rows of tiles where a cluster has that."""
+    """Bind the parts to a separate axis, or next to rows of tiles where a cluster has that."""
     axes = ir.thread_axes(kernel)
     if AXIS not in axes:
         return bind_parts(kernel, part, count)

@@ -17,7 +17,7 @@ in `tvm_hopper.sync`, for the statements of each role, or of the kernel where it
 groups and for slots that are filled, fences between proxies, barriers of the role's threads.
 
 Where groups stay in flight over an iteration, or there is one iteration, nothing may move over the
-last wait: the code behind it is fenced, and each register held.
+last wait: the code after it is fenced, and each register held.
 
 Before: roles and channels stand; operations are such as the target's arch executes.  After: no
 `async_op` block lacks anything; its annotation goes.
@@ -74,7 +74,7 @@ def _check_elsewhere(kernel: ir.For, consumers: ir.Stmt) -> None:
             raise cannot_lower(
                 f"block {block.name_hint}",
                 "an asynchronous operation outside of the consumers' role",
-                "one beside what reads its results: the producer issues loads alone",
+                "one next to the readers of its results: the producer only issues loads",
                 "move it into the loop of the consumers",
             )
 
@@ -97,7 +97,7 @@ def rewrite_syncs(kernel: Any, processor: Processor) -> Any:
 
 
 def needs_syncs(kernel: Any) -> bool:
-    """Tell whether a kernel issues operations, or has copies that its threads share out by us.
+    """Tell whether a kernel issues operations, or has copies that its threads distribute by us.
 
     TVM's own passes let every thread make all of such a copy.
     """

@@ -1,4 +1,4 @@
-"""Treat the warp groups of a role as agents of their own, where each stores its own part.
+"""Treat the warp groups of a role as separate agents if each stores its own part.
 
     tile[t // 128 * 64 + i, j] = ...                         all threads of a warp group
     store(&tile[t // 128 * 64, 0])                           one thread of each warp group
@@ -65,16 +65,16 @@ def plan_warp_group_agents(
         if view.varies_in_group(block):
             raise cannot_lower(
                 f"block {block.name_hint}",
-                "a copy of which each thread has its own",
+                "a separate copy in each thread",
                 f"one that the {WARP_GROUP_THREADS} threads of a warp group make together: one of "
                 "them stores the whole part",
-                "store at the loop over warp groups, or take the annotation away",
+                "store at the loop over warp groups, or remove the annotation",
             )
     if len(varying) < len(issued):
         names = ", ".join(x.name_hint for x in issued)
         raise cannot_lower(
             f"blocks {names}",
-            "copies of a warp group's part beside copies that all threads make together",
+            "copies of a warp group's part next to copies that all threads make together",
             "one or the other: groups of stores are waited for by the thread that issued them",
             "store both at the same loop",
         )

@@ -1,4 +1,4 @@
-"""Multicast: thread blocks of a cluster load for one another what several of them need.
+"""TMA multicast: thread blocks of a cluster load shared tiles once.
 
     for bx in thread_binding(8, "blockIdx.x", annotations={"tvm_hopper.share_loads": 1}):
       for rank in thread_binding(2, "blockIdx.z"):
@@ -34,11 +34,11 @@
 A box of B lands in both blocks, on the barriers of both: each expects all of its slot, whoever
 loads it. A slot is free once the consumers of every block that its loads go to have released it.
 
-Blocks that share sums, too, have met behind their loads already, and do not once more.
+Blocks that share sums, too, have met after their loads already, and do not once more.
 
 Before: one producer and its consumers hand slots over (SpecializeWarps), and boxes fall into as
 many as there are blocks (InjectBulkAsyncCopies); every block loads for itself, which is right, too.
-After: no `share_loads` is left. Not here: the barriers, and the blocks' meeting in front of the
+After: no `share_loads` is left. Not here: the barriers, and the blocks' meeting before the
 first load (lower_channels_to_mbarriers.py).
 """
 
@@ -192,7 +192,7 @@ def _share_loads(func: tirx.PrimFunc) -> tirx.PrimFunc:
             if plan.peers(x.number)
         ]
         notes += [*told, *_facts(plan), *map(FallbackNote, slow)]
-        assert plan_shared_loads(kernel, arch) is None, "MulticastLoads left a loop behind"
+        assert plan_shared_loads(kernel, arch) is None, "MulticastLoads left a loop after"
         return kernel
 
     return map_noted(func, change)

@@ -80,7 +80,7 @@ def plan_counts(func: tirx.PrimFunc) -> tuple[BlockCount, ...]:
         raise cannot_lower(
             str(func.attrs.get("global_symbol", "a host function")).removeprefix("__tvm_ffi_"),
             "a kernel launch without a tensor argument",
-            "one, which says on which device",
+            "one, which tells the device",
         )
     found = []
     for bind in counts:

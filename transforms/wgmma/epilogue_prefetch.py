@@ -9,7 +9,7 @@
     for k in ...: mma(acc, ...)
     for g, h, e: D[row(h), n + col(g, e)] = acc[4 g + 2 h + e] + ahead[2 g + e]
 
-Used by LowerWgmma. Behind the sum the tensor cores would wait for memory; in front of it nothing
+Used by LowerWgmma. Behind the sum the tensor cores would wait for memory; before it nothing
 waits, and two elements of 16 bits share a register. Where an accumulator leaves too few of these,
 loads stay where they are; so they do where two neighbours may be in bounds apart, where the program
 itself chooses whether to load (`if_then_else(j < 100, bias[j], 0)`), and of rows, of which a thread
@@ -36,7 +36,7 @@ from .fragment_loops_plan import FragmentNest
 from .lower_wgmma_plan import MmaPlan
 
 PAIR_BYTES = 4
-RESERVED_REGISTERS = 40  # registers of a thread beside the accumulator and what is loaded ahead
+RESERVED_REGISTERS = 40  # registers of a thread next to the accumulator and what is loaded ahead
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,14 @@ def _is_by_choice(value: Any, load: ir.TensorLoad) -> bool:
 
 
 def _available(plan: MmaPlan) -> int:
-    """Return how many registers a thread has that multiplies, beside a producer."""
+    """Return how many registers a thread has that multiplies, next to a producer."""
     consumers = plan.warp_groups * plan.turns
     split = registers.DEFAULT_SPLIT.get(consumers)
     return 0 if split is None else split[1]
 
 
 def take_ahead(kernel: ir.For, plan: MmaPlan, fragments: tuple[Any, ...], axis: ir.Var) -> None:
-    """Let the one of a kernel's stores that reads such vectors have them in front of the sum."""
+    """Let the one of a kernel's stores that reads such vectors have them before the sum."""
     first, *later = fragments
     if not first.is_fill or ir.uses(first.store.value, plan.accumulator):
         return
@@ -155,7 +155,7 @@ def hold_pairs(loads: tuple[PrefetchedVector, ...]) -> list[Any]:
 
 
 def put_ahead(planned: dict[Any, Any], fragments: tuple[Any, ...], axis: ir.Var) -> list[ir.Var]:
-    """Put loads behind what fills the accumulator first, and return the buffers that they set."""
+    """Put loads after what fills the accumulator first, and return the buffers that they set."""
     for one in (x for x in fragments if x.ahead):
         first = next(x.nest.nest for x in fragments if x.is_fill)
         planned[first] = ir.seq(planned[first], _emit_loads(one.ahead, one.nest, axis))

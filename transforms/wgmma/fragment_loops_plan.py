@@ -1,4 +1,4 @@
-"""Loop nests over an accumulator's elements, which are to run over its registers.
+"""Find loops over accumulator elements, to run over registers instead.
 
     for i, j in grid(64, 256): acc[i, j] = 0                                       fill
     for i, j in grid(64, 256): C[m + i, n + j] = f(acc[i, j])                      to global memory
@@ -146,8 +146,8 @@ def _fragment_nest(
             f"loops {[f'{x.loop_var.name}<{x.extent}' for x in loops]} over accumulator elements "
             f"{sorted(found)}",
             f"one loop over {sides[0]} rows and one over {sides[1]} columns, element by element",
-            "leave the loops of the fill and of the epilogue as they are: registers are dealt out "
-            "by the lowering",
+            "leave the loops of the fill and of the epilogue as they are: the lowering distributes "
+            "registers",
         )
     row, column = by_var
     parts = _part_loops(kernel, realize, starts)
@@ -233,7 +233,7 @@ def _check_store(kernel: ir.For, nest: FragmentNest, accumulator: ir.Var) -> Non
         for load in ir.find_all(store.value, ir.TensorLoad)
         if load.source.same_as(store.buffer) and [str(x) for x in load.indices] != indices
     ]
-    fix = "reduce in a kernel of its own"
+    fix = "reduce in a separate kernel"
     if own:
         raise cannot_lower(
             f"block {block.name_hint}",
@@ -349,7 +349,7 @@ def _check_statements(kernel: ir.For, product: MultiplyAdd, nests: list[Fragment
             names = [b.name_hint for b in ir.find_all(part, ir.SBlock)] or [type(part).__name__]
             raise cannot_lower(
                 f"block {names[0]}",
-                "a statement beside the k loop that is no fill or store of the accumulator",
+                "a statement next to the k loop that is no fill or store of the accumulator",
                 "the accumulator's fill, the k loop and stores of its elements",
-                "inline it into the store (fuse_epilogue), or make it a kernel of its own",
+                "inline it into the store (fuse_epilogue), or make it a separate kernel",
             )

@@ -1,4 +1,4 @@
-"""Read predicates of the form "these indices lie below these bounds"."""
+"""Parse predicates of the form "these indices are below these bounds"."""
 
 from __future__ import annotations
 

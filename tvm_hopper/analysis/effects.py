@@ -1,4 +1,4 @@
-"""What statements read and write, also behind the pointers that they hand to calls.
+"""Reads and writes of statements, also through pointers passed to calls.
 
     C[i] = A[i]                                 reads A, writes C
     f(tvm_access_ptr(A, ..., mask="r"))         reads A: the pointer says so
@@ -25,7 +25,7 @@ BOTH = READ | WRITE
 
 @dataclass(frozen=True)
 class PointerEffect:
-    """A pointer among the arguments of a call, and what the call does behind it.
+    """A pointer among the arguments of a call, and what the call does after it.
 
     `offset` is the position of the argument that counts elements from there. Where it says nothing
     of the lane (`adds_lane`), the call goes to the lane's own part of a warp's buffer by itself.

@@ -1,4 +1,4 @@
-"""Where the values of a kernel's floats come from, statement by statement, also through registers.
+"""Trace where the float values of a kernel come from, also through registers.
 
     x[0] = X[i] * 0.5       LOADED
     t[0] = x[0] * s         COMPUTED, and a PRODUCT, which the compiler may fuse with a sum
@@ -59,7 +59,7 @@ class OriginWalk:
         self.visit = visit
         self.statement(self.body)
         while any(self.memory.get(root, 0) != seen for root, seen in self.loaded.items()):
-            # what the end of a kernel stores may be loaded in front of it
+            # what the end of a kernel stores may be loaded before it
             self.registers, self.names, self.loaded = {}, {}, {}
             self.statement(self.body)
 

@@ -1,4 +1,4 @@
-"""CUDA text to a judged cubin, by NVRTC from pip or by the machine's nvcc.
+"""Compile CUDA text to a checked cubin, by NVRTC or nvcc.
 
 NVRTC needs no CUDA toolkit: `nvidia-cuda-nvrtc`, `nvidia-cuda-runtime` and `nvidia-cuda-cccl` bring
 the library and its headers; CUDA 12.8 and later compile our kernels.  Of the 0.8 s that TVM's text
@@ -230,7 +230,7 @@ class Compiled:
 
     `image` is what is shipped: the cubin, or for an arch whose code later chips run, its PTX.
     `fewer_blocks` are kernels that would spill where as many thread blocks share an SM as were
-    asked for: by name the numbers of these and of those that have the registers.
+    requested: by name the numbers of these and of those that have the registers.
     """
 
     cubin: bytes = field(repr=False)
@@ -259,7 +259,7 @@ def _compile_without_spills(
 ) -> tuple[Output, dict[str, KernelFacts], dict[str, tuple[int, int]]]:
     """Compile a text; where a kernel spills, let fewer of its thread blocks share an SM.
 
-    Where no number is asked for, ptxas aims at one by itself, and may spill for it. What it spills
+    Where no number is requested, ptxas aims at one by itself, and may spill for it. What it spills
     last of all it counts as a stack frame alone. An array in local memory stays there with any
     number, and the text as it is.
     """
@@ -298,7 +298,7 @@ def compile_source(
     strict: bool = False,
     arch: Arch = SM_90A,
 ) -> Compiled:
-    """Compile a CUDA text; refuse what the assembler had to mend."""
+    """Compile a CUDA text; refuse what the assembler had to fix."""
     if compiler not in _COMPILERS:
         need = " or ".join(map(repr, _COMPILERS))
         raise CompileError(f"tvm_hopper.compiler: found {compiler!r}; need {need}")

@@ -1,4 +1,4 @@
-"""Kernels that are not ours, on a machine whose only CUDA is pip's.
+"""Compile TVM's own kernels on a machine whose only CUDA comes from pip.
 
 TVM compiles them by NVRTC with the headers of a CUDA toolkit, and without one not at all.  pip's
 packages have the same headers in other folders, and our own kernels are compiled with them.  So

@@ -1,4 +1,4 @@
-"""What was built: text, TIR and options of each CUDA module of ours, found again by its text.
+"""Records of builds: CUDA text, TIR and options of each of our modules, looked up by text.
 
 An executable holds CUDA text and machine code but no TIR, which `simulate`, `verify` and `explain`
 need.  The text is the link: nothing else of a build stays in what TVM returns.
@@ -45,7 +45,7 @@ class BuildRecord:
         return tuple(gv.name_hint for gv in self.device.functions)
 
     def compile(self) -> Compiled:
-        """Compile the text as its build asked for it, or return what that gave before."""
+        """Compile the text as its build requested it, or return what that gave before."""
         return compile_source(
             self.source,
             self.compiler,
@@ -144,7 +144,7 @@ def cubin(executable: object) -> bytes:
     HopperError
         It holds no kernels of ours, or several CUDA modules of them.
     CompileError
-        The compiler refuses a kernel, or had to mend it.
+        The compiler refuses a kernel, or had to fix it.
     TypeError
         It is no executable.
     """

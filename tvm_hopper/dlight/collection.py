@@ -1,4 +1,4 @@
-"""TVM's own rules, of which none may take a build down, and all rules in their order."""
+"""The list of all rules in order; TVM's own are guarded so that none breaks a build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rules decided: which of them took a function, and why the others did not."""
+"""Record which rule scheduled a function, and why others did not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Decision:
     taken : bool
         Whether it scheduled the function.
     reason : str
-        What it did beside the plain request, as to sum in another type; else why it did not.
+        What it did next to the plain request, as to sum in another type; else why it did not.
     func : PrimFunc
         The function as it was, to be found again in the module that it came from.
     elements : tuple of ElementsNote

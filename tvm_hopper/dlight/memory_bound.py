@@ -1,4 +1,4 @@
-"""Reductions and elementwise functions, by `hs.row_reduction`, `hs.column_reduction` and so on."""
+"""Rules for reductions and elementwise functions: `hs.row_reduction` and the like."""
 
 from __future__ import annotations
 

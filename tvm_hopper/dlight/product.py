@@ -1,4 +1,4 @@
-"""Products, by `hs.matmul`: with symbolic rows a kernel for each size class."""
+"""Rule for products: `hs.matmul`, with a kernel for each size class if rows are symbolic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our rules have in common: which functions they look at, and what becomes of a refusal."""
+"""Base class of our rules: which functions they look at, and how they refuse."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GENERIC_ARCH = SM_90A.name.rstrip("a")
 
 
 class HopperRule(ScheduleRule):
-    """A rule that a schedule helper stands behind; what that refuses is left to the next rule.
+    """A rule that a schedule helper is after it; what that refuses is left to the next rule.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What each mbarrier of a full/empty ring counts, derived from who signals it.
+"""Arrival counts of the full and empty mbarriers of a ring buffer.
 
 A count that disagrees with the arrivals deadlocks when too high and races when too low, so call
 sites give facts (how many consumers) and take the count from here.

@@ -1,4 +1,4 @@
-"""The asynchronous operations of all processors as rows of one table.
+"""Table of asynchronous operations of all processors.
 
 Whoever inserts waits (`tvm_hopper.sync`) asks this table how an operation completes; the simulator
 has its own rules.
@@ -48,11 +48,11 @@ class AsyncOp:
         or a warp group issues it together.
     ordered_after_program
         Whether the operation starts after the earlier instructions of its own thread; if not, a
-        fence of its own stands in front of it.
+        fence of its own is before it.
     reads, writes
         The memory of its operands. What is on chip must be done with before the body ends.
     mechanism
-        The copy mechanism that a schedule asks for by this name, plain copies only; else None.
+        The copy mechanism that a schedule requests by this name, plain copies only; else None.
     handed_over
         The row of the same copy where another agent waits for it, if that is another one.
     combines
@@ -84,7 +84,7 @@ class AsyncOp:
 
     @property
     def opens_group(self) -> bool:
-        """Tell whether a group begins with an instruction, in front of its first operation."""
+        """Tell whether a group begins with an instruction, before its first operation."""
         return self.completion in OPENED
 
     @property
@@ -109,7 +109,7 @@ ASYNC_OPS = {
             handed_over="cp_async_arrive",
         ),
         AsyncOp(
-            name="cp_async_arrive",  # cp.async.mbarrier.arrive.noinc behind a thread's copies
+            name="cp_async_arrive",  # cp.async.mbarrier.arrive.noinc after a thread's copies
             completion=MBARRIER,
             proxy=GENERIC,
             read_needs=MBARRIER_WAIT,

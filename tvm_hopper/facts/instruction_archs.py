@@ -1,4 +1,4 @@
-"""Which instructions need more than sm_80: rows of TVM's PTX table, by name and modifiers.
+"""Instructions that need more than sm_80, as rows of TVM's PTX table.
 
 What no rule names runs on sm_80 already, or on later chips than Hopper alone.
 

@@ -1,4 +1,4 @@
-"""WGMMA: instruction shapes, the accumulator's layout, and the descriptors of shared operands.
+"""WGMMA: instruction shapes, accumulator layout, shared-memory descriptors.
 
 Sources: PTX ISA 9.1, 9.7.15.2 (shapes), 9.7.15.5.1.1 (register fragments), 9.7.15.5.1.2 (shared
 memory layout, matrix descriptor); the canonical layouts as CUTLASS states them in

@@ -1,4 +1,4 @@
-"""What is changed in TVM: a gate in front of its default pipeline, and keys that PassContext takes.
+"""Gate before TVM's default pipeline: sends marked functions to our lowering.
 
 `tvm.compile`, `tvm.tirx.build`, `relax.build` and MetaSchedule's workers all take the factory in
 `PIPELINE_MAP["s_tir"]`.  The gate wraps whatever stands there: a module with a function that
@@ -23,7 +23,7 @@ Factory = Callable[..., tuple[Any, ...]]
 
 
 def gated(previous: Factory) -> Factory:
-    """Wrap a pipeline factory: modules that ask for our lowering get it."""
+    """Wrap a pipeline factory: modules that request our lowering get it."""
 
     def factory(**options: object) -> tuple[Any, ...]:
         import tvm
@@ -71,7 +71,7 @@ def gated(previous: Factory) -> Factory:
 
 
 def install() -> None:
-    """Put the gate in front of the default pipeline, once."""
+    """Put the gate before the default pipeline, once."""
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
     if not hasattr(PIPELINE_MAP["s_tir"], "gate_of"):

@@ -1,4 +1,4 @@
-"""Who runs a kernel's statements: the threads of a block, or the one thread of a processor."""
+"""Thread axes: the threads of a thread block, or one thread on other processors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions about TIR: what stands where, and what it is."""
+"""Query TIR: find statements, loops, buffers and uses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRE_ORDER = int(tvm_ffi.WalkOrder.PREORDER)
 _DEVICE_ID = 9  # TVMStructFieldKind::kDLTensorDeviceId of `tvm_struct_get`
 
 
-# `tvm_ffi.structural_walk` finds out anew what its callbacks' types are, which takes five times as
+# `tvm_ffi.structural_walk` finds out again what its callbacks' types are, which takes five times as
 # long as a walk of an expression; a build walks some 20000 times.
 _walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
 _STOP = tvm_ffi.VisitInterrupt(None)
@@ -132,7 +132,7 @@ def loop_nest(stmt: Stmt) -> tuple[list[For], Stmt]:
 
 
 def peel_blocks(stmt: Stmt) -> Stmt:
-    """Return what stands inside of blocks that hold nothing beside one another."""
+    """Return what stands inside of blocks that hold nothing next to one another."""
     while isinstance(stmt, SBlockRealize):
         stmt = stmt.block.body
     return stmt

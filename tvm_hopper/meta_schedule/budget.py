@@ -1,4 +1,4 @@
-"""Which function the next trials go to, and when enough is enough.
+"""Divide the trial budget between functions, and decide when to stop.
 
 Every function has its choice of the package measured first. Then the one comes next at which a
 trial is expected to save most of the module's time: the model's expected improvement, times the

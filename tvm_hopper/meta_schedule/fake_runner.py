@@ -1,4 +1,4 @@
-"""Runners that measure nothing, to try a tuning run where there is no GPU. They say so."""
+"""Runners that measure nothing, to try tuning without a GPU."""
 
 from __future__ import annotations
 

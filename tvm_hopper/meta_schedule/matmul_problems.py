@@ -1,4 +1,4 @@
-"""Products: every legal tile, with the rings, orders and parts of a sum that go with it.
+"""Search space of products: legal tiles, stages, rasterization and split-K.
 
 tiles        what the chip can hold: `schedule/products/candidates.py`, both ways to multiply
 stages       the deepest ring, and one that leaves room for what else an SM holds
@@ -156,7 +156,7 @@ class MatmulProblem(Problem):
         ]
 
     def _goes(self, config: MatmulConfig) -> bool:
-        """Tell whether a configuration goes with what is behind the product."""
+        """Tell whether a configuration goes with what is after the product."""
         if self.gathered == 1:
             return True
         if excluded(config) or config.tile is None:

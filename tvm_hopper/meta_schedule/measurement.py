@@ -1,4 +1,4 @@
-"""One measurement of one artifact, with what it was made on."""
+"""Data of one measurement: times, machine and versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Measurement:
     seconds
         Of each repeat, between events of the device.
     corrected
-        What they would be at the highest clock: seconds times the clock that was read beside them,
+        What they would be at the highest clock: seconds times the clock that was read next to them,
         over the highest. Of a kernel that waits for memory this says too little.
     megahertz
         Clock of an SM, the median over the repeats.
@@ -57,7 +57,7 @@ class Contested:
     verdicts
         Of each: "equal", "wrong" or "unchecked", and why.
     sustained, single
-        Seconds of each, round by round: back to back at full load, and behind pauses. The library
+        Seconds of each, round by round: back to back at full load, and after pauses. The library
         comes last, where there is one; those of one that is wrong are empty.
     library
         Its name, or nothing.

@@ -1,4 +1,4 @@
-"""What every runner of ours is to MetaSchedule: a pool of workers behind futures."""
+"""Base class of our runners: a pool of workers that return futures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search has to know of a function: its legal configurations, features, a bound on its time.
+"""Problem classes: a function's legal configurations, features and time bound.
 
 One file for each kind of kernel: `matmul_problems.py`, `memory_problems.py`.
 """

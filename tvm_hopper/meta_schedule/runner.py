@@ -1,4 +1,4 @@
-"""Measure on the GPUs of this machine: a process each, with deadlines; crashes lose nothing."""
+"""Runner for the GPUs of this machine: one process each, with deadlines."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class GpuRunner(PooledRunner):
     Raises
     ------
     HopperError
-        There is no GPU, or one that does not exist is asked for; or a number is none.
+        There is no GPU, or one that does not exist is requested; or a number is none.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Tune a module: search, build, measure, check, and keep what was found.
+"""`tune`: search, build, measure, verify and record the configurations of a module.
 
     database = tvm_hopper.tune(mod, target, trials=512, gpus="all", work_dir="tuned")
 
-Every trial is on the disk before the next one is asked for, so that a run may be interrupted or
+Every trial is on the disk before the next one is requested, so that a run may be interrupted or
 killed at any moment and begun again with the same words.
 """
 

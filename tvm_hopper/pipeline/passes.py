@@ -1,4 +1,4 @@
-"""The lowering: TVM's own pass list, with ours at four places of it.
+"""The pass list: TVM's own, with our passes at four places.
 
 Ours stand in `transforms/stages.py`, TVM's in `stock.py`; it depends on the PassContext:
 
@@ -89,7 +89,7 @@ def final_checks() -> list[Callable[[tirx.PrimFunc, tirx.PrimFunc | None], objec
 
     return [
         require_room,  # what threads copy gets its slots from TVM, and the driver says nothing
-        require_sync,  # what the assembler mends without a word, and what would hang or race
+        require_sync,  # what the assembler fixes without a word, and what would hang or race
     ]
 
 

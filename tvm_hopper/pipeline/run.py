@@ -67,7 +67,7 @@ def _failing(p: Pass, mod: tvm.IRModule) -> list[str]:
 
 
 def leave_refused(mod: tvm.IRModule, error: LoweringError) -> tvm.IRModule:
-    """Mark a module anew after a pass has refused something of it.
+    """Mark a module again after a pass has refused something of it.
 
     Parameters
     ----------
@@ -79,13 +79,13 @@ def leave_refused(mod: tvm.IRModule, error: LoweringError) -> tvm.IRModule:
     Returns
     -------
     mod : IRModule
-        What is refused of a function that an option alone asks for, by whatever mechanism, leaves
+        What is refused of a function that an option alone requests, by whatever mechanism, leaves
         it to TVM, with a warning; if it was no more than copies to global memory, these to threads.
 
     Raises
     ------
     LoweringError
-        `error`, where a function or an option asks for what is refused by name, or under
+        `error`, where a function or an option requests what is refused by name, or under
         `tvm_hopper.strict`.
     """
     marked = marks.mark_requests(mod)
@@ -155,7 +155,7 @@ def lower(
     ValueError
         There is no target, or no pass of that name.
     HopperError
-        A pass refuses what the module asks for.
+        A pass refuses what the module requests.
     """
     bound = _bind(mod, target)
     passes = full_list()
@@ -195,7 +195,7 @@ def lower_to_hook(
     ValueError
         There is no target.
     HopperError
-        What the module asks for cannot be read.
+        What the module requests cannot be read.
     """
     mod = marks.mark_requests(_bind(mod, target))
     for p in stock_passes():
@@ -225,7 +225,7 @@ def lower_final(mod: Scheduled, target: str | Target | dict[Any, Any] | None = N
     ValueError
         There is no target.
     HopperError
-        A pass refuses what the module asks for.
+        A pass refuses what the module requests.
     """
     host, device = split_host_device_mods(lower(mod, target))
     finalize_host, finalize_device = stock_finalizers()

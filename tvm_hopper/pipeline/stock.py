@@ -1,4 +1,4 @@
-"""The s_tir pass list of apache-tvm 0.27.0.post1, as `tvm.s_tir.pipeline` builds it.
+"""TVM's s_tir pass list of apache-tvm 0.27.0.post1, as `tvm.s_tir.pipeline` builds it.
 
 TVM keeps its list inside a function that runs it, so nothing can be put in between.  It is written
 down here; `tests/integration/test_stock_passes.py` compares it with TVM's own, pass by pass and

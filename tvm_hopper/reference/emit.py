@@ -1,4 +1,4 @@
-"""One CPU function for a plain program: loops over ranges, boxes of buffers, all told at run time.
+"""Generate one CPU function for a plain program, with loop ranges and boxes as arguments.
 
     for i in [i_low, i_low + i_count):            numbers of `meta`, one for each loop
         if inside(box of C):                      where the loops reach further than the box

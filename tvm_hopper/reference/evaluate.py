@@ -1,4 +1,4 @@
-"""What a plain program computes on boxes of its outputs, and how far a kernel may be from that."""
+"""Evaluate a plain program on boxes of its outputs, with an error bound for each element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which part of each buffer, and which range of each loop, some boxes of the outputs need.
+"""Compute the regions of buffers and ranges of loops that output boxes need.
 
 The answer holds for numbers, not for symbols, and is found by going round until nothing grows:
 

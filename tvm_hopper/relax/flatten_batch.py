@@ -1,4 +1,4 @@
-"""Hand linear layers their tokens as rows: `flatten_function`, and views at the calls.
+"""Flatten the tokens of linear layers into rows: functions and their calls.
 
     y = R.call_tir(linear, (x, w), R.Tensor((b, s, N)))             x: (b, s, K)
   ->

@@ -1,4 +1,4 @@
-"""Products of a tensor and a transposed one, without a copy of it.
+"""Fuse transposes into products, without a copy.
 
     t = permute_dims(w); y = matmul(x, t)    ->    y = NT_matmul(x, w)
 

@@ -1,9 +1,9 @@
-"""The passes that take a Relax model to kernels, in order, one reason a line.
+"""The Relax pass list: from a model to kernels, in order, with a reason for each pass.
 
     ex = relax.build(mod, target="nvidia/nvidia-h200", relax_pipeline="tvm_hopper")
 
 TVM's own pipeline for CUDA stands around ours: libraries are dispatched before, memory is planned
-behind it.
+after it.
 """
 
 from __future__ import annotations

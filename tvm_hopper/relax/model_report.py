@@ -1,4 +1,4 @@
-"""Who computes each function of a model, why it is not us, and how long it takes by estimate.
+"""Report of a model: who computes each function, why, and its estimated time.
 
 print(tvm_hopper.relax.report(ex))                              # what relax.build returned
 tvm_hopper.relax.report(mod, target, sizes={"length": 2048})    # before it is built

@@ -1,4 +1,4 @@
-"""A report as text for terminals and as HTML for notebooks.
+"""Format a model report as text and HTML.
 
 Names come from the model, and configurations hold brackets: both are escaped.
 """

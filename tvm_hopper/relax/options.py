@@ -1,4 +1,4 @@
-"""What can be asked of the pipeline, checked when it is asked."""
+"""Options of the Relax pipeline, checked at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls make rows that another call reduces: a sum with a residual in front of a norm."""
+"""Find calls whose rows another call reduces: a residual's sum before a norm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Let plain `relax.build` take our road, for this process, until it is switched off.
+"""Switch plain `relax.build` to our pipeline, for this process.
 
 `relax.get_default_pipeline` and `relax.pipeline.legalize_passes` read one function under two names.
 Both get a wrapper, which hands over to what stood there for any target that is not ours.

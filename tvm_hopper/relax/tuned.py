@@ -1,4 +1,4 @@
-"""Configurations that a tuning found, asked for by function.
+"""Look up tuned configurations by function.
 
 `tvm_hopper.meta_schedule.lookup(database, func, target)` answers with one configuration, with one
 for each size class as (bound, configuration), ascending, or with None.

@@ -1,4 +1,4 @@
-"""Functions of 16-bit tensors in float32, rounded once, and formulas that keep their digits.
+"""Compute 16-bit functions in float32, rounded once, with stable formulas.
 
     y = silu(x)    ->    y = float16(silu(float32(x)))
 

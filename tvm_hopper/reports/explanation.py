@@ -1,4 +1,4 @@
-"""What a lowered kernel is made of: stages, barriers, shared memory, registers, choices, fallbacks.
+"""`explain`: stages, barriers, shared memory, registers, choices and fallbacks of a kernel.
 
     print(tvm_hopper.explain(sch.mod, target="nvidia/nvidia-h200"))
     print(tvm_hopper.explain(ex))                    # what tvm.compile returned
@@ -98,7 +98,7 @@ class Kernel:
     smem: tuple[SmemNote, ...]
     tensor_maps: tuple[TensorMapNote, ...]
     stores: tuple[StoreNote, ...]
-    notes: tuple[str, ...]  # what was asked for and is worth knowing
+    notes: tuple[str, ...]  # what was requested and is worth knowing
     fallbacks: tuple[str, ...]  # slower forms that the lowering had to take
     assembled: Assembled | None = None
     launched_for: str = ""  # the condition under which the host launches it
@@ -286,7 +286,7 @@ def _grid(order: TilesNote) -> str:
 class Explanation:
     """Every kernel of ours in a module; print it, show it with rich, or take `as_dict()`.
 
-    `foreign` says what was done to kernels beside them that are TVM's own.
+    `foreign` says what was done to kernels next to them that are TVM's own.
     """
 
     kernels: tuple[Kernel, ...]

@@ -1,4 +1,4 @@
-"""Which of our passes change a kernel, stage by stage: `python -m tvm_hopper passes FILE:make`."""
+"""`python -m tvm_hopper passes FILE:make`: which of our passes change a kernel."""
 
 from __future__ import annotations
 

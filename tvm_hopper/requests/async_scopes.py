@@ -1,4 +1,4 @@
-"""Which copies of a function without our keys are asynchronous, and how they come to ask for us.
+"""Mark the copies of TVM's asynchronous stages in functions without our keys.
 
 Either a pipeline has them in an asynchronous stage (`software_pipeline_async_stages`), or they are
 written into an asynchronous scope and waited for by hand:
@@ -40,7 +40,7 @@ def is_asynchronous(func: tirx.PrimFunc) -> bool:
 
 
 def ask_for_copies(func: tirx.PrimFunc, mechanism: str) -> tirx.PrimFunc | None:
-    """Let the plain copies into shared memory that are asynchronous ask for a mechanism.
+    """Let the plain copies into shared memory that are asynchronous request a mechanism.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Annotations of bound loops get a loop of their own, for stock UnifyThreadBinding to leave on it.
+"""Keep annotations of bound loops through TVM's UnifyThreadBinding, on separate loops.
 
     for j in thread_binding(8, "blockIdx.x", annotations={"tvm_hopper.persistent": 3}):
         for k in serial(4, annotations={"software_pipeline_stage": [0, 2]}): ...

@@ -1,4 +1,4 @@
-"""Tags for the Hopper parts that TVM has no name for.
+"""Target tags for Hopper chips that TVM does not name.
 
 A tag says what TVM's own schedules may assume, so ours copy those of TVM's `nvidia/nvidia-h100`
 (48 KiB of static shared memory); what our kernels may use comes from `facts.arch`.  `import tvm`

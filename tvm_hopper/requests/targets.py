@@ -1,4 +1,4 @@
-"""Targets: the processor that one names.
+"""Map a target to its processor.
 
 `feature.num_sms` says how many SMs there are, `feature.part` whose rates it has ("h20"): of the
 attributes that TVM gives a meaning to none does, and one named `feature.` survives export and JSON.

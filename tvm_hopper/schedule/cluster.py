@@ -1,4 +1,4 @@
-"""Thread blocks of a cluster that load for one another.
+"""`share_loads`: multicast loads between the thread blocks of a cluster.
 
 for by in blockIdx.y:
 for bx in blockIdx.x:

@@ -39,7 +39,7 @@ _STATEMENTS = {
 _PLAIN_WORDS = (  # what TVM says in words of its own making
     (
         "is not a stage pipeline",
-        "a block beside it writes a part of its tensor, or one that was read before",
+        "a block next to it writes a part of its tensor, or one that was read before",
     ),
     (
         "is only allowed to read a single buffer region",

@@ -1,6 +1,6 @@
 """Reductions whose parts thread blocks compute: the loop they share, and how its parts meet.
 
-    C[...] = 0                                                a kernel of its own
+    C[...] = 0                                                a separate kernel
     for bx in blockIdx.x:
         for part in range(16):                                hs.across_blocks(sch, part)
             tile[...] = ...                                   one part's share
@@ -65,7 +65,7 @@ def across_blocks(sch: s_tir.Schedule, loop: Any, axis: str = "blockIdx.z") -> N
     """Let thread blocks share the iterations of a loop that meet in reductions alone.
 
     What the loop writes to global memory has to be stores with `reduce`; tiles are those of one
-    iteration. The initial value is set by a kernel of its own, in front.
+    iteration. The initial value is set by a separate kernel, in front.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def across_blocks(sch: s_tir.Schedule, loop: Any, axis: str = "blockIdx.z") -> N
     Raises
     ------
     ScheduleError
-        The loop is bound or not serial, or no block in it asks for a reduction.
+        The loop is bound or not serial, or no block in it requests a reduction.
     """
     loop = as_loop(sch, loop)
     node = sch.get(loop)
@@ -92,8 +92,8 @@ def across_blocks(sch: s_tir.Schedule, loop: Any, axis: str = "blockIdx.z") -> N
         raise cannot_schedule(
             where,
             "no store that combines what it moves with what is there",
-            "at least one, by which the iterations meet",
-            'ask for it first: hs.async_store(..., reduce="add")',
+            "at least one, which combines the iterations",
+            'request it first: hs.async_store(..., reduce="add")',
         )
     ask(sch, where, loop, keys.ACROSS_BLOCKS, axis)
 

@@ -1,4 +1,4 @@
-"""The steps of a Hopper kernel as schedule helpers, each a few traced primitives and annotations.
+"""Steps of a Hopper kernel: `pad`, `async_copy`, `async_store`, `wgmma`, `pipeline`.
 
     hs.fuse_prologue(sch, block)              casts before the product become part of it
     hs.pad(sch, block, tile)                  pad_einsum, when a shape does not divide
@@ -11,7 +11,7 @@
 
 Plain loops over tiles take `async_copy`, `pipeline` and `async_store` alone.
 
-They stand beside TVM's primitives and replay from a trace in a process that knows nothing of this
+They are next to TVM's primitives and replay from a trace in a process that knows nothing of this
 package.  What they cannot serve is one error, and the schedule stays as it was.  A request that is
 made twice is refused where the second one says something else, and does nothing where it does not.
 """
@@ -122,9 +122,9 @@ def pad_matmul(
         return find_matmul(sch, block)  # its operands may be pads now
     except s_tir.ScheduleError as error:
         if beside := dry_run.cut_kernel(sch, block):
-            found = f"tiles that do not divide it, beside the kernel of {beside}, whose tiles cross"
-            need = "tiles that divide one of the two: TVM pads nothing beside such a kernel"
-            fix = "give each product a function of its own, or pad the tensors"
+            found = f"tiles that do not divide it, in the kernel of {beside}, whose tiles cross"
+            need = "tiles that divide one of the two: TVM pads nothing next to such a kernel"
+            fix = "give each product a separate function, or pad the tensors"
             where = f"block {matmul.name}"
             raise cannot_schedule(where, f"{found} an edge, too", need, fix) from error
         raise
@@ -152,7 +152,7 @@ def check_whole(matmul: Matmul, axis: Axis) -> None:
                 f"{size} elements along an axis of which the program takes {extent}, no multiple "
                 "of the tile",
                 "the whole axis, or a part that is a multiple of the tile",
-                "choose another tile, or copy the part into a tensor of its own",
+                "choose another tile, or copy the part into a separate tensor",
             )
 
 
@@ -167,7 +167,7 @@ def async_copy(
 ) -> None:
     """Ask for a copy to shared memory, or to VTCM, to be made by the hardware, asynchronously.
 
-    A pad in front of the copy is inlined: it becomes `if_then_else(in bounds, load, 0)`, which TMA
+    A pad before the copy is inlined: it becomes `if_then_else(in bounds, load, 0)`, which TMA
     does by itself at the bounds of the tensor.
 
     Parameters
@@ -394,12 +394,12 @@ def pipeline(
         Changed in place.
     loop : LoopRV
         Its body is the copies, in order, and then one product, or plain loops over threads. One of
-        these may be a pipeline itself: with copies of its own, where that is asked for first.
+        these may be a pipeline itself: with copies of its own, where that is requested first.
     stages : int
         Slots of the ring.
     roles : Roles, optional
         Consumer warp groups, and registers. None is one consumer of a product; around plain loops
-        it is no roles at all: the threads that compute also ask for the copies.
+        it is no roles at all: the threads that compute also request the copies.
     last_stage : int or random variable
         `stages - 1`, for tuning: a trace takes a sampled value as it is, but no expression of it.
     wgmma_pending : int, optional
@@ -422,7 +422,7 @@ def pipeline(
     last = stages - 1 if stages is not None else last_stage
     num_copies = len(plain_loops.find_loads(sch.get(loop)))
     if not num_copies:
-        need = f"copies that carry {keys.ASYNC_COPY} (async_copy) before the pipeline is asked for"
+        need = f"copies that carry {keys.ASYNC_COPY} (async_copy) before the pipeline is requested"
         raise cannot_schedule(where, "no asynchronous copy in it", need)
     if plain_loops.has_product(sch, loop):
         roles, num_others = roles or Roles(), 1

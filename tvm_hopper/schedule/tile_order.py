@@ -1,4 +1,4 @@
-"""The order of output tiles, and who computes them: a step of a product's schedule."""
+"""`raster`: order of output tiles, persistent kernels, stream-K."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def raster(
         Of a persistent product with one consumer: so many of it, 2 or 3, that compute output tiles
         in turn. None or 1 is one.
     early_launch : bool, optional
-        True lets the kernel begin while the launch in front of it ends: it waits for that launch
-        before it touches memory. None or False: launched as ever.
+        True lets the kernel begin while the launch before it ends: it waits for that launch
+        before it touches memory. None or False: launched as usual.
     curve : str, optional
         "hilbert": along a Hilbert curve through squares of tiles of each group, whose rows are the
         largest power of two not above `group`. None: down each column of a group.

@@ -1,4 +1,4 @@
-"""Runs a schedule helper on a copy first: it serves the request as a whole, or changes nothing.
+"""Run a schedule helper on a copy first, so that a failure changes nothing.
 
 Random variables of a schedule stay valid in its copy, and a copy takes microseconds: TVM copies a
 schedule's trees when they are written to.  What TVM refuses in the copy becomes one error of ours.

@@ -1,4 +1,4 @@
-"""Which CTAs of a launch to run: all if they are few, else one group of each kind.
+"""Select the CTAs to simulate: all if they are few, else one group of each kind.
 
 What a group is, and when two are alike, is proved without running them: see `sim.kinds.groups`.
 """
@@ -71,7 +71,7 @@ class Choice:
 
 
 def choose_asked(func: Any, setup: dict[str, Any], blocks: Sequence[tuple[int, ...]]) -> Choice:
-    """Take the CTAs that somebody asked for; of the others nothing is known."""
+    """Take the CTAs that somebody requested; of the others nothing is known."""
     grid = setup["grid"]
     total = grid[0] * grid[1] * grid[2]
     asked = tuple(dict.fromkeys(check_blocks(blocks, grid)))

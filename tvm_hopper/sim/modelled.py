@@ -1,4 +1,4 @@
-"""Which instructions of TVM's PTX table the simulator models: a row each, as a document.
+"""List the instructions of TVM's PTX table that the simulator models, as a document.
 
 python -m tvm_hopper.sim.modelled > docs/simulator_instructions.md
 """

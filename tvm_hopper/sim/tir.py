@@ -1,4 +1,4 @@
-"""What the simulator must know of TIR nodes: names of operations, types, and PTX calls taken apart.
+"""TIR helpers of the simulator: op names, types, operands of PTX calls.
 
 `decode_ptx` reads the operand names and modifiers of a `tirx.ptx.*` call from TVM's own instruction
 table, so that one handler per instruction family is enough.
@@ -25,7 +25,7 @@ except ImportError:  # TVM itself depends on it; without it only the standard ty
 PTX = "tirx.ptx."
 COOPERATIVE = "tirx.use_cooperative_launch"  # tags of TVM's runtime among the launch parameters
 PROGRAMMATIC = "tirx.use_programtic_dependent_launch"
-# On a host function: places of parameters that no launch in front of it in the stream writes.
+# On a host function: places of parameters that no launch before it in the stream writes.
 PROMISED = "tvm_hopper.promised_tensors"
 
 
@@ -230,7 +230,7 @@ def _shorten(text: str, limit: int) -> str:
 def slot_of(node: Any, offset: int) -> int | None:
     """Return which mbarrier of its ring a statement names; None if that is unknown.
 
-    Rings lie in one buffer, each behind a constant: at byte 15368, `bar[k % 3 + 1920]` is slot 1.
+    Rings lie in one buffer, each after a constant: at byte 15368, `bar[k % 3 + 1920]` is slot 1.
     """
     found: list[Any] = []
     tvm_ffi.structural_walk(node, [(ir.TensorLoad, found.append)], order="pre")

@@ -62,7 +62,7 @@ def check_sync(
         for trace in {id(trace): trace for trace in skeleton.traces}.values():
             found += check_streams(trace)
         found += [
-            finding("INCOMPLETE", f"left to the simulator: what comes behind the call of {name}")
+            finding("INCOMPLETE", f"left to the simulator: what comes after the call of {name}")
             for name in opaque_calls(skeleton)
         ]
     unique = {(f.rule, f.message): f for f in found}

@@ -1,7 +1,7 @@
-"""Places waits, fences and barriers: a pure function from a little program to what it lacks.
+"""The sync engine: places waits, fences and barriers into a small abstract program.
 
     for k:                                 for k:
-        Step(C[k] = acc)          ->           Wait(wgmma_group)     acc is written by trip k - 1
+        Step(C[k] = acc)          ->           Wait(wgmma_group)     iteration k - 1 writes acc
         Step(acc += A B, wgmma)                Step(C[k] = acc)
                                                Fence(wgmma)
                                                Step(acc += A B, wgmma)

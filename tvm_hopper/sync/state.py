@@ -1,4 +1,4 @@
-"""What is known at one place of a body: the lattice of the sync engine and its transfer functions.
+"""Dataflow state of the sync engine: its lattice and transfer functions.
 
 A `State` has two parts.
 
@@ -114,7 +114,7 @@ def _weaker(a: Missing, b: Missing) -> Missing:
 
 
 def advance(state: State, rings: frozenset[Buffer]) -> State:
-    """Name the versions as the next trip of a loop that advances some rings does."""
+    """Name the versions as the next iteration of a loop that advances some rings does."""
 
     def older(phase: Phase) -> Phase:
         return (phase[0], phase[1] - (phase[0] in rings))
@@ -136,7 +136,7 @@ def advance(state: State, rings: frozenset[Buffer]) -> State:
 
 
 def apply(state: State, sync: Sync) -> State:
-    """Return what is known behind a sync."""
+    """Return what is known after a sync."""
     if isinstance(sync, WaitPhase):
         phase = (sync.buffer, sync.ahead)
         touches = {t: m for t, m in state.touches.items() if t.phase != phase}
@@ -173,8 +173,8 @@ def _map(state: State, change: Callable[[Touch, Missing], Missing]) -> State:
 
 
 def lacks(state: State, use: Use) -> Iterator[Sync]:
-    """Yield the syncs that have to stand in front of an access, in any order."""
-    if use.is_acquire:  # what the other agent did is done, behind a release of this one
+    """Yield the syncs that have to are before an access, in any order."""
+    if use.is_acquire:  # what the other agent did is done, after a release of this one
         return
     is_async = use.op is not None and use.op.proxy == ASYNC
     if use.is_release:
@@ -213,7 +213,7 @@ def reads(use: Use, phase: Phase) -> bool:
 
 
 def lacks_at_end(state: State) -> Iterator[Sync]:
-    """Yield the waits that let nothing touch the thread block's own memory behind a body.
+    """Yield the waits that let nothing touch the thread block's own memory after a body.
 
     Writes to global memory may be under way then: the end of the kernel completes them.
     """
@@ -227,7 +227,7 @@ def lacks_at_end(state: State) -> Iterator[Sync]:
 
 
 def execute(state: State, unit: Unit) -> State:
-    """Return what is known behind a unit; its group, if it is one, is committed."""
+    """Return what is known after a unit; its group, if it is one, is committed."""
     touches, phases = dict(state.touches), dict(state.phases)
     if unit.op is not None and unit.op.needs_commit:
         touches = {touch: _aged(touch, missing, unit) for touch, missing in touches.items()}
@@ -244,7 +244,7 @@ def execute(state: State, unit: Unit) -> State:
         phases[buffer, ahead] = PROMISED if unit.only_if_read else FLIES
     for use in unit.uses:
         if use.is_release:
-            # The other agent hands the slot back behind an arrive of each of these threads. What
+            # The other agent hands the slot back after an arrive of each of these threads. What
             # else lies in its bytes is no business of that agent.
             if not use.buffer.overlays:
                 touches = {t: m for t, m in touches.items() if not meets(t, use)}

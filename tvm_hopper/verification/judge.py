@@ -1,4 +1,4 @@
-"""Judge a module in stages, from cheap to thorough, and give one verdict.
+"""Verify a module in stages, from cheap to thorough, with one verdict.
 
 1. launches: what the host does, what the runtime and the driver would refuse;
 2. synchronisation without values: the static check, and every interleaving of the roles;
@@ -144,7 +144,7 @@ def verify(
     report : Report
         `verdict` is the worst of "clean", "review", "incomplete" and "error"; `findings` says why,
         and `values` what was compared: without a plain program nothing is. A function that launches
-        other kernels where a call comes with an allocator is judged both ways.
+        other kernels where a call comes with an allocator is checked both ways.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def verify(
         except TensorMapError as error:  # the driver refuses it: no kernel is launched
             return Report((finding("TENSOR_MAP", str(error)),), (), ())
         except MemoryError as error:
-            text = f"not judged: {error or 'the tensors'} and more do not fit into memory"
+            text = f"not checked: {error or 'the tensors'} and more do not fit into memory"
             return Report((finding("INCOMPLETE", text, hint="verify a smaller shape"),), (), ())
     return joined(reports)
 

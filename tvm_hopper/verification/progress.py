@@ -1,4 +1,4 @@
-"""One line on stderr that says what a long verification is at."""
+"""Progress line of a long verification, on stderr."""
 
 from __future__ import annotations
 

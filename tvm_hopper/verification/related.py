@@ -1,4 +1,4 @@
-"""Which CTAs of several launches belong together: those that store last, and whom they need."""
+"""Group CTAs of several launches by data flow: final stores and their producers."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class ValueCheck:
     outputs : sequence of str
         Arguments that hold nothing before the run.
     asked : bool
-        Somebody asked for the chosen CTAs: no others run.
+        Somebody requested the chosen CTAs: no others run.
     steps : float or None
         About how many all CTAs together would take; None: not known.
     related : Related or None

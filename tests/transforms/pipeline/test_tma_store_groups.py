@@ -209,4 +209,4 @@ def test_explained():
     assert re.search(r"C_shared.dyn +12288 bytes at", said)
     sch = copies.schedule(copies.copy(80, 64), copies.Route((8, 64), 10, stages=4))
     said = str(tvm_hopper.explain(sch.mod, TARGET))
-    assert re.search(r"ahead +2 trips, 1 slot left to stores", said)
+    assert re.search(r"ahead +2 iterations, 1 slot left to stores", said)

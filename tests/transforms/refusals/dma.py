@@ -43,7 +43,7 @@ DMA = [
         COPY,
         PLAN,
         r"copy of A into tile: found tvm_hopper.async_copy = 'tma' on hexagonv68; need a mechanism "
-        r"that it has: 'dma'; ask for that one, or build for a chip that has the other",
+        r"that it has: 'dma'; request that one, or build for a chip that has the other",
         ('"dma"', '"tma"'),
         ("global.vtcm", "shared.dyn"),
     ),
@@ -67,8 +67,8 @@ DMA = [
         "more bytes than a descriptor can say",
         COPY,
         PLAN,
-        r"copy of A into tile: found 16777216 bytes in a row; need at most 16777215, what a DMA "
-        r"descriptor can say; choose a smaller tile",
+        r"copy of A into tile: found 16777216 contiguous bytes; need at most 16777215, the "
+        r"limit of a DMA descriptor; choose a smaller tile",
         ("(64, 128)", "(65536, 64)"),
         ('(64, 64), "', '(65536, 64), "'),
         ("buffer((64, 64)", "buffer((65536, 64)"),

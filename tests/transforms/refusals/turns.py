@@ -32,7 +32,8 @@ TURNS = [
     ),
     turns(
         "turns of more warp groups than there are registers for",
-        r"found 2 warp groups a set; need a product by WGMMA, and at most 3 warp groups in all",
+        r"found 2 warp groups in each consumer group; need a product by WGMMA, and at most 3 "
+        r"warp groups in all",
         SHARED,
     ),
     turns(

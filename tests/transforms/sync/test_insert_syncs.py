@@ -424,7 +424,7 @@ def test_a_loop_of_copies_that_only_some_threads_run():
 def test_a_store_to_a_tile_that_copies_run_ahead_into():
     message = (
         r"^block use: found a write of 'ring', whose copies are made only if they are read; need "
-        r"such copies .*; store to a tile of its own, or take the pipeline's stages away$"
+        r"such copies .*; store to a separate tile, or take the pipeline's stages away$"
     )
     store = ("C[tx] = C[tx] + ring", "ring[trip % 2, tx] = C[tx] + ring")
     with pytest.raises(LoweringError, match=message):

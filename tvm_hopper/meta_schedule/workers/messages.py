@@ -1,4 +1,4 @@
-"""What parent and worker say to each other: JSON behind its length, over a pipe or a socket.
+"""Messages between parent and worker: length-prefixed JSON over a pipe or socket.
 
 Nothing that is received is executed; there is no pickle.
 """
@@ -47,7 +47,7 @@ def receive(fd: int, seconds: float | None = None) -> dict[str, Any]:
     fd : int
         Of a pipe's reading end.
     seconds : float, optional
-        How long to wait for all of it; None: for ever.
+        How long to wait for all of it; None: forever.
 
     Raises
     ------

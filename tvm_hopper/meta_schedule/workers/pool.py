@@ -1,4 +1,4 @@
-"""A queue in front of workers that may break: deadlines, second tries, retirement.
+"""Worker pool: queue, deadlines, retries, retirement.
 
 A task that breaks its worker is tried again on others. What breaks all of them is the task's fault;
 what another one could do is the fault of those that could not. A worker at fault several times,
@@ -22,7 +22,7 @@ logger = logging.getLogger("tvm_hopper.meta_schedule")
 CLOSE_SECONDS = 5.0
 NOBODY = "nobody tried: "  # begins the error of a task that no worker has had
 MOST_VANISHED = 5  # workers that may go away over one task
-UNJUDGED = 4  # times as often may a worker break where no other one has judged its tasks
+UNJUDGED = 4  # times as often may a worker break where no other one has checked its tasks
 
 
 def _by_nobody(message: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Worker processes that take turns on one device: one loads what another one's runs leave time for.
+"""Workers that share a device: one loads its kernel while another measures.
 
     process 0   load   run            load   run
     process 1          load    run           load   run
 
-Nothing of a load touches the device, so that nothing runs beside what is timed. A deadline begins
+Nothing of a load touches the device, so that nothing runs next to what is timed. A deadline begins
 when a process has its turn.
 """
 

@@ -1,4 +1,4 @@
-"""Reductions of columns in one call, made of TVM's primitives: each tensor is read once.
+"""`column_reduction`: schedule reductions over rows; each tensor is read once.
 
   hs.column_reduction(sch)
 ->
@@ -67,8 +67,8 @@ def column_reduction(
     ----------
     sch : Schedule
         Changed in place; left as it was when the program is refused. The function that it works on
-        is plain loops: reductions over all dimensions but the last ones, elementwise blocks in
-        front of them, and blocks that compute with what they leave.
+        is plain loops: reductions over all dimensions but the last ones, elementwise blocks before
+        them, and blocks that compute with what they leave.
     block : SBlockRV or str, optional
         One of its blocks, to say which function is meant.
     config : ColumnReductionConfig, optional
@@ -278,7 +278,7 @@ def _read(sch: s_tir.Schedule, blocks: list[Any], tensor: Any) -> Any:
 
 
 def _load(sch: s_tir.Schedule, partial: list[Any], load: Any, tile: ColumnTile) -> None:
-    """Load rows of a trip at once, for all reductions that read them: a tensor's, or by a block."""
+    """Load the rows of one iteration for all reductions that read them."""
     if not isinstance(load, SBlockRV):
         load = _read(sch, partial, load)
     made = sch.get(load).writes[0].source

@@ -1,4 +1,4 @@
-"""How a reduction of columns is cut up: threads, rows in flight, thread blocks."""
+"""`ColumnReductionConfig`: threads, rows in flight, thread blocks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ColumnReductionConfig:
     vector : int, optional
         Columns of a thread: a power of two up to 16, and at most 16 bytes of the widest tensor.
     group : int, optional
-        For a reduction to one value, and nothing else beside it: neighbours along the first
+        For a reduction to one value, and nothing else next to it: neighbours along the first
         dimension that are reduced to one value together, by a kernel of row reductions, instead of
         columns. A divisor of that dimension.
 
@@ -64,7 +64,7 @@ class ColumnReductionConfig:
             raise cannot_schedule(where, f"vector={self.vector}", "a power of two")
         beside = [k for k in most if k != "group" and getattr(self, k) is not None]
         if self.group is not None and beside:
-            found = f"group={self.group} beside {beside[0]}="
+            found = f"group={self.group} next to {beside[0]}="
             raise cannot_schedule(where, found, "group= alone: no columns are left then")
         if self.threads is not None and self.rows is not None:
             count = self.threads * self.rows

@@ -1,6 +1,6 @@
-"""How fast kernels bound by memory run on a chip: `RowRates`, of an H200, times `Chip`.
+"""Cost model of memory-bound kernels: `RowRates` of an H200, scaled by `Chip`.
 
-Memory brings what is asked for after a latency, and a thread block asks for a row, waits, reduces
+Memory brings what is requested after a latency, and a thread block requests a row, waits, reduces
 and stores before the next one takes its place:
 
     bytes a cycle = min(memory's share of an SM, bytes in flight / (latency + barriers x wait))
@@ -117,8 +117,8 @@ class MemoryModel:
     ) -> float:
         """Estimate the bytes that an SM loads in a cycle, of rows in registers.
 
-        `reload`: rows are loaded again behind the last reduction; `again`: they are, or something
-        dear is computed again.
+        `reload`: rows are loaded again after the last reduction; `again`: they are, or something
+        expensive is computed again.
         """
         rates = self.rates
         blocks = self.blocks_on_sm(work, tile, blocks)
@@ -138,7 +138,7 @@ class MemoryModel:
     def staged_rate(self, work: RowWork, tile: RegisterTile, blocks: int, part: int) -> float:
         """Estimate the bytes that an SM loads in a cycle, of rows in shared memory.
 
-        `part`: columns of a thread block, if what rows share waits beside them; else 0.
+        `part`: columns of a thread block, if what rows share waits next to them; else 0.
         """
         rates, count = self.rates, self.blocks_on_sm(work, tile, blocks)
         share = rates.staged_share
@@ -149,7 +149,7 @@ class MemoryModel:
         return min(share * self.loaded_bytes, self.flight_rate(work, tile, count))
 
     def streamed_rate(self, passes: int) -> float:
-        """Estimate the bytes that an SM loads in a cycle, of rows that each pass loads anew."""
+        """Estimate the bytes that an SM loads in a cycle, of rows that each pass loads again."""
         return (1 if passes == 1 else self.rates.streamed_share) * self.loaded_bytes
 
     def _busy(self, blocks: int) -> float:

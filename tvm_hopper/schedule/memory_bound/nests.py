@@ -1,4 +1,4 @@
-"""The loop nests of a kernel: loads, what is computed in registers, stores.
+"""Loop nests of a kernel: loads, computation in registers, stores.
 
   Y[i, j] = f(X[i, j], S[i])                         S a result of this function
 ->
@@ -52,7 +52,7 @@ class Work(Enum):
 OF_ALL_ROWS = (Work.LOAD_COLUMNS, Work.STAGE_COLUMNS)
 LOADS = (Work.LOAD, Work.LOAD_AGAIN, Work.LOAD_COLUMNS)
 WHOLE_VECTORS = (*LOADS, Work.STORE)
-KEPT_PERCENT = 72  # of L2: the end of a result that it still has behind the kernel
+KEPT_PERCENT = 72  # of L2: the end of a result that it still has after the kernel
 TIMES_KEPT = 8  # as large at least are results of which it is to have that
 BY_ROW = (Work.COMPUTE_ROWS, Work.STORE_ROWS)  # without a loop over columns
 
@@ -90,7 +90,7 @@ def keep_in_registers(
     reads : list of Read
         Tensors to load once.
     tile : RegisterTile
-        How elements are dealt out to threads.
+        How elements are distributed to threads.
     loads : frozenset of str
         Names of the blocks that only load a part of a tensor, by whole vectors.
     """

@@ -1,4 +1,4 @@
-"""Elements by their number: a tensor of several dimensions is rows, one behind another.
+"""Index tensors of several dimensions as consecutive rows.
 
 X[n, g * 10 + k, h, w]     reduced over k, h, w: row n * 32 + g of X, element (k * 64 + h) * 64 + w
 """

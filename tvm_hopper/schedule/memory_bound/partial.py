@@ -1,4 +1,4 @@
-"""Sums of columns in parts, each over some of the rows, and the rest of the sum over the parts.
+"""Partial column sums over some rows, and the sum of the parts.
 
   S[j] += X[k, j]                                      k < 1000
 ->
@@ -41,7 +41,8 @@ def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | Non
     Returns
     -------
     block : SBlockRV
-        Of the partial sums; its loops are columns, trips, parts, and rows that belong together.
+        Of the partial sums; its loops are columns, iterations, parts, and rows that belong
+        together.
     """
     _number_rows(sch, part)
     *_, row = sch.get_loops(part.block)
@@ -62,7 +63,7 @@ def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | Non
 
 
 def _spread_columns(sch: s_tir.Schedule, part: Part) -> None:
-    """Let what is left of a sum count columns as the blocks behind it do."""
+    """Let what is left of a sum count columns as the blocks after it do."""
     extents = [x.dom.extent for x in part.spatial]
     dtype = ir.dtype_of(part.spatial[0].var)
 
@@ -95,7 +96,7 @@ def pack_partial(sch: s_tir.Schedule, store: Any, vector: int) -> None:
         return
 
     shape = list(sch.get(store).writes[0].source.shape)[:-1]
-    last = max(k for k, x in enumerate(shape) if not ir.is_const(x, 1))  # behind it: kept ones
+    last = max(k for k, x in enumerate(shape) if not ir.is_const(x, 1))  # after it: kept ones
 
     def index(*i: Any) -> list[Any]:
         outer, column, ones, part = i[:last], i[last], i[last + 1 : -1], i[-1]

@@ -1,4 +1,4 @@
-"""Tiles of rows in the registers of threads, and the loops over them.
+"""Register tiles of rows, and the loops over them.
 
     for i in range(1000):                      rows
         for j in range(4096): tile[i, j] = X[i, j]
@@ -35,7 +35,7 @@ PART_AXIS = "threadIdx.z"
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """How the elements of a part of a row are dealt out to threads."""
+    """How the elements of a part of a row are distributed to threads."""
 
     threads: int  # that share it, neighbours by their number
     vector: int  # elements that one of them loads and stores at once
@@ -120,7 +120,7 @@ def lay_out(
         place = [column // whole, column % whole // vector, column % vector]
         return [*rows, *place]
 
-    # One to one, and not onto where the last vectors of a row lie behind its end.
+    # One to one, and not onto where the last vectors of a row lie after its end.
     sch.transform_layout(block, ("write", 0), index, assume_injective_transform=True)
 
 

@@ -1,4 +1,4 @@
-"""Reductions of 16-bit values in float32, with all that lies between them.
+"""`widen_sums`: compute 16-bit reductions in float32.
 
     S[i] = S[i] + E[i, k]                              S, E float16, temporaries
     Y[i, j] = E[i, j] / S[i]                           Y float16, an output

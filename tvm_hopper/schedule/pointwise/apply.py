@@ -1,4 +1,4 @@
-"""An elementwise program in one call, made of TVM's primitives.
+"""`pointwise`: schedule an elementwise program.
 
   hs.pointwise(sch)
 ->

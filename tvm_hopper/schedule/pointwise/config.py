@@ -1,4 +1,4 @@
-"""How an elementwise kernel is cut up: threads, vectors of one, elements of a vector."""
+"""`PointwiseConfig`: threads, vectors per thread, elements per vector."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PointwiseConfig:
     hint : bool, optional
         Whether the caches are told to give up last what is loaded.
     early_launch : bool, optional
-        Whether the kernel begins while the launch in front of it ends, and waits for it first; not
+        Whether the kernel begins while the launch before it ends, and waits for it first; not
         unless asked.
     blocks : int, optional
         Thread blocks that are to share an SM: the assembler takes no more registers than that.

@@ -1,6 +1,6 @@
-"""The configuration that an elementwise kernel gets when the user names none.
+"""Choose the configuration of an elementwise kernel.
 
-Its currency is bytes in flight on an SM: what all its threads have asked for. A few ten KiB hide
+Its currency is bytes in flight on an SM: what all its threads have requested. A few ten KiB hide
 the latency of memory; more of them only let reads and writes get in each other's way: on an H200 a
 copy of one vector a thread is 3% faster than one of two. Where two tensors are read and one is
 written, thread blocks of 1024 threads are 0.4% to 0.8% faster than of 256, a copy 4% slower; four
@@ -77,7 +77,7 @@ def choose_elements(
         Tensors that are loaded by vectors.
     vector : int
         Elements of a vector.
-    dear : bool
+    expensive : bool
         Whether an element takes more than a few instructions.
     given : PointwiseConfig
         What is decided already.

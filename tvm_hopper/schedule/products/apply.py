@@ -1,4 +1,4 @@
-"""A whole matmul kernel in one call, made of the steps in `steps.py` and of TVM's primitives.
+"""`matmul`: schedule a whole matmul kernel, from the steps in `steps.py`.
 
   hs.matmul(sch, "C")
 ->
@@ -170,7 +170,7 @@ def _try(
 def _schedule_classes_somehow(
     plain: s_tir.Schedule, block: Any, kernels: tuple[ClassKernel, ...]
 ) -> s_tir.Schedule:
-    """Schedule the size classes; where dot products do not fit what is behind them, by tiles."""
+    """Schedule the size classes; where dot products do not fit what follows them, by tiles."""
     try:
         return _schedule_classes(plain, block, kernels)
     except ScheduleError:
@@ -186,7 +186,7 @@ def _schedule_classes_somehow(
 def _schedule_classes(
     plain: s_tir.Schedule, block: Any, kernels: tuple[ClassKernel, ...]
 ) -> s_tir.Schedule:
-    """Schedule a kernel for each size class, on a schedule that begins anew."""
+    """Schedule a kernel for each size class, on a schedule that begins again."""
     bounds = tuple(kernel.rows for kernel in kernels if kernel.rows is not None)
     fresh = branched(plain, block, ranges_of(kernels))
     before = block_names(fresh)
@@ -274,7 +274,7 @@ def _fit(
 ) -> tuple[MatmulConfig, str]:
     """Complete the configuration and check it; return it and the axis that consumers share.
 
-    A sampled size is judged by the smallest of its candidates, and the axis must serve them all.
+    A sampled size is checked by the smallest of its candidates, and the axis must serve them all.
     """
     dtype, config = problem.lhs.dtype, kernel.config
     is_open = config.tile is None
@@ -298,7 +298,7 @@ def _fit(
         out_dtype=epilogue.outputs[0],
     )
     config = choose(rows, given=given)
-    if kernel.is_open:  # tiles are ordered and shared out for as many as there may be
+    if kernel.is_open:  # tiles are ordered and distributed for as many as there may be
         few = not isinstance(rows, int) or rows < SYMBOLIC_EXTENT
         kept = (given if few else config).raster_group
         config = replace(config, raster_group=kept, persistent=given.persistent)
@@ -378,7 +378,7 @@ def _chosen_for(
 
 
 def _check_in_place(sch: s_tir.Schedule, block: Any, loads: tuple[Any, Any]) -> None:
-    """Refuse a block behind the product that writes an operand: other tiles still read it."""
+    """Refuse a block after the product that writes an operand: other tiles still read it."""
     place = sch.get_sref(block).parent
     while not isinstance(place.stmt, ir.SBlock):
         place = place.parent
@@ -391,9 +391,9 @@ def _check_in_place(sch: s_tir.Schedule, block: Any, loads: tuple[Any, Any]) -> 
             if any(region.source.same_as(load.source) for region in node.writes):
                 raise cannot_schedule(
                     f"{where}, tensor {load.source.name}",
-                    f"block {node.name_hint}, which writes it behind the product",
-                    "an output of its own, since other tiles still read the operand",
-                    "write another tensor, and copy that in a kernel of its own",
+                    f"block {node.name_hint}, which writes it after the product",
+                    "a separate output, since other tiles still read the operand",
+                    "write another tensor, and copy that in a separate kernel",
                 )
 
 

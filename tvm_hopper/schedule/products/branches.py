@@ -1,4 +1,4 @@
-"""Give a product with symbolic rows a copy for each size class, of which the host runs one.
+"""`size_classes`: a copy of the product for each size class, chosen by the host.
 
     for i, j, k: C[i, j] += A[i, k] * B[j, k]                       i below m
     for i, j: D[i, j] = f(C[i, j])
@@ -12,12 +12,12 @@
     else:
         ...                                                         C_4096, D_4096
 
-Each copy is scheduled by itself, as a kernel of its own.  No primitive of TVM branches, so that
-`hs.matmul` does this on a schedule that begins anew: a trace of it replays on
+Each copy is scheduled by itself, as a separate kernel.  No primitive of TVM branches, so that
+`hs.matmul` does this on a schedule that begins again: a trace of it replays on
 `hs.size_classes(mod, "C", (16, 256, 4096))`, and not on the module as it was.
 
 What goes into the branches is what `hs.matmul` makes part of the kernel: the product, what casts
-its operands, and the blocks behind it that are no kernels of their own.
+its operands, and the blocks after it that are no separate kernels.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _function_of(module: tvm.IRModule, block: str) -> str:
 
 
 def branched(sch: s_tir.Schedule, block: Any, ranges: Mapping[int, int]) -> s_tir.Schedule:
-    """Return a schedule that begins anew, with a copy of a product for each of several classes.
+    """Return a schedule that begins again, with a copy of a product for each of several classes.
 
     Ranges are given by their bounds, with the number that their copy is called by.
     """
@@ -196,7 +196,7 @@ def check_rows(found: ProductSite) -> Any:
     for name, axis in (("N", problem.n), ("K", problem.k)):
         if not isinstance(axis.extent, int):
             what = f"size classes with {name} = {axis.extent}, symbolic"
-            raise cannot_schedule(where, what, "static N and K beside a symbolic M", ONE_KERNEL)
+            raise cannot_schedule(where, what, "static N and K next to a symbolic M", ONE_KERNEL)
     if not found.is_outermost:
         what = "size classes of a product inside of another block"
         raise cannot_schedule(where, what, "a product in the function's own body", ONE_KERNEL)
@@ -298,7 +298,7 @@ def find_group(parts: Sequence[RootPart], product: int) -> frozenset[int]:
 def _is_read_outside(
     parts: Sequence[RootPart], i: int, group: frozenset[int], product: int
 ) -> bool:
-    """Tell whether a statement in front of the product is needed by another one, too."""
+    """Tell whether a statement before the product is needed by another one, too."""
     others = [part for j, part in enumerate(parts) if j not in group]
     return i < product and any(_share(part.reads, parts[i].writes) for part in others)
 
@@ -324,12 +324,12 @@ def _check_order(
                 f"block {other.names[0]} between it and block {moved.names[0]}, which both touch "
                 "a tensor",
                 "the blocks of a kernel next to each other",
-                f"move {other.names[0]} in front or behind, or {ONE_KERNEL}",
+                f"move {other.names[0]} in front or after it, or {ONE_KERNEL}",
             )
 
 
 def _copy_of(parts: Sequence[RootPart], buffers: Sequence[Any], block: str, bound: int) -> Any:
-    """Build one class: a block of its own, whose scope TVM's primitives see alone."""
+    """Build one class: a separate block, whose scope TVM's primitives see alone."""
     regions = {}
     for kind in ("reads", "writes"):
         touched = ir.once([x for part in parts for x in getattr(part, kind)])

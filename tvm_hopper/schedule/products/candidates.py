@@ -1,4 +1,4 @@
-"""Every way to cut up a product that the chip can hold, as arrays for the estimate.
+"""Enumerate all legal configurations of a product, as arrays.
 
     candidates("float16", MatmulConfig())            every legal tile with every number of consumers
     candidates("float16", MatmulConfig(consumers=2)) what is given restricts them
@@ -93,7 +93,7 @@ def as_candidates(configs: Sequence[MatmulConfig], dtype: str, depth: int) -> Ca
     Parameters
     ----------
     configs : sequence of MatmulConfig
-        What to judge.
+        What to check.
     dtype : str
         Type of the operands.
     depth : int

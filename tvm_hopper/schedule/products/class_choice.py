@@ -1,8 +1,8 @@
-"""Bounds of size classes by the model alone, with no insight into how it chooses.
+"""`choose_classes`: bounds of size classes, by the cost model.
 
-It is asked for the configuration of each row count of a ladder, and for the time that each of these
+It is requested the configuration of each row count of a ladder, and for the time that each of these
 would take at row counts in between.  Of all ways to pick bounds out of the ladder the one is taken
-that loses least against a kernel of its own for each row count, where a class more has to gain
+that loses least against a separate kernel for each row count, where a class more has to gain
 `MIN_GAIN_PER_KERNEL` over an octave of row counts.  At a bound the kernel is that of a static
 build, so no estimate matters there.
 """

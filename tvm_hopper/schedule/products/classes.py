@@ -1,4 +1,4 @@
-"""Size classes of a product whose rows are symbolic, and what was asked for.
+"""Size classes of a product with symbolic rows, as requested.
 
 A class is a range of row counts that one kernel computes, named by its upper bound; its kernel is
 the one that `choose_config` takes for exactly so many rows.  The last class goes on above its own.
@@ -41,7 +41,7 @@ class Asked:
 
 
 def as_asked(config: MatmulConfig | None, classes: Any, rows: Any) -> Asked:
-    """Check what was asked for; with a tile of its own a configuration speaks of one kernel."""
+    """Check what was requested; with a separate tile a configuration speaks of one kernel."""
     rows = as_int("matmul", "rows", rows, 1)
     if rows is not None and classes is not None:
         need = "one of the two: rows chooses one kernel"
@@ -62,7 +62,7 @@ def as_asked(config: MatmulConfig | None, classes: Any, rows: Any) -> Asked:
             configs[bound] = one or given
         if config is not None:
             need = "the configuration of each class in classes alone"
-            raise cannot_schedule("matmul", "config beside classes with configurations", need)
+            raise cannot_schedule("matmul", "config next to classes with configurations", need)
         classes = tuple(classes)
         _check_one_promise(configs)
     bounds: tuple[int, ...] = ()
@@ -72,7 +72,7 @@ def as_asked(config: MatmulConfig | None, classes: Any, rows: Any) -> Asked:
         raise cannot_schedule(
             "matmul",
             f"classes of kernels that all have {decided}={getattr(given, decided)}",
-            "a configuration for each class, or one that leaves this open",
+            "a configuration for each class, or one without this field",
             f"give them: classes={{{bounds[0]}: hs.MatmulConfig(...), ...}}",
         )
     return Asked({x: configs.get(x, given) for x in bounds}, rows, ranges)
@@ -119,7 +119,7 @@ def find_kernels(
     Raises
     ------
     ScheduleError
-        Rows or classes were asked for, and the product's rows are not symbolic.
+        Rows or classes were requested, and the product's rows are not symbolic.
     """
     asks = asked.rows is not None or bool(asked.configs)
     function = sch.func_working_on
@@ -173,7 +173,7 @@ def _check_symbolic(problem: Matmul, rows: int) -> None:
 
 
 def _by_model(found: ProductSite, given: MatmulConfig) -> dict[int, int]:
-    """Choose the ranges that nobody asked for; none where one kernel is all that there can be."""
+    """Choose the ranges that nobody requested; none where one kernel is all that there can be."""
     problem = found.problem
     m, n, k = problem.m.extent, problem.n.extent, problem.k.extent
     if isinstance(m, int) or not isinstance(n, int) or not isinstance(k, int):

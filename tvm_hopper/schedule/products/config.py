@@ -1,4 +1,4 @@
-"""How a matmul kernel is cut up: tile, ring depth, consumers, registers; and what the chip allows.
+"""`MatmulConfig`: tile, stages, consumers, registers; and the chip's limits.
 
 A configuration that the chip cannot hold is refused here, with all reasons at once, before a
 schedule is touched.  A tile or the last stage may be a sampled random variable of a schedule
@@ -42,7 +42,7 @@ MOST_BLOCKS = (1 << 31) - 1  # of a grid, in x
 class Roles:
     """Who does what in a warp-specialised pipeline: one producer and its consumers.
 
-    The producer is a warp group beside a product, a warp beside plain loops.
+    The producer is a warp group next to a product, a warp next to plain loops.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class MatmulConfig:
         thread stores what it holds.
     store_parts : int, optional
         With `store`, parts of its columns in which each consumer does so, one after another through
-        the same shared memory; None: as few as fit beside the ring.
+        the same shared memory; None: as few as fit next to the ring.
     split_k : int, optional
         Thread blocks that share the sum of one output tile; None or 1: one sums all of it.
     split_mode : str, optional
@@ -165,12 +165,13 @@ class MatmulConfig:
         `accumulate` goes with it. A tuple says how: warps that share a sum, columns of the output
         of a thread block, and how much of the sum each warp has in flight. None: tiles.
     early_weights : bool, optional
-        True lets the kernel begin, and load B, before the launches in front of it in the stream
+        True lets the kernel begin, and load B, before the launches before it in the stream
         have ended; it waits for them before it touches anything else. It is a promise that none of
-        these writes B. Of `direct` and `dots`; it lets the launch behind it begin as early, too.
+        these writes B. Of `direct` and `dots`; it lets the launch after it begin as early, too.
     early_launch : bool, optional
-        True lets a kernel of tiles begin while the launch in front of it ends: it makes its
-        barriers, and waits for that launch before it touches memory. False: launched as ever. None:
+        True lets a kernel of tiles begin while the launch before it ends: it makes its
+        barriers, and waits for that launch before it touches memory. False: launched as usual.
+        None:
         True, unless threads load tensors for its epilogue.
     """
 
@@ -206,7 +207,7 @@ class MatmulConfig:
             check_consumers(where, roles.consumers)
             _store(self, consumers=roles.consumers, registers=roles.registers)
         elif self.registers is not None:
-            need = "consumers too, which the registers are shared out between"
+            need = "consumers too, which the registers are distributed between"
             raise cannot_schedule(where, "registers alone", need)
         stages, last_stage = as_stages(where, self.stages, self.last_stage)
         _store(
@@ -262,7 +263,7 @@ class MatmulConfig:
             raise cannot_schedule(where, "operand_slots alone", need)
 
     def _check_alone(self, where: str, name: str) -> None:
-        """Refuse what speaks of tiles beside a product of few rows that has none."""
+        """Refuse what speaks of tiles next to a product of few rows that has none."""
         if self.streams:
             need = f"{name} alone: there are no tiles"
             raise cannot_schedule(where, f"{name} with split_mode={split.STREAM!r}", need)
@@ -324,7 +325,7 @@ def check_turns(where: str, config: MatmulConfig) -> None:
     asked = f"schedule={config.schedule!r} with "
     if config.consumers == 1:
         raise cannot_schedule(
-            where, f"{asked}consumers=1", "2 or 3, or nobody multiplies meanwhile"
+            where, f"{asked}consumers=1", "2 or 3, or no consumer multiplies meanwhile"
         )
     if config.persistent == 0:
         need = "thread blocks that compute several tiles, persistent=-1"
@@ -346,10 +347,10 @@ def check_turns(where: str, config: MatmulConfig) -> None:
 
 
 def check_pending(where: str, stages: int | None, last_stage: Any, pending: int | None) -> None:
-    """Refuse as many groups in flight as the ring has slots: the producer would wait for ever.
+    """Refuse as many groups in flight as the ring has slots: the producer would wait forever.
 
-    A slot is released one iteration late for each group that stays in flight behind it. A sampled
-    depth is judged by the lowering.
+    A slot is released one iteration late for each group that stays in flight after it. A sampled
+    depth is checked by the lowering.
     """
     slots = last_stage + 1 if isinstance(last_stage, int) else stages
     if slots is not None and pending is not None and pending >= slots:

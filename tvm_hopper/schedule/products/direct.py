@@ -1,4 +1,4 @@
-"""Products of few rows whose warps load what they multiply: weights pass through registers once.
+"""Products of few rows by mma.sync: warps load their operands directly.
 
     C[i, j] += A[i, k] * B[j, k]                                       few i
   ->
@@ -39,7 +39,7 @@ from .wide_sums import widen_product
 class DirectKernel:
     """How a product is computed from what warps load."""
 
-    shape: DirectShape  # how the work is dealt out
+    shape: DirectShape  # how the work is distributed
     chosen: str  # what `explain` says of it
     chosen_for: tuple[int, ...]  # of a size class what `keys.CHOSEN_FOR` says, else nothing
     is_narrow: bool  # the program sums in 16 bits

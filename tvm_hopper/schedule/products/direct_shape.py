@@ -1,4 +1,4 @@
-"""How a product of few rows is dealt out to warps that load what they multiply."""
+"""Work distribution of products whose warps load their operands directly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_ROWS = 64  # of the output that a thread block computes together
 MOST_COLUMNS = 256
 MOST_DEPTH = 512
 MOST_REGISTERS = 176  # of a thread, for operands and sums: the rest is for addresses
-MOST_SHARED = 48 << 10  # bytes of a block's sums, without asking for more
+MOST_SHARED = 48 << 10  # bytes of a block's sums, without requesting more
 FIELDS = ("warps", "columns", "depth")
 
 

@@ -1,4 +1,4 @@
-"""How a product of few rows is dealt out to threads that compute dot products."""
+"""Work distribution of products by dot products."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DotShape:
     def __str__(self) -> str:
         several = f", {self.columns} columns each" * (self.columns > 1)
         return (
-            f"{self.threads} threads a sum, {self.groups} beside each other{several}, "
+            f"{self.threads} threads a sum, {self.groups} next to each other{several}, "
             f"{self.vectors} vectors in flight"
         )
 

@@ -1,4 +1,4 @@
-"""Products of few rows as dot products: weights pass through registers once.
+"""Products of few rows by dot products (matrix times vector).
 
     C[i, j] += A[i, k] * B[j, k]                                       few i
   ->
@@ -42,7 +42,7 @@ class DotKernel:
     """How a product is computed as dot products."""
 
     rows: int  # of the output, that a thread block computes together
-    shape: DotShape  # how the work is dealt out
+    shape: DotShape  # how the work is distributed
     chosen: str  # what `explain` says of it
     chosen_for: tuple[int, ...]  # of a size class what `keys.CHOSEN_FOR` says, else nothing
     is_narrow: bool  # the program sums in 16 bits
@@ -51,7 +51,7 @@ class DotKernel:
 
 @dataclass(frozen=True)
 class DotSite:
-    """A product that is ready to be shared out."""
+    """A product that is ready to be distributed."""
 
     block: Any  # the product, padded to whole tiles
     stores: list[Any]  # the blocks that store its outputs

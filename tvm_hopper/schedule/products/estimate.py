@@ -1,4 +1,4 @@
-"""How long a product takes in each of many configurations: the formula.
+"""Cost model of products: the time of many configurations at once.
 
     time  = start + loop + waves x epilogue + meetings               cycles of an SM
     loop  = norm(waves x steps x step, memory, power)
@@ -69,9 +69,9 @@ def estimate(
         Extents are those of the tensors, not of whole tiles. One that is a column of numbers asks
         for a row of times for each of them.
     tiles : Candidates
-        What to judge.
+        What to check.
     chip : Chip
-        How many SMs there are, and their rates beside those of the one that was measured.
+        How many SMs there are, and their rates next to those of the one that was measured.
     rates : Rates
         The constants.
     form : KernelForm
@@ -309,7 +309,7 @@ class _Estimate:
         cycles = self._around() + _norm(rates.time_exponent, in_loop, *bounds)
         cut = (self.m % self.rows != 0) | (self.n % self.columns != 0)
         cycles = cycles * (1 + rates.third_consumer_cost * (self.tiles.consumers > 2))
-        if self.form.any_rows:  # all stores are behind conditions
+        if self.form.any_rows:  # all stores are after conditions
             cycles = cycles - rates.any_rows_start_saved_cycles
             turns = rates.multi_tile_cost + rates.multi_tile_split_k_cost * self.shared
             cycles = cycles * (1 + turns * (self.waves > 1))

@@ -1,6 +1,6 @@
-"""The configuration that a matmul gets when the user names none, or what a user leaves open.
+"""`choose_config`: fill in the open fields of a matmul's configuration.
 
-Every legal tile (`candidates`) is judged by a formula with measured constants (`estimate`,
+Every legal tile (`candidates`) is checked by a formula with measured constants (`estimate`,
 `rates`), and the one with the least estimated time is taken. The order of tiles and the number of
 thread blocks follow by rules. The number of SMs and the rates of the chip are those of the target
 in scope, else an H200's.
@@ -261,7 +261,7 @@ def rank(
     count : int
         How many, at most.
     sizes : tuple of int
-        Numbers of parts of a sum to try beside the whole one.
+        Numbers of parts of a sum to try next to the whole one.
 
     Raises
     ------
@@ -309,7 +309,7 @@ def rank_both(
     """Return the best configurations of both ways to multiply, as far as `given` leaves them open.
 
     Outputs of many rows gain nothing by the other way, and lose wide stores. Unless clusters are
-    asked for, parts that meet in a workspace are tried, too.
+    requested, parts that meet in a workspace are tried, too.
     """
     return _rank_both(wanted, given, chip, max(count, CONFIGS_SHOWN), sizes)[:count]
 
@@ -353,7 +353,7 @@ def may_be_transposed(wanted: ProductShape, given: MatmulConfig) -> bool:
 
 
 def in_rows(given: MatmulConfig, rows: Any) -> MatmulConfig:
-    """Keep many rows of the output on the tile's rows, where nothing else is asked for."""
+    """Keep many rows of the output on the tile's rows, where nothing else is requested."""
     is_open = given.tile is None and given.transposed is None
     many = not isinstance(rows, int) or rows > MOST_TRANSPOSED
     return replace(given, transposed=False) if is_open and many else given
@@ -377,7 +377,7 @@ def listed(wanted: ProductShape, given: MatmulConfig, chip: Chip) -> list[str]:
 
 
 def _in_boxes(wanted: ProductShape, tiles: Candidates, given: MatmulConfig) -> Any:
-    """Tell which tiles' outputs are stored by TMA, where nothing else is asked for."""
+    """Tell which tiles' outputs are stored by TMA, where nothing else is requested."""
     asked = given.store is not None or given.operand_slots is not None
     asked = asked or given.takes_turns or given.streams
     if asked or wanted.is_transposed or wanted.is_symbolic:

@@ -1,4 +1,4 @@
-"""Rewrite products that TVM's primitives cannot tile into ones that they can.
+"""`normalize`: rewrite products that TVM's primitives cannot tile.
 
     C[i, j] += A[i, k] * B[j, k]                         no initial value: C's old one is kept
   ->
@@ -18,7 +18,7 @@
 
 TVM binds no loop around a reduction without an initial value, no primitive adds a dimension to a
 block, and a tensor is staged for all reads of a block at once.  `hs.matmul` does this by itself, on
-a schedule that begins anew from the rewritten module: a trace of it replays there, on
+a schedule that begins again from the rewritten module: a trace of it replays there, on
 `hs.normalize(mod)`, and not on the module as it was.
 """
 
@@ -387,7 +387,7 @@ def _moving_variables(node: Any, load: Any) -> list[Any]:
 
 
 def _row_view(node: Any, load: Any, names: ir.Names, one: Any) -> tuple[Any, ir.Stmt]:
-    """Build the operand with one row: its own dimensions behind one of extent one."""
+    """Build the operand with one row: its own dimensions after one of extent one."""
     used = _moving_variables(node, load)
     domains = {x.var: x.dom for x in node.iter_vars}
     name = names.take(f"{load.source.name}_row")

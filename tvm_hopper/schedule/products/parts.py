@@ -1,4 +1,4 @@
-"""In how many parts the sum of a tile is worth a look: the tiles of a choice, once for each number.
+"""Candidate split-K part counts for the tiles of a choice.
 
     128x128x64                    one thread block sums all of it
     128x128x64 in 2, 3, 4 ..      as many share it, where tiles alone would not fill the chip

@@ -1,4 +1,4 @@
-"""The product that a configuration is chosen for, as far as the choice asks."""
+"""The shape of a product, as the cost model needs it."""
 
 from __future__ import annotations
 

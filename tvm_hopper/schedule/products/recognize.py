@@ -1,4 +1,4 @@
-"""Reads a block and says which matmul it is, or why it is none that a Hopper kernel can compute.
+"""Recognise matmuls, or say why a block is none that we support.
 
     for i, j, k: C[i, j] = C[i, j] + cast(A[i, k]) * cast(B[j, k])
   ->
@@ -148,7 +148,7 @@ def _find_axes(
     lead = tuple(a for a in axes.values() if a.extent == 1 and not _is_reduction(a.iter_var))
     out = list(store.indices)
     if len(out) < 2 or any(v not in axes for v in out[-2:]) or out[-1].same_as(out[-2]):
-        need = "C[m, n] with one loop for each, behind dimensions of extent one"
+        need = "C[m, n] with one loop for each, after dimensions of extent one"
         raise cannot_schedule(where, f"the output index {list(store.indices)}", need)
     m, n = (axes[v] for v in out[-2:])
     lead = tuple(a for a in lead if a not in (m, n))
@@ -229,7 +229,7 @@ def check_outputs(matmul: Matmul, dtypes: tuple[str, ...]) -> None:
     """Refuse an output of a type that the choice of a configuration does not know."""
     if dtypes[0] not in OUTPUT_DTYPES:
         need = f"one of {', '.join(OUTPUT_DTYPES)}"
-        fix = "cast in a function of its own"
+        fix = "cast in a separate function"
         raise cannot_schedule(f"block {matmul.name}", f"an output of {dtypes[0]}", need, fix)
 
 
@@ -270,7 +270,7 @@ def check_plain_loops(where: str, loops: list[Any], node: Any) -> dict[Any, int]
 def check_operands(matmul: Matmul, accumulate: str | None, views: Sequence[Any] = ()) -> None:
     """Refuse types that WGMMA lacks and tensors that a tensor map cannot describe.
 
-    `views` are operands whose memory was looked at already, behind them.
+    `views` are operands whose memory was looked at already, after them.
 
     Sources: PTX ISA 9.1, `wgmma.mma_async` (types); CUDA driver API, `cuTensorMapEncodeTiled`
     (strides of a multiple of 16 bytes, contiguous innermost dimension).
@@ -319,14 +319,14 @@ def _stride_violations(operand: MatmulOperand, outer: str) -> list[tuple[str, st
     if isinstance(offset, int) and offset % step:
         found = f"an offset of {offset} elements, {offset * size} bytes"
         need = f"a multiple of {BULK_ALIGNMENT} bytes"
-        return [(operand.name, found, need, "copy the part into a tensor of its own")]
+        return [(operand.name, found, need, "copy the part into a separate tensor")]
     if ir.is_const(ir.simplify(row % step), 0):
         return []
     dim = "row stride" if strides else "K" if operand.major == "k" else outer
     need = f"a multiple of {BULK_ALIGNMENT} bytes"
     if not isinstance(row, int):
         if strides:
-            return []  # a variable of its own: checked at each call
+            return []  # a separate variable: checked at each call
         found = f"{dim} = {row}, symbolic, so rows any multiple of {size} bytes apart"
         return [(operand.name, found, need, f"make {dim} static, or a multiple of {step}")]
     found = f"{dim} = {row} {operand.dtype} elements, rows {row * size} bytes apart"
@@ -346,7 +346,7 @@ def require_contraction(where: str, node: Any) -> Contraction:
     Returns
     -------
     contraction : Contraction
-        Of one product of two loads, behind casts that change no value.
+        Of one product of two loads, after casts that change no value.
 
     Raises
     ------
@@ -420,7 +420,7 @@ def _known(extent: Any) -> Any:
 def find_swizzle_violations(
     problem: Matmul, tile: tuple[int, int, int], axis: str, config: Any
 ) -> list[str]:
-    """Return where a swizzle that was asked for is wider than a row of a shared tile.
+    """Return where a swizzle that was requested is wider than a row of a shared tile.
 
     A row runs along the tensor's last dimension; a tile that lies MN-major and that consumers share
     must have whole rows for each.

@@ -1,4 +1,4 @@
-"""Sums that several thread blocks share: which modes there are, and what goes with them.
+"""Split-K and stream-K modes, and their constraints.
 
 "cluster"     for part in range(split_k): for k0: ...     parts on the blocks of a cluster,
 added in a fixed order
@@ -65,7 +65,7 @@ def check_request(
     store: str | None,
     arch: Arch = SM_90A,
 ) -> None:
-    """Refuse parts that no mode can share out, and what cannot go with them."""
+    """Refuse parts that no mode can distribute, and what cannot go with them."""
     if mode == STREAM:
         check_stream(where, parts, persistent, store)
         return
@@ -144,5 +144,5 @@ def check_spread(
             f"block {problem.name}, tile {'x'.join(map(str, tile))}",
             f"cluster={cluster} of an output with one row of tiles",
             "a cluster of one row, or several rows of tiles",
-            f"ask for cluster={(1, cluster[1])}, or lower tiles",
+            f"request cluster={(1, cluster[1])}, or lower tiles",
         )

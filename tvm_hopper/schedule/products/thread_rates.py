@@ -1,4 +1,4 @@
-"""What the ways to compute few rows without tiles share: what they leave open, how long they take.
+"""Shared code of the estimates for few rows without tiles.
 
     time = start + bytes / memory                       bytes: of both operands and of the output
 
@@ -15,7 +15,7 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from .config import MatmulConfig
 from .product_shape import ProductShape
 
-# Fields of a configuration that such ways go with; whatever else is given asks for a tile.
+# Fields of a configuration that such ways go with; whatever else is given requests a tile.
 BESIDE = ("direct", "dots", "accumulate", "batch_invariant", "early_weights", "split_mode")
 
 

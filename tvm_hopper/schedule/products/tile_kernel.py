@@ -1,4 +1,4 @@
-"""A product in tiles: its loops, the copies of its operands and the stores of its outputs.
+"""Schedule a tiled product: loops, operand copies, output stores.
 
   for i, j, k: C[i, j] += A[i, k] * B[j, k]
 ->

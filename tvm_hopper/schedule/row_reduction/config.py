@@ -1,4 +1,4 @@
-"""How a kernel over rows is cut up: threads of a row, its vectors, rows of a thread block."""
+"""`RowReductionConfig`: threads per row, vectors, rows per thread block."""
 
 from __future__ import annotations
 
@@ -38,19 +38,20 @@ class RowReductionConfig:
         Whether tensors that all rows share are loaded before the reductions, together with the row,
         and wait in registers, or where rows are staged in shared memory; else where they are used.
     recompute : bool, optional
-        Whether what is dear and used twice, as the exponentials of a softmax, is computed again;
-        else it waits in registers.
+        Whether what is expensive and used twice, as the exponentials of a softmax, is computed
+        again; else it waits in registers.
     reload : bool, optional
-        Whether a row is loaded a second time, out of the caches, where it is used behind the last
-        reduction; else it waits in registers. What is dear is computed again then. In persistent
-        clusters with staged rows and no sums of columns the next row is reduced in between.
+        Whether a row is loaded a second time, out of the caches, where it is used after the last
+        reduction; else it waits in registers. What is expensive is computed again then. In
+        persistent clusters with staged rows and no sums of columns the next row is reduced in
+        between.
     blocks : int, optional
         Thread blocks that are to share an SM: the assembler takes no more registers than that.
     hint : bool, optional
         Whether the caches are told to give up last what is loaded of a row.
     chunks : int, optional
         Vectors of a thread that are in flight together. A row of more is streamed: each reduction,
-        and what is behind the last one, loads it for itself, a part after another.
+        and what is after the last one, loads it for itself, a part after another.
     cluster : int, optional
         Thread blocks that share a row, each with a part of it: 1, 2, 4, 8 or 16. They are a
         cluster, and send each other what they have reduced.
@@ -58,12 +59,12 @@ class RowReductionConfig:
         Whether bulk copies bring a row to shared memory, where it waits for each of its passes;
         `chunks` vectors of a thread are loaded from there together.
     persistent : int, optional
-        Thread blocks that share all rows, where columns are summed beside them, or where rows share
-        a tensor, which stays in registers; or clusters of them.
+        Thread blocks that share all rows, where columns are summed next to them, or where rows
+        share a tensor, which stays in registers; or clusters of them.
     ahead : int, optional
         Rows of each by which memory is asked in advance, in those cases; 0 for none, up to 8.
     early_launch : bool, optional
-        Whether the kernel begins while the launch in front of it ends, and waits for it first.
+        Whether the kernel begins while the launch before it ends, and waits for it first.
     together : int, optional
         Neighbouring thread blocks that begin at the same time, up to 8; 1: each by itself. They
         share nothing: not for rows that clusters share, nor for persistent kernels.

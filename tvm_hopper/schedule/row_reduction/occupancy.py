@@ -1,7 +1,7 @@
-"""How many registers a thread needs, and how many thread blocks an SM has room for then.
+"""Registers per thread and thread blocks per SM of row kernels.
 
 The counts of registers are those that the assembler took of RMSNorm, LayerNorm, softmax and their
-gradients (`cuobjdump`), beside what a thread holds of a row.
+gradients (`cuobjdump`), next to what a thread holds of a row.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ REGISTERS_PER_SM = 65536
 REGISTERS_PER_THREAD = 255
 REGISTER_STEP = 8  # in which threads get them
 REGISTER_BYTES = 4
-# Registers of a thread beside its part of a row: of rows that it keeps, of rows that are loaded
-# again, for each reduction behind the first of those, and of rows that wait in shared memory.
+# Registers of a thread next to its part of a row: of rows that it keeps, of rows that are loaded
+# again, for each reduction after the first of those, and of rows that wait in shared memory.
 BASE_REGISTERS, RELOADED_REGISTERS, REDUCTION_REGISTERS, STAGED_REGISTERS = 30, 20, 8, 40
 MOST_RELOADED_BLOCKS = 3  # on an SM: registers are worth more than a fourth block of such rows
-SUMS_BYTES = 2048  # of shared memory beside staged rows: sums of warps, barriers, alignment
+SUMS_BYTES = 2048  # of shared memory next to staged rows: sums of warps, barriers, alignment
 
 
 def registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -> int:

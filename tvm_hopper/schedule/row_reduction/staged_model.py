@@ -1,4 +1,4 @@
-"""Configurations of rows that wait in shared memory, which bulk copies bring there."""
+"""Choose configurations of rows staged in shared memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STAGED_THREADS = (256, 512)  # of a thread block; the latter if rows share tenso
 STAGED_BYTES_PER_THREAD = 128  # that it loads together, with what rows share
 STAGED_PARTS = (32 << 10, 64 << 10)  # of a row in a thread block; likewise
 FEW_STAGED_THREADS, FEW_STAGED_CHUNKS = 1024, 2  # of an SM, and of a thread, where rows are few
-SHARED_ROWS = (1, 2, 4)  # of a thread block, where what they share waits beside them
+SHARED_ROWS = (1, 2, 4)  # of a thread block, where what they share waits next to them
 SHARED_SIZES = (32, 64, 128, 256, 512)  # threads of each
 SHARED_VECTORS, SHARED_BLOCKS = 8, 4  # of a thread, and thread blocks of an SM: no more are wanted
 

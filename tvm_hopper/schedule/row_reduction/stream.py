@@ -1,4 +1,4 @@
-"""Rows that no thread block can hold: each pass over a row loads it, a part after another.
+"""Rows too long for a thread block: each pass reloads the row in parts.
 
   for k: S[i] += X[i, k]                 for j: Y[i, j] = f(X[i, j], S[i], W[j])
 ->
@@ -46,7 +46,7 @@ def read_apart(reads: list[Read], parts: list[Part], full: frozenset[str]) -> li
             f"block {part.name}, tensor {load.source.name}",
             "a row of results that does not fit the registers of a thread block",
             "results that only memory holds",
-            "compute it in a function of its own",
+            "compute it in a separate function",
         )
     found = []
     for read in reads:

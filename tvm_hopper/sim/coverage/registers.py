@@ -1,4 +1,4 @@
-"""Which registers a piece of a function writes, which of them it counts up, and how it is left."""
+"""Registers that a statement writes or counts up, and its early exits."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def leaves(root: Any) -> set[str]:
 
 
 def counted(body: Any, expressions: Expressions) -> dict[tuple[Any, int], Node]:
-    """Return registers that each turn of a loop increases once, by the same amount everywhere.
+    """Return registers that each iteration of a loop increases once, by the same amount everywhere.
 
     The increase stands in the body's outermost sequence, and nothing else writes the buffer.
     """

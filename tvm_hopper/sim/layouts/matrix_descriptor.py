@@ -1,4 +1,4 @@
-"""What a WGMMA reads from shared memory, decoded from the 64 bits of its matrix descriptor.
+"""Decode WGMMA matrix descriptors: the shared-memory bytes of 64 bits.
 
 Written from PTX ISA 9.1, 9.7.15.5.1.2: the fields of the descriptor, and the canonical layouts in
 the manual's own notation, which is evaluated as it stands. `facts/wgmma.py` goes the other way,

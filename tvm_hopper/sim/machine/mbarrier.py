@@ -69,9 +69,7 @@ class MBarrier:
         self.observed = -1  # newest phase that some wait has returned true for
         self.waiters: list[Any] = []
         self.outstanding: list[Any] = []  # copies issued on it and not yet complete
-        self.used_early = (
-            False  # for bytes that copies bring, in front of the fence behind its init
-        )
+        self.used_early = False  # for bytes that copies bring, before the fence after its init
         self.filled = False  # copies complete on it: who waits for it consumes them
         self.came: list[tuple[int, int, list[Any]]] = []  # phase, lanes, and what they waited for
         self.arrivals: list[str] = []  # who arrived in the current phase

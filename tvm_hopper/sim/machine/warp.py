@@ -1,4 +1,4 @@
-"""One warp: 32 lanes in lockstep, what its lanes know, and its loads and stores.
+"""A warp: 32 lanes in lockstep, their knowledge, loads and stores.
 
 What instructions do, to memory, barriers and asynchronous engines, stands in `sim/ops`; `run.Warp`
 is put together from all of them.

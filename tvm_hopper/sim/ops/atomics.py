@@ -108,7 +108,7 @@ class AtomicOps:
         return region, offset
 
     def _read(self, place: int, lanes: int, sem: str, scope: str) -> None:
-        """Learn what was released at a place; relaxed reads wait for a fence behind them."""
+        """Learn what was released at a place; relaxed reads wait for a fence after them."""
         releases = self.machine.releases[self._place(place)]
         if sem in ("acquire", "acq_rel"):
             releases.acquire(self.told(lanes), self.cta, scope)

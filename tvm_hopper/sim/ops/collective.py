@@ -1,4 +1,4 @@
-"""What the lanes of a warp do together: elect, shuffles, votes, and `bar.warp.sync`.
+"""Warp-collective instructions: elect, shuffles, votes, `bar.warp.sync`.
 
 None of them but `bar.warp.sync` orders memory (PTX ISA, shfl.sync, vote.sync, elect.sync).
 """

@@ -5,7 +5,7 @@
 9.7.13.3).  `bar.warp.sync` waits for the threads of its mask, wherever these execute one with the
 same mask (9.7.13.2).
 
-Lanes behind a branch wait here for those inside of it.  So where nothing else can go on, the lanes
+Lanes after a branch wait here for those inside of it.  So where nothing else can go on, the lanes
 that a barrier lacks are taken to exit without it; if they come to a meeting after all, they would
 have come to it while the others stood at the barrier, and that is the deadlock.
 """

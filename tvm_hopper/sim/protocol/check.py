@@ -46,7 +46,7 @@ class SkeletonReport:
     states : int
         States visited.
     covers : str
-        Which CTAs and how many trips, in words.
+        Which CTAs and how many iterations, in words.
     """
 
     findings: tuple[Finding, ...]
@@ -371,8 +371,8 @@ def explore_skeleton(
         Final host function: it tells how many bytes each copy delivers. Without it a copy is taken
         to deliver what is expected of it.
     max_states, max_trips : int
-        Budgets: states in all, trips of any loop. Where roles whose loops were cut block each
-        other, every trip is followed before anything is said.
+        Budgets: states in all, iterations of any loop. Where roles whose loops were cut block each
+        other, every iteration is followed before anything is said.
     given : dict
         Integers in memory, by parameter. Loops and conditions may follow from them: then one
         cluster of each kind is explored, and what is found holds of these integers alone.
@@ -403,7 +403,7 @@ def explore_skeleton(
         if stuck and skeleton.truncated:  # the cut may be all that is wrong
             whole = _uncut(func, host_func, number)
             if whole is None:
-                findings.append(_incomplete("a loop is too long for every trip to be followed"))
+                findings.append(_incomplete("a loop is too long to follow every iteration"))
                 stuck = []
             else:
                 skeleton = whole
@@ -413,7 +413,7 @@ def explore_skeleton(
             findings += deadlock_of(skeleton, state)
         findings += violations_of(skeleton)
         findings += [
-            _incomplete(f"what a thread does behind the call of {name} is not followed")
+            _incomplete(f"what a thread does after the call of {name} is not followed")
             for name in opaque_calls(skeleton)
         ]
         if not complete and monotonic() > end:
@@ -423,7 +423,7 @@ def explore_skeleton(
             findings.append(_incomplete(f"more than {max_states} states; raise the budget"))
         where = skeleton.where
         if skeleton.truncated:
-            where += f" with at most {max_trips} trips"
+            where += f" with at most {max_trips} iterations"
         if any(e.kind == "spin" for trace in skeleton.traces for e in trace.events):
             where += ", waits for words of global memory taken to pass"
         if skeleton.read:
@@ -437,7 +437,7 @@ def explore_skeleton(
 
 
 def _uncut(func: tirx.PrimFunc, host_func: tirx.PrimFunc | None, number: int) -> Skeleton | None:
-    """Return a skeleton with all trips of its loops; None if these are too many."""
+    """Return a skeleton with all iterations of its loops; None if these are too many."""
     try:
         return extract_skeletons(func, host_func, WHOLE, last=number > 0)[number]
     except UnanalysableError:  # what else is too hard was too hard with loops cut
@@ -483,7 +483,7 @@ def _judge_once(skeleton: Skeleton) -> list[Finding]:
 
 
 def opaque_calls(skeleton: Skeleton) -> list[str]:
-    """Name the calls behind which an agent is not followed, since nobody knows their bodies."""
+    """Name the calls after which an agent is not followed, since nobody knows their bodies."""
     steps = (op for agent in skeleton.agents for op in agent.ops if op.kind == "opaque")
     return sorted({op.event.values[0] for op in steps})
 

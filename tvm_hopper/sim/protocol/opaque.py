@@ -1,6 +1,6 @@
-"""Calls whose bodies nobody here can see: C functions by name, and CUDA that is given as text.
+"""Calls with unknown bodies: C functions by name, and CUDA text.
 
-Such a body may arrive, wait, fence or exchange values. What a thread does behind it is therefore
+Such a body may arrive, wait, fence or exchange values. What a thread does after it is therefore
 not followed, and what others wait for then may come from it: a skeleton in which somebody stands at
 such a call is incomplete, not stuck.
 """
@@ -18,7 +18,7 @@ from tvm_hopper.sim.tir import short_name
 from tvm_hopper.sim.translate.device_math import plain_name
 
 _BY_NAME = ("call_extern", "cuda.func_call")
-# What a statement evaluates itself, by its type; statements inside of it are asked for their own.
+# What a statement evaluates itself, by its type; statements inside of it are requested their own.
 _OWN = {
     "Evaluate": ("value",),
     "BufferStore": ("value", "indices"),

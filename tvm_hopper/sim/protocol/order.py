@@ -4,7 +4,7 @@ A step may be taken alone if nothing that depends on it can happen before it, wh
 agents do (a persistent set of one).  Every order of steps then has an equivalent one that begins
 with it: the same steps in the same local situations, hence the same broken rules and the same last
 state.  Each step of the system moves an agent or lands a copy, so there are no cycles around which
-a step could be put off for ever.
+a step could be put off forever.
 """
 
 from __future__ import annotations

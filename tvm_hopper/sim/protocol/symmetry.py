@@ -7,7 +7,7 @@ warp that arrives once more, elsewhere, or for another parity is in no class wit
 neither is one whose steps come from another branch.
 
 Why merging is sound.  Let p permute the agents within their classes, and let it act on a state by
-moving the local part of each agent (position, ticket, phases that it asked for) and by renaming the
+moving the local part of each agent (position, ticket, phases that it requested) and by renaming the
 issuers of copies in flight.  Barriers and meetings keep counts and not names, so p leaves them.
 
 1. A step reads and writes the local part of its agent, the barriers and meetings that the step

@@ -61,7 +61,7 @@ class System:
         )
         return {slot: column for column, slot in enumerate(waited)}
 
-    # -- what only a search through all orders asks for
+    # -- what only a search through all orders requests
 
     @cached_property
     def group_of(self) -> dict[int, frozenset[int]]:
@@ -423,7 +423,7 @@ class System:
                 "the first wait has parity 1 and passes before any copy has landed; need parity 0",
                 op,
             )  # fmt: skip
-        again = wanted == last + 2 and not op.skipped  # if no phase behind `last` can complete
+        again = wanted == last + 2 and not op.skipped  # if no phase after `last` can complete
         if passes and again and self.arrivals[key] < expected * wanted:
             wanted, complete = last, True
         if passes != complete:

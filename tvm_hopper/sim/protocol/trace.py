@@ -1,4 +1,4 @@
-"""What one CTA's threads do to synchronise, in program order: the role skeleton of a kernel.
+"""Trace the synchronisation of a CTA's threads in program order: the role skeleton.
 
 The control flow of GEMM-like kernels does not depend on data, so the function is walked once with
 all threads side by side: a condition splits the mask, a loop runs with integer values, and every
@@ -45,7 +45,7 @@ from tvm_hopper.sim.tir import arch_of_kernel, numpy_dtype, short_name, thread_e
 Step = Callable[["Trace", np.ndarray], None]
 WHOLE = 1 << 30  # of `max_trips`: cut no loop
 NESTED_TRIPS = 2  # tiles of a persistent kernel
-ASSUMED_SCALAR = 512  # of a symbolic extent: enough for several trips of any tile
+ASSUMED_SCALAR = 512  # of a symbolic extent: enough for several iterations of any tile
 
 
 class UnanalysableError(Exception):
@@ -150,7 +150,7 @@ def trace_cta(
     trace.launch_bounds = int(stated) or int(compiled.bounds)
     trace.arch = arch_of_kernel(func)
     if compiled.returns and compiled.level != NONE:
-        raise UnanalysableError("a return in front of the function's end")
+        raise UnanalysableError("a return before the function's end")
     compiled.step(trace, np.ones(len(threads), bool))
     return trace
 

@@ -1,4 +1,4 @@
-"""Which stage of its ring a copy fills, and for the how many-th time: from barriers and addresses.
+"""Match copies to ring slots and iterations, by mbarriers and addresses.
 
 A ring are the mbarriers that the same statements copy on, or wait for. The stage of a copy is the
 place of its barrier among them; its step is the phase times the number of stages plus the stage, so
@@ -59,7 +59,7 @@ class Rings:
         empty = _together(waited)
         mixed = {b for ring in full for b, _ in ring} & {b for ring in empty for b, _ in ring}
         mixed |= {_first_buffer(event.statement) for event in events if event.kind in LOADS}
-        # the barrier that stands behind a group of cp.async, by warp and number of the group
+        # the barrier that is after a group of cp.async, by warp and number of the group
         self.behind = {(e.warp, e.number): e for e in events if e.kind == CP_ASYNC_ARRIVES}
         for what, rings in (("full", full), ("empty", empty)):
             own = [ring for ring in rings if ring[0][0] in mixed]

@@ -58,7 +58,7 @@ def view_of(info: Any) -> str:
 
 
 def is_scattered(ramp: Any, indices: Any) -> bool:
-    """Tell whether the elements of a vector lie in places of their own, not one behind another."""
+    """Tell whether the elements of a vector lie in places of their own, not one after another."""
     return ramp is None and split_lanes(dtype_of(indices[-1]))[1] > 1
 
 
@@ -142,7 +142,7 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
             text = f"({value!r})"
         dtype = dtype_of(node)
         if dtype not in ("float16", "float32", "float64"):
-            # numpy promotes other types beside Python's float, where the device keeps them.
+            # numpy promotes other types next to Python's float, where the device keeps them.
             name = self.scope.name(f"K_{dtype}")
             self.scope.constants[name] = numpy_dtype(dtype).type(value)
             return name, False

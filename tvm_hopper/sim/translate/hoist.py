@@ -31,7 +31,7 @@ class HoistEmitter:
 
     def __init__(self) -> None:
         self.threads: set[Any] = set()  # indices that are defined
-        self.hoist_at = 0  # line behind their definition
+        self.hoist_at = 0  # line after their definition
         self.hoists: dict[str, tuple[str, int]] = {}  # name and line of each text
 
     def inline(self, node: Any) -> Code:
@@ -67,7 +67,7 @@ class HoistEmitter:
         return self.hoists[text][0]
 
     def place_hoisted(self) -> None:
-        """Insert the definitions that have been asked for."""
+        """Insert the definitions that have been requested."""
         for text, (name, line) in reversed(self.hoists.items()):
             self.lines.insert(line, f" {name} = {text}")
             self.program.line_sites.insert(line, 0)

@@ -1,4 +1,4 @@
-"""Questions that translation asks of a function: what wgmma uses, whose address is taken."""
+"""Queries of translation: registers of wgmma, variables whose address is taken."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def of_registers(condition: Any) -> bool:
 
 
 def reads_registers(expr: Any) -> bool:
-    """Tell whether an expression loads from registers, which may change behind it."""
+    """Tell whether an expression loads from registers, which may change after it."""
     loads: list[Any] = []
     tvm_ffi.structural_walk(expr, (ir.TensorLoad, loads.append))
     return any(load.source.scope().startswith("local") for load in loads)

@@ -100,7 +100,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
             self.emit("w.unknown()")
 
     def flush(self) -> None:
-        """Write the register checks that the expressions of this statement asked for."""
+        """Write the register checks that the expressions of this statement requested."""
         self.mark_unknown()
         for line in dict.fromkeys(self.touched):
             self.emit(line)

@@ -1,4 +1,4 @@
-"""Reads what a device function does, to tell what its control and its synchronisation depend on.
+"""Find what a device function's control flow and synchronisation depend on.
 
 One reader looks at a whole function, or at the body of one loop as that loop's variable moves.
 """
@@ -34,7 +34,8 @@ from tvm_hopper.sim.trips.shift import (
 )
 from tvm_hopper.sim.trips.threshold import Threshold, threshold_of
 
-# Instructions whose effect is the same in each turn if their operands are; by the name's beginning.
+# Instructions whose effect is the same in each iteration if their operands are; by the name's
+# beginning.
 REPEATABLE = (
     *("mbarrier_arrive_expect", "mbarrier_arrive", "mbarrier_expect_tx"),
     *("cp_async_bulk_tensor_g2s", "cp_async_bulk_g2s", "cp_async_bulk_s2c"),
@@ -76,7 +77,7 @@ ALIGNED = 16  # a step that is a multiple keeps the alignment of every access, i
 
 
 class RefusedError(Exception):
-    """Something in a loop, or in a function, is not the same in each turn; the text says what."""
+    """Something in a loop or function differs between iterations; the text names it."""
 
 
 class Reader:
@@ -122,11 +123,11 @@ class Reader:
         if not self.in_loop:
             return
         if not isinstance(claim, Shift) or claim.step:
-            raise RefusedError(f"{what} is not the same after any number of turns")
+            raise RefusedError(f"{what} is not the same after any number of iterations")
         self.period = math.lcm(self.period, claim.period)
 
     def holds(self, node: Any, what: str) -> None:
-        """Need a condition that repeats, or changes in few turns."""
+        """Need a condition that repeats, or changes in few iterations."""
         claim = self.value(node)
         repeated = isinstance(claim, Shift) and not claim.step
         if claim is not DATA and self.in_loop and not repeated:
@@ -287,7 +288,7 @@ class Reader:
             self._drop({buffer})
 
     def forget(self, body: Any) -> None:
-        """Forget registers that a loop's body writes: a turn finds what the one before left."""
+        """Forget registers that a loop's body writes: each iteration reads the previous one's."""
         written: set[Any] = set()
 
         def call(node: ir.Call) -> None:

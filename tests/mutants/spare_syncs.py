@@ -2,11 +2,52 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 from tvm_hopper.sim.machine.memory import shared_offset, shared_rank
 
 from .recording import Operation, Trace
 
 WAITS = {"cuda_mbarrier_wait"}
+BETWEEN_PRODUCTS = {"wgmma_fence", "wgmma_commit_group", "cuda_mbarrier_wait"}
+# A wait that leaves fewer groups pending waits for more, and of what ends by itself.
+FEWER_PENDING = {"wgmma_wait_group", "cp_async_bulk_wait_group"}
+
+
+def at_least(wanted: Operation, found: Operation) -> bool:
+    """Tell whether an operation does what another does, or waits for more."""
+    if wanted == found:
+        return True
+    if wanted.name != found.name or wanted.name not in FEWER_PENDING:
+        return False
+    if wanted.lanes != found.lanes:
+        return False
+    rest = [{k: v for k, v in x.operands if k != "group"} for x in (wanted, found)]
+    return rest[0] == rest[1] and 0 <= found.operand("group") <= wanted.operand("group")
+
+
+def last_wait(operations: list[Operation]) -> list[Operation]:
+    """Take a wait for groups and a wait for as many or more right behind it for the second.
+
+    A wait for all groups also stands for those in front of products that go on with a sum: they are
+    in order, and nothing in between reads a result or gives an operand away.
+    """
+    kept: list[Operation] = []
+    for x in operations:
+        if x.name == "wgmma_wait_group" and x.operand("group") == 0:
+            i = len(kept) - 1
+            while i >= 0:
+                if kept[i].name == x.name and kept[i].lanes == x.lanes:
+                    del kept[i]
+                elif kept[i].name not in BETWEEN_PRODUCTS and kept[i].operand("scale_d") != 1:
+                    break
+                i -= 1
+        if kept and x.name in FEWER_PENDING and at_least(kept[-1], x):
+            kept[-1] = x
+        else:
+            kept.append(x)
+    return kept
 
 
 def one_sum(one: Operation, other: Operation) -> bool:
@@ -119,3 +160,81 @@ def fences_of_registers_once(operations: list[Operation]) -> list[Operation]:
             since.append(x)
         kept.append(x)
     return kept
+
+
+def released_by_any_warp(trace: Trace) -> Trace:
+    """Let any warp of a warp group arrive behind the group's `wgmma.wait_group`.
+
+    Its products are executed by the four warps together; that one elected thread may release a slot
+    for all of them is an assumption of the simulator as well (docs/simulator.md). A release is
+    known by the groups that are complete, and by the waits for mbarriers before it.
+    """
+    result: Trace = {}
+    released: dict[Any, list[Any]] = {}
+    for key, operations in trace.items():
+        kept: list[Operation] = []
+        commits, waits, complete = 0, 0, None
+        for x in operations:
+            if complete is not None and x.name == "mbarrier_arrive" and x.elected:
+                group = (*key[:-1], str(key[-1]).rpartition("/")[0])
+                released.setdefault(group, []).append((complete, waits, x.operands))
+                continue
+            commits += x.name == "wgmma_commit_group"
+            waits += x.name in WAITS
+            waited = x.name == "wgmma_wait_group"
+            complete = commits - x.operand("group") if waited else None
+            kept.append(x)
+        result[key] = kept
+    for group, arrivals in released.items():
+        result[group] = [Operation("released", (), (("0", sorted(arrivals, key=str)),))]
+    return result
+
+
+def without_fences_of_nothing(trace: Trace) -> Trace:
+    """Leave lanes out of a proxy fence that did nothing since their last one.
+
+    Nothing: neither an access nor a wait. A named barrier in between tells a lane of accesses of
+    others, unless the threads that meet there all did such a fence right in front of it: each
+    fence covers its own lane's accesses (PTX ISA 9.1, 8.9.1 "Causality order").
+    """
+    fences: dict[Any, dict[Any, list[Any]]] = {}  # barriers -> warps -> in front of each meeting
+    counts: dict[Any, set[Any]] = {}
+    for key, operations in trace.items():
+        for before, x in itertools.pairwise(operations):
+            if x.name in ("bar_sync", "bar_arrive"):
+                whole = before.name == "fence_proxy" and len(before.lanes) == len(x.lanes) == 32
+                fence = before.operands if whole and x.name == "bar_sync" else None
+                number = (key[:-1], x.operand("a"))
+                fences.setdefault(number, {}).setdefault(key, []).append(fence)
+                counts.setdefault(number, set()).add(x.operand("b"))
+
+    def covered(number: Any, turn: int) -> bool:
+        warps = fences[number].values()
+        alone = counts[number] == {32 * len(warps)} and len({len(x) for x in warps}) == 1
+        found = {x[turn] for x in warps} if alone else {None}
+        return len(found) == 1 and None not in found
+
+    result: Trace = {}
+    for key, operations in trace.items():
+        clean: dict[int, Any] = {}  # lanes that did nothing since this fence
+        turns: dict[Any, int] = {}
+        kept = []
+        for x in operations:
+            number = (key[:-1], x.operand("a"))
+            if x.name == "fence_proxy" and len(x.lanes) > 1:
+                left = tuple(lane for lane in x.lanes if clean.get(lane) != x.operands)
+                clean |= dict.fromkeys(x.lanes, x.operands)
+                if left:
+                    kept.append(Operation(x.name, left, x.operands))
+                continue
+            kept.append(x)
+            if number in fences and x.name in ("bar_sync", "bar_arrive"):
+                turns[number] = turns.get(number, -1) + 1
+                if covered(number, turns[number]):
+                    continue
+            # One lane of what is no access may be any: `elected_by_anybody`.
+            known = len(x.lanes) > 1 or (x.lanes and x.name in ("load", "store"))
+            gone = x.lanes if known else range(32)
+            clean = {lane: fence for lane, fence in clean.items() if lane not in gone}
+        result[key] = kept
+    return result

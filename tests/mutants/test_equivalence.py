@@ -132,6 +132,40 @@ def test_any_warp_of_a_group_releases_behind_its_wait():
     assert reason(first, twice) == ""
 
 
+@pytest.mark.parametrize("weaker", [2, 1])
+def test_a_release_is_behind_the_groups_that_are_complete(weaker):
+    """Where a later wait for all groups stands for the one in front of the release."""
+    commit = op("wgmma_commit_group")
+
+    def trips(*groups):
+        each = [[WAIT, SUM, commit, pending(n), RELEASE] for n in groups]
+        return group([x for trip in each for x in trip] + [GROUP_WAIT])
+
+    assert reason(trips(0, 0, 0), trips(0, weaker, 0)) == ""
+    late = [WAIT, SUM, commit, WAIT, GROUP_WAIT, RELEASE]
+    early = [WAIT, SUM, commit, GROUP_WAIT, RELEASE, WAIT, GROUP_WAIT]
+    assert reason(group(early), group(late)) == ""
+
+
+def test_a_fence_of_lanes_that_did_nothing_since_their_last():
+    some, meet = op("fence_proxy", ALL[:31]), bar(7, 64)
+    two, last = op("load", (0, 1)), op("load", (0, 31))
+    before = [STORE, FENCE, meet, two, FENCE, meet]
+    known = equivalence.FENCES_OF_NOTHING
+    assert reason(warps(before, before), warps([*before[:4], some, meet], before)) == known
+    assert reason(warps(before, before), warps(before, [*before[:4], some, meet])) == known
+    mine = [STORE, FENCE, meet, last, FENCE, meet]
+    assert reason(warps(mine, mine), warps([*mine[:4], some, meet], mine)) == ""
+    # the other warp did something between its fence and the barrier, or meets a third one there
+    later = [STORE, FENCE, LOAD, *before[2:]]
+    assert reason(warps(before, later), warps([*before[:4], some, meet], later)) == ""
+    three = [*before[:2], bar(7, 96), *before[3:]]
+    assert reason(warps(three, before), warps([*three[:4], some, meet], before)) == ""
+    for between in (WAIT, MEET, LOAD, ARRIVE):
+        first, second = [FENCE, between, FENCE], [FENCE, between, some]
+        assert reason(warps(first), warps(second)) == "", between
+
+
 def test_a_meeting_that_one_warp_alone_is_around_orders_nothing():
     """Barriers and copies of warp 0; the others come to the next meeting with nothing done."""
     before = warps([init(64), MEET, COPY, FENCE, MEET, LOAD], [MEET, FENCE, MEET, LOAD])

@@ -26,6 +26,7 @@ from .spare_syncs import (
     waits_for_grid,
     without_fences_of_nothing,
     without_first_phase,
+    without_grid_waits_of_others,
     without_unawaited_releases,
     without_unused_barriers,
 )
@@ -390,6 +391,7 @@ RULES: dict[str, Callable[[Trace], Trace]] = {
     "meetings that order nothing": without_spare_meetings,
     AGAIN: each_warp(once(REPEATABLE)),
     "the phase before the first": each_warp(without_first_phase),
+    "another one waits for the grid": without_grid_waits_of_others,
     "a release that nobody waits for": without_unawaited_releases,
     "an mbarrier that nobody comes to": without_unused_barriers,
     "one sum": each_warp(fences_of_registers_once),

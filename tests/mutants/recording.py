@@ -52,6 +52,10 @@ class Operation:
         """Return one operand; None if there is none of that name."""
         return dict(self.operands).get(name)
 
+    def __contains__(self, name: str) -> bool:
+        """Tell whether it has an operand of that name."""
+        return any(name == one for one, _ in self.operands)
+
     @property
     def elected(self) -> bool:
         """Whether one lane alone executes it."""

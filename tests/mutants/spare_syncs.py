@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from tvm_hopper.sim.machine.memory import shared_offset, shared_rank
+import numpy as np
+
+from tvm_hopper.sim.machine.memory import RANK_SHIFT, shared_offset
 
 from .recording import Operation, Trace
 
+INIT = "mbarrier_init"
 WAITS = {"cuda_mbarrier_wait"}
 BETWEEN_PRODUCTS = {"wgmma_fence", "wgmma_commit_group", "cuda_mbarrier_wait"}
 # A wait that leaves fewer groups pending waits for more, and of what ends by itself.
@@ -79,48 +82,96 @@ def without_first_phase(operations: list[Operation]) -> list[Operation]:
     return [x for x in operations if not (x.name in WAITS and x.operand("phase") == -1)]
 
 
+def places_of(x: Operation) -> list[int]:
+    """Return the addresses of mbarriers that the lanes of an arrival name, in the cluster."""
+    value = x.operand("addr")
+    if isinstance(value, tuple):
+        _, dtype, data = value
+        return [int(place) for place in np.frombuffer(data, dtype)]
+    return [value] * max(len(x.lanes), 1)
+
+
 def without_unawaited_releases(trace: Trace) -> Trace:
-    """Leave out the arrivals of phases that no warp of the CTA waits for.
+    """Leave out the arrivals of phases that no warp waits for.
 
     Of mbarriers at which so many warps as are counted arrive, one lane of each once a phase: behind
-    the last phase that is waited for, nobody acquires what these release. Not where CTAs arrive at
-    each other's.
+    the last phase that is waited for, nobody acquires what these release. Where CTAs arrive at each
+    other's, these must be one cluster.
     """
-    places = [x.operand("addr") for ops in trace.values() for x in ops if x.operand("addr")]
-    if any(not isinstance(place, int) or shared_rank(place) for place in places):
+    named = [(k[:-1], x, places_of(x)) for k, ops in trace.items() for x in ops if "addr" in x]
+    if any(not isinstance(place, int) for _, _, places in named for place in places):
         return trace
-    result: Trace = {}
-    for cta in {key[:-1] for key in trace}:
-        members = {key: x for key, x in trace.items() if key[:-1] == cta}
-        counts, awaited, arriving, others = {}, {}, {}, set()
-        for key, x in ((key, x) for key, ops in members.items() for x in ops):
-            if x.name in WAITS:
-                place = x.operand("0")
-                phase, known = x.operand("phase"), isinstance(place, int)
-                if phase is None or not known:
-                    return trace
-                place = shared_offset(place)
-                awaited[place] = max(awaited.get(place, 0), phase + 1)
-            elif (place := x.operand("addr")) is not None:
-                place = shared_offset(place)
-                if x.name == "mbarrier_init":
-                    counts[place] = x.operand("count")
-                elif x.name == "mbarrier_arrive" and x.elected:
+    ranks = {cta: places[0] >> RANK_SHIFT for cta, x, places in named if x.name == INIT}
+    alone = all(p >> RANK_SHIFT == ranks.get(cta) for cta, _, places in named for p in places)
+    if not alone and len(set(ranks.values())) < len({key[:-1] for key in trace}):
+        return trace
+
+    def name(key: Any, place: int) -> Any:
+        return place % (1 << 32), key[:-1] if alone else None
+
+    counts: dict[Any, int] = {}
+    awaited: dict[Any, int] = {}
+    arriving: dict[Any, set[Any]] = {}
+    others: set[Any] = set()
+    for key, x in ((key, x) for key, ops in trace.items() for x in ops):
+        if x.name in WAITS:
+            place, phase = x.operand("0"), x.operand("phase")
+            if phase is None or not isinstance(place, int):
+                return trace
+            place = name(key, place)
+            awaited[place] = max(awaited.get(place, 0), phase + 1)
+        elif "addr" in x:
+            places = [name(key, place) for place in places_of(x)]
+            if x.name == INIT:
+                counts[places[0]] = x.operand("count")
+            elif x.name == "mbarrier_arrive" and len(set(places)) == len(places):
+                for place in places:
                     arriving.setdefault(place, set()).add(key)
-                else:
-                    others.add(place)
-        spare = {p for p, keys in arriving.items() if counts.get(p) == len(keys)} - others
-        for key, ops in members.items():
-            left = {place: awaited.get(place, 0) for place in spare}
-            kept = []
-            for x in ops:
-                place = shared_offset(x.operand("addr")) if x.name == "mbarrier_arrive" else None
-                if place in left:
-                    left[place] -= 1
-                    if left[place] < 0:
-                        continue
-                kept.append(x)
-            result[key] = kept
+            else:
+                others |= set(places)
+    spare = {p for p, keys in arriving.items() if counts.get(p) == len(keys)} - others
+    result: Trace = {}
+    for key, ops in trace.items():
+        left = {place: awaited.get(place, 0) for place in spare}
+        result[key] = []
+        for x in ops:
+            arrives = x.name == "mbarrier_arrive" and "addr" in x
+            places = [name(key, p) for p in places_of(x)] if arrives else []
+            for place in places:
+                left[place] = left.get(place, 1 << 32) - 1
+            if not places or max(left[place] for place in places) >= 0:
+                result[key].append(x)
+    return result
+
+
+def without_grid_waits_of_others(trace: Trace) -> Trace:
+    """Leave out waits for the grid before in front of a wait for copies of one that waited for it.
+
+    What that grid did is visible to the whole grid behind the wait of any thread (PTX ISA 9.1,
+    9.7.13.13); the copies are issued behind it, and a phase that they complete comes later.
+    """
+    early = set()  # barriers at which somebody arrives who may not have waited
+    known = set()
+    for key, operations in trace.items():
+        waited = 0
+        for x in operations:
+            waited += waits_for_grid(x)
+            place = x.operand("addr") if x.operand("mbar") is None else x.operand("mbar")
+            if x.operand("cta_mask") is not None or isinstance(place, tuple):
+                return trace
+            if place is not None and x.name != INIT:
+                name = (key[:-1], shared_offset(place))
+                (known if waited >= 32 else early).add(name)
+    result: Trace = {}
+    for key, operations in trace.items():
+        kept: list[Operation] = []
+        for x in operations:
+            name = (key[:-1], shared_offset(x.operand("0"))) if x.name in WAITS else None
+            if name in known - early and (x.operand("phase") or 0) >= 0 and len(x.lanes) == 32:
+                while kept and waits_for_grid(kept[-1]):
+                    kept.pop()
+            kept.append(x)
+        result[key] = kept
     return result
 
 

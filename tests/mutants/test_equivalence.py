@@ -276,6 +276,51 @@ def test_a_release_that_nobody_waits_for():
     assert reason(warps(producer, [away, away]), warps(producer, [away])) == ""
 
 
+def test_a_release_of_two_ctas_that_neither_waits_for():
+    def ctas(each, rank_one):
+        """Return a cluster of two whose consumers arrive at both, as often as is said."""
+        both = op(
+            "mbarrier_arrive", (0, 1), addr=((2,), "uint32", bytes((72, 0, 0, 0, 72, 0, 0, 1)))
+        )
+        return {
+            ("k", (rank, 0, 0), warp): list(x)
+            for rank, times in enumerate((each, rank_one))
+            for warp, x in {
+                "warp0": [op("mbarrier_init", (0,), addr=rank << 24 | 72, count=2),
+                          waited(rank << 24 | 72, 0)],
+                "warp1": [LOAD, both] * times,
+            }.items()
+        }  # fmt: skip
+
+    assert reason(ctas(2, 2), ctas(2, 1)) == ""  # the load is gone, too
+    spare, one = ctas(2, 2), ctas(2, 2)
+    del one["k", (0, 0, 0), "warp1"][-1]
+    assert reason(spare, one) == "a release that nobody waits for"
+    del one["k", (0, 0, 0), "warp1"][1]
+    assert reason(spare, one) == ""
+    grid = {(x, (*block, 1), warp): ops for (x, block, warp), ops in spare.items()} | spare
+    assert reason(grid, {**grid, **one}) == ""  # two clusters: whose barrier is meant is not known
+
+
+def test_copies_behind_the_wait_for_the_grid_of_their_warp():
+    wait = op("griddepcontrol", **{"0": "{'action': 'wait'}"})
+    full = op(WAIT.name, **{"0": 64, "1": 0, "phase": 0})
+    producer = [init(64), MEET, wait, EXPECT, COPY]
+    both = warps(producer, [MEET, wait, full, STORE])
+    known = "another one waits for the grid"
+    assert reason(both, warps(producer, [MEET, full, STORE])) == known
+    assert reason(both, warps(producer, [MEET, STORE, full])) == ""
+    first = op(WAIT.name, **{"0": 64, "1": 1, "phase": -1})  # over before anything is copied
+    before, after = [MEET, wait, first, STORE], [MEET, STORE]
+    assert reason(warps(producer, before), warps(producer, after)) == ""
+    late = [init(64), MEET, EXPECT, wait, COPY]
+    assert (
+        reason(warps(late, both["k", (0, 0, 0), "warp1"]), warps(late, [MEET, full, STORE])) == ""
+    )
+    stored = [MEET, wait, STORE, full]
+    assert reason(warps(producer, stored), warps(producer, [MEET, STORE, full])) == ""
+
+
 def test_an_mbarrier_that_nobody_comes_to():
     other = op("mbarrier_init", (0,), addr=64, count=2)
     assert reason(warps([init(64)]), warps([other])) == "an mbarrier that nobody comes to"
@@ -319,6 +364,7 @@ def test_every_rule_is_tried():
         "a wait right behind another",
         "meetings that order nothing",
         *("the phase before the first", "a release that nobody waits for", "one sum"),
+        "another one waits for the grid",
         *("an mbarrier that nobody comes to", "each lane waits for the grid"),
         "one value by any lanes",  # these two: test_places.py
         "element by element",

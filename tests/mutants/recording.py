@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
+from tvm_hopper.sim import RunOptions
 from tvm_hopper.sim import run as simulator
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.launch.tma import BoundTensorMap
@@ -200,5 +201,6 @@ def record(program: Program, inputs: dict[str, np.ndarray]) -> Trace:
     values, missing = complete(program.arguments, inputs)
     launches = bound_launches(program, values, DEFAULT_NUM_SMS)
     with _recording(trace):
-        run_launches(launches, values, missing, "eager", 0, [None] * len(launches), False)
+        every_cta = [None] * len(launches)
+        run_launches(launches, values, missing, every_cta, RunOptions(detect_races=False))
     return trace

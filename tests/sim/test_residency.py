@@ -5,6 +5,7 @@ import pytest
 from tvm.script import tirx as T
 
 from tvm_hopper.facts.arch import SM_80, SM_90A
+from tvm_hopper.sim import RunOptions
 from tvm_hopper.sim.cta_selection import choose_blocks
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.launch.limits import resident_ctas
@@ -87,7 +88,8 @@ def test_a_run_that_does_not_end_is_incomplete(monkeypatch):
     from tvm_hopper.verification import residency
 
     run = residency.run_launches
-    monkeypatch.setattr(residency, "run_launches", lambda *args: run(*args[:-1], 0.0))
+    no_time = RunOptions(residency.POLICY, budget_s=0.0)
+    monkeypatch.setattr(residency, "run_launches", lambda *args: run(*args[:-1], no_time))
     (found,) = verify(chain(1, 80), given(1), runs=QUICK, num_sms=1).findings
     assert found.rule == "INCOMPLETE"
     assert "the run did not end" in found.message

@@ -69,15 +69,13 @@ class Reporter:
         message: str,
         *,
         key: Any = None,
-        buffer: str = "",
-        byte_range: tuple[int, int] = (0, 0),
         agents: tuple[str, ...] = (),
-        statements: tuple[str, ...] = (),
-        missing: str = "",
         hint: str = "",
+        **places: Any,
     ) -> None:
         """Report a broken rule, unless it was reported for the same `key`.
 
+        `places` are further attributes of the finding: buffer, byte_range, statements, missing.
         Once an operation ran that nothing models, what seems wrong may follow from that alone:
         the verdict is `incomplete`, which never counts as success.
         """
@@ -95,15 +93,12 @@ class Reporter:
                 rule,
                 facts.severity,
                 message,
-                buffer,
-                byte_range,
-                agents,
-                statements,
-                missing,
-                hint or facts.hint,
-                self.policy,
-                self.seed,
-                facts.ptx_section,
+                agents=agents,
+                hint=hint or facts.hint,
+                policy=self.policy,
+                seed=self.seed,
+                ptx_section=facts.ptx_section,
+                **places,
             )
         )
 

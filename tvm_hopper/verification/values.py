@@ -27,7 +27,7 @@ from tvm import ir
 
 from tvm_hopper.reference.evaluate import Outside, Reference, TooMuchWork
 from tvm_hopper.reference.plain import PlainProgramError
-from tvm_hopper.sim import Finding, Result
+from tvm_hopper.sim import Finding, Result, RunOptions
 from tvm_hopper.sim.cta_selection import Choice
 from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.kinds.flow import flow_of
@@ -35,12 +35,10 @@ from tvm_hopper.sim.kinds.representatives import Representatives, representative
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.run import touched_tensors
 from tvm_hopper.sim.tir import short_name
+from tvm_hopper.verification.case import Case
 from tvm_hopper.verification.compare import Comparison, compare
 from tvm_hopper.verification.inputs import blank_memory
-from tvm_hopper.verification.launches import BoundLaunch, run_launches
 from tvm_hopper.verification.numbers import Numbers, choose_numbers
-from tvm_hopper.verification.program import Program
-from tvm_hopper.verification.related import Related
 from tvm_hopper.verification.special_numbers import ONE_DRAW, SpecialNumbers, special_numbers
 
 POLICY, SEED = "eager", 0
@@ -97,40 +95,25 @@ class ValueCheck:
 
     Parameters
     ----------
-    values : dict
-        Arguments of any kind, for their shapes.
-    outputs : sequence of str
-        Arguments that hold nothing before the run.
+    case : Case
+        Its values are arguments of any kind, for their shapes.
     asked : bool
         Somebody requested the chosen CTAs: no others run.
     steps : float or None
         About how many all CTAs together would take; None: not known.
-    related : Related or None
-        Which CTAs of several launches need each other, if that could be told.
     """
 
     def __init__(
-        self,
-        reference: Reference,
-        program: Program,
-        launches: Sequence[BoundLaunch],
-        choices: Sequence[Choice],
-        values: Mapping[str, Any],
-        outputs: Sequence[str],
-        inputs: Mapping[str, Any],
-        asked: bool = False,
-        steps: float | None = None,
-        related: Related | None = None,
+        self, reference: Reference, case: Case, asked: bool = False, steps: float | None = None
     ) -> None:
-        self.asked, self.steps = asked, steps
-        self.related = related
+        self.reference, self.case, self.asked, self.steps = reference, case, asked, steps
+        self.program, self.inputs = case.program, case.inputs
+        self.launches, self.choices, self.related = case.launches, case.choices, case.related
+        self.values, self.outputs = case.values, case.outputs
         self.speaking: dict[int, Representatives | None] = {}
-        self.reference, self.program, self.launches = reference, program, launches
-        self.choices, self.outputs, self.inputs = choices, outputs, inputs
-        self.names = [argument.name for argument in program.arguments]
+        self.names = [argument.name for argument in self.program.arguments]
         self.findings: list[Finding] = []
-        self.values = values
-        reference.sizes(self._in_order(values))  # its parameters are the kernel's, or an error
+        reference.sizes(self._in_order(self.values))  # its parameters are the kernel's, or an error
 
     def _in_order(self, values: Mapping[str, Any]) -> list[Any]:
         return [values[name] for name in self.names]
@@ -172,7 +155,7 @@ class ValueCheck:
             work = min(work, self.reference.everything(arguments).work / max(stored, 1))
         most = WORK.get(kind, ONE_DRAW)
         room = most / max(work, 1)  # elements that may be computed
-        blocks: list[Any] = [None if one.everything else one.blocks for one in self.choices]
+        blocks = self.case.chosen
         every = min(stored * work, self.reference.everything(arguments).work)
         little = self.steps is not None and self.steps + stored / ELEMENTS <= LITTLE
         if kind == "integers" and little and every <= WORK[kind] and not self.asked:
@@ -373,19 +356,10 @@ class ValueCheck:
         left = end - time.monotonic()
         if left <= 0:
             raise _NotCompared("no time was left (budget_s)")
-        result = run_launches(
-            self.launches,
-            values,
-            self.outputs,
-            POLICY,
-            SEED,
-            extent.blocks,
-            watched,
-            left,
-            record_writers=watched,
-            stop_after=extent.stop_after,
-            rest=None if self.related is None else self.related.rest(extent.blocks),
+        options = RunOptions(
+            POLICY, SEED, watched, left, record_writers=watched, stop_after=extent.stop_after
         )
+        result = self.case.run(extent.blocks, options, values=values)
         # of a run that was ended on purpose, what is owed at the end is not known
         found = result.findings
         self.findings += [x for x in found if not result.ended_early or x.severity == "error"]

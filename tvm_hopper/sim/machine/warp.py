@@ -7,7 +7,7 @@ is put together from all of them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from tvm_hopper.sim.machine.lanes import LANES, BudgetError, as_lanes, is_lanes
 from tvm_hopper.sim.machine.load_store import LoadStore, overlapping
 from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.machine.registers import RegState
-from tvm_hopper.sim.races.clocks import Bundle, Clock
+from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.lane_copies import LaneCopies
 from tvm_hopper.sim.races.lane_order import LaneOrder, lane_bits
 from tvm_hopper.sim.races.shadow import (
@@ -26,6 +26,7 @@ from tvm_hopper.sim.races.shadow import (
     ASYNC,
     GENERIC,
     MemoryAccess,
+    Reliance,
     Shadow,
     alike,
     clock_for,
@@ -350,14 +351,12 @@ class WarpCore(LoadStore):
         op: Any = None,
         rmw: bool = False,
         lanes: int = ALL_LANES,
-        scope: str = "gpu",
     ) -> MemoryAccess | None:
         """Record an access of this warp; None if races are not looked for."""
         log = self.machine.log
         if log is None:
             return None
         access = log.add(self, self.epoch, event, kind, writes, site, self.it, op, rmw, lanes)
-        access.scope = scope
         if event < 0:
             self.lane_order.add(access)
         return access
@@ -368,8 +367,7 @@ class WarpCore(LoadStore):
         offsets: Any,
         size: int,
         access: MemoryAccess | None,
-        known: Callable[[], Bundle] | None = None,
-        clock: Clock | None = None,
+        relies: Reliance | None = None,
         together: bool = False,
         reads: bool = True,
     ) -> None:
@@ -379,9 +377,7 @@ class WarpCore(LoadStore):
         ----------
         offsets : slice or numpy.ndarray
             Bytes, or int64 starts of `size` bytes each.
-        known : callable or None
-            Gives all clocks of who makes the access, for a message; None: this warp's lanes.
-        clock : Clock or None
+        relies : Reliance or None
             What the access may rely on, if others than this warp's lanes make it.
         together : bool
             Any lane may get what another one addresses (ldmatrix).
@@ -400,11 +396,11 @@ class WarpCore(LoadStore):
         elif access.kind == ASYNC and access.lanes != ALL_LANES:
             self.lane_order.issue(access, offsets, size)
         cells = shadow.cells(offsets, size)
-        if clock is not None or owners is None or not self.parts or overlapping(offsets, size):
-            self._check_cells(region, shadow, cells, access, access.lanes, known, clock, reads)
+        if relies is not None or owners is None or not self.parts or overlapping(offsets, size):
+            self._check_cells(region, shadow, cells, access, access.lanes, relies, reads)
             return
         for lanes, some in self._by_knowledge(access.lanes, owners, cells):
-            self._check_cells(region, shadow, some, access, lanes, known, clock, reads)
+            self._check_cells(region, shadow, some, access, lanes, relies, reads)
 
     def reads_whole(self, region: Region, site: int, lanes: int, kind: str = GENERIC) -> None:
         """Check that launches which may store to any byte of a tensor have ended."""
@@ -433,14 +429,14 @@ class WarpCore(LoadStore):
         cells: Any,
         access: MemoryAccess,
         lanes: int,
-        known: Callable[[], Bundle] | None,
-        clock: Clock | None,
+        relies: Reliance | None,
         reads: bool,
     ) -> None:
         """Check what some lanes of an access touch."""
-        if clock is None:
+        if relies is None:
             bundle = self.knows(lanes)
-            clock = clock_for(bundle, access.kind, region.shared)
+            relies = Reliance(clock_for(bundle, access.kind, region.shared), lambda: bundle)
+        clock, known = relies.clock, relies.known
         if self.own_stores and access.kind == ASYNC and not region.shared:
             # of these, what its own lanes have waited for, or have met the lane that did
             clock = clock.copy()
@@ -450,8 +446,7 @@ class WarpCore(LoadStore):
         def report(
             other: MemoryAccess, mine: MemoryAccess, values: np.ndarray, number: int
         ) -> None:
-            everything = bundle if known is None else known()
-            machine.conflict(region, cells, other, mine, everything, values, number)
+            machine.conflict(region, cells, other, mine, known(), values, number)
 
         if access.rmw and reads and (not shadow.initialised or shadow.log.discarding):
             self._uninitialised(region, shadow, cells, access)

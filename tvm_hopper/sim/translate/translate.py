@@ -214,7 +214,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         place, what = ("i", "x") if scattered else (index, value)
         text = (
             f"w.store({self.site}, {mask}, {info.name}, {place}, {what}, "
-            f"{self.dtype_const(dtype)}, {count * vector}, {vector}, {view_of(info)})"
+            f"({self.dtype_const(dtype)}, {count * vector}, {vector}), {view_of(info)})"
         )
         self.emit(f"scatter(lambda i, x: {text}, {index}, {value})" if scattered else text)
 
@@ -428,7 +428,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         self.use_needs(needs)
         self.emit(
             f"w.store({self.site}, {self.scope.mask}, {info.name}, {index}, {text}, "
-            f"{self.dtype_const(info.dtype)}, 1, 1)"
+            f"({self.dtype_const(info.dtype)}, 1, 1))"
         )
 
 

@@ -4,7 +4,7 @@ if __name__ != "tvm_hopper.transforms":
     raise ImportError("transforms/ is a part of tvm_hopper: import tvm_hopper.transforms")
 
 from .copies import (
-    InjectBulkAsyncCopies as InjectBulkAsyncCopies,
+    LowerAsyncCopies as LowerAsyncCopies,
 )
 from .copies import (
     ReuseOperandTiles as ReuseOperandTiles,
@@ -130,10 +130,10 @@ from .pipeline import (
     ExpandPipeline as ExpandPipeline,
 )
 from .pipeline import (
-    InjectBarrierPipeline as InjectBarrierPipeline,
+    PipelineComputeStages as PipelineComputeStages,
 )
 from .pipeline import (
-    PipelineComputeStages as PipelineComputeStages,
+    PlanRingBuffers as PlanRingBuffers,
 )
 from .prepare import (
     CompactTiles as CompactTiles,

@@ -156,7 +156,7 @@ STAGES = (
             wgmma.LowerWgmma,  # the accumulator goes to registers, rows and columns to threads
             prepare.FuseThreadAxes,  # roles and elections number the threads along one axis
             # copies become boxes of a tensor map, without a barrier yet
-            copies.InjectBulkAsyncCopies,
+            copies.LowerAsyncCopies,
             split_k.BindReductionLoopToGrid,  # what combines in memory is known now
             split_k.LowerSplitK,  # before iteration counts: each block of a cluster has its own
         ),
@@ -166,7 +166,7 @@ STAGES = (
         "hook",
         "slots, roles, the order of tiles, loads that run ahead",
         (
-            pipeline.InjectBarrierPipeline,  # loads get slots, and iterations are counted
+            pipeline.PlanRingBuffers,  # loads get slots, and iterations are counted
             # or not: a producer, and consumers that it hands slots to
             warp_specialization.SpecializeWarps,
             tile_scheduling.ScheduleTiles,  # the passes above reason about plain block indices

@@ -19,7 +19,7 @@ asynchronous copies all shared memory is dynamic.
 
 Before: indices are plain (SimplifyIndexBounds).  After: a copy that requests a mechanism is a nest
 of loops over its tile, and no "auto" or "none" is left. Not here: how a mechanism makes a copy
-(inject_bulk_async_copies.py).
+(lower_async_copies.py).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from tvm_hopper.transforms.layouts.swizzle_shared_tiles_plan import (
 from tvm_hopper.transforms.prepare.fuse_thread_axes import bind_warp, copies_alone, fuse_threads
 
 from .dynamic_shared_memory import in_dynamic_memory
-from .inject_bulk_async_copies import plan_copies, rewrite_copies
+from .lower_async_copies import plan_copies, rewrite_copies
 from .pipelines_without_producer import without_producers
 from .store_coalescing import is_offered, reason_against
 from .thread_copies import deal_out

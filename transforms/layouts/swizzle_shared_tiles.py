@@ -19,7 +19,7 @@ empties is [panels, rows, span] and its copies name the swizzle; a copy runs ove
 dimension of the rows, and over a span, and what the predicate of one into the tile leaves out is
 filled with zeros. A vector begins at a multiple of its size in every row of a tile.
 Not here: the choice of a layout (swizzle_shared_tiles_plan.py); the XOR pattern, which begins where
-hardware touches the tile (inject_bulk_async_copies.py); tiles that no copy touches.
+hardware touches the tile (lower_async_copies.py); tiles that no copy touches.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ loads it. A slot is free once the consumers of every block that its loads go to 
 Blocks that share sums, too, have met after their loads already, and do not once more.
 
 Before: one producer and its consumers hand slots over (SpecializeWarps), and boxes fall into as
-many as there are blocks (InjectBulkAsyncCopies); every block loads for itself, which is right, too.
+many as there are blocks (LowerAsyncCopies); every block loads for itself, which is right, too.
 After: no `share_loads` is left. Not here: the barriers, and the blocks' meeting before the
 first load (lower_channels_to_mbarriers.py).
 """

@@ -40,7 +40,7 @@ the loops and wait for free slots, and one is elected for each block of the othe
 around its own statements.  Consumers of plain loops arrive once a warp, after a `__syncwarp`, move
 no registers, and leave the producer one warp.
 
-Before: loads have channels (InjectBarrierPipeline).  After: agents wait for one another by channel
+Before: loads have channels (PlanRingBuffers).  After: agents wait for one another by channel
 calls. Not here: waits for what a role itself issued (insert_syncs.py), barriers
 (lower_channels_to_mbarriers.py).
 """

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 # The passes that act on a processor without threads, too; the others are about those.
 ON_EVERY_PROCESSOR = {
-    "tvm_hopper.InjectBulkAsyncCopies",
-    "tvm_hopper.InjectBarrierPipeline",
+    "tvm_hopper.LowerAsyncCopies",
+    "tvm_hopper.PlanRingBuffers",
     "tvm_hopper.ExpandPipeline",
     "tvm_hopper.InsertSyncs",
     "tvm_hopper.LowerChannelsToMbarriers",

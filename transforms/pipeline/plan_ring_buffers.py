@@ -71,10 +71,10 @@ from tvm_hopper.transforms.common.explain_notes import Note
 from tvm_hopper.transforms.common.unroll_accumulator_parts import UNROLL
 from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
 
-from .inject_barrier_pipeline_plan import KernelPlan, PipelinePlan, plan_pipelines
 from .joined_loads import join_loads
 from .late_stages import mark_late, staged_loops
 from .pipeline_notes import pipeline_notes
+from .plan_ring_buffers_plan import KernelPlan, PipelinePlan, plan_pipelines
 from .tma_store_groups import leave_slot, put_first, without_requests
 from .tma_store_groups_plan import StoreRing
 
@@ -238,10 +238,10 @@ def _plan_pipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
         late = mark_late(kernel, staged_loops(kernel)) if processor.has_threads else kernel
         plans = plans if late.same_as(kernel) else plan_pipelines(late, processor)
         kernel = open_channels(late, processor, plans)
-        assert not plan_pipelines(kernel, processor), "InjectBarrierPipeline left a load open"
+        assert not plan_pipelines(kernel, processor), "PlanRingBuffers left a load open"
         return kernel
 
     return map_noted(func, build, map_bodies)
 
 
-InjectBarrierPipeline = function_pass("InjectBarrierPipeline", _plan_pipeline)
+PlanRingBuffers = function_pass("PlanRingBuffers", _plan_pipeline)

@@ -166,10 +166,10 @@ def _lower_copies(func: tirx.PrimFunc) -> tirx.PrimFunc:
         others = [*(runs.copy for runs in plan.runs), *(chunks.copy for chunks in plan.chunks)]
         no_tile, no_input = find_guards(kernel, plan.boxes, others)
         after = rewrite_copies(kernel, plan, no_input, names)
-        assert not plan_copies(after, processor), "InjectBulkAsyncCopies left a copy after"
+        assert not plan_copies(after, processor), "LowerAsyncCopies left a copy after"
         return guard_empty(after, no_tile)
 
     return map_noted(func, lower, map_bodies)
 
 
-InjectBulkAsyncCopies = function_pass("InjectBulkAsyncCopies", _lower_copies)
+LowerAsyncCopies = function_pass("LowerAsyncCopies", _lower_copies)

@@ -12,6 +12,9 @@ from .copies import (
 from .copies import (
     SelectCopyMechanisms as SelectCopyMechanisms,
 )
+from .inject_barrier_pipeline import InjectBarrierPipeline as InjectBarrierPipeline
+from .inject_bulk_async_copy import InjectBulkAsyncCopy as InjectBulkAsyncCopy
+from .inject_tma_store_groups import InjectTmaStoreGroups as InjectTmaStoreGroups
 from .launch import (
     AddCacheHints as AddCacheHints,
 )
@@ -149,6 +152,9 @@ from .prepare import (
 )
 from .prepare import (
     IndexRowPointers as IndexRowPointers,
+)
+from .prepare import (
+    LowerToOpaqueBlocks as LowerToOpaqueBlocks,
 )
 from .prepare import (
     PropagateTileGuards as PropagateTileGuards,

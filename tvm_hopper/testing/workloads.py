@@ -76,7 +76,7 @@ EPILOGUES: dict[str, Epilogue] = {
 
 
 @dataclass(frozen=True)
-class Form:
+class MatmulForm:
     """How a product is written down.
 
     Attributes
@@ -127,14 +127,14 @@ def matmul(
     epilogue : tuple of str
         Names out of EPILOGUES, applied in order to the sum, before the cast to `out_dtype`.
     **form
-        Attributes of `Form`.
+        Attributes of `MatmulForm`.
 
     Returns
     -------
     mod : tvm.IRModule
         Arguments of "main": A, B, the operands of the epilogue in order, the output.
     """
-    f = Form(**form)
+    f = MatmulForm(**form)
     index, acc_dtype = f.index, f.acc_dtype
     extent = {name: _extent(size, index) for name, size in (("m", m), ("n", n), ("k", k))}
     lead = (tirx.const(1, index),) if f.batch else ()

@@ -64,10 +64,10 @@ class RootPart:
 def size_classes(
     mod: tvm.IRModule | tirx.PrimFunc, block: str, bounds: Sequence[int] | Mapping[int, int]
 ) -> Any:
-    """Give a product a copy for each size class of its symbolic rows, for a kernel each.
+    """Copy a product with symbolic rows for each size class, so that each gets a kernel.
 
-    The copies of block C are called C_16, C_256 and so on by their bounds; `hs.matmul` schedules
-    each by itself.
+    The copies of block C are named C_16, C_256 and so on by their bounds. `hs.matmul` schedules
+    each one.
 
     Parameters
     ----------
@@ -76,8 +76,8 @@ def size_classes(
     block : str
         The multiply-add.
     bounds : sequence of int, or mapping of int to int
-        Rows up to which each copy runs, ascending; the last one also runs above its own. Bounds
-        that are mapped to the same number share a copy, which is called by that.
+        Upper bounds of the classes, ascending; the last copy also serves more rows. Bounds that map
+        to the same number share a copy, named by that number.
 
     Returns
     -------

@@ -121,9 +121,9 @@ def choose_classes(
     dtype : str
         Type of the operands.
     given : MatmulConfig, optional
-        What is decided already.
+        Fields that are fixed.
     num_sms : int, optional
-        SMs of the device to choose for; None: what the target in scope says, else 132.
+        SMs of the device; None: those of the target in scope, else 132.
     majors : tuple of str
         For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
     out_dtype : str, optional
@@ -132,9 +132,8 @@ def choose_classes(
     Returns
     -------
     bounds : tuple of int
-        Rows up to which each class goes, ascending, eight at most. The kernel of a class is the one
-        that `hs.matmul` takes for as many rows, of blocks that load alone; the last one also runs
-        above its bound.
+        Upper bounds of the classes, ascending, at most eight. A class has the kernel that
+        `hs.matmul` takes for its bound, without clusters. The last one also serves more rows.
 
     Raises
     ------

@@ -61,9 +61,9 @@ class NormalForm:
 
 
 def normalize(mod: tvm.IRModule | tirx.PrimFunc, block: str | None = None) -> Any:
-    """Rewrite products without an initial value, with a dimension simplified away, of one tensor.
+    """Rewrite products that TVM cannot tile: no initial value, unit dimensions, X X^T.
 
-    Casts of their operands become part of them, as `fuse_prologue` does.
+    Casts of their operands are fused, as `fuse_prologue` does.
 
     Parameters
     ----------

@@ -59,9 +59,9 @@ def choose_ranges(
     dtype : str
         Type of the operands.
     given : MatmulConfig, optional
-        What is decided already.
+        Fields that are fixed.
     num_sms : int, optional
-        SMs of the device to choose for; None: what the target in scope says, else 132.
+        SMs of the device; None: those of the target in scope, else 132.
     majors : tuple of str
         For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
     out_dtype : str, optional
@@ -70,9 +70,9 @@ def choose_ranges(
     Returns
     -------
     ranges : dict of int to int
-        Rows up to which each range goes, ascending, and the rows that its kernel is chosen for:
-        eight different ones at most. The last range goes on above its bound. As `classes` of
-        `hs.matmul` it is what that takes by default.
+        Upper bound of each range, ascending, and the number of rows that its kernel is chosen for,
+        at most eight different ones. The last range is unbounded. This is the default `classes` of
+        `hs.matmul`.
 
     Raises
     ------

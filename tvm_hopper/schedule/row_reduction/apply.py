@@ -78,9 +78,8 @@ def row_reduction(
 ) -> None:
     """Schedule a function of row reductions and what surrounds them as one kernel.
 
-    Each tensor is read from memory once: a row stays in the registers of its threads. Where sums
-    of columns are next to rows, partial sums wait in memory that belongs to the function, as those
-    of `column_reduction` do.
+    Each tensor is read from memory once: a row stays in registers. If the function also sums
+    columns, partial sums are kept in a workspace, as in `column_reduction`.
 
     Parameters
     ----------
@@ -91,13 +90,13 @@ def row_reduction(
     block : SBlockRV or str, optional
         One of its reductions, to say which is meant.
     config : RowReductionConfig, optional
-        How to cut it up; what it leaves open is chosen from the shape.
+        Threads, vectors and so on; fields left out are chosen from the shape.
 
     Raises
     ------
     ScheduleError
-        The function is no program of row reductions that can be served, or the configuration does
-        not fit it.
+        The function is not a supported program of row reductions, or the configuration does not
+        fit it.
     """
     check_program(HELPER, sch)
     check_type(HELPER, "config", config, RowReductionConfig, "an hs.RowReductionConfig")

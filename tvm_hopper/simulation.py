@@ -53,27 +53,25 @@ def simulate(
     ex_or_mod : Schedule, IRModule, PrimFunc, or what `tvm.compile` returned in this process
         A module is lowered for `target` (default: the target in scope, else sm_90a).
     inputs : dict
-        numpy arrays and scalars by argument name. A view is passed as a view, with its strides and
-        its place in the array that it is a view of, whose other bytes must not be touched
-        (OUT_OF_VIEW). Arguments left out are outputs: they hold nothing before the run; those with
-        strides or an offset of their own are made as views.
+        numpy arrays and scalars by argument name. A view is passed as a view, and the other bytes
+        of its base array must not be accessed (OUT_OF_VIEW). Missing arguments are outputs, which
+        are uninitialised before the run; those with strides or an offset are made as views.
     policy, seed : str, int
         How asynchronous operations are scheduled; see `tvm_hopper.sim.run_kernel`.
     blocks : list of (x, y, z) or None
         CTAs to run; None: all.
     detect_races : bool
-        Also follow who knows of whose accesses; without it values alone are computed.
+        Check for races; if False, only values are computed.
     target : Target, str or dict, optional
         For a module that is not lowered yet.
     entry : str, optional
-        Name of the function to run; left out, the only one.
+        Name of the function to run; None: the only one.
     num_sms : int
-        Multiprocessors of the device, for host code that asks.
+        SMs of the device, for host code that queries them.
     allocator : bool
-        Whether the call comes with an allocator, as one with PyTorch's tensors does.
+        Whether the call has an allocator, as calls with PyTorch's tensors do.
     progress : bool or None
-        Whether a line on stderr says how far the run of a large grid is, and what it will take;
-        None: if it is a terminal.
+        Whether to show progress on stderr; None: if it is a terminal.
 
     Returns
     -------
@@ -97,7 +95,7 @@ def simulate(
 
 
 def verify_command(arguments: argparse.Namespace) -> int:
-    """Verify the kernel that a Python file makes; the exit code tells the verdict."""
+    """Verify the kernel that a Python file makes; the exit code is the verdict."""
     report = verify(
         load_kernel(*arguments.kernel),
         target=arguments.target,

@@ -28,22 +28,22 @@ class MatmulRule(HopperRule):
     Parameters
     ----------
     accumulate : str, optional
-        Type in which sums are made that the function makes in 16 bits; they are rounded once, at
-        the end. None: such a function is refused.
+        "float32": accumulate 16-bit sums in float32, rounded once at the end. None: refuse
+        functions that sum in 16 bits.
     classes : sequence of int, or mapping of int to MatmulConfig or int, optional
         Size classes of symbolic rows, see `hs.matmul`; None: by the model. A product whose columns
         are symbolic, or whose rows are not, is one kernel.
     config : MatmulConfig, optional
-        What is decided of every product.
+        Fixed fields of all configurations.
     batch_invariant : bool
-        True: the bits of a row do not depend on how many there are, see `hs.MatmulConfig`.
+        True: the bits of a row do not depend on the number of rows, see `hs.MatmulConfig`.
     decisions : list of Decision, optional
-        Where to note what becomes of each function.
+        List that records each decision.
 
     Raises
     ------
     ScheduleError
-        An argument is none that `hs.matmul` takes.
+        An argument is illegal for `hs.matmul`.
     """
 
     name: ClassVar[str] = "Matmul"

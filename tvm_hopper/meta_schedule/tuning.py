@@ -59,53 +59,52 @@ def tune(
     check: Check | None = None,
     progress: bool | None = None,
 ) -> Database:
-    """Tune the functions of a module, and keep the best configurations that were found right.
+    """Tune the functions of a module, and keep the best verified configurations.
 
     Parameters
     ----------
     mod : IRModule or PrimFunc
-        Functions in plain loops, or a Relax model: one without PrimFuncs is prepared as the
-        pipeline does that builds it, of another one those are tuned that it has.
+        Functions in plain loops, or a Relax model. A model without PrimFuncs is first prepared as
+        its pipeline does; otherwise its PrimFuncs are tuned.
     target : Target, str or dict, optional
-        A Hopper GPU, e.g. "nvidia/nvidia-h200"; left out, the target in scope.
+        A Hopper GPU, e.g. "nvidia/nvidia-h200"; None: the target in scope.
     trials : int
-        Measured kernels in all, those that are in `work_dir` already included.
+        Total number of measured kernels, including those already in `work_dir`.
     each : int, optional
-        Trials that one function gets at most.
+        Maximum number of trials for one function.
     seconds : float, optional
-        After which no more trials begin.
+        Time limit, after which no trial starts.
     gpus : str or list of int
-        Which GPUs of this machine measure; "all" are all of them.
+        GPUs of this machine that measure, or "all".
     runner : tvm.s_tir.meta_schedule.runner.Runner, optional
-        What measures instead.
+        A runner to use instead.
     builder : tvm.s_tir.meta_schedule.builder.Builder, optional
-        What builds; left out, warm worker processes of this machine.
+        A builder; None: warm worker processes of this machine.
     tracker : str, optional
         "host:port/key" of a TVM RPC tracker whose servers measure.
     work_dir : str or Path
-        Where records are kept. A run with the same folder goes on where the last one ended.
+        Folder of the records. A run with the same folder continues the last one.
     batch : int
         Trials of one function at once.
     check : callable, optional
-        Judges winners, see `meta_schedule.checking`; left out, the GPU that compares the last few
-        runs the program as TVM schedules it, too, or else the simulator does.
+        Verifies winners, see `meta_schedule.checking`. None: the GPU compares with the program as
+        TVM schedules it; without a GPU the simulator verifies.
     progress : bool, optional
-        Whether progress and a table are shown on stderr; None: if it is a terminal.
+        Whether to show progress on stderr; None: if it is a terminal.
 
     Returns
     -------
     database : Database
-        Of `work_dir`: for `relax.get_pipeline("tvm_hopper", database=...)`, `meta_schedule.apply`
-        and `meta_schedule.lookup`.
+        The database of `work_dir`, for `relax.get_pipeline("tvm_hopper", database=...)`,
+        `meta_schedule.apply` and `meta_schedule.lookup`.
 
     Raises
     ------
     TuningError
-        An argument is illegal, nothing in the module can be tuned, or the records in `work_dir` are
-        of other versions or cannot be read; or all GPUs or servers are gone, and the same call goes
-        on from there once there are some.
+        An argument is illegal, nothing can be tuned, or the records in `work_dir` are unreadable or
+        of other versions. Or all GPUs or servers are gone; the same call continues later.
     KeyboardInterrupt
-        Ctrl-C, once what was measured so far is checked and kept.
+        Ctrl-C, after the measurements so far are verified and kept.
     """
     check_number("tune", "trials", trials, MOST_TRIALS)
     check_number("tune", "batch", batch, 1024)

@@ -38,7 +38,7 @@ class CopyNest:
 
     @property
     def mechanism(self) -> str:
-        """What the block requests."""
+        """The requested mechanism."""
         return str(self.realize.block.annotations[ASYNC_COPY])
 
 

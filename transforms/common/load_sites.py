@@ -55,7 +55,7 @@ class Site:
 
 @dataclass(frozen=True)
 class _Place:
-    """What stands around a body; `depth` is the number of loops around its innermost condition."""
+    """The loops and conditions around a body; `depth` counts loops around its last condition."""
 
     loops: tuple[ir.For, ...] = ()
     condition: Any = None

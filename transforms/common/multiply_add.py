@@ -118,5 +118,5 @@ def _one_product(store: ir.BufferStore, where: str) -> Contraction:
 
 
 def product_blocks(root: Any) -> list[ir.SBlock]:
-    """Return the blocks that a warp group is asked to multiply, and that are not lowered yet."""
+    """Return the blocks annotated for a warp group that are not lowered yet."""
     return ir.find_blocks(root, WGMMA)

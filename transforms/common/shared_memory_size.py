@@ -91,7 +91,7 @@ class SharedMemory:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Offset of each of `arrays`, in bytes: the first place after all that it may not meet."""
+        """Offset of each of `arrays` in bytes: after all arrays that it must not overlap."""
         found: dict[int, int] = {}
         for i in self.order:
             apart = [j for j in found if frozenset((i, j)) not in self.overlays]

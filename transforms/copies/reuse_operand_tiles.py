@@ -70,7 +70,7 @@ def plan_tile_reuse(func: tirx.PrimFunc) -> list[TileReuse]:
 
 
 def _may_overwrite(func: tirx.PrimFunc, plan: TileReuse) -> bool:
-    """Tell whether a plan's sums are a product's, and nobody reads them after it."""
+    """Tell whether a plan's sums are a product's and unused after it."""
     total = plan.sum.source
     products = [x for x in product_blocks(func.body) if ir.uses(x, total)]
     homes = [

@@ -48,7 +48,7 @@ WORDS = (2, 4)  # of a vector with a hint
 
 @dataclass(frozen=True)
 class HintedVector:
-    """A vector, the condition of its access, and what the caches are told.
+    """A vector access, its condition and its cache hint.
 
     `hint` is the word of a load, or STORES.
     """

@@ -55,7 +55,7 @@ BOX_ALIGNMENT = 128  # bytes, of where a box lands (PTX ISA 9.1, 5.5.6)
 
 @dataclass(frozen=True)
 class Demand:
-    """What one access of a tile needs of its layout."""
+    """The layout that one access of a tile needs."""
 
     who: str  # as an error names it
     accepts: Callable[[SharedLayout], bool]

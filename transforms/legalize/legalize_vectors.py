@@ -41,7 +41,7 @@ class VectorPlan:
 
     @property
     def num_parts(self) -> int:
-        """How many vectors are made of it."""
+        """Number of vectors that it is split into."""
         return int(self.loop.extent) // self.lanes
 
 

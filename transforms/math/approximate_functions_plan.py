@@ -61,7 +61,7 @@ TANH = (0.9999998807907104, -0.33331361413002014, 0.13270974159240723, -0.047553
 
 @dataclass(frozen=True)
 class ShortFunction:
-    """A form that is replaced: how it is found, what stands for it, and how far that is off.
+    """A pattern, its replacement, and the error of the replacement.
 
     Attributes
     ----------
@@ -227,7 +227,7 @@ OF_MEMORY_BOUND = (
 
 @dataclass(frozen=True)
 class ShortValue:
-    """What is stored instead of a value, and the forms that are replaced in it."""
+    """A value's replacement, and the patterns replaced in it."""
 
     value: Any
     rows: tuple[ShortFunction | Activation, ...]

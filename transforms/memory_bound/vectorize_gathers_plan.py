@@ -50,7 +50,7 @@ def find_vectors(loop: ir.For, value: Any) -> tuple[LaneVector, ...]:
 
 
 class _Elements:
-    """What the elements of one loop load."""
+    """The elements that one loop loads."""
 
     def __init__(self, loop: ir.For) -> None:
         self.lane = loop.loop_var

@@ -45,7 +45,7 @@ from .lower_mma_sync_plan import COLUMNS, ROWS, VECTOR, SumNest, WarpProduct, pl
 
 
 class Registers:
-    """What a lane holds of a product, and where."""
+    """Registers of a lane for a product."""
 
     def __init__(self, plan: WarpProduct) -> None:
         self.plan = plan

@@ -112,7 +112,7 @@ class PipelinePlan:
 
     @property
     def tiles(self) -> tuple[ir.Var, ...]:
-        """What the loads write."""
+        """Tiles that the loads write."""
         return tuple(load.block.writes[0].source for load in self.loads)
 
     @property
@@ -139,7 +139,7 @@ class PipelinePlan:
 
     @property
     def slots(self) -> tuple[SharedArray, ...]:
-        """What one slot takes of each tile, which several loads may fill."""
+        """Bytes that one slot takes of each tile, which several loads may fill."""
         tiles = [x for n, x in enumerate(self.tiles) if not any(map(x.same_as, self.tiles[:n]))]
         return tuple(map(shared_array, tiles))
 

@@ -56,7 +56,7 @@ class StoreRing:
 
     @property
     def slot(self) -> SharedArray:
-        """What one slot takes."""
+        """Bytes of one slot."""
         return shared_array(self.tile)
 
 

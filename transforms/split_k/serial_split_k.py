@@ -79,7 +79,7 @@ def rewrite_serial_split_k(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
 
 
 def take(accumulator: ir.Var, sums: ir.Var, place: list[Any], thread: Any, told: Any) -> ir.Stmt:
-    """Wait until the block before has told a number, and add what it has left to own sums.
+    """Wait for the flag of the previous block, and add its sums.
 
     `sums[*place, :, thread]` are the sums of one thread and, after them, its warp's word.
     """

@@ -46,7 +46,7 @@ AXIS = "blockIdx.z"
 
 @dataclass(frozen=True)
 class AtomicSplitK:
-    """A loop over parts of a sum, what stands around it, and the blocks that store the sum.
+    """A split-K loop, the statements around it, and the blocks that store the sum.
 
     Attributes
     ----------

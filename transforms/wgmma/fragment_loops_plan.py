@@ -63,7 +63,7 @@ class FragmentNest:
 
     @property
     def target(self) -> ir.Var:
-        """What its store writes."""
+        """The buffer that its store writes."""
         return self.realize.block.body.buffer
 
     def first_column(self, load: ir.TensorLoad, g: Any) -> Any:
@@ -225,7 +225,7 @@ def _part_loops(kernel: ir.For, realize: ir.SBlockRealize, starts: list[Any]) ->
 
 
 def _check_store(kernel: ir.For, nest: FragmentNest, accumulator: ir.Var) -> None:
-    """Refuse stores that meet in one element: threads hold different ones of the accumulator."""
+    """Refuse stores of several accumulator elements to the same address."""
     block, store = nest.realize.block, nest.realize.block.body
     indices = [str(x) for x in store.indices]
     own = [

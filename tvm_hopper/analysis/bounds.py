@@ -19,7 +19,7 @@ MOST_PLACES = 1 << 20  # at which two predicates are compared one by one
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a predicate says of some indices.
+    """Bounds of indices that a predicate implies.
 
     Attributes
     ----------

@@ -144,7 +144,7 @@ def function_of(call: ir.Call) -> str:
 
 
 def _target(expr: Any) -> tuple[ir.Var, int, list[Any]] | None:
-    """Return the buffer that a pointer points into, its mask, and what stands in its address."""
+    """Return the buffer of a pointer, its access mask, and the expressions of its address."""
     if not isinstance(expr, ir.Call):
         return None
     name = getattr(expr.op, "name", "")

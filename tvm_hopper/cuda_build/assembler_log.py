@@ -48,7 +48,7 @@ _SERIAL = ("WGMMA groups that the assembler may leave in flight", "")
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What the assembler reports about one kernel; bytes are per thread but for `shared_bytes`."""
+    """The assembler's report on one kernel; bytes are per thread except `shared_bytes`."""
 
     name: str
     registers: int = 0

@@ -48,7 +48,7 @@ ATTR = "tvm_hopper.build"  # on a device module, between the finalisers and this
 
 @dataclass(frozen=True)
 class Settings:
-    """What the marked functions of a module request after their lowering."""
+    """Build settings of a module's marked functions."""
 
     compiler: str
     fast_math: bool

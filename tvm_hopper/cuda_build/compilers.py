@@ -90,7 +90,7 @@ _WMMA = "nvcuda::"
 
 
 class Output(NamedTuple):
-    """What a compiler makes of a text."""
+    """The output of a compiler."""
 
     cubin: bytes
     assembly: bytes  # PTX

@@ -23,7 +23,7 @@ STOCK = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")  # TVM's
 
 
 class GuardedRule(ScheduleRule):
-    """A rule whose crash is a refusal, as is a launch beyond CUDA's limits: the next one is asked.
+    """A rule whose crash, or launch beyond CUDA's limits, counts as a refusal.
 
     Parameters
     ----------

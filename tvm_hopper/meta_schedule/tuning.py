@@ -221,7 +221,7 @@ class Run:
         self._say_why()
 
     def _say_why(self) -> None:
-        """Write why searches have ended, for whoever wonders at few trials."""
+        """Log why searches have ended."""
         for account in self.accounts:
             key, why = account.task.problem.key, account.stopped
             if not why and self._is_late and self._end is not None:
@@ -235,7 +235,7 @@ class Run:
         return any(is_open(self.database, x.problem) for x in self._tasks)
 
     def check_company(self) -> None:
-        """Refuse to go on where nobody is left: what fails then would be taken for bad kernels.
+        """Stop if no worker is left, whose failures would count as bad kernels.
 
         Raises
         ------

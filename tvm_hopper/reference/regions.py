@@ -37,7 +37,7 @@ ROUNDS_EXACT = 8  # after which a box that still grows is taken as whole along i
 
 @dataclass(frozen=True)
 class Needs:
-    """What has to be computed.
+    """The regions to compute.
 
     Attributes
     ----------

@@ -95,7 +95,7 @@ def join_products(mod: tvm.IRModule, *, gates: bool = True) -> tvm.IRModule:
 
 
 def find_gates(mod: tvm.IRModule) -> set[Any]:
-    """Return the right operands of products that meet in an elementwise operator of two."""
+    """Return the right operands of products that are combined by a binary elementwise operator."""
     found: set[Any] = set()
     for func in mod.functions.values():
         if not isinstance(func, relax.Function):

@@ -18,7 +18,7 @@ CLASSES = (1, 8, 16, 64, 128, 512, 4096)  # decoding of one and of many, prefill
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How a model is lowered.
+    """Options of a model's lowering.
 
     Parameters
     ----------

@@ -184,7 +184,7 @@ def _loads(copy: ir.BufferStore) -> list[ir.TensorLoad]:
 
 
 def _has_copies_by_hand(func: tirx.PrimFunc) -> bool:
-    """Tell whether the groups of a function may hold what nobody could order but its author."""
+    """Tell whether a function may have hand-written asynchronous copies in its groups."""
     names = [str(getattr(x.op, "name", "")) for x in ir.find_all(func.body, ir.Call)]
     return any(x == RAW_COPY or (x.startswith(COPIES) and x not in ORDERS) for x in names)
 

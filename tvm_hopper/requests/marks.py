@@ -77,7 +77,7 @@ def find_requests(func: tirx.PrimFunc) -> list[Request]:
 
 
 def _annotations(func: tirx.PrimFunc) -> list[Request]:
-    """List every attribute and annotation of a function, whoever may read it."""
+    """List every attribute and annotation of a function."""
     found = [
         Request(keys.FUNCTION, "attribute", str(name), value) for name, value in func.attrs.items()
     ]

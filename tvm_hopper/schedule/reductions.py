@@ -36,7 +36,7 @@ OF_A_CLUSTER = ", the thread blocks of a cluster"
 def check_update(
     sch: s_tir.Schedule, where: str, block: Any, mechanism: str, reduce: str | None
 ) -> str | None:
-    """Return the operation that a store is asked to combine by; refuse a block that does not."""
+    """Return the operation of a reducing store; refuse a block that computes another one."""
     reduce = as_choice(where, "reduce", reduce, reductions.OPERATIONS)
     if reduce is None:
         return None

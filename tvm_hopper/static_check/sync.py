@@ -30,7 +30,7 @@ def check_sync(
     max_trips: int = MAX_TRIPS,
     given: Given = NOTHING_GIVEN,
 ) -> list[StaticFinding]:
-    """Return the broken rules that can be told without running the kernel.
+    """Return the broken rules that are visible without running the kernel.
 
     Parameters
     ----------

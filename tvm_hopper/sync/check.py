@@ -28,7 +28,7 @@ from .state import FLIES, Phase, State, advance, apply, execute, join, lacks, la
 
 @dataclass(frozen=True)
 class Need:
-    """What a place lacks; `branch` is the outermost branch around it that is not uniform."""
+    """The sync that a place lacks; `branch` is the outermost non-uniform branch around it."""
 
     name: str
     path: Path

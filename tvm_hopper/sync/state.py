@@ -48,7 +48,7 @@ Phase = tuple[Buffer, int]  # a copy's destination: the buffer and the version, 
 
 
 class Touch(NamedTuple):
-    """Who touched a slot, how."""
+    """The last access of a slot."""
 
     buffer: Buffer
     slot: int  # relative to the ring's counter
@@ -67,7 +67,7 @@ class Touch(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """What a later access of the same slot may lack."""
+    """Syncs that a later access of a slot may lack."""
 
     pending: int | None
     fence: bool
@@ -91,7 +91,7 @@ class State:
 
 
 def join(a: State, b: State) -> State:
-    """Return what is known where two paths meet."""
+    """Join the states of two paths."""
     phases: dict[Phase, int] = {}
     for phase in {**a.phases, **b.phases}:
         known = (a.phases.get(phase), b.phases.get(phase))

@@ -284,7 +284,7 @@ def _judge(
 
 @dataclass
 class _PlainProgram:
-    """What values are compared with, if there is anything.
+    """The reference for values, if there is one.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ Block = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Related:
-    """What the launches of a function do with tensors that some of them store to.
+    """Accesses of a function's launches to tensors that some of them store.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Related:
     def of_several(
         launches: Sequence[BoundLaunch], values: Mapping[str, Any], max_ctas: int
     ) -> Related | None:
-        """Look at several launches of which not all run whole; None if it cannot be told."""
+        """Analyse several launches that do not all run whole; None if undecided."""
         totals = [int(np.prod(launch.setup["grid"])) for launch in launches]
         if len(launches) < 2 or max(totals) <= max_ctas:
             return None

@@ -39,7 +39,7 @@ PAIR = 2  # thread blocks of a cluster that always find room
 
 @dataclass(frozen=True)
 class MemoryModel:
-    """What an SM of a chip does in a cycle."""
+    """Rates of one SM of a chip per cycle."""
 
     chip: Chip
     rates: RowRates = MEASURED

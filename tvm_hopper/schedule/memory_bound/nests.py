@@ -35,7 +35,7 @@ from .tiles import (
 
 
 class Work(Enum):
-    """What a nest does."""
+    """The work of a loop nest."""
 
     STAGE = "copy rows to shared memory"
     STAGE_COLUMNS = "copy what all rows share to shared memory"

@@ -33,7 +33,7 @@ PART_AXIS = "threadIdx.z"
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """How the elements of a part of a row are distributed to threads."""
+    """Distribution of a row part's elements over threads."""
 
     threads: int  # that share it, neighbours by their number
     vector: int  # elements that one of them loads and stores at once

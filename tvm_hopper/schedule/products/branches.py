@@ -240,7 +240,7 @@ def _branch(func: Any, block: str, rows: Any, ranges: Mapping[int, int]) -> tirx
 
 
 def _conditions(rows: Any, ranges: Mapping[int, int]) -> list[tuple[int, Any]]:
-    """Return the copies in the order in which they are asked about, and each one's condition.
+    """Return the copies in the order of the host's tests, with their conditions.
 
     The last one has none that matters. Of several ranges the condition says first how far the
     largest one goes: the lowering reads that.

@@ -20,7 +20,7 @@ FIELDS = ("warps", "columns", "depth")
 
 @dataclass(frozen=True)
 class DirectShape:
-    """Which warp computes what.
+    """Work of each warp.
 
     Attributes
     ----------

@@ -18,7 +18,7 @@ FIELDS = ("threads", "groups", "columns", "vectors")
 
 @dataclass(frozen=True)
 class DotShape:
-    """Who computes which part of which sum.
+    """Work of each thread group.
 
     Attributes
     ----------

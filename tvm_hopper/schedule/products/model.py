@@ -330,7 +330,7 @@ def _rank_both(
 
 
 def given_mode(given: MatmulConfig) -> str:
-    """Return how parts of a sum may meet outside of clusters: as safe as can be, unless given."""
+    """Return the split-K mode outside of clusters: the given one, else the safest."""
     return given.split_mode or CALLER
 
 

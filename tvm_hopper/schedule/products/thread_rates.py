@@ -21,7 +21,7 @@ BESIDE = ("direct", "dots", "accumulate", "batch_invariant", "early_weights", "s
 
 @dataclass(frozen=True)
 class ThreadRates:
-    """What the estimate is made of.
+    """Constants of the estimate.
 
     Attributes
     ----------

@@ -134,7 +134,7 @@ def chosen_rows(
 
 @dataclass(frozen=True)
 class RowKernelPlan:
-    """What a kernel over rows has to do, and what was chosen for it."""
+    """The work of a row kernel and its chosen configuration."""
 
     work: RowWork
     choice: RowChoice

@@ -60,7 +60,7 @@ class Lateness:
             )
         plural = "s" if late != [1] else ""
         trips = ", ".join(map(str, late))
-        return f"{where}: later stages of {list(self.stages)} run {trips} iteration{plural} after"
+        return f"{where}: later stages of {list(self.stages)} run {trips} iteration{plural} late"
 
 
 def find_lateness(loop: ir.For) -> Lateness:

@@ -205,7 +205,7 @@ class Kernel:
                 yield "  empty", f"{each} {_count(ring.empty_arrivals, 'arrival')}"
             if ring.stores_in_flight:
                 stores = _count(ring.stores_in_flight, "slot")
-                yield "  ahead", f"{_count(ring.look_ahead, 'trip')}, {stores} left to stores"
+                yield "  ahead", f"{_count(ring.look_ahead, 'iteration')}, {stores} left to stores"
         for each_ring in self.store_rings:
             slots, pending = each_ring.num_slots, each_ring.num_slots - 1
             kept = f"{slots} slots of {each_ring.slot_bytes} bytes"

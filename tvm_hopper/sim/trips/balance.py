@@ -34,7 +34,7 @@ class Cut(NamedTuple):
 
     def __str__(self) -> str:
         """Say it in one line."""
-        return f"{self.name}: {self.ran} of {self.turns} turns, period {self.period}"
+        return f"{self.name}: {self.ran} of {self.turns} iterations, period {self.period}"
 
 
 class BarrierFlow:

@@ -49,7 +49,7 @@ class Site:
         return self.has_groups(self.loads[0].block)
 
     def has_groups(self, load: ir.SBlock) -> bool:
-        """Tell whether a load that stands here would complete in groups."""
+        """Tell whether a load that is here would complete in groups."""
         return not self.is_handed_over and completes_by_group(load)
 
 
@@ -91,7 +91,7 @@ def find_sites(kernel: Any, threads: ir.KernelThreads, processor: Processor) -> 
 
 
 def check_sites(kernel: ir.For, processor: Processor) -> None:
-    """Refuse loads whose slots could not be counted where they stand."""
+    """Refuse loads whose slots could not be counted where they are."""
     for site in find_sites(kernel, ir.threads_of(kernel), processor):
         check_even(kernel, site.loops)
 

@@ -65,7 +65,7 @@ def match_multiply_add(realize: ir.SBlockRealize, key: str = WGMMA) -> MultiplyA
     Returns
     -------
     product : MultiplyAdd
-        m is the accumulator's first axis, whichever operand stands first.
+        m is the accumulator's first axis, whichever operand is first.
 
     Raises
     ------

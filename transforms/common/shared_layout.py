@@ -18,7 +18,7 @@ class SharedLayout:
     """`rows` x `columns` elements as panels of `span` columns, XORed within `swizzle` bytes.
 
     A single panel may be wider than the columns, and have more rows than the tile: padding, which
-    nobody reads.
+    nothing reads.
     """
 
     dtype: str

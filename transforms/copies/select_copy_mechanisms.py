@@ -155,7 +155,7 @@ def _try(kernel: ir.For, copy: CopyNest, nest: ir.Stmt, arch: Arch) -> None:
     by_threads = threads_may_copy(trial)
     trial = rewrite_layouts(fuse_threads(trial) if by_threads else trial, plan_layouts(trial))
     plan = plan_copies(trial, arch)
-    if by_threads and BY_OPTION not in copy.realize.block.annotations:  # where it stands, too
+    if by_threads and BY_OPTION not in copy.realize.block.annotations:  # where it is, too
         *_, lowered = ir.statements(rewrite_copies(trial, plan, [], ir.Names()))
         check_sites(lowered, arch)
 

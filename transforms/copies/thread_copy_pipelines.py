@@ -23,7 +23,7 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_STAGES, ORDER, STAGE
 from tvm_hopper.transforms.common.stage_annotations import PipelineStages, parts_of, read_stages
 
-PIECES = 3  # of an expanded pipeline: what runs ahead, the loop, what is left
+PIECES = 3  # of an expanded pipeline: what runs ahead, the loop, the rest
 
 
 def with_plain_stages(kernel: ir.For) -> ir.For:

@@ -21,7 +21,7 @@ there for whoever reads it, and is not written to memory while the kernel still 
                                     bx >= extent - n ? evict_last : evict_normal)
 
 Before: vectors have no tails.  After: no block has such
-a hint; one policy for each kind stands at the kernel's start.
+a hint; one policy for each kind is at the kernel's start.
 Not here: vectors of less than 8 bytes and single elements, which are loaded and stored without.
 """
 

@@ -32,7 +32,7 @@ next launch may begin when this one's loads are on their way, or before it store
 
 `RemoveRestrict` takes `__restrict__` off kernels that are launched so, when TVM has made them.
 
-Before: loads stand as they will run.  After: every kernel of a function with early loads waits, and
+Before: loads are as they will run.  After: every kernel of a function with early loads waits, and
 each that asks (`early_launch`); none has an annotation of these left.  Not here: other kernels are
 launched as usual (RemoveRestrict), and all are where the chip has no such instruction.
 """

@@ -48,7 +48,7 @@ Where no role of its own loads, the first thread does, before a loop a lane of t
 (`elect.sync`), and there is no `empty`: the order of the program, and the barriers in it, keep a
 slot from being overwritten too early.
 
-Before: waits and fences stand (InsertSyncs).  After: no channel, no `tma_load` without a barrier.
+Before: waits and fences are (InsertSyncs).  After: no channel, no `tma_load` without a barrier.
 Not here: offsets (merge_shared_buffers.py).
 """
 

@@ -17,7 +17,7 @@ the row of a table that an index names, or a column's place in a head, would be 
 after another.  Where the elements of a thread's vector lie side by side there, too, they are a
 vector.  The two sides of a choice that all its elements agree on are one load, at the place chosen.
 
-Before: a thread's registers are its own, conditions stand on blocks.  After: no register of a
+Before: a thread's registers are its own, conditions are on blocks.  After: no register of a
 kernel bound by memory is computed from elements that lie side by side and are loaded one by one.
 Not here: elements at places that only their own number tells to be neighbours, as those whose
 first is no multiple of two; loads under a condition on each element.

@@ -39,7 +39,7 @@ class FragmentLoad:
     row, k : Var
         Of its two loops, the one along the operand's rows and the one along the sum.
     block : SBlock
-        What stands inside.
+        What is inside.
     load : TensorLoad
         The element.
     condition : Expr or None

@@ -34,7 +34,7 @@
     for k in serial(7, 8): ...
 
 The load of an iteration overwrites what the iteration before read, so that one barrier an iteration
-is enough. It stands where the program has it; one by chunks that threads issue (cp.async) goes
+is enough. It is where the program has it; one by chunks that threads issue (cp.async) goes
 after the first statement that reads rows of it for tensor cores, which would wait meanwhile, if
 there is a slot to spare. Where asynchronous stores read the slots, `stores_in_flight` of them are
 left to these: loads run that many iterations less ahead.

@@ -247,7 +247,7 @@ def _check_grid(kernel: Any) -> None:
 
 
 def _check_annotated(body: ir.Stmt, plans: tuple[PipelinePlan, ...]) -> None:
-    """Refuse a pipeline whose loads stand in a loop inside of it."""
+    """Refuse a pipeline whose loads are in a loop inside of it."""
     planned = [plan.loop for plan in plans if plan.loop is not None]
     for loop in ir.find_all(body, ir.For, lambda x: STAGE in x.annotations):
         if any(loop.same_as(x) for x in planned):

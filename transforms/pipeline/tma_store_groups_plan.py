@@ -152,7 +152,7 @@ def _num_slots(
     stores: tuple[ir.SBlockRealize, ...],
     loops: tuple[ir.For, ...],
 ) -> int:
-    """Read the number of slots off the stores, and off TVM's stages of the loop they stand in."""
+    """Read the number of slots off the stores, and off TVM's stages of the loop they are in."""
     asked, staged = _asked(stores), 1
     for loop in ir.find_all(body, ir.For, lambda x: STAGE in x.annotations):
         parts = parts_of(loop)

@@ -72,7 +72,7 @@ def _of_tile(owner: ir.SBlock, tile: ir.Var, terms: Mapping[ir.SBlockRealize, li
     parts = [x for x in ir.find_all(owner.body, ir.SBlockRealize) if _is_leaf(x)]
     writers = [x for x in parts if _stores(x, tile)]
     if not writers or len(_stores(owner.body, tile)) != sum(len(_stores(x, tile)) for x in writers):
-        return {}  # some stand in no block of their own
+        return {}  # some are in no block of their own
     common = [
         term
         for term in terms[writers[0]]

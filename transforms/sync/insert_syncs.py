@@ -19,7 +19,7 @@ groups and for slots that are filled, fences between proxies, barriers of the ro
 Where groups stay in flight over an iteration, or there is one iteration, nothing may move over the
 last wait: the code after it is fenced, and each register held.
 
-Before: roles and channels stand; operations are such as the target's arch executes.  After: no
+Before: roles and channels are; operations are such as the target's arch executes.  After: no
 `async_op` block lacks anything; its annotation goes.
 Not here: the barriers of channels (lower_channels_to_mbarriers.py).
 """

@@ -74,7 +74,7 @@ class BodyReader:
 
     `thread` is the variable of the kernel's thread axis, and `first_thread` the agent's first one.
     `electing` says which threads issue what one thread issues.
-    Without an axis there is one thread in all: nobody else knows less than it, or has to be met.
+    Without an axis there is one thread in all: nothing else knows less than it, or has to be met.
     """
 
     def __init__(

@@ -301,7 +301,7 @@ def _check_staging(kernel: ir.For, nest: FragmentNest) -> None:
 
 
 def _check_no_other_use(kernel: ir.For, product: MultiplyAdd, nests: list[FragmentNest]) -> None:
-    """Refuse accumulator accesses that stand in no nest: their threads would see no element."""
+    """Refuse accumulator accesses that are in no nest: their threads would see no element."""
     accumulator = product.store.buffer
     handled = [nest.realize.block for nest in nests] + [product.block]
 

@@ -110,7 +110,7 @@ def products(sch: s_tir.Schedule) -> list[str]:
         if node.init is None or not summed:
             continue
         both = all(any(ir.depends_on(x.min, summed) for x in r.region) for r in node.reads)
-        # squares, also of what is left of a row's mean, are no products
+        # squares, also of the rest of a row's mean, are no products
         if (len(node.reads) == 2 and both) or (len(node.reads) == 1 and may_be_product(node)):
             found.append(str(node.name_hint))
     return found

@@ -1,7 +1,7 @@
 """Gate before TVM's default pipeline: sends marked functions to our lowering.
 
 `tvm.compile`, `tvm.tirx.build`, `relax.build` and MetaSchedule's workers all take the factory in
-`PIPELINE_MAP["s_tir"]`.  The gate wraps whatever stands there: a module with a function that
+`PIPELINE_MAP["s_tir"]`.  The gate wraps whatever is there: a module with a function that
 carries one of our keys is lowered by `tvm_hopper.pipeline`, any other by the wrapped factory, which
 then never learns that somebody asked.  A function for a GPU that touches tensors on the host is an
 error, whoever lowers it (`host_loops`).  Heavy imports wait for the first build.
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 NAME = "tvm_hopper"
-_CONFIG = 4  # where `config` stands among the arguments of PassContext
+_CONFIG = 4  # where `config` is among the arguments of PassContext
 
 Factory = Callable[..., tuple[Any, ...]]
 

@@ -113,7 +113,7 @@ def once(variables: list[Var]) -> list[Var]:
 
 
 def uses_node(root: Any, node: Any) -> bool:
-    """Tell whether a node stands, by identity, at or below `root`."""
+    """Tell whether a node is, by identity, at or below `root`."""
     return has_any(root, type(node), node.same_as)
 
 

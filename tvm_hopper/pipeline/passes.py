@@ -1,6 +1,6 @@
 """The pass list: TVM's own, with our passes at four places.
 
-Ours stand in `transforms/stages.py`, TVM's in `stock.py`; it depends on the PassContext:
+Ours are in `transforms/stages.py`, TVM's in `stock.py`; it depends on the PassContext:
 
       -> early_passes()     functions as they are scheduled
     stock passes, up to exact buffer regions

@@ -8,7 +8,7 @@
 
 Needs: fused functions (FuseTIR), so that epilogues are part of them.
 Leaves: reshapes, which become views in the executable; where one would undo the other none is made.
-Functions that prefill and decode have in common become one.  What is left over is for
+Functions that prefill and decode have in common become one.  The rest over is for
 DeadCodeElimination.
 """
 

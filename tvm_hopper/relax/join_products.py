@@ -54,7 +54,7 @@ def join_products(mod: tvm.IRModule, *, gates: bool = True) -> tvm.IRModule:
     Raises
     ------
     OptionError
-        It is no module; or products could be joined in a function whose weights cannot be told from
+        It is no module; or products could be joined in a function whose weights is unknown from
         its inputs.
     """
     if not isinstance(mod, tvm.IRModule):

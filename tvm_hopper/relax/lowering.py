@@ -2,7 +2,7 @@
 
     ex = relax.build(mod, target="nvidia/nvidia-h200", relax_pipeline="tvm_hopper")
 
-TVM's own pipeline for CUDA stands around ours: libraries are dispatched before, memory is planned
+TVM's own pipeline for CUDA is around ours: libraries are dispatched before, memory is planned
 after it.
 """
 
@@ -48,7 +48,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         relax.get_pipeline("zero"),  # legalize, fuse
         relax.transform.RewriteDataflowReshape(),  # views, before somebody makes kernels of them
         FlattenBatch(),  # batch and sequence are rows
-        relax.transform.DeadCodeElimination(),  # functions and views that nobody reads any more
+        relax.transform.DeadCodeElimination(),  # functions and views that nothing reads any more
         FuseGates(options),  # what a gate opens, in the kernel of both products
         FuseRows(),  # what a norm reads, in its kernel
         relax.transform.DeadCodeElimination(),

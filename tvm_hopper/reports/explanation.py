@@ -386,7 +386,7 @@ def _of_executable(executable: Any) -> Iterator[Kernel]:
         built = record.compile()
         for kernel in _of_host(record.host, record.kernels):
             fact = built.kernels.get(kernel.name)
-            if fact is None:  # which of the module's kernels it is cannot be told
+            if fact is None:  # which of the module's kernels it is is unknown
                 yield kernel
                 continue
             spilled = fact.spill_store_bytes + fact.spill_load_bytes

@@ -41,7 +41,7 @@ _PARTNER = {  # a key that says how, and the one that says what; alone it would 
     keys.BLOCKS_PER_SM: keys.MEMORY_BOUND,
     keys.ROW_CLUSTER: keys.MEMORY_BOUND,
 }
-_INSTEAD = {  # a key, another one that it does not stand beside, and what is meant there
+_INSTEAD = {  # a key, another one that it does not be beside, and what is meant there
     keys.LOAD_HINT: (keys.ASYNC_COPY, keys.CACHE_HINT),
     keys.EARLY_LOADS: (keys.ASYNC_COPY, "loads to registers"),
 }

@@ -176,7 +176,7 @@ def _home(tree: Sequence, path: Path, wait: WaitPhase) -> Path:
     One wait is enough for all iterations there, if the copy is issued before the loop for sure. So
     it is before a branch that parts threads: those that take the other arm wait, too, if only
     for the end, and who waited in an arm would wait for the same phase again after it. And before a
-    branch that all take alike: an iteration that nobody waits for is none that may pass.
+    branch that all take alike: an iteration that nothing waits for is none that may pass.
     """
     copies = [unit for unit in units(tree) if _copies(unit, wait)]
     promised = any(unit.only_if_read for unit in copies)

@@ -21,11 +21,10 @@ waited for on the edge that it came by. Touches of copies name their phase and g
 the fence that what was copied through the generic proxy (cp.async) may lack.
 
 A copy that is made only if it is read (`Step.only_if_read`) is `PROMISED`: it may be in flight, and
-has a reader still if it is. Who reads that version may rely on it, and waits; nobody else may, and
-nobody else has to. So the join keeps it where any path has it, and no edge demands a wait. A buffer
-that has such copies is written by nothing else (`nodes` refuses), so that none of its copies flies
-without being promised: its phases grow from over to unknown to promised, those of the others from
-over to in flight to unknown.
+has a reader if it is. Only readers of that version rely on it and wait. So the join keeps it if any
+path has it, and no edge demands a wait. A buffer with such copies has no other writers (`nodes`
+refuses them), so all its copies in flight are promised: its phases grow from over to unknown to
+promised, those of other buffers from over to in flight to unknown.
 
 Each transfer function maps every touch and every phase by itself, and keeps the order; so the join
 over paths is exact: the fixpoint knows as much as all paths together, and no less.

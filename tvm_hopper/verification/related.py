@@ -59,7 +59,7 @@ class Related:
         Raises
         ------
         UndecidedError
-            It cannot be told from indices.
+            It is unknown from indices.
         """
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         touched = [touched_tensors(x.func, x.setup["params"]) for x in launches]
@@ -160,7 +160,7 @@ class Related:
 def _blocks(flags: np.ndarray, grid: Sequence[int]) -> list[Block] | None:
     if flags.all():
         return None
-    if not flags.any():  # nobody needs it: some of it has to run
+    if not flags.any():  # nothing needs it: some of it has to run
         return [(0, 0, 0)]
     return _places(flags, grid)
 

@@ -189,7 +189,7 @@ def _choose(
 ) -> tuple[ColumnTile, str]:
     count = [ir.static_int(x) for x in program.rows]
     columns = prod(ir.static_int(x) or 0 for x in program.columns)
-    side = ir.static_int(program.columns[-1])  # by side in each tensor, and in what is left
+    side = ir.static_int(program.columns[-1])  # by side in each tensor, and in the rest
     vector = widest_vector(side, tensors, given.vector)
     if given.vector is not None and vector != given.vector:
         raise cannot_schedule(

@@ -143,7 +143,7 @@ def class_block(name: str, bound: int) -> str:
 
 @dataclass(frozen=True)
 class ProductSite:
-    """A product as `hs.matmul` will schedule it, and where it stands.
+    """A product as `hs.matmul` will schedule it, and where it is.
 
     Attributes
     ----------

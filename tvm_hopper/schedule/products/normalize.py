@@ -226,7 +226,7 @@ def _nests(root: Any) -> list[Any]:
 
 
 def plan_normal_form(nest: Any, block: str) -> NormalForm | None:
-    """Decide whether a loop nest is a product to rewrite; None for whatever else stands there."""
+    """Decide whether a loop nest is a product to rewrite; None for whatever else is there."""
     loops, realize = ir.loop_nest(nest)
     if not isinstance(realize, ir.SBlockRealize):
         return None

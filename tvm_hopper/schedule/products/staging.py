@@ -203,7 +203,7 @@ def choose_staging(
 ) -> MatmulConfig:
     """Choose the fewest parts that fit next to the ring, and fewer stages only if none do.
 
-    Whole tiles are worth stages beyond the third, as long as nobody has requested these. Operands
+    Whole tiles are worth stages beyond the third, as long as nothing has requested these. Operands
     of the epilogue take as many slots as fit.
 
     Parameters

@@ -158,7 +158,7 @@ class _Plan:
 
 
 def _try(sch: s_tir.Schedule, given: RowReductionConfig, node: Any = None) -> _Plan:
-    """Parse a program and choose what is left open; schedule a copy, for what that raises."""
+    """Parse a program and choose the rest open; schedule a copy, for what that raises."""
     with as_one_step(), _as_refusal():
         program = MemoryProgram.parse(twin(sch)[0], HELPER)
         if node is not None:

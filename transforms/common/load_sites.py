@@ -1,7 +1,7 @@
 """Find where loads are: the loops and conditions around them, and which are issued together.
 
-Loads of one body are one group at the place of the first, if nothing in between touches the tile of
-a later one or writes what it reads. One that may not move starts a separate group.
+Loads of one body form a group at the first load's place. Nothing in between may access a later
+load's tile or write its source. One that may not move starts a separate group.
 
     load(q); for k in range(8): ...; load(p)        one group, before the loop
     load(q); for k in range(8): use(p); load(p)     two: p is still read when q is loaded

@@ -8,13 +8,12 @@
     ld.global.L1::evict_last.L2::cache_hint.v4.b32(words[c * 4], .., words[c * 4 + 3],
                                                    address_of(X[..]), policy)
 
-An H200 copies 1 to 3% faster where L2 is told to give up last what was loaded, and with it first
-what was stored (docs/memory_bound.md).  What is read a second time waits in L1 and is given up
-first then.
+An H200 copies 1 to 3% faster if L2 evicts loaded data last and stored data first
+(docs/memory_bound.md). What is read a second time waits in L1 and is given up first then.
 
 With `tvm_hopper.kept_end` = n on the loop over thread blocks it is the other way round in the last
-n of them: what they load L2 gives up first, and last what they store.  So the end of the result is
-there for whoever reads it, and is not written to memory while the kernel still waits for that.
+n of them: L2 evicts their loads first and their stores last. So the end of the result is there for
+whoever reads it, and is not written to memory while the kernel still waits for that.
 
     policy = bx >= extent - n ? evict_first : evict_last                    of loads
     st.global.L2::cache_hint.v4.b32(address_of(Y[..]), words[0], .., words[3],

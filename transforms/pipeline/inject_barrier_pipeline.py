@@ -26,8 +26,8 @@ that the slots are there lets later passes move the loads ahead, or to a produce
 block of loads stands alone: it takes along the variables that it uses of those bound in the loop.
 
 Where roles are requested, or warp groups multiply, a producer will make all loads and hand them
-over by mbarriers: copies by cp.async, of which each thread makes a part, are then a block of their
-own in the same channel (joined_loads.py), instead of one that completes in groups.
+over by mbarriers: copies by cp.async are then a separate block in the same channel
+(joined_loads.py) and complete on its mbarrier instead of in groups.
 
 A tile that threads write, and that leaves by asynchronous stores, gets slots where they are asked
 for (`tma_store_groups_plan.py`); nobody hands these over:

@@ -20,11 +20,10 @@
             for g in range(12): D[..., g] = f(acc[4 * g : 4 * g + 4])
 
 Each thread reads what the thread of its number has stored in the block before, and nothing else:
-warps take turns, each with a word of its own, and no barrier of the block is needed.  The words
-are in the same array as the sums, so that the compiler moves no access of sums over those of words,
-which it would be free to do for another `__restrict__` pointer.  The hardware
-starts blocks in the order of their numbers, along blockIdx.z last, so that a block waits for blocks
-that run already.
+warps take turns, each with a word of its own, and no barrier of the block is needed. The flags are
+in the same array as the sums: across another `__restrict__` pointer the compiler could reorder
+their accesses. The hardware starts blocks in the order of their numbers, along blockIdx.z last, so
+that a block waits for blocks that run already.
 
 There are as many sums as the output has elements, whatever the number of parts.
 """

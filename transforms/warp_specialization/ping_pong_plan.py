@@ -3,9 +3,9 @@
     for bx in thread_binding(8, "blockIdx.x", annotations={"tvm_hopper.persistent": -1,
                                                            "tvm_hopper.turns": 2}):
 
-One set multiplies while the other one stores ("ping-pong").  Slots of the ring go to sets in the
-order of the tiles, so that nothing but the iterations of one pipelined loop may be handed over: a
-set that waited for a slot before its turn could not tell its phase from the one two rounds ago.
+One set multiplies while the other one stores ("ping-pong"). Consumer groups use the ring slots in
+tile order, so the loads of only one pipelined loop may be shared: a set that waited for a slot
+before its turn could not tell its phase from the one two rounds ago.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Error classes; each message says where, what was found, what is needed and how to fix it.
 
-An exception class that TVM's FFI does not know reaches the user as a bare `RuntimeError`, so each
-one is registered, and takes a single message (FFI rebuilds it from its text).  So are Python's
-KeyboardInterrupt and SystemExit: else Ctrl-C in a pass would be an error that callers recover from.
+TVM's FFI turns unregistered exception classes into `RuntimeError`. So each class is registered, and
+takes a single message, from which FFI rebuilds it. So are Python's KeyboardInterrupt and
+SystemExit: else Ctrl-C in a pass would be an error that callers recover from.
 """
 
 import importlib.util

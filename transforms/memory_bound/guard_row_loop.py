@@ -80,7 +80,7 @@ def _is_memory(store: ir.BufferStore) -> bool:
 
 
 def _keeps(kernel: ir.For, loop: ir.For, stores: list[tuple[Any, list[Any]]]) -> bool:
-    """Tell whether an iteration of a loop leaves something after that is not in memory."""
+    """Tell whether an iteration of a loop leaves results outside of memory."""
     everywhere, inside = ir.count_accesses(kernel), ir.count_accesses(loop)
     kept = {x.buffer for _, own in stores for x in own if not _is_memory(x)}
     return any(everywhere[x] > inside[x] for x in kept)

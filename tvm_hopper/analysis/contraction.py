@@ -6,7 +6,7 @@
     Sides(left=(i,), right=(j,), reduction=(k,), batch=(), rest=())
 
 The sum and the product may be in either order, casts around the factors or around the product.
-Nothing is refused here: whoever cannot serve what is there says so in words of its own.
+Nothing is refused here: callers refuse unsupported forms with their own messages.
 """
 
 from __future__ import annotations

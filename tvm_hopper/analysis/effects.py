@@ -5,8 +5,8 @@
     ldmatrix(..., &fragment, ..., &A[i], ...)   writes fragment, reads A: the call is in the table
     g(&A[0])                                    nothing knows: reads A and writes it
 
-Effects of calls are data. A call that is not in the table may do anything behind a pointer without
-a mask, and is taken to be over when it returns.
+Effects of calls are data. A call that is not in the table may read and write through a pointer
+without a mask, and counts as complete when it returns.
 """
 
 from __future__ import annotations

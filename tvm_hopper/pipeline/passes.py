@@ -15,7 +15,7 @@ function of the module goes through the stock list as it is.
 
 A prefix that ends at a stage boundary gives a right, slower kernel if the passes that realise what
 is open, `stages.REALISING`, follow it (`tests/sim_kernels/test_prefixes.py`).
-RejectUnloweredRequests belongs to the whole list: it refuses what none of the passes acted on.
+RejectUnloweredRequests belongs to the whole list: it refuses requests that no pass has lowered.
 MergeSharedBuffers always runs.
 """
 

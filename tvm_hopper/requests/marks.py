@@ -1,8 +1,8 @@
 """Find the functions that request our lowering, and check their annotations.
 
 A function asks by carrying one of our keys: on a block, on a loop, or as a function attribute.
-Anything under our prefix that is not a key of `keys.py` is a mistake and never passes in silence,
-nor does a key that can only be meant for ours (`spelling.claims_to_be_ours`).
+Unknown keys with our prefix are errors, and so are keys that look like misspelt ones of ours
+(`spelling.claims_to_be_ours`).
 """
 
 from __future__ import annotations

@@ -3,16 +3,14 @@
 1. Fold: a subtree of plain steps (no operation, no release, no ring advanced) that needs no sync
    of its own is one unit, so that waits are before a loop and not in it. Not where some
    path through it leaves out a read of what is copied only if it is read.
-2. Grow: find the first place in program order that lacks something (`check.first_need`), place
-   that before it, a wait for a copy from outside of a loop before the loop, look again.
-   Each round adds a sync to a place or makes a Wait stronger, and
-   both places and syncs are finite.
-3. Prune: in program order, try to remove each sync, else to let it wait for less. What was
-   placed before a later sync was known goes; of two syncs that could stand for each other the
-   later one stays.
-4. Join: neighbors that began as groups of their own become one where no wait tells them apart.
+2. Grow: find the first place in program order that lacks a sync (`check.first_need`), place it
+   there (a wait for a copy from outside a loop: before the loop), and repeat. Each round adds a
+   sync or strengthens a Wait, and both places and syncs are finite.
+3. Prune: in program order, try to remove each sync, else to weaken its wait. Syncs that a later
+   one made redundant go; of two equivalent syncs the later one stays.
+4. Join: adjacent groups become one if no wait distinguishes them.
 
-What opens, commits and fences groups follows from the program alone and is added at the end.
+Opens, commits and fences of groups follow from the program and are added at the end.
 
 Theorem. What is returned is safe: the check accepts it, and the check knows no more than every
 path of the program does. It is minimal: without any one of its syncs, or with a weaker Wait, the

@@ -3,7 +3,7 @@
 A `State` has two parts.
 
 `touches`: what may have been done to each slot, on some path, and is not known to be over by all
-threads. The key says who touched what by which operation; the value, `Missing`, what a later
+threads. The key is the accessing thread, the slot and the operation; the value, `Missing`, what a later
 access may still lack:
 
     pending   the operation may be in flight: the least number of groups that were committed after
@@ -16,9 +16,9 @@ of the keys with the lesser knowledge of each. A touch that lacks nothing is lef
 
 `phases`: the copies that complete on an mbarrier and were issued on every path, by version; the
 value tells whether one may be in flight (`FLIES`). A wait for a phase that was never opened never
-returns. So the join is the intersection of the keys, and a copy in flight that it drops has to be
-waited for on the edge that it came by. Touches of copies name their phase and go with it, but for
-the fence that what was copied through the generic proxy (cp.async) may lack.
+returns. So the join is the intersection of the keys, and its edge must wait for a copy in flight
+that the join drops. Touches of copies name their phase and go with it, but for the fence that what
+was copied through the generic proxy (cp.async) may lack.
 
 A copy that is made only if it is read (`Step.only_if_read`) is `PROMISED`: it may be in flight, and
 has a reader if it is. Only readers of that version rely on it and wait. So the join keeps it if any

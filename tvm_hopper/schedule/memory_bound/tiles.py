@@ -12,7 +12,7 @@
             for c in unroll(4): for t in thread_binding(128, ...): for v in unroll(8):
                 S[..] += tile[.., c, t, v]
 
-All nests deal a row out alike, so that each thread meets its own elements again.
+All nests distribute a row in the same way, so that each thread keeps its elements.
 """
 
 from __future__ import annotations

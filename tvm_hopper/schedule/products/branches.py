@@ -16,8 +16,8 @@ Each copy is scheduled by itself, as a separate kernel.  No primitive of TVM bra
 `hs.matmul` does this on a schedule that begins again: a trace of it replays on
 `hs.size_classes(mod, "C", (16, 256, 4096))`, and not on the module as it was.
 
-What goes into the branches is what `hs.matmul` makes part of the kernel: the product, what casts
-its operands, and the blocks after it that are no separate kernels.
+The branches contain the blocks that `hs.matmul` fuses into the kernel: the product, what casts its
+operands, and the blocks after it that are no separate kernels.
 """
 
 from __future__ import annotations

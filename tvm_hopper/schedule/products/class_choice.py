@@ -1,10 +1,9 @@
 """`choose_classes`: bounds of size classes, by the cost model.
 
-It is requested the configuration of each row count of a ladder, and for the time that each of these
-would take at row counts in between.  Of all ways to pick bounds out of the ladder the one is taken
-that loses least against a separate kernel for each row count, where a class more has to gain
-`MIN_GAIN_PER_KERNEL` over an octave of row counts.  At a bound the kernel is that of a static
-build, so no estimate matters there.
+The model gives a configuration for each row count of a ladder, and its time at the row counts in
+between. The chosen bounds lose least against a separate kernel for each row count. Each additional
+class must gain `MIN_GAIN_PER_KERNEL` over an octave of row counts. At a bound the kernel is that of
+a static build, so no estimate matters there.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`MatmulConfig`: tile, stages, consumers, registers; and the chip's limits.
 
 A configuration that the chip cannot hold is refused here, with all reasons at once, before a
-schedule is touched.  A tile or the last stage may be a sampled random variable of a schedule
-(MetaSchedule): then the rules are checked for the smallest and structure is taken from all of its
-candidates, and what a single sample breaks is refused by the lowering.
+schedule is touched. A tile or the last stage may be a sampled random variable of a schedule
+(MetaSchedule): then the rules are checked for the smallest candidate, the structure follows from
+all of them, and the lowering refuses illegal samples.
 """
 
 from __future__ import annotations

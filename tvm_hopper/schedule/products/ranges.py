@@ -5,11 +5,11 @@ both cases its tiles fill the chip.  So a kernel serves several ranges of row co
 
     m <= 64: the kernel for 64 rows      m <= 768: that for 640      m <= 1280: that for 384 again
 
-The model is requested the configuration of each row count of a ladder, and for the time that each
-of these takes at row counts in between.  Kernels are picked that together lose least against the
-best one of each row count, where a kernel more has to gain `MIN_GAIN_PER_KERNEL`.  Then each range
-between two multiples of their tiles' rows, within which no kernel computes a tile more, gets the
-kernel with the least time, but for `MIN_GAIN_TO_SWITCH`: ranges are to be few.
+The model gives a configuration for each row count of a ladder, and its time at the row counts in
+between. Kernels are picked that together lose least against the best one of each row count, where a
+kernel more has to gain `MIN_GAIN_PER_KERNEL`. Then each range between two multiples of the tiles'
+rows, in which no kernel needs another tile, gets the fastest kernel, except for
+`MIN_GAIN_TO_SWITCH`: ranges are to be few.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class MemoryAccess:
     wider : int
         For a piece of an asynchronous access: events of the whole, as clock bits.
     discards : bool
-        A write that leaves no value after it.
+        A write that leaves no value.
     """
 
     number: int

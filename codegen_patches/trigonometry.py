@@ -32,7 +32,7 @@ TWO_OVER_PI = (
 
 @dataclass(frozen=True)
 class Real:
-    """How a type of floating-point numbers is computed.
+    """The arithmetic of a floating-point type.
 
     Attributes
     ----------

@@ -86,10 +86,9 @@ def simulate(
     ex_or_mod : Schedule, IRModule, PrimFunc, or what `tvm.compile` returned in this process
         A module is lowered for `target` (default: the target in scope, else sm_90a).
     inputs : dict
-        numpy arrays and scalars by argument name. A view is passed as a view, with its strides and
-        its place in the array that it is a view of, whose other bytes must not be touched
-        (OUT_OF_VIEW). Arguments left out are outputs: they hold nothing before the run; those with
-        strides or an offset of their own are made as views.
+        numpy arrays and scalars by argument name. A view is passed as a view, and the other bytes
+        of its base array must not be accessed (OUT_OF_VIEW). Missing arguments are outputs, which
+        are uninitialised before the run; those with strides or an offset are made as views.
     policy, seed : str, int
         How asynchronous operations are scheduled; see `tvm_hopper.sim.run_kernel`.
     blocks : list of (x, y, z) or None
@@ -97,7 +96,7 @@ def simulate(
     target : Target, str or dict, optional
         For a module that is not lowered yet.
     entry : str, optional
-        Name of the function to run; left out, the only one.
+        Name of the function to run; None: the only one.
     **options
         detect_races, num_sms, allocator, and progress, see `SimulateOptions`.
 
@@ -122,7 +121,7 @@ def simulate(
 
 
 def verify_command(arguments: argparse.Namespace) -> int:
-    """Verify the kernel that a Python file makes; the exit code tells the verdict."""
+    """Verify the kernel that a Python file makes; the exit code is the verdict."""
     report = verify(
         load_kernel(*arguments.kernel),
         target=arguments.target,

@@ -88,7 +88,7 @@ def refused(match, sch, loop, **options):
             {"roles": hs.Roles(2, (40, 232))},
             r"found registers=\(40, 232\) without a product; need it next to a product alone",
         ),
-        ({"wgmma_pending": 0}, r"found wgmma_pending=0 without a product; need it beside"),
+        ({"wgmma_pending": 0}, r"found wgmma_pending=0 without a product; need it next to"),
     ],
 )
 def test_roles_that_plain_loops_lack(options, match):

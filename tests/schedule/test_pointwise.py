@@ -222,7 +222,7 @@ def test_values_that_two_shapes_share():
     e = te.compute((4, 64), lambda i, j: te.exp(x[i, j]), name="E")
     y = te.compute((4, 64), lambda i, j: e[i, j] + 1.0, name="Y")
     q = te.compute((4, 32), lambda i, j: e[i, j] * 2.0, name="Q")
-    refuse(module(x, y, q), "block Q: found .* elements beside .* need outputs of one shape")
+    refuse(module(x, y, q), "block Q: found .* elements next to .* need outputs of one shape")
 
 
 def test_transposed_outputs():

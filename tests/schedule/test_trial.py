@@ -167,7 +167,7 @@ def in_place():
 
 
 def test_a_product_that_overwrites_its_operand():
-    match = r"block C, tensor A: found block D, which writes it after the product; need an output"
+    match = r"block C, tensor A: found block D, which writes it after the product; need a separate"
     refuse(s_tir.Schedule(in_place()), match, hs.matmul, "C")
 
 
@@ -227,7 +227,7 @@ def test_equal_requests_change_nothing():
     [
         ("k0", hs.pipeline, {"stages": 4}, r"software_pipeline_stage = \[0, 0, 3\], next to softw"),
         ("k0", hs.pipeline, {"stages": 3, "roles": hs.Roles(2)}, r"consumers = 2, next to tvm_hop"),
-        ("k0", hs.pipeline, {"stages": 3, "wgmma_pending": 0}, r"wgmma_pending = 0, beside .* = 1"),
+        ("k0", hs.pipeline, {"stages": 3, "wgmma_pending": 0}, r"wgmma_pending = 0, next .* = 1"),
         (
             "k0",
             hs.pipeline,
@@ -262,7 +262,7 @@ def test_a_request_can_be_taken_back():
 def test_a_sampled_stage_beside_a_fixed_one():
     sch, names = kernel()
     sample = sch.sample_categorical([2, 2], [0.5, 0.5])  # equal now says nothing of later
-    match = r"a second request, software_pipeline_stage = \[0, 0, .*\], beside"
+    match = r"a second request, software_pipeline_stage = \[0, 0, .*\], next to"
     refuse(sch, match, hs.pipeline, names["k0"], last_stage=sample)
 
 

@@ -83,7 +83,7 @@ def test_example_tunes_and_replays_in_a_fresh_process(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert "8 of 8 candidates lowered" in done.stdout
-    replayed = done.stdout.split("replayed in a separate process:")[1]
+    replayed = done.stdout.split("replayed in a process of its own:")[1]
     assert "sch.sample_categorical(candidates=[64, 128, 256]" in replayed
     assert 'ann_key="tvm_hopper.wgmma"' in replayed
     assert (tmp_path / "database_tuning_record.json").stat().st_size > 0

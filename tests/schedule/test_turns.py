@@ -119,7 +119,7 @@ def test_two_loops_of_products():
         (
             ("residual",),
             {"operand_slots": 1},
-            r"found residual_shared.dyn, shared memory that sets",
+            r"found residual_shared.dyn, shared memory that consumer",
         ),
         (
             (),

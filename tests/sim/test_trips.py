@@ -240,9 +240,9 @@ def test_no_time_for_the_whole_run_is_a_doubt(monkeypatch):
     monkeypatch.setattr(case, "run_launches", without_time)
     report = verify(missing_arrive(40), runs=(("eager", 0),))
     assert report.runs == (("eager", 0, "skipped"),)
-    doubts = [one.message for one in report.findings if "with fewer turns" in one.message]
+    doubts = [one.message for one in report.findings if "with fewer iterations" in one.message]
     assert doubts == [
-        "eager(0) with fewer turns (k_0: 28 of 64 iterations, period 4) found DEADLOCK; "
+        "eager(0) with fewer iterations (k_0: 28 of 64 iterations, period 4) found DEADLOCK; "
         "with all iterations the time ended first"
     ]
 

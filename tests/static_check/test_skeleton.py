@@ -111,7 +111,7 @@ def test_roles_of_more_trips_than_can_be_followed_are_incomplete():
 
     report = explore_skeleton(kernel(emit))
     assert report.verdict == "incomplete"
-    assert "a loop is too long for every iteration to be followed" in report.findings[0].message
+    assert "a loop is too long to follow every iteration" in report.findings[0].message
 
 
 def test_a_wait_on_global_memory_is_left_to_the_simulator():

@@ -7,8 +7,8 @@
   ->
     for a, b in grid(16, 64): tile[a, b] = A[m + a, b]
 
-A copy whose loops run over its tile already, one for each dimension, stays as it is, and so does a
-warp group's copy of its own part of one.
+A copy with one loop per dimension of its tile stays as it is, and so does a warp group's copy of
+its part of a tile.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CopyNest:
 
     @property
     def mechanism(self) -> str:
-        """What the block requests."""
+        """The requested mechanism."""
         return str(self.realize.block.annotations[ASYNC_COPY])
 
 

@@ -55,7 +55,7 @@ def check_once(copy: Transfer) -> None:
 def count_left(left: Any, most: Any) -> Any:
     """Return how many of at most so many are left, none where it is negative; of `left`'s type.
 
-    What is left of a large tensor fits no int32, so that nobody narrows it before this.
+    The rest of a large tensor fits no int32, so that nobody narrows it before this.
     """
     zero, most = (ir.cast_like(x, left) for x in (0, most))
     return tirx.max(zero, tirx.min(most, left))

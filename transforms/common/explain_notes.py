@@ -43,7 +43,7 @@ class StoreNote:
 
 @dataclass(frozen=True)
 class TensorMapNote:
-    """What one tensor map describes; extents and box in elements, innermost first.
+    """A tensor map; extents and box in elements, innermost first.
 
     Of a dimension each `steps`-th element is in a box. L2 fetches `l2_promotion` bytes at once.
     """
@@ -85,7 +85,7 @@ class StoreRingNote:
 
 @dataclass(frozen=True)
 class ArrivalsNote:
-    """What completes the barriers of one channel's slot, next to the bytes."""
+    """Arrivals that complete the barriers of a channel's slot, besides the bytes."""
 
     channel: int
     full: int
@@ -124,7 +124,7 @@ class RowsNote:
 
 @dataclass(frozen=True)
 class ConfigurationNote:
-    """What a tuner scheduled the kernel with."""
+    """The configuration that a tuner chose."""
 
     text: str
 
@@ -140,7 +140,7 @@ class SmemNote:
 
 @dataclass(frozen=True)
 class RemarkNote:
-    """What was requested and is worth knowing."""
+    """A remark on what the lowering did with a request."""
 
     text: str
 

@@ -1,7 +1,7 @@
 """Find where loads are: the loops and conditions around them, and which are issued together.
 
-Loads of one body are one group at the place of the first, if nothing in between touches the tile of
-a later one or writes what it reads. One that may not move starts a separate group.
+Loads of one body form a group at the first load's place. Nothing in between may access a later
+load's tile or write its source. One that may not move starts a separate group.
 
     load(q); for k in range(8): ...; load(p)        one group, before the loop
     load(q); for k in range(8): use(p); load(p)     two: p is still read when q is loaded
@@ -49,13 +49,13 @@ class Site:
         return self.has_groups(self.loads[0].block)
 
     def has_groups(self, load: ir.SBlock) -> bool:
-        """Tell whether a load that stands here would complete in groups."""
+        """Tell whether a load that is here would complete in groups."""
         return not self.is_handed_over and completes_by_group(load)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """What stands around a body; `depth` is the number of loops around its innermost condition."""
+    """The loops and conditions around a body; `depth` counts loops around its last condition."""
 
     loops: tuple[ir.For, ...] = ()
     condition: Any = None
@@ -91,7 +91,7 @@ def find_sites(kernel: Any, threads: ir.KernelThreads, processor: Processor) -> 
 
 
 def check_sites(kernel: ir.For, processor: Processor) -> None:
-    """Refuse loads whose slots could not be counted where they stand."""
+    """Refuse loads whose slots could not be counted where they are."""
     for site in find_sites(kernel, ir.threads_of(kernel), processor):
         check_even(kernel, site.loops)
 

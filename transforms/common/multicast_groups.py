@@ -32,7 +32,7 @@ BITS = 8  # of a mask, for the blocks of a cluster that runs everywhere
 
 @dataclass(frozen=True)
 class Sharing:
-    """Which blocks of a cluster load the same: a number for each, equal where loads are."""
+    """Which blocks of a cluster load the same data: a number per block, equal for equal loads."""
 
     groups: tuple[int, ...]
 

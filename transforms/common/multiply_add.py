@@ -65,7 +65,7 @@ def match_multiply_add(realize: ir.SBlockRealize, key: str = WGMMA) -> MultiplyA
     Returns
     -------
     product : MultiplyAdd
-        m is the accumulator's first axis, whichever operand stands first.
+        m is the accumulator's first axis, whichever operand is first.
 
     Raises
     ------
@@ -118,5 +118,5 @@ def _one_product(store: ir.BufferStore, where: str) -> Contraction:
 
 
 def product_blocks(root: Any) -> list[ir.SBlock]:
-    """Return the blocks that a warp group is asked to multiply, and that are not lowered yet."""
+    """Return the blocks annotated for a warp group that are not lowered yet."""
     return ir.find_blocks(root, WGMMA)

@@ -18,7 +18,7 @@ class SharedLayout:
     """`rows` x `columns` elements as panels of `span` columns, XORed within `swizzle` bytes.
 
     A single panel may be wider than the columns, and have more rows than the tile: padding, which
-    nobody reads.
+    nothing reads.
     """
 
     dtype: str
@@ -57,13 +57,13 @@ class SharedLayout:
         return self.swizzled(*self.panel_index(row, column))
 
     def panel_index(self, row: Any, column: Any) -> tuple[Any, Any, Any]:
-        """Return where the hardware is told that an element lies: it applies the XOR by itself."""
+        """Return the unswizzled position of an element: the hardware applies the XOR."""
         if self.panels == 1:  # said outright: a predicate may keep columns inside, not the loops
             return column * 0, row, column
         return column // self.span, row, column % self.span
 
     def swizzled(self, panel: Any, row: Any, inside: Any) -> tuple[Any, Any, Any]:
-        """Return where the hardware puts what it is told to put into a place of a panel.
+        """Return the swizzled position of a position in a panel.
 
         Up to 16 bytes that lie in a row, at a multiple of their size, stay neighbors: the XOR moves
         16-byte chunks.

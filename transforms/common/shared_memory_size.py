@@ -6,9 +6,9 @@
     empty, 3 x 8                 98336    alignment 16
                                  98360
 
-The schedule chooses tiles by it, the pipeline's plan refuses by it, and the last pass places by it,
-so that none of them promises what another one cannot keep. Arrays of which one is dead before the
-other one lives may lie in the same bytes, see `lifetimes`.
+The schedule's choice of tiles, the pipeline's plan and the final placement all use it, so they
+agree. Arrays of which one is dead before the other one lives may lie in the same bytes, see
+`lifetimes`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class SharedMemory:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Offset of each of `arrays`, in bytes: the first place after all that it may not meet."""
+        """Offset of each of `arrays` in bytes: after all arrays that it must not overlap."""
         found: dict[int, int] = {}
         for i in self.order:
             apart = [j for j in found if frozenset((i, j)) not in self.overlays]

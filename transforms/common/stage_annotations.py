@@ -6,8 +6,8 @@ What is written in one stage and read in a later one needs as many slots as TVM 
 stages in between, and one. Here tiles that are loaded have 4, and the tile that is computed, and
 stored from, has 2.
 
-What computes in a later stage than the first that does runs as many iterations behind it, if that
-can be (late_stages.py); statements of one stage stay in the program's order (`remark`).
+Later compute stages lag as many iterations behind the first one, if possible (late_stages.py);
+statements of one stage stay in the program's order (`remark`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
   ->
     Transfer(src=A[m + i, j], dst=tile[i, j], condition=m + i < M, fill=0, op=tma_load)
 
-A copy out of a tile may also combine what it moves with what is there:
+A copy out of a tile may also be a reduction to memory:
 
     for i, j in grid(8, 64):
         with sblock("copy", async_copy="tma", reduce="add"):

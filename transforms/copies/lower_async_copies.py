@@ -32,13 +32,12 @@
   ->
     ... = A_shared[p, i, (j // 8 ^ i % 8) * 8 + j % 8]
 
-The hardware XORs what it writes and reads under a swizzle, and what the tensor core reads; plain
-loads and stores have to do it themselves.  A load out of bounds is filled with zeros by the
-hardware, and a store there left out, which is what the predicate says; any other predicate or fill
-is refused.  A map ends where the predicate says, which may be inside the tensor, and steps over
-rows where the source is read with a step; copies whose maps would be alike share one.  It has the
-dimensions of the tensor that are longer than one, five at most; a box has at most 256 rows, and
-longer panels take several.
+TMA and the tensor cores apply the swizzle themselves; plain loads and stores have to do it
+themselves. A load out of bounds is filled with zeros by the hardware, and a store there left out,
+which is what the predicate says; any other predicate or fill is refused. A map ends where the
+predicate says, which may be inside the tensor, and steps over rows where the source is read with a
+step; copies whose maps would be alike share one. It has the dimensions of the tensor that are
+longer than one, five at most; a box has at most 256 rows, and longer panels take several.
 
 Before: tiles that TMA touches are panels (SwizzleSharedTiles).  After: no `async_copy` annotation
 is left; a `tma_load` or `bulk_load` call has no barrier yet. Not here: barriers, groups and waiting

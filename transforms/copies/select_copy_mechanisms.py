@@ -9,12 +9,12 @@
         with sblock("copy", annotations={"tvm_hopper.async_copy": "tma"}):
             tile[i0, i1] = A[m + i0, k + i1]
 
-Schedules for earlier chips deal a copy out to threads; who copies what is the mechanism's business
-here. "auto" takes the first of TMA, bulk and cp.async that can make the copy on the target's chip,
-in this kernel: what the tensor core reads is in panels, which not each of them fills.  Else threads
+Schedules for earlier chips deal a copy out to threads; the mechanism decides which thread copies
+what. "auto" takes the first of TMA, bulk and cp.async that can make the copy on the target's chip,
+in this kernel: what the tensor core reads is in panels, which not each of them fills. Else threads
 make it, as the schedule says, or in equal parts where it says nothing (thread_copies.py); `explain`
-says which, and why not the others.  Where that leaves a product without its tiles, or roles with
-nothing to load, it is an error.  "none" leaves a copy to the threads as well.  In a kernel with
+says which, and why not the others. Where that leaves a product without its tiles, or roles with
+nothing to load, it is an error. "none" leaves a copy to the threads as well. In a kernel with
 asynchronous copies all shared memory is dynamic.
 
 Before: indices are plain (SimplifyIndexBounds).  After: a copy that requests a mechanism is a nest
@@ -155,7 +155,7 @@ def _try(kernel: ir.For, copy: CopyNest, nest: ir.Stmt, arch: Arch) -> None:
     by_threads = threads_may_copy(trial)
     trial = rewrite_layouts(fuse_threads(trial) if by_threads else trial, plan_layouts(trial))
     plan = plan_copies(trial, arch)
-    if by_threads and BY_OPTION not in copy.realize.block.annotations:  # where it stands, too
+    if by_threads and BY_OPTION not in copy.realize.block.annotations:  # where it is, too
         *_, lowered = ir.statements(rewrite_copies(trial, plan, [], ir.Names()))
         check_sites(lowered, arch)
 

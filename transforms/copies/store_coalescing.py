@@ -37,7 +37,7 @@ def reason_against(kernel: ir.For, copy: CopyNest) -> str | None:
 
 
 def is_offered(copy: CopyNest) -> bool:
-    """Tell a copy out of shared memory that no schedule has asked to be asynchronous."""
+    """Tell whether a copy out of shared memory has no request for a mechanism."""
     return BY_OPTION in copy.realize.block.annotations and not fills_tile(copy)
 
 

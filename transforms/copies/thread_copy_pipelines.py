@@ -7,9 +7,9 @@
 
 Stages say who runs how far ahead of whom, so that their least may be any; TVM counts them from 0.
 None of them is asynchronous: what threads load and store is there when they meet. TVM would commit
-groups of nothing, and wait for as many of them as a loop of unknown extent has left, which is no
-number that an instruction could have. A pipeline inside of one may be named once, as where hardware
-copies: TVM expands it first, to three statements.
+empty groups, and wait for a number of them that is no constant in a loop of unknown extent. A
+pipeline inside of one may be named once, as where hardware copies: TVM expands it first, to three
+statements.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_STAGES, ORDER, STAGE
 from tvm_hopper.transforms.common.stage_annotations import PipelineStages, parts_of, read_stages
 
-PIECES = 3  # of an expanded pipeline: what runs ahead, the loop, what is left
+PIECES = 3  # of an expanded pipeline: what runs ahead, the loop, the rest
 
 
 def with_plain_stages(kernel: ir.For) -> ir.For:

@@ -13,8 +13,8 @@
         C += A_local * B_local
 
 and the kernel is launched with "programmatic stream serialization" (TVM's word for it is a tag
-among the launch parameters).  What is before the wait, the schedule has promised, reads
-what no earlier launch of the stream writes: weights.
+among the launch parameters). Statements before the wait read only data that no earlier launch of
+the stream writes, as the schedule promises: weights.
 
     for bx in thread_binding(64, "blockIdx.x", annotations={"tvm_hopper.early_launch": 1}):
         if t == 0: barriers, and words to fetch tensor maps
@@ -32,7 +32,7 @@ next launch may begin when this one's loads are on their way, or before it store
 
 `RemoveRestrict` takes `__restrict__` off kernels that are launched so, when TVM has made them.
 
-Before: loads stand as they will run.  After: every kernel of a function with early loads waits, and
+Before: loads are as they will run.  After: every kernel of a function with early loads waits, and
 each that asks (`early_launch`); none has an annotation of these left.  Not here: other kernels are
 launched as usual (RemoveRestrict), and all are where the chip has no such instruction.
 """

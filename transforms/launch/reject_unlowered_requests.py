@@ -8,8 +8,8 @@
   ->
     LoweringError: block S: found a load of X ...
 
-What stands outside of every kernel runs on the host, which cannot touch a device's tensors; only
-the encoding of a tensor map takes one's address there.
+Statements outside of every kernel run on the host, which cannot access device tensors; only the
+encoding of a tensor map takes one's address there.
 
 Before: every other pass at the hook has run.  After: no annotation of ours is left for stock passes
 to drop, no tensor is touched outside of a kernel, and the loops around kernels are serial.

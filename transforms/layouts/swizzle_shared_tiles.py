@@ -14,10 +14,10 @@ A row of a panel is as long as a box of TMA is wide: as the swizzle pattern wher
 as the tile's rows if a box holds them.  A tile of three dimensions or more has all but the last one
 as its rows.  An array that no copy touches gets extents where TVM found no bound.
 
-Before: a tile is filled by one copy nest at most.  After: every tile that an `async_copy` fills or
-empties is [panels, rows, span] and its copies name the swizzle; a copy runs over panels, over each
-dimension of the rows, and over a span, and what the predicate of one into the tile leaves out is
-filled with zeros. A vector begins at a multiple of its size in every row of a tile.
+Before: a tile is filled by one copy nest at most. After: every tile that an `async_copy` fills or
+empties is [panels, rows, span] and its copies name the swizzle; a copy loops over panels, rows and
+a span, and a guarded load zero-fills the other elements. A vector begins at a multiple of its size
+in every row of a tile.
 Not here: the choice of a layout (swizzle_shared_tiles_plan.py); the XOR pattern, which begins where
 hardware touches the tile (lower_async_copies.py); tiles that no copy touches.
 """

@@ -15,10 +15,9 @@ Rows that are no multiple of 16 bytes, such as those of a tile with a halo, are 
 alone fills the tile; so is a tile of one panel, to whole atoms of its swizzle or to 128 bytes.
 
 Every layout here is [panels, rows, span]: a panel is as wide as one box, and has all of the tile's
-rows.  With nothing but plain loops around a copy rows stay as they are, in one panel where they fit
-into a box; a multiplication gets the widest swizzle that divides its rows, and so do registers of
-one that are stored into a tile, or loaded from it, by eight rows at a time, which a swizzle spreads
-over the banks.
+rows. With nothing but plain loops around a copy rows stay as they are, in one panel where they fit
+into a box; operands get the widest swizzle that divides their rows. So do tiles for accumulators,
+whose accesses by eight rows it spreads over the banks.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ BOX_ALIGNMENT = 128  # bytes, of where a box lands (PTX ISA 9.1, 5.5.6)
 
 @dataclass(frozen=True)
 class Demand:
-    """What one access of a tile needs of its layout."""
+    """The layout that one access of a tile needs."""
 
     who: str  # as an error names it
     accepts: Callable[[SharedLayout], bool]

@@ -14,7 +14,7 @@ it then waits at a barrier in the loop alone.  A pipeline whose number of turns 
 only is such a loop, and threads read what others had not stored yet.
 
 Before: buffers are flat, pipelines apart; TVM has placed no barrier yet.  After: after a loop of
-shared memory that may have no turns stands a barrier, if all threads of the block come there.
+shared memory that may have no turns is a barrier, if all threads of the block come there.
 Not here: kernels that we synchronise.
 """
 
@@ -80,7 +80,7 @@ def _shared_scopes(loop: ir.For) -> tuple[str, ...]:
 
 
 def _meets_behind(kernel: Any, loop: ir.For) -> bool:
-    """Tell whether a barrier of ours stands there already."""
+    """Tell whether a barrier of ours is there already."""
     for both in ir.find_all(kernel, ir.SeqStmt):
         parts = list(both.seq)
         for part, behind in itertools.pairwise(parts):

@@ -13,9 +13,9 @@ wait in registers of float32, or are summed up, before all that the kernel store
 they where rows of 16 bits are read, and one value of each is stored, as a loss: what is in the
 exponential was rounded to 2^-9 of itself or 2^-12 before.
 
-Left alone: values that stay float32, vectorized loops (TVM would take them apart), kernels that are
-neither bound by memory nor have asynchronous copies, and everything where `tvm_hopper.functions` is
-"library" or TVM's `tirx.enable_fast_math` is on, which has approximations of its own.
+Left alone: values that stay float32, vectorized loops (TVM would scalarize them), kernels that are
+neither memory-bound nor copy asynchronously, and functions with `tvm_hopper.functions` = "library"
+or TVM's `tirx.enable_fast_math`.
 
 Before: plain stores.  After: the same stores, and a note for `explain`.
 """

@@ -47,7 +47,7 @@ class Barriers:
 
     @property
     def buffers(self) -> list[ir.Var]:
-        """What has to be allocated."""
+        """Buffers to allocate."""
         return [self.full] if self.empty is None else [self.full, self.empty]
 
     def slot(self, trip: Any) -> Any:

@@ -58,7 +58,7 @@ class DmaTransfer:
 
     @property
     def inside(self) -> tuple[ir.For, ...]:
-        """The loops that no call stands in: those of a run, and those of one iteration."""
+        """The loops that no call is in: those of a run, and those of one iteration."""
         return tuple(x for x in self.copy.loops if not any(x.same_as(y) for y in self.rest))
 
 

@@ -79,7 +79,7 @@ def _run_time_checks(transfers: list[TmaTransfer]) -> list[ir.Stmt]:
 
 
 def _arguments(transfer: TmaTransfer, box: tuple[Any, ...]) -> list[Any]:
-    """Return what the driver is told, in its order, behind the map itself."""
+    """Return the arguments of cuTensorMapEncodeTiled after the map itself."""
     buffer, rank = transfer.copy.tensor.buffer, len(transfer.dims)
     return [
         StringImm(_map_dtype(transfer.copy)),

@@ -16,9 +16,8 @@
 A turn without a row has no barrier either: its condition is the same for all thread blocks of a
 cluster, which have the same rows.
 
-Before: reductions across threads are shuffles and barriers.  After: no condition that is the same
-for all threads of a thread block stands on every block of an iteration that leaves a result in
-memory, in kernels that are bound by memory.
+Before: reductions across threads are shuffles and barriers. After: in memory-bound kernels, a guard
+that is uniform in a thread block is around the iteration, not on each of its blocks.
 Not here: turns that leave something in registers, as sums of columns: the compiler does better with
 conditions on what is added to them.
 """
@@ -81,7 +80,7 @@ def _is_memory(store: ir.BufferStore) -> bool:
 
 
 def _keeps(kernel: ir.For, loop: ir.For, stores: list[tuple[Any, list[Any]]]) -> bool:
-    """Tell whether an iteration of a loop leaves something after that is not in memory."""
+    """Tell whether an iteration of a loop leaves results outside of memory."""
     everywhere, inside = ir.count_accesses(kernel), ir.count_accesses(loop)
     kept = {x.buffer for _, own in stores for x in own if not _is_memory(x)}
     return any(everywhere[x] > inside[x] for x in kept)

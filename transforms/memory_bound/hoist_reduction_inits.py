@@ -19,9 +19,9 @@ A thread that has no row stores its total, too: where a reduction is split betwe
 condition on rows would keep it from its initial value.  TVM's decompose_reduction asks whether rows
 after such a condition belong to one variable, and refuses.
 
-Before: initial values stand under conditions on the first iteration of loops.  After: no such
+Before: initial values are under conditions on the first iteration of loops.  After: no such
 condition is left around registers of a kernel that is bound by memory, if all that touches them
-stands in the same block.
+is in the same block.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TURNS = (ir.ForKind.SERIAL, ir.ForKind.UNROLLED)
 class InitialValue:
     """Stores of initial values, and the loops before which they go."""
 
-    stmt: Any  # as it stands in its block: a condition, or the store itself
+    stmt: Any  # as it is in its block: a condition, or the store itself
     stores: Any
     outermost: Any  # a loop, or the block where there is none
     around: tuple[ir.For, ...]  # inside of it, but for those whose first iteration it is

@@ -11,11 +11,11 @@
         if r + 1 < 63 and (r + 1) * 15 + bx < 1000: A(r + 1)
         if r * 15 + bx < 1000: B(r)
 
-What thread blocks of a cluster send each other takes a microsecond, in which a thread block that is
-alone on its SM has nothing to do. Here it reduces the next row. B loads its row once more, from
-shared memory, so that no register outlives A. A row's room is free an iteration later than it was,
-which StageRowsInShared knows, and the cluster tells twice as often that rooms for its values were
-read (cluster_exchange_loop.py).
+An exchange between the thread blocks of a cluster takes a microsecond, during which a block that is
+alone on its SM would be idle. Here it reduces the next row. B loads its row once more, from shared
+memory, so that no register outlives A. A row's slot is free one iteration later, as
+StageRowsInShared assumes, and the cluster releases its exchange slots twice as often
+(cluster_exchange_loop.py).
 
 Before: turns are guarded, and wait for their cluster once.  After: no request is left.
 Not here: turns whose later part uses registers of the earlier one; they stay in order.

@@ -13,8 +13,8 @@
         ...
             total[v] = total[v] + tile[v] * R_now[0]
 
-Rows are on their way to the chip before their turn, by request. What is one value a row, as a mean
-that a forward pass has kept, would be waited for in each iteration, with nothing else to do.
+Rows are on their way to the chip before their turn, by request. Otherwise each iteration would wait
+for values such as a mean that the forward pass has kept.
 
 Before: accesses are plain loads.  After: loops that request rows ahead load no such value of
 their own turn.

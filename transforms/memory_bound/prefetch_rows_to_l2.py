@@ -11,8 +11,8 @@
             cp.async.bulk.prefetch.L2.global(&X[(r + 1) * 16 + bx, 0], 4096)
         for v in vectorized(8): ...
 
-Rows that wait in registers are as many as registers hold; what is on its way to L2 needs none.  One
-thread requests a whole row, with one instruction.
+Rows that wait in registers are as many as registers hold; L2 prefetches need none. One thread
+requests a whole row, with one instruction.
 
 Before: loads of rows are blocks that copy elements into registers.  After: no request for it is
 left.

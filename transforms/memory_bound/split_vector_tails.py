@@ -14,7 +14,7 @@
 Of a condition that not all elements of a vector agree on, TVM makes a loop over them, for each of
 the vectors. One thread of the grid has such a vector.
 
-Before: conditions stand on opaque blocks.  After: no condition around a vector of a kernel that is
+Before: conditions are on opaque blocks.  After: no condition around a vector of a kernel that is
 bound by memory depends on the element.
 Not here: conditions other than an upper bound, which stay.
 """

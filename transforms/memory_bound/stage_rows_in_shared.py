@@ -153,7 +153,7 @@ def _part(axes: dict[str, ir.For]) -> tuple[Any, int]:
 
 
 def _has_barrier(loop: ir.For) -> bool:
-    """Tell whether threads of several warps reduce something in a loop: they meet there."""
+    """Tell whether a loop has a barrier: a reduction across several warps."""
     return bool(ir.find_all(loop, ir.Call, lambda x: x.op.name == ALLREDUCE))
 
 

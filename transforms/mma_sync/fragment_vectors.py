@@ -21,7 +21,7 @@ from .lower_mma_sync_plan import FragmentLoad, WarpProduct, runs_along
 
 
 def loops(extents: tuple[int, ...], body: Any) -> ir.Stmt:
-    """Build loops that are written out, and what stands inside of them."""
+    """Build unrolled loops with their bodies."""
 
     def nest(rest: tuple[int, ...], values: list[Any]) -> Any:
         if not rest:

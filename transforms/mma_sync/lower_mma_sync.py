@@ -24,7 +24,7 @@ Sums that go to shared memory are for other warps: a barrier is after them.
 Each element goes from memory to the registers of the lane that multiplies it: nothing passes
 through shared memory, and nothing is loaded twice (lower_mma_sync_plan.py).
 
-Before: buffers are compact, nests stand as the schedule made them.  After: no `mma_sync` block;
+Before: buffers are compact, nests are as the schedule made them.  After: no `mma_sync` block;
 operands and sums are registers of a lane.
 Not here: what becomes of the vectors (legalize_vectors.py, add_cache_hints.py).
 """
@@ -45,7 +45,7 @@ from .lower_mma_sync_plan import COLUMNS, ROWS, VECTOR, SumNest, WarpProduct, pl
 
 
 class Registers:
-    """What a lane holds of a product, and where."""
+    """Registers of a lane for a product."""
 
     def __init__(self, plan: WarpProduct) -> None:
         self.plan = plan

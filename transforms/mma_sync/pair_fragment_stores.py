@@ -8,9 +8,9 @@
     for e in vectorized(2): C[ax0 * 16 + t % 32 // 4, ax1 * 16 + t % 4 * 2 + e] = pair[e]
     ...                                                                    three more
 
-A lane has two elements of C side by side. TVM prints the call as a loop over elements, and the CUDA
-compiler does not join them, since it does not know how a tensor is aligned: half of the time of a
-product of 128 x 128 x 192 went into its stores of 4 bytes (8.4 instead of 5.5 us, H200).
+A lane has two elements of C side by side. TVM prints the call as a loop over elements. The CUDA
+compiler does not know the alignment, so it does not join them: half of the time of a product of 128
+x 128 x 192 went into its stores of 4 bytes (8.4 instead of 5.5 us, H200).
 
 Before: each call is where it stays, nobody requests its pointers any more.  After: no call is left
 whose pairs begin at even elements of a tensor with known rows.

@@ -34,13 +34,12 @@
     for k in serial(7, 8): ...
 
 The load of an iteration overwrites what the iteration before read, so that one barrier an iteration
-is enough. It stands where the program has it; one by chunks that threads issue (cp.async) goes
-after the first statement that reads rows of it for tensor cores, which would wait meanwhile, if
-there is a slot to spare. Where asynchronous stores read the slots, `stores_in_flight` of them are
-left to these: loads run that many iterations less ahead.
-Loads that complete in groups (cp.async) are a block for each iteration, also before the loop, since
-each group is waited for by itself. Where a group must not be empty (DMA), or chunks go after what
-feeds tensor cores, the last iterations are peeled off the loop, each with a wait of its own.
+is enough. It is where the program has it; a load by cp.async goes after the first statement that
+feeds the tensor cores, if there is a spare slot, so that they do not wait. Where asynchronous
+stores read the slots, `stores_in_flight` of them are left to these: loads run that many iterations
+less ahead. Loads that complete in groups (cp.async) are a block for each iteration, also before the
+loop, since each group is waited for by itself. If a group must not be empty (DMA), or chunks follow
+such a statement, the last iterations are peeled off the loop, each with a separate wait.
 
 Before: loads have channels, and loops that are split between roles are marked no more.  After: no
 `num_slots` is left.

@@ -51,7 +51,7 @@ class LoadAhead:
 
     @property
     def behind(self) -> ir.Stmt | None:
-        """The statement of an iteration after which it goes; None: it stays where it stands.
+        """The statement of an iteration after which it goes; None: it stays where it is.
 
         Tensor cores would wait for threads that issue chunks before what feeds them: on an
         H200 a product of 4096 in each direction took 405 instead of 437 us (a box, which one thread
@@ -99,7 +99,7 @@ def _plan_loop(loop: ir.For) -> ExpansionPlan:
     block = loop.body if isinstance(loop.body, ir.SBlockRealize) else None
     parts = tuple(ir.statements(loop.body if block is None else block.block.body))
     loads = []
-    # Those of an inner loop may stand there already, ahead of it.
+    # Those of an inner loop may be there already, ahead of it.
     for load in (x for x in parts if is_load(x) and AHEAD not in x.block.annotations):
         (call,) = find_calls(load, FILL_SLOT)
         trip = trip_variable(call)

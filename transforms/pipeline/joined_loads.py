@@ -7,7 +7,7 @@
     with sblock(async_op="cp_async_arrive", channel=0, in_parts=1):
         fill_slot(0, trip); cp_async(&b, ...)
 
-What one thread issues is one block, and what each thread makes a part of another one.
+Loads by one elected thread form one block, loads by all threads another.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     software_pipeline_stage = [0, 1, 2]      copy; compute(c, a); use(c): one iteration after
 
 TVM's pass makes versions of what the iteration allocates. Here shared arrays have them; what hands
-registers on runs together. What stands around the loop has one version: where a statement would
+registers on runs together. What is around the loop has one version: where a statement would
 touch it in another order than the program has, all that compute stay in one iteration, and
 `Lateness.reason` says why.
 """
@@ -60,7 +60,7 @@ class Lateness:
             )
         plural = "s" if late != [1] else ""
         trips = ", ".join(map(str, late))
-        return f"{where}: later stages of {list(self.stages)} run {trips} iteration{plural} after"
+        return f"{where}: later stages of {list(self.stages)} run {trips} iteration{plural} late"
 
 
 def find_lateness(loop: ir.For) -> Lateness:

@@ -48,7 +48,7 @@ Values = Mapping[Any, Any]
 
 
 def rewrite_delayed_statements(plan: SkewPlan) -> ir.Stmt:
-    """Build a loop again, with what its last iterations leave to do after it."""
+    """Rebuild a loop, with an epilogue for its last iterations after it."""
     loop, parts = plan.loop, list(plan.parts)
     names = ir.Names()
     held = {x: _new_ring(x, n, names) if n else x for x, n in plan.handed_on.items()}

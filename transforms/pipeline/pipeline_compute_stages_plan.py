@@ -33,7 +33,7 @@ class SkewPlan:
         What an iteration allocates and a later one, or what follows the loop, touches: its slots, 0
         where one is enough.
     kept
-        For each channel whose slots are read later: how many trips.
+        For each channel whose slots are read later: how many iterations.
     released
         For each of them that is given back: the slot of how many iterations ago.
     """

@@ -19,15 +19,15 @@
                     with sblock(async_op="op"): op(acc, ring[trip % 4])
                 C[...] = acc
 
-Loads that one iteration issues share a channel and go where the first of them stands, if nothing
+Loads that one iteration issues share a channel and go where the first of them is, if nothing
 in between forbids it (`common/load_sites.py`). Every load gets a channel: where nothing is
 pipelined, and outside of loops, it has one slot. Iterations run in the order of the program still;
 that the slots are there lets later passes move the loads ahead, or to a producer of their own. So a
 block of loads stands alone: it takes along the variables that it uses of those bound in the loop.
 
 Where roles are requested, or warp groups multiply, a producer will make all loads and hand them
-over by mbarriers: copies by cp.async, of which each thread makes a part, are then a block of their
-own in the same channel (joined_loads.py), instead of one that completes in groups.
+over by mbarriers: copies by cp.async are then a separate block in the same channel
+(joined_loads.py) and complete on its mbarrier instead of in groups.
 
 A tile that threads write, and that leaves by asynchronous stores, gets slots where they are asked
 for (`tma_store_groups_plan.py`); nobody hands these over:
@@ -148,7 +148,7 @@ def _place_loads(
     turns: list[tirx.Bind],
     rings: Mapping[Any, ir.Var],
 ) -> ir.Stmt:
-    """Join loads where the first of them stands, in one walk: sites may stand inside of others."""
+    """Join loads where the first of them is, in one walk: sites may be inside of others."""
     planned: dict[Any, Any] = {}
     num_slots: dict[Any, int] = {}
     for pipeline, trip in zip(plan.pipelines, trips, strict=True):

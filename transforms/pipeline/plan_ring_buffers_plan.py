@@ -112,7 +112,7 @@ class PipelinePlan:
 
     @property
     def tiles(self) -> tuple[ir.Var, ...]:
-        """What the loads write."""
+        """Tiles that the loads write."""
         return tuple(load.block.writes[0].source for load in self.loads)
 
     @property
@@ -139,7 +139,7 @@ class PipelinePlan:
 
     @property
     def slots(self) -> tuple[SharedArray, ...]:
-        """What one slot takes of each tile, which several loads may fill."""
+        """Bytes that one slot takes of each tile, which several loads may fill."""
         tiles = [x for n, x in enumerate(self.tiles) if not any(map(x.same_as, self.tiles[:n]))]
         return tuple(map(shared_array, tiles))
 
@@ -247,7 +247,7 @@ def _check_grid(kernel: Any) -> None:
 
 
 def _check_annotated(body: ir.Stmt, plans: tuple[PipelinePlan, ...]) -> None:
-    """Refuse a pipeline whose loads stand in a loop inside of it."""
+    """Refuse a pipeline whose loads are in a loop inside of it."""
     planned = [plan.loop for plan in plans if plan.loop is not None]
     for loop in ir.find_all(body, ir.For, lambda x: STAGE in x.annotations):
         if any(loop.same_as(x) for x in planned):

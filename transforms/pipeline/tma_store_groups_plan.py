@@ -7,8 +7,8 @@
             with sblock(async_op="tma_store", store_slots=2): tma_store(&tile, ...)
 
 A tile lives as often as the block that allocates it is executed: here once an iteration, and again
-for each output tile of a persistent kernel. With n slots, life number t has slot t % n, so that the
-stores of n - 1 lives may still read theirs when the next one is written. The number is counted by
+for each output tile of a persistent kernel. With n slots, iteration t uses slot t % n, so that the
+stores of n - 1 iterations may be in flight while the next slot is written. The number is counted by
 the loops around the block, so that a life may be skipped; an iteration of an outer loop may not.
 
 A tile that is loaded and stored has the slots of its loads (`stores_in_flight`): of n slots, one is
@@ -56,7 +56,7 @@ class StoreRing:
 
     @property
     def slot(self) -> SharedArray:
-        """What one slot takes."""
+        """Bytes of one slot."""
         return shared_array(self.tile)
 
 
@@ -152,7 +152,7 @@ def _num_slots(
     stores: tuple[ir.SBlockRealize, ...],
     loops: tuple[ir.For, ...],
 ) -> int:
-    """Read the number of slots off the stores, and off TVM's stages of the loop they stand in."""
+    """Read the number of slots off the stores, and off TVM's stages of the loop they are in."""
     asked, staged = _asked(stores), 1
     for loop in ir.find_all(body, ir.For, lambda x: STAGE in x.annotations):
         parts = parts_of(loop)

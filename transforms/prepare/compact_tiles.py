@@ -8,10 +8,10 @@
         tile = alloc((128, 64), "shared.dyn")
         for i, j in grid(128, 64): if bx * 128 + i < m: tile[i, j] = R[bx * 128 + i, j]
 
-Stock CompactBufferAllocation finds a tile's place under a predicate where extents have 32 bits, and
-keeps the tensor's extent where they have 64, as those of a Relax model have.  Where a value has a
-condition next to the predicate (`if_then_else(bx * 64 + j < 36, ..)`, of a product whose columns do
-not divide) it finds the place and keeps the extent, also of registers: (64, 128) for (64, 64).
+TVM's CompactBufferAllocation compacts a tile under a predicate with 32-bit extents only. With 64
+bits, as in Relax models, it keeps the tensor's extent. Where a value has a condition next to the
+predicate (`if_then_else(bx * 64 + j < 36, ..)`, of a product whose columns do not divide) it finds
+the place and keeps the extent, also of registers: (64, 128) for (64, 64).
 
 Before: blocks and regions, buffers as TVM left them.  After: tiles are static.
 Not here: tiles whose accesses do not all begin at one place, or that a pointer reaches.

@@ -21,7 +21,7 @@ As TVM counts them: the first iterations of an inner pipeline, its loop and its 
 statements of the outer one. An outer loop that has one entry for all of them (`hs.pipeline`, which
 is asked before or after) means each. What holds no asynchronous copy is expanded by TVM's own pass.
 
-Before: blocks are opaque.  After: no pipelined loop stands inside of another one, unless it holds
+Before: blocks are opaque.  After: no pipelined loop is inside of another one, unless it holds
 asynchronous copies.
 Not here: the loops that copies run ahead in (plan_ring_buffers.py, expand_pipeline.py).
 """

@@ -132,7 +132,7 @@ def copies_alone(kernel: ir.For) -> bool:
 
 
 def bind_warp(loop: ir.For) -> ir.For:
-    """Let one warp execute what stands inside of a kernel's block axes."""
+    """Bind one warp around the statements inside a kernel's block axes."""
     if isinstance(loop.body, ir.For) and loop.body.kind == ir.ForKind.THREAD_BINDING:
         return ir.with_body(loop, bind_warp(loop.body))
     thread, bound = ir.Var("threadIdx_x", "int32"), ir.Var("threadIdx_x", "int32")

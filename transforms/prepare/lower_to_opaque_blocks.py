@@ -27,7 +27,7 @@ from tvm_hopper.requests.keys import PREFIX
 
 from .simplify_register_indices import SimplifyRegisterIndices
 
-IS_OPAQUE = "tvm_hopper.is_opaque"  # attribute of a function that has come through
+IS_OPAQUE = "has_opaque_blocks"  # attribute of a function that has come through
 
 
 def opaque_block_passes() -> list[Pass]:

@@ -14,8 +14,8 @@
         ...                                                     what is made of the results
         if r % 32 == 31: cluster barrier wait
 
-Thread blocks send one value each: with those of all warps the cluster's network is what takes the
-time, 256 a row where 16 thread blocks of eight warps share it.
+Thread blocks send one value each: with one message per warp the cluster's network would be the
+bottleneck: 256 a row for 16 thread blocks of eight warps.
 
 An mbarrier tells that values are there, and not that a slot was read: the barrier of the cluster
 does. An arrival waits for what its thread has stored to memory. So it is before an iteration's

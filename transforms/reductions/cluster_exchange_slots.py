@@ -24,7 +24,7 @@ from tvm_hopper.transforms.common.shared_memory_size import shared_array
 from .warp_shuffles import PARTIAL_SLOTS, ThreadReduction
 
 SLOTS = 32
-MAX_SLOTS = 256  # next to rows in shared memory: else the first level of cache takes what is left
+MAX_SLOTS = 256  # next to rows in shared memory: else the first level of cache takes the rest
 RESERVED_BYTES = 512  # for alignment, and for the partial sums of warps
 
 

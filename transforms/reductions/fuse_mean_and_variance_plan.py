@@ -47,7 +47,7 @@ class RowSum:
 
     @property
     def element(self) -> Any:
-        """What is added of an element."""
+        """The summand of one element."""
         return ir.replace(self.update.value.b, ir.TensorLoad, self._waits)
 
     @property

@@ -14,10 +14,10 @@
 
 A butterfly leaves the result in every lane, and each warp adds up all warps by itself: stock
 LowerThreadAllreduce lets one warp do it and has the others wait a second time for what it found.
-Both operands of a step are the same in both lanes but for their order, so that all threads of a row
-hold the same bits.  Each reduction has slot of its own in shared memory: none waits for the last.
-What other numbers of warps than four and eight have left, and pairs, is loaded by a lane each, and
-combined by a second butterfly.
+Both lanes of a step have the same two operands, so all threads of a row get the same bits. Each
+reduction has slot of its own in shared memory: none waits for the last. What other numbers of warps
+than four and eight have left, and pairs, is loaded by a lane each, and combined by a second
+butterfly.
 
 Rows of 32 threads and less, a power of two, need no shared memory.
 

@@ -17,7 +17,7 @@ from tvm_hopper.errors import cannot_lower
 
 
 def check_order(where: str, reducer: Any) -> None:
-    """Refuse to combine tuples by a rule that depends on their order: threads meet in any."""
+    """Refuse reducers of tuples that are not commutative."""
     count = len(reducer.lhs)
     for numbers in product((1, 2), repeat=2 * count):
         found = [_combined(reducer, *x) for x in (_halves(numbers), _halves(numbers)[::-1])]

@@ -144,7 +144,7 @@ def rewrite_split_k_dispatch(kernel: ir.For, plan: SplitKDispatch) -> ir.Stmt:
 
 
 def rewrite_stream(kernel: ir.For) -> ir.Stmt | None:
-    """Build a kernel of equal shares and one of whole tiles under the condition, if so asked."""
+    """Build a stream-K kernel and one of whole tiles, chosen by the allocator, if requested."""
     axis = ir.thread_axes(kernel).get("blockIdx.x")
     if axis is None or int(axis.annotations.get(STREAM, 0)) != STREAM_BY_CALLER:
         return None

@@ -92,7 +92,7 @@ class Pieces:
 
 
 def find_cluster_loops(root: Any) -> list[ir.For]:
-    """Return the loops that blocks of a cluster are asked to share."""
+    """Return the loops with a request for split-K."""
     return ir.find_all(root, ir.For, lambda x: ACROSS_CLUSTER in x.annotations)
 
 

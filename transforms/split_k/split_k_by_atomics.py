@@ -14,7 +14,7 @@
             tile[...] = acc[...]
             with sblock(async_copy="tma", reduce="add"): D[...] = D[...] + tile[...]
 
-Nothing is allocated and no block waits for another one: the output is what parts meet in.  So each
+Nothing is allocated and no block waits for another one: the parts are added in the output. So each
 part is rounded to the output's type, and bits differ from run to run.
 
 Before: copies are requests yet.  After: each part's sum is a reduction (BindReductionLoopToGrid).
@@ -46,7 +46,7 @@ AXIS = "blockIdx.z"
 
 @dataclass(frozen=True)
 class AtomicSplitK:
-    """A loop over parts of a sum, what stands around it, and the blocks that store the sum.
+    """A split-K loop, the statements around it, and the blocks that store the sum.
 
     Attributes
     ----------

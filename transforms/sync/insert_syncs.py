@@ -12,14 +12,14 @@
     wait 0                                 the result is read
     C[...] = acc
 
-A block with `async_op` means "complete before its next use". What that takes is asked of the engine
-in `tvm_hopper.sync`, for the statements of each role, or of the kernel where it has none: waits for
-groups and for slots that are filled, fences between proxies, barriers of the role's threads.
+A block with `async_op` means "complete before its next use". The engine in `tvm_hopper.sync` places
+them, for the statements of each role (or of the whole kernel): waits for groups and for slots that
+are filled, fences between proxies, barriers of the role's threads.
 
 Where groups stay in flight over an iteration, or there is one iteration, nothing may move over the
 last wait: the code after it is fenced, and each register held.
 
-Before: roles and channels stand; operations are such as the target's arch executes.  After: no
+Before: roles and channels are; operations are such as the target's arch executes.  After: no
 `async_op` block lacks anything; its annotation goes.
 Not here: the barriers of channels (lower_channels_to_mbarriers.py).
 """

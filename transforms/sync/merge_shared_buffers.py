@@ -9,9 +9,9 @@
     ... ring[i], &full[8192 + s], &ring[0] ...
 
 Two buffers overlap only where an `overlay` statement allows it: what has to be waited for in
-between stands in the kernel already. TVM's own passes merge by straight-line liveness, which knows
-nothing of copies and multiplications in flight, drop buffers used only by address, and align the
-base to 64 bytes only.
+between is in the kernel already. TVM's own passes merge by straight-line liveness: they ignore
+copies and multiplications in flight, drop buffers used only by address, and align the base to 64
+bytes only.
 
 Before: buffers are flat, right before StorageRewrite.  After: one dynamic shared allocation, at
 which stock merging has nothing left to do.

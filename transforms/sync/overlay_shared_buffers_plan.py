@@ -8,10 +8,10 @@ Nothing is given the same bytes as long as a kernel's arrays have room next to e
 writes to bytes that others read a moment ago has to wait for them. That is left to the sync engine,
 which is told of the pairs. Here is decided whose values do not have to survive.
 
-Two arrays are never alive at once if their accesses stand in different statements of a sequence,
-all of one before all of the other. Where loops stand around that sequence, each array has to
-begin again in each iteration: it is allocated in there, or it is a ring of which nothing is read
-but what was copied in there.
+Two arrays are never alive at once if their accesses are in different statements of a sequence, all
+of one before all of the other. Where loops are around that sequence, each array has to begin again
+in each iteration: it is allocated in there, or it is a ring that is read only after copies in
+there.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class RoleSyncs:
         return ir.seq(body, self._keep_tiles())
 
     def _keep_tiles(self) -> list[Any]:
-        """Mention the tiles after a wait at the end, where nobody distributes memory by lifetimes.
+        """Keep tiles alive until the last wait, for kernels whose memory is not merged by lifetime.
 
         TVM's StorageRewrite gives the bytes of a tile away after the last statement that names it,
         which a copy that no path reads may outlive. What it hears here it drops later.

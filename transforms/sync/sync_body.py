@@ -74,7 +74,7 @@ class BodyReader:
 
     `thread` is the variable of the kernel's thread axis, and `first_thread` the agent's first one.
     `electing` says which threads issue what one thread issues.
-    Without an axis there is one thread in all: nobody else knows less than it, or has to be met.
+    Without an axis there is one thread in all: nothing else knows less than it, or has to be met.
     """
 
     def __init__(
@@ -350,7 +350,7 @@ class BodyReader:
         return ir.IfThenElse(number.equal(first), ir.seq(stmt), None)
 
     def _elect_alike(self, stmt: Any) -> ir.Stmt:
-        """Let one thread execute what is the same for all that may meet it."""
+        """Let one thread execute statements that are the same in all threads."""
         if self.electing.by_group and not self.electing.meets_alone:
             return ir.IfThenElse(self.thread.equal(self.first_thread), ir.seq(stmt), None)
         return self.elect(stmt)

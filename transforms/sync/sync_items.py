@@ -70,7 +70,7 @@ def _accesses(node: Step | Loop | Branch) -> Iterator[Access]:
 
 
 def flatten(items: list[Item]) -> tuple[Any, ...]:
-    """Return the engine's nodes of a sequence; what is looked through stands in it."""
+    """Return the engine's nodes of a sequence; what is looked through is in it."""
     found: list[Any] = []
     for item in items:
         found += flatten(item.inner[0]) if item.node is None else [item.node]

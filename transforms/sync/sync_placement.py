@@ -14,7 +14,7 @@ from tvm_hopper.sync import Loop
 def left_in_flight(body: sync.Body, placed: Mapping[sync.Path, list[Any]]) -> Iterator[str]:
     """Yield the completions of groups that no end of a loop is after before their wait.
 
-    They stay in flight over an iteration of their loop, or stand in none.
+    They stay in flight over an iteration of their loop, or are in none.
     """
     loops = list(_loop_paths(body, ()))
     for path, syncs in placed.items():
@@ -44,7 +44,7 @@ def _loop_paths(body: sync.Body, path: sync.Path) -> Iterator[sync.Path]:
 
 
 def find_step(body: sync.Body, path: sync.Path) -> sync.Step | None:
-    """Return the step at a path, None where something else stands, or the end."""
+    """Return the step at a path, None where something else is, or the end."""
     at, *rest = path
     if at >= len(body):
         return None

@@ -21,7 +21,7 @@ Emit = Callable[[Any, Mapping[int, ir.Var]], list[Any]]
 class BodyWriter:
     """Builds statements again, with what `emit(sync, trips)` makes of the syncs between them.
 
-    `placed` says at which path of the engine's body syncs stand. `trips` are the variables in scope
+    `placed` says at which path of the engine's body syncs are. `trips` are the variables in scope
     that count the iterations of channels, by the channel's number.
     """
 

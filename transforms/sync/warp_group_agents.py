@@ -30,7 +30,7 @@ from tvm_hopper.transforms.warp_specialization.ping_pong_plan import is_in_turns
 
 @dataclass(frozen=True)
 class Electing:
-    """Who issues a role's operations of one thread: the role's first thread, or each warp group's.
+    """The thread that issues a role's operations: the role's first, or each warp group's.
 
     `meets_alone`: the threads of a warp group share memory with no other one's.
     """
@@ -119,7 +119,7 @@ Box = list[tuple[Any, int]]  # where it begins and how far it goes, along each d
 
 
 def _touched(rest: ir.Stmt, operations: list[ir.SBlock], tile: ir.Var) -> list[Box] | None:
-    """Return which parts of a tile statements touch, in rows; None if that cannot be told."""
+    """Return the rows of a tile that statements touch; None if unknown."""
     rows = [call for call in ir.find_all(rest, ir.Call, _is_matrix_store)]
     pointers = [
         call

@@ -29,7 +29,7 @@
                         free_slot(0, trip, 0)
                         free_slot(0, trip, 1)               at the barrier of each block
                 C[...] = acc
-                cluster barrier                             until nobody arrives here any more
+                cluster barrier                             until nothing arrives here any more
 
 A box of B lands in both blocks, on the barriers of both: each expects all of its slot, whoever
 loads it. A slot is free once the consumers of every block that its loads go to have released it.

@@ -34,9 +34,9 @@ at each launch, by the device that the tensors are on (SizePersistentGrid), and 
 Trips through a channel's slots are counted on from tile to tile. With {"tvm_hopper.raster_curve":
 "hilbert"} a Hilbert curve runs through squares of each group (rasterization.py).
 
-Before: the kernel is one block inside its thread axes, and what it does for one output tile a block
-in that (`tile_work`), one in each role.  After: no `raster_group`, `raster_curve`, `persistent`
-or `tile_work` is left.
+Before: the kernel is one block inside its thread axes, and the work on one output tile is a block
+in it (`tile_work`), one in each role. After: no `raster_group`, `raster_curve`, `persistent` or
+`tile_work` is left.
 Not here: what blocks of a cluster load for one another (multicast_loads.py).
 """
 

@@ -1,16 +1,15 @@
 """Plan stream-K: which k steps of which output tiles each thread block sums.
 
 12 tiles of 5 steps by 8 thread blocks: 4 tiles are left over by whole turns, which would keep half
-of the blocks idle. So all 12 tiles, less than two for each block, are one line of 60 steps, of
-which a block takes 7 or 8 in a row:
+of the blocks idle. All 12 tiles form a line of 60 steps, and a block takes 7 or 8 consecutive ones:
 
     tile   0         1         2         3
     step   01234     01234     01234     01234   ...
     block  00000     00011     11111     22222
 
-Blocks start with the last tile of their share, so that what is handed on to the next block, the
-sum of a tile's first steps, is there before that one comes to its first tile, its last work. Of
-more tiles each block computes whole ones, too, before its share.
+A block starts with the last tile of its share. The partial sum for the next block is then ready
+before that block reaches its first tile, which it computes last. Of more tiles each block computes
+whole ones, too, before its share.
 """
 
 from __future__ import annotations

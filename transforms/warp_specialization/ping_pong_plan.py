@@ -3,9 +3,9 @@
     for bx in thread_binding(8, "blockIdx.x", annotations={"tvm_hopper.persistent": -1,
                                                            "tvm_hopper.turns": 2}):
 
-One set multiplies while the other one stores ("ping-pong").  Slots of the ring go to sets in the
-order of the tiles, so that nothing but the iterations of one pipelined loop may be handed over: a
-set that waited for a slot before its turn could not tell its phase from the one two rounds ago.
+One set multiplies while the other one stores ("ping-pong"). Consumer groups use the ring slots in
+tile order, so the loads of only one pipelined loop may be shared: a set that waited for a slot
+before its turn could not tell its phase from the one two rounds ago.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tvm_hopper.requests.keys import MOST_TURNS, PERSISTENT, SHARE_LOADS, TILE_W
 
 
 def turns_of(kernel: ir.For) -> int:
-    """Return how many sets of consumers a kernel is asked to have; 1 is all of them a tile."""
+    """Return the requested number of consumer groups; 1: all consumers share a tile."""
     columns = ir.thread_axes(kernel).get("blockIdx.x")
     return int(columns.annotations.get(TURNS, 1)) if columns is not None else 1
 
@@ -35,7 +35,7 @@ def is_in_turns(body: Any) -> bool:
 def check_turns(
     kernel: ir.For, loops: list[ir.For], consumers: int, by_groups: bool, body: Any
 ) -> None:
-    """Refuse turns where sets would meet in anything but the slots of one loop.
+    """Refuse ping-pong if consumer groups share more than the slots of one loop.
 
     Parameters
     ----------

@@ -28,8 +28,8 @@
                         if t % 128 == 0 and trip >= 1: free_slot(0, trip - 1)
                 C[...] = acc
 
-Where each thread of the producer makes a part of some loads (`in_parts`, cp.async) all of them run
-the loops and wait for free slots, and one is elected for each block of the others:
+If the producer's threads each load a part (`in_parts`, cp.async), all run the loops and wait for
+free slots, and one thread is elected for each block of other loads:
 
                     await_free(0, trip)
                     if t == 0:

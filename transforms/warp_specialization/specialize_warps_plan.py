@@ -197,7 +197,7 @@ def _value(note: Any) -> int | list[int]:
 
 
 def _check_places(axis: ir.For, arch: Arch) -> None:
-    """Refuse copies that stand in anything but loops and blocks: each role makes these again."""
+    """Refuse copies that are in anything but loops and blocks: each role makes these again."""
     plain = (ir.For, ir.SBlockRealize, ir.SBlock, tirx.SeqStmt)
     for load in find_loads(axis):
         if completes_by_group(load.block):

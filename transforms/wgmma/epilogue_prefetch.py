@@ -82,7 +82,7 @@ def plan_loads(nest: FragmentNest, plan: MmaPlan, axis: ir.Var) -> tuple[Prefetc
 
 
 def _is_by_choice(value: Any, load: ir.TensorLoad) -> bool:
-    """Tell whether a load stands behind a condition of the program, which may keep it in bounds."""
+    """Tell whether a load is behind a condition of the program, which may keep it in bounds."""
     choices = ir.find_all(value, ir.Call, lambda x: str(x.op.name).endswith("if_then_else"))
     sides = [side for x in choices for side in x.args[1:]]
     sides += [x.b for kind in (tirx.And, tirx.Or) for x in ir.find_all(value, kind)]
@@ -101,7 +101,7 @@ def take_ahead(kernel: ir.For, plan: MmaPlan, fragments: tuple[Any, ...], axis: 
     first, *later = fragments
     if not first.is_fill or ir.uses(first.store.value, plan.accumulator):
         return
-    if first.held or first.in_parts:  # no loop stands in between, or blocks share it out
+    if first.held or first.in_parts:  # no loop is in between, or blocks share it out
         return
     stores = [x for x in later if not x.is_fill]
     found = [(one, loads) for one in stores if (loads := plan_loads(one.nest, plan, axis))]
@@ -193,7 +193,7 @@ def _pairs(one: PrefetchedVector, nest: FragmentNest, axis: ir.Var) -> Any | Non
         inside = shared_condition(condition, e, 2)
         first = [ir.substitute(x, {e: 0}) for x in indices]
         places = first
-        if not ir.is_const(inside, 1):  # an element that is there stands in for one that is not
+        if not ir.is_const(inside, 1):  # an element that is there is in for one that is not
             places = [tirx.Select(inside, x, ir.cast_like(0, x)) for x in first]
         places = [*places[:-1], places[-1] + e]
         value = tirx.BufferLoad(one.load.source, places)

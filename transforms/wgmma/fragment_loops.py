@@ -5,9 +5,9 @@ epilogues.  A thread holds two neighbours of every eight columns, in registers 4
 h + 1. They are stored one by one, if the two may be in bounds apart or not aligned together, else
 as a pair.
 
-The two of a pair are two statements. A loop over them is not unrolled by the CUDA compiler where
-`D = float(S) - acc` converts an S of 16 bits, which is inline assembly, and the accumulator goes to
-local memory (NVRTC, nvcc 13.0: 368 bytes for 64 registers).
+The two of a pair are two statements. The CUDA compiler does not unroll a loop with `D = float(S) -
+acc` and a 16-bit S (inline assembly), and the accumulator goes to local memory (NVRTC, nvcc 13.0:
+368 bytes for 64 registers).
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class FragmentNest:
 
     @property
     def target(self) -> ir.Var:
-        """What its store writes."""
+        """The buffer that its store writes."""
         return self.realize.block.body.buffer
 
     def first_column(self, load: ir.TensorLoad, g: Any) -> Any:
@@ -225,7 +225,7 @@ def _part_loops(kernel: ir.For, realize: ir.SBlockRealize, starts: list[Any]) ->
 
 
 def _check_store(kernel: ir.For, nest: FragmentNest, accumulator: ir.Var) -> None:
-    """Refuse stores that meet in one element: threads hold different ones of the accumulator."""
+    """Refuse stores of several accumulator elements to the same address."""
     block, store = nest.realize.block, nest.realize.block.body
     indices = [str(x) for x in store.indices]
     own = [
@@ -301,7 +301,7 @@ def _check_staging(kernel: ir.For, nest: FragmentNest) -> None:
 
 
 def _check_no_other_use(kernel: ir.For, product: MultiplyAdd, nests: list[FragmentNest]) -> None:
-    """Refuse accumulator accesses that stand in no nest: their threads would see no element."""
+    """Refuse accumulator accesses that are in no nest: their threads would see no element."""
     accumulator = product.store.buffer
     handled = [nest.realize.block for nest in nests] + [product.block]
 

@@ -6,7 +6,7 @@
     Sides(left=(i,), right=(j,), reduction=(k,), batch=(), rest=())
 
 The sum and the product may be in either order, casts around the factors or around the product.
-Nothing is refused here: whoever cannot serve what stands there says so in words of its own.
+Nothing is refused here: callers refuse unsupported forms with their own messages.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Product:
         Returns
         -------
         found : str
-            What stands there, for an error message; `CASTS_NEEDED` says what is needed. Empty if
+            What is there, for an error message; `CASTS_NEEDED` says what is needed. Empty if
             there is no such cast. A factor of a type that is no operand's is not checked: such a
             type is refused by itself.
         """

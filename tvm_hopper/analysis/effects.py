@@ -3,10 +3,10 @@
     C[i] = A[i]                                 reads A, writes C
     f(tvm_access_ptr(A, ..., mask="r"))         reads A: the pointer says so
     ldmatrix(..., &fragment, ..., &A[i], ...)   writes fragment, reads A: the call is in the table
-    g(&A[0])                                    nobody knows: reads A and writes it
+    g(&A[0])                                    nothing knows: reads A and writes it
 
-Effects of calls are data. A call that is not in the table may do anything behind a pointer without
-a mask, and is taken to be over when it returns.
+Effects of calls are data. A call that is not in the table may read and write through a pointer
+without a mask, and counts as complete when it returns.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PointerEffect:
 
 
 # For each call its pointers, by their positions among the arguments, from the end where negative.
-# Functions that are called by name stand here by that.
+# Functions that are called by name are here by that.
 POINTERS: dict[str, dict[int, PointerEffect]] = {
     TMA_LOAD: {1: PointerEffect(WRITE)},
     BULK_LOAD: {1: PointerEffect(WRITE), 2: PointerEffect(READ)},
@@ -48,7 +48,7 @@ POINTERS: dict[str, dict[int, PointerEffect]] = {
     # registers, their number as the instruction says; then the address, seven modifiers, and flags
     "tirx.ptx.ldmatrix": {-9: PointerEffect(READ)},
     "tirx.ptx.stmatrix": {0: PointerEffect(WRITE)},
-    # a register, an address in shared memory, a rank: where a peer has it, whom nobody writes to
+    # a register, an address in shared memory, a rank: where a peer has it, whom nothing writes to
     "tirx.ptx.mapa_u32": {1: PointerEffect(READ)},
     # barriers, which order themselves: no data
     "tirx.ptx.mbarrier_init": {0: PointerEffect(0)},
@@ -144,7 +144,7 @@ def function_of(call: ir.Call) -> str:
 
 
 def _target(expr: Any) -> tuple[ir.Var, int, list[Any]] | None:
-    """Return the buffer that a pointer points into, its mask, and what stands in its address."""
+    """Return the buffer of a pointer, its access mask, and the expressions of its address."""
     if not isinstance(expr, ir.Call):
         return None
     name = getattr(expr.op, "name", "")

@@ -7,9 +7,9 @@ CUDA 13.0: these are for the static check.
 
 Where registers run out in the multiplications, ptxas serialises them and says so (C7512). Spills
 without that remark lie in the epilogue, which stores far more than a few of them cost; when they
-happen cannot be told beforehand. They are a fallback, that `explain` reports. What a stack frame
+happen is unknown beforehand. They are a fallback, that `explain` reports. What a stack frame
 holds next to spills is an array in local memory, which is memory: an error, with or without spills.
-Of CUDA's functions only sine, cosine and tangent have one; `codegen_patches/trigonometry.py` stands
+Of CUDA's functions only sine, cosine and tangent have one; `codegen_patches/trigonometry.py` is
 in for these.
 """
 
@@ -48,7 +48,7 @@ _SERIAL = ("WGMMA groups that the assembler may leave in flight", "")
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What the assembler reports about one kernel; bytes are per thread but for `shared_bytes`."""
+    """The assembler's report on one kernel; bytes are per thread except `shared_bytes`."""
 
     name: str
     registers: int = 0

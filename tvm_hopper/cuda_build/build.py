@@ -48,7 +48,7 @@ ATTR = "tvm_hopper.build"  # on a device module, between the finalisers and this
 
 @dataclass(frozen=True)
 class Settings:
-    """What the marked functions of a module request after their lowering."""
+    """Build settings of a module's marked functions."""
 
     compiler: str
     fast_math: bool
@@ -238,7 +238,7 @@ def _build(previous: Any) -> Callable[..., Any]:
     def build_cuda(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
         running = _current()
         if running is not None and running.module.same_as(mod):
-            return previous(mod, target)  # somebody stands between two wrappers of ours
+            return previous(mod, target)  # somebody is between two wrappers of ours
         if not _is_ours(mod):
             with _during(None):
                 return previous(mod, target)

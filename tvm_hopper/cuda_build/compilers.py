@@ -3,7 +3,7 @@
 NVRTC needs no CUDA toolkit: `nvidia-cuda-nvrtc`, `nvidia-cuda-runtime` and `nvidia-cuda-cccl` bring
 the library and its headers; CUDA 12.8 and later compile our kernels.  Of the 0.8 s that TVM's text
 takes, 0.6 are libcu++'s `<cuda/std/type_traits>`, of which TVM's preamble names eight traits: where
-a text includes nothing else that could need the rest, a header of those eight stands in for it.
+a text includes nothing else that could need the rest, a header of those eight is in for it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _WMMA = "nvcuda::"
 
 
 class Output(NamedTuple):
-    """What a compiler makes of a text."""
+    """The output of a compiler."""
 
     cubin: bytes
     assembly: bytes  # PTX

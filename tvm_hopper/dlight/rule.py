@@ -25,12 +25,12 @@ GENERIC_ARCH = SM_90A.name.rstrip("a")
 
 
 class HopperRule(ScheduleRule):
-    """A rule that a schedule helper is after it; what that refuses is left to the next rule.
+    """A rule that applies a schedule helper; functions that it refuses go to the next rule.
 
     Parameters
     ----------
     decisions : list of Decision, optional
-        Where to note what becomes of each function; None: a list of the rule's own.
+        List that records each decision; None: a new list.
     """
 
     name: ClassVar[str]
@@ -40,16 +40,16 @@ class HopperRule(ScheduleRule):
         self.decisions: list[Decision] = [] if decisions is None else decisions
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
-        """Schedule a function, or return None and note why not.
+        """Schedule a function, or return None and record the reason.
 
         Parameters
         ----------
         func : PrimFunc
             Plain loops. One that is scheduled already (`tirx.is_scheduled`) is left alone.
         target : Target
-            What it is built for; kernels of ours are for sm_90a.
+            The target; our kernels need sm_90a.
         tunable : bool
-            Not looked at: there is one schedule.
+            Ignored: there is one schedule.
         """
         self._elements: tuple[ElementsNote, ...] = ()
         sch, reason = self._try(func, target)
@@ -93,7 +93,7 @@ class HopperRule(ScheduleRule):
         Raises
         ------
         HopperError
-            The function is none of this rule's.
+            The rule does not take the function.
         """
         raise NotImplementedError
 

@@ -28,7 +28,7 @@ KIB = 1024
 
 @dataclass(frozen=True)
 class Processor(ABC):
-    """What runs asynchronous operations next to its program.
+    """A processor with asynchronous operations.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ CLUSTERS = (66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7)
 
 @dataclass(frozen=True)
 class Chip:
-    """What the estimate of a configuration takes from a part; rates are shares of an H200's.
+    """The rates of a chip for estimates, as shares of an H200's.
 
     Attributes
     ----------

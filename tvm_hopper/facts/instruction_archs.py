@@ -151,7 +151,7 @@ def needed_arch(row: str, modifiers: Collection[str]) -> str:
     row : str
         Of TVM's table (`tirx.ptx.<row>`).
     modifiers : collection of str
-        As they stand in the instruction.
+        As they are in the instruction.
     """
     needs = [rule.arch for rule in RULES if rule.holds(row, modifiers)]
     return max(needs, default="")

@@ -183,7 +183,7 @@ def _check_operand(major: str, dtype: str) -> None:
 
 @dataclass(frozen=True)
 class OperandLayout:
-    """How a `rows x k` operand tile lies in shared memory, and what a descriptor says about it.
+    """Layout of a `rows x k` operand tile in shared memory, and its descriptor.
 
     Build it with `operand_layout`; byte counts, offsets from the start of the tile.
     """

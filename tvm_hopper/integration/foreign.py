@@ -1,7 +1,7 @@
 """Answer TVM's CUDA queries on machines without CUDA, for kernels that are not ours.
 
-Processes that load a module, or compile the text in one, may never lower a kernel of ours, so that
-this is a part of `import tvm`.  Heavy imports wait until TVM's own compiler has failed.
+Processes that load a module, or compile its text, may never use our lowering. So `import tvm`
+installs this. Heavy imports wait until TVM's own compiler has failed.
 """
 
 from __future__ import annotations

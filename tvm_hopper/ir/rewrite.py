@@ -86,7 +86,7 @@ def _is_empty(stmt: Stmt) -> bool:
 
 
 def fresh_variables(stmt: Any) -> Any:
-    """Copy statements that stand twice in a function: each defines variables and buffers again."""
+    """Copy statements that are twice in a function: each defines variables and buffers again."""
     blocks = find_all(stmt, SBlock)
     defined = [loop.loop_var for loop in find_all(stmt, For)]
     defined += [bind.var for bind in find_all(stmt, tirx.Bind)]

@@ -93,7 +93,7 @@ def share(
 ) -> int:
     """Return how many trials a task gets at once.
 
-    Before every task has had some, none gets more than its part of what is left.
+    Before every task has had some, none gets more than its part of the rest.
     """
     if each is not None:
         batch = min(batch, each - account.trials - account.under_way)

@@ -26,7 +26,7 @@ DETAIL = 300  # characters of a reason
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found: "equal", "wrong", or "unchecked", by what, and why."""
+    """The result of a check: "equal", "wrong" or "unchecked", with its judge and reason."""
 
     verdict: str
     by: str

@@ -139,7 +139,7 @@ class Database:
 
     @property
     def other_versions(self) -> list[str]:
-        """What wrote the records in another version than this process': their names, or nothing."""
+        """Names of packages whose versions differ between the records and this process."""
         return differing(self.header) if self.header else []  # of a log that was just begun
 
     def trials(self, key: str) -> list[Trial]:
@@ -147,7 +147,7 @@ class Database:
         return list(self._trials.get(key, ()))
 
     def ended(self, key: str) -> str:
-        """Return why a function got no more trials than it has; an empty string if nobody said."""
+        """Return why a function's search ended, or an empty string."""
         row = self._ends.get(key)
         return row["why"] if row is not None and row["trials"] == len(self.trials(key)) else ""
 

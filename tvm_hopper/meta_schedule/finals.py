@@ -54,7 +54,7 @@ Result = Callable[[], Contested | str]
 
 @dataclass(frozen=True)
 class Gain:
-    """How much faster one is than another: the median over rounds, and where it surely lies."""
+    """Speed-up of one over another: the median over rounds and its confidence interval."""
 
     middle: float
     low: float

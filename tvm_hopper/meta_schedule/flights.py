@@ -34,7 +34,7 @@ SAID = 600  # characters of an error that a record keeps
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What came of one candidate: its times in seconds, or why there are none.
+    """The result of one candidate: its times in seconds, or the reason for none.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def by_nobody(self) -> bool:
-        """Whether nobody was there to build or to measure it: it is no trial."""
+        """Whether no worker was available: this is no trial."""
         return self.error is not None and self.error.partition(": ")[2].startswith(NOBODY)
 
 

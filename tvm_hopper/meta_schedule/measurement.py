@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a runner found out about an artifact.
+    """Results of a runner for one artifact.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Contested:
-    """What came of some artifacts that were compared on one GPU, in turn.
+    """Results of artifacts that were compared on one GPU, alternating.
 
     Attributes
     ----------

@@ -123,7 +123,7 @@ class Measuring:
 
 
 class PooledRunner(PyRunner):
-    """What runners with a pool share; each decides who is in it."""
+    """Base class of runners with a worker pool."""
 
     _measuring: Measuring
 

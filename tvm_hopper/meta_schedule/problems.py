@@ -66,7 +66,7 @@ class Problem:
 
     @property
     def chip(self) -> Chip:
-        """What the target says of its part."""
+        """The chip of the target."""
         return chip_of_target(self.target)
 
     @property

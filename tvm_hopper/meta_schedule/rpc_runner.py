@@ -23,7 +23,7 @@ PERIOD = 0.2  # seconds between looks at the tracker
 IDLE_SECONDS = 2.0  # after which a server is given back
 SECONDS = 20.0
 PATIENCE = 60.0
-CONNECT_SECONDS = 10.0  # after which a server that does not answer is not waited for: a host stands
+CONNECT_SECONDS = 10.0  # after which a server that does not answer is not waited for: a host is
 
 
 @derived_object

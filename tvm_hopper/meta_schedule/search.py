@@ -187,7 +187,7 @@ class Search:
         return picked
 
     def _unlike(self) -> int | None:
-        """Return the configuration of a shape that nobody tried, which the estimate calls best."""
+        """Return the best estimated configuration of an untried shape."""
         for place in self._order:
             if self._open[place] and self._shapes[place] not in self._known_shapes:
                 return place

@@ -55,11 +55,11 @@ class TuneOptions:
     Attributes
     ----------
     trials : int
-        Measured kernels in all, those that are in `work_dir` already included.
+        Total number of measured kernels, including those already in `work_dir`.
     seconds : float, optional
         After which no more trials begin.
     gpus : str or list of int
-        Which GPUs of this machine measure; "all" are all of them.
+        GPUs of this machine that measure, or "all".
     each : int, optional
         Trials that one function gets at most.
     runner : tvm.s_tir.meta_schedule.runner.Runner, optional
@@ -150,40 +150,39 @@ def tune(
     work_dir: str | Path = "tuned",
     **options: Unpack[TuneKeywords],
 ) -> Database:
-    """Tune the functions of a module, and keep the best configurations that were found right.
+    """Tune the functions of a module, and keep the best verified configurations.
 
     Parameters
     ----------
     mod : IRModule or PrimFunc
-        Functions in plain loops, or a Relax model: one without PrimFuncs is prepared as the
-        pipeline does that builds it, of another one those are tuned that it has.
+        Functions in plain loops, or a Relax model. A model without PrimFuncs is first prepared as
+        its pipeline does; otherwise its PrimFuncs are tuned.
     target : Target, str or dict, optional
-        A Hopper GPU, e.g. "nvidia/nvidia-h200"; left out, the target in scope.
+        A Hopper GPU, e.g. "nvidia/nvidia-h200"; None: the target in scope.
     trials : int
-        Measured kernels in all, those that are in `work_dir` already included.
+        Total number of measured kernels, including those already in `work_dir`.
     seconds : float, optional
-        After which no more trials begin.
+        Time limit, after which no trial starts.
     gpus : str or list of int
-        Which GPUs of this machine measure; "all" are all of them.
+        GPUs of this machine that measure, or "all".
     work_dir : str or Path
-        Where records are kept. A run with the same folder goes on where the last one ended.
+        Folder of the records. A run with the same folder continues the last one.
     **options
         each, runner, builder, tracker, batch, check, and progress, see `TuneOptions`.
 
     Returns
     -------
     database : Database
-        Of `work_dir`: for `relax.get_pipeline("tvm_hopper", database=...)`, `meta_schedule.apply`
-        and `meta_schedule.lookup`.
+        The database of `work_dir`, for `relax.get_pipeline("tvm_hopper", database=...)`,
+        `meta_schedule.apply` and `meta_schedule.lookup`.
 
     Raises
     ------
     TuningError
-        An argument is illegal, nothing in the module can be tuned, or the records in `work_dir` are
-        of other versions or cannot be read; or all GPUs or servers are gone, and the same call goes
-        on from there once there are some.
+        An argument is illegal, nothing can be tuned, or the records in `work_dir` are unreadable or
+        of other versions. Or all GPUs or servers are gone; the same call continues later.
     KeyboardInterrupt
-        Ctrl-C, once what was measured so far is checked and kept.
+        Ctrl-C, after the measurements so far are verified and kept.
     """
     asked = TuneOptions(trials, seconds, gpus, **options)
     folder = as_folder(work_dir, "tune")
@@ -289,7 +288,7 @@ class Run:
         self._say_why()
 
     def _say_why(self) -> None:
-        """Write why searches have ended, for whoever wonders at few trials."""
+        """Log why searches have ended."""
         for account in self.accounts:
             key, why = account.task.problem.key, account.stopped
             if not why and self._is_late and self._end is not None:
@@ -303,7 +302,7 @@ class Run:
         return any(is_open(self.database, x.problem) for x in self._tasks)
 
     def _check_company(self) -> None:
-        """Refuse to go on where nobody is left: what fails then would be taken for bad kernels.
+        """Stop if no worker is left, whose failures would count as bad kernels.
 
         Raises
         ------

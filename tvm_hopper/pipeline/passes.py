@@ -1,6 +1,6 @@
 """The pass list: TVM's own, with our passes at four places.
 
-Ours stand in `transforms/stages.py`, TVM's in `stock.py`; it depends on the PassContext:
+Ours are in `transforms/stages.py`, TVM's in `stock.py`; it depends on the PassContext:
 
       -> early_passes()     functions as they are scheduled
     stock passes, up to exact buffer regions
@@ -15,7 +15,7 @@ function of the module goes through the stock list as it is.
 
 A prefix that ends at a stage boundary gives a right, slower kernel if the passes that realise what
 is open, `stages.REALISING`, follow it (`tests/sim_kernels/test_prefixes.py`).
-RejectUnloweredRequests belongs to the whole list: it refuses what none of the passes acted on.
+RejectUnloweredRequests belongs to the whole list: it refuses requests that no pass has lowered.
 MergeSharedBuffers always runs.
 """
 

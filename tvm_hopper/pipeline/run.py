@@ -122,7 +122,7 @@ def _reason_against(gv: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> LoweringError 
 
 @dataclass(frozen=True)
 class Lowered:
-    """The two halves of a build, finalised: exactly what the code generators print."""
+    """The final host and device modules, exactly as the code generators print them."""
 
     host: tvm.IRModule
     device: tvm.IRModule
@@ -139,12 +139,12 @@ def lower(
     Parameters
     ----------
     mod : IRModule, PrimFunc or Schedule
-        A scheduled module; it is left as it is.
+        A scheduled module; it is not changed.
     target : Target, str or dict, optional
-        Left out, the one in scope.
+        None: the one in scope.
     until, before : str, optional
-        Names of `PassInfo`, e.g. "tvm_hopper.LowerWgmma" or "tirx.SplitHostDevice"; with neither
-        the whole list runs, and host and device functions stand side by side.
+        Names of passes, e.g. "tvm_hopper.LowerWgmma" or "tirx.SplitHostDevice". Without both, the
+        whole list runs, and the module has host and device functions.
 
     Returns
     -------
@@ -182,9 +182,9 @@ def lower_to_hook(
     Parameters
     ----------
     mod : IRModule, PrimFunc or Schedule
-        A scheduled module; it is left as it is.
+        A scheduled module; it is not changed.
     target : Target, str or dict, optional
-        Left out, the one in scope.
+        None: the one in scope.
 
     Returns
     -------
@@ -195,7 +195,7 @@ def lower_to_hook(
     ValueError
         There is no target.
     HopperError
-        What the module requests cannot be read.
+        An annotation of the module is illegal.
     """
     mod = marks.mark_requests(_bind(mod, target))
     for p in stock_passes():
@@ -211,9 +211,9 @@ def lower_final(mod: Scheduled, target: str | Target | dict[Any, Any] | None = N
     Parameters
     ----------
     mod : IRModule, PrimFunc or Schedule
-        A scheduled module; it is left as it is.
+        A scheduled module; it is not changed.
     target : Target, str or dict, optional
-        Left out, the one in scope.
+        None: the one in scope.
 
     Returns
     -------

@@ -368,7 +368,7 @@ class ReferenceEmitter:
 
 
 class _Names(dict[Any, Number]):
-    """Names that are known, and variables of shapes, which are told at run time."""
+    """Known names, and shape variables that become run-time arguments."""
 
     def __init__(self, emitter: ReferenceEmitter, names: dict[Any, Number]) -> None:
         super().__init__(names)

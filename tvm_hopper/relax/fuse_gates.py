@@ -6,9 +6,8 @@
     v = R.reshape(w, (2, N // 8, 8, K))
     y = R.call_tir(fused_linear_split_silu_multiply, (x, v), R.Tensor((rows, N)))
 
-Columns of the product are distributed again: eights of gate and of up are next to each other, so
-that a thread of a product's kernel holds what an element of y is made of.  The weight is another
-view.
+Columns of the product are distributed again: groups of eight columns of gate and up alternate, so
+that one thread holds both operands of an element of y. The weight is another view.
 
 Needs: fused functions in rows (FlattenBatch).
 Leaves: functions that `hs.matmul` takes; others stay two.

@@ -9,7 +9,7 @@
 TVM's FuseOps joins what has one reader, and nothing before a reduction.  Where the sum is
 after a product it is part of that already, and no kernel of its own.
 
-Needs: fused functions in rows (FlattenBatch), so that what is left by itself is known.
+Needs: fused functions in rows (FlattenBatch), so that the rest by itself is known.
 Leaves: functions of two outputs, each of which `hs.row_reduction` takes; others stay two.
 """
 

@@ -54,7 +54,7 @@ def join_products(mod: tvm.IRModule, *, gates: bool = True) -> tvm.IRModule:
     Raises
     ------
     OptionError
-        It is no module; or products could be joined in a function whose weights cannot be told from
+        It is no module; or products could be joined in a function whose weights is unknown from
         its inputs.
     """
     if not isinstance(mod, tvm.IRModule):
@@ -95,7 +95,7 @@ def join_products(mod: tvm.IRModule, *, gates: bool = True) -> tvm.IRModule:
 
 
 def find_gates(mod: tvm.IRModule) -> set[Any]:
-    """Return the right operands of products that meet in an elementwise operator of two."""
+    """Return the right operands of products that are combined by a binary elementwise operator."""
     found: set[Any] = set()
     for func in mod.functions.values():
         if not isinstance(func, relax.Function):

@@ -2,7 +2,7 @@
 
     ex = relax.build(mod, target="nvidia/nvidia-h200", relax_pipeline="tvm_hopper")
 
-TVM's own pipeline for CUDA stands around ours: libraries are dispatched before, memory is planned
+TVM's own pipeline for CUDA is around ours: libraries are dispatched before, memory is planned
 after it.
 """
 
@@ -34,7 +34,7 @@ GENERIC_ARCH = SM_90A.name.rstrip("a")
 
 
 def prepare_passes(options: ModelOptions) -> list[Any]:
-    """Return what makes functions in plain loops of a model, behind the dispatch of libraries.
+    """Return the passes that turn a model into functions in plain loops, after library dispatch.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         relax.get_pipeline("zero"),  # legalize, fuse
         relax.transform.RewriteDataflowReshape(),  # views, before somebody makes kernels of them
         FlattenBatch(),  # batch and sequence are rows
-        relax.transform.DeadCodeElimination(),  # functions and views that nobody reads any more
+        relax.transform.DeadCodeElimination(),  # functions and views that nothing reads any more
         FuseGates(options),  # what a gate opens, in the kernel of both products
         FuseRows(),  # what a norm reads, in its kernel
         relax.transform.DeadCodeElimination(),
@@ -56,7 +56,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
 
 
 def legalize_passes(options: ModelOptions) -> list[Any]:
-    """Return what stands in place of TVM's `legalize_passes` for CUDA.
+    """Return the passes that replace TVM's `legalize_passes` for CUDA.
 
     Parameters
     ----------
@@ -72,22 +72,22 @@ def legalize_passes(options: ModelOptions) -> list[Any]:
 
 
 def scheduling_passes(target: Target, options: ModelOptions) -> list[Any]:
-    """Return what takes a model to functions of kernels, and records what no rule takes."""
+    """Return the passes that schedule a model's functions and record those that no rule takes."""
     passes = [*prepare_passes(options), ScheduleFunctions(options)]
     return [*stock.library_dispatch_passes(target), *passes]
 
 
 def prepare(mod: tvm.IRModule, target: Any = None) -> tvm.IRModule:
-    """Return a model as the pipeline schedules it: functions in plain loops, and calls of them.
+    """Return a model as it is before scheduling: functions in plain loops, and calls of them.
 
-    Tuning looks at these functions, so that what it finds is found again by a build.
+    Tuning works on these functions, so that a build finds its records.
 
     Parameters
     ----------
     mod : IRModule
         A Relax model.
     target : Target, str or dict, optional
-        What it is built for; left out, the target in scope.
+        The target; None: the one in scope.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def model_pipeline(**given: Any) -> tvm.transform.Pass:
     Raises
     ------
     OptionError
-        There is no such option, or it cannot be so.
+        An option is unknown, or its value is illegal.
     """
     options = as_options(given)
 

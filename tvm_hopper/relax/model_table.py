@@ -18,7 +18,7 @@ NOT_APPLICABLE = "not applicable"
 
 
 class Reported(Protocol):
-    """What a table is made of, see `ModelReport`."""
+    """Interface of a report's table, see `ModelReport`."""
 
     @property
     def functions(self) -> tuple[FunctionRecord, ...]: ...  # noqa: D102

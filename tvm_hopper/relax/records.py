@@ -89,7 +89,7 @@ class CallRecord:
 
 @dataclass(frozen=True)
 class FunctionRecord:
-    """Who computes a function, and why it is not us.
+    """Record of one function: who computes it, and why.
 
     Attributes
     ----------

@@ -26,7 +26,7 @@ Legalize = Callable[[Target], list[Any]]
 
 
 def enable(**options: Any) -> None:
-    """Make `relax.build(mod, target)` compute what it can by this package, on sm_90a.
+    """Make `relax.build(mod, target)` use this package on sm_90a, for the functions it supports.
 
     A second call changes the options.
 
@@ -38,7 +38,7 @@ def enable(**options: Any) -> None:
     Raises
     ------
     OptionError
-        There is no such option, or it cannot be so.
+        An option is unknown, or its value is illegal.
     """
     given = as_options(options)
     with _LOCK:

@@ -37,7 +37,7 @@ RULES = {  # by which rule a configuration is taken
 
 @dataclass(frozen=True)
 class TunedChoice:
-    """What is decided of one function: nothing, a configuration, or one for each class."""
+    """The choice for one function: none, a configuration, or one per class."""
 
     config: Any = None
     classes: Mapping[int, MatmulConfig] | None = None

@@ -25,7 +25,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Change:
-    """What one pass makes of a module."""
+    """The change that one pass makes to a module."""
 
     name: str
     before: tvm.IRModule

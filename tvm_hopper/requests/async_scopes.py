@@ -13,7 +13,7 @@ written into an asynchronous scope and waited for by hand:
         cp.async.wait_group 0                                C[...] = a[...] + b[...]
         C[...] = a[...] + b[...]
 
-The groups and waits that stand there order these copies alone, and the lowering orders what it
+The groups and waits that are there order these copies alone, and the lowering orders what it
 copies by itself: they are taken away with the scope, and threads are loops from then on.
 """
 
@@ -160,7 +160,7 @@ def _ask_in_scopes(func: tirx.PrimFunc, mechanism: str) -> tirx.PrimFunc | None:
         return None
     written = [x.buffer for x in ir.find_all(func.body, ir.BufferStore)]
     if any(load.source.same_as(x) for copy in copies for load in _loads(copy) for x in written):
-        return None  # what is copied when would be no longer as it stands there
+        return None  # what is copied when would be no longer as it is there
 
     def visit_scope(attr: tirx.AttrStmt, mutator: Any) -> ir.Stmt:
         if str(attr.attr_key) == "thread_extent":
@@ -184,7 +184,7 @@ def _loads(copy: ir.BufferStore) -> list[ir.TensorLoad]:
 
 
 def _has_copies_by_hand(func: tirx.PrimFunc) -> bool:
-    """Tell whether the groups of a function may hold what nobody could order but its author."""
+    """Tell whether a function may have hand-written asynchronous copies in its groups."""
     names = [str(getattr(x.op, "name", "")) for x in ir.find_all(func.body, ir.Call)]
     return any(x == RAW_COPY or (x.startswith(COPIES) and x not in ORDERS) for x in names)
 

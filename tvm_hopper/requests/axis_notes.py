@@ -7,8 +7,8 @@
         for j_note in serial(1):
             for k in serial(4, annotations={"software_pipeline_stage": [0, 2]}): ...
 
-That pass hoists the axes and hands what a bound loop is annotated with to the loop right inside of
-it, in place of what that one says; only where no loop stands there it makes one of one iteration.
+That pass hoists the axes and moves the annotations of a bound loop to the loop directly inside it,
+replacing that loop's own; only where no loop is there it makes one of one iteration.
 RestoreAxisAnnotations takes the annotations back from a loop of one iteration.
 """
 

@@ -1,8 +1,8 @@
 """Find the functions that request our lowering, and check their annotations.
 
 A function asks by carrying one of our keys: on a block, on a loop, or as a function attribute.
-Anything under our prefix that is not a key of `keys.py` is a mistake and never passes in silence,
-nor does a key that can only be meant for ours (`spelling.claims_to_be_ours`).
+Unknown keys with our prefix are errors, and so are keys that look like misspelt ones of ours
+(`spelling.claims_to_be_ours`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PARTNER = {  # a key that says how, and the one that says what; alone it would 
     keys.BLOCKS_PER_SM: keys.MEMORY_BOUND,
     keys.ROW_CLUSTER: keys.MEMORY_BOUND,
 }
-_INSTEAD = {  # a key, another one that it does not stand beside, and what is meant there
+_INSTEAD = {  # a key, another one that it does not be beside, and what is meant there
     keys.LOAD_HINT: (keys.ASYNC_COPY, keys.CACHE_HINT),
     keys.EARLY_LOADS: (keys.ASYNC_COPY, "loads to registers"),
 }
@@ -77,7 +77,7 @@ def find_requests(func: tirx.PrimFunc) -> list[Request]:
 
 
 def _annotations(func: tirx.PrimFunc) -> list[Request]:
-    """List every attribute and annotation of a function, whoever may read it."""
+    """List every attribute and annotation of a function."""
     found = [
         Request(keys.FUNCTION, "attribute", str(name), value) for name, value in func.attrs.items()
     ]

@@ -1,10 +1,10 @@
 """TVM's own annotations in our functions: supported ones are read, others are errors.
 
-A kernel of ours is rebuilt: its loops become thread axes, rings and instructions, and what stood
-on them is gone.  Of TVM's annotations the pipeline's three are read, on the loop around copies and
-product.  Any other that a stock pass would have acted on, and any loop that is to be unrolled,
-vectorised or run in parallel, would be lost.  Kernels of the same function that carry none of our
-keys go through the stock passes, so nothing of theirs is looked at, but for misspelt keys.
+A kernel of ours is rebuilt: its loops become thread axes, rings and instructions, and what stood on
+them is gone. Of TVM's annotations the pipeline's three are read, on the loop around copies and
+product. Other annotations for TVM's passes, and unrolled, vectorised or parallel loops, would be
+lost. Kernels of the same function without our annotations go through TVM's passes; only misspelt
+keys are checked there.
 """
 
 from __future__ import annotations

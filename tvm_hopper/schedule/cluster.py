@@ -28,10 +28,10 @@ COLUMNS = "blockIdx.x"
 
 @all_or_nothing("a loop over thread blocks around a pipelined loop with consumers")
 def share_loads(sch: s_tir.Schedule, loop: Any) -> None:
-    """Let the iterations of a loop be the thread blocks of a cluster, which load for one another.
+    """Multicast: make a loop's iterations the thread blocks of a cluster that share their loads.
 
-    Copies by TMA that are the same in several of them are made once: each block loads a share of
-    the boxes, for all. The loop is bound to blockIdx.z.
+    TMA copies that several of them need are made once: each block loads a share of the boxes for
+    all. The loop is bound to blockIdx.z.
 
     Parameters
     ----------

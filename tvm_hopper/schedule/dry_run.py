@@ -37,7 +37,7 @@ _left: ContextVar[bool] = ContextVar("tvm_hopper.schedule.dry_run.left", default
 
 @contextlib.contextmanager
 def left_to_the_build() -> Iterator[None]:
-    """Lower nothing here: whoever schedules many candidates builds each at once, elsewhere."""
+    """Skip the trial lowering, for callers that build each candidate elsewhere."""
     token = _left.set(True)
     try:
         yield

@@ -20,7 +20,7 @@ THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 def has_product(sch: s_tir.Schedule, loop: Any) -> bool:
     """Tell whether a loop holds a product for WGMMA, already requested or still to be.
 
-    A product distributes threads by itself: around it stands threadIdx.y at most, inside none.
+    A product distributes threads by itself: around it is threadIdx.y at most, inside none.
     """
     node = sch.get(loop)
     if ir.find_blocks(node, keys.WGMMA):
@@ -44,7 +44,7 @@ def find_loads(node: Any) -> list[ir.SBlock]:
 
 
 def count_statements(where: str, loop: ir.For) -> tuple[int, int]:
-    """Return how many copies stand in a loop and how many statements after them.
+    """Return how many copies are in a loop and how many statements after them.
 
     A loop that is pipelined already is a statement, whatever it copies.
     """
@@ -121,7 +121,7 @@ def check_roles(
 
 
 def _around(sch: s_tir.Schedule, loop: Any) -> list[ir.For]:
-    """Return the loops around one, outermost first, through the blocks that stand between them."""
+    """Return the loops around one, outermost first, through the blocks that are between them."""
     loops = []
     place = sch.get_sref(loop).parent
     while place is not None:

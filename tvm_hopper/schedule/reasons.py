@@ -85,7 +85,7 @@ def in_words(error: Exception) -> str:
 
 
 def formula_of(node: Any) -> str:
-    """Say which element a block computes from which others, as they stand in the program."""
+    """Say which element a block computes from which others, as they are in the program."""
     body = node.body
     loads = ir.find_all(body, ir.TensorLoad)
     texts = list(dict.fromkeys(_element(load.source, load.indices) for load in loads))
@@ -101,7 +101,7 @@ def _element(buffer: Any, indices: Any) -> str:
 
 
 def _names(program: str) -> dict[str, str]:
-    """Map TVM's marks, e.g. `s_tir.SBlock#0`, to the names of the nodes that they stand above."""
+    """Map TVM's marks, e.g. `s_tir.SBlock#0`, to the names of the nodes that they are above."""
     names: dict[str, str] = {}
     waiting = ""
     for line in program.splitlines():

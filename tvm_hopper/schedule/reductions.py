@@ -36,7 +36,7 @@ OF_A_CLUSTER = ", the thread blocks of a cluster"
 def check_update(
     sch: s_tir.Schedule, where: str, block: Any, mechanism: str, reduce: str | None
 ) -> str | None:
-    """Return the operation that a store is asked to combine by; refuse a block that does not."""
+    """Return the operation of a reducing store; refuse a block that computes another one."""
     reduce = as_choice(where, "reduce", reduce, reductions.OPERATIONS)
     if reduce is None:
         return None
@@ -62,17 +62,17 @@ def check_update(
 
 @all_or_nothing("a serial loop around updates that the hardware makes")
 def across_blocks(sch: s_tir.Schedule, loop: Any, axis: str = "blockIdx.z") -> None:
-    """Let thread blocks share the iterations of a loop that meet in reductions alone.
+    """Bind a serial loop to thread blocks, whose results combine by atomic reductions alone.
 
-    What the loop writes to global memory has to be stores with `reduce`; tiles are those of one
-    iteration. The initial value is set by a separate kernel, in front.
+    All writes of the loop to global memory must be stores with `reduce`, and its tiles must be
+    allocated in each iteration. A separate kernel before it sets the initial value.
 
     Parameters
     ----------
     sch : Schedule
         Changed in place.
     loop : LoopRV
-        A serial loop inside of the loops bound to thread blocks, around all else of the kernel.
+        A serial loop directly inside the loops bound to thread blocks, around the whole kernel.
     axis : str
         "blockIdx.z" or "blockIdx.y", which no other loop of the kernel is bound to.
 
@@ -100,10 +100,10 @@ def across_blocks(sch: s_tir.Schedule, loop: Any, axis: str = "blockIdx.z") -> N
 
 @all_or_nothing("a serial loop around the pipelined loop of a product")
 def across_cluster(sch: s_tir.Schedule, loop: Any, mode: str = "cluster") -> None:
-    """Let thread blocks share the iterations of a product's sum.
+    """Split-K: let thread blocks share the iterations of a product's reduction loop.
 
-    Each block sums one iteration from 0; then the sums are added in the order of the iterations,
-    and each block stores a part of the tile. The same bits come in each run.
+    Each block sums one iteration. Then the partial sums are added, in the order of the iterations
+    except with "atomic". Results are deterministic in that order.
 
     Parameters
     ----------
@@ -114,14 +114,12 @@ def across_cluster(sch: s_tir.Schedule, loop: Any, mode: str = "cluster") -> Non
         of the loops bound to thread blocks and warp groups, behind the initial value
         (`decompose_reduction` at this loop). No loop is bound to blockIdx.z.
     mode : str
-        "cluster": those of a cluster, through shared memory; up to 16. "workspace": any blocks,
-        through global memory, where a second kernel adds and stores; up to 64. The memory is the
-        caller's, of the stream of the call; with TVM's own tensors it is the calling thread's,
-        right for calls that one stream runs after another. "caller": as "workspace" where a call
-        has an allocator of its own, that of PyTorch's tensors; where it has none, in a cluster of
-        as many blocks as divide the parts best, whose memory is nobody else's. "serial": one block
-        after another adds to the same memory, the last one stores; else as "caller". "atomic": the
-        hardware adds what each block copies out to the output, in any order.
+        "cluster": up to 16 blocks of a cluster, through shared memory. "workspace": up to 64
+        blocks, through global memory; a second kernel adds and stores. The caller's allocator gives
+        the workspace for the stream of the call; with TVM's own tensors it is the calling thread's,
+        whose calls must share one stream. "caller": "workspace" if the call has an allocator
+        (PyTorch's tensors), else a cluster. "serial": blocks add to one buffer in order, and the
+        last one stores; else as "caller". "atomic": atomic reductions to the output, in any order.
 
     Raises
     ------

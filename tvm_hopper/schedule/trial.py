@@ -40,7 +40,7 @@ def as_one_step() -> Iterator[None]:
 
 @contextlib.contextmanager
 def thrown_away_if_refused() -> Iterator[None]:
-    """Try nothing on a copy first: whoever schedules here has no use for what is refused."""
+    """Skip the trial on a copy, for callers that discard a refused schedule."""
     token = _thrown_away.set(True)
     try:
         yield
@@ -100,7 +100,7 @@ def _find_again(sch: s_tir.Schedule, twin: s_tir.Schedule, thing: Any) -> Any:
 
 
 def _blocks(sch: s_tir.Schedule) -> Iterator[SBlockRV]:
-    """Yield all blocks of a schedule; by their names some could not be told apart."""
+    """Yield all blocks of a schedule, also those with equal names."""
     todo = [sch.get_sblock(sch.mod[sch.func_working_on].body.block.name_hint)]
     while todo:
         block = todo.pop()

@@ -184,7 +184,7 @@ def check_setmaxnreg(trace: Trace, partly: bool = False) -> Iterator[Finding]:
 
 @dataclass
 class _Wgmma:
-    """What one warp group has in flight."""
+    """Groups of one warp group in flight."""
 
     fenced: bool = False
     touched: list[Range] = field(default_factory=list)  # since the last wgmma.fence

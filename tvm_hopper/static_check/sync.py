@@ -1,9 +1,9 @@
 """Static check of a final device function's synchronisation, cheap enough for every compilation.
 
-`check_sync` traces the role skeleton of one cluster, follows one schedule of it (arrival counts,
-transaction bytes, parities, deadlock), and checks each thread's program order (wgmma fences and
-waits, bulk groups, setmaxnreg, barriers).  What depends on data is left to the simulator: that is
-reported as INCOMPLETE and is no error.
+`check_sync` traces the synchronisation of one cluster (its role skeleton) and follows one schedule:
+arrival counts, transaction bytes, parities, deadlock. It also checks each thread's program order:
+wgmma fences and waits, bulk groups, setmaxnreg, barriers. What depends on data is left to the
+simulator: that is reported as INCOMPLETE and is no error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check_sync(
     max_trips: int = MAX_TRIPS,
     given: Given = NOTHING_GIVEN,
 ) -> list[StaticFinding]:
-    """Return the broken rules that can be told without running the kernel.
+    """Return the broken rules that are visible without running the kernel.
 
     Parameters
     ----------

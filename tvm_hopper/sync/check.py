@@ -1,8 +1,7 @@
 """Check a program with placed syncs, and return the first unit that lacks one.
 
-With the placements fixed every transfer function is monotone (`state`), so the state at the head
-of a loop is a least fixpoint, reached from the state before it by joining what comes back
-until nothing changes. That ends:
+With fixed placements every transfer function is monotone (`state`). So the state at a loop head is
+a least fixpoint, reached by joining the back edge's state until nothing changes. That ends:
 
 - a phase at the head is one of the phases before the loop, and only ever falls out. Of a
   buffer with promised copies it falls out once, or comes once and stays; versions lie between the
@@ -28,7 +27,7 @@ from .state import FLIES, Phase, State, advance, apply, execute, join, lacks, la
 
 @dataclass(frozen=True)
 class Need:
-    """What a place lacks; `branch` is the outermost branch around it that is not uniform."""
+    """The sync that a place lacks; `branch` is the outermost non-uniform branch around it."""
 
     name: str
     path: Path

@@ -3,16 +3,14 @@
 1. Fold: a subtree of plain steps (no operation, no release, no ring advanced) that needs no sync
    of its own is one unit, so that waits are before a loop and not in it. Not where some
    path through it leaves out a read of what is copied only if it is read.
-2. Grow: find the first place in program order that lacks something (`check.first_need`), place
-   that before it, a wait for a copy from outside of a loop before the loop, look again.
-   Each round adds a sync to a place or makes a Wait stronger, and
-   both places and syncs are finite.
-3. Prune: in program order, try to remove each sync, else to let it wait for less. What was
-   placed before a later sync was known goes; of two syncs that could stand for each other the
-   later one stays.
-4. Join: neighbors that began as groups of their own become one where no wait tells them apart.
+2. Grow: find the first place in program order that lacks a sync (`check.first_need`), place it
+   there (a wait for a copy from outside a loop: before the loop), and repeat. Each round adds a
+   sync or strengthens a Wait, and both places and syncs are finite.
+3. Prune: in program order, try to remove each sync, else to weaken its wait. Syncs that a later
+   one made redundant go; of two equivalent syncs the later one stays.
+4. Join: adjacent groups become one if no wait distinguishes them.
 
-What opens, commits and fences groups follows from the program alone and is added at the end.
+Opens, commits and fences of groups follow from the program and are added at the end.
 
 Theorem. What is returned is safe: the check accepts it, and the check knows no more than every
 path of the program does. It is minimal: without any one of its syncs, or with a weaker Wait, the
@@ -176,7 +174,7 @@ def _home(tree: Sequence, path: Path, wait: WaitPhase) -> Path:
     One wait is enough for all iterations there, if the copy is issued before the loop for sure. So
     it is before a branch that parts threads: those that take the other arm wait, too, if only
     for the end, and who waited in an arm would wait for the same phase again after it. And before a
-    branch that all take alike: an iteration that nobody waits for is none that may pass.
+    branch that all take alike: an iteration that nothing waits for is none that may pass.
     """
     copies = [unit for unit in units(tree) if _copies(unit, wait)]
     promised = any(unit.only_if_read for unit in copies)

@@ -165,7 +165,7 @@ class WaitPhase:
 
 @dataclass(frozen=True)
 class Barrier:
-    """All threads of the agent meet."""
+    """A barrier of all threads of the agent."""
 
 
 Sync = Fence | Open | Commit | Wait | WaitPhase | Barrier

@@ -3,7 +3,7 @@
 A `State` has two parts.
 
 `touches`: what may have been done to each slot, on some path, and is not known to be over by all
-threads. The key says who touched what by which operation; the value, `Missing`, what a later
+threads. The key is the accessing thread, the slot and the operation; the value, `Missing`, what a later
 access may still lack:
 
     pending   the operation may be in flight: the least number of groups that were committed after
@@ -16,16 +16,15 @@ of the keys with the lesser knowledge of each. A touch that lacks nothing is lef
 
 `phases`: the copies that complete on an mbarrier and were issued on every path, by version; the
 value tells whether one may be in flight (`FLIES`). A wait for a phase that was never opened never
-returns. So the join is the intersection of the keys, and a copy in flight that it drops has to be
-waited for on the edge that it came by. Touches of copies name their phase and go with it, but for
-the fence that what was copied through the generic proxy (cp.async) may lack.
+returns. So the join is the intersection of the keys, and its edge must wait for a copy in flight
+that the join drops. Touches of copies name their phase and go with it, but for the fence that what
+was copied through the generic proxy (cp.async) may lack.
 
 A copy that is made only if it is read (`Step.only_if_read`) is `PROMISED`: it may be in flight, and
-has a reader still if it is. Who reads that version may rely on it, and waits; nobody else may, and
-nobody else has to. So the join keeps it where any path has it, and no edge demands a wait. A buffer
-that has such copies is written by nothing else (`nodes` refuses), so that none of its copies flies
-without being promised: its phases grow from over to unknown to promised, those of the others from
-over to in flight to unknown.
+has a reader if it is. Only readers of that version rely on it and wait. So the join keeps it if any
+path has it, and no edge demands a wait. A buffer with such copies has no other writers (`nodes`
+refuses them), so all its copies in flight are promised: its phases grow from over to unknown to
+promised, those of other buffers from over to in flight to unknown.
 
 Each transfer function maps every touch and every phase by itself, and keeps the order; so the join
 over paths is exact: the fixpoint knows as much as all paths together, and no less.
@@ -48,7 +47,7 @@ Phase = tuple[Buffer, int]  # a copy's destination: the buffer and the version, 
 
 
 class Touch(NamedTuple):
-    """Who touched a slot, how."""
+    """The last access of a slot."""
 
     buffer: Buffer
     slot: int  # relative to the ring's counter
@@ -67,7 +66,7 @@ class Touch(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """What a later access of the same slot may lack."""
+    """Syncs that a later access of a slot may lack."""
 
     pending: int | None
     fence: bool
@@ -91,7 +90,7 @@ class State:
 
 
 def join(a: State, b: State) -> State:
-    """Return what is known where two paths meet."""
+    """Join the states of two paths."""
     phases: dict[Phase, int] = {}
     for phase in {**a.phases, **b.phases}:
         known = (a.phases.get(phase), b.phases.get(phase))

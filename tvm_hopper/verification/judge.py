@@ -150,7 +150,7 @@ def verify(
     ex_or_mod : Schedule, IRModule, PrimFunc, or what `tvm.compile` returned in this process
         A module is lowered for `target` (default: the target in scope, else sm_90a).
     inputs : dict or None
-        As for `simulate`; what is left out is filled with random numbers, except arguments that
+        As for `simulate`; the rest out is filled with random numbers, except arguments that
         the kernel only writes. Tensors with strides or an offset of their own get some.
     runs : sequence of (policy, seed)
         Schedules to run.
@@ -333,7 +333,7 @@ def _run_schedules(
 
 @dataclass
 class _PlainProgram:
-    """What values are compared with, if there is anything.
+    """The reference for values, if there is one.
 
     Attributes
     ----------

@@ -27,7 +27,7 @@ class Program:
 
     @property
     def arch(self) -> Arch:
-        """What the kernels are built for."""
+        """The architecture of the kernels."""
         return next(map(arch_of_kernel, self.kernels.values()), SM_90A)
 
 

@@ -81,5 +81,5 @@ class ProgressLine:
         try:
             self.stream.write(text)
             self.stream.flush()
-        except (OSError, ValueError):  # closed meanwhile: nobody reads it
+        except (OSError, ValueError):  # closed meanwhile: nothing reads it
             self.ended.set()

@@ -79,7 +79,7 @@ NOTHING_LAUNCHED = ValueReport(False, "not checked: nothing was launched")
 
 @dataclass(frozen=True)
 class _Extent:
-    """Which CTAs run, and after how many elements they end.
+    """The CTAs that run, and the elements that they end after.
 
     Of a tensor that several launches store to, what the last one of them stores is final: with
     `last`, that alone is compared, since not all that earlier ones began with is gone on with.

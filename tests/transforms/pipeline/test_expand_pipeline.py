@@ -157,7 +157,7 @@ def test_one_slot_leaves_nothing_to_load_ahead():
 
 
 def test_a_block_that_allocates_keeps_its_place_in_the_loop():
-    start, end = LOOP.index("                    iteration:"), len(LOOP)
+    start, end = LOOP.index("                    trip:"), len(LOOP)
     body = "".join("    " + line for line in LOOP[start:end].splitlines(keepends=True))
     block = (
         '                    with T.sblock(""):\n'

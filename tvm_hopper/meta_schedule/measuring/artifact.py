@@ -35,7 +35,7 @@ class TensorArgument:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an artifact says of itself.
+    """The manifest of an artifact.
 
     Attributes
     ----------

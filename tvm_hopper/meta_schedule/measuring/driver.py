@@ -49,7 +49,7 @@ SPIN:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What a measurement was made on."""
+    """The device of a measurement."""
 
     name: str
     uuid: str

@@ -28,7 +28,7 @@ PERIOD = 0.5
 
 
 def serve_command(arguments: argparse.Namespace) -> int:
-    """Serve until this process is told to end."""
+    """Serve until this process is terminated."""
     address = TrackerAddress.parse(arguments.tracker, needs_key=False)
     if arguments.host in LOCAL and address.host not in LOCAL:
         raise HopperError(
@@ -51,7 +51,7 @@ def serve_command(arguments: argparse.Namespace) -> int:
 
 
 def gpu_devices(gpus: str) -> dict[str, str]:
-    """Return what each server is told, by the name of its GPU."""
+    """Return the device of each server, by GPU name."""
     from tvm_hopper.meta_schedule.runner import wanted_gpus
 
     return {f"GPU {x}": served(f"GPU {x}", "measure", {}, x) for x in wanted_gpus(gpus)}

@@ -26,7 +26,7 @@ _worker: WorkerProcess | None = None
 
 
 def served(name: str, role: str, settings: dict[str, Any], visible: str | None) -> str:
-    """Return what a server is told, in its environment, of the device after it."""
+    """Return the device that a server gets by its environment."""
     known = {"name": name, "role": role, "settings": settings, "visible": visible}
     return json.dumps(known)
 

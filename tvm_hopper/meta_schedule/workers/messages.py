@@ -29,7 +29,7 @@ class CannotGoOn(Exception):
 
 
 def send(fd: int, message: dict[str, Any]) -> None:
-    """Write a message to a file descriptor; raise ConnectionEnded if nobody reads it."""
+    """Write a message to a file descriptor; raise ConnectionEnded if the reader is gone."""
     data = json.dumps(message).encode()
     left = memoryview(_LENGTH.pack(len(data)) + data)
     try:

@@ -144,7 +144,7 @@ class WorkerProcess:
         return reply
 
     def _end(self) -> str:
-        """Return how the process ended, and its last words; leave none after it."""
+        """Stop the process; return its exit status and last output."""
         process, words = self._process, self._words
         if process is None:
             return "the process was stopped"

@@ -34,7 +34,7 @@ class Device:
 
     @property
     def stations(self) -> list[TakesTurns]:
-        """What takes requests: one for each process."""
+        """The workers: one for each process."""
         return [TakesTurns(self, number) for number in range(len(self._processes))]
 
     def call(self, number: int, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class TakesTurns:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the process has said of its device."""
+        """The device that the process reported."""
         return self._device.process(self._number).about
 
     def call(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:

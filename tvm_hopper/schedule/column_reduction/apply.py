@@ -56,12 +56,12 @@ OF_GROUPS = RowReductionConfig(early_launch=True)
 def column_reduction(
     sch: s_tir.Schedule, block: Any = None, config: ColumnReductionConfig | None = None
 ) -> None:
-    """Schedule a function that reduces columns as two kernels, with the same bits in every run.
+    """Schedule a function that reduces columns as two kernels; results are deterministic.
 
-    Each tensor is read from memory once. Partial results wait in memory that belongs to the
-    function, and are combined in a fixed order. A call takes that memory from the allocator of its
-    tensors' library, which keeps streams apart, as PyTorch's does; with TVM's own tensors it comes
-    from the pool of the thread, and calls of one thread have to share one stream.
+    Each tensor is read from memory once. Partial results go to a workspace and are combined in a
+    fixed order. A call takes the workspace from the allocator of its tensors' library (PyTorch's
+    keeps streams apart). With TVM's own tensors it comes from the thread's pool, and the calls of
+    one thread must share one stream.
 
     Parameters
     ----------
@@ -72,13 +72,13 @@ def column_reduction(
     block : SBlockRV or str, optional
         One of its blocks, to say which function is meant.
     config : ColumnReductionConfig, optional
-        How to cut it up; what it leaves open is chosen from the shape.
+        Threads, vectors and so on; fields left out are chosen from the shape.
 
     Raises
     ------
     ScheduleError
-        The function is no program of column reductions that can be served, or the configuration
-        does not fit it.
+        The function is not a supported program of column reductions, or the configuration does not
+        fit it.
     """
     check_program(HELPER, sch)
     check_type(HELPER, "config", config, ColumnReductionConfig, "an hs.ColumnReductionConfig")
@@ -189,7 +189,7 @@ def _choose(
 ) -> tuple[ColumnTile, str]:
     count = [ir.static_int(x) for x in program.rows]
     columns = prod(ir.static_int(x) or 0 for x in program.columns)
-    side = ir.static_int(program.columns[-1])  # by side in each tensor, and in what is left
+    side = ir.static_int(program.columns[-1])  # by side in each tensor, and in the rest
     vector = widest_vector(side, tensors, given.vector)
     if given.vector is not None and vector != given.vector:
         raise cannot_schedule(

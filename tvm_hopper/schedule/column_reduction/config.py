@@ -16,29 +16,28 @@ MOST_BLOCKS = 1 << 16  # that share a strip of columns: each has a value a colum
 
 @dataclass(frozen=True)
 class ColumnReductionConfig:
-    """One way to reduce columns; what is left out is chosen from the shape.
+    """Configuration of a column reduction; fields left out are chosen from the shape.
 
     Parameters
     ----------
     threads : int, optional
-        Threads side by side, of which each has some columns.
+        Threads along the columns.
     rows : int, optional
-        As many threads below one another, of which each has some rows.
+        Threads along the rows.
     flight : int, optional
         Rows that a thread loads at once, up to 16.
     blocks : int, optional
-        Thread blocks that share the rows of a strip of columns.
+        Thread blocks that share the rows of the same columns.
     vector : int, optional
         Columns of a thread: a power of two up to 16, and at most 16 bytes of the widest tensor.
     group : int, optional
-        For a reduction to one value, and nothing else next to it: neighbours along the first
-        dimension that are reduced to one value together, by a kernel of row reductions, instead of
-        columns. A divisor of that dimension.
+        For a reduction to one value: a divisor of the first dimension. Groups of so many neighbours
+        are reduced by a row-reduction kernel instead of columns.
 
     Raises
     ------
     ScheduleError
-        A value is illegal, or the threads of a thread block are no whole warps or above 1024.
+        A value is illegal, or a thread block's threads are not whole warps or exceed 1024.
     """
 
     threads: int | None = None

@@ -31,7 +31,7 @@ def find_columns(parts: list[Part]) -> ColumnProgram:
     Parameters
     ----------
     parts : list of Part
-        What is left of the function after inlining.
+        The rest of the function after inlining.
 
     Raises
     ------

@@ -1,16 +1,16 @@
 """Cost model of memory-bound kernels: `RowRates` of an H200, scaled by `Chip`.
 
-Memory brings what is requested after a latency, and a thread block requests a row, waits, reduces
-and stores before the next one takes its place:
+Loads arrive after a latency. A thread block loads a row, waits, reduces and stores before the next
+one takes its place:
 
     bytes a cycle = min(memory's share of an SM, bytes in flight / (latency + barriers x wait))
                     x (1 - idle share / n^2)
     bytes in flight = n x bytes that a thread block loads at once, n thread blocks on an SM
 
 The fewer thread blocks there are, the less there is to load while one of them reduces and stores.
-More bytes in flight than memory can use cost a little. A part whose SMs have a larger share of
-memory than an H200's needs as many more bytes in flight, and one with fewer SMs has fewer thread
-blocks at once; latencies and barriers are the same on all of them.
+More bytes in flight than memory can use cost a little. A chip with more bandwidth per SM than an
+H200 needs more bytes in flight, and one with fewer SMs has fewer thread blocks at once; latencies
+and barriers are the same on all of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PAIR = 2  # thread blocks of a cluster that always find room
 
 @dataclass(frozen=True)
 class MemoryModel:
-    """What an SM of a chip does in a cycle."""
+    """Rates of one SM of a chip per cycle."""
 
     chip: Chip
     rates: RowRates = MEASURED

@@ -26,7 +26,7 @@ _DEAR = (tirx.Div, tirx.FloorDiv, tirx.FloorMod)
 def inline_parts(
     program: MemoryProgram, recompute: bool = False, kept: frozenset[str] = frozenset()
 ) -> list[Part]:
-    """Inline elementwise blocks, from the first on; return what is left.
+    """Inline elementwise blocks, from the first on; return the rest.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def _is_kept(part: Part, parts: list[Part], recompute: bool) -> bool:
 
 
 def _chooses_loads(value: Any) -> bool:
-    """Tell a choice between values of which one is loaded: a branch wherever it stands."""
+    """Tell a choice between values of which one is loaded: a branch wherever it is."""
     return any(
         ir.find_all(choice, ir.TensorLoad)
         for kind in (tirx.Select, ir.Call)

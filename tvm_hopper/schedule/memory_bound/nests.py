@@ -35,7 +35,7 @@ from .tiles import (
 
 
 class Work(Enum):
-    """What a nest does."""
+    """The work of a loop nest."""
 
     STAGE = "copy rows to shared memory"
     STAGE_COLUMNS = "copy what all rows share to shared memory"
@@ -177,7 +177,7 @@ def kept_bytes(l2_bytes: int) -> int:
 def keep_end(sch: s_tir.Schedule, blocks: Any, stored: int, l2_bytes: int) -> None:
     """Let the last thread blocks leave in L2 what they store, where that is little of all.
 
-    Of a smaller result L2 keeps much in any case, and what it gives up last stands in the way of
+    Of a smaller result L2 keeps much in any case, and what it gives up last is in the way of
     others: in turn with RMSNorm of 164 MB a copy took 8% more time, and the kernel itself 3%.
 
     Parameters

@@ -32,7 +32,7 @@ def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | Non
     sch : Schedule
         Changed in place.
     part : Part
-        The sum; what is left of it adds up rows of `count` partial sums.
+        The sum; the rest of it adds up rows of `count` partial sums.
     count : int
         Parts.
     flight : int, optional
@@ -48,7 +48,7 @@ def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | Non
     *_, row = sch.get_loops(part.block)
     _, share, *_ = sch.split(row, [None, count, *([] if flight is None else [flight])])
     partial = sch.rfactor(share, len(sch.get(part.block).writes[0].source.shape))
-    rest = len(sch.get(part.block).iter_vars)  # TVM puts what is left to reduce in front
+    rest = len(sch.get(part.block).iter_vars)  # TVM puts the rest to reduce in front
     sch.reorder_block_iter_var(part.block, [*range(1, rest), 0])
     if len(part.spatial) > 1:
         _spread_columns(sch, part)
@@ -63,7 +63,7 @@ def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | Non
 
 
 def _spread_columns(sch: s_tir.Schedule, part: Part) -> None:
-    """Let what is left of a sum count columns as the blocks after it do."""
+    """Let the rest of a sum count columns as the blocks after it do."""
     extents = [x.dom.extent for x in part.spatial]
     dtype = ir.dtype_of(part.spatial[0].var)
 

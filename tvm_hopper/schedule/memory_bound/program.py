@@ -28,7 +28,7 @@ SEPARATE = "compute it in a separate function"
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One block of the program, as it stands in plain loops."""
+    """One block of the program, as it is in plain loops."""
 
     block: Any  # of the schedule
     node: Any

@@ -12,7 +12,7 @@
             for c in unroll(4): for t in thread_binding(128, ...): for v in unroll(8):
                 S[..] += tile[.., c, t, v]
 
-All nests deal a row out alike, so that each thread meets its own elements again.
+All nests distribute a row in the same way, so that each thread keeps its elements.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PART_AXIS = "threadIdx.z"
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """How the elements of a part of a row are distributed to threads."""
+    """Distribution of a row part's elements over threads."""
 
     threads: int  # that share it, neighbours by their number
     vector: int  # elements that one of them loads and stores at once

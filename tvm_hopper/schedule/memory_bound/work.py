@@ -9,7 +9,7 @@ from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES
 
 @dataclass(frozen=True)
 class LoadedRows:
-    """What a kernel over rows loads, whatever it does to them."""
+    """The loads of a row kernel."""
 
     rows: int | None  # None: known at run time only
     columns: int  # elements of a row
@@ -19,7 +19,7 @@ class LoadedRows:
 
 @dataclass(frozen=True)
 class RowWork(LoadedRows):
-    """What a kernel does to a row."""
+    """The work of a kernel per row."""
 
     shared: int  # bytes for each column that all rows share
     kept: int  # bytes of results for each element that wait in registers
@@ -65,7 +65,7 @@ class RowWork(LoadedRows):
 
 @dataclass(frozen=True)
 class PersistentWork(LoadedRows):
-    """What a persistent kernel does to a row, and to sums of columns next to it."""
+    """The work of a persistent kernel per row, with its column sums."""
 
     held: int  # bytes of registers for each element: of rows, of what all rows share, and of sums
     moved: int  # bytes that are loaded and stored for each element

@@ -2,11 +2,11 @@
 
 Its currency is bytes in flight on an SM: what all its threads have requested. A few ten KiB hide
 the latency of memory; more of them only let reads and writes get in each other's way: on an H200 a
-copy of one vector a thread is 3% faster than one of two. Where two tensors are read and one is
-written, thread blocks of 1024 threads are 0.4% to 0.8% faster than of 256, a copy 4% slower; four
-neighbours of them that begin together are another 0.4% faster, small ones are slower so. What
-computes more than it moves, with an exponential or the like for each element of more than 16 bits,
-wants two vectors a thread (docs/memory_bound.md).
+copy of one vector a thread is 3% faster than one of two. With two tensors read and one written,
+thread blocks of 1024 threads are 0.4% to 0.8% faster than of 256, for a copy 4% slower; four
+neighbours of them that begin together are another 0.4% faster, small ones are slower so.
+Compute-bound programs, with an exponential or the like for each element of more than 16 bits, are
+fastest with two vectors per thread (docs/memory_bound.md).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def group_by_shape(parts: list[Part], outputs: list[Any]) -> list[list[Part]]:
     Parameters
     ----------
     parts : list of Part
-        What is left of the function after inlining, in order.
+        The rest of the function after inlining, in order.
     outputs : list of buffer
         Arguments of the function: what is stored there may be read by a kernel after it.
     """

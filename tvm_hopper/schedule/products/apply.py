@@ -76,8 +76,8 @@ def matmul(
 ) -> None:
     """Schedule one matmul block, its casts and its epilogue as a Hopper kernel.
 
-    A product with symbolic rows gets several, of which the host launches one at each call by the
-    rows that there are: the block C becomes C_16, C_256 and so on, see `hs.size_classes`.
+    A product with symbolic rows gets a kernel for each size class, and the host launches one of
+    them by the number of rows. Block C becomes C_16, C_256 and so on, see `hs.size_classes`.
 
     Parameters
     ----------
@@ -86,20 +86,20 @@ def matmul(
     block : SBlockRV or str
         The multiply-add, in plain loops.
     config : MatmulConfig, optional
-        How to cut it up; what it leaves open is chosen from the shape.
+        Tile sizes and so on; fields left out are chosen from the shape.
     classes : sequence of int, or mapping of int to MatmulConfig or to int, optional
-        Of symbolic rows: up to how many each kernel runs, ascending, at most eight; the last one
-        also runs above. Each is chosen for its bound, or has the configuration that it is mapped
-        to, or is chosen for the rows that it is mapped to: ranges with the same share a kernel.
-        None: by the model (`hs.choose_ranges`), one kernel if `config` has a tile, stages,
-        consumers or registers. Empty: one kernel, which is chosen for many rows.
+        For symbolic rows: the upper bounds of size classes, ascending, at most eight. The last
+        class also serves more rows. A class is chosen for its bound, or for the number of rows it
+        maps to, or has the configuration it maps to; classes with equal values share a kernel.
+        None: chosen by the model (`hs.choose_ranges`), or one kernel if `config` has a tile,
+        stages, consumers or registers. Empty: one kernel for many rows.
     rows : int, optional
-        Of symbolic rows: one kernel, which is chosen for so many, and right for any.
+        For symbolic rows: one kernel, tuned for this number and correct for any.
 
     Raises
     ------
     ScheduleError
-        The block is no matmul that can be served, or the configuration does not fit it.
+        The block is not a supported matmul, or the configuration does not fit it.
     """
     check_program("matmul", sch)
     check_type("matmul", "config", config, MatmulConfig, "an hs.MatmulConfig")

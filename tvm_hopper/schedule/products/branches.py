@@ -16,8 +16,8 @@ Each copy is scheduled by itself, as a separate kernel.  No primitive of TVM bra
 `hs.matmul` does this on a schedule that begins again: a trace of it replays on
 `hs.size_classes(mod, "C", (16, 256, 4096))`, and not on the module as it was.
 
-What goes into the branches is what `hs.matmul` makes part of the kernel: the product, what casts
-its operands, and the blocks after it that are no separate kernels.
+The branches contain the blocks that `hs.matmul` fuses into the kernel: the product, what casts its
+operands, and the blocks after it that are no separate kernels.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class RootPart:
 def size_classes(
     mod: tvm.IRModule | tirx.PrimFunc, block: str, bounds: Sequence[int] | Mapping[int, int]
 ) -> Any:
-    """Give a product a copy for each size class of its symbolic rows, for a kernel each.
+    """Copy a product with symbolic rows for each size class, so that each gets a kernel.
 
-    The copies of block C are called C_16, C_256 and so on by their bounds; `hs.matmul` schedules
-    each by itself.
+    The copies of block C are named C_16, C_256 and so on by their bounds. `hs.matmul` schedules
+    each one.
 
     Parameters
     ----------
@@ -76,8 +76,8 @@ def size_classes(
     block : str
         The multiply-add.
     bounds : sequence of int, or mapping of int to int
-        Rows up to which each copy runs, ascending; the last one also runs above its own. Bounds
-        that are mapped to the same number share a copy, which is called by that.
+        Upper bounds of the classes, ascending; the last copy also serves more rows. Bounds that map
+        to the same number share a copy, named by that number.
 
     Returns
     -------
@@ -143,7 +143,7 @@ def class_block(name: str, bound: int) -> str:
 
 @dataclass(frozen=True)
 class ProductSite:
-    """A product as `hs.matmul` will schedule it, and where it stands."""
+    """A product as `hs.matmul` will schedule it, and where it is."""
 
     problem: Matmul
     is_outermost: bool  # nothing but its loops is around it, and no condition
@@ -228,7 +228,7 @@ def _branch(func: Any, block: str, rows: Any, ranges: Mapping[int, int]) -> tirx
 
 
 def _conditions(rows: Any, ranges: Mapping[int, int]) -> list[tuple[int, Any]]:
-    """Return the copies in the order in which they are asked about, and each one's condition.
+    """Return the copies in the order of the host's tests, with their conditions.
 
     The last one has none that matters. Of several ranges the condition says first how far the
     largest one goes: the lowering reads that.

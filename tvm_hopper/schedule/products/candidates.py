@@ -3,8 +3,8 @@
     candidates("float16", MatmulConfig())            every legal tile with every number of consumers
     candidates("float16", MatmulConfig(consumers=2)) what is given restricts them
 
-What is legal is asked of the plans (`config.find_violations`); here is only what is tried: rows in
-whole instructions, columns in eights, depths of one and two rows of the widest swizzle.
+`config.find_violations` checks legality; here is only what is tried: rows in whole instructions,
+columns in eights, depths of one and two rows of the widest swizzle.
 """
 
 from __future__ import annotations

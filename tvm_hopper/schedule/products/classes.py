@@ -31,7 +31,7 @@ CUTS = ("tile", "stages", "last_stage", "consumers", "registers", "dots", "direc
 
 @dataclass(frozen=True)
 class Asked:
-    """What a call of `hs.matmul` says of row counts."""
+    """Row counts requested in a call of `hs.matmul`."""
 
     # the configuration of each class by its bound, ascending; empty: one kernel; None: by the model
     configs: Mapping[int, MatmulConfig] | None
@@ -173,7 +173,7 @@ def _check_symbolic(problem: Matmul, rows: int) -> None:
 
 
 def _by_model(found: ProductSite, given: MatmulConfig) -> dict[int, int]:
-    """Choose the ranges that nobody requested; none where one kernel is all that there can be."""
+    """Choose the ranges by the model; none if only one kernel is possible."""
     problem = found.problem
     m, n, k = problem.m.extent, problem.n.extent, problem.k.extent
     if isinstance(m, int) or not isinstance(n, int) or not isinstance(k, int):

@@ -37,7 +37,7 @@ from .wide_sums import widen_product
 
 @dataclass(frozen=True)
 class DirectKernel:
-    """How a product is computed from what warps load."""
+    """Plan of a product whose warps load their operands directly."""
 
     shape: DirectShape  # how the work is distributed
     chosen: str  # what `explain` says of it

@@ -20,7 +20,7 @@ FIELDS = ("warps", "columns", "depth")
 
 @dataclass(frozen=True)
 class DirectShape:
-    """Which warp computes what."""
+    """Work of each warp."""
 
     rows: int  # of the output that a thread block computes
     warps: int  # that share each of its sums

@@ -18,7 +18,7 @@ FIELDS = ("threads", "groups", "columns", "vectors")
 
 @dataclass(frozen=True)
 class DotShape:
-    """Who computes which part of which sum."""
+    """Work of each thread group."""
 
     threads: int  # threads that share a sum, neighbours by their number
     groups: int  # such groups in a thread block, each with columns of the output of its own

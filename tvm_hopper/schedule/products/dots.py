@@ -39,7 +39,7 @@ from .wide_sums import widen_product
 
 @dataclass(frozen=True)
 class DotKernel:
-    """How a product is computed as dot products."""
+    """Plan of a product by dot products."""
 
     rows: int  # of the output, that a thread block computes together
     shape: DotShape  # how the work is distributed

@@ -38,7 +38,7 @@ WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thre
 
 @dataclass(frozen=True)
 class KernelForm:
-    """What kernels have in common whose tiles are compared."""
+    """Common properties of the kernels whose tiles are compared."""
 
     by_kernels: bool = False  # parts of a sum meet in a workspace, and not in a cluster
     # Tiles that cross an edge of the output have boxes of their own, unless blocks load for one
@@ -239,7 +239,7 @@ class _Estimate:
         return np.asarray(stored / self.stored_at)
 
     def _meeting(self) -> Floats:
-        """Return the cycles in which parts of a sum meet, for each wave."""
+        """Return the cycles of adding partial sums, per wave."""
         rates, tile = self.rates, self.rows * self.columns * SUM_BYTES
         if not self.form.by_kernels:
             meeting = rates.cluster_sum_cycles + rates.cluster_peer_cycles * self.parts
@@ -254,7 +254,7 @@ class _Estimate:
         return np.asarray(meeting + sums / rates.workspace_bytes / self.waves)
 
     def _around(self) -> Floats:
-        """Return the cycles of a kernel's start, its epilogues, and where blocks meet."""
+        """Return the cycles of start, epilogues and cluster barriers."""
         rates, form, waves, shared = self.rates, self.form, self.waves, self.shared
         epilogue = self._epilogue()
         # Blocks that share a sum compute one tile each: the next begins after the epilogue.

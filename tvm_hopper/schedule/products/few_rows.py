@@ -31,12 +31,12 @@ from .staging import leaves_operands_open
 
 
 def may_be_few_rows(given: MatmulConfig) -> bool:
-    """Tell whether a product of few rows may have no tiles, without being asked to have none."""
+    """Tell whether a product may use direct loads or dot products by default."""
     return not given.dots and not given.direct and (may_be_dots(given) or may_be_direct(given))
 
 
 def by_tiles(kernel: ClassKernel) -> ClassKernel:
-    """Return the kernel of a class that has tiles, unless it was asked to have none."""
+    """Return the tiled kernel of a class, unless tiles are excluded by request."""
     if not may_be_few_rows(kernel.config):
         return kernel
     return replace(kernel, config=replace(kernel.config, dots=False, direct=False))

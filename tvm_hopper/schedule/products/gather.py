@@ -3,7 +3,7 @@
     C[i, j] += A[i, k] * W[j % 16 // 8, j // 16, j % 8, k]
     D[i, j] = silu(C[i, j // 8 * 16 + j % 8]) * C[i, j // 8 * 16 + 8 + j % 8]
 
-Columns of gate and up stand in eights next to each other: a thread holds both, in any tile of whole
+Columns of gate and up are in eights next to each other: a thread holds both, in any tile of whole
 sixteens.  TVM's reverse_compute_inline takes one element for one; here the block moves to the tile,
 and reads the accumulator there.
 """

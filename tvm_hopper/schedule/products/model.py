@@ -88,7 +88,7 @@ def choose_config(
     majors: tuple[str, str] = ("k", "k"),
     out_dtype: str | None = None,
 ) -> MatmulConfig:
-    """Choose what a configuration leaves open, from the shape: the best way by tiles.
+    """Choose the open fields of a configuration from the shape, for a kernel of tiles.
 
     Parameters
     ----------
@@ -97,12 +97,12 @@ def choose_config(
     dtype : str
         Type of the operands.
     given : MatmulConfig, optional
-        What is decided already.
+        Fields that are fixed.
     sizes : tuple, optional
         The values that each size of the given tile can take, when it is sampled.
     num_sms : int, optional
-        SMs of the device to choose for; None: what the target in scope says, else 132. The kernel
-        is right on any other device, and balances its thread blocks there too.
+        SMs of the device; None: those of the target in scope, else 132. The kernel is correct on
+        any device.
     majors : tuple of str
         For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
     out_dtype : str, optional
@@ -116,7 +116,7 @@ def choose_config(
     Raises
     ------
     ScheduleError
-        An argument is illegal; what does not fit the chip is for `hs.matmul` to refuse.
+        An argument is illegal. `hs.matmul` checks the limits of the chip.
     """
     m, n, k = (
         as_size("choose_config", name, size, symbolic="an expression of a symbolic extent")
@@ -330,7 +330,7 @@ def _rank_both(
 
 
 def given_mode(given: MatmulConfig) -> str:
-    """Return how parts of a sum may meet outside of clusters: as safe as can be, unless given."""
+    """Return the split-K mode outside of clusters: the given one, else the safest."""
     return given.split_mode or CALLER
 
 

@@ -61,9 +61,9 @@ class NormalForm:
 
 
 def normalize(mod: tvm.IRModule | tirx.PrimFunc, block: str | None = None) -> Any:
-    """Rewrite products without an initial value, with a dimension simplified away, of one tensor.
+    """Rewrite products that TVM cannot tile: no initial value, unit dimensions, X X^T.
 
-    Casts of their operands become part of them, as `fuse_prologue` does.
+    Casts of their operands are fused, as `fuse_prologue` does.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def _nests(root: Any) -> list[Any]:
 
 
 def plan_normal_form(nest: Any, block: str) -> NormalForm | None:
-    """Decide whether a loop nest is a product to rewrite; None for whatever else stands there."""
+    """Decide whether a loop nest is a product to rewrite; None for whatever else is there."""
     loops, realize = ir.loop_nest(nest)
     if not isinstance(realize, ir.SBlockRealize):
         return None

@@ -5,9 +5,9 @@
         staging[rows, columns of a piece] = f(accumulator, shared)
         output[rows, columns of a piece] = staging
 
-Read from global memory by the threads that hold the accumulator, a residual costs an iteration to
-memory after each product, in pieces of four bytes.  The producer of the pipeline loads it while the
-product is still under way.
+Otherwise the threads that hold the accumulator read a residual from global memory after each
+product, four bytes at a time. The producer of the pipeline loads it while the product is still
+under way.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 
 @dataclass(frozen=True)
 class ProductShape:
-    """What is to be estimated: C[m, n] = A B, and which way the operands' rows run in memory."""
+    """The product C[m, n] = A B to estimate, and the majors of its operands."""
 
     m: int
     n: int

@@ -5,11 +5,11 @@ both cases its tiles fill the chip.  So a kernel serves several ranges of row co
 
     m <= 64: the kernel for 64 rows      m <= 768: that for 640      m <= 1280: that for 384 again
 
-The model is requested the configuration of each row count of a ladder, and for the time that each
-of these takes at row counts in between.  Kernels are picked that together lose least against the
-best one of each row count, where a kernel more has to gain `MIN_GAIN_PER_KERNEL`.  Then each range
-between two multiples of their tiles' rows, within which no kernel computes a tile more, gets the
-kernel with the least time, but for `MIN_GAIN_TO_SWITCH`: ranges are to be few.
+The model gives a configuration for each row count of a ladder, and its time at the row counts in
+between. Kernels are picked that together lose least against the best one of each row count, where a
+kernel more has to gain `MIN_GAIN_PER_KERNEL`. Then each range between two multiples of the tiles'
+rows, in which no kernel needs another tile, gets the fastest kernel, except for
+`MIN_GAIN_TO_SWITCH`: ranges are to be few.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def choose_ranges(
     dtype : str
         Type of the operands.
     given : MatmulConfig, optional
-        What is decided already.
+        Fields that are fixed.
     num_sms : int, optional
-        SMs of the device to choose for; None: what the target in scope says, else 132.
+        SMs of the device; None: those of the target in scope, else 132.
     majors : tuple of str
         For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
     out_dtype : str, optional
@@ -70,9 +70,9 @@ def choose_ranges(
     Returns
     -------
     ranges : dict of int to int
-        Rows up to which each range goes, ascending, and the rows that its kernel is chosen for:
-        eight different ones at most. The last range goes on above its bound. As `classes` of
-        `hs.matmul` it is what that takes by default.
+        Upper bound of each range, ascending, and the number of rows that its kernel is chosen for,
+        at most eight different ones. The last range is unbounded. This is the default `classes` of
+        `hs.matmul`.
 
     Raises
     ------

@@ -145,7 +145,7 @@ def takes_place(config: MatmulConfig, shape: Any, epilogue: EpilogueTypes) -> bo
 
 
 def leaves_operands_open(config: MatmulConfig) -> bool:
-    """Tell whether nobody has said how an epilogue's operands come, and how outputs leave.
+    """Tell whether the staging of operands and outputs is open.
 
     Transposed tiles and blocks that share a sum have no other way than by threads.
     """
@@ -156,7 +156,7 @@ def leaves_operands_open(config: MatmulConfig) -> bool:
 def through_shared_memory(
     config: MatmulConfig, shape: Any, epilogue: EpilogueTypes
 ) -> MatmulConfig:
-    """Let outputs leave as operands of the epilogue come, where nobody has requested another way.
+    """Stage outputs through shared memory if operands are staged there, unless requested otherwise.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def choose_staging(
 ) -> MatmulConfig:
     """Choose the fewest parts that fit next to the ring, and fewer stages only if none do.
 
-    Whole tiles are worth stages beyond the third, as long as nobody has requested these. Operands
+    Whole tiles are worth stages beyond the third, as long as nothing has requested these. Operands
     of the epilogue take as many slots as fit.
 
     Parameters
@@ -285,7 +285,7 @@ def leaves_by_tma(
     may_take_stages: bool,
     arch: Arch,
 ) -> bool:
-    """Tell whether outputs leave through shared memory where nobody has requested a way.
+    """Tell whether outputs are stored by TMA by default.
 
     So do those of several waves of deep sums, in boxes of whole swizzles, where `ENOUGH_STAGES`
     have room next to half a tile or all of it: threads are then back at the next tile before the

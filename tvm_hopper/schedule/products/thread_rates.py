@@ -21,7 +21,7 @@ BESIDE = ("direct", "dots", "accumulate", "batch_invariant", "early_weights", "s
 
 @dataclass(frozen=True)
 class ThreadRates:
-    """What the estimate is made of."""
+    """Constants of the estimate."""
 
     start_us: float  # launch, the first vectors' way and the last sums'
     memory_bytes: float  # bytes a microsecond of the device's memory

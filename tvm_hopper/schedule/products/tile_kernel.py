@@ -31,7 +31,7 @@ from .staging import stage_output
 
 @dataclass(frozen=True)
 class TilePlan:
-    """How a product is cut into tiles, with nothing left open."""
+    """The complete plan of a tiled product."""
 
     config: MatmulConfig
     axis: str  # along which consumers share a tile: "m" or "n"

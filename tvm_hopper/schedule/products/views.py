@@ -31,7 +31,7 @@ from .recognize import check_plain_loops, loops_around, product_loads
 
 @dataclass(frozen=True)
 class ViewAccess:
-    """How a block touches a tensor: which of its dimensions follow which iteration variable.
+    """An access of a block: which tensor dimensions follow which iteration variables.
 
     `moving` maps a dimension to the position of the block's variable, `offsets` to what is added.
     """

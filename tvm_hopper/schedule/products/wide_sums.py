@@ -6,7 +6,7 @@
     C[i, j] = float16(C_wide[i, j])                                    rounded once
 
 Tensor cores sum in float32 whatever the program says (`accumulate="float32"`); threads compute what
-stands there.  No primitive changes the type of a sum, so that the schedule begins again.
+is there.  No primitive changes the type of a sum, so that the schedule begins again.
 """
 
 from __future__ import annotations

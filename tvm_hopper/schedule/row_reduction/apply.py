@@ -78,9 +78,8 @@ def row_reduction(
 ) -> None:
     """Schedule a function of row reductions and what surrounds them as one kernel.
 
-    Each tensor is read from memory once: a row stays in the registers of its threads. Where sums
-    of columns are next to rows, partial sums wait in memory that belongs to the function, as those
-    of `column_reduction` do.
+    Each tensor is read from memory once: a row stays in registers. If the function also sums
+    columns, partial sums are kept in a workspace, as in `column_reduction`.
 
     Parameters
     ----------
@@ -91,13 +90,13 @@ def row_reduction(
     block : SBlockRV or str, optional
         One of its reductions, to say which is meant.
     config : RowReductionConfig, optional
-        How to cut it up; what it leaves open is chosen from the shape.
+        Threads, vectors and so on; fields left out are chosen from the shape.
 
     Raises
     ------
     ScheduleError
-        The function is no program of row reductions that can be served, or the configuration does
-        not fit it.
+        The function is not a supported program of row reductions, or the configuration does not
+        fit it.
     """
     check_program(HELPER, sch)
     check_type(HELPER, "config", config, RowReductionConfig, "an hs.RowReductionConfig")
@@ -135,7 +134,7 @@ def chosen_rows(
 
 @dataclass(frozen=True)
 class RowKernelPlan:
-    """What a kernel over rows has to do, and what was chosen for it."""
+    """The work of a row kernel and its chosen configuration."""
 
     work: RowWork
     choice: RowChoice
@@ -159,7 +158,7 @@ class _Plan:
 
 
 def _try(sch: s_tir.Schedule, given: RowReductionConfig, node: Any = None) -> _Plan:
-    """Parse a program and choose what is left open; schedule a copy, for what that raises."""
+    """Parse a program and choose the rest open; schedule a copy, for what that raises."""
     with as_one_step(), _as_refusal():
         program = MemoryProgram.parse(twin(sch)[0], HELPER)
         if node is not None:

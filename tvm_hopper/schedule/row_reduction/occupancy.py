@@ -26,7 +26,7 @@ SUMS_BYTES = 2048  # of shared memory next to staged rows: sums of warps, barrie
 
 
 def registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -> int:
-    """Estimate the registers of a thread: of its part of a row, and of what it meets there."""
+    """Estimate the registers of a thread."""
     row = _of_bytes(chunks * work.vector * work.loaded)
     if reload:
         shared = _of_bytes(work.vector * work.shared)

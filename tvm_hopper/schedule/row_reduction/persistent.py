@@ -40,7 +40,7 @@ from .recognize import RowProgram
 
 @dataclass(frozen=True)
 class Persistent:
-    """How a persistent kernel is cut up: a tile of registers, thread blocks, what to say."""
+    """Plan of a persistent kernel: register tile, thread blocks, notes."""
 
     tile: RegisterTile
     blocks: int  # or clusters of them

@@ -141,7 +141,7 @@ def choose_persistent(
 
 
 def _no_room(where: str, work: PersistentWork, given: RowReductionConfig) -> ScheduleError:
-    """Say what does not fit: what was asked of rows that would, else the rows."""
+    """Raise the error that the requested values, or else the rows, do not fit."""
     cluster = _clusters(given)[-1]
     most = (REGISTERS_PER_SM // MAX_THREADS - BASE_REGISTERS) * 4 // work.held * MAX_THREADS
     most *= cluster
@@ -285,7 +285,7 @@ class _PersistentSearch:
         return not way.stage or _fits_slots(work, tile)
 
     def _ahead(self, way: _Way, on_one: int, row: int, slots: int) -> int:
-        """Return by how many rows of each thread block memory is asked in advance."""
+        """Return the number of rows to prefetch per thread block."""
         rates, resident = self.model.rates, on_one * row
         if self.given.ahead is not None:
             return self.given.ahead

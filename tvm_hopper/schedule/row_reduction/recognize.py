@@ -44,7 +44,7 @@ def find_rows(parts: list[Part]) -> RowProgram:
     Parameters
     ----------
     parts : list of Part
-        What is left of the function after inlining.
+        The rest of the function after inlining.
 
     Returns
     -------

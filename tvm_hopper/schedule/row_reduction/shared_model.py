@@ -1,9 +1,9 @@
 """Choose persistent kernels for long rows that share tensors.
 
-Out of L2 each row would read as many bytes of what all rows share as of its own, or more. Clusters
-that stay read it once; a thread has the same columns of each row, and bulk copies bring the rows
-ahead. Rows that share no more than they have wait in shared memory, two next to what they share, as
-long as there is room for it (`staged_model.py`).
+Otherwise each row would read at least as many shared bytes from L2 as its own. Clusters that stay
+read it once; a thread has the same columns of each row, and bulk copies bring the rows ahead. Rows
+that share at most their own size are staged in shared memory, two rows next to the shared tensors,
+if they fit (`staged_model.py`).
 """
 
 from __future__ import annotations

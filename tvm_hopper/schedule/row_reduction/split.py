@@ -34,7 +34,7 @@ def may_split(
     reads : list of Read
         Tensors that are loaded by vectors.
     stored : list of Buffer
-        What is left in memory, and other tensors.
+        The rest in memory, and other tensors.
     """
     last = max(i for i, p in enumerate(parts) if p.reduced)
     late = {p.name for p in parts[last + 1 :]}

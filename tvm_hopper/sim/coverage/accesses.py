@@ -80,7 +80,7 @@ class GlobalAccess:
 
 @dataclass(frozen=True)
 class Undecided:
-    """What cannot be told of a statement, and whether it may store to a tensor (a parameter).
+    """What is unknown of a statement, and whether it may store to a tensor (a parameter).
 
     `path` leads to it, as to an access.
     """

@@ -18,7 +18,7 @@ MAX_POINTS = 1 << 24
 
 
 class UndecidedError(Exception):
-    """Something cannot be told from indices, or would cost too much; the text says what."""
+    """Something is unknown from indices, or would cost too much; the text says what."""
 
 
 class Deadline:

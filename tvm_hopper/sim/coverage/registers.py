@@ -85,7 +85,7 @@ def leaves(root: Any) -> set[str]:
 def counted(body: Any, expressions: Expressions) -> dict[tuple[Any, int], Node]:
     """Return registers that each iteration of a loop increases once, by the same amount everywhere.
 
-    The increase stands in the body's outermost sequence, and nothing else writes the buffer.
+    The increase is in the body's outermost sequence, and nothing else writes the buffer.
     """
     stores: dict[Any, list[Any]] = {}
     others: set[Any] = set()

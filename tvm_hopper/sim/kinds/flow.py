@@ -43,9 +43,9 @@ class Talk:
     Attributes
     ----------
     tensor : Var
-        The parameter that holds the words; None if it cannot be told.
+        The parameter that holds the words; None if it is unknown.
     index : tuple
-        Index of the first word, as the buffer has it; empty if it cannot be told.
+        Index of the first word, as the buffer has it; empty if it is unknown.
     itemsize : int
         Bytes of an element of that buffer.
     hears : bool

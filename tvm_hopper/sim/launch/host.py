@@ -447,7 +447,7 @@ def run_host(
         numpy arrays and numbers; the names are used for tensors in the result. A view is passed as
         one: see `tvm_hopper.sim.launch.tensors`.
     num_sms : int
-        What `runtime.GetDeviceAttr` answers when it is requested the number of multiprocessors.
+        What `runtime.GetDeviceAttr` answers for the number of multiprocessors.
     arch : Arch
         What it answers other questions about the device by.
     allocator : bool

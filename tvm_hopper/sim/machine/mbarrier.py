@@ -13,7 +13,7 @@ MAX_COUNT = (1 << 20) - 1
 
 
 class Slot:
-    """What the arrivals of one phase publish; a bundle is None until somebody arrives.
+    """What the arrivals of one phase publish; a bundle is None until some thread arrives.
 
     Only threads of the barrier's own CTA wait, so an arrival is near (same CTA), far at cluster
     scope, or far at CTA scope: the last does not order generic accesses.

@@ -1,6 +1,6 @@
 """A warp: 32 lanes in lockstep, their knowledge, loads and stores.
 
-What instructions do, to memory, barriers and asynchronous engines, stands in `sim/ops`; `run.Warp`
+What instructions do, to memory, barriers and asynchronous engines, is in `sim/ops`; `run.Warp`
 is put together from all of them.
 """
 

@@ -124,7 +124,7 @@ class CollectiveOps:
     def op_bar_warp_sync(self, site: int, mask: Any, mods: Any, membermask: Any = None) -> Wait:
         """Order the lanes of `membermask`.
 
-        They run in lockstep, so that nobody waits but for lanes in the other side of a branch:
+        They run in lockstep, so that nothing waits but for lanes in the other side of a branch:
         "wait until all threads corresponding to membermask have executed a bar.warp.sync with the
         same membermask value" (PTX ISA 9.1, 9.7.13.2), not the same statement.
         """

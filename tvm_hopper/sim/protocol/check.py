@@ -208,7 +208,7 @@ def explore(
     """Visit every reachable state; return the deadlocks, the count, and whether it finished.
 
     `reduce` lets `eager` and `Apart` choose between orders that make no difference; `merge` visits
-    one of the states that differ in which of several interchangeable agents stands where. `end` is
+    one of the states that differ in which of several interchangeable agents is where. `end` is
     a moment of the monotonic clock.
     """
     system = skeleton.system
@@ -483,7 +483,7 @@ def _judge_once(skeleton: Skeleton) -> list[Finding]:
 
 
 def opaque_calls(skeleton: Skeleton) -> list[str]:
-    """Name the calls after which an agent is not followed, since nobody knows their bodies."""
+    """Name the calls after which an agent is not followed, since nothing knows their bodies."""
     steps = (op for agent in skeleton.agents for op in agent.ops if op.kind == "opaque")
     return sorted({op.event.values[0] for op in steps})
 

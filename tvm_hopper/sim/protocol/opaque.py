@@ -1,7 +1,7 @@
 """Calls with unknown bodies: C functions by name, and CUDA text.
 
 Such a body may arrive, wait, fence or exchange values. What a thread does after it is therefore
-not followed, and what others wait for then may come from it: a skeleton in which somebody stands at
+not followed, and what others wait for then may come from it: a skeleton in which somebody is at
 such a call is incomplete, not stuck.
 """
 
@@ -30,12 +30,12 @@ _OWN = {
 
 
 def any_opaque(body: Any) -> bool:
-    """Tell whether a function calls what nobody knows; most call nothing of the kind."""
+    """Tell whether a function calls what nothing knows; most call nothing of the kind."""
     return next(_unknown(body), None) is not None
 
 
 def opaque_call(stmt: Any) -> str | None:
-    """Return the name of a function that a statement calls and nobody knows, if there is one.
+    """Return the name of a function that a statement calls and nothing knows, if there is one.
 
     A pure call has no effect; the functions of CUDA's math headers are known.
     """

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 
 class SystemState(NamedTuple):
-    """Where every agent stands, and what every barrier holds.
+    """Where every agent is, and what every barrier holds.
 
     Attributes
     ----------

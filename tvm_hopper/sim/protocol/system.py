@@ -267,7 +267,7 @@ class System:
         return all(p == len(a.ops) for p, a in zip(state.positions, self.agents, strict=True))
 
     def opaque_calls(self, state: SystemState | Running) -> set[str]:
-        """Return the calls of unknown bodies that some agent stands at, by name."""
+        """Return the calls of unknown bodies that some agent is at, by name."""
         steps = (a.ops[p : p + 1] for p, a in zip(state.positions, self.agents, strict=True))
         return {op.event.values[0] for ops in steps for op in ops if op.kind == "opaque"}
 
@@ -315,7 +315,7 @@ class System:
         if position == len(agent.ops):
             return None
         op = agent.ops[position]
-        if op.kind == "opaque":  # nobody knows what it does: the agent is followed no further
+        if op.kind == "opaque":  # nothing knows what it does: the agent is followed no further
             return None
         if op.kind == "wait":
             return self._wait(state, number, op)

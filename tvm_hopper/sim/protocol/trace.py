@@ -198,7 +198,7 @@ class _Builder:
 
     def __init__(self, opaque: bool, registers: bool) -> None:
         self.opaque, self.registers, self.bounds = opaque, registers, False
-        self.nested = False  # a loop with synchronisation stands inside the one being compiled
+        self.nested = False  # a loop with synchronisation is inside the one being compiled
         self.loops: list[tuple[Any, Any]] = []
 
     def stmt(self, node: Any) -> tuple[Step, int]:

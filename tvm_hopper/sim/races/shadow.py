@@ -53,7 +53,7 @@ class MemoryAccess:
     wider : int
         For a piece of an asynchronous access: events of the whole, as clock bits.
     discards : bool
-        A write that leaves no value after it.
+        A write that leaves no value.
     """
 
     number: int
@@ -196,7 +196,7 @@ Report = Callable[[MemoryAccess, MemoryAccess, np.ndarray, int], None]
 class Shadow:
     """Shadow cells of one region; `granule` bytes each.
 
-    Cells cost no memory until somebody touches them: the operating system commits pages of zeros
+    Cells cost no memory until some thread touches them: the operating system commits pages of zeros
     when they are written.
     """
 

@@ -99,7 +99,7 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
         return self.inline(node)
 
     def inline(self, node: Any) -> Code:
-        """Return the text of an expression where it stands."""
+        """Return the text of an expression where it is."""
         kind = type(node)
         if kind in _INFIX:
             return self._binary(f"({{}} {_INFIX[kind]} {{}})", node.a, node.b)

@@ -79,7 +79,7 @@ def escaped_registers(func: tirx.PrimFunc) -> set[Any]:
             declared.append((node.buffer, source))
 
     tvm_ffi.structural_walk(func.body, [(ir.Call, visit), (tirx.DeclBuffer, declare)])
-    for _, source in declared:  # a view takes the address for what stands in the text alone
+    for _, source in declared:  # a view takes the address for what is in the text alone
         for position, other in enumerate(taken):
             if other.same_as(source):
                 del taken[position]

@@ -1,4 +1,4 @@
-"""Arithmetic on thread indices alone: each warp does it once, not wherever it stands.
+"""Arithmetic on thread indices alone: each warp does it once, not wherever it is.
 
 for i in range(64):                              tid_1 = (threadIdx_x >> 5)
     C[(threadIdx_x >> 5) * 64 + i] = ...   ->    tid_2 = (tid_1 * 64)
@@ -35,7 +35,7 @@ class HoistEmitter:
         self.hoists: dict[str, tuple[str, int]] = {}  # name and line of each text
 
     def inline(self, node: Any) -> Code:
-        """Return the text of an expression where it stands."""
+        """Return the text of an expression where it is."""
         raise NotImplementedError
 
     def of_thread(self, node: Any) -> bool:

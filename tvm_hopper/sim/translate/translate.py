@@ -94,7 +94,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         return self.site
 
     def mark_unknown(self) -> None:
-        """Tell the machine, where an unsupported operation stands, that it passed there."""
+        """Tell the machine, where an unsupported operation is, that it passed there."""
         if len(self.program.unsupported) > self.marked:
             self.marked = len(self.program.unsupported)
             self.emit("w.unknown()")

@@ -3,7 +3,7 @@
 A whole run differs from one with fewer turns by whole periods. These leave no trace if each
 mbarrier takes as many arrivals as complete the phases that each of its waiting warps goes through,
 and these phases are an even number, so that parities go on as before. Then the whole program does
-not block, or pass, where the shorter run does not: the arrivals and the waits that stand against
+not block, or pass, where the shorter run does not: the arrivals and the waits that are against
 each other differ by the same amounts. Named and cluster barriers likewise, by generations.
 
 What a period does is counted in the iterations before those left out, by each warp: it is the
@@ -34,7 +34,7 @@ class Cut(NamedTuple):
 
     def __str__(self) -> str:
         """Say it in one line."""
-        return f"{self.name}: {self.ran} of {self.turns} turns, period {self.period}"
+        return f"{self.name}: {self.ran} of {self.turns} iterations, period {self.period}"
 
 
 class BarrierFlow:
@@ -93,7 +93,7 @@ def check_balance(warps: list[Any]) -> None:
     Raises
     ------
     ShortcutError
-        They do, or it cannot be told: all iterations have to run.
+        They do, or it is unknown: all iterations have to run.
     """
     arrivals: Counter[Any] = Counter()
     waits: dict[Any, list[int]] = {}

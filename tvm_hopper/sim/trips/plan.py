@@ -113,7 +113,7 @@ class _FunctionReader(Reader):
 
 
 def _instructions(body: Any) -> bool:
-    """Tell whether any instruction stands in a statement."""
+    """Tell whether any instruction is in a statement."""
     found: list[Any] = []
     tvm_ffi.structural_walk(body, (tirx.Evaluate, found.append))
     return any(isinstance(one.value, ir.Call) for one in found)
@@ -156,7 +156,7 @@ def _planned(func: tirx.PrimFunc, scalars: tuple[tuple[str, int], ...]) -> TripP
 
 
 def _of_groups(loops: list[_Loop], known: Mapping[Any, int | str]) -> TripPlan:
-    """Cut loops alike that stand as deep and run as often: the roles of a kernel go through them.
+    """Cut loops alike that are as deep and run as often: the roles of a kernel go through them.
 
     If one of them cannot be cut, none is: what one role leaves out, the other has to leave out.
     """

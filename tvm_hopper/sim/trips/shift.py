@@ -51,7 +51,7 @@ Moved = Shift | _Data | None  # None: computed from no data, and nothing more is
 
 @dataclass
 class Known:
-    """What is known where an expression stands.
+    """What is known where an expression is.
 
     Attributes
     ----------

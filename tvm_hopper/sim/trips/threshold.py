@@ -85,7 +85,7 @@ def threshold_of(
     bound: Mapping[Any, Any],
     scalars: Iterable[Any],
 ) -> Threshold | None:
-    """Return a condition as one on turns; None if it depends on more than can be told.
+    """Return a condition as one on turns; None if it depends on more than is known.
 
     Parameters
     ----------

@@ -12,6 +12,7 @@ from .copies import (
 from .copies import (
     SelectCopyMechanisms as SelectCopyMechanisms,
 )
+from .inject_barrier_pipeline import InjectBarrierPipeline as InjectBarrierPipeline
 from .inject_bulk_async_copy import InjectBulkAsyncCopy as InjectBulkAsyncCopy
 from .inject_tma_store_groups import InjectTmaStoreGroups as InjectTmaStoreGroups
 from .launch import (
@@ -137,7 +138,6 @@ from .pipeline import (
 from .pipeline import (
     PlanRingBuffers as PlanRingBuffers,
 )
-from .plan_ring_buffers import PlanRingBuffers as PlanRingBuffers
 from .prepare import (
     CompactTiles as CompactTiles,
 )

@@ -1,7 +1,7 @@
 """Barrier-based software pipelining: ring buffers, loads that run ahead, mbarriers.
 
     with tvm.target.Target("nvidia/nvidia-h200"):
-        mod = tvm.transform.Sequential([InjectBulkAsyncCopy(), PlanRingBuffers()])(sch.mod)
+        mod = tvm.transform.Sequential([InjectBulkAsyncCopy(), InjectBarrierPipeline()])(sch.mod)
 
     for k in serial(n):     software_pipeline_stage = [0, 3], async_stages = [0]
         tile = load(k)
@@ -44,8 +44,8 @@ PIPELINE = (
 )
 
 
-def PlanRingBuffers() -> Pass:
-    """Return the pass tvm_hopper.PlanRingBuffers; copies come first, or are "auto" here.
+def InjectBarrierPipeline() -> Pass:
+    """Return the pass tvm_hopper.InjectBarrierPipeline; copies come first, or are "auto" here.
 
     Raises
     ------
@@ -53,4 +53,4 @@ def PlanRingBuffers() -> Pass:
         When it runs: no target, or a pipeline that cannot be made.
     """
     request = partial(request_copies, mechanism="auto", are_loads=True)
-    return stage_pass("PlanRingBuffers", (*COPIES, *PIPELINE), request)
+    return stage_pass("InjectBarrierPipeline", (*COPIES, *PIPELINE), request)

@@ -7,7 +7,7 @@
         tile[i, j] = A[m + i, n + j]        ->      with sblock(async_op="tma_load"):
                                                         tma_load(&tile[0, 0], A_map, n, m)
 
-The operation is complete before the next use of its tile. Nothing waits yet: PlanRingBuffers
+The operation is complete before the next use of its tile. Nothing waits yet: InjectBarrierPipeline
 places the waits, or `tvm.compile` does. docs/bulk_async_copies.md has what is refused.
 """
 

@@ -11,7 +11,7 @@
                                                                  commit_group
                                                 wait_group 0             before the block leaves
 
-Place it before PlanRingBuffers where a kernel has both. docs/store_groups.md has what is
+Place it before InjectBarrierPipeline where a kernel has both. docs/store_groups.md has what is
 refused.
 """
 
@@ -22,9 +22,9 @@ from functools import partial
 from tvm.ir.transform import Pass
 
 from .copies.request_copies import request_copies
+from .inject_barrier_pipeline import WAITS
 from .inject_bulk_async_copy import COPIES
 from .pipeline import PlanRingBuffers
-from .plan_ring_buffers import WAITS
 from .prepare import FuseThreadAxes
 from .prepare.lower_to_opaque_blocks import stage_pass
 
@@ -42,7 +42,7 @@ def InjectTmaStoreGroups(
     slots : int, optional
         Slots of each stored tile; one store less may be in flight while the next tile is written.
     place_waits : bool
-        Whether groups, fences and waits are placed. False in front of PlanRingBuffers, which
+        Whether groups, fences and waits are placed. False in front of InjectBarrierPipeline, which
         places those of loads and stores together.
 
     Raises

@@ -56,7 +56,7 @@ LAYERS = [
         "transforms.sync",
     ),
     ("transforms.inject_bulk_async_copy",),
-    ("transforms.plan_ring_buffers",),
+    ("transforms.inject_barrier_pipeline",),
     ("transforms.inject_tma_store_groups", "transforms.stages"),
     ("transforms",),
     ("pipeline",),

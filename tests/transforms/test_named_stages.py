@@ -66,7 +66,7 @@ def test_copies_alone(mechanism):
 
 
 def test_a_pipeline_alone():
-    mod = run(tiled(pipelined=True), transforms.PlanRingBuffers())
+    mod = run(tiled(pipelined=True), transforms.InjectBarrierPipeline())
     text = mod["main"].script()
     assert "(4, 1, 8, 128)" in text  # four slots
     assert "mbarrier_wait(T.address_of(full[" in text
@@ -74,7 +74,7 @@ def test_a_pipeline_alone():
 
 
 def test_a_pipeline_behind_copies_with_a_producer():
-    stages = (transforms.InjectBulkAsyncCopy("tma"), transforms.PlanRingBuffers())
+    stages = (transforms.InjectBulkAsyncCopy("tma"), transforms.InjectBarrierPipeline())
     mod = run(tiled(pipelined=True, consumers=1), *stages)
     assert "mbarrier_wait(T.address_of(empty[" in mod["main"].script()
     check(mod)
@@ -93,13 +93,13 @@ def test_all_three():
     stages = (
         transforms.InjectBulkAsyncCopy(),
         transforms.InjectTmaStoreGroups(slots=2, place_waits=False),
-        transforms.PlanRingBuffers(),
+        transforms.InjectBarrierPipeline(),
     )
     check(run(tiled(stored=True, pipelined=True), *stages))
 
 
 def test_again_changes_nothing():
-    stages = (transforms.InjectBulkAsyncCopy(), transforms.PlanRingBuffers())
+    stages = (transforms.InjectBulkAsyncCopy(), transforms.InjectBarrierPipeline())
     once = run(tiled(pipelined=True), *stages)
     tvm.ir.assert_structural_equal(run(once, *stages), once)
 
@@ -107,7 +107,7 @@ def test_again_changes_nothing():
 def test_functions_without_copies_stay_tvms():
     x = te.placeholder(SHAPE, "float32", name="X")
     mod = s_tir.Schedule(te.create_prim_func([x, te.compute(SHAPE, lambda *i: x(*i) * x(*i))])).mod
-    for stage in (transforms.InjectBulkAsyncCopy(), transforms.PlanRingBuffers()):
+    for stage in (transforms.InjectBulkAsyncCopy(), transforms.InjectBarrierPipeline()):
         tvm.ir.assert_structural_equal(run(mod, stage), mod)
 
 
@@ -115,7 +115,7 @@ def test_schedules_with_requests_reach_opaque_blocks():
     mod = transforms.InjectBulkAsyncCopy("tma")
     lowered = run(tiled(pipelined=True, consumers=1), transforms.LowerToOpaqueBlocks())
     assert marks.is_marked(lowered["main"])
-    check(run(lowered, mod, transforms.PlanRingBuffers()))
+    check(run(lowered, mod, transforms.InjectBarrierPipeline()))
 
 
 def test_without_a_target_it_says_what_to_do():

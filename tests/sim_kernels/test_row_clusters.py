@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from tests.sim_kernels.mutate import change, with_argument
 from tests.sim_kernels.test_memory_bound import run
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
+from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule.memory_bound import nests
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import losses, memory_bound
@@ -55,8 +58,9 @@ def test_verified_clean(name, columns, given):
 
 @pytest.mark.parametrize("config", [{"stage": True, "chunks": 1}, {"cluster": 1}], ids=str)
 def test_the_last_rows_have_policies_of_their_own(monkeypatch, config):
-    monkeypatch.setattr(nests, "KEPT_BYTES", 2 * 1024 * 2)
-    monkeypatch.setattr(nests, "ENDED_BYTES", 4 * 1024 * 2)
+    kept = Fraction(2 * 1024 * 2 * 100, Chip(1).l2_bytes)  # of L2: two rows
+    monkeypatch.setattr(nests, "KEPT_PERCENT", kept)
+    monkeypatch.setattr(nests, "TIMES_KEPT", 2)
     more = {"rows": 1, "threads": 32, "cluster": 2, "preload": True, "hint": True, **config}
     sch = scheduled("layer_norm", 4, 1024, **more)
     (kernel,) = ir.kernels(sch.mod["main"])

@@ -78,6 +78,8 @@ class AtomicOps:
             before = cell[offset // dtype.itemsize]
             old[lane] = before
             if op == "load":
+                if self.looked is not None:
+                    self.look(region, offset, dtype.itemsize)
                 old[[x for x in LANES if bit >> x & 1]] = before
                 continue
             after = _ATOMICS[op](

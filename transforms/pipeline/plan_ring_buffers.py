@@ -49,7 +49,7 @@ Not here: who loads (specialize_warps.py), how far ahead (expand_pipeline.py), t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tvm import ir as tvm_ir
@@ -148,19 +148,9 @@ def _place_loads(
     turns: list[tirx.Bind],
     rings: Mapping[Any, ir.Var],
 ) -> ir.Stmt:
-    """Join loads where the first of them is, in one walk: sites may be inside of others."""
-    planned: dict[Any, Any] = {}
-    num_slots: dict[Any, int] = {}
-    for pipeline, trip in zip(plan.pipelines, trips, strict=True):
-        planned.update({part: ir.seq() for part in (*pipeline.loads, *pipeline.site.spent)})
-        planned[pipeline.loads[0]] = ir.seq(trip, join_loads(pipeline, trip.var))
-        if pipeline.loop is not None:
-            num_slots[pipeline.loop] = pipeline.num_slots
-    in_front: dict[Any, list[ir.Stmt]] = {}  # of the statements of a loop, or of all
-    for ring, turn in zip(plan.store_rings, turns, strict=True):
-        in_front.setdefault(ring.loops[-1] if ring.loops else None, []).append(turn)
-        planned.update({x: leave_slot(x, ring.number, turn.var) for x in ring.stores})
-
+    """Join loads where the first of them stands, in one walk: sites may stand inside of others."""
+    planned, in_front = _planned(plan, trips, turns)
+    num_slots = {x.loop: x.num_slots for x in plan.pipelines if x.loop is not None}
     slotted = [x for pipeline in plan.pipelines for x in pipeline.loads]
     slotted += [x for ring in plan.store_rings for x in ring.stores]
 
@@ -183,26 +173,43 @@ def _place_loads(
 
     def block(node: ir.SBlock, mutator: Any) -> ir.SBlock:
         new = mutator.default_mutate(node)
-        if not any(ir.uses_node(node, x) for x in slotted):
-            return new
-        # Around loads no iteration is known: their tiles, which became rings, are named as a whole.
-        return ir.with_block(
-            new,
-            alloc_buffers=[x for x in new.alloc_buffers if x not in rings],
-            **{
-                kind: [
-                    ir.full_region(rings[x.source]) if x.source in rings else x
-                    for x in getattr(new, kind)
-                ]
-                for kind in ("reads", "writes")
-            },
-        )
+        holds_copies = any(ir.uses_node(node, x) for x in slotted)
+        return _around_copies(new, rings) if holds_copies else new
 
     body = ir.mutate(
         plan.threads.body,
         [(ir.SBlockRealize, put), (tirx.Bind, put), (ir.For, loop), (ir.SBlock, block)],
     )
     return put_first(in_front.get(None, []), body)
+
+
+def _planned(
+    plan: KernelPlan, trips: list[tirx.Bind], turns: list[tirx.Bind]
+) -> tuple[dict[Any, Any], dict[Any, list[ir.Stmt]]]:
+    """Return what statements become, and what goes in front of those of a loop; None: of all."""
+    planned: dict[Any, Any] = {}
+    for pipeline, trip in zip(plan.pipelines, trips, strict=True):
+        planned.update({part: ir.seq() for part in (*pipeline.loads, *pipeline.site.spent)})
+        planned[pipeline.loads[0]] = ir.seq(trip, join_loads(pipeline, trip.var))
+    in_front: dict[Any, list[ir.Stmt]] = {}
+    for ring, turn in zip(plan.store_rings, turns, strict=True):
+        in_front.setdefault(ring.loops[-1] if ring.loops else None, []).append(turn)
+        planned.update({x: leave_slot(x, ring.number, turn.var) for x in ring.stores})
+    return planned, in_front
+
+
+def _around_copies(block: ir.SBlock, rings: Mapping[Any, ir.Var]) -> ir.SBlock:
+    """Name tiles that became rings as a whole: around their copies no iteration is known."""
+
+    def named(regions: Iterable[Any]) -> list[Any]:
+        return [ir.full_region(rings[x.source]) if x.source in rings else x for x in regions]
+
+    return ir.with_block(
+        block,
+        alloc_buffers=[x for x in block.alloc_buffers if x not in rings],
+        reads=named(block.reads),
+        writes=named(block.writes),
+    )
 
 
 def _bare(body: ir.Stmt) -> ir.Stmt:

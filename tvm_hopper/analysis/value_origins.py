@@ -172,12 +172,7 @@ class OriginWalk:
             origin = self.value(node.value, store)
             return origin if _is_float(node) and _is_float(node.value) else origin & ~PRODUCT
         if kind is tirx.Add or kind is tirx.Sub:
-            a, b = self.value(node.a), self.value(node.b)
-            if not _is_float(node):
-                return (a | b) & ~PRODUCT
-            self.visit(node, a, b, store)
-            is_negated = kind is tirx.Sub and ir.is_zero(node.a)
-            return COMPUTED | (b & PRODUCT if is_negated else 0)
+            return self._sum(node, store)
         if kind is tirx.Mul:
             origin = self.value(node.a) | self.value(node.b)
             if _is_float(node) and not (_is_exact(node.a) or _is_exact(node.b)):
@@ -196,6 +191,14 @@ class OriginWalk:
         for part in (*parts, *getattr(node, "vectors", ())):
             origin |= self.value(part)
         return origin if kind in (tirx.Broadcast, tirx.Shuffle) else _of(node, origin)
+
+    def _sum(self, node: tirx.Add | tirx.Sub, store: Any) -> int:
+        a, b = self.value(node.a), self.value(node.b)
+        if not _is_float(node):
+            return (a | b) & ~PRODUCT
+        self.visit(node, a, b, store)
+        is_negated = isinstance(node, tirx.Sub) and ir.is_zero(node.a)
+        return COMPUTED | (b & PRODUCT if is_negated else 0)
 
     def _called(self, node: ir.Call) -> int:
         name = str(getattr(node.op, "name", ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,7 @@ from tvm import ir
 
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
-from tvm_hopper.sim import Result, run_host, run_kernel
+from tvm_hopper.sim import Finding, Result, run_host, run_kernel
 from tvm_hopper.sim.ending import uncovered
 from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.launch.host import ALLOCATOR, Launch
@@ -178,18 +178,23 @@ def run_launches(
         if total.stopped:  # what later launches would read is not what the program computes
             break
     total.outputs = {name: memory.arrays[name] for name in arrays}
-    policy, seed = options.policy, options.seed
     if launches and not total.stopped:
-        total.findings += tuple(
-            finding("OUTPUT_COVERAGE", policy=policy, seed=seed, **hole)
-            for hole in memory.holes(set(outputs))
-        )
-    for stored, other in find_shared_memory(arrays, memory.stored):
-        text = f"{stored}, which kernels store to, has memory in common with {other}"
-        hint = "give each tensor memory of its own"
-        found = finding("INCOMPLETE", text, policy=policy, seed=seed, hint=hint)
-        total.findings = (*total.findings, found)
+        total.findings += _of_run(total, "OUTPUT_COVERAGE", memory.holes(set(outputs)))
+    shared = find_shared_memory(arrays, memory.stored)
+    total.findings += _of_run(total, "INCOMPLETE", map(_in_common, shared))
     return total
+
+
+def _in_common(tensors: tuple[str, str]) -> dict[str, Any]:
+    stored, other = tensors
+    text = f"{stored}, which kernels store to, has memory in common with {other}"
+    return {"message": text, "hint": "give each tensor memory of its own"}
+
+
+def _of_run(result: Result, rule: str, found: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
+    """Return findings of one rule, under the policy of a run."""
+    policy, seed = result.policy, result.seed
+    return tuple(finding(rule, policy=policy, seed=seed, **one) for one in found)
 
 
 def _add(total: Result, result: Result, launch: int) -> None:

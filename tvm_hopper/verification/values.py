@@ -16,6 +16,7 @@ was compared.
 from __future__ import annotations
 
 import gc
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -155,7 +156,6 @@ class ValueCheck:
             work = min(work, self.reference.everything(arguments).work / max(stored, 1))
         most = WORK.get(kind, ONE_DRAW)
         room = most / max(work, 1)  # elements that may be computed
-        blocks = self.case.chosen
         every = min(stored * work, self.reference.everything(arguments).work)
         little = self.steps is not None and self.steps + stored / ELEMENTS <= LITTLE
         if kind == "integers" and little and every <= WORK[kind] and not self.asked:
@@ -163,23 +163,31 @@ class ValueCheck:
         adds = any(_adds(launch.func) for launch in self.launches)
         if len(self.launches) == 1 and not self._talk() and not adds:
             return self._some(self.choices[0], kind, room, stored)
-        some = most * SOME
-        if any(blocks) and (adds or self._read_what_others_write()):
-            blocks = [None] * len(self.launches)
-        elif any(blocks) and self._talk() and not self.asked:
-            blocks = self._needed(kind, some / every) or blocks
-        if not adds and not self._talk():  # who stores what no other launch touches runs in part
-            last = [self._is_last(i) for i in range(len(self.launches))]
-            blocks = [self._part(i, kind) if own else blocks[i] for i, own in enumerate(last)]
+        blocks = self._of_several(kind, adds, most * SOME / every if every else math.inf)
         steps = self._share(blocks) * every
-        if steps > some and (needed := self._needed(kind, some / every)):
-            blocks, steps = needed, self._share(needed) * every
         if steps > most * MUCH:
             raise _NotCompared(
                 f"CTAs that need each other compute about {steps:.1e} steps, more than the "
                 f"{most * MUCH:.1e} that are simulated for values"
             )
         return _Extent(blocks, None, any(blocks))
+
+    def _of_several(self, kind: str, adds: bool, share: float) -> list[Any]:
+        """Choose the CTAs of launches, or of CTAs, that need each other.
+
+        Where they would do more than a share of the work, fewer of them, if that can be told.
+        """
+        blocks = self.case.chosen
+        if any(blocks) and (adds or self._read_what_others_write()):
+            blocks = [None] * len(self.launches)
+        elif any(blocks) and self._talk() and not self.asked:
+            blocks = self._needed(kind, share) or blocks
+        if not adds and not self._talk():  # who stores what no other launch touches runs in part
+            last = [self._is_last(i) for i in range(len(self.launches))]
+            blocks = [self._part(i, kind) if own else blocks[i] for i, own in enumerate(last)]
+        if self._share(blocks) > share:
+            blocks = self._needed(kind, share) or blocks
+        return blocks
 
     def _share(self, blocks: Sequence[Any]) -> float:
         """Return which part of the work is done by some CTAs, of which launch it ever is.

@@ -61,7 +61,7 @@ def test_ampere_copies_by_cp_async_alone():
 
 
 def test_refuses_operations_that_cannot_be_its_own():
-    with pytest.raises(ValueError, match="sm_80: found mma; need one of cp_async, cp_async_a"):
+    with pytest.raises(ValueError, match="sm_80: found mma; need one of tma_load, tma_store"):
         replace(SM_80, async_ops=("mma",))
     match = "sm_80: found tma_load by the async proxy; need generic"
     with pytest.raises(ValueError, match=match):

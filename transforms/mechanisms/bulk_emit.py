@@ -11,9 +11,11 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import bulk
 from tvm_hopper.facts.reductions import bulk_suffix
 from tvm_hopper.requests.keys import BULK_LOAD
+from tvm_hopper.transforms.common.shared_layout import plain_rows
 from tvm_hopper.transforms.common.transfer import load_call, operation_notes
 
-from .bulk_plan import BulkTransfer
+from .bulk_plan import BulkTransfer, plan_bulk_copies
+from .mechanism import CopyMechanism, each
 
 
 def run_block(transfer: BulkTransfer) -> ir.SBlockRealize:
@@ -48,3 +50,17 @@ def run_block(transfer: BulkTransfer) -> ir.SBlockRealize:
         writes=[tirx.BufferRegion(copy.dst.buffer, filled) if copy.fills_shared else whole],
         annotations=operation_notes(copy),
     )
+
+
+def _load(operands: list[Any], barrier: Any, policy: Any) -> Any:
+    tile, tensor, num_bytes = operands
+    return bulk.load(tile, tensor, num_bytes, barrier, policy)
+
+
+BULK = CopyMechanism(
+    "bulk",
+    plan_bulk_copies,
+    each(run_block),
+    lambda copy: plain_rows(copy, "in bulk", 'take "tma", or leave the swizzle out'),
+    instructions={BULK_LOAD: _load},
+)

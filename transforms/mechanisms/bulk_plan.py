@@ -29,11 +29,13 @@ from tvm_hopper.transforms.common.copy_rules import (
     is_aligned_slot,
     is_aligned_start,
 )
-from tvm_hopper.transforms.common.transfer import Transfer, find_transfers
+from tvm_hopper.transforms.common.transfer import Transfer
+
+from .mechanism import PlannedCopy
 
 
 @dataclass(frozen=True)
-class BulkTransfer:
+class BulkTransfer(PlannedCopy):
     """One tile as runs.
 
     Attributes
@@ -46,7 +48,6 @@ class BulkTransfer:
         The iterations of each loop that the predicate lets through, ints or expressions.
     """
 
-    copy: Transfer
     run: tuple[ir.For, ...]
     rest: tuple[ir.For, ...]
     counts: dict[ir.For, Any]
@@ -70,10 +71,11 @@ class BulkTransfer:
         ]
 
 
-def plan_bulk_copies(kernel: ir.For) -> tuple[BulkTransfer, ...]:
+def plan_bulk_copies(
+    kernel: ir.For, copies: tuple[Transfer, ...], _: Any = None
+) -> tuple[BulkTransfer, ...]:
     """Plan the runs of every copy in bulk; every reason to refuse is raised here."""
     around = tuple(ir.find_all(kernel, ir.For))
-    copies = [copy for copy in find_transfers(kernel) if copy.op.mechanism == "bulk"]
     for copy in copies:
         check_alone(kernel, copy)
         check_partial(kernel, copy)

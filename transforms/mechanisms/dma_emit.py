@@ -7,8 +7,10 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches import dma
 from tvm_hopper.requests.keys import ASYNC_OP
+from tvm_hopper.transforms.common.shared_layout import plain_rows
 
-from .dma_plan import DmaTransfer
+from .dma_plan import DmaTransfer, plan_dma_copies
+from .mechanism import CopyMechanism, each
 
 
 def dma_block(transfer: DmaTransfer) -> ir.SBlockRealize:
@@ -28,3 +30,11 @@ def dma_block(transfer: DmaTransfer) -> ir.SBlockRealize:
         writes=[ir.full_region(copy.dst.buffer)],
         annotations={ASYNC_OP: copy.op.name},
     )
+
+
+DMA = CopyMechanism(
+    "dma",
+    plan_dma_copies,
+    each(dma_block),
+    lambda copy: plain_rows(copy, "by DMA", "leave the swizzle out"),
+)

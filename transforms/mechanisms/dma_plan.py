@@ -18,13 +18,14 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.hexagon import Hexagon
 from tvm_hopper.requests.keys import DMA_COPY
 from tvm_hopper.transforms.common.copy_rules import check_alone, check_once
-from tvm_hopper.transforms.common.transfer import Transfer, find_transfers
+from tvm_hopper.transforms.common.transfer import Transfer
 
 from .bulk_plan import check_tile_loops, find_run
+from .mechanism import PlannedCopy
 
 
 @dataclass(frozen=True)
-class DmaTransfer:
+class DmaTransfer(PlannedCopy):
     """One tile as DMA copies.
 
     Attributes
@@ -37,7 +38,6 @@ class DmaTransfer:
         Whose descriptors they take.
     """
 
-    copy: Transfer
     run: tuple[ir.For, ...]
     rest: tuple[ir.For, ...]
     processor: Hexagon
@@ -62,9 +62,10 @@ class DmaTransfer:
         return tuple(x for x in self.copy.loops if not any(x.same_as(y) for y in self.rest))
 
 
-def plan_dma_copies(kernel: Any, processor: Any) -> tuple[DmaTransfer, ...]:
+def plan_dma_copies(
+    kernel: Any, copies: tuple[Transfer, ...], processor: Any
+) -> tuple[DmaTransfer, ...]:
     """Plan the copies of a function by DMA; every reason to refuse is raised here."""
-    copies = [copy for copy in find_transfers(kernel) if copy.op.mechanism == "dma"]
     return tuple(_plan(kernel, copy, processor) for copy in copies)
 
 

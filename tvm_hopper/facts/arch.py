@@ -210,3 +210,6 @@ SM_80 = Arch(
 )
 
 ARCHS = {arch.name: arch for arch in (SM_80, SM_90A)}  # by the `arch` of a cuda target
+DEFAULT_ARCH = SM_90A  # of what names none, as a function without a target
+MAX_CLUSTER = SM_90A.max_cluster_size  # thread blocks, on every chip that has clusters
+LARGEST_CLUSTER = SM_90A.largest_cluster_size  # on some

@@ -140,7 +140,7 @@ def emit_loads(copies: ir.Stmt, own: Barriers, policies: Mapping[str, Any]) -> i
         name, _, hint = str(call.args[0].value).partition(keys.WITH_HINT)
         policy = policies.get(hint)
         load = INSTRUCTIONS.get(name)
-        return call if load is None else load(list(call.args[1:]), barrier, policy)
+        return call if load is None else load(*call.args[1:], barrier=barrier, policy=policy)
 
     return ir.replace(copies, ir.Call, instruction)
 

@@ -83,16 +83,24 @@ def plan_bulk_copies(
 
 
 def _plan_runs(copy: Transfer, around: tuple[ir.For, ...]) -> BulkTransfer:
-    loops = tuple(loop for loop in copy.loops if not ir.is_const(loop.extent, 1))
-    check_tile_loops(copy, loops)
+    loops = _check_tile_loops(copy)
     check_once(copy)
-    counts = _counts(copy, loops, around)
-    run = find_run(copy, loops, counts)
-    rest = tuple(loop for loop in loops if not any(loop.same_as(x) for x in run))
-    ones = {loop: 1 for loop in copy.loops if not any(loop.same_as(x) for x in loops)}
-    plan = BulkTransfer(copy, run, rest, {**counts, **ones})
+    plan = _in_runs(copy, loops, _counts(copy, loops, around))
     _check_alignment(plan)
     return plan
+
+
+def static_runs(copy: Transfer) -> BulkTransfer:
+    """Return the runs of a copy without a predicate, wherever they start."""
+    loops = _check_tile_loops(copy)
+    return _in_runs(copy, loops, {loop: int(loop.extent) for loop in loops})
+
+
+def _in_runs(copy: Transfer, loops: tuple[ir.For, ...], counts: dict[ir.For, Any]) -> BulkTransfer:
+    run = _find_run(copy, loops, counts)
+    rest = tuple(loop for loop in loops if not any(loop.same_as(x) for x in run))
+    ones = {loop: 1 for loop in copy.loops if not any(loop.same_as(x) for x in loops)}
+    return BulkTransfer(copy, run, rest, {**counts, **ones})
 
 
 def _loops_along(copy: Transfer, axis: int) -> list[ir.For]:
@@ -114,8 +122,9 @@ def _fills(copy: Transfer, axis: int) -> bool:
     return ir.is_const(copy.tile.buffer.shape[axis], length) and ir.is_zero(first)
 
 
-def check_tile_loops(copy: Transfer, loops: tuple[ir.For, ...]) -> None:
-    """Refuse tiles that are not filled by static loops over each dimension."""
+def _check_tile_loops(copy: Transfer) -> tuple[ir.For, ...]:
+    """Return loops of several iterations; refuse tiles not filled by static ones over each axis."""
+    loops = tuple(loop for loop in copy.loops if not ir.is_const(loop.extent, 1))
     for axis in range(len(copy.tile.indices)) if copy.fills_shared else ():
         if not _fills(copy, axis):
             raise cannot_lower(
@@ -126,6 +135,7 @@ def check_tile_loops(copy: Transfer, loops: tuple[ir.For, ...]) -> None:
                 "leave the copy's loops as compute_at made them",
             )
     check_loops(copy, loops)
+    return loops
 
 
 # -- what a predicate lets through
@@ -206,7 +216,7 @@ def _bad_predicate(copy: Transfer) -> Exception:
 # -- what lies in a row
 
 
-def find_run(
+def _find_run(
     copy: Transfer, loops: tuple[ir.For, ...], counts: dict[ir.For, Any]
 ) -> tuple[ir.For, ...]:
     """Return the loops whose iterations lie in a row at both ends, innermost first."""

@@ -40,42 +40,20 @@ class Host:
 
 @dataclass(frozen=True)
 class CopyMechanism:
-    """One mechanism that copies tiles.
+    """One mechanism that copies tiles, what it needs and what it can do."""
 
-    Attributes
-    ----------
-    name
-        By which a schedule asks for it, and which `facts.async_ops` has.
-    plan
-        Takes a kernel, its copies by this mechanism and the processor; raises reasons to refuse.
-    emit
-        Returns what takes the place of each planned copy's nest.
-    demand
-        Returns what a copy needs of its tile's layout.
-    needs_panels
-        Whether its tiles are laid out in panels, whoever reads them.
-    fills_by_bounds
-        Whether the hardware fills what lies out of bounds by itself, with zeros.
-    row_units
-        Of which bytes its rows are multiples, the best first; none if it cannot fill panels.
-    title
-        The mechanism in an error about rows.
-    notes
-        Returns what `explain` says of planned copies.
-    instructions
-        By the name of a call of a load: takes its operands, the barrier on which it completes and
-        a policy for L2.
-    """
-
-    name: str
+    name: str  # by which a schedule asks for it, and `facts.async_ops` has it
+    # Takes a kernel, its copies by this mechanism and the processor; raises reasons to refuse.
     plan: Callable[[Any, tuple[Transfer, ...], Any], tuple[Any, ...]]
-    emit: Callable[[Sequence[Any], Host], dict[Any, Any]]
-    demand: Callable[[Transfer], Demand]
-    needs_panels: bool = False
-    fills_by_bounds: bool = False
-    row_units: tuple[int, ...] = ()
-    title: str = ""
-    notes: Callable[[Sequence[Any]], list[Note]] | None = None
+    emit: Callable[[Sequence[Any], Host], dict[Any, Any]]  # what takes the place of each nest
+    demand: Callable[[Transfer], Demand]  # what a copy needs of its tile's layout
+    needs_panels: bool = False  # tiles are laid out in panels, whoever reads them
+    fills_by_bounds: bool = False  # the hardware fills what lies out of bounds, with zeros
+    row_units: tuple[int, ...] = ()  # bytes that rows are multiples of, if it can fill panels
+    title: str = ""  # in an error about rows
+    notes: Callable[[Sequence[Any]], list[Note]] | None = None  # what `explain` says
+    # By the name of a call of a load: takes its operands, the `barrier` on which it completes and
+    # a `policy` for L2.
     instructions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
     def loads_on(self, processor: Processor) -> bool:

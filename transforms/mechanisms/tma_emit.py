@@ -194,16 +194,6 @@ def _note_of(transfers: list[TmaTransfer]) -> TensorMapNote:
     )
 
 
-def _load(operands: list[Any], barrier: Any, policy: Any) -> Any:
-    tile, tensor_map, *coordinates = operands
-    return tma.load(tile, tensor_map, coordinates, barrier, policy)
-
-
-def _multicast(operands: list[Any], barrier: Any, policy: Any) -> Any:
-    tile, tensor_map, mask, *coordinates = operands
-    return tma.load_multicast(tile, tensor_map, coordinates, barrier, mask, policy)
-
-
 TMA = CopyMechanism(
     "tma",
     plan_tma_copies,
@@ -214,5 +204,10 @@ TMA = CopyMechanism(
     row_units=(maps.STRIDE_ALIGNMENT,),
     title="TMA",
     notes=lambda plan: [_note_of(group) for group in _group_by_map(plan)],
-    instructions={TMA_LOAD: _load, TMA_MULTICAST: _multicast},
+    instructions={
+        TMA_LOAD: lambda tile, box, *at, **on: tma.load(tile, box, at, **on),
+        TMA_MULTICAST: lambda tile, box, mask, *at, **on: tma.load_multicast(
+            tile, box, at, mask=mask, **on
+        ),
+    },
 )

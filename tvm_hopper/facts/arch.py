@@ -135,11 +135,6 @@ class Arch(Processor):
         return self.smem_per_block
 
     @property
-    def has_warp_groups(self) -> bool:
-        """Whether four warps issue operations together."""
-        return any(ASYNC_OPS[op].agent == "warp_group" for op in self.async_ops)
-
-    @property
     def has_producers(self) -> bool:
         """Whether copies complete on mbarriers, by which threads hand over what they load."""
         return any(ASYNC_OPS[op].completion == MBARRIER for op in self.async_ops)

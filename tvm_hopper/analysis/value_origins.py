@@ -20,9 +20,9 @@ from tvm.tirx import FloatImm, IntImm
 
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import DTYPES
+from tvm_hopper.facts.op_names import GLOBAL_LOADS, is_op
 
 PRODUCT, LOADED, COMPUTED = 1, 2, 4
-_LOAD = "tirx.ptx.ld"  # from global memory, to registers among its arguments
 _KEPT = ("tirx.reinterpret", "tirx.tvm_hopper_upper_half", "tirx.likely")  # bits as they are
 _CONSTANTS = (FloatImm, IntImm)
 _PLAIN = (IntImm, ir.Var, tirx.Ramp)  # of indices: there are no sums of floats in them
@@ -130,7 +130,7 @@ class OriginWalk:
         """Take what a call is given for loaded by it, or for computed: it may be a result."""
         if not isinstance(call, ir.Call):
             return
-        is_load = str(getattr(call.op, "name", "")).startswith(_LOAD)
+        is_load = is_op(call, GLOBAL_LOADS)  # to registers among its arguments
         args = list(call.args)
         given: list[Any] = [(x.source, self._places(x)) for x in ir.find_all(args, ir.TensorLoad)]
         given += [(ir.pointer_of(x), None) for x in ir.find_all(args, ir.Call)]

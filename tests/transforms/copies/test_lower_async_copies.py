@@ -6,10 +6,11 @@ from tvm.script import tirx as T
 
 from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
 from tvm_hopper import ir
+from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.transforms.common.explain_notes import TensorMapNote
 from tvm_hopper.transforms.copies.lower_async_copies import (
     LowerAsyncCopies,
-    plan_tma_copies,
+    plan_copies,
 )
 
 LOAD = "tvm_hopper.tma_load"
@@ -79,7 +80,7 @@ def test_copy_becomes_one_load_a_panel():
 def test_again_finds_nothing():
     got = run(before, LowerAsyncCopies())
     (kernel,) = ir.kernels(got)
-    assert plan_tma_copies(kernel) == ()
+    assert plan_copies(kernel, SM_90A) == {}
     check(run(got, LowerAsyncCopies()), after)
 
 
@@ -309,7 +310,7 @@ def func(A: T.Buffer((320, 64), "float16")):
     (block,) = ir.find_blocks(got.body, "tvm_hopper.async_op")
     (loop,) = ir.find_all(want.body, ir.For)
     tvm.ir.assert_structural_equal(block.body, loop, map_free_vars=True)
-    (plan,) = plan_tma_copies(ir.kernels(parse(tall))[0])
+    (plan,) = plan_copies(ir.kernels(parse(tall))[0], SM_90A)["tma"]
     assert plan.box == (64, 160)
 
 
@@ -397,7 +398,7 @@ def func(A: T.Buffer((7, 60), "float32")):
                         T.float32(0)
                     )
 """
-    assert len(plan_tma_copies(ir.kernels(parse(script))[0])) == 1
+    assert len(plan_copies(ir.kernels(parse(script))[0], SM_90A)["tma"]) == 1
 
 
 def test_other_kernel_stays():

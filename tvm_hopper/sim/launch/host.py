@@ -16,7 +16,7 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvm_hopper.errors import VerifyError
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim.integers import BINARY, CALLS
 from tvm_hopper.sim.launch.runtime_calls import (
@@ -137,7 +137,7 @@ class HostInterpreter:
         func: tirx.PrimFunc,
         inputs: Mapping[str, Any],
         num_sms: int = DEFAULT_NUM_SMS,
-        arch: Arch = SM_90A,
+        arch: Arch = DEFAULT_ARCH,
         allocator: bool = False,
     ) -> None:
         self.func, self.num_sms, self.arch = func, num_sms, arch
@@ -450,7 +450,7 @@ def run_host(
     host_func: tirx.PrimFunc,
     inputs: Mapping[str, Any],
     num_sms: int = DEFAULT_NUM_SMS,
-    arch: Arch = SM_90A,
+    arch: Arch = DEFAULT_ARCH,
     allocator: bool = False,
 ) -> list[Launch]:
     """Run the host function on inputs in the order of its arguments; return its launches.

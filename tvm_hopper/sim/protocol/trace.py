@@ -17,7 +17,7 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.sim.protocol.expr import (
     UNKNOWN,
     Address,
@@ -81,7 +81,7 @@ class Trace:
     loops: list[int] = field(default_factory=list)
     of_several: bool = False  # of CTAs whose positions differ
     launch_bounds: int = 0  # blocks that an SM must have room for; 0: not stated
-    arch: Arch = SM_90A
+    arch: Arch = DEFAULT_ARCH
 
     def add(self, kind: str, mask: np.ndarray, values: tuple[Any, ...], node: Any) -> None:
         """Append one event."""

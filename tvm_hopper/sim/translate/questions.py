@@ -7,11 +7,11 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_hopper.sim.tir import PTX, decode_ptx, op_name, short_name
+from tvm_hopper.sim.tir import CUDA, PTX, decode_ptx, op_name, short_name
 from tvm_hopper.sim.translate.scope import Scope
 
-WAITS = ("tirx.cuda.mbarrier_wait", f"{PTX}mbarrier_try_wait", f"{PTX}mbarrier_test_wait")
-GATHERS = (f"{PTX}barrier_", f"{PTX}bar_warp_sync", "tirx.cuda.warp_sync")
+WAITS = (f"{CUDA}mbarrier_wait", f"{PTX}mbarrier_try_wait", f"{PTX}mbarrier_test_wait")
+GATHERS = (f"{PTX}barrier_", f"{PTX}bar_warp_sync", f"{CUDA}warp_sync")
 LOADS = ("ld", "ld_vec", "ld_vec256", "nanosleep")
 COMPUTES = ("likely", "reinterpret", "if_then_else", "bitwise_", "shift_", "address_of", "cvta_")
 TELLS = (f"{PTX}mbarrier_arrive", f"{PTX}mbarrier_complete", f"{PTX}cp_async")

@@ -158,7 +158,8 @@ class CollectiveOps:
                     sides.remove(side)
                     self.others -= len(sides) == 1
             if len(sides) == ended and progress == self.machine.progress:
-                self.spinning, self.watched = progress, []
+                self.spinning = progress
+                self.watched.clear()  # words of one side
                 yield self.machine.spinners
         for side in sides:
             yield from side

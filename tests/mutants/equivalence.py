@@ -7,7 +7,7 @@ into what the unchanged kernel's warp does. That nobody objected is no rule.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -150,12 +150,23 @@ def element_by_element(operations: list[Operation]) -> list[Operation]:
     parts: list[Operation] = []
     for kind, run in itertools.groupby(operations, lambda x: x.name):
         each = list(run)
+        if kind == "ld" and all("'sem': ''" in str(x.operand("0")) for x in each):
+            each = sorted((y for x in each for y in _weak_loads(x)), key=str)
         if kind in ("load", "store") and all(isinstance(x.operand("0"), int) for x in each):
             width = {"load": "4", "store": "5"}[kind]
             if all(x.operand(width) == 1 for x in each):
                 each = _lane_by_lane(each)
         parts += each
     return parts
+
+
+def _weak_loads(x: Operation) -> Iterator[Operation]:
+    """Yield the loads of the lanes of an `ld` that orders nothing."""
+    for i, lane in enumerate(x.lanes):
+        own = {k: _of_lane(v, i, len(x.lanes)) for k, v in x.operands}
+        place = own.pop("addr")
+        where = place if isinstance(place, int) else int(_numbers(place))
+        yield Operation("load", (lane,), (("from", where), *own.items()))
 
 
 def _lane_by_lane(run: list[Operation]) -> list[Operation]:

@@ -261,6 +261,17 @@ def test_matrices_into_different_registers_change_places():
     assert reason(warps([first, second]), warps([second, first])) == ORDER
 
 
+@pytest.mark.parametrize(("sem", "rule"), [("", "element by element"), ("acquire", "")])
+def test_weak_loads_lane_by_lane(sem, rule):
+    def ld(*lanes):
+        places = b"".join((64 + 4 * lane).to_bytes(4, "little") for lane in lanes)
+        return op(
+            "ld", lanes, **{"0": f"{{'sem': '{sem}'}}", "addr": ((len(lanes),), "uint32", places)}
+        )
+
+    assert reason(warps([ld(0, 1, 2)]), warps([ld(0, 2), ld(1)])) == rule
+
+
 def waited(place, phase):
     return op(WAIT.name, (0,), **{"0": place, "1": phase & 1, "phase": phase})
 

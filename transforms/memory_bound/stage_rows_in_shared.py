@@ -48,7 +48,7 @@ from tvm_hopper.transforms.kernel_pass import function_pass
 from .stage_rows_in_shared_plan import PART_AXIS, StagedLoop, plan_stages, requested
 
 ALLREDUCE = "tirx.tvm_thread_allreduce"
-ALIGNMENT = 128  # bytes of a room
+ALIGNMENT = 128  # bytes of a slot
 
 
 def rewrite_stages(kernel: ir.For, plan: tuple[StagedLoop, ...]) -> Any:

@@ -148,7 +148,7 @@ def _find_obstacle(loop: ir.For, parts: Sequence[ir.Stmt], trips: Sequence[int])
     pairs = combinations(range(len(parts)), 2)
     for a, b in ((a, b) for a, b in pairs if trips[a] != trips[b]):
         if is_load(parts[a]) or is_load(parts[b]):
-            continue  # of what a load brings there are slots; what it reads nobody here writes
+            continue  # of what a load brings there are slots; its source is not written here
         for tile in _shared_by(effects[a], effects[b]):
             if trips[a] > trips[b]:
                 return f"a later statement needs {tile.name} of an earlier stage's"

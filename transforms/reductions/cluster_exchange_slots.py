@@ -29,7 +29,7 @@ RESERVED_BYTES = 512  # for alignment, and for the partial sums of warps
 
 
 def in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> ThreadReduction:
-    """Say which slot a reduction of a thread block has in which turn of the loops around it.
+    """Return the slot of a reduction in an iteration of the loops around it.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> Threa
 
 
 def give_rooms(kernel: ir.For, plan: Sequence[ThreadReduction]) -> tuple[ThreadReduction, ...]:
-    """Give the reductions that clusters make in turns as many slots each as there is space for.
+    """Give each cluster reduction in a row loop as many slots as there is space for.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def count_rooms(kernel: ir.For, far: Sequence[ThreadReduction]) -> int:
     kernel : For
         Where they are.
     far : sequence of ThreadReduction
-        Those that clusters make in turns.
+        The cluster reductions in row loops.
     """
     arrays = [x for y in ir.find_all(kernel, ir.SBlock) for x in y.alloc_buffers if ir.is_shared(x)]
     if not arrays:

@@ -3,8 +3,8 @@
 A `State` has two parts.
 
 `touches`: what may have been done to each slot, on some path, and is not known to be over by all
-threads. The key is the accessing thread, the slot and the operation; the value, `Missing`, what a later
-access may still lack:
+threads. The key is the accessing thread, the slot and the operation. The value, `Missing`, is what
+a later access may still lack:
 
     pending   the operation may be in flight: the least number of groups that were committed after
               its own, on any path. None: complete.

@@ -102,7 +102,7 @@ class ValueCheck:
     outputs : sequence of str
         Arguments that hold nothing before the run.
     asked : bool
-        Somebody requested the chosen CTAs: no others run.
+        The chosen CTAs were requested: no others run.
     steps : float or None
         About how many all CTAs together would take; None: not known.
     related : Related or None
@@ -404,7 +404,7 @@ class ValueCheck:
             return compare(*arguments)
         try:
             return compare(*arguments, whole)
-        except TooMuchWork:  # of what nobody wrote
+        except TooMuchWork:  # of unwritten elements
             return compare(*arguments)
 
     def _held_before(self, values: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from tvm_hopper.sim.shortcuts import no_values
 
 @functools.lru_cache(maxsize=64)
 def _zeros(shape: Any, dtype: np.dtype) -> np.ndarray:
-    """Return what is loaded where no values are, which nobody may change."""
+    """Return what is loaded where no values are, which nothing may change."""
     found = np.zeros(shape, dtype)
     found.flags.writeable = False
     return found

@@ -7,8 +7,8 @@
 1/x of numbers from one on has a second form, by multiply-adds: tensor cores wait for what is
 after a product, and an SM has 16 of these functions a cycle, of multiply-adds 128. A straight line
 through the bits is 5% off, r (1 + e + e^2) with e = 1 - x r is 2^-13 off, a step of Newton's does
-the rest; from 2^125 on it is zero, so that it is zero times the largest number, too. In turns with
-the chip's, by what the compiler knows of a column, both units work.
+the rest; from 2^125 on it is zero, so that it is zero times the largest number, too. Alternating
+with the chip's, by what the compiler knows of a column, both units work.
 
 CUDA's `exp2f` and `1 / x` are the first two and what makes them right at both ends of the range:
 three instructions and nine, one of them a call.  TVM's own words for them are statements that name
@@ -73,7 +73,7 @@ def reciprocal(x: Any) -> Any:
 
 
 def reciprocal_in_turns(x: Any, is_odd: Any) -> Any:
-    """Build 1/x of a float32 from one on, by the chip for even turns and by sums for odd ones."""
+    """Build 1/x of a float32 x >= 1: even iterations by the chip, odd ones by sums."""
     register()
     return ir.call_op(f"tirx.{IN_TURNS}", "float32", x, is_odd)
 

@@ -30,7 +30,7 @@ from tvm_hopper.facts.dtypes import DTYPES
 from .operators import make_known
 
 NAME = "tvm_hopper_hold"
-VALUE = "tvm_hopper_hold_value"  # an integer, by value: it is computed here, once, whoever uses it
+VALUE = "tvm_hopper_hold_value"  # an integer, by value: computed once, for all uses
 FENCE = "tvm_hopper_code_fence"
 # no thread has that number, which the text of an assembly statement hides from the CUDA compiler
 _NEVER = """\
@@ -78,7 +78,7 @@ def hold_value(value: Any) -> ir.Stmt:
     """Build a statement at which an integer is computed.
 
     What divides is not moved out of a loop by the CUDA compiler: the divisor might be 0, and the
-    loop run no turn. Computed before the loop for this, it is not computed in it again.
+    loop run no iteration. Computed before the loop for this, it is not computed in it again.
     """
     register()
     return tirx.Evaluate(ir.call_op(f"tirx.{VALUE}", "void", value))

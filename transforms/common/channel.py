@@ -4,15 +4,15 @@
                                    argument is their bytes, where they may not fill it
     await_filled(channel, trip)    those loads have landed
     free_slot(channel, trip)       one arrival of a reader: it reads that slot no more; a third
-                                   argument is the block of the cluster that is told
+                                   argument is the block of the cluster that gets the arrival
     await_free(channel, trip)      all readers of the slot's last use have arrived
     store_slot(ring, trip)         the stores of this block leave from slot `trip % num_slots` of a
-                                   ring of theirs (`store_ring`), which nobody hands over
+                                   ring of theirs (`store_ring`), which has no consumers
     read_slot(channel, trip)       nothing: a loop that reads slots and fills none says so by it
 
 An iteration counts the uses of a channel from the kernel's start, over all loops and output tiles
-around it. In the loop it has a separate variable, bound once, so that whoever adds a loop changes
-one place. Nobody passes counts of arrivals or bytes: they follow from who does what.
+around it. In the loop it has a separate variable, bound once, so that a pass that adds a loop
+changes one place. Counts of arrivals and bytes are not passed: they follow from the roles.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def threads_per_arrival(slots: list[ir.Var], readers: list[ir.Stmt]) -> int:
     """Return how many threads one arrival speaks for, of those that read some slots.
 
     A warp group's operations are waited for by all of it. Plain loads are each warp's own, and its
-    lanes meet before one of them arrives.
+    lanes synchronise before one of them arrives.
     """
     for reader in readers:
         operations = {

@@ -5,7 +5,7 @@ they talk to one another through the IR itself.
 
 A kernel's key is its number: its place among the function's kernels.  No pass, ours or TVM's, adds,
 drops or moves a kernel between the first note and the last, so the number holds; where that is not
-so after all, later notes are left out rather than told of another kernel.
+so after all, later notes are dropped rather than shown for another kernel.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class RolesNote:
     consumer_threads: int
     pending: int  # WGMMA groups in flight over an iteration
     registers: tuple[int, int] | None  # of a producer's and a consumer's thread; None: not moved
-    turns: int = 1  # sets of consumers that compute output tiles in turn
+    turns: int = 1  # consumer groups (ping-pong)
 
 
 @dataclass(frozen=True)

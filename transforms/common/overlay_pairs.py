@@ -2,7 +2,7 @@
 
     overlay(&ring[0, 0, 0, 0], &staging[0, 0])
 
-A statement, so that whoever gives arrays other shapes or names moves it along.
+It is a statement, so that passes that change shapes or names of arrays update it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from .channel import is_load, is_store
 
 @dataclass(frozen=True)
 class PipelineStages:
-    """The statements of a loop, the stage and the turn of each, and the asynchronous stages."""
+    """The statements of a loop, the stage and the order of each, and the asynchronous stages."""
 
     where: str
     parts: tuple[ir.Stmt, ...]

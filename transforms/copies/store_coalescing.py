@@ -2,8 +2,8 @@
 
     B[tx, i] = a[tx, i]          rows of 256 bytes: each thread writes to a sector of its own
 
-A warp's store takes a turn of the cache for each sector that it writes to. Where each thread has
-one, a warp makes 32 turns for what one could hold; copies of such rows, which threads read and
+A warp's store takes one cache cycle for each sector that it writes to. Where each thread has
+one, a warp takes 32 cycles for what one could hold; copies of such rows, which threads read and
 wrote element by element, are better made whole.
 """
 

@@ -78,7 +78,7 @@ def _may_be_shared(
 
 
 def _turns(loops: list[ir.For], body: ir.Stmt, thread: Any, num_threads: int) -> ir.Stmt:
-    """Build the loop in which each thread copies one element, or one vector, a turn."""
+    """Build the loop in which each thread copies one element or vector per iteration."""
     counts = [_plain_int(x.extent) for x in loops]
     total = prod(counts)
 

@@ -6,9 +6,9 @@
     for k in serial(8, annotations={"software_pipeline_stage": [0, 2, 2]}):
 
 Stages say who runs how far ahead of whom, so that their least may be any; TVM counts them from 0.
-None of them is asynchronous: what threads load and store is there when they meet. TVM would commit
-empty groups, and wait for a number of them that is no constant in a loop of unknown extent. A
-pipeline inside of one may be named once, as where hardware copies: TVM expands it first, to three
+None of them is asynchronous: loads and stores of threads are complete at a barrier. TVM would
+commit empty groups, and wait for a number of them that is no constant in a loop of unknown extent.
+A pipeline inside of one may be named once, as where hardware copies: TVM expands it first, to three
 statements.
 """
 

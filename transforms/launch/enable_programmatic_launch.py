@@ -60,7 +60,7 @@ PROMISED = "tvm_hopper.promised_tensors"  # parameters that are loaded early, by
 
 @dataclass(frozen=True)
 class WaitPlace:
-    """Where a kernel waits: before a statement, in the first turn of the loops around it."""
+    """Where a kernel waits: before a statement, in the first iteration of the loops around it."""
 
     stmt: ir.Stmt
     loops: tuple[ir.For, ...]
@@ -154,7 +154,7 @@ def rewrite_wait(kernel: ir.For, place: WaitPlace | None) -> ir.For:
 def _begin_behind_loads(roles: ir.Stmt) -> ir.Stmt | None:
     """Let a producer's thread have the next launch begin after its last load; None without one.
 
-    Blocks of that launch take the room that is free then: SMs that are idle get all that have room
+    Blocks of that launch take the free resources: SMs that are idle get all that have room
     there, and the sooner they come the fewer SMs they share.
     """
     if not isinstance(roles, ir.IfThenElse) or roles.else_case is None:

@@ -250,7 +250,7 @@ def _all_within(kernel: ir.For, tile: ir.Var, axis: int, extent: int) -> bool:
     blocks = ir.find_all(kernel, ir.SBlockRealize, lambda x: not ir.is_const(x.predicate, 1))
     for access in ir.accesses(kernel, tile):
         if isinstance(access, ir.Call):
-            return False  # an address: what is done after it nobody sees
+            return False  # an address: accesses through it are unknown
         with contextlib.ExitStack() as known:
             for block in blocks:
                 if ir.uses_node(block, access):

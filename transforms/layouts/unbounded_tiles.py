@@ -37,7 +37,7 @@ def _extents(kernel: ir.For, buffer: ir.Var) -> tuple[int, ...]:
         analyzer.bind(loop.loop_var, ir.range_of(loop))
     blocks = ir.find_all(kernel, ir.SBlockRealize, lambda x: not ir.is_const(x.predicate, 1))
     accesses = ir.accesses(kernel, buffer)
-    is_within_reach = not takes_address(kernel, buffer)  # what is done after it nobody sees
+    is_within_reach = not takes_address(kernel, buffer)  # accesses through it are unknown
     needed = [1] * len(buffer.shape)
     for access in accesses if is_within_reach else ():
         with contextlib.ExitStack() as known:

@@ -10,11 +10,11 @@
     if 1 <= N[b]: ... tile[(N[b] + 1) % 2, ...]
 
 TVM's ThreadSync takes every loop for one that runs: what is stored before it and read after
-it then waits at a barrier in the loop alone.  A pipeline whose number of turns is known at run time
-only is such a loop, and threads read what others had not stored yet.
+it then waits at a barrier in the loop alone.  A pipeline whose number of iterations is known at run
+time only is such a loop, and threads read what others had not stored yet.
 
 Before: buffers are flat, pipelines apart; TVM has placed no barrier yet.  After: after a loop of
-shared memory that may have no turns is a barrier, if all threads of the block come there.
+shared memory that may run zero times is a barrier, if all threads of the block come there.
 Not here: kernels that we synchronise.
 """
 
@@ -34,7 +34,7 @@ Loops = dict[ir.For, tuple[str, ...]]
 
 
 def plan_zero_trip_barriers(kernel: Any) -> Loops:
-    """Map loops that may have no turns, and that all threads come to, to the scopes they touch."""
+    """Map loops that may run zero times, and that all threads reach, to the scopes they access."""
     axes = ir.find_all(kernel, tirx.AttrStmt, lambda x: x.attr_key == "thread_extent")
     varying = [x.node.var for x in axes if str(x.node.thread_tag).startswith("threadIdx")]
     found: Loops = {}

@@ -47,7 +47,7 @@ def share_out(
 ) -> ir.Stmt:
     """Let each thread make some chunks: those of its number, and of every `num_threads`-th one.
 
-    Of its turns the CUDA compiler may unroll `most_unrolled` at once; None leaves it to that one.
+    The CUDA compiler may unroll `most_unrolled` of its iterations; None: its choice.
     """
 
     def deal(loop: ir.For) -> ir.Stmt:

@@ -13,13 +13,13 @@
             with sblock("load"): tile[0] = X[r * 16 + bx]
             with sblock("sum"): total[0] = total[0] + tile[0]
 
-A turn without a row has no barrier either: its condition is the same for all thread blocks of a
-cluster, which have the same rows.
+An iteration without a row has no barrier either: its condition is the same for all thread blocks of
+a cluster, which have the same rows.
 
 Before: reductions across threads are shuffles and barriers. After: in memory-bound kernels, a guard
 that is uniform in a thread block is around the iteration, not on each of its blocks.
-Not here: turns that leave something in registers, as sums of columns: the compiler does better with
-conditions on what is added to them.
+Not here: iterations that leave values in registers, as sums of columns: the compiler does better
+with conditions on what is added to them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Turns:
 
 
 def plan_guards(kernel: ir.For) -> tuple[Turns, ...]:
-    """Find the loops whose turns depend on one condition."""
+    """Find the loops whose iterations have one guard."""
     axes = ir.thread_axes(kernel)
     threads = [axes[x].loop_var for x in _THREADS if x in axes]
     found = []

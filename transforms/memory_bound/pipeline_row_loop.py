@@ -17,8 +17,8 @@ memory, so that no register outlives A. A row's slot is free one iteration later
 StageRowsInShared assumes, and the cluster releases its exchange slots twice as often
 (cluster_exchange_loop.py).
 
-Before: turns are guarded, and wait for their cluster once.  After: no request is left.
-Not here: turns whose later part uses registers of the earlier one; they stay in order.
+Before: iterations are guarded, and wait for their cluster once.  After: no request is left.
+Not here: iterations whose later part uses registers of the earlier one; they stay in order.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RowPipeline:
 
 
 def plan_row_pipeline(kernel: ir.For) -> tuple[RowPipeline, ...]:
-    """Find the loops with a request whose turns come apart at the wait for their cluster."""
+    """Find the loops with a request whose iterations can be split at the cluster wait."""
     found = [_plan(loop) for loop in requested(kernel)]
     return tuple(x for x in found if x is not None)
 

@@ -13,11 +13,11 @@
         ...
             total[v] = total[v] + tile[v] * R_now[0]
 
-Rows are on their way to the chip before their turn, by request. Otherwise each iteration would wait
-for values such as a mean that the forward pass has kept.
+Rows are on their way to the chip before their iteration, by request. Otherwise each iteration would
+wait for values such as a mean that the forward pass has kept.
 
 Before: accesses are plain loads.  After: loops that request rows ahead load no such value of
-their own turn.
+their own iteration.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RowScalar:
 
 
 def plan_row_scalars(kernel: ir.For) -> tuple[RowScalar, ...]:
-    """Find the values of rows that loops load in their turn."""
+    """Find the scalars of rows that loops load in the same iteration."""
     found: list[RowScalar] = []
     axes = ir.thread_axes(kernel)
     threads = [x.loop_var for tag, x in axes.items() if tag == "threadIdx.x"]

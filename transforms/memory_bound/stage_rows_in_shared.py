@@ -49,7 +49,7 @@ from tvm_hopper.transforms.mechanisms.bulk_emit import BULK
 from .stage_rows_in_shared_plan import PART_AXIS, StagedLoop, plan_stages, requested
 
 ALLREDUCE = "tirx.tvm_thread_allreduce"
-ALIGNMENT = 128  # bytes of a room
+ALIGNMENT = 128  # bytes of a slot
 
 
 def rewrite_stages(kernel: ir.For, plan: tuple[StagedLoop, ...]) -> Any:

@@ -35,7 +35,7 @@ class StagedTensor:
 class StagedLoop:
     """A loop over rows, when its rows exist, and by how many iterations they are requested ahead.
 
-    `hint` says what L2 is told of them, nothing if it is empty.
+    `hint` is their L2 eviction policy, or empty.
     """
 
     loop: ir.For

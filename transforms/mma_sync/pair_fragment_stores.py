@@ -12,7 +12,7 @@ A lane has two elements of C side by side. TVM prints the call as a loop over el
 compiler does not know the alignment, so it does not join them: half of the time of a product of 128
 x 128 x 192 went into its stores of 4 bytes (8.4 instead of 5.5 us, H200).
 
-Before: each call is where it stays, nobody requests its pointers any more.  After: no call is left
+Before: calls are final, and no later pass looks at their pointers.  After: no call is left
 whose pairs begin at even elements of a tensor with known rows.
 Not here: the check that the tensor is aligned (AssertAlignment).
 """

@@ -57,7 +57,7 @@ def rewrite_delayed_statements(plan: SkewPlan) -> ir.Stmt:
             parts = [_move_to_slot(part, tile, ring, plan) for part in parts]
     now = [_keep(part, plan) for part, n in zip(parts, plan.shifts, strict=True) if not n]
     later = [(n, part) for part, n in zip(parts, plan.shifts, strict=True) if n]
-    later.sort(key=lambda one: -one[0])  # what is furthest after is read by nobody here
+    later.sort(key=lambda one: -one[0])  # the latest stage has no readers here
     first = [x for x in now if isinstance(x, tirx.Bind)]
     rest = [x for x in now if not isinstance(x, tirx.Bind)]
     at = next((n for n, part in enumerate(rest) if not is_load(part)), len(rest))
@@ -89,7 +89,7 @@ def _in_time(plan: SkewPlan, shift: int, part: ir.SBlockRealize) -> ir.Stmt:
 
 
 def _left_behind(plan: SkewPlan, later: list[tuple[int, Any]], turn: int) -> ir.Stmt:
-    """Do what a turn after the last one would, for the iterations that there are."""
+    """Emit the epilogue of the late stages, for the iterations that exist."""
     loop, k = plan.loop, plan.loop.loop_var
     known = ir.static_int(loop.extent)
     found = []

@@ -29,8 +29,8 @@ Where roles are requested, or warp groups multiply, a producer will make all loa
 over by mbarriers: copies by cp.async are then a separate block in the same channel
 (joined_loads.py) and complete on its mbarrier instead of in groups.
 
-A tile that threads write, and that leaves by asynchronous stores, gets slots where they are asked
-for (`tma_store_groups_plan.py`); nobody hands these over:
+A tile that threads write and asynchronous stores read gets the requested slots
+(`tma_store_groups_plan.py`), without consumers:
 
     for k in serial(8):                                      for k in serial(8):
         with sblock(""):                                         trip = k

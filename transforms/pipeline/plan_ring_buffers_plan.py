@@ -270,7 +270,7 @@ def _check_counts(
 
 
 def _check_readers(body: ir.Stmt, plan: PipelinePlan) -> None:
-    """Refuse uses of a slot where another one's turn has come, if a ring has several."""
+    """Refuse uses of a slot after the ring has advanced, if it has several slots."""
     if plan.num_slots == 1:
         return
     first = next(n for n, part in enumerate(plan.parts) if part.same_as(plan.loads[0]))

@@ -32,7 +32,7 @@ from tvm_hopper.transforms.common.stage_annotations import parts_of, read_stages
 
 @dataclass(frozen=True)
 class StoreRing:
-    """A tile that is stored from, and the slots that its lives take in turn.
+    """A tile that is stored from, and its ring of slots.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ def plan_store_rings(kernel: Any, body: ir.Stmt, first_number: int) -> tuple[Sto
 def check_memory(
     rings: tuple[StoreRing, ...], beside: tuple[tuple[SharedArray, ...], ...], processor: Processor
 ) -> None:
-    """Refuse rings that find no room next to the slots of any one ring of loads."""
+    """Refuse rings that do not fit next to the slots of any one ring of loads."""
     own = [
         SharedArray(x.slot.name, x.num_slots * x.slot.num_bytes, x.slot.alignment) for x in rings
     ]

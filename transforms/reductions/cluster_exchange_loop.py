@@ -24,8 +24,8 @@ there are slots lie between (cluster_exchange_slots.py). The wait is at the iter
 all others have arrived. One at the kernel's start tells that all thread blocks run. None exits
 early: it waits for what the others send it.
 
-Where copies overwrite earlier rows (stage_rows_in_shared.py) the threads of a block meet in each
-turn, too.
+Where copies overwrite earlier rows (stage_rows_in_shared.py) the threads of a block
+synchronise in each iteration, too.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LoopExchange(ClusterExchange):
 
     @property
     def rooms(self) -> int:
-        """Rooms of each reduction."""
+        """Slots of each reduction."""
         return max(x.num_rooms for x in self.reductions)
 
     def start(self, kernel: ir.For) -> list[Any]:
@@ -145,7 +145,7 @@ class LoopExchange(ClusterExchange):
 def _were_all_read(one: ThreadReduction) -> Any:
     """Say of an iteration that each slot was used after the last such iteration.
 
-    Where turns are skewed the next one has sent before: half of the slots are used in between.
+    In a pipelined row loop the next iteration has already sent: half of the slots are in use.
     """
     skewed = one.loop is not None and SKEW_TURNS in one.loop.annotations
     period = one.num_rooms // 2 if skewed else one.num_rooms

@@ -29,7 +29,7 @@ RESERVED_BYTES = 512  # for alignment, and for the partial sums of warps
 
 
 def in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> ThreadReduction:
-    """Say which slot a reduction of a thread block has in which turn of the loops around it.
+    """Return the slot of a reduction in an iteration of the loops around it.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ butterfly.
 
 Rows of 32 threads and less, a power of two, need no shared memory.
 
-A reduction that is alone in a loop over rows has slot for two of them, by turns: a warp that
+The only reduction of a row loop has two slots, used alternately: a warp that
 stores the next row's value has seen all warps after the barrier of this one, and one that still
 reads the last row's value has its own.  Of several in a loop each waits for the others' barriers.
 

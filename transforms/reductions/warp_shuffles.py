@@ -41,7 +41,7 @@ class ThreadReduction:
     cluster: ir.For | None = None  # of the thread blocks that share a row
     turn: Any = 0  # which of its slots it uses, in a loop
     num_rooms: int = 1
-    trip: Any = None  # the number of that turn, None outside of loops
+    trip: Any = None  # the number of the iteration, None outside of loops
     loop: ir.For | None = None
     turns: int | None = None  # of that loop and those around it, None if run time counts them
 
@@ -59,13 +59,13 @@ class ThreadReduction:
     def by_blocks(self) -> bool:
         """Whether a thread block combines its warps' values before it sends one to the cluster.
 
-        In turns: what thread blocks send each other bounds how fast these are.
+        Iterations of the row loop: the exchange between thread blocks bounds their rate.
         """
         return self.cluster is not None and self.trip is not None and self.num_warps > 1
 
     @property
     def own_rooms(self) -> int:
-        """Rooms of a thread block's warps, by turns, before those of the cluster."""
+        """Slots of a thread block's warps, by iteration, followed by those of the cluster."""
         return PARTIAL_SLOTS if self.by_blocks else 0
 
     @property

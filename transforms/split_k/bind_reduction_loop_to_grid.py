@@ -1,4 +1,4 @@
-"""Bind a serial loop to thread blocks, if its iterations meet only in atomic reductions.
+"""Bind a serial loop to thread blocks, if its iterations combine only by atomic reductions.
 
     for bx in thread_binding(8, "blockIdx.x"):
         for part in serial(16, annotations={"tvm_hopper.across_blocks": "blockIdx.z"}):

@@ -1,4 +1,4 @@
-"""Choose at each call where split-K sums meet: in a workspace if the caller brings an allocator.
+"""Choose at each call how split-K sums are added: in a workspace if the caller brings an allocator.
 
     kernel:
         for part in serial(12, annotations={"tvm_hopper.across_cluster": 3}):
@@ -21,7 +21,7 @@ allocator each block computes whole tiles, which the request is taken away for.
 A cluster has fewer blocks than a workspace may have parts, so that each sums those steps of several
 parts; their number divides the other one, and every block has as many steps.
 
-Before: kernels are not numbered yet.  After: each sum meets in one way.
+Before: kernels are not numbered yet.  After: each sum has one mode.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def plan_split_k_dispatch(kernel: ir.For, chip: Chip) -> SplitKDispatch | None:
 def cluster_blocks(parts: int, tiles: int | None, chip: Chip, beside: int = 1) -> int | None:
     """Return how many blocks of a cluster share the steps of so many parts, None if none can.
 
-    Of those that divide the parts, the number that takes the fewest turns of steps; the largest
+    Of those that divide the parts, the number that takes the fewest steps; the largest
     where the number of tiles is not known. A cluster may have blocks of several tiles for each.
     """
     able = [x for x in range(2, MAX_CLUSTER // beside + 1) if parts % x == 0]

@@ -48,7 +48,7 @@ class ClusterSum:
         The loop over blocks of other tiles that load for one another, if there is one: each part
         has as many.
     way
-        How the parts meet, a value of `across_cluster`.
+        How the parts are added, a value of `across_cluster`.
     num_sharers
         Blocks that share the stores of a tile; 0: as many as the parts.
     """

@@ -45,7 +45,7 @@ from .zero_kernels import zero_kernel
 
 
 def rewrite_serial_split_k(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
-    """Build the kernel, the one that sets turns to zero before it, and the memory."""
+    """Build the kernel, the one that zeroes its flags, and the memory."""
     axes = ir.thread_axes(kernel)
     tiles = [axes[tag] for tag in BLOCK_AXES if tag in axes]
     threads, registers = axes["threadIdx.x"], int(plan.accumulator.shape[0])

@@ -37,11 +37,11 @@ from .sync_items import flatten
 
 
 def plan_overlays(kernel: ir.For, arch: Arch) -> tuple[Overlay, ...]:
-    """Return the pairs that have to share bytes, so that a kernel's arrays find room.
+    """Return the pairs that must share bytes for a kernel's arrays to fit.
 
     Those that do meet, if that is all that has to be known to place them.
 
-    Empty where they have room next to each other, where even that would not do, and where pairs
+    Empty if they fit next to each other, if even overlays do not suffice, and if pairs
     are planned already.
     """
     arrays = _arrays(kernel)
@@ -67,7 +67,7 @@ def plan_overlays(kernel: ir.For, arch: Arch) -> tuple[Overlay, ...]:
         return ()
     meet = frozenset(pair for pair in pairs if memory.overlap(*sorted(pair)))
     if not SharedMemory(every, meet).fits_on(arch):
-        meet = frozenset(pairs)  # one array lies before another one because it may meet it
+        meet = frozenset(pairs)  # the arrays may not overlap, so one is placed after the other
     return tuple((arrays[i], arrays[j]) for i, j in sorted(map(sorted, meet)))
 
 

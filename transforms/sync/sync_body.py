@@ -181,7 +181,7 @@ class BodyReader:
             return self._loop(stmt)
         if isinstance(stmt, ir.IfThenElse):
             if _is_ahead(stmt):
-                # The engine is told that the copy is made only if it is read. What it places in
+                # For the engine the copy is made only if it is read. What it places in
                 # front of the copy is relied on in every iteration: it is before the condition.
                 return Item(stmt, self._operation(stmt.then_case.block))
             uniform = not self._varies(stmt.condition)

@@ -3,7 +3,7 @@
     tile[t // 128 * 64 + i, j] = ...                         all threads of a warp group
     store(&tile[t // 128 * 64, 0])                           one thread of each warp group
 
-Threads that meet nowhere else than in their own warp group need no barrier of the whole role: each
+Threads that synchronise only within their warp group need no barrier of the whole role: each
 group has a named barrier and a thread that is elected. Which of a role's statements tell groups
 apart follows from their indices alone.
 """

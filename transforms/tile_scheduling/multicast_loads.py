@@ -90,7 +90,7 @@ def rewrite_shared_loads(kernel: ir.For, plan: SharedLoads) -> ir.For:
         block = mutator.default_mutate(block)
         if RELEASE not in block.annotations:
             return block
-        calls = find_calls(block, FREE_SLOT)  # one for each block that is told
+        calls = find_calls(block, FREE_SLOT)  # one for each block that gets an arrival
         arrivals = int(block.annotations[ARRIVALS]) * len(calls)
         return ir.with_block(block, annotations={**block.annotations, ARRIVALS: arrivals})
 

@@ -25,7 +25,7 @@
 A block hands on the sum of one tile at most, its first work, and takes the sum of another one, its
 last.  So the sums of a tile are added in the order of its steps, whatever the blocks' speed, and
 each run gives the same bits.  A block waits for blocks of lower numbers, which run before it.
-Where there are two tiles and more for each block, the first ones are whole, taken in turns.
+Where there are two tiles and more for each block, the first ones are whole tiles, round robin.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Plan stream-K: which k steps of which output tiles each thread block sums.
 
-12 tiles of 5 steps by 8 thread blocks: 4 tiles are left over by whole turns, which would keep half
+12 tiles of 5 steps by 8 thread blocks: 4 tiles are left over by whole waves, which would keep half
 of the blocks idle. All 12 tiles form a line of 60 steps, and a block takes 7 or 8 consecutive ones:
 
     tile   0         1         2         3

@@ -70,7 +70,7 @@ class RolePlan:
     pending: int
     arch: Arch
     loads_in_parts: bool = False
-    turns: int = 1  # sets of consumers, each a whole consumer role, that compute tiles in turn
+    turns: int = 1  # consumer groups (ping-pong), each a whole consumer role
 
     def __post_init__(self) -> None:
         for loop in self.loops:

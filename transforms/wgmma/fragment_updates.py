@@ -25,7 +25,7 @@ class UpdatedFragment(Fragment):
     """A nest that computes new values of the accumulator, or of a part of it, in its registers."""
 
     def emit(self) -> ir.Stmt:
-        """Compute the registers, each in its turn."""
+        """Compute the registers one by one."""
         acc = ir.full_region(self.registers)
         name = self.nest.realize.block.name_hint
         return ir.opaque_block(name, self._loops(), reads=[acc], writes=[acc])

@@ -16,12 +16,12 @@
 
 Taken apart after the sum they cost an instruction of every eight that gelu takes, and nothing
 multiplies meanwhile; nor does it while they are loaded before the sum (epilogue_prefetch.py).
-In the last turn but one another warp group's products are under way, and a turn is as long as a
+In the last iteration but one another warp group multiplies, and an iteration is as long as a
 load. ptxas puts what widens in between the products: no instruction keeps it from that which does
 not serialise them (an exit never taken is C7517, NVRTC 13.0).
 
 Before: waits are placed, slots are handed over.  After: the same values; what is held is wide.
-Left alone: loops whose number of turns is not known, or below four, or whose products are still
+Left alone: loops whose number of iterations is unknown or below four, or whose products are still
 under way after their wait; vectors that do not fit next to the accumulator.
 """
 
@@ -39,7 +39,7 @@ from .overlap_epilogue_loads_plan import BesidePlan, WideVector, plan_epilogue_o
 
 
 def rewrite_epilogue_overlap(kernel: ir.For, plans: tuple[BesidePlan, ...]) -> Any:
-    """Give each loop's last turn the work, and its readers the result."""
+    """Move the work to each loop's last iteration, and give its readers the result."""
     loops = {plan.loop: _with_last_turns(plan) for plan in plans}
     vectors = [x for plan in plans for x in plan.vectors]
     moved = [x for vector in vectors for x in (vector.names, vector.held, vector.loaded)]
@@ -63,7 +63,7 @@ def rewrite_epilogue_overlap(kernel: ir.For, plans: tuple[BesidePlan, ...]) -> A
 
 
 def _with_last_turns(plan: BesidePlan) -> ir.Stmt:
-    """Load what is read before the last turn but one, and widen it in the last."""
+    """Load the vectors before the last iteration but one, and widen them in the last."""
     loop, turns = plan.loop, int(plan.loop.extent)
     at, parts = plan.wait, list(ir.statements(loop.body))
     wide = [_widen(x) for x in plan.vectors]

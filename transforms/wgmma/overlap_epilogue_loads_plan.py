@@ -168,7 +168,7 @@ def _loaded(kernel: ir.For, vector: WideVector, in_front: list[ir.Stmt]) -> ir.S
 
 
 def _is_sum(loop: ir.For) -> bool:
-    """Tell whether each turn of a loop waits for all products that it has issued."""
+    """Tell whether each iteration of a loop waits for all products that it issued."""
     turns = ir.static_int(loop.extent)
     if loop.kind != ir.ForKind.SERIAL or turns is None or turns < MIN_ITERATIONS:
         return False

@@ -238,7 +238,7 @@ def _build(previous: Any) -> Callable[..., Any]:
     def build_cuda(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
         running = _current()
         if running is not None and running.module.same_as(mod):
-            return previous(mod, target)  # somebody is between two wrappers of ours
+            return previous(mod, target)  # another wrapper is between two of ours
         if not _is_ours(mod):
             with _during(None):
                 return previous(mod, target)

@@ -7,7 +7,7 @@ TVM's, fast math among them. NVRTC is the one that fits those headers (`nvrtc.py
 
     tvm_callback_cuda_compile(text)
       TVM's own                            RuntimeError: Cannot find CUDA headers in /usr/local
-      TVM's own, told where pip's headers are
+      TVM's own, with the folders of pip's headers
 
 A callback that somebody put in TVM's place keeps the last word: only TVM's own words about headers
 are answered here.

@@ -1,6 +1,6 @@
 """Table of asynchronous operations of all processors.
 
-Whoever inserts waits (`tvm_hopper.sync`) asks this table how an operation completes; the simulator
+The sync engine (`tvm_hopper.sync`) looks up here how an operation completes; the simulator
 has its own rules.
 Source: PTX ISA 9.1, 8.9.1.1 (asynchronous operations), 9.7.9.25-27 (copies and reductions),
 9.7.15.4 (WGMMA), 8.6 (proxies). Of Hexagon's DMA: what TVM says of `dma_copy`, `dma_wait` and their

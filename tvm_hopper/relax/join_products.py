@@ -41,8 +41,8 @@ def join_products(mod: tvm.IRModule, *, gates: bool = True) -> tvm.IRModule:
         `nn.Module.export_tvm` do: parameters from there on are weights.
 
     gates : bool
-        False: products whose results meet in one elementwise operator, as gate and up do, stay
-        apart; what they meet in is then part of one product's kernel, as FuseOps has it.
+        False: products that one elementwise operator combines, as gate and up, stay separate; the
+        operator is then part of one product's kernel, as FuseOps has it.
 
     Returns
     -------

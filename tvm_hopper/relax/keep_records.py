@@ -7,7 +7,7 @@
 The text is one of the executable's constants, which `stats` lists: it is read without a device.
 
 Needs: the module's attribute `schedule_functions.ATTR`; without one nothing is added.
-Leaves: a function more, which nobody calls.
+Leaves: an additional function without callers.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         WideFunctions(),  # activations and norms in float32, where TVM has them in 16 bits
         RowPlaces(),  # of rows of -inf TVM says -1
         relax.get_pipeline("zero"),  # legalize, fuse
-        relax.transform.RewriteDataflowReshape(),  # views, before somebody makes kernels of them
+        relax.transform.RewriteDataflowReshape(),  # views, before they become kernels
         FlattenBatch(),  # batch and sequence are rows
         relax.transform.DeadCodeElimination(),  # functions and views that nothing reads any more
         FuseGates(options),  # what a gate opens, in the kernel of both products

@@ -27,7 +27,7 @@ class Pair:
     first, second : VarBinding
         What computes the elements, and what reduces them.
     both : bool
-        Whether somebody else reads the elements.
+        Whether another call reads the elements.
     """
 
     first: Any

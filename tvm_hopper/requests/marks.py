@@ -154,7 +154,7 @@ def _has_threads(func: tirx.PrimFunc) -> bool:
 def _serves(name: str, func: tirx.PrimFunc) -> bool:
     """Tell whether what a function asks of TVM next to its copies is ours to give.
 
-    Nobody wrote the request into this function: what it cannot have with it stays TVM's, and that
+    The function itself has no request: if the option cannot serve it, it stays TVM's, and that
     is said.
     """
     try:

@@ -1,4 +1,4 @@
-"""Reductions whose parts thread blocks compute: the loop they share, and how its parts meet.
+"""`across_blocks`, `across_cluster`: split reductions over thread blocks (split-K).
 
     C[...] = 0                                                a separate kernel
     for bx in blockIdx.x:
@@ -28,7 +28,7 @@ from .asking import ask
 from .trial import all_or_nothing
 
 AXES = ("blockIdx.z", "blockIdx.y")
-MODES = ("cluster", "workspace", "caller", "serial", "atomic")  # by which parts of a sum meet
+MODES = ("cluster", "workspace", "caller", "serial", "atomic")  # split-K modes
 VALUES = keys.BY_CLUSTER, keys.BY_KERNELS, keys.BY_CALLER, keys.BY_TURNS, keys.BY_ATOMICS
 OF_A_CLUSTER = ", the thread blocks of a cluster"
 

@@ -136,7 +136,8 @@ def check_whole(matmul: Matmul, axis: Axis) -> None:
     """Refuse to pad an axis along which a tensor goes on: the pad's bounds are the tensor's.
 
     Beyond the sum's own extent the tensor holds values that the program leaves out, and beyond the
-    output's part elements that it leaves alone. Rows of an operand may go on: they meet the crop.
+    output's part elements that it leaves alone. Rows of an operand may go on: the crop
+    removes them.
     """
     extent = axis.iter_var.dom.extent
     if axis is matmul.k:

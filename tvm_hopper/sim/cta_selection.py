@@ -71,7 +71,7 @@ class Choice:
 
 
 def choose_asked(func: Any, setup: dict[str, Any], blocks: Sequence[tuple[int, ...]]) -> Choice:
-    """Take the CTAs that somebody requested; of the others nothing is known."""
+    """Take the requested CTAs; nothing is known of the others."""
     grid = setup["grid"]
     total = grid[0] * grid[1] * grid[2]
     asked = tuple(dict.fromkeys(check_blocks(blocks, grid)))

@@ -251,7 +251,7 @@ class Reporter:
     # -- deadlock ---------------------------------------------------------------------------------
 
     def deadlock(self, blocked: list[Any]) -> None:
-        """Report that nobody can go on, with what each waits for."""
+        """Report that no warp can advance, with what each waits for."""
         alike: dict[Any, list[Any]] = {}
         for warp in blocked:
             alike.setdefault((warp.cta, warp.group, warp.why()), []).append(warp)

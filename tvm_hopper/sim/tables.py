@@ -17,7 +17,7 @@ from rich.text import Text
 
 from tvm_hopper.sim.findings import Finding
 
-WIDTH = 118  # characters, where nobody says
+WIDTH = 118  # characters, by default
 COLOURS = {"error": "red", "incomplete": "yellow", "review": "cyan"}
 STYLE = """
 .tvm-hopper { border-collapse: collapse; font-size: 90%; }

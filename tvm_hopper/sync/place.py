@@ -97,7 +97,7 @@ def _fold_node(node: Node, promised: frozenset[Buffer]) -> Node:
         return node
     inside = Sequence((node,), (*node.path[:-1], node.path[-1] + 1))
     found = list(units(inside))
-    # In front of a subtree nobody may wait for a copy that some paths through it do not read.
+    # No wait before a subtree for a copy that some paths through it do not read.
     touched = {(u.buffer, u.ahead) for unit in found for u in unit.uses if u.buffer in promised}
     is_unit = touched <= _always_touched(node) and _is_plain(node)
     if is_unit and first_need(inside, {}) is None:

@@ -18,11 +18,10 @@ of an arm and the index in that arm. An index one past the last statement means 
 class Buffer:
     """A buffer, or a ring of `num_slots` equal ones; two objects of one name must be equal.
 
-    What a body writes to global memory and does not read again needs no mention. Where it has
-    one, two accesses of one slot are taken to meet. The other buffers named in `overlays` lie in
-    the same bytes: an access of one of them meets every slot of this one. Where another agent
-    fills it, that one writes through `proxy`, both what it hands over and what it fills next.
-    `by_thread`: the elected thread alone touches it, and waits for the copies into it.
+    Global memory that a body only writes needs no buffer. Two accesses of one slot are assumed to
+    overlap. The buffers named in `overlays` use the same bytes: an access of one of them overlaps
+    every slot of this one. If another agent fills the buffer, it writes through `proxy`.
+    `by_thread`: only the elected thread accesses it, and waits for the copies into it.
     """
 
     name: str
@@ -43,7 +42,7 @@ class Access:
 
     The version is the iteration counter of the loops that advance the buffer, plus `ahead`. The
     counter begins at 0, grows at the end of each of their iterations and is never reset. Two
-    versions meet in one slot if they are equal modulo `num_slots`.
+    versions share a slot if they are equal modulo `num_slots`.
     """
 
     buffer: Buffer
@@ -72,7 +71,7 @@ class Step:
     only_if_read
         A copy that is made only where a later step reads the version before its slot is copied to
         again: one that runs ahead in a loop, and whose condition says that there is such a trip.
-        Nobody but a reader waits for it. All copies into its buffer are such ones, nothing else
+        Only a reader waits for it. All copies into its buffer are such ones, nothing else
         writes or releases it, and who reads a version of it relies on the copy.
     """
 

@@ -23,7 +23,7 @@ class Comparison:
     Attributes
     ----------
     whole : bool
-        Elements that nobody wrote are compared, too.
+        Unwritten elements are compared, too.
     compared, exact, wrong, unknown : int
         Elements that were compared; of these, those that must agree bit for bit; those that do not
         agree; those of which no bound is known, so that they were not compared.

@@ -39,7 +39,7 @@ def check_residency(case: Case, left: Callable[[], float]) -> list[Finding]:
     for launch, choice in zip(case.launches, case.choices, strict=True):
         room = resident_ctas(launch.setup, compiled(launch.func).shared, arch, num_sms)
         span = choice.span
-        if span is None:  # of so few CTAs nobody had to know it
+        if span is None:  # not needed for so few CTAs
             span = span_of(launch.func, launch.setup) if choice.total > room else 1
         if span > room:
             far = (

@@ -99,7 +99,7 @@ class ValueCheck:
     case : Case
         Its values are arguments of any kind, for their shapes.
     asked : bool
-        Somebody requested the chosen CTAs: no others run.
+        The chosen CTAs were requested: no others run.
     steps : float or None
         About how many all CTAs together would take; None: not known.
     """
@@ -386,7 +386,7 @@ class ValueCheck:
             return compare(*arguments)
         try:
             return compare(*arguments, whole)
-        except TooMuchWork:  # of what nobody wrote
+        except TooMuchWork:  # of unwritten elements
             return compare(*arguments)
 
     def _held_before(self, values: Mapping[str, Any]) -> list[str]:

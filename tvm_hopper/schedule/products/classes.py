@@ -2,7 +2,7 @@
 
 A class is a range of row counts that one kernel computes, named by its upper bound; its kernel is
 the one that `choose_config` takes for exactly so many rows.  The last class goes on above its own.
-Which there are where nobody says so: ranges.py.
+The default classes: ranges.py.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ class MatmulConfig:
 
     @property
     def turns(self) -> int:
-        """Consumers, or sets of them, that compute output tiles in turn."""
+        """Number of consumer groups that take turns on output tiles (ping-pong)."""
         return (self.consumers or 2) if self.takes_turns else 1
 
 

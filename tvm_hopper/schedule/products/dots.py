@@ -144,7 +144,7 @@ def _share_out(
     sch.bind(n_group, "threadIdx.y")
     sch.bind(thread, "threadIdx.x")
     pairs = sch.fuse(n_own, m)
-    if shape.threads <= THREADS_PER_WARP:  # else sums meet in shared memory, in turns of a loop
+    if shape.threads <= THREADS_PER_WARP:  # else sums are added through shared memory, in a loop
         sch.unroll(pairs)
 
     sch.compute_at(part, n_group, preserve_unit_loops=True)

@@ -40,7 +40,7 @@ WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thre
 class KernelForm:
     """Common properties of the kernels whose tiles are compared."""
 
-    by_kernels: bool = False  # parts of a sum meet in a workspace, and not in a cluster
+    by_kernels: bool = False  # split-K by workspace, not by cluster
     # Tiles that cross an edge of the output have boxes of their own, unless blocks load for one
     # another or compute several tiles: then no rows of them are outside.
     spare: bool = True

@@ -41,7 +41,7 @@ from .rates import MEASURED
 from .split import ANYWHERE, CALLER, CLUSTER
 
 RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B fits the L2 cache
-BLOCKS_SHARING_LINES = 16  # thread blocks whose loads of the same lines meet
+BLOCKS_SHARING_LINES = 16  # thread blocks that load the same lines
 RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
 SYMBOLIC_EXTENT = 4096  # what an extent that is known at run time only is taken for
 MAJORS = ("k", "mn")
@@ -309,7 +309,7 @@ def rank_both(
     """Return the best configurations of both ways to multiply, as far as `given` leaves them open.
 
     Outputs of many rows gain nothing by the other way, and lose wide stores. Unless clusters are
-    requested, parts that meet in a workspace are tried, too.
+    requested, split-K by workspace is tried, too.
     """
     return _rank_both(wanted, given, chip, max(count, CONFIGS_SHOWN), sizes)[:count]
 

@@ -102,7 +102,7 @@ class Rates:
     any_rows_start_saved_cycles
         Cycles of `start_cycles` that kernels made for any rows do without.
     any_rows_workspace_cycles
-        Cycles that kernels cost more whose parts of sums meet in a workspace.
+        Additional cycles of split-K by workspace.
     early_launch_saved_cycles
         That are saved where the blocks of two launches fit the chip at once: a kernel that may
         begin early is in place when the one in front ends. Of clusters twice that.

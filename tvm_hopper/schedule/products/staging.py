@@ -204,7 +204,7 @@ def choose_staging(
     sizes
         The values that each size of the tile can take.
     may_take_stages
-        Nobody requested the number of stages.
+        The number of stages is not requested.
     """
     if config.store is None:
         return config
@@ -304,7 +304,7 @@ def leaves_by_tma(
     k
         Terms of the sum.
     may_take_stages
-        Nobody requested the number of stages.
+        The number of stages is not requested.
     arch
         The chip's limits.
     """

@@ -18,7 +18,7 @@ from .occupancy import REGISTERS_PER_SM
 
 LEAST_COLUMNS = 1 << 16  # of a row: shorter ones share with rows next to them in shared memory
 SIZES = (4, 8, 16)  # thread blocks of a cluster: the fewest that have room for a row
-PART, WHOLE_PART = 40 << 10, 32 << 10  # bytes of it in each of them: at most, and of full turns
+PART, WHOLE_PART = 40 << 10, 32 << 10  # bytes of it in each of them: at most, in full iterations
 THREADS = (512, 384, 256)  # of a thread block: the most that have whole vectors
 # Rows on their way to shared memory, next to the one that is reduced and those that were; more
 # where eight thread blocks have parts that leave room for them.
@@ -47,7 +47,7 @@ def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig 
     cluster, threads = dealt
     part = work.columns * work.loaded // cluster
     many = cluster == MORE_FOR and part <= WHOLE_PART
-    # Short turns wait for their cluster more than they work: the next row is reduced meanwhile.
+    # Short iterations mostly wait for their cluster: the next row is reduced meanwhile.
     skewed, ahead = cluster > CLUSTERS[-1] or part < WHOLE_PART, MORE_AHEAD if many else AHEAD
     if _shares_few(work):
         skewed, ahead = part <= MAX_PIPELINED_PART_BYTES, FEW_AHEAD

@@ -153,7 +153,7 @@ class Checker:
                     decided[id(access.statement)] = True
                 except UndecidedError as error:
                     self._give_up(access, str(error))
-                except Exception as error:  # of a module that nobody wrote: nothing is proven then
+                except Exception as error:  # no reference: nothing is proven
                     self._give_up(access, f"{type(error).__name__}: {error}")
         for name in self.pieces:
             self._tensor(name)

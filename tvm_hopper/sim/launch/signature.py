@@ -55,7 +55,7 @@ def signature(host_func: tirx.PrimFunc) -> list[Argument]:
     Raises
     ------
     ValueError
-        Two arguments have one name: nobody could say which one is meant.
+        Two arguments have the same name.
     """
     names: dict[int, str] = {}
     buffers: dict[str, Any] = {}

@@ -18,7 +18,7 @@ Elements = tuple[np.dtype, int, int]
 
 @functools.lru_cache(maxsize=64)
 def _zeros(shape: Any, dtype: np.dtype) -> np.ndarray:
-    """Return what is loaded where no values are, which nobody may change."""
+    """Return what is loaded where no values are, which nothing may change."""
     found = np.zeros(shape, dtype)
     found.flags.writeable = False
     return found

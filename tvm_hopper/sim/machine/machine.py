@@ -28,7 +28,7 @@ from tvm_hopper.sim.trips.balance import Cut, check_balance
 POLICIES = ("eager", "on_wait", "lifo", "random", "in_turn", "starve")
 ROLES = re.compile(r"producer|consumer|(wg|warp)?(\d+)")
 MAX_STEPS = 5_000_000
-BUDGET_S = 3600.0  # seconds of one run, unless somebody says less
+BUDGET_S = 3600.0  # seconds of one run, unless the caller gives less
 STEPS_PER_LOOK = 256  # at the clock
 STEPS_PER_COUNT = 128  # of what was written
 MOST_WARPS = 1 << 12  # that are there together, unless they wait for more
@@ -345,7 +345,7 @@ class Machine(Reporter):
         self.finish()
 
     def _begin_next(self) -> bool:
-        """Let one more cluster begin, since nobody goes on: one by one, if the last has ended."""
+        """Let one more cluster begin, since no warp advances: one by one, if the last has ended."""
         if not self.to_start:
             return False
         if self.mode == "in_turn" and not all(cta.exited for cta in self.started):

@@ -11,7 +11,7 @@ import numpy as np
 SPARSE = 1 << 20  # bytes from which memory is taken page by page, and of a piece that is copied
 LARGE = 1 << 28  # bytes from which an array that repeats a pattern shares its pages
 PAGES_SHARED = 32749  # a prime: elements that a wrong stride confuses are not in one place of them
-DEFAULT_BYTES = 16 << 30  # that are taken to be available where nobody says
+DEFAULT_BYTES = 16 << 30  # assumed available by default
 _PRIVATE_FIXED = 0x02 | 0x10  # MAP_PRIVATE | MAP_FIXED of Linux
 
 

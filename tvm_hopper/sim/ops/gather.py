@@ -37,7 +37,7 @@ class Gathering(Event):
     complete : bool
         All lanes that were needed are there, or will not come.
     acted : bool
-        Somebody has acted for all.
+        A thread has acted for all.
     generation : int or None
         Of the barrier that the lanes come to, as who acted for them found it.
     """

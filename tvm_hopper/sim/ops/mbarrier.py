@@ -245,7 +245,7 @@ class MBarrierOps:
                 "MBAR_MISSING_WAIT",
                 self,
                 site,
-                f"{barrier.name}: phase {barrier.phase - 1} completed but nobody observed it "
+                f"{barrier.name}: phase {barrier.phase - 1} completed but no thread observed it "
                 f"before this arrival in phase {barrier.phase}",
                 buffer=barrier.name,
                 key=(site, barrier.name),

@@ -9,8 +9,8 @@ Let G be CTAs whose agents touch no mbarrier and no block barrier of others, nor
 What others do without G changes nothing that a step of G reads or writes but the cluster barrier.
 There, arrivals and exits of agents that come by turns commute, and a wait that can pass will always
 be able to (`System.cluster_in_turns`). A wait of G that cannot pass could be let pass by others
-alone only if the generation needed nobody of G any more. Where some agent of G has neither come to
-it nor exited, all steps that G can take are thus a persistent set.
+alone only if the generation needed no agent of G any more. Where some agent of G has neither come
+to it nor exited, all steps that G can take are thus a persistent set.
 """
 
 from __future__ import annotations

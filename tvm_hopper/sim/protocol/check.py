@@ -330,7 +330,7 @@ def deadlock_of(skeleton: Skeleton, state: SystemState | Running) -> list[Findin
 
 
 def _wrong_starts(skeleton: Skeleton, state: SystemState | Running) -> list[Finding]:
-    """Find producers that block at once: their slots are free, and nobody will say so."""
+    """Find producers that block at once: their slots are free, but never signalled."""
     found = []
     for agent, position in zip(skeleton.system.agents, state.positions, strict=True):
         if position == len(agent.ops) or agent.ops[position].kind != "wait":

@@ -1,6 +1,6 @@
 """Copies that an agent issues between two of its steps, looked up instead of walked through.
 
-They block nobody, and a warp that sends what it has reduced to each thread block of a cluster
+They block no agent, and a warp that sends what it has reduced to each thread block of a cluster
 issues as many as there are.
 """
 

@@ -1,7 +1,7 @@
 """Calls with unknown bodies: C functions by name, and CUDA text.
 
 Such a body may arrive, wait, fence or exchange values. What a thread does after it is therefore
-not followed, and what others wait for then may come from it: a skeleton in which somebody is at
+not followed, and what others wait for then may come from it: a skeleton in which an agent is at
 such a call is incomplete, not stuck.
 """
 

@@ -93,7 +93,7 @@ def emitter_of(call: ir.Call) -> Emitter | None:
 
 
 def multiplies(body: Any) -> bool:
-    """Tell whether a function has a wgmma: else nobody requests accesses of registers."""
+    """Tell whether a function has a wgmma: else register accesses are not tracked."""
     calls: list[ir.Call] = []
     tvm_ffi.structural_walk(body, (ir.Call, calls.append))
     return any(op_name(call).startswith(f"{PTX}wgmma") for call in calls)

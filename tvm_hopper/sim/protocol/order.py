@@ -20,16 +20,16 @@ from tvm_hopper.sim.protocol.system import CLUSTER, System
 def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[SystemState]:
     """Take one step first, and alone, if putting it off could show nothing more.
 
-    Such steps block nobody, and all that they do is to enable: issuing a copy; meeting at a barrier
-    that always needs the same agents, as the cluster barrier does where every agent arrives and
-    waits by turns; an arrival or a delivery that does not complete its phase, or that completes one
-    which nobody can miss, neither where more bytes may come than the phase
-    expects; a wait that passes, where the phase cannot end and nobody can arrive in it before this
-    agent goes on; a copy without which its phase cannot end, also before its bytes are expected
-    (docs/verification_judges.md, "Copies for several blocks"). An arrival that comes early is the
-    worst case for the rule that somebody observes each phase. Besides, whatever an agent does to
-    barriers that nothing else comes to, and no copy lands at, before it goes on: making them, as a
-    rule.
+    Such steps block no agent, and all that they do is to enable: issuing a copy; meeting at a
+    barrier that always needs the same agents, as the cluster barrier does where every agent arrives
+    and waits by turns; an arrival or a delivery that does not complete its phase, or that completes
+    one which no agent can miss, neither where more bytes may come than the phase
+    expects; a wait that passes, where the phase cannot end and no agent can arrive in it before
+    this agent goes on; a copy without which its phase cannot end, also before its bytes are
+    expected (docs/verification_judges.md, "Copies for several blocks"). An arrival that comes early
+    is the worst case for the rule that an agent observes each phase. Besides, whatever an agent
+    does to barriers that nothing else comes to, and no copy lands at, before it goes on: making
+    them, as a rule.
     """
     waits, changes = [], []
     for number in movers:
@@ -74,7 +74,7 @@ def _passes_whoever_arrives(system: System, state: SystemState, number: int, op:
 
 
 def _only_enables(system: System, op: Any) -> bool:
-    """Tell whether a step blocks nobody and only lets others go on, whatever they do."""
+    """Tell whether a step blocks no agent and only lets others go on, whatever they do."""
     return (
         op.kind in ("load", "cluster_sync")
         or (op.kind in ("cluster_arrive", "cluster_wait") and system.cluster_in_turns)
@@ -96,8 +96,8 @@ def _go_on(system: System, state: SystemState, number: int) -> SystemState:
 def _let_pass(system: System, state: SystemState, number: int) -> SystemState:
     """Take a wait that may be taken alone, of an agent and of those alike that are there, too.
 
-    Nobody can arrive while one of them stands still, whatever the others do: that holds of the last
-    one of them, since the first ones are among the others.
+    No agent can arrive while one of them stands still, whatever the others do: that holds of the
+    last one of them, since the first ones are among the others.
     """
     before = state
     for other in system.alike[number]:
@@ -238,7 +238,7 @@ class RunAhead:
         """Return the agents that run, and whether they may pass the cluster barrier at will.
 
         Agents that share nothing but that barrier with what stands still (`System.groups`) are left
-        out. Nobody passes it while the agent that stands still has neither come to it nor exited;
+        out. No agent passes it while the agent that stands still has neither come to it nor exited;
         else those who are left out may have come.
         """
         system, frozen, state = self.system, self.frozen, self.state
@@ -301,7 +301,7 @@ class RunAhead:
         return True
 
     def arrives_on(self, slot: int) -> bool:
-        """Tell whether somebody may arrive on a barrier, or remake it."""
+        """Tell whether an agent may arrive on a barrier, or remake it."""
         index = self.system.index
         return any(
             index[key] == slot
@@ -311,19 +311,19 @@ class RunAhead:
         )
 
     def ends(self, key: Key) -> bool:
-        """Tell whether somebody may invalidate a barrier."""
+        """Tell whether an agent may invalidate a barrier."""
         return key in self.system.ended and any(
             op.kind == "inval" and any(key == x for x, _, _ in op.targets) for op in self.steps()
         )
 
     def expects(self, key: Key) -> bool:
-        """Tell whether somebody may expect more bytes at a barrier, and arrive elsewhere."""
+        """Tell whether an agent may expect more bytes at a barrier, and arrive elsewhere."""
         return any(
             op.kind == "expect" and any(key == x for x, _, _ in op.targets) for op in self.steps()
         )
 
     def comes_to(self, keys: set[Key]) -> bool:
-        """Tell whether somebody may come to a step at one of some barriers."""
+        """Tell whether an agent may come to a step at one of some barriers."""
         for op in self.steps():
             if any(key in keys for key, _, _ in op.targets):
                 return True

@@ -85,7 +85,7 @@ class System:
 
     @cached_property
     def expecting(self) -> set[Key]:
-        """The mbarriers of which somebody expects bytes."""
+        """The mbarriers of which an agent expects bytes."""
         ops = (op for agent in self.agents for op in agent.ops if op.kind == "expect")
         return {key for op in ops for key, _, _ in op.targets}
 
@@ -118,9 +118,9 @@ class System:
         return False
 
     def is_awaited(self, state: SystemState, slot: int, phase: int) -> bool:
-        """Tell whether nobody whose next wait on a barrier comes before `phase` ends can pass it.
+        """Tell whether no agent whose next wait on a barrier comes before `phase` ends can pass it.
 
-        They mean this phase, or one as even or odd, so that nobody's wait can pass before.
+        They mean this phase, or one as even or odd, so that no agent's wait can pass before.
         """
         for number in self.waiters.get(slot, ()):
             wait = self.next_waits[number][state.positions[number]].get(slot)
@@ -385,7 +385,7 @@ class System:
         if count and observed < phase - 1 and self.counted:
             self.violate(
                 "MBAR_MISSING_WAIT", key, agent,
-                f"arrives on phase {phase}, and nobody has observed phase {phase - 1}", op,
+                f"arrives on phase {phase}, and no agent has observed phase {phase - 1}", op,
             )  # fmt: skip
         tx += size
         pending -= count

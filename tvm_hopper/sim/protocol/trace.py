@@ -192,7 +192,7 @@ NONE, OPAQUE, LOCAL, COPIES, BARRIERS = range(5)
 class _Builder:
     """Compiles statements; `stmt` returns the closure and how it synchronises.
 
-    `NONE`: not at all; `OPAQUE`: a body that nobody sees may; `LOCAL`: within a warp group;
+    `NONE`: not at all; `OPAQUE`: an unknown body may; `LOCAL`: within a warp group;
     `COPIES`: copies complete on a barrier; `BARRIERS`: it waits or arrives.
     """
 

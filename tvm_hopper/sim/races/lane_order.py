@@ -90,7 +90,7 @@ class LaneOrder:
         return other
 
     def retire(self) -> None:
-        """Forget what nobody asks of a warp that has ended."""
+        """Forget what no thread asks of a warp that has ended."""
         self.spans, self.partial, self.known, self.footprints = {}, [], [], {}
         self.copies = LaneCopies(self.copies.new_event)
 

@@ -204,9 +204,9 @@ class Shadow:
         self.log, self.granule = log, COARSEST
         cells = -(-num_bytes // COARSEST)
         self.writer, self.readers = no_cells(cells), no_cells(cells)
-        self.fresh = True  # nobody has touched a cell
+        self.fresh = True  # no thread has touched a cell
         self.cells_written = 0  # by this kernel
-        # of a large region, which pieces of it somebody has touched
+        # of a large region, which pieces of it a thread has touched
         self.num_bytes = cells * COARSEST
         pieces = -(-num_bytes // PIECE)
         self.touched = np.zeros(pieces, bool) if pieces > MANY_PIECES else None
@@ -227,7 +227,7 @@ class Shadow:
             self.readers = self._repeated(self.readers, times)
 
     def _repeated(self, cells: np.ndarray, times: int) -> np.ndarray:
-        """Repeat each cell; cells that nobody has touched stay without memory."""
+        """Repeat each cell; cells that no thread has touched stay without memory."""
         finer = no_cells(len(cells) * times)
         rows = finer.reshape(-1, times)
         for low, high in self.touched_bytes():
@@ -245,7 +245,7 @@ class Shadow:
             self.touched[cells * self.granule // PIECE] = True
 
     def touched_bytes(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of bytes next to which nobody has touched any."""
+        """Yield ranges of bytes next to which no thread has touched any."""
         if self.touched is None:
             yield 0, self.num_bytes
             return
@@ -330,7 +330,7 @@ class Shadow:
         self.readers[cells] = self._left(writers, readers) if access.rmw else 0
 
     def _readers(self, cells: Any, writers: np.ndarray) -> np.ndarray:
-        """Return the sets of readers of some cells, of those that nobody touched, too."""
+        """Return the sets of readers of some cells, of those that no thread touched, too."""
         readers: np.ndarray = self.readers[cells]
         if self.readers_before:
             readers = np.where((writers == 0) & (readers == 0), self.readers_before, readers)
@@ -376,7 +376,7 @@ class Shadow:
                 self.readers[held] = self.log.with_reader(number, read)
 
     def holds_nothing(self, cells: Any) -> np.ndarray:
-        """Tell of each of some cells whether nobody has given it a value."""
+        """Tell of each of some cells whether no thread has given it a value."""
         values = self.writer[cells]
         none: np.ndarray = np.isin(values, self.log.discarding)
         return none if self.initialised else none | (values == 0)
@@ -405,7 +405,7 @@ class Shadow:
 
 
 def no_cells(count: int) -> np.ndarray:
-    """Return cells that nobody has touched."""
+    """Return cells that no thread has touched."""
     return no_bytes(count * np.dtype(np.int32).itemsize).view(np.int32)
 
 

@@ -54,7 +54,7 @@ class ElementWriters:
         return np.concatenate(found)
 
     def _in_pieces(self) -> Iterator[np.ndarray]:
-        """Yield the same for each piece that somebody has touched, of elements one by one."""
+        """Yield the same for each piece that a thread has touched, of elements one by one."""
         flat = self.numbers.reshape(-1)
         size = self.shadow.granule * (flat.strides[0] // self.shadow.writer.itemsize)
         for low, high in self.shadow.touched_bytes():

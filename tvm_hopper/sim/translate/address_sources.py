@@ -1,7 +1,7 @@
 """Origins of address operands: own tensors, shared memory, or pointers from memory.
 
 A kernel may read an address from global memory (a table of pointers, one a group). What lies there
-is known to nobody here: a number in the table may even be one that the machine uses for something
+is unknown here: a number in the table may even be one that the machine uses for something
 else. Such an access is named as not modelled, and nothing is said of what follows.
 """
 

@@ -130,24 +130,8 @@ def matmul(
             check_lowering(copy, product)
 
     known: list[Matmul] = []  # as a copy has it
-
-    def attempt(kernel: ClassKernel) -> None:
-        def step(copy: s_tir.Schedule, same: Callable[[Any], Any]) -> Any:
-            product, problem = _schedule(copy, same(block), kernel, *known)
-            known[:] = [problem]
-            return product
-
-        rehearse(plain, step, accept)
-
     if not is_thrown_away():
-        for last, trial in trials_of(kernel):
-            kernel = trial
-            try:
-                attempt(kernel)
-                break
-            except ScheduleError:
-                if last:
-                    raise
+        kernel = _rehearsed(plain, block, kernel, known, accept)
     with origins.noted(sch):
         if fresh is not None:
             ir.replace_schedule(sch, fresh)
@@ -155,6 +139,33 @@ def matmul(
             product, _ = _schedule(sch, block, kernel, *known)
             if is_thrown_away():
                 accept(sch, product)
+
+
+def _rehearsed(
+    plain: s_tir.Schedule,
+    block: Any,
+    kernel: ClassKernel,
+    known: list[Matmul],
+    accept: Callable[[s_tir.Schedule, Any], None],
+) -> ClassKernel:
+    """Return the first way to make a kernel that a copy accepts, whose product goes to `known`."""
+
+    def attempt(trial: ClassKernel) -> None:
+        def step(copy: s_tir.Schedule, same: Callable[[Any], Any]) -> Any:
+            product, problem = _schedule(copy, same(block), trial, *known)
+            known[:] = [problem]
+            return product
+
+        rehearse(plain, step, accept)
+
+    for last, trial in trials_of(kernel):
+        try:
+            attempt(trial)
+            return trial
+        except ScheduleError:
+            if last:
+                raise
+    return kernel
 
 
 def _schedule_classes_somehow(

@@ -77,6 +77,22 @@ class RankedTile:
         return f"{tile}{shared}{way}, {groups}, {self.stages} stages: {self.microseconds:.1f} us"
 
 
+@dataclass(frozen=True)
+class InMemory:
+    """How the tensors of a product are in memory.
+
+    Attributes
+    ----------
+    majors : tuple of str
+        For A and for B, along which of its dimensions rows are contiguous: "k", or "mn".
+    out_dtype : str, optional
+        Type of the output; None: that of the operands.
+    """
+
+    majors: tuple[str, str] = ("k", "k")
+    out_dtype: str | None = None
+
+
 def choose_config(
     m: Any,
     n: Any,
@@ -85,8 +101,7 @@ def choose_config(
     given: MatmulConfig | None = None,
     sizes: tuple[tuple[int, ...], ...] | None = None,
     num_sms: int | None = None,
-    majors: tuple[str, str] = ("k", "k"),
-    out_dtype: str | None = None,
+    **memory: Any,
 ) -> MatmulConfig:
     """Choose what a configuration leaves open, from the shape: the best way by tiles.
 
@@ -103,10 +118,8 @@ def choose_config(
     num_sms : int, optional
         SMs of the device to choose for; None: what the target in scope says, else 132. The kernel
         is right on any other device, and balances its thread blocks there too.
-    majors : tuple of str
-        For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
-    out_dtype : str, optional
-        Type of the output; None: that of the operands.
+    **memory
+        majors and out_dtype, see `InMemory`.
 
     Returns
     -------
@@ -118,6 +131,8 @@ def choose_config(
     ScheduleError
         An argument is illegal; what does not fit the chip is for `hs.matmul` to refuse.
     """
+    in_memory = InMemory(**memory)
+    majors, out_dtype = in_memory.majors, in_memory.out_dtype
     m, n, k = (
         as_size("choose_config", name, size, symbolic="an expression of a symbolic extent")
         for name, size in (("m", m), ("n", n), ("k", k))

@@ -20,7 +20,7 @@ from tvm.tirx import IterVar
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.contraction import CASTS_NEEDED, Contraction, find_contraction
-from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 from tvm_hopper.facts.swizzle import span_elements
@@ -128,20 +128,8 @@ def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) ->
     if len(reductions) != 1:
         raise cannot_schedule(where, f"{len(reductions)} reduction loops", "one, over k")
     (k,) = reductions
-    for axis in axes.values():
-        if axis in (m, n, k, *lead):
-            continue
-        shared = contraction.sides(list(axes)).batch
-        batch = next((axes[v] for v in shared if axes[v].extent != 1), None)
-        if batch is None:
-            wide = [axes[v] for v in out if v in axes and axes[v].extent != 1]
-            sizes = ", ".join(f"{a.iter_var.var.name} of {a.extent}" for a in wide)
-            found = f"{len(wide)} dimensions of the output ({sizes})"
-            need = "rows and columns, and other dimensions of extent one"
-            raise cannot_schedule(where, found, need, "let one dimension count the rows")
-        found = f"a batch of {batch.extent} ({batch.iter_var.var.name})"
-        fix = "call a function of one product for each"
-        raise cannot_schedule(where, found, "a leading batch of one", fix)
+    if any(axis not in (m, n, k, *lead) for axis in axes.values()):
+        raise _has_a_batch(where, contraction, axes, out)
     if not all(ir.is_const(extent, 1) for extent in store.buffer.shape[:-2]):
         found = f"{store.buffer.name}, of which it writes a part"
         raise cannot_schedule(where, found, "an output that is one matrix")
@@ -149,6 +137,34 @@ def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) ->
         if axis.loop < 0:
             raise cannot_schedule(where, f"no loop over {label}", "one loop a dimension")
 
+    lhs, rhs = _operands(where, contraction, m, n, k, lead)
+    kept = (len(out) - 2, len(out) - 1)
+    zero = ir.is_zero(contraction.initial)
+    output, dtype = contraction.accumulator, contraction.accumulator_dtype
+    return Matmul(name, m, n, k, lead, lhs, rhs, output, kept, dtype, node, zero)
+
+
+def _has_a_batch(
+    where: str, contraction: Contraction, axes: dict[Any, Axis], out: list[Any]
+) -> ScheduleError:
+    """Say which dimension there is besides rows, columns and depth."""
+    shared = contraction.sides(list(axes)).batch
+    batch = next((axes[v] for v in shared if axes[v].extent != 1), None)
+    if batch is None:
+        wide = [axes[v] for v in out if v in axes and axes[v].extent != 1]
+        sizes = ", ".join(f"{a.iter_var.var.name} of {a.extent}" for a in wide)
+        found = f"{len(wide)} dimensions of the output ({sizes})"
+        need = "rows and columns, and other dimensions of extent one"
+        return cannot_schedule(where, found, need, "let one dimension count the rows")
+    found = f"a batch of {batch.extent} ({batch.iter_var.var.name})"
+    fix = "call a function of one product for each"
+    return cannot_schedule(where, found, "a leading batch of one", fix)
+
+
+def _operands(
+    where: str, contraction: Contraction, m: Axis, n: Axis, k: Axis, lead: tuple[Axis, ...]
+) -> tuple[Any, Any]:
+    """Return the operand with the rows, and the one with the columns."""
     by_axis = {}
     for load in contraction.products[0].loads:
         operand, side = _operand(where, load, m, n, k, lead)
@@ -164,10 +180,7 @@ def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) ->
         found = f"{lhs.name} {lhs.dtype}, {rhs.name} {rhs.dtype}"
         need = f"both of {' or both of '.join(OPERAND_DTYPES)}"
         raise cannot_schedule(where, found, need, CAST)
-    kept = (len(out) - 2, len(out) - 1)
-    zero = ir.is_zero(contraction.initial)
-    output, dtype = contraction.accumulator, contraction.accumulator_dtype
-    return Matmul(name, m, n, k, lead, lhs, rhs, output, kept, dtype, node, zero)
+    return lhs, rhs
 
 
 def _axis(var: IterVar, position: int, loops: list[Any]) -> Axis:

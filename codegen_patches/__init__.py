@@ -1,4 +1,4 @@
-"""Below the passes: instructions, one function each, and what the wheel's code generation lacks.
+"""CUDA and PTX intrinsics as TIR operators: one function for each instruction, below the passes.
 
 `ptx/` is the only user of TVM's constructors of PTX and CUDA instructions. Beside it, one fault of
 the wheel's CUDA code generation a file; `operators.py` makes known those that are operators of TIR.

@@ -1,9 +1,9 @@
-"""Activations x S(x) as operators of TIR, of half their argument: one power of two and few sums.
+"""TIR operators for activations x S(x) that take half their argument: one exponential, few sums.
 
     h + |h| (1 - 2^P(|h|))        x = 2 h
 
 S rises from zero to one, and S(-x) is 1 - S(x) = 2^(P(x / 2) - 1) for x >= 0. The logarithm of that
-is nearly a sum of few powers. Tensor cores wait for what stands behind a product, and an SM issues
+is nearly a sum of few powers. Tensor cores wait for what follows a product, and an SM issues
 four instructions a cycle, whichever they are: each one for every element of a tile of 128 x 256 is
 256 cycles. With powers up to the fourth an element takes eight; `1 + tanh(u)` with a reciprocal
 (approximations.py) takes twelve.
@@ -15,7 +15,7 @@ A power fewer is too few for float16: by the best sums of powers up to the fifth
 P goes to minus infinity, and infinities come out as they should: the highest power has a negative
 constant. Where it has none, what begins at some power is below zero up to x = 12, and taken as
 minus its absolute value, which an instruction does beside. Errors are parts of the exact value, and
-2^-22 beside that: 1 - 2^P has no digits below 2^-24, as 1 + tanhf(u) has none.
+2^-22 next to that: 1 - 2^P has no digits below 2^-24, as 1 + tanhf(u) has none.
 """
 
 from __future__ import annotations

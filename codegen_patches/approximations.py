@@ -1,18 +1,18 @@
-"""The chip's own 2^x, 1/x and tanh x as operators of TIR.
+"""TIR operators for the chip's approximations of 2^x, 1/x and tanh x.
 
     ex2.approx.ftz.f32     2 ulp (PTX ISA 9.1, 9.7.3.21); subnormal numbers are taken for zero
     rcp.approx.ftz.f32     1 ulp (9.7.3.13); so are they here
     tanh.approx.f32        2^-11 of the value (9.7.3.22)
 
-1/x of numbers from one on has a second form, by multiply-adds: tensor cores wait for what stands
-behind a product, and an SM has 16 of these functions a cycle, of multiply-adds 128. A straight line
+1/x of numbers from one on has a second form, by multiply-adds: tensor cores wait for what is
+after a product, and an SM has 16 of these functions a cycle, of multiply-adds 128. A straight line
 through the bits is 5% off, r (1 + e + e^2) with e = 1 - x r is 2^-13 off, a step of Newton's does
 the rest; from 2^125 on it is zero, so that it is zero times the largest number, too. In turns with
 the chip's, by what the compiler knows of a column, both units work.
 
 CUDA's `exp2f` and `1 / x` are the first two and what makes them right at both ends of the range:
 three instructions and nine, one of them a call.  TVM's own words for them are statements that name
-the register of the result (apache-tvm 0.27); what stands in an expression needs an operator.
+the register of the result (apache-tvm 0.27); what is in an expression needs an operator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hexagon's DMA: copies through a queue, and their groups (TVM's builtins of the same names).
+"""Hexagon's DMA: copies through a queue and their groups (TVM's builtins of the same names).
 
     dma_start_group(queue)
     dma_copy(queue, tile, tensor, bytes, bypass)
@@ -33,7 +33,7 @@ def copy(tile: Any, tensor: Any, num_bytes: int) -> Any:
 
 
 def start_group() -> Any:
-    """Open a group; it must not be empty when it is closed, and nobody may wait meanwhile."""
+    """Open a group. It must contain a copy before it is closed, and no wait."""
     return _call("dma_start_group", QUEUE)
 
 

@@ -1,7 +1,7 @@
-"""Maxima and minima that keep NaN, as TIR, numpy and PyTorch do and CUDA's functions do not.
+"""TIR operators for max and min that propagate NaN, as numpy and PyTorch do.
 
     max(X[0], 0)    printed by TVM; fmaxf, or for types of 16 bits `a > b ? a : b`: NaN becomes 0
-    max(X[0], 0)    with the text below in front of the kernels: max.NaN.f32, max.NaN.bf16, one
+    max(X[0], 0)    with the text below before the kernels: max.NaN.f32, max.NaN.bf16, one
                     instruction, NaN stays
 
 Upstream: TVM prints `tirx.Max` by the name alone (apache-tvm 0.27.0.post1), which means CUDA's

@@ -1,4 +1,4 @@
-"""The upper half of a register in its place, by an instruction that the compiler cannot look into.
+"""TIR operator that takes the upper 16 bits of a register, opaque to the compiler.
 
     and.b32 y, x, 0xffff0000
 

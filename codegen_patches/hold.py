@@ -1,14 +1,14 @@
-"""Hold a register where it is: what is computed from it stays behind, what sets it stays in front.
+"""TIR operator that pins a register: the compiler moves no use before it and no write after it.
 
     asm volatile("" : "+f"(reg) :: "memory")
 
-`wgmma.wait_group` names no register, so the CUDA compiler may read an accumulator in front of it,
-and ptxas serialises (C7514). Nor does `wgmma.fence`: what sets an accumulator may come behind it
+`wgmma.wait_group` names no register, so the CUDA compiler may read an accumulator before it,
+and ptxas serialises (C7514). Nor does `wgmma.fence`: what sets an accumulator may come after it
 (C7519). Upstream's `cuda.wgmma_noop_barrier` takes the register by value: the copy is held, and not
 the register (apache-tvm 0.27). To be dropped when it takes a reference.
 
-A hold is no instruction and binds the CUDA compiler alone. Where no loop ends behind the wait,
-ptxas itself moves conversions of an accumulator to float16 in front of it (C7514). Hence
+A hold is no instruction and binds the CUDA compiler alone. Where no loop ends after the wait,
+ptxas itself moves conversions of an accumulator to float16 before it (C7514). Hence
 
     @never exit
 
@@ -78,7 +78,7 @@ def hold_value(value: Any) -> ir.Stmt:
     """Build a statement at which an integer is computed.
 
     What divides is not moved out of a loop by the CUDA compiler: the divisor might be 0, and the
-    loop run no turn. Computed in front of the loop for this, it is not computed in it again.
+    loop run no turn. Computed before the loop for this, it is not computed in it again.
     """
     register()
     return tirx.Evaluate(ir.call_op(f"tirx.{VALUE}", "void", value))

@@ -1,4 +1,4 @@
-"""Operators of TIR whose CUDA text stands here: made known to TVM and its code generator, once.
+"""Register TIR operators with their CUDA text, once, with TVM and its code generator.
 
     make_known("tvm_hopper_ex2_ftz", "(float x)", "    float y; ...", returns=("float", "float32"))
 

@@ -1,4 +1,4 @@
-"""Sums and differences whose operands keep their rounding, as operators of TIR.
+"""TIR operators for sums whose operands keep their rounding (no contraction to FMA).
 
     a * b + c                     one FFMA: the product is not rounded
     add_rn_float32(a * b, c)      FMUL and FADD, as IEEE and the plain program have it

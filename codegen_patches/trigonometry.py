@@ -1,7 +1,7 @@
-"""Sine, cosine and tangent without local memory, in place of CUDA's functions.
+"""Sine, cosine and tangent without local memory, instead of CUDA's functions.
 
     sinf(x)    printed by TVM; CUDA's text has an array in local memory, for large arguments
-    sinf(x)    with the text below in front of the kernels: registers and a table of constants
+    sinf(x)    with the text below before the kernels: registers and a table of constants
 
 x = n pi / 2 + r with |r| <= pi / 4. Up to 105615 n is rounded and three parts of pi / 2 are taken
 off by multiply-adds (Cody and Waite). Beyond it x is an integer times a power of two, of whose
@@ -32,7 +32,7 @@ TWO_OVER_PI = (
 
 @dataclass(frozen=True)
 class Real:
-    """How a type of floating-point numbers is computed.
+    """The arithmetic of a floating-point type.
 
     Attributes
     ----------

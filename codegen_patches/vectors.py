@@ -1,4 +1,4 @@
-"""Which vectors TVM's CUDA code generator can print, so that no loop asks for another one.
+"""Tell which vector types TVM's CUDA code generator can print.
 
     float32x8(x, x, ...)    a call of a constructor that takes no 8 arguments: CUDA has none
     int8x4(x, x, x, x)      x has to be a constant: anything else ends in a failed check

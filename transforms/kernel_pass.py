@@ -1,4 +1,4 @@
-"""Make passes of functions: what there is to do is planned, then done, and nothing is left to plan.
+"""`kernel_pass`: make a TIR pass from a plan function and a rewrite function.
 
     GuardRowLoop = kernel_pass("GuardRowLoop", plan_guards, rewrite_guards, when=is_memory_bound)
 
@@ -33,22 +33,22 @@ def kernel_pass(
     given: Callable[[tirx.PrimFunc], Any] | None = None,
     notes: Callable[[Plan], Iterable[Note]] | None = None,
 ) -> Maker:
-    """Return a maker of the pass that rewrites each kernel for which there is a plan.
+    """Return a maker of a pass that plans and rewrites each kernel.
 
     Parameters
     ----------
     name : str
-        Of the pass, without the prefix.
+        The pass name without the prefix.
     plan : callable
-        Takes a kernel, and what `given` returns; raises what is refused. Falsy: the kernel stays.
+        Takes a kernel and the result of `given`; raises errors. A falsy plan leaves the kernel.
     rewrite : callable
-        Takes the kernel and its plan; decides nothing. A plan for what it returns is a bug.
+        Takes the kernel and its plan. Planning the result again must find nothing.
     when : callable, optional
-        Whether a kernel is looked at.
+        Selects kernels.
     given : callable, optional
-        What plans need to know of the function, as `arch_of`.
+        A fact about the function that plans need, as `arch_of`.
     notes : callable, optional
-        What `explain` says of a plan.
+        Notes on a plan, for `explain`.
     """
 
     def change(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -75,7 +75,7 @@ def planned_pass(
     plan: Callable[[tirx.PrimFunc], Plan | None],
     rewrite: Callable[[tirx.PrimFunc, Plan], tirx.PrimFunc],
 ) -> Maker:
-    """Return a maker of the pass that rewrites a function as a whole where there is a plan."""
+    """Return a maker of a pass that plans and rewrites each function."""
 
     def change(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if not (planned := plan(func)):
@@ -113,7 +113,7 @@ def map_noted(
     change: Callable[[Any, list[Note]], Any],
     over: Callable[..., tirx.PrimFunc] = ir.map_kernels,
 ) -> tirx.PrimFunc:
-    """Offer each kernel to `change`, with a list to which it adds what `explain` says of it.
+    """Apply `change` to each kernel, with a list that collects its notes for `explain`.
 
     `over` is `map_bodies` for passes that act on processors without threads, too.
     """

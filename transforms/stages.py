@@ -1,8 +1,8 @@
 """The pass list, in stages: the table of contents of the lowering.
 
-A stage runs at one of four places of TVM's own list (`pipeline/passes.py`). Behind each stage the
-kernel computes the same, more slowly, if the passes of `REALISING` follow
-(`tests/sim_kernels/test_prefixes.py`). Inside of a stage the list may not be cut.
+A stage runs at one of four places of TVM's own list (`pipeline/passes.py`). The kernel is correct
+at each stage boundary, if slower, when the passes of `REALISING` follow
+(`tests/sim_kernels/test_prefixes.py`). The list may not be cut inside a stage.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ Place = Literal["early", "hook", "late", "host"]
 
 @dataclass(frozen=True)
 class Stage:
-    """Passes that belong together.
+    """A stage of the lowering: a sequence of passes.
 
     Parameters
     ----------
     name : str
         Unique.
     place : str
-        Where in TVM's list they run: "early", on functions as they are scheduled; "hook", where
-        regions are exact and blocks still exist; "late", on flat buffers; "host", after TVM's last.
+        Where in TVM's list it runs: "early", on scheduled functions; "hook", where regions are
+        exact and blocks still exist; "late", on flat buffers; "host", after TVM's last pass.
     leaves : str
-        What holds behind them.
+        What the kernel is like after it.
     passes : tuple
         Makers of the passes, in order.
     """
@@ -73,16 +73,16 @@ STAGES = (
         "compact tiles and registers, plain indices, one kernel for each way of a call",
         (
             prepare.RestoreAxisAnnotations,  # unification left annotations on unit loops
-            # before anything is noted of a kernel: one becomes two
+            # before notes: one kernel becomes two
             split_k.DispatchSplitKByAllocator,
-            split_k.SplitKByAtomics,  # copies are requests yet: they become reductions
+            split_k.SplitKByAtomics,  # while copies are requests: they become reductions
             prepare.RecordConfiguration,  # for `explain` alone
-            prepare.CompactTiles,  # what TVM gave no static extent, before copies look at it
-            # before any copy is looked at: its condition is part of it
+            prepare.CompactTiles,  # extents that TVM left open, before passes that look at copies
+            # before passes that look at copies: a guard is part of a copy
             prepare.PropagateTileGuards,
             # the passes below read plain indices of compact buffers
             prepare.SimplifyIndexBounds,
-            mma_sync.LowerMmaSync,  # from here on vectors and registers of a lane
+            mma_sync.LowerMmaSync,  # makes vectors and registers of a lane
         ),
     ),
     Stage(
@@ -90,20 +90,20 @@ STAGES = (
         "hook",
         "vectors of a thread's own elements; a row's later loads on their way",
         (
-            # vectors are cut by what is left of an index: a thread's part
+            # before vectors: they follow from a thread's part of an index
             memory_bound.PartitionRegisterArrays,
-            # a thread without rows has its sums' initial values, too
+            # threads without rows need initial values, too
             memory_bound.HoistReductionInits,
-            # whole loops over parts of rows, before a tail comes apart
+            # needs whole loops over parts of rows, without split tails
             memory_bound.FuseOnlineSoftmax,
-            memory_bound.PrefetchRowScalars,  # loops that ask for rows still say so
-            memory_bound.StageRowsInShared,  # what a turn loads is a block yet, with its condition
-            memory_bound.PrefetchRowsToL2,  # what a turn loads is a block yet, with its condition
-            memory_bound.SplitVectorTails,  # of a condition on an element TVM makes a loop over all
+            memory_bound.PrefetchRowScalars,  # while loops still carry their row requests
+            memory_bound.StageRowsInShared,  # while each load is a block with its guard
+            memory_bound.PrefetchRowsToL2,  # while each load is a block with its guard
+            memory_bound.SplitVectorTails,  # TVM would scalarize guarded vectors
             # while a thread's elements are a loop, and conditions simple
             memory_bound.VectorizeGathers,
-            memory_bound.HoistRowReciprocals,  # while stores still name the row that they belong to
-            # the next cuts what is staged to what a thread block has of it
+            memory_bound.HoistRowReciprocals,  # while stores still name their row
+            # before staged rows shrink to a thread block's part
             memory_bound.UnstageRows,
         ),
     ),
@@ -112,13 +112,13 @@ STAGES = (
         "hook",
         "reductions across threads and clusters as shuffles, barriers and st.async",
         (
-            reductions.SplitRowsAcrossCluster,  # the next asks who reduces together
-            # who reduces together is known, and each sum is a call yet
+            reductions.SplitRowsAcrossCluster,  # before reductions across threads
+            # while each sum is one call
             reductions.FuseMeanAndVariance,
-            reductions.ReduceAcrossThreads,  # stock passes reduce by two barriers, and only warps
-            # what a turn sends and waits for is in it, and no copy is yet
+            reductions.ReduceAcrossThreads,  # TVM's pass takes two barriers
+            # after the cluster exchange, before copies
             memory_bound.GuardRowLoop,
-            memory_bound.PipelineRowLoop,  # a turn is one condition and one wait for its cluster
+            memory_bound.PipelineRowLoop,  # an iteration has one guard and one cluster wait
         ),
     ),
     Stage(
@@ -126,12 +126,12 @@ STAGES = (
         "hook",
         "vectors and functions that CUDA can print, inner pipelines apart",
         (
-            prepare.ExpandInnerPipelines,  # stages count what inner pipelines come apart to
-            legalize.LegalizeVectors,  # of 16 bytes at most, which the swizzle leaves whole
-            # what fragments are loaded from follows its tile from here on
+            prepare.ExpandInnerPipelines,  # stages count the expanded statements
+            legalize.LegalizeVectors,  # at most 16 bytes, which the swizzle keeps whole
+            # row pointers follow their tile from here on
             prepare.IndexRowPointers,
-            math.WidenNarrowFloats,  # those that stay are of types that CUDA has them for
-            # each element's value stands once, its register not yet
+            math.WidenNarrowFloats,  # leaves functions of types that CUDA supports
+            # while each value is one expression
             math.ApproximateFunctions,
         ),
     ),
@@ -140,9 +140,9 @@ STAGES = (
         "hook",
         "each copy a loop over its tile, with a mechanism and a layout",
         (
-            copies.ReuseOperandTiles,  # whole tiles yet, in the order of the program
-            prepare.HoistStoreGuards,  # what is left of a condition a store's mechanism serves
-            # dealt out to threads or not, a copy is a tile from here on
+            copies.ReuseOperandTiles,  # while tiles are whole and in program order
+            prepare.HoistStoreGuards,  # the mechanism serves the remaining guards
+            # each copy is a tile from here on
             copies.SelectCopyMechanisms,
             # early: descriptors and boxes follow the panels chosen here
             layouts.SwizzleSharedTiles,
@@ -153,12 +153,12 @@ STAGES = (
         "hook",
         "products and copies as asynchronous operations that nothing waits for",
         (
-            wgmma.LowerWgmma,  # the accumulator goes to registers, rows and columns to threads
-            prepare.FuseThreadAxes,  # roles and elections number the threads along one axis
-            # copies become boxes of a tensor map, without a barrier yet
-            copies.InjectBulkAsyncCopies,
-            split_k.BindReductionLoopToGrid,  # what combines in memory is known now
-            split_k.LowerSplitK,  # before trips are counted: each block of a cluster has its own
+            wgmma.LowerWgmma,  # accumulators to registers, rows and columns to threads
+            prepare.FuseThreadAxes,  # roles and elect.sync number threads along one axis
+            # copies become boxes of tensor maps, without mbarriers
+            copies.LowerAsyncCopies,
+            split_k.BindReductionLoopToGrid,  # atomic reductions are known now
+            split_k.LowerSplitK,  # before iteration counts, which differ between the blocks
         ),
     ),
     Stage(
@@ -166,13 +166,13 @@ STAGES = (
         "hook",
         "slots, roles, the order of tiles, loads that run ahead",
         (
-            pipeline.InjectBarrierPipeline,  # loads get slots, and trips are counted
-            # or not: a producer, and consumers that it hands slots to
+            pipeline.PlanRingBuffers,  # assigns ring slots and counts iterations
+            # producer and consumers, if requested
             warp_specialization.SpecializeWarps,
             tile_scheduling.ScheduleTiles,  # the passes above reason about plain block indices
-            # the numbers of trips are final, who gives slots back is known
+            # iteration counts and slot releases are final
             pipeline.PipelineComputeStages,
-            pipeline.ExpandPipeline,  # where there is no producer, loads run ahead in the loop
+            pipeline.ExpandPipeline,  # look-ahead without a producer
         ),
     ),
     Stage(
@@ -180,12 +180,12 @@ STAGES = (
         "hook",
         "waits, fences and mbarriers: the kernel is synchronised",
         (
-            # what is dead before another array lives may give it room
+            # lifetimes are final
             sync.OverlaySharedBuffers,
-            sync.InsertSyncs,  # what a role has to wait for depends on all of the above
-            # last of what is right without: each block loads for itself
+            sync.InsertSyncs,  # depends on all of the above
+            # an optimisation: without it each block loads for itself
             tile_scheduling.MulticastLoads,
-            mbarriers.LowerChannelsToMbarriers,  # slots that are handed over become mbarriers
+            mbarriers.LowerChannelsToMbarriers,  # full and empty mbarriers of each slot
         ),
     ),
     Stage(
@@ -193,18 +193,18 @@ STAGES = (
         "hook",
         "final accesses and loops, limits, hints, early launches; no request is left",
         (
-            # where products are waited for, and what threads then do
+            # WGMMA waits are placed
             wgmma.OverlapEpilogueLoads,
-            mma_sync.PairFragmentStores,  # pointers are asked for by no pass below
-            launch.WidenIndices,  # accesses are final: large tensors are indexed by 64 bits
+            mma_sync.PairFragmentStores,  # no pass below looks at fragment pointers
+            launch.WidenIndices,  # accesses are final
             launch.LimitRegistersForOccupancy,  # threads are final
-            # so are thread blocks, and clusters that share something
+            # needs the final grid; skips kernels that already have a cluster
             launch.FormLaunchClusters,
-            launch.RecordModelChoice,  # nobody asks for the mark of such a kernel any more
-            launch.EnableProgrammaticLaunch,  # vectors are loads yet, and stand in their order
+            launch.RecordModelChoice,  # the last reader of the mark ran before
+            launch.EnableProgrammaticLaunch,  # while vectors are plain loads
             legalize.UnrollRegisterLoops,  # no pass below makes a loop
-            launch.AddCacheHints,  # vectors become instructions, which no pass above looks for
-            # last: what no pass acted on would fall away in silence
+            launch.AddCacheHints,  # vectors become PTX instructions
+            # last: an unlowered request is an error
             launch.RejectUnloweredRequests,
         ),
     ),
@@ -213,12 +213,12 @@ STAGES = (
         "late",
         "one shared allocation with final offsets, registers of each lane",
         (
-            # TVM takes threadIdx.x for a warp where buffers belong to one
+            # TVM expects a warp on threadIdx.x for buffers of scope "warp"
             mma_sync.SplitWarpAxis,
-            mma_sync.LowerWarpMemory,  # TVM's own leaves whole fragments to each of its lanes
-            # pipelines are apart, and TVM's barriers not placed yet
+            mma_sync.LowerWarpMemory,  # TVM's own gives each lane whole fragments
+            # after TVM's pipelines, before TVM's barriers
             legalize.BarrierAfterZeroTripLoops,
-            # TVM would overlap what copies in flight still read and write
+            # TVM would overlap arrays that copies in flight use
             sync.MergeSharedBuffers,
         ),
     ),
@@ -227,21 +227,21 @@ STAGES = (
         "host",
         "checks of arguments and launches, workspaces; kernels as they are printed",
         (
-            launch.AllocateWorkspace,  # what lies between two kernels outlives the call
-            launch.RemoveRestrict,  # TVM marks every kernel that it splits off
-            # a launch that is too large is an error that says of what
+            launch.AllocateWorkspace,  # takes workspaces from the caller's allocator
+            launch.RemoveRestrict,  # TVM adds it to every kernel
+            # names the extent of a launch that is too large
             launch.AssertLaunchLimits,
-            launch.SkipEmptyLaunches,  # TVM's barriers stand, and what is counted says so yet
-            tile_scheduling.SizePersistentGrid,  # only now is the device of a call known
-            # conditions are written out; the next looks for neighbours
+            launch.SkipEmptyLaunches,  # while grid extents are still expressions
+            tile_scheduling.SizePersistentGrid,  # the device of the call is known on the host
+            # guards are final; the next pass needs adjacent statements
             legalize.MergeAdjacentGuards,
-            legalize.UnpackHalfPairs,  # registers have their numbers, and share what is dead
-            math.ForbidFmaContraction,  # no pass behind it looks for sums
-            launch.AssertAlignment,  # kernels are final: which accesses are vectors is known
+            legalize.UnpackHalfPairs,  # registers are allocated
+            math.ForbidFmaContraction,  # no pass below looks for sums
+            launch.AssertAlignment,  # kernels are final: their vector widths are known
         ),
     ),
 )
-# What serves requests that TVM has no pass for: clusters, reductions in them, waits and barriers.
+# Passes without which a prefix is incomplete: clusters, reductions across them, synchronisation.
 REALISING = (
     reductions.SplitRowsAcrossCluster,
     reductions.ReduceAcrossThreads,

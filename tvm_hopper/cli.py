@@ -1,7 +1,7 @@
 """The shell commands: `python -m tvm_hopper COMMAND ...`, also installed as `tvm-hopper`.
 
 One parser for all of them. A command is one function of `COMMANDS`: it names the command, its
-arguments, and what runs. That is imported only once it is asked for, so that `--help` and a mistake
+arguments, and what runs. That is imported only once it is requested, so that `--help` and a mistake
 in the command line answer at once.
 """
 
@@ -19,14 +19,14 @@ TARGET = "nvidia/nvidia-h200"
 
 
 def add_doctor(commands: Any) -> None:
-    """Add `doctor`: what this machine has and lacks, and what mends it."""
+    """Add `doctor`: what this machine has and lacks, and what fixes it."""
 
     def run(arguments: argparse.Namespace) -> int:
         from tvm_hopper.reports.doctor import doctor_command
 
         return doctor_command(arguments)
 
-    parser = _command(commands, "doctor", "what this machine has and lacks, and what mends it", run)
+    parser = _command(commands, "doctor", "what this machine has and lacks, and what fixes it", run)
     parser.epilog = "exit code: 0 all is there, 1 something that everybody needs is missing"
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="write what a bug report needs to this file"
@@ -177,7 +177,7 @@ def add_serve(commands: Any) -> None:
         "TVM's RPC knows no authentication: whoever reaches a server runs code on this machine"
     )
     parser.add_argument("--tracker", required=True, metavar="HOST:PORT", help="TVM's tracker")
-    parser.add_argument("--key", required=True, help="under which clients ask for these servers")
+    parser.add_argument("--key", required=True, help="under which clients request these servers")
     parser.add_argument("--gpus", default="all", help='"all", or numbers, "0,1" (default: all)')
     parser.add_argument(
         "--host",
@@ -236,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         arguments = build_parser().parse_args(argv)
-    except SystemExit as stop:  # argparse has said why, or has printed what was asked for
+    except SystemExit as stop:  # argparse has said why, or has printed what was requested
         return MISTAKE if stop.code else 0
     try:
         return arguments.run(arguments)

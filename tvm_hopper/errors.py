@@ -1,8 +1,8 @@
-"""The errors a user can meet; every message says where, what was found and what is needed.
+"""Error classes; each message says where, what was found, what is needed and how to fix it.
 
-An exception class that TVM's FFI does not know reaches the user as a bare `RuntimeError`, so each
-one is registered, and takes a single message (FFI rebuilds it from its text).  So are Python's
-KeyboardInterrupt and SystemExit: else Ctrl-C in a pass would be an error that callers recover from.
+TVM's FFI turns unregistered exception classes into `RuntimeError`. So each class is registered, and
+takes a single message, from which FFI rebuilds it. So are Python's KeyboardInterrupt and
+SystemExit: else Ctrl-C in a pass would be an error that callers recover from.
 """
 
 import importlib.util
@@ -22,25 +22,25 @@ class HopperError(RuntimeError):
 
 @tvm_ffi.register_error("tvm_hopper.LoweringError")
 class LoweringError(HopperError):
-    """A PrimFunc asks for something that a pass cannot lower."""
+    """A pass cannot lower an annotation or a statement of a PrimFunc."""
 
 
 @tvm_ffi.register_error("tvm_hopper.ScheduleError")
 class ScheduleError(HopperError):
-    """A schedule helper was given a block, a loop or a configuration that it cannot serve."""
+    """A schedule helper does not support the given block, loop or configuration."""
 
 
 @tvm_ffi.register_error("tvm_hopper.OptionError")
 class OptionError(HopperError, AttributeError):
-    """A PassContext was given a key of ours that does not exist, or a value that it cannot take.
+    """A PassContext has an unknown `tvm_hopper.*` key, or an illegal value.
 
-    It is an AttributeError too, which TVM raises for a key or a value of its own.
+    It is also an AttributeError, which TVM raises for its own keys.
     """
 
 
 @tvm_ffi.register_error("tvm_hopper.CompileError")
 class CompileError(HopperError):
-    """The CUDA compiler refused a kernel of ours, or mended it in a way that we do not accept."""
+    """The CUDA compiler failed, or reported serialised WGMMA or spills."""
 
 
 @tvm_ffi.register_error("tvm_hopper.VerifyError")
@@ -50,21 +50,21 @@ class VerifyError(HopperError):
 
 @tvm_ffi.register_error("tvm_hopper.TuningError")
 class TuningError(HopperError):
-    """A tuning run, or the records of one, ask for something that cannot be done."""
+    """A tuning run or its records are invalid."""
 
 
 @tvm_ffi.register_error("tvm_hopper.HopperWarning")
 class HopperWarning(UserWarning):
-    """The category of every warning of this package, for filters to name."""
+    """Category of all warnings of this package."""
 
 
 def warn(text: str, stacklevel: int = 1) -> None:
-    """Warn of something that a build does otherwise than its user may expect."""
+    """Warn about unexpected behaviour of a build."""
     warnings.warn(text, HopperWarning, stacklevel=stacklevel + 1)
 
 
 def require_packages(where: str, *packages: str) -> None:
-    """Raise where optional packages are missing, with the command that installs them.
+    """Raise an error if optional packages are missing, with the command that installs them.
 
     Raises
     ------
@@ -92,20 +92,20 @@ def found_and_need(broken: Sequence[str]) -> tuple[str, str]:
 
 
 def cannot_lower(where: str, found: str, need: str, fix: str = "") -> LoweringError:
-    """Build the one form that every refusal of a pass takes."""
+    """Build the error of a pass: where, found, need, fix."""
     return LoweringError(_message(where, found, need, fix))
 
 
 def cannot_schedule(where: str, found: str, need: str, fix: str = "") -> ScheduleError:
-    """Build the one form that every refusal of a schedule helper takes."""
+    """Build the error of a schedule helper: where, found, need, fix."""
     return ScheduleError(_message(where, found, need, fix))
 
 
 def cannot_configure(where: str, found: str, need: str, fix: str = "") -> OptionError:
-    """Build the one form that every refusal of a PassContext's key takes."""
+    """Build the error of a PassContext option: where, found, need, fix."""
     return OptionError(_message(where, found, need, fix))
 
 
 def cannot_tune(where: str, found: str, need: str, fix: str = "") -> TuningError:
-    """Build the one form that every refusal of a tuner and of its records takes."""
+    """Build the error of a tuner or its records: where, found, need, fix."""
     return TuningError(_message(where, found, need, fix))

@@ -1,4 +1,4 @@
-"""Run and judge a module without a GPU: `simulate`, `verify` and the shell command.
+"""Public functions `simulate` and `verify`: run and check a module without a GPU.
 
 result = tvm_hopper.simulate(ex, {"A": a, "B": b})      # numpy in, numpy out
 report = tvm_hopper.verify(sch)                         # policies, seeds, chosen CTAs, values:
@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any
 
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.requests.kernel_file import load_kernel
@@ -27,9 +27,6 @@ from tvm_hopper.verification.launches import bound_launches, run_launches
 from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
 from tvm_hopper.verification.report import Report
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = ["RUNS", "Program", "Report", "load", "simulate", "verify", "verify_command"]
 
@@ -60,15 +57,6 @@ class SimulateOptions:
     progress: bool | None = None
 
 
-class SimulateKeywords(TypedDict, total=False):
-    """`SimulateOptions` as keywords, for type checkers."""
-
-    detect_races: bool
-    num_sms: int
-    allocator: bool
-    progress: bool | None
-
-
 def simulate(
     ex_or_mod: Any,
     inputs: Mapping[str, Any],
@@ -77,7 +65,7 @@ def simulate(
     blocks: Sequence[tuple[int, ...]] | None = None,
     target: Any = None,
     entry: str | None = None,
-    **options: Unpack[SimulateKeywords],
+    **options: Any,
 ) -> Result:
     """Run a module on numpy inputs, without a GPU.
 
@@ -86,10 +74,9 @@ def simulate(
     ex_or_mod : Schedule, IRModule, PrimFunc, or what `tvm.compile` returned in this process
         A module is lowered for `target` (default: the target in scope, else sm_90a).
     inputs : dict
-        numpy arrays and scalars by argument name. A view is passed as a view, with its strides and
-        its place in the array that it is a view of, whose other bytes must not be touched
-        (OUT_OF_VIEW). Arguments left out are outputs: they hold nothing before the run; those with
-        strides or an offset of their own are made as views.
+        numpy arrays and scalars by argument name. A view is passed as a view, and the other bytes
+        of its base array must not be accessed (OUT_OF_VIEW). Missing arguments are outputs, which
+        are uninitialised before the run; those with strides or an offset are made as views.
     policy, seed : str, int
         How asynchronous operations are scheduled; see `tvm_hopper.sim.run_kernel`.
     blocks : list of (x, y, z) or None
@@ -97,7 +84,7 @@ def simulate(
     target : Target, str or dict, optional
         For a module that is not lowered yet.
     entry : str, optional
-        Name of the function to run; left out, the only one.
+        Name of the function to run; None: the only one.
     **options
         detect_races, num_sms, allocator, and progress, see `SimulateOptions`.
 
@@ -122,7 +109,7 @@ def simulate(
 
 
 def verify_command(arguments: argparse.Namespace) -> int:
-    """Verify the kernel that a Python file makes; the exit code tells the verdict."""
+    """Verify the kernel that a Python file makes; the exit code is the verdict."""
     report = verify(
         load_kernel(*arguments.kernel),
         target=arguments.target,

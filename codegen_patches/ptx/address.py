@@ -1,4 +1,4 @@
-"""Addresses as numbers."""
+"""Addresses in shared memory as integers."""
 
 from __future__ import annotations
 

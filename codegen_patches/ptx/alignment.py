@@ -1,4 +1,4 @@
-"""How aligned the addresses have to be that instructions access memory by."""
+"""Alignment that instructions need of their addresses."""
 
 from __future__ import annotations
 

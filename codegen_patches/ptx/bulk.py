@@ -1,4 +1,4 @@
-"""Contiguous copies in bulk, and the groups of copies out of shared memory (PTX ISA 9.1, 9.7.9.25).
+"""Bulk copies (`cp.async.bulk`) and bulk commit groups (PTX ISA 9.1, 9.7.9.25).
 
 Both addresses, and the number of bytes, are multiples of 16.
 """

@@ -1,4 +1,4 @@
-"""What L2 is told about the bytes of a copy (PTX ISA 9.1, 9.7.10.21 createpolicy)."""
+"""L2 cache policies of copies (PTX ISA 9.1, 9.7.10.21 createpolicy)."""
 
 from __future__ import annotations
 

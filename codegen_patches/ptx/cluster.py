@@ -1,4 +1,4 @@
-"""Thread blocks of a cluster: their barrier, and what one reads of another one's shared memory."""
+"""Cluster instructions: barrier, rank, and reads of distributed shared memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SUFFIXES = {"float32": "f32", "int32": "s32", "uint32": "u32", "int64": "s64"}
 
 
 def arrive() -> Any:
-    """Arrive at the cluster's barrier; this thread's earlier accesses are known behind it.
+    """Arrive at the cluster's barrier; this thread's earlier accesses are known after it.
 
     `barrier.cluster.arrive.release.aligned`, PTX ISA 9.1, 9.7.13.5. Whole warps arrive; nobody
     waits for threads that have exited.
@@ -19,7 +19,7 @@ def arrive() -> Any:
 
 
 def arrive_relaxed() -> Any:
-    """Arrive at the cluster's barrier, with nothing to be known behind it but the arrival."""
+    """Arrive at the cluster's barrier, with nothing to be known after it but the arrival."""
     return T.ptx.barrier.cluster.arrive.relaxed.aligned()
 
 

@@ -1,4 +1,4 @@
-"""Copies of 4, 8 or 16 bytes by each thread, and their groups (PTX ISA 9.1, 9.7.9.25.3)."""
+"""`cp.async`: copies of 4, 8 or 16 bytes per thread and their groups (PTX ISA 9.1, 9.7.9.25.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fences between proxies, barriers of the threads of a block, and one lane of a warp."""
+"""Proxy fences, block barriers (`bar.sync`) and `elect.sync`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def elect() -> Any:
 
 
 def launch_dependents() -> Any:
-    """Let the launch behind this one begin, once every block says so or ends (9.7.13.13)."""
+    """Let the launch after this one begin, once every block says so or ends (9.7.13.13)."""
     return T.ptx.griddepcontrol.launch_dependents()
 
 

@@ -1,4 +1,4 @@
-"""Words in global memory by which threads tell one another what they have stored (PTX 9.1, 8.7)."""
+"""Flags in global memory by which thread blocks synchronise: release, acquire (PTX 9.1, 8.7)."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def wait_for(seen: Any, address: Any, condition: Any) -> Any:
 
 
 def release(address: Any, value: Any) -> Any:
-    """Store a word behind all that this thread has stored: `st.release.gpu.global`, 9.7.9.11."""
+    """Store a word after all that this thread has stored: `st.release.gpu.global`, 9.7.9.11."""
     return T.ptx["st.release.gpu.global.u32"](address, value)

@@ -1,4 +1,4 @@
-"""What the sync engine places, as instructions: fences by kind, groups by their mechanism."""
+"""Emit the sync engine's fences, commits and waits, by kind and mechanism."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class GroupInstructions:
 
 FENCES: dict[str, Callable[[], Any]] = {
     "async_proxy": fences.proxy_async,
-    "wgmma": wgmma.fence,  # in front of a group's first operation
+    "wgmma": wgmma.fence,  # before a group's first operation
 }
 
 GROUPS = {

@@ -1,4 +1,4 @@
-"""Matrices of 8x8 elements of 16 bits, from a warp's registers to shared memory, or transposed.
+"""ldmatrix, stmatrix and movmatrix: 8x8 matrices of 16-bit elements.
 
 PTX ISA 9.1, 9.7.14.5.16 and 17.
 """

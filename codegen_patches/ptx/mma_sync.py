@@ -1,4 +1,4 @@
-"""Multiplication by one warp (PTX ISA 9.1, 9.7.14.5.14), and what its operands are put together by.
+"""mma.sync: multiplication by one warp, and its operands (PTX ISA 9.1, 9.7.14.5.14).
 
 All 32 lanes execute each.
 """

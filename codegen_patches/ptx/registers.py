@@ -1,4 +1,4 @@
-"""Registers of a thread: how many there are, what is moved between them and between threads."""
+"""Registers of a thread: setmaxnreg, moves, shuffles between threads."""
 
 from __future__ import annotations
 

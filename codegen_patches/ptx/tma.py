@@ -1,4 +1,4 @@
-"""Tiled copies by the tensor memory accelerator (PTX ISA 9.1, 9.7.9.27.1.2)."""
+"""TMA: tiled copies (`cp.async.bulk.tensor`, PTX ISA 9.1, 9.7.9.27.1.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix multiplication by a warp group (PTX ISA 9.1, 9.7.15). All 128 threads execute each."""
+"""WGMMA: multiplication by a warp group (PTX ISA 9.1, 9.7.15). All 128 threads execute each."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ PROVEN = {
     "symbolic and flat": ([ROW * N + COL], {**RAGGED, BY: 4}, COL < N),
     "64-bit indices": ([tirx.Cast("int64", ROW), tirx.Cast("int64", COL)], STATIC, True),
     "blocks without a tile": ([R, C], STATIC, tirx.And(BY * 2 + BX < 1, True)),
-    "as many trips as bounds leave": ([BY * 0 + R, BX * 64 + C], STATIC, BY < 1),
+    "as many iterations as bounds leave": ([BY * 0 + R, BX * 64 + C], STATIC, BY < 1),
     "a square": ([ROW * ROW, COL], STATIC, True),
     "what a simplifier made of one number": (
         [(BY * 64 + R) // 62, (BY * 64 + R) % 62],

@@ -16,7 +16,7 @@ DATA = Path(__file__).with_name("census.json")
 def main() -> None:
     """Record each kernel."""
     parser = argparse.ArgumentParser(prog="python -m tests.census")
-    parser.add_argument("--write", action="store_true", help=f"write {DATA.name} anew")
+    parser.add_argument("--write", action="store_true", help=f"write {DATA.name} again")
     parser.add_argument("--texts", type=Path, help="a folder for the final TIR of each kernel")
     given = parser.parse_args()
     census = {}

@@ -99,7 +99,7 @@ KERNELS = {
     "column sum": Subject(_column_sum),
     "GELU": elements("gelu_mul", 3, 1001),
     "copy of any size": elements("copy", "n", "m", together=2),
-    "copy in bulk": Subject(
+    "bulk copy": Subject(
         lambda: (
             copies.schedule(
                 copies.copy(64, 256), copies.Route((4, 256), load="bulk", store="bulk")

@@ -43,7 +43,7 @@ NARROW, RAGGED, SYMBOLIC = ((64, 64), (8, 4)), ((64, 100), (8, 64)), ((64, "n"),
 LONG, WIDE = ((4, 1024, 64), (2, 512, 64)), ((4096, 256), (128, 256))
 PADDED = r"found stride 1 of 200 bytes; .*; pad its last dimension from 100 to 104"
 STATIC = r"found a symbolic dimension n, .* need rows at multiples of 16 bytes; make every"
-WHOLE = r"bytes in a row; need a multiple of 16; pad the rows, or take "
+WHOLE = r"contiguous bytes; need a multiple of 16; pad the rows, or "
 CHUNKS = r"need rows that are contiguous at both ends and start at multiples of 4 bytes"
 MIDDLE = r"a tile with 512 in the middle of its dimensions; need at most 256 there, what a box"
 SWIZZLED = r"rows of 32 elements with a 128 B swizzle; need rows of a multiple of 64 elements"
@@ -78,7 +78,7 @@ ROWS = {
     ),
     ("swizzle", "load", "tma"): (((64, 64), (8, 32)), {"swizzle": 128}, SWIZZLED),
     ("swizzle", "load", "cp_async"): (((64, 64), (8, 32)), {"swizzle": 128}, SWIZZLED),
-    ("swizzle", "load", "bulk"): (SMALL, {"swizzle": 128}, r"a copy in bulk with a 128 B swizzle"),
+    ("swizzle", "load", "bulk"): (SMALL, {"swizzle": 128}, r"a bulk copy with a 128 B swizzle"),
     ("rank", "load", "tma"): (((2,) * 5 + (64,), (1, 2, 2, 2, 2, 64)), {}, r"rank 6; need 1 to 5"),
     ("type", "load", "tma"): (SMALL, {"dtype": "int16"}, rf"A into A_shared.dyn: {TYPES}"),
     ("type", "store", "tma"): (SMALL, {"dtype": "int16"}, rf"A_shared.dyn into B: {TYPES}"),
@@ -96,7 +96,7 @@ ROWS = {
         ("older chip", way, by): (SMALL, {"target": A100}, rf"'{by}' on sm_80; {need}")
         for by in STORES
         for way, need in (
-            ("load", "need a mechanism that it has: 'cp_async'; ask for that one"),
+            ("load", "need a mechanism that it has: 'cp_async'; request that one"),
             ("store", "need a mechanism that it has: none that copies this way; let threads"),
         )
     },
@@ -119,8 +119,8 @@ def test_one_clear_error(row):
 @pytest.mark.parametrize(
     ("by", "match"),
     [
-        ("tma", "columns at each 2 elements of A; need columns one beside the other"),
-        ("bulk", "need elements that lie in a row at both ends"),
+        ("tma", "columns at each 2 elements of A; need columns one next to the other"),
+        ("bulk", "need elements that are contiguous at both ends"),
         ("cp_async", "need rows that are contiguous at both ends"),
     ],
 )

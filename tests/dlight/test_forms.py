@@ -137,7 +137,7 @@ FORMS = {  # expression, tensors, rule, what it says
         op.matmul, [half(1, 1, 256), half(256, 128)],
         "Matmul", "sums in float32 instead of float16",
     ),
-    "product, heads behind it": (
+    "product, heads after it": (
         heads, [brain(1, 16, 256), brain(128, 256)],
         "Matmul", "sums in float32 instead of bfloat16",
     ),

@@ -43,7 +43,7 @@ EVERY = (
     n.RowsNote(64, 203),
     n.ConfigurationNote("matmul tile=128x256x64"),
     n.SmemNote("ring", 0, 65536),
-    n.RemarkNote("what was asked for"),
+    n.RemarkNote("what was requested"),
     n.ElementsNote("X", 2, 32),
     n.FallbackNote("slower"),
     n.StoreRingNote("C_shared", 2, 4096),

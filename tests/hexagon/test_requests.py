@@ -30,7 +30,7 @@ def refused(match, *changes, target=TARGET):
 def test_another_mechanism():
     refused(
         r"main, block C: found tvm_hopper.async_copy = 'tma' on hexagonv68; need "
-        r"tvm_hopper.async_copy = 'dma' alone; take it away, or build for a GPU",
+        r"tvm_hopper.async_copy = 'dma' alone; remove it, or build for a GPU",
         ("vk = T", 'T.sblock_attr({"tvm_hopper.async_copy": "tma"}); vk = T'),
     )
 

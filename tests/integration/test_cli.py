@@ -36,7 +36,7 @@ def test_help_lists_every_command(capsys) -> None:
     assert cli.main(["--help"]) == 0
     out = capsys.readouterr().out
     for line in (
-        "doctor    what this machine has and lacks, and what mends it",
+        "doctor    what this machine has and lacks, and what fixes it",
         "verify    simulate a kernel and judge its synchronization and values",
         "explain   what the lowering makes of a kernel",
     ):
@@ -104,7 +104,7 @@ def test_explain_prints_text_and_json(kernel: str, capsys) -> None:
 def test_passes_prints_those_that_acted_by_stage(kernel: str, capsys) -> None:
     assert cli.main(["passes", f"{kernel}:scheduled", "--diff", "RemoveRestrict"]) == 0
     out = capsys.readouterr().out
-    assert "instructions: LowerWgmma, InjectBulkAsyncCopies\n" in out
+    assert "instructions: LowerWgmma, LowerAsyncCopies\n" in out
     assert "LowerSplitK" not in out
     assert '"tirx.noalias": True' in out  # taken away
     assert cli.main(["passes", f"{kernel}:scheduled", "--json"]) == 0

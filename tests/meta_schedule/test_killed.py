@@ -53,13 +53,13 @@ PLACES = {
     "workload, half": ("append", nth(2, half)),
     "a trial, before": ("append", nth(6, lambda *a: die())),
     "a trial, half": ("append", nth(7, half)),
-    "a trial, behind": ("append", nth(8, nothing, lambda *a: die())),
+    "a trial, after": ("append", nth(8, nothing, lambda *a: die())),
     "the last round": ("hold", nth(1, lambda *a: die())),
     "its line, half": ("final", half),
     "the check, half": ("check", half),
     "the stock files": ("replace", nth(2, lambda *a: die())),
     "between them": ("replace", nth(2, nothing, lambda *a: die())),
-    "behind them": ("replace", nth(3, nothing, lambda *a: die())),
+    "after them": ("replace", nth(3, nothing, lambda *a: die())),
 }
 
 def arm(kind, what):

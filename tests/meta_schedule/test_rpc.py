@@ -197,7 +197,7 @@ def test_a_session_measures_in_a_process_of_its_own(make_artifact, monkeypatch, 
 def test_a_process_that_serves_nobody_refuses(monkeypatch):
     monkeypatch.delenv(session.SERVED, raising=False)
     monkeypatch.setattr(session, "_worker", None)
-    with pytest.raises(HopperError, match="a server that was not told of a device"):
+    with pytest.raises(HopperError, match="a server without a device"):
         session.measure("{}", b"", b"", b"")
 
 

@@ -93,7 +93,7 @@ def test_fields_that_a_fix_asks_for():
     known = {x for each in CALLABLES for x in inspect.signature(each).parameters}
     wrong = []
     for place, text in messages():
-        for said in re.findall(r"(?:leave|give|take|ask for|without|with) ([a-z_]{4,})=", text):
+        for said in re.findall(r"(?:leave|give|take|request|without|with) ([a-z_]{4,})=", text):
             if said not in known:
                 wrong.append((place, said))
     assert not wrong

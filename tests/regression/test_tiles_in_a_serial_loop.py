@@ -17,7 +17,7 @@ from tvm_hopper.simulation import simulate
 from tvm_hopper.testing import workloads
 
 
-@pytest.mark.parametrize("depth", [64, 128], ids=["one trip", "two trips"])
+@pytest.mark.parametrize("depth", [64, 128], ids=["one iteration", "two iterations"])
 def test_it_assembles_and_is_right(depth: int) -> None:
     mod = workloads.matmul(64, 64, depth)
     sch = s_tir.Schedule(mod)

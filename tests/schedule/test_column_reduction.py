@@ -135,7 +135,7 @@ def test_reductions_of_several_shapes_and_of_results():
     k, m = te.reduce_axis((0, 8), "k"), te.reduce_axis((0, 8), "m")
     y = te.compute((64,), lambda j: te.sum(x[k, j], axis=k), name="Y")
     w = te.compute((32,), lambda j: te.sum(z[m, j], axis=m), name="W")
-    refuse(module(x, z, y, w), "8 rows of 32 columns beside 8 of 64 in block Y")
+    refuse(module(x, z, y, w), "8 rows of 32 columns next to 8 of 64 in block Y")
     v = te.compute((64,), lambda j: te.sum((x[m, j] - y[j]) * x[m, j], axis=m), name="V")
     refuse(module(x, y, v), "tensor Y: found a reduction of what another block")
 
@@ -148,7 +148,7 @@ def test_one_value_of_one_dimension_and_one_beside_columns():
     a, b, d = (te.reduce_axis((0, 8), name) for name in "abd")
     all_of = te.compute((1,), lambda i: te.sum(z[a, b], axis=[a, b]), name="all")
     each = te.compute((8,), lambda j: te.sum(z[d, j], axis=d), name="each")
-    refuse(module(z, all_of, each), "block each: found 8 rows of 8 columns beside 8 x 8 of 1")
+    refuse(module(z, all_of, each), "block each: found 8 rows of 8 columns next to 8 x 8 of 1")
 
 
 @pytest.mark.parametrize("rows", [64, 8192])  # by columns, by groups of rows
@@ -165,7 +165,7 @@ def test_a_reduction_of_all_elements_about_another_is_refused(rows):
 
 def test_one_row():
     refuse(columns.column_sum(1, 64), "block S: found a reduction over one row; need two rows")
-    match = "one row beside sums of columns; need two rows"
+    match = "one row next to sums of columns; need two rows"
     refuse(backward.rms_norm_backward(1, 64), match, helper=hs.row_reduction)
 
 
@@ -196,7 +196,7 @@ def test_illegal_configurations(given, match):
 
 
 def test_gradients_that_do_not_fit():
-    match = "rows of 1048576 elements beside sums of columns, 10 bytes of registers for each"
+    match = "rows of 1048576 elements next to sums of columns, 10 register bytes for each"
     refuse(backward.rms_norm_backward(64, 1 << 20), match, helper=hs.row_reduction)
     match = "rows that fit the registers of a thread block, or of 1 in a cluster"
     one = hs.RowReductionConfig(cluster=1)
@@ -235,7 +235,7 @@ def test_gradients_that_do_not_fit():
         (
             memory_bound.rms_norm(64, 1 << 20),
             {"persistent": 4},
-            "rows of 1048576 elements beside what all rows share, .* leave persistent= out",
+            "rows of 1048576 elements next to what all rows share, .* leave persistent= out",
         ),
         (
             memory_bound.rms_norm(64, 512),
@@ -272,5 +272,5 @@ def test_groups_that_cannot_be(mod, config, match):
 
 
 def test_a_group_stands_alone():
-    with pytest.raises(ScheduleError, match="group=4 beside threads=; need group= alone"):
+    with pytest.raises(ScheduleError, match="group=4 next to threads=; need group= alone"):
         hs.ColumnReductionConfig(threads=32, group=4)

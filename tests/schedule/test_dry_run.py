@@ -146,7 +146,7 @@ def test_a_block_that_scheduling_left_beside_the_kernel():
     before = dry_run.block_names(sch)
     dry_run.check_nothing_left(sch, product, before)
     match = (
-        r"block Y: found Y\[v_i\] computed from X\[v_i\], left beside the kernel of C_update_o; "
+        r"block Y: found Y\[v_i\] computed from X\[v_i\], left next to the kernel of C_update_o; "
         r"need pads and copies that can be a part of the kernel; choose a tile that divides"
     )
     with pytest.raises(ScheduleError, match=match):
@@ -172,7 +172,7 @@ def test_a_reduction_beside_the_product_is_a_kernel_first(of_product):
     sch = and_row_squares(of_product)
     match = (
         "block S: found a reduction that is no part of the kernel of C_update_o; .* "
-        "bind its loops to threads first, or keep it in a function of its own"
+        "bind its loops to threads first, or keep it in a separate function"
     )
     with pytest.raises(ScheduleError, match=match):
         hs.matmul(sch, "C")

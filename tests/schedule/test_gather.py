@@ -104,7 +104,7 @@ def test_verdict():
 )
 def test_what_does_not_go_with_it(config):
     (name,) = config
-    match = f"found {name}.*and 2 elements of a row behind it"
+    match = f"found {name}.*and 2 elements of a row after it"
     refuse(gated_product(64, 64, 64), match, config=hs.MatmulConfig(**config))
 
 

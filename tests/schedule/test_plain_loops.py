@@ -14,7 +14,7 @@ from tvm_hopper.errors import ScheduleError
 from tvm_hopper.testing import pointwise, workloads
 from tvm_hopper.testing.pointwise import Tiling
 from tvm_hopper.testing.serial import run_serially
-from tvm_hopper.transforms import InjectBulkAsyncCopies, SwizzleSharedTiles
+from tvm_hopper.transforms import LowerAsyncCopies, SwizzleSharedTiles
 
 H200 = "nvidia/nvidia-h200"
 PROGRAMS = {
@@ -86,9 +86,9 @@ def refused(match, sch, loop, **options):
         ),
         (
             {"roles": hs.Roles(2, (40, 232))},
-            r"found registers=\(40, 232\) without a product; need it beside a product alone",
+            r"found registers=\(40, 232\) without a product; need it next to a product alone",
         ),
-        ({"wgmma_pending": 0}, r"found wgmma_pending=0 without a product; need it beside"),
+        ({"wgmma_pending": 0}, r"found wgmma_pending=0 without a product; need it next to"),
     ],
 )
 def test_roles_that_plain_loops_lack(options, match):
@@ -128,7 +128,7 @@ def test_a_copy_inside_of_an_inner_loop():
 def test_a_loop_whose_copies_are_those_of_the_pipeline_in_it():
     sch, loop = unpiped()
     hs.pipeline(sch, loop, stages=4)
-    match = "found copies of a loop inside alone; need a copy at this loop, too, beside that of the"
+    match = "found copies of a loop inside alone; need a copy at this loop, too, next to that of"
     refused(match, sch, sch.get_loops("C")[1])
 
 
@@ -137,14 +137,14 @@ def test_copies_that_nothing_reads_in_the_loop():
     copy = sch.cache_read("C", 0, "shared.dyn")
     hs.async_copy(sch, copy)
     loop, _ = sch.split(sch.get_loops(copy)[0], [4, None])
-    refused("found 1 copies alone; need copies, and behind them what reads their tiles", sch, loop)
+    refused("found 1 copies alone; need copies, and after them what reads their tiles", sch, loop)
 
 
 def test_a_statement_in_front_of_a_copy():
     sch, loop = unpiped()
     first = sch.get_child_blocks(loop)[0]
     sch.unannotate(first, "tvm_hopper.async_copy")  # a copy by threads
-    match = "found block A_shared.dyn in front of a copy; need the copies first, and then what read"
+    match = "found block A_shared.dyn before a copy; need the copies first, and then what read"
     refused(match, sch, loop)
 
 
@@ -159,7 +159,7 @@ def schedule_of(name):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_program_becomes_copies_and_vectors(name):
     func = tvm_hopper.lower_to_hook(schedule_of(name).mod, H200)["main"]
-    got = run(func, SwizzleSharedTiles(), InjectBulkAsyncCopies())
+    got = run(func, SwizzleSharedTiles(), LowerAsyncCopies())
     loads = ir.find_blocks(got.body, "tvm_hopper.async_op")
     assert len(loads) == (2 if PROGRAMS[name][0] == "exp_add" else 1)
     for loop in ir.find_all(got.body, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED):

@@ -170,7 +170,7 @@ def test_explain_says_whose_stores_stay_in_l2():
         (kernel,) = explain(sch, TARGET).kernels
         return [x for x in kernel.notes if x.startswith("L2")]
 
-    assert remarks(20000) == ["L2 gives up last what the last 9216 of the thread blocks store"]
+    assert remarks(20000) == ["L2 evicts last what the last 9216 of the thread blocks store"]
     assert not remarks(8192)
 
 
@@ -222,7 +222,7 @@ def test_values_that_two_shapes_share():
     e = te.compute((4, 64), lambda i, j: te.exp(x[i, j]), name="E")
     y = te.compute((4, 64), lambda i, j: e[i, j] + 1.0, name="Y")
     q = te.compute((4, 32), lambda i, j: e[i, j] * 2.0, name="Q")
-    refuse(module(x, y, q), "block Q: found .* elements beside .* need outputs of one shape")
+    refuse(module(x, y, q), "block Q: found .* elements next to .* need outputs of one shape")
 
 
 def test_transposed_outputs():

@@ -52,7 +52,7 @@ def test_every_level_of_tvm_s_own_errors(level):
             '# s_tir.SBlock#3\nwith T.sblock("D"):\nError message: the block s_tir.SBlock#3 is odd',
             "block D is odd",
         ),
-        ("Error message: The scope s_tir.SBlock#0 is not a stage pipeline.", "a block beside it"),
+        ("Error message: The scope s_tir.SBlock#0 is not a stage pipeline.", "a block next to it"),
         ("Error message: The body of the inlined block should be in form of\n `B", "it reads a t"),
         ("", ""),
     ],

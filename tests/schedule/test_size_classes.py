@@ -379,7 +379,7 @@ REFUSED = {
     "two configurations": (
         PLAIN,
         {"config": hs.MatmulConfig(swizzle=64), "classes": {16: hs.MatmulConfig()}},
-        r"found config beside classes with configurations; need",
+        r"found config next to classes with configurations; need",
     ),
     "bits that change from class to class": (
         PLAIN,

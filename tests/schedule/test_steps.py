@@ -278,7 +278,7 @@ def test_second_product_that_tvm_cannot_pad():
     sch = s_tir.Schedule(two_products(72, 136, 72))
     hs.matmul(sch, "H", SMALL)
     before = sch.mod
-    match = "block Y: found tiles that do not divide it, beside the kernel of H.*; need tiles that"
+    match = "block Y: found tiles that do not divide it, in the kernel of H.*; need tiles that"
     with pytest.raises(ScheduleError, match=match):
         hs.matmul(sch, "Y", SMALL)
     assert sch.mod.same_as(before)

@@ -83,7 +83,7 @@ def refuse(sch, match, step, *args, **kwargs):
         (
             {"order": "k outside"},
             r"block C: found loop i0_1 between the loop over k \(k_0\) and the tile; need one loop "
-            r"over k, and directly in it .*; reorder k_0 behind it",
+            r"over k, and directly in it .*; reorder k_0 after it",
         ),
         (
             {"pad": False, "shape": (100, 128, 256)},
@@ -113,7 +113,7 @@ def test_wgmma_of_loops_over_rows_alone():
 def test_wgmma_beside_a_copy_in_the_tile():
     sch, names = kernel(upto="copies")
     sch.compute_at(names["B"], names["i2"])
-    match = r"block C: found B_shared.dyn beside it, inside of loop i0_2; need the multiply-add alo"
+    match = r"block C: found B_shared.dyn next to it, inside of loop i0_2; need the multiply-add al"
     refuse(sch, match, hs.wgmma, names["block"])
 
 
@@ -167,7 +167,7 @@ def in_place():
 
 
 def test_a_product_that_overwrites_its_operand():
-    match = r"block C, tensor A: found block D, which writes it behind the product; need an output"
+    match = r"block C, tensor A: found block D, which writes it after the product; need a separate"
     refuse(s_tir.Schedule(in_place()), match, hs.matmul, "C")
 
 
@@ -225,19 +225,19 @@ def test_equal_requests_change_nothing():
 @pytest.mark.parametrize(
     ("name", "step", "options", "match"),
     [
-        ("k0", hs.pipeline, {"stages": 4}, r"software_pipeline_stage = \[0, 0, 3\], beside softw"),
-        ("k0", hs.pipeline, {"stages": 3, "roles": hs.Roles(2)}, r"consumers = 2, beside tvm_hop"),
-        ("k0", hs.pipeline, {"stages": 3, "wgmma_pending": 0}, r"wgmma_pending = 0, beside .* = 1"),
+        ("k0", hs.pipeline, {"stages": 4}, r"software_pipeline_stage = \[0, 0, 3\], next to softw"),
+        ("k0", hs.pipeline, {"stages": 3, "roles": hs.Roles(2)}, r"consumers = 2, next to tvm_hop"),
+        ("k0", hs.pipeline, {"stages": 3, "wgmma_pending": 0}, r"wgmma_pending = 0, next .* = 1"),
         (
             "k0",
             hs.pipeline,
             {"stages": 3, "roles": hs.Roles(1, (64, 256))},
-            r"registers = \[64, 256\], beside tvm_hopper.registers = \[56, 256\]",
+            r"registers = \[64, 256\], next to tvm_hopper.registers = \[56, 256\]",
         ),
-        ("j0", hs.raster, {"group": 2}, r"raster_group = 2, beside tvm_hopper.raster_group = 4"),
-        ("j0", hs.raster, {"group": 1}, r"raster_group = 1, beside tvm_hopper.raster_group = 4"),
-        ("j0", hs.raster, {"persistent": 0}, r"persistent = 0, beside tvm_hopper.persistent = 8"),
-        ("A", hs.async_copy, {"swizzle": 64}, r"swizzle = 64, beside tvm_hopper.swizzle = 128"),
+        ("j0", hs.raster, {"group": 2}, r"raster_group = 2, next to tvm_hopper.raster_group = 4"),
+        ("j0", hs.raster, {"group": 1}, r"raster_group = 1, next to tvm_hopper.raster_group = 4"),
+        ("j0", hs.raster, {"persistent": 0}, r"persistent = 0, next to tvm_hopper.persistent = 8"),
+        ("A", hs.async_copy, {"swizzle": 64}, r"swizzle = 64, next to tvm_hopper.swizzle = 128"),
     ],
 )
 def test_contradicting_requests(name, step, options, match):
@@ -262,7 +262,7 @@ def test_a_request_can_be_taken_back():
 def test_a_sampled_stage_beside_a_fixed_one():
     sch, names = kernel()
     sample = sch.sample_categorical([2, 2], [0.5, 0.5])  # equal now says nothing of later
-    match = r"a second request, software_pipeline_stage = \[0, 0, .*\], beside"
+    match = r"a second request, software_pipeline_stage = \[0, 0, .*\], next to"
     refuse(sch, match, hs.pipeline, names["k0"], last_stage=sample)
 
 

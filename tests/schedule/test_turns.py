@@ -5,7 +5,7 @@ import tvm
 from tvm import s_tir
 
 import tvm_hopper
-from tests.transforms.pipeline.test_inject_barrier_pipeline import PLANNED
+from tests.transforms.pipeline.test_plan_ring_buffers import PLANNED
 from tests.transforms.refusals.turns import ONE_GROUP, SHARED
 from tests.transforms.scripts import parse
 from tvm_hopper import ir
@@ -119,9 +119,13 @@ def test_two_loops_of_products():
         (
             ("residual",),
             {"operand_slots": 1},
-            r"found residual_shared.dyn, shared memory that sets",
+            r"found residual_shared.dyn, shared memory that consumer",
         ),
-        ((), {}, r"found C_shared.dyn, shared memory that sets would use at the same time"),
+        (
+            (),
+            {},
+            r"found C_shared.dyn, shared memory that consumer groups would use at the same time",
+        ),
     ],
 )
 def test_epilogues_through_shared_memory(epilogue, config, match):

@@ -57,7 +57,7 @@ def test_updates_in_place_are_refused_with_the_way_out(helper, parts, reader):
     """Loads are moved in front of stores: TVM's primitives would read what was written."""
     match = (
         f"block X, tensor X: found an update in place: block {reader} reads what it replaces; "
-        "need a result in a tensor of its own; write to another argument; a call may pass"
+        "need a result in a separate tensor; write to another argument; a call may pass"
     )
     with pytest.raises(ScheduleError, match=match):
         helper(schedule(*parts))

@@ -48,7 +48,7 @@ def kernel(how):
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
-        ("return", "skeleton: a return in front of the function's end"),
+        ("return", "skeleton: a return before the function's end"),
         ("break", "skeleton: loop i around synchronisation is left early"),
     ],
 )

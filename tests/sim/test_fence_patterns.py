@@ -291,7 +291,7 @@ def told(how):
                         T.ptx["atom.release.gpu.global.cas.b32"](
                             seen[1], T.address_of(F[0]), T.uint32(0), T.uint32(1)
                         )
-                    elif how == "fails behind a fence":
+                    elif how == "fails after a fence":
                         T.ptx["fence.acq_rel.gpu"]()
                         T.ptx["atom.relaxed.gpu.global.cas.b32"](
                             seen[1], T.address_of(F[0]), T.uint32(0), T.uint32(1)
@@ -343,4 +343,4 @@ def test_a_swap_that_fails_and_a_fence_of_one_lane_tell_nobody_else(how):
 
 def test_a_fence_counts_for_writes_and_not_for_a_swap_that_fails():
     """The flag behind the swap is read by a relaxed load, without a fence behind it."""
-    assert "RACE_READ_INFLIGHT" in rules(told("fails behind a fence"), inputs())
+    assert "RACE_READ_INFLIGHT" in rules(told("fails after a fence"), inputs())

@@ -217,7 +217,7 @@ def first(waits):
         if waits == "first":
             T.ptx.griddepcontrol.wait()
         given[0] = X[tx]
-        if waits == "behind loads":
+        if waits == "after loads":
             T.ptx.griddepcontrol.wait()
         Y[tx] = given[0]
 
@@ -228,8 +228,8 @@ def first(waits):
     ("waits", "promised", "buffers"),
     [
         ("first", [], set()),
-        ("behind loads", [], {"X"}),
-        ("behind loads", [0], set()),
+        ("after loads", [], {"X"}),
+        ("after loads", [0], set()),
         ("never", [], {"X", "Y"}),
         ("never", [0], {"Y"}),
     ],
@@ -245,7 +245,7 @@ def test_the_first_launch_waits_for_those_in_front_of_its_call(waits, promised, 
     assert not simulate(first(waits), {"X": X}).findings
 
 
-@pytest.mark.parametrize("begins", ["first", "behind the wait"])
+@pytest.mark.parametrize("begins", ["first", "after the wait"])
 def test_who_lets_the_next_launch_begin_before_it_waits_keeps_older_ones_in_flight(begins):
     @T.prim_func(s_tir=True)
     def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):

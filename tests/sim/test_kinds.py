@@ -36,15 +36,15 @@ def kernel(body, grid=200, threads=64, rows=6400):
             tile = T.alloc_buffer((256,), "int32", scope="shared")
             n = T.alloc_buffer((1,), "int32", scope="local")
             n[0] = 1
-            if body == "trips in a register":
+            if body == "iterations in a register":
                 n[0] = bx // 150 + 1
                 for _ in T.serial(n[0]):
                     T.tvm_storage_sync("shared")
-            if body == "trips from memory":
+            if body == "iterations from memory":
                 n[0] = A[bx]
                 for _ in T.serial(n[0]):
                     T.tvm_storage_sync("shared")
-            if body == "trips from one place":
+            if body == "iterations from one place":
                 for _ in T.serial(A[0]):
                     T.tvm_storage_sync("shared")
             if body == "place in shared memory":
@@ -83,7 +83,7 @@ def kernel(body, grid=200, threads=64, rows=6400):
                         T.tvm_storage_sync("shared")
             if body == "choice":
                 C[tx] = T.if_then_else(bx < 7, tile[tx], 0)
-            if body == "loop from a place of its own":
+            if body == "loop from a separate place":
                 for i in T.serial(bx % 2, 5):
                     tile[tx + i] = 0
 
@@ -94,15 +94,15 @@ def kernel(body, grid=200, threads=64, rows=6400):
     ("body", "kinds"),
     [
         ("nothing", 1),
-        ("trips in a register", 2),
-        ("trips from one place", 1),
+        ("iterations in a register", 2),
+        ("iterations from one place", 1),
         ("place in shared memory", 8),
         ("edge", 3),  # whole, 44 of 64, 12 of 64
         ("edge of global memory", 1),
         ("one block meets", 2),
         ("while", 3),
         ("choice", 2),
-        ("loop from a place of its own", 2),
+        ("loop from a separate place", 2),
         ("strided rows", 2),  # four rows, or three
         ("strided rows of warps", 3),  # all, one warp of two in the last turn, or none
         ("one strided row", 2),
@@ -115,7 +115,7 @@ def test_each_kind_of_cta_runs(body, kinds):
         assert "the others run the same protocol" in choice.reason
     else:
         assert f"one of each of the {kinds} kinds of CTA" in choice.reason
-    special = {"trips in a register": 150, "one block meets": 123, "edge": 198, "choice": 0}
+    special = {"iterations in a register": 150, "one block meets": 123, "edge": 198, "choice": 0}
     special |= {"one strided row": 130, "strided rows of warps": 100}
     assert (special.get(body, 0), 0, 0) in choice.blocks
 
@@ -126,7 +126,7 @@ def test_a_race_in_one_block_of_many_is_found():
 
 
 def test_what_memory_decides_is_not_proved():
-    choice = choice_of(kernel("trips from memory"))
+    choice = choice_of(kernel("iterations from memory"))
     assert not choice.covered
     assert "by way of memory" in choice.reason
     assert choice.findings()[0].rule == "INCOMPLETE"
@@ -258,7 +258,7 @@ def flags(place, grid=300, atomic="heard"):
     """Build CTAs that set a flag and look at another one."""
 
     @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((600,), "int32"), F: T.Buffer((600,), "int32")):
+    def main(A: T.Buffer((1200,), "int32"), F: T.Buffer((1200,), "int32")):
         T.func_attr({"global_symbol": "main"})
         bx = T.launch_thread("blockIdx.x", grid)
         tx = T.launch_thread("threadIdx.x", 32)
@@ -298,8 +298,8 @@ def test_groups_are_those_that_share_words(place, sizes):
 @pytest.mark.parametrize(
     ("place", "grid", "reason"),
     [
-        ("neighbours", 300, "1 kinds with 300 CTAs are more than 256"),
-        ("memory", 300, "which words CTAs share by cuda.atomic_add is not known"),
+        ("neighbours", 1100, "1 kinds with 1100 CTAs are more than 1024"),
+        ("memory", 1100, "which words CTAs share by cuda.atomic_add is not known"),
         ("memory", 200, None),
         ("neighbours", 200, None),
     ],

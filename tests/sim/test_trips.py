@@ -175,15 +175,15 @@ def with_condition(program, name, which, condition):
 def test_both_roles_are_cut_alike():
     report = verify(product())
     assert report.verdict == "clean", str(report)
-    assert report.cuts == ("k_0: 8 of 64 turns, period 4",)
-    assert "loop k_0: 8 of 64 turns, period 4" in str(report)
+    assert report.cuts == ("k_0: 8 of 64 iterations, period 4",)
+    assert "loop k_0: 8 of 64 iterations, period 4" in str(report)
     assert report.to_json()["cuts"] == list(report.cuts)
 
 
 def test_a_pending_group_moves_the_turns():
     report = verify(product(wgmma_pending=1))
     assert report.verdict == "clean", str(report)
-    assert report.cuts == ("k_0: 12 of 64 turns, period 4",)
+    assert report.cuts == ("k_0: 12 of 64 iterations, period 4",)
 
 
 @pytest.mark.parametrize("turn", [0, 1, 7, 40, 60])
@@ -240,10 +240,10 @@ def test_no_time_for_the_whole_run_is_a_doubt(monkeypatch):
     monkeypatch.setattr(case, "run_launches", without_time)
     report = verify(missing_arrive(40), runs=(("eager", 0),))
     assert report.runs == (("eager", 0, "skipped"),)
-    doubts = [one.message for one in report.findings if "with fewer turns" in one.message]
+    doubts = [one.message for one in report.findings if "with fewer iterations" in one.message]
     assert doubts == [
-        "eager(0) with fewer turns (k_0: 28 of 64 turns, period 4) found DEADLOCK; with all turns "
-        "the time ended first"
+        "eager(0) with fewer iterations (k_0: 28 of 64 iterations, period 4) found DEADLOCK; "
+        "with all iterations the time ended first"
     ]
 
 
@@ -307,7 +307,7 @@ def test_a_parity_of_the_turn_is_cut():
     assert (cut.name, cut.period) == ("k", 2)
     report = verify(program, GIVEN)
     assert report.verdict == "clean", str(report)
-    assert report.cuts == ("k: 4 of 64 turns, period 2",)
+    assert report.cuts == ("k: 4 of 64 iterations, period 2",)
 
 
 @pytest.mark.parametrize("body", [by_register, with_a_square], ids=["register", "square"])

@@ -22,7 +22,7 @@ FORMS = {  # m, n, k, layout, direct, other arguments of the workload
     "B along its rows, ragged": (3, 72, 104, "NN", ALONG_ROWS, {}),
     "A along its columns": (8, 64, 64, "TT", FOUR_WARPS, {}),
     "both": (24, 64, 96, "TN", ALONG_ROWS, {}),
-    "what stands behind it": (
+    "what follows it": (
         *(2, 24, 128, "NT", FOUR_WARPS),
         {"epilogue": ("bias_col", "residual", "silu")},
     ),

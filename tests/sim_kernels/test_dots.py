@@ -18,7 +18,7 @@ FORMS = {  # m, n, k, dots, other arguments of the workload
     "ends within a vector of a thread": (1, 9, 520, ONE_WARP, {"dtype": "float16"}),
     "several warps a sum, three rows": (3, 6, 1000, TWO_WARPS, {}),
     "eight rows": (8, 5, 264, ONE_WARP, {"out_dtype": "float32"}),
-    "what stands behind it": (
+    "what follows it": (
         *(2, 12, 512, ONE_WARP),
         {"epilogue": ("bias_col", "residual", "silu")},
     ),

@@ -130,7 +130,7 @@ BUGS = [
     # -- registers
     Bug("no registers given back", BOTH, "setmaxnreg", {"SETMAXNREG_BUDGET"}, 0),
     Bug(
-        "too many registers asked for",
+        "too many registers requested",
         BOTH,
         "setmaxnreg",
         {"SETMAXNREG_BUDGET"},

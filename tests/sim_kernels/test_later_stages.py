@@ -82,7 +82,7 @@ def test_what_each_stage_leaves_the_next_one_finds(stages, by, roles):
     mod = case(5, stages, by, roles)
     said = str(explain(tvm.compile(mod, target=H200)))
     assert "compute in one iteration" not in said
-    assert "trips behind" in said or "trip behind" in said
+    assert "iterations late" in said or "iteration late" in said
     judge(mod, 5)
 
 
@@ -109,7 +109,7 @@ def test_what_hands_registers_on_runs_together(stages):
     if stages[3] == 1:
         assert "stages [1, 3] compute in one iteration: registers e are handed on in it" in said
     else:
-        assert "of stages [1, 2, 4] the later compute 1 trip behind" in said
+        assert "later stages of [1, 2, 4] run 1 iteration late" in said
     judge(mod, 5, "registers")
 
 
@@ -234,7 +234,7 @@ def test_stores_go_with_what_writes_their_tile(stages, by, roles):
     )
     text = STORED.format(lines=indent(indent(indent(work))))
     mod = tvm.IRModule({"main": tvm.script.from_source(text, extra_vars={"T": T})})
-    assert "1 trip behind" in str(explain(tvm.compile(mod, target=H200)))
+    assert "1 iteration late" in str(explain(tvm.compile(mod, target=H200)))
     program = load(mod)
     a = np.random.default_rng(3).integers(-3, 4, (80, 128)).astype("float32")
     result = simulate(program, {"A": a})

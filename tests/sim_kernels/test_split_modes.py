@@ -89,19 +89,19 @@ def test_the_kernels_are_clean(mode):
 
 
 WRONG = {
-    "M49: a turn is told by a store that releases nothing": (
+    "M49: an iteration is told by a store that releases nothing": (
         "serial",
         lambda p: change(p, "st", None, relaxed),
         {"RACE_READ_INFLIGHT"},
     ),
-    "M50: a turn is told by a lane that has not met the others": (
+    "M50: an iteration is told by a lane that has not met the others": (
         "serial",
         lambda p: change(p, "warp_sync"),
         {"RACE_READ_INFLIGHT"},
     ),
     "M51: turns are not set to zero": ("serial", without_zeros, {"UNINIT_READ"}),
     "M51: the output is not set to zero": ("atomic", without_zeros, {"UNINIT_READ"}),
-    "M52: nobody waits for the turn": (
+    "M52: nobody waits for the iteration": (
         "serial",
         lambda p: change(p, "wait_until"),
         {"RACE_READ_INFLIGHT"},
@@ -111,7 +111,7 @@ WRONG = {
         lambda p: change(p, "cp_reduce_async_bulk_tensor", None, stored),
         {"RACE_WRITE_WRITE", "RACE_OVERWRITE_BUSY"},
     ),
-    "a turn is told to nobody": ("serial", lambda p: change(p, "st"), {"DEADLOCK"}),
+    "an iteration is told to nobody": ("serial", lambda p: change(p, "st"), {"DEADLOCK"}),
 }
 WRONG |= {  # equal shares of all steps are handed on in the same way
     f"{name}, of equal shares": ("stream", mutate, want)
@@ -199,6 +199,7 @@ def test_equal_shares(problem, config):
 EPILOGUE = {**PROBLEM, "epilogue": ("relu",)}
 
 
+@pytest.mark.looks_ahead
 @pytest.mark.parametrize(
     ("problem", "fields", "match"),
     [

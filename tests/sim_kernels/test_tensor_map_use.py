@@ -93,7 +93,7 @@ def test_loads_tell_l2_what_to_do(load, hint):
     policies = re.findall(r"T\.ptx\.createpolicy\((\w+)\[0\], \"fractional\", \"L2::(\w+)\"", text)
     assert policies == [(hint, hint)]
     assert text.count("L2::cache_hint") == text.count(f"{hint}[0], ") - 1
-    assert f"copy of A into A_shared.dyn: L2 is told {hint}" in explained(sch)
+    assert f"copy of A into A_shared.dyn: L2 policy {hint}" in explained(sch)
     report = verify(sch, against=mod)
     assert report.verdict == "clean", str(report)
 
@@ -125,7 +125,7 @@ def test_two_hints_in_one_kernel():
 def test_a_hint_that_threads_cannot_give_is_left_out():
     sch = copies.schedule(copies.copy(40, 64), Route((8, 64), 4, "none", None, None, threads=32))
     sch.annotate(sch.get_sblock("A_shared.dyn"), "tvm_hopper.cache_hint", "evict_first")
-    assert "tvm_hopper.cache_hint is left out; threads load as usual" in explained(sch)
+    assert "tvm_hopper.cache_hint is ignored; threads load as usual" in explained(sch)
     assert "L2::" not in text_of(sch)
 
 
@@ -136,7 +136,7 @@ def test_cp_async_tells_l2_nothing():
     sch.annotate(sch.get_sblock("A_shared.dyn"), "tvm_hopper.cache_hint", "evict_first")
     text = " ".join(explained(sch).split())
     assert "by cp_async" in text
-    assert "tvm_hopper.cache_hint is left out; threads load as usual" in text
+    assert "tvm_hopper.cache_hint is ignored; threads load as usual" in text
     by_name = copies.schedule(copies.copy(40, 64), Route((8, 64), 4, "cp_async", "tma", 2))
     by_name.annotate(by_name.get_sblock("A_shared.dyn"), "tvm_hopper.cache_hint", "evict_last")
     with pytest.raises(

@@ -64,7 +64,7 @@ def test_a_budget_that_overflows_is_incomplete():
 def test_a_cut_loop_is_told():
     report = explored(g1_warp_specialized.build(trips=12), max_trips=5)
     assert report.verdict == "clean"
-    assert report.covers == "CTA (0, 0, 0) with at most 5 trips"
+    assert report.covers == "CTA (0, 0, 0) with at most 5 iterations"
 
 
 CONSUMED = 8
@@ -111,7 +111,7 @@ def test_roles_of_more_trips_than_can_be_followed_are_incomplete():
 
     report = explore_skeleton(kernel(emit))
     assert report.verdict == "incomplete"
-    assert "a loop is too long for every trip to be followed" in report.findings[0].message
+    assert "a loop is too long to follow every iteration" in report.findings[0].message
 
 
 def test_a_wait_on_global_memory_is_left_to_the_simulator():
@@ -185,7 +185,6 @@ def test_refuses_too_many_events():
         ("barrier", "number of barrier"),
         ("mbarrier", "address of arrive"),
         ("parity", "operand of wait"),
-        ("inval", "inval"),
         ("split", "block barrier between barrier.cluster.arrive and .wait"),
     ],
 )
@@ -200,8 +199,6 @@ def test_what_cannot_be_followed_is_incomplete(what, text):
             T.ptx.mbarrier.arrive.shared.b64(T.address_of(bars[data[0]]))
         if what == "parity":
             T.cuda.mbarrier_wait(T.address_of(bars[0]), data[0])
-        if what == "inval":
-            T.ptx.mbarrier.inval.shared.b64(T.address_of(bars[0]))
         if what == "split":
             T.ptx["barrier.cluster.arrive.aligned"]()
             T.ptx.bar.sync(T.uint32(1), T.uint32(256))

@@ -305,7 +305,7 @@ class _Run:
 
     def step(self, step: Step, state: State) -> State:
         if state.open_op not in (None, step.op):
-            raise Unsafe(f"{step.name} behind a group that is not committed")
+            raise Unsafe(f"{step.name} after a group that is not committed")
         if step.op == "wgmma" and not state.has_mma_fence:
             raise Unsafe(f"{step.name} without a fence in front")
         threads = [t for t in self.active if step.issuer == "all" or t == ELECTED]

@@ -1,1 +1,1 @@
-"""What several stages share: transfers, channels, load sites, shared-memory sizes, notes."""
+"""Code that several stages share: transfers, channels, load sites, shared-memory sizes, notes."""

@@ -1,4 +1,4 @@
-"""Channels: who hands the slots of a ring to whom, and the calls that say so until instructions do.
+"""Channels: ring-buffer slots passed from producer to consumers, as calls until mbarriers exist.
 
     fill_slot(channel, trip)       the loads of this block go to slot `trip % num_slots`; a third
                                    argument is their bytes, where they may not fill it
@@ -10,9 +10,9 @@
                                    ring of theirs (`store_ring`), which nobody hands over
     read_slot(channel, trip)       nothing: a loop that reads slots and fills none says so by it
 
-A trip counts the uses of a channel from the kernel's start, over all loops and output tiles around
-it. In the loop it has a variable of its own, bound once, so that whoever adds a loop changes one
-place. Nobody passes counts of arrivals or bytes: they follow from who does what.
+An iteration counts the uses of a channel from the kernel's start, over all loops and output tiles
+around it. In the loop it has a separate variable, bound once, so that whoever adds a loop changes
+one place. Nobody passes counts of arrivals or bytes: they follow from who does what.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ChannelCall:
 
 
 def make_call(name: str, channel: int, trip: Any, *more: Any) -> Any:
-    """Build a call about the slot of a channel that a trip uses."""
+    """Build a call about the slot of a channel that an iteration uses."""
     return tirx.call_extern("int32", name, channel, trip, *more)
 
 
@@ -101,7 +101,7 @@ class Channel:
 
     @property
     def full_count(self) -> int:
-        """Arrivals of a slot's `full` barrier, beside the bytes."""
+        """Arrivals of a slot's `full` barrier, next to the bytes."""
         return arrivals.full_arrive_count(1 if self.num_bytes else 0, self.num_copying)
 
     @property
@@ -159,7 +159,7 @@ def filled_bytes(load: ir.SBlock) -> Any:
 
 
 def _first_dim(load: ir.SBlock) -> int:
-    """Return where a tile's own dimensions begin: behind that of the slots, in a channel."""
+    """Return where a tile's own dimensions begin: after that of the slots, in a channel."""
     return 1 if CHANNEL in load.annotations else 0
 
 
@@ -191,7 +191,7 @@ def is_store(part: Any) -> bool:
 
 
 def completes_by_group(load: ir.SBlock) -> bool:
-    """Tell a load whose thread waits for a group of its own from one by mbarrier."""
+    """Tell a load whose thread waits for a separate group from one by mbarrier."""
     by_group = (CP_ASYNC, DMA_COPY)
     calls = ir.find_all(load.body, ir.Call)
     return not is_made_in_parts(load) and any(function_of(call) in by_group for call in calls)
@@ -257,7 +257,7 @@ def _of_warp_group(block: ir.SBlock) -> bool:
 
 
 def trip_variable(call: ChannelCall) -> ir.Var | None:
-    """Return the variable of a call's trip: it is that, some trips later, or else a number."""
+    """Return the variable that a call's iteration count is computed from, or None for a number."""
     trip = call.trip
     if isinstance(trip, (tirx.Add, tirx.Sub)) and ir.static_int(trip.b) is not None:
         trip = trip.a
@@ -265,7 +265,7 @@ def trip_variable(call: ChannelCall) -> ir.Var | None:
 
 
 def find_trips(root: Any) -> dict[ir.Var, int]:
-    """Return the variables that count trips, and the channels whose trips they count."""
+    """Return the variables that count iterations, and the channels whose iterations they count."""
     calls = ((trip_variable(call), call.channel) for call in find_calls(root))
     return {var: channel for var, channel in calls if var is not None}
 

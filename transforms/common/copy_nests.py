@@ -1,4 +1,4 @@
-"""Copies as schedules write them: bound to threads, vectorized, behind T.where; and their box.
+"""Recognise copies: loops bound to threads, vectors, T.where, and the box that they fill.
 
     for i in range(4):
         for v in vectorized(8):
@@ -7,8 +7,8 @@
   ->
     for a, b in grid(16, 64): tile[a, b] = A[m + a, b]
 
-A copy whose loops run over its tile already, one for each dimension, stays as it is, and so does a
-warp group's copy of its own part of one.
+A copy with one loop per dimension of its tile stays as it is, and so does a warp group's copy of
+its part of a tile.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from tvm_hopper.requests.keys import ASYNC_COPY, BY_THREADS, STAGE, WGMMA
 
 @dataclass(frozen=True)
 class CopyNest:
-    """A block that asks for a mechanism, and the outermost of the loops that are its alone."""
+    """A block that requests a mechanism, and the outermost of the loops that are its alone."""
 
     nest: ir.Stmt
     realize: ir.SBlockRealize
 
     @property
     def mechanism(self) -> str:
-        """What the block asks for."""
+        """The requested mechanism."""
         return str(self.realize.block.annotations[ASYNC_COPY])
 
 
@@ -101,7 +101,7 @@ def as_box_nest(kernel: ir.For, copy: CopyNest) -> ir.Stmt:
             where,
             f"stores to {store.buffer.name}{list(store.indices)} by loops "
             f"{[x.loop_var.name for x in (*moving, *loops)]}",
-            "a box of which each element is stored once",
+            "loops that store each element of a box once",
             "copy the tile in loops over its dimensions, fused and split at will",
         )
     rebuilt = _rebuild(copy, box)
@@ -110,7 +110,7 @@ def as_box_nest(kernel: ir.For, copy: CopyNest) -> ir.Stmt:
         raise cannot_lower(
             where,
             f"elements {store.value} that depend on the thread or loop that stores them",
-            "elements that follow from their place in the tile",
+            "elements that depend on their place in the tile alone",
             "copy the tile by one index for each dimension",
         )
     return rebuilt
@@ -124,7 +124,7 @@ def _check_type(where: str, buffer: ir.Var) -> None:
             where,
             f"elements of {dtype} in {buffer.name}",
             f"elements of whole bytes, one of {', '.join(DTYPES)}",
-            f'copy them as such, or ask for "{BY_THREADS}": threads copy them',
+            f'copy them as such, or request "{BY_THREADS}": threads copy them',
         )
 
 

@@ -1,4 +1,4 @@
-"""Rules for copies of every mechanism: what else may touch the tile and the tensor."""
+"""Rules for asynchronous copies by any mechanism: other accesses of the tile and the tensor."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def check_once(copy: Transfer) -> None:
         f"{copy.dst.buffer.name}{list(copy.dst.indices)}, which several iterations of "
         f"{', '.join(loop.loop_var.name for loop in copy.loops)} store",
         "each element of the tile stored once: asynchronous copies are not ordered",
-        "leave the iterations out that are stored over, or let threads copy",
+        "remove the overwritten iterations, or let threads copy",
     )
 
 
 def count_left(left: Any, most: Any) -> Any:
     """Return how many of at most so many are left, none where it is negative; of `left`'s type.
 
-    What is left of a large tensor fits no int32, so that nobody narrows it before this.
+    The rest of a large tensor fits no int32, so that nobody narrows it before this.
     """
     zero, most = (ir.cast_like(x, left) for x in (0, most))
     return tirx.max(zero, tirx.min(most, left))
@@ -93,8 +93,8 @@ def check_alone(kernel: ir.For, copy: Transfer) -> None:
         raise cannot_lower(
             copy.where,
             f"stores to {tensor.name} in the same kernel",
-            "a tensor that stays as it is while the kernel runs: it may be read before or after",
-            f"write the result to another tensor, or take {ASYNC_COPY} away",
+            "a tensor that the kernel does not write: the copy may read it at any time",
+            f"write the result to another tensor, or remove {ASYNC_COPY}",
         )
     if copy.fills_shared:
         return
@@ -103,8 +103,8 @@ def check_alone(kernel: ir.For, copy: Transfer) -> None:
         raise cannot_lower(
             copy.where,
             f"other accesses of {tensor.name} in the same kernel",
-            "a tensor that this copy alone touches: it may be written before or after",
-            f"give them a tensor of their own, or take {ASYNC_COPY} away",
+            "a tensor that only this copy accesses: it may write it at any time",
+            f"give them a separate tensor, or remove {ASYNC_COPY}",
         )
     if copy.reduce:  # whose elements may be combined again, each time by an atomic operation
         return
@@ -130,8 +130,8 @@ def _check_elements_apart(kernel: ir.For, copy: Transfer) -> None:
             copy.where,
             f"elements {copy.dst.buffer.name}{list(copy.dst.indices)} that several iterations of "
             f"{', '.join(x.loop_var.name for x in around) or 'its loops'} may store",
-            "an element of its own for each: asynchronous stores are not ordered",
-            f"store behind the loop, or take {ASYNC_COPY} away",
+            "a different element for each: asynchronous stores are not ordered",
+            f"store after the loop, or remove {ASYNC_COPY}",
         )
 
 
@@ -161,7 +161,7 @@ def check_partial(kernel: ir.For, copy: Transfer) -> None:
 
 
 def check_inside(kernel: ir.For, copy: Transfer) -> None:
-    """Refuse a predicate that keeps a copy from storing beside its tile.
+    """Refuse a predicate that keeps a copy from storing next to its tile.
 
     Where cp.async loads nothing it stores zeros, so that each element needs a place in the tile.
     """

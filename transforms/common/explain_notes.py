@@ -43,7 +43,7 @@ class StoreNote:
 
 @dataclass(frozen=True)
 class TensorMapNote:
-    """What one tensor map describes; extents and box in elements, innermost first.
+    """A tensor map; extents and box in elements, innermost first.
 
     Of a dimension each `steps`-th element is in a box. L2 fetches `l2_promotion` bytes at once.
     """
@@ -60,7 +60,7 @@ class TensorMapNote:
 
 @dataclass(frozen=True)
 class RingNote:
-    """Loads that run ahead: slots, and the bytes that one trip's loads bring.
+    """Loads that run ahead: slots, and the bytes that one iteration's loads bring.
 
     Of these `bytes_in_parts` are brought by threads that each make a part and arrive for it, and
     no barrier counts them.
@@ -85,7 +85,7 @@ class StoreRingNote:
 
 @dataclass(frozen=True)
 class ArrivalsNote:
-    """What completes the barriers of one channel's slot, beside the bytes."""
+    """Arrivals that complete the barriers of a channel's slot, besides the bytes."""
 
     channel: int
     full: int
@@ -109,7 +109,7 @@ class TilesNote:
 
     raster_group: int
     persistent: int | None  # thread blocks; -1: by the device; None: one for each tile
-    tiles: str = ""  # tiles that a launch shares out, where the device counts the blocks
+    tiles: str = ""  # tiles that a launch distributes, where the device counts the blocks
     cluster: int = 1  # blocks that form a cluster, with a tile each
     curve: bool = False  # along a Hilbert curve through squares of a group
 
@@ -124,7 +124,7 @@ class RowsNote:
 
 @dataclass(frozen=True)
 class ConfigurationNote:
-    """What a tuner scheduled the kernel with."""
+    """The configuration that a tuner chose."""
 
     text: str
 
@@ -140,7 +140,7 @@ class SmemNote:
 
 @dataclass(frozen=True)
 class RemarkNote:
-    """What was asked for and is worth knowing."""
+    """A remark on what the lowering did with a request."""
 
     text: str
 
@@ -151,7 +151,7 @@ class ElementsNote:
 
     tensor: str
     num_bytes: int  # of a thread at once
-    fetched: int  # bytes of memory behind them
+    fetched: int  # bytes of memory after them
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""Where loads stand: the loops and conditions around them, and which of them are issued together.
+"""Find where loads are: the loops and conditions around them, and which are issued together.
 
-Loads of one body are one group at the place of the first, if nothing in between touches the tile of
-a later one or writes what it reads. One that may not move starts a group of its own.
+Loads of one body form a group at the first load's place. Nothing in between may access a later
+load's tile or write its source. One that may not move starts a separate group.
 
-    load(q); for k in range(8): ...; load(p)        one group, in front of the loop
+    load(q); for k in range(8): ...; load(p)        one group, before the loop
     load(q); for k in range(8): use(p); load(p)     two: p is still read when q is loaded
 """
 
@@ -49,13 +49,13 @@ class Site:
         return self.has_groups(self.loads[0].block)
 
     def has_groups(self, load: ir.SBlock) -> bool:
-        """Tell whether a load that stands here would complete in groups."""
+        """Tell whether a load that is here would complete in groups."""
         return not self.is_handed_over and completes_by_group(load)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """What stands around a body; `depth` is the number of loops around its innermost condition."""
+    """The loops and conditions around a body; `depth` counts loops around its last condition."""
 
     loops: tuple[ir.For, ...] = ()
     condition: Any = None
@@ -91,13 +91,13 @@ def find_sites(kernel: Any, threads: ir.KernelThreads, processor: Processor) -> 
 
 
 def check_sites(kernel: ir.For, processor: Processor) -> None:
-    """Refuse loads whose slots could not be counted where they stand."""
+    """Refuse loads whose slots could not be counted where they are."""
     for site in find_sites(kernel, ir.threads_of(kernel), processor):
         check_even(kernel, site.loops)
 
 
 def check_even(kernel: ir.For, loops: tuple[ir.For, ...]) -> None:
-    """Refuse trips of different number: slots are counted through all loops and output tiles.
+    """Refuse iterations of different number: slots are counted through all loops and output tiles.
 
     The blocks of a persistent kernel take several tiles, so that its axes count as loops.
     """
@@ -112,14 +112,14 @@ def check_even(kernel: ir.For, loops: tuple[ir.For, ...]) -> None:
                 f"loop {loop.loop_var.name}" + (f", {PERSISTENT}" if axes else ""),
                 f"{loop.extent} iterations, which differ from tile to tile",
                 "the same number for each output tile",
-                "take persistent away" if axes else "pad the loop to its longest",
+                "remove persistent" if axes else "pad the loop to its longest",
             )
 
 
 def hands_over(kernel: Any, processor: Processor) -> bool:
     """Tell whether a producer will make the loads of a kernel, on a processor that can say so.
 
-    A loop around loads asks for it by naming its consumers, or where warp groups multiply in it.
+    A loop around loads requests it by naming its consumers, or where warp groups multiply in it.
     """
     issued = [str(load.block.annotations[ASYNC_OP]) for load in find_loads(kernel)]
     instead = {ASYNC_OPS[op].handed_over or op for op in issued}
@@ -208,7 +208,7 @@ def _group(
 
 
 def _conflicts(part: ir.Stmt, load: ir.SBlockRealize) -> bool:
-    """Tell whether a load may not be made in front of a statement that stands before it."""
+    """Tell whether a load may not be made before a statement that is before it."""
     if any(ir.accesses(part, region.source) for region in load.block.writes):
         return True
     sources = [region.source for region in load.block.reads]
@@ -285,7 +285,7 @@ def _check_address(
 def _check_place(
     load: ir.SBlockRealize, place: _Place, thread: ir.Var | None, is_persistent: bool
 ) -> None:
-    """Refuse a load whose trips would be counted wrongly, or that some threads alone would make."""
+    """Refuse a load whose condition would break its iteration count or divide the threads."""
     where = f"copy {load.block.name_hint}"
     if place.condition is not None:
         if place.depth or is_persistent:
@@ -297,8 +297,8 @@ def _check_place(
             raise cannot_lower(
                 where,
                 f"the condition {place.condition} around it in {around}",
-                "copies that every iteration makes: trips that are skipped would be counted",
-                "take the condition around it away",
+                "copies that every iteration makes: skipped iterations would be counted",
+                "remove the condition around it",
             )
         if thread is not None and ir.uses(place.condition, thread):
             raise cannot_lower(
@@ -312,12 +312,12 @@ def _check_place(
             where,
             f"a copy that is no statement of loop {place.loops[-1].loop_var.name} by itself",
             "copies that are statements of the loop, or of the one block in it",
-            "put what stands beside the block of the tiles into it",
+            "move the other statements into the block of the tiles",
         )
 
 
 def _check_tiles(sites: list[Site]) -> None:
-    """Refuse tiles that two loads write: each load has a ring of its own."""
+    """Refuse tiles that two loads write: each load has a separate ring."""
     loads = [load for site in sites for load in site.loads]
     tiles = [load.block.writes[0].source for load in loads]
     for n, tile in enumerate(tiles):
@@ -328,5 +328,5 @@ def _check_tiles(sites: list[Site]) -> None:
                     f"copies {', '.join(names)}",
                     f"two copies into {tile.name}",
                     "one copy into each tile",
-                    "give each copy a tile of its own",
+                    "give each copy a separate tile",
                 )

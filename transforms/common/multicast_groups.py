@@ -1,4 +1,4 @@
-"""Decide which loads the thread blocks of a cluster make for one another.
+"""Decide which loads the thread blocks of a cluster share by multicast.
 
     for bx in thread_binding(8, "blockIdx.x", annotations={"tvm_hopper.share_loads": 1}):
       for rank in thread_binding(2, "blockIdx.z"):
@@ -22,7 +22,7 @@ from tvm_ffi import structural_equal
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.requests.keys import CHANNEL, CONSUMERS, SHARE_LOADS, TMA_LOAD, WITH_HINT
+from tvm_hopper.requests.keys import CHANNEL, CONSUMERS, MULTICAST, SHARE_LOADS, WITH_HINT
 
 from .channel import find_split
 
@@ -32,7 +32,7 @@ BITS = 8  # of a mask, for the blocks of a cluster that runs everywhere
 
 @dataclass(frozen=True)
 class Sharing:
-    """Which blocks of a cluster load the same: a number for each, equal where loads are."""
+    """Which blocks of a cluster load the same data: a number per block, equal for equal loads."""
 
     groups: tuple[int, ...]
 
@@ -52,7 +52,7 @@ class Sharing:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """For each block how many that load the same stand in front of it."""
+        """For each block how many that load the same are before it."""
         return tuple(self.groups[:i].count(group) for i, group in enumerate(self.groups))
 
 
@@ -131,7 +131,7 @@ def sharing_of(indices: Sequence[Any], axis: ir.For) -> Sharing:
 
 
 def plan_shared_loads(kernel: ir.For, arch: Arch) -> SharedLoads | None:
-    """Plan who loads what for whom, where that is asked for; reasons to refuse are raised here."""
+    """Plan who loads what for whom, where that is requested; reasons to refuse are raised here."""
     axes = ir.thread_axes(kernel)
     asking = [loop for loop in axes.values() if SHARE_LOADS in loop.annotations]
     if not asking:
@@ -153,7 +153,7 @@ def plan_shared_loads(kernel: ir.For, arch: Arch) -> SharedLoads | None:
             where,
             "a kernel whose threads load and compute",
             "a producer, which waits for the consumers of all the blocks that it loads for",
-            f"ask for consumers ({CONSUMERS}) on the pipelined loop",
+            f"request consumers ({CONSUMERS}) on the pipelined loop",
         )
     values = _values_of(kernel, axis.loop_var)
     boxes, own = [], []
@@ -172,7 +172,7 @@ def plan_shared_loads(kernel: ir.For, arch: Arch) -> SharedLoads | None:
         raise cannot_lower(
             where,
             "tiles of too few boxes" if own else "loads by TMA that differ from block to block",
-            "one at least that is the same in several blocks, of as many boxes or a multiple",
+            "a load that several blocks share, with as many boxes as blocks or a multiple",
             "take larger tiles" if own else "bind a loop that one of the tensors is not indexed by",
         )
     plan = SharedLoads(axis, tuple(boxes), tuple(own))
@@ -182,7 +182,7 @@ def plan_shared_loads(kernel: ir.For, arch: Arch) -> SharedLoads | None:
             raise cannot_lower(
                 where,
                 f"blocks that load for {' or '.join(map(str, sorted(counts)))} of the cluster",
-                "as many for each: barriers count the same arrivals in all blocks",
+                "the same number for each: barriers count the same arrivals in all blocks",
                 "fuse the loop over the blocks of no more than two loops over tiles",
             )
     for loop in ir.find_all(kernel, ir.For, lambda x: x.thread_binding is None):
@@ -191,8 +191,8 @@ def plan_shared_loads(kernel: ir.For, arch: Arch) -> SharedLoads | None:
             raise cannot_lower(
                 f"loop {loop.loop_var.name}",
                 f"{loop.extent} iterations around loads that blocks of a cluster share",
-                "as many in each block: one would wait for loads that another one never makes",
-                f"take {SHARE_LOADS} away",
+                "the same number in each block: one would wait for loads that another never issues",
+                f"remove {SHARE_LOADS}",
             )
     return plan
 
@@ -201,13 +201,13 @@ def is_box(call: ir.Call) -> bool:
     """Tell a load of one box that one block makes for itself."""
     if call.op.name != "tirx.call_extern":
         return False
-    return str(call.args[0].value).partition(WITH_HINT)[0] == TMA_LOAD
+    return str(call.args[0].value).partition(WITH_HINT)[0] in MULTICAST
 
 
 def _boxes(
     channel: int, part: ir.Stmt, axis: ir.For, values: dict[ir.Var, Any]
 ) -> SharedBoxes | None:
-    """Take a nest of loads apart, if its boxes can be shared out evenly."""
+    """Take a nest of loads apart, if its boxes can be distributed evenly."""
     loops, inside = [], part
     while isinstance(inside, ir.For):
         loops.append(inside)

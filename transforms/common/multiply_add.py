@@ -11,7 +11,7 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.requests.keys import WGMMA
 
 NEED = "C[i, j] = C[i, j] + A[i, k] * B[j, k] in loops over i, j and k"
-FIRST = "compute it into a buffer of its own first"
+FIRST = "compute it into a separate buffer first"
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class MultiplyAdd:
     left: ir.TensorLoad
     right: ir.TensorLoad
     units: tuple[ir.For, ...]  # loops of extent 1
-    key: str = WGMMA  # the annotation that asks for it
+    key: str = WGMMA  # the annotation that requests it
 
     @property
     def block(self) -> ir.SBlock:
@@ -65,7 +65,7 @@ def match_multiply_add(realize: ir.SBlockRealize, key: str = WGMMA) -> MultiplyA
     Returns
     -------
     product : MultiplyAdd
-        m is the accumulator's first axis, whichever operand stands first.
+        m is the accumulator's first axis, whichever operand is first.
 
     Raises
     ------
@@ -118,5 +118,5 @@ def _one_product(store: ir.BufferStore, where: str) -> Contraction:
 
 
 def product_blocks(root: Any) -> list[ir.SBlock]:
-    """Return the blocks that a warp group is asked to multiply, and that are not lowered yet."""
+    """Return the blocks annotated for a warp group that are not lowered yet."""
     return ir.find_blocks(root, WGMMA)

@@ -1,4 +1,4 @@
-"""Overlays: pairs of shared arrays that may use the same bytes, as a statement of the IR.
+"""Overlays: pairs of shared arrays that may use the same bytes, as an IR statement.
 
     overlay(&ring[0, 0, 0, 0], &staging[0, 0])
 

@@ -1,4 +1,4 @@
-"""Add up a kernel's shared memory, each array in its place.
+"""Add up a kernel's shared memory.
 
     ring of A, 3 slots x 16384       0    alignment 1024
     ring of B, 3 slots x 16384   49152    alignment 1024
@@ -6,9 +6,9 @@
     empty, 3 x 8                 98336    alignment 16
                                  98360
 
-The schedule chooses tiles by it, the pipeline's plan refuses by it, and the last pass places by it,
-so that none of them promises what another one cannot keep. Arrays of which one is dead before the
-other one lives may lie in the same bytes, see `lifetimes`.
+The schedule's choice of tiles, the pipeline's plan and the final placement all use it, so they
+agree. Arrays of which one is dead before the other one lives may lie in the same bytes, see
+`lifetimes`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def shared_array(buffer: ir.Var, noted_alignment: int = 0) -> SharedArray:
     buffer : Var
         The buffer.
     noted_alignment : int
-        Bytes of an alignment that its allocation asks for beside its type.
+        Bytes of an alignment that its allocation requests next to its type.
     """
     num_bytes = prod(int(extent) for extent in buffer.shape) * dtype_bytes(ir.dtype_of(buffer))
     return SharedArray(buffer.name, num_bytes, max(noted_alignment, int(buffer.ty.data_alignment)))
@@ -80,7 +80,7 @@ class SharedMemory:
     def order(self) -> tuple[int, ...]:
         """Positions in `arrays` as they are placed: the most aligned first, which leaves no holes.
 
-        Where some may overlap, large ones are placed in front of small ones.
+        Where some may overlap, large ones are placed before small ones.
         """
 
         def key(i: int) -> tuple[int, int]:
@@ -91,7 +91,7 @@ class SharedMemory:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Offset of each of `arrays`, in bytes: the first place behind all that it may not meet."""
+        """Offset of each of `arrays` in bytes: after all arrays that it must not overlap."""
         found: dict[int, int] = {}
         for i in self.order:
             apart = [j for j in found if frozenset((i, j)) not in self.overlays]

@@ -6,8 +6,8 @@ What is written in one stage and read in a later one needs as many slots as TVM 
 stages in between, and one. Here tiles that are loaded have 4, and the tile that is computed, and
 stored from, has 2.
 
-What computes in a later stage than the first that does runs as many trips behind it, if that can be
-(late_stages.py); statements of one stage stay in the program's order (`remark`).
+Later compute stages lag as many iterations behind the first one, if possible (late_stages.py);
+statements of one stage stay in the program's order (`remark`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PipelineStages:
             raise cannot_lower(
                 self.where,
                 f"{STAGE} = {list(self.stages)}",
-                "a stage for copies and one, not earlier, for what reads them",
+                "a stage for copies and the same or a later one for their readers",
                 f"e.g. {[0] * sum(map(is_load, self.parts)) + [3]} for a ring of four slots",
             )
         if max(others) > min(first):

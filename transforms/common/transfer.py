@@ -1,4 +1,4 @@
-"""Transfers: loops that move elements between global memory and a tile, and what is to move them.
+"""Transfers: the copies between global and shared memory, and the mechanism of each.
 
     for i, j in grid(8, 64):
         with sblock("copy", annotations={"tvm_hopper.async_copy": "tma"}):
@@ -6,7 +6,7 @@
   ->
     Transfer(src=A[m + i, j], dst=tile[i, j], condition=m + i < M, fill=0, op=tma_load)
 
-A copy out of a tile may also combine what it moves with what is there:
+A copy out of a tile may also be a reduction to memory:
 
     for i, j in grid(8, 64):
         with sblock("copy", async_copy="tma", reduce="add"):
@@ -31,12 +31,11 @@ from tvm_hopper.analysis.access import AffineAccess
 from tvm_hopper.analysis.updates import find_update
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import reductions
-from tvm_hopper.facts.async_ops import ON_CHIP, AsyncOp, find_copy_op, find_mechanisms
+from tvm_hopper.facts.async_ops import HINTED, ON_CHIP, AsyncOp, find_copy_op, find_mechanisms
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
     ASYNC_OP,
     CACHE_HINT,
-    HINTED,
     REDUCE,
     SPARE_ROWS,
     STORE_SLOTS,
@@ -49,7 +48,7 @@ _SPACES = {"": "global", "global": "global", SHARED: "shared", ir.VTCM: "vtcm"}
 
 @dataclass(frozen=True)
 class Transfer:
-    """One store of a load in perfectly nested loops, in one block that asks for a mechanism.
+    """One store of a load in perfectly nested loops, in one block that requests a mechanism.
 
     Attributes
     ----------
@@ -171,7 +170,7 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
             where,
             f"{store.value}",
             "a store of the tile's own elements",
-            "bound the block (T.where), which leaves out what lies outside",
+            "bound the block (T.where), which omits elements outside",
         )
     if STORE_SLOTS in block.annotations and op.writes == "shared":
         raise cannot_lower(
@@ -180,18 +179,18 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
             "them on the block that copies the tile to global memory",
             "a ring of loads has as many slots as the pipeline has stages",
         )
-    if CACHE_HINT in block.annotations and not (op.is_load and op.mechanism in HINTED):
+    if CACHE_HINT in block.annotations and not op.takes_hint:
         raise cannot_lower(
             f"block {block.name_hint}, {CACHE_HINT}",
             f"{block.annotations[CACHE_HINT]!r} on {op.name}",
-            f"a load by {' or '.join(map(repr, HINTED))}, which can say that to L2",
+            f"a load by {' or '.join(map(repr, HINTED))}, which takes L2 hints",
             "leave it out",
         )
     if SPARE_ROWS in block.annotations and not op.is_load:
         raise cannot_lower(
             f"block {block.name_hint}, {SPARE_ROWS}",
             f"spare rows on {op.name}",
-            "them on the load of a tile: what a store leaves out is not stored",
+            "them on the load of a tile: stores omit these rows anyway",
             "leave it out",
         )
     is_partial = not ir.is_const(realize.predicate, 1)
@@ -227,7 +226,7 @@ def operation_notes(transfer: Transfer) -> dict[str, Any]:
 
 
 def _reduction(where: str, block: ir.SBlock, store: ir.BufferStore) -> str:
-    """Return the operation that a block asks for, which has to be what its statement computes."""
+    """Return the operation that a block requests, which has to be what its statement computes."""
     asked = str(block.annotations.get(REDUCE, ""))
     update = find_update(store)
     computed = "" if update is None else update.operation
@@ -240,13 +239,13 @@ def _reduction(where: str, block: ir.SBlock, store: ir.BufferStore) -> str:
             f"{where}, {REDUCE} = {asked!r}",
             found,
             f"{name}[...] = {name}[...] {asked} tile[...]",
-            f"ask for {computed!r}" if computed else f"take {REDUCE} away",
+            f"request {computed!r}" if computed else f"remove {REDUCE}",
         )
     raise cannot_lower(
         where,
         found,
-        f"{REDUCE} = {computed!r} beside it, which lets each element be combined in any order",
-        f'ask for it: hs.async_store(..., reduce="{computed}")',
+        f"{REDUCE} = {computed!r} next to it, which lets each element be combined in any order",
+        f'request it: hs.async_store(..., reduce="{computed}")',
     )
 
 
@@ -256,9 +255,8 @@ def _check_type(where: str, op: AsyncOp, reduce: str, dtype: str) -> None:
     if reductions.is_legal(mechanism, reduce, dtype):
         return
     legal = reductions.LEGAL[mechanism][reduce]
-    other = "bulk" if mechanism == "tma" else "tma"
     fix = "let threads combine them"
-    if reductions.is_legal(other, reduce, dtype):
+    for other in (x for x in reductions.LEGAL if reductions.is_legal(x, reduce, dtype)):
         fix = f"take {other!r}, which has it"
     raise cannot_lower(
         f"{where}, {REDUCE} = {reduce!r}", f"elements of {dtype}", f"one of {', '.join(legal)}", fix
@@ -283,7 +281,7 @@ def _op(where: str, mechanism: str, src: ir.Var, dst: ir.Var, combines: bool) ->
             where,
             f"a store by {mechanism!r}",
             f"a mechanism that stores: {' or '.join(map(repr, able))}",
-            "ask for one of these, or let threads store the tile",
+            "request one of these, or let threads store the tile",
         )
     if able:
         raise cannot_lower(

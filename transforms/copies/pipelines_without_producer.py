@@ -33,7 +33,7 @@ def without_producers(func: tirx.PrimFunc, kernel: ir.For, arch: Arch) -> tuple[
         where = f"loop {loop.loop_var.name}, {CONSUMERS}"
         found = f"every thread loads and computes: {arch.name} has no producer"
         need = "a chip where copies complete on mbarriers: sm_90a"
-        slow.append(Fallback(where, found, need, f"build for that one, or take {CONSUMERS} away"))
+        slow.append(Fallback(where, found, need, f"build for that one, or remove {CONSUMERS}"))
         notes = {k: v for k, v in loop.annotations.items() if k != CONSUMERS}
         return ir.with_body(loop, loop.body, annotations=notes)
 

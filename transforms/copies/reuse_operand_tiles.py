@@ -11,14 +11,14 @@
     for i, j: r[i, j] = float16(acc[i, j])
     with sblock(async_copy): D[...] = r[i, j]
 
-so that stores of all parts of a tile are under way at once: each leaves from the slot that its part
-of the operand came in, and no part waits until the one before has been read from the one array.
-Slots go back to the loads when the stores have read them. All elements are read before any is
-written, since threads of a warp store others' elements.
+so that stores of all parts of a tile are under way at once: each part is stored from the slot of
+its operand part, and no part waits for the previous store. Slots go back to the loads when the
+stores have read them. All elements are read before any is written, since threads of a warp store
+others' elements.
 
 Before: copies are requests, arrays whole tiles.  After: the same, of fewer arrays.
 Left alone: operands that are read elsewhere than at the element that is written, or once more
-behind it; sums that are read again; operands of another type, shape or scope, or loaded in part, as
+after it; sums that are read again; operands of another type, shape or scope, or loaded in part, as
 at an edge; and outputs that are not copied out asynchronously.
 """
 
@@ -70,7 +70,7 @@ def plan_tile_reuse(func: tirx.PrimFunc) -> list[TileReuse]:
 
 
 def _may_overwrite(func: tirx.PrimFunc, plan: TileReuse) -> bool:
-    """Tell whether a plan's sums are a product's, and nobody reads them behind it."""
+    """Tell whether a plan's sums are a product's and unused after it."""
     total = plan.sum.source
     products = [x for x in product_blocks(func.body) if ir.uses(x, total)]
     homes = [
@@ -176,7 +176,7 @@ def _unrounded(store: ir.BufferStore) -> Any:
 
 
 def rewrite_tile_reuse(plan: TileReuse) -> ir.SBlock:
-    """Build the block anew that allocates both."""
+    """Build the block again that allocates both."""
     value, last = _unrounded(plan.store), plan.sum
     index = list(plan.sum.indices)
     if isinstance(plan.store.value, tirx.Cast):

@@ -1,4 +1,4 @@
-"""Choose the mechanism of each copy, and find the tile behind it.
+"""Choose the mechanism of each copy, and find the tile after it.
 
     for i in range(4):
         for v in vectorized(8):
@@ -9,17 +9,17 @@
         with sblock("copy", annotations={"tvm_hopper.async_copy": "tma"}):
             tile[i0, i1] = A[m + i0, k + i1]
 
-Schedules for earlier chips deal a copy out to threads; who copies what is the mechanism's business
-here. "auto" takes the first of TMA, bulk and cp.async that can make the copy on the target's chip,
-in this kernel: what the tensor core reads is in panels, which not each of them fills.  Else threads
+Schedules for earlier chips deal a copy out to threads; the mechanism decides which thread copies
+what. "auto" takes the first of TMA, bulk and cp.async that can make the copy on the target's chip,
+in this kernel: what the tensor core reads is in panels, which not each of them fills. Else threads
 make it, as the schedule says, or in equal parts where it says nothing (thread_copies.py); `explain`
-says which, and why not the others.  Where that leaves a product without its tiles, or roles with
-nothing to load, it is an error.  "none" leaves a copy to the threads as well.  In a kernel with
+says which, and why not the others. Where that leaves a product without its tiles, or roles with
+nothing to load, it is an error. "none" leaves a copy to the threads as well. In a kernel with
 asynchronous copies all shared memory is dynamic.
 
-Before: indices are plain (SimplifyIndexBounds).  After: a copy that asks for a mechanism is a nest
+Before: indices are plain (SimplifyIndexBounds).  After: a copy that requests a mechanism is a nest
 of loops over its tile, and no "auto" or "none" is left. Not here: how a mechanism makes a copy
-(inject_bulk_async_copies.py).
+(lower_async_copies.py).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError, cannot_lower
 from tvm_hopper.facts.arch import Arch
+from tvm_hopper.facts.async_ops import HINTED
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
@@ -41,7 +42,6 @@ from tvm_hopper.requests.keys import (
     BY_THREADS,
     CACHE_HINT,
     DIM_ALIGN,
-    HINTED,
     SPARE_ROWS,
     UNPADDED,
 )
@@ -62,10 +62,11 @@ from tvm_hopper.transforms.layouts.swizzle_shared_tiles_plan import (
     plan_layouts,
     plan_shapes,
 )
+from tvm_hopper.transforms.mechanisms.table import MECHANISMS
 from tvm_hopper.transforms.prepare.fuse_thread_axes import bind_warp, copies_alone, fuse_threads
 
 from .dynamic_shared_memory import in_dynamic_memory
-from .inject_bulk_async_copies import plan_copies, rewrite_copies
+from .lower_async_copies import plan_copies, rewrite_copies
 from .pipelines_without_producer import without_producers
 from .store_coalescing import is_offered, reason_against
 from .thread_copies import deal_out
@@ -77,7 +78,6 @@ from .unsupported_copies import (
     threads_may_copy,
 )
 
-PREFERRED = ("tma", "bulk", "cp_async")
 NEED = "a copy that hardware can make"
 
 
@@ -118,7 +118,7 @@ def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> CopyChoice:
     if BY_OPTION not in copy.realize.block.annotations and _has_rivals(kernel, copy):
         return _by_threads(kernel, copy, ("by hardware: several copies fill its tile",))
     able = arch.mechanisms(is_load=fills_tile(copy))
-    for mechanism in (x for x in PREFERRED if x in able):
+    for mechanism in (x for x in MECHANISMS if x in able):
         asking = _asking(nest, mechanism)
         try:
             _try(kernel, copy, asking, arch)
@@ -155,7 +155,7 @@ def _try(kernel: ir.For, copy: CopyNest, nest: ir.Stmt, arch: Arch) -> None:
     by_threads = threads_may_copy(trial)
     trial = rewrite_layouts(fuse_threads(trial) if by_threads else trial, plan_layouts(trial))
     plan = plan_copies(trial, arch)
-    if by_threads and BY_OPTION not in copy.realize.block.annotations:  # where it stands, too
+    if by_threads and BY_OPTION not in copy.realize.block.annotations:  # where it is, too
         *_, lowered = ir.statements(rewrite_copies(trial, plan, [], ir.Names()))
         check_sites(lowered, arch)
 
@@ -171,7 +171,7 @@ def _alone(kernel: ir.For, copy: CopyNest, nest: ir.Stmt) -> ir.For:
 
 
 def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
-    """Let the block of a nest ask for a mechanism, or for none."""
+    """Let the block of a nest request a mechanism, or for none."""
 
     def ask(block: ir.SBlock) -> ir.SBlock:
         if ASYNC_COPY not in block.annotations:
@@ -184,7 +184,8 @@ def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
         else:
             notes[ASYNC_COPY] = mechanism
             notes = {k: v for k, v in notes.items() if k != CACHE_HINT or mechanism in HINTED}
-            notes = {k: v for k, v in notes.items() if k != SPARE_ROWS or mechanism == PREFERRED[0]}
+            if not MECHANISMS[mechanism].fills_by_bounds:
+                notes.pop(SPARE_ROWS, None)
         return ir.with_block(block, annotations=notes)
 
     return ir.replace(nest, ir.SBlock, ask)
@@ -200,13 +201,13 @@ def find_extents(kernel: ir.For, plan: tuple[CopyChoice, ...]) -> dict[ir.Var, t
         tile = tile_of(choice.copy)
         if choice.mechanism != BY_THREADS or tile is None or has_bounds(tile):
             continue
-        mechanism = "cp_async" if fills_tile(choice.copy) else "bulk"
-        nest = _asking(as_box_nest(kernel, choice.copy), mechanism)
+        any_one = next(iter(MECHANISMS))  # shapes are the same by all
+        nest = _asking(as_box_nest(kernel, choice.copy), any_one)
         shapes.update(plan_shapes(_alone(kernel, choice.copy, nest)))
         if tile not in shapes:
             raise cannot_lower(
                 f"tile {tile.name}",
-                f"a shape {list(tile.shape)} that nothing bounds",
+                f"a shape {list(tile.shape)} without known bounds",
                 "indices within bounds that are known now",
                 "split its loops by constants",
             )
@@ -245,9 +246,9 @@ def _notes(func: Any, choice: CopyChoice) -> list[Note]:
     name = block.name_hint
     told: list[Note] = []
     if UNPADDED in block.annotations:
-        told.append(RemarkNote(f"copy {name}: {DIM_ALIGN} is left out; tiles are laid out anew"))
+        told.append(RemarkNote(f"copy {name}: {DIM_ALIGN} is ignored; tiles get new layouts"))
     if CACHE_HINT in block.annotations and choice.mechanism not in HINTED:
-        told.append(RemarkNote(f"copy {name}: {CACHE_HINT} is left out; threads load as usual"))
+        told.append(RemarkNote(f"copy {name}: {CACHE_HINT} is ignored; threads load as usual"))
     if choice.copy.mechanism != AUTO:
         return told
     why = tuple(f"not {reason}" for reason in choice.reasons)

@@ -1,4 +1,4 @@
-"""Tell how far apart in memory the stores of neighbouring threads are.
+"""Measure coalescing: how far apart the stores of neighbouring threads are.
 
     B[tx, i] = a[tx, i]          rows of 256 bytes: each thread writes to a sector of its own
 
@@ -37,7 +37,7 @@ def reason_against(kernel: ir.For, copy: CopyNest) -> str | None:
 
 
 def is_offered(copy: CopyNest) -> bool:
-    """Tell a copy out of shared memory that no schedule has asked to be asynchronous."""
+    """Tell whether a copy out of shared memory has no request for a mechanism."""
     return BY_OPTION in copy.realize.block.annotations and not fills_tile(copy)
 
 
@@ -54,7 +54,7 @@ def are_apart(kernel: ir.For, copy: CopyNest) -> bool:
     Returns
     -------
     are_apart : bool
-        False where that is not known, and where the copy is not dealt out to threads.
+        False where that is not known, and where the copy is not distributed to threads.
     """
     store = copy.realize.block.body
     axis = ir.thread_axes(kernel).get("threadIdx.x")

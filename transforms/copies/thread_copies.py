@@ -25,7 +25,7 @@ THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 
 def deal_out(kernel: ir.For, nest: ir.Stmt) -> ir.Stmt:
-    """Return a copy's loops shared out among the threads of a kernel.
+    """Return a copy's loops distributed among the threads of a kernel.
 
     What thread axes take part in stays as it is scheduled, and so does the copy of a warp group
     that multiplies: its threads are not on the axes yet.

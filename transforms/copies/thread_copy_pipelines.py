@@ -7,9 +7,9 @@
 
 Stages say who runs how far ahead of whom, so that their least may be any; TVM counts them from 0.
 None of them is asynchronous: what threads load and store is there when they meet. TVM would commit
-groups of nothing, and wait for as many of them as a loop of unknown extent has left, which is no
-number that an instruction could have. A pipeline inside of one may be named once, as where hardware
-copies: TVM expands it first, to three statements.
+empty groups, and wait for a number of them that is no constant in a loop of unknown extent. A
+pipeline inside of one may be named once, as where hardware copies: TVM expands it first, to three
+statements.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_STAGES, ORDER, STAGE
 from tvm_hopper.transforms.common.stage_annotations import PipelineStages, parts_of, read_stages
 
-PIECES = 3  # of an expanded pipeline: what runs ahead, the loop, what is left
+PIECES = 3  # of an expanded pipeline: what runs ahead, the loop, the rest
 
 
 def with_plain_stages(kernel: ir.For) -> ir.For:
@@ -123,9 +123,9 @@ def _check(plan: PipelineStages) -> None:
                 raise cannot_lower(
                     plan.where,
                     f"{STAGE} = {list(plan.stages)} and {ORDER} = {list(plan.order)}",
-                    f"statement {j}, which reads {read[0].name}, behind statement {i}, which "
-                    "writes it: a later stage, or a later turn of the same",
-                    "e.g. stages that do not fall, in the program's order",
+                    f"statement {j}, which reads {read[0].name}, after statement {i}, which "
+                    "writes it: a later stage, or later in the same one",
+                    "e.g. stages that do not decrease, in program order",
                 )
 
 
@@ -150,7 +150,8 @@ def _check_slots(plan: PipelineStages, loop: ir.For) -> None:
                     plan.where,
                     f"{STAGE} = {list(plan.stages)} and {tile.name}, which is used outside of the "
                     "loop, too",
-                    f"an array of the loop's own between statements {i} and {late[0]}: it gets a "
-                    "slot for each trip that one runs ahead of the other",
-                    f"take a tile for each loop, or {STAGE} away",
+                    f"an array that only the loop uses between statements {i} and {late[0]}: it "
+                    f"gets a "
+                    "slot for each iteration that one runs ahead of the other",
+                    f"use a separate tile in each loop, or remove {STAGE}",
                 )

@@ -8,20 +8,19 @@
     ld.global.L1::evict_last.L2::cache_hint.v4.b32(words[c * 4], .., words[c * 4 + 3],
                                                    address_of(X[..]), policy)
 
-An H200 copies 1 to 3% faster where L2 is told to give up last what was loaded, and with it first
-what was stored (docs/memory_bound.md).  What is read a second time waits in L1 and is given up
-first then.
+An H200 copies 1 to 3% faster if L2 evicts loaded data last and stored data first
+(docs/memory_bound.md). What is read a second time waits in L1 and is given up first then.
 
 With `tvm_hopper.kept_end` = n on the loop over thread blocks it is the other way round in the last
-n of them: what they load L2 gives up first, and last what they store.  So the end of the result is
-there for whoever reads it, and is not written to memory while the kernel still waits for that.
+n of them: L2 evicts their loads first and their stores last. So the end of the result is there for
+whoever reads it, and is not written to memory while the kernel still waits for that.
 
     policy = bx >= extent - n ? evict_first : evict_last                    of loads
     st.global.L2::cache_hint.v4.b32(address_of(Y[..]), words[0], .., words[3],
                                     bx >= extent - n ? evict_last : evict_normal)
 
 Before: vectors have no tails.  After: no block has such
-a hint; one policy for each kind stands at the kernel's start.
+a hint; one policy for each kind is at the kernel's start.
 Not here: vectors of less than 8 bytes and single elements, which are loaded and stored without.
 """
 
@@ -48,7 +47,7 @@ WORDS = (2, 4)  # of a vector with a hint
 
 @dataclass(frozen=True)
 class HintedVector:
-    """A vector, the condition of its access, and what the caches are told.
+    """A vector access, its condition and its cache hint.
 
     `hint` is the word of a load, or STORES.
     """
@@ -183,7 +182,7 @@ def _store(vector: HintedVector, policy: Any) -> ir.Stmt:
 def _remark(kernel: ir.For, count: int) -> RemarkNote:
     extent = ir.static_int(ir.thread_axes(kernel)["blockIdx.x"].extent)
     which = "all" if extent == count else f"the last {count}"
-    return RemarkNote(f"L2 gives up last what {which} of the thread blocks store")
+    return RemarkNote(f"L2 evicts last what {which} of the thread blocks store")
 
 
 def _hint_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:

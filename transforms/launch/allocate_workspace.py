@@ -44,7 +44,7 @@ BYTE = (1, 8, 1)  # DLPack's kDLUInt, bits, lanes
 DATA, SHAPE, STRIDES, NDIM, CODE, BITS, LANES, OFFSET, DEVICE, DEVICE_TYPE = range(1, 11)
 VALUE, SHAPE_ELEMENT = 15, 17
 VALUE_OFFSET = 8  # bytes into such a slot
-TENSOR_OFFSET = 24  # of the DLTensor in a tensor object: the header in front of it
+TENSOR_OFFSET = 24  # of the DLTensor in a tensor object: the header before it
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from tvm_hopper.transforms.kernel_pass import function_pass
 
 
 def plan_limits(root: ir.Stmt, launch: KernelLaunch) -> list[tirx.AssertStmt]:
-    """Return the checks that a launch needs in front of it and does not have."""
+    """Return the checks that a launch needs before it and does not have."""
     counts = [x for x in _counts(launch.extents) if ir.static_int(x[1]) is None]
     if not counts:
         return []

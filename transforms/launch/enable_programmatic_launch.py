@@ -13,8 +13,8 @@
         C += A_local * B_local
 
 and the kernel is launched with "programmatic stream serialization" (TVM's word for it is a tag
-among the launch parameters).  What stands in front of the wait, the schedule has promised, reads
-what no earlier launch of the stream writes: weights.
+among the launch parameters). Statements before the wait read only data that no earlier launch of
+the stream writes, as the schedule promises: weights.
 
     for bx in thread_binding(64, "blockIdx.x", annotations={"tvm_hopper.early_launch": 1}):
         if t == 0: barriers, and words to fetch tensor maps
@@ -27,14 +27,14 @@ what no earlier launch of the stream writes: weights.
         griddepcontrol.wait
         if t < 128: loads by TMA, griddepcontrol.launch_dependents else: products, and stores
 
-promises nothing: all that touches memory stands behind the wait, which all threads come to.  The
+promises nothing: all that touches memory is after the wait, which all threads come to.  The
 next launch may begin when this one's loads are on their way, or before it stores.
 
 `RemoveRestrict` takes `__restrict__` off kernels that are launched so, when TVM has made them.
 
-Before: loads stand as they will run.  After: every kernel of a function with early loads waits, and
+Before: loads are as they will run.  After: every kernel of a function with early loads waits, and
 each that asks (`early_launch`); none has an annotation of these left.  Not here: other kernels are
-launched as ever (RemoveRestrict), and all are where the chip has no such instruction.
+launched as usual (RemoveRestrict), and all are where the chip has no such instruction.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Arch
+from tvm_hopper.facts.op_names import ASYNC_COPIES, is_op
 from tvm_hopper.requests.keys import EARLY_LAUNCH, EARLY_LOADS
 from tvm_hopper.requests.targets import processor_of
 from tvm_hopper.transforms.kernel_pass import function_pass
@@ -59,7 +60,7 @@ PROMISED = "tvm_hopper.promised_tensors"  # parameters that are loaded early, by
 
 @dataclass(frozen=True)
 class WaitPlace:
-    """Where a kernel waits: in front of a statement, in the first turn of the loops around it."""
+    """Where a kernel waits: before a statement, in the first turn of the loops around it."""
 
     stmt: ir.Stmt
     loops: tuple[ir.For, ...]
@@ -72,7 +73,7 @@ def plan_wait(kernel: ir.For) -> WaitPlace | None:
     if place is None and early:
         where = f"block {early[0].name_hint}, {EARLY_LOADS}"
         found = "nothing but such loads in the kernel"
-        raise cannot_lower(where, found, "something to wait for behind it")
+        raise cannot_lower(where, found, "an access to wait for after it")
     for block in early:
         for store in ir.find_all(block, ir.BufferStore):
             if str(store.buffer.scope()) != "local":
@@ -123,17 +124,13 @@ def _is_late(stmt: Any, early: list[Any]) -> bool:
     return (
         ir.has_any(rest, ir.BufferStore, lambda x: _is_global(x.buffer))
         or ir.has_any(rest, ir.TensorLoad, lambda x: _is_global(x.source))
-        or ir.has_any(rest, ir.Call, lambda x: _is_copy(x) or _is_global(ir.pointer_of(x)))
+        or ir.has_any(rest, ir.Call, lambda x: is_op(x, ASYNC_COPIES))  # perhaps by a tensor map
+        or ir.has_any(rest, ir.Call, lambda x: _is_global(ir.pointer_of(x)))
     )
 
 
 def _is_global(buffer: Any) -> bool:
     return buffer is not None and str(buffer.scope()) in ("", "global")
-
-
-def _is_copy(call: ir.Call) -> bool:
-    """Tell an asynchronous copy, whose tensor map says nothing of its tensor."""
-    return any(name in str(call.op.name) for name in ("cp_async", "cp_reduce"))
 
 
 def rewrite_wait(kernel: ir.For, place: WaitPlace | None) -> ir.For:
@@ -155,7 +152,7 @@ def rewrite_wait(kernel: ir.For, place: WaitPlace | None) -> ir.For:
 
 
 def _begin_behind_loads(roles: ir.Stmt) -> ir.Stmt | None:
-    """Let a producer's thread have the next launch begin behind its last load; None without one.
+    """Let a producer's thread have the next launch begin after its last load; None without one.
 
     Blocks of that launch take the room that is free then: SMs that are idle get all that have room
     there, and the sooner they come the fewer SMs they share.
@@ -235,7 +232,7 @@ def _wait_for_launches(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def wait(kernel: ir.For) -> ir.For:
         if early or ir.find_all(kernel, ir.For, _asks):
             return rewrite_wait(kernel, plan_wait(kernel))
-        return kernel  # launched as ever, see RemoveRestrict
+        return kernel  # launched as usual, see RemoveRestrict
 
     after = ir.map_kernels(func, wait)
     assert not ir.find_blocks(after.body, EARLY_LOADS), "EnableProgrammaticLaunch left a load"

@@ -1,7 +1,7 @@
 """Choose L2 eviction policies for a kernel's bytes, and for those of its last thread blocks.
 
 With `tvm_hopper.kept_end` = n on the loop over thread blocks the last n of them do the reverse of
-what the others do: what they load L2 gives up first, and last what they store.
+what the others do: L2 evicts their loads first and their stores last.
 
     policy = bx >= extent - n ? evict_first : evict_last                    of loads
     policy = bx >= extent - n ? evict_last : evict_normal                   of stores

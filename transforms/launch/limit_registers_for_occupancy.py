@@ -7,7 +7,7 @@
         for tx in thread_binding(256, "threadIdx.x"):
             attr "tirx.launch_bounds_min_blocks_per_sm" = 4: ...
 
-The assembler keeps what it has computed once, a row in float32 beside its 16 bits, as long as a
+The assembler keeps what it has computed once, a row in float32 next to its 16 bits, as long as a
 thread block has registers: with 90 of them for each of 256 threads two blocks share an SM, and
 while they wait for a barrier nothing is in flight.  Held to 64 it computes them again.
 

@@ -7,9 +7,9 @@
 
 Where no access is as wide as 16 bytes, as rows of odd lengths have it, that is a fallback; not of a
 kernel that reads what another one of its function leaves, as partial sums, in a width that suits.
-So is a tensor that a thread of any kernel accesses element by element beside vectors of others.
+So is a tensor that a thread of any kernel accesses element by element next to vectors of others.
 
-Before: all passes that ask for the mark have run.  After: no mark is left.
+Before: all passes that request the mark have run.  After: no mark is left.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
   ->
     LoweringError: block S: found a load of X ...
 
-What stands outside of every kernel runs on the host, which cannot touch a device's tensors; only
-the encoding of a tensor map takes one's address there.
+Statements outside of every kernel run on the host, which cannot access device tensors; only the
+encoding of a tensor map takes one's address there.
 
 Before: every other pass at the hook has run.  After: no annotation of ours is left for stock passes
 to drop, no tensor is touched outside of a kernel, and the loops around kernels are serial.
@@ -102,7 +102,7 @@ def _check(where: str, annotations: Any) -> None:
                 f"{where}, {key}",
                 "an annotation outside of the kernel, or of the loop, that it is about",
                 "it inside loops bound to blockIdx, with asynchronous copies in a pipelined loop",
-                "bind the loops first, or take the annotation away",
+                "bind the loops first, or remove the annotation",
             )
 
 

@@ -4,9 +4,9 @@
   ->
     func.attrs = {"tirx.kernel_launch_params": [..., programmatic]}
 
-and let kernels that do not wait be launched as ever, beside others of their function that do.
+and let kernels that do not wait be launched as usual, next to others of their function that do.
 
-What is read through `__restrict__` pointers alone CUDA's compiler loads where it likes, in front of
+What is read through `__restrict__` pointers alone CUDA's compiler loads where it likes, before
 `griddepcontrol.wait` too (seen in SASS), when earlier launches still write it.
 
 Before: TVM has split device functions off, and marked each of them.  After: those that begin early
@@ -29,7 +29,7 @@ NO_ALIAS = "tirx.noalias"
 
 
 def waits_for_launches(func: tirx.PrimFunc) -> bool:
-    """Tell whether a function waits for the launches in front of it."""
+    """Tell whether a function waits for the launches before it."""
     wait = fences.wait_for_launches()
     calls = ir.find_all(func.body, ir.Call, lambda x: x.op.same_as(wait.op))
     return any(tvm_ffi.structural_equal(x, wait) for x in calls)

@@ -12,7 +12,7 @@ So it is along each axis of the grid that is known at run time only, where no co
 launch says so already: one of tensors without elements does, around kernels with tensor maps.
 
 Before: the host function is packed.  After: each kernel has thread blocks when it is launched.
-Not here: in front of TVM's ThreadSync, which refuses to put a barrier under a condition.
+Not here: before TVM's ThreadSync, which refuses to put a barrier under a condition.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def plan_guard(root: ir.Stmt, launch: KernelLaunch) -> list[Any]:
 
 
 def _is_counted(root: ir.Stmt, extent: Any) -> bool:
-    """Tell a number that the host asks for: at least one, where there are tiles."""
+    """Tell a number that the host requests: at least one, where there are tiles."""
     count = extent.value if isinstance(extent, tirx.Cast) else extent  # tensors counted by int64
     if not isinstance(count, ir.Var):
         return False

@@ -5,11 +5,10 @@
   ->
     D[int64(tile_y * 128 + i), int64(tile_x * 256 + j)] = ...
 
-Flattening multiplies a row's index by the length of a row, in the type of the indices. Tensors of a
-symbolic size are taken to be large, unless the condition under which the host launches the kernel
-says how large they get (`if m <= 64`).
+Flattening multiplies a row's index by the length of a row, in the type of the indices. Tensors of
+symbolic size count as large, unless the launch condition on the host bounds them (`if m <= 64`).
 
-Offsets of pointers are flat already: their arithmetic is made anew.
+Offsets of pointers are flat already: their arithmetic is made again.
 
 Before: accesses are final.  After: no access of a large tensor is indexed by 32 bits.
 Not here: copies by TMA, which address by coordinates.

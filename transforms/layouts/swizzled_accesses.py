@@ -1,7 +1,7 @@
 """Redirect plain loads and stores of a swizzled tile to where its elements lie.
 
-Used as soon as hardware touches a tile: TMA XORs what it writes, a tensor core what it reads, by
-what they are told of the swizzle. Until then the tile is an array like any other.
+Used as soon as hardware touches a tile: TMA and the tensor cores apply the swizzle themselves.
+Until then the tile is an array like any other.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ LARGEST = (1 << 31) - 1  # an extent; bounds of products of symbols are larger t
 
 
 def plan_bounds_of_tiles(kernel: ir.For) -> dict[ir.Var, tuple[int, ...]]:
-    """Return new extents for arrays without bounds; refuse those that nothing bounds."""
+    """Return new extents for arrays without bounds; refuse those without known bounds."""
     blocks = ir.find_all(kernel, ir.SBlock)
     unbounded = [x for block in blocks for x in block.alloc_buffers if not has_bounds(x)]
     return {buffer: _extents(kernel, buffer) for buffer in unbounded}
@@ -37,7 +37,7 @@ def _extents(kernel: ir.For, buffer: ir.Var) -> tuple[int, ...]:
         analyzer.bind(loop.loop_var, ir.range_of(loop))
     blocks = ir.find_all(kernel, ir.SBlockRealize, lambda x: not ir.is_const(x.predicate, 1))
     accesses = ir.accesses(kernel, buffer)
-    is_within_reach = not takes_address(kernel, buffer)  # what is done behind it nobody sees
+    is_within_reach = not takes_address(kernel, buffer)  # what is done after it nobody sees
     needed = [1] * len(buffer.shape)
     for access in accesses if is_within_reach else ():
         with contextlib.ExitStack() as known:
@@ -61,7 +61,7 @@ def _extents(kernel: ir.For, buffer: ir.Var) -> tuple[int, ...]:
 def _not_bounded(buffer: ir.Var) -> Exception:
     return cannot_lower(
         f"tile {buffer.name}",
-        f"a shape {list(buffer.shape)} that nothing bounds",
+        f"a shape {list(buffer.shape)} without known bounds",
         "indices within bounds that are known now",
         "split its loops by constants",
     )

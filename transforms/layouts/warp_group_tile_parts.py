@@ -1,4 +1,4 @@
-"""Find the part of a shared tile that each warp group stores by a copy of its own.
+"""Find the part of a shared tile that each warp group stores by a separate copy.
 
   for w in thread_binding(2, "threadIdx.y"):
       for i, j in grid(64, 128): C[m + w * 64 + i, n + j] = tile[w * 64 + i, j]

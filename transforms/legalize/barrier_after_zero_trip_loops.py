@@ -9,12 +9,12 @@
     barrier
     if 1 <= N[b]: ... tile[(N[b] + 1) % 2, ...]
 
-TVM's ThreadSync takes every loop for one that runs: what is stored in front of it and read behind
+TVM's ThreadSync takes every loop for one that runs: what is stored before it and read after
 it then waits at a barrier in the loop alone.  A pipeline whose number of turns is known at run time
 only is such a loop, and threads read what others had not stored yet.
 
-Before: buffers are flat, pipelines apart; TVM has placed no barrier yet.  After: behind a loop of
-shared memory that may have no turns stands a barrier, if all threads of the block come there.
+Before: buffers are flat, pipelines apart; TVM has placed no barrier yet.  After: after a loop of
+shared memory that may have no turns is a barrier, if all threads of the block come there.
 Not here: kernels that we synchronise.
 """
 
@@ -80,7 +80,7 @@ def _shared_scopes(loop: ir.For) -> tuple[str, ...]:
 
 
 def _meets_behind(kernel: Any, loop: ir.For) -> bool:
-    """Tell whether a barrier of ours stands there already."""
+    """Tell whether a barrier of ours is there already."""
     for both in ir.find_all(kernel, ir.SeqStmt):
         parts = list(both.seq)
         for part, behind in itertools.pairwise(parts):
@@ -95,7 +95,7 @@ def _is_meeting(statement: ir.Stmt) -> bool:
 
 
 def rewrite_zero_trip_barriers(func: tirx.PrimFunc, plan: Loops) -> tirx.PrimFunc:
-    """Put a barrier behind each loop."""
+    """Put a barrier after each loop."""
 
     def visit(loop: ir.For, mutator: Any) -> Any:
         new = mutator.default_mutate(loop)

@@ -7,8 +7,8 @@
         for v in vectorized(4):
             C[i * 8 + (part * 4 + v)] = ...
 
-A thread loads and stores 16 bytes at most, and of longer vectors, as they come about between a load
-and a store of halves, TVM prints text that does not compile (codegen_patches/vectors.py).
+A thread loads and stores at most 16 bytes, and TVM's text for longer vectors does not compile
+(codegen_patches/vectors.py).
 
 Before: any loops.  After: a vectorized loop has as many iterations as each type in it allows; the
 swizzle, which moves 16 bytes at once, takes no vector apart.
@@ -41,7 +41,7 @@ class VectorPlan:
 
     @property
     def num_parts(self) -> int:
-        """How many vectors are made of it."""
+        """Number of vectors that it is split into."""
         return int(self.loop.extent) // self.lanes
 
 

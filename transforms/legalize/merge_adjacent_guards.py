@@ -7,8 +7,8 @@
         X[0] = f(X[0])
         X[1] = f(X[1])
 
-Where the last thread block has elements left over, TVM writes the condition of a loop in front of
-every element.  Two halves of a register that are stored one behind the other are packed by one
+Where the last thread block has elements left over, TVM writes the condition of a loop before
+every element.  Two halves of a register that are stored one after the other are packed by one
 instruction (UnpackHalfPairs); with a condition between them each waits for the one before.
 
 Before: loops are unrolled, registers have numbers.  After: the same values in the same order.

@@ -9,7 +9,7 @@
 
 A bfloat16 is the upper half of a float32. The compiler moves the upper one of two to the lower half
 first and then shifts it back: two instructions, of which an SM issues 64 a cycle and not 128. Where
-the first of a pair is stored before the second is read, it takes the pair apart and packs anew.
+the first of a pair is stored before the second is read, it takes the pair apart and packs again.
 
 Before: loops are unrolled, registers have numbers.  After: the same values.
 Left alone: what no number says the half of, and vectors.

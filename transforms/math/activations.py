@@ -3,8 +3,8 @@
     0.5 x (1 + tanh(0.79788 (x + 0.044715 x^3)))        gelu by tanh
     0.5 x (1 + erf(0.70711 x))                          gelu
 
-However a program writes the constants and the powers of x: those of the function are compared. What
-stands for them is `codegen_patches/activations.py`, which says how far it is off.
+However a program writes the constants and the powers of x: those of the function are compared.
+`codegen_patches/activations.py` has their replacements and errors.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def build_activation(found: FoundActivation, x: Any, rest: list[Any]) -> Any:
 
 
 def _half_of(x: Any) -> Any:
-    """Halve the terms of a sum: behind a product one multiply-add does both."""
+    """Halve the terms of a sum: after a product one multiply-add does both."""
     if isinstance(x, tirx.Add):
         return _half_of(x.a) + _half_of(x.b)
     return tirx.const(0.5, "float32") * x

@@ -4,7 +4,7 @@
   ->
     D[i, j] = float16(x * rcp(1 + ex2(-2.885 * u)))
 
-`approximate_functions_plan.py` lists the forms, with the error of each.  What runs behind a product
+`approximate_functions_plan.py` lists the forms, with the error of each.  What runs after a product
 keeps the tensor cores waiting: 1 + tanhf(u) takes 17 instructions, the form above 4. With
 `tvm_hopper.functions` = "approximate" tanh(u) is the chip's, one instruction of 11 bits.
 
@@ -13,9 +13,9 @@ wait in registers of float32, or are summed up, before all that the kernel store
 they where rows of 16 bits are read, and one value of each is stored, as a loss: what is in the
 exponential was rounded to 2^-9 of itself or 2^-12 before.
 
-Left alone: values that stay float32, vectorized loops (TVM would take them apart), kernels that are
-neither bound by memory nor have asynchronous copies, and everything where `tvm_hopper.functions` is
-"library" or TVM's `tirx.enable_fast_math` is on, which has approximations of its own.
+Left alone: values that stay float32, vectorized loops (TVM would scalarize them), kernels that are
+neither memory-bound nor copy asynchronously, and functions with `tvm_hopper.functions` = "library"
+or TVM's `tirx.enable_fast_math`.
 
 Before: plain stores.  After: the same stores, and a note for `explain`.
 """
@@ -107,8 +107,8 @@ def _in_turns(value: Any, column: Any) -> Any:
     functions leave time for. Columns decide also where a product is multiplied transposed and each
     thread computes both: the bits of an element do not depend on how many rows there are.
 
-    Whose turn it is stands in front of the other names that a value has: what TVM's
-    CommonSubexprElim finds behind such a name, and again below, it would use before it is there.
+    Whose turn it is is before the other names that a value has: what TVM's
+    CommonSubexprElim finds after such a name, and again below, it would use before it is there.
     TVM puts integers back in their place, but no truth values.
     """
     odd = ir.Var("odd", "bool")
@@ -140,9 +140,9 @@ def _remark(plan: dict[ir.BufferStore, ShortValue]) -> RemarkNote:
     error = max(row.error for row in rows.values())
     beside = any(isinstance(row, Activation) for row in rows.values())
     return RemarkNote(
-        f"{', '.join(rows)} in fewer instructions, to {error:.1e} of the value"
-        f"{f' and {BESIDE:.1e} beside that' if beside else ''} "
-        f'before it is rounded to 16 bits; {FUNCTIONS} = "library" takes those of CUDA'
+        f"{', '.join(rows)} in fewer instructions, within {error:.1e} relative"
+        f"{f' and {BESIDE:.1e} absolute' if beside else ''} error "
+        f'before rounding to 16 bits; {FUNCTIONS} = "library" uses CUDA\'s functions'
     )
 
 
@@ -158,7 +158,7 @@ def _shorten_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return kernel
         notes += [_remark(plan)]
         after = rewrite_functions(kernel, plan)
-        assert not plan_functions(after, rows), "ApproximateFunctions left a form behind"
+        assert not plan_functions(after, rows), "ApproximateFunctions left a form after"
         return after
 
     return map_noted(func, build)

@@ -1,4 +1,4 @@
-"""Functions of float32 in fewer instructions, where what becomes of them has 16 bits.
+"""Find float32 functions whose results are rounded to 16 bits, and their shorter formulas.
 
     1 + tanh(u)        2 / (1 + 2^(-2u log2 e))
     1 + erf(u)         E(|u|) or 2 - E(|u|),  E(a) = t P(t) 2^(-a^2 log2 e),  t = 1 / (1 + p a)
@@ -6,10 +6,10 @@
     sigmoid(x)         1 / (1 + exp(-x)), the same
     tanh(u)            1 - 2 / (1 + 2^(2u log2 e)), near zero an odd polynomial
 
-The sums are what activations are made of.  Written as they stand they cancel where the result is
+The sums are what activations are made of.  Written as they are they cancel where the result is
 small: 1 + tanhf(u) is a multiple of 2^-24, and zero below u = -9.  The forms on the right do not.
 Errors are parts of the exact value (`tests/transforms/math/test_approximate_functions_plan.py`);
-rounding to float16 makes one of 2^-12, to bfloat16 of 2^-9. Where that is all that is asked for,
+rounding to float16 makes one of 2^-12, to bfloat16 of 2^-9. Where that is all that is requested,
 there is
 
     tanh(u)            tanh.approx.f32, 2^-11
@@ -20,7 +20,7 @@ in all of these sums, by the option alone.  Kernels whose time is that of their 
     exp(x)             2^(x log2 e)
 
 since CUDA's division and exponential take more instructions than such a kernel has time for. The
-last stands in sigmoid, too, where a value of 16 bits is computed of one that is rounded: in a gate.
+last is in sigmoid, too, where a value of 16 bits is computed of one that is rounded: in a gate.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ TANH = (0.9999998807907104, -0.33331361413002014, 0.13270974159240723, -0.047553
 
 @dataclass(frozen=True)
 class ShortFunction:
-    """A form that is replaced: how it is found, what stands for it, and how far that is off.
+    """A pattern, its replacement, and the error of the replacement.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class ShortFunction:
     build
         Makes the replacement of an argument.
     error
-        The largest error, in parts of the exact value, and 2^-125 beside that.
+        The largest error, in parts of the exact value, and 2^-125 next to that.
     """
 
     form: str
@@ -212,14 +212,14 @@ _SHORT = (
 )
 SHORT_FUNCTIONS = {"short": _SHORT, "approximate": (_TANH_BY_CHIP, *_SHORT[1:-1])}
 """By the option's value: the forms, those that contain another one first."""
-FIRST_OF_MEMORY_BOUND = (  # its exponential is one of those that are replaced behind it
+FIRST_OF_MEMORY_BOUND = (  # its exponential is one of those that are replaced after it
     ShortFunction("sigmoid(x)", lambda x: _argument(x, "sigmoid"), _short_sigmoid, 2.0**-16),
 )
 OF_MEMORY_BOUND = (
     ShortFunction("x / (1 + exp(y))", _over_one_plus, lambda product: product, 2.0**-19),
     ShortFunction("exp(x)", lambda x: _argument(x, "exp"), _exp, 2.0**-16),
 )
-"""The forms that are replaced behind those, in kernels that are bound by memory."""
+"""The forms that are replaced after those, in kernels that are bound by memory."""
 
 
 # -- a value that is stored
@@ -227,7 +227,7 @@ OF_MEMORY_BOUND = (
 
 @dataclass(frozen=True)
 class ShortValue:
-    """What is stored instead of a value, and the forms that are replaced in it."""
+    """A value's replacement, and the patterns replaced in it."""
 
     value: Any
     rows: tuple[ShortFunction | Activation, ...]

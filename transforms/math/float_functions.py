@@ -1,4 +1,4 @@
-"""Functions of floating-point numbers alone, and what of a program CUDA has no operation for."""
+"""Find functions of floating-point numbers, and operations that CUDA lacks for 16-bit types."""
 
 from __future__ import annotations
 

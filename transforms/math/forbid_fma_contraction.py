@@ -17,8 +17,8 @@ A fused sum is right where its addend does not go back to a rounded product. Tha
     a * b + X[i]               tensors that the kernel loads and does not store
     a * 0.5 - b                products with a power of two, which are exact
 
-and the compiler may fuse these. Every other sum of a product, and every difference with a tensor,
-since that may be the row's greatest product, is an instruction of its own.
+and the compiler may fuse these. Every other sum of a product, and every difference with a tensor
+(which may be the row's maximum), is a separate instruction.
 
 Before: kernels as they are printed.  After: the same values, in the simulator too.
 Left alone: what a function of CUDA's header multiplies and adds inside.

@@ -1,8 +1,8 @@
-"""Sums of powers of one value by Horner's rule: what a function of float32 is computed of.
+"""Evaluate polynomials by Horner's rule, for approximations of float32 functions.
 
     0.8 * (x + 0.04 * x * x * x)    ->    x * (0.032 * (x * x) + 0.8)
 
-The constants of a program stand around its sums and in front of each power; here they are joined,
+The constants of a program are around its sums and before each power; here they are joined,
 each rounded once, and odd and even powers are of the square. The cubic of an activation takes three
 instructions then, and four as it is written. What is no such sum, or has one power alone, is left.
 """

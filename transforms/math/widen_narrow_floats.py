@@ -9,11 +9,10 @@ bits): the first is an error of the compiler that names no operator, the second 
 A float32 holds every value of 16 bits, so the result is that of the exact function, rounded twice.
 Of float8 CUDA has conversions alone: each operation is rounded, as those of 16 bits are.
 
-Before: any calls.  After: none of these functions has an operand of 16 bits, and nothing but a
-conversion or a choice one of float8.
-Left alone: functions that CUDA or TVM's own header has for 16 bits, as exp and tanh.
-Refused: conversions of float8 on chips without them. What TVM writes out for those puts the sign
-into the exponent, and does not compile where it rounds.
+Before: any calls. After: none of these functions has an operand of 16 bits, and nothing but a
+conversion or a choice one of float8. Left alone: functions that CUDA or TVM's own header has for 16
+bits, as exp and tanh. Refused: conversions of float8 on chips without them. TVM's text for those
+puts the sign into the exponent, and does not compile if it rounds.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ def _widen_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if not plan_wide_functions(func):
         return func
     after = rewrite_wide_functions(func)
-    assert not plan_wide_functions(after), "WidenNarrowFloats left an operation behind"
+    assert not plan_wide_functions(after), "WidenNarrowFloats left an operation after"
     return after
 
 

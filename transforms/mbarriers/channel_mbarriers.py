@@ -12,7 +12,6 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import (
     address,
-    bulk,
     cluster,
     cp_async,
     fences,
@@ -24,6 +23,7 @@ from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.keys import AWAIT_FILLED, AWAIT_FREE, FILL_SLOT, FREE_SLOT
 from tvm_hopper.transforms.common.channel import Channel, ChannelCall, find_calls, parse_call
+from tvm_hopper.transforms.mechanisms.table import INSTRUCTIONS
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Barriers:
 
     @property
     def buffers(self) -> list[ir.Var]:
-        """What has to be allocated."""
+        """Buffers to allocate."""
         return [self.full] if self.empty is None else [self.full, self.empty]
 
     def slot(self, trip: Any) -> Any:
-        """Return the slot that a trip uses."""
+        """Return the slot that an iteration uses."""
         return ir.as_int32(trip % self.channel.num_slots)
 
     def parity(self, trip: Any, start: int) -> Any:
@@ -139,22 +139,16 @@ def emit_loads(copies: ir.Stmt, own: Barriers, policies: Mapping[str, Any]) -> i
             return own.lower(found)
         name, _, hint = str(call.args[0].value).partition(keys.WITH_HINT)
         policy = policies.get(hint)
-        match name, list(call.args[1:]):
-            case keys.TMA_LOAD, [tile, tensor_map, *coordinates]:
-                return tma.load(tile, tensor_map, coordinates, barrier, policy)
-            case keys.TMA_MULTICAST, [tile, tensor_map, mask, *coordinates]:
-                return tma.load_multicast(tile, tensor_map, coordinates, barrier, mask, policy)
-            case keys.BULK_LOAD, [tile, tensor, num_bytes]:
-                return bulk.load(tile, tensor, num_bytes, barrier, policy)
-        return call
+        load = INSTRUCTIONS.get(name)
+        return call if load is None else load(*call.args[1:], barrier=barrier, policy=policy)
 
     return ir.replace(copies, ir.Call, instruction)
 
 
 def elect_loader(kernel: Any, threads: ir.KernelThreads) -> Callable[[ir.Stmt], ir.Stmt]:
-    """Return what lets one thread of a kernel without a producer issue loads in front of a loop.
+    """Return what lets one thread of a kernel without a producer issue loads before a loop.
 
-    The assembler sees that the lane which `elect.sync` names is one; behind `t == 0` it puts a loop
+    The assembler sees that the lane which `elect.sync` names is one; after `t == 0` it puts a loop
     over lanes around each box: 12 in a product of 128 x 128 x 192. Chosen so in each turn, too,
     products of that size were 0.998 and 0.955 times as fast as TVM's instead of 0.984 and 0.951,
     but those of 4096 in each direction 1.39 and 1.08 instead of 1.43 and 1.13 (H200, other days).

@@ -44,11 +44,11 @@ What each thread of the producer makes a part of (cp.async) it also arrives for 
         fill_slot(0, trip)                            ->        cp.async(&ring[k % 4, ...], ...)
         for chunk in range(64): cp_async(...)               cp.async.mbarrier.arrive.noinc(full[..])
 
-Where no role of its own loads, the first thread does, in front of a loop a lane of the first warp
-(`elect.sync`), and there is no `empty`: the order of the program, and the barriers in it, keep a
-slot from being overwritten too early.
+Without a producer role the first thread loads (before a loop: an elected lane of the first warp),
+and there is no `empty`: the order of the program, and the barriers in it, keep a slot from being
+overwritten too early.
 
-Before: waits and fences stand (InsertSyncs).  After: no channel, no `tma_load` without a barrier.
+Before: waits and fences are (InsertSyncs).  After: no channel, no `tma_load` without a barrier.
 Not here: offsets (merge_shared_buffers.py).
 """
 
@@ -188,7 +188,7 @@ def _new_policy(names: ir.Names, hint: str) -> ir.Var:
 
 
 def _inline_trips(kernel: Any) -> Any:
-    """Put the numbers of trips where they are used; take out what names a slot that is read."""
+    """Inline the iteration counts, and drop the calls that only name a slot that is read."""
     trips = find_trips(kernel)
     binds = ir.find_all(kernel, tirx.Bind, lambda x: x.var in trips)
     reads = ir.find_all(kernel, ir.Evaluate, lambda x: bool(find_calls(x, READ_SLOT)))
@@ -197,7 +197,7 @@ def _inline_trips(kernel: Any) -> Any:
 
 
 def _behind_marks(body: ir.Stmt, first: ir.Stmt) -> ir.Stmt:
-    """Put a statement in front of a kernel's work, behind its constants and inside its marks."""
+    """Put a statement before a kernel's work, after its constants and inside its marks."""
     *front, last = ir.statements(body)
     if front and isinstance(last, tirx.AttrStmt) and all(isinstance(x, tirx.Bind) for x in front):
         return ir.seq(front, _behind_marks(last, first))
@@ -213,7 +213,7 @@ def _lower_channels(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def lower(kernel: Any) -> Any:
         if find_rings(kernel):
             kernel = rewrite_channels(kernel, find_channels(kernel))
-        assert not find_rings(kernel), "LowerChannelsToMbarriers left a slot behind"
+        assert not find_rings(kernel), "LowerChannelsToMbarriers left a slot after"
         return kernel
 
     return map_bodies(func, lower)

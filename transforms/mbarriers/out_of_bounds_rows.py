@@ -10,7 +10,7 @@
 
 What is multiplied with them is not stored; but shared memory that was never written has no value.
 Consumers write it while the first loads are under way: those of 62 of 64 rows in eight slots are
-127 KB, which took 0.3 us of 5 in front of them.
+127 KB, which took 0.3 us of 5 before them.
 
 Of several tiles a block, an earlier one may fill these rows.  Then all threads write them before
 anything is loaded, and later tiles leave there what they hold; of symbolic extents a launch may
@@ -28,6 +28,7 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.codegen_patches.vectors import PRINTED_LANES
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.op_names import SETMAXNREG, is_op
 from tvm_hopper.requests.keys import CHANNEL
 
 ZERO_FILL_BARRIER = 7  # of those that roles meet at: the numbers below 4 are role_syncs'
@@ -40,7 +41,7 @@ def find_spare_rows(kernel: Any) -> list[tuple[ir.Var, tirx.Select]]:
         for region in block.writes:
             known = any(region.source.same_as(buffer) for buffer, _ in found)
             parts = [x.extent for x in region.region if isinstance(x.extent, tirx.Select)]
-            # of a trip that a copy in bulk leaves out whole there is no last tile
+            # of an iteration that a bulk copy leaves out whole there is no last tile
             part = [x for x in parts if not ir.is_const(x.false_value, 0)]
             if part and not known:
                 found.append((region.source, part[0]))
@@ -134,9 +135,9 @@ def _find_roles(kernel: Any, thread: Any) -> ir.IfThenElse | None:
 
 
 def _behind_registers(consumers: ir.Stmt) -> tuple[list[ir.Stmt], list[ir.Stmt]]:
-    """Part what consumers do behind their `setmaxnreg`, where they have one."""
+    """Part what consumers do after their `setmaxnreg`, where they have one."""
     first, *rest = ir.statements(consumers)
-    moves = isinstance(first, ir.Evaluate) and "setmaxnreg" in str(first.value.op.name)
+    moves = isinstance(first, ir.Evaluate) and is_op(first.value, SETMAXNREG)
     return ([first], list(rest)) if moves else ([], [first, *rest])
 
 

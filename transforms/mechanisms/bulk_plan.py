@@ -1,4 +1,4 @@
-"""Decide the runs of bytes of one copy in bulk: each is contiguous at both ends, as long as may be.
+"""Plan bulk copies (`cp.async.bulk`): the longest runs of bytes contiguous at both ends.
 
     for i, j in grid(8, 512): tile[i, j] = A[m + i, j]          A of 512 columns: one run of 8 rows
     for i, j in grid(8, 512): tile[i, j] = A[m + i, n + j]      of more: eight runs of a row
@@ -29,11 +29,13 @@ from tvm_hopper.transforms.common.copy_rules import (
     is_aligned_slot,
     is_aligned_start,
 )
-from tvm_hopper.transforms.common.transfer import Transfer, find_transfers
+from tvm_hopper.transforms.common.transfer import Transfer
+
+from .mechanism import PlannedCopy
 
 
 @dataclass(frozen=True)
-class BulkTransfer:
+class BulkTransfer(PlannedCopy):
     """One tile as runs.
 
     Attributes
@@ -46,14 +48,13 @@ class BulkTransfer:
         The iterations of each loop that the predicate lets through, ints or expressions.
     """
 
-    copy: Transfer
     run: tuple[ir.For, ...]
     rest: tuple[ir.For, ...]
     counts: dict[ir.For, Any]
 
     @property
     def inside(self) -> tuple[ir.For, ...]:
-        """The loops that no instruction stands in: those of a run, and those of one iteration."""
+        """The loops that no instruction is in: those of a run, and those of one iteration."""
         return tuple(x for x in self.copy.loops if not any(x.same_as(y) for y in self.rest))
 
     @property
@@ -70,10 +71,11 @@ class BulkTransfer:
         ]
 
 
-def plan_bulk_copies(kernel: ir.For) -> tuple[BulkTransfer, ...]:
+def plan_bulk_copies(
+    kernel: ir.For, copies: tuple[Transfer, ...], _: Any = None
+) -> tuple[BulkTransfer, ...]:
     """Plan the runs of every copy in bulk; every reason to refuse is raised here."""
     around = tuple(ir.find_all(kernel, ir.For))
-    copies = [copy for copy in find_transfers(kernel) if copy.op.mechanism == "bulk"]
     for copy in copies:
         check_alone(kernel, copy)
         check_partial(kernel, copy)
@@ -81,16 +83,24 @@ def plan_bulk_copies(kernel: ir.For) -> tuple[BulkTransfer, ...]:
 
 
 def _plan_runs(copy: Transfer, around: tuple[ir.For, ...]) -> BulkTransfer:
-    loops = tuple(loop for loop in copy.loops if not ir.is_const(loop.extent, 1))
-    check_tile_loops(copy, loops)
+    loops = _check_tile_loops(copy)
     check_once(copy)
-    counts = _counts(copy, loops, around)
-    run = find_run(copy, loops, counts)
-    rest = tuple(loop for loop in loops if not any(loop.same_as(x) for x in run))
-    ones = {loop: 1 for loop in copy.loops if not any(loop.same_as(x) for x in loops)}
-    plan = BulkTransfer(copy, run, rest, {**counts, **ones})
+    plan = _in_runs(copy, loops, _counts(copy, loops, around))
     _check_alignment(plan)
     return plan
+
+
+def static_runs(copy: Transfer) -> BulkTransfer:
+    """Return the runs of a copy without a predicate, wherever they start."""
+    loops = _check_tile_loops(copy)
+    return _in_runs(copy, loops, {loop: int(loop.extent) for loop in loops})
+
+
+def _in_runs(copy: Transfer, loops: tuple[ir.For, ...], counts: dict[ir.For, Any]) -> BulkTransfer:
+    run = _find_run(copy, loops, counts)
+    rest = tuple(loop for loop in loops if not any(loop.same_as(x) for x in run))
+    ones = {loop: 1 for loop in copy.loops if not any(loop.same_as(x) for x in loops)}
+    return BulkTransfer(copy, run, rest, {**counts, **ones})
 
 
 def _loops_along(copy: Transfer, axis: int) -> list[ir.For]:
@@ -112,8 +122,9 @@ def _fills(copy: Transfer, axis: int) -> bool:
     return ir.is_const(copy.tile.buffer.shape[axis], length) and ir.is_zero(first)
 
 
-def check_tile_loops(copy: Transfer, loops: tuple[ir.For, ...]) -> None:
-    """Refuse tiles that are not filled by static loops over each dimension."""
+def _check_tile_loops(copy: Transfer) -> tuple[ir.For, ...]:
+    """Return loops of several iterations; refuse tiles not filled by static ones over each axis."""
+    loops = tuple(loop for loop in copy.loops if not ir.is_const(loop.extent, 1))
     for axis in range(len(copy.tile.indices)) if copy.fills_shared else ():
         if not _fills(copy, axis):
             raise cannot_lower(
@@ -124,6 +135,7 @@ def check_tile_loops(copy: Transfer, loops: tuple[ir.For, ...]) -> None:
                 "leave the copy's loops as compute_at made them",
             )
     check_loops(copy, loops)
+    return loops
 
 
 # -- what a predicate lets through
@@ -154,7 +166,7 @@ def _counts(
                 raise cannot_lower(
                     copy.where,
                     f"a bound from below: {index} may be negative",
-                    "indices from 0 on: a copy in bulk starts where loops do, and fills nothing",
+                    "indices from 0 on: a bulk copy starts where loops do, and fills nothing",
                     _instead(copy),
                 )
             whole.append(index >= ir.cast_like(0, index))
@@ -171,8 +183,8 @@ def _counts(
         if copy.must_fill:
             raise cannot_lower(
                 copy.where,
-                f"a fill of {copy.fill} behind {bound}",
-                "a copy without a fill: a copy in bulk moves bytes and stores no others",
+                f"a fill of {copy.fill} after {bound}",
+                "a copy without a fill: a bulk copy moves bytes and stores no others",
                 'take "tma", which fills with zeros'
                 if ir.is_zero(copy.fill)
                 else "apply the fill where the tile is used",
@@ -204,7 +216,7 @@ def _bad_predicate(copy: Transfer) -> Exception:
 # -- what lies in a row
 
 
-def find_run(
+def _find_run(
     copy: Transfer, loops: tuple[ir.For, ...], counts: dict[ir.For, Any]
 ) -> tuple[ir.For, ...]:
     """Return the loops whose iterations lie in a row at both ends, innermost first."""
@@ -228,7 +240,7 @@ def find_run(
             copy.where,
             f"{copy.tensor.buffer.name}{list(copy.tensor.indices)} and "
             f"{copy.tile.buffer.name}{list(copy.tile.indices)}",
-            "elements that lie in a row at both ends",
+            "elements that are contiguous at both ends",
             "let the tile's last dimension be the contiguous one of the tensor",
         )
     return tuple(run)
@@ -242,7 +254,7 @@ def _check_alignment(plan: BulkTransfer) -> None:
     if divisor(plan.counts[plan.run[-1]]) * inside % unit:
         raise cannot_lower(
             copy.where,
-            f"{plan.run_bytes} bytes in a row",
+            f"{plan.run_bytes} contiguous bytes",
             f"a multiple of {BULK_ALIGNMENT}",
             f"pad the rows, or {_instead(copy)}",
         )
@@ -250,13 +262,13 @@ def _check_alignment(plan: BulkTransfer) -> None:
         raise cannot_lower(
             copy.where,
             f"a tile {copy.tile.buffer.name} of shape {list(copy.tile.buffer.shape)}",
-            f"a multiple of {BULK_ALIGNMENT} bytes: the slots of a ring lie one behind the other",
+            f"a multiple of {BULK_ALIGNMENT} bytes: the slots of a ring lie one after the other",
             f"pad its last dimension, or {_instead(copy)}",
         )
     for end in (copy.tensor, copy.tile):  # a tile made by cache_read has the tensor's offset
         if not is_aligned_start(end, plan.inside, unit):
             offset = end.buffer.ty.elem_offset
-            behind = "" if ir.is_const(offset, 0) else f" behind an elem_offset of {offset}"
+            behind = "" if ir.is_const(offset, 0) else f" after an elem_offset of {offset}"
             raise cannot_lower(
                 copy.where,
                 f"runs of {end.buffer.name} that start at {list(end.start(plan.inside))}{behind}, "
@@ -268,7 +280,7 @@ def _check_alignment(plan: BulkTransfer) -> None:
 
 def _instead(copy: Transfer) -> str:
     """Say who copies what is not aligned."""
-    return 'take "cp_async"' if copy.fills_shared else "take the request away: threads store them"
+    return 'take "cp_async"' if copy.fills_shared else "remove the request: threads store them"
 
 
 def product(factors: list[Any]) -> Any:

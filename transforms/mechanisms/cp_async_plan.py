@@ -1,4 +1,4 @@
-"""Decide into which chunks of 16, 8 or 4 bytes one copy by `cp.async` is cut.
+"""Plan `cp.async` copies: their chunks of 16, 8 or 4 bytes.
 
     for i, j in grid(8, 512): tile[i, j] = A[m + i, j]                          half precision
       -> 512 chunks of 8 elements
@@ -31,13 +31,15 @@ from tvm_hopper.transforms.common.copy_rules import (
     is_aligned_slot,
     is_aligned_start,
 )
-from tvm_hopper.transforms.common.transfer import Transfer, find_transfers
+from tvm_hopper.transforms.common.transfer import Transfer
+
+from .mechanism import PlannedCopy
 
 CHUNK_BYTES = (16, 8, 4)  # PTX ISA 9.1, 9.7.9.25.3.1: `cp-size`
 
 
 @dataclass(frozen=True)
-class CpAsyncTransfer:
+class CpAsyncTransfer(PlannedCopy):
     """One tile in chunks.
 
     Attributes
@@ -51,7 +53,6 @@ class CpAsyncTransfer:
         the others are zero.
     """
 
-    copy: Transfer
     loops: tuple[ir.For, ...]
     width: int
     valid: Any
@@ -67,11 +68,12 @@ class CpAsyncTransfer:
         return self.width * self.copy.tile.element_bytes
 
 
-def plan_cp_async_copies(kernel: ir.For) -> tuple[CpAsyncTransfer, ...]:
+def plan_cp_async_copies(
+    kernel: ir.For, copies: tuple[Transfer, ...], _: Any = None
+) -> tuple[CpAsyncTransfer, ...]:
     """Plan the chunks of every copy by cp.async; every reason to refuse is raised here."""
-    copies = [copy for copy in find_transfers(kernel) if copy.op.mechanism == "cp_async"]
     thread = ir.thread_axes(kernel).get("threadIdx.x")
-    # A product deals out threads by itself (LowerWgmma).
+    # A product distributes threads by itself (LowerWgmma).
     has_threads = bool(ir.find_blocks(kernel, WGMMA)) or (
         thread is not None and ir.static_int(thread.extent) is not None
     )
@@ -84,7 +86,7 @@ def plan_cp_async_copies(kernel: ir.For) -> tuple[CpAsyncTransfer, ...]:
             raise cannot_lower(
                 copy.where,
                 "no loop bound to a static number of threads (threadIdx.x) in its kernel",
-                "threads that share out the copy",
+                "threads that distribute the copy",
                 "bind the loops of what reads the tile",
             )
         found.append(_plan_chunks(copy))
@@ -123,7 +125,7 @@ def _plan_chunks(copy: Transfer) -> CpAsyncTransfer:
         + (f" where {copy.condition}" if copy.condition is not None else ""),
         "rows that are contiguous at both ends and start at multiples of 4 bytes, bounded at their "
         "end if at all",
-        "let threads copy them: take the request away",
+        "let threads copy them: remove the request",
     )
 
 

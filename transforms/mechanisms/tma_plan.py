@@ -1,7 +1,7 @@
-"""Decide the tensor map and the boxes of one copy, in or out, by the tensor memory accelerator.
+"""Plan TMA loads and stores: the tensor map of a copy and its boxes.
 
 The map follows the copy, not the tensor's declaration: its innermost dimension is the one that is
-contiguous in memory, wherever it stands; a dimension ends where the copy's predicate says, so that
+contiguous in memory, wherever it is; a dimension ends where the copy's predicate says, so that
 a part of a tensor is filled with zeros, or written, up to the part's own bounds; rows and offsets
 are the tensor's.
 """
@@ -23,8 +23,9 @@ from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.requests.keys import SPARE_ROWS, SWIZZLE
 from tvm_hopper.transforms.common.copy_rules import check_alone, check_once
 from tvm_hopper.transforms.common.multicast_groups import find_cluster_axis, sharing_of
-from tvm_hopper.transforms.common.transfer import Transfer, find_transfers
+from tvm_hopper.transforms.common.transfer import Transfer
 
+from .mechanism import PlannedCopy
 from .tma_row_dimensions import in_digits
 
 NO_AXIS = -1  # of a dimension that the map has and the tensor has not
@@ -47,13 +48,12 @@ class MapDim:
 
 
 @dataclass(frozen=True)
-class TmaTransfer:
+class TmaTransfer(PlannedCopy):
     """One tile: the map's dimensions, innermost first, and which of them the tile's rows follow.
 
     Of several `row_dims` the first one is the outermost of the tile; one row needs none.
     """
 
-    copy: Transfer
     dims: tuple[MapDim, ...]
     row_dims: tuple[int, ...]
     swizzle: int
@@ -92,6 +92,11 @@ class TmaTransfer:
         )
 
     @property
+    def encoded(self) -> list[Any]:
+        """The extents of the tensor, and where the map ends."""
+        return [*self.copy.tensor.buffer.shape, *(x.extent for x in self.dims)]
+
+    @property
     def box(self) -> tuple[int, ...]:
         """Elements of one load, innermost dimension first."""
         return tuple(x.box for x in self.dims)
@@ -115,10 +120,11 @@ class TmaTransfer:
         return prod(self.dims[i].box for i in self.row_dims)
 
 
-def plan_tma_copies(kernel: ir.For) -> tuple[TmaTransfer, ...]:
+def plan_tma_copies(
+    kernel: ir.For, copies: tuple[Transfer, ...], _: Any = None
+) -> tuple[TmaTransfer, ...]:
     """Plan the boxes of every copy by TMA; every reason to refuse is raised here."""
     around = tuple(ir.find_all(kernel, ir.For))
-    copies = [copy for copy in find_transfers(kernel) if copy.op.mechanism == "tma"]
     for copy in copies:
         check_alone(kernel, copy)
         check_once(copy)
@@ -152,7 +158,7 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
 
     dims = [dimension(inner, int(copy.tile.buffer.shape[2]))]
     if no_axis:
-        where, extent = row_bound  # the map needs the dimension to end the tile behind it
+        where, extent = row_bound  # the map needs the dimension to end the tile after it
         first = ir.simplify(ir.substitute(where, {x.loop_var: 0 for x in moving}))
         dims.append(MapDim(NO_AXIS, extent, one, first, *boxes))
     # A dimension of extent one says nothing where no index leaves it.
@@ -182,7 +188,7 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
 
 
 def _stays_at_zero(copy: Transfer, axis: int, around: tuple[ir.For, ...]) -> bool:
-    """Tell whether a dimension has one element, which no box lies behind."""
+    """Tell whether a dimension has one element, which no box lies after it."""
     if not ir.is_const(copy.tensor.buffer.shape[axis], 1):
         return False
     analyzer = sym.Analyzer()
@@ -222,7 +228,7 @@ def _tail(copy: Transfer, rows: ir.For, dim: MapDim) -> Any:
 
 
 def _row_boxes(copy: Transfer, extents: list[int], steps: list[int], blocks: int = 1) -> list[int]:
-    """Cut the outermost dimension of the rows into boxes, each where a swizzle begins anew.
+    """Cut the outermost dimension of the rows into boxes, each where a swizzle begins again.
 
     Where blocks of a cluster may share the load: into as many for each block, if that is possible.
     """
@@ -297,7 +303,7 @@ def _check_steps(copy: Transfer, rows: dict[ir.For, list[int]], inner: int) -> N
         raise cannot_lower(
             copy.where,
             f"columns at each {found[inner]} elements of {copy.tensor.buffer.name}",
-            "columns one beside the other: the tensor map steps over rows alone",
+            "columns one next to the other: the tensor map steps over rows alone",
             "let threads copy, or cp.async, or transpose the tensor before",
         )
     for loop, steps in expected.items():
@@ -313,7 +319,7 @@ def _too_far(copy: Transfer, axis: int, step: int) -> Exception:
     else:
         found = f"rows at each {step} of dimension {axis} of {name}"
         need = f"a step of 1 to {maps.MAX_ELEMENT_STRIDE}, what a tensor map has"
-    return cannot_lower(copy.where, found, need, "copy in bulk, or let threads copy")
+    return cannot_lower(copy.where, found, need, "use a bulk copy, or let threads copy")
 
 
 def _not_a_box(copy: Transfer) -> Exception:
@@ -402,7 +408,7 @@ def _row_term(copy: Transfer, around: tuple[ir.For, ...]) -> Any:
 def _check_strides(copy: Transfer) -> None:
     """Refuse rows whose distance is no known multiple of 16 bytes.
 
-    A stride that the program declares as a variable of its own is checked at each call instead.
+    A stride that the program declares as a separate variable is checked at each call instead.
     """
     source = copy.tensor.buffer
     if source.ty.strides:
@@ -437,7 +443,7 @@ def _check_start(copy: Transfer, inner: MapDim, around: tuple[ir.For, ...]) -> N
         copy.where,
         f"columns of {copy.tensor.buffer.name} from {rest if begins else found}",
         f"a start at a multiple of {maps.COORDINATE_ALIGNMENT} bytes",
-        "copy the part into a tensor of its own",
+        "copy the part into a separate tensor",
     )
 
 
@@ -459,7 +465,7 @@ def run_time_strides(load: TmaTransfer) -> list[tuple[Any, str]]:
 
 
 def find_run_time_rules(load: TmaTransfer) -> list[tuple[Any, str]]:
-    """List what can be judged at a call only: a value of elements, and what it is.
+    """List what can be checked at a call only: a value of elements, and what it is.
 
     Each value times the element's size has to be a multiple of 16 bytes
     (CUDA driver API, `cuTensorMapEncodeTiled`).
@@ -476,7 +482,7 @@ def find_run_time_rules(load: TmaTransfer) -> list[tuple[Any, str]]:
             load.copy.where,
             f"an offset of {int(offset)} elements, {int(offset) * size} bytes",
             f"a multiple of {maps.ADDRESS_ALIGNMENT} bytes",
-            "copy the part into a tensor of its own",
+            "copy the part into a separate tensor",
         )
     variables = {x.loop_var: x for x in load.around}
     start, _ = _split_start(load.dims[0].coordinate, tuple(variables.values()))

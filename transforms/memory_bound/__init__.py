@@ -1,4 +1,4 @@
-"""Kernels bound by memory: rows in registers, L2 and shared memory, vectors, online softmax."""
+"""Memory-bound kernels: rows in registers, L2 and shared memory, vectors, online softmax."""
 
 from .fuse_online_softmax import FuseOnlineSoftmax as FuseOnlineSoftmax
 from .guard_row_loop import GuardRowLoop as GuardRowLoop

@@ -28,7 +28,7 @@ sum is NaN as before where it has NaN or +inf, and 0 where all is -inf: before a
 the least number then, of which the difference is 0.
 
 Before: rows that no registers hold are loaded by each reduction, a part after another, and initial
-values stand in front of the loops.  After: no such pair of loops is left in kernels that are bound
+values are before the loops.  After: no such pair of loops is left in kernels that are bound
 by memory.
 Not here: sums of other functions of a row and what was reduced of it.
 """
@@ -50,21 +50,21 @@ from tvm_hopper.transforms.kernel_pass import kernel_pass
 from .row_reduction_loops import RowPass, find_row_pass
 
 NOTE = RemarkNote(
-    "exponentials are summed as the greatest element is found: one pass over each row, in which "
-    "the sum so far is multiplied where a greater one comes"
+    "online softmax: one pass over each row finds its maximum and sums its exponentials; "
+    "each new maximum rescales the sum"
 )
 
 
 @dataclass(frozen=True)
 class OnlineSum:
-    """A pass that finds the greatest of a row, and the one behind it, which sums exponentials."""
+    """A pass that finds the greatest of a row, and the one after it, which sums exponentials."""
 
     most: RowPass
     sums: RowPass
 
 
 def plan_online_sums(kernel: ir.For) -> tuple[OnlineSum, ...]:
-    """Find sums of exponentials of what the pass in front of them finds the greatest of."""
+    """Find sums of exponentials of what the pass before them finds the greatest of."""
     found = []
     for block in ir.find_all(kernel, ir.SBlock):
         passes = [find_row_pass(x) for x in ir.statements(block.body)]
@@ -149,7 +149,7 @@ def _is_result(value: Any, result: ir.BufferStore) -> bool:
 
 
 def rewrite_online_sums(kernel: ir.For, plan: tuple[OnlineSum, ...]) -> Any:
-    """Let the first pass do what the second does, and take the second away."""
+    """Let the first pass do what the second does, and remove the second."""
     planned: dict[Any, Any] = {one.most.realize: _merged(one) for one in plan}
     planned |= {one.sums.realize: ir.Evaluate(0) for one in plan}
     return ir.drop_empty(ir.replace_nodes(kernel, ir.SBlockRealize, planned))

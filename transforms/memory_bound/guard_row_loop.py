@@ -16,9 +16,8 @@
 A turn without a row has no barrier either: its condition is the same for all thread blocks of a
 cluster, which have the same rows.
 
-Before: reductions across threads are shuffles and barriers.  After: no condition that is the same
-for all threads of a thread block stands on every block of a turn that leaves a result in memory, in
-kernels that are bound by memory.
+Before: reductions across threads are shuffles and barriers. After: in memory-bound kernels, a guard
+that is uniform in a thread block is around the iteration, not on each of its blocks.
 Not here: turns that leave something in registers, as sums of columns: the compiler does better with
 conditions on what is added to them.
 """
@@ -40,7 +39,7 @@ _THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 @dataclass(frozen=True)
 class Turns:
-    """A loop, and the condition under which a turn of it does anything."""
+    """A loop, and the condition under which an iteration of it does anything."""
 
     loop: ir.For
     condition: Any
@@ -81,7 +80,7 @@ def _is_memory(store: ir.BufferStore) -> bool:
 
 
 def _keeps(kernel: ir.For, loop: ir.For, stores: list[tuple[Any, list[Any]]]) -> bool:
-    """Tell whether a turn of a loop leaves something behind that is not in memory."""
+    """Tell whether an iteration of a loop leaves results outside of memory."""
     everywhere, inside = ir.count_accesses(kernel), ir.count_accesses(loop)
     kept = {x.buffer for _, own in stores for x in own if not _is_memory(x)}
     return any(everywhere[x] > inside[x] for x in kept)
@@ -92,7 +91,7 @@ def _has(realize: ir.SBlockRealize, term: Any) -> bool:
 
 
 def rewrite_guards(kernel: ir.For, plan: tuple[Turns, ...]) -> Any:
-    """Put the condition around the turn, and take it off the blocks."""
+    """Put the condition around the iteration, and take it off the blocks."""
     for one in plan:
         # the loop itself may have been rebuilt around another one
         loops = ir.find_all(kernel, ir.For)

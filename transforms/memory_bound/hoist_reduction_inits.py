@@ -17,11 +17,11 @@
 
 A thread that has no row stores its total, too: where a reduction is split between thread blocks, a
 condition on rows would keep it from its initial value.  TVM's decompose_reduction asks whether rows
-behind such a condition belong to one variable, and refuses.
+after such a condition belong to one variable, and refuses.
 
-Before: initial values stand under conditions on the first turn of loops.  After: no such condition
-is left around registers of a kernel that is bound by memory, if all that touches them stands in the
-same block.
+Before: initial values are under conditions on the first iteration of loops.  After: no such
+condition is left around registers of a kernel that is bound by memory, if all that touches them
+is in the same block.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _TURNS = (ir.ForKind.SERIAL, ir.ForKind.UNROLLED)
 
 @dataclass(frozen=True)
 class InitialValue:
-    """Stores of initial values, and the loops in front of which they go."""
+    """Stores of initial values, and the loops before which they go."""
 
-    stmt: Any  # as it stands in its block: a condition, or the store itself
+    stmt: Any  # as it is in its block: a condition, or the store itself
     stores: Any
     outermost: Any  # a loop, or the block where there is none
-    around: tuple[ir.For, ...]  # inside of it, but for those whose first turn it is
+    around: tuple[ir.For, ...]  # inside of it, but for those whose first iteration it is
     turns: tuple[ir.For, ...]
 
 
 def plan_initials(kernel: ir.For) -> tuple[InitialValue, ...]:
-    """Find the initial values of registers that loops of a kernel store in their first turn.
+    """Find the initial values of registers that loops of a kernel store in their first iteration.
 
-    Where the loops are of one turn, a condition on the block is what they have to leave.
+    Where the loops are of one iteration, a condition on the block is what they have to leave.
     """
     found = []
     loops = ir.find_all(kernel, ir.For, lambda x: x.kind in _TURNS)
@@ -71,7 +71,7 @@ def plan_initials(kernel: ir.For) -> tuple[InitialValue, ...]:
             if len(turns) != len(firsts) or not all(
                 ir.is_const(x.extent, 1) or ir.depends_on(indices, [x.loop_var]) for x in around
             ):
-                continue  # a value for each turn, which is no initial one
+                continue  # a value for each iteration, which is no initial one
             outermost = nest[0] if nest else realize
             if all(_is_own(outermost, realize.block, x.buffer) for x in written):
                 found.append(InitialValue(stmt, stores, outermost, around, tuple(turns)))
@@ -112,7 +112,7 @@ def _is_own(place: Any, block: Any, buffer: ir.Var) -> bool:
 
 
 def rewrite_initials(kernel: ir.For, plan: tuple[InitialValue, ...]) -> Any:
-    """Put the stores in front of the outermost loops, and take them out of their blocks."""
+    """Put the stores before the outermost loops, and take them out of their blocks."""
     fronts: dict[Any, list[ir.Stmt]] = {}
     for one in plan:
         fronts.setdefault(one.outermost, []).append(_front(one))

@@ -11,12 +11,12 @@ element. The reciprocal is the same for all of a thread's elements, so that it i
 power of two keeps it a normal number whatever the divisor is, and rounds nothing.
 
 The product has two roundings in float32, so up to 1.5 units in the last place where the division
-has 0.5. It is done where the quotient, or a product with it, goes to a type of 16 bits straight
-away, whose own unit is 8192 times as large or more. Sums may cancel: a quotient in one stays, but
-for those of exponentials, which ApproximateFunctions leaves 2^-16 of their value off. It is noted
-for `explain`, and `tvm_hopper.functions` = "library" keeps the division.
+has 0.5. It applies if the quotient, or a product with it, is rounded to 16 bits at once: that
+rounding is at least 8192 times as large. Sums may cancel: a quotient in one stays, but for those of
+exponentials, which ApproximateFunctions leaves 2^-16 of their value off. It is noted for `explain`,
+and `tvm_hopper.functions` = "library" keeps the division.
 
-Before: elements are dealt out to threads.  After: no such quotient, in kernels bound by memory.
+Before: elements are distributed to threads.  After: no such quotient, in kernels bound by memory.
 """
 
 from __future__ import annotations

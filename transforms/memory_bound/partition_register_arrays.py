@@ -13,8 +13,8 @@
 A tile of registers that several blocks share is allocated around their threads, so that TVM counts
 the elements of all threads.  Indexed by the thread it would lie in local memory, which is memory.
 
-Where rows end at a length that is known at run time only, TVM takes the least of that and of what
-a thread has for the array's length: registers have the latter.
+If the row length is known at run time only, TVM declares arrays with its minimum with a thread's
+part: registers have the latter.
 
 Before: thread axes are unified.  After: no dimension of a register array is that of a thread axis,
 or unknown, in kernels that are bound by memory.

@@ -11,10 +11,10 @@
         if r + 1 < 63 and (r + 1) * 15 + bx < 1000: A(r + 1)
         if r * 15 + bx < 1000: B(r)
 
-What thread blocks of a cluster send each other takes a microsecond, in which a thread block that is
-alone on its SM has nothing to do. Here it reduces the next row. B loads its row once more, from
-shared memory, so that no register outlives A. A row's room is free a turn later than it was, which
-StageRowsInShared knows, and the cluster tells twice as often that rooms for its values were read
+An exchange between the thread blocks of a cluster takes a microsecond, during which a block that is
+alone on its SM would be idle. Here it reduces the next row. B loads its row once more, from shared
+memory, so that no register outlives A. A row's slot is free one iteration later, as
+StageRowsInShared assumes, and the cluster releases its exchange slots twice as often
 (cluster_exchange_loop.py).
 
 Before: turns are guarded, and wait for their cluster once.  After: no request is left.
@@ -38,7 +38,7 @@ WAIT, SYNC, SEND = "tirx.cuda.mbarrier_wait", "tirx.tvm_storage_sync", "tirx.ptx
 
 @dataclass(frozen=True)
 class RowPipeline:
-    """A loop, when a turn of it does anything, its two parts, and buffers that they allocate."""
+    """A row loop: its guard, the two parts of its body, and the buffers that they allocate."""
 
     loop: ir.For
     exists: Any
@@ -78,7 +78,7 @@ def _is(stmt: tirx.Evaluate, name: str) -> bool:
 
 
 def _split(stmt: Any, at: Any) -> tuple[list[Any], list[Any], list[Any]] | None:
-    """Return what is in front of a statement, it and what is behind it, and what is allocated."""
+    """Return what is before a statement, it and what follows it, and what is allocated."""
     if stmt.same_as(at):
         return [], [stmt], []
     if not ir.find_all(stmt, tirx.Evaluate, lambda x: x.same_as(at)):
@@ -120,7 +120,7 @@ def _in_order(stmt: Any) -> list[Any]:
 
 
 def rewrite_row_pipeline(kernel: ir.For, plan: tuple[RowPipeline, ...]) -> Any:
-    """Put the first part of each turn in front of the second one of the turn before."""
+    """Put the first part of each iteration before the second one of the iteration before."""
     return ir.replace_nodes(kernel, ir.For, {one.loop: _skewed(one) for one in plan})
 
 
@@ -145,7 +145,7 @@ def _skewed(one: RowPipeline) -> Any:
 
 
 def _skew_turns(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Skew the turns of one function's memory-bound kernels."""
+    """Skew the iterations of one function's memory-bound kernels."""
 
     def skew(kernel: ir.For) -> Any:
         if not is_memory_bound(kernel) or not requested(kernel):

@@ -13,10 +13,10 @@
         ...
             total[v] = total[v] + tile[v] * R_now[0]
 
-Rows are on their way to the chip before their turn, by request. What is one value a row, as a mean
-that a forward pass has kept, would be waited for in each turn, with nothing else to do.
+Rows are on their way to the chip before their turn, by request. Otherwise each iteration would wait
+for values such as a mean that the forward pass has kept.
 
-Before: accesses are plain loads.  After: loops that ask for rows ahead load no such value of
+Before: accesses are plain loads.  After: loops that request rows ahead load no such value of
 their own turn.
 """
 
@@ -85,7 +85,7 @@ def _of_row(predicate: Any, inside: list[Any]) -> Any:
 
 
 def rewrite_row_scalars(kernel: ir.For, plan: tuple[RowScalar, ...]) -> Any:
-    """Load the planned values a turn earlier."""
+    """Load the planned values an iteration earlier."""
     names = ir.Names(x.name for x in ir.find_all(kernel, ir.Var))
     buffers, planned = [], {}
     for loop in {x.loop: None for x in plan}:
@@ -102,7 +102,7 @@ def rewrite_row_scalars(kernel: ir.For, plan: tuple[RowScalar, ...]) -> Any:
 def _ahead(
     loop: ir.For, values: list[RowScalar], names: ir.Names
 ) -> tuple[list[ir.Stmt], ir.Stmt, list[ir.Var]]:
-    """Return what stands in front of a loop, its body, and the registers of both."""
+    """Return what is before a loop, its body, and the registers of both."""
     start, front, buffers, inner = [], [], [], loop.body
     for one in values:
         name, dtype = one.load.source.name, ir.dtype_of(one.load)
@@ -119,7 +119,7 @@ def _ahead(
 
 
 def _load(one: RowScalar, to: ir.Var, turn: Any) -> ir.Stmt:
-    """Load the value of a turn, if the loop has it and its row exists."""
+    """Load the value of an iteration, if the loop has it and its row exists."""
     place = {one.loop.loop_var: turn}
     index = [ir.simplify(ir.substitute(x, place)) for x in one.load.indices]
     terms = [ir.simplify(turn < one.loop.extent)]

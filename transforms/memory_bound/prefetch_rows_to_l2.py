@@ -11,14 +11,14 @@
             cp.async.bulk.prefetch.L2.global(&X[(r + 1) * 16 + bx, 0], 4096)
         for v in vectorized(8): ...
 
-Rows that wait in registers are as many as registers hold; what is on its way to L2 needs none.  One
-thread asks for a whole row, with one instruction.
+Rows that wait in registers are as many as registers hold; L2 prefetches need none. One thread
+requests a whole row, with one instruction.
 
 Before: loads of rows are blocks that copy elements into registers.  After: no request for it is
 left.
 Not here: rows that are no multiple of 16 bytes, and processors without the instruction (PTX ISA
 9.1, cp.async.bulk.prefetch: sm_90), which load as before. Of rows that a cluster shares each thread
-block asks for its part.
+block requests its part.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import PREFETCH_ROWS
 from tvm_hopper.requests.targets import processor_of
 from tvm_hopper.transforms.kernel_pass import function_pass
+from tvm_hopper.transforms.mechanisms.bulk_emit import BULK
 
 from .stage_rows_in_shared_plan import PART_AXIS, loaded_element
 
@@ -43,7 +44,7 @@ _BULK_BYTES = 16  # of which addresses and sizes are multiples
 
 @dataclass(frozen=True)
 class RowPrefetch:
-    """One tensor of which a loop loads a row a turn: where it begins, when it exists, its bytes."""
+    """A tensor of which a loop loads one row per iteration: the row's start, guard and bytes."""
 
     loop: ir.For
     first: Any  # its first element
@@ -89,7 +90,7 @@ def _row_bytes(buffer: ir.Var, index: list[Any], part: ir.For | None) -> int:
 
 
 def rewrite_prefetches(kernel: ir.For, plan: tuple[RowPrefetch, ...]) -> Any:
-    """Ask for the planned rows at the start of each turn, and take the requests away."""
+    """Ask for the planned rows at the start of each iteration, and remove the requests."""
     thread = ir.thread_axes(kernel)["threadIdx.x"].loop_var
     planned: dict[ir.For, ir.Stmt] = {}
     for loop in _requested(kernel):
@@ -109,7 +110,7 @@ def rewrite_prefetches(kernel: ir.For, plan: tuple[RowPrefetch, ...]) -> Any:
 
 def _prefetch_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Prefetch the rows of one function's memory-bound kernels."""
-    is_there = "bulk" in processor_of(func).mechanisms(is_load=True)
+    is_there = BULK.loads_on(processor_of(func))
 
     def prefetch(kernel: ir.For) -> Any:
         if not is_memory_bound(kernel) or not _requested(kernel):

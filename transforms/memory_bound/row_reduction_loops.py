@@ -1,4 +1,4 @@
-"""Reductions of rows that are loaded in parts, as TVM writes them.
+"""Recognise reductions over rows that are loaded in parts, as TVM writes them.
 
 own = 0
 for part in range(8):
@@ -37,7 +37,7 @@ class RowPass:
 
 
 def find_row_pass(stmt: Any) -> RowPass | None:
-    """Return what a statement is if it reduces a row in parts, each loaded in its turn."""
+    """Return what a statement is if it reduces a row in parts, each loaded in its iteration."""
     if not isinstance(stmt, ir.SBlockRealize) or not ir.is_const(stmt.predicate, 1):
         return None
     stmts = ir.statements(stmt.block.body)

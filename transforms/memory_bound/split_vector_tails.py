@@ -14,7 +14,7 @@
 Of a condition that not all elements of a vector agree on, TVM makes a loop over them, for each of
 the vectors. One thread of the grid has such a vector.
 
-Before: conditions stand on opaque blocks.  After: no condition around a vector of a kernel that is
+Before: conditions are on opaque blocks.  After: no condition around a vector of a kernel that is
 bound by memory depends on the element.
 Not here: conditions other than an upper bound, which stay.
 """
@@ -41,7 +41,7 @@ class Tail:
 
 
 def plan_tails(kernel: ir.For) -> tuple[Tail, ...]:
-    """Find the vectors of which a part may lie behind a bound."""
+    """Find the vectors of which a part may lie after a bound."""
     found = []
     for loop in ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED):
         realize = loop.body

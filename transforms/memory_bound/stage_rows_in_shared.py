@@ -6,7 +6,7 @@
                 with sblock("load"):
                     where(r * 16 + bx < 1000)
                     tile[c, v] = X[r * 16 + bx, c * 1024 + tx * 8 + v]
-        ...                                                  a barrier, behind the loads
+        ...                                                  a barrier, after the loads
   ->
     if tx == 0: mbarrier.init(landed[0..3], 1); fence
     syncthreads()
@@ -21,8 +21,9 @@
             for v in vectorized(8): tile[c, v] = rows[r % 4, c * 1024 + tx * 8 + v]
         ...
 
-A row that waits takes no registers, and is there when its turn comes. What a copy overwrites was
-loaded two turns before: each thread has told the async proxy since, and come to a turn's barrier.
+A row that waits takes no registers, and is there when its iteration comes. What a copy overwrites
+was loaded two iterations before: each thread has told the async proxy since, and come to an
+iteration's barrier.
 
 Before: loads of rows are blocks that copy elements into registers.  After: no request for it is
 left.
@@ -43,6 +44,7 @@ from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import LOAD_HINT, STAGE_ROWS
 from tvm_hopper.requests.targets import processor_of
 from tvm_hopper.transforms.kernel_pass import function_pass
+from tvm_hopper.transforms.mechanisms.bulk_emit import BULK
 
 from .stage_rows_in_shared_plan import PART_AXIS, StagedLoop, plan_stages, requested
 
@@ -116,7 +118,7 @@ def _stage(kernel: ir.For, one: StagedLoop) -> ir.For:
 def _turns(
     one: StagedLoop, rooms: dict[ir.Var, ir.Var], arrival: Any, ask: Any, axes: dict[str, ir.For]
 ) -> ir.For:
-    """Return the loop, which asks for a later row, waits for its own, and loads that."""
+    """Return the loop, which requests a later row, waits for its own, and loads that."""
     turn, (part, _) = one.loop.loop_var, _part(axes)
     room = ir.as_int32(turn % one.rooms)
     parity = ir.as_int32(turn // one.rooms % 2)
@@ -152,7 +154,7 @@ def _part(axes: dict[str, ir.For]) -> tuple[Any, int]:
 
 
 def _has_barrier(loop: ir.For) -> bool:
-    """Tell whether threads of several warps reduce something in a loop: they meet there."""
+    """Tell whether a loop has a barrier: a reduction across several warps."""
     return bool(ir.find_all(loop, ir.Call, lambda x: x.op.name == ALLREDUCE))
 
 
@@ -162,7 +164,7 @@ def _at(buffer: ir.Var, indices: list[Any]) -> Any:
 
 def _stage_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Stage the rows of one function's memory-bound kernels."""
-    is_there = "bulk" in processor_of(func).mechanisms(is_load=True)
+    is_there = BULK.loads_on(processor_of(func))
 
     def stage(kernel: ir.For) -> Any:
         if not is_memory_bound(kernel) or not requested(kernel):

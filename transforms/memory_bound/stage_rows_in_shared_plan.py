@@ -1,4 +1,4 @@
-"""Rows that a loop of a persistent kernel loads, one a turn, to be staged in shared memory."""
+"""Plan which rows of a persistent kernel's row loop are staged in shared memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BULK_BYTES = 16  # of which addresses and sizes are multiples
 
 @dataclass(frozen=True)
 class StagedTensor:
-    """A tensor of which a loop loads a row a turn."""
+    """A tensor of which a loop loads a row an iteration."""
 
     tensor: ir.Var
     first: tuple[Any, ...]  # index of the first element of a thread block's part of a row
@@ -33,7 +33,7 @@ class StagedTensor:
 
 @dataclass(frozen=True)
 class StagedLoop:
-    """A loop over rows, when its rows exist, and by how many turns they are asked for ahead.
+    """A loop over rows, when its rows exist, and by how many iterations they are requested ahead.
 
     `hint` says what L2 is told of them, nothing if it is empty.
     """
@@ -51,12 +51,12 @@ class StagedLoop:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of a turn."""
+        """Bytes of an iteration."""
         return sum(x.num_bytes for x in self.tensors)
 
 
 def plan_stages(kernel: ir.For) -> tuple[StagedLoop, ...]:
-    """Find the loops with a request, and the rows that they load; one turn has none to come."""
+    """Find the loops with a request and the rows that they load; skip loops of one iteration."""
     loops = [x for x in requested(kernel) if not ir.is_const(x.extent, 1)]
     return tuple(_plan(kernel, loop) for loop in loops)
 
@@ -90,7 +90,7 @@ def _plan(kernel: ir.For, loop: ir.For) -> StagedLoop:
     if not found or not alike or (rows is not None and not ir.is_const(rows.extent, 1)):
         raise cannot_lower(
             f"loop {loop.loop_var.name}, {STAGE_ROWS}",
-            "no rows of a thread block, one a turn",
+            "no rows that the loop loads one by one",
             "loads of whole rows into registers, under one condition",
             "leave the request out",
         )

@@ -12,12 +12,12 @@
             tile[v] = f(T.if_then_else(tx % 16 < 8, -X_lanes[v], X_lanes[v]))
 
 Tensors that are read at the elements that a block computes are loaded by vectors from the start
-(`schedule/memory_bound/arrays.py`).  What is read elsewhere, as the other half of a rotated pair,
-the row of a table that an index names, or a column's place in a head, would be loaded one element
-after another.  Where the elements of a thread's vector lie side by side there, too, they are a
-vector.  The two sides of a choice that all its elements agree on are one load, at the place chosen.
+(`schedule/memory_bound/arrays.py`). Otherwise gathered elements (the other half of a rotated pair,
+a table's row by index, a column of a head) are loaded one by one. Where the elements of a thread's
+vector lie side by side there, too, they are a vector. The two sides of a choice that all its
+elements agree on are one load, at the place chosen.
 
-Before: a thread's registers are its own, conditions stand on blocks.  After: no register of a
+Before: a thread's registers are its own, conditions are on blocks.  After: no register of a
 kernel bound by memory is computed from elements that lie side by side and are loaded one by one.
 Not here: elements at places that only their own number tells to be neighbours, as those whose
 first is no multiple of two; loads under a condition on each element.
@@ -42,7 +42,7 @@ MOST_LANES = 16
 
 @dataclass(frozen=True)
 class GatherPlan:
-    """A loop over the elements of a thread's vector, and what is loaded in front of it."""
+    """A loop over the elements of a thread's vector, and what is loaded before it."""
 
     loop: ir.For
     vectors: tuple[LaneVector, ...]
@@ -74,7 +74,7 @@ def _is_over_elements(loop: ir.For) -> bool:
 
 
 def rewrite_gathers(kernel: ir.For, plan: tuple[GatherPlan, ...]) -> ir.For:
-    """Load the vectors in front of each loop."""
+    """Load the vectors before each loop."""
     names = ir.Names(x.name for x in ir.find_all(kernel, ir.Var))
     registers: list[ir.Var] = []
     planned = {one.loop: _rewrite(one, names, registers) for one in plan}

@@ -1,9 +1,9 @@
-"""Elements of a thread's vector that lie side by side in a tensor, wherever that is.
+"""Find elements of a thread's vector that are adjacent in a tensor.
 
     for v in unroll(8): tile[v] = f(X[i, tx * 8 + v + 64])       X from tx * 8 + 64, eight lanes
 
-An index is one of a vector if it grows by one from each element to the next, and its first is a
-multiple of the lanes that are loaded at once.
+An index is a vector's if it grows by one per element and starts at a multiple of the number of
+lanes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def find_vectors(loop: ir.For, value: Any) -> tuple[LaneVector, ...]:
 
 
 class _Elements:
-    """What the elements of one loop load."""
+    """The elements that one loop loads."""
 
     def __init__(self, loop: ir.For) -> None:
         self.lane = loop.loop_var
@@ -122,7 +122,7 @@ class _Elements:
 def _choices(value: Any) -> list[tuple[Any, tuple[Any, ...]]]:
     """Return the outermost loads and choices of a value, with the two sides of each choice.
 
-    What stands behind the first operand of `and` and `or` may not be there to load.
+    What is after the first operand of `and` and `or` may not be there to load.
     """
     found: list[tuple[Any, tuple[Any, ...]]] = []
 

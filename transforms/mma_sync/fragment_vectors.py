@@ -1,4 +1,4 @@
-"""Vectors of a tensor in global memory, loaded by lanes: see lower_mma_sync.py.
+"""Vector loads of mma.sync fragments from global memory: see lower_mma_sync.py.
 
     if in bounds:
         for v in vectorized(8): A_local[number * 8 + v] = A[row, k + v]
@@ -21,7 +21,7 @@ from .lower_mma_sync_plan import FragmentLoad, WarpProduct, runs_along
 
 
 def loops(extents: tuple[int, ...], body: Any) -> ir.Stmt:
-    """Build loops that are written out, and what stands inside of them."""
+    """Build unrolled loops with their bodies."""
 
     def nest(rest: tuple[int, ...], values: list[Any]) -> Any:
         if not rest:

@@ -19,12 +19,12 @@
             for c, s in unroll(4, 2): mma.sync(C, B_local words, A_local words)
         for r in unroll(4): sums[2 t + r % 2, g + r // 2 * 8] = C[r]
 
-Sums that go to shared memory are for other warps: a barrier stands behind them.
+Sums that go to shared memory are for other warps: a barrier is after them.
 
 Each element goes from memory to the registers of the lane that multiplies it: nothing passes
 through shared memory, and nothing is loaded twice (lower_mma_sync_plan.py).
 
-Before: buffers are compact, nests stand as the schedule made them.  After: no `mma_sync` block;
+Before: buffers are compact, nests are as the schedule made them.  After: no `mma_sync` block;
 operands and sums are registers of a lane.
 Not here: what becomes of the vectors (legalize_vectors.py, add_cache_hints.py).
 """
@@ -45,7 +45,7 @@ from .lower_mma_sync_plan import COLUMNS, ROWS, VECTOR, SumNest, WarpProduct, pl
 
 
 class Registers:
-    """What a lane holds of a product, and where."""
+    """Registers of a lane for a product."""
 
     def __init__(self, plan: WarpProduct) -> None:
         self.plan = plan
@@ -64,7 +64,7 @@ def _like(buffer: ir.Var, shape: tuple[int, ...]) -> ir.Var:
 def rewrite_fragments(kernel: ir.For, plan: WarpProduct) -> Any:
     """Replace the product, the nests around it, and their registers."""
     held = Registers(plan)
-    # beside asynchronous copies InsertSyncs places what the threads need between their accesses
+    # next to asynchronous copies InsertSyncs places what the threads need between their accesses
     is_engines = bool(ir.find_blocks(kernel, ASYNC_COPY))
     shared = [] if is_engines else [x for x in plan.sums if _is_handed_on(x)]
     planned = {nest.nest: _sums(plan, held, nest) for nest in plan.sums}

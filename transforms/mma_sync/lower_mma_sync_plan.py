@@ -1,4 +1,4 @@
-"""Who holds which element of a product that warps compute from fragments they load themselves.
+"""Plan mma.sync fragments: which lane of which warp holds which element.
 
 mma.sync.m16n8k16 (PTX ISA 9.1, 9.7.14.5.8) gives lane `4 g + t` of its first operand rows g and
 g + 8, of each the columns 2t, 2t + 1, 2t + 8 and 2t + 9, and of its second one the same of row g.
@@ -39,7 +39,7 @@ class FragmentLoad:
     row, k : Var
         Of its two loops, the one along the operand's rows and the one along the sum.
     block : SBlock
-        What stands inside.
+        What is inside.
     load : TensorLoad
         The element.
     condition : Expr or None
@@ -104,7 +104,7 @@ class WarpProduct:
 
     @property
     def accumulator(self) -> ir.Var:
-        """What the block adds to."""
+        """The accumulator buffer."""
         return self.product.store.buffer
 
     @property
@@ -124,7 +124,7 @@ class WarpProduct:
 
     @property
     def places(self) -> tuple[int, int, int]:
-        """How many such tiles there are: along rows, along k, along columns."""
+        """Number of such tiles along rows, k and columns."""
         return (
             self.rows // self.instruction_rows,
             self.depth // self.instruction_depth,
@@ -138,7 +138,7 @@ class WarpProduct:
 
     @property
     def instructions(self) -> int:
-        """Of a lane's vectors: along k, or along rows."""
+        """Instructions of a lane's vectors, along k or along rows."""
         return 2 if self.along_k else 4
 
 

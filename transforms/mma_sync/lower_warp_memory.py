@@ -105,7 +105,7 @@ def _step(index: Any, lane: ir.Var, analyzer: Any) -> int | None:
 def _find_indices(kernel: Any, buffer: ir.Var) -> list[tuple[Any, bool]] | None:
     """Return the indices at which a buffer is touched, and whether the call adds the lane.
 
-    None if something is handed its address of which nobody knows what it does.
+    None if something is handed its address of which nothing knows what it does.
     """
     loads = ir.find_all(kernel, ir.TensorLoad, lambda x: x.source.same_as(buffer))
     stores = ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(buffer))

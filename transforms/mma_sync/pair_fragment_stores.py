@@ -8,11 +8,11 @@
     for e in vectorized(2): C[ax0 * 16 + t % 32 // 4, ax1 * 16 + t % 4 * 2 + e] = pair[e]
     ...                                                                    three more
 
-A lane has two elements of C side by side. TVM prints the call as a loop over elements, and the CUDA
-compiler does not join them, since it does not know how a tensor is aligned: half of the time of a
-product of 128 x 128 x 192 went into its stores of 4 bytes (8.4 instead of 5.5 us, H200).
+A lane has two elements of C side by side. TVM prints the call as a loop over elements. The CUDA
+compiler does not know the alignment, so it does not join them: half of the time of a product of 128
+x 128 x 192 went into its stores of 4 bytes (8.4 instead of 5.5 us, H200).
 
-Before: each call is where it stays, nobody asks for its pointers any more.  After: no call is left
+Before: each call is where it stays, nobody requests its pointers any more.  After: no call is left
 whose pairs begin at even elements of a tensor with known rows.
 Not here: the check that the tensor is aligned (AssertAlignment).
 """
@@ -87,7 +87,7 @@ def _is_plain(buffer: ir.Var) -> bool:
 
 
 def _indices(flat: Any, buffer: ir.Var, analyzer: sym.Analyzer) -> list[Any]:
-    """Return the element of an array that lies so far behind its start."""
+    """Return the element of an array that lies so far after its start."""
     sizes = [int(x) for x in buffer.shape[1:]]
     found = []
     for dim in range(len(buffer.shape)):

@@ -34,13 +34,12 @@
     for k in serial(7, 8): ...
 
 The load of an iteration overwrites what the iteration before read, so that one barrier an iteration
-is enough. It stands where the program has it; one by chunks that threads issue (cp.async) goes
-behind the first statement that reads rows of it for tensor cores, which would wait meanwhile, if
-there is a slot to spare. Where asynchronous stores read the slots, `stores_in_flight` of them are
-left to these: loads run that many trips less ahead.
-Loads that complete in groups (cp.async) are a block for each trip, also in front of the loop, since
-each group is waited for by itself. Where a group must not be empty (DMA), or chunks go behind what
-feeds tensor cores, the last iterations are peeled off the loop, each with a wait of its own.
+is enough. It is where the program has it; a load by cp.async goes after the first statement that
+feeds the tensor cores, if there is a spare slot, so that they do not wait. Where asynchronous
+stores read the slots, `stores_in_flight` of them are left to these: loads run that many iterations
+less ahead. Loads that complete in groups (cp.async) are a block for each iteration, also before the
+loop, since each group is waited for by itself. If a group must not be empty (DMA), or chunks follow
+such a statement, the last iterations are peeled off the loop, each with a separate wait.
 
 Before: loads have channels, and loops that are split between roles are marked no more.  After: no
 `num_slots` is left.
@@ -66,13 +65,13 @@ from tvm_hopper.transforms.common.channel import completes_by_group, find_calls,
 from tvm_hopper.transforms.kernel_pass import function_pass
 
 from .expand_pipeline_plan import ExpansionPlan, LoadAhead, plan_expansions
-from .inject_barrier_pipeline import ROLLED
+from .plan_ring_buffers import ROLLED
 
 
 def rewrite_loop(plan: ExpansionPlan) -> ir.Stmt:
-    """Issue the first loads in front of the loop, and in it those of later iterations."""
+    """Issue the first loads before the loop, and in it those of later iterations."""
     loop = plan.loop
-    if ir.is_const(loop.extent, 0):  # no trip: a load of it would have no barrier to complete on
+    if ir.is_const(loop.extent, 0):  # no iteration: a load would have no barrier to complete on
         return ir.seq()
     k = loop.loop_var
     first: list[ir.Stmt] = []
@@ -159,7 +158,7 @@ def _first_loads(plan: ExpansionPlan, one: LoadAhead) -> ir.Stmt:
     def load(number: Any) -> ir.Stmt:
         value = ir.cast_like(number, loop.loop_var)
         part = ir.seq(one.trip, block.body)
-        if ir.static_int(value) is not None:  # one trip: nothing counts it
+        if ir.static_int(value) is not None:  # one iteration: nothing counts it
             part = ir.substitute(block.body, {one.trip.var: one.trip.value})
         return _fold(ir.fresh_variables(ir.substitute(part, {loop.loop_var: value})))
 
@@ -175,7 +174,7 @@ def _first_loads(plan: ExpansionPlan, one: LoadAhead) -> ir.Stmt:
             block.name_hint, body, reads=block.reads, writes=whole, annotations=notes
         )
 
-    if completes_by_group(block):  # the loads of each trip are a group
+    if completes_by_group(block):  # the loads of each iteration are a group
         return ir.seq([if_any(n, in_block(load(n), [n])) for n in range(count)])
     body = ir.make_loop("k", count, lambda number: if_any(number, load(number)))
     return in_block(body, list(range(count)))

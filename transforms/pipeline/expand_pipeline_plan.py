@@ -1,4 +1,4 @@
-"""Decide how far the loads of a loop run ahead of what reads them, by the slots that they have."""
+"""Decide how many iterations the loads of a loop run ahead, by their ring slots."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tvm_hopper.transforms.common.channel import (
     trip_variable,
 )
 
-from .inject_barrier_pipeline_plan import pipelined_loops
+from .plan_ring_buffers_plan import pipelined_loops
 
 
 @dataclass(frozen=True)
 class LoadAhead:
     """One block of loads of a loop.
 
-    It runs as many trips ahead as its ring has slots beside the one that is read, and those that
-    are left to stores and to statements that run later.
+    It runs as many iterations ahead as its ring has slots next to the one that is read, and those
+    that are left to stores and to statements that run later.
 
     Attributes
     ----------
-    trip
+    iteration
         What binds the number of its trip.
     load
         The block.
@@ -51,9 +51,9 @@ class LoadAhead:
 
     @property
     def behind(self) -> ir.Stmt | None:
-        """The statement of an iteration behind which it goes; None: it stays where it stands.
+        """The statement of an iteration after which it goes; None: it stays where it is.
 
-        Tensor cores would wait for threads that issue chunks in front of what feeds them: on an
+        Tensor cores would wait for threads that issue chunks before what feeds them: on an
         H200 a product of 4096 in each direction took 405 instead of 437 us (a box, which one thread
         issues, better goes first: 361 instead of 375). With a slot to spare the chunks have the
         time of an iteration left.
@@ -99,7 +99,7 @@ def _plan_loop(loop: ir.For) -> ExpansionPlan:
     block = loop.body if isinstance(loop.body, ir.SBlockRealize) else None
     parts = tuple(ir.statements(loop.body if block is None else block.block.body))
     loads = []
-    # Those of an inner loop may stand there already, ahead of it.
+    # Those of an inner loop may be there already, ahead of it.
     for load in (x for x in parts if is_load(x) and AHEAD not in x.block.annotations):
         (call,) = find_calls(load, FILL_SLOT)
         trip = trip_variable(call)
@@ -109,7 +109,7 @@ def _plan_loop(loop: ir.For) -> ExpansionPlan:
 
 
 def _find_reader(parts: tuple[ir.Stmt, ...], load: ir.SBlockRealize) -> ir.Stmt | None:
-    """Return the first statement behind a load that reads rows of what it brings."""
+    """Return the first statement after a load that reads rows of what it brings."""
     rings = [region.source for region in load.block.writes]
     later = parts[[x.same_as(load) for x in parts].index(True) + 1 :]
     return next((x for x in later if any(reads_rows(x, ring) for ring in rings)), None)

@@ -1,4 +1,4 @@
-"""Blocks of the loads that one trip issues: they complete together.
+"""Join the loads that one iteration issues: they complete on one mbarrier.
 
     with sblock(async_op="tma_load"): tma_load(&a, A_map, ...)
     with sblock(async_op="cp_async"): cp_async(&b, ...)
@@ -7,7 +7,7 @@
     with sblock(async_op="cp_async_arrive", channel=0, in_parts=1):
         fill_slot(0, trip); cp_async(&b, ...)
 
-What one thread issues is one block, and what each thread makes a part of another one.
+Loads by one elected thread form one block, loads by all threads another.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.requests.keys import ASYNC_OP, CHANNEL, IN_PARTS, STORES_IN_FLIGHT
 from tvm_hopper.transforms.common.channel import fill, filled_bytes, is_made_in_parts
 
-from .inject_barrier_pipeline_plan import PipelinePlan
+from .plan_ring_buffers_plan import PipelinePlan
 
 
 def join_loads(plan: PipelinePlan, trip: ir.Var) -> ir.Stmt:
-    """Make one block of the loads that a trip issues, or two where threads make parts of some."""
+    """Join the loads that an iteration issues into one block, or two if threads load parts."""
     blocks = [_as_handed_over(plan, load.block) for load in plan.loads]
     made = {part: [x for x in blocks if is_made_in_parts(x) == part] for part in (False, True)}
     return ir.seq([_join(plan, trip, each) for each in made.values() if each])

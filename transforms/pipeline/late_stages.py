@@ -1,9 +1,9 @@
-"""Which statements of a pipelined loop compute trips behind others, by TVM's stages.
+"""Find the compute stages of a pipelined loop, by TVM's annotations.
 
-    software_pipeline_stage = [0, 1, 2]      copy; compute(c, a); use(c): one trip behind
+    software_pipeline_stage = [0, 1, 2]      copy; compute(c, a); use(c): one iteration after
 
 TVM's pass makes versions of what the iteration allocates. Here shared arrays have them; what hands
-registers on runs together. What stands around the loop has one version: where a statement would
+registers on runs together. What is around the loop has one version: where a statement would
 touch it in another order than the program has, all that compute stay in one iteration, and
 `Lateness.reason` says why.
 """
@@ -25,18 +25,18 @@ from tvm_hopper.transforms.common.stage_annotations import parts_of, read_stages
 
 @dataclass(frozen=True)
 class Lateness:
-    """The statements of a loop, and how many trips behind the first that compute each one runs.
+    """The statements of a loop, and how many iterations each lags after the first that computes.
 
     Attributes
     ----------
-    trips
+    iterations
         0 for loads; of stores that of what writes their tile.
     stages
         Those that compute.
     registers
         Names of those by which statements of several stages are bound to one iteration.
     reason
-        Why all trips are 0 though the stages differ; None: there is none.
+        Why all iterations are 0 though the stages differ; None: there is none.
     """
 
     parts: tuple[ir.Stmt, ...]
@@ -46,7 +46,7 @@ class Lateness:
     reason: str | None = None
 
     def remark(self, where: str) -> str | None:
-        """Say which stages run behind others, or why none does; None where there is one stage."""
+        """Say which stages run after others, or why none does; None where there is one stage."""
         if self.reason is not None:
             return f"{where}: stages {list(self.stages)} compute in one iteration: {self.reason}"
         late = sorted({x for x in self.trips if x})
@@ -60,9 +60,7 @@ class Lateness:
             )
         plural = "s" if late != [1] else ""
         trips = ", ".join(map(str, late))
-        return (
-            f"{where}: of stages {list(self.stages)} the later compute {trips} trip{plural} behind"
-        )
+        return f"{where}: later stages of {list(self.stages)} run {trips} iteration{plural} late"
 
 
 def find_lateness(loop: ir.For) -> Lateness:
@@ -88,8 +86,8 @@ def find_lateness(loop: ir.For) -> Lateness:
 def _join_by_registers(parts: Sequence[ir.Stmt], trips: list[int]) -> list[ir.Var]:
     """Let what hands registers on run together, and return these.
 
-    Fragments of one trip and of the next at once cost more than they bring: a product by `mma.sync`
-    of 4096 in each direction took 438 instead of 400 us so (H200).
+    Fragments of one iteration and of the next at once cost more than they bring: a product by
+    `mma.sync` of 4096 in each direction took 438 instead of 400 us so (H200).
     """
     effects = [[x for x in find_effects(part) if not _is_memory(x.buffer)] for part in parts]
     found: list[ir.Var] = []

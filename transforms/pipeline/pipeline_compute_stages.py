@@ -1,4 +1,4 @@
-"""Let statements of later stages run iterations behind those that compute first.
+"""Software-pipeline compute stages: later stages lag some iterations behind.
 
     for k in serial(8, annotations={"num_slots": 3}):
         with sblock("iteration"):
@@ -19,12 +19,12 @@
         with sblock(late=1): use(c[1], ring[1], 7)
 
 What runs later goes first in an iteration: one barrier between iterations is enough for what it
-reads, it does not wait for the copies of its own, and registers that the trip before has left need
-no second version. Shared arrays have a slot for each trip in between, and one. What the last trips
-leave to do follows the loop. Slots that are read later are given back later (`release`), and loads
-run that much less ahead (`kept`).
+reads, it does not wait for the copies of its own, and registers that the iteration before has left
+need no second version. Shared arrays have a slot for each iteration in between, and one. What the
+last iterations leave to do follows the loop. Slots that are read later are given back later
+(`release`), and loads run that much less ahead (`kept`).
 
-Before: trips are counted, roles split; `shift` says how late.  After: no `shift` is left.
+Before: iterations are counted, roles split; `shift` says how late.  After: no `shift` is left.
 Not here: whether it can be done (late_stages.py), the barriers (insert_syncs.py).
 """
 
@@ -48,7 +48,7 @@ Values = Mapping[Any, Any]
 
 
 def rewrite_delayed_statements(plan: SkewPlan) -> ir.Stmt:
-    """Build a loop anew, with what its last trips leave to do behind it."""
+    """Rebuild a loop, with an epilogue for its last iterations after it."""
     loop, parts = plan.loop, list(plan.parts)
     names = ir.Names()
     held = {x: _new_ring(x, n, names) if n else x for x, n in plan.handed_on.items()}
@@ -57,7 +57,7 @@ def rewrite_delayed_statements(plan: SkewPlan) -> ir.Stmt:
             parts = [_move_to_slot(part, tile, ring, plan) for part in parts]
     now = [_keep(part, plan) for part, n in zip(parts, plan.shifts, strict=True) if not n]
     later = [(n, part) for part, n in zip(parts, plan.shifts, strict=True) if n]
-    later.sort(key=lambda one: -one[0])  # what is furthest behind is read by nobody here
+    later.sort(key=lambda one: -one[0])  # what is furthest after is read by nobody here
     first = [x for x in now if isinstance(x, tirx.Bind)]
     rest = [x for x in now if not isinstance(x, tirx.Bind)]
     at = next((n for n, part in enumerate(rest) if not is_load(part)), len(rest))
@@ -81,7 +81,7 @@ def rewrite_delayed_statements(plan: SkewPlan) -> ir.Stmt:
 
 
 def _in_time(plan: SkewPlan, shift: int, part: ir.SBlockRealize) -> ir.Stmt:
-    """Run a statement for the trip so many trips ago, if there was one."""
+    """Run a statement for the iteration so many iterations ago, if there was one."""
     loop, k = plan.loop, plan.loop.loop_var
     earlier = {x: x - ir.cast_like(shift, x) for x in (k, *plan.trips)}
     begun = k - loop.min >= ir.cast_like(shift, k)
@@ -89,12 +89,12 @@ def _in_time(plan: SkewPlan, shift: int, part: ir.SBlockRealize) -> ir.Stmt:
 
 
 def _left_behind(plan: SkewPlan, later: list[tuple[int, Any]], turn: int) -> ir.Stmt:
-    """Do what a turn behind the last one would, for the trips that there are."""
+    """Do what a turn after the last one would, for the iterations that there are."""
     loop, k = plan.loop, plan.loop.loop_var
     known = ir.static_int(loop.extent)
     found = []
     for shift, part in later:
-        ago = shift - turn  # counted from behind the last trip
+        ago = shift - turn  # counted from after the last iteration
         if ago < 1 or (known is not None and known < ago):
             continue
         last = ir.simplify(loop.min + loop.extent - ir.cast_like(ago, k))
@@ -107,7 +107,7 @@ def _left_behind(plan: SkewPlan, later: list[tuple[int, Any]], turn: int) -> ir.
 
 
 def _about(part: ir.SBlockRealize, late: int, values: Values) -> ir.Stmt:
-    """Let a statement be about an earlier trip; no slot is that of a negative number."""
+    """Let a statement be about an earlier iteration; no slot is that of a negative number."""
 
     def slot(node: tirx.FloorMod, mutator: Any) -> Any:
         slots, new = ir.static_int(node.b), values.get(node.a)
@@ -142,7 +142,7 @@ def _keep(part: ir.Stmt, plan: SkewPlan) -> ir.Stmt:
 
 
 def _release_later(part: ir.SBlockRealize, late: int) -> ir.Stmt:
-    """Give back the slot of `late` trips ago, once there was such a trip."""
+    """Give back the slot of `late` iterations ago, once there was such a trip."""
 
     def arrive(node: ir.IfThenElse, mutator: Any) -> ir.Stmt:
         calls = find_calls(node, FREE_SLOT)

@@ -1,4 +1,4 @@
-"""What follows from statements of a loop that are to run trips behind the others.
+"""Plan loops whose later compute stages lag some iterations behind.
 
 What an iteration allocates, one statement writes and a later one reads is handed on: shared arrays
 in slots, registers as they are, since what runs later goes first (pipeline_compute_stages.py).
@@ -19,23 +19,23 @@ from tvm_hopper.transforms.common.channel import find_calls, find_loads, find_tr
 
 @dataclass(frozen=True)
 class SkewPlan:
-    """A loop, its statements, and how many trips behind each one is to run.
+    """A loop, its statements, and how many iterations behind each one is to run.
 
     Attributes
     ----------
     block
         The block of an iteration, if it allocates anything.
-    trips
-        The variables that count the trips of its channels, and their values.
+    iterations
+        The variables that count the iterations of its channels, and their values.
     channel
-        The one whose trips count the slots of what is handed on.
+        The one whose iterations count the slots of what is handed on.
     handed_on
         What an iteration allocates and a later one, or what follows the loop, touches: its slots, 0
         where one is enough.
     kept
-        For each channel whose slots are read later: how many trips.
+        For each channel whose slots are read later: how many iterations.
     released
-        For each of them that is given back: the slot of how many trips ago.
+        For each of them that is given back: the slot of how many iterations ago.
     """
 
     loop: ir.For
@@ -101,7 +101,7 @@ def _releases(
             (call,) = find_calls(part, FREE_SLOT)
             if call.channel in kept:
                 late, before = kept[call.channel], int(part.block.annotations[RELEASE])
-                # With no slot to spare nothing may be left of one trip over the next.
+                # With no slot to spare nothing may be left of one iteration over the next.
                 both = late + before
                 released[call.channel] = both if both < slots[call.channel] else max(late, before)
     return released

@@ -1,4 +1,4 @@
-"""TMA store groups: stores leave from the slots of a ring, and nobody waits for them at once."""
+"""TMA store groups: fire-and-forget stores from the slots of a ring buffer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def find_rings(kernel: ir.For) -> list[ir.SBlock]:
 
 
 def put_first(first: list[ir.Stmt], body: ir.Stmt) -> ir.Stmt:
-    """Put statements in front of others, inside of the one block that allocates for them."""
+    """Put statements before others, inside of the one block that allocates for them."""
     if not first:
         return body
     if isinstance(body, ir.SBlockRealize) and body.block.alloc_buffers:
@@ -33,7 +33,7 @@ def leave_slot(store: ir.SBlockRealize, number: int, trip: ir.Var) -> ir.SBlockR
 
 
 def without_requests(kernel: ir.For) -> ir.For:
-    """Take away what stores have asked for, once it is planned."""
+    """Take away what stores have requested, once it is planned."""
 
     def served(realize: ir.SBlockRealize) -> ir.SBlockRealize:
         block = realize.block

@@ -1,4 +1,4 @@
-"""Plan rings of tiles that threads write and that leave by asynchronous stores.
+"""Plan the store rings: tiles that threads write and asynchronous stores read.
 
     for k in serial(8):
         with sblock("iteration"):
@@ -6,13 +6,13 @@
             for t: tile[...] = ...
             with sblock(async_op="tma_store", store_slots=2): tma_store(&tile, ...)
 
-A tile lives as often as the block that allocates it is executed: here once an iteration, and anew
-for each output tile of a persistent kernel. With n slots, life number t has slot t % n, so that the
-stores of n - 1 lives may still read theirs when the next one is written. The number is counted by
+A tile lives as often as the block that allocates it is executed: here once an iteration, and again
+for each output tile of a persistent kernel. With n slots, iteration t uses slot t % n, so that the
+stores of n - 1 iterations may be in flight while the next slot is written. The number is counted by
 the loops around the block, so that a life may be skipped; an iteration of an outer loop may not.
 
 A tile that is loaded and stored has the slots of its loads (`stores_in_flight`): of n slots, one is
-in use, some are read by stores, and the loads run as many trips ahead as there are slots left.
+in use, some are read by stores, and the loads run as many iterations ahead as there are slots left.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StoreRing:
 
     @property
     def slot(self) -> SharedArray:
-        """What one slot takes."""
+        """Bytes of one slot."""
         return shared_array(self.tile)
 
 
@@ -79,7 +79,7 @@ def plan_store_rings(kernel: Any, body: ir.Stmt, first_number: int) -> tuple[Sto
 def check_memory(
     rings: tuple[StoreRing, ...], beside: tuple[tuple[SharedArray, ...], ...], processor: Processor
 ) -> None:
-    """Refuse rings that find no room beside the slots of any one ring of loads."""
+    """Refuse rings that find no room next to the slots of any one ring of loads."""
     own = [
         SharedArray(x.slot.name, x.num_slots * x.slot.num_bytes, x.slot.alignment) for x in rings
     ]
@@ -107,7 +107,7 @@ def stores_in_flight(
     """Return in how many slots of a ring of loads stores may be under way while one is filled.
 
     One, if the ring has three slots or more and uses any of them again: without it a load would
-    wait for the store that was issued right in front of it.
+    wait for the store that was issued right before it.
     """
     stores = [store for tile in tiles for store in stores_from(body, tile)]
     asked = _asked(stores)
@@ -152,7 +152,7 @@ def _num_slots(
     stores: tuple[ir.SBlockRealize, ...],
     loops: tuple[ir.For, ...],
 ) -> int:
-    """Read the number of slots off the stores, and off TVM's stages of the loop they stand in."""
+    """Read the number of slots off the stores, and off TVM's stages of the loop they are in."""
     asked, staged = _asked(stores), 1
     for loop in ir.find_all(body, ir.For, lambda x: STAGE in x.annotations):
         parts = parts_of(loop)
@@ -174,14 +174,14 @@ def _num_slots(
                 f"{STAGE} = {list(stages.stages)}, {late} slots of {tile.name}, beside "
                 f"{STORE_SLOTS} = {asked}",
                 "one number of slots",
-                "take one of them away",
+                "remove one of them",
             )
         staged = max(staged, late)
     return max(asked or 1, staged)
 
 
 def _asked(stores: Any) -> int | None:
-    """Return what the blocks of stores from one tile ask for."""
+    """Return what the blocks of stores from one tile request."""
     asked = [x for x in stores if STORE_SLOTS in x.block.annotations]
     numbers = [int(x.block.annotations[STORE_SLOTS]) for x in asked]
     if len(set(numbers)) > 1:
@@ -223,7 +223,7 @@ def _check_counted(
             f"several slots of {tile.name}, which a thread block allocates once",
             "a tile that is allocated, written and stored in each iteration of a serial loop, or "
             f"output tiles that thread blocks share ({PERSISTENT})",
-            "compute_at what writes it at a loop, or take the slots away",
+            "compute_at what writes it at a loop, or remove the slots",
         )
     for loop in loops:
         if loop.kind not in (ir.ForKind.SERIAL, ir.ForKind.UNROLLED):
@@ -248,7 +248,6 @@ def _check_counted(
                 where,
                 f"the condition {what} around {inside.loop_var.name}, which counts the slots of "
                 f"{tile.name}",
-                "loops that every iteration around them makes: trips that are skipped would be "
-                "counted",
+                "loops that every iteration around them makes: skipped iterations would be counted",
                 "put the condition inside of the loop",
             )

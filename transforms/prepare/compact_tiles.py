@@ -8,10 +8,10 @@
         tile = alloc((128, 64), "shared.dyn")
         for i, j in grid(128, 64): if bx * 128 + i < m: tile[i, j] = R[bx * 128 + i, j]
 
-Stock CompactBufferAllocation finds a tile's place under a predicate where extents have 32 bits, and
-keeps the tensor's extent where they have 64, as those of a Relax model have.  Where a value has a
-condition beside the predicate (`if_then_else(bx * 64 + j < 36, ..)`, of a product whose columns do
-not divide) it finds the place and keeps the extent, also of registers: (64, 128) for (64, 64).
+TVM's CompactBufferAllocation compacts a tile under a predicate with 32-bit extents only. With 64
+bits, as in Relax models, it keeps the tensor's extent. Where a value has a condition next to the
+predicate (`if_then_else(bx * 64 + j < 36, ..)`, of a product whose columns do not divide) it finds
+the place and keeps the extent, also of registers: (64, 128) for (64, 64).
 
 Before: blocks and regions, buffers as TVM left them.  After: tiles are static.
 Not here: tiles whose accesses do not all begin at one place, or that a pointer reaches.
@@ -40,7 +40,7 @@ class TileShape:
 
 
 def plan_tiles(kernel: ir.For) -> tuple[TileShape, ...]:
-    """Find the tiles of which every access lies behind one place, as far as is static."""
+    """Find the tiles of which every access lies after one place, as far as is static."""
     found = []
     for block in ir.find_all(kernel, ir.SBlock):
         tiles = [x for x in block.alloc_buffers if ir.is_shared(x) or x.scope() == "local"]
@@ -89,7 +89,7 @@ def _is_plain(access: Any) -> bool:
 
 
 def _is_inner(loop: ir.For, outside: list[ir.For], is_shared: bool) -> bool:
-    """Tell whether a loop counts elements of one tile: blocks and trips do not, threads may."""
+    """Tell whether a loop may count elements of one tile: thread blocks and iterations do not."""
     if loop.kind == ir.ForKind.THREAD_BINDING:
         is_thread = not str(loop.thread_binding.thread_tag).startswith("block")
         return is_thread and (is_shared or loop not in outside)

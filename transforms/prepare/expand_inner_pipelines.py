@@ -21,9 +21,9 @@ As TVM counts them: the first iterations of an inner pipeline, its loop and its 
 statements of the outer one. An outer loop that has one entry for all of them (`hs.pipeline`, which
 is asked before or after) means each. What holds no asynchronous copy is expanded by TVM's own pass.
 
-Before: blocks are opaque.  After: no pipelined loop stands inside of another one, unless it holds
+Before: blocks are opaque.  After: no pipelined loop is inside of another one, unless it holds
 asynchronous copies.
-Not here: the loops that copies run ahead in (inject_barrier_pipeline.py, expand_pipeline.py).
+Not here: the loops that copies run ahead in (plan_ring_buffers.py, expand_pipeline.py).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def rewrite_inner(func: tirx.PrimFunc, plan: tuple[ir.For, ...]) -> tirx.PrimFun
 
     func = func.with_body(ir.mutate(func.body, [(ir.For, aside)]))
     mod = s_tir.transform.InjectSoftwarePipeline()(IRModule({"main": func}))
-    func = tirx.transform.StmtSimplify()(mod)["main"]  # each trip asks whether it is one
+    func = tirx.transform.StmtSimplify()(mod)["main"]  # each iteration asks whether it is one
     return func.with_body(ir.mutate(func.body, [(ir.For, back)]))
 
 

@@ -12,7 +12,7 @@ A kernel in which there is nothing but copies needs no thread of its own, and ge
 
 Before: thread axes are unified.  After: a kernel with copies or operations that runs on threadIdx.x
 has no other thread axis.
-Not here: giving warps an axis of their own again, where TVM needs it (split_warp_axis.py); warp
+Not here: giving warps a separate axis again, where TVM needs it (split_warp_axis.py); warp
 groups that multiply by themselves (lower_wgmma.py).
 """
 
@@ -75,7 +75,7 @@ def _check_warps(kernel: ir.For, axis: ir.For, lanes: int) -> None:
             if buffer.scope() == "warp" and lanes != THREADS_PER_WARP:
                 raise cannot_lower(
                     f"buffer {buffer.name}",
-                    f"scope 'warp' with {lanes} threads on threadIdx.x, and others beside it",
+                    f"scope 'warp' with {lanes} threads on threadIdx.x, and others next to it",
                     f"{THREADS_PER_WARP} threads on threadIdx.x: the lanes of a warp",
                     f"bind a loop of {THREADS_PER_WARP} to threadIdx.x, warps to threadIdx.y",
                 )
@@ -85,7 +85,7 @@ def rewrite_threads(kernel: ir.For, plan: ThreadPlan) -> ir.For:
     """Put one axis where the outermost was, and numbers in place of the others' variables."""
     first = plan.axes[0]
     thread = ir.Var("threadIdx_x", ir.dtype_of(first.loop_var))
-    name = ir.Var(thread.name, "int32")  # TVM's form: an axis has a variable of its own
+    name = ir.Var(thread.name, "int32")  # TVM's form: an axis has a separate variable
     bound = tirx.IterVar(None, name, tirx.IterVar.ThreadIndex, "threadIdx.x")
     values: dict[ir.Var, Any] = {}
     below = 1
@@ -132,7 +132,7 @@ def copies_alone(kernel: ir.For) -> bool:
 
 
 def bind_warp(loop: ir.For) -> ir.For:
-    """Let one warp execute what stands inside of a kernel's block axes."""
+    """Bind one warp around the statements inside a kernel's block axes."""
     if isinstance(loop.body, ir.For) and loop.body.kind == ir.ForKind.THREAD_BINDING:
         return ir.with_body(loop, bind_warp(loop.body))
     thread, bound = ir.Var("threadIdx_x", "int32"), ir.Var("threadIdx_x", "int32")
@@ -155,7 +155,7 @@ def _fuse_threads(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def fuse(kernel: ir.For) -> ir.For:
         after = fuse_threads(kernel)
-        assert plan_threads(after) is None, "FuseThreadAxes left an axis behind"
+        assert plan_threads(after) is None, "FuseThreadAxes left an axis after"
         return after
 
     return ir.map_kernels(func, fuse)

@@ -10,7 +10,7 @@ store at all.
 
 Before: copies are requests.  After: no condition of theirs speaks of loops around them alone.
 Not here: conditions on threads, and those that data decides; stores that are left to threads;
-loads, which every trip of a pipeline makes, since trips are counted.
+loads, which every iteration of a pipeline makes, since iterations are counted.
 """
 
 from __future__ import annotations

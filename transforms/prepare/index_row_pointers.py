@@ -11,7 +11,7 @@ indices a row follows the tile into panels, slots and swizzles as any other acce
 
 Before: tiles are compact buffers.  After: what `ldmatrix` reads of tiles that are copied
 asynchronously has indices, where every row provably starts at a multiple of 16 bytes.
-Not here: pointers behind which a call finds more than a row (mma_store); such a tile stays as it
+Not here: pointers after which a call finds more than a row (mma_store); such a tile stays as it
 is declared.
 """
 

@@ -12,8 +12,8 @@ More thread blocks than tiles are such a loop.  TVM's `reverse_compute_at` deriv
 an iteration from the elements that it stores, and forgets it where a tensor has one tile alone:
 blocks without a tile then store memory that they never wrote, over what another one stores.
 
-A tile that an iteration allocates and fills under a condition on iterations holds nothing without
-it, so that what reads it may be left out: no value that the program defines depends on it.
+A tile that is filled under a condition on iterations is uninitialised otherwise, so its reads may
+be guarded, too: no value that the program defines depends on it.
 
 Before: each tile is allocated in the iteration that it lives in.  After: a statement that reads
 what is filled under a condition on loops around the tile has that condition, too.
@@ -35,7 +35,7 @@ Added = dict[ir.SBlockRealize, list[Any]]
 
 
 def plan_conditions(kernel: ir.For) -> Added:
-    """Map blocks that read tiles to the conditions which what fills these tiles has beside them."""
+    """Map blocks that read tiles to the conditions under which these tiles are filled."""
     realizes = ir.find_all(kernel, ir.SBlockRealize)
     threads = thread_variables(kernel)
     terms: Added = {
@@ -72,7 +72,7 @@ def _of_tile(owner: ir.SBlock, tile: ir.Var, terms: Mapping[ir.SBlockRealize, li
     parts = [x for x in ir.find_all(owner.body, ir.SBlockRealize) if _is_leaf(x)]
     writers = [x for x in parts if _stores(x, tile)]
     if not writers or len(_stores(owner.body, tile)) != sum(len(_stores(x, tile)) for x in writers):
-        return {}  # some stand in no block of their own
+        return {}  # some are in no block of their own
     common = [
         term
         for term in terms[writers[0]]

@@ -4,7 +4,7 @@
   ->
     for bx in thread_binding(64, "blockIdx.x"):                  64 rows, 20.3 us: noted
 
-Before: what is asked of an axis stands on it.  After: no `chosen_for` or `configuration` is left.
+Before: annotations of an axis are on its loop. After: no `chosen_for` or `configuration` is left.
 """
 
 from __future__ import annotations

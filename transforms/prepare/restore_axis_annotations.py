@@ -10,7 +10,7 @@
 Stock UnifyThreadBinding hoists the thread axes and leaves the annotations of a bound loop on a loop
 of extent 1, further in. A loop of extent 1 without annotations says nothing at all.
 
-Before: thread axes are unified.  After: what is asked of an axis stands on it.
+Before: thread axes are unified. After: annotations of an axis are on its loop.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def _resolve_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if not (plan := plan_bounds(kernel, conditions)):
             return kernel
         after = rewrite_bounds(kernel, plan)
-        assert not plan_bounds(after, conditions), "SimplifyIndexBounds left a bound behind"
+        assert not plan_bounds(after, conditions), "SimplifyIndexBounds left a bound after"
         return after
 
     return ir.map_kernels(func, resolve)

@@ -8,8 +8,8 @@
     mbarrier wait(arrived[0])                              all 4 x 8 values are there
 
 Each thread block waits for the bytes of all of them, so that none exits while another one still
-sends it something.  A barrier of the cluster at the kernel's start, waited for in front of the
-first values, tells that the others run and that their mbarriers are there.
+sends it something. A cluster barrier at the kernel's start ensures that the other blocks run and
+have initialised their mbarriers.
 """
 
 from __future__ import annotations

@@ -10,19 +10,19 @@
             st.async(remote, total[0], mapa(address_of(arrived[r % 32]), lane))
         mbarrier wait(arrived[r % 32], r // 32 % 2)             all 4 values are there
         take of_warps[2 + r % 32, row, 0:4]
-        if r % 32 == 31: cluster barrier arrive                 the rooms were read
+        if r % 32 == 31: cluster barrier arrive                 the slots were read
         ...                                                     what is made of the results
         if r % 32 == 31: cluster barrier wait
 
-Thread blocks send one value each: with those of all warps the cluster's network is what takes the
-time, 256 a row where 16 thread blocks of eight warps share it.
+Thread blocks send one value each: with one message per warp the cluster's network would be the
+bottleneck: 256 a row for 16 thread blocks of eight warps.
 
-An mbarrier tells that values are there, and not that a room was read: the barrier of the cluster
-does. An arrival waits for what its thread has stored to memory. So it stands in front of a turn's
-stores, of which those of the turn before are done by then, and in few turns: as many as there are
-rooms lie between (cluster_exchange_slots.py). The wait is at the turn's end, when all others have
-arrived. One at the kernel's start tells that all thread blocks run. None exits early: it waits for
-what the others send it.
+An mbarrier tells that values are there, and not that a slot was read: the barrier of the cluster
+does. An arrival waits for what its thread has stored to memory. So it is before an iteration's
+stores, of which those of the iteration before are done by then, and in few iterations: as many as
+there are slots lie between (cluster_exchange_slots.py). The wait is at the iteration's end, when
+all others have arrived. One at the kernel's start tells that all thread blocks run. None exits
+early: it waits for what the others send it.
 
 Where copies overwrite earlier rows (stage_rows_in_shared.py) the threads of a block meet in each
 turn, too.
@@ -64,7 +64,7 @@ class ClusterExchange:
 
 @dataclass(frozen=True)
 class LoopExchange(ClusterExchange):
-    """The exchange of reductions in loops: a barrier for each room."""
+    """The exchange of reductions in loops: a barrier for each slot."""
 
     @property
     def rooms(self) -> int:
@@ -121,7 +121,7 @@ class LoopExchange(ClusterExchange):
         return [*stmts, ir.seq(mbarrier.wait(barrier, ir.as_int32(one.trip // one.num_rooms % 2)))]
 
     def tell(self, one: ThreadReduction) -> list[ir.Stmt]:
-        """Tell the cluster that values were taken, if the turn has no later ones and needs it."""
+        """Tell the cluster that the values were read, if a later iteration needs it."""
         last = [x for x in self.reductions if x.loop is one.loop][-1]
         if one.trip is None or last is not one:
             return []
@@ -130,7 +130,7 @@ class LoopExchange(ClusterExchange):
         return [ir.IfThenElse(_were_all_read(one), ir.seq(cluster.arrive()), None)]
 
     def end_turns(self, kernel: ir.For) -> ir.For:
-        """Wait at the end of turns for what the others tell: rooms are used again behind it."""
+        """Wait at the end of iterations for what the others tell: slots are used again after it."""
         for one in self.reductions:
             if one.loop is None or not self.tell(one):
                 continue
@@ -143,9 +143,9 @@ class LoopExchange(ClusterExchange):
 
 
 def _were_all_read(one: ThreadReduction) -> Any:
-    """Say of a turn that each room was used behind the last such turn.
+    """Say of an iteration that each slot was used after the last such iteration.
 
-    Where turns are skewed the next one has sent before: half of the rooms are used in between.
+    Where turns are skewed the next one has sent before: half of the slots are used in between.
     """
     skewed = one.loop is not None and SKEW_TURNS in one.loop.annotations
     period = one.num_rooms // 2 if skewed else one.num_rooms

@@ -1,8 +1,8 @@
 """Choose the shared-memory slots of partial sums for each iteration of the row loop.
 
-    rooms of a turn: of_warps[2 + r % 128, row, 0:8], arrived[r % 128]
+    slots of an iteration: of_warps[2 + r % 128, row, 0:8], arrived[r % 128]
 
-Whenever all rooms were used the cluster tells that they were read (cluster_exchange_loop.py), which
+Whenever all slots were used the cluster tells that they were read (cluster_exchange_loop.py), which
 takes one or two microseconds. So there are as many as rows that wait in shared memory leave space
 for, and no more than turns.
 """
@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from tvm_hopper import ir
-from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import MBARRIER_BYTES
 from tvm_hopper.requests.keys import BLOCKS_PER_SM
@@ -24,12 +24,12 @@ from tvm_hopper.transforms.common.shared_memory_size import shared_array
 from .warp_shuffles import PARTIAL_SLOTS, ThreadReduction
 
 SLOTS = 32
-MAX_SLOTS = 256  # beside rows in shared memory: else the first level of cache takes what is left
+MAX_SLOTS = 256  # next to rows in shared memory: else the first level of cache takes the rest
 RESERVED_BYTES = 512  # for alignment, and for the partial sums of warps
 
 
 def in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> ThreadReduction:
-    """Say which room a reduction of a thread block has in which turn of the loops around it.
+    """Say which slot a reduction of a thread block has in which turn of the loops around it.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> Threa
     loops : list of For
         Outermost first.
     is_alone : bool
-        Whether no other one has the same loop: then two rooms keep two turns apart.
+        Whether no other one has the same loop: then two slots keep two iterations apart.
     """
     if not loops:
         return one
@@ -53,8 +53,10 @@ def in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> Threa
     return replace(one, turn=trip % rooms, num_rooms=rooms, trip=trip, loop=last, turns=turns)
 
 
-def give_rooms(kernel: ir.For, plan: Sequence[ThreadReduction]) -> tuple[ThreadReduction, ...]:
-    """Give the reductions that clusters make in turns as many rooms each as there is space for.
+def give_rooms(
+    kernel: ir.For, plan: Sequence[ThreadReduction], arch: Arch
+) -> tuple[ThreadReduction, ...]:
+    """Give the reductions that clusters make in turns as many slots each as there is space for.
 
     Parameters
     ----------
@@ -62,15 +64,17 @@ def give_rooms(kernel: ir.For, plan: Sequence[ThreadReduction]) -> tuple[ThreadR
         Where they are.
     plan : sequence of ThreadReduction
         All of its reductions.
+    arch : Arch
+        What it is built for.
     """
     far = [x for x in plan if x.cluster is not None and x.trip is not None]
-    rooms = count_rooms(kernel, far) if far else SLOTS
+    rooms = count_rooms(kernel, far, arch) if far else SLOTS
     given = {x.scope: replace(x, turn=x.trip % rooms, num_rooms=rooms) for x in far}
     return tuple(given.get(x.scope, x) for x in plan)
 
 
-def count_rooms(kernel: ir.For, far: Sequence[ThreadReduction]) -> int:
-    """Return how many rooms such reductions have: a power of two.
+def count_rooms(kernel: ir.For, far: Sequence[ThreadReduction], arch: Arch) -> int:
+    """Return how many slots such reductions have: a power of two.
 
     Parameters
     ----------
@@ -78,13 +82,15 @@ def count_rooms(kernel: ir.For, far: Sequence[ThreadReduction]) -> int:
         Where they are.
     far : sequence of ThreadReduction
         Those that clusters make in turns.
+    arch : Arch
+        What it is built for.
     """
     arrays = [x for y in ir.find_all(kernel, ir.SBlock) for x in y.alloc_buffers if ir.is_shared(x)]
     if not arrays:
         return SLOTS
     held = RESERVED_BYTES + sum(shared_array(x).num_bytes for x in arrays)
     blocks = ir.thread_axes(kernel)["blockIdx.x"].annotations.get(BLOCKS_PER_SM)
-    limit = SM_90A.smem_per_sm // int(blocks or 1) - SM_90A.smem_reserved_per_block
+    limit = arch.smem_per_sm // int(blocks or 1) - arch.smem_reserved_per_block
     width = max(max(x.num_partials, x.num_warps) for x in far)
     values = sum(x.rows * dtype_bytes(ir.dtype_of(y)) for x in far for y in x.results) * width
     turns = max(MAX_SLOTS if x.turns is None else x.turns for x in far)

@@ -39,7 +39,7 @@ def _cut(kernel: ir.For, old: ir.Var, part: ir.For) -> Any:
     if len(dims) != 1 or found[dims[0]] is None:
         raise cannot_lower(
             f"buffer {old.name}",
-            "an array in shared memory that thread blocks of a cluster do not share out",
+            "an array in shared memory that thread blocks of a cluster do not share",
             "an index of one dimension that is a number of elements for each part of a row",
             "split the loops over it as those of the row",
         )

@@ -40,14 +40,13 @@ from .fuse_mean_and_variance_plan import Moments, plan_moments, same
 
 ALLREDUCE = "tirx.tvm_thread_allreduce"
 NOTE = RemarkNote(
-    "mean and squares around it are reduced together across the thread blocks of each row: one "
-    "exchange between them"
+    "mean and variance are reduced together across the thread blocks of each row, in one exchange"
 )
 _FLOAT = "float32"
 
 
 def rewrite_moments(kernel: ir.For, plan: tuple[Moments, ...]) -> Any:
-    """Let the first sum of each pair do what both do, and take the second away."""
+    """Let the first sum of each pair do what both do, and remove the second."""
     planned: dict[Any, Any] = {one.sum.realize: _merged(one) for one in plan}
     planned |= {one.squares.realize: ir.Evaluate(0) for one in plan}
     return ir.drop_empty(ir.replace_nodes(kernel, ir.SBlockRealize, planned))

@@ -1,4 +1,4 @@
-"""Sums over rows, and those of the squares around their means, as TVM writes them.
+"""Find the sums of rows and of their squared deviations, as TVM writes them.
 
 own_S = 0
 for c, v in unroll: own_S = own_S + X_local[c, v]
@@ -47,7 +47,7 @@ class RowSum:
 
     @property
     def element(self) -> Any:
-        """What is added of an element."""
+        """The summand of one element."""
         return ir.replace(self.update.value.b, ir.TensorLoad, self._waits)
 
     @property

@@ -14,15 +14,15 @@
 
 A butterfly leaves the result in every lane, and each warp adds up all warps by itself: stock
 LowerThreadAllreduce lets one warp do it and has the others wait a second time for what it found.
-Both operands of a step are the same in both lanes but for their order, so that all threads of a row
-hold the same bits.  Each reduction has room of its own in shared memory: none waits for the last.
-What other numbers of warps than four and eight have left, and pairs, is loaded by a lane each, and
-combined by a second butterfly.
+Both lanes of a step have the same two operands, so all threads of a row get the same bits. Each
+reduction has slot of its own in shared memory: none waits for the last. What other numbers of warps
+than four and eight have left, and pairs, is loaded by a lane each, and combined by a second
+butterfly.
 
 Rows of 32 threads and less, a power of two, need no shared memory.
 
-A reduction that is alone in a loop over rows has room for two of them, by turns: a warp that
-stores the next row's value has seen all warps behind the barrier of this one, and one that still
+A reduction that is alone in a loop over rows has slot for two of them, by turns: a warp that
+stores the next row's value has seen all warps after the barrier of this one, and one that still
 reads the last row's value has its own.  Of several in a loop each waits for the others' barriers.
 
 Before: blocks are opaque, thread axes unified.  After: no tvm_thread_allreduce is left in kernels
@@ -41,9 +41,11 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import ASYNC_COPY
+from tvm_hopper.requests.targets import arch_of
 from tvm_hopper.transforms.kernel_pass import kernel_pass
 
 from .cluster_exchange import Exchange, plan_exchange
@@ -66,7 +68,7 @@ THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 SHUFFLED = ("float32", "int32", "uint32", "int64")  # the last by two shuffles
 
 
-def plan_reductions(kernel: ir.For) -> tuple[ThreadReduction, ...]:
+def plan_reductions(kernel: ir.For, arch: Arch) -> tuple[ThreadReduction, ...]:
     """Find the reductions of a kernel; refuse those that shuffles do not make."""
     found = [
         _plan(kernel, scope, scope.body.value)
@@ -77,7 +79,7 @@ def plan_reductions(kernel: ir.For) -> tuple[ThreadReduction, ...]:
     around = [[x for x in loops if ir.uses_node(x, one.scope)] for one in found]
     own = [x if one.num_partials > 1 else [] for one, x in zip(found, around, strict=True)]
     alone = [sum(x[-1:] == y[-1:] for y in own) == 1 for x in own]
-    return give_rooms(kernel, [*map(in_turns, found, own, alone)])
+    return give_rooms(kernel, [*map(in_turns, found, own, alone)], arch)
 
 
 def _repeats(loop: ir.For) -> bool:
@@ -106,7 +108,9 @@ def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> ThreadReductio
         need = f"a multiple of {WARP}, or a power of two below"
         raise cannot_lower(where, f"{size} threads of a row", need)
     if not ir.is_const(condition, 1):
-        raise cannot_lower(where, f"the condition {condition}", "threads that all take part")
+        raise cannot_lower(
+            where, f"the condition {condition}", "no condition: all threads take part"
+        )
     for source in sources:
         if ir.dtype_of(source) not in SHUFFLED:
             fix = "reduce in float32: cast the input"
@@ -129,7 +133,7 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
     row = _row_number(kernel)
     names = ir.Names(var.name for var in ir.find_all(kernel, ir.Var))
     values = [(one, i) for one in plan if one.num_partials > 1 for i in range(len(one.results))]
-    # beside asynchronous copies InsertSyncs places what the threads need between their accesses
+    # next to asynchronous copies InsertSyncs places what the threads need between their accesses
     is_engines = bool(ir.find_blocks(kernel, ASYNC_COPY))
     rooms: dict[Any, ir.Var] = {}
     slots: dict[tirx.AttrStmt, list[tuple[ir.Var, Any]]] = {}
@@ -222,5 +226,9 @@ def _reduce(
 
 
 ReduceAcrossThreads = kernel_pass(
-    "ReduceAcrossThreads", plan_reductions, rewrite_reductions, when=is_memory_bound
+    "ReduceAcrossThreads",
+    plan_reductions,
+    rewrite_reductions,
+    when=is_memory_bound,
+    given=arch_of,
 )

@@ -17,7 +17,7 @@ from tvm_hopper.errors import cannot_lower
 
 
 def check_order(where: str, reducer: Any) -> None:
-    """Refuse to combine tuples by a rule that depends on their order: threads meet in any."""
+    """Refuse reducers of tuples that are not commutative."""
     count = len(reducer.lhs)
     for numbers in product((1, 2), repeat=2 * count):
         found = [_combined(reducer, *x) for x in (_halves(numbers), _halves(numbers)[::-1])]
@@ -26,7 +26,7 @@ def check_order(where: str, reducer: Any) -> None:
                 where,
                 f"{', '.join(map(str, found[0]))} of {_halves(numbers)}, and "
                 f"{', '.join(map(str, found[1]))} of the same in the other order",
-                "a rule that does not ask for their order, since threads meet in any",
+                "a commutative rule, since threads combine in any order",
                 "of equal values take the lower index: a > b or (a == b and index a < index b)",
             )
 

@@ -51,7 +51,7 @@ def plan_row_split(kernel: ir.For) -> ir.For | None:
         found = "none" if loop is None else f"one of {loop.extent}"
         raise cannot_lower(where, f"a loop on {PART_AXIS}: {found}", f"one of {count}, over parts")
     if AXIS in axes:
-        raise cannot_lower(where, f"another loop on {AXIS}", "an axis of its own")
+        raise cannot_lower(where, f"another loop on {AXIS}", "a separate axis")
     return loop
 
 

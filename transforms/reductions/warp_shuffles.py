@@ -22,7 +22,7 @@ from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
 
 LANES = 4  # words of a vector
 PARTIAL_SLOTS = (
-    2  # two: a turn's barrier stands between one turn's loads and the next but one's stores
+    2  # one barrier an iteration: it orders loads before the stores of two iterations later
 )
 WARPS_LOADED_WHOLE = (4, 8)  # values of warps that each thread loads; of more a lane loads one
 WORDS = ("float32", "int32", "uint32")
@@ -39,7 +39,7 @@ class ThreadReduction:
     axis: ir.For  # of the threads of a row
     rows: int  # of a thread block
     cluster: ir.For | None = None  # of the thread blocks that share a row
-    turn: Any = 0  # which of its rooms it uses, in a loop
+    turn: Any = 0  # which of its slots it uses, in a loop
     num_rooms: int = 1
     trip: Any = None  # the number of that turn, None outside of loops
     loop: ir.For | None = None
@@ -65,7 +65,7 @@ class ThreadReduction:
 
     @property
     def own_rooms(self) -> int:
-        """Rooms of a thread block's warps, by turns, in front of those of the cluster."""
+        """Rooms of a thread block's warps, by turns, before those of the cluster."""
         return PARTIAL_SLOTS if self.by_blocks else 0
 
     @property

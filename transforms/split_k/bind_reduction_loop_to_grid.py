@@ -15,9 +15,9 @@ combines, each update of an element is atomic, and any order of them will do.  O
 bits of a sum then differ from run to run, which `explain` says and `tvm_hopper.deterministic`
 refuses.
 
-Before: what combines is a block of asynchronous operations (InjectBulkAsyncCopies).  After: no
+Before: what combines is a block of asynchronous operations (LowerAsyncCopies).  After: no
 `across_blocks` and no `reduce` is left.
-Not here: initial values, which a kernel in front of this one stores.
+Not here: initial values, which a kernel before this one stores.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .bind_reduction_loop_to_grid_plan import (
 
 
 def rewrite_reduction_loop(kernel: ir.For, plan: tuple[SharedLoop, ...]) -> ir.For:
-    """Bind the planned loops around all others, and take the requests away."""
+    """Bind the planned loops around all others, and remove the requests."""
     for shared in plan:
         # the loop itself may have been rebuilt around another one
         loops = ir.find_all(kernel, ir.For)
@@ -78,7 +78,7 @@ def _bind_across_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if reductions:
             notes += [_remark(x, plan) for x in reductions]
         after = rewrite_reduction_loop(kernel, plan) if plan or reductions else kernel
-        assert not plan_reduction_loop(after), "BindReductionLoopToGrid left a loop behind"
+        assert not plan_reduction_loop(after), "BindReductionLoopToGrid left a loop after"
         return after
 
     return map_noted(func, bind)

@@ -55,7 +55,7 @@ def find_reductions(root: Any) -> tuple[Reduction, ...]:
 
 
 def check_order(reductions: tuple[Reduction, ...]) -> None:
-    """Refuse sums whose bits depend on the order, for who asked for the same bits in each run."""
+    """Refuse sums whose bits depend on the order, for who requested the same bits in each run."""
     for one in reductions:
         if one.is_ordered:
             dtype = ir.dtype_of(one.tensor)
@@ -63,8 +63,8 @@ def check_order(reductions: tuple[Reduction, ...]) -> None:
                 f"store {one.block.name_hint}, {DETERMINISTIC}",
                 f"sums of {dtype} in {one.tensor.name} whose terms come in any order",
                 "results that are the same bits in each run",
-                "sum integers, or store each part to a place of its own and add them in a kernel "
-                "behind, in a fixed order",
+                "sum integers, or store each part to a separate place and add them in a kernel "
+                "after it, in a fixed order",
             )
 
 
@@ -76,7 +76,7 @@ def plan_reduction_loop(kernel: ir.For) -> tuple[SharedLoop, ...]:
         axis = str(loop.annotations[ACROSS_BLOCKS])
         where = f"loop {loop.loop_var.name}, {ACROSS_BLOCKS} = {axis!r}"
         if axis in ir.thread_axes(kernel) or any(x.axis == axis for x in plan):
-            raise cannot_lower(where, f"another loop on {axis}", "an axis of its own")
+            raise cannot_lower(where, f"another loop on {axis}", "a separate axis")
         if loop.kind != ir.ForKind.SERIAL or not ir.is_const(loop.min, 0):
             kind = ir.ForKind(loop.kind).name.lower()
             found = f"a loop of kind {kind} from {loop.min}"
@@ -109,9 +109,9 @@ def _check_alone(kernel: ir.For, loop: ir.For, where: str) -> None:
         where,
         f"a {what.strip()} around it"
         if ir.uses_node(stmt, loop)
-        else f"a {what.strip()} beside it",
+        else f"a {what.strip()} next to it",
         "a loop around all that the kernel does, inside of the axes of its thread blocks",
-        "reorder it outwards, and set initial values in a kernel of its own",
+        "reorder it outwards, and set initial values in a separate kernel",
     )
 
 
@@ -120,14 +120,14 @@ def _shared(loop: ir.For) -> bool:
 
 
 def _check_reductions(loop: ir.For, where: str) -> None:
-    """Refuse what an iteration does to global memory beside combining: others are at it, too."""
+    """Refuse what an iteration does to global memory next to combining: others are at it, too."""
     combined = find_reductions(loop)
     if not combined:
         raise cannot_lower(
             where,
             "no store that combines",
-            "one, by which the iterations meet",
-            'ask for it: hs.async_store(..., reduce="add")',
+            "one, which combines the iterations",
+            'request it: hs.async_store(..., reduce="add")',
         )
     tensors = [x.tensor for x in combined]
     emptied = {
@@ -146,7 +146,8 @@ def _check_reductions(loop: ir.For, where: str) -> None:
         raise cannot_lower(
             where,
             f"accesses of {tensor.name} that are no reductions",
-            "iterations that meet in reductions alone: another block may be at the same elements",
+            "iterations that combine by reductions alone: other blocks may access the same "
+            "elements",
             'store it by hs.async_store(..., reduce="add"), or leave the loop serial',
         )
 

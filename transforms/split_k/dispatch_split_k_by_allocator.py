@@ -34,7 +34,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.arch import MAX_CLUSTER
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.requests.keys import (
     ACROSS_CLUSTER,
@@ -51,7 +51,7 @@ from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.transforms.common.multicast_groups import find_cluster_axis
 from tvm_hopper.transforms.kernel_pass import function_pass
 
-# What is asked for, and what a call with an allocator gets.
+# What is requested, and what a call with an allocator gets.
 MODE_WITH_ALLOCATOR = {BY_CALLER: BY_KERNELS, BY_TURNS: IN_TURNS}
 
 
@@ -80,7 +80,7 @@ class SplitKDispatch:
 
 
 def plan_split_k_dispatch(kernel: ir.For, chip: Chip) -> SplitKDispatch | None:
-    """Choose the cluster that calls without an allocator get; None if that is not asked for."""
+    """Choose the cluster that calls without an allocator get; None if that is not requested."""
     loops = ir.find_all(kernel, ir.For, lambda x: ACROSS_CLUSTER in x.annotations)
     asked = [x for x in loops if int(x.annotations[ACROSS_CLUSTER]) in MODE_WITH_ALLOCATOR]
     if not asked:
@@ -95,7 +95,7 @@ def plan_split_k_dispatch(kernel: ir.For, chip: Chip) -> SplitKDispatch | None:
         raise cannot_lower(
             where,
             f"{loop.extent} parts",
-            f"a multiple of a number from 2 to {SM_90A.max_cluster_size // size}, the thread "
+            f"a multiple of a number from 2 to {MAX_CLUSTER // size}, the thread "
             "blocks of a cluster: calls without an allocator have no workspace",
             "take another number of parts, or one of the two ways",
         )
@@ -119,7 +119,7 @@ def cluster_blocks(parts: int, tiles: int | None, chip: Chip, beside: int = 1) -
     Of those that divide the parts, the number that takes the fewest turns of steps; the largest
     where the number of tiles is not known. A cluster may have blocks of several tiles for each.
     """
-    able = [x for x in range(2, SM_90A.max_cluster_size // beside + 1) if parts % x == 0]
+    able = [x for x in range(2, MAX_CLUSTER // beside + 1) if parts % x == 0]
     if tiles is None:
         return max(able, default=None)
     groups = -(-tiles // beside)
@@ -144,7 +144,7 @@ def rewrite_split_k_dispatch(kernel: ir.For, plan: SplitKDispatch) -> ir.Stmt:
 
 
 def rewrite_stream(kernel: ir.For) -> ir.Stmt | None:
-    """Build a kernel of equal shares and one of whole tiles under the condition, if so asked."""
+    """Build a stream-K kernel and one of whole tiles, chosen by the allocator, if requested."""
     axis = ir.thread_axes(kernel).get("blockIdx.x")
     if axis is None or int(axis.annotations.get(STREAM, 0)) != STREAM_BY_CALLER:
         return None
@@ -190,7 +190,7 @@ def _ask_caller(func: tirx.PrimFunc) -> tirx.PrimFunc:
         after = rewrite_split_k_dispatch(kernel, plan)
         assert all(
             plan_split_k_dispatch(x, chip) is None for x in (after.then_case, after.else_case)
-        ), "DispatchSplitKByAllocator left a loop behind"
+        ), "DispatchSplitKByAllocator left a loop after"
         return after
 
     return ir.map_kernels(func, branch)

@@ -24,7 +24,7 @@ def of_first(
 ) -> Callable[[ir.BufferStore], ir.BufferStore]:
     """Return a change of initial values: the first part begins with them, the others with 0.
 
-    What an epilogue has loaded in front of the sum is no such value. Kernels without an epilogue
+    What an epilogue has loaded before the sum is no such value. Kernels without an epilogue
     need not say what they sum in.
     """
 

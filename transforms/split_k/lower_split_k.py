@@ -24,7 +24,7 @@ Sums are added in the order of the parts, so that each run gives the same bits. 
 the kernel: no memory has to be set to zero or allocated.
 
 Before: the sum is in registers (LowerWgmma), copies are blocks of operations
-(InjectBulkAsyncCopies).  After: no `across_cluster` is left. Not here: waiting for the products and
+(LowerAsyncCopies).  After: no `across_cluster` is left. Not here: waiting for the products and
 for the stores to shared memory (insert_syncs.py).
 """
 
@@ -52,7 +52,7 @@ CLUSTER_AXIS = "clusterCtaIdx.z"
 
 
 def rewrite_split_k(kernel: ir.For, plan: ClusterSum) -> ir.For:
-    """Bind the loop to the blocks of a cluster, and put the exchange behind it."""
+    """Bind the loop to the blocks of a cluster, and put the exchange after it."""
     rank = ir.Var(plan.loop.loop_var.name, "int32")
     axes = ir.thread_axes(kernel)
     thread = axes["threadIdx.x"]
@@ -81,7 +81,7 @@ def rewrite_split_k(kernel: ir.For, plan: ClusterSum) -> ir.For:
     planned: dict[Any, Any] = {plan.loop: ir.seq(body, publish, cluster.arrive(), cluster.wait())}
     for stmt in plan.start:
         planned[stmt] = ir.replace(stmt, ir.BufferStore, of_first(rank, accumulator))
-    # registers hold one share at a time: each store has its sums gathered in front of it
+    # registers hold one share at a time: each store has its sums gathered before it
     for n, (stmt, share) in enumerate(zip(plan.stores, plan.shares, strict=True)):
         is_held = n > 0 and share.same_registers(plan.shares[n - 1])
         gather = None if is_held else gather_sums(plan, share, sums, rank, thread.loop_var)
@@ -139,13 +139,13 @@ def _across_cluster(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if plan is None:
             return kernel
         number = ir.number_of(func, kernel)
-        if plan.way == IN_TURNS:  # another kernel in front of what is noted
+        if plan.way == IN_TURNS:  # another kernel before what is noted
             behind.append(number)
         notes[number + len(doubled) + (number in behind)] = [_remark(plan)]
         if plan.way != BY_CLUSTER:
             doubled.append(number)
         after = REWRITES[plan.way](kernel, plan)
-        assert not find_cluster_loops(after), "LowerSplitK left a loop behind"
+        assert not find_cluster_loops(after), "LowerSplitK left a loop after"
         return after
 
     changed = renumber_notes(ir.map_kernels(func, split), doubled, behind)

@@ -40,11 +40,11 @@ class ClusterSum:
     start
         The statements that set the initial value, which the first part alone begins with.
     stores
-        The statements behind the loop that read the sum, in order.
+        The statements after the loop that read the sum, in order.
     shares
-        For each of `stores` the loop whose iterations are shared out, and the registers that one of
-        them reads where the loop's variable is 0, with the step from one iteration to the next.
-    beside
+        For each of `stores` the loop whose iterations are distributed, and the registers that one
+        of them reads where the loop's variable is 0, with the step from one iteration to the next.
+    next to
         The loop over blocks of other tiles that load for one another, if there is one: each part
         has as many.
     way
@@ -75,7 +75,7 @@ class ClusterSum:
 
 @dataclass(frozen=True)
 class Pieces:
-    """The loop of a store whose iterations are shared out, and what these read."""
+    """The loop of a store whose iterations are distributed, and what these read."""
 
     loop: ir.For
     registers: tuple[int, ...]
@@ -92,7 +92,7 @@ class Pieces:
 
 
 def find_cluster_loops(root: Any) -> list[ir.For]:
-    """Return the loops that blocks of a cluster are asked to share."""
+    """Return the loops with a request for split-K."""
     return ir.find_all(root, ir.For, lambda x: ACROSS_CLUSTER in x.annotations)
 
 
@@ -118,7 +118,7 @@ def plan_split_k(kernel: ir.For, arch: Arch) -> ClusterSum | None:
         if not ir.uses(stmt, accumulator):
             raise cannot_lower(
                 where,
-                "a statement behind it that does not read the sum",
+                "a statement after it that does not read the sum",
                 "stores of the sum alone: each block would execute the others",
             )
     shares = tuple(_share(stmt, accumulator, where, 0 if by_kernels else size) for stmt in stores)
@@ -141,17 +141,17 @@ def _number_of_parts(loop: ir.For, arch: Arch, by_kernels: bool, where: str) -> 
 
 
 def _cluster_beside(kernel: ir.For, arch: Arch, size: int, way: int, where: str) -> ir.For | None:
-    """Return the loop whose blocks load for one another, beside those that add up parts."""
+    """Return the loop whose blocks load for one another, next to those that add up parts."""
     axes = ir.thread_axes(kernel)
     beside = find_cluster_axis(axes.values())
     if AXIS in axes and beside is None:
-        raise cannot_lower(where, f"another loop on {AXIS}", "an axis of its own")
+        raise cannot_lower(where, f"another loop on {AXIS}", "a separate axis")
     if beside is not None and way == IN_TURNS:
         raise cannot_lower(
             where,
             f"{int(beside.extent)} thread blocks that load for one another",
-            "blocks of no cluster: those that add in turn start one after another",
-            "take one of the two requests away",
+            "no cluster: blocks that add serially start one after another",
+            "remove one of the two requests",
         )
     by_kernels = way != BY_CLUSTER
     tiles = 1 if beside is None or by_kernels else int(beside.extent)
@@ -183,7 +183,7 @@ def accumulator_of(loop: ir.For, where: str) -> ir.Var:
 def statements_around(
     kernel: ir.For, loop: ir.For, where: str
 ) -> tuple[list[ir.Stmt], list[ir.Stmt]]:
-    """Return the statements in front of the loop and behind it."""
+    """Return the statements before the loop and after it."""
     stmt: Any = kernel
     while True:
         parts = ir.statements(stmt)
@@ -214,14 +214,14 @@ def _check_start(before: list[ir.Stmt], accumulator: ir.Var, where: str) -> None
             continue
         raise cannot_lower(
             where,
-            "statements in front of it that set no initial value",
+            "statements before it that set no initial value",
             "the initial value of the sum alone: each block of the cluster executes the others",
-            "put them into a kernel of their own, or behind the sum",
+            "put them into a separate kernel, or after the sum",
         )
 
 
 def _share(stmt: ir.Stmt, accumulator: ir.Var, where: str, blocks: int) -> Pieces:
-    """Choose the loop whose iterations are shared out, of those around all of a store.
+    """Choose the loop whose iterations are distributed, of those around all of a store.
 
     It is the one that leaves a block the smallest share; `blocks` 0: as many as there can be.
     """

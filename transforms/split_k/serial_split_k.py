@@ -20,11 +20,10 @@
             for g in range(12): D[..., g] = f(acc[4 * g : 4 * g + 4])
 
 Each thread reads what the thread of its number has stored in the block before, and nothing else:
-warps take turns, each with a word of its own, and no barrier of the block is needed.  The words
-are in the same array as the sums, so that the compiler moves no access of sums over those of words,
-which it would be free to do for another `__restrict__` pointer.  The hardware
-starts blocks in the order of their numbers, along blockIdx.z last, so that a block waits for blocks
-that run already.
+warps take turns, each with a word of its own, and no barrier of the block is needed. The flags are
+in the same array as the sums: across another `__restrict__` pointer the compiler could reorder
+their accesses. The hardware starts blocks in the order of their numbers, along blockIdx.z last, so
+that a block waits for blocks that run already.
 
 There are as many sums as the output has elements, whatever the number of parts.
 """
@@ -46,7 +45,7 @@ from .zero_kernels import zero_kernel
 
 
 def rewrite_serial_split_k(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
-    """Build the kernel, the one that sets turns to zero in front of it, and the memory."""
+    """Build the kernel, the one that sets turns to zero before it, and the memory."""
     axes = ir.thread_axes(kernel)
     tiles = [axes[tag] for tag in BLOCK_AXES if tag in axes]
     threads, registers = axes["threadIdx.x"], int(plan.accumulator.shape[0])
@@ -79,9 +78,9 @@ def rewrite_serial_split_k(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
 
 
 def take(accumulator: ir.Var, sums: ir.Var, place: list[Any], thread: Any, told: Any) -> ir.Stmt:
-    """Wait until the block before has told a number, and add what it has left to own sums.
+    """Wait for the flag of the previous block, and add its sums.
 
-    `sums[*place, :, thread]` are the sums of one thread and, behind them, its warp's word.
+    `sums[*place, :, thread]` are the sums of one thread and, after them, its warp's word.
     """
     seen = ir.new_buffer("seen", (1,), "uint32", "local")
     word = tirx.BufferLoad(seen, [0])

@@ -14,7 +14,7 @@
             tile[...] = acc[...]
             with sblock(async_copy="tma", reduce="add"): D[...] = D[...] + tile[...]
 
-Nothing is allocated and no block waits for another one: the output is what parts meet in.  So each
+Nothing is allocated and no block waits for another one: the parts are added in the output. So each
 part is rounded to the output's type, and bits differ from run to run.
 
 Before: copies are requests yet.  After: each part's sum is a reduction (BindReductionLoopToGrid).
@@ -46,7 +46,7 @@ AXIS = "blockIdx.z"
 
 @dataclass(frozen=True)
 class AtomicSplitK:
-    """A loop over parts of a sum, what stands around it, and the blocks that store the sum.
+    """A split-K loop, the statements around it, and the blocks that store the sum.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class AtomicSplitK:
         Over the parts.
     block
         What each thread block executes: the initial value, the loop, the stores.
-    before, behind
+    before, after
         Its statements.
     copies
         The blocks that copy tiles to the outputs.
@@ -98,7 +98,7 @@ def plan_atomic_split_k(kernel: ir.For) -> AtomicSplitK | None:
                 where,
                 f"an epilogue, what is stored to {store.buffer.name}",
                 "the sum itself, or rounded: each part is added to the output by itself",
-                "put the epilogue into a kernel behind, or take another way to share the sum",
+                "put the epilogue into a kernel after it, or take another way to share the sum",
             )
     return AtomicSplitK(loop, blocks[-1], tuple(before), tuple(behind), tuple(copies))
 

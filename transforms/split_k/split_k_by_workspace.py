@@ -93,7 +93,7 @@ def _store(kernel: ir.For, plan: ClusterSum, sums: ir.Var, place: Any) -> tuple[
 
 
 def _bind_pieces(kernel: ir.For, piece: ir.Var, count: int) -> ir.For:
-    """Bind the pieces of a tile, together with the tiles of a cluster, which nobody needs here."""
+    """Bind the pieces of a tile to blocks, together with the tiles of a cluster."""
     beside = ir.thread_axes(kernel).get(AXIS)
     if beside is None:
         return bind_parts(kernel, piece, count)
@@ -105,7 +105,7 @@ def _bind_pieces(kernel: ir.For, piece: ir.Var, count: int) -> ir.For:
 
 
 def _bind_beside(kernel: ir.For, part: ir.Var, count: int) -> ir.For:
-    """Bind the parts to an axis of their own, or beside rows of tiles where a cluster has that."""
+    """Bind the parts to a separate axis, or next to rows of tiles where a cluster has that."""
     axes = ir.thread_axes(kernel)
     if AXIS not in axes:
         return bind_parts(kernel, part, count)
@@ -119,7 +119,7 @@ def _bind_beside(kernel: ir.For, part: ir.Var, count: int) -> ir.For:
 
 
 def _with_own_axis(loop: ir.For, mutator: Any) -> ir.Stmt:
-    """Bind a loop to an axis of this kernel; the order of tiles is asked of the other one."""
+    """Bind a loop to an axis of this kernel, without the other kernel's tile order."""
     loop = mutator.default_mutate(loop)
     if loop.thread_binding is None:
         return loop

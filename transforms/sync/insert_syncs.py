@@ -12,14 +12,14 @@
     wait 0                                 the result is read
     C[...] = acc
 
-A block with `async_op` means "complete before its next use". What that takes is asked of the engine
-in `tvm_hopper.sync`, for the statements of each role, or of the kernel where it has none: waits for
-groups and for slots that are filled, fences between proxies, barriers of the role's threads.
+A block with `async_op` means "complete before its next use". The engine in `tvm_hopper.sync` places
+them, for the statements of each role (or of the whole kernel): waits for groups and for slots that
+are filled, fences between proxies, barriers of the role's threads.
 
 Where groups stay in flight over an iteration, or there is one iteration, nothing may move over the
-last wait: the code behind it is fenced, and each register held.
+last wait: the code after it is fenced, and each register held.
 
-Before: roles and channels stand; operations are such as the target's arch executes.  After: no
+Before: roles and channels are; operations are such as the target's arch executes.  After: no
 `async_op` block lacks anything; its annotation goes.
 Not here: the barriers of channels (lower_channels_to_mbarriers.py).
 """
@@ -49,7 +49,7 @@ from tvm_hopper.requests.targets import processor_of
 from tvm_hopper.transforms.common.channel import find_split
 from tvm_hopper.transforms.kernel_pass import function_pass
 from tvm_hopper.transforms.layouts.swizzled_accesses import swizzle_plain_copies
-from tvm_hopper.transforms.pipeline.inject_barrier_pipeline import open_channels
+from tvm_hopper.transforms.pipeline.plan_ring_buffers import open_channels
 from tvm_hopper.transforms.prepare.fuse_thread_axes import fuse_threads
 
 from .role_syncs import RoleSyncs
@@ -74,7 +74,7 @@ def _check_elsewhere(kernel: ir.For, consumers: ir.Stmt) -> None:
             raise cannot_lower(
                 f"block {block.name_hint}",
                 "an asynchronous operation outside of the consumers' role",
-                "one beside what reads its results: the producer issues loads alone",
+                "one next to the readers of its results: the producer only issues loads",
                 "move it into the loop of the consumers",
             )
 
@@ -97,7 +97,7 @@ def rewrite_syncs(kernel: Any, processor: Processor) -> Any:
 
 
 def needs_syncs(kernel: Any) -> bool:
-    """Tell whether a kernel issues operations, or has copies that its threads share out by us.
+    """Tell whether a kernel issues operations, or has copies that its threads distribute by us.
 
     TVM's own passes let every thread make all of such a copy.
     """

@@ -9,9 +9,9 @@
     ... ring[i], &full[8192 + s], &ring[0] ...
 
 Two buffers overlap only where an `overlay` statement allows it: what has to be waited for in
-between stands in the kernel already. TVM's own passes merge by straight-line liveness, which knows
-nothing of copies and multiplications in flight, drop buffers used only by address, and align the
-base to 64 bytes only.
+between is in the kernel already. TVM's own passes merge by straight-line liveness: they ignore
+copies and multiplications in flight, drop buffers used only by address, and align the base to 64
+bytes only.
 
 Before: buffers are flat, right before StorageRewrite.  After: one dynamic shared allocation, at
 which stock merging has nothing left to do.
@@ -196,7 +196,7 @@ def _name(dtype: str) -> str:
 def _allocated_type(plan: SharedPlan) -> str:
     """Return the type of all buffers, or bytes.
 
-    TVM gives an allocation the one type of its accesses, and does not count its elements anew.
+    TVM gives an allocation the one type of its accesses, and does not count its elements again.
     """
     dtypes = {ir.dtype_of(buffer) for buffer in plan.buffers}
     return dtypes.pop() if len(dtypes) == 1 else "uint8"
@@ -214,7 +214,7 @@ def _merge_shared(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if not (plans := plan_shared(func)):
         return func
     after = rewrite_shared(func, plans)
-    assert not plan_shared(after), "MergeSharedBuffers left an allocation behind"
+    assert not plan_shared(after), "MergeSharedBuffers left an allocation after"
     notes = {
         number: _facts(plan)
         for number, kernel in enumerate(ir.outermost_thread_extents(func.body))

@@ -1,4 +1,4 @@
-"""Replace the bodies of statements that hold others."""
+"""Rebuild statements with other bodies."""
 
 from __future__ import annotations
 

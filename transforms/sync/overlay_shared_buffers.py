@@ -12,10 +12,9 @@
     ...
 
 Nothing is promised of the values: `overlay_shared_buffers_plan.py` proves that none has to survive.
-What has to be waited for in between is asked of the sync engine by InsertSyncs, as for any other
-bytes.
+InsertSyncs places the waits in between, as for any other bytes.
 
-Before: loads have slots, roles stand.  After: arrays that share bytes are allocated in the kernel's
+Before: loads have slots, roles are.  After: arrays that share bytes are allocated in the kernel's
 block, where the statement is about both.
 Not here: offsets (merge_shared_buffers.py).
 """

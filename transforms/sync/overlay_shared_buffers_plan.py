@@ -4,14 +4,14 @@
     staging[...] = ...                              staging   statements 1 and 2
     C[...] = staging[...]
 
-Nothing is given the same bytes as long as a kernel's arrays have room beside each other: whoever
+Nothing is given the same bytes as long as a kernel's arrays have room next to each other: whoever
 writes to bytes that others read a moment ago has to wait for them. That is left to the sync engine,
 which is told of the pairs. Here is decided whose values do not have to survive.
 
-Two arrays are never alive at once if their accesses stand in different statements of a sequence,
-all of one in front of all of the other. Where loops stand around that sequence, each array has to
-begin anew in each iteration: it is allocated in there, or it is a ring of which nothing is read but
-what was copied in there.
+Two arrays are never alive at once if their accesses are in different statements of a sequence, all
+of one before all of the other. Where loops are around that sequence, each array has to begin again
+in each iteration: it is allocated in there, or it is a ring that is read only after copies in
+there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def plan_overlays(kernel: ir.For, arch: Arch) -> tuple[Overlay, ...]:
 
     Those that do meet, if that is all that has to be known to place them.
 
-    Empty where they have room beside each other, where even that would not do, and where pairs
+    Empty where they have room next to each other, where even that would not do, and where pairs
     are planned already.
     """
     arrays = _arrays(kernel)
@@ -67,7 +67,7 @@ def plan_overlays(kernel: ir.For, arch: Arch) -> tuple[Overlay, ...]:
         return ()
     meet = frozenset(pair for pair in pairs if memory.overlap(*sorted(pair)))
     if not SharedMemory(every, meet).fits_on(arch):
-        meet = frozenset(pairs)  # one array lies in front of another one because it may meet it
+        meet = frozenset(pairs)  # one array lies before another one because it may meet it
     return tuple((arrays[i], arrays[j]) for i, j in sorted(map(sorted, meet)))
 
 
@@ -102,8 +102,8 @@ class _Lifetimes:
         self.kernel = kernel
         self.split = find_split(kernel)
         self.root: ir.Stmt = kernel
-        # Pointers that have a name of their own are followed no further. One that an operation's
-        # block names (a matrix descriptor) is used in there alone, beside the array itself.
+        # Pointers that have a separate name are followed no further. One that an operation's
+        # block names (a matrix descriptor) is used in there alone, next to the array itself.
         known = ir.replace(kernel, ir.SBlock, _without_operation)
         names = [*ir.find_all(known, tirx.Bind), *ir.find_all(known, tirx.DeclBuffer)]
         self.named = [x.buffer for name in names for x in find_effects(name) if x.by_pointer]
@@ -134,7 +134,7 @@ class _Lifetimes:
         )
 
     def _begins_anew(self, apart: _Apart, array: ir.Var, used: tuple[ir.Stmt, ...]) -> bool:
-        """Tell whether what an array holds in front of some statements is not read by them."""
+        """Tell whether what an array holds before some statements is not read by them."""
         statements = ir.seq(list(used))
         inner = [x for block in ir.find_all(statements, ir.SBlock) for x in block.alloc_buffers]
         if any(array.same_as(x) for x in (*apart.anew, *inner)):

@@ -32,7 +32,7 @@ ROLE_BARRIER = 1
 
 @dataclass(frozen=True)
 class AwaitFilled:
-    """Wait for what a channel brings `ahead` trips from now, in the elected thread or in all."""
+    """Wait for a channel's data of `ahead` iterations later, in the elected thread or in all."""
 
     channel: int
     ahead: int
@@ -80,9 +80,9 @@ class RoleSyncs:
         return ir.seq(body, self._keep_tiles())
 
     def _keep_tiles(self) -> list[Any]:
-        """Mention the tiles behind a wait at the end, where nobody shares out memory by lifetimes.
+        """Keep tiles alive until the last wait, for kernels whose memory is not merged by lifetime.
 
-        TVM's StorageRewrite gives the bytes of a tile away behind the last statement that names it,
+        TVM's StorageRewrite gives the bytes of a tile away after the last statement that names it,
         which a copy that no path reads may outlive. What it hears here it drops later.
         """
         at_end = self.placed.get((len(flatten(self.items)),), [])
@@ -121,7 +121,7 @@ class RoleSyncs:
                 stays = one.completion in self.leave_groups and not one.num_pending
                 return [wait, *(keep_behind(results) if stays and results else [])]
             case WaitForSome():
-                # Not fenced: ptxas waits for all groups in front of an exit, also one never taken.
+                # Not fenced: ptxas waits for all groups before an exit, also one never taken.
                 return [*self._emit(one.wait, trips), *map(hold_all, one.results)]
             case AwaitFilled():
                 trip = trips[one.channel]
@@ -157,7 +157,7 @@ class RoleSyncs:
         return AwaitFilled(channel, one.ahead, one.buffer.by_thread)
 
     def _with_results(self, one: Any, path: sync.Path) -> Any:
-        """Name what is read behind a wait that others stay in flight over."""
+        """Name what is read after a wait that others stay in flight over."""
         if not isinstance(one, sync.Wait) or not one.num_pending:
             return one
         reader = find_step(flatten(self.items), path)
@@ -176,7 +176,7 @@ class RoleSyncs:
         return ir.once(found)
 
     def _hold_behind(self, item: Item) -> Item:
-        """Keep what reads results of a loop of one iteration behind it: it will be no loop."""
+        """Keep what reads results of a loop of one iteration after it: it will be no loop."""
         inner = [[self._hold_behind(x) for x in items] for items in item.inner]
         item = replace(item, inner=inner)
         is_loop = isinstance(item.node, Loop) and isinstance(item.stmt, ir.For)
@@ -197,7 +197,7 @@ class RoleSyncs:
 
 
 def keep_behind(registers: list[ir.Var]) -> list[Any]:
-    """Keep what reads registers behind the wait for them, which does not name them.
+    """Keep what reads registers after the wait for them, which does not name them.
 
     Where each of several iterations waits for its own group the loop does that: nothing is moved
     into it.

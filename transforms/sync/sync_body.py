@@ -1,12 +1,12 @@
-"""A kernel's statements as the sync engine sees them (and back again: sync_writer.py).
+"""Translate a kernel into the sync engine's program (sync_writer.py translates back).
 
 The engine reasons about steps, loops and branches (`tvm_hopper.sync`). `BodyReader` makes them out
 of TIR: an `async_op` block is one step of its row in the table; a nest of plain loops is one step
 unless it stores to shared memory; attributes and opaque blocks are looked through. What a channel
-fills is a ring, and the version that a statement touches is counted from the trip: the loop that
-binds it advances the ring. A loop's copies for later trips are made if there is such a trip, so
-each trip reads what was copied for it: where only some paths through it do, a step is added that
-stands for that.
+fills is a ring, and the version that a statement touches is counted from the iteration: the loop
+that binds it advances the ring. A loop's copies for later iterations are made if there is such an
+iteration, so each iteration reads what was copied for it: where only some paths through it do, a
+step is added that stands for that.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class BodyReader:
 
     `thread` is the variable of the kernel's thread axis, and `first_thread` the agent's first one.
     `electing` says which threads issue what one thread issues.
-    Without an axis there is one thread in all: nobody else knows less than it, or has to be met.
+    Without an axis there is one thread in all: nothing else knows less than it, or has to be met.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class BodyReader:
         self.is_uniform = True  # all threads run the statements at hand
         self.block = ""  # the block around them
         self.skewed: list[Buffer] = []  # rings of the loop around whose statements run late
-        self.late: dict[Buffer, int] = {}  # of how many trips ago what is touched of them is
+        self.late: dict[Buffer, int] = {}  # of how many iterations ago what is touched of them is
         self.channel_of = find_trips(kernel)
         rings = find_rings(kernel)
         one_waits = not (hands_over or electing.by_group)
@@ -111,7 +111,7 @@ class BodyReader:
         return self.buffers[var]
 
     def _advanced(self, loop: ir.For) -> list[ir.Var]:
-        """Return the rings of the channels whose trips a loop binds, and no loop inside of it."""
+        """Return the rings of the channels whose iteration count this loop itself binds."""
         inner = [*find_loads(loop.body), *ir.find_all(loop.body, ir.For)]
         numbers = [
             self.channel_of[bind.var]
@@ -130,7 +130,8 @@ class BodyReader:
     def item(self, stmt: ir.Stmt) -> Item:
         """Read one statement."""
         if _is_late(stmt) and self._is_plain(stmt):
-            # Nothing is known because of it, so that it may be told of in the first trips, too.
+            # Nothing is known because of it, so that it may be told of in the first iterations,
+            # too.
             return self.item(stmt.then_case).around(stmt)
         if isinstance(stmt, ir.SBlockRealize):
             outer = self.skewed, self.late
@@ -181,7 +182,7 @@ class BodyReader:
         if isinstance(stmt, ir.IfThenElse):
             if _is_ahead(stmt):
                 # The engine is told that the copy is made only if it is read. What it places in
-                # front of the copy is relied on in every trip: it stands in front of the condition.
+                # front of the copy is relied on in every iteration: it is before the condition.
                 return Item(stmt, self._operation(stmt.then_case.block))
             uniform = not self._varies(stmt.condition)
             bodies = [stmt.then_case, *([] if stmt.else_case is None else [stmt.else_case])]
@@ -210,11 +211,11 @@ class BodyReader:
                 read_in_every_trip(inner, ring)
         by_group = [x for x in self._ahead(stmt.body) if completes_by_group(x)]
         rings = [self.buffer(x.source) for load in by_group for x in load.writes]
-        # One barrier is enough for what this trip reads and for the slot that it fills again, if
-        # the trip waits before it fills.
+        # One barrier is enough for what this iteration reads and for the slot that it fills again,
+        # if the iteration waits before it fills.
         inner[:0] = [stand_in(ring) for ring in dict.fromkeys(rings) if ring in advances]
         trips = ir.static_int(stmt.extent)
-        # A trip that is peeled off a loop, and fills nothing.
+        # An iteration that is peeled off a loop, and fills nothing.
         once = trips == 1 and bool(find_calls(stmt.body, READ_SLOT))
         node = Loop(stmt.loop_var.name, flatten(inner), advances, min(trips or 0, 1), once)
         loop = Item(stmt, node, [inner], lambda parts: ir.with_body(stmt, parts[0]))
@@ -224,7 +225,7 @@ class BodyReader:
         return Item(stmt, Branch(((node,), ()), False), [[loop], []], lambda parts: parts[0])
 
     def _ahead(self, body: ir.Stmt) -> list[ir.SBlock]:
-        """Return the loads for later trips, none for one thread: it needs no barrier for others."""
+        """Return the loads for later iterations; none for one thread, which needs no barrier."""
         return [] if self.thread is None else ir.find_blocks(body, AHEAD)
 
     def _inside(self, stmt: ir.Stmt, uniform: bool) -> list[Item]:
@@ -259,7 +260,7 @@ class BodyReader:
         """
         if any(ir.find_blocks(stmt, key) for key in (ASYNC_OP, RELEASE)):
             return False
-        if find_calls(stmt, READ_SLOT):  # trips that are counted
+        if find_calls(stmt, READ_SLOT):  # iterations that are counted
             return False
         shared = [x for x in find_effects(stmt) if ir.is_shared(x.buffer)]
         written = ir.once([x.buffer for x in shared if x.writes])
@@ -296,7 +297,7 @@ class BodyReader:
             return False
         extents = {x.loop_var: x.extent for x in around if ir.is_const(x.min, 0)}
         assert self.thread is not None, "one thread has nobody to be apart from"
-        # Threads in front of the agent's first one run another program: their numbers do not count.
+        # Threads before the agent's first one run another program: their numbers do not count.
         extents[self.thread] = self.num_threads - self.first_thread
         varying = [x for x in self.varying if not x.same_as(self.thread)]
         if len(extents) != len(around) + 1 or ir.depends_on(stores[0].indices, varying):
@@ -334,8 +335,8 @@ class BodyReader:
         if not self.is_uniform:
             raise cannot_lower(
                 f"block {stmt.block.name_hint}",
-                f"{step.op} under a condition that threads disagree about",
-                "one that all threads agree about: one of them stores the whole tile",
+                f"{step.op} under a condition that differs between threads",
+                "one that is the same in all threads: one of them stores the whole tile",
                 "bound the block itself (T.where), or put the condition around what fills the tile",
             )
         return Item(stmt, step, rebuild=lambda _: self.elect(stmt))
@@ -348,7 +349,7 @@ class BodyReader:
         return ir.IfThenElse(number.equal(first), ir.seq(stmt), None)
 
     def _elect_alike(self, stmt: Any) -> ir.Stmt:
-        """Let one thread execute what is the same for all that may meet it."""
+        """Let one thread execute statements that are the same in all threads."""
         if self.electing.by_group and not self.electing.meets_alone:
             return ir.IfThenElse(self.thread.equal(self.first_thread), ir.seq(stmt), None)
         return self.elect(stmt)
@@ -437,7 +438,7 @@ def _name(stmt: ir.Stmt, around: str) -> str:
 
 
 def _is_ahead(stmt: ir.IfThenElse) -> bool:
-    """Tell whether a condition holds where there is a trip that reads what is loaded ahead."""
+    """Tell whether a condition implies that a later iteration reads what is loaded ahead."""
     then = stmt.then_case
     if stmt.else_case is not None or not is_load(then):
         return False
@@ -446,7 +447,7 @@ def _is_ahead(stmt: ir.IfThenElse) -> bool:
 
 
 def _is_late(stmt: ir.Stmt) -> bool:
-    """Tell a condition that asks if there was the trip that a statement is about."""
+    """Tell a condition that asks if there was the iteration that a statement is about."""
     if not isinstance(stmt, ir.IfThenElse) or stmt.else_case is not None:
         return False
     then = stmt.then_case

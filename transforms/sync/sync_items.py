@@ -1,4 +1,4 @@
-"""Statements beside their nodes of the sync engine's body, and what is added to them."""
+"""Pairs of a TIR statement and its node in the sync engine's program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tvm_hopper.sync import Access, Branch, Buffer, Loop, Step
 class Item:
     """One statement: a node of the engine's body, or something that is looked through.
 
-    `rebuild` makes the statement anew out of its inner sequences.
+    `rebuild` makes the statement again out of its inner sequences.
     """
 
     stmt: ir.Stmt
@@ -32,7 +32,7 @@ class Item:
 
 
 def read_in_every_trip(items: list[Item], ring: Buffer) -> None:
-    """See to it that the first step of a trip that touches a ring reads it, on every path."""
+    """See to it that the first step of an iteration that touches a ring reads it, on every path."""
     if not _find_first(items, ring):
         items.append(stand_in(ring))
 
@@ -52,7 +52,7 @@ def _find_first(items: list[Item], ring: Buffer) -> bool:
 def stand_in(ring: Buffer) -> Item:
     """Return a step that reads a ring, for a statement of which some paths do not."""
     issuer: Literal["all", "thread"] = "thread" if ring.by_thread else "all"
-    step = Step(f"trip that reads {ring.name}", (Access(ring, False),), issuer=issuer)
+    step = Step(f"iteration that reads {ring.name}", (Access(ring, False),), issuer=issuer)
     return Item(ir.seq(), step, rebuild=lambda _: None)
 
 
@@ -70,7 +70,7 @@ def _accesses(node: Step | Loop | Branch) -> Iterator[Access]:
 
 
 def flatten(items: list[Item]) -> tuple[Any, ...]:
-    """Return the engine's nodes of a sequence; what is looked through stands in it."""
+    """Return the engine's nodes of a sequence; what is looked through is in it."""
     found: list[Any] = []
     for item in items:
         found += flatten(item.inner[0]) if item.node is None else [item.node]

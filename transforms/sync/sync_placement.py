@@ -1,4 +1,4 @@
-"""Ask the sync engine where syncs stand, and what of them leaves groups in flight."""
+"""Run the sync engine: where waits, fences and barriers go, and what stays in flight."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tvm_hopper.sync import Loop
 
 
 def left_in_flight(body: sync.Body, placed: Mapping[sync.Path, list[Any]]) -> Iterator[str]:
-    """Yield the completions of groups that no end of a loop stands behind before their wait.
+    """Yield the completions of groups that no end of a loop is after before their wait.
 
-    They stay in flight over an iteration of their loop, or stand in none.
+    They stay in flight over an iteration of their loop, or are in none.
     """
     loops = list(_loop_paths(body, ()))
     for path, syncs in placed.items():
@@ -44,7 +44,7 @@ def _loop_paths(body: sync.Body, path: sync.Path) -> Iterator[sync.Path]:
 
 
 def find_step(body: sync.Body, path: sync.Path) -> sync.Step | None:
-    """Return the step at a path, None where something else stands, or the end."""
+    """Return the step at a path, None where something else is, or the end."""
     at, *rest = path
     if at >= len(body):
         return None
@@ -66,7 +66,7 @@ def place_syncs(body: sync.Body) -> tuple[sync.Placement, ...]:
         kind, _, name = where.partition(" ")
         block = re.sub(r"#\d+\b", "", name.split(" ")[0].strip("'"))
         if "only if they are read" in found:
-            fix = "store to a tile of its own, or take the pipeline's stages away"
+            fix = "store to a separate tile, or take the pipeline's stages away"
         else:
             fix = "take the block out of the branch, or make the condition the same for all threads"
         raise cannot_lower(

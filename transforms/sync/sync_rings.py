@@ -1,4 +1,4 @@
-"""Buffers as the sync engine names them: rings, what fills them, what shares their bytes."""
+"""Ring buffers as the sync engine sees them: their writers, and overlays of their bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RingNames:
     """The arrays of a kernel that have slots or lie in bytes of others, by name and by number.
 
     `channels` are those that channels fill and that stores empty, `handed_on` the arrays that
-    threads write, whose slots the trips of a channel count.
+    threads write, whose slots the iterations of a channel count.
     """
 
     buffers: dict[ir.Var, Buffer]

@@ -1,4 +1,4 @@
-"""Statements built again from what the sync engine saw, with what it places between them."""
+"""Translate the sync engine's program back into TIR, with the placed synchronisation."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Emit = Callable[[Any, Mapping[int, ir.Var]], list[Any]]
 class BodyWriter:
     """Builds statements again, with what `emit(sync, trips)` makes of the syncs between them.
 
-    `placed` says at which path of the engine's body syncs stand. `trips` are the variables in scope
-    that count the trips of channels, by the channel's number.
+    `placed` says at which path of the engine's body syncs are. `trips` are the variables in scope
+    that count the iterations of channels, by the channel's number.
     """
 
     placed: Mapping[tuple[int, ...], list[Any]]

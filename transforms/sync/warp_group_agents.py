@@ -1,4 +1,4 @@
-"""Treat the warp groups of a role as agents of their own, where each stores its own part.
+"""Treat the warp groups of a role as separate agents if each stores its own part.
 
     tile[t // 128 * 64 + i, j] = ...                         all threads of a warp group
     store(&tile[t // 128 * 64, 0])                           one thread of each warp group
@@ -21,6 +21,7 @@ from tvm_hopper.analysis.access import step_of
 from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.async_ops import ASYNC_OPS, BY_ONE_THREAD
+from tvm_hopper.facts.op_names import STMATRIX
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP, CHANNEL
 from tvm_hopper.transforms.common.overlay_pairs import find_overlays
@@ -30,7 +31,7 @@ from tvm_hopper.transforms.warp_specialization.ping_pong_plan import is_in_turns
 
 @dataclass(frozen=True)
 class Electing:
-    """Who issues a role's operations of one thread: the role's first thread, or each warp group's.
+    """The thread that issues a role's operations: the role's first, or each warp group's.
 
     `meets_alone`: the threads of a warp group share memory with no other one's.
     """
@@ -65,16 +66,16 @@ def plan_warp_group_agents(
         if view.varies_in_group(block):
             raise cannot_lower(
                 f"block {block.name_hint}",
-                "a copy of which each thread has its own",
+                "a separate copy in each thread",
                 f"one that the {WARP_GROUP_THREADS} threads of a warp group make together: one of "
                 "them stores the whole part",
-                "store at the loop over warp groups, or take the annotation away",
+                "store at the loop over warp groups, or remove the annotation",
             )
     if len(varying) < len(issued):
         names = ", ".join(x.name_hint for x in issued)
         raise cannot_lower(
             f"blocks {names}",
-            "copies of a warp group's part beside copies that all threads make together",
+            "copies of a warp group's part next to copies that all threads make together",
             "one or the other: groups of stores are waited for by the thread that issued them",
             "store both at the same loop",
         )
@@ -119,7 +120,7 @@ Box = list[tuple[Any, int]]  # where it begins and how far it goes, along each d
 
 
 def _touched(rest: ir.Stmt, operations: list[ir.SBlock], tile: ir.Var) -> list[Box] | None:
-    """Return which parts of a tile statements touch, in rows; None if that cannot be told."""
+    """Return the rows of a tile that statements touch; None if unknown."""
     rows = [call for call in ir.find_all(rest, ir.Call, _is_matrix_store)]
     pointers = [
         call
@@ -145,7 +146,7 @@ def _touched(rest: ir.Stmt, operations: list[ir.SBlock], tile: ir.Var) -> list[B
 
 def _is_matrix_store(call: ir.Call) -> bool:
     """Tell a call that writes 16 bytes behind its pointer and nothing else (`stmatrix`)."""
-    return str(getattr(call.op, "name", "")) == "tirx.ptx.stmatrix"
+    return str(getattr(call.op, "name", "")) == STMATRIX
 
 
 def _has_parts(boxes: list[Box] | None, tile: ir.Var, view: GroupView, analyzer: Any) -> bool:

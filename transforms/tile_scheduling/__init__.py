@@ -1,4 +1,4 @@
-"""Which block computes which output tile: rasterization, persistence, stream-K, multicast."""
+"""Tile scheduling: rasterization, persistent kernels, stream-K, multicast."""
 
 from .multicast_loads import MulticastLoads as MulticastLoads
 from .schedule_tiles import ScheduleTiles as ScheduleTiles

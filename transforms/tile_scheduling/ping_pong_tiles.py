@@ -15,7 +15,7 @@
             store
 
 A set waits for its first slot when the one before has waited for its last: a barrier's parity
-tells a phase from the next one only.  What a set leaves in flight it gives back itself, in front of
+tells a phase from the next one only.  What a set leaves in flight it gives back itself, before
 its epilogue.
 """
 
@@ -30,7 +30,7 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.requests.keys import ARRIVALS, AWAIT_FILLED, FREE_SLOT, RELEASE, TILE_WORK, TURNS
 from tvm_hopper.transforms.common.channel import find_calls, make_call
-from tvm_hopper.transforms.pipeline.inject_barrier_pipeline import ROLLED
+from tvm_hopper.transforms.pipeline.plan_ring_buffers import ROLLED
 
 FIRST_PING_PONG_BARRIER = 8  # the first of as many as there are sets; those below are of roles
 
@@ -59,7 +59,7 @@ def take_turns(
     num_tiles
         Of the thread block.
     count_on
-        Counts trips on from tile to tile, given statements and the tile.
+        Counts iterations on from tile to tile, given statements and the tile.
     place
         Names rows and columns of a tile, given statements and the tile.
     """
@@ -83,14 +83,15 @@ def take_turns(
         parts[at + 1 :],
     )
     is_own = tirx.truncmod(tile, turns).equal(number)
-    # All sets run through all tiles, so that trips and phases are the same number for all threads.
+    # All sets run through all tiles, so that iterations and phases are the same number for all
+    # threads.
     body = ir.IfThenElse(is_own, place(work, tile), None)
     loop = ir.For(tile, 0, tiles, ir.ForKind.SERIAL, body, annotations={**ROLLED, TURNS: turns})
     return ir.seq(tirx.Bind(number, ir.as_int32(own)), tirx.Bind(tiles, num_tiles), loop)
 
 
 def _give_back(loop: ir.For, tile: ir.Var) -> list[ir.Stmt]:
-    """Free the slots of a tile's last trips, which are given back late inside of the loop."""
+    """Free the slots of a tile's last iterations, which are given back late inside of the loop."""
     found: list[ir.Stmt] = []
     for block in ir.find_blocks(loop, RELEASE):
         pending = int(block.annotations[RELEASE])

@@ -1,8 +1,8 @@
 """Rasterization: map the number of a tile to its row and column.
 
-Groups of rows of tiles follow one another; inside of a group, columns do, each walked down. Where a
-Hilbert curve is asked for, squares of a group do, and in each of them the curve runs from the top
-left tile to the top right one, next to where the following square begins:
+Groups of rows of tiles follow one another; inside of a group, columns do, each walked down. With a
+Hilbert curve, squares of a group do. In each square the curve runs from the top left tile to the
+top right one, where the next square begins:
 
     0  1  14 15 | 16 17         neighbours in the order are neighbours in the output, so that tiles
     3  2  13 12 | 19 18         that run at the same time cover nearly a square, whatever their

@@ -34,9 +34,9 @@ at each launch, by the device that the tensors are on (SizePersistentGrid), and 
 Trips through a channel's slots are counted on from tile to tile. With {"tvm_hopper.raster_curve":
 "hilbert"} a Hilbert curve runs through squares of each group (rasterization.py).
 
-Before: the kernel is one block inside its thread axes, and what it does for one output tile a block
-in that (`tile_work`), one in each role.  After: no `raster_group`, `raster_curve`, `persistent`
-or `tile_work` is left.
+Before: the kernel is one block inside its thread axes, and the work on one output tile is a block
+in it (`tile_work`), one in each role. After: no `raster_group`, `raster_curve`, `persistent` or
+`tile_work` is left.
 Not here: what blocks of a cluster load for one another (multicast_loads.py).
 """
 
@@ -68,7 +68,7 @@ from tvm_hopper.transforms.common.explain_notes import (
 )
 from tvm_hopper.transforms.common.multicast_groups import find_cluster_axis
 from tvm_hopper.transforms.kernel_pass import function_pass
-from tvm_hopper.transforms.pipeline.inject_barrier_pipeline import ROLLED
+from tvm_hopper.transforms.pipeline.plan_ring_buffers import ROLLED
 
 from .ping_pong_tiles import find_turns, take_turns
 from .rasterization import place_tile
@@ -120,7 +120,7 @@ def rewrite_raster(kernel: ir.For, order: TileSchedule) -> ir.Stmt:
 
 
 def count_blocks(kernel: ir.For, order: TileSchedule) -> list[ir.Stmt]:
-    """Count the thread blocks of a launch on the host, where that is asked for."""
+    """Count the thread blocks of a launch on the host, where that is requested."""
     if order.num_blocks is None:
         return []
     slices = ir.thread_axes(kernel).get("blockIdx.z")  # each has the same tiles once more
@@ -171,7 +171,7 @@ def _tiles_of_block(order: TileSchedule) -> Any:
 
 
 def count_on(work: ir.Stmt, tile: ir.Var) -> ir.Stmt:
-    """Count trips over all output tiles: each makes as many as the loops around them."""
+    """Count iterations over all output tiles: each makes as many as the loops around them."""
     trips = find_trips(work)
     planned = {}
     for bind in ir.find_all(work, tirx.Bind, lambda x: x.var in trips):
@@ -184,7 +184,7 @@ def count_on(work: ir.Stmt, tile: ir.Var) -> ir.Stmt:
 
 
 def with_tile_index(body: ir.Stmt, order: TileSchedule, linear_index: Any) -> ir.Stmt:
-    """Compute a tile's row and column from its place in the order, in front of what uses them."""
+    """Compute a tile's row and column from its place in the order, before what uses them."""
     binds, tile = place_tile(order, linear_index)
     if order.divides_at_run_time:
         binds = [*binds, *map(hold_value, tile.values())]
@@ -194,7 +194,7 @@ def with_tile_index(body: ir.Stmt, order: TileSchedule, linear_index: Any) -> ir
 def _schedule_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Order the output tiles of one function's kernels."""
     notes: dict[int, list[Note]] = {}
-    streamed: list[int] = []  # with another kernel in front of what is noted
+    streamed: list[int] = []  # with another kernel before what is noted
     default: Any = read(RASTER_GROUP, func, default=1)
     names = ir.Names(var.name for var in ir.find_all(func, ir.Var))
 
@@ -211,7 +211,7 @@ def _schedule_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
             notes[number + len(streamed)] = [_facts(kernel, plans), *_shares(plans)]
             after = _replace_work(after, lambda work: work)
         left = ir.find_all(after, ir.For, lambda x: any(k in x.annotations for k in ORDER_KEYS))
-        assert not left, "ScheduleTiles left an annotation behind"
+        assert not left, "ScheduleTiles left an annotation after"
         return ir.seq(host, after)
 
     changed = renumber_notes(ir.map_kernels(func, order), streamed, streamed)

@@ -1,4 +1,4 @@
-"""Decide in which order output tiles are computed, and by how many thread blocks."""
+"""Decide the order of output tiles (rasterization) and the number of thread blocks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class TileSchedule:
 
     @property
     def rows_together(self) -> int:
-        """Rows of a group as asked for; along a curve the power of two that it takes."""
+        """Rows of a group as requested; along a curve the power of two that it takes."""
         if not self.curve:
             return self.group
         rows = ir.static_int(self.rows.extent) or MOST_ROWS_OF_CURVE

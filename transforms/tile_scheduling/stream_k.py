@@ -37,7 +37,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.transforms.common.channel import find_trips
-from tvm_hopper.transforms.pipeline.inject_barrier_pipeline import ROLLED
+from tvm_hopper.transforms.pipeline.plan_ring_buffers import ROLLED
 from tvm_hopper.transforms.split_k.epilogue_shares import of_first
 from tvm_hopper.transforms.split_k.serial_split_k import hand_on, take
 from tvm_hopper.transforms.split_k.zero_kernels import zero_kernel
@@ -101,7 +101,7 @@ def stream_loop(
     around, binds = binds, []
 
     tile = ir.Var("tile", "int32")
-    streamed = bind("streamed", last + whole - tile)  # of those that are shared out
+    streamed = bind("streamed", last + whole - tile)  # of those that are distributed
     linear, to = streamed, tirx.min(end - streamed * steps, steps)
     before: Any = tirx.max(end - (streamed + 1) * steps, 0)
     if whole:
@@ -145,7 +145,7 @@ def _part(
 
 
 def _some_steps(loop: ir.For, first: ir.Var, behind: ir.Var, done: ir.Var) -> ir.For:
-    """Run some iterations, whose trips follow those of the tiles before."""
+    """Run some iterations, whose iterations follow those of the tiles before."""
     step = ir.Var(loop.loop_var.name, ir.dtype_of(loop.loop_var))
     trips = find_trips(loop)
     counted = ir.find_all(loop.body, tirx.Bind, lambda x: x.var in trips)

@@ -1,16 +1,15 @@
-"""Decide which steps of which output tiles each thread block sums, where blocks have equal shares.
+"""Plan stream-K: which k steps of which output tiles each thread block sums.
 
 12 tiles of 5 steps by 8 thread blocks: 4 tiles are left over by whole turns, which would keep half
-of the blocks idle. So all 12 tiles, less than two for each block, are one line of 60 steps, of
-which a block takes 7 or 8 in a row:
+of the blocks idle. All 12 tiles form a line of 60 steps, and a block takes 7 or 8 consecutive ones:
 
     tile   0         1         2         3
     step   01234     01234     01234     01234   ...
     block  00000     00011     11111     22222
 
-Blocks start with the last tile of their share, so that what is handed on to the next block, the
-sum of a tile's first steps, is there before that one comes to its first tile, its last work. Of
-more tiles each block computes whole ones, too, in front of its share.
+A block starts with the last tile of its share. The partial sum for the next block is then ready
+before that block reaches its first tile, which it computes last. Of more tiles each block computes
+whole ones, too, before its share.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from tvm_hopper.transforms.common.channel import find_calls, find_split, find_tr
 from tvm_hopper.transforms.common.multicast_groups import AXIS
 from tvm_hopper.transforms.split_k.lower_split_k_plan import accumulator_of
 
-MOST_STEPS = (1 << 31) - 1  # of all tiles: trips have 32 bits
+MOST_STEPS = (1 << 31) - 1  # of all tiles: iterations have 32 bits
 
 
 @dataclass(frozen=True)
@@ -62,16 +61,16 @@ class TileStream:
 
     @property
     def streamed(self) -> int:
-        """Tiles whose steps are shared out, fewer than two for each block if there are more."""
+        """Tiles whose steps are distributed, fewer than two for each block if there are more."""
         return self.tiles - self.whole * self.blocks
 
     @property
     def line(self) -> int:
-        """Steps of all tiles that are shared out."""
+        """Steps of all tiles that are distributed."""
         return self.streamed * self.steps
 
     def begin_of(self, block: Any) -> Any:
-        """Return the first step of a block, of all that are shared out."""
+        """Return the first step of a block, of all that are distributed."""
         return tirx.truncdiv(block * self.line, self.blocks)
 
     @property
@@ -83,7 +82,7 @@ class TileStream:
 def plan_stream(
     kernel: ir.For, columns: ir.For, num_tiles: Any, blocks: int | None
 ) -> TileStream | None:
-    """Plan equal shares of a kernel, if they are asked for; reasons to refuse are raised here."""
+    """Plan equal shares of a kernel, if they are requested; reasons to refuse are raised here."""
     if STREAM not in columns.annotations:
         return None
     where = f"loop {columns.loop_var.name}, {STREAM}"
@@ -108,14 +107,14 @@ def plan_stream(
             where,
             f"thread blocks on {AXIS}, too",
             "blocks on blockIdx.y and blockIdx.x alone: each works on its own",
-            "take one of the two requests away",
+            "remove one of the two requests",
         )
     if TURNS in columns.annotations:
         raise cannot_lower(
             where,
             f"{TURNS}={int(columns.annotations[TURNS])}",
-            "consumers that share a tile: those in turn store while others multiply",
-            "take one of the two requests away",
+            "consumers that share a tile, no ping-pong groups",
+            "remove one of the two requests",
         )
     split = find_split(kernel)
     if split is None:
@@ -123,7 +122,7 @@ def plan_stream(
             where,
             "a kernel without a producer",
             "a producer and consumers, as a product by WGMMA has them",
-            "ask for consumers on the pipelined loop",
+            "request consumers on the pipelined loop",
         )
     work = [x.block.body for x in ir.find_all(kernel, ir.SBlockRealize, _is_work)]
     loops = [steps_of(body, where) for body in work]
@@ -173,6 +172,6 @@ def steps_of(work: ir.Stmt, where: str = "") -> ir.For:
 
 
 def _counts(value: Any, loop: ir.For) -> bool:
-    """Tell whether a trip's number is that of the step."""
+    """Tell whether an iteration's number is that of the step."""
     inside = value.value if isinstance(value, tirx.Cast) else value
     return isinstance(inside, ir.Var) and inside.same_as(loop.loop_var)

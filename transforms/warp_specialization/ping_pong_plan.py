@@ -1,11 +1,11 @@
-"""Decide whether groups of consumers compute the output tiles of a thread block in turn.
+"""Plan ping-pong: consumer groups that take turns on a block's output tiles.
 
     for bx in thread_binding(8, "blockIdx.x", annotations={"tvm_hopper.persistent": -1,
                                                            "tvm_hopper.turns": 2}):
 
-One set multiplies while the other one stores ("ping-pong").  Slots of the ring go to sets in the
-order of the tiles, so that nothing but the trips of one pipelined loop may be handed over: a set
-that waited for a slot before its turn could not tell its phase from the one two rounds ago.
+One set multiplies while the other one stores ("ping-pong"). Consumer groups use the ring slots in
+tile order, so the loads of only one pipelined loop may be shared: a set that waited for a slot
+before its turn could not tell its phase from the one two rounds ago.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tvm_hopper.requests.keys import MOST_TURNS, PERSISTENT, SHARE_LOADS, TILE_W
 
 
 def turns_of(kernel: ir.For) -> int:
-    """Return how many sets of consumers a kernel is asked to have; 1 is all of them a tile."""
+    """Return the requested number of consumer groups; 1: all consumers share a tile."""
     columns = ir.thread_axes(kernel).get("blockIdx.x")
     return int(columns.annotations.get(TURNS, 1)) if columns is not None else 1
 
 
 def is_in_turns(body: Any) -> bool:
-    """Tell whether warp groups that run a role's statements do so for output tiles of their own."""
+    """Tell whether warp groups that run a role's statements do so for output separate tiles."""
     return bool(
         ir.find_all(body, ir.For, lambda x: TURNS in x.annotations)
         or ir.find_all(body, ir.SBlock, lambda x: int(x.annotations.get(TILE_WORK, 1)) > 1)
@@ -35,7 +35,7 @@ def is_in_turns(body: Any) -> bool:
 def check_turns(
     kernel: ir.For, loops: list[ir.For], consumers: int, by_groups: bool, body: Any
 ) -> None:
-    """Refuse turns where sets would meet in anything but the slots of one loop.
+    """Refuse ping-pong if consumer groups share more than the slots of one loop.
 
     Parameters
     ----------
@@ -63,24 +63,26 @@ def check_turns(
     if not by_groups or consumers * turns > MOST_TURNS:
         raise cannot_lower(
             where,
-            f"{consumers} warp groups a set" if by_groups else "threads that do not multiply",
-            f"a product by WGMMA, and at most {MOST_TURNS} warp groups in all sets",
+            f"{consumers} warp groups in each consumer group"
+            if by_groups
+            else "threads that do not multiply",
+            f"a product by WGMMA, and at most {MOST_TURNS} warp groups in all",
             "let one consumer compute a tile",
         )
     if len(loops) != 1:
         raise cannot_lower(
             where,
             f"{len(loops)} loops whose loads are handed over",
-            "one: the order of turns is that of its trips",
-            "write the second product as a kernel of its own",
+            "one: its iterations order the consumer groups",
+            "write the second product as a separate kernel",
         )
     asking = [x for x in ir.thread_axes(kernel).values() if SHARE_LOADS in x.annotations]
     if asking:
         raise cannot_lower(
             where,
             f"thread blocks that load for one another ({SHARE_LOADS} of {asking[0].loop_var.name})",
-            "blocks that load for themselves: sets of a block release their slots apart",
-            "take one of the two requests away",
+            "blocks that load for themselves: consumer groups release their slots separately",
+            "remove one of the two requests",
         )
     (loop,) = loops
     outside = ir.replace_nodes(body, ir.Stmt, {loop: ir.seq()})
@@ -88,7 +90,7 @@ def check_turns(
     if shared:
         raise cannot_lower(
             where,
-            f"{shared[0].name}, shared memory that sets would use at the same time",
+            f"{shared[0].name}, shared memory that consumer groups would use at the same time",
             "epilogues without any",
             'leave store="tma" out',
         )

@@ -1,4 +1,4 @@
-"""A role's share of a kernel's work: its loads and what they need, or everything else."""
+"""Split a kernel's statements by role: producer or consumer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Keep = Callable[[list[ir.SBlockRealize], list[ir.Stmt]], tuple[list[Any], list[A
 
 
 def slot_of(load: ir.SBlockRealize) -> tuple[int, Any]:
-    """Return the channel and the trip of a block of loads."""
+    """Return the channel and the iteration of a block of loads."""
     (call,) = find_calls(load, FILL_SLOT)
     return call.channel, call.trip
 
@@ -25,7 +25,7 @@ def slot_of(load: ir.SBlockRealize) -> tuple[int, Any]:
 def share(stmt: ir.Stmt, keep: Keep, plan: RolePlan, is_producer: bool) -> ir.Stmt:
     """Return a role's share: what `keep` makes of the loads, and of the rest all or nothing.
 
-    `keep` is given a channel's loads and the statements beside them, and returns what takes their
+    `keep` is given a channel's loads and the statements next to them, and returns what takes their
     place and what follows the last of them. A producer keeps the variables that its share uses.
     """
     parts = ir.statements(stmt)
@@ -62,7 +62,7 @@ def _used(parts: list[Any]) -> list[Any]:
 def _share_inside(part: ir.Stmt, keep: Keep, plan: RolePlan, is_producer: bool) -> ir.Stmt:
     if isinstance(part, ir.For):
         body = share(part.body, keep, plan, is_producer)
-        # What has been asked for, and by whom, is served; the rest is refused later on.
+        # What has been requested, and by whom, is served; the rest is refused later on.
         served = {NUM_SLOTS, *(ROLE_KEYS if any(part.same_as(x) for x in plan.loops) else ())}
         notes = {k: v for k, v in part.annotations.items() if k not in served}
         return ir.with_body(part, body, annotations=notes)

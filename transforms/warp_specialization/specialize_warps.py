@@ -28,19 +28,19 @@
                         if t % 128 == 0 and trip >= 1: free_slot(0, trip - 1)
                 C[...] = acc
 
-Where each thread of the producer makes a part of some loads (`in_parts`, cp.async) all of them run
-the loops and wait for free slots, and one is elected for each block of the others:
+If the producer's threads each load a part (`in_parts`, cp.async), all run the loops and wait for
+free slots, and one thread is elected for each block of other loads:
 
                     await_free(0, trip)
                     if t == 0:
                         with sblock(async_op="tma_load", channel=0): ...
                     with sblock(async_op="cp_async_arrive", channel=0, in_parts=1): ...
 
-`release = n` says that the slot given back is the one of n trips ago. Each role keeps the loops
-around its own statements.  Consumers of plain loops arrive once a warp, behind a `__syncwarp`, move
+`release = n` says that the released slot is that of n iterations ago. Each role keeps the loops
+around its own statements.  Consumers of plain loops arrive once a warp, after a `__syncwarp`, move
 no registers, and leave the producer one warp.
 
-Before: loads have channels (InjectBarrierPipeline).  After: agents wait for one another by channel
+Before: loads have channels (PlanRingBuffers).  After: agents wait for one another by channel
 calls. Not here: waits for what a role itself issued (insert_syncs.py), barriers
 (lower_channels_to_mbarriers.py).
 """
@@ -82,7 +82,7 @@ from .specialize_warps_plan import Role, RolePlan, find_fallbacks, pending_optio
 
 
 def rewrite_roles(plan: RolePlan) -> ir.For:
-    """Build the kernel's thread axis anew, with roles."""
+    """Build the kernel's thread axis again, with roles."""
     thread = plan.axis.loop_var
     (kernel,) = ir.find_blocks(plan.axis, KERNEL)
     (work,) = [x for x in ir.find_all(kernel, ir.SBlockRealize) if TILE_WORK in x.block.annotations]
@@ -127,7 +127,7 @@ def emit_producer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stm
 
 
 def emit_consumer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stmt:
-    """Keep everything else: wait for the loads, and give slots back behind what reads them."""
+    """Keep everything else: wait for the loads, and give slots back after what reads them."""
 
     def keep(loads: list[ir.SBlockRealize], beside: list[ir.Stmt]) -> tuple[list[Any], list[Any]]:
         filled = make_call(AWAIT_FILLED, *slot_of(loads[0]))
@@ -137,7 +137,7 @@ def emit_consumer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stm
     kept: Any = share(work, keep, plan, is_producer=False)
     if plan.turns == 1:
         kept = ir.substitute(kept, {thread: own})
-    else:  # until ScheduleTiles gives the other sets tiles of their own
+    else:  # until ScheduleTiles gives the other sets separate tiles
         kept = ir.with_block(kept.block, annotations={TILE_WORK: plan.turns})
         kept = ir.substitute(ir.SBlockRealize([], True, kept), {thread: own % threads})
         kept = ir.IfThenElse((own // threads).equal(0), kept, None)
@@ -147,7 +147,7 @@ def emit_consumer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stm
 def emit_release(
     plan: RolePlan, loads: list[ir.SBlockRealize], beside: list[ir.Stmt], thread: Any
 ) -> ir.Stmt:
-    """Let one thread of a warp or warp group give back the slot of `pending` trips ago."""
+    """Let one thread of a warp or warp group give back the slot of `pending` iterations ago."""
     channel, trip = slot_of(loads[0])
     slots = [x.source for load in loads for x in load.block.writes]
     unit = threads_per_arrival(slots, beside)
@@ -157,7 +157,7 @@ def emit_release(
     pending = max(pending, int(loads[0].block.annotations.get(STORES_IN_FLIGHT, 0)))
     elected = (thread % unit).equal(0)
     if pending:
-        # What was left in flight behind another set's tile that set gives back.
+        # What was left in flight after another set's tile that set gives back.
         count = trip if plan.turns == 1 else _within(plan, trip)
         elected = tirx.And(elected, count >= pending)
     arrive = ir.Evaluate(make_call(FREE_SLOT, channel, trip - pending if pending else trip))
@@ -170,7 +170,7 @@ def emit_release(
 
 
 def _within(plan: RolePlan, trip: ir.Var) -> Any:
-    """Return the number of a trip, from 0, within an output tile."""
+    """Return the number of an iteration, from 0, within an output tile."""
     (bind,) = ir.find_all(plan.axis, tirx.Bind, lambda x: x.var.same_as(trip))
     return bind.value
 
@@ -193,7 +193,7 @@ def _specialize_warps(func: tirx.PrimFunc) -> tirx.PrimFunc:
             slow = report(func, find_fallbacks(plan, pending))
             facts = _facts(plan, find_channels(kernel))
             notes[:] = [*facts, *map(FallbackNote, slow)]
-        assert not plan_roles(kernel, arch), "SpecializeWarps left a loop behind"
+        assert not plan_roles(kernel, arch), "SpecializeWarps left a loop after"
         return kernel
 
     return map_noted(func, build)

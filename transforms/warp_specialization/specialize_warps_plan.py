@@ -29,7 +29,7 @@ from tvm_hopper.transforms.common.channel import (
     is_made_in_parts,
 )
 from tvm_hopper.transforms.common.load_sites import uses_warp_groups, wants_roles
-from tvm_hopper.transforms.pipeline.inject_barrier_pipeline_plan import pipelined_loops
+from tvm_hopper.transforms.pipeline.plan_ring_buffers_plan import pipelined_loops
 
 from .ping_pong_plan import check_turns, turns_of
 
@@ -59,8 +59,8 @@ class RolePlan:
     Its first thread issues those that one thread issues; of others each of its threads makes a
     part (`loads_in_parts`).
 
-    `pending` groups of operations may still read the slots of that many trips ago, in rings of more
-    slots than that.
+    `pending` groups of operations may still read the slots of that many iterations ago, in rings of
+    more slots than that.
     """
 
     axis: ir.For  # the loop bound to threadIdx.x, over the consumers' threads
@@ -80,7 +80,7 @@ class RolePlan:
                     where,
                     f"{WGMMA_PENDING} = {self.pending} with {num_slots} stages",
                     f"at most {num_slots - 1}: a slot is released {self.pending} iterations late, "
-                    "and the producer would wait for it for ever",
+                    "and the producer would wait for it forever",
                     "take more stages or fewer pending groups",
                 )
         few, many = self.producer.num_registers, self.consumer.num_registers
@@ -168,15 +168,15 @@ def _check_requests(loops: list[ir.For], asking: list[ir.For]) -> None:
                 raise cannot_lower(
                     f"{where}, {key}",
                     "a loop without roles: its threads load and compute",
-                    f"consumers beside a producer ({CONSUMERS})",
-                    "ask for them, or take the annotation away",
+                    f"consumers next to a producer ({CONSUMERS})",
+                    "request them, or remove the annotation",
                 )
         if WGMMA_PENDING in loop.annotations and not uses_warp_groups(loop):
             raise cannot_lower(
                 f"{where}, {WGMMA_PENDING}",
                 "groups left in flight by consumers of plain loops",
                 "consumers that multiply: plain loads are complete when they return",
-                "take the annotation away",
+                "remove the annotation",
             )
     for key in (REGISTERS, WGMMA_PENDING):
         named = [loop for loop in asking if key in loop.annotations]
@@ -185,7 +185,7 @@ def _check_requests(loops: list[ir.For], asking: list[ir.For]) -> None:
             if first != other:
                 raise cannot_lower(
                     f"loop {loop.loop_var.name}, {key}",
-                    f"{other} beside {first} of loop {named[0].loop_var.name}",
+                    f"{other} next to {first} of loop {named[0].loop_var.name}",
                     "one value: the roles are those of the whole kernel",
                     "write it on one of the loops alone",
                 )
@@ -197,15 +197,15 @@ def _value(note: Any) -> int | list[int]:
 
 
 def _check_places(axis: ir.For, arch: Arch) -> None:
-    """Refuse copies that stand in anything but loops and blocks: each role makes these anew."""
+    """Refuse copies that are in anything but loops and blocks: each role makes these again."""
     plain = (ir.For, ir.SBlockRealize, ir.SBlock, tirx.SeqStmt)
     for load in find_loads(axis):
         if completes_by_group(load.block):
             raise cannot_lower(
                 f"copy {load.block.name_hint}",
-                f"copies by {load.block.annotations[ASYNC_OP]} beside a producer on {arch.name}",
+                f"copies by {load.block.annotations[ASYNC_OP]} next to a producer on {arch.name}",
                 "a chip where a producer's threads hand them over by mbarriers: sm_90a",
-                f"build for that one, or take {CONSUMERS} away",
+                f"build for that one, or remove {CONSUMERS}",
             )
     for part in ir.find_all(axis, ir.Stmt, lambda x: not isinstance(x, plain)):
         if inside := find_loads(part):
@@ -213,7 +213,7 @@ def _check_places(axis: ir.For, arch: Arch) -> None:
                 f"copy {inside[0].block.name_hint}",
                 f"a copy inside of a {type(part).__name__}",
                 "copies that every iteration makes",
-                "take the condition around it away",
+                "remove the condition around it",
             )
 
 
@@ -230,10 +230,9 @@ def _check_readers(axis: ir.For) -> None:
             if len(found) != len(ir.accesses(axis, region.source)):
                 raise cannot_lower(
                     f"copy {load.block.name_hint}",
-                    f"uses of {region.source.name} in front of the copy, or outside of its loop",
-                    "uses behind the copy and beside it: then the slot goes back to the producer",
-                    f"move the copy, or take {CONSUMERS} away: without roles order is the "
-                    "program's",
+                    f"uses of {region.source.name} before the copy, or outside of its loop",
+                    "uses after the copy, in its loop: then the slot returns to the producer",
+                    f"move the copy, or remove {CONSUMERS}: without roles order is the program's",
                 )
 
 
@@ -266,14 +265,14 @@ def _plain_producer(loops: list[ir.For], where: str, threads: int) -> Role:
                 f"loop {loop.loop_var.name}, {REGISTERS}",
                 "registers for consumers of plain loops",
                 "consumers that multiply: only their accumulators need more than their share",
-                "take the annotation away",
+                "remove the annotation",
             )
     if threads + THREADS_PER_WARP > MAX_THREADS:
         raise cannot_lower(
             where,
             f"{threads} threads of consumers and a warp of the producer",
             f"at most {MAX_THREADS}",
-            "bind fewer threads, or take the consumers away: every thread then loads and computes",
+            "bind fewer threads, or remove the consumers: every thread then loads and computes",
         )
     return Role(Agent(0, THREADS_PER_WARP))
 

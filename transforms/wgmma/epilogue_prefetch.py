@@ -9,7 +9,7 @@
     for k in ...: mma(acc, ...)
     for g, h, e: D[row(h), n + col(g, e)] = acc[4 g + 2 h + e] + ahead[2 g + e]
 
-Used by LowerWgmma. Behind the sum the tensor cores would wait for memory; in front of it nothing
+Used by LowerWgmma. Behind the sum the tensor cores would wait for memory; before it nothing
 waits, and two elements of 16 bits share a register. Where an accumulator leaves too few of these,
 loads stay where they are; so they do where two neighbours may be in bounds apart, where the program
 itself chooses whether to load (`if_then_else(j < 100, bias[j], 0)`), and of rows, of which a thread
@@ -36,7 +36,7 @@ from .fragment_loops_plan import FragmentNest
 from .lower_wgmma_plan import MmaPlan
 
 PAIR_BYTES = 4
-RESERVED_REGISTERS = 40  # registers of a thread beside the accumulator and what is loaded ahead
+RESERVED_REGISTERS = 40  # registers of a thread next to the accumulator and what is loaded ahead
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def plan_loads(nest: FragmentNest, plan: MmaPlan, axis: ir.Var) -> tuple[Prefetc
 
 
 def _is_by_choice(value: Any, load: ir.TensorLoad) -> bool:
-    """Tell whether a load stands behind a condition of the program, which may keep it in bounds."""
+    """Tell whether a load is behind a condition of the program, which may keep it in bounds."""
     choices = ir.find_all(value, ir.Call, lambda x: str(x.op.name).endswith("if_then_else"))
     sides = [side for x in choices for side in x.args[1:]]
     sides += [x.b for kind in (tirx.And, tirx.Or) for x in ir.find_all(value, kind)]
@@ -90,18 +90,18 @@ def _is_by_choice(value: Any, load: ir.TensorLoad) -> bool:
 
 
 def _available(plan: MmaPlan) -> int:
-    """Return how many registers a thread has that multiplies, beside a producer."""
+    """Return how many registers a thread has that multiplies, next to a producer."""
     consumers = plan.warp_groups * plan.turns
     split = registers.DEFAULT_SPLIT.get(consumers)
     return 0 if split is None else split[1]
 
 
 def take_ahead(kernel: ir.For, plan: MmaPlan, fragments: tuple[Any, ...], axis: ir.Var) -> None:
-    """Let the one of a kernel's stores that reads such vectors have them in front of the sum."""
+    """Let the one of a kernel's stores that reads such vectors have them before the sum."""
     first, *later = fragments
     if not first.is_fill or ir.uses(first.store.value, plan.accumulator):
         return
-    if first.held or first.in_parts:  # no loop stands in between, or blocks share it out
+    if first.held or first.in_parts:  # no loop is in between, or blocks share it out
         return
     stores = [x for x in later if not x.is_fill]
     found = [(one, loads) for one in stores if (loads := plan_loads(one.nest, plan, axis))]
@@ -155,7 +155,7 @@ def hold_pairs(loads: tuple[PrefetchedVector, ...]) -> list[Any]:
 
 
 def put_ahead(planned: dict[Any, Any], fragments: tuple[Any, ...], axis: ir.Var) -> list[ir.Var]:
-    """Put loads behind what fills the accumulator first, and return the buffers that they set."""
+    """Put loads after what fills the accumulator first, and return the buffers that they set."""
     for one in (x for x in fragments if x.ahead):
         first = next(x.nest.nest for x in fragments if x.is_fill)
         planned[first] = ir.seq(planned[first], _emit_loads(one.ahead, one.nest, axis))
@@ -193,7 +193,7 @@ def _pairs(one: PrefetchedVector, nest: FragmentNest, axis: ir.Var) -> Any | Non
         inside = shared_condition(condition, e, 2)
         first = [ir.substitute(x, {e: 0}) for x in indices]
         places = first
-        if not ir.is_const(inside, 1):  # an element that is there stands in for one that is not
+        if not ir.is_const(inside, 1):  # an element that is there is in for one that is not
             places = [tirx.Select(inside, x, ir.cast_like(0, x)) for x in first]
         places = [*places[:-1], places[-1] + e]
         value = tirx.BufferLoad(one.load.source, places)

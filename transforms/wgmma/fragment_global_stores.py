@@ -1,8 +1,8 @@
 """Store accumulator registers to global memory.
 
-Used by LowerWgmma for epilogues.  Elements of 16 bits are stored as eight where all of them lie in
-bounds and aligned together: the pairs of a row make 16 bytes, half of what memory moves at once, so
-the four threads that share a row first exchange pairs (fragment_row_exchange.py).
+Used by LowerWgmma for epilogues. Elements of 16 bits are stored as eight where all of them lie in
+bounds and aligned together: the pairs of a row make 16 bytes, half a memory sector, so the four
+threads of a row first exchange pairs (fragment_row_exchange.py).
 """
 
 from __future__ import annotations

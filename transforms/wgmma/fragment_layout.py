@@ -1,4 +1,4 @@
-"""Which element of a tile a thread's register holds after a multiplication by a warp group.
+"""The accumulator layout of WGMMA: which element each register of a thread holds.
 
 The registers of a fragment come in fours for each eight columns: register 4 g + 2 h + e is in row
 `row(h, lane)` of its subtile and column 8 g + 2 (lane % 4) + e.

@@ -5,9 +5,9 @@ epilogues.  A thread holds two neighbours of every eight columns, in registers 4
 h + 1. They are stored one by one, if the two may be in bounds apart or not aligned together, else
 as a pair.
 
-The two of a pair are two statements. A loop over them is not unrolled by the CUDA compiler where
-`D = float(S) - acc` converts an S of 16 bits, which is inline assembly, and the accumulator goes to
-local memory (NVRTC, nvcc 13.0: 368 bytes for 64 registers).
+The two of a pair are two statements. The CUDA compiler does not unroll a loop with `D = float(S) -
+acc` and a 16-bit S (inline assembly), and the accumulator goes to local memory (NVRTC, nvcc 13.0:
+368 bytes for 64 registers).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Fragment:
         in_parts: bool = False,
     ) -> None:
         self.nest, self.plan, self.registers = nest, plan, registers
-        self.held = held  # what a fill sets stays in front of what follows, see LowerWgmma
-        self.in_parts = in_parts  # blocks share out the one loop over registers, see LowerSplitK
+        self.held = held  # what a fill sets stays before what follows, see LowerWgmma
+        self.in_parts = in_parts  # blocks distribute the one loop over registers, see LowerSplitK
         self.store = nest.realize.block.body
         self.lane = thread % WARP_GROUP_THREADS
         self.is_fill = self.store.buffer.same_as(plan.accumulator)
@@ -111,7 +111,7 @@ class Fragment:
 
     @property
     def _notes(self) -> dict[str, Any]:
-        """Annotations of the block, for the passes behind."""
+        """Annotations of the block, for the passes after it."""
         return {}
 
     def _scratch(self, name: str, length: int) -> ir.Var:
@@ -139,7 +139,7 @@ class Fragment:
     ) -> tuple[ir.BufferStore, Any]:
         """Return the store of register 4 g + 2 h + e and the condition under which it runs.
 
-        Its value may be computed where the condition does not hold if `anywhere` is asked for.
+        Its value may be computed where the condition does not hold if `anywhere` is requested.
         """
         i = g * 4 + h * 2 + e
         analyzer = bounds({h: 2, e: 2})

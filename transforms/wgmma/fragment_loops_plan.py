@@ -1,4 +1,4 @@
-"""Loop nests over an accumulator's elements, which are to run over its registers.
+"""Find loops over accumulator elements, to run over registers instead.
 
     for i, j in grid(64, 256): acc[i, j] = 0                                       fill
     for i, j in grid(64, 256): C[m + i, n + j] = f(acc[i, j])                      to global memory
@@ -63,7 +63,7 @@ class FragmentNest:
 
     @property
     def target(self) -> ir.Var:
-        """What its store writes."""
+        """The buffer that its store writes."""
         return self.realize.block.body.buffer
 
     def first_column(self, load: ir.TensorLoad, g: Any) -> Any:
@@ -142,8 +142,8 @@ def _fragment_nest(
             f"loops {[f'{x.loop_var.name}<{x.extent}' for x in loops]} over accumulator elements "
             f"{sorted(found)}",
             f"one loop over {sides[0]} rows and one over {sides[1]} columns, element by element",
-            "leave the loops of the fill and of the epilogue as they are: registers are dealt out "
-            "by the lowering",
+            "leave the loops of the fill and of the epilogue as they are: the lowering distributes "
+            "registers",
         )
     row, column = by_var
     parts = _part_loops(kernel, realize, starts)
@@ -240,7 +240,7 @@ def _part_loops(kernel: ir.For, realize: ir.SBlockRealize, starts: list[Any]) ->
 
 
 def _check_store(kernel: ir.For, nest: FragmentNest, accumulator: ir.Var) -> None:
-    """Refuse stores that meet in one element: threads hold different ones of the accumulator."""
+    """Refuse stores of several accumulator elements to the same address."""
     block, store = nest.realize.block, nest.realize.block.body
     indices = [str(x) for x in store.indices]
     own = [
@@ -248,7 +248,7 @@ def _check_store(kernel: ir.For, nest: FragmentNest, accumulator: ir.Var) -> Non
         for load in ir.find_all(store.value, ir.TensorLoad)
         if load.source.same_as(store.buffer) and [str(x) for x in load.indices] != indices
     ]
-    fix = "reduce in a kernel of its own"
+    fix = "reduce in a separate kernel"
     if own:
         raise cannot_lower(
             f"block {block.name_hint}",
@@ -316,7 +316,7 @@ def _check_staging(kernel: ir.For, nest: FragmentNest) -> None:
 
 
 def _check_no_other_use(kernel: ir.For, product: MultiplyAdd, nests: list[FragmentNest]) -> None:
-    """Refuse accumulator accesses that stand in no nest: their threads would see no element."""
+    """Refuse accumulator accesses that are in no nest: their threads would see no element."""
     accumulator = product.store.buffer
     handled = [nest.realize.block for nest in nests] + [product.block]
 
@@ -364,7 +364,7 @@ def _check_statements(kernel: ir.For, product: MultiplyAdd, nests: list[Fragment
             names = [b.name_hint for b in ir.find_all(part, ir.SBlock)] or [type(part).__name__]
             raise cannot_lower(
                 f"block {names[0]}",
-                "a statement beside the k loop that is no fill or store of the accumulator",
+                "a statement next to the k loop that is no fill or store of the accumulator",
                 "the accumulator's fill, the k loop and stores of its elements",
-                "inline it into the store (fuse_epilogue), or make it a kernel of its own",
+                "inline it into the store (fuse_epilogue), or make it a separate kernel",
             )

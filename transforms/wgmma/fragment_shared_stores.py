@@ -34,8 +34,8 @@ from .shared_pair_loads import load_pair
 
 SIDE = 8  # rows and columns of a matrix
 WARP_ROWS = 16  # of a subtile, that one warp holds
-# Stores of a warp in front of which functions are computed: ptxas would compute those of the whole
-# tile first, and store all of it at once. gelu behind 8192x14336x4096 takes 0.6% less so, 0.4% by
+# Stores of a warp before which functions are computed: ptxas would compute those of the whole
+# tile first, and store all of it at once. gelu after 8192x14336x4096 takes 0.6% less so, 0.4% by
 # two (bfloat16; benchmarks.epilogues), and a tile without functions neither more nor less.
 STORES_PER_GROUP = 4
 
@@ -81,7 +81,7 @@ class StagedFragment(Fragment):
     def _loops(self) -> ir.Stmt:
         subtiles, groups = self.nest.rows // fragment_layout.SUBTILE_ROWS, self.nest.columns // SIDE
         if self.run_length == SIDE:
-            wide = 2 - groups % 2  # matrices beside each other
+            wide = 2 - groups % 2  # matrices next to each other
             return ir.make_loop("subtile", subtiles, lambda subtile:
                 ir.make_loop("g", groups // wide, lambda g:
                     ir.seq(self._fence(g), self._matrices(subtile, g * wide, wide)),
@@ -93,7 +93,7 @@ class StagedFragment(Fragment):
                 unroll=True), unroll=True)  # fmt: skip
 
     def _fence(self, g: Any) -> Any:
-        """Keep what is computed behind the stores in front of it."""
+        """Keep what is computed after the stores before it."""
         if not ir.find_all(self.store.value, ir.Call):
             return None
         return only_if((g % STORES_PER_GROUP).equal(0), tirx.Evaluate(fence_code()))

@@ -8,8 +8,8 @@ the elements of a column, one of which is in each fourth lane:
       movmatrix                     -> column l // 4, rows 2 (l % 4) and the next one
       exchange between four lanes   -> all eight rows of one column of one of four matrices
 
-Four matrices are two side by side and the two below them, so that two lanes store the 16 rows of a
-column that a warp has: 32 bytes, all of a sector.  One by one they would be 16 stores.
+Four matrices form a 2 x 2 square, so that two lanes store the 16 rows of a warp's column: 32 bytes,
+all of a sector. One by one they would be 16 stores.
 """
 
 from __future__ import annotations

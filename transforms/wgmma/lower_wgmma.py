@@ -68,7 +68,7 @@ from .warp_group_threads import bind_warp_groups
 
 @dataclass(frozen=True)
 class Threads:
-    """One accumulator dealt out: the thread axis, a thread's registers, and the nests over them.
+    """One accumulator distributed: the thread axis, a thread's registers, and the nests over them.
 
     `overwrites`: the first instruction on each register ignores what it holds, so that the fill
     with zeros is left out.
@@ -84,9 +84,9 @@ def plan_threads(kernel: ir.For, plan: MmaPlan) -> Threads:
     """Name the registers, choose how they are filled and how wide each nest's stores are.
 
     Where the product runs once there is no loop in the CUDA compiler's eyes, and it computes what
-    fills the accumulator right before the instruction that takes it. That is behind `wgmma.fence`:
+    fills the accumulator right before the instruction that takes it. That is after `wgmma.fence`:
     ptxas then serialises (C7517 and C7519, NVRTC and nvcc 13.0). So zeros are left to WGMMA's
-    `scale-d`, and other values are held in front of the fence.
+    `scale-d`, and other values are held before the fence.
     """
     axis = ir.Var("threadIdx_x", "int32")
     registers = ir.new_buffer(plan.accumulator.name, (plan.registers,), plan.accumulate, "local")
@@ -205,7 +205,7 @@ def _lower_mma(func: tirx.PrimFunc) -> tirx.PrimFunc:
             slow = report(func, find_fallbacks(plan, threads))
             notes[:] = [*_facts(plan, threads), *map(FallbackNote, slow)]
             kernel = rewrite_mma(kernel, plan, threads)
-        assert not plan_mma(kernel, arch), "LowerWgmma left a block behind"
+        assert not plan_mma(kernel, arch), "LowerWgmma left a block after"
         return kernel
 
     return map_noted(func, lower)
@@ -222,7 +222,7 @@ def find_fallbacks(plan: MmaPlan, threads: Threads) -> list[Fallback]:
             Fallback(
                 plan.product.where,
                 f"instructions of {plan.instruction_n} columns instead of {plan.widest()}, for "
-                f"which ptxas has no registers beside {plan.warp_groups} consumers",
+                f"which ptxas has no registers next to {plan.warp_groups} consumers",
                 "fewer consumers, or fewer columns for each",
                 "take 2 consumers, or another tile",
             )

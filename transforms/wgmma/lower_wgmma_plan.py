@@ -1,4 +1,4 @@
-"""Decide how a multiply-add block and everything that touches its accumulator become WGMMA code."""
+"""Plan WGMMA: the multiply-add block and all uses of its accumulator."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MmaPlan:
     m: int
     n: int
     k: int
-    accumulate: str  # type of the registers; the buffer's own, or the one asked for
+    accumulate: str  # type of the registers; the buffer's own, or the one requested
     arch: Arch
     turns: int = 1  # sets of these warp groups, which share the registers of a thread block
 
@@ -166,7 +166,7 @@ def _warp_groups(kernel: ir.For, product: MultiplyAdd) -> int:
             raise cannot_lower(
                 product.where,
                 f"loop {axes[tag].loop_var.name} bound to {tag}",
-                "threadIdx.y alone (one step a warp group): threads are dealt out by the lowering",
+                "threadIdx.y alone (one step a warp group): the lowering distributes the threads",
             )
     if "threadIdx.y" not in axes:
         return 1
@@ -269,7 +269,7 @@ def _operand(kernel: ir.For, product: MultiplyAdd, load: ir.TensorLoad, outer: i
                 where,
                 f"a start at {name} = {offset} with a {swizzle} B swizzle",
                 f"a multiple of {step} elements, where an instruction can start",
-                "ask for a narrower swizzle, or choose another tile or number of consumers",
+                "request a narrower swizzle, or choose another tile or number of consumers",
             )
     return Operand(buffer, layout, row, k)
 

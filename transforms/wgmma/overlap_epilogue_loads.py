@@ -14,15 +14,15 @@
     wait_group(0); nothing is moved over this; ...
     for i in unroll(128): f(acc[i], wide[i'])
 
-Taken apart behind the sum they cost an instruction of every eight that gelu takes, and nothing
-multiplies meanwhile; nor does it while they are loaded in front of the sum (epilogue_prefetch.py).
+Taken apart after the sum they cost an instruction of every eight that gelu takes, and nothing
+multiplies meanwhile; nor does it while they are loaded before the sum (epilogue_prefetch.py).
 In the last turn but one another warp group's products are under way, and a turn is as long as a
 load. ptxas puts what widens in between the products: no instruction keeps it from that which does
 not serialise them (an exit never taken is C7517, NVRTC 13.0).
 
 Before: waits are placed, slots are handed over.  After: the same values; what is held is wide.
 Left alone: loops whose number of turns is not known, or below four, or whose products are still
-under way behind their wait; vectors that do not fit beside the accumulator.
+under way after their wait; vectors that do not fit next to the accumulator.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def rewrite_epilogue_overlap(kernel: ir.For, plans: tuple[BesidePlan, ...]) -> A
 
 
 def _with_last_turns(plan: BesidePlan) -> ir.Stmt:
-    """Load what is read in front of the last turn but one, and widen it in the last."""
+    """Load what is read before the last turn but one, and widen it in the last."""
     loop, turns = plan.loop, int(plan.loop.extent)
     at, parts = plan.wait, list(ir.statements(loop.body))
     wide = [_widen(x) for x in plan.vectors]

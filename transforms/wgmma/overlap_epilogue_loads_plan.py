@@ -1,4 +1,4 @@
-"""Vectors that an epilogue reads in pairs, and the loop over products to load them beside.
+"""Find the vectors that an epilogue reads in pairs, and the loop to overlap.
 
 See `overlap_epilogue_loads.py`.
 """
@@ -18,7 +18,7 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 
 MIN_ITERATIONS = 4  # of fewer the CUDA compiler leaves no loop, and then moves what sets registers
 MAX_REGISTERS_PER_THREAD = 232  # any number that a thread may have
-RESERVED_REGISTERS = 40  # registers of a thread beside the accumulator and what is widened
+RESERVED_REGISTERS = 40  # registers of a thread next to the accumulator and what is widened
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class WideVector:
     pairs
         The registers.
     wide
-        Those of float32 that take their place behind the sum.
+        Those of float32 that take their place after the sum.
     loaded
-        The statement that loads them, in front of the sum; None if that has to stay there.
+        The statement that loads them, before the sum; None if that has to stay there.
     names, held
         The statements that keep pairs together until they are read: another name for the
         registers, and a loop.
@@ -53,7 +53,7 @@ class WideVector:
 
 @dataclass(frozen=True)
 class BesidePlan:
-    """A loop over products, and the vectors that are widened beside the last of them."""
+    """A loop over products, and the vectors that are widened next to the last of them."""
 
     loop: ir.For
     vectors: tuple[WideVector, ...]
@@ -132,9 +132,9 @@ def _scaled(kernel: ir.For, casts: dict[Any, ir.TensorLoad]) -> tuple[dict[Any, 
 
 
 def _loop_before(kernel: ir.For, vector: WideVector) -> tuple[ir.For, list[ir.Stmt]] | None:
-    """Return the loop over products that ends in front of what reads a vector, and what is there.
+    """Return the loop over products that ends before what reads a vector, and what is there.
 
-    That is what stands in front of the loop beside it.
+    That is what is before the loop next to it.
     """
     for block in ir.find_all(kernel, tirx.SeqStmt):
         parts = list(ir.statements(block))

@@ -1,4 +1,4 @@
-"""Two neighbours of a shared tile, loaded as one vector: a part of LowerWgmma.
+"""Load two adjacent elements of a shared tile as one vector. Part of LowerWgmma.
 
     acc[0] = acc[0] + float32(r[row, column]);  acc[1] = acc[1] + float32(r[row, column + 1])
   ->

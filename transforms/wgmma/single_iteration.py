@@ -1,4 +1,4 @@
-"""Products that run once, which the CUDA compiler sees as no loop."""
+"""Keep loops of one iteration around WGMMA, which the CUDA compiler would remove."""
 
 from __future__ import annotations
 

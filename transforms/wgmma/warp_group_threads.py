@@ -21,7 +21,7 @@ def bind_warp_groups(body: ir.Stmt, warp_groups: int, thread: ir.Var) -> ir.Stmt
     extent = warp_groups * WARP_GROUP_THREADS
 
     def bind(inner: ir.Stmt) -> ir.For:
-        name = ir.Var(thread.name, "int32")  # TVM's form: an axis has a variable of its own
+        name = ir.Var(thread.name, "int32")  # TVM's form: an axis has a separate variable
         axis = tirx.IterVar(None, name, tirx.IterVar.ThreadIndex, "threadIdx.x")
         return ir.For(thread, 0, extent, ir.ForKind.THREAD_BINDING, inner, thread_binding=axis)
 

@@ -1,1 +1,1 @@
-"""Questions about TIR: recognize, compare, never change."""
+"""Analyses of TIR: recognise and compare, never change."""

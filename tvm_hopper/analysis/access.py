@@ -1,4 +1,4 @@
-"""Affine accesses: which element of a buffer a statement in a nest of loops touches."""
+"""Affine accesses: the buffer element that a statement touches, as a function of its loops."""
 
 from __future__ import annotations
 

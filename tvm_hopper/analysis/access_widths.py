@@ -1,4 +1,4 @@
-"""How many bytes a final kernel reads or writes at once, of each tensor that it is given."""
+"""Vector widths: bytes per access of each tensor of a final kernel."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _width(buffer: ir.Var, index: Any, analyzer: sym.Analyzer, is_store: bool = 
         f"tensor {buffer.name}",
         f"vectors of {dtype}",
         f"elements of whole bytes, one of {', '.join(DTYPES)}",
-        "let a kernel of its own unpack them, or pass the bytes",
+        "let a separate kernel unpack them, or pass the bytes",
     )
 
 

@@ -1,4 +1,4 @@
-"""Compute an integer expression at many places at once, where no rule of a simplifier decides."""
+"""Evaluate an integer expression at many points at once with numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read predicates of the form "these indices lie below these bounds"."""
+"""Parse predicates of the form "these indices are below these bounds"."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_PLACES = 1 << 20  # at which two predicates are compared one by one
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a predicate says of some indices.
+    """Bounds of indices that a predicate implies.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ def _bound(term: Any, indices: tuple[Any, ...], variables: list[ir.Var]) -> tupl
 
 
 def _distance(low: Any, high: Any, index: Any) -> Any:
-    """Return `high - low + index`, simplified although casts may stand in different places."""
+    """Return `high - low + index`, simplified although casts may be in different places."""
     if ir.dtype_of(index) == ir.dtype_of(low):
         return ir.simplify(high - low + index)
     wide: dict[Any, Any] = {}

@@ -1,12 +1,12 @@
-"""Takes a multiply-add statement apart, for the schedule's plain loops and the passes' tiles alike.
+"""Recognise a multiply-add statement, in plain loops and in tiles.
 
     C[i, j] = C[i, j] + cast(A[i, k]) * cast(B[j, k])
   ->
-    Contraction(products=(Product(factors=(A[i, k] behind a cast, B[j, k] behind a cast)),))
+    Contraction(products=(Product(factors=(A[i, k] after a cast, B[j, k] after a cast)),))
     Sides(left=(i,), right=(j,), reduction=(k,), batch=(), rest=())
 
 The sum and the product may be in either order, casts around the factors or around the product.
-Nothing is refused here: whoever cannot serve what stands there says so in words of its own.
+Nothing is refused here: callers refuse unsupported forms with their own messages.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Product:
         Returns
         -------
         found : str
-            What stands there, for an error message; `CASTS_NEEDED` says what is needed. Empty if
-            there is no such cast. A factor of a type that is no operand's is not judged: such a
+            What is there, for an error message; `CASTS_NEEDED` says what is needed. Empty if
+            there is no such cast. A factor of a type that is no operand's is not checked: such a
             type is refused by itself.
         """
         judged = [(f"the product {self.expr}", self.casts, accumulator)]
@@ -196,7 +196,7 @@ def find_contraction(statement: Any, init: Any = None) -> Contraction | None:
     -------
     contraction : Contraction or None
         None for every other statement: it is no store, does not add to its own element exactly
-        once, or adds something that is no product behind casts.
+        once, or adds something that is no product after casts.
     """
     if not isinstance(statement, ir.BufferStore):
         return None

@@ -1,4 +1,4 @@
-"""Decide which numbers divide an integer expression for sure."""
+"""Find known divisors of an integer expression."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""What statements read and write, also behind the pointers that they hand to calls.
+"""Reads and writes of statements, also through pointers passed to calls.
 
     C[i] = A[i]                                 reads A, writes C
     f(tvm_access_ptr(A, ..., mask="r"))         reads A: the pointer says so
     ldmatrix(..., &fragment, ..., &A[i], ...)   writes fragment, reads A: the call is in the table
-    g(&A[0])                                    nobody knows: reads A and writes it
+    g(&A[0])                                    nothing knows: reads A and writes it
 
-Effects of calls are data. A call that is not in the table may do anything behind a pointer without
-a mask, and is taken to be over when it returns.
+Effects of calls are data. A call that is not in the table may read and write through a pointer
+without a mask, and counts as complete when it returns.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import tvm_ffi
 
 from tvm_hopper import ir
+from tvm_hopper.facts import op_names
 from tvm_hopper.requests.keys import BULK_LOAD, CP_ASYNC, DMA_COPY, TMA_LOAD, WITH_HINT
 
 READ, WRITE = 1, 2  # the bits of an access pointer's mask
@@ -25,7 +26,7 @@ BOTH = READ | WRITE
 
 @dataclass(frozen=True)
 class PointerEffect:
-    """A pointer among the arguments of a call, and what the call does behind it.
+    """A pointer among the arguments of a call, and what the call does after it.
 
     `offset` is the position of the argument that counts elements from there. Where it says nothing
     of the lane (`adds_lane`), the call goes to the lane's own part of a warp's buffer by itself.
@@ -39,28 +40,28 @@ class PointerEffect:
 
 
 # For each call its pointers, by their positions among the arguments, from the end where negative.
-# Functions that are called by name stand here by that.
+# Functions that are called by name are here by that.
 POINTERS: dict[str, dict[int, PointerEffect]] = {
     TMA_LOAD: {1: PointerEffect(WRITE)},
     BULK_LOAD: {1: PointerEffect(WRITE), 2: PointerEffect(READ)},
     CP_ASYNC: {1: PointerEffect(WRITE), 2: PointerEffect(READ)},
     DMA_COPY: {1: PointerEffect(WRITE), 2: PointerEffect(READ)},
     # registers, their number as the instruction says; then the address, seven modifiers, and flags
-    "tirx.ptx.ldmatrix": {-9: PointerEffect(READ)},
-    "tirx.ptx.stmatrix": {0: PointerEffect(WRITE)},
-    # a register, an address in shared memory, a rank: where a peer has it, whom nobody writes to
-    "tirx.ptx.mapa_u32": {1: PointerEffect(READ)},
+    op_names.LDMATRIX: {-9: PointerEffect(READ)},
+    op_names.STMATRIX: {0: PointerEffect(WRITE)},
+    # a register, an address in shared memory, a rank: where a peer has it, whom nothing writes to
+    op_names.MAPA: {1: PointerEffect(READ)},
     # barriers, which order themselves: no data
-    "tirx.ptx.mbarrier_init": {0: PointerEffect(0)},
-    "tirx.ptx.mbarrier_arrive_expect_tx": {0: PointerEffect(0)},
-    "tirx.cuda.mbarrier_wait": {0: PointerEffect(0)},
+    op_names.MBARRIER_INIT: {0: PointerEffect(0)},
+    op_names.MBARRIER_EXPECT: {0: PointerEffect(0)},
+    op_names.MBARRIER_WAIT: {0: PointerEffect(0)},
     # trans, number, type, registers, their offset, row in shared memory, its offset
-    "tirx.ptx_legacy.ldmatrix": {
+    op_names.LEGACY_LDMATRIX: {
         3: PointerEffect(WRITE, 4),
         5: PointerEffect(READ, 6, by_rows=True),
     },
     # shape, layouts, types; A, B and the accumulator, each with its offset: registers alone
-    "tirx.ptx_legacy.mma": {
+    op_names.LEGACY_MMA: {
         6: PointerEffect(READ, 7),
         8: PointerEffect(READ, 9),
         10: PointerEffect(BOTH, 11),
@@ -144,11 +145,11 @@ def function_of(call: ir.Call) -> str:
 
 
 def _target(expr: Any) -> tuple[ir.Var, int, list[Any]] | None:
-    """Return the buffer that a pointer points into, its mask, and what stands in its address."""
+    """Return the buffer of a pointer, its access mask, and the expressions of its address."""
     if not isinstance(expr, ir.Call):
         return None
     name = getattr(expr.op, "name", "")
-    if name == "tirx.cuda.cvta_generic_to_shared":
+    if name == op_names.TO_SHARED:
         return _target(expr.args[0])
     if (buffer := ir.pointer_of(expr)) is not None:
         return buffer, BOTH, []

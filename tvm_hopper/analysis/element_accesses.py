@@ -1,4 +1,4 @@
-"""Finds the tensors in memory that a thread of a kernel reads or writes element by element.
+"""Find tensors that a thread reads or writes element by element.
 
     for v in vectorized(8): X_local[v] = X[tx * 8 + v]        16 bytes at once
     for v in unroll(8):     Y_local[v] = Z[v, tx]             2 bytes at once: an element access
@@ -40,7 +40,7 @@ class ElementAccess:
     num_bytes : int
         Bytes that a thread accesses at once.
     fetched : int
-        Bytes of memory behind each access: no more than a sector, fewer where a thread's elements
+        Bytes of memory after each access: no more than a sector, fewer where a thread's elements
         are neighbors.
     is_store : bool
         It is written.

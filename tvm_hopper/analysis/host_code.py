@@ -1,4 +1,4 @@
-"""Finds what a function does to tensors outside of its kernels: that code runs on the host.
+"""Find accesses of tensors outside of kernels, which run on the host.
 
 for i, j in grid(64, 64): S[i] = S[i] + X[i, j]               a load of X, by the host
 for bx in thread_binding(64, "blockIdx.x"): ...               a kernel: not looked at

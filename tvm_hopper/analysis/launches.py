@@ -1,4 +1,4 @@
-"""The launches of a host function, the conditions around them, and what these say of extents.
+"""Kernel launches of a host function, their conditions, and the bounds that follow.
 
 if m <= 256:
     if m > 64:

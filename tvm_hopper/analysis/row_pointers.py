@@ -1,11 +1,11 @@
-"""Pointers to rows of 16 bytes: what ldmatrix reads behind the address that each lane gives it.
+"""Pointers to rows of 16 bytes, as ldmatrix reads them.
 
     ldmatrix(..., &fragment, ..., tvm_access_ptr(tile, k * 16), lane * 64)
       -> tile, k * 16 + lane * 64
     ldmatrix(..., &fragment, ..., &tile[i, j], 0)
       -> tile[i, j]
 
-Nothing else is read behind such an address (PTX ISA 9.1, 9.7.14.5.15), so that a layout that leaves
+Nothing else is read after such an address (PTX ISA 9.1, 9.7.14.5.15), so that a layout that leaves
 16 bytes together may move rows as it moves single elements.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.op_names import LEGACY_LDMATRIX
 
 from .effects import POINTERS, PointerEffect, function_of
 
@@ -45,7 +46,7 @@ class RowPointer:
 
     @property
     def is_indexed(self) -> bool:
-        """Tell an address of an element from a number of elements behind a buffer's start."""
+        """Tell an address of an element from a number of elements after a buffer's start."""
         return isinstance(self.place, ir.TensorLoad)
 
 
@@ -89,6 +90,6 @@ def _row_pointer(call: ir.Call, position: int, effect: PointerEffect) -> RowPoin
 
 def _is_by_elements(call: ir.Call) -> bool:
     """Tell the one form of TVM's ldmatrix that is printed as plain loads: bytes, transposed."""
-    return function_of(call) == "tirx.ptx_legacy.ldmatrix" and (
+    return function_of(call) == LEGACY_LDMATRIX and (
         not ir.is_const(call.args[0], 0) and dtype_bytes(ir.dtype_of(call)) == 1
     )

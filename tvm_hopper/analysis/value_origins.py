@@ -1,4 +1,4 @@
-"""Where the values of a kernel's floats come from, statement by statement, also through registers.
+"""Trace where the float values of a kernel come from, also through registers.
 
     x[0] = X[i] * 0.5       LOADED
     t[0] = x[0] * s         COMPUTED, and a PRODUCT, which the compiler may fuse with a sum
@@ -20,9 +20,9 @@ from tvm.tirx import FloatImm, IntImm
 
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import DTYPES
+from tvm_hopper.facts.op_names import GLOBAL_LOADS, is_op
 
 PRODUCT, LOADED, COMPUTED = 1, 2, 4
-_LOAD = "tirx.ptx.ld"  # from global memory, to registers among its arguments
 _KEPT = ("tirx.reinterpret", "tirx.tvm_hopper_upper_half", "tirx.likely")  # bits as they are
 _CONSTANTS = (FloatImm, IntImm)
 _PLAIN = (IntImm, ir.Var, tirx.Ramp)  # of indices: there are no sums of floats in them
@@ -59,7 +59,7 @@ class OriginWalk:
         self.visit = visit
         self.statement(self.body)
         while any(self.memory.get(root, 0) != seen for root, seen in self.loaded.items()):
-            # what the end of a kernel stores may be loaded in front of it
+            # what the end of a kernel stores may be loaded before it
             self.registers, self.names, self.loaded = {}, {}, {}
             self.statement(self.body)
 
@@ -130,7 +130,7 @@ class OriginWalk:
         """Take what a call is given for loaded by it, or for computed: it may be a result."""
         if not isinstance(call, ir.Call):
             return
-        is_load = str(getattr(call.op, "name", "")).startswith(_LOAD)
+        is_load = is_op(call, GLOBAL_LOADS)  # to registers among its arguments
         args = list(call.args)
         given: list[Any] = [(x.source, self._places(x)) for x in ir.find_all(args, ir.TensorLoad)]
         given += [(ir.pointer_of(x), None) for x in ir.find_all(args, ir.Call)]

@@ -55,7 +55,7 @@ def is_aligned_run(buffer: ir.Var, indices: list[Any], e: ir.Var, length: int) -
 
 
 def starts_aligned(buffer: ir.Var, length: int) -> bool:
-    """Tell whether the first element lies a multiple of `length` behind the tensor's start.
+    """Tell whether the first element lies a multiple of `length` after the tensor's start.
 
     TVM checks a declared `offset_factor` at each call.
     """

@@ -1,15 +1,15 @@
-"""Read what ptxas says about our kernels, and refuse what it should not have had to say.
+"""Check the ptxas log of our kernels, and raise errors for serialised WGMMA and spills.
 
-ptxas mends a broken WGMMA sequence and goes on: it adds the fence or the wait that is missing, runs
+ptxas fixes a broken WGMMA sequence and goes on: it adds the fence or the wait that is missing, runs
 the multiplications one by one, or drops a `setmaxnreg`.  Each of these is one line of kind C75xx
-in its log.  A missing commit is mended without a word, and a missing fence by assemblers later than
+in its log.  A missing commit is fixed without a word, and a missing fence by assemblers later than
 CUDA 13.0: these are for the static check.
 
 Where registers run out in the multiplications, ptxas serialises them and says so (C7512). Spills
 without that remark lie in the epilogue, which stores far more than a few of them cost; when they
-happen cannot be told beforehand. They are a fallback, that `explain` reports. What a stack frame
-holds beside spills is an array in local memory, which is memory: an error, with or without spills.
-Of CUDA's functions only sine, cosine and tangent have one; `codegen_patches/trigonometry.py` stands
+happen is unknown beforehand. They are a fallback, that `explain` reports. What a stack frame
+holds next to spills is an array in local memory, which is memory: an error, with or without spills.
+Of CUDA's functions only sine, cosine and tangent have one; `codegen_patches/trigonometry.py` is
 in for these.
 """
 
@@ -37,7 +37,7 @@ MEANING = {  # remark -> what a correct kernel has, what to do
     ),
     "C7508": ("launch bounds on the kernel", "keep the threadIdx extents constant"),
     "C7512": (
-        "registers for the accumulators and what is computed beside them",
+        "registers for the accumulators and what is computed next to them",
         "make the tile smaller, add a consumer or give it more registers",
     ),
     "C7517": ("a wgmma.wait_group before accumulators are read", ""),
@@ -48,7 +48,7 @@ _SERIAL = ("WGMMA groups that the assembler may leave in flight", "")
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What the assembler reports about one kernel; bytes are per thread but for `shared_bytes`."""
+    """The assembler's report on one kernel; bytes are per thread except `shared_bytes`."""
 
     name: str
     registers: int = 0

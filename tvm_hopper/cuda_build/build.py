@@ -1,4 +1,4 @@
-"""The CUDA build step of our kernels, and of ours alone.
+"""The CUDA build step for our kernels.
 
 TVM builds CUDA modules one by one, each by the global function `target.build.cuda`:
 
@@ -6,11 +6,11 @@ TVM builds CUDA modules one by one, each by the global function `target.build.cu
       tvm_callback_cuda_postproc(text, target)     what listeners make of the printed text
       tvm_callback_cuda_compile(text)              where CUDA's runtime is there, else never
 
-All of it happens in one call, in one thread.  A module of ours is checked in front of that call,
+All of it happens in one call, in one thread.  A module of ours is checked before that call,
 and known inside of it; there its text is recorded, compiled as its build asked, and the log is
-judged.  Any other module goes through with the callbacks that were there before.  TVM's functions
+checked.  Any other module goes through with the callbacks that were there before.  TVM's functions
 are wrapped when the first kernel of ours is lowered, not at import; `integration/foreign.py`, which
-is asked for kernels of TVM's own, stands behind them.
+is requested kernels of TVM's own, is after them.
 
 TVM hands the finalised device module to this step as it is.  What else the step needs, the host
 half and the options, travels on that module as an attribute.
@@ -48,7 +48,7 @@ ATTR = "tvm_hopper.build"  # on a device module, between the finalisers and this
 
 @dataclass(frozen=True)
 class Settings:
-    """What the marked functions of a module ask for after their lowering."""
+    """Build settings of a module's marked functions."""
 
     compiler: str
     fast_math: bool
@@ -68,7 +68,7 @@ class Settings:
                 value = options.read(name, func)
                 if values.setdefault(name, value) != value:
                     raise HopperError(
-                        f"{gv.name_hint}: found {name} = {value!r} beside {values[name]!r} in the "
+                        f"{gv.name_hint}: found {name} = {value!r} next to {values[name]!r} in the "
                         f"same module; need one value, since kernels are compiled together"
                     )
             strict = strict or bool(options.read(keys.STRICT, func))
@@ -186,7 +186,7 @@ class ModuleBuild:
         return self.record.source
 
     def compile(self, text: str) -> bytes:
-        """Compile the text that TVM ended up with; refuse what the assembler had to mend.
+        """Compile the text that TVM ended up with; refuse what the assembler had to fix.
 
         TVM tells PTX from a cubin by its first character, a slash.
         """
@@ -211,11 +211,11 @@ def _during(step: ModuleBuild | None) -> Iterator[None]:
         _building.step = outer
 
 
-# -- in front of TVM's functions
+# -- before TVM's functions
 
 
 def install() -> None:
-    """Stand in front of TVM's three functions, whatever is there; what is ours already, stays."""
+    """Stand before TVM's three functions, whatever is there; what is ours already, stays."""
     with _lock:
         _stand_before(BUILD, _build)
         _stand_before(POSTPROC, _postprocess)
@@ -238,7 +238,7 @@ def _build(previous: Any) -> Callable[..., Any]:
     def build_cuda(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
         running = _current()
         if running is not None and running.module.same_as(mod):
-            return previous(mod, target)  # somebody stands between two wrappers of ours
+            return previous(mod, target)  # somebody is between two wrappers of ours
         if not _is_ours(mod):
             with _during(None):
                 return previous(mod, target)

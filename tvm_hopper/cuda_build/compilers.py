@@ -1,9 +1,9 @@
-"""CUDA text to a judged cubin, by NVRTC from pip or by the machine's nvcc.
+"""Compile CUDA text to a checked cubin, by NVRTC or nvcc.
 
 NVRTC needs no CUDA toolkit: `nvidia-cuda-nvrtc`, `nvidia-cuda-runtime` and `nvidia-cuda-cccl` bring
 the library and its headers; CUDA 12.8 and later compile our kernels.  Of the 0.8 s that TVM's text
 takes, 0.6 are libcu++'s `<cuda/std/type_traits>`, of which TVM's preamble names eight traits: where
-a text includes nothing else that could need the rest, a header of those eight stands in for it.
+a text includes nothing else that could need the rest, a header of those eight is in for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tvm_hopper.errors import CompileError
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 
 from . import assembler_log, nvrtc
 from .assembler_log import KernelFacts
@@ -90,7 +90,7 @@ _WMMA = "nvcuda::"
 
 
 class Output(NamedTuple):
-    """What a compiler makes of a text."""
+    """The output of a compiler."""
 
     cubin: bytes
     assembly: bytes  # PTX
@@ -230,7 +230,7 @@ class Compiled:
 
     `image` is what is shipped: the cubin, or for an arch whose code later chips run, its PTX.
     `fewer_blocks` are kernels that would spill where as many thread blocks share an SM as were
-    asked for: by name the numbers of these and of those that have the registers.
+    requested: by name the numbers of these and of those that have the registers.
     """
 
     cubin: bytes = field(repr=False)
@@ -255,11 +255,11 @@ def source_hash(source: str) -> str:
 
 
 def _compile_without_spills(
-    source: str, compile_text: Callable[[str], Output], arch: Arch = SM_90A
+    source: str, compile_text: Callable[[str], Output], arch: Arch = DEFAULT_ARCH
 ) -> tuple[Output, dict[str, KernelFacts], dict[str, tuple[int, int]]]:
     """Compile a text; where a kernel spills, let fewer of its thread blocks share an SM.
 
-    Where no number is asked for, ptxas aims at one by itself, and may spill for it. What it spills
+    Where no number is requested, ptxas aims at one by itself, and may spill for it. What it spills
     last of all it counts as a stack frame alone. An array in local memory stays there with any
     number, and the text as it is.
     """
@@ -296,9 +296,9 @@ def compile_source(
     fast_math: bool = False,
     check_log: bool = True,
     strict: bool = False,
-    arch: Arch = SM_90A,
+    arch: Arch = DEFAULT_ARCH,
 ) -> Compiled:
-    """Compile a CUDA text; refuse what the assembler had to mend."""
+    """Compile a CUDA text; refuse what the assembler had to fix."""
     if compiler not in _COMPILERS:
         need = " or ".join(map(repr, _COMPILERS))
         raise CompileError(f"tvm_hopper.compiler: found {compiler!r}; need {need}")

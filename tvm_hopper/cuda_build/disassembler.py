@@ -1,4 +1,4 @@
-"""What the GPU executes, in words: the SASS of a cubin, by CUDA's nvdisasm."""
+"""Disassemble a cubin to SASS, by CUDA's nvdisasm."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ def sass(executable: object) -> str:
     CompileError, TypeError
         As `cubin` does.
     """
-    from .records import cubin  # imports TVM, beside which `doctor` has to run where it crashes
+    from .records import cubin  # imports TVM, next to which `doctor` has to run where it crashes
 
     return disassemble(cubin(executable))

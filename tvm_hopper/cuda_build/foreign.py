@@ -1,9 +1,9 @@
-"""Kernels that are not ours, on a machine whose only CUDA is pip's.
+"""Compile TVM's own kernels on a machine whose only CUDA comes from pip.
 
-TVM compiles them by NVRTC with the headers of a CUDA toolkit, and without one not at all.  pip's
-packages have the same headers in other folders, and our own kernels are compiled with them.  So
-where TVM finds none, its own function is called again with those folders: options, flags and
-formats are TVM's, fast math among them. NVRTC is the one that fits those headers (`nvrtc.py`).
+TVM compiles them by NVRTC with the headers of a CUDA toolkit, and without one not at all. pip's
+packages have the same headers in other folders, and our own kernels are compiled with them. If TVM
+finds no headers, its function is called again with those folders: options, flags and formats are
+TVM's, fast math among them. NVRTC is the one that fits those headers (`nvrtc.py`).
 
     tvm_callback_cuda_compile(text)
       TVM's own                            RuntimeError: Cannot find CUDA headers in /usr/local

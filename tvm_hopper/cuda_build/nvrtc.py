@@ -1,7 +1,7 @@
-"""NVRTC by ctypes: the few calls that compiling needs, in the form of `cuda.bindings.nvrtc`.
+"""NVRTC bindings by ctypes, in the form of `cuda.bindings.nvrtc`.
 
 cuda-bindings loads NVRTC of its own major version, and PyTorch pins cuda-bindings: with some
-PyTorch that is CUDA 12 beside our headers of CUDA 13. Loaded here, library and headers fit each
+PyTorch that is CUDA 12 next to our headers of CUDA 13. Loaded here, library and headers fit each
 other whatever else is installed. Each function returns a status and its results, so that TVM's own
 compile function can use this module, too (`foreign.py`).
 """
@@ -30,7 +30,7 @@ def library() -> ctypes.CDLL:
         for name in nvrtc_files(major):
             try:
                 for part in Path(name).parent.glob("libnvrtc-builtins.so.*") if "/" in name else ():
-                    ctypes.CDLL(str(part))  # NVRTC 13.0 asks for it by its bare name
+                    ctypes.CDLL(str(part))  # NVRTC 13.0 requests it by its bare name
                 return ctypes.CDLL(name)
             except OSError:
                 continue

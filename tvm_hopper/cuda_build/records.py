@@ -1,4 +1,4 @@
-"""What was built: text, TIR and options of each CUDA module of ours, found again by its text.
+"""Records of builds: CUDA text, TIR and options of each of our modules, looked up by text.
 
 An executable holds CUDA text and machine code but no TIR, which `simulate`, `verify` and `explain`
 need.  The text is the link: nothing else of a build stays in what TVM returns.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import tvm
 
 from tvm_hopper.errors import HopperError
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 
 from .compilers import KEPT, Compiled, compile_source, source_hash
 
@@ -32,7 +32,7 @@ class BuildRecord:
     fast_math: bool
     check_assembler_log: bool
     strict: bool = False  # some function of the module is compiled so
-    arch: Arch = SM_90A
+    arch: Arch = DEFAULT_ARCH
 
     @property
     def key(self) -> str:
@@ -45,7 +45,7 @@ class BuildRecord:
         return tuple(gv.name_hint for gv in self.device.functions)
 
     def compile(self) -> Compiled:
-        """Compile the text as its build asked for it, or return what that gave before."""
+        """Compile the text as its build requested it, or return what that gave before."""
         return compile_source(
             self.source,
             self.compiler,
@@ -144,7 +144,7 @@ def cubin(executable: object) -> bytes:
     HopperError
         It holds no kernels of ours, or several CUDA modules of them.
     CompileError
-        The compiler refuses a kernel, or had to mend it.
+        The compiler refuses a kernel, or had to fix it.
     TypeError
         It is no executable.
     """

@@ -1,4 +1,4 @@
-"""Where CUDA's libraries and headers are: pip's packages first, then installed toolkits.
+"""Find CUDA's libraries and headers: pip's packages first, then installed toolkits.
 
 pip has two layouts, which PyTorch brings as well: `nvidia/cu13` holds all of CUDA 13, and packages
 of CUDA 12 (`...-cu12`) have a folder each. Both may be installed. The major version is chosen by

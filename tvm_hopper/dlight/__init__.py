@@ -1,4 +1,4 @@
-"""Schedule rules for `dlight.ApplyDefaultSchedule`: ours in front, TVM's own behind them.
+"""dlight schedule rules for `ApplyDefaultSchedule`: ours first, then TVM's.
 
 dl.ApplyDefaultSchedule(
     tvm_hopper.dlight.Matmul(),

@@ -1,4 +1,4 @@
-"""TVM's own rules, of which none may take a build down, and all rules in their order."""
+"""The list of all rules in order; TVM's own are guarded so that none breaks a build."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STOCK = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")  # TVM's
 
 
 class GuardedRule(ScheduleRule):
-    """A rule whose crash is a refusal, as is a launch beyond CUDA's limits: the next one is asked.
+    """A rule whose crash, or launch beyond CUDA's limits, counts as a refusal.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def stock(decisions: list[Decision] | None = None) -> list[GuardedRule]:
     Parameters
     ----------
     decisions : list of Decision, optional
-        Where to note what becomes of each function.
+        List that records each decision.
     """
     decisions = [] if decisions is None else decisions
     return [GuardedRule(getattr(dl.gpu, x)(), f"dl.gpu.{x}", decisions) for x in STOCK]
@@ -94,18 +94,18 @@ def rules(
     Parameters
     ----------
     decisions : list of Decision, optional
-        Where each rule notes what becomes of each function that it is asked about.
+        List that records each decision.
     accumulate, classes
         Of `Matmul`; `accumulate` of `RowReduction` as well.
     config : configuration, optional
-        What is decided of every function that the rule for such configurations takes.
+        Fixed fields of all configurations of its class.
     batch_invariant : bool
         Of `Matmul`.
 
     Raises
     ------
     ScheduleError
-        An argument is none that the rules take.
+        An argument is illegal.
     """
     decisions = [] if decisions is None else decisions
     kinds = (hs.MatmulConfig, hs.RowReductionConfig, hs.ColumnReductionConfig, hs.PointwiseConfig)

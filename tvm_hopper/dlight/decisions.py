@@ -1,4 +1,4 @@
-"""What rules decided: which of them took a function, and why the others did not."""
+"""Record which rule scheduled a function, and why others did not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tvm_hopper.transforms.common.explain_notes import ElementsNote
 
 @dataclass(frozen=True)
 class Decision:
-    """What one rule said of one function.
+    """The decision of one rule about one function.
 
     Attributes
     ----------
@@ -25,9 +25,9 @@ class Decision:
     taken : bool
         Whether it scheduled the function.
     reason : str
-        What it did beside the plain request, as to sum in another type; else why it did not.
+        If taken: what it changed, as to sum in another type. Else: why it did not take it.
     func : PrimFunc
-        The function as it was, to be found again in the module that it came from.
+        The original function, to find it in its module.
     elements : tuple of ElementsNote
         Tensors that kernels of ours access element by element.
     """
@@ -53,7 +53,7 @@ def is_scheduled(func: Any) -> bool:
 
 
 def crash_text(error: Exception) -> str:
-    """Return the reason of a rule that failed in a way that nobody foresaw."""
+    """Return the reason of a rule that crashed."""
     lines = str(error).strip().splitlines() or [""]
     return f"crashed: {type(error).__name__} {lines[-1]}".rstrip()
 

@@ -1,4 +1,4 @@
-"""Reductions and elementwise functions, by `hs.row_reduction`, `hs.column_reduction` and so on."""
+"""Rules for reductions and elementwise functions: `hs.row_reduction` and the like."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class SumRule(HopperRule):
         "float32": functions that reduce in 16 bits do so in float32, see `hs.widen_sums`. None:
         they are refused.
     config : RowReductionConfig or ColumnReductionConfig, optional
-        What is decided of every one.
+        Fixed fields of all configurations.
     decisions : list of Decision, optional
-        Where to note what becomes of each function.
+        List that records each decision.
     """
 
     helper: ClassVar[Callable[..., object]]
@@ -61,9 +61,9 @@ class RowReductionRule(SumRule):
         "float32": functions that reduce in 16 bits do so in float32, see `hs.widen_sums`. None:
         they are refused.
     config : RowReductionConfig, optional
-        What is decided of every one.
+        Fixed fields of all configurations.
     decisions : list of Decision, optional
-        Where to note what becomes of each function.
+        List that records each decision.
     """
 
     name: ClassVar[str] = "RowReduction"
@@ -80,9 +80,9 @@ class ColumnReductionRule(SumRule):
         "float32": functions that reduce in 16 bits do so in float32, see `hs.widen_sums`. None:
         they are refused.
     config : ColumnReductionConfig, optional
-        What is decided of every one.
+        Fixed fields of all configurations.
     decisions : list of Decision, optional
-        Where to note what becomes of each function.
+        List that records each decision.
     """
 
     name: ClassVar[str] = "ColumnReduction"
@@ -96,9 +96,9 @@ class PointwiseRule(HopperRule):
     Parameters
     ----------
     decisions : list of Decision, optional
-        Where to note what becomes of each function.
+        List that records each decision.
     config : PointwiseConfig, optional
-        What is decided of every one.
+        Fixed fields of all configurations.
     """
 
     name: ClassVar[str] = "Pointwise"

@@ -1,4 +1,4 @@
-"""Products, by `hs.matmul`: with symbolic rows a kernel for each size class."""
+"""Rule for products: `hs.matmul`, with a kernel for each size class if rows are symbolic."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ class MatmulRule(HopperRule):
     Parameters
     ----------
     accumulate : str, optional
-        Type in which sums are made that the function makes in 16 bits; they are rounded once, at
-        the end. None: such a function is refused.
+        "float32": accumulate 16-bit sums in float32, rounded once at the end. None: refuse
+        functions that sum in 16 bits.
     classes : sequence of int, or mapping of int to MatmulConfig or int, optional
         Size classes of symbolic rows, see `hs.matmul`; None: by the model. A product whose columns
         are symbolic, or whose rows are not, is one kernel.
     config : MatmulConfig, optional
-        What is decided of every product.
+        Fixed fields of all configurations.
     batch_invariant : bool
-        True: the bits of a row do not depend on how many there are, see `hs.MatmulConfig`.
+        True: the bits of a row do not depend on the number of rows, see `hs.MatmulConfig`.
     decisions : list of Decision, optional
-        Where to note what becomes of each function.
+        List that records each decision.
 
     Raises
     ------
     ScheduleError
-        An argument is none that `hs.matmul` takes.
+        An argument is illegal for `hs.matmul`.
     """
 
     name: ClassVar[str] = "Matmul"
@@ -110,7 +110,7 @@ def products(sch: s_tir.Schedule) -> list[str]:
         if node.init is None or not summed:
             continue
         both = all(any(ir.depends_on(x.min, summed) for x in r.region) for r in node.reads)
-        # squares, also of what is left of a row's mean, are no products
+        # squares, also of the rest of a row's mean, are no products
         if (len(node.reads) == 2 and both) or (len(node.reads) == 1 and may_be_product(node)):
             found.append(str(node.name_hint))
     return found

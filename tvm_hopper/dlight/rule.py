@@ -1,4 +1,4 @@
-"""What our rules have in common: which functions they look at, and what becomes of a refusal."""
+"""Base class of our rules: which functions they look at, and how they refuse."""
 
 from __future__ import annotations
 
@@ -13,24 +13,22 @@ from tvm.target import Target
 
 from tvm_hopper import pipeline
 from tvm_hopper.errors import HopperError, warn
-from tvm_hopper.facts.arch import SM_90A
-from tvm_hopper.requests.targets import name_target, target_arch
+from tvm_hopper.requests.tags import ARCH, GENERIC_ARCH
+from tvm_hopper.requests.targets import is_ours, name_target, target_arch
 from tvm_hopper.schedule.dry_run import LAST, outside_of_kernels
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.transforms.common.explain_notes import ElementsNote, read_notes
 
 from .decisions import Decision, crash_text, is_scheduled, name_of
 
-GENERIC_ARCH = SM_90A.name.rstrip("a")
-
 
 class HopperRule(ScheduleRule):
-    """A rule that a schedule helper stands behind; what that refuses is left to the next rule.
+    """A rule that applies a schedule helper; functions that it refuses go to the next rule.
 
     Parameters
     ----------
     decisions : list of Decision, optional
-        Where to note what becomes of each function; None: a list of the rule's own.
+        List that records each decision; None: a new list.
     """
 
     name: ClassVar[str]
@@ -40,16 +38,16 @@ class HopperRule(ScheduleRule):
         self.decisions: list[Decision] = [] if decisions is None else decisions
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
-        """Schedule a function, or return None and note why not.
+        """Schedule a function, or return None and record the reason.
 
         Parameters
         ----------
         func : PrimFunc
             Plain loops. One that is scheduled already (`tirx.is_scheduled`) is left alone.
         target : Target
-            What it is built for; kernels of ours are for sm_90a.
+            The target; our kernels need sm_90a.
         tunable : bool
-            Not looked at: there is one schedule.
+            Ignored: there is one schedule.
         """
         self._elements: tuple[ElementsNote, ...] = ()
         sch, reason = self._try(func, target)
@@ -63,7 +61,7 @@ class HopperRule(ScheduleRule):
         if not self.is_target_available(target):
             if target_arch(target) == GENERIC_ARCH:
                 warn_of_generic_arch()
-            return None, f"target {name_target(target)}; need cuda {SM_90A.name}"
+            return None, f"target {name_target(target)}; need cuda {ARCH}"
         try:
             with target:
                 sch = s_tir.Schedule(func)
@@ -85,7 +83,7 @@ class HopperRule(ScheduleRule):
 
     def is_target_available(self, target: Target) -> bool:
         """Tell whether kernels of ours run on a target."""
-        return target_arch(target) == SM_90A.name
+        return is_ours(target)
 
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule the one function of a schedule; return what should be known of it.
@@ -93,7 +91,7 @@ class HopperRule(ScheduleRule):
         Raises
         ------
         HopperError
-            The function is none of this rule's.
+            The rule does not take the function.
         """
         raise NotImplementedError
 
@@ -123,7 +121,7 @@ def warn_of_generic_arch() -> None:
     """Say once what a Hopper target without the `a` costs."""
     warn(
         f"target cuda {GENERIC_ARCH}: no kernel of tvm_hopper is made for it. WGMMA and setmaxnreg "
-        f"exist on {SM_90A.name} alone, with which TVM's own schedules work, too: take "
-        f'Target("nvidia/nvidia-h200") or {{"kind": "cuda", "arch": "{SM_90A.name}"}}',
+        f"exist on {ARCH} alone, with which TVM's own schedules work, too: take "
+        f'Target("nvidia/nvidia-h200") or {{"kind": "cuda", "arch": "{ARCH}"}}',
         stacklevel=4,
     )

@@ -1,1 +1,1 @@
-"""What the hardware is: limits, layouts and counts, each with its source; nothing of TVM."""
+"""Hardware facts: limits, layouts and counts, each with its source; independent of TVM."""

@@ -1,11 +1,11 @@
-"""What differs from one architecture to another: limits, operations, and what moves registers.
+"""Architectures: limits, asynchronous operations and register reallocation of each.
 
     SM_90A    H100, H200, H800, H20, GH200: one build runs on each (see `facts.devices`)
     SM_80     A100, A30, and as PTX every later chip
 
 A `Processor` is what copies and waits are planned for: the operations that it executes, and the
 memory on chip that they fill. An `Arch` is one whose threads share that memory, a GPU; what it has
-beside is of no meaning elsewhere. Machines of one thread are in `facts.hexagon`.
+next to is of no meaning elsewhere. Machines of one thread are in `facts.hexagon`.
 
 A plan that depends on the chip has it as a field, and a pass takes it from the function's target
 (`requests.targets.processor_of`, `arch_of`). Constants that hold for every GPU are in
@@ -28,7 +28,7 @@ KIB = 1024
 
 @dataclass(frozen=True)
 class Processor(ABC):
-    """What runs asynchronous operations beside its program.
+    """A processor with asynchronous operations.
 
     Attributes
     ----------
@@ -135,11 +135,6 @@ class Arch(Processor):
         return self.smem_per_block
 
     @property
-    def has_warp_groups(self) -> bool:
-        """Whether four warps issue operations together."""
-        return any(ASYNC_OPS[op].agent == "warp_group" for op in self.async_ops)
-
-    @property
     def has_producers(self) -> bool:
         """Whether copies complete on mbarriers, by which threads hand over what they load."""
         return any(ASYNC_OPS[op].completion == MBARRIER for op in self.async_ops)
@@ -210,3 +205,6 @@ SM_80 = Arch(
 )
 
 ARCHS = {arch.name: arch for arch in (SM_80, SM_90A)}  # by the `arch` of a cuda target
+DEFAULT_ARCH = SM_90A  # of what names none, as a function without a target
+MAX_CLUSTER = SM_90A.max_cluster_size  # thread blocks, on every chip that has clusters
+LARGEST_CLUSTER = SM_90A.largest_cluster_size  # on some

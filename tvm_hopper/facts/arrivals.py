@@ -1,7 +1,7 @@
-"""What each mbarrier of a full/empty ring counts, derived from who signals it.
+"""Arrival counts of the full and empty mbarriers of a ring buffer.
 
-A count that disagrees with the arrivals deadlocks when too high and races when too low, so call
-sites give facts (how many consumers) and take the count from here.
+A count that is too high deadlocks, one that is too low races. So call sites give the number of
+consumers and take the count from here.
 
 PTX ISA 9.1, 9.7.13.15: `mbarrier.arrive.expect_tx` is one arrival and adds to the transaction
 count; each completed copy subtracts its bytes; a phase completes when both counts are zero.

@@ -1,4 +1,4 @@
-"""What differs from one part of compute capability 9.0 to another: how many SMs it has, and rates.
+"""Chips of compute capability 9.0: number of SMs, bandwidth and clock rates of each.
 
 Everything else that a kernel is built for is the same on all of them, see `facts.arch`. A kernel is
 right on each; what is best may differ, so that the choice of a configuration asks here.
@@ -34,7 +34,7 @@ CLUSTERS = (66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7)
 
 @dataclass(frozen=True)
 class Chip:
-    """What the estimate of a configuration takes from a part; rates are shares of an H200's.
+    """The rates of a chip for estimates, as shares of an H200's.
 
     Attributes
     ----------

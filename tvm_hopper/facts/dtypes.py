@@ -1,7 +1,7 @@
-"""The scalar types that kernels use, one row each, under TVM's names.
+"""Scalar types that kernels use, under TVM's names.
 
 The simulator reads the types of instructions by tables of its own (`sim/ops/ptx_types.py`): it
-judges what was made with this one.
+checks what was made with this one.
 
 Sources: PTX ISA 9.1, 5.2.1 (types), 9.7.15.2 and 9.7.15.5 (WGMMA: operands, accumulators, majors);
 CUDA driver API, `CUtensorMapDataType`.

@@ -1,4 +1,4 @@
-"""Hexagon: one thread, a memory on chip of its own (VTCM), and a queue of DMA copies into it.
+"""Hexagon: one thread, on-chip memory (VTCM), and a queue of DMA copies.
 
     "qcom/hexagon-v68"    4 MiB of VTCM
     "qcom/hexagon-v69"    8 MiB, as those after it

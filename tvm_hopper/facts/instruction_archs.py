@@ -1,4 +1,4 @@
-"""Which instructions need more than sm_80: rows of TVM's PTX table, by name and modifiers.
+"""Instructions that need more than sm_80, as rows of TVM's PTX table.
 
 What no rule names runs on sm_80 already, or on later chips than Hopper alone.
 
@@ -151,7 +151,7 @@ def needed_arch(row: str, modifiers: Collection[str]) -> str:
     row : str
         Of TVM's table (`tirx.ptx.<row>`).
     modifiers : collection of str
-        As they stand in the instruction.
+        As they are in the instruction.
     """
     needs = [rule.arch for rule in RULES if rule.holds(row, modifiers)]
     return max(needs, default="")

@@ -1,4 +1,4 @@
-"""Constants of the CUDA and PTX programming model, which no chip changes.
+"""Constants of the CUDA and PTX programming model, the same on every chip.
 
 What differs from one chip to another is in `facts.arch`.
 

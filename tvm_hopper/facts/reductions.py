@@ -1,4 +1,4 @@
-"""Reductions to global memory in bulk: which operation combines elements of which type.
+"""Bulk reductions to global memory: legal operations and element types.
 
 Two forms (PTX ISA 9.1): 9.7.9.25.5.2 `cp.reduce.async.bulk` names the type, 9.7.9.27.2
 `cp.reduce.async.bulk.tensor` takes it from the tensor map. Each element is combined by a relaxed

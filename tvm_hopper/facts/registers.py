@@ -1,8 +1,8 @@
-"""How registers are shared out between the warp groups of one CTA.
+"""Register budgets of producer and consumer warp groups (setmaxnreg).
 
 A kernel starts with the same number of registers in every thread; `setmaxnreg` (PTX ISA 9.1,
 9.7.19.5) moves some from the producer to the consumers. `setmaxnreg.inc` blocks until the CTA's
-pool has enough, for ever when the sum is too large, and neither form may go the wrong way.
+pool has enough, forever when the sum is too large, and neither form may go the wrong way.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from .wgmma import MAX_N
 # (producer, consumer) by the number of consumer warp groups; with one producer warp group each sum
 # stays inside the pool: 2 x 256, 3 x 168 and 4 x 128.
 DEFAULT_SPLIT = {1: (56, 256), 2: (40, 232), 3: (32, 160)}
-# What ptxas 13.0 needs beside the accumulators, measured: of an instruction (64x200 fits in the 128
-# registers at entry of 512 threads, 64x208 is C7602), and of a whole consumer (with 26 or more left
-# no multiplication is serialised for want of registers, C7512; with 24 all that were tried are:
+# What ptxas 13.0 needs next to the accumulators, measured: of an instruction (64x200 fits in the
+# 128 registers at entry of 512 threads, 64x208 is C7602), and of a whole consumer (with 26 or more
+# left no multiplication is serialised for want of registers, C7512; with 24 all that were tried
+# are:
 # 208 of 232, 184 of 208, 144 of 168, 136 of 160, 104 of 128).
 BESIDE_ACCUMULATORS = 26
 
@@ -96,7 +97,7 @@ def check(producer: int, consumer: int, consumers: int, arch: Arch) -> tuple[str
     if total > pool:
         found.append(
             f"found {producer} + {consumers} x {consumer} = {total} registers; "
-            f"need at most {1 + consumers} x {entry} = {pool}, or a consumer waits for ever"
+            f"need at most {1 + consumers} x {entry} = {pool}, or a consumer waits forever"
         )
     return tuple(found)
 
@@ -118,7 +119,7 @@ class AccumulatorBudget:
     Attributes
     ----------
     held
-        Accumulators that the tile asks for.
+        Accumulators that the tile requests.
     room
         The most that a thread of `consumer` registers may hold.
     """
@@ -157,7 +158,7 @@ def accumulator_budget(
 
 
 def widest_instruction(consumers: int, arch: Arch) -> int:
-    """Return the most columns of one WGMMA that ptxas takes beside that many consumers, by eights.
+    """Return the most columns of one WGMMA that ptxas takes next to that many consumers, by eights.
 
     It holds an instruction of n columns to the registers at entry, whatever `setmaxnreg` adds.
     """

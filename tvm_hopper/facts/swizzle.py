@@ -1,4 +1,4 @@
-"""The XOR patterns that TMA writes and WGMMA reads shared memory with.
+"""Swizzle patterns of shared memory for TMA and WGMMA.
 
 A pattern of `swizzle_bytes` exchanges 16-byte chunks inside rows of `swizzle_bytes`; the address
 bits from 7 on decide which chunk goes where. Three bits take part for 128 B, two for 64 B, one for

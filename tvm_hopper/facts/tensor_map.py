@@ -1,4 +1,4 @@
-"""The rules of a tiled tensor map, the 128 bytes that describe a tensor to TMA.
+"""Rules of a tiled tensor map (CUtensorMap), which describes a tensor to TMA.
 
 Source: CUDA driver API, `cuTensorMapEncodeTiled`, which answers CUDA_ERROR_INVALID_VALUE to any
 breach and names none; hence `TensorMap.check` collects them all. Dimensions run from the innermost

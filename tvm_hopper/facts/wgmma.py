@@ -1,4 +1,4 @@
-"""WGMMA: instruction shapes, the accumulator's layout, and the descriptors of shared operands.
+"""WGMMA: instruction shapes, accumulator layout, shared-memory descriptors.
 
 Sources: PTX ISA 9.1, 9.7.15.2 (shapes), 9.7.15.5.1.1 (register fragments), 9.7.15.5.1.2 (shared
 memory layout, matrix descriptor); the canonical layouts as CUTLASS states them in
@@ -183,7 +183,7 @@ def _check_operand(major: str, dtype: str) -> None:
 
 @dataclass(frozen=True)
 class OperandLayout:
-    """How a `rows x k` operand tile lies in shared memory, and what a descriptor says about it.
+    """Layout of a `rows x k` operand tile in shared memory, and its descriptor.
 
     Build it with `operand_layout`; byte counts, offsets from the start of the tile.
     """

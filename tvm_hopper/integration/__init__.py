@@ -1,1 +1,1 @@
-"""How TVM finds us: what `import tvm` runs, and what is changed in TVM."""
+"""Integration with TVM: what `import tvm` runs, and what changes in TVM."""

@@ -1,4 +1,4 @@
-"""What `import tvm` runs when this package is installed (entry point group `tvm.backends`).
+"""Entry point that `import tvm` runs (group `tvm.backends`).
 
 A leaf on purpose: `tvm` and `tvm_hopper` may both be half imported when it is called.  Where TVM's
 compiler is missing it only helps to load modules (`foreign`). `TVM_HOPPER_AUTOLOAD=0` leaves TVM's

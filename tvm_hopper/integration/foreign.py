@@ -1,7 +1,7 @@
-"""Answers where TVM finds no CUDA: for kernels that are not ours, and for what is only loaded.
+"""Answer TVM's CUDA queries on machines without CUDA, for kernels that are not ours.
 
-Processes that load a module, or compile the text in one, may never lower a kernel of ours, so that
-this is a part of `import tvm`.  Heavy imports wait until TVM's own compiler has failed.
+Processes that load a module, or compile its text, may never use our lowering. So `import tvm`
+installs this. Heavy imports wait until TVM's own compiler has failed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ DRIVER = "libcuda.so.1"
 
 
 def install() -> None:
-    """Stand behind TVM's callback that compiles CUDA text."""
+    """Stand after TVM's callback that compiles CUDA text."""
     import tvm_ffi
 
     previous = tvm_ffi.get_global_func(COMPILE, allow_missing=True)

@@ -1,13 +1,13 @@
-"""What is changed in TVM: a gate in front of its default pipeline, and keys that PassContext takes.
+"""Gate before TVM's default pipeline: sends marked functions to our lowering.
 
 `tvm.compile`, `tvm.tirx.build`, `relax.build` and MetaSchedule's workers all take the factory in
-`PIPELINE_MAP["s_tir"]`.  The gate wraps whatever stands there: a module with a function that
-carries one of our keys is lowered by `tvm_hopper.pipeline`, any other by the wrapped factory, which
-then never learns that somebody asked.  A function for a GPU that touches tensors on the host is an
-error, whoever lowers it (`host_loops`).  Heavy imports wait for the first build.
+`PIPELINE_MAP["s_tir"]`. The gate wraps whatever is there: a module with one of our annotations is
+lowered by `tvm_hopper.pipeline`, any other by the wrapped factory. A function for a GPU that
+touches tensors on the host is an error, whoever lowers it (`host_loops`). Heavy imports wait for
+the first build.
 
-TVM checks the keys of a PassContext against a table that Python cannot add to, so its constructor
-hands ours over inside a stock key that nothing in TVM reads (`tvm_hopper.requests.options`).
+TVM checks PassContext keys against a table that Python cannot extend. So its constructor passes
+ours inside a TVM key that TVM does not read (`tvm_hopper.requests.options`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Callable
 from typing import Any
 
 NAME = "tvm_hopper"
-_CONFIG = 4  # where `config` stands among the arguments of PassContext
+_CONFIG = 4  # where `config` is among the arguments of PassContext
 
 Factory = Callable[..., tuple[Any, ...]]
 
 
 def gated(previous: Factory) -> Factory:
-    """Wrap a pipeline factory: modules that ask for our lowering get it."""
+    """Wrap a pipeline factory: modules that request our lowering get it."""
 
     def factory(**options: object) -> tuple[Any, ...]:
         import tvm
@@ -71,7 +71,7 @@ def gated(previous: Factory) -> Factory:
 
 
 def install() -> None:
-    """Put the gate in front of the default pipeline, once."""
+    """Put the gate before the default pipeline, once."""
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
     if not hasattr(PIPELINE_MAP["s_tir"], "gate_of"):

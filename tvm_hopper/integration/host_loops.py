@@ -1,4 +1,4 @@
-"""Refuses functions for a GPU that touch tensors outside of kernels, whoever lowers them.
+"""Refuse GPU functions that touch tensors outside of kernels.
 
     tvm.compile(plain_loops, target="nvidia/nvidia-h200")       a host loop over device pointers
 

@@ -1,4 +1,4 @@
-"""Global functions that are known from `import tvm` on, and load what they need when called.
+"""Register global functions at `import tvm` that load their modules when called.
 
 A process that only loads a library or serves a client has done `import tvm` and nothing else.
 """

@@ -1,4 +1,4 @@
-"""Walks, rewrites and small builders over TIR: where the lowering calls `tvm_ffi.structural_*`.
+"""Walk, rewrite and build TIR: the only users of `tvm_ffi.structural_*`.
 
 A TVM upgrade that moves classes or traversal functions is answered here (and in `pipeline/`).
 The simulator and the checks walk by themselves: they judge what is made with these.

@@ -1,4 +1,4 @@
-"""Builders of small pieces of TIR."""
+"""Build small pieces of TIR."""
 
 from __future__ import annotations
 

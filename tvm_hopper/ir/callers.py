@@ -1,4 +1,4 @@
-"""What a host function is told of its caller: whether there is an allocator to take memory from."""
+"""Ask at run time whether a call comes with an allocator for workspaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indices of a vector's lanes, where quotients and remainders keep TVM from seeing neighbours."""
+"""Find contiguous vector lanes in indices with quotients and remainders, which TVM misses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def without_carry(index: Any, lane: Any, lanes: int) -> Any:
         (i * 2048 + j * 8 + lane) % 14336   ->   (i * 2048 + j * 8) % 14336 + lane
         (i * 2048 + j * 8 + lane) // 14336  ->   (i * 2048 + j * 8) // 14336
 
-    TVM's simplifier does so for one product beside the lane, not for a sum of them.
+    TVM's simplifier does so for one product next to the lane, not for a sum of them.
 
     Parameters
     ----------

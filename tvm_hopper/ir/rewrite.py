@@ -1,4 +1,4 @@
-"""Rewrites of TIR: every change of a tree goes through one of these."""
+"""Rewrite TIR: every change of a tree uses one of these functions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .walk import (
     type_index,
 )
 
-# Without the signatures of callbacks, which `tvm_ffi.structural_mutate` asks for at each call.
+# Without the signatures of callbacks, which `tvm_ffi.structural_mutate` requests at each call.
 _mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
 
 
@@ -40,7 +40,7 @@ def substitute(node: Any, values: Mapping[Var, Any]) -> Any:
     """Replace uses of variables and buffers; an integer value takes its variable's type."""
     if not values:
         return node
-    typed: dict[Var, Any] = {}  # of what occurs: most of what is asked for does not
+    typed: dict[Var, Any] = {}  # of what occurs: most of what is requested does not
 
     def new(var: Var) -> Any:
         if var not in typed:
@@ -86,7 +86,7 @@ def _is_empty(stmt: Stmt) -> bool:
 
 
 def fresh_variables(stmt: Any) -> Any:
-    """Copy statements that stand twice in a function: each defines variables and buffers anew."""
+    """Copy statements that are twice in a function: each defines variables and buffers again."""
     blocks = find_all(stmt, SBlock)
     defined = [loop.loop_var for loop in find_all(stmt, For)]
     defined += [bind.var for bind in find_all(stmt, tirx.Bind)]
@@ -118,7 +118,7 @@ def reindex(
     """Move every access of a buffer, except those in the blocks `but`, to another one.
 
     `index` maps the indices of a load or store, `region` the `Range`s of a block's read or write.
-    A pointer goes where its first element goes: elements behind it must keep their order.
+    A pointer goes where its first element goes: elements after it must keep their order.
     """
     kept = set(but)
 

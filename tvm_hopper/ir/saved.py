@@ -1,4 +1,4 @@
-"""Modules as text, between processes of one TVM."""
+"""Save and load modules as text, between processes with the same TVM."""
 
 from __future__ import annotations
 

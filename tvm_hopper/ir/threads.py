@@ -1,4 +1,4 @@
-"""Who runs a kernel's statements: the threads of a block, or the one thread of a processor."""
+"""Thread axes: the threads of a thread block, or one thread on other processors."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class KernelThreads:
 
     @property
     def count(self) -> Any:
-        """How many there are, as an expression."""
+        """Number of threads, as an expression."""
         return tirx.IntImm("int32", 1) if self.axis is None else self.axis.extent
 
     @property
     def body(self) -> Stmt:
-        """What each of them runs."""
+        """The statement that each thread runs."""
         return self.kernel if self.axis is None else self.axis.body
 
     def run(self, body: Stmt) -> Any:

@@ -1,4 +1,4 @@
-"""The nodes of TIR that the lowering meets, under the names that it calls them."""
+"""TIR node classes under short names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions about TIR: what stands where, and what it is."""
+"""Query TIR: find statements, loops, buffers and uses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRE_ORDER = int(tvm_ffi.WalkOrder.PREORDER)
 _DEVICE_ID = 9  # TVMStructFieldKind::kDLTensorDeviceId of `tvm_struct_get`
 
 
-# `tvm_ffi.structural_walk` finds out anew what its callbacks' types are, which takes five times as
+# `tvm_ffi.structural_walk` finds out again what its callbacks' types are, which takes five times as
 # long as a walk of an expression; a build walks some 20000 times.
 _walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
 _STOP = tvm_ffi.VisitInterrupt(None)
@@ -113,7 +113,7 @@ def once(variables: list[Var]) -> list[Var]:
 
 
 def uses_node(root: Any, node: Any) -> bool:
-    """Tell whether a node stands, by identity, at or below `root`."""
+    """Tell whether a node is, by identity, at or below `root`."""
     return has_any(root, type(node), node.same_as)
 
 
@@ -123,7 +123,7 @@ def depends_on(expr: Any, variables: list[Var]) -> bool:
 
 
 def loop_nest(stmt: Stmt) -> tuple[list[For], Stmt]:
-    """Peel perfectly nested loops; return them, outermost first, and what stands inside."""
+    """Peel perfectly nested loops; return them, outermost first, and the innermost body."""
     loops: list[For] = []
     while isinstance(stmt, For):
         loops.append(stmt)
@@ -132,7 +132,7 @@ def loop_nest(stmt: Stmt) -> tuple[list[For], Stmt]:
 
 
 def peel_blocks(stmt: Stmt) -> Stmt:
-    """Return what stands inside of blocks that hold nothing beside one another."""
+    """Return the body of nested blocks that have no siblings."""
     while isinstance(stmt, SBlockRealize):
         stmt = stmt.block.body
     return stmt
@@ -205,7 +205,7 @@ def dtype_of(expr: Any) -> str:
 
 
 def is_shared(buffer: Var) -> bool:
-    """Tell whether a buffer lies in (dynamic or static) shared memory, or what stands for it."""
+    """Tell whether a buffer is in shared memory (dynamic or static), or its counterpart."""
     return buffer.scope() in ("shared", "shared.dyn", VTCM)
 
 

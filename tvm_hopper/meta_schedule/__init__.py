@@ -1,4 +1,4 @@
-"""Tuning with TVM's MetaSchedule: search, build and measure configurations, and lose nothing.
+"""Tune with TVM's MetaSchedule: search, build, measure, and keep every result.
 
 Names are loaded on first use: worker processes import a part of this package without TVM.
 """

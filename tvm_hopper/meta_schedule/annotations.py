@@ -1,4 +1,4 @@
-"""The configuration of a kernel as an annotation of it, so that a trace carries it along.
+"""Store a kernel's configuration as an annotation, so that a trace carries it.
 
     for bx in thread_binding(64, "blockIdx.x", annotations={
         "tvm_hopper.configuration": "matmul tile=128x256x64"}):

@@ -1,4 +1,4 @@
-"""A pass that schedules the functions of a module by the records of a database.
+"""Pass that schedules a module by the records of a database.
 
     mod = tvm_hopper.meta_schedule.apply("tuned")(mod)
 

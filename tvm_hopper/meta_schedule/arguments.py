@@ -1,4 +1,4 @@
-"""What runs, builders and runners are given, refused in one sentence where it is none of that."""
+"""Check the arguments of tuning runs, builders and runners."""
 
 from __future__ import annotations
 

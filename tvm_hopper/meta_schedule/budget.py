@@ -1,4 +1,4 @@
-"""Which function the next trials go to, and when enough is enough.
+"""Divide the trial budget between functions, and decide when to stop.
 
 Every function has its choice of the package measured first. Then the one comes next at which a
 trial is expected to save most of the module's time: the model's expected improvement, times the
@@ -93,7 +93,7 @@ def share(
 ) -> int:
     """Return how many trials a task gets at once.
 
-    Before every task has had some, none gets more than its part of what is left.
+    Before every task has had some, none gets more than its part of the rest.
     """
     if each is not None:
         batch = min(batch, each - account.trials - account.under_way)

@@ -1,4 +1,4 @@
-"""Build trials in warm processes: machine code and a manifest, nothing that needs a compiler."""
+"""Builder: compile trials in warm processes to machine code and a manifest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ArtifactBuilder(PyBuilder):
     """Compiles trials in processes that stay, into artifacts that any runner of ours can take.
 
     A process that dies or passes the deadline is replaced; its trial fails with a message. Results
-    are the paths of manifests, each in a folder of its own.
+    are the paths of manifests, each in a separate folder.
 
     Parameters
     ----------

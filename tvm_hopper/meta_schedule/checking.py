@@ -1,10 +1,10 @@
-"""Whether a winner computes what the function that was tuned computes, in the simulator.
+"""Verify in the simulator that the best configuration computes the right result.
 
     check = Simulated(seconds=60)
     check(problem, config)      Verdict("equal", "bit for bit ..")
 
 A kernel that is fast and wrong must not enter a database. Where a GPU compares the last few
-(`finals.py`) it judges them, too; this is for all others. `tune(check=...)` takes any callable
+(`finals.py`) it checks them, too; this is for all others. `tune(check=...)` takes any callable
 like it.
 """
 
@@ -26,7 +26,7 @@ DETAIL = 300  # characters of a reason
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found: "equal", "wrong", or "unchecked", by what, and why."""
+    """The result of a check: "equal", "wrong" or "unchecked", with its judge and reason."""
 
     verdict: str
     by: str

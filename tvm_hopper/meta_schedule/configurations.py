@@ -1,4 +1,4 @@
-"""Configurations as text, and back: what a record and an annotation of a kernel keep.
+"""Serialise configurations to text for records and annotations.
 
     matmul consumers=2 stages=4 tile=128x256x64 transposed=yes
     row_reduction threads=128

@@ -1,4 +1,4 @@
-"""A model of times that is the package's estimate, corrected by what was measured.
+"""Cost model: the package's estimate, corrected by measurements.
 
     log(time) = log(estimate) + offset + f(features)          f: a Gaussian process
 

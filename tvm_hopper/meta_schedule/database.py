@@ -1,12 +1,12 @@
-"""What a work folder knows: functions, trials, and which winners were found right.
+"""Database of a work folder: functions, trials, verified winners.
 
     database = Database("tuned")
     database.winner(key)                    the best checked trial of a function, or None
     merge("all", "tuned_here", "tuned_there")
 
 Beside the log lie the two files of TVM's JSONDatabase, with the checked winners alone. They are
-made from the log, and made anew whenever they differ from it: whoever knows TVM only can apply them
-with `MetaScheduleApplyDatabase`.
+made from the log, and made again whenever they differ from it: whoever knows TVM only can apply
+them with `MetaScheduleApplyDatabase`.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Database:
 
     @property
     def other_versions(self) -> list[str]:
-        """What wrote the records in another version than this process': their names, or nothing."""
+        """Names of packages whose versions differ between the records and this process."""
         return differing(self.header) if self.header else []  # of a log that was just begun
 
     def trials(self, key: str) -> list[Trial]:
@@ -147,7 +147,7 @@ class Database:
         return list(self._trials.get(key, ()))
 
     def ended(self, key: str) -> str:
-        """Return why a function got no more trials than it has; an empty string if nobody said."""
+        """Return why a function's search ended, or an empty string."""
         row = self._ends.get(key)
         return row["why"] if row is not None and row["trials"] == len(self.trials(key)) else ""
 
@@ -214,7 +214,7 @@ def _check_kind(trial: Trial, workload: dict[str, Any], folder: Path) -> None:
     if kind_of(trial.config) != workload["form"].partition(" ")[0]:
         where = f"{folder / FILE}, a trial of {visible(workload['name'])[:60]}"
         found = f"{trial.text[:80]!r} for {visible(workload['form'])[:60]!r}"
-        fix = "take the line away, or begin with another work_dir"
+        fix = "remove the line, or begin with another work_dir"
         raise cannot_tune(where, found, "a configuration of that kind", fix)
 
 

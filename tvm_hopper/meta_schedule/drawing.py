@@ -1,4 +1,4 @@
-"""A search drawn: the best time over trials, and what was predicted against what was measured."""
+"""Plot a search: best time over trials, predicted against measured time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runners that measure nothing, to try a tuning run where there is no GPU. They say so."""
+"""Runners that measure nothing, to try tuning without a GPU."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FakeRunner(PyRunner):
         return lambda: found
 
     def close(self) -> None:
-        """Do nothing: there is nobody to stop."""
+        """Do nothing: there is no worker to stop."""
 
 
 def _say_fake(self: Any) -> str:
@@ -107,7 +107,7 @@ def fake_gpus(
     measuring_seconds: float = 0.0,
     **options: Any,
 ) -> Any:
-    """Return a GpuRunner with worker processes that measure nothing, and break where told.
+    """Return a GpuRunner whose workers measure nothing and fail on request.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def fake_settings(
     noise: float,
     measuring_seconds: float,
 ) -> list[dict[str, Any]]:
-    """Return what each fake GPU's worker is told; counters of their requests go into a folder."""
+    """Return the settings of each fake worker; a folder holds their request counters."""
     found = []
     for i in range(count):
         settings: dict[str, Any] = {"seed": seed, "noise": noise, "seconds": measuring_seconds}

@@ -1,4 +1,4 @@
-"""The last round of a search: the fastest few against the package's own choice, and checked.
+"""Final round of a search: remeasure the fastest against the default, and verify them.
 
     finals = Finals(database, append, Bench(builder, runner, target), check, is_own=False)
     finals.hold(problems)
@@ -38,9 +38,9 @@ from .measurement import Contested
 from .problems import Problem
 from .schedulers import Schedule, scheduled_here
 
-FINALISTS = 6  # beside the package's own choice
+FINALISTS = 6  # next to the package's own choice
 OF_A_SHAPE = 2  # of these: what is fast alone and slow at full load is so with all its relatives
-# What must be certain, back to back. Of 47 winners that were timed anew on other tensors, gains
+# What must be certain, back to back. Of 47 winners that were timed again on other tensors, gains
 # were up to 0.019 smaller (0.071 of one of 1.158), so that 1.01 means 0.99 at least. The two that
 # lost had won by 1.003 and 1.005, and were not faster alone.
 LEAST_GAIN = 1.01
@@ -54,7 +54,7 @@ Result = Callable[[], Contested | str]
 
 @dataclass(frozen=True)
 class Gain:
-    """How much faster one is than another: the median over rounds, and where it surely lies."""
+    """Speed-up of one over another: the median over rounds and its confidence interval."""
 
     middle: float
     low: float
@@ -115,7 +115,7 @@ class Finals:
     check : callable
         Judges a winner that was not compared with a reference.
     is_own : bool
-        Whether `check` is the user's: then it judges every winner.
+        Whether `check` is the user's: then it checks every winner.
     schedule : callable
         Schedules configurations, see `schedulers.scheduled_here`.
     """

@@ -1,4 +1,4 @@
-"""The configuration that a database has for a function.
+"""Look up a function's configuration in a database.
 
     lookup("tuned", func, target)      hs.MatmulConfig(...), of a static function
                                        [(16, hs.MatmulConfig(...)), ...], of one with symbolic rows

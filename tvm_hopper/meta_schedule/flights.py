@@ -1,4 +1,4 @@
-"""Batches of trials under way: built by a stock builder, run by a stock runner.
+"""Batches of trials in flight: built by a builder, measured by a runner.
 
     flights = Flights(builder, runner, target)
     flights.start(task, candidates)          returns at once
@@ -34,7 +34,7 @@ SAID = 600  # characters of an error that a record keeps
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What came of one candidate: its times in seconds, or why there are none.
+    """The result of one candidate: its times in seconds, or the reason for none.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def by_nobody(self) -> bool:
-        """Whether nobody was there to build or to measure it: it is no trial."""
+        """Whether no worker was available: this is no trial."""
         return self.error is not None and self.error.partition(": ")[2].startswith(NOBODY)
 
 
@@ -90,7 +90,7 @@ class Flights:
         self._while_waiting = while_waiting
         self._flying: deque[_Flight] = deque()
         # A builder blocks, and most of the time it is other processes that work. One of ours says
-        # how many batches it takes at once; TVM's are asked for one after another.
+        # how many batches it takes at once; TVM's are requested one after another.
         count = int(getattr(builder, "batches", 1))
         self._most = count + 1  # one more is on the GPUs
         self._thread = ThreadPoolExecutor(count, thread_name_prefix="build")
@@ -171,7 +171,7 @@ def _check_count(who: str, found: list[Any], asked: list[Any]) -> None:
 
 
 def _told(runner: Any, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what a runner of this package knows of a measurement beside its times."""
+    """Return what a runner of this package knows of a measurement next to its times."""
     take = getattr(runner, "take", None)
     found = take(path) if take is not None else None
     if found is None:

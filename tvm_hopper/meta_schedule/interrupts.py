@@ -1,4 +1,4 @@
-"""Ctrl-C while builders and runners are at work.
+"""Handle Ctrl-C while builders and runners work.
 
 Both are called through TVM's FFI, which makes any other error of a KeyboardInterrupt. So the signal
 is noted, and the search ends itself at the next place where nothing is half done; a second one ends
@@ -31,7 +31,7 @@ class InterruptNoted:
             self._before = None
 
     def check(self) -> None:
-        """Raise the KeyboardInterrupt that was asked for."""
+        """Raise the KeyboardInterrupt that was requested."""
         if self.asked:
             raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""The log of a work folder: one JSON object a line, appended whole or not at all.
+"""Append-only log of a work folder: one JSON object a line, whole or not at all.
 
     {"is": "header", "format": 1, "package": "0.1.0", ...}      what wrote the rest
     {"is": "workload", "key": "1f..", "form": "matmul ..", ...}  a function that is tuned
@@ -41,7 +41,7 @@ AMOUNTS = ("weight", "bytes", "multiply_adds", "bound_us")  # of a workload, whe
 
 MODULE = re.compile(r'\["-?[0-9]+", ?"[A-Za-z0-9+/=]*"\]')  # its hash, and itself in base64
 
-# What a line has beside "is": the types of its fields. Others may stand there, too.
+# What a line has beside "is": the types of its fields. Others may be there, too.
 FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "header": {"format": (int,), "package": (str,), "passes": (str,), "tvm": (str,)},
     "workload": {
@@ -90,7 +90,7 @@ def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
     ----------
     folder : Path
         The work folder.
-    mend : bool
+    fix : bool
         Cut off a last line that is not whole, which else is only left out.
 
     Raises
@@ -124,7 +124,7 @@ def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
-    fix = "take the line away, or begin with another work_dir"
+    fix = "remove the line, or begin with another work_dir"
     if len(line) > MOST_LINE:
         raise cannot_tune(where, f"{len(line)} bytes", f"a line of at most {MOST_LINE} bytes", fix)
     try:
@@ -279,7 +279,7 @@ class Journal:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 found = "another process that tunes into it"
-                raise cannot_tune(f"work_dir {folder}", found, "a folder of its own") from error
+                raise cannot_tune(f"work_dir {folder}", found, "a separate folder") from error
             self.rows = read_lines(folder, mend=True)
             with writing(folder / FILE):
                 self._file = opened.enter_context((folder / FILE).open("ab", buffering=0))

@@ -1,4 +1,4 @@
-"""One measurement of one artifact, with what it was made on."""
+"""Data of one measurement: times, machine and versions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a runner found out about an artifact.
+    """Results of a runner for one artifact.
 
     Attributes
     ----------
     seconds
         Of each repeat, between events of the device.
     corrected
-        What they would be at the highest clock: seconds times the clock that was read beside them,
+        What they would be at the highest clock: seconds times the clock that was read next to them,
         over the highest. Of a kernel that waits for memory this says too little.
     megahertz
         Clock of an SM, the median over the repeats.
@@ -50,14 +50,14 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Contested:
-    """What came of some artifacts that were compared on one GPU, in turn.
+    """Results of artifacts that were compared on one GPU, alternating.
 
     Attributes
     ----------
     verdicts
         Of each: "equal", "wrong" or "unchecked", and why.
     sustained, single
-        Seconds of each, round by round: back to back at full load, and behind pauses. The library
+        Seconds of each, round by round: back to back at full load, and after pauses. The library
         comes last, where there is one; those of one that is wrong are empty.
     library
         Its name, or nothing.

@@ -1,4 +1,4 @@
-"""Kernels whose time is that of their bytes: reductions of rows, and elementwise programs.
+"""Search space of memory-bound kernels: row reductions, elementwise programs.
 
 There is no model of a single configuration here that could order them: the choice of the package
 comes first, and what is close to it next, until measured times say more.
@@ -35,7 +35,7 @@ ELEMENT_THREADS = (64, 128, 256, 512, 1024)
 CHUNKS = (1, 2, 3, 4, 8)
 AGAIN = ((False, False), (True, False), (True, True))  # what is computed again, and loaded again
 ON_ONE = (1, 2, 3, 4, 6, 8)  # thread blocks of an SM
-AHEAD = (0, 1, 2, 4)  # rows of a persistent kernel that are asked for in advance
+AHEAD = (0, 1, 2, 4)  # rows of a persistent kernel that are requested in advance
 STREAM_THREADS, STREAM_CHUNKS = (256, 512, 768, 1024), (1, 2, 4, 8, 16)
 COLUMN_THREADS, FLIGHT = (16, 32, 64, 128, 256), (1, 2, 4, 8, 16)
 PARTS = (0.25, 0.5, 1, 2, 4)  # thread blocks of a strip of columns, in those of the choice
@@ -140,7 +140,7 @@ def _of_elements(choice: PointwiseConfig) -> Iterator[Configuration]:
 
 
 def _of_rows(choice: RowReductionConfig) -> Iterator[Configuration]:
-    """Yield rows in registers; how many thread blocks an SM has beside the flags of the choice."""
+    """Yield rows in registers; how many thread blocks an SM has next to the flags of the choice."""
     if (choice.cluster or 1) > 1:
         yield from _of_clusters(choice)
         return
@@ -184,7 +184,7 @@ def _of_streams(choice: RowReductionConfig) -> Iterator[Configuration]:
 
 
 def _of_gradients(choice: RowReductionConfig, rows: int, sms: int) -> Iterator[Configuration]:
-    """Yield persistent kernels: thread blocks that share all rows, and rows asked for ahead."""
+    """Yield persistent kernels: thread blocks that share all rows, and rows requested ahead."""
     for threads, below, vector, ahead, on_one in product(
         ROW_THREADS, ROWS, _vectors(choice.vector), AHEAD, (1, 2, 3, 4)
     ):

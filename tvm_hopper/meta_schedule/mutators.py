@@ -1,4 +1,4 @@
-"""Change one sampled decision of a trace, for TVM's evolutionary search."""
+"""Mutators for TVM's evolutionary search: change one sampled decision of a trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials of problems like one, out of a database: what a search starts from."""
+"""Start a search from trials of similar problems in the database."""
 
 from __future__ import annotations
 

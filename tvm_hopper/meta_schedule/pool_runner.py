@@ -1,4 +1,4 @@
-"""What every runner of ours is to MetaSchedule: a pool of workers behind futures."""
+"""Base class of our runners: a pool of workers that return futures."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Measuring:
 
 
 class PooledRunner(PyRunner):
-    """What runners with a pool share; each decides who is in it."""
+    """Base class of runners with a worker pool."""
 
     _measuring: Measuring
 

@@ -1,4 +1,4 @@
-"""Refuse sampled schedules that no chip can hold, by their sizes alone, before they are built."""
+"""Postprocessors: reject sampled schedules that exceed the chip's limits before a build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search has to know of a function: its legal configurations, features, a bound on its time.
+"""Problem classes: a function's legal configurations, features and time bound.
 
 One file for each kind of kernel: `matmul_problems.py`, `memory_problems.py`.
 """
@@ -66,7 +66,7 @@ class Problem:
 
     @property
     def chip(self) -> Chip:
-        """What the target says of its part."""
+        """The chip of the target."""
         return chip_of_target(self.target)
 
     @property

@@ -1,4 +1,4 @@
-"""What a tuning run shows while it runs: a line for each function, and one for all of them."""
+"""Progress display of a tuning run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a work folder holds, as a table: for a terminal, as HTML, and for machines.
+"""Tuning report as a table: for terminals, as HTML, and as JSON.
 
 report = TuningReport(Database("tuned"))
 print(report)

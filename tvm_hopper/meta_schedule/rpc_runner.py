@@ -1,4 +1,4 @@
-"""Measure on the servers of a tracker: any number of GPUs on any number of hosts."""
+"""Runner that measures on the servers of an RPC tracker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PERIOD = 0.2  # seconds between looks at the tracker
 IDLE_SECONDS = 2.0  # after which a server is given back
 SECONDS = 20.0
 PATIENCE = 60.0
-CONNECT_SECONDS = 10.0  # after which a server that does not answer is not waited for: a host stands
+CONNECT_SECONDS = 10.0  # after which a server that does not answer is not waited for: a host is
 
 
 @derived_object
@@ -131,7 +131,7 @@ class ServerFinder:
                 self._problem = f"{error}" or type(error).__name__
                 if self._client is not None:
                     self._client.close()
-                self._client = None  # connected to anew on the next turn
+                self._client = None  # connected to again on the next turn
             self._pool.release_idle(IDLE_SECONDS)
         if self._client is not None:
             self._client.close()

@@ -1,4 +1,4 @@
-"""Measure on the GPUs of this machine: a process each, with deadlines; crashes lose nothing."""
+"""Runner for the GPUs of this machine: one process each, with deadlines."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ PROCESSES = 2  # of a GPU: a load takes the host longer than a kernel takes the 
 
 @derived_object
 class GpuRunner(PooledRunner):
-    """Measures on GPUs of this machine, one worker process for each.
+    """Runner that measures on the GPUs of this machine, with one worker process each.
 
-    A worker that crashes, exits, or passes the deadline is replaced, and what it was measuring is
-    tried on another GPU. A GPU that breaks several times in a row is retired; the rest goes on.
-    `docs/tuning_at_scale.md` has a table of failures.
+    A worker that crashes, exits or exceeds its deadline is replaced, and its trial is retried on
+    another GPU. A GPU that fails several times in a row is retired. `docs/tuning_at_scale.md` lists
+    all failures.
 
     Parameters
     ----------
     gpus : "all" or sequence of int or str
-        Which: "all" that this process may use, or what CUDA_VISIBLE_DEVICES takes.
+        "all" that this process may use, or entries of CUDA_VISIBLE_DEVICES.
     seconds : float
         Deadline of one measurement.
     retire_after : int
-        Times in a row that a GPU may break.
+        Failures in a row before a GPU is retired.
     repeats : int, optional
-        Of each kernel; None: by its duration.
+        Repeats of each kernel; None: by its duration.
     correct : bool
         Whether results are seconds at the highest clock of the GPU; both are in `take()`.
     keep_artifacts : bool
-        Whether artifacts are left where they are.
+        Whether to keep artifacts.
     processes : int
         Of each GPU, which take turns: one loads while another one measures.
 
     Raises
     ------
     HopperError
-        There is no GPU, or one that does not exist is asked for; or a number is none.
+        There is no GPU, or one that does not exist is requested; or a number is none.
     """
 
     def __init__(

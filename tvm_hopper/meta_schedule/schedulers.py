@@ -1,4 +1,4 @@
-"""Candidates are scheduled in warm processes, many at once: one keeps no more than a GPU busy.
+"""Schedule candidates in parallel in warm processes.
 
     schedulers = Schedulers(8)
     schedulers.schedule(problem, [(config, True), ..])    modules, kernels' names; None: refused
@@ -153,12 +153,12 @@ class Schedulers:
 
 
 def spare_processes(cpus: int) -> int:
-    """Return how many processes schedule beside builders, on so many CPUs."""
+    """Return how many processes schedule next to builders, on so many CPUs."""
     return min(MOST, cpus // CPUS) if cpus >= FEWEST_CPUS else 0
 
 
 def answerer(_settings: dict[str, Any]) -> tuple[Callable[[dict[str, Any]], dict[str, Any]], Any]:
-    """Return what schedules one configuration a request, in a process of its own."""
+    """Return what schedules one configuration a request, in a separate process."""
     from tvm_hopper.integration import autoload
 
     autoload.register()

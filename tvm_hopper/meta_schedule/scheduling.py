@@ -1,4 +1,4 @@
-"""From a function in plain loops and a configuration to a schedule that carries it.
+"""Schedule a function with a given configuration.
 
     sch = schedule_with(func, hs.MatmulConfig(tile=(128, 256, 64)))
     sch = schedule_with(func, [(16, small), (4096, large)])         symbolic rows: a kernel each
@@ -149,7 +149,7 @@ def _annotate_classes(sch: s_tir.Schedule, configs: list[MatmulConfig]) -> None:
     """Annotate the kernels of the branches: their blocks are below the root's own children."""
     kernels = [loop for loop in ir.find_all(sch.mod["main"].body, ir.For) if _is_grid(loop)]
     if len(kernels) != len(configs):
-        return  # kernels beside the product: `explain` tells tiles, records are by class
+        return  # kernels next to the product: `explain` tells tiles, records are by class
     for config in configs:
         annotate(sch, config)
 

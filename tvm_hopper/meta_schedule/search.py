@@ -1,4 +1,4 @@
-"""Which configurations of a problem are measured next.
+"""Search strategy: choose the next configurations to measure.
 
     trial 0      the choice of the package, as it is without tuning
     trials 1..3  the best of problems like this one, as far as they are legal here
@@ -144,7 +144,7 @@ class Search:
         if not self._open.any():
             return 0.0
         self._refit()
-        if self._gain is None:  # asked for all functions at every turn of a run
+        if self._gain is None:  # requested all functions at every turn of a run
             self._gain = float(self._improvements().max())
         return self._gain
 
@@ -187,15 +187,15 @@ class Search:
         return picked
 
     def _unlike(self) -> int | None:
-        """Return the configuration of a shape that nobody tried, which the estimate calls best."""
+        """Return the best estimated configuration of an untried shape."""
         for place in self._order:
             if self._open[place] and self._shapes[place] not in self._known_shapes:
                 return place
         return None
 
     def _take(self, picked: list[Configuration], found: list[Candidate]) -> int:
-        """Schedule configurations; take those that are legal and make kernels of their own."""
-        # The choice of the package is none of the space: all is to be as ever there.
+        """Schedule configurations; take those that are legal and make separate kernels."""
+        # The choice of the package is none of the space: all is to be as usual there.
         asked = [(config, config in self._place) for config in picked]
         taken = 0
         for config, made in zip(picked, self._schedule(self.problem, asked), strict=True):

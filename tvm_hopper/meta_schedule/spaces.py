@@ -1,4 +1,4 @@
-"""Spaces of schedules for MetaSchedule's own entries.
+"""Design spaces for MetaSchedule's own entry points.
 
     ms.tir_integration.tune_tir(mod, target, work_dir, 64, space=tvm_hopper.meta_schedule.space(),
                                 cost_model="random", builder=..., runner=...)

@@ -1,4 +1,4 @@
-"""The search of configurations as a strategy of MetaSchedule, for its own entries.
+"""Our search as a MetaSchedule search strategy.
 
     ms.tir_integration.tune_tir(
         mod, target, work_dir, 64, space=space(explicit=True), strategy=ConfigurationStrategy(),

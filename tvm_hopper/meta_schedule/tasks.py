@@ -1,4 +1,4 @@
-"""What there is to tune in a module: each function once, symbolic rows once for each size class.
+"""Extract tuning tasks: each function once, symbolic rows once per size class.
 
     tasks = find_tasks(mod, target)
     tasks[0].name, tasks[0].weight, tasks[0].problem
@@ -47,7 +47,7 @@ class Task:
     weight : int
         How often the module calls it; of functions that nothing calls, how many there are.
     modules : list of IRModule
-        The functions as they stand in the module: what TVM's own look-up asks for.
+        The functions as they are in the module: what TVM's own look-up requests.
     """
 
     name: str
@@ -124,7 +124,7 @@ def _is_model(mod: tvm.IRModule) -> bool:
 
 
 def look_for_tasks(mod: Any, target: Target) -> TaskList:
-    """Find tasks, size classes, and what is left."""
+    """Find tasks, size classes, and the rest."""
     if isinstance(mod, s_tir.Schedule):
         mod = mod.mod
     if isinstance(mod, tirx.PrimFunc):

@@ -1,8 +1,8 @@
-"""Tune a module: search, build, measure, check, and keep what was found.
+"""`tune`: search, build, measure, verify and record the configurations of a module.
 
     database = tvm_hopper.tune(mod, target, trials=512, gpus="all", work_dir="tuned")
 
-Every trial is on the disk before the next one is asked for, so that a run may be interrupted or
+Every trial is on the disk before the next one is requested, so that a run may be interrupted or
 killed at any moment and begun again with the same words.
 """
 
@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any
 
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
@@ -41,9 +41,6 @@ from .tasks import Task, TaskList, as_target, look_for_tasks
 from .versions import machine, part
 from .workers.cpus import usable_cpus
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
 BATCH = 8  # trials of a task at once: both workers of a builder have some, and the model learns
 MOST_TRIALS = 1_000_000
 
@@ -55,11 +52,11 @@ class TuneOptions:
     Attributes
     ----------
     trials : int
-        Measured kernels in all, those that are in `work_dir` already included.
+        Total number of measured kernels, including those already in `work_dir`.
     seconds : float, optional
         After which no more trials begin.
     gpus : str or list of int
-        Which GPUs of this machine measure; "all" are all of them.
+        GPUs of this machine that measure, or "all".
     each : int, optional
         Trials that one function gets at most.
     runner : tvm.s_tir.meta_schedule.runner.Runner, optional
@@ -128,18 +125,6 @@ class TuneOptions:
         return _measuring("GpuRunner")(self.gpus)
 
 
-class TuneKeywords(TypedDict, total=False):
-    """What `tune` takes as further keywords, for type checkers."""
-
-    each: int | None
-    runner: Any
-    builder: Any
-    tracker: str | None
-    batch: int
-    check: Check | None
-    progress: bool | None
-
-
 def tune(
     mod: Any,
     target: Any = None,
@@ -148,42 +133,41 @@ def tune(
     seconds: float | None = None,
     gpus: Any = "all",
     work_dir: str | Path = "tuned",
-    **options: Unpack[TuneKeywords],
+    **options: Any,
 ) -> Database:
-    """Tune the functions of a module, and keep the best configurations that were found right.
+    """Tune the functions of a module, and keep the best verified configurations.
 
     Parameters
     ----------
     mod : IRModule or PrimFunc
-        Functions in plain loops, or a Relax model: one without PrimFuncs is prepared as the
-        pipeline does that builds it, of another one those are tuned that it has.
+        Functions in plain loops, or a Relax model. A model without PrimFuncs is first prepared as
+        its pipeline does; otherwise its PrimFuncs are tuned.
     target : Target, str or dict, optional
-        A Hopper GPU, e.g. "nvidia/nvidia-h200"; left out, the target in scope.
+        A Hopper GPU, e.g. "nvidia/nvidia-h200"; None: the target in scope.
     trials : int
-        Measured kernels in all, those that are in `work_dir` already included.
+        Total number of measured kernels, including those already in `work_dir`.
     seconds : float, optional
-        After which no more trials begin.
+        Time limit, after which no trial starts.
     gpus : str or list of int
-        Which GPUs of this machine measure; "all" are all of them.
+        GPUs of this machine that measure, or "all".
     work_dir : str or Path
-        Where records are kept. A run with the same folder goes on where the last one ended.
+        Folder of the records. A run with the same folder continues the last one.
     **options
         each, runner, builder, tracker, batch, check, and progress, see `TuneOptions`.
 
     Returns
     -------
     database : Database
-        Of `work_dir`: for `relax.get_pipeline("tvm_hopper", database=...)`, `meta_schedule.apply`
-        and `meta_schedule.lookup`.
+        The database of `work_dir`, for `relax.get_pipeline("tvm_hopper", database=...)`,
+        `meta_schedule.apply` and `meta_schedule.lookup`.
 
     Raises
     ------
     TuningError
-        An argument is illegal, nothing in the module can be tuned, or the records in `work_dir` are
-        of other versions or cannot be read; or all GPUs or servers are gone, and the same call goes
-        on from there once there are some.
+        An argument is illegal, nothing can be tuned, or the records in `work_dir` are unreadable or
+        of other versions. Or all GPUs or servers are gone; the same call continues later.
     KeyboardInterrupt
-        Ctrl-C, once what was measured so far is checked and kept.
+        Ctrl-C, after the measurements so far are verified and kept.
     """
     asked = TuneOptions(trials, seconds, gpus, **options)
     folder = as_folder(work_dir, "tune")
@@ -289,7 +273,7 @@ class Run:
         self._say_why()
 
     def _say_why(self) -> None:
-        """Write why searches have ended, for whoever wonders at few trials."""
+        """Log why searches have ended."""
         for account in self.accounts:
             key, why = account.task.problem.key, account.stopped
             if not why and self._is_late and self._end is not None:
@@ -303,7 +287,7 @@ class Run:
         return any(is_open(self.database, x.problem) for x in self._tasks)
 
     def _check_company(self) -> None:
-        """Refuse to go on where nobody is left: what fails then would be taken for bad kernels.
+        """Stop if no worker is left, whose failures would count as bad kernels.
 
         Raises
         ------

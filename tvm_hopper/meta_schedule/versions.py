@@ -1,4 +1,4 @@
-"""What a record depends on: versions, the pass list, and the machine that measured it."""
+"""Versions that a record depends on: packages, pass list, machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program of a worker process: `python -m tvm_hopper.meta_schedule.worker ROLE ...`.
+"""Main program of a worker: `python -m tvm_hopper.meta_schedule.worker ROLE ...`.
 
 A role is a function that gets its settings and returns what answers requests. Roles are imported
 here and named by the parent, never by what is measured. Which of them need TVM load it themselves.

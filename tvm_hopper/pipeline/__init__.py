@@ -1,4 +1,4 @@
-"""The lowering: TVM's own pass list, written down, with ours at three places of it."""
+"""The lowering pipeline: TVM's pass list with our passes inserted."""
 
 from .passes import full_list
 from .run import Lowered, leave_refused, lower, lower_final, lower_to_hook, run, stock_finalizers

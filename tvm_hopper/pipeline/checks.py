@@ -1,4 +1,4 @@
-"""Checks between passes, where `TVM_HOPPER_VERIFY=1` asks for them: that IR is well formed."""
+"""Well-formedness checks between passes, with `TVM_HOPPER_VERIFY=1`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tvm_hopper.errors import VerifyError
 
 
 def verify_between_passes() -> bool:
-    """Tell whether the environment asks for a check after each of our passes."""
+    """Tell whether the environment requests a check after each of our passes."""
     return os.environ.get("TVM_HOPPER_VERIFY", "0") not in ("", "0")
 
 
 def check_well_formed(before: Iterable[tirx.PrimFunc], mod: tvm.IRModule, after: str) -> None:
-    """Refuse what a pass made, if asked for and if what it was given was well formed."""
+    """Refuse what a pass made, if requested and if what it was given was well formed."""
     if not verify_between_passes() or _ill_formed(before):
         return
     for gv, func in mod.functions.items():

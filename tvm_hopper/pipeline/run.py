@@ -67,7 +67,7 @@ def _failing(p: Pass, mod: tvm.IRModule) -> list[str]:
 
 
 def leave_refused(mod: tvm.IRModule, error: LoweringError) -> tvm.IRModule:
-    """Mark a module anew after a pass has refused something of it.
+    """Mark a module again after a pass has refused something of it.
 
     Parameters
     ----------
@@ -79,13 +79,13 @@ def leave_refused(mod: tvm.IRModule, error: LoweringError) -> tvm.IRModule:
     Returns
     -------
     mod : IRModule
-        What is refused of a function that an option alone asks for, by whatever mechanism, leaves
+        What is refused of a function that an option alone requests, by whatever mechanism, leaves
         it to TVM, with a warning; if it was no more than copies to global memory, these to threads.
 
     Raises
     ------
     LoweringError
-        `error`, where a function or an option asks for what is refused by name, or under
+        `error`, where a function or an option requests what is refused by name, or under
         `tvm_hopper.strict`.
     """
     marked = marks.mark_requests(mod)
@@ -122,7 +122,7 @@ def _reason_against(gv: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> LoweringError 
 
 @dataclass(frozen=True)
 class Lowered:
-    """The two halves of a build, finalised: exactly what the code generators print."""
+    """The final host and device modules, exactly as the code generators print them."""
 
     host: tvm.IRModule
     device: tvm.IRModule
@@ -139,12 +139,12 @@ def lower(
     Parameters
     ----------
     mod : IRModule, PrimFunc or Schedule
-        A scheduled module; it is left as it is.
+        A scheduled module; it is not changed.
     target : Target, str or dict, optional
-        Left out, the one in scope.
+        None: the one in scope.
     until, before : str, optional
-        Names of `PassInfo`, e.g. "tvm_hopper.LowerWgmma" or "tirx.SplitHostDevice"; with neither
-        the whole list runs, and host and device functions stand side by side.
+        Names of passes, e.g. "tvm_hopper.LowerWgmma" or "tirx.SplitHostDevice". Without both, the
+        whole list runs, and the module has host and device functions.
 
     Returns
     -------
@@ -155,7 +155,7 @@ def lower(
     ValueError
         There is no target, or no pass of that name.
     HopperError
-        A pass refuses what the module asks for.
+        A pass refuses what the module requests.
     """
     bound = _bind(mod, target)
     passes = full_list()
@@ -182,9 +182,9 @@ def lower_to_hook(
     Parameters
     ----------
     mod : IRModule, PrimFunc or Schedule
-        A scheduled module; it is left as it is.
+        A scheduled module; it is not changed.
     target : Target, str or dict, optional
-        Left out, the one in scope.
+        None: the one in scope.
 
     Returns
     -------
@@ -195,7 +195,7 @@ def lower_to_hook(
     ValueError
         There is no target.
     HopperError
-        What the module asks for cannot be read.
+        An annotation of the module is illegal.
     """
     mod = marks.mark_requests(_bind(mod, target))
     for p in stock_passes():
@@ -211,9 +211,9 @@ def lower_final(mod: Scheduled, target: str | Target | dict[Any, Any] | None = N
     Parameters
     ----------
     mod : IRModule, PrimFunc or Schedule
-        A scheduled module; it is left as it is.
+        A scheduled module; it is not changed.
     target : Target, str or dict, optional
-        Left out, the one in scope.
+        None: the one in scope.
 
     Returns
     -------
@@ -225,7 +225,7 @@ def lower_final(mod: Scheduled, target: str | Target | dict[Any, Any] | None = N
     ValueError
         There is no target.
     HopperError
-        A pass refuses what the module asks for.
+        A pass refuses what the module requests.
     """
     host, device = split_host_device_mods(lower(mod, target))
     finalize_host, finalize_device = stock_finalizers()

@@ -1,4 +1,4 @@
-"""Evaluates a plain program on parts of its outputs: what a kernel must compute, and how closely.
+"""Reference evaluation of a plain program on parts of its outputs, with error bounds.
 
     reference = Reference(mod)                reads, lifts to float64, builds for the CPU, once
     reference.evaluate(arrays, {2: box})      values and error bounds of a box of parameter 2

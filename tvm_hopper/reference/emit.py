@@ -1,4 +1,4 @@
-"""One CPU function for a plain program: loops over ranges, boxes of buffers, all told at run time.
+"""Generate one CPU function for a plain program, with loop ranges and boxes as arguments.
 
     for i in [i_low, i_low + i_count):            numbers of `meta`, one for each loop
         if inside(box of C):                      where the loops reach further than the box
@@ -368,7 +368,7 @@ class ReferenceEmitter:
 
 
 class _Names(dict[Any, Number]):
-    """Names that are known, and variables of shapes, which are told at run time."""
+    """Known names, and shape variables that become run-time arguments."""
 
     def __init__(self, emitter: ReferenceEmitter, names: dict[Any, Number]) -> None:
         super().__init__(names)

@@ -1,4 +1,4 @@
-"""What a plain program computes on boxes of its outputs, and how far a kernel may be from that."""
+"""Evaluate a plain program on boxes of its outputs, with an error bound for each element."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TooMuchWork(PlainProgramError):
 
 @dataclass(frozen=True)
 class Expected:
-    """What one box of an output must hold.
+    """The expected values of one output box.
 
     Attributes
     ----------
@@ -103,12 +103,12 @@ class Reference:
 
     @property
     def output_places(self) -> list[int]:
-        """Which parameters the program stores to."""
+        """Positions of the parameters that the program stores to."""
         return [i for i, p in enumerate(self.params) if p in self.program.outputs]
 
     @property
     def positions(self) -> list[int]:
-        """Which parameters are read for an index, an extent or a condition."""
+        """Positions of the parameters that indices, extents or conditions depend on."""
         deciding: set[Any] = set()
         for place in self.program.places:
             deciding |= deciding_buffers(place)

@@ -1,4 +1,4 @@
-"""The functions that a plain program may call: how they are computed, and how well elsewhere."""
+"""Math functions of plain programs, and their error in other implementations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which float buffers hold integers, if some of the arguments do."""
+"""Find float buffers that hold integers if some arguments do."""
 
 from __future__ import annotations
 

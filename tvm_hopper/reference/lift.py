@@ -1,4 +1,4 @@
-"""From an expression of a program to its value in float64, and how far rounding may move it.
+"""Lift an expression to float64, with a bound of its rounding error.
 
     C[i] + Cast("float32", a)      ->      value = C + a
                                            error = error(C) + error(a) + u |value|
@@ -85,7 +85,7 @@ class Lifter:
     load : callable
         Gives the element of a buffer: `load(buffer, indices, clamped)`, lifted.
     bind : callable
-        Gives an expression a name in front of the statement.
+        Gives an expression a name before the statement.
     names : dict
         Variables that have been lifted already.
     where : str

@@ -48,7 +48,7 @@ class PlainBranch:
 
 @dataclass(eq=False)
 class PlainLet:
-    """A name for a value, up to the end of the statements that it stands among."""
+    """A name for a value, up to the end of the statements that it is among."""
 
     var: Any
     value: Any
@@ -61,7 +61,7 @@ class PlainStore:
     Attributes
     ----------
     block : str
-        Name of the block that it stands in, for messages.
+        Name of the block that it is in, for messages.
     """
 
     buffer: Any
@@ -75,7 +75,7 @@ Node = PlainLoop | PlainBranch | PlainLet | PlainStore
 
 @dataclass(eq=False)
 class StorePlace:
-    """A store with all that stands around it, outermost first: loops, conditions, names."""
+    """A store with all that is around it, outermost first: loops, conditions, names."""
 
     store: PlainStore
     loops: list[PlainLoop]
@@ -298,7 +298,7 @@ def _mentioned(node: Node) -> list[Any]:
 
 
 def _refuse_opaque(func: Any, name: str) -> None:
-    """Refuse calls that stand as statements, by the block that they stand in."""
+    """Refuse calls that are as statements, by the block that they are in."""
     inside: dict[Any, str] = {}
 
     def visit(block: Any) -> None:  # inner blocks come later, and stay

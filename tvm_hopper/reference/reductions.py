@@ -1,4 +1,4 @@
-"""What a program reduces: along which axes of its parameters, and whether by more than sums."""
+"""Find a program's reductions: axes, parameters and operations."""
 
 from __future__ import annotations
 

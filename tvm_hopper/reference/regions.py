@@ -1,4 +1,4 @@
-"""Which part of each buffer, and which range of each loop, some boxes of the outputs need.
+"""Compute the regions of buffers and ranges of loops that output boxes need.
 
 The answer holds for numbers, not for symbols, and is found by going round until nothing grows:
 
@@ -6,12 +6,12 @@ The answer holds for numbers, not for symbols, and is found by going round until
     a store into a wanted box: the loops are narrowed to the iterations that can reach the box,
     and what these iterations read is wanted, too
 
-Why that is enough, in whatever order statements stand and however often a buffer is used again:
+Why that is enough, in whatever order statements are and however often a buffer is used again:
 let N be the boxes at the end. Every iteration that writes into N runs, in the program's order,
 and reads inside N alone. So, step by step, N holds what it holds in the whole program. Iterations
 that run besides are kept from storing outside N.
 
-A box is the hull of what is needed, and a range that cannot be told is the whole one: more may be
+A box is the hull of what is needed, and a range that is unknown is the whole one: more may be
 computed than is needed, never less.
 """
 
@@ -37,7 +37,7 @@ ROUNDS_EXACT = 8  # after which a box that still grows is taken as whole along i
 
 @dataclass(frozen=True)
 class Needs:
-    """What has to be computed.
+    """The regions to compute.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Rounding to the types of a program, in float64, and how large its errors are.
+"""Round to a program's types in float64, and bound the error.
 
 The CPU code generator leaves out a rounding to bfloat16 and back, and makes a NaN of what a float8
 cannot hold, where CUDA's conversions saturate.  So values are carried as float64 throughout, and a

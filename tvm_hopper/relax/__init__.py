@@ -1,4 +1,4 @@
-"""Relax models in one line: the pipeline "tvm_hopper", a switch for plain builds, the report.
+"""Relax models: the pipeline "tvm_hopper", a switch for plain `relax.build`, the report.
 
 ex = relax.build(mod, target="nvidia/nvidia-h200", relax_pipeline="tvm_hopper")
 print(tvm_hopper.relax.report(ex))

@@ -1,4 +1,4 @@
-"""Try whether a memory-bound function of ours builds; what does not is for the next rule.
+"""Build memory-bound functions on trial; those that fail go to the next rule.
 
 Products are lowered for a look when they are scheduled.  A memory-bound kernel with symbols may
 fail later: whether a vector leaves its row can be more than TVM can tell.

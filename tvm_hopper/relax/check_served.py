@@ -1,4 +1,4 @@
-"""Refuses functions that no rule takes, and says where next to nothing of a model is ours.
+"""Raise errors for functions without a kernel, and warn if few functions are ours.
 
     def hist(X, H): plain loops    ->    LoweringError: function hist: found loops that no rule ..
 

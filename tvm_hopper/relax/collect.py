@@ -1,4 +1,4 @@
-"""Find out what became of a function: its kernels, its product, its calls."""
+"""Collect what became of a function: its kernels, its product, its calls."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _tensors(func: tirx.PrimFunc) -> tuple[TensorRecord, ...]:
 
 
 def _is_ours(kernel: Any) -> bool:
-    """Tell whether something in a kernel asks for our lowering."""
+    """Tell whether something in a kernel requests our lowering."""
     nodes = [*ir.find_all(kernel, ir.For), *ir.find_all(kernel, ir.SBlock)]
     return any(str(key).startswith(KEYS_OF_OURS) for x in nodes for key in x.annotations)
 

@@ -1,4 +1,4 @@
-"""Make one dimension of batch and sequence: the rows of a product, a norm, an elementwise function.
+"""Flatten batch and sequence into one dimension inside a function.
 
     for b, s, n, k: C[b, s, n] += A[b, s, k] * W[n, k]             A: (b, s, K), C: (b, s, N)
     for b, s, n: D[b, s, n] = C[b, s, n] + R[b, s, n]
@@ -6,7 +6,7 @@
     for m, n, k: C[m, n] += A[m, k] * W[n, k]                      A: (m, K), C: (m, N), m = b * s
     for m, n: D[m, n] = C[m, n] + R[m, n]
 
-Element for element it is the same program: rows of a tensor lie one behind the other in memory, so
+Element for element it is the same program: rows of a tensor lie one after the other in memory, so
 that callers need no copy, but another view.
 """
 
@@ -48,9 +48,9 @@ class FlatFunction:
 def flatten_function(func: tirx.PrimFunc, lead: int | None = None) -> FlatFunction | None:
     """Make rows of a function's batch and sequence; None where that is not what it computes.
 
-    Of a product that is every dimension in front of its columns: one operand has them all, and the
+    Of a product that is every dimension before its columns: one operand has them all, and the
     other none. Of any other function it is the symbolic dimensions that its output begins with,
-    and those of one element behind them. Every block has to run over all of these dimensions, or to
+    and those of one element after them. Every block has to run over all of these dimensions, or to
     touch no tensor that has them.
 
     Parameters
@@ -127,7 +127,7 @@ def _places_of(
 def _name_lengths(func: tirx.PrimFunc, tensors: Sequence[Any]) -> tirx.PrimFunc:
     """Give a length that a slice left as an expression a name, where nothing else of it is read.
 
-    The last token's length is min(s, max) - min(s - 1, s): TVM hands s over beside the tensors.
+    The last token's length is min(s, max) - min(s - 1, s): TVM hands s over next to the tensors.
     """
     extents = [x for tensor in tensors for x in tensor.ty.shape]
     for extent in extents:
@@ -163,7 +163,7 @@ def _lead_of_rows(shape: Sequence[Any]) -> int:
 
 
 def _lead_of_product(product: Any) -> int:
-    """Return how many dimensions of a product's output stand in front of its columns."""
+    """Return how many dimensions of a product's output are before its columns."""
     axes = [x.var for x in product.iter_vars if x.iter_type == IterVar.DataPar]
     out = [x.min for x in product.writes[0].region]
     if len(out) < 3 or not all(any(x.same_as(axis) for axis in axes) for x in out):
@@ -216,7 +216,7 @@ def count_rows(dims: Sequence[Any]) -> Any:
 
 
 def _name_rows(func: tirx.PrimFunc, dims: Sequence[Any]) -> tirx.PrimFunc | None:
-    """Give the number of rows a name; None where its factors are needed beside it."""
+    """Give the number of rows a name; None where its factors are needed next to it."""
     total = count_rows(dims)
     if isinstance(total, (tirx.IntImm, tirx.Var)):
         return func
@@ -239,6 +239,6 @@ def _name_rows(func: tirx.PrimFunc, dims: Sequence[Any]) -> tirx.PrimFunc | None
 
 
 def free_name(wanted: str, taken: set[str]) -> str:
-    """Return a name, with a number behind it where another one has it."""
+    """Return a name, with a number after it where another one has it."""
     numbered = (f"{wanted}_{i}" for i in range(1, len(taken) + 2))
     return wanted if wanted not in taken else next(x for x in numbered if x not in taken)

@@ -1,4 +1,4 @@
-"""Hand linear layers their tokens as rows: `flatten_function`, and views at the calls.
+"""Flatten the tokens of linear layers into rows: functions and their calls.
 
     y = R.call_tir(linear, (x, w), R.Tensor((b, s, N)))             x: (b, s, K)
   ->
@@ -8,7 +8,7 @@
 
 Needs: fused functions (FuseTIR), so that epilogues are part of them.
 Leaves: reshapes, which become views in the executable; where one would undo the other none is made.
-Functions that prefill and decode have in common become one.  What is left over is for
+Functions that prefill and decode have in common become one.  The rest over is for
 DeadCodeElimination.
 """
 
@@ -93,7 +93,7 @@ def _is_view_of_rows(mod: tvm.IRModule, values: dict[Any, Any], x: Any) -> bool:
 
 
 def is_plain(func: tirx.PrimFunc) -> bool:
-    """Tell a function of plain loops that nobody has scheduled yet."""
+    """Tell whether a function is in plain loops and not scheduled yet."""
     attrs = func.attrs or {}
     return bool(attrs.get("s_tir", False)) and not attrs.get("tirx.is_scheduled", False)
 

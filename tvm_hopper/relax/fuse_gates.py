@@ -1,4 +1,4 @@
-"""Make a gate's activation part of the product of gate and up, which is one.
+"""Fuse a gate's activation into the joined product of gate and up.
 
     g = R.call_tir(linear, (x, w), R.Tensor((rows, 2 * N)))                      w: (2 * N, K)
     y = R.call_tir(split_silu_multiply, (g,), R.Tensor((rows, N)))
@@ -6,8 +6,8 @@
     v = R.reshape(w, (2, N // 8, 8, K))
     y = R.call_tir(fused_linear_split_silu_multiply, (x, v), R.Tensor((rows, N)))
 
-Columns of the product are dealt out anew: eights of gate and of up stand beside each other, so that
-a thread of a product's kernel holds what an element of y is made of.  The weight is another view.
+Columns of the product are distributed again: groups of eight columns of gate and up alternate, so
+that one thread holds both operands of an element of y. The weight is another view.
 
 Needs: fused functions in rows (FlattenBatch).
 Leaves: functions that `hs.matmul` takes; others stay two.
@@ -92,12 +92,12 @@ def gated_function(
 
 
 def interleaved(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """Deal out the columns of a product in eights, where what is behind it takes two halves.
+    """Deal out the columns of a product in eights, where what follows it takes two halves.
 
     Parameters
     ----------
     func : PrimFunc
-        A product of (rows, K) and (2 * N, K), and elementwise blocks behind it, to (rows, N).
+        A product of (rows, K) and (2 * N, K), and elementwise blocks after it, to (rows, N).
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Compute what a norm reads in the norm's own kernel: a residual's sum, and the norm of it.
+"""Fuse a residual's sum into the norm that reads it.
 
     s = R.call_tir(add, (x, y), R.Tensor((rows, N)))
     n = R.call_tir(rms_norm, (s, w), R.Tensor((rows, N)))            s is read elsewhere, too
@@ -6,10 +6,10 @@
     t = R.call_tir(fused_add_rms_norm, (x, y, w), [R.Tensor((rows, N)), R.Tensor((rows, N))])
     s, n = t[0], t[1]
 
-TVM's FuseOps joins what has one reader, and nothing in front of a reduction.  Where the sum is
-behind a product it is part of that already, and no kernel of its own.
+TVM's FuseOps joins what has one reader, and nothing before a reduction.  Where the sum is
+after a product it is part of that already, and no kernel of its own.
 
-Needs: fused functions in rows (FlattenBatch), so that what is left by itself is known.
+Needs: fused functions in rows (FlattenBatch), so that the rest by itself is known.
 Leaves: functions of two outputs, each of which `hs.row_reduction` takes; others stay two.
 """
 

@@ -1,11 +1,10 @@
-"""Products of a tensor and a transposed one, without a copy of it.
+"""Fuse transposes into products, without a copy.
 
     t = permute_dims(w); y = matmul(x, t)    ->    y = NT_matmul(x, w)
 
-TVM's `FuseTransposeMatmul` does this, and fails where both operands are one tensor (x times x
-transposed, or t times t), where t has another reader, and on transposes of one or three dimensions
-without axes.  Here products of one tensor stay as they are, each of the others gets a t of its
-own, and TVM fuses it.
+TVM's `FuseTransposeMatmul` fails if both operands are one tensor (x times x transposed, or t times
+t), if t has another reader, and on transposes of one or three dimensions without axes. Here
+products of one tensor stay as they are, each of the others gets a t of its own, and TVM fuses it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Products of one input become one product, whose weights are joined once and not at every call.
+"""Join products of the same input into one, with weights concatenated once.
 
     q = R.matmul(x, R.permute_dims(wq)); k = R.matmul(x, R.permute_dims(wk))
   ->
@@ -54,7 +54,7 @@ def join_products(mod: tvm.IRModule, *, gates: bool = True) -> tvm.IRModule:
     Raises
     ------
     OptionError
-        It is no module; or products could be joined in a function whose weights cannot be told from
+        It is no module; or products could be joined in a function whose weights is unknown from
         its inputs.
     """
     if not isinstance(mod, tvm.IRModule):
@@ -77,7 +77,7 @@ def join_products(mod: tvm.IRModule, *, gates: bool = True) -> tvm.IRModule:
                 f"products of one input, and no attribute {NUM_INPUT}",
                 "to know which parameters are weights: joined at every call they would cost more "
                 "than they gain",
-                f'say it: func.with_attr("{NUM_INPUT}", number of inputs in front of the weights)',
+                f'say it: func.with_attr("{NUM_INPUT}", number of inputs before the weights)',
             )
     packed = [name for name in changed if _is_packed(mod[name])]
     for name in packed:
@@ -95,7 +95,7 @@ def join_products(mod: tvm.IRModule, *, gates: bool = True) -> tvm.IRModule:
 
 
 def find_gates(mod: tvm.IRModule) -> set[Any]:
-    """Return the right operands of products that meet in an elementwise operator of two."""
+    """Return the right operands of products that are combined by a binary elementwise operator."""
     found: set[Any] = set()
     for func in mod.functions.values():
         if not isinstance(func, relax.Function):

@@ -1,4 +1,4 @@
-"""Records go along with a model, so that its executable can be asked, here or where it is loaded.
+"""Attach records to a model, so that its executable can be queried later.
 
     @R.function
     def tvm_hopper_model():

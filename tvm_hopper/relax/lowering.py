@@ -1,9 +1,9 @@
-"""The passes that take a Relax model to kernels, in order, one reason a line.
+"""The Relax pass list: from a model to kernels, in order, with a reason for each pass.
 
     ex = relax.build(mod, target="nvidia/nvidia-h200", relax_pipeline="tvm_hopper")
 
-TVM's own pipeline for CUDA stands around ours: libraries are dispatched before, memory is planned
-behind it.
+TVM's own pipeline for CUDA is around ours: libraries are dispatched before, memory is planned
+after it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tvm.relax.backend.cuda import pipeline as stock
 from tvm.target import Target
 
 from tvm_hopper.errors import cannot_configure, warn
-from tvm_hopper.facts.arch import SM_90A
-from tvm_hopper.requests.targets import name_target, target_arch
+from tvm_hopper.requests.tags import ARCH, GENERIC_ARCH
+from tvm_hopper.requests.targets import is_ours, name_target, target_arch
 
 from .check_served import CheckServed
 from .flatten_batch import FlattenBatch
@@ -30,11 +30,9 @@ from .row_places import RowPlaces
 from .schedule_functions import ScheduleFunctions
 from .wide_functions import WideFunctions
 
-GENERIC_ARCH = SM_90A.name.rstrip("a")
-
 
 def prepare_passes(options: ModelOptions) -> list[Any]:
-    """Return what makes functions in plain loops of a model, behind the dispatch of libraries.
+    """Return the passes that turn a model into functions in plain loops, after library dispatch.
 
     Parameters
     ----------
@@ -48,7 +46,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         relax.get_pipeline("zero"),  # legalize, fuse
         relax.transform.RewriteDataflowReshape(),  # views, before somebody makes kernels of them
         FlattenBatch(),  # batch and sequence are rows
-        relax.transform.DeadCodeElimination(),  # functions and views that nobody reads any more
+        relax.transform.DeadCodeElimination(),  # functions and views that nothing reads any more
         FuseGates(options),  # what a gate opens, in the kernel of both products
         FuseRows(),  # what a norm reads, in its kernel
         relax.transform.DeadCodeElimination(),
@@ -56,7 +54,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
 
 
 def legalize_passes(options: ModelOptions) -> list[Any]:
-    """Return what stands in place of TVM's `legalize_passes` for CUDA.
+    """Return the passes that replace TVM's `legalize_passes` for CUDA.
 
     Parameters
     ----------
@@ -72,22 +70,22 @@ def legalize_passes(options: ModelOptions) -> list[Any]:
 
 
 def scheduling_passes(target: Target, options: ModelOptions) -> list[Any]:
-    """Return what takes a model to functions of kernels, and records what no rule takes."""
+    """Return the passes that schedule a model's functions and record those that no rule takes."""
     passes = [*prepare_passes(options), ScheduleFunctions(options)]
     return [*stock.library_dispatch_passes(target), *passes]
 
 
 def prepare(mod: tvm.IRModule, target: Any = None) -> tvm.IRModule:
-    """Return a model as the pipeline schedules it: functions in plain loops, and calls of them.
+    """Return a model as it is before scheduling: functions in plain loops, and calls of them.
 
-    Tuning looks at these functions, so that what it finds is found again by a build.
+    Tuning works on these functions, so that a build finds its records.
 
     Parameters
     ----------
     mod : IRModule
         A Relax model.
     target : Target, str or dict, optional
-        What it is built for; left out, the target in scope.
+        The target; None: the one in scope.
 
     Raises
     ------
@@ -96,7 +94,7 @@ def prepare(mod: tvm.IRModule, target: Any = None) -> tvm.IRModule:
     """
     where = Target.current(allow_none=True) if target is None else Target(target)
     if where is None:
-        need = f"a cuda target with arch {SM_90A.name}"
+        need = f"a cuda target with arch {ARCH}"
         fix = 'give it: prepare(mod, "nvidia/nvidia-h200")'
         raise cannot_configure("relax.prepare", "no target", need, fix)
     if not isinstance(mod, tvm.IRModule):
@@ -117,7 +115,7 @@ def model_pipeline(**given: Any) -> tvm.transform.Pass:
     Raises
     ------
     OptionError
-        There is no such option, or it cannot be so.
+        An option is unknown, or its value is illegal.
     """
     options = as_options(given)
 
@@ -126,7 +124,7 @@ def model_pipeline(**given: Any) -> tvm.transform.Pass:
         target = Target.current(allow_none=True)
         if target is None:
             raise cannot_configure(
-                WHERE, "no target", f"a cuda target with arch {SM_90A.name}",
+                WHERE, "no target", f"a cuda target with arch {ARCH}",
                 'give it: relax.build(mod, target="nvidia/nvidia-h200", ...)',
             )  # fmt: skip
         if not is_ours(target):
@@ -143,11 +141,6 @@ def model_pipeline(**given: Any) -> tvm.transform.Pass:
     return run
 
 
-def is_ours(target: Target) -> bool:
-    """Tell whether kernels of ours run on a target."""
-    return target_arch(target) == SM_90A.name
-
-
 def _warn_of_target(target: Target) -> None:
     from tvm_hopper.dlight.rule import warn_of_generic_arch
 
@@ -155,7 +148,7 @@ def _warn_of_target(target: Target) -> None:
         warn_of_generic_arch()
         return
     warn(
-        f"{WHERE}: found target {name_target(target)}; need cuda {SM_90A.name}; TVM's own pipeline "
+        f"{WHERE}: found target {name_target(target)}; need cuda {ARCH}; TVM's own pipeline "
         "computes all of it",
         stacklevel=2,
     )

@@ -1,4 +1,4 @@
-"""Who computes each function of a model, why it is not us, and how long it takes by estimate.
+"""Report of a model: who computes each function, why, and its estimated time.
 
 print(tvm_hopper.relax.report(ex))                              # what relax.build returned
 tvm_hopper.relax.report(mod, target, sizes={"length": 2048})    # before it is built
@@ -16,10 +16,10 @@ from tvm.target import Target
 
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.devices import Chip
-from tvm_hopper.requests.targets import chip_of_target
+from tvm_hopper.requests.targets import chip_of_target, is_ours
 
 from .keep_records import records_of
-from .lowering import is_ours, scheduling_passes
+from .lowering import scheduling_passes
 from .model_table import as_html, as_text
 from .model_times import call_time, symbols_of
 from .options import as_options
@@ -29,14 +29,14 @@ from .schedule_functions import ATTR
 
 @dataclass(frozen=True)
 class ModelReport:
-    """Every function of a model; print it, look at it in a notebook, or take `as_dict()`.
+    """The functions of a model; print it, show it in a notebook, or use `as_dict()`.
 
     Attributes
     ----------
     functions : tuple of FunctionRecord
         In the order of the module.
     sizes : mapping of str to int
-        Values that the model's symbols are given for estimates.
+        Values of the model's symbols, for estimates.
     """
 
     functions: tuple[FunctionRecord, ...]
@@ -64,7 +64,7 @@ class ModelReport:
         return len(self.functions)
 
     def times(self, caller: str) -> dict[str, float | None]:
-        """Estimate what a function of Relax takes, by the functions that it calls.
+        """Estimate the time of a Relax function, by the functions that it calls.
 
         Parameters
         ----------
@@ -74,8 +74,8 @@ class ModelReport:
         Returns
         -------
         microseconds : dict of str to float or None
-            Of all calls of each function together, the longest first; None where nothing is known:
-            the kernel is not ours, or a symbol has no value.
+            Total time of the calls of each function, longest first; None if unknown: the kernel is
+            not ours, or a symbol has no value.
 
         Raises
         ------
@@ -126,20 +126,20 @@ def report(
     sizes: Mapping[str, int] | None = None,
     **options: Any,
 ) -> ModelReport:
-    """Say who computes each function of a model.
+    """Report who computes each function of a model.
 
     Parameters
     ----------
     model : IRModule or Executable
-        A Relax module as it was exported, which is then lowered as the pipeline does it; one that
-        the pipeline returned; or an executable that was built by it, here or before it was loaded.
+        An exported Relax module, which the pipeline then lowers; a module that the pipeline
+        returned; or an executable that it built, also in another process.
     target : Target or str, optional
-        Of a module that is to be lowered; None: the one in scope. Of others, the part that times
-        are estimated for.
+        For a module that is not lowered yet; None: the one in scope. For others: the chip whose
+        times are estimated.
     sizes : mapping of str to int, optional
         Values of the model's symbols, for estimates: {"batch": 1, "length": 2048}.
     options
-        Of the pipeline, for a module that is to be lowered.
+        Options of the pipeline, for a module that is not lowered yet.
 
     Returns
     -------
@@ -149,7 +149,7 @@ def report(
     Raises
     ------
     HopperError
-        The model was not built by the pipeline, a size is none, or there is no target.
+        The pipeline did not build the model, a size is illegal, or there is no target.
     """
     given = dict(sizes or {})
     target = Target(target) if isinstance(target, (str, dict)) else target

@@ -1,4 +1,4 @@
-"""A report as text for terminals and as HTML for notebooks.
+"""Format a model report as text and HTML.
 
 Names come from the model, and configurations hold brackets: both are escaped.
 """
@@ -18,7 +18,7 @@ NOT_APPLICABLE = "not applicable"
 
 
 class Reported(Protocol):
-    """What a table is made of, see `ModelReport`."""
+    """Interface of a report's table, see `ModelReport`."""
 
     @property
     def functions(self) -> tuple[FunctionRecord, ...]: ...  # noqa: D102

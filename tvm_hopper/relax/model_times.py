@@ -1,4 +1,4 @@
-"""How long the functions of a model take by our estimates, once its symbols have values.
+"""Estimate the time of a model's functions for given symbolic sizes.
 
 Products: the estimate that chose their kernels, for the kernel of the class that runs.  Whatever
 else is ours: its bytes, each once, at the rate of a copy.  What is accessed element by element

@@ -1,4 +1,4 @@
-"""What can be asked of the pipeline, checked when it is asked."""
+"""Options of the Relax pipeline, checked at once."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ CLASSES = (1, 8, 16, 64, 128, 512, 4096)  # decoding of one and of many, prefill
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How a model is lowered.
+    """Options of a model's lowering.
 
     Parameters
     ----------
     accumulate : str, optional
-        Type in which sums of 16 bits are made: "float32". None: as the model says; TVM's own rules
-        then compute those products.
+        "float32": accumulate 16-bit sums in float32. None: as the model says; TVM's own rules then
+        compute products that sum in 16 bits.
     classes : sequence of int, or mapping of int to int, optional
-        Up to how many rows each kernel of a product with symbolic rows runs, as for `hs.matmul`.
-        None: for each product by the model of times, see `hs.choose_ranges`, mostly eight; a kernel
-        takes 0.3 s to build. Empty: one kernel.
+        Size classes of products with symbolic rows, as for `hs.matmul`. None: chosen by the cost
+        model (`hs.choose_ranges`), mostly eight; a kernel takes 0.3 s to build. Empty: one kernel.
     database : str or Database, optional
-        Configurations that a tuning found: a folder, or what `tvm_hopper.meta_schedule` opened.
+        Tuned configurations: a folder, or an open database of `tvm_hopper.meta_schedule`.
     batch_invariant : bool
-        True: the bits of a product's row do not depend on how many rows there are, see
-        `hs.MatmulConfig`. Norms with symbolic rows are so in any case.
+        True: the bits of a product's row do not depend on the number of rows, see
+        `hs.MatmulConfig`. Norms with symbolic rows always behave so.
     """
 
     accumulate: str | None = "float32"
@@ -79,7 +78,7 @@ def as_options(given: dict[str, Any]) -> ModelOptions:
     Raises
     ------
     OptionError
-        There is no such option.
+        An option is unknown.
     """
     known = [field.name for field in fields(ModelOptions)]
     unknown = [name for name in given if name not in known]

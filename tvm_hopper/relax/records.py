@@ -1,4 +1,4 @@
-"""What became of each function of a model: plain data, which travels as JSON."""
+"""Records of a model's functions: plain data, stored as JSON."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class CallRecord:
 
 @dataclass(frozen=True)
 class FunctionRecord:
-    """Who computes a function, and why it is not us.
+    """Record of one function: who computes it, and why.
 
     Attributes
     ----------
@@ -101,11 +101,11 @@ class FunctionRecord:
     rule : str
         The rule that took it.
     note : str
-        What that did beside the plain request.
+        What that did next to the plain request.
     operations : int
         Elements that its loops compute or add up, a symbolic extent counted as one.
     refused : tuple of (str, str)
-        The rules in front of it that were asked, and their reasons.
+        The rules before it that were asked, and their reasons.
     elements : tuple of ElementsNote
         Tensors that a kernel of ours accesses element by element.
     """

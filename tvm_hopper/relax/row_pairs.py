@@ -1,4 +1,4 @@
-"""Which calls make rows that another call reduces: a sum with a residual in front of a norm."""
+"""Find calls whose rows another call reduces: a residual's sum before a norm."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Pair:
 
     @property
     def place(self) -> int:
-        """Which argument of the second call is the first one's result."""
+        """Argument of the second call that is the first call's result."""
         args = self.second.value.args[1].fields
         return next(i for i, x in enumerate(args) if x.same_as(self.first.var))
 
@@ -48,7 +48,7 @@ class Pair:
 
     @property
     def key(self) -> tuple[str, str, int, bool]:
-        """What pairs have in common that share a function."""
+        """Key of pairs that share a function."""
         return *self.names, self.place, self.both
 
 

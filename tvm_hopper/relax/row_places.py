@@ -1,11 +1,11 @@
-"""Places of greatest and least elements that are places, where no element beats the first value.
+"""Fix argmax and argmin of rows in which no element beats the initial value.
 
     argmax(X):  place, value = -1, -65504                     of float16
                 for k: place, value = the better one of (place, value) and (k, X[i, k])
                 Y[i] = place                           ->     Y[i] = max(place, 0)
 
 TVM begins with the least finite number: a row of -inf, or of that number, has no better element and
-its place is -1. numpy and PyTorch say 0, and -1 as an index is an access in front of a tensor. TVM
+its place is -1. numpy and PyTorch say 0, and -1 as an index is an access before a tensor. TVM
 combines parts of a reduction by initial values that it knows, so that these stay.
 
 Left: a row of nothing but -inf and the type's least number has place 0 also where that number comes

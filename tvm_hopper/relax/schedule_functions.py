@@ -1,4 +1,4 @@
-"""Ask the rules about each function of a model, and record who took it.
+"""Schedule each function of a model by the rules, and record which rule took it.
 
     @T.prim_func                                  T.func_attr({"tirx.is_scheduled": True})
     def linear(x, w, y): plain loops      ->      def linear(x, w, y): a kernel for each class

@@ -1,4 +1,4 @@
-"""Let plain `relax.build` take our road, for this process, until it is switched off.
+"""Switch plain `relax.build` to our pipeline, for this process.
 
 `relax.get_default_pipeline` and `relax.pipeline.legalize_passes` read one function under two names.
 Both get a wrapper, which hands over to what stood there for any target that is not ours.
@@ -14,7 +14,9 @@ from tvm import relax
 from tvm.relax.backend.cuda import pipeline as stock
 from tvm.target import Target
 
-from .lowering import is_ours, legalize_passes
+from tvm_hopper.requests.targets import is_ours
+
+from .lowering import legalize_passes
 from .options import ModelOptions, as_options
 
 PLACES = (stock, relax.backend.cuda)
@@ -26,7 +28,7 @@ Legalize = Callable[[Target], list[Any]]
 
 
 def enable(**options: Any) -> None:
-    """Make `relax.build(mod, target)` compute what it can by this package, on sm_90a.
+    """Make `relax.build(mod, target)` use this package on sm_90a, for the functions it supports.
 
     A second call changes the options.
 
@@ -38,7 +40,7 @@ def enable(**options: Any) -> None:
     Raises
     ------
     OptionError
-        There is no such option, or it cannot be so.
+        An option is unknown, or its value is illegal.
     """
     given = as_options(options)
     with _LOCK:

@@ -1,4 +1,4 @@
-"""Configurations that a tuning found, asked for by function.
+"""Look up tuned configurations by function.
 
 `tvm_hopper.meta_schedule.lookup(database, func, target)` answers with one configuration, with one
 for each size class as (bound, configuration), ascending, or with None.
@@ -37,7 +37,7 @@ RULES = {  # by which rule a configuration is taken
 
 @dataclass(frozen=True)
 class TunedChoice:
-    """What is decided of one function: nothing, a configuration, or one for each class."""
+    """The choice for one function: none, a configuration, or one per class."""
 
     config: Any = None
     classes: Mapping[int, MatmulConfig] | None = None

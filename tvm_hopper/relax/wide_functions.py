@@ -1,4 +1,4 @@
-"""Functions of 16-bit tensors in float32, rounded once, and formulas that keep their digits.
+"""Compute 16-bit functions in float32, rounded once, with stable formulas.
 
     y = silu(x)    ->    y = float16(silu(float32(x)))
 
@@ -7,8 +7,8 @@ tensor: silu of float16 is zero below -11.1, gelu of bfloat16 at -3.1.  Here cas
 function, so a kernel reads and writes 16 bits as the model says.  Steps that a model writes out
 itself (`x * sigmoid(x)` as two operators) are rounded one by one, as the model says.
 
-Of float32, too, group and instance norm, which TVM computes as E[x^2] - E[x]^2, sum squares around
-the mean, and softplus and log_add_exp neither overflow nor lose small results.
+Also in float32: group and instance norm sum squared deviations (TVM computes E[x^2] - E[x]^2), and
+softplus and log_add_exp neither overflow nor lose small results.
 """
 
 from __future__ import annotations

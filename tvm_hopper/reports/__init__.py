@@ -1,1 +1,1 @@
-"""What people are told: what a kernel is made of, and what this machine has."""
+"""Reports for users: what a kernel consists of, and what this machine has."""

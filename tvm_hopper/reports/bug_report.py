@@ -1,4 +1,4 @@
-"""Writes the text file that a bug report needs: `python -m tvm_hopper doctor --report FILE`.
+"""`python -m tvm_hopper doctor --report FILE`: write what a bug report needs.
 
 The file holds what `doctor` found, versions of installed packages, environment variables of this
 package and of CUDA, and the options with their defaults. It holds no source and no tensor.

@@ -1,4 +1,4 @@
-"""What this machine has and lacks, each with the command that mends it: `... doctor`."""
+"""`python -m tvm_hopper doctor`: what this machine has and lacks, and how to fix it."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def check_headers() -> Row:
 
 
 def check_nvcc() -> Row:
-    """Check nvcc, which `tvm_hopper.compiler="nvcc"` asks for."""
+    """Check nvcc, which `tvm_hopper.compiler="nvcc"` requests."""
     path = shutil.which("nvcc")
     if path is None:
         return Row("nvcc", OPTIONAL, "none", "install the CUDA 13.0 toolkit; NVRTC is enough")
@@ -246,7 +246,7 @@ def _print_table(found: Sequence[Row]) -> None:
 
     colours = {OK: "green", MISSING: "red", OPTIONAL: "yellow"}
     table = Table()
-    for name in ("what", "state", "found", "what mends it"):
+    for name in ("what", "state", "found", "what fixes it"):
         table.add_column(name, overflow="fold")  # a path must stay whole, to be copied
     for row in found:
         state = f"[{colours[row.state]}]{row.state}[/]"

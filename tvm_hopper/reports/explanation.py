@@ -1,4 +1,4 @@
-"""What a lowered kernel is made of: stages, barriers, shared memory, registers, choices, fallbacks.
+"""`explain`: stages, barriers, shared memory, registers, choices and fallbacks of a kernel.
 
     print(tvm_hopper.explain(sch.mod, target="nvidia/nvidia-h200"))
     print(tvm_hopper.explain(ex))                    # what tvm.compile returned
@@ -22,7 +22,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.launches import as_text, conditions_around
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts import arrivals, devices, registers
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP, WARP_GROUP_THREADS
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.kernel_file import load_kernel
@@ -57,7 +57,7 @@ EXAMPLE_SMS = sorted(set(devices.NUM_SMS.values()), reverse=True)
 
 @dataclass(frozen=True)
 class Assembled:
-    """What the assembler said of a kernel; bytes are those of one thread."""
+    """Results of the assembler for a kernel; bytes are per thread."""
 
     registers: int
     spill_bytes: int
@@ -67,7 +67,7 @@ class Assembled:
 
 @dataclass(frozen=True)
 class Ring:
-    """Shared memory that loads fill ahead, and what completes the barriers of each stage."""
+    """A ring buffer in shared memory, and what completes the barriers of each stage."""
 
     channel: int
     stages: int
@@ -86,7 +86,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel of ours, as it was planned; what a kernel does not have is None or empty."""
+    """One of our kernels as planned; features that it lacks are None or empty."""
 
     name: str
     arch: Arch
@@ -98,7 +98,7 @@ class Kernel:
     smem: tuple[SmemNote, ...]
     tensor_maps: tuple[TensorMapNote, ...]
     stores: tuple[StoreNote, ...]
-    notes: tuple[str, ...]  # what was asked for and is worth knowing
+    notes: tuple[str, ...]  # what was requested and is worth knowing
     fallbacks: tuple[str, ...]  # slower forms that the lowering had to take
     assembled: Assembled | None = None
     launched_for: str = ""  # the condition under which the host launches it
@@ -205,7 +205,7 @@ class Kernel:
                 yield "  empty", f"{each} {_count(ring.empty_arrivals, 'arrival')}"
             if ring.stores_in_flight:
                 stores = _count(ring.stores_in_flight, "slot")
-                yield "  ahead", f"{_count(ring.look_ahead, 'trip')}, {stores} left to stores"
+                yield "  ahead", f"{_count(ring.look_ahead, 'iteration')}, {stores} left to stores"
         for each_ring in self.store_rings:
             slots, pending = each_ring.num_slots, each_ring.num_slots - 1
             kept = f"{slots} slots of {each_ring.slot_bytes} bytes"
@@ -284,9 +284,9 @@ def _grid(order: TilesNote) -> str:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Every kernel of ours in a module; print it, show it with rich, or take `as_dict()`.
+    """Our kernels in a module; print it, show it with rich, or use `as_dict()`.
 
-    `foreign` says what was done to kernels beside them that are TVM's own.
+    `foreign` describes the other kernels of the module, which are TVM's own.
     """
 
     kernels: tuple[Kernel, ...]
@@ -328,24 +328,24 @@ def _table(kernel: Kernel) -> Table:
 
 
 def explain(module: Any, target: Any = None) -> Explanation:
-    """Say what the lowering made, or would make, of a module.
+    """Explain what the lowering makes of a module.
 
     Parameters
     ----------
     module : Schedule, IRModule, PrimFunc or Executable
         A schedule, a scheduled or a lowered module, or what `tvm.compile` returned in this process.
     target : Target, str or dict, optional
-        For a module that is not lowered yet; left out, the one in scope.
+        For a module that is not lowered yet; None: the one in scope.
 
     Returns
     -------
     explanation : Explanation
-        One `Kernel` for each kernel of ours; `print` shows them, sizes in bytes.
+        One `Kernel` for each of our kernels; `print` shows them, with sizes in bytes.
 
     Raises
     ------
     HopperError
-        Nothing in the module was lowered by this package.
+        The module has no kernel of this package.
     """
     kernels = tuple(_kernels(module, target))
     if not kernels:
@@ -386,7 +386,7 @@ def _of_executable(executable: Any) -> Iterator[Kernel]:
         built = record.compile()
         for kernel in _of_host(record.host, record.kernels):
             fact = built.kernels.get(kernel.name)
-            if fact is None:  # which of the module's kernels it is cannot be told
+            if fact is None:  # which of the module's kernels it is is unknown
                 yield kernel
                 continue
             spilled = fact.spill_store_bytes + fact.spill_load_bytes
@@ -445,7 +445,7 @@ def _condition(func: Any, kernel: str) -> str:
     return "" if len(around) == 1 and text.endswith(" >= 1") else text
 
 
-def kernel_of(name: str, notes: Iterable[Note], arch: Arch = SM_90A) -> Kernel:
+def kernel_of(name: str, notes: Iterable[Note], arch: Arch = DEFAULT_ARCH) -> Kernel:
     """Make what there is to say of a kernel out of its notes."""
     by_kind: dict[type, list[Any]] = {}
     for note in notes:

@@ -1,4 +1,4 @@
-"""Which of our passes change a kernel, stage by stage: `python -m tvm_hopper passes FILE:make`."""
+"""`python -m tvm_hopper passes FILE:make`: which of our passes change a kernel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Change:
-    """What one pass makes of a module."""
+    """The change that one pass makes to a module."""
 
     name: str
     before: tvm.IRModule

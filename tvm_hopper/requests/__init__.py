@@ -1,1 +1,1 @@
-"""What users ask for: keys, options, targets, and where each of them is found."""
+"""User requests: annotations, options, targets, and where each is found."""

@@ -1,4 +1,4 @@
-"""Which copies of a function without our keys are asynchronous, and how they come to ask for us.
+"""Mark the copies of TVM's asynchronous stages in functions without our keys.
 
 Either a pipeline has them in an asynchronous stage (`software_pipeline_async_stages`), or they are
 written into an asynchronous scope and waited for by hand:
@@ -13,7 +13,7 @@ written into an asynchronous scope and waited for by hand:
         cp.async.wait_group 0                                C[...] = a[...] + b[...]
         C[...] = a[...] + b[...]
 
-The groups and waits that stand there order these copies alone, and the lowering orders what it
+The groups and waits that are there order these copies alone, and the lowering orders what it
 copies by itself: they are taken away with the scope, and threads are loops from then on.
 """
 
@@ -24,14 +24,13 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.facts.op_names import CP_ASYNC, RAW_CP_ASYNC
 from tvm_hopper.requests import keys, options
 
 from .async_stores import ask_for_stores
 
 SCOPE = "async_scope"
-COPIES = "tirx.ptx.cp_async_"  # calls of the instructions, by hand
-ORDERS = {f"{COPIES}{name}" for name in ("commit_group", "wait_group", "wait_all")}
-RAW_COPY = "tirx.s_tir.cp_async_raw"
+ORDERS = {f"{CP_ASYNC}{name}" for name in ("commit_group", "wait_group", "wait_all")}
 
 
 def is_asynchronous(func: tirx.PrimFunc) -> bool:
@@ -40,7 +39,7 @@ def is_asynchronous(func: tirx.PrimFunc) -> bool:
 
 
 def ask_for_copies(func: tirx.PrimFunc, mechanism: str) -> tirx.PrimFunc | None:
-    """Let the plain copies into shared memory that are asynchronous ask for a mechanism.
+    """Let the plain copies into shared memory that are asynchronous request a mechanism.
 
     Parameters
     ----------
@@ -160,7 +159,7 @@ def _ask_in_scopes(func: tirx.PrimFunc, mechanism: str) -> tirx.PrimFunc | None:
         return None
     written = [x.buffer for x in ir.find_all(func.body, ir.BufferStore)]
     if any(load.source.same_as(x) for copy in copies for load in _loads(copy) for x in written):
-        return None  # what is copied when would be no longer as it stands there
+        return None  # what is copied when would be no longer as it is there
 
     def visit_scope(attr: tirx.AttrStmt, mutator: Any) -> ir.Stmt:
         if str(attr.attr_key) == "thread_extent":
@@ -184,9 +183,9 @@ def _loads(copy: ir.BufferStore) -> list[ir.TensorLoad]:
 
 
 def _has_copies_by_hand(func: tirx.PrimFunc) -> bool:
-    """Tell whether the groups of a function may hold what nobody could order but its author."""
+    """Tell whether a function may have hand-written asynchronous copies in its groups."""
     names = [str(getattr(x.op, "name", "")) for x in ir.find_all(func.body, ir.Call)]
-    return any(x == RAW_COPY or (x.startswith(COPIES) and x not in ORDERS) for x in names)
+    return any(x == RAW_CP_ASYNC or (x.startswith(CP_ASYNC) and x not in ORDERS) for x in names)
 
 
 def _as_loop(attr: tirx.AttrStmt, body: ir.Stmt) -> ir.For:

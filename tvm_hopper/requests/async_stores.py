@@ -1,4 +1,4 @@
-"""Plain copies out of shared memory, beside asynchronous copies into it, come to ask for us, too.
+"""Mark plain copies out of shared memory, in kernels with asynchronous loads.
 
     B[tx, i] = a[tx, i]          ->          with sblock("B", async_copy): B[tx, i] = a[tx, i]
 
@@ -21,7 +21,7 @@ ASKING = {keys.ASYNC_COPY: keys.AUTO, keys.BY_OPTION: 1}
 
 
 def ask_for_stores(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Let the plain copies to global memory ask for a mechanism, in kernels with others that do."""
+    """Let the plain copies to global memory request a mechanism, in kernels with others that do."""
 
     def ask(kernel: ir.For) -> ir.For:
         if not ir.find_blocks(kernel, keys.ASYNC_COPY):
@@ -36,7 +36,7 @@ def ask_for_stores(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def withdraw_stores(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Let copies to global memory that ask by the option alone ask no more.
 
-    What no schedule has asked for must not cost a function its asynchronous copies, where a pass
+    What no schedule has requested must not cost a function its asynchronous copies, where a pass
     cannot serve it.
     """
 

@@ -1,4 +1,4 @@
-"""Annotations of bound loops get a loop of their own, for stock UnifyThreadBinding to leave on it.
+"""Keep annotations of bound loops through TVM's UnifyThreadBinding, on separate loops.
 
     for j in thread_binding(8, "blockIdx.x", annotations={"tvm_hopper.persistent": 3}):
         for k in serial(4, annotations={"software_pipeline_stage": [0, 2]}): ...
@@ -7,8 +7,8 @@
         for j_note in serial(1):
             for k in serial(4, annotations={"software_pipeline_stage": [0, 2]}): ...
 
-That pass hoists the axes and hands what a bound loop is annotated with to the loop right inside of
-it, in place of what that one says; only where no loop stands there it makes one of one iteration.
+That pass hoists the axes and moves the annotations of a bound loop to the loop directly inside it,
+replacing that loop's own; only where no loop is there it makes one of one iteration.
 RestoreAxisAnnotations takes the annotations back from a loop of one iteration.
 """
 

@@ -1,4 +1,4 @@
-"""What the passes work on: kernels, or whole functions where a processor has one thread."""
+"""The bodies that passes work on: kernels, or whole functions on one-thread processors."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def is_memory_bound(kernel: Any) -> bool:
 
 
 def is_requested(kernel: Any) -> bool:
-    """Tell a kernel whose threads ask for copies by hardware, or that is bound by memory."""
+    """Tell a kernel whose threads request copies by hardware, or that is bound by memory."""
     return bool(ir.find_blocks(kernel, ASYNC_COPY)) or is_memory_bound(kernel)

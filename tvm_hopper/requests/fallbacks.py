@@ -1,4 +1,4 @@
-"""Slower forms that the lowering falls back on: told by `explain`, refused under `strict`."""
+"""Fallbacks to slower code: shown by `explain`, errors under `strict`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel that a Python file holds or makes, as the shell commands name it: FILE.py:NAME."""
+"""Load a kernel from a Python file, given as FILE.py:NAME."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Every annotation, attribute and option key of the package, once: place, type, meaning.
+"""All annotation, attribute and option keys of the package: where each goes, its type and meaning.
 
-Values are int, float, bool, str or flat lists of these, since nothing else survives a schedule
-trace. Stages, order and asynchrony of a pipeline are TVM's own `software_pipeline_stage`, `_order`
-and `_async_stages`; a key exists here only where TVM has no word.
+Values are int, float, bool, str or flat lists of these: nothing else survives a schedule trace.
+Pipelines use TVM's own `software_pipeline_stage`, `_order` and `_async_stages`. A key exists here
+only if TVM has none.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tvm_hopper.facts import reductions
+from tvm_hopper.facts import async_ops, reductions
 from tvm_hopper.facts.programming_model import (
     MAX_THREADS,
     SETMAXNREG_MAX,
@@ -18,9 +18,9 @@ from tvm_hopper.facts.programming_model import (
 )
 
 PREFIX = "tvm_hopper."
-# One warp group is the producer; a product takes no more than three consumers.
+# One warp group is the producer, which leaves at most three consumers.
 MOST_CONSUMERS = MAX_THREADS // WARP_GROUP_THREADS - 1
-INT32_MAX = 2**31 - 1  # tiles and thread blocks are counted by 32 bits
+INT32_MAX = 2**31 - 1  # tiles and thread blocks are counted in 32 bits
 
 # -- on the block that copies a tile from global to shared memory
 ASYNC_COPY = "tvm_hopper.async_copy"
@@ -39,7 +39,7 @@ BESIDE_COPY = (
     REDUCE,
     CACHE_HINT,
     SPARE_ROWS,
-)  # what says how a copy is made, not that it is
+)  # how a copy is made; ASYNC_COPY says that it is
 # -- on a serial loop around such copies
 ACROSS_BLOCKS = "tvm_hopper.across_blocks"
 # -- on a serial loop around the pipelined loop of a product
@@ -66,7 +66,7 @@ STREAM_BY_CALLER, STREAM_ALWAYS = 1, 2  # values
 CHOSEN_FOR = "tvm_hopper.chosen_for"
 SHARE_LOADS = "tvm_hopper.share_loads"
 EARLY_LAUNCH = "tvm_hopper.early_launch"
-# -- on the loop bound to blockIdx.x of a kernel whose time is that of its bytes
+# -- on the loop bound to blockIdx.x of a memory-bound kernel
 MEMORY_BOUND = "tvm_hopper.memory_bound"
 CHOSEN = "tvm_hopper.chosen"
 BLOCKS_PER_SM = "tvm_hopper.blocks_per_sm"
@@ -76,17 +76,17 @@ LAUNCHED_TOGETHER = "tvm_hopper.launched_together"
 MOST_LAUNCHED_TOGETHER = 8  # of any chip with clusters
 ROW_CLUSTER = "tvm_hopper.row_cluster"
 MOST_ROW_CLUSTER = 16  # of a chip that we know
-# -- on the loop bound to blockIdx.x of a kernel of a tuner's
+# -- on the loop bound to blockIdx.x of a tuned kernel
 CONFIGURATION = "tvm_hopper.configuration"
-# -- on the loop over rows of such a kernel
+# -- on the row loop of a memory-bound kernel
 PREFETCH_ROWS = "tvm_hopper.prefetch_rows"
 STAGE_ROWS = "tvm_hopper.stage_rows"
 SKEW_TURNS = "tvm_hopper.skew_turns"
 CURVES = ("hilbert",)
-MOST_TURNS = 3  # sets of consumers: a product takes no more of them
-MOST_TURNS_AHEAD = 8  # of rows that are brought into L2
+MOST_TURNS = 3  # consumer groups
+MOST_TURNS_AHEAD = 8  # iterations of the row loop
 MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
-BY_DEVICE = -1  # a value of it: as many thread blocks as balance on the device of the launch
+BY_DEVICE = -1  # value of PERSISTENT: the host counts thread blocks for the device at each launch
 # -- options of a whole compilation (function attribute or PassContext)
 STRICT = "tvm_hopper.strict"
 VERIFY = "tvm_hopper.verify"
@@ -94,7 +94,7 @@ COMPILER = "tvm_hopper.compiler"
 CHECK_ASSEMBLER_LOG = "tvm_hopper.check_assembler_log"
 DETERMINISTIC = "tvm_hopper.deterministic"
 FUNCTIONS = "tvm_hopper.functions"
-# -- TVM's own words, which mean the same in a function of ours
+# -- TVM's own keys, with their TVM meaning
 STAGE = "software_pipeline_stage"
 ORDER = "software_pipeline_order"
 ASYNC_STAGES = "software_pipeline_async_stages"
@@ -107,9 +107,9 @@ BLOCK, LOOP, FUNCTION = "block", "loop", "function"
 
 @dataclass(frozen=True)
 class Key:
-    """One key: `places` says what may carry it, `kind` the type, `legal` the values (or any).
+    """One key: `places` that may carry it, its type `kind`, its `legal` values (empty: any).
 
-    An int without `legal` values lies in `bounds`, both included, or is one of `beyond`.
+    An int without `legal` values lies within `bounds` (inclusive) or is one of `beyond`.
     """
 
     name: str
@@ -119,18 +119,15 @@ class Key:
     legal: tuple[object, ...] = ()
     length: int = 0  # of a list of `kind`; 0 = a scalar
     bounds: tuple[int, int] = (1, INT32_MAX)
-    beyond: tuple[int, ...] = ()  # ints outside of the bounds that mean something else
-    axis: str = ""  # the thread axis that a loop carrying it is bound to
-    option: bool = False  # also a PassContext key, and a function attribute
+    beyond: tuple[int, ...] = ()  # legal values outside the bounds
+    axis: str = ""  # the thread axis that the loop must be bound to
+    option: bool = False  # also a PassContext key and a function attribute
 
 
-# Of copies: what makes them; the first one that can, and what the schedule says without us.
+# Copies: "auto" takes the first mechanism that can; "none" leaves the schedule's loops to threads.
 AUTO, BY_THREADS = "auto", "none"
-MECHANISMS = ("tma", "bulk", "cp_async", "dma", AUTO, BY_THREADS)
+MECHANISMS = (*async_ops.MECHANISMS, AUTO, BY_THREADS)
 CACHE_HINTS = ("evict_first", "evict_last")
-# Not cp.async: where a uniform register is part of the shared address ptxas 13.0 makes its
-# neighbour the descriptor (LDGSTS [R7+UR0], desc[UR1]), and an H200 faults.
-HINTED = ("tma", "bulk")
 
 # Of memory-bound kernels.
 POINTWISE, ROW_REDUCTION = "pointwise", "row_reduction"
@@ -153,60 +150,60 @@ KEYS: dict[str, Key] = {
             CACHE_HINT,
             (BLOCK,),
             str,
-            "what L2 is to do with the bytes of a load: give them up first, or last",
+            "L2 eviction policy of a load: evict its bytes first, or last",
             CACHE_HINTS,
         ),
         Key(
             SPARE_ROWS,
             (BLOCK,),
             int,
-            "nobody uses rows of a loaded tile that lie beyond the tensor's end: they may hold "
-            "what an earlier load left there instead of zeros",
+            "out-of-bounds rows of the loaded tile need not be zero-filled; their contents are "
+            "ignored",
             (1,),
         ),
         Key(
             LOAD_HINT,
             (BLOCK,),
             str,
-            "what L1 and L2 are to do with a vector that a thread loads: give it up first, or last",
+            "L1 and L2 eviction policy of a thread's vector loads: evict first, or last",
             CACHE_HINTS,
         ),
         Key(
             EARLY_LOADS,
             (BLOCK,),
             int,
-            "these loads to registers read what no earlier launch writes: do not wait for one",
+            "register loads of data that no earlier launch writes: they do not wait for one",
             (1,),
         ),
         Key(
             STORE_SLOTS,
             (BLOCK,),
             int,
-            "slots of the tile that an asynchronous store reads: all but one may be in flight",
+            "ring slots of the tile that an asynchronous store reads; all but one may be in flight",
             bounds=(1, MOST_STORE_SLOTS),
         ),
         Key(
             REDUCE,
             (BLOCK,),
             str,
-            "operation by which a copy combines what it moves with what is there",
+            "operation that combines the copied elements with the destination's",
             reductions.OPERATIONS,
         ),
         Key(
             ACROSS_BLOCKS,
             (LOOP,),
             str,
-            "axis of thread blocks that share a serial loop's iterations",
+            "grid axis whose thread blocks share the iterations of a serial loop",
             ("blockIdx.y", "blockIdx.z"),
         ),
         Key(
             ACROSS_CLUSTER,
             (LOOP,),
             int,
-            "thread blocks share the iterations of a sum's loop: 1, those of a cluster; 2, any, "
-            "and a second kernel adds what they have summed; 3, as 2 where a call comes with an "
-            "allocator, else as 1; 4, any, one after another in the same memory; 5, as 4 where a "
-            "call comes with an allocator, else as 1; 6, any, by reductions of the hardware",
+            "split-K: thread blocks share the reduction loop. 1: a cluster; 2: partial sums in a "
+            "workspace, added by a second kernel; 3: 2 if the call has an allocator, else 1; 4: "
+            "serially, in one sum in global memory; 5: 4 if the call has an allocator, else 1; 6: "
+            "atomic reductions",
             (BY_CLUSTER, BY_KERNELS, BY_CALLER, IN_TURNS, BY_TURNS, BY_ATOMICS),
         ),
         Key(WGMMA, (BLOCK,), int, "lower this multiply-add block to WGMMA", (1,)),
@@ -214,17 +211,17 @@ KEYS: dict[str, Key] = {
             MMA_SYNC,
             (BLOCK,),
             int,
-            "lower this multiply-add block to mma.sync, whose operands each lane loads itself",
+            "lower this multiply-add block to mma.sync; each lane loads its operands",
             (1,),
         ),
         Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),
-        Key(CHOICE, (BLOCK,), str, "the best configurations by estimate, a line each, for explain"),
+        Key(CHOICE, (BLOCK,), str, "the best estimated configurations, a line each, for `explain`"),
         Key(CONSUMERS, (LOOP,), int, "consumer warp groups", bounds=(1, MOST_CONSUMERS)),
         Key(
             REGISTERS,
             (LOOP,),
             int,
-            "registers of a producer and of a consumer thread",
+            "registers of a producer thread and of a consumer thread (setmaxnreg)",
             length=2,
             bounds=(SETMAXNREG_MIN, SETMAXNREG_MAX),
         ),
@@ -232,7 +229,7 @@ KEYS: dict[str, Key] = {
             WGMMA_PENDING,
             (LOOP,),
             int,
-            "WGMMA groups left in flight over an iteration",
+            "WGMMA groups left in flight at the end of an iteration",
             (0, 1),
             option=True,
         ),
@@ -240,16 +237,16 @@ KEYS: dict[str, Key] = {
             RASTER_GROUP,
             (LOOP,),
             int,
-            "rows of output tiles that are visited together",
+            "rasterization: rows of output tiles in a group",
             axis="blockIdx.x",
             option=True,
         ),
-        Key(RASTER_CURVE, (LOOP,), str, "through a group's tiles", CURVES, axis="blockIdx.x"),
+        Key(RASTER_CURVE, (LOOP,), str, "curve through a group", CURVES, axis="blockIdx.x"),
         Key(
             PERSISTENT,
             (LOOP,),
             int,
-            "thread blocks that share all output tiles; -1: counted at launch, by the device",
+            "thread blocks of a persistent kernel; -1: chosen at launch for the device",
             beyond=(BY_DEVICE,),
             axis="blockIdx.x",
         ),
@@ -257,7 +254,7 @@ KEYS: dict[str, Key] = {
             TURNS,
             (LOOP,),
             int,
-            "sets of consumers that compute output tiles of a thread block in turn",
+            "consumer groups that take turns on a thread block's output tiles (ping-pong)",
             bounds=(2, MOST_TURNS),
             axis="blockIdx.x",
         ),
@@ -265,9 +262,8 @@ KEYS: dict[str, Key] = {
             STREAM,
             (LOOP,),
             int,
-            "persistent blocks take equal shares of the steps of all output tiles; parts of a tile "
-            "are added in their order: 1, where a call comes with an allocator, else each takes "
-            "whole tiles; 2, at each call",
+            "stream-K: persistent thread blocks take equal shares of all k steps, and add a "
+            "tile's parts in order. 1: if the call has an allocator, else whole tiles; 2: always",
             (STREAM_BY_CALLER, STREAM_ALWAYS),
             axis="blockIdx.x",
         ),
@@ -275,7 +271,7 @@ KEYS: dict[str, Key] = {
             CHOSEN_FOR,
             (LOOP,),
             int,
-            "rows that the kernel was chosen for, and the time estimated in tenths of a us; noted",
+            "rows that the kernel was chosen for, and its estimate in 0.1 us, for `explain`",
             length=2,
             axis="blockIdx.x",
         ),
@@ -283,7 +279,7 @@ KEYS: dict[str, Key] = {
             SHARE_LOADS,
             (LOOP,),
             int,
-            "thread blocks along blockIdx.z are a cluster, and load once what several of them need",
+            "multicast: thread blocks along blockIdx.z are a cluster and load shared tiles once",
             (1,),
             axis="blockIdx.x",
         ),
@@ -291,7 +287,7 @@ KEYS: dict[str, Key] = {
             EARLY_LAUNCH,
             (LOOP,),
             int,
-            "the kernel begins while the launch before it ends, and waits in front of memory",
+            "programmatic dependent launch: start early, and wait before reading earlier results",
             (1,),
             axis="blockIdx.x",
         ),
@@ -299,7 +295,7 @@ KEYS: dict[str, Key] = {
             MEMORY_BOUND,
             (LOOP,),
             str,
-            "a kernel of registers and plain vectors, and its kind",
+            "marks a memory-bound kernel, with its kind",
             KINDS,
             axis="blockIdx.x",
         ),
@@ -307,21 +303,21 @@ KEYS: dict[str, Key] = {
             CHOSEN,
             (LOOP,),
             str,
-            "what a model chose for the kernel, and what came after it, for `explain`",
+            "the cost model's choice and the runners-up, for `explain`",
             axis="blockIdx.x",
         ),
         Key(
             CONFIGURATION,
             (LOOP,),
             str,
-            "what a tuner scheduled the kernel with, as a record of it keeps it",
+            "the tuned configuration, as its record has it",
             axis="blockIdx.x",
         ),
         Key(
             BLOCKS_PER_SM,
             (LOOP,),
             int,
-            "thread blocks of the kernel that are to share an SM, as far as registers go",
+            "occupancy: thread blocks per SM that the register limit must allow",
             bounds=(1, MOST_BLOCKS_PER_SM),
             axis="blockIdx.x",
         ),
@@ -329,15 +325,15 @@ KEYS: dict[str, Key] = {
             KEPT_END,
             (LOOP,),
             int,
-            "the last thread blocks: L2 gives up last what they store, and first what they load by "
-            "`tvm_hopper.load_hint`",
+            "number of last thread blocks whose stores L2 evicts last, and whose loads with "
+            "`tvm_hopper.load_hint` it evicts first",
             axis="blockIdx.x",
         ),
         Key(
             LAUNCHED_TOGETHER,
             (LOOP,),
             int,
-            "neighbouring thread blocks that begin at the same time, on chips that have clusters",
+            "neighbouring thread blocks that start together, as a cluster",
             bounds=(2, MOST_LAUNCHED_TOGETHER),
             axis="blockIdx.x",
         ),
@@ -345,7 +341,7 @@ KEYS: dict[str, Key] = {
             ROW_CLUSTER,
             (LOOP,),
             int,
-            "thread blocks of a cluster that share a row: threadIdx.z of the schedule counts them",
+            "thread blocks of a cluster that share a row; threadIdx.z counts them",
             bounds=(2, MOST_ROW_CLUSTER),
             axis="blockIdx.x",
         ),
@@ -353,24 +349,24 @@ KEYS: dict[str, Key] = {
             PREFETCH_ROWS,
             (LOOP,),
             int,
-            "turns of the loop by which rows are brought into L2 before they are loaded",
+            "row-loop iterations by which rows are prefetched into L2 ahead of their loads",
             bounds=(1, MOST_TURNS_AHEAD),
         ),
         Key(
             STAGE_ROWS,
             (LOOP,),
             int,
-            "turns of the loop by which rows are copied to shared memory before they are loaded",
+            "row-loop iterations by which rows are copied to shared memory ahead of their use",
             bounds=(1, MOST_TURNS_AHEAD),
         ),
         Key(
             SKEW_TURNS,
             (LOOP,),
             int,
-            "the next turn's row is reduced before this turn waits for its cluster",
+            "software-pipeline the row loop: reduce row r + 1 before the cluster sum of row r",
             bounds=(1, 1),
         ),
-        Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),
+        Key(STRICT, (FUNCTION,), bool, "raise an error for each fallback", option=True),
         Key(VERIFY, (FUNCTION,), bool, "check the synchronisation of the result", option=True),
         Key(COMPILER, (FUNCTION,), str, "CUDA compiler", ("nvrtc", "nvcc"), option=True),
         Key(
@@ -392,67 +388,68 @@ KEYS: dict[str, Key] = {
             DETERMINISTIC,
             (FUNCTION,),
             bool,
-            "refuse what gives other bits from run to run",
+            "refuse kernels whose results may differ from run to run",
             option=True,
         ),
     )
 }
 
 
-# -- between our own passes: written by one, read by a later one, never by users
-# On the block that does the work of one output tile; in a persistent kernel, of one after another.
+# -- internal: one pass writes them, a later one reads them, users never do
+# On the block that computes one output tile; in a persistent kernel, one tile after another.
 TILE_WORK = "tvm_hopper.tile_work"
-# On the block that holds all that a kernel of ours does, from its rings to its barriers.
+# On the block around a whole kernel: its rings, its barriers, its statements.
 KERNEL = "tvm_hopper.kernel"
-# On a copy whose tile was to have padded rows, and has none.
+# On a copy whose requested row padding was dropped.
 UNPADDED = "tvm_hopper.unpadded"
-# On a copy that the option asks for: what its place forbids leaves the function to TVM.
+# On a copy that an option requests: if it cannot be made, the function is left to TVM.
 BY_OPTION = "tvm_hopper.by_option"
-# On a block that issues asynchronous operations: its row in `facts.async_ops`.
+# On a block that issues asynchronous operations: the operation's name in `facts.async_ops`.
 ASYNC_OP = "tvm_hopper.async_op"
-# call_extern(TMA_LOAD, tile, tensor_map, coordinates...): one box, without a barrier yet.
+# call_extern(TMA_LOAD, tile, tensor_map, coordinates...): loads one box; no mbarrier yet.
 TMA_LOAD = "tvm_hopper.tma_load"
-# call_extern(TMA_MULTICAST, tile, tensor_map, mask, coordinates...): to blocks of a cluster.
+# call_extern(TMA_MULTICAST, tile, tensor_map, mask, coordinates...): the same to a cluster.
 TMA_MULTICAST = "tvm_hopper.tma_multicast"
-# call_extern(BULK_LOAD, tile, tensor, num_bytes): contiguous bytes, without a barrier yet.
+MULTICAST = {TMA_LOAD: TMA_MULTICAST}  # loads that one block may make for others
+# call_extern(BULK_LOAD, tile, tensor, num_bytes): loads contiguous bytes; no mbarrier yet.
 BULK_LOAD = "tvm_hopper.bulk_load"
-# call_extern(CP_ASYNC, tile, tensor, num_bytes, source_bytes): a thread's chunk, zeros behind.
+# call_extern(CP_ASYNC, tile, tensor, num_bytes, source_bytes): one thread's chunk, zero-filled.
 CP_ASYNC = "tvm_hopper.cp_async"
-# Between the name of any of these and what L2 is to do with the bytes: "tvm_hopper.tma_load@...".
+# Separates such a name from an L2 eviction policy: "tvm_hopper.tma_load@evict_first".
 WITH_HINT = "@"
-# On a loop of such calls: its iterations are shared out between the threads that make the copy.
+# On a loop of such calls: its iterations are distributed over the threads that copy.
 SHARED_OUT = "tvm_hopper.shared_out"
-# TVM's own call of a queue, tile, tensor, bytes, and whether it goes past the cache.
+# TVM's own call: queue, tile, tensor, bytes, and whether to bypass the cache.
 DMA_COPY = "tirx.dma_copy"
-# A channel hands the slots of a ring from those that fill them to those that read them. Its number
-# stands on the block of loads, the number of slots on the loop around it. A trip is the number of a
-# use, counted from the kernel's start: slot = trip % slots. The loop that binds it advances it.
+# A channel passes the slots of a ring buffer from producer to consumers. Its number is on the block
+# of loads, its slot count on the loop around them. `trip` counts iterations from the kernel's
+# start: slot = trip % slots. The loop that binds it advances it.
 CHANNEL = "tvm_hopper.channel"
 NUM_SLOTS = "tvm_hopper.num_slots"
-STORES_IN_FLIGHT = "tvm_hopper.stores_in_flight"  # on a block of loads: slots left to stores
-KEPT = "tvm_hopper.kept"  # beside it: slots left to statements that run trips later
-AHEAD = "tvm_hopper.ahead"  # on a block of loads: how many trips ahead, one of each that it makes
-IN_PARTS = "tvm_hopper.in_parts"  # on a block of loads: who makes a part arrives for it
-FILL_SLOT = "tvm_hopper.fill_slot"  # call_extern(.., channel, trip[, bytes]): its loads go there
-AWAIT_FILLED = "tvm_hopper.await_filled"  # call_extern(.., channel, trip): its loads have landed
-AWAIT_FREE = "tvm_hopper.await_free"  # call_extern(.., channel, trip): its last readers are done
-# call_extern(.., channel, trip[, peer]): one arrival of a reader, at that block of the cluster
+STORES_IN_FLIGHT = "tvm_hopper.stores_in_flight"  # on a block of loads: slots reserved for stores
+KEPT = "tvm_hopper.kept"  # slots reserved for late statements
+AHEAD = "tvm_hopper.ahead"  # on a block of loads: iterations that each load runs ahead
+IN_PARTS = "tvm_hopper.in_parts"  # on a block of loads: each thread arrives for its part
+FILL_SLOT = "tvm_hopper.fill_slot"  # call_extern(.., channel, trip[, bytes]): fill the slot
+AWAIT_FILLED = "tvm_hopper.await_filled"  # call_extern(.., channel, trip): wait until it is full
+AWAIT_FREE = "tvm_hopper.await_free"  # call_extern(.., channel, trip): wait until it is empty
+# call_extern(.., channel, trip[, peer]): a reader arrives, at that thread block of the cluster
 FREE_SLOT = "tvm_hopper.free_slot"
-READ_SLOT = "tvm_hopper.read_slot"  # call_extern(.., channel, trip): a trip that fills nothing
-# A ring of tiles that threads write and that leave by asynchronous stores: its number, counted on
-# from those of channels, stands on the blocks of its stores.
+READ_SLOT = "tvm_hopper.read_slot"  # call_extern(.., channel, trip): names the slot that is read
+# A ring of tiles that threads write and asynchronous stores read: its number, counted on from the
+# channels, is on the blocks of its stores.
 STORE_RING = "tvm_hopper.store_ring"
-STORE_SLOT = "tvm_hopper.store_slot"  # call_extern(.., ring, trip): its stores leave from there
-# On statements of a pipelined loop: how many trips behind the first that compute they are to run;
-# then, where they do, of how many trips ago what they touch is.
+STORE_SLOT = "tvm_hopper.store_slot"  # call_extern(.., ring, trip): the slot that is stored
+# On statements of a pipelined loop: SHIFT, the iterations that they are to lag after the first
+# compute stage; LATE, once they do, the age of their data in iterations.
 SHIFT = "tvm_hopper.shift"
 LATE = "tvm_hopper.late"
-# On a block that allocates rings of plain arrays: the channel whose trips count their slots.
+# On a block that allocates rings of plain arrays: the channel that counts their slots.
 HANDED_ON = "tvm_hopper.handed_on"
 CHANNEL_CALLS = (FILL_SLOT, AWAIT_FILLED, AWAIT_FREE, FREE_SLOT, STORE_SLOT, READ_SLOT)
 # On a block: no two of its threads or iterations write the same element of shared memory.
 APART = "tvm_hopper.apart"
-TAKES_PLACE = "tvm_hopper.takes_place"  # on a store of accumulators: over an operand's tile
+TAKES_PLACE = "tvm_hopper.takes_place"  # on a store of accumulators: reuses an operand's tile
 OVERLAY = "tvm_hopper.overlay"  # call_extern(.., &a, &b): two shared arrays may share bytes
-RELEASE = "tvm_hopper.release"  # on a block that gives back the ring slot of so many trips ago
-ARRIVALS = "tvm_hopper.arrivals"  # beside it: how many threads of the role arrive
+RELEASE = "tvm_hopper.release"  # on a block: releases the slot of n iterations ago
+ARRIVALS = "tvm_hopper.arrivals"  # with RELEASE: number of threads that arrive

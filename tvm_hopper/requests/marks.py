@@ -1,8 +1,8 @@
-"""Which functions ask for our lowering, and whether what they ask for can be read at all.
+"""Find the functions that request our lowering, and check their annotations.
 
 A function asks by carrying one of our keys: on a block, on a loop, or as a function attribute.
-Anything under our prefix that is not a key of `keys.py` is a mistake and never passes in silence,
-nor does a key that can only be meant for ours (`spelling.claims_to_be_ours`).
+Unknown keys with our prefix are errors, and so are keys that look like misspelt ones of ours
+(`spelling.claims_to_be_ours`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tvm_hopper.requests import async_scopes, keys, options, spelling, stock
 from tvm_hopper.requests.axis_notes import set_notes_apart
 from tvm_hopper.requests.targets import find_processor, name_target
 
-LEFT = "left_to_tvm"  # on a function that an option asked for and the lowering refused
+LEFT = "left_to_tvm"  # on a function that an option requested and the lowering refused
 OURS = "tvm_hopper"  # target key, set by us on a function that asked; its two halves inherit it
 _PARTNER = {  # a key that says how, and the one that says what; alone it would change nothing
     keys.SWIZZLE: keys.ASYNC_COPY,
@@ -41,7 +41,7 @@ _PARTNER = {  # a key that says how, and the one that says what; alone it would 
     keys.BLOCKS_PER_SM: keys.MEMORY_BOUND,
     keys.ROW_CLUSTER: keys.MEMORY_BOUND,
 }
-_INSTEAD = {  # a key, another one that it does not stand beside, and what is meant there
+_INSTEAD = {  # a key, another one that it does not be beside, and what is meant there
     keys.LOAD_HINT: (keys.ASYNC_COPY, keys.CACHE_HINT),
     keys.EARLY_LOADS: (keys.ASYNC_COPY, "loads to registers"),
 }
@@ -77,7 +77,7 @@ def find_requests(func: tirx.PrimFunc) -> list[Request]:
 
 
 def _annotations(func: tirx.PrimFunc) -> list[Request]:
-    """List every attribute and annotation of a function, whoever may read it."""
+    """List every attribute and annotation of a function."""
     found = [
         Request(keys.FUNCTION, "attribute", str(name), value) for name, value in func.attrs.items()
     ]
@@ -97,7 +97,7 @@ def _annotations(func: tirx.PrimFunc) -> list[Request]:
 
 
 def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
-    """Mark the functions that ask for our lowering, after checking what they ask for.
+    """Mark the functions that request our lowering, after checking what they request.
 
     Where an option asks and nothing in a function's asynchronous stages is a copy, the function
     stays TVM's own with synchronous ones.
@@ -152,7 +152,7 @@ def _has_threads(func: tirx.PrimFunc) -> bool:
 
 
 def _serves(name: str, func: tirx.PrimFunc) -> bool:
-    """Tell whether what a function asks of TVM beside its copies is ours to give.
+    """Tell whether what a function asks of TVM next to its copies is ours to give.
 
     Nobody wrote the request into this function: what it cannot have with it stays TVM's, and that
     is said.
@@ -168,12 +168,12 @@ def _serves(name: str, func: tirx.PrimFunc) -> bool:
 
 
 def warn_of(error: LoweringError) -> None:
-    """Say why a function stays TVM's own that an option asks for."""
+    """Say why a function stays TVM's own that an option requests."""
     warn(f"{keys.ASYNC_COPY} leaves a function to TVM: {error}", stacklevel=2)
 
 
 def _ask_by_attribute(name: str, func: tirx.PrimFunc, requests: list[Request]) -> tirx.PrimFunc:
-    """Let the copies of a function that asks for all of them at once ask by themselves."""
+    """Let the copies of a function that requests all of them at once ask by themselves."""
     asking = [x for x in requests if x.name == keys.ASYNC_COPY]
     whole = next((x for x in asking if x.place == keys.FUNCTION), None)
     if whole is None or len(asking) > 1 or whole.owner == "PassContext":
@@ -224,7 +224,7 @@ def may_stay_stock(func: tirx.PrimFunc) -> bool:
 
 
 def async_option(func: tirx.PrimFunc) -> str:
-    """Return the mechanism that the PassContext asks for where copies are asynchronous."""
+    """Return the mechanism that the PassContext requests where copies are asynchronous."""
     mechanism = str(options.read(keys.ASYNC_COPY))
     return mechanism if mechanism and async_scopes.is_asynchronous(func) else ""
 
@@ -262,7 +262,7 @@ def check_request(function: str, request: Request) -> None:
         )
     other, instead = _INSTEAD.get(request.name, ("", ""))
     if other in request.beside:
-        raise cannot_lower(where, f"{key.name} beside {other}", f"{instead} there")
+        raise cannot_lower(where, f"{key.name} next to {other}", f"{instead} there")
     if not key.axis and request.place == keys.LOOP and request.axis:
         found = f"{key.name} on a loop bound to {request.axis}"
         raise cannot_lower(where, found, "it on a serial loop")
@@ -287,7 +287,7 @@ def check_target(function: str, func: tirx.PrimFunc, requests: list[Request]) ->
             _where(function, requests[0]),
             f"{requests[0].name} with {found}",
             need,
-            'build with target="nvidia/nvidia-h200" or take the annotation away',
+            'build with target="nvidia/nvidia-h200" or remove the annotation',
         )
     if processor.has_threads:
         check_host(function, target)
@@ -299,7 +299,7 @@ def check_target(function: str, func: tirx.PrimFunc, requests: list[Request]) ->
                 _where(function, request),
                 f"{request.name} = {options.plain(request.value)!r} on {processor.name}",
                 f"{keys.ASYNC_COPY} = {' or '.join(map(repr, able))} alone",
-                "take it away, or build for a GPU",
+                "remove it, or build for a GPU",
             )
     if threads := ir.kernels(func):
         raise cannot_lower(

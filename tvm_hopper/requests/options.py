@@ -1,4 +1,4 @@
-"""Options of a compilation: where a value may come from, and what it may be.
+"""Options of a compilation: PassContext keys and function attributes, checked.
 
 An annotation wins over a function attribute, that over `PassContext(config={"tvm_hopper.x": ...})`,
 that over the default.  Tuning workers see annotations and attributes alone: a PassContext does not

@@ -1,4 +1,4 @@
-"""Refuse versions that this package is not written for, and calls that crash with one of them.
+"""Refuse unsupported versions of TVM, and calls that crash with some of them.
 
 apache-tvm 0.27.0.post1 allows any apache-tvm-ffi from 0.1.14.post0 on. With 0.1.15 some calls end
 in a segmentation fault, which no `except` can catch: `tvm.ir.save_json`, `Schedule.tensorize`, and

@@ -1,4 +1,4 @@
-"""Keys that are not ours, and look as if they were meant to be."""
+"""Detect misspelt keys."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _STOCK_PREFIX = re.compile(r"tvm_hopper\.|software_pipeline_|tirx\.enable_")
 _LETTERS = PREFIX[:-1].replace("_", "")
 _DOTS = ".:/"
 _NEARLY = 0.85  # likeness of a prefix that is taken for a misspelt one of ours
-_ALIKE = 0.8  # likeness of what stands behind a prefix that may be another project's
+_ALIKE = 0.8  # likeness of what follows a prefix that may be another project's
 _BESIDE = 0.6  # the same in a function that carries keys of ours
 
 
-@functools.lru_cache(maxsize=1024)  # asked for every annotation of every build
+@functools.lru_cache(maxsize=1024)  # requested every annotation of every build
 def claims_to_be_ours(name: str, beside_ours: bool = False) -> bool:
     """Tell whether a key has our prefix, or one that can only be meant for it.
 

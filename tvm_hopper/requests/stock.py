@@ -1,10 +1,10 @@
-"""What TVM's own words ask for in a function of ours: read, or refused by name.
+"""TVM's own annotations in our functions: supported ones are read, others are errors.
 
-A kernel of ours is rebuilt: its loops become thread axes, rings and instructions, and what stood
-on them is gone.  Of TVM's annotations the pipeline's three are read, on the loop around copies and
-product.  Any other that a stock pass would have acted on, and any loop that is to be unrolled,
-vectorised or run in parallel, would be lost.  Kernels of the same function that carry none of our
-keys go through the stock passes, so nothing of theirs is looked at, but for misspelt keys.
+A kernel of ours is rebuilt: its loops become thread axes, rings and instructions, and what stood on
+them is gone. Of TVM's annotations the pipeline's three are read, on the loop around copies and
+product. Other annotations for TVM's passes, and unrolled, vectorised or parallel loops, would be
+lost. Kernels of the same function without our annotations go through TVM's passes; only misspelt
+keys are checked there.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_function(name: str, func: tirx.PrimFunc) -> None:
                 f"{name}, attribute",
                 f"{key} on a function",
                 "it on the serial loop around the copies of a kernel and what reads them",
-                "take it away here",
+                "remove it here",
             )
     for block in ir.find_all(func.body, ir.SBlock, lambda x: bool(x.annotations)):
         _check_spelling(f"{name}, block {block.name_hint}", block.annotations)
@@ -74,7 +74,7 @@ def _check_pragmas(where: str, annotations: Mapping[str, object]) -> None:
     for key in map(str, annotations):
         if key.startswith(_PRAGMA):
             raise cannot_lower(
-                where, f"{key} on a block", "none there", "take it away, or put it on a loop"
+                where, f"{key} on a block", "none there", "remove it, or put it on a loop"
             )
 
 
@@ -104,7 +104,7 @@ def _check_block(function: str, block: ir.SBlock, unheard: tuple[str, ...] = _BL
                 f"{function}, block {block.name_hint}",
                 f"{key} in a kernel of tvm_hopper, which decides layouts and copies itself",
                 "none there",
-                "take it away",
+                "remove it",
             )
 
 
@@ -113,7 +113,7 @@ def _check_loop(function: str, loop: ir.For, kernel: ir.For) -> None:
         kind = ir.ForKind(loop.kind).name.lower()
         raise cannot_lower(
             _where(function, loop),
-            f"a loop of kind {kind} in a kernel of tvm_hopper, which deals out its loops itself",
+            f"a loop of kind {kind} in a kernel of tvm_hopper, which distributes its loops itself",
             "serial loops, and loops bound to thread axes",
             f"leave {_PRIMITIVE[loop.kind]} away",
         )
@@ -127,7 +127,7 @@ def _check_loop(function: str, loop: ir.For, kernel: ir.For) -> None:
                 _where(function, loop),
                 f"{key} in a kernel of tvm_hopper, which unrolls its loops itself",
                 "none there",
-                "take it away, or put it on the kernel's outermost loop",
+                "remove it, or put it on the kernel's outermost loop",
             )
     legal = _holds_pipeline(loop) or _is_inner_pipeline(kernel, loop)
     _check_pipeline(function, loop, legal=legal)
@@ -147,7 +147,7 @@ def _check_pipeline(function: str, loop: ir.For, legal: bool) -> None:
                 _where(function, loop),
                 f"{key} on a loop that is not around the copies of a kernel and what reads them",
                 "it on the serial loop around both",
-                "take it away here",
+                "remove it here",
             )
 
 

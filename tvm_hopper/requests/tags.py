@@ -1,4 +1,4 @@
-"""Tags for the Hopper parts that TVM has no name for.
+"""Target tags for Hopper chips that TVM does not name.
 
 A tag says what TVM's own schedules may assume, so ours copy those of TVM's `nvidia/nvidia-h100`
 (48 KiB of static shared memory); what our kernels may use comes from `facts.arch`.  `import tvm`
@@ -10,7 +10,7 @@ from __future__ import annotations
 from tvm_hopper.facts.devices import CHIPS, NUM_SMS, NUM_SMS_ATTR, Chip
 
 PART_ATTR = "feature.part"  # whose rates it has: a target made of a tag does not say which one
-ARCH = "sm_90a"  # `facts.arch.SM_90A.name`, which is not imported for it
+ARCH, GENERIC_ARCH = "sm_90a", "sm_90"  # the second one has no WGMMA, and no kernel of ours
 
 HOPPER_TAGS: dict[str, dict[str, object]] = {
     f"nvidia/nvidia-{part}": {

@@ -1,4 +1,4 @@
-"""Schedule helpers: a matmul becomes a Hopper kernel, whole, step by step, or by bare annotations.
+"""Schedule helpers: turn plain loops into Hopper kernels, whole or step by step.
 
 from tvm_hopper import schedule as hs
 """

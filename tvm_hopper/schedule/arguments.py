@@ -1,9 +1,9 @@
-"""Checks of what a schedule helper is called with; each returns the argument in its one plain form.
+"""Check and normalise the arguments of schedule helpers.
 
     stages=np.int64(3)  ->  3          stages=2.0, "2", True  ->  ScheduleError
     block="C"           ->  SBlockRV   block=None, a loop, a block of another schedule  ->  the same
 
-None stands for "not asked for" wherever a helper has it as default.
+None stands for "not requested" wherever a helper has it as default.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def _find_block(sch: s_tir.Schedule, name: str) -> Any:
     need = f"one of {', '.join(others[:MOST_NAMES])}{more}"
     fix = f"did you mean {near[0]}?" if near else ""
     if f"{name}_update" in names:  # as `decompose_reduction` leaves it
-        fix = f"{name} is scheduled already, {name}_update is what became of it: begin anew"
+        fix = f"{name} is scheduled already, {name}_update is what became of it: begin again"
     raise cannot_schedule(where, f"none of that name in {where_to}", need, fix)
 
 

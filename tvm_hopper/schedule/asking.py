@@ -1,4 +1,4 @@
-"""Annotations that a schedule helper leaves on a block or a loop."""
+"""Annotate blocks and loops, and refuse conflicting requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ask(
     if sampled or old != value:
         raise cannot_schedule(
             where,
-            f"a second request, {key} = {value}, beside {key} = {old}",
+            f"a second request, {key} = {value}, next to {key} = {old}",
             "one of them",
             f'take the first one back: sch.unannotate(..., "{key}")',
         )

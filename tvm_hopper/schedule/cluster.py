@@ -1,4 +1,4 @@
-"""Thread blocks of a cluster that load for one another.
+"""`share_loads`: multicast loads between the thread blocks of a cluster.
 
 for by in blockIdx.y:
 for bx in blockIdx.x:
@@ -15,7 +15,7 @@ from tvm import s_tir
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.arch import MAX_CLUSTER
 from tvm_hopper.requests import keys
 
 from .arguments import as_loop
@@ -28,10 +28,10 @@ COLUMNS = "blockIdx.x"
 
 @all_or_nothing("a loop over thread blocks around a pipelined loop with consumers")
 def share_loads(sch: s_tir.Schedule, loop: Any) -> None:
-    """Let the iterations of a loop be the thread blocks of a cluster, which load for one another.
+    """Multicast: make a loop's iterations the thread blocks of a cluster that share their loads.
 
-    Copies by TMA that are the same in several of them are made once: each block loads a share of
-    the boxes, for all. The loop is bound to blockIdx.z.
+    TMA copies that several of them need are made once: each block loads a share of the boxes for
+    all. The loop is bound to blockIdx.z.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def share_loads(sch: s_tir.Schedule, loop: Any) -> None:
     loop = as_loop(sch, loop)
     node = sch.get(loop)
     where = f"loop {node.loop_var.name}"
-    extent, most = ir.static_int(node.extent), SM_90A.max_cluster_size
+    extent, most = ir.static_int(node.extent), MAX_CLUSTER
     if node.kind != ir.ForKind.SERIAL or extent is None or not 2 <= extent <= most:
         kind = ir.ForKind(node.kind).name.lower()
         raise cannot_schedule(

@@ -1,4 +1,4 @@
-"""Lowers a scheduled kernel for a look: what a build would refuse, the schedule call refuses.
+"""Lower a scheduled kernel on trial, so that the schedule call raises what a build would.
 
     def main(A, B, D):                           def main(A, B, D, C):
         C = alloc_buffer(...)              ->        for ... in thread_binding(...):
@@ -6,7 +6,7 @@
         for ... in thread_binding(...):
             the product, which reads C
 
-Only the statement that holds the product is lowered: blocks beside it may still be plain loops, or
+Only the statement that holds the product is lowered: blocks next to it may still be plain loops, or
 be scheduled later.  Tensors in global memory between them become arguments of it.
 """
 
@@ -37,7 +37,7 @@ _left: ContextVar[bool] = ContextVar("tvm_hopper.schedule.dry_run.left", default
 
 @contextlib.contextmanager
 def left_to_the_build() -> Iterator[None]:
-    """Lower nothing here: whoever schedules many candidates builds each at once, elsewhere."""
+    """Skip the trial lowering, for callers that build each candidate elsewhere."""
     token = _left.set(True)
     try:
         yield
@@ -101,7 +101,7 @@ def extract_kernel(sch: s_tir.Schedule, block: Any) -> tirx.PrimFunc | None:
 
 
 def cut_kernel(sch: s_tir.Schedule, block: Any) -> str:
-    """Name a block that stores under a condition in a kernel beside a block, or nothing."""
+    """Name a block that stores under a condition in a kernel next to a block, or nothing."""
     scope, *_ = _blocks_around(sch, block)
     for part in ir.statements(scope.body):
         if isinstance(part, ir.For) and part.kind == ir.ForKind.THREAD_BINDING:
@@ -120,7 +120,7 @@ def block_names(sch: s_tir.Schedule) -> frozenset[str]:
 def check_nothing_left(sch: s_tir.Schedule, block: Any, before: frozenset[str]) -> None:
     """Refuse blocks that scheduling made outside of the kernel of a block, and other reductions.
 
-    Products and elementwise blocks beside it may be scheduled later.
+    Products and elementwise blocks next to it may be scheduled later.
     """
     node = sch.get(block)
     parts = [part for scope in _blocks_around(sch, block) for part in ir.statements(scope.body)]
@@ -130,7 +130,7 @@ def check_nothing_left(sch: s_tir.Schedule, block: Any, before: frozenset[str]) 
         for left in ir.find_all(part, ir.SBlock, lambda x: str(x.name_hint) not in before):
             raise cannot_schedule(
                 f"block {left.name_hint}",
-                f"{reasons.formula_of(left)}, left beside the kernel of {node.name_hint}",
+                f"{reasons.formula_of(left)}, left next to the kernel of {node.name_hint}",
                 "pads and copies that can be a part of the kernel",
                 "choose a tile that divides the matmul",
             )
@@ -144,7 +144,7 @@ def check_nothing_left(sch: s_tir.Schedule, block: Any, before: frozenset[str]) 
                 f"block {left.name_hint}",
                 f"a reduction that is no part of the kernel of {node.name_hint}",
                 "one product, and elementwise blocks around it; other reductions in kernels",
-                "bind its loops to threads first, or keep it in a function of its own",
+                "bind its loops to threads first, or keep it in a separate function",
             )
 
 

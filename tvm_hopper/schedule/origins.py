@@ -1,10 +1,10 @@
-"""What a module was before the first schedule helper changed it, for `verify`.
+"""Remember the unscheduled module of a schedule, for `verify`.
 
 Every helper `hs.*` notes the module as it stood before the first of them: a plain program, whatever
 primitives of TVM were applied to it by then.  The note is kept in this process, under two names:
 
 * the first instruction that the helper left in the schedule's trace: the same object in the
-  schedule, in its copies, and whatever is scheduled behind it;
+  schedule, in its copies, and whatever is scheduled after it;
 * the content (structural hash) of the module as each helper left it: so for `sch.mod`, for a
   schedule that replays the trace, and for a module that comes back from JSON.
 
@@ -66,7 +66,7 @@ def noted(sch: s_tir.Schedule) -> Iterator[None]:
     instructions = _instructions(sch)
     if len(instructions) > count:
         _by_instruction.put(instructions[count], plain)
-    elif instructions and not sch.mod.same_as(before):  # a schedule that begins anew
+    elif instructions and not sch.mod.same_as(before):  # a schedule that begins again
         _by_instruction.put(instructions[0], plain)
     note(sch.mod, plain)
 

@@ -1,4 +1,4 @@
-"""Pipelines without a product: copies, and plain loops over threads that read what they bring."""
+"""Pipelines without a product: asynchronous copies read by plain thread loops."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 
 def has_product(sch: s_tir.Schedule, loop: Any) -> bool:
-    """Tell whether a loop holds a product for WGMMA, already asked for or still to be.
+    """Tell whether a loop holds a product for WGMMA, already requested or still to be.
 
-    A product deals out threads by itself: around it stands threadIdx.y at most, inside none.
+    A product distributes threads by itself: around it is threadIdx.y at most, inside none.
     """
     node = sch.get(loop)
     if ir.find_blocks(node, keys.WGMMA):
@@ -38,20 +38,20 @@ def has_product(sch: s_tir.Schedule, loop: Any) -> bool:
 
 
 def find_loads(node: Any) -> list[ir.SBlock]:
-    """Return the blocks that ask for an asynchronous copy into shared memory."""
+    """Return the blocks that request an asynchronous copy into shared memory."""
     blocks = ir.find_blocks(node, keys.ASYNC_COPY)
     return [block for block in blocks if any(ir.is_shared(x.source) for x in block.writes)]
 
 
 def count_statements(where: str, loop: ir.For) -> tuple[int, int]:
-    """Return how many copies stand in a loop and how many statements behind them.
+    """Return how many copies are in a loop and how many statements after them.
 
     A loop that is pipelined already is a statement, whatever it copies.
     """
     parts = _parts(loop)
     copies = [part for part in parts if find_loads(part) and not _is_pipelined(part)]
     if not copies:
-        need = "a copy at this loop, too, beside that of the pipeline in it"
+        need = "a copy at this loop, too, next to that of the pipeline in it"
         raise cannot_schedule(where, "copies of a loop inside alone", need)
     for part in copies:
         loads = find_loads(part)
@@ -69,12 +69,12 @@ def count_statements(where: str, loop: ir.For) -> tuple[int, int]:
         names = [block.name_hint for block in ir.find_all(late[0], ir.SBlock)]
         raise cannot_schedule(
             where,
-            f"block {names[0]} in front of a copy" if names else "a statement in front of a copy",
+            f"block {names[0]} before a copy" if names else "a statement before a copy",
             "the copies first, and then what reads their tiles",
             "compute_at the copies at this loop before anything else",
         )
     if len(parts) == len(copies):
-        need = "copies, and behind them what reads their tiles"
+        need = "copies, and after them what reads their tiles"
         raise cannot_schedule(where, f"{len(copies)} copies alone", need)
     return len(copies), len(parts) - len(copies)
 
@@ -98,7 +98,7 @@ def check_roles(
         ("wgmma_pending", wgmma_pending),
     ):
         if value is not None:
-            need = "it beside a product alone (hs.wgmma)"
+            need = "it next to a product alone (hs.wgmma)"
             raise cannot_schedule(where, f"{name}={value} without a product", need)
     if roles is None:
         return
@@ -121,7 +121,7 @@ def check_roles(
 
 
 def _around(sch: s_tir.Schedule, loop: Any) -> list[ir.For]:
-    """Return the loops around one, outermost first, through the blocks that stand between them."""
+    """Return the loops around one, outermost first, through the blocks that are between them."""
     loops = []
     place = sch.get_sref(loop).parent
     while place is not None:

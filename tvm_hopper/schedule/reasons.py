@@ -39,7 +39,7 @@ _STATEMENTS = {
 _PLAIN_WORDS = (  # what TVM says in words of its own making
     (
         "is not a stage pipeline",
-        "a block beside it writes a part of its tensor, or one that was read before",
+        "a block next to it writes a part of its tensor, or one that was read before",
     ),
     (
         "is only allowed to read a single buffer region",
@@ -85,7 +85,7 @@ def in_words(error: Exception) -> str:
 
 
 def formula_of(node: Any) -> str:
-    """Say which element a block computes from which others, as they stand in the program."""
+    """Say which element a block computes from which others, as they are in the program."""
     body = node.body
     loads = ir.find_all(body, ir.TensorLoad)
     texts = list(dict.fromkeys(_element(load.source, load.indices) for load in loads))
@@ -101,7 +101,7 @@ def _element(buffer: Any, indices: Any) -> str:
 
 
 def _names(program: str) -> dict[str, str]:
-    """Map TVM's marks, e.g. `s_tir.SBlock#0`, to the names of the nodes that they stand above."""
+    """Map TVM's marks, e.g. `s_tir.SBlock#0`, to the names of the nodes that they are above."""
     names: dict[str, str] = {}
     waiting = ""
     for line in program.splitlines():

@@ -1,6 +1,6 @@
 """Reductions whose parts thread blocks compute: the loop they share, and how its parts meet.
 
-    C[...] = 0                                                a kernel of its own
+    C[...] = 0                                                a separate kernel
     for bx in blockIdx.x:
         for part in range(16):                                hs.across_blocks(sch, part)
             tile[...] = ...                                   one part's share
@@ -20,7 +20,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.updates import find_update
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import reductions
-from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.arch import LARGEST_CLUSTER
 from tvm_hopper.requests import keys
 
 from .arguments import as_choice, as_loop
@@ -36,7 +36,7 @@ OF_A_CLUSTER = ", the thread blocks of a cluster"
 def check_update(
     sch: s_tir.Schedule, where: str, block: Any, mechanism: str, reduce: str | None
 ) -> str | None:
-    """Return the operation that a store is asked to combine by; refuse a block that does not."""
+    """Return the operation of a reducing store; refuse a block that computes another one."""
     reduce = as_choice(where, "reduce", reduce, reductions.OPERATIONS)
     if reduce is None:
         return None
@@ -62,24 +62,24 @@ def check_update(
 
 @all_or_nothing("a serial loop around updates that the hardware makes")
 def across_blocks(sch: s_tir.Schedule, loop: Any, axis: str = "blockIdx.z") -> None:
-    """Let thread blocks share the iterations of a loop that meet in reductions alone.
+    """Bind a serial loop to thread blocks, whose results combine by atomic reductions alone.
 
-    What the loop writes to global memory has to be stores with `reduce`; tiles are those of one
-    iteration. The initial value is set by a kernel of its own, in front.
+    All writes of the loop to global memory must be stores with `reduce`, and its tiles must be
+    allocated in each iteration. A separate kernel before it sets the initial value.
 
     Parameters
     ----------
     sch : Schedule
         Changed in place.
     loop : LoopRV
-        A serial loop inside of the loops bound to thread blocks, around all else of the kernel.
+        A serial loop directly inside the loops bound to thread blocks, around the whole kernel.
     axis : str
         "blockIdx.z" or "blockIdx.y", which no other loop of the kernel is bound to.
 
     Raises
     ------
     ScheduleError
-        The loop is bound or not serial, or no block in it asks for a reduction.
+        The loop is bound or not serial, or no block in it requests a reduction.
     """
     loop = as_loop(sch, loop)
     node = sch.get(loop)
@@ -92,18 +92,18 @@ def across_blocks(sch: s_tir.Schedule, loop: Any, axis: str = "blockIdx.z") -> N
         raise cannot_schedule(
             where,
             "no store that combines what it moves with what is there",
-            "at least one, by which the iterations meet",
-            'ask for it first: hs.async_store(..., reduce="add")',
+            "at least one, which combines the iterations",
+            'request it first: hs.async_store(..., reduce="add")',
         )
     ask(sch, where, loop, keys.ACROSS_BLOCKS, axis)
 
 
 @all_or_nothing("a serial loop around the pipelined loop of a product")
 def across_cluster(sch: s_tir.Schedule, loop: Any, mode: str = "cluster") -> None:
-    """Let thread blocks share the iterations of a product's sum.
+    """Split-K: let thread blocks share the iterations of a product's reduction loop.
 
-    Each block sums one iteration from 0; then the sums are added in the order of the iterations,
-    and each block stores a part of the tile. The same bits come in each run.
+    Each block sums one iteration. Then the partial sums are added, in the order of the iterations
+    except with "atomic". Results are deterministic in that order.
 
     Parameters
     ----------
@@ -114,14 +114,12 @@ def across_cluster(sch: s_tir.Schedule, loop: Any, mode: str = "cluster") -> Non
         of the loops bound to thread blocks and warp groups, behind the initial value
         (`decompose_reduction` at this loop). No loop is bound to blockIdx.z.
     mode : str
-        "cluster": those of a cluster, through shared memory; up to 16. "workspace": any blocks,
-        through global memory, where a second kernel adds and stores; up to 64. The memory is the
-        caller's, of the stream of the call; with TVM's own tensors it is the calling thread's,
-        right for calls that one stream runs after another. "caller": as "workspace" where a call
-        has an allocator of its own, that of PyTorch's tensors; where it has none, in a cluster of
-        as many blocks as divide the parts best, whose memory is nobody else's. "serial": one block
-        after another adds to the same memory, the last one stores; else as "caller". "atomic": the
-        hardware adds what each block copies out to the output, in any order.
+        "cluster": up to 16 blocks of a cluster, through shared memory. "workspace": up to 64
+        blocks, through global memory; a second kernel adds and stores. The caller's allocator gives
+        the workspace for the stream of the call; with TVM's own tensors it is the calling thread's,
+        whose calls must share one stream. "caller": "workspace" if the call has an allocator
+        (PyTorch's tensors), else a cluster. "serial": blocks add to one buffer in order, and the
+        last one stores; else as "caller". "atomic": atomic reductions to the output, in any order.
 
     Raises
     ------
@@ -134,7 +132,7 @@ def across_cluster(sch: s_tir.Schedule, loop: Any, mode: str = "cluster") -> Non
     mode = as_choice(where, "mode", mode, MODES) or MODES[0]
     by_kernels = mode != MODES[0]
     extent = ir.static_int(node.extent)
-    most = keys.MOST_PARTS if by_kernels else SM_90A.largest_cluster_size
+    most = keys.MOST_PARTS if by_kernels else LARGEST_CLUSTER
     if node.kind != ir.ForKind.SERIAL or extent is None or not 2 <= extent <= most:
         kind = ir.ForKind(node.kind).name.lower()
         raise cannot_schedule(

@@ -1,4 +1,4 @@
-"""The steps of a Hopper kernel as schedule helpers, each a few traced primitives and annotations.
+"""Steps of a Hopper kernel: `pad`, `async_copy`, `async_store`, `wgmma`, `pipeline`.
 
     hs.fuse_prologue(sch, block)              casts before the product become part of it
     hs.pad(sch, block, tile)                  pad_einsum, when a shape does not divide
@@ -11,7 +11,7 @@
 
 Plain loops over tiles take `async_copy`, `pipeline` and `async_store` alone.
 
-They stand beside TVM's primitives and replay from a trace in a process that knows nothing of this
+They are next to TVM's primitives and replay from a trace in a process that knows nothing of this
 package.  What they cannot serve is one error, and the schedule stays as it was.  A request that is
 made twice is refused where the second one says something else, and does nothing where it does not.
 """
@@ -67,11 +67,10 @@ PADDED = "a matmul in plain loops whose tensors nothing else writes"
 
 @all_or_nothing(PADDED)
 def pad(sch: s_tir.Schedule, block: Any, tile: tuple[Int, Int, Int]) -> None:
-    """Pad the matmul to whole tiles, when its shape is not known to be a multiple of the tile.
+    """Pad a matmul to whole tiles, unless its shape is known to be a multiple of the tile.
 
-    The pads and the crop are blocks that `async_copy` and `fuse_epilogue` inline again: nothing is
-    padded in memory.  A sampled tile pads to a multiple of all of its candidates, so that every
-    decision of a tuner finds whole tiles.
+    Nothing is padded in memory: `async_copy` and `fuse_epilogue` inline the pads and the crop.
+    A sampled tile pads to a multiple of all its candidates.
 
     Parameters
     ----------
@@ -85,7 +84,7 @@ def pad(sch: s_tir.Schedule, block: Any, tile: tuple[Int, Int, Int]) -> None:
     Raises
     ------
     ScheduleError
-        The block is no matmul that can be served, or the tile does not fit it.
+        The block is not a supported matmul, or the tile does not fit it.
     """
     block = as_block(sch, block)
     tile = as_tile("pad", tile)
@@ -122,9 +121,9 @@ def pad_matmul(
         return find_matmul(sch, block)  # its operands may be pads now
     except s_tir.ScheduleError as error:
         if beside := dry_run.cut_kernel(sch, block):
-            found = f"tiles that do not divide it, beside the kernel of {beside}, whose tiles cross"
-            need = "tiles that divide one of the two: TVM pads nothing beside such a kernel"
-            fix = "give each product a function of its own, or pad the tensors"
+            found = f"tiles that do not divide it, in the kernel of {beside}, whose tiles cross"
+            need = "tiles that divide one of the two: TVM pads nothing next to such a kernel"
+            fix = "give each product a separate function, or pad the tensors"
             where = f"block {matmul.name}"
             raise cannot_schedule(where, f"{found} an edge, too", need, fix) from error
         raise
@@ -152,7 +151,7 @@ def check_whole(matmul: Matmul, axis: Axis) -> None:
                 f"{size} elements along an axis of which the program takes {extent}, no multiple "
                 "of the tile",
                 "the whole axis, or a part that is a multiple of the tile",
-                "choose another tile, or copy the part into a tensor of its own",
+                "choose another tile, or copy the part into a separate tensor",
             )
 
 
@@ -165,9 +164,9 @@ def async_copy(
     cache_hint: str | None = None,
     spare_rows: bool = False,
 ) -> None:
-    """Ask for a copy to shared memory, or to VTCM, to be made by the hardware, asynchronously.
+    """Make a copy to shared memory (or VTCM) asynchronous, by a mechanism of the hardware.
 
-    A pad in front of the copy is inlined: it becomes `if_then_else(in bounds, load, 0)`, which TMA
+    A pad before the copy is inlined: it becomes `if_then_else(in bounds, load, 0)`, which TMA
     does by itself at the bounds of the tensor.
 
     Parameters
@@ -178,26 +177,27 @@ def async_copy(
         What `cache_read(..., "shared.dyn")` returned, already at the loop that is pipelined; on
         Hexagon `cache_read(..., "global.vtcm")`.
     mechanism : str
-        "auto": the first of "tma", "bulk" and "cp_async" that can make the copy in its kernel, on
-        the target's chip, else threads do, which `explain` reports and `tvm_hopper.strict` refuses;
-        what WGMMA reads threads cannot copy, and an error says so. "tma": boxes of a tensor of up
-        to five dimensions, with bounds. "bulk": runs of bytes that are contiguous at both ends,
-        each start and length a multiple of 16. "cp_async": threads, of a producer if there is one,
-        copy 16, 8 or 4 bytes at once. "dma": on Hexagon, also by "auto". "none": threads do.
+        * "auto": the first of "tma", "bulk" and "cp_async" that can make the copy on the target's
+          chip, else threads copy: `explain` reports it, and `tvm_hopper.strict` raises an error.
+          Threads cannot copy operands of WGMMA: that is an error.
+        * "tma": boxes of a tensor of up to five dimensions, with bounds.
+        * "bulk": contiguous bytes; each start and length is a multiple of 16.
+        * "cp_async": threads (of the producer, if there is one) copy 16, 8 or 4 bytes at once.
+        * "dma": on Hexagon; also what "auto" takes there.
+        * "none": threads copy.
     swizzle : int, optional
-        Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits
-        for a tile of a product, none for one of plain loops.
+        Swizzle of the shared tile in bytes, 0, 32, 64 or 128. None: the widest that fits for a
+        product's tile, no swizzle for plain loops.
     cache_hint : str, optional
-        What L2 is told about the bytes: "evict_first" or "evict_last"; None: nothing.
+        L2 eviction policy: "evict_first" or "evict_last".
     spare_rows : bool
-        Nobody uses rows of the tile that lie beyond the tensor's end: TMA need not fill them with
-        zeros, which takes it longer than to load others. They hold zeros or what an earlier load
-        left there. Of a copy without a pad it says nothing.
+        Out-of-bounds rows of the tile need not be zero-filled, which is slower for TMA than
+        loading: their contents are ignored. No effect on a copy without a pad.
 
     Raises
     ------
     ScheduleError
-        The block does not write shared memory, or a mechanism, swizzle or hint is not known.
+        The block does not write shared memory, or the mechanism, swizzle or hint is unknown.
     """
     copy = as_block(sch, copy)
     node = sch.get(copy)
@@ -207,9 +207,10 @@ def async_copy(
     cache_hint = as_choice(where, "cache_hint", cache_hint, keys.CACHE_HINTS)
     check_type(where, "spare_rows", spare_rows, bool, "whether rows beyond the end are free")
     scopes = [str(region.source.scope()) for region in node.writes]
+    into_vtcm = find_mechanisms("global", "vtcm")
     if mechanism == keys.AUTO and scopes == [ir.VTCM]:
-        (mechanism,) = find_mechanisms("global", "vtcm")
-    scope = ir.VTCM if mechanism == "dma" else "shared.dyn"
+        (mechanism,) = into_vtcm
+    scope = ir.VTCM if mechanism in into_vtcm else "shared.dyn"
     if scopes != [scope]:
         raise cannot_schedule(where, f"a write to {scopes}", f'a cache_read to "{scope}"')
     for producer in sch.get_producers(copy):
@@ -245,17 +246,16 @@ def async_store(
     slots: int | None = None,
     reduce: str | None = None,
 ) -> None:
-    """Ask for a copy out of shared memory to be made by the hardware, fire and forget.
+    """Make a copy out of shared memory asynchronous: a fire-and-forget store by the hardware.
 
-    It is waited for where its tile is written again, and no earlier; elements out of bounds are
-    left out. The tile may be one that `async_copy` fills.
+    The kernel waits for it only before the tile is overwritten. Out-of-bounds elements are not
+    stored. The tile may be one that `async_copy` fills.
 
     A tile that threads write in each iteration of a serial loop, or for each output tile of a
     persistent kernel, can have several `slots`: the stores of all but one are in flight while the
-    next one is written. A later stage of the store in `software_pipeline_stage` says the same,
-    e.g. [0, 0, 3, 4] for two. A tile that is loaded and stored has the slots of the loads: `slots`
-    of them are left to stores, of which one is the slot in use, and the loads run ahead as far as
-    the others go.
+    next one is written. A later stage of the store in `software_pipeline_stage` means the same,
+    e.g. [0, 0, 3, 4] for two slots. A tile that is both loaded and stored uses the ring of the
+    loads: `slots` of it are reserved for stores, and the loads run ahead in the rest.
 
     Parameters
     ----------
@@ -265,25 +265,22 @@ def async_store(
         What stores the tile of `cache_write(..., "shared.dyn")`, or of a `cache_read`, to global
         memory.
     mechanism : str
-        "auto": the first of "tma" and "bulk" that can make the copy, else threads do, which
-        `explain` reports and `tvm_hopper.strict` refuses. "tma": boxes of a tensor of up to five
-        dimensions, with bounds. "bulk": runs of bytes that are contiguous at both ends, each start
-        and length a multiple of 16. "none": threads do.
+        "auto", "tma", "bulk" or "none", as for `async_copy`.
     swizzle : int, optional
-        Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits
-        for a tile of a product, none for one of plain loops.
+        Swizzle of the shared tile in bytes, 0, 32, 64 or 128. None: the widest that fits for a
+        product's tile, no swizzle for plain loops.
     slots : int, optional
-        Slots of the tile. None: one, or as the stages of the loop say; of a tile that is loaded,
-        two if it has three or more.
+        Slots of the tile. None: one, or by the stages of the loop; for a tile that is also loaded,
+        two if its ring has three or more.
     reduce : str, optional
-        "add", "min", "max", "and", "or" or "xor": the block is `C[...] = C[...] op tile[...]`, and
-        the hardware combines each element by an atomic operation, in any order.
+        "add", "min", "max", "and", "or" or "xor": the block is `C[...] = C[...] op tile[...]`, an
+        atomic reduction of each element, in any order.
 
     Raises
     ------
     ScheduleError
-        The block is no copy out of shared memory, or the mechanism, swizzle or slots are none, or
-        the block does not compute what `reduce` says.
+        The block is not a copy out of shared memory, an argument is illegal, or the block does not
+        compute the given `reduce`.
     """
     copy = as_block(sch, copy)
     node = sch.get(copy)
@@ -317,7 +314,7 @@ def async_store(
 
 @all_or_nothing("a tile of plain loops around the multiply-add alone")
 def wgmma(sch: s_tir.Schedule, block: Any, accumulate: str | None = None) -> Any:
-    """Ask for a multiply-add of two shared tiles into registers to be made by WGMMA.
+    """Compute a multiply-add of two shared tiles into registers by WGMMA.
 
     The three innermost loops around the block are one consumer's tile, rows, columns and depth; the
     loop around them runs over k, and the initial value is set before it.  The lowering recognises
@@ -340,7 +337,7 @@ def wgmma(sch: s_tir.Schedule, block: Any, accumulate: str | None = None) -> Any
     Raises
     ------
     ScheduleError
-        The block is no multiply-add of a tile that the tensor core can multiply.
+        The block is not a multiply-add of a tile that WGMMA supports.
     """
     block = as_block(sch, block)
     where = f"block {sch.get(block).name_hint}"
@@ -386,29 +383,29 @@ def pipeline(
     last_stage: Int = None,
     wgmma_pending: int | None = None,
 ) -> None:
-    """Overlap the copies of a loop and what reads them: a ring of `stages` slots, and roles.
+    """Software-pipeline a loop: a ring buffer of `stages` slots, and producer and consumer roles.
 
     Parameters
     ----------
     sch : Schedule
         Changed in place.
     loop : LoopRV
-        Its body is the copies, in order, and then one product, or plain loops over threads. One of
-        these may be a pipeline itself: with copies of its own, where that is asked for first.
+        Its body is the copies, then one product or plain thread loops. One of these may contain a
+        pipeline of its own, which must be requested first.
     stages : int
-        Slots of the ring.
+        Slots of the ring buffer.
     roles : Roles, optional
-        Consumer warp groups, and registers. None is one consumer of a product; around plain loops
-        it is no roles at all: the threads that compute also ask for the copies.
+        Consumer warp groups and registers. None: one consumer for a product; no roles for plain
+        loops, whose threads also issue the copies.
     last_stage : int or random variable
-        `stages - 1`, for tuning: a trace takes a sampled value as it is, but no expression of it.
+        `stages - 1`, for tuning: a trace can hold a sampled value, but no expression of it.
     wgmma_pending : int, optional
-        WGMMA groups left in flight over an iteration, 0 or 1.
+        WGMMA groups left in flight at the end of an iteration, 0 or 1.
 
     Raises
     ------
     ScheduleError
-        The loop's body is not copies and what reads them, or roles and stages do not fit it.
+        The loop's body is not copies and their readers, or roles and stages do not fit it.
     """
     loop = as_loop(sch, loop)
     where = f"loop {sch.get(loop).loop_var.name}"
@@ -422,7 +419,7 @@ def pipeline(
     last = stages - 1 if stages is not None else last_stage
     num_copies = len(plain_loops.find_loads(sch.get(loop)))
     if not num_copies:
-        need = f"copies that carry {keys.ASYNC_COPY} (async_copy) before the pipeline is asked for"
+        need = f"copies that carry {keys.ASYNC_COPY} (async_copy) before the pipeline is requested"
         raise cannot_schedule(where, "no asynchronous copy in it", need)
     if plain_loops.has_product(sch, loop):
         roles, num_others = roles or Roles(), 1

@@ -1,4 +1,4 @@
-"""The order of output tiles, and who computes them: a step of a product's schedule."""
+"""`raster`: order of output tiles, persistent kernels, stream-K."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def raster(
     curve: str | None = None,
     stream: bool | None = None,
 ) -> None:
-    """Say in which order output tiles are computed, by how many thread blocks and consumers, when.
+    """Set the order of output tiles (rasterization), persistence, ping-pong and stream-K.
 
     Parameters
     ----------
@@ -35,23 +35,23 @@ def raster(
     loop : LoopRV
         The loop over columns of tiles, bound to blockIdx.x; rows of tiles are on blockIdx.y.
     group : int, optional
-        Rows of tiles that are visited together; None or 1 is the hardware's order.
+        Rows of output tiles in a group; None or 1 is the hardware's order.
     persistent : int, optional
-        Thread blocks that share all tiles; None or 0 is one block a tile, BY_DEVICE (-1) as many as
-        balance on the device at hand, counted at each launch.
+        Thread blocks of a persistent kernel; None or 0: one block a tile. BY_DEVICE (-1): the host
+        chooses the number for its device at each launch.
     turns : int, optional
-        Of a persistent product with one consumer: so many of it, 2 or 3, that compute output tiles
-        in turn. None or 1 is one.
+        Ping-pong: 2 or 3 consumer groups of a persistent product, each with one consumer, that take
+        turns on output tiles. None or 1: one group.
     early_launch : bool, optional
-        True lets the kernel begin while the launch in front of it ends: it waits for that launch
-        before it touches memory. None or False: launched as ever.
+        True uses programmatic dependent launch: the kernel starts while the previous launch ends,
+        and waits for it before it accesses memory.
     curve : str, optional
-        "hilbert": along a Hilbert curve through squares of tiles of each group, whose rows are the
-        largest power of two not above `group`. None: down each column of a group.
+        "hilbert": a Hilbert curve through squares of tiles, whose side is the largest power of two
+        up to `group`. None: down each column of a group.
     stream : bool, optional
-        True gives persistent thread blocks, of a number that is known, equal shares of the steps of
-        all tiles: parts of a tile are added in their order, from block to block, in memory of calls
-        with an allocator (PyTorch's); other calls compute whole tiles. None or False: whole tiles.
+        Stream-K: True gives a known number of persistent thread blocks equal shares of the k steps
+        of all tiles. Parts of a tile are added in order, in a workspace from the caller's allocator
+        (PyTorch's); calls without an allocator compute whole tiles.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Runs a schedule helper on a copy first: it serves the request as a whole, or changes nothing.
+"""Run a schedule helper on a copy first, so that a failure changes nothing.
 
 Random variables of a schedule stay valid in its copy, and a copy takes microseconds: TVM copies a
 schedule's trees when they are written to.  What TVM refuses in the copy becomes one error of ours.
@@ -40,7 +40,7 @@ def as_one_step() -> Iterator[None]:
 
 @contextlib.contextmanager
 def thrown_away_if_refused() -> Iterator[None]:
-    """Try nothing on a copy first: whoever schedules here has no use for what is refused."""
+    """Skip the trial on a copy, for callers that discard a refused schedule."""
     token = _thrown_away.set(True)
     try:
         yield
@@ -100,7 +100,7 @@ def _find_again(sch: s_tir.Schedule, twin: s_tir.Schedule, thing: Any) -> Any:
 
 
 def _blocks(sch: s_tir.Schedule) -> Iterator[SBlockRV]:
-    """Yield all blocks of a schedule; by their names some could not be told apart."""
+    """Yield all blocks of a schedule, also those with equal names."""
     todo = [sch.get_sblock(sch.mod[sch.func_working_on].body.block.name_hint)]
     while todo:
         block = todo.pop()

@@ -1,4 +1,4 @@
-"""A simulator of Hopper kernels: it runs the final device function, and judges its synchronisation.
+"""Simulator of Hopper kernels: runs the final device function and checks its synchronisation.
 
 It imports no pass: it must not share their mistakes.
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # what __getattr__ finds, for type checkers
     from tvm_hopper.sim.result import Result
     from tvm_hopper.sim.run import TensorMapArg, run_host, run_kernel
 
-# What runs kernels is loaded when it is asked for: every build asks for the rules alone.
+# What runs kernels is loaded on request: a build needs the rules only.
 _LATE = {
     "Result": "result",
     "RunOptions": "options",

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.arch import DEFAULT_ARCH
 from tvm_hopper.facts.registers import entry_registers
 from tvm_hopper.sim import ending
 from tvm_hopper.sim.kernel_code import Warp
@@ -82,7 +82,7 @@ class KernelMachine(Machine):
         self.bulk_waits: dict[int, dict[Any, Any]] = {}  # site -> (warp, lane) -> iteration
         self.spinners = Event("spin")
         self.entry_registers = self.padded_threads = 0
-        self.arch = SM_90A
+        self.arch = DEFAULT_ARCH
         self.args: dict[str, Any] = {}
         self.maps_in_memory: dict[bytes, Any] = {}  # tensor maps, by their bytes
         self.item_bytes: dict[int, int] = {}  # of an element of each global tensor, by its number

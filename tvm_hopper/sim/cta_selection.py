@@ -1,4 +1,4 @@
-"""Which CTAs of a launch to run: all if they are few, else one group of each kind.
+"""Select the CTAs to simulate: all if they are few, else one group of each kind.
 
 What a group is, and when two are alike, is proved without running them: see `sim.kinds.groups`.
 """
@@ -18,7 +18,7 @@ from tvm_hopper.sim.launch.tensors import Pointer
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.run import check_blocks, compiled
 
-MAX_COMMUNICATING = 256  # CTAs that hear of each other, and so run together
+MAX_COMMUNICATING = 1024  # CTAs that hear of each other, and so run together
 MAX_KINDS = 32  # CTAs that run for others, where they do not
 
 
@@ -71,7 +71,7 @@ class Choice:
 
 
 def choose_asked(func: Any, setup: dict[str, Any], blocks: Sequence[tuple[int, ...]]) -> Choice:
-    """Take the CTAs that somebody asked for; of the others nothing is known."""
+    """Take the CTAs that somebody requested; of the others nothing is known."""
     grid = setup["grid"]
     total = grid[0] * grid[1] * grid[2]
     asked = tuple(dict.fromkeys(check_blocks(blocks, grid)))

@@ -1,4 +1,4 @@
-"""What a kernel still owes when its warps end: copies in flight, groups, phases, outputs."""
+"""Checks at a kernel's end: copies in flight, open groups, phases, unwritten outputs."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _remote(machine: Any, ctas: Sequence[Any]) -> None:
 
 
 def _groups_of_others(machine: Any, chosen: Sequence[Any]) -> None:
-    """Find waits that only threads without a group ever execute, beside owners of groups."""
+    """Find waits that only threads without a group ever execute, next to owners of groups."""
     owners = {
         (warp, lane): groups
         for cta in chosen
@@ -191,7 +191,7 @@ def _registers(machine: Any, ctas: Sequence[Any]) -> None:
                 blocked[0],
                 blocked[0].blocked_on[3],
                 f"pool of {machine.entry_registers} x {32 * len(cta.warps)} = {total} registers; "
-                f"{wanted} are requested: the last warps block for ever",
+                f"{wanted} are requested: the last warps block forever",
             )
 
 

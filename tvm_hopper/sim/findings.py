@@ -1,6 +1,6 @@
-"""What the simulator reports: the rules it knows, and one frozen `Finding` per broken rule.
+"""Rules that the simulator checks, and `Finding`, one per broken rule.
 
-A rule's name, severity and section are data, so that a caller may ask for the list and a test may
+A rule's name, severity and section are data, so that a caller may request the list and a test may
 compare findings by rule.  Severities and verdicts share one order: clean < review < incomplete <
 error.
 """
@@ -77,7 +77,7 @@ RULES = _rules(
         "error",
         _PROXY,
         "fence.proxy.tensormap::generic.release (or tensormap.cp_fenceproxy) after the change, and "
-        ".acquire of the map, behind that, before the copy that uses it",
+        ".acquire of the map, after that, before the copy that uses it",
     ),
     Rule("GLOBAL_NOT_VISIBLE", "error", _BULK, "use cp.async.bulk.wait_group (not .read)"),
     Rule("BULK_GROUP_MISUSE", "error", _BULK, "commit and wait in the thread that issued"),

@@ -1,4 +1,4 @@
-"""Which CTAs of a launch run: blocks that somebody asked for, and the clusters that they are in."""
+"""Requested CTAs of a launch, completed to whole clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runs of one program may leave out: decided once, from its launches."""
+"""Decide once per program what its runs may skip."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Savings(NamedTuple):
     others : dict
         Of the runs after it.
     uncut : dict
-        Of a run that does all turns: what seems wrong in another is judged by one.
+        Of a run that does all turns: what seems wrong in another is checked by one.
     """
 
     first: Mapping[str, Shortcuts]

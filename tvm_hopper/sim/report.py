@@ -1,4 +1,4 @@
-"""From what went wrong in the machine to `Finding`s: classification, wording, duplicates."""
+"""Turn errors of the machine into `Finding`s: classify, word, remove duplicates."""
 
 from __future__ import annotations
 

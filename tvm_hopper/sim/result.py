@@ -1,4 +1,4 @@
-"""What a simulation returns: outputs, findings, one verdict, and a timeline."""
+"""Result of a simulation: outputs, findings, verdict, timeline."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Result:
     cuts : tuple[str, ...]
         Loops of which the middle was left out.
     ended_early : bool
-        It ended since it had written as many elements as were asked for (`run_kernel`).
+        It ended since it had written as many elements as were requested (`run_kernel`).
     writers : dict[str, tuple[ElementWriters, ...]]
-        Who wrote each element, of the tensors that were stored to, where that was asked for: one
+        Who wrote each element, of the tensors that were stored to, where that was requested: one
         entry for each launch that stores to it, in order.
     waited_for_grids : bool
         Some thread executed `griddepcontrol.wait`.

@@ -60,7 +60,7 @@ def run_kernel(
         One entry per parameter, by name or in order: a numpy array for a data pointer (its memory
         is copied if the kernel stores to it; what a view leaves out of it must not be touched), a
         number for a scalar, a `TensorMapArg` for a tensor map. With a dict, arrays that only tensor
-        maps point into stand under further names.
+        maps point into are under further names.
     grid, block, cluster : sequence of int
         x, y, z; the grid counts CTAs (not clusters).
     dyn_smem_bytes : int or None

@@ -1,4 +1,4 @@
-"""What a run that judges synchronisation may leave out, since no finding can depend on it."""
+"""Work that synchronisation-only runs may skip, since no finding depends on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulator must know of TIR nodes: names of operations, types, and PTX calls taken apart.
+"""TIR helpers of the simulator: op names, types, operands of PTX calls.
 
 `decode_ptx` reads the operand names and modifiers of a `tirx.ptx.*` call from TVM's own instruction
 table, so that one handler per instruction family is enough.
@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout
 
-from tvm_hopper.facts.arch import ARCHS, SM_90A, Arch
+from tvm_hopper.facts.arch import ARCHS, DEFAULT_ARCH, Arch
 from tvm_hopper.facts.devices import NUM_SMS_ATTR
 
 try:
@@ -22,16 +22,16 @@ try:
 except ImportError:  # TVM itself depends on it; without it only the standard types run
     ml_dtypes = None
 
-PTX = "tirx.ptx."
+PTX, CUDA, PRINTED = "tirx.ptx.", "tirx.cuda.", "tirx.cuda_"
 COOPERATIVE = "tirx.use_cooperative_launch"  # tags of TVM's runtime among the launch parameters
 PROGRAMMATIC = "tirx.use_programtic_dependent_launch"
-# On a host function: places of parameters that no launch in front of it in the stream writes.
+# On a host function: places of parameters that no launch before it in the stream writes.
 PROMISED = "tvm_hopper.promised_tensors"
 
 
 def arch_of_kernel(func: tirx.PrimFunc) -> Arch:
-    """Return the architecture of a device function's target; SM_90A where it names none."""
-    return ARCHS.get(arch_name(func), SM_90A)
+    """Return the architecture of a device function's target; DEFAULT_ARCH where it names none."""
+    return ARCHS.get(arch_name(func), DEFAULT_ARCH)
 
 
 def arch_name(func: tirx.PrimFunc) -> str:
@@ -230,7 +230,7 @@ def _shorten(text: str, limit: int) -> str:
 def slot_of(node: Any, offset: int) -> int | None:
     """Return which mbarrier of its ring a statement names; None if that is unknown.
 
-    Rings lie in one buffer, each behind a constant: at byte 15368, `bar[k % 3 + 1920]` is slot 1.
+    Rings lie in one buffer, each after a constant: at byte 15368, `bar[k % 3 + 1920]` is slot 1.
     """
     found: list[Any] = []
     tvm_ffi.structural_walk(node, [(ir.TensorLoad, found.append)], order="pre")

@@ -1,4 +1,4 @@
-"""Whether a final kernel has no more shared memory, threads and blocks than a launch may have.
+"""Check a final kernel's shared memory, threads and blocks against launch limits.
 
 Passes of ours plan what hardware copies; what threads copy TVM gives its slots, and merges, so that
 the sum is known at the end alone. The driver would refuse the launch, and say neither what is
@@ -25,7 +25,7 @@ def require_room(
     Raises
     ------
     LoweringError
-        The kernel declares more shared memory than a thread block of its target has, or asks for
+        The kernel declares more shared memory than a thread block of its target has, or requests
         more threads or blocks than a launch may have.
     """
     where = f"kernel {(device_func.attrs or {}).get('global_symbol', '')}"

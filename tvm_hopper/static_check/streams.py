@@ -1,4 +1,4 @@
-"""Rules on what each thread does in program order: wgmma groups, bulk groups, registers, barriers.
+"""Rules on program order in each thread: wgmma groups, bulk groups, registers, barriers.
 
 Each rule walks the events of one traced CTA once.  A rule says nothing where a range or a count is
 not known: the simulator decides those.
@@ -43,7 +43,7 @@ def groups_of(trace: Trace) -> list[slice]:
 
 
 def before_opaque(trace: Trace) -> tuple[Trace, np.ndarray]:
-    """Leave out what a warp group does behind a call whose body is not known.
+    """Leave out what a warp group does after a call whose body is not known.
 
     Returns the trace without that, and the threads (num_threads,) of which something is left out.
     Such a body may fence, wait or commit; it stays as an event.
@@ -174,7 +174,7 @@ def check_setmaxnreg(trace: Trace, partly: bool = False) -> Iterator[Finding]:
         yield finding(
             "SETMAXNREG_BUDGET",
             f"pool {entry} * {threads} = {pool}, requested ({parts}) * {WARP_GROUP_THREADS} = "
-            f"{wanted}: the last setmaxnreg.inc blocks for ever",
+            f"{wanted}: the last setmaxnreg.inc blocks forever",
             events[-1],
         )
 
@@ -184,7 +184,7 @@ def check_setmaxnreg(trace: Trace, partly: bool = False) -> Iterator[Finding]:
 
 @dataclass
 class _Wgmma:
-    """What one warp group has in flight."""
+    """Groups of one warp group in flight."""
 
     fenced: bool = False
     touched: list[Range] = field(default_factory=list)  # since the last wgmma.fence

@@ -1,9 +1,9 @@
 """Static check of a final device function's synchronisation, cheap enough for every compilation.
 
-`check_sync` traces the role skeleton of one cluster, follows one schedule of it (arrival counts,
-transaction bytes, parities, deadlock), and checks each thread's program order (wgmma fences and
-waits, bulk groups, setmaxnreg, barriers).  What depends on data is left to the simulator: that is
-reported as INCOMPLETE and is no error.
+`check_sync` traces the synchronisation of one cluster (its role skeleton) and follows one schedule:
+arrival counts, transaction bytes, parities, deadlock. It also checks each thread's program order:
+wgmma fences and waits, bulk groups, setmaxnreg, barriers. What depends on data is left to the
+simulator: that is reported as INCOMPLETE and is no error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvm_hopper.sim.findings import Finding
 from tvm_hopper.sim.protocol.check import Skeleton, opaque_calls, run_skeleton
 from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, Given
 from tvm_hopper.sim.protocol.trace import UnanalysableError
-from tvm_hopper.sim.tir import PTX, op_name
+from tvm_hopper.sim.tir import CUDA, PTX, op_name
 from tvm_hopper.static_check.streams import check_streams, finding
 
 StaticFinding = Finding
@@ -30,7 +30,7 @@ def check_sync(
     max_trips: int = MAX_TRIPS,
     given: Given = NOTHING_GIVEN,
 ) -> list[StaticFinding]:
-    """Return the broken rules that can be told without running the kernel.
+    """Return the broken rules that are visible without running the kernel.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def check_sync(
         for trace in {id(trace): trace for trace in skeleton.traces}.values():
             found += check_streams(trace)
         found += [
-            finding("INCOMPLETE", f"left to the simulator: what comes behind the call of {name}")
+            finding("INCOMPLETE", f"left to the simulator: what comes after the call of {name}")
             for name in opaque_calls(skeleton)
         ]
     unique = {(f.rule, f.message): f for f in found}
@@ -95,7 +95,7 @@ def _synchronising_calls(func: tirx.PrimFunc) -> list[ir.Call]:
     def visit(call: ir.Call) -> None:
         name = op_name(call)
         if (name.startswith(PTX) and name[len(PTX) :].startswith(SYNCHRONISING)) or name.startswith(
-            "tirx.cuda.mbarrier_wait"
+            f"{CUDA}mbarrier_wait"
         ):
             found.append(call)
 

@@ -1,17 +1,17 @@
-"""Places waits, fences and barriers: a pure function from a little program to what it lacks.
+"""The sync engine: places waits, fences and barriers into a small abstract program.
 
     for k:                                 for k:
-        Step(C[k] = acc)          ->           Wait(wgmma_group)     acc is written by trip k - 1
+        Step(C[k] = acc)          ->           Wait(wgmma_group)     iteration k - 1 writes acc
         Step(acc += A B, wgmma)                Step(C[k] = acc)
                                                Fence(wgmma)
                                                Step(acc += A B, wgmma)
                                                Commit(wgmma_group)
                                            Wait(wgmma_group)         nothing is left in flight
 
-`program` holds the words of both sides, `nodes` the program as a tree that knows its paths, `state`
-the lattice and its transfer functions, `check` the analysis of a tree with syncs placed in it, and
-`place` the search for the syncs; `defined` asks whether a ring's old content is ever read. Imports
-the facts and nothing else of this package.
+`program` has the data types, `nodes` the program as a tree with paths, `state` the lattice and its
+transfer functions, `check` the analysis of a tree with placed syncs, and `place` the search for
+syncs; `defined` asks whether a ring's old content is ever read. Imports the facts and nothing else
+of this package.
 """
 
 from .defined import reads_its_own_copies

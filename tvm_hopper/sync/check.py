@@ -1,10 +1,9 @@
-"""The analysis of a tree with syncs placed in it: the first unit that lacks one.
+"""Check a program with placed syncs, and return the first unit that lacks one.
 
-With the placements fixed every transfer function is monotone (`state`), so the state at the head
-of a loop is a least fixpoint, reached from the state in front of it by joining what comes back
-until nothing changes. That ends:
+With fixed placements every transfer function is monotone (`state`). So the state at a loop head is
+a least fixpoint, reached by joining the back edge's state until nothing changes. That ends:
 
-- a phase at the head is one of the phases in front of the loop, and only ever falls out. Of a
+- a phase at the head is one of the phases before the loop, and only ever falls out. Of a
   buffer with promised copies it falls out once, or comes once and stays; versions lie between the
   furthest that is copied ahead and `-num_slots`, where `advance` drops them;
 - between two such changes touches are only added or weakened. Their keys are finite, since a slot
@@ -12,7 +11,7 @@ until nothing changes. That ends:
   only falls, and the two flags are only ever set.
 
 The places of a body are its units, the edges into each join (the ends of arms and of loop bodies,
-and the front of loops), and its end. They are judged by stable states alone.
+and the front of loops), and its end. They are checked by stable states alone.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from .state import FLIES, Phase, State, advance, apply, execute, join, lacks, la
 
 @dataclass(frozen=True)
 class Need:
-    """What a place lacks; `branch` is the outermost branch around it that is not uniform."""
+    """The sync that a place lacks; `branch` is the outermost non-uniform branch around it."""
 
     name: str
     path: Path
@@ -98,7 +97,7 @@ class _Walk:
         head = self.fixpoint(node, entry)
         self.edge(f"loop {node.name!r}", node.path, entry.in_flight(), head)
         back = self.trip(node, head)
-        # Behind the last trip of the body versions are named as in the body.
+        # Behind the last iteration of the body versions are named as in the body.
         for buffer, ahead in back.in_flight():
             if head.phases.get((buffer, ahead)) != FLIES:
                 here = (buffer, ahead + (buffer in node.advances))

@@ -1,6 +1,6 @@
-"""Whether a body reads of a ring only what it has copied there itself, on every path.
+"""Tell whether a program reads only ring slots that it copied itself, on every path.
 
-Then nothing of the ring has to outlive the body: what it holds in front of it does not matter.
+Then nothing of the ring has to outlive the body: what it holds before it does not matter.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _branch(branch: Branch, ring: Buffer, copied: Versions) -> Versions:
 
 
 def _loop(loop: Loop, ring: Buffer, copied: Versions) -> Versions:
-    """Find what holds in front of every trip: it only shrinks until it stays."""
+    """Find what holds before every iteration: it only shrinks until it stays."""
     while True:
         advance = int(ring in loop.advances)
         behind = frozenset(x - advance for x in _sequence(loop.body, ring, copied))

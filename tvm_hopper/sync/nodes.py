@@ -1,6 +1,6 @@
-"""The program as a tree of nodes that know their paths; refuses what is no program.
+"""The program as a tree of nodes with paths; rejects malformed programs.
 
-A `Unit` is what syncs are placed in front of: a step; a run of adjacent steps of one operation,
+A `Unit` is what syncs are placed before: a step; a run of adjacent steps of one operation,
 which form one group; or a subtree of plain steps that needs no barrier inside (`place.fold`).
 """
 
@@ -34,7 +34,7 @@ class Use(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """Statements that syncs stand in front of, never in between."""
+    """Statements that syncs are before, never in between."""
 
     name: str
     path: Path
@@ -46,7 +46,7 @@ class Unit(NamedTuple):
 
 
 class Sequence(NamedTuple):
-    """Nodes one after the other; `end` is the path of what is placed behind the last one."""
+    """Nodes one after the other; `end` is the path of what is placed after the last one."""
 
     nodes: tuple[Node, ...]
     end: Path
@@ -161,15 +161,15 @@ def _check_step(step: Step, op: AsyncOp | None) -> None:
     if step.is_acquire and (op is not None or step.is_release or step.issuer != "all"):
         raise ValueError(
             f"step {step.name!r}: found an acquire that is something else as well, or one thread's;"
-            " need a wait of all threads, a step of its own"
+            " need a wait of all threads, a separate step"
         )
 
 
 def _one_group(run: Unit, unit: Unit) -> bool:
-    """Tell whether a step joins the group in front of it at once.
+    """Tell whether a step joins the group before it at once.
 
-    What different trips read may be waited for at different times: such steps begin as groups of
-    their own, and `place` joins them where no wait tells them apart.
+    What different iterations read may be waited for at different times: such steps begin as groups
+    of their own, and `place` joins them where no wait tells them apart.
     """
     writes = [use for use in (*run.uses, *unit.uses) if use.is_write]
     versions = {use.ahead for use in writes if use.buffer.num_slots > 1}
@@ -177,7 +177,7 @@ def _one_group(run: Unit, unit: Unit) -> bool:
 
 
 def _may_join(run: Unit, unit: Unit) -> bool:
-    """Tell whether a step could be of the group in front of it, none of whose results it needs."""
+    """Tell whether a step could be of the group before it, none of whose results it needs."""
     if unit.op is None or not unit.op.needs_commit or run.op != unit.op:
         return False
     return not any(
@@ -192,7 +192,7 @@ def _join(run: Unit, unit: Unit) -> Unit:
 
 
 def join_at(tree: Sequence, path: Path) -> Sequence:
-    """Return the tree whose unit at a path is of the group in front of it, where it may be."""
+    """Return the tree whose unit at a path is of the group before it, where it may be."""
     nodes: list[Node] = []
     for node in tree.nodes:
         before = nodes[-1] if nodes else None
@@ -212,7 +212,7 @@ def _check_operation(step: Step, op: AsyncOp) -> None:
         return ValueError(f"step {step.name!r} ({op.name}): found {found}; need {need}")
 
     if step.is_release:
-        raise refuse("a release that is an operation as well", "an arrive, a step of its own")
+        raise refuse("a release that is an operation as well", "an arrive, a separate step")
     if op.agent == "warp_group" and step.issuer != "all":
         raise refuse(
             "one issuing thread", "all threads, since it is an instruction of a warp group"
@@ -287,7 +287,7 @@ def _check_promised(body: Body) -> None:
             verb = "release" if step.is_release else "write"
             raise ValueError(
                 f"{name}: found a {verb} of {buffer.name!r}, whose copies are made only if they "
-                "are read; need such copies and reads alone, since nobody else waits for a copy"
+                "are read; need such copies and reads alone, since nothing else waits for a copy"
             )
         if access.ahead <= -buffer.num_slots:
             raise ValueError(

@@ -1,25 +1,23 @@
-"""The search for syncs: grow a set that the check accepts, then take away what it can spare.
+"""Search for syncs: add until the check accepts, then remove the redundant ones.
 
 1. Fold: a subtree of plain steps (no operation, no release, no ring advanced) that needs no sync
-   of its own is one unit, so that waits stand in front of a loop and not in it. Not where some
+   of its own is one unit, so that waits are before a loop and not in it. Not where some
    path through it leaves out a read of what is copied only if it is read.
-2. Grow: find the first place in program order that lacks something (`check.first_need`), place
-   that in front of it, a wait for a copy from outside of a loop in front of the loop, look again.
-   Each round adds a sync to a place or makes a Wait stronger, and
-   both places and syncs are finite.
-3. Prune: in program order, try to take each sync away, else to let it wait for less. What was
-   placed before a later sync was known goes; of two syncs that could stand for each other the
-   later one stays.
-4. Join: neighbors that began as groups of their own become one where no wait tells them apart.
+2. Grow: find the first place in program order that lacks a sync (`check.first_need`), place it
+   there (a wait for a copy from outside a loop: before the loop), and repeat. Each round adds a
+   sync or strengthens a Wait, and both places and syncs are finite.
+3. Prune: in program order, try to remove each sync, else to weaken its wait. Syncs that a later
+   one made redundant go; of two equivalent syncs the later one stays.
+4. Join: adjacent groups become one if no wait distinguishes them.
 
-What opens, commits and fences groups follows from the program alone and is added at the end.
+Opens, commits and fences of groups follow from the program and are added at the end.
 
 Theorem. What is returned is safe: the check accepts it, and the check knows no more than every
 path of the program does. It is minimal: without any one of its syncs, or with a weaker Wait, the
 check refuses. Since the analysis is exact for paths (`state`), some path is unsafe then, as far as
-branches and trip counts are free of each other: any arm may follow any other, and a loop may make
-any number of trips from one (from none with `min_trips` 0) on; and as far as no copy that is made
-only if it is read is one that nothing reads.
+branches and iteration counts are free of each other: any arm may follow any other, and a loop may
+make any number of iterations from one (from none with `min_trips` 0) on; and as far as no copy that
+is made only if it is read is one that nothing reads.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ def place_syncs(body: Body, table: Mapping[str, AsyncOp] = ASYNC_OPS) -> tuple[P
     Parameters
     ----------
     body
-        What the threads of one agent run. Nothing is in flight in front of it; behind it nothing
+        What the threads of one agent run. Nothing is in flight before it; after it nothing
         in flight touches registers or shared memory.
     table
         The asynchronous operations, by name.
@@ -139,7 +137,7 @@ def _grow(tree: Sequence) -> Placed:
         for path, syncs in _homes(tree, need):
             before = placed.get(path, ())
             placed[path] = _merge(before, syncs)
-            if placed[path] == before:  # the Barrier in front of the branch did not help
+            if placed[path] == before:  # the Barrier before the branch did not help
                 raise ValueError(
                     f"step {need.name!r}: found a use of what other threads did in the same "
                     "branch, which is not uniform; need a Barrier in between, which not all would "
@@ -156,7 +154,7 @@ def _homes(tree: Sequence, need: Need) -> Iterator[tuple[Path, list[Sync]]]:
             return
     syncs = list(need.syncs)
     if need.branch is not None and Barrier() in syncs:
-        # Groups that are committed in the branch do not count in front of it.
+        # Groups that are committed in the branch do not count before it.
         inside: list[Sync] = [sync for sync in syncs if isinstance(sync, WaitPhase)]
         if inside:
             yield need.path, inside
@@ -173,10 +171,10 @@ def _homes(tree: Sequence, need: Need) -> Iterator[tuple[Path, list[Sync]]]:
 def _home(tree: Sequence, path: Path, wait: WaitPhase) -> Path:
     """Return the front of the outermost loop around a path in which a copy cannot be issued.
 
-    One wait is enough for all trips there, if the copy is issued in front of the loop for sure. So
-    it is in front of a branch that parts threads: those that take the other arm wait, too, if only
-    for the end, and who waited in an arm would wait for the same phase again behind it. And in
-    front of a branch that all take alike: a trip that nobody waits for is none that may pass.
+    One wait is enough for all iterations there, if the copy is issued before the loop for sure. So
+    it is before a branch that parts threads: those that take the other arm wait, too, if only
+    for the end, and who waited in an arm would wait for the same phase again after it. And before a
+    branch that all take alike: an iteration that nothing waits for is none that may pass.
     """
     copies = [unit for unit in units(tree) if _copies(unit, wait)]
     promised = any(unit.only_if_read for unit in copies)

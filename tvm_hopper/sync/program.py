@@ -1,4 +1,4 @@
-"""The words of the sync engine: programs of one agent, and the syncs that are placed into them.
+"""Data types of the sync engine: steps, loops, buffers and syncs.
 
 An agent is a set of threads that run the same body: a warp group's role, or a whole thread block.
 """
@@ -41,9 +41,9 @@ class Buffer:
 class Access:
     """A read or a write of one version of a buffer.
 
-    The version is the trip counter of the loops that advance the buffer, plus `ahead`. The counter
-    begins at 0, grows at the end of each of their trips and is never reset. Two versions meet in
-    one slot if they are equal modulo `num_slots`.
+    The version is the iteration counter of the loops that advance the buffer, plus `ahead`. The
+    counter begins at 0, grows at the end of each of their iterations and is never reset. Two
+    versions meet in one slot if they are equal modulo `num_slots`.
     """
 
     buffer: Buffer
@@ -87,9 +87,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop of at least `min_trips` trips; the end of each advances the rings in `advances`.
+    """A loop of at least `min_trips` iterations; the end of each advances the rings in `advances`.
 
-    One that `is_once` makes one trip, and its body may rely on that.
+    One that `is_once` makes one iteration, and its body may rely on that.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Fence:
 
 @dataclass(frozen=True)
 class Open:
-    """Begin the group of the operations behind, where that takes an instruction."""
+    """Begin the group of the operations after it, where that takes an instruction."""
 
     completion: str
 
@@ -165,7 +165,7 @@ class WaitPhase:
 
 @dataclass(frozen=True)
 class Barrier:
-    """All threads of the agent meet."""
+    """A barrier of all threads of the agent."""
 
 
 Sync = Fence | Open | Commit | Wait | WaitPhase | Barrier
@@ -173,7 +173,7 @@ Sync = Fence | Open | Commit | Wait | WaitPhase | Barrier
 
 @dataclass(frozen=True)
 class Placement:
-    """A sync in front of the statement at a path; several at one path are in execution order."""
+    """A sync before the statement at a path; several at one path are in execution order."""
 
     path: Path
     sync: Sync

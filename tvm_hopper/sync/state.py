@@ -1,10 +1,10 @@
-"""What is known at one place of a body: the lattice of the sync engine and its transfer functions.
+"""Dataflow state of the sync engine: its lattice and transfer functions.
 
 A `State` has two parts.
 
 `touches`: what may have been done to each slot, on some path, and is not known to be over by all
-threads. The key says who touched what by which operation; the value, `Missing`, what a later
-access may still lack:
+threads. The key is the accessing thread, the slot and the operation. The value, `Missing`, is what
+a later access may still lack:
 
     pending   the operation may be in flight: the least number of groups that were committed after
               its own, on any path. None: complete.
@@ -16,16 +16,15 @@ of the keys with the lesser knowledge of each. A touch that lacks nothing is lef
 
 `phases`: the copies that complete on an mbarrier and were issued on every path, by version; the
 value tells whether one may be in flight (`FLIES`). A wait for a phase that was never opened never
-returns. So the join is the intersection of the keys, and a copy in flight that it drops has to be
-waited for on the edge that it came by. Touches of copies name their phase and go with it, but for
-the fence that what was copied through the generic proxy (cp.async) may lack.
+returns. So the join is the intersection of the keys, and its edge must wait for a copy in flight
+that the join drops. Touches of copies name their phase and go with it, but for the fence that what
+was copied through the generic proxy (cp.async) may lack.
 
 A copy that is made only if it is read (`Step.only_if_read`) is `PROMISED`: it may be in flight, and
-has a reader still if it is. Who reads that version may rely on it, and waits; nobody else may, and
-nobody else has to. So the join keeps it where any path has it, and no edge demands a wait. A buffer
-that has such copies is written by nothing else (`nodes` refuses), so that none of its copies flies
-without being promised: its phases grow from over to unknown to promised, those of the others from
-over to in flight to unknown.
+has a reader if it is. Only readers of that version rely on it and wait. So the join keeps it if any
+path has it, and no edge demands a wait. A buffer with such copies has no other writers (`nodes`
+refuses them), so all its copies in flight are promised: its phases grow from over to unknown to
+promised, those of other buffers from over to in flight to unknown.
 
 Each transfer function maps every touch and every phase by itself, and keeps the order; so the join
 over paths is exact: the fixpoint knows as much as all paths together, and no less.
@@ -48,7 +47,7 @@ Phase = tuple[Buffer, int]  # a copy's destination: the buffer and the version, 
 
 
 class Touch(NamedTuple):
-    """Who touched a slot, how."""
+    """The last access of a slot."""
 
     buffer: Buffer
     slot: int  # relative to the ring's counter
@@ -67,7 +66,7 @@ class Touch(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """What a later access of the same slot may lack."""
+    """Syncs that a later access of a slot may lack."""
 
     pending: int | None
     fence: bool
@@ -91,7 +90,7 @@ class State:
 
 
 def join(a: State, b: State) -> State:
-    """Return what is known where two paths meet."""
+    """Join the states of two paths."""
     phases: dict[Phase, int] = {}
     for phase in {**a.phases, **b.phases}:
         known = (a.phases.get(phase), b.phases.get(phase))
@@ -114,7 +113,7 @@ def _weaker(a: Missing, b: Missing) -> Missing:
 
 
 def advance(state: State, rings: frozenset[Buffer]) -> State:
-    """Name the versions as the next trip of a loop that advances some rings does."""
+    """Name the versions as the next iteration of a loop that advances some rings does."""
 
     def older(phase: Phase) -> Phase:
         return (phase[0], phase[1] - (phase[0] in rings))
@@ -136,7 +135,7 @@ def advance(state: State, rings: frozenset[Buffer]) -> State:
 
 
 def apply(state: State, sync: Sync) -> State:
-    """Return what is known behind a sync."""
+    """Return what is known after a sync."""
     if isinstance(sync, WaitPhase):
         phase = (sync.buffer, sync.ahead)
         touches = {t: m for t, m in state.touches.items() if t.phase != phase}
@@ -173,8 +172,8 @@ def _map(state: State, change: Callable[[Touch, Missing], Missing]) -> State:
 
 
 def lacks(state: State, use: Use) -> Iterator[Sync]:
-    """Yield the syncs that have to stand in front of an access, in any order."""
-    if use.is_acquire:  # what the other agent did is done, behind a release of this one
+    """Yield the syncs that have to are before an access, in any order."""
+    if use.is_acquire:  # what the other agent did is done, after a release of this one
         return
     is_async = use.op is not None and use.op.proxy == ASYNC
     if use.is_release:
@@ -216,7 +215,7 @@ def reads(use: Use, phase: Phase) -> bool:
 
 
 def lacks_at_end(state: State) -> Iterator[Sync]:
-    """Yield the waits that let nothing touch the thread block's own memory behind a body.
+    """Yield the waits that let nothing touch the thread block's own memory after a body.
 
     Writes to global memory may be under way then: the end of the kernel completes them.
     """
@@ -230,7 +229,7 @@ def lacks_at_end(state: State) -> Iterator[Sync]:
 
 
 def execute(state: State, unit: Unit) -> State:
-    """Return what is known behind a unit; its group, if it is one, is committed."""
+    """Return what is known after a unit; its group, if it is one, is committed."""
     touches, phases = dict(state.touches), dict(state.phases)
     if unit.op is not None and unit.op.needs_commit:
         touches = {touch: _aged(touch, missing, unit) for touch, missing in touches.items()}

@@ -29,7 +29,7 @@ class Form:
     Parameters
     ----------
     tile : tuple of int
-        Elements of one trip of the pipeline.
+        Elements of one iteration of the pipeline.
     steps : int
         Trips of a thread block, tiles one below the other.
     threads : int
@@ -60,7 +60,7 @@ def scaled(rows: int, columns: int, form: Form, dtype: str = "float32") -> tvm.I
 
 
 def five_point(rows: int, columns: int, form: Form) -> tvm.IRModule:
-    """Schedule the stencil of `neighbors`, each element from those beside it.
+    """Schedule the stencil of `neighbors`, each element from those next to it.
 
     A has two rows and four columns more than C, whose number is a multiple of 4: its rows are some
     times 16 bytes, and one more column than C has is read on either side.

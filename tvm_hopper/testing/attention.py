@@ -1,4 +1,4 @@
-"""What attention has beside its products, as te writes it, for tests, docs and benchmarks.
+"""Attention without its products, in te, for tests, docs and benchmarks.
 
 mod = attention.rope(4096, 4096)                    # 4096 tokens, 32 heads of 128 columns
 hs.pointwise(sch := s_tir.Schedule(mod))

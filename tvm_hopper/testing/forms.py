@@ -78,7 +78,7 @@ def column_strides(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 
 def offsets(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
-    """Let tensors start behind their data pointers."""
+    """Let tensors start after their data pointers."""
 
     @T.prim_func(s_tir=True)
     def main(a: T.handle, B: T.Buffer((n, k), dtype), c: T.handle):
@@ -208,7 +208,7 @@ def in_place(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 
 def beta(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
-    """Add the product to twice what the output holds, in a block of its own."""
+    """Add the product to twice what the output holds, in a separate block."""
 
     @T.prim_func(s_tir=True)
     def main(

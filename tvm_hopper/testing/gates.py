@@ -30,7 +30,7 @@ def gated_product(
     dtype : str
         Of A, W and D; sums are float32.
     order : str
-        How columns of the product are dealt out: "eights", as `hs.matmul` takes them, "halves" or
+        How columns of the product are distributed: "eights", as `hs.matmul` takes them, "halves" or
         "pairs".
     index : str
         Type of the extents.

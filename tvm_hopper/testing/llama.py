@@ -95,7 +95,7 @@ class PlainAttention(nn.Module):
         self.shape = shape
 
     def forward(self, qkv: Any, total: Any, past: tuple[Any, Any]) -> tuple[Any, tuple[Any, Any]]:
-        """Return the heads' sums, and keys and values with the new tokens' behind them."""
+        """Return the heads' sums, and keys and values with the new tokens' after them."""
         shape = self.shape
         q, k, v = op.split(qkv, [shape.heads, shape.heads + shape.kv_heads], 2)
         k = op.concat([past[0], _rotated(k, total)], 1)
@@ -128,7 +128,7 @@ class LlamaBlock(nn.Module):
         self.down = linear(shape.inner, shape.hidden)
 
     def forward(self, x: Any, total: Any, state: Any) -> tuple[Any, Any]:
-        """Return the residual stream behind the block, and what attention keeps."""
+        """Return the residual stream after the block, and what attention keeps."""
         shape = self.shape
         batch, length, _ = x.shape
         heads = shape.heads + 2 * shape.kv_heads
@@ -271,7 +271,7 @@ class SeparateBlock(nn.Module):
         self.down = linear(shape.inner, shape.hidden)
 
     def forward(self, x: Any) -> Any:
-        """Return the residual stream behind the block, keys and values."""
+        """Return the residual stream after the block, keys and values."""
         y = self.norm1(x)
         q, k, v = self.q(y), self.k(y), self.v(y)
         x = x + self.out(q)

@@ -1,4 +1,4 @@
-"""Every way by which a kernel copies, by name, for what has to hold for each of them.
+"""All copy mechanisms by name, for parametrised tests.
 
 run = mechanisms.build(mechanisms.MECHANISMS["tma, ring"], 4096, 2048)["main"]
 """
@@ -50,7 +50,7 @@ def _all() -> dict[str, Mechanism]:
 
 
 MECHANISMS = _all()
-"""By name; beside a producer cp.async hands over by mbarriers, without one it waits for groups."""
+"""By name; next to a producer cp.async hands over by mbarriers, without one it waits for groups."""
 
 
 def module(mechanism: Mechanism, rows: Extent, columns: Extent, name: str = "main") -> Any:

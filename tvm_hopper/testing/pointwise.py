@@ -73,7 +73,7 @@ class Tiling:
     stages : int, optional
         Slots of the ring; None leaves the pipeline out.
     roles : Roles, optional
-        None: every thread both asks for copies and computes.
+        None: every thread both requests copies and computes.
     swizzle : int, optional
         Bytes of the shared tiles' XOR pattern; None: none.
     load : str

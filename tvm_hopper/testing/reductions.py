@@ -52,7 +52,7 @@ def columns(
 
 @dataclass(frozen=True)
 class Split:
-    """How columns and rows are shared out.
+    """How columns and rows are distributed.
 
     Parameters
     ----------

@@ -353,7 +353,7 @@ class WarpTiling:
     stages : int, optional
         Slots of the ring; None leaves the pipeline out.
     roles : Roles, optional
-        None: every thread both asks for copies and computes.
+        None: every thread both requests copies and computes.
     intrinsics : Intrinsics, optional
         None: those of this module.
     load : str

@@ -20,7 +20,7 @@ from tvm_hopper import ir
 
 from .workloads import _dtype, numpy_type
 
-MARGIN = 64  # elements in front of a tensor and behind it; keeps any alignment
+MARGIN = 64  # elements before a tensor and after it; keeps any alignment
 GAP = 8  # elements that a stride or offset of free choice adds
 POISON = 77
 

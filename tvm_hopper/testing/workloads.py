@@ -27,7 +27,7 @@ Extent = Any  # an int, a name, which makes a symbolic extent, or an expression 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """One elementwise step behind the product: `compute(value, index, operands)`.
+    """One elementwise step after the product: `compute(value, index, operands)`.
 
     `operands` maps a name to how its shape follows from the output's: "row" (one value a row),
     "col" (one a column) or "full".
@@ -37,7 +37,7 @@ class Epilogue:
     operands: tuple[tuple[str, str], ...]
     compute: Callable[..., Any]
     reference: Callable[..., np.ndarray]  # of float64 arrays, operands broadcastable
-    stages: int = 1  # 2: a diamond x * f(x), in which f(x) is a stage of its own
+    stages: int = 1  # 2: a diamond x * f(x), in which f(x) is a separate stage
 
 
 def _const(value: float, like: Any) -> Any:
@@ -76,7 +76,7 @@ EPILOGUES: dict[str, Epilogue] = {
 
 
 @dataclass(frozen=True)
-class Form:
+class MatmulForm:
     """How a product is written down.
 
     Attributes
@@ -127,14 +127,14 @@ def matmul(
     epilogue : tuple of str
         Names out of EPILOGUES, applied in order to the sum, before the cast to `out_dtype`.
     **form
-        Attributes of `Form`.
+        Attributes of `MatmulForm`.
 
     Returns
     -------
     mod : tvm.IRModule
         Arguments of "main": A, B, the operands of the epilogue in order, the output.
     """
-    f = Form(**form)
+    f = MatmulForm(**form)
     index, acc_dtype = f.index, f.acc_dtype
     extent = {name: _extent(size, index) for name, size in (("m", m), ("n", n), ("k", k))}
     lead = (tirx.const(1, index),) if f.batch else ()

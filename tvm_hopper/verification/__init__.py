@@ -1,1 +1,1 @@
-"""How a module is run and judged without a GPU; users import `tvm_hopper.simulation`."""
+"""Implementation of `verify` and `simulate`; users import `tvm_hopper.simulation`."""

@@ -1,4 +1,4 @@
-"""Few boxes that cover some elements of a tensor."""
+"""Cover elements of a tensor by few boxes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _cut(places: np.ndarray) -> list[Box]:
 
 
 def _widest_gap(places: np.ndarray) -> tuple[int, int] | None:
-    """Return an axis and an index behind which the most indices in a row are of no element."""
+    """Return an axis and an index after which the most indices in a row are of no element."""
     found = None
     widest = 1
     for axis in range(places.shape[1]):

@@ -1,4 +1,4 @@
-"""Which findings are causes, and which may be no more than their consequences."""
+"""Separate causes from consequences among findings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONSEQUENCES = (
 
 
 def arranged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Put causes in front of consequences, and tell a deadlock once: as a run met it."""
+    """Put causes before consequences, and tell a deadlock once: as a run met it."""
     found = list(findings)
     if any(one.rule == "DEADLOCK" and one.policy != "skeleton" for one in found):
         found = [one for one in found if one.rule != "DEADLOCK" or one.policy != "skeleton"]

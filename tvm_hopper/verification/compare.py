@@ -63,7 +63,7 @@ class Comparison:
         return np.logical_or.reduce([one.written(part) for one in self.writers])
 
     def add(self, box: Box, asked: np.ndarray, found: np.ndarray, expected: Expected) -> None:
-        """Compare one box; `asked` tells which of its elements count."""
+        """Compare one box; `asked` masks the elements that count."""
         value, error = expected.value, expected.error
         wide = found.astype(np.float64) if value.dtype == np.float64 else found
         with np.errstate(invalid="ignore"):

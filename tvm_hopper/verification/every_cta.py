@@ -1,4 +1,4 @@
-"""Every CTA of every launch by its indices alone, whichever of them are simulated."""
+"""Check every CTA of every launch by its indices, simulated or not."""
 
 from __future__ import annotations
 

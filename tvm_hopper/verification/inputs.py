@@ -17,7 +17,7 @@ POOL = 1_000_003  # numbers that are drawn; a prime, so that no row or tile is l
 
 
 def blank_memory(argument: Argument, size: int) -> np.ndarray:
-    """Return so many bytes of zeros, which take no memory until somebody writes there.
+    """Return zeroed memory that is allocated lazily.
 
     Raises
     ------

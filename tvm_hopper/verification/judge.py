@@ -1,4 +1,4 @@
-"""Judge a module in stages, from cheap to thorough, and give one verdict.
+"""Verify a module in stages, from cheap to thorough, with one verdict.
 
 1. launches: what the host does, what the runtime and the driver would refuse;
 2. synchronisation without values: the static check, and every interleaving of the roles;
@@ -150,7 +150,7 @@ def verify(
     ex_or_mod : Schedule, IRModule, PrimFunc, or what `tvm.compile` returned in this process
         A module is lowered for `target` (default: the target in scope, else sm_90a).
     inputs : dict or None
-        As for `simulate`; what is left out is filled with random numbers, except arguments that
+        As for `simulate`; the rest out is filled with random numbers, except arguments that
         the kernel only writes. Tensors with strides or an offset of their own get some.
     runs : sequence of (policy, seed)
         Schedules to run.
@@ -174,7 +174,7 @@ def verify(
     report : Report
         `verdict` is the worst of "clean", "review", "incomplete" and "error"; `findings` says why,
         and `values` what was compared: without a plain program nothing is. A function that launches
-        other kernels where a call comes with an allocator is judged both ways.
+        other kernels where a call comes with an allocator is checked both ways.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def verify(
         except TensorMapError as error:  # the driver refuses it: no kernel is launched
             return Report((finding("TENSOR_MAP", str(error)),), (), ())
         except MemoryError as error:
-            text = f"not judged: {error or 'the tensors'} and more do not fit into memory"
+            text = f"not checked: {error or 'the tensors'} and more do not fit into memory"
             return Report((finding("INCOMPLETE", text, hint="verify a smaller shape"),), (), ())
     return joined(reports)
 
@@ -333,7 +333,7 @@ def _run_schedules(
 
 @dataclass
 class _PlainProgram:
-    """What values are compared with, if there is anything.
+    """The reference for values, if there is one.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a program launches, and one run of it under one policy."""
+"""Launches of a program, and one run under one scheduling policy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BoundLaunch:
     num_sms : int
         Multiprocessors of the device.
     promised : frozenset of str
-        Arguments that no launch in front of the call in its stream writes.
+        Arguments that no launch before the call in its stream writes.
     """
 
     func: Any

@@ -4,7 +4,7 @@ Integers: small ones, so that every sum is exact in whatever order it is taken, 
 allow it: |a| <= B with n B**2 <= 2**p for the longest sum, of n terms in a type of p significant
 bits. If B < 1, fewer elements than all are other than zero.
 
-Normal numbers: as they stand in the middle of a network.
+Normal numbers: as they are in the middle of a network.
 
 Each array repeats a random sequence whose length is a prime number: two elements at places that a
 wrong stride or coordinate confuses are equal by chance alone, and large arrays cost no more than

@@ -1,4 +1,4 @@
-"""One line on stderr that says what a long verification is at."""
+"""Progress line of a long verification, on stderr."""
 
 from __future__ import annotations
 
@@ -81,5 +81,5 @@ class ProgressLine:
         try:
             self.stream.write(text)
             self.stream.flush()
-        except (OSError, ValueError):  # closed meanwhile: nobody reads it
+        except (OSError, ValueError):  # closed meanwhile: nothing reads it
             self.ended.set()

@@ -1,4 +1,4 @@
-"""Which CTAs of several launches belong together: those that store last, and whom they need."""
+"""Group CTAs of several launches by data flow: final stores and their producers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Block = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Related:
-    """What the launches of a function do with tensors that some of them store to.
+    """Accesses of a function's launches to tensors that some of them store.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Related:
     def of_several(
         launches: Sequence[BoundLaunch], values: Mapping[str, Any], max_ctas: int
     ) -> Related | None:
-        """Look at several launches of which not all run whole; None if it cannot be told."""
+        """Analyse several launches that do not all run whole; None if undecided."""
         totals = [int(np.prod(launch.setup["grid"])) for launch in launches]
         if len(launches) < 2 or max(totals) <= max_ctas:
             return None
@@ -59,7 +59,7 @@ class Related:
         Raises
         ------
         UndecidedError
-            It cannot be told from indices.
+            It is unknown from indices.
         """
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         touched = [touched_tensors(x.func, x.setup["params"]) for x in launches]
@@ -160,7 +160,7 @@ class Related:
 def _blocks(flags: np.ndarray, grid: Sequence[int]) -> list[Block] | None:
     if flags.all():
         return None
-    if not flags.any():  # nobody needs it: some of it has to run
+    if not flags.any():  # nothing needs it: some of it has to run
         return [(0, 0, 0)]
     return _places(flags, grid)
 

@@ -137,7 +137,7 @@ class Report:
 
 
 def joined(reports: Sequence[Report]) -> Report:
-    """Make one report of those of several ways to call a program, one behind the other."""
+    """Make one report of those of several ways to call a program, one after the other."""
     first, *others = reports
     for other in others:
         found = {(x.rule, x.message, x.buffer, x.statements): x for x in first.findings}

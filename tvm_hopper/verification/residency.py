@@ -1,9 +1,9 @@
-"""CTAs that wait for others which the device may not have started yet.
+"""Find CTAs that wait for others that may not be resident yet.
 
 A device starts CTAs in the order of launch, as many as it can hold (PTX promises no order; every
 device so far keeps this one). Those that hear of each other are all there, and the runs in which
 every CTA is there speak for them, if they are launched close enough together: with m CTAs at once,
-the first unfinished one and all that are launched less than m behind it have started. Where they
+the first unfinished one and all that are launched less than m after it have started. Where they
 are further apart, each has to get on with what was launched before it alone.
 """
 

@@ -80,8 +80,8 @@ class Schedules:
             self.doubts.append(
                 finding(
                     "INCOMPLETE",
-                    f"{policy}({seed}) with fewer turns ({'; '.join(result.cuts)}) found {rules}; "
-                    "with all turns the time ended first",
+                    f"{policy}({seed}) with fewer iterations ({'; '.join(result.cuts)}) found "
+                    f"{rules}; with all iterations the time ended first",
                     hint="raise budget_s, or verify a smaller shape",
                 )
             )

@@ -80,7 +80,7 @@ NOTHING_LAUNCHED = ValueReport(False, "not checked: nothing was launched")
 
 @dataclass(frozen=True)
 class _Extent:
-    """Which CTAs run, and after how many elements they end.
+    """The CTAs that run, and the elements that they end after.
 
     Of a tensor that several launches store to, what the last one of them stores is final: with
     `last`, that alone is compared, since not all that earlier ones began with is gone on with.
@@ -99,7 +99,7 @@ class ValueCheck:
     case : Case
         Its values are arguments of any kind, for their shapes.
     asked : bool
-        Somebody asked for the chosen CTAs: no others run.
+        Somebody requested the chosen CTAs: no others run.
     steps : float or None
         About how many all CTAs together would take; None: not known.
     """

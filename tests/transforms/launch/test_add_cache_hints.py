@@ -87,7 +87,7 @@ def test_what_is_no_long_vector_is_loaded_without(vector):
 def test_a_copy_by_hardware_has_a_word_of_its_own():
     beside = frozenset({"tvm_hopper.load_hint", "tvm_hopper.async_copy"})
     request = marks.Request("block", "A_shared", "tvm_hopper.load_hint", "evict_last", "", beside)
-    match = r"load_hint beside tvm_hopper\.async_copy; need tvm_hopper\.cache_hint there"
+    match = r"load_hint next to tvm_hopper\.async_copy; need tvm_hopper\.cache_hint there"
     with pytest.raises(LoweringError, match=match):
         marks.check_request("main", request)
 

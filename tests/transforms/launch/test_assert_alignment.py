@@ -78,7 +78,7 @@ def test_vectors_of_parts_of_bytes_are_refused():
         with T.launch_thread("threadIdx.x", 64) as tx:
             A[T.Ramp(tx * 8, 1, 8)] = A[T.Ramp(tx * 8, 1, 8)]
 
-    need = "need elements of whole bytes, one of bool, .*; let a kernel of its own unpack them"
+    need = "need elements of whole bytes, one of bool, .*; let a separate kernel unpack them"
     with pytest.raises(LoweringError, match=f"tensor A: found vectors of int4; {need}"):
         access_widths(kernel)
 

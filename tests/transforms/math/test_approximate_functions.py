@@ -166,7 +166,7 @@ def test_gelu_is_one_operator_there_and_explain_says_how_far_it_is_off():
     after = run(func, ApproximateFunctions())
     assert "tvm_hopper_gelu_erf" in after.body.script()
     ((note,),) = read_notes(after).kernels.values()
-    assert "1.2e-04 of the value and 2.4e-07 beside that" in note.text
+    assert "1.2e-04 relative and 2.4e-07 absolute error" in note.text
 
 
 def test_what_waits_for_a_result_of_float32_stays():

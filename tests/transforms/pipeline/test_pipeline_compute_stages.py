@@ -255,7 +255,7 @@ def lateness(*changes):
 def test_stages_behind_the_first_that_computes_are_late():
     kernel, loop, found = lateness()
     assert (found.trips, found.stages, found.reason) == ((0, 0, 1), (1, 2), None)
-    assert found.remark("loop k") == "loop k: of stages [1, 2] the later compute 1 trip behind"
+    assert found.remark("loop k") == "loop k: later stages of [1, 2] run 1 iteration late"
     (block,) = ir.find_blocks(mark_late(kernel, [loop]), SHIFT)
     assert int(block.annotations[SHIFT]) == 1
 

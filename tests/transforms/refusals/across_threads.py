@@ -49,7 +49,7 @@ ACROSS_THREADS = [
         "pairs by their order",
         PAIR,
         (ReduceAcrossThreads,),
-        "need a rule that does not ask for their order, since threads meet in any",
+        "need a commutative rule, since threads combine in any order",
         *PAIR_WORDS.items(),
         ("AXIS", "tx"),
     ),
@@ -57,7 +57,7 @@ ACROSS_THREADS = [
     _case("threads that cross warps", "48 threads of a row; need a multiple of 32", "2", "48"),
     _case("a part of a warp", "need whole warps of 32 threads", count="8"),
     _case("a row along y", "found threads ty; need a row's threads along", axis="ty"),
-    _case("threads that stay away", "the condition tx < 3; need threads that", condition="tx < 3"),
+    _case("threads that stay away", "the condition tx < 3; need no condition", condition="tx < 3"),
     case(
         "a part of a warp in a cluster",
         CLUSTER,

@@ -27,7 +27,7 @@ CLUSTERS = [
     ),
     shared(
         "loads that differ",
-        r"found loads by TMA that differ from block to block; need one at least that is the same",
+        r"found loads by TMA that differ from block to block; need a load that several blocks",
         ("panel * 64, part * 16", "panel * 64, part * 16 + rank * 64"),
     ),
     shared(
@@ -37,7 +37,7 @@ CLUSTERS = [
     ),
     shared(
         "blocks that load for more than others do",
-        r"found blocks that load for 3 or 4 of the cluster; need as many for each",
+        r"found blocks that load for 3 or 4 of the cluster; need the same number",
         ("(bx * 2 + rank) * 64", "(bx * 2 + rank // 2) * 64"),
         ('T.thread_binding(2, thread="blockIdx.z")', 'T.thread_binding(6, thread="blockIdx.z")'),
         *HALVES,

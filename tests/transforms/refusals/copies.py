@@ -1,9 +1,9 @@
-"""What SwizzleSharedTiles and InjectBulkAsyncCopies refuse."""
+"""What SwizzleSharedTiles and LowerAsyncCopies refuse."""
 
 from textwrap import indent
 
 from tests.transforms.refusals.case import case
-from tvm_hopper.transforms import InjectBulkAsyncCopies, SwizzleSharedTiles
+from tvm_hopper.transforms import LowerAsyncCopies, SwizzleSharedTiles
 
 COPY = """
 @T.prim_func(private=True, s_tir=True)
@@ -30,7 +30,7 @@ PRODUCT = """
 NEST = COPY[COPY.index("            for i, j") :]
 BLOCK = '                with T.sblock("copy"):\n'
 WITHOUT_BOUNDS = 'other = T.sblock_alloc_buffer((2147483647, 64), "float16", scope="shared.dyn")'
-LAYOUT, TMA = (SwizzleSharedTiles,), (SwizzleSharedTiles, InjectBulkAsyncCopies)
+LAYOUT, TMA = (SwizzleSharedTiles,), (SwizzleSharedTiles, LowerAsyncCopies)
 
 COPIES = [
     case(
@@ -61,9 +61,9 @@ COPIES = [
         "a stored tensor that something else touches",
         COPY,
         TMA,
-        r"copy of tile into A: found other accesses of A in the same kernel; need a tensor that "
-        r"this copy alone touches: it may be written before or after; give them a tensor of their "
-        r"own, or take tvm_hopper.async_copy away",
+        r"copy of tile into A: found other accesses of A in the same kernel; need a tensor "
+        r"that only this copy accesses: it may write it at any time; give them a "
+        r"separate tensor, or remove tvm_hopper.async_copy",
         ("tile[i, j] = A[bx * 8 + i, j]", "A[bx * 8 + i, j] = tile[i, j]"),
         ("            for i, j", "            other[0, 0] = A[0, 0]\n            for i, j"),
     ),
@@ -72,8 +72,9 @@ COPIES = [
         COPY,
         TMA,
         r"copy of tile into A: found elements A\[r, p \* 64 \+ s\] that several iterations of bx "
-        r"may store; need an element of its own for each: asynchronous stores are not ordered; "
-        r"store behind the loop, or take tvm_hopper.async_copy away",
+        r"may store; need a different element for each: asynchronous stores are not ordered; "
+        r"store after the loop, or "
+        r"remove tvm_hopper.async_copy",
         ("tile[i, j] = A[bx * 8 + i, j]", "A[i, j] = tile[i, j]"),
     ),
     case(
@@ -81,7 +82,7 @@ COPIES = [
         COPY,
         TMA,
         r"block copy, tvm_hopper.async_copy: found T.if_then_else\(.*\); need a store of the "
-        r"tile's own elements; bound the block \(T.where\), which leaves out what lies outside",
+        r"tile's own elements; bound the block \(T.where\), which omits elements outside",
         (
             "tile[i, j] = A[bx * 8 + i, j]",
             "A[bx * 8 + i, j] = T.if_then_else(i < n, tile[i, j], T.float16(0))",
@@ -92,7 +93,7 @@ COPIES = [
         COPY,
         LAYOUT,
         r"copy of tile into other: found \[5, 64\] elements of tile, of which another copy takes "
-        r"\[8, 64\]; need copies of the whole tile; give one of them a tile of its own",
+        r"\[8, 64\]; need copies of the whole tile; give one of them a separate tile",
         ('other = T.sblock_alloc_buffer((8, 64), "float16", scope="local")', ""),
         (
             'T.sblock_alloc_buffer((8, 64), "float16", scope="shared.dyn")',
@@ -134,19 +135,19 @@ TILES = [
         ('"tma"}', '"tma", "tvm_hopper.swizzle": 128}'),
     ),
     case(
-        "another tile that nothing bounds",
+        "another tile without known bounds",
         COPY,
         LAYOUT,
-        r"tile other: found a shape \[2147483647, 64\] that nothing bounds; need indices within "
+        r"tile other: found a shape \[2147483647, 64\] without known bounds; need indices within "
         r"bounds that are known now; split its loops by constants",
         ('other = T.sblock_alloc_buffer((8, 64), "float16", scope="local")', WITHOUT_BOUNDS),
         ("            for i, j", "            other[n, 0] = T.float16(0)\n            for i, j"),
     ),
     case(
-        "another tile that nothing bounds, behind a pointer",
+        "another tile without known bounds, behind a pointer",
         COPY,
         LAYOUT,
-        r"tile other: found a shape \[2147483647, 64\] that nothing bounds",
+        r"tile other: found a shape \[2147483647, 64\] without known bounds",
         ('other = T.sblock_alloc_buffer((8, 64), "float16", scope="local")', WITHOUT_BOUNDS),
         (
             "            for i, j",
@@ -247,7 +248,7 @@ TILES = [
         COPY + '            T.evaluate(T.call_extern("int32", "f", T.address_of(tile[0, 0])))\n',
         LAYOUT,
         r"tile tile: found boxes of A by TMA with a 64 B swizzle and an address of its elements; "
-        r"need one layout for all of them; ask for another swizzle, or read through a tile of its",
+        r"need one layout for all of them; request another swizzle, or read through a separate",
         ('"tma"}', '"tma", "tvm_hopper.swizzle": 64}'),
     ),
     case(

@@ -1,7 +1,7 @@
-"""What InjectBulkAsyncCopies and InjectBarrierPipeline refuse of copies by DMA."""
+"""What LowerAsyncCopies and PlanRingBuffers refuse of copies by DMA."""
 
 from tests.transforms.refusals.case import case
-from tvm_hopper.transforms import InjectBarrierPipeline, InjectBulkAsyncCopies
+from tvm_hopper.transforms import LowerAsyncCopies, PlanRingBuffers
 
 COPY = """
 @T.prim_func(private=True, s_tir=True)
@@ -19,7 +19,7 @@ def func(A: T.Buffer((64, 128), "float32"), C: T.Buffer((64, 64), "float32"), n:
             with T.sblock("use"):
                 C[i, j] = tile[i, j]
 """
-PLAN, QUEUE = (InjectBulkAsyncCopies,), (InjectBulkAsyncCopies, InjectBarrierPipeline)
+PLAN, QUEUE = (LowerAsyncCopies,), (LowerAsyncCopies, PlanRingBuffers)
 
 DMA = [
     case(
@@ -43,7 +43,7 @@ DMA = [
         COPY,
         PLAN,
         r"copy of A into tile: found tvm_hopper.async_copy = 'tma' on hexagonv68; need a mechanism "
-        r"that it has: 'dma'; ask for that one, or build for a chip that has the other",
+        r"that it has: 'dma'; request that one, or build for a chip that has the other",
         ('"dma"', '"tma"'),
         ("global.vtcm", "shared.dyn"),
     ),
@@ -67,8 +67,8 @@ DMA = [
         "more bytes than a descriptor can say",
         COPY,
         PLAN,
-        r"copy of A into tile: found 16777216 bytes in a row; need at most 16777215, what a DMA "
-        r"descriptor can say; choose a smaller tile",
+        r"copy of A into tile: found 16777216 contiguous bytes; need at most 16777215, the "
+        r"limit of a DMA descriptor; choose a smaller tile",
         ("(64, 128)", "(65536, 64)"),
         ('(64, 64), "', '(65536, 64), "'),
         ("buffer((64, 64)", "buffer((65536, 64)"),

@@ -119,7 +119,7 @@ FRAGMENTS = [
         "nothing but early loads",
         EARLY,
         (EnableProgrammaticLaunch,),
-        "found nothing but such loads in the kernel; need something to wait for behind it",
+        "found nothing but such loads in the kernel; need an access to wait for after it",
         ("Y[bx, c * 256 + tx * 8 + v] = kept[c, v] + X[0, 0]", "kept[c, v] = kept[c, v]"),
     ),
 ]

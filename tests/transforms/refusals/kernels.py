@@ -1,7 +1,7 @@
 """What the passes refuse that see a whole kernel: rings, roles, waits, memory, order of tiles."""
 
-from tests.transforms.pipeline import test_inject_barrier_pipeline
-from tests.transforms.pipeline.test_inject_barrier_pipeline import (
+from tests.transforms.pipeline import test_plan_ring_buffers
+from tests.transforms.pipeline.test_plan_ring_buffers import (
     ANNOTATIONS,
     ASK_CONSUMERS,
     ASK_PENDING,
@@ -19,15 +19,15 @@ from tests.transforms.sync import test_merge_shared_buffers
 from tests.transforms.tile_scheduling import test_schedule_tiles, test_size_persistent_grid
 from tvm_hopper.transforms import (
     FuseThreadAxes,
-    InjectBarrierPipeline,
     MergeSharedBuffers,
+    PlanRingBuffers,
     RejectUnloweredRequests,
     ScheduleTiles,
     SizePersistentGrid,
     SpecializeWarps,
 )
 
-RING = test_inject_barrier_pipeline.BEFORE
+RING = test_plan_ring_buffers.BEFORE
 MERGE = test_merge_shared_buffers.BEFORE
 RASTER = test_schedule_tiles.KERNEL
 
@@ -39,11 +39,11 @@ OUTSIDE_IF = (*OUTSIDE, (_LOAD_Q, f"                if bx < 2:\n{deeper(_LOAD_Q)
 
 
 def ring(name, match, *changes):
-    return case(name, RING, (InjectBarrierPipeline,), match, *changes)
+    return case(name, RING, (PlanRingBuffers,), match, *changes)
 
 
 def roles(name, match, *changes):
-    return case(name, RING, (InjectBarrierPipeline, SpecializeWarps), match, *changes)
+    return case(name, RING, (PlanRingBuffers, SpecializeWarps), match, *changes)
 
 
 def asking(note):
@@ -83,12 +83,12 @@ RINGS = [
         "copies in a kernel without threads",
         r"copies load_a, load_b: found no loop bound to threadIdx.x in their kernel; need threads "
         r"that read what they bring; bind the loops of a plain statement, schedule a product "
-        r"\(tvm_hopper.schedule.wgmma\), or take tvm_hopper.async_copy away",
+        r"\(tvm_hopper.schedule.wgmma\), or remove tvm_hopper.async_copy",
         ('for tx in T.thread_binding(256, thread="threadIdx.x")', "for tx in range(256)"),
     ),
     ring(
         "copies in a kernel of two thread axes",
-        r"copies load_a, load_b: found threads on threadIdx.y beside threadIdx.x; need threadIdx.x "
+        r"load_a, load_b: found threads on threadIdx.y next to threadIdx.x; need threadIdx.x "
         r"alone; fuse the loops, and bind the fused one",
         (
             '(256, thread="threadIdx.x"):\n',
@@ -106,7 +106,7 @@ RINGS = [
     ring(
         "persistent tiles of different depth",
         r"loop k, tvm_hopper.persistent: found bx \+ 1 iterations, which differ from tile to tile; "
-        r"need the same number for each output tile; take persistent away",
+        r"need the same number for each output tile; remove persistent",
         ("                    8,\n", "                    bx + 1,\n"),
         ASK_PERSISTENT,
     ),
@@ -120,13 +120,13 @@ RINGS = [
     ring(
         "copy under a condition in the loop",
         r"copy load_b: found the condition k < 4 around it in loop k; need copies that every "
-        r"iteration makes: trips that are skipped would be counted; take the condition around it",
+        r"iteration makes: skipped iterations would be counted; remove the condition around it",
         (LOAD_B, f"                        if k < 4:\n{deeper(LOAD_B)}"),
     ),
     ring(
-        "statement beside the block of the tiles",
+        "statement next to the block of the tiles",
         r"copy load_a: found a copy that is no statement of loop k by itself; need copies that are "
-        r"statements of the loop, or of the one block in it; put what stands beside the block",
+        r"statements of the loop, or of the one block in it; move the other",
         (TILES, f'                    T.call_extern("int32", "f")\n{TILES}'),
     ),
     ring(
@@ -165,14 +165,14 @@ RINGS = [
     roles(
         "more pending groups than slots",
         r"loop k: found tvm_hopper.wgmma_pending = 1 with 1 stages; need at most 0: a slot is "
-        r"released 1 iterations late, and the producer would wait for it for ever; take more",
+        r"released 1 iterations late, and the producer would wait for it forever; take more",
         ASK_PENDING,
         ("[0, 0, 1]", "[0, 0, 0]"),
     ),
     roles(
         "registers that the chip has not",
         r"loop k, tvm_hopper.registers: found 40 \+ 2 x 240 = 520 registers; need at most 3 x 168 "
-        r"= 504, or a consumer waits for ever; take \[40, 232\], or leave the annotation",
+        r"= 504, or a consumer waits forever; take \[40, 232\], or leave the annotation",
         asking('"tvm_hopper.registers": [40, 240]'),
     ),
     roles(
@@ -189,7 +189,7 @@ RINGS = [
     roles(
         "registers of consumers that do not multiply",
         r"loop k, tvm_hopper.registers: found registers for consumers of plain loops; need "
-        r"consumers that multiply: only their accumulators need more .*; take the annotation away",
+        r"consumers that multiply: only their accumulators need more .*; remove the annotation",
         asking('"tvm_hopper.consumers": 2, "tvm_hopper.registers": [40, 232]'),
         PLAIN_READER,
     ),
@@ -201,9 +201,9 @@ RINGS = [
         PLAIN_READER,
     ),
     roles(
-        "no room for a producer beside plain consumers",
+        "no room for a producer next to plain consumers",
         r"loop k: found 1024 threads of consumers and a warp of the producer; need at most 1024; "
-        r"bind fewer threads, or take the consumers away: every thread then loads and computes",
+        r"bind fewer threads, or remove the consumers: every thread then loads and computes",
         asking('"tvm_hopper.consumers": 8'),
         PLAIN_READER,
         ("T.thread_binding(256", "T.thread_binding(1024"),
@@ -224,7 +224,7 @@ RINGS = [
     roles(
         "loop under a condition in a kernel of roles",
         r"copy load_a: found a copy inside of a IfThenElse; need copies that every iteration "
-        r"makes; take the condition around it away",
+        r"makes; remove the condition around it",
         (K_LOOP, f"                if bx < 2:\n{deeper(K_LOOP)}"),
     ),
     roles(
@@ -371,7 +371,7 @@ REST = [
         "launch without a tensor, which would say on which device",
         test_size_persistent_grid.HOST,
         (SizePersistentGrid,),
-        r"a host function: found a kernel launch without a tensor argument; need one, which says",
+        r"a host function: found a kernel launch without a tensor argument; need one, which tells",
         ("args, 0, 9", "args, 0, 8"),
         ("args, 1, 9", "args, 1, 8"),
     ),
@@ -398,7 +398,7 @@ REST = [
         (RejectUnloweredRequests,),
         r"block C, tvm_hopper.wgmma: found an annotation outside of the kernel, or of the loop, "
         r"that it is about; need it inside loops bound to blockIdx, with asynchronous copies in a "
-        r"pipelined loop; bind the loops first, or take the annotation away",
+        r"pipelined loop; bind the loops first, or remove the annotation",
     ),
     case(
         "annotation that nothing acts on: a loop that is no pipeline",
@@ -438,7 +438,7 @@ THREADS = [
         "a warp's buffer on half a warp",
         TWO_AXES,
         (FuseThreadAxes,),
-        r"buffer fragment: found scope 'warp' with 16 threads on threadIdx.x, and others beside "
+        r"buffer fragment: found scope 'warp' with 16 threads on threadIdx.x, and others next to "
         r"it; need 32 threads on threadIdx.x: the lanes of a warp; bind a loop of 32 to "
         r"threadIdx.x, warps to threadIdx.y",
     ),

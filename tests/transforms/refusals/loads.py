@@ -8,15 +8,15 @@ LOADS = [
         "a tensor that the kernel writes",
         COPY,
         TMA,
-        r"copy of A into tile: found stores to A in the same kernel; need a tensor that stays as "
-        r"it is while the kernel runs: .*; write the result to another tensor, or take",
+        r"copy of A into tile: found stores to A in the same kernel; need a tensor that "
+        r".*; write the result to another tensor, or remove",
         (NEST, NEST + "            A[bx * 8, 0] = T.float16(0)\n"),
     ),
     case(
         "a tensor that the kernel may write behind a pointer",
         COPY,
         TMA,
-        r"copy of A into tile: found stores to A in the same kernel; need a tensor that stays as ",
+        r"copy of A into tile: found stores to A in the same kernel; need a tensor that ",
         (NEST, NEST + '            T.call_extern("int32", "f", A.access_ptr("w"))\n'),
     ),
     case(
@@ -151,7 +151,7 @@ LOADS = [
         COPY,
         TMA,
         r"copy of A into tile: found rows at each 9 of dimension 0 of A; need a step of 1 to 8, "
-        r"what a tensor map has; copy in bulk, or let threads copy",
+        r"what a tensor map has; use a bulk copy, or let threads copy",
         ("A[bx * 8 + i, j]", "A[bx * 8 + i * 9, j]"),
     ),
     case(
@@ -165,8 +165,8 @@ LOADS = [
         "every second row is stored",
         COPY,
         TMA,
-        r"copy of tile into A: found stores at each 2 of dimension 0 of A; need each row; copy in "
-        r"bulk, or let threads copy",
+        r"copy of tile into A: found stores at each 2 of dimension 0 of A; need each row; use a "
+        r"bulk copy, or let threads copy",
         ("tile[i, j] = A[bx * 8 + i, j]", "A[bx * 16 + i * 2, j] = tile[i, j]"),
     ),
     case(
@@ -174,7 +174,7 @@ LOADS = [
         COPY,
         TMA,
         r"block copy, tvm_hopper.cache_hint: found 'evict_first' on tma_store; need a load by "
-        r"'tma' or 'bulk', which can say that to L2; leave it out",
+        r"'tma' or 'bulk', which takes L2 hints; leave it out",
         ("tile[i, j] = A[bx * 8 + i, j]", "A[bx * 8 + i, j] = tile[i, j]"),
         ('"tma"}', '"tma", "tvm_hopper.cache_hint": "evict_first"}'),
     ),
@@ -183,7 +183,7 @@ LOADS = [
         COPY,
         TMA,
         r"block copy, tvm_hopper.spare_rows: found spare rows on tma_store; need them on the "
-        r"load of a tile: what a store leaves out is not stored; leave it out",
+        r"load of a tile: stores omit these rows anyway; leave it out",
         ("tile[i, j] = A[bx * 8 + i, j]", "A[bx * 8 + i, j] = tile[i, j]"),
         ('"tma"}', '"tma", "tvm_hopper.spare_rows": 1}'),
     ),
@@ -191,7 +191,7 @@ LOADS = [
         "every fourth column",
         COPY,
         TMA,
-        r"copy of A into tile: found columns at each 4 elements of A; need columns one beside the "
+        r"copy of A into tile: found columns at each 4 elements of A; need columns one next to the "
         r"other: the tensor map steps over rows alone; let threads copy, or cp.async, or transpose "
         r"the tensor before",
         ("A[bx * 8 + i, j]", "A[bx * 8 + i, j * 4]"),

@@ -1,10 +1,10 @@
 """What is refused to be copied in bulk and by cp.async; what a chip has no mechanism for."""
 
-from tests.transforms.pipeline.test_inject_barrier_pipeline import ASK_CONSUMERS
+from tests.transforms.pipeline.test_plan_ring_buffers import ASK_CONSUMERS
 from tests.transforms.refusals.case import case
 from tests.transforms.refusals.copies import COPY, LAYOUT, NEST, TMA
 from tests.transforms.refusals.kernels import RING
-from tvm_hopper.transforms import InjectBarrierPipeline, SpecializeWarps
+from tvm_hopper.transforms import PlanRingBuffers, SpecializeWarps
 
 LOWER = TMA
 LOOP = '    for bx in T.thread_binding(4, thread="blockIdx.x"):\n'
@@ -49,7 +49,7 @@ CHIPS = [
         COPY,
         LOWER,
         rf"copy of A into tile: found tvm_hopper.async_copy = '{mechanism}' on sm_80; need a "
-        r"mechanism that it has: 'cp_async'; ask for that one, or build for a chip that has the",
+        r"mechanism that it has: 'cp_async'; request that one, or build for a chip that has the",
         *on_sm_80(mechanism),
     )
     for mechanism in ("tma", "bulk")
@@ -69,7 +69,7 @@ BULK = [
         ("T.grid(8, 64)", "T.grid(8, 32)"),
     ),
     bulk(
-        "bulk: a tile that a loop fills from behind",
+        "bulk: a tile that a loop fills from after",
         r"copy of A into tile: found tile\[7 - i, j\] of shape \[8, 64\]; need a static shape, and",
         ("tile[i, j]", "tile[7 - i, j]"),
     ),
@@ -86,8 +86,9 @@ BULK = [
     ),
     bulk(
         "bulk: a store of the transposed tile",
-        r"copy of tile into A: found A\[j, bx \* 8 \+ i\] and tile\[i, j\]; need elements that lie "
-        r"in a row at both ends; let the tile's last dimension be the contiguous one of the tensor",
+        r"copy of tile into A: found A\[j, bx \* 8 \+ i\] and tile\[i, j\]; need elements that "
+        r"are contiguous at both ends; let the tile's last dimension be the contiguous one of "
+        r"the tensor",
         STORED,
         ("A[bx * 8 + i, j]", "A[j, bx * 8 + i]"),
     ),
@@ -98,40 +99,41 @@ BULK = [
     ),
     bulk(
         "bulk: rows of no multiple of 16 bytes",
-        r"copy of A into tile: found 8 bytes in a row; need a multiple of 16; pad the rows, or "
+        r"copy of A into tile: found 8 contiguous bytes; need a multiple of 16; pad the rows, or "
         r"take \"cp_async\"$",
         ("(8, 64)", "(8, 4)"),
     ),
     bulk(
         "bulk: stored rows that end anywhere",
-        r"copy of tile into A: found .*T.min\(64, n\).* bytes in a row; need a multiple of 16; pad "
-        r"the rows, or take the request away: threads store them$",
+        r"copy of tile into A: found .*T.min\(64, n\).* contiguous bytes; need a multiple of "
+        r"16; pad "
+        r"the rows, or remove the request: threads store them$",
         STORED,
         where("j < n"),
     ),
     bulk(
         "bulk: rows that may begin before the tensor",
         r"copy of A into tile: found a bound from below: bx \* 8 \+ i - 3 may be negative; need "
-        r"indices from 0 on: a copy in bulk starts where loops do, and fills nothing; take \"cp_as",
+        r"indices from 0 on: a bulk copy starts where loops do, and fills nothing; take \"cp_as",
         ("A[bx * 8 + i, j]", "A[bx * 8 + i - 3, j]"),
         where("0 <= bx * 8 + i - 3"),
     ),
     bulk(
-        "bulk: a fill in front of the tensor",
+        "bulk: a fill before the tensor",
         r"copy of A into tile: found a bound from below: bx - 3 may be negative; need indices from",
         (ELEMENT, "tile[i, j] = T.if_then_else(0 <= bx - 3, A[bx - 3, j], T.float16(0))"),
     ),
     bulk(
         "bulk: elements that are stored over",
         r"copy of A into tile: found tile\[i, j\], which several iterations of u, i, j store; need "
-        r"each element of the tile stored once: asynchronous copies are not ordered; leave the it",
+        r"each element of the tile stored once: asynchronous copies are not ordered; remove",
         ("i, j in T.grid(8, 64)", "u, i, j in T.grid(2, 8, 64)"),
         ("A[bx * 8 + i, j]", "A[bx * 8 + i + u, j]"),
     ),
     bulk(
         "bulk: a store from a tile that slots cannot follow",
         r"copy of tile into A: found a tile tile of shape \[1, 68\]; need a multiple of 16 bytes: "
-        r"the slots of a ring lie one behind the other; pad its last dimension, or take the",
+        r"the slots of a ring lie one after the other; pad its last dimension, or remove the",
         STORED,
         ("T.sblock_alloc_buffer((8, 64)", "T.sblock_alloc_buffer((1, 68)"),
         ("T.grid(8, 64)", "T.grid(1, 64)"),
@@ -154,7 +156,7 @@ BULK = [
     ),
     bulk(
         "bulk: an offset of no multiple of 16 bytes",
-        r"copy of A into tile: found runs of A that start at .* behind an elem_offset of 4, rows "
+        r"copy of A into tile: found runs of A that start at .* after an elem_offset of 4, rows "
         r"of \[128, 1\] elements; need starts at multiples of 16",
         TENSOR,
         (
@@ -164,8 +166,8 @@ BULK = [
     ),
     bulk(
         "bulk: a fill",
-        r"copy of A into tile: found a fill of T.float16\(0.0\) behind 30; need a copy without a "
-        r"fill: a copy in bulk moves bytes and stores no others; take \"tma\", which fills with",
+        r"copy of A into tile: found a fill of T.float16\(0.0\) after 30; need a copy without a "
+        r"fill: a bulk copy moves bytes and stores no others; take \"tma\", which fills with",
         (
             "A[bx * 8 + i, j]",
             "T.if_then_else(bx * 8 + i < 30, A[bx * 8 + i, j], T.float16(0))",
@@ -173,7 +175,7 @@ BULK = [
     ),
     bulk(
         "bulk: a fill that is not zero",
-        r"found a fill of T.float16\(1.0\) behind 30; .*; apply the fill where the tile is used$",
+        r"found a fill of T.float16\(1.0\) after 30; .*; apply the fill where the tile is used$",
         (
             "A[bx * 8 + i, j]",
             "T.if_then_else(bx * 8 + i < 30, A[bx * 8 + i, j], T.float16(1))",
@@ -210,7 +212,7 @@ BULK = [
     ),
     bulk(
         "bulk: a tensor that the kernel writes",
-        r"copy of A into tile: found stores to A in the same kernel; need a tensor that stays as ",
+        r"copy of A into tile: found stores to A in the same kernel; need a tensor that ",
         (NEST, NEST + "            A[bx * 8, 0] = T.float16(0)\n"),
     ),
     bulk(
@@ -226,16 +228,16 @@ BULK = [
     ),
     bulk(
         "bulk: a swizzle",
-        r"copy of A into tile: found a copy in bulk with a 64 B swizzle; need none: it moves rows "
+        r"copy of A into tile: found a bulk copy with a 64 B swizzle; need none: it moves rows "
         r"as they are; take \"tma\", or leave the swizzle out",
         ('"tma"}', '"tma", "tvm_hopper.swizzle": 64}'),
     ),
     case(
-        "bulk: a swizzle that boxes ask for",
+        "bulk: a swizzle that boxes request",
         COPY,
         LAYOUT,
         r"tile tile: found boxes of A by TMA with a 64 B swizzle and copy of tile into out in "
-        r"bulk; need one layout for all of them; ask for another swizzle, or read through a tile",
+        r"bulk; need one layout for all of them; request another swizzle, or read through a",
         (
             NEST,
             NEST
@@ -257,7 +259,7 @@ CP_ASYNC = [
     cp_async(
         "cp.async: a kernel without threads",
         r"copy of A into tile: found no loop bound to a static number of threads \(threadIdx.x\) "
-        r"in its kernel; need threads that share out the copy; bind the loops of what reads the",
+        r"in its kernel; need threads that distribute the copy; bind the loops of what reads the",
     ),
     cp_async(
         "cp.async: loops of a number of iterations that is not known",
@@ -277,12 +279,12 @@ CP_ASYNC = [
         "cp.async: a transposed tile",
         r"copy of A into tile: found A\[j, bx \* 8 \+ i\] into tile\[i, j\]; need rows that are "
         r"contiguous at both ends and start at multiples of 4 bytes, bounded at their end if at "
-        r"all; let threads copy them: take the request away",
+        r"all; let threads copy them: remove the request",
         THREADS,
         ("A[bx * 8 + i, j]", "A[j, bx * 8 + i]"),
     ),
     cp_async(
-        "cp.async: a predicate that keeps the copy from storing beside its tile",
+        "cp.async: a predicate that keeps the copy from storing next to its tile",
         r"copy of A into tile: found a store at \[i - 4, j\] under the predicate 4 <= i; need "
         r"places inside of the tile \[8, 64\] for what it leaves out, too: zeros are stored there; "
         r"let threads copy, or begin the tile where its first element is",
@@ -317,17 +319,17 @@ CP_ASYNC = [
     cp_async(
         "cp.async: a store",
         r"block copy, tvm_hopper.async_copy: found a store by 'cp_async'; need a mechanism that "
-        r"stores: 'bulk' or 'tma'; ask for one of these, or let threads store the tile",
+        r"stores: 'bulk' or 'tma'; request one of these, or let threads store the tile",
         THREADS,
         STORED,
     ),
     case(
-        "cp.async beside a producer",
+        "cp.async next to a producer",
         RING,
-        (InjectBarrierPipeline, SpecializeWarps),
-        r"copy load_a: found copies by cp_async beside a producer on sm_80; need a chip where a "
-        r"producer's threads hand them over by mbarriers: sm_90a; build for that one, or take "
-        r"tvm_hopper.consumers away",
+        (PlanRingBuffers, SpecializeWarps),
+        r"copy load_a: found copies by cp_async next to a producer on sm_80; need a chip where a "
+        r"producer's threads hand them over by mbarriers: sm_90a; build for that one, or remove "
+        r"tvm_hopper.consumers",
         ASK_CONSUMERS,
         (BLOCKS, f"    {TARGET}{BLOCKS}"),
         ('"tvm_hopper.async_op": "tma_load"', '"tvm_hopper.async_op": "cp_async"'),

@@ -62,17 +62,17 @@ MEMORY_BOUND = [
         "a cluster along an axis that is taken",
         ROWS,
         (SplitRowsAcrossCluster,),
-        "found another loop on blockIdx.z; need an axis of its own",
+        "found another loop on blockIdx.z; need a separate axis",
         (
             "for tz in",
             'for bz in T.thread_binding(2, thread="blockIdx.z"):\n         for tz in',
         ),
     ),
     case(
-        "a shared array that parts of a row do not share out",
+        "a shared array that parts of a row do not distribute",
         ROWS,
         (SplitRowsAcrossCluster,),
-        "found an array in shared memory that thread blocks of a cluster do not share out; need an",
+        "found an array in shared memory that thread blocks of a cluster do not share; need an",
         (
             'own = T.sblock_alloc_buffer((1,), "float32", scope="local")',
             'own = T.sblock_alloc_buffer((1,), "float32", scope="shared")',
@@ -97,7 +97,7 @@ MEMORY_BOUND = [
         "the same row staged in each turn",
         STAGED,
         (StageRowsInShared,),
-        "found no rows of a thread block, one a turn; need loads of whole rows into registers",
+        "found no rows that the loop loads one by one; need loads of whole rows into registers",
         ("= X[r * 16 + bx, tx", "= X[bx, tx"),
     ),
 ]

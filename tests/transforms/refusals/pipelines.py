@@ -1,7 +1,7 @@
 """What is refused of loads and rings: places, addresses, and requests that nothing would serve."""
 
-from tests.transforms.pipeline import test_inject_barrier_pipeline
-from tests.transforms.pipeline.test_inject_barrier_pipeline import (
+from tests.transforms.pipeline import test_plan_ring_buffers
+from tests.transforms.pipeline.test_plan_ring_buffers import (
     ANNOTATIONS,
     ASK_PERSISTENT,
     K_LOOP,
@@ -15,7 +15,7 @@ from tests.transforms.pipeline.test_inject_barrier_pipeline import (
 )
 from tests.transforms.refusals.case import case
 from tests.transforms.refusals.kernels import OUTSIDE_IF, asking, ring, roles
-from tvm_hopper.transforms import InjectBarrierPipeline, RejectUnloweredRequests, SpecializeWarps
+from tvm_hopper.transforms import PlanRingBuffers, RejectUnloweredRequests, SpecializeWarps
 
 LOOK = '                T.call_extern("int32", "look", q[0, tx % 8])\n'
 PIPELINED = LOAD_B.replace("k * 32", 'T.Cast("int32", C[0])')
@@ -82,10 +82,10 @@ PIPELINES = [
         ("[0, 1, 2]", "[0, 1, 2, 3]"),
     ),
     ring(
-        "slots that are read in front of their copies",
+        "slots that are read before their copies",
         r"loop k, copy load_a: found uses of a that do not follow the copy in the loop; need "
-        r"copies in front of all that touches their tiles, with 2 stages; move them there, or take "
-        r"software_pipeline_stage away: with one slot order is the program's",
+        r"copies before all that touches their tiles, with 2 stages; move them there, or remove "
+        r"software_pipeline_stage: with one slot order is the program's",
         (
             '                        with T.sblock("load_a"):',
             '                        T.call_extern("int32", "look", a[0, 0, 0])\n'
@@ -96,21 +96,21 @@ PIPELINES = [
     ),
     ring(
         "copies that stand apart in a ring of several slots",
-        r"loop k, copy load_a: found copies that stand apart in it: copies load_b; need copies in",
+        r"loop k, copy load_a: found copies that stand apart in it: copies load_b; need copies",
         (LOAD_B, '                        T.call_extern("int32", "look", b[0, 0, 0])\n' + LOAD_B),
         ("[0, 0, 1]", "[0, 1, 0, 1]"),
         ("[0, 1, 2]", "[0, 1, 2, 3]"),
     ),
     roles(
-        "uses of a slot in front of its copy",
-        r"copy load_q: found uses of q in front of the copy, or outside of its loop; need uses "
-        r"behind the copy and beside it: then the slot goes back to the producer; move the copy",
+        "uses of a slot before its copy",
+        r"copy load_q: found uses of q before the copy, or outside of its loop; need uses "
+        r"after the copy, in its loop: then the slot returns to the producer; move the copy",
         around_k(LOOK, LOAD_Q, K_LOOP),
     ),
     roles(
         "registers without roles",
         r"loop k, tvm_hopper.registers: found a loop without roles: its threads load and compute; "
-        r"need consumers beside a producer \(tvm_hopper.consumers\); ask for them, or take the",
+        r"need consumers next to a producer \(tvm_hopper.consumers\); request them, or remove the",
         asking('"tvm_hopper.registers": [40, 232]'),
         PLAIN_READER,
     ),
@@ -123,14 +123,14 @@ PIPELINES = [
     roles(
         "pending groups of consumers that do not multiply",
         r"loop k, tvm_hopper.wgmma_pending: found groups left in flight by consumers of plain "
-        r"loops; need consumers that multiply: plain loads are complete when they return; take",
+        r"loops; need consumers that multiply: plain loads are complete when they return; remove",
         asking('"tvm_hopper.wgmma_pending": 1'),
         (ANNOTATIONS, ANNOTATIONS + '"tvm_hopper.consumers": 2,\n'),
         PLAIN_READER,
     ),
     roles(
         "two loops that want other registers",
-        r"loop k, tvm_hopper.registers: found \[24, 240\] beside \[40, 232\] of loop k; need one "
+        r"loop k, tvm_hopper.registers: found \[24, 240\] next to \[40, 232\] of loop k; need one "
         r"value: the roles are those of the whole kernel; write it on one of the loops alone",
         SECOND,
         ("[0, 0, 1]", '[0, 0, 1], "tvm_hopper.registers": [40, 232]'),
@@ -138,15 +138,15 @@ PIPELINES = [
     ),
     roles(
         "two loops that want other numbers of pending groups",
-        r"loop k, tvm_hopper.wgmma_pending: found 0 beside 1 of loop k; need one value",
+        r"loop k, tvm_hopper.wgmma_pending: found 0 next to 1 of loop k; need one value",
         SECOND,
         ("[0, 0, 1]", '[0, 0, 1], "tvm_hopper.wgmma_pending": 1'),
         ("[0, 0, 3]", '[0, 0, 3], "tvm_hopper.wgmma_pending": 0'),
     ),
     case(
         "request on a loop around the one that loads",
-        test_inject_barrier_pipeline.BEFORE,
-        (InjectBarrierPipeline, SpecializeWarps, RejectUnloweredRequests),
+        test_plan_ring_buffers.BEFORE,
+        (PlanRingBuffers, SpecializeWarps, RejectUnloweredRequests),
         r"loop n, tvm_hopper.wgmma_pending: found an annotation outside of the kernel, or of the",
         NESTED,
         ("range(3)", 'T.serial(3, annotations={"tvm_hopper.wgmma_pending": 1})'),

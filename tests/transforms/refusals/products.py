@@ -126,13 +126,13 @@ PRODUCTS = [
     product(
         "computed operand",
         WHERE + r'found the operand T.Cast\("float32", a\[0, i, k\]\) \+ T.float32\(1.0\); need '
-        r"operands loaded as they are; compute it into a buffer of its own first",
+        r"operands loaded as they are; compute it into a separate buffer first",
         ('T.Cast("float32", a[0, i, k]) *', '(T.Cast("float32", a[0, i, k]) + T.float32(1)) *'),
     ),
     product(
         "operand cast to a narrower type first",
         WHERE + r"found operand a cast to bfloat16, which can change its value; need casts to "
-        r"float32 or float64 alone; compute it into a buffer of its own first",
+        r"float32 or float64 alone; compute it into a separate buffer first",
         ('T.Cast("float32", a[0, i, k])', 'T.Cast("float32", T.Cast("bfloat16", a[0, i, k]))'),
     ),
     product(
@@ -214,7 +214,7 @@ PRODUCTS = [
         "start inside an atom of eight rows",
         WHERE.removesuffix(": ")
         + r", operand a: found a start at i = 4 with a 32 B swizzle; need a "
-        r"multiple of 8 elements, where an instruction can start; ask for a narrower swizzle, or",
+        r"multiple of 8 elements, where an instruction can start; request a narrower swizzle, or",
         ("a[0, i, k]", "a[0, i + 4, k]"),
     ),
     product(
@@ -227,7 +227,7 @@ PRODUCTS = [
     product(
         "threads bound by the schedule",
         WHERE + r"found loop ty bound to threadIdx.x; need threadIdx.y alone \(one step a warp "
-        r"group\): threads are dealt out by the lowering",
+        r"group\): the lowering distributes the threads",
         ("threadIdx.y", "threadIdx.x"),
     ),
     product(
@@ -337,7 +337,7 @@ PRODUCTS = [
     ),
     product(
         "other work in the kernel",
-        r"block other: found a statement beside the k loop that is no fill or store of the "
+        r"block other: found a statement next to the k loop that is no fill or store of the "
         r"accumulator; need the accumulator's fill, the k loop and stores of its elements; inline",
         (BLOCK, BLOCK + OTHER),
     ),

@@ -8,7 +8,7 @@ from tests.transforms.split_k.test_split_k_by_atomics import BEFORE as ANY_ORDER
 from tvm_hopper.transforms import (
     BindReductionLoopToGrid,
     DispatchSplitKByAllocator,
-    InjectBulkAsyncCopies,
+    LowerAsyncCopies,
     LowerSplitK,
     SelectCopyMechanisms,
     SplitKByAtomics,
@@ -34,7 +34,7 @@ def indented(text):
     return "".join("    " + line for line in text.splitlines(keepends=True))
 
 
-def copies(name, match, *changes, passes=(InjectBulkAsyncCopies,)):
+def copies(name, match, *changes, passes=(LowerAsyncCopies,)):
     return case(name, COPY, passes, match, *changes)
 
 
@@ -61,21 +61,21 @@ REDUCTIONS = [
     copies(
         "an update that no request names",
         r"block copy, tvm_hopper.async_copy: found an update of A by 'add'; need "
-        r"tvm_hopper.reduce = 'add' beside it, which lets each element be combined in any order; "
-        r"ask for it: hs.async_store\(..., reduce=\"add\"\)",
+        r"tvm_hopper.reduce = 'add' next to it, which lets each element be combined in any order; "
+        r"request it: hs.async_store\(..., reduce=\"add\"\)",
         UPDATE,
     ),
     copies(
         "a request for another operation",
         r"tvm_hopper.reduce = 'max': found an update of A by 'add'; need A\[...\] = "
-        r"A\[...\] max tile\[...\]; ask for 'add'",
+        r"A\[...\] max tile\[...\]; request 'add'",
         UPDATE,
         MAX,
     ),
     copies(
         "a request without an update",
-        r"tvm_hopper.reduce = 'add': found no update of A in place; need .*; take "
-        r"tvm_hopper.reduce away",
+        r"tvm_hopper.reduce = 'add': found no update of A in place; need .*; remove "
+        r"tvm_hopper.reduce",
         (UPDATE[0], "A[bx * 8 + i, j] = tile[i, j]"),
         ADD,
     ),
@@ -105,8 +105,8 @@ REDUCTIONS = [
     copies(
         "a reduction that threads would make",
         r"store copy, tvm_hopper.reduce: found a reduction that no mechanism can make; need one "
-        r"that TMA or a copy in bulk can make: updates by threads would race; take "
-        r"tvm_hopper.reduce away where no other thread block updates the same elements",
+        r"that TMA or a bulk copy can make: updates by threads would race; remove "
+        r"tvm_hopper.reduce where no other thread block updates the same elements",
         UPDATE,
         (ADD[0], ADD[1].replace('"bulk"', '"none"')),
         passes=(SelectCopyMechanisms,),
@@ -133,7 +133,7 @@ REDUCTIONS = [
     blocks(
         "an axis that is taken",
         r"loop part, tvm_hopper.across_blocks = 'blockIdx.z': found another loop on blockIdx.z; "
-        r"need an axis of its own",
+        r"need a separate axis",
         ('thread="blockIdx.x"', 'thread="blockIdx.z"'),
     ),
     blocks(
@@ -142,7 +142,7 @@ REDUCTIONS = [
         ("T.serial(8", "T.unroll(8"),
     ),
     blocks(
-        "a statement beside the loop",
+        "a statement next to the loop",
         r"loop part, .*: found a SeqStmt around it; need a loop around all that the kernel does, "
         r"inside of the axes of its thread blocks; reorder it outwards",
         (AROUND, "            D[tx] = T.float32(0)\n" + AROUND),
@@ -154,13 +154,13 @@ REDUCTIONS = [
     ),
     blocks(
         "no reduction in the loop",
-        r"found no store that combines; need one, by which the iterations meet",
+        r"found no store that combines; need one, which combines the iterations",
         (STORE, "                    D[tx] = tile[tx]\n"),
     ),
     blocks(
-        "a store beside the reduction",
-        r"found accesses of D that are no reductions; need iterations that meet in reductions "
-        r"alone: another block may be at the same elements",
+        "a store next to the reduction",
+        r"found accesses of D that are no reductions; need iterations that combine by reductions "
+        r"alone: other blocks may access the same elements",
         (STORE, "                    D[tx] = tile[tx]\n" + STORE),
     ),
     blocks(
@@ -202,7 +202,7 @@ REDUCTIONS = [
         ANY_ORDER,
         (SplitKByAtomics,),
         r"found an epilogue, what is stored to tile; need the sum itself, or rounded: each part is "
-        r"added to the output by itself; put the epilogue into a kernel behind, or take another",
+        r"added to the output by itself; put the epilogue into a kernel after it, or take another",
         ('T.Cast("float16", acc[e])', 'T.Cast("float16", acc[e] * T.float32(2.0))'),
     ),
     caller(
@@ -219,7 +219,7 @@ REDUCTIONS = [
     ),
     cluster(
         "an axis that a cluster needs",
-        r"found another loop on blockIdx.z; need an axis of its own",
+        r"found another loop on blockIdx.z; need a separate axis",
         ('thread="blockIdx.x"', 'thread="blockIdx.z"'),
     ),
     cluster(
@@ -234,7 +234,7 @@ REDUCTIONS = [
     ),
     cluster(
         "parts in turn of blocks that load together",
-        r"found 4 thread blocks that load for one another; need blocks of no cluster: those that",
+        r"found 4 thread blocks that load for one another; need no cluster: blocks",
         ('{"tvm_hopper.across_cluster": 1}', '{"tvm_hopper.across_cluster": 4}'),
         ('thread="blockIdx.x"', 'thread="blockIdx.x", annotations={"tvm_hopper.share_loads": 1}'),
         (
@@ -264,9 +264,9 @@ REDUCTIONS = [
         ("= acc[g * 2 + e]", '= T.Cast("float32", acc[g * 2 + e])'),
     ),
     cluster(
-        "a statement in front of the sum",
-        r"found statements in front of it that set no initial value; need the initial value of the "
-        r"sum alone: each block of the cluster executes the others; put them into a kernel of",
+        "a statement before the sum",
+        r"found statements before it that set no initial value; need the initial value of the "
+        r"sum alone: each block of the cluster executes the others; put them into a",
         ("acc[i] = T.float32(0.0)", "E[i] = T.float32(0.0)"),
     ),
     cluster(
@@ -278,8 +278,8 @@ REDUCTIONS = [
         ),
     ),
     cluster(
-        "a statement behind the sum that is another one's",
-        r"found a statement behind it that does not read the sum; need stores of the sum alone",
+        "a statement after the sum that is another one's",
+        r"found a statement after it that does not read the sum; need stores of the sum alone",
         (
             "                    for g in",
             "                    E[tx] = T.float32(1)\n                    for g in",

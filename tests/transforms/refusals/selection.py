@@ -25,7 +25,7 @@ SELECTION = [
         COPY,
         (SelectCopyMechanisms,),
         r"block copy, tvm_hopper.async_copy: found elements of int4 in tile; need elements of "
-        r"whole bytes, one of bool, .*; copy them as such, or ask for \"none\": threads copy them",
+        r"whole bytes, one of bool, .*; copy them as such, or request \"none\": threads copy them",
         ("float16", "int4"),
     ),
     case(
@@ -33,7 +33,7 @@ SELECTION = [
         BY_THREADS.replace("range(4)", "range(8)").replace("(i * 32 + tx)", "(i % 4 * 32 + tx)"),
         (SelectCopyMechanisms,),
         r"block copy, tvm_hopper.async_copy: found stores to tile\[.*\] by loops "
-        r"\['tx', 'i', 'v'\]; need a box of which each element is stored once; copy the tile in "
+        r"\['tx', 'i', 'v'\]; need loops that store each element of a box once; copy the tile in "
         r"loops over its dimensions, fused and split at will",
         TMA,
     ),
@@ -42,8 +42,8 @@ SELECTION = [
         UNBOUND,
         (SelectCopyMechanisms,),
         r"loop k: found software_pipeline_stage = \[1, 0\] and software_pipeline_order = \[0, 1\]; "
-        r"need statement 1, which reads tile, behind statement 0, which writes it: a later stage, "
-        r"or a later turn of the same; e.g. stages that do not fall, in the program's order",
+        r"need statement 1, which reads tile, after statement 0, which writes it: a later "
+        r"stage, or later in the same one; e.g. stages that do not decrease, in program order",
         STAGES,
         BY_NAME,
         ('stage": [0, 1]', 'stage": [1, 0]'),
@@ -53,9 +53,11 @@ SELECTION = [
         UNBOUND,
         (SelectCopyMechanisms,),
         r"loop k: found software_pipeline_stage = \[0, 1\] and tile, which is used outside of the "
-        r"loop, too; need an array of the loop's own between statements 0 and 1: it gets a slot "
-        r"for each trip that one runs ahead of the other; take a tile for each loop, or "
-        r"software_pipeline_stage away",
+        r"loop, too; need an array that only the loop uses between statements 0 and 1: it gets "
+        r"a slot "
+        r"for each iteration that one runs ahead of the other; use a separate tile in each "
+        r"loop, or "
+        r"remove software_pipeline_stage",
         STAGES,
         BY_NAME,
     ),
@@ -76,14 +78,15 @@ SELECTION = [
         .replace(PLACE, "(i * 8 + v)"),
         (SelectCopyMechanisms,),
         r"found elements A\[.*\] that depend on the thread or loop that stores them; need elements "
-        r"that follow from their place in the tile; copy the tile by one index for each dimension",
+        r"that depend on their place in the tile alone; copy the tile by one index for each "
+        r"dimension",
         TMA,
     ),
     case(
-        "a tile of threads that nothing bounds",
+        "a tile of threads without known bounds",
         BY_THREADS,
         (SelectCopyMechanisms,),
-        r"tile tile: found a shape \[16, 2147483647\] that nothing bounds; need indices within "
+        r"tile tile: found a shape \[16, 2147483647\] without known bounds; need indices within "
         r"bounds that are known now; split its loops by constants",
         (AUTO, '{"tvm_hopper.async_copy": "none"}'),
         ('alloc_buffer((16, 64), "float16"', 'alloc_buffer((16, 2147483647), "float16"'),
@@ -95,8 +98,8 @@ SELECTION = [
         UNBOUND,
         (SelectCopyMechanisms,),
         r"loop k, tvm_hopper.consumers: found nothing for a producer to load: threads make the "
-        r"copies copy; not tma: .*; need a copy that hardware can make; take tvm_hopper.consumers "
-        r"away \(roles=None\): then every thread loads and computes$",
+        r"copies copy; not tma: .*; need a copy that hardware can make; remove "
+        r"tvm_hopper.consumers \(roles=None\): then every thread loads and computes$",
         ("range(2)", 'T.serial(2, annotations={"tvm_hopper.consumers": 1})'),
     ),
     case(

@@ -2,7 +2,7 @@
 
 from tests.transforms.pipeline.test_tma_store_groups import BEFORE, NO_REQUEST, PERSISTENT, STAGES
 from tests.transforms.refusals.case import case
-from tvm_hopper.transforms import InjectBarrierPipeline, InjectBulkAsyncCopies, InsertSyncs
+from tvm_hopper.transforms import InsertSyncs, LowerAsyncCopies, PlanRingBuffers
 
 ALLOCATION = (
     '                            tile = T.sblock_alloc_buffer((8, 64), "float32", '
@@ -75,7 +75,7 @@ def func(A: T.Buffer((256, 64), "float32"), C: T.Buffer((256, 64), "float32")):
 
 
 def slots(name, match, *changes):
-    return case(name, BEFORE, (InjectBarrierPipeline,), match, *changes)
+    return case(name, BEFORE, (PlanRingBuffers,), match, *changes)
 
 
 STORES = [
@@ -92,13 +92,13 @@ STORES = [
     slots(
         "a store in a kernel without threads",
         r"stores store: found no loop bound to threadIdx.x in their kernel; need threads that fill "
-        r"the tiles that leave; bind the loops of what fills them, or take tvm_hopper.async_copy",
+        r"the tiles that leave; bind the loops of what fills them, or remove tvm_hopper.async_copy",
         ('T.thread_binding(64, thread="threadIdx.x")', "range(64)"),
     ),
     slots(
-        "slots beside stages that say otherwise",
+        "slots next to stages that say otherwise",
         r"loop k: found software_pipeline_stage = \[0, 2\], 3 slots of tile, beside "
-        r"tvm_hopper.store_slots = 2; need one number of slots; take one of them away",
+        r"tvm_hopper.store_slots = 2; need one number of slots; remove one of them",
         ("annotations={}", STAGES),
         (NO_REQUEST[0], '"tvm_hopper.store_slots": 2,'),
     ),
@@ -116,7 +116,7 @@ STORES = [
         r"store store: found several slots of tile, which a thread block allocates once; need a "
         r"tile that is allocated, written and stored in each iteration of a serial loop, or output "
         r"tiles that thread blocks share \(tvm_hopper.persistent\); compute_at what writes it at a "
-        r"loop, or take the slots away",
+        r"loop, or remove the slots",
         AROUND,
     ),
     slots(
@@ -128,7 +128,7 @@ STORES = [
     slots(
         "a loop of stores that some iterations skip",
         r"store store: found the condition n > bx around k, which counts the slots of tile; need "
-        r"loops that every iteration around them makes: trips that are skipped would be counted; "
+        r"loops that every iteration around them makes: skipped iterations would be counted; "
         r"put the condition inside of the loop",
         (
             INNER,
@@ -169,7 +169,7 @@ STORES = [
     case(
         "more slots than the loads have",
         LOADED,
-        (InjectBarrierPipeline,),
+        (PlanRingBuffers,),
         r"store store: found tvm_hopper.store_slots = 3 of a tile that loads fill in 2 slots; need "
         r"at most 2: stores read the slots of the loads; take more stages or fewer slots",
     ),
@@ -186,7 +186,7 @@ STORES = [
     case(
         "slots on a load",
         ON_A_LOAD,
-        (InjectBulkAsyncCopies,),
+        (LowerAsyncCopies,),
         r"block load, tvm_hopper.store_slots: found slots of a store on a load; need them on the "
         r"block that copies the tile to global memory; a ring of loads has as many slots",
     ),

@@ -52,11 +52,11 @@ STREAM = [
     stream(
         "shares without a producer",
         r"loop bx, tvm_hopper.stream: found a kernel without a producer; need a producer and "
-        r"consumers, as a product by WGMMA has them; ask for consumers on the pipelined loop",
+        r"consumers, as a product by WGMMA has them; request consumers on the pipelined loop",
         ('"tvm_hopper.await_free"', '"other"'),
     ),
     stream(
-        "shares beside other copies",
+        "shares next to other copies",
         r"loop bx, tvm_hopper.stream: found other asynchronous copies around the loop over steps, "
         r"or loops in loops; need one loop of a known number of steps, from 0",
         (

@@ -46,8 +46,8 @@ SYNCS = [
         "a store that some threads would make",
         ALONE,
         (InsertSyncs,),
-        r"block out: found tma_store under a condition that threads disagree about; need one that "
-        r"all threads agree about: one of them stores the whole tile; bound the block itself "
+        r"block out: found tma_store under a condition that differs between threads; need one that "
+        r"is the same in all threads: one of them stores the whole tile; bound the block itself "
         r"\(T.where\), or put the condition around what fills the tile",
         (
             "            for k in T.serial(8",
@@ -64,15 +64,15 @@ SYNCS = [
         "a store of which each thread has its own",
         ALONE,
         (InsertSyncs,),
-        r"block out: found a copy of which each thread has its own; need one that the 128 threads "
+        r"block out: found a separate copy in each thread; need one that the 128 threads "
         r"of a warp group make together: one of them stores the whole part; store at the loop over",
         ("            for k in T.serial(8", OUT.format("tx") + "            for k in T.serial(8"),
     ),
     case(
-        "stores of warp groups beside one of all threads",
+        "stores of warp groups next to one of all threads",
         ALONE,
         (InsertSyncs,),
-        r"blocks out, out: found copies of a warp group's part beside copies that all threads make "
+        r"out, out: found copies of a warp group's part next to copies that all threads make "
         r"together; need one or the other: groups of stores are waited for by the thread that",
         (
             "            for k in T.serial(8",
@@ -84,7 +84,7 @@ SYNCS = [
         ROLES,
         (InsertSyncs,),
         r"block early: found an asynchronous operation outside of the consumers' role; need one "
-        r"beside what reads its results: .*; move it into the loop of the consumers",
+        r"next to the readers of its results: .*; move it into the loop of the consumers",
         (
             "                if tx == 0:\n",
             '                with T.sblock("early"):\n'

@@ -1,6 +1,6 @@
 """What is refused of consumers that compute output tiles in turn."""
 
-from tests.transforms.pipeline.test_inject_barrier_pipeline import PLAIN_READER, PLANNED
+from tests.transforms.pipeline.test_plan_ring_buffers import PLAIN_READER, PLANNED
 from tests.transforms.refusals.case import case
 from tests.transforms.warp_specialization.test_specialize_warps import asking
 from tvm_hopper.transforms import SpecializeWarps
@@ -32,7 +32,8 @@ TURNS = [
     ),
     turns(
         "turns of more warp groups than there are registers for",
-        r"found 2 warp groups a set; need a product by WGMMA, and at most 3 warp groups in all",
+        r"found 2 warp groups in each consumer group; need a product by WGMMA, and at most 3 "
+        r"warp groups in all",
         SHARED,
     ),
     turns(

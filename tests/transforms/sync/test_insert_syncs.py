@@ -335,13 +335,15 @@ def test_a_reader_in_an_arm_leaves_the_wait_to_every_trip():
 
 
 def test_a_copy_that_nothing_reads_is_waited_for_in_its_trip():
+    """Only the thread that issues it touches the ring, so it waits alone."""
     start = ALONE.index(f"                {USE}")
     script = ALONE[:start] + "                C[tx] = T.float32(1)\n"
     end = (
         script[script.index("                C[tx]") :],
-        "                C[tx] = T.float32(1)\n" + indented(FILLED, " " * 16),
+        "                C[tx] = T.float32(1)\n                if tx == 0:\n"
+        + indented(FILLED, " " * 20),
     )
-    alone(script, front(script, "if k < 7:", PROXY, MEET), end)
+    alone(script, front(script, "if k < 7:", PROXY), end)
 
 
 def test_a_copy_of_one_slot_is_waited_for_by_its_reader():
@@ -422,7 +424,7 @@ def test_a_loop_of_copies_that_only_some_threads_run():
 def test_a_store_to_a_tile_that_copies_run_ahead_into():
     message = (
         r"^block use: found a write of 'ring', whose copies are made only if they are read; need "
-        r"such copies .*; store to a tile of its own, or take the pipeline's stages away$"
+        r"such copies .*; store to a separate tile, or take the pipeline's stages away$"
     )
     store = ("C[tx] = C[tx] + ring", "ring[trip % 2, tx] = C[tx] + ring")
     with pytest.raises(LoweringError, match=message):

@@ -105,10 +105,10 @@ def test_a_copy_that_a_trip_may_not_read_is_read_by_a_step_that_stands_for_the_t
     script = changed(ALONE, front(ALONE, USE, arm))
     _, items, _ = read(script)
     names = [node[0] for node in described(flatten(items)[1].body)]
-    assert names == ["kernel", "load", "trip that reads ring#0", "branch", "use"]
+    assert names == ["kernel", "load", "iteration that reads ring#0", "branch", "use"]
     unread = ALONE[: ALONE.index(f"                {USE}")]
     names = [node[0] for node in described(flatten(read(unread)[1])[1].body)]
-    assert names == ["kernel", "load", "trip that reads ring#0"]
+    assert names == ["kernel", "load", "iteration that reads ring#0"]
 
 
 def test_a_number_of_trips_that_run_time_knows_may_be_none():

@@ -1,1 +1,1 @@
-"""What workers do: compile an artifact, measure one."""
+"""Worker code: compile an artifact, measure an artifact."""

@@ -1,4 +1,4 @@
-"""A built function as files that another machine can run without a compiler.
+"""Artifacts: a built function as files that run without a compiler.
 
     manifest.json    what it is: arguments, kernels, versions, digests of the other files
     host.ll          the host function, as LLVM's text; TVM's runtime compiles it in memory
@@ -35,7 +35,7 @@ class TensorArgument:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an artifact says of itself.
+    """The manifest of an artifact.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ def remove(path: str | Path) -> None:
 
 
 def load(folder: Path, manifest: Manifest) -> Callable[..., Any]:
-    """Return the host function, with its kernels behind it.
+    """Return the host function, with its kernels after it.
 
     Parameters
     ----------

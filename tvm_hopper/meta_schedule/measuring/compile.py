@@ -1,8 +1,8 @@
-"""The builder's worker: a scheduled module becomes an artifact, with or without a GPU here.
+"""Builder's worker: compile a scheduled module to an artifact.
 
 TVM leaves kernels as CUDA text where it has no CUDA runtime, and compiles them where it has one.
 Here it hands them over in both cases (its factory of CUDA modules is a global function), and they
-are compiled by our own step: machine code with a judged log, which needs no compiler to be run.
+are compiled by our own step: machine code with a checked log, which needs no compiler to be run.
 """
 
 from __future__ import annotations

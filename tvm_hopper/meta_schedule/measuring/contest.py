@@ -1,7 +1,7 @@
-"""Several artifacts of one function against one another: are they right, and which is the fastest.
+"""Compare artifacts of one function: are they right, and which is fastest.
 
-A search ranks single calls, minutes and GPUs apart, each behind a pause in which the clock rises.
-The last few are compared anew in one process, in turn, in both ways in which kernels are used:
+A search ranks single calls, minutes and GPUs apart, each after a pause in which the clock rises.
+The last few are compared again in one process, in turn, in both ways in which kernels are used:
 
     sustained    calls back to back, as graphs, after a while at full load; each call meets tensors
                  that the calls before it have driven out of the L2 cache: six times its bytes,
@@ -219,7 +219,7 @@ class Contest:
 
 
 def _order(count: int, number: int) -> list[int]:
-    """Return who comes when in a round: each comes first in turn, and behind each other one."""
+    """Return who comes when in a round: each comes first in turn, and after each other one."""
     order = [(number + i) % count for i in range(count)]
     return order if number // count % 2 == 0 else order[::-1]
 

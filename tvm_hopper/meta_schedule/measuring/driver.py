@@ -1,4 +1,4 @@
-"""The CUDA driver, as far as measuring needs it: memory, events, and one kernel that reads clocks.
+"""CUDA driver bindings for measuring: memory, events, a kernel that reads clocks.
 
 TVM's runtime works in the device's primary context and on its default stream; so does this.
 """
@@ -49,7 +49,7 @@ SPIN:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What a measurement was made on."""
+    """The device of a measurement."""
 
     name: str
     uuid: str
@@ -129,7 +129,7 @@ class Driver:
         return int(self.call("cuMemAlloc", max(num_bytes, 1)))
 
     def fill(self, address: int, byte: int, num_bytes: int) -> None:
-        """Set bytes, behind what is queued."""
+        """Set bytes, after what is queued."""
         self.call("cuMemsetD8Async", address, byte, num_bytes, 0)
 
     def download(self, address: int, num_bytes: int) -> bytes:

@@ -1,4 +1,4 @@
-"""A worker that measures nothing: it reports what the written model said, and breaks on request.
+"""Worker without a GPU: reports the model's time, and fails on request.
 
 To try schedules of runs, and every way to fail, where there is no GPU. All it says is marked
 "fake".

@@ -1,4 +1,4 @@
-"""A function for the CPU, timed as one for a GPU is: to try the whole road without a device."""
+"""Time a CPU function as if it were a kernel, to test tuning without a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same product by cuBLAS, where torch is there: a time to compare with, in records."""
+"""Time the same product in cuBLAS, if torch is installed, for comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner's worker: load an artifact, call it on random tensors, say how long it took.
+"""Runner's worker: load an artifact, call it on random tensors, time it.
 
 One repeat, all of it queued ahead of the device:
 
@@ -6,7 +6,7 @@ One repeat, all of it queued ahead of the device:
     memset           twice the L2 cache, so that nothing of the tensors is in it
     event, function, event
 
-Seconds are between the events. What they would be at the highest clock is reported beside them, so
+Seconds are between the events. What they would be at the highest clock is reported next to them, so
 that a clock that drifts, or differs from GPU to GPU, does not rank configurations. What the memory
 takes for all tensors does not depend on that clock: only what is above it is corrected.
 """
@@ -176,7 +176,7 @@ class GpuBench:
         return max(0, moved) / self._memory_rate if self._memory_rate else 0.0
 
     def repeat(self, call: Callable[[], Any], count: int) -> tuple[list[float], list[float]]:
-        """Return the times of some calls, each behind a flush, and the clock before each."""
+        """Return the times of some calls, each after a flush, and the clock before each."""
         driver = self._driver
         for i in range(count):
             driver.queue_clock(self._clocks, i)

@@ -1,4 +1,4 @@
-"""What the written model says of a built function; what fake devices report as its time.
+"""Estimated time of a built function, which fake devices report.
 
 Products of ours are asked of the estimate that chooses configurations (docs/choice.md), by what the
 build says of the kernel: tile, ring, consumers. Everything else is taken to move its tensors once.

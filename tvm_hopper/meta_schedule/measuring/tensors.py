@@ -1,4 +1,4 @@
-"""What kernels are measured on: random values of each type, and outputs that nobody has written."""
+"""Tensors for measuring: random inputs, outputs filled with a marker."""
 
 from __future__ import annotations
 

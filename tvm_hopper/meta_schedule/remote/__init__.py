@@ -1,1 +1,1 @@
-"""Measuring on other hosts, by TVM's own tracker, servers and sessions."""
+"""Measure on other hosts by TVM's RPC tracker, servers and sessions."""

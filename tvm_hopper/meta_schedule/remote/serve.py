@@ -1,4 +1,4 @@
-"""`python -m tvm_hopper serve`: an RPC server of TVM's for each GPU, started anew when it ends."""
+"""`python -m tvm_hopper serve`: an RPC server for each GPU, restarted when it ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PERIOD = 0.5
 
 
 def serve_command(arguments: argparse.Namespace) -> int:
-    """Serve until this process is told to end."""
+    """Serve until this process is terminated."""
     address = TrackerAddress.parse(arguments.tracker, needs_key=False)
     if arguments.host in LOCAL and address.host not in LOCAL:
         raise HopperError(
@@ -51,7 +51,7 @@ def serve_command(arguments: argparse.Namespace) -> int:
 
 
 def gpu_devices(gpus: str) -> dict[str, str]:
-    """Return what each server is told, by the name of its GPU."""
+    """Return the device of each server, by GPU name."""
     from tvm_hopper.meta_schedule.runner import wanted_gpus
 
     return {f"GPU {x}": served(f"GPU {x}", "measure", {}, x) for x in wanted_gpus(gpus)}
@@ -107,7 +107,7 @@ class ServerGroup:
 
     @property
     def processes(self) -> list[int]:
-        """Process ids of the servers, but for one that is being started anew."""
+        """Process ids of the servers, but for one that is being started again."""
         workers = [server.proc for server in self._servers.values()]
         running = [worker._proc for worker in workers if worker is not None]
         return [process.pid for process in running if process is not None]
@@ -117,7 +117,7 @@ class ServerGroup:
         while not self._stopped.wait(PERIOD):
             for name, server in list(self._servers.items()):
                 if not server.proc.is_alive():
-                    print(f"{name}: its server ended and is started anew", flush=True)
+                    print(f"{name}: its server ended and is started again", flush=True)
                     server.terminate()
                     self._servers[name] = self._start(self._devices[name])
         for server in self._servers.values():

@@ -1,6 +1,6 @@
-"""The server's side of a session: the function that clients call, and the process behind it.
+"""Server side of an RPC session: the measuring function and its process.
 
-TVM serves each client in a process of its own. Kernels do not run in it: it hands artifacts on to a
+TVM serves each client in a separate process. Kernels do not run in it: it hands artifacts on to a
 worker process with a deadline, so that what a kernel breaks is neither the session nor the server.
 """
 
@@ -26,7 +26,7 @@ _worker: WorkerProcess | None = None
 
 
 def served(name: str, role: str, settings: dict[str, Any], visible: str | None) -> str:
-    """Return what a server is told, in its environment, of the device behind it."""
+    """Return the device that a server gets by its environment."""
     known = {"name": name, "role": role, "settings": settings, "visible": visible}
     return json.dumps(known)
 
@@ -89,7 +89,7 @@ def _own_worker() -> WorkerProcess:
     if _worker is None:
         if SERVED not in os.environ:
             raise HopperError(
-                "measuring for a client: found a server that was not told of a device; need one "
+                "measuring for a client: found a server without a device; need one "
                 "that `python -m tvm_hopper serve` has started"
             )
         told = json.loads(os.environ[SERVED])

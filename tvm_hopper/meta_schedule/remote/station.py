@@ -1,4 +1,4 @@
-"""A server as a worker of our pool: its session is held while there is work."""
+"""An RPC server as a worker of our pool; keeps its session while there is work."""
 
 from __future__ import annotations
 
@@ -103,6 +103,6 @@ class RemoteStation:
 
 
 def _last_line(error: Exception) -> str:
-    """Return what TVM's errors say behind their traces."""
+    """Return what TVM's errors say after their traces."""
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else repr(error)

@@ -1,4 +1,4 @@
-"""What is asked of TVM's tracker, with deadlines: TVM's own client waits for a minute, or for ever.
+"""Query TVM's RPC tracker with deadlines.
 
 The protocol is that of `tvm.rpc.tracker`: JSON behind its length.
 """
@@ -20,7 +20,7 @@ ANSWER_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class TrackerAddress:
-    """Where a tracker is, and under which key servers are asked for."""
+    """Where a tracker is, and under which key servers are requested."""
 
     host: str
     port: int

@@ -1,1 +1,1 @@
-"""Processes that may crash or hang, and the queue in front of them."""
+"""Worker processes that may crash or hang, and their queue."""

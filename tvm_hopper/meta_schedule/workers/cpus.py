@@ -1,4 +1,4 @@
-"""How many processors there are to use."""
+"""Count usable CPUs."""
 
 from __future__ import annotations
 

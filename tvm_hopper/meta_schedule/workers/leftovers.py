@@ -1,4 +1,4 @@
-"""Folders whose process was killed before it could remove them: `PREFIX` + process id + `_...`."""
+"""Remove folders of killed processes: `PREFIX` + process id + `_...`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What parent and worker say to each other: JSON behind its length, over a pipe or a socket.
+"""Messages between parent and worker: length-prefixed JSON over a pipe or socket.
 
 Nothing that is received is executed; there is no pickle.
 """
@@ -29,7 +29,7 @@ class CannotGoOn(Exception):
 
 
 def send(fd: int, message: dict[str, Any]) -> None:
-    """Write a message to a file descriptor; raise ConnectionEnded if nobody reads it."""
+    """Write a message to a file descriptor; raise ConnectionEnded if the reader is gone."""
     data = json.dumps(message).encode()
     left = memoryview(_LENGTH.pack(len(data)) + data)
     try:
@@ -47,7 +47,7 @@ def receive(fd: int, seconds: float | None = None) -> dict[str, Any]:
     fd : int
         Of a pipe's reading end.
     seconds : float, optional
-        How long to wait for all of it; None: for ever.
+        How long to wait for all of it; None: forever.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A worker does not outlive its parent, nor a deadline, whatever it is busy with.
+"""End a worker with its parent or at its deadline, whatever it is doing.
 
 Three means, since each alone leaves a gap: the kernel's signal on the parent's death (Linux), the
 end of file on the request pipe (everywhere, but only between requests), and an alarm whose default

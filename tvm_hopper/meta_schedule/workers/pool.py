@@ -1,4 +1,4 @@
-"""A queue in front of workers that may break: deadlines, second tries, retirement.
+"""Worker pool: queue, deadlines, retries, retirement.
 
 A task that breaks its worker is tried again on others. What breaks all of them is the task's fault;
 what another one could do is the fault of those that could not. A worker at fault several times,
@@ -22,16 +22,16 @@ logger = logging.getLogger("tvm_hopper.meta_schedule")
 CLOSE_SECONDS = 5.0
 NOBODY = "nobody tried: "  # begins the error of a task that no worker has had
 MOST_VANISHED = 5  # workers that may go away over one task
-UNJUDGED = 4  # times as often may a worker break where no other one has judged its tasks
+UNJUDGED = 4  # times as often may a worker break where no other one has checked its tasks
 
 
 def _by_nobody(message: str) -> dict[str, Any]:
-    """Return the reply to what nobody was there for: it says nothing of the task."""
+    """Return the reply for tasks that no worker could take."""
     return {"error": f"{NOBODY}{message}"}
 
 
 class Station(Protocol):
-    """What answers requests: a process, or a connection to one elsewhere."""
+    """A worker: a process, or a connection to one elsewhere."""
 
     name: str
 
@@ -129,7 +129,7 @@ class WorkerPool:
     # -- for those who have tasks
 
     def submit(self, request: Mapping[str, Any], seconds: float | None = None) -> QueuedTask:
-        """Queue a request; its task is done at once where nobody can answer.
+        """Queue a request; it fails at once if no worker is left.
 
         Parameters
         ----------
@@ -303,7 +303,7 @@ class WorkerPool:
         self._changed.notify_all()
 
     def _sweep(self) -> None:
-        """Fail the tasks that have been tried often enough, or that nobody is left to try."""
+        """Fail the tasks that exceeded their retries or have no worker left."""
         for task in list(self._queue):
             tried = [name for name, _ in task.losses]
             someone = self._waits or any(x.station.name not in tried for x in self._places)

@@ -1,4 +1,4 @@
-"""One worker process as its parent sees it: start, call with a deadline, replace.
+"""A worker process as its parent sees it: start, call with a deadline, restart.
 
 The deadline is the parent's: a worker may crash, exit, or hang in C with Python's lock in hand. It
 is started afresh, by `exec`, never forked: the parent may have threads, and CUDA in use.
@@ -48,7 +48,7 @@ class WorkerProcess:
     settings : dict
         For its role, as JSON has it.
     environment : mapping, optional
-        Variables that it gets beside those of this process.
+        Variables that it gets next to those of this process.
     start_seconds : float
         Until it has said that it is ready.
     """
@@ -144,7 +144,7 @@ class WorkerProcess:
         return reply
 
     def _end(self) -> str:
-        """Return how the process ended, and its last words; leave none behind."""
+        """Stop the process; return its exit status and last output."""
         process, words = self._process, self._words
         if process is None:
             return "the process was stopped"

@@ -1,9 +1,9 @@
-"""Worker processes that take turns on one device: one loads what another one's runs leave time for.
+"""Workers that share a device: one loads its kernel while another measures.
 
     process 0   load   run            load   run
     process 1          load    run           load   run
 
-Nothing of a load touches the device, so that nothing runs beside what is timed. A deadline begins
+Nothing of a load touches the device, so that nothing runs next to what is timed. A deadline begins
 when a process has its turn.
 """
 
@@ -34,7 +34,7 @@ class Device:
 
     @property
     def stations(self) -> list[TakesTurns]:
-        """What takes requests: one for each process."""
+        """The workers: one for each process."""
         return [TakesTurns(self, number) for number in range(len(self._processes))]
 
     def call(self, number: int, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class TakesTurns:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the process has said of its device."""
+        """The device that the process reported."""
         return self._device.process(self._number).about
 
     def call(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:

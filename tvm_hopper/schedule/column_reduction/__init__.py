@@ -1,1 +1,1 @@
-"""Reductions of columns, split between thread blocks: recognise, choose, apply."""
+"""Column reductions, split over thread blocks: recognise, choose, apply."""

@@ -1,4 +1,4 @@
-"""Reductions of columns in one call, made of TVM's primitives: each tensor is read once.
+"""`column_reduction`: schedule reductions over rows; each tensor is read once.
 
   hs.column_reduction(sch)
 ->
@@ -56,29 +56,29 @@ OF_GROUPS = RowReductionConfig(early_launch=True)
 def column_reduction(
     sch: s_tir.Schedule, block: Any = None, config: ColumnReductionConfig | None = None
 ) -> None:
-    """Schedule a function that reduces columns as two kernels, with the same bits in every run.
+    """Schedule a function that reduces columns as two kernels; results are deterministic.
 
-    Each tensor is read from memory once. Partial results wait in memory that belongs to the
-    function, and are combined in a fixed order. A call takes that memory from the allocator of its
-    tensors' library, which keeps streams apart, as PyTorch's does; with TVM's own tensors it comes
-    from the pool of the thread, and calls of one thread have to share one stream.
+    Each tensor is read from memory once. Partial results go to a workspace and are combined in a
+    fixed order. A call takes the workspace from the allocator of its tensors' library (PyTorch's
+    keeps streams apart). With TVM's own tensors it comes from the thread's pool, and the calls of
+    one thread must share one stream.
 
     Parameters
     ----------
     sch : Schedule
         Changed in place; left as it was when the program is refused. The function that it works on
-        is plain loops: reductions over all dimensions but the last ones, elementwise blocks in
-        front of them, and blocks that compute with what they leave.
+        is plain loops: reductions over all dimensions but the last ones, elementwise blocks before
+        them, and blocks that compute with what they leave.
     block : SBlockRV or str, optional
         One of its blocks, to say which function is meant.
     config : ColumnReductionConfig, optional
-        How to cut it up; what it leaves open is chosen from the shape.
+        Threads, vectors and so on; fields left out are chosen from the shape.
 
     Raises
     ------
     ScheduleError
-        The function is no program of column reductions that can be served, or the configuration
-        does not fit it.
+        The function is not a supported program of column reductions, or the configuration does not
+        fit it.
     """
     check_program(HELPER, sch)
     check_type(HELPER, "config", config, ColumnReductionConfig, "an hs.ColumnReductionConfig")
@@ -189,7 +189,7 @@ def _choose(
 ) -> tuple[ColumnTile, str]:
     count = [ir.static_int(x) for x in program.rows]
     columns = prod(ir.static_int(x) or 0 for x in program.columns)
-    side = ir.static_int(program.columns[-1])  # by side in each tensor, and in what is left
+    side = ir.static_int(program.columns[-1])  # by side in each tensor, and in the rest
     vector = widest_vector(side, tensors, given.vector)
     if given.vector is not None and vector != given.vector:
         raise cannot_schedule(
@@ -278,7 +278,7 @@ def _read(sch: s_tir.Schedule, blocks: list[Any], tensor: Any) -> Any:
 
 
 def _load(sch: s_tir.Schedule, partial: list[Any], load: Any, tile: ColumnTile) -> None:
-    """Load rows of a trip at once, for all reductions that read them: a tensor's, or by a block."""
+    """Load the rows of one iteration for all reductions that read them."""
     if not isinstance(load, SBlockRV):
         load = _read(sch, partial, load)
     made = sch.get(load).writes[0].source

@@ -1,4 +1,4 @@
-"""How a reduction of columns is cut up: threads, rows in flight, thread blocks."""
+"""`ColumnReductionConfig`: threads, rows in flight, thread blocks."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ MOST_BLOCKS = 1 << 16  # that share a strip of columns: each has a value a colum
 
 @dataclass(frozen=True)
 class ColumnReductionConfig:
-    """One way to reduce columns; what is left out is chosen from the shape.
+    """Configuration of a column reduction; fields left out are chosen from the shape.
 
     Parameters
     ----------
     threads : int, optional
-        Threads side by side, of which each has some columns.
+        Threads along the columns.
     rows : int, optional
-        As many threads below one another, of which each has some rows.
+        Threads along the rows.
     flight : int, optional
         Rows that a thread loads at once, up to 16.
     blocks : int, optional
-        Thread blocks that share the rows of a strip of columns.
+        Thread blocks that share the rows of the same columns.
     vector : int, optional
         Columns of a thread: a power of two up to 16, and at most 16 bytes of the widest tensor.
     group : int, optional
-        For a reduction to one value, and nothing else beside it: neighbours along the first
-        dimension that are reduced to one value together, by a kernel of row reductions, instead of
-        columns. A divisor of that dimension.
+        For a reduction to one value: a divisor of the first dimension. Groups of so many neighbours
+        are reduced by a row-reduction kernel instead of columns.
 
     Raises
     ------
     ScheduleError
-        A value is illegal, or the threads of a thread block are no whole warps or above 1024.
+        A value is illegal, or a thread block's threads are not whole warps or exceed 1024.
     """
 
     threads: int | None = None
@@ -64,7 +63,7 @@ class ColumnReductionConfig:
             raise cannot_schedule(where, f"vector={self.vector}", "a power of two")
         beside = [k for k in most if k != "group" and getattr(self, k) is not None]
         if self.group is not None and beside:
-            found = f"group={self.group} beside {beside[0]}="
+            found = f"group={self.group} next to {beside[0]}="
             raise cannot_schedule(where, found, "group= alone: no columns are left then")
         if self.threads is not None and self.rows is not None:
             count = self.threads * self.rows

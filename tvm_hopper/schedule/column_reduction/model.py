@@ -1,4 +1,4 @@
-"""The configuration that a reduction of columns gets when the user names none.
+"""Choose the configuration of a column reduction.
 
 Its currency is bytes in flight on an SM, as for kernels over rows. Each thread sums its own
 columns and writes one value a column to memory, which a second kernel reads: thread blocks are as
@@ -31,7 +31,7 @@ VECTORS_OF_SUMS = 4  # floats of 16 bytes: the second kernel loads as many parti
 
 @dataclass(frozen=True)
 class ColumnTile:
-    """How rows and columns are dealt out."""
+    """Distribution of rows and columns over threads."""
 
     threads: int  # side by side
     rows: int  # threads below one another
@@ -72,7 +72,7 @@ class ColumnTile:
 
 @dataclass(frozen=True)
 class ColumnWork:
-    """What there is to do."""
+    """The work of a column reduction."""
 
     rows: int | None  # None: known at run time only
     columns: int

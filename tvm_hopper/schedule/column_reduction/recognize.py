@@ -1,4 +1,4 @@
-"""What a reduction of columns is, and why a function is none.
+"""Recognise column reductions, or say why a function is none.
 
 S[j] += f(X[k, j], W[j])       k runs over all dimensions of what it reads but the last ones
 Y[j] = g(S[j])
@@ -31,7 +31,7 @@ def find_columns(parts: list[Part]) -> ColumnProgram:
     Parameters
     ----------
     parts : list of Part
-        What is left of the function after inlining.
+        The rest of the function after inlining.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def find_columns(parts: list[Part]) -> ColumnProgram:
         if not same_extents(rows, first[1]) or not same_extents(columns, first[2]):
             raise cannot_schedule(
                 f"block {part.name}",
-                f"{times(rows)} rows of {times(columns)} columns beside {times(first[1])} of "
+                f"{times(rows)} rows of {times(columns)} columns next to {times(first[1])} of "
                 f"{times(first[2])} in block {first[0].name}",
                 "reductions of as many rows and columns",
                 SEPARATE,

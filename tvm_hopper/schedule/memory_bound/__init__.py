@@ -1,1 +1,1 @@
-"""What kernels share whose time is that of their bytes: programs of rows, register tiles."""
+"""Shared code of memory-bound kernels: row programs, register tiles, estimates."""

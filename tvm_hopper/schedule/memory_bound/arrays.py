@@ -1,4 +1,4 @@
-"""Tensors that are read once, into registers, and results that wait there until they are stored.
+"""Register arrays: inputs that are read once, results that wait for their store.
 
   Y[i, j] = f(X[i, j], W[j])            S[i] += X[i, k]
 ->
@@ -74,7 +74,7 @@ def find_reads(
 
 
 def load_again(reads: list[Read], parts: list[Part]) -> list[Read]:
-    """Part the readers of each row's tensors: those behind the last reduction load it again."""
+    """Part the readers of each row's tensors: those after the last reduction load it again."""
     reduces = [i for i, p in enumerate(parts) if p.reduced]
     late = parts[reduces[-1] + 1 :] if reduces else []
     found = []

@@ -1,16 +1,16 @@
-"""How fast kernels bound by memory run on a chip: `RowRates`, of an H200, times `Chip`.
+"""Cost model of memory-bound kernels: `RowRates` of an H200, scaled by `Chip`.
 
-Memory brings what is asked for after a latency, and a thread block asks for a row, waits, reduces
-and stores before the next one takes its place:
+Loads arrive after a latency. A thread block loads a row, waits, reduces and stores before the next
+one takes its place:
 
     bytes a cycle = min(memory's share of an SM, bytes in flight / (latency + barriers x wait))
                     x (1 - idle share / n^2)
     bytes in flight = n x bytes that a thread block loads at once, n thread blocks on an SM
 
 The fewer thread blocks there are, the less there is to load while one of them reduces and stores.
-More bytes in flight than memory can use cost a little. A part whose SMs have a larger share of
-memory than an H200's needs as many more bytes in flight, and one with fewer SMs has fewer thread
-blocks at once; latencies and barriers are the same on all of them.
+More bytes in flight than memory can use cost a little. A chip with more bandwidth per SM than an
+H200 needs more bytes in flight, and one with fewer SMs has fewer thread blocks at once; latencies
+and barriers are the same on all of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PAIR = 2  # thread blocks of a cluster that always find room
 
 @dataclass(frozen=True)
 class MemoryModel:
-    """What an SM of a chip does in a cycle."""
+    """Rates of one SM of a chip per cycle."""
 
     chip: Chip
     rates: RowRates = MEASURED
@@ -117,8 +117,8 @@ class MemoryModel:
     ) -> float:
         """Estimate the bytes that an SM loads in a cycle, of rows in registers.
 
-        `reload`: rows are loaded again behind the last reduction; `again`: they are, or something
-        dear is computed again.
+        `reload`: rows are loaded again after the last reduction; `again`: they are, or something
+        expensive is computed again.
         """
         rates = self.rates
         blocks = self.blocks_on_sm(work, tile, blocks)
@@ -138,7 +138,7 @@ class MemoryModel:
     def staged_rate(self, work: RowWork, tile: RegisterTile, blocks: int, part: int) -> float:
         """Estimate the bytes that an SM loads in a cycle, of rows in shared memory.
 
-        `part`: columns of a thread block, if what rows share waits beside them; else 0.
+        `part`: columns of a thread block, if what rows share waits next to them; else 0.
         """
         rates, count = self.rates, self.blocks_on_sm(work, tile, blocks)
         share = rates.staged_share
@@ -149,7 +149,7 @@ class MemoryModel:
         return min(share * self.loaded_bytes, self.flight_rate(work, tile, count))
 
     def streamed_rate(self, passes: int) -> float:
-        """Estimate the bytes that an SM loads in a cycle, of rows that each pass loads anew."""
+        """Estimate the bytes that an SM loads in a cycle, of rows that each pass loads again."""
         return (1 if passes == 1 else self.rates.streamed_share) * self.loaded_bytes
 
     def _busy(self, blocks: int) -> float:

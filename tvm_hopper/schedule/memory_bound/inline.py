@@ -1,4 +1,4 @@
-"""Make one statement of chains of elementwise blocks, but for what is dear and used twice.
+"""Inline chains of elementwise blocks, except expensive ones with several uses.
 
 E[i, j] = exp(X[i, j] - M[i])                       kept: an exp, and S and Y both read it
 S[i] += E[i, k]
@@ -26,14 +26,14 @@ _DEAR = (tirx.Div, tirx.FloorDiv, tirx.FloorMod)
 def inline_parts(
     program: MemoryProgram, recompute: bool = False, kept: frozenset[str] = frozenset()
 ) -> list[Part]:
-    """Inline elementwise blocks, from the first on; return what is left.
+    """Inline elementwise blocks, from the first on; return the rest.
 
     Parameters
     ----------
     program : MemoryProgram
         Changed in place.
     recompute : bool
-        Whether to inline what is dear, too, if it has one value for each element.
+        Whether to inline what is expensive, too, if it has one value for each element.
     kept : frozenset of str
         Names of blocks that stay as they are.
     """
@@ -79,7 +79,7 @@ def _may_inline(part: Part, outputs: list[Any]) -> bool:
 
 
 def _is_kept(part: Part, parts: list[Part], recompute: bool) -> bool:
-    """Tell a block whose result stays in registers: what is dear is not computed for each use.
+    """Tell a block whose result stays in registers: what is expensive is not computed for each use.
 
     One value a row is used by every element of it.
     """
@@ -97,7 +97,7 @@ def _is_kept(part: Part, parts: list[Part], recompute: bool) -> bool:
 
 
 def _chooses_loads(value: Any) -> bool:
-    """Tell a choice between values of which one is loaded: a branch wherever it stands."""
+    """Tell a choice between values of which one is loaded: a branch wherever it is."""
     return any(
         ir.find_all(choice, ir.TensorLoad)
         for kind in (tirx.Select, ir.Call)

@@ -1,4 +1,4 @@
-"""The loop nests of a kernel: loads, what is computed in registers, stores.
+"""Loop nests of a kernel: loads, computation in registers, stores.
 
   Y[i, j] = f(X[i, j], S[i])                         S a result of this function
 ->
@@ -35,7 +35,7 @@ from .tiles import (
 
 
 class Work(Enum):
-    """What a nest does."""
+    """The work of a loop nest."""
 
     STAGE = "copy rows to shared memory"
     STAGE_COLUMNS = "copy what all rows share to shared memory"
@@ -52,7 +52,7 @@ class Work(Enum):
 OF_ALL_ROWS = (Work.LOAD_COLUMNS, Work.STAGE_COLUMNS)
 LOADS = (Work.LOAD, Work.LOAD_AGAIN, Work.LOAD_COLUMNS)
 WHOLE_VECTORS = (*LOADS, Work.STORE)
-KEPT_PERCENT = 72  # of L2: the end of a result that it still has behind the kernel
+KEPT_PERCENT = 72  # of L2: the end of a result that it still has after the kernel
 TIMES_KEPT = 8  # as large at least are results of which it is to have that
 BY_ROW = (Work.COMPUTE_ROWS, Work.STORE_ROWS)  # without a loop over columns
 
@@ -90,7 +90,7 @@ def keep_in_registers(
     reads : list of Read
         Tensors to load once.
     tile : RegisterTile
-        How elements are dealt out to threads.
+        How elements are distributed to threads.
     loads : frozenset of str
         Names of the blocks that only load a part of a tensor, by whole vectors.
     """
@@ -169,10 +169,15 @@ def hint_loads(sch: s_tir.Schedule, nests: list[Nest]) -> None:
             sch.annotate(nest.block, keys.LOAD_HINT, hints[nest.work])
 
 
+def kept_bytes(l2_bytes: int) -> int:
+    """Return the bytes at the end of a result that stay in an L2 cache of so many bytes."""
+    return l2_bytes * KEPT_PERCENT // 100
+
+
 def keep_end(sch: s_tir.Schedule, blocks: Any, stored: int, l2_bytes: int) -> None:
     """Let the last thread blocks leave in L2 what they store, where that is little of all.
 
-    Of a smaller result L2 keeps much in any case, and what it gives up last stands in the way of
+    Of a smaller result L2 keeps much in any case, and what it gives up last is in the way of
     others: in turn with RMSNorm of 164 MB a copy took 8% more time, and the kernel itself 3%.
 
     Parameters
@@ -186,7 +191,7 @@ def keep_end(sch: s_tir.Schedule, blocks: Any, stored: int, l2_bytes: int) -> No
     l2_bytes : int
         Bytes of the L2 cache.
     """
-    extent, kept = ir.static_int(sch.get(blocks).extent), l2_bytes * KEPT_PERCENT // 100
+    extent, kept = ir.static_int(sch.get(blocks).extent), kept_bytes(l2_bytes)
     if extent is not None and extent * stored >= TIMES_KEPT * kept:
         sch.annotate(blocks, keys.KEPT_END, -(-kept // stored))
 

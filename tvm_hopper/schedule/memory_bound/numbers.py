@@ -1,4 +1,4 @@
-"""Elements by their number: a tensor of several dimensions is rows, one behind another.
+"""Index tensors of several dimensions as consecutive rows.
 
 X[n, g * 10 + k, h, w]     reduced over k, h, w: row n * 32 + g of X, element (k * 64 + h) * 64 + w
 """
@@ -26,7 +26,7 @@ def is_numbered(access: Any, part: Part, axes: list[Any]) -> bool:
     access : TensorLoad or BufferStore
         Of a tensor of any dimensions.
     part : Part
-        The block that it stands in.
+        The block that it is in.
     axes : list of IterVar
         Some of the block's variables.
     """
@@ -51,7 +51,7 @@ def _within(index: Any, analyzer: sym.Analyzer) -> Any:
         return node.a if is_less else node
 
     index = analyzer.simplify(index)
-    for _ in ir.find_all(index, tirx.FloorMod):  # one may stand in another
+    for _ in ir.find_all(index, tirx.FloorMod):  # one may be in another
         index = analyzer.simplify(ir.replace(index, tirx.FloorMod, plain))
     return index
 

@@ -1,4 +1,4 @@
-"""Sums of columns in parts, each over some of the rows, and the rest of the sum over the parts.
+"""Partial column sums over some rows, and the sum of the parts.
 
   S[j] += X[k, j]                                      k < 1000
 ->
@@ -32,7 +32,7 @@ def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | Non
     sch : Schedule
         Changed in place.
     part : Part
-        The sum; what is left of it adds up rows of `count` partial sums.
+        The sum; the rest of it adds up rows of `count` partial sums.
     count : int
         Parts.
     flight : int, optional
@@ -41,13 +41,14 @@ def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | Non
     Returns
     -------
     block : SBlockRV
-        Of the partial sums; its loops are columns, trips, parts, and rows that belong together.
+        Of the partial sums; its loops are columns, iterations, parts, and rows that belong
+        together.
     """
     _number_rows(sch, part)
     *_, row = sch.get_loops(part.block)
     _, share, *_ = sch.split(row, [None, count, *([] if flight is None else [flight])])
     partial = sch.rfactor(share, len(sch.get(part.block).writes[0].source.shape))
-    rest = len(sch.get(part.block).iter_vars)  # TVM puts what is left to reduce in front
+    rest = len(sch.get(part.block).iter_vars)  # TVM puts the rest to reduce in front
     sch.reorder_block_iter_var(part.block, [*range(1, rest), 0])
     if len(part.spatial) > 1:
         _spread_columns(sch, part)
@@ -62,7 +63,7 @@ def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | Non
 
 
 def _spread_columns(sch: s_tir.Schedule, part: Part) -> None:
-    """Let what is left of a sum count columns as the blocks behind it do."""
+    """Let the rest of a sum count columns as the blocks after it do."""
     extents = [x.dom.extent for x in part.spatial]
     dtype = ir.dtype_of(part.spatial[0].var)
 
@@ -95,7 +96,7 @@ def pack_partial(sch: s_tir.Schedule, store: Any, vector: int) -> None:
         return
 
     shape = list(sch.get(store).writes[0].source.shape)[:-1]
-    last = max(k for k, x in enumerate(shape) if not ir.is_const(x, 1))  # behind it: kept ones
+    last = max(k for k, x in enumerate(shape) if not ir.is_const(x, 1))  # after it: kept ones
 
     def index(*i: Any) -> list[Any]:
         outer, column, ones, part = i[:last], i[last], i[last + 1 : -1], i[-1]

@@ -1,4 +1,4 @@
-"""A function as a program over rows: which block is elementwise, which reduces a row, what is left.
+"""Parse a function as a row program: elementwise blocks and row reductions.
 
 for i, k: S[i] += X[i, k] * X[i, k]            reduces rows of X
 for i:    R[i] = rsqrt(S[i] / 4096)            one value a row
@@ -23,12 +23,12 @@ from tvm_hopper.transforms.math.float_functions import find_impossible
 from .reducers import check_reducer, is_plain_reduction
 
 ROW, FULL, OTHER = "row", "full", "other"
-SEPARATE = "compute it in a function of its own"
+SEPARATE = "compute it in a separate function"
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One block of the program, as it stands in plain loops."""
+    """One block of the program, as it is in plain loops."""
 
     block: Any  # of the schedule
     node: Any
@@ -91,20 +91,11 @@ class MemoryProgram:
     """The blocks of a function that are to be one kernel, as a schedule works on them.
 
     They are checked once, by `parse`; what becomes of them is only looked up again.
-
-    Attributes
-    ----------
-    sch : Schedule
-        Where they are.
-    helper : str
-        Names the schedule helper in an error message.
-    parts : list of Part
-        The blocks, in order.
     """
 
-    sch: s_tir.Schedule
-    helper: str
-    parts: list[Part]
+    sch: s_tir.Schedule  # where they are
+    helper: str  # names the schedule helper in an error message
+    parts: list[Part]  # the blocks, in order
 
     @classmethod
     def parse(
@@ -221,7 +212,7 @@ def _around(sch: s_tir.Schedule, block: Any) -> list[Any]:
 
 
 def _check_updates(parts: list[Part]) -> None:
-    """Refuse a tensor that a block writes when it, or one in front of it, has read it.
+    """Refuse a tensor that a block writes when it, or one before it, has read it.
 
     Loads and stores of a kernel move: what is read would be what the kernel has written.
     """
@@ -235,7 +226,7 @@ def _check_updates(parts: list[Part]) -> None:
                 raise cannot_schedule(
                     f"block {part.name}, tensor {buffer.name}",
                     f"an update in place: block {before[0].name} reads what it replaces",
-                    "a result in a tensor of its own",
+                    "a result in a separate tensor",
                     "write to another argument; a call may pass one tensor for both where "
                     'docs/support_matrix.md, "One tensor twice in a call", allows it',
                 )
@@ -289,7 +280,7 @@ def _check_initial(where: str, init: Any, body: ir.BufferStore) -> None:
     wanted, value = identity(ir.dtype_of(body.buffer)), ir.simplify(init.value)
     if not ir.is_const(ir.simplify(value.equal(wanted)), 1):
         need = f"{wanted}, which changes no {_RESULTS[type(body.value)]}"
-        fix = "combine another one with the result, in a block behind"
+        fix = "combine another one with the result, in a block after"
         raise cannot_schedule(where, f"the initial value {value}", need, fix)
 
 
@@ -310,7 +301,7 @@ def _is_tuple(body: Any) -> bool:
 
 
 def _check_bindings(where: str, realize: Any, part: Part) -> None:
-    """Each variable of the block is a loop of its own, from 0, in the same order."""
+    """Each variable of the block is a separate loop, from 0, in the same order."""
     if not ir.is_const(realize.predicate, 1):
         raise cannot_schedule(where, f"the predicate {realize.predicate}", "none")
     loops = [

@@ -1,4 +1,4 @@
-"""Whether parts of a reduction can be combined: TVM has a list of operations that it knows.
+"""Tell whether TVM can combine partial results of a reduction.
 
 S[i] = S[i] + X[i, k]                   known, as products, the greatest and the least are
 P[i], V[i] = those of the greater V     known: pairs as argmax keeps them, and two sums

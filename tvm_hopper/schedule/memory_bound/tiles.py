@@ -1,4 +1,4 @@
-"""Tiles of rows in the registers of threads, and the loops over them.
+"""Register tiles of rows, and the loops over them.
 
     for i in range(1000):                      rows
         for j in range(4096): tile[i, j] = X[i, j]
@@ -12,7 +12,7 @@
             for c in unroll(4): for t in thread_binding(128, ...): for v in unroll(8):
                 S[..] += tile[.., c, t, v]
 
-All nests deal a row out alike, so that each thread meets its own elements again.
+All nests distribute a row in the same way, so that each thread keeps its elements.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from tvm import s_tir, tirx
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import dtype_bytes
 
+from .program import equal
+
 # counts a row's thread blocks until SplitRowsAcrossCluster makes a cluster of them
 PART_AXIS = "threadIdx.z"
 
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """How the elements of a part of a row are dealt out to threads."""
+    """Distribution of a row part's elements over threads."""
 
     threads: int  # that share it, neighbours by their number
     vector: int  # elements that one of them loads and stores at once
@@ -118,7 +120,7 @@ def lay_out(
         place = [column // whole, column % whole // vector, column % vector]
         return [*rows, *place]
 
-    # One to one, and not onto where the last vectors of a row lie behind its end.
+    # One to one, and not onto where the last vectors of a row lie after its end.
     sch.transform_layout(block, ("write", 0), index, assume_injective_transform=True)
 
 
@@ -143,16 +145,12 @@ def first_of_row(extents: list[Any], count: int) -> int:
 def ends_with(extents: Sequence[Any], columns: Any) -> bool:
     """Tell whether the last dimension longer than one is a row."""
     real = [x for x in extents if not ir.is_const(x, 1)]
-    return not real or _equal(real[-1], columns)
+    return not real or equal(real[-1], columns)
 
 
 def is_one_row(extents: Sequence[Any], columns: Any) -> bool:
     """Tell whether all dimensions together are one row."""
-    return _equal(prod(extents[1:], start=extents[0]), columns)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return ir.is_const(ir.simplify(one - ir.cast_like(other, one)), 0)
+    return equal(prod(extents[1:], start=extents[0]), columns)
 
 
 def flat(indices: Any, extents: Any) -> list[Any]:

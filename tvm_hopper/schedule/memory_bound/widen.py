@@ -1,4 +1,4 @@
-"""Reductions of 16-bit values in float32, with all that lies between them.
+"""`widen_sums`: compute 16-bit reductions in float32.
 
     S[i] = S[i] + E[i, k]                              S, E float16, temporaries
     Y[i, j] = E[i, j] / S[i]                           Y float16, an output
@@ -38,12 +38,11 @@ _ADDRESSES = ("tirx.address_of", "tirx.buffer_data", "tirx.tvm_access_ptr")
 
 
 def widen_sums(mod: tvm.IRModule | tirx.PrimFunc) -> Any:
-    """Let reductions in float16 and bfloat16 be computed in float32.
+    """Compute reductions of float16 and bfloat16 in float32.
 
-    Temporaries of these types become float32, in each function that has such a reduction; what is
-    stored to a tensor in memory is rounded there, once. A function that takes the address of a
-    temporary, has threads already, or writes a sum's tensor in several blocks stays
-    as it is.
+    In each function with such a reduction, temporaries of these types become float32, and results
+    are rounded once, when they are stored. A function stays as it is if it takes the address of a
+    temporary, has threads, or writes a sum's tensor in several blocks.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a memory-bound kernel has to do, as far as its estimate asks."""
+"""The work of a memory-bound kernel, as its estimate needs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES
 
 @dataclass(frozen=True)
 class LoadedRows:
-    """What a kernel over rows loads, whatever it does to them."""
+    """The loads of a row kernel."""
 
     rows: int | None  # None: known at run time only
     columns: int  # elements of a row
@@ -19,12 +19,12 @@ class LoadedRows:
 
 @dataclass(frozen=True)
 class RowWork(LoadedRows):
-    """What a kernel does to a row."""
+    """The work of a kernel per row."""
 
     shared: int  # bytes for each column that all rows share
     kept: int  # bytes of results for each element that wait in registers
     reductions: int  # one after another
-    again: bool = False  # a row can be loaded again behind the last of them
+    again: bool = False  # a row can be loaded again after the last of them
     moved: int = 0  # bytes that are loaded and stored for each element
     passes: int = 2  # times that a kernel which streams rows loads them
     unstaged: str = ""  # why rows cannot wait in shared memory, if they cannot
@@ -36,7 +36,7 @@ class RowWork(LoadedRows):
 
     @property
     def waits_late(self) -> bool:
-        """Whether what is behind the last reduction waits for more than the row itself."""
+        """Whether what is after the last reduction waits for more than the row itself."""
         return self.shared > 0 or self.beside
 
     @property
@@ -65,7 +65,7 @@ class RowWork(LoadedRows):
 
 @dataclass(frozen=True)
 class PersistentWork(LoadedRows):
-    """What a persistent kernel does to a row, and to sums of columns beside it."""
+    """The work of a persistent kernel per row, with its column sums."""
 
     held: int  # bytes of registers for each element: of rows, of what all rows share, and of sums
     moved: int  # bytes that are loaded and stored for each element

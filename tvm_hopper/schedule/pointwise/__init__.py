@@ -1,1 +1,1 @@
-"""Elementwise programs, in one pass over memory: recognise, choose, apply."""
+"""Elementwise programs in one pass over memory: recognise, choose, apply."""

@@ -1,4 +1,4 @@
-"""An elementwise program in one call, made of TVM's primitives.
+"""`pointwise`: schedule an elementwise program.
 
   hs.pointwise(sch)
 ->
@@ -72,7 +72,7 @@ def pointwise(
     block : SBlockRV or str, optional
         One of its blocks, to say which function is meant.
     config : PointwiseConfig, optional
-        How to cut it up; what it leaves open is chosen from the shape.
+        Threads and vectors; fields left out are chosen from the shape.
 
     Raises
     ------

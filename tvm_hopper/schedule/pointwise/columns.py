@@ -1,10 +1,10 @@
-"""Blocks that read some columns of a tensor's rows: they become loads of whole vectors.
+"""Load whole vectors for blocks that read some columns of a tensor's rows.
 
     G[i, j] = X[i, j]                  X: (rows, 2 N)
     U[i, j] = X[i, j + N]
     Y[i, j] = silu(G[i, j]) * U[i, j]
   ->
-    G, U in registers                  each a load of vectors, as a tensor of its own would be
+    G, U in registers                  each a load of vectors, as a separate tensor would be
 
 Inlined, each element would be loaded by itself, as often as it is used.
 """

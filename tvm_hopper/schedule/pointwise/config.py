@@ -1,4 +1,4 @@
-"""How an elementwise kernel is cut up: threads, vectors of one, elements of a vector."""
+"""`PointwiseConfig`: threads, vectors per thread, elements per vector."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_CHUNKS = 16  # vectors of a thread: their registers are few
 
 @dataclass(frozen=True)
 class PointwiseConfig:
-    """One way to compute elementwise programs; what is left out is chosen from the shape.
+    """Configuration of an elementwise kernel; fields left out are chosen from the shape.
 
     Parameters
     ----------
@@ -25,19 +25,16 @@ class PointwiseConfig:
     chunks : int, optional
         Vectors of each tensor that a thread has in flight, up to 16.
     vector : int, optional
-        Elements that a thread loads and stores at once: a power of two up to 16, and at most 16
-        bytes of the widest tensor.
+        Elements of a vector access: a power of two up to 16, at most 16 bytes of the widest tensor.
     hint : bool, optional
-        Whether the caches are told to give up last what is loaded.
+        Whether the caches evict the loaded data last.
     early_launch : bool, optional
-        Whether the kernel begins while the launch in front of it ends, and waits for it first; not
-        unless asked.
+        Whether to use programmatic dependent launch: start early, then wait. Default: no.
     blocks : int, optional
-        Thread blocks that are to share an SM: the assembler takes no more registers than that.
+        Occupancy: thread blocks per SM; the assembler limits registers accordingly.
 
     together : int, optional
-        Neighbouring thread blocks that begin at the same time, up to 8 (a cluster); 1: each by
-        itself.
+        Neighbouring thread blocks that start together, as a cluster of up to 8; 1: no cluster.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What an elementwise program is, and whether its elements can be numbered all along.
+"""Recognise elementwise programs, and whether their elements are contiguous.
 
 Y[i, j] = f(X[i, j], Z[i])          flat: element i * 4096 + j of X and of Y
 Y[i, j] = f(X[i, j], W[j])          by rows: vectors of W, and of X along a row
@@ -43,9 +43,9 @@ def group_by_shape(parts: list[Part], outputs: list[Any]) -> list[list[Part]]:
     Parameters
     ----------
     parts : list of Part
-        What is left of the function after inlining, in order.
+        The rest of the function after inlining, in order.
     outputs : list of buffer
-        Arguments of the function: what is stored there may be read by a kernel behind.
+        Arguments of the function: what is stored there may be read by a kernel after it.
     """
     groups: list[list[Part]] = []
     for part in parts:
@@ -87,7 +87,7 @@ def check_elements(parts: list[Part]) -> None:
             raise cannot_schedule(where, "a reduction", "elementwise blocks alone", fix)
         if not _same_shape(part, first):
             own, others = ([x.dom.extent for x in p.spatial] for p in (part, first))
-            found = f"{own} elements beside {others} of block {first.name}"
+            found = f"{own} elements next to {others} of block {first.name}"
             raise cannot_schedule(where, found, "outputs of one shape", SEPARATE)
         if not is_plain(part.store, variables):
             index = ", ".join(map(str, part.store.indices))
@@ -107,9 +107,9 @@ def find_elements(parts: list[Part], reads: list[Read], by_rows: bool = False) -
     """Say whether vectors run along all elements, or along rows.
 
     Along rows where a tensor has one value for each column, where 32 bits do not number all, or
-    where that is asked for.
-    So, too, behind a symbolic dimension that is not the first: no simplifier gets indices back
-    from the number of an element there. A row is then all that is behind it.
+    where that is requested.
+    So, too, after a symbolic dimension that is not the first: no simplifier gets indices back
+    from the number of an element there. A row is then all that is after it.
     """
     axes = parts[0].spatial
     extents = tuple(x.dom.extent for x in axes) or (1,)
@@ -137,7 +137,7 @@ def numbered_along(parts: list[Part], reads: list[Read]) -> list[Read]:
 
 
 def _fits(axes: Any) -> bool:
-    """Tell whether the type of the indices numbers all elements, and those of a tile behind."""
+    """Tell whether the type of the indices numbers all elements, and those of a tile after it."""
     if ir.dtype_of(axes[0].var) != "int32":
         return True
     sizes = [ir.static_int(x.dom.extent) for x in axes]

@@ -1,4 +1,4 @@
-"""What neighbouring elements share: values that are read again and again within a row.
+"""Find values that neighbouring elements of a row share.
 
 Y[t, j] = X[t, j] * C[t, j % 128] + ..        the elements of token t share a row of C
 

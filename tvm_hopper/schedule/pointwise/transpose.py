@@ -1,4 +1,4 @@
-"""Tensors that are read across their rows: through shared memory, both ways by whole vectors.
+"""Transposed reads through shared memory, with vector access on both sides.
 
   Y[i, j] = f(X[j, i], Z[i, j])
 ->
@@ -42,7 +42,7 @@ class Transposition:
 def find_transposition(parts: list[Part], given: PointwiseConfig) -> Transposition | None:
     """Return what is read across its rows, where tiles serve it; None elsewhere.
 
-    One block of 16-bit values, sides that are multiples of 64, and no vector asked for. A tensor
+    One block of 16-bit values, sides that are multiples of 64, and no vector requested. A tensor
     that is read in another way, too, has no one tile that serves all its reads: `x + x.T`.
     """
     if len(parts) != 1 or given.vector is not None or given.chunks is not None:

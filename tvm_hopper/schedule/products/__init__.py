@@ -1,1 +1,1 @@
-"""A matmul from plain loops: recognise, normalise, choose, schedule."""
+"""Schedule matmuls: recognise, normalise, choose, apply."""

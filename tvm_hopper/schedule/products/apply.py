@@ -1,4 +1,4 @@
-"""A whole matmul kernel in one call, made of the steps in `steps.py` and of TVM's primitives.
+"""`matmul`: schedule a whole matmul kernel, from the steps in `steps.py`.
 
   hs.matmul(sch, "C")
 ->
@@ -76,8 +76,8 @@ def matmul(
 ) -> None:
     """Schedule one matmul block, its casts and its epilogue as a Hopper kernel.
 
-    A product with symbolic rows gets several, of which the host launches one at each call by the
-    rows that there are: the block C becomes C_16, C_256 and so on, see `hs.size_classes`.
+    A product with symbolic rows gets a kernel for each size class, and the host launches one of
+    them by the number of rows. Block C becomes C_16, C_256 and so on, see `hs.size_classes`.
 
     Parameters
     ----------
@@ -86,20 +86,20 @@ def matmul(
     block : SBlockRV or str
         The multiply-add, in plain loops.
     config : MatmulConfig, optional
-        How to cut it up; what it leaves open is chosen from the shape.
+        Tile sizes and so on; fields left out are chosen from the shape.
     classes : sequence of int, or mapping of int to MatmulConfig or to int, optional
-        Of symbolic rows: up to how many each kernel runs, ascending, at most eight; the last one
-        also runs above. Each is chosen for its bound, or has the configuration that it is mapped
-        to, or is chosen for the rows that it is mapped to: ranges with the same share a kernel.
-        None: by the model (`hs.choose_ranges`), one kernel if `config` has a tile, stages,
-        consumers or registers. Empty: one kernel, which is chosen for many rows.
+        For symbolic rows: the upper bounds of size classes, ascending, at most eight. The last
+        class also serves more rows. A class is chosen for its bound, or for the number of rows it
+        maps to, or has the configuration it maps to; classes with equal values share a kernel.
+        None: chosen by the model (`hs.choose_ranges`), or one kernel if `config` has a tile,
+        stages, consumers or registers. Empty: one kernel for many rows.
     rows : int, optional
-        Of symbolic rows: one kernel, which is chosen for so many, and right for any.
+        For symbolic rows: one kernel, tuned for this number and correct for any.
 
     Raises
     ------
     ScheduleError
-        The block is no matmul that can be served, or the configuration does not fit it.
+        The block is not a supported matmul, or the configuration does not fit it.
     """
     check_program("matmul", sch)
     check_type("matmul", "config", config, MatmulConfig, "an hs.MatmulConfig")
@@ -123,55 +123,54 @@ def matmul(
         return
     (kernel,) = kernels
     before = block_names(plain)
-
-    def accept(copy: s_tir.Schedule, product: Any) -> None:
-        check_nothing_left(copy, product, before)
-        if not is_sampled(given):
-            check_lowering(copy, product)
-
-    known: list[Matmul] = []  # as a copy has it
+    known = None
     if not is_thrown_away():
-        kernel = _rehearsed(plain, block, kernel, known, accept)
+        kernel, known = _try(plain, block, kernel, before)
     with origins.noted(sch):
         if fresh is not None:
             ir.replace_schedule(sch, fresh)
         with as_one_step():
-            product, _ = _schedule(sch, block, kernel, *known)
+            product, _ = _schedule(sch, block, kernel, known)
             if is_thrown_away():
-                accept(sch, product)
+                _accept(sch, product, before, given)
 
 
-def _rehearsed(
-    plain: s_tir.Schedule,
-    block: Any,
-    kernel: ClassKernel,
-    known: list[Matmul],
-    accept: Callable[[s_tir.Schedule, Any], None],
-) -> ClassKernel:
-    """Return the first way to make a kernel that a copy accepts, whose product goes to `known`."""
+def _accept(sch: s_tir.Schedule, product: Any, before: frozenset[str], given: MatmulConfig) -> None:
+    """Refuse a schedule that leaves something beside the kernel, or that a build would refuse."""
+    check_nothing_left(sch, product, before)
+    if not is_sampled(given):
+        check_lowering(sch, product)
 
-    def attempt(trial: ClassKernel) -> None:
-        def step(copy: s_tir.Schedule, same: Callable[[Any], Any]) -> Any:
-            product, problem = _schedule(copy, same(block), trial, *known)
-            known[:] = [problem]
+
+def _try(
+    plain: s_tir.Schedule, block: Any, kernel: ClassKernel, before: frozenset[str]
+) -> tuple[ClassKernel, Matmul | None]:
+    """Schedule copies; return the first kernel that fits, and the product as a copy has it."""
+    known: Matmul | None = None
+    for last, trial in trials_of(kernel):
+
+        def step(copy: s_tir.Schedule, same: Callable[[Any], Any], one: Any = trial) -> Any:
+            nonlocal known
+            product, known = _schedule(copy, same(block), one, known)
             return product
 
-        rehearse(plain, step, accept)
+        def accept(copy: s_tir.Schedule, product: Any, one: Any = trial) -> None:
+            _accept(copy, product, before, one.config)
 
-    for last, trial in trials_of(kernel):
         try:
-            attempt(trial)
-            return trial
+            rehearse(plain, step, accept)
         except ScheduleError:
             if last:
                 raise
-    return kernel
+        else:
+            return trial, known
+    return kernel, known
 
 
 def _schedule_classes_somehow(
     plain: s_tir.Schedule, block: Any, kernels: tuple[ClassKernel, ...]
 ) -> s_tir.Schedule:
-    """Schedule the size classes; where dot products do not fit what is behind them, by tiles."""
+    """Schedule the size classes; where dot products do not fit what follows them, by tiles."""
     try:
         return _schedule_classes(plain, block, kernels)
     except ScheduleError:
@@ -187,7 +186,7 @@ def _schedule_classes_somehow(
 def _schedule_classes(
     plain: s_tir.Schedule, block: Any, kernels: tuple[ClassKernel, ...]
 ) -> s_tir.Schedule:
-    """Schedule a kernel for each size class, on a schedule that begins anew."""
+    """Schedule a kernel for each size class, on a schedule that begins again."""
     bounds = tuple(kernel.rows for kernel in kernels if kernel.rows is not None)
     fresh = branched(plain, block, ranges_of(kernels))
     before = block_names(fresh)
@@ -275,7 +274,7 @@ def _fit(
 ) -> tuple[MatmulConfig, str]:
     """Complete the configuration and check it; return it and the axis that consumers share.
 
-    A sampled size is judged by the smallest of its candidates, and the axis must serve them all.
+    A sampled size is checked by the smallest of its candidates, and the axis must serve them all.
     """
     dtype, config = problem.lhs.dtype, kernel.config
     is_open = config.tile is None
@@ -299,7 +298,7 @@ def _fit(
         out_dtype=epilogue.outputs[0],
     )
     config = choose(rows, given=given)
-    if kernel.is_open:  # tiles are ordered and shared out for as many as there may be
+    if kernel.is_open:  # tiles are ordered and distributed for as many as there may be
         few = not isinstance(rows, int) or rows < SYMBOLIC_EXTENT
         kept = (given if few else config).raster_group
         config = replace(config, raster_group=kept, persistent=given.persistent)
@@ -379,7 +378,7 @@ def _chosen_for(
 
 
 def _check_in_place(sch: s_tir.Schedule, block: Any, loads: tuple[Any, Any]) -> None:
-    """Refuse a block behind the product that writes an operand: other tiles still read it."""
+    """Refuse a block after the product that writes an operand: other tiles still read it."""
     place = sch.get_sref(block).parent
     while not isinstance(place.stmt, ir.SBlock):
         place = place.parent
@@ -392,9 +391,9 @@ def _check_in_place(sch: s_tir.Schedule, block: Any, loads: tuple[Any, Any]) -> 
             if any(region.source.same_as(load.source) for region in node.writes):
                 raise cannot_schedule(
                     f"{where}, tensor {load.source.name}",
-                    f"block {node.name_hint}, which writes it behind the product",
-                    "an output of its own, since other tiles still read the operand",
-                    "write another tensor, and copy that in a kernel of its own",
+                    f"block {node.name_hint}, which writes it after the product",
+                    "a separate output, since other tiles still read the operand",
+                    "write another tensor, and copy that in a separate kernel",
                 )
 
 

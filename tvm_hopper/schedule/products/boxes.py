@@ -1,4 +1,4 @@
-"""Which outputs leave shared memory by TMA although threads could store what they hold.
+"""Choose the outputs that are stored by TMA through shared memory.
 
 Rows that begin off sectors of 32 bytes share sectors with others: stores by threads touch parts of
 them. Kernels are 1.1 to 1.4 times slower by that with sums up to 128 terms (9680x12488x96,
@@ -16,7 +16,7 @@ from tvm_hopper.facts.swizzle import CHUNK_BYTES, span_bytes
 
 MOST_SHALLOW = 128  # terms of a sum, up to which a kernel mostly stores
 MOST_STORED = 1536  # up to which stores are a share that counts
-LARGEST_STORED = 192 * 192  # of a tile beside whose ring enough of it fits
+LARGEST_STORED = 192 * 192  # of a tile next to whose ring enough of it fits
 
 
 def leave_as_boxes(rows: Any, columns: Any, depth: int, row: int, size: int) -> Any:

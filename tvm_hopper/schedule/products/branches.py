@@ -1,4 +1,4 @@
-"""Give a product with symbolic rows a copy for each size class, of which the host runs one.
+"""`size_classes`: a copy of the product for each size class, chosen by the host.
 
     for i, j, k: C[i, j] += A[i, k] * B[j, k]                       i below m
     for i, j: D[i, j] = f(C[i, j])
@@ -12,12 +12,12 @@
     else:
         ...                                                         C_4096, D_4096
 
-Each copy is scheduled by itself, as a kernel of its own.  No primitive of TVM branches, so that
-`hs.matmul` does this on a schedule that begins anew: a trace of it replays on
+Each copy is scheduled by itself, as a separate kernel.  No primitive of TVM branches, so that
+`hs.matmul` does this on a schedule that begins again: a trace of it replays on
 `hs.size_classes(mod, "C", (16, 256, 4096))`, and not on the module as it was.
 
-What goes into the branches is what `hs.matmul` makes part of the kernel: the product, what casts
-its operands, and the blocks behind it that are no kernels of their own.
+The branches contain the blocks that `hs.matmul` fuses into the kernel: the product, what casts its
+operands, and the blocks after it that are no separate kernels.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class RootPart:
 def size_classes(
     mod: tvm.IRModule | tirx.PrimFunc, block: str, bounds: Sequence[int] | Mapping[int, int]
 ) -> Any:
-    """Give a product a copy for each size class of its symbolic rows, for a kernel each.
+    """Copy a product with symbolic rows for each size class, so that each gets a kernel.
 
-    The copies of block C are called C_16, C_256 and so on by their bounds; `hs.matmul` schedules
-    each by itself.
+    The copies of block C are named C_16, C_256 and so on by their bounds. `hs.matmul` schedules
+    each one.
 
     Parameters
     ----------
@@ -76,8 +76,8 @@ def size_classes(
     block : str
         The multiply-add.
     bounds : sequence of int, or mapping of int to int
-        Rows up to which each copy runs, ascending; the last one also runs above its own. Bounds
-        that are mapped to the same number share a copy, which is called by that.
+        Upper bounds of the classes, ascending; the last copy also serves more rows. Bounds that map
+        to the same number share a copy, named by that number.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def _function_of(module: tvm.IRModule, block: str) -> str:
 
 
 def branched(sch: s_tir.Schedule, block: Any, ranges: Mapping[int, int]) -> s_tir.Schedule:
-    """Return a schedule that begins anew, with a copy of a product for each of several classes.
+    """Return a schedule that begins again, with a copy of a product for each of several classes.
 
     Ranges are given by their bounds, with the number that their copy is called by.
     """
@@ -143,25 +143,13 @@ def class_block(name: str, bound: int) -> str:
 
 @dataclass(frozen=True)
 class ProductSite:
-    """A product as `hs.matmul` will schedule it, and where it stands.
-
-    Attributes
-    ----------
-    is_outermost : bool
-        Nothing but its loops is around it, and no condition.
-    most_rows : int or None
-        Rows that it has at most, where conditions around it say so.
-    out_dtype : str
-        Type of what is stored, of several outputs the first.
-    gathered : int
-        Elements of the product for each of the output.
-    """
+    """A product as `hs.matmul` will schedule it, and where it is."""
 
     problem: Matmul
-    is_outermost: bool
-    most_rows: int | None
-    out_dtype: str
-    gathered: int = 1
+    is_outermost: bool  # nothing but its loops is around it, and no condition
+    most_rows: int | None  # rows that it has at most, where conditions around it say so
+    out_dtype: str  # type of what is stored, of several outputs the first
+    gathered: int = 1  # elements of the product for each of the output
 
 
 def look_at(sch: s_tir.Schedule, block: Any) -> ProductSite:
@@ -208,7 +196,7 @@ def check_rows(found: ProductSite) -> Any:
     for name, axis in (("N", problem.n), ("K", problem.k)):
         if not isinstance(axis.extent, int):
             what = f"size classes with {name} = {axis.extent}, symbolic"
-            raise cannot_schedule(where, what, "static N and K beside a symbolic M", ONE_KERNEL)
+            raise cannot_schedule(where, what, "static N and K next to a symbolic M", ONE_KERNEL)
     if not found.is_outermost:
         what = "size classes of a product inside of another block"
         raise cannot_schedule(where, what, "a product in the function's own body", ONE_KERNEL)
@@ -240,7 +228,7 @@ def _branch(func: Any, block: str, rows: Any, ranges: Mapping[int, int]) -> tirx
 
 
 def _conditions(rows: Any, ranges: Mapping[int, int]) -> list[tuple[int, Any]]:
-    """Return the copies in the order in which they are asked about, and each one's condition.
+    """Return the copies in the order of the host's tests, with their conditions.
 
     The last one has none that matters. Of several ranges the condition says first how far the
     largest one goes: the lowering reads that.
@@ -310,7 +298,7 @@ def find_group(parts: Sequence[RootPart], product: int) -> frozenset[int]:
 def _is_read_outside(
     parts: Sequence[RootPart], i: int, group: frozenset[int], product: int
 ) -> bool:
-    """Tell whether a statement in front of the product is needed by another one, too."""
+    """Tell whether a statement before the product is needed by another one, too."""
     others = [part for j, part in enumerate(parts) if j not in group]
     return i < product and any(_share(part.reads, parts[i].writes) for part in others)
 
@@ -336,12 +324,12 @@ def _check_order(
                 f"block {other.names[0]} between it and block {moved.names[0]}, which both touch "
                 "a tensor",
                 "the blocks of a kernel next to each other",
-                f"move {other.names[0]} in front or behind, or {ONE_KERNEL}",
+                f"move {other.names[0]} in front or after it, or {ONE_KERNEL}",
             )
 
 
 def _copy_of(parts: Sequence[RootPart], buffers: Sequence[Any], block: str, bound: int) -> Any:
-    """Build one class: a block of its own, whose scope TVM's primitives see alone."""
+    """Build one class: a separate block, whose scope TVM's primitives see alone."""
     regions = {}
     for kind in ("reads", "writes"):
         touched = ir.once([x for part in parts for x in getattr(part, kind)])

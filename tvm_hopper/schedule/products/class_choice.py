@@ -1,10 +1,9 @@
-"""Bounds of size classes by the model alone, with no insight into how it chooses.
+"""`choose_classes`: bounds of size classes, by the cost model.
 
-It is asked for the configuration of each row count of a ladder, and for the time that each of these
-would take at row counts in between.  Of all ways to pick bounds out of the ladder the one is taken
-that loses least against a kernel of its own for each row count, where a class more has to gain
-`MIN_GAIN_PER_KERNEL` over an octave of row counts.  At a bound the kernel is that of a static
-build, so no estimate matters there.
+The model gives a configuration for each row count of a ladder, and its time at the row counts in
+between. The chosen bounds lose least against a separate kernel for each row count. Each additional
+class must gain `MIN_GAIN_PER_KERNEL` over an octave of row counts. At a bound the kernel is that of
+a static build, so no estimate matters there.
 """
 
 from __future__ import annotations
@@ -121,9 +120,9 @@ def choose_classes(
     dtype : str
         Type of the operands.
     given : MatmulConfig, optional
-        What is decided already.
+        Fields that are fixed.
     num_sms : int, optional
-        SMs of the device to choose for; None: what the target in scope says, else 132.
+        SMs of the device; None: those of the target in scope, else 132.
     majors : tuple of str
         For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
     out_dtype : str, optional
@@ -132,9 +131,8 @@ def choose_classes(
     Returns
     -------
     bounds : tuple of int
-        Rows up to which each class goes, ascending, eight at most. The kernel of a class is the one
-        that `hs.matmul` takes for as many rows, of blocks that load alone; the last one also runs
-        above its bound.
+        Upper bounds of the classes, ascending, at most eight. A class has the kernel that
+        `hs.matmul` takes for its bound, without clusters. The last one also serves more rows.
 
     Raises
     ------

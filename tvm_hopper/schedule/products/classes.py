@@ -1,4 +1,4 @@
-"""Size classes of a product whose rows are symbolic, and what was asked for.
+"""Size classes of a product with symbolic rows, as requested.
 
 A class is a range of row counts that one kernel computes, named by its upper bound; its kernel is
 the one that `choose_config` takes for exactly so many rows.  The last class goes on above its own.
@@ -31,26 +31,17 @@ CUTS = ("tile", "stages", "last_stage", "consumers", "registers", "dots", "direc
 
 @dataclass(frozen=True)
 class Asked:
-    """What a call of `hs.matmul` says of row counts.
+    """Row counts requested in a call of `hs.matmul`."""
 
-    Attributes
-    ----------
-    configs : mapping or None
-        The configuration of each class by its bound, ascending; empty: one kernel; None: by the
-        model.
-    rows : int or None
-        The row count that one kernel is chosen for.
-    ranges : mapping or None
-        Up to how many rows each range goes, and the rows that its kernel is chosen for.
-    """
-
+    # the configuration of each class by its bound, ascending; empty: one kernel; None: by the model
     configs: Mapping[int, MatmulConfig] | None
-    rows: int | None
+    rows: int | None  # the row count that one kernel is chosen for
+    # up to how many rows each range goes, and the rows that its kernel is chosen for
     ranges: Mapping[int, int] | None = None
 
 
 def as_asked(config: MatmulConfig | None, classes: Any, rows: Any) -> Asked:
-    """Check what was asked for; with a tile of its own a configuration speaks of one kernel."""
+    """Check what was requested; with a separate tile a configuration speaks of one kernel."""
     rows = as_int("matmul", "rows", rows, 1)
     if rows is not None and classes is not None:
         need = "one of the two: rows chooses one kernel"
@@ -71,7 +62,7 @@ def as_asked(config: MatmulConfig | None, classes: Any, rows: Any) -> Asked:
             configs[bound] = one or given
         if config is not None:
             need = "the configuration of each class in classes alone"
-            raise cannot_schedule("matmul", "config beside classes with configurations", need)
+            raise cannot_schedule("matmul", "config next to classes with configurations", need)
         classes = tuple(classes)
         _check_one_promise(configs)
     bounds: tuple[int, ...] = ()
@@ -81,7 +72,7 @@ def as_asked(config: MatmulConfig | None, classes: Any, rows: Any) -> Asked:
         raise cannot_schedule(
             "matmul",
             f"classes of kernels that all have {decided}={getattr(given, decided)}",
-            "a configuration for each class, or one that leaves this open",
+            "a configuration for each class, or one without this field",
             f"give them: classes={{{bounds[0]}: hs.MatmulConfig(...), ...}}",
         )
     return Asked({x: configs.get(x, given) for x in bounds}, rows, ranges)
@@ -101,24 +92,14 @@ def _check_one_promise(configs: Mapping[int, MatmulConfig]) -> None:
 
 @dataclass(frozen=True)
 class ClassKernel:
-    """One kernel of a product: how it is cut up, and the rows that what is open is chosen for.
+    """One kernel of a product: how it is cut up, and the rows that what is open is chosen for."""
 
-    Attributes
-    ----------
-    rows : int or None
-        None: those of the product.
-    is_open : bool
-        It may be given any number of rows.
-    bounds : tuple of int
-        Up to how many rows each of its ranges goes, ascending; empty: one range, to `rows`.
-    apart : bool
-        Outputs are staged in memory of their own, whatever is loaded behind the product.
-    """
-
-    rows: int | None
+    rows: int | None  # None: those of the product
     config: MatmulConfig
-    is_open: bool = False
+    is_open: bool = False  # it may be given any number of rows
+    # up to how many rows each of its ranges goes, ascending; empty: one range, to `rows`
     bounds: tuple[int, ...] = ()
+    # outputs are staged in memory of their own, whatever is loaded behind the product
     apart: bool = False
 
 
@@ -138,7 +119,7 @@ def find_kernels(
     Raises
     ------
     ScheduleError
-        Rows or classes were asked for, and the product's rows are not symbolic.
+        Rows or classes were requested, and the product's rows are not symbolic.
     """
     asks = asked.rows is not None or bool(asked.configs)
     function = sch.func_working_on
@@ -192,7 +173,7 @@ def _check_symbolic(problem: Matmul, rows: int) -> None:
 
 
 def _by_model(found: ProductSite, given: MatmulConfig) -> dict[int, int]:
-    """Choose the ranges that nobody asked for; none where one kernel is all that there can be."""
+    """Choose the ranges by the model; none if only one kernel is possible."""
     problem = found.problem
     m, n, k = problem.m.extent, problem.n.extent, problem.k.extent
     if isinstance(m, int) or not isinstance(n, int) or not isinstance(k, int):

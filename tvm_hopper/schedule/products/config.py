@@ -1,9 +1,9 @@
-"""How a matmul kernel is cut up: tile, ring depth, consumers, registers; and what the chip allows.
+"""`MatmulConfig`: tile, stages, consumers, registers; and the chip's limits.
 
 A configuration that the chip cannot hold is refused here, with all reasons at once, before a
-schedule is touched.  A tile or the last stage may be a sampled random variable of a schedule
-(MetaSchedule): then the rules are checked for the smallest and structure is taken from all of its
-candidates, and what a single sample breaks is refused by the lowering.
+schedule is touched. A tile or the last stage may be a sampled random variable of a schedule
+(MetaSchedule): then the rules are checked for the smallest candidate, the structure follows from
+all of them, and the lowering refuses illegal samples.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from tvm_hopper.errors import cannot_schedule, found_and_need
 from tvm_hopper.facts import dtypes, registers, swizzle, wgmma
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import ARCHS, Arch
+from tvm_hopper.requests import tags
 from tvm_hopper.requests.keys import BY_DEVICE, CURVES, MOST_CONSUMERS
 from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair, as_stages, as_tile
 from tvm_hopper.transforms.common.shared_memory_size import (
@@ -28,7 +29,7 @@ from . import split
 from .direct_shape import as_direct
 from .dot_shape import as_dots
 
-ARCH = SM_90A  # that products are scheduled for: its warp groups multiply
+ARCH = ARCHS[tags.ARCH]  # that products are scheduled for: its warp groups multiply
 CONSUMERS = (1, 2, 3)  # of a product
 PENDING = (0, 1)  # WGMMA groups in flight over an iteration
 ACCUMULATE = ("float32",)
@@ -40,9 +41,9 @@ MOST_BLOCKS = (1 << 31) - 1  # of a grid, in x
 
 @dataclass(frozen=True)
 class Roles:
-    """Who does what in a warp-specialised pipeline: one producer and its consumers.
+    """Roles of a warp-specialised pipeline: one producer and its consumers.
 
-    The producer is a warp group beside a product, a warp beside plain loops.
+    The producer is a warp group for a product, one warp for plain loops.
 
     Parameters
     ----------
@@ -79,99 +80,100 @@ class Roles:
 class MatmulConfig:
     """One way to compute a matmul with TMA, an mbarrier ring and WGMMA.
 
-    What is left out is chosen from the shape, by `choose_config`.
+    `choose_config` fills in the other fields from the shape.
 
     Parameters
     ----------
     tile : tuple, optional
-        Output rows, output columns and reduction length that one CTA works on per step, in
-        elements: three ints, or sampled random variables of the schedule.
+        Rows, columns and depth of a thread block's tile, in elements: three ints, or sampled
+        random variables of the schedule.
     stages : int, optional
-        Slots of the shared-memory ring.
+        Stages of the shared-memory ring buffer.
     consumers : int, optional
         Consumer warp groups; they share the tile by rows, or by columns when rows do not divide.
     swizzle : int, optional
-        Bytes of the shared tiles' XOR pattern, 0, 32, 64 or 128; None: the widest that fits.
+        Swizzle of the shared tiles in bytes, 0, 32, 64 or 128; None: the widest that fits.
     registers : tuple of int, optional
         Registers of a producer and of a consumer thread; None: the default of the consumer count.
     wgmma_pending : int, optional
-        WGMMA groups left in flight over an iteration, 0 or 1; None: the lowering decides.
+        WGMMA groups left in flight at the end of an iteration, 0 or 1; None: the lowering decides.
     raster_group : int, optional
-        Rows of output tiles that are visited together, for the L2 cache; 1 is the hardware's order.
+        Rasterization for L2: rows of output tiles in a group; 1 is the hardware's order.
     raster_curve : str, optional
-        "hilbert": along a Hilbert curve through squares of tiles of each group, whose rows are the
-        largest power of two not above `raster_group`. None: down each column of a group.
+        "hilbert": a Hilbert curve through squares of tiles, whose side is the largest power of two
+        up to `raster_group`. None: down each column of a group.
     persistent : int, optional
-        Thread blocks that share all output tiles, so that loads of the next tile overlap the
-        epilogue of the one before; 0 is one block a tile. BY_DEVICE (-1): as many as balance on the
-        device at hand, counted at each launch.
+        Thread blocks of a persistent kernel, which overlaps loads of the next tile with the
+        epilogue of the current one; 0: one block a tile. BY_DEVICE (-1): the host chooses the
+        number for its device at each launch.
     accumulate : str, optional
         "float32" allows a block whose accumulator is float16 or bfloat16 to be summed in float32.
     last_stage : int or random variable, optional
         The same as `stages = last_stage + 1`, but may be sampled; give one of the two.
     store : str, optional
-        "tma": the output goes through shared memory, from where the hardware stores it. None: so
-        it does where the epilogue reads a tensor of the output's shape that TMA can load, else each
-        thread stores what it holds.
+        "tma": TMA stores the output from shared memory. None: "tma" if the epilogue reads a tensor
+        of the output's shape that TMA can load, else each thread stores its accumulators.
     store_parts : int, optional
-        With `store`, parts of its columns in which each consumer does so, one after another through
-        the same shared memory; None: as few as fit beside the ring.
+        With `store`: number of column parts that each consumer stores one after another through
+        the same shared memory. None: the fewest that fit next to the ring.
     split_k : int, optional
-        Thread blocks that share the sum of one output tile; None or 1: one sums all of it.
+        Thread blocks that share the sum of one output tile; None or 1: no split.
     split_mode : str, optional
-        How they do. "cluster": the blocks of a cluster, 2 to 8, add what each has summed in a fixed
-        order through shared memory. "workspace": up to 64 blocks store it to global memory, and a
-        second kernel adds in a fixed order; that memory is the caller's (PyTorch's allocator), of
-        the stream of the call, and with TVM's own tensors the calling thread's, right for calls
-        that one stream runs after another. "caller": "workspace" for calls with an allocator, else
-        "cluster", safe for both. "serial": for calls with an allocator, up to 64 blocks add one
-        after another, in a fixed order, to memory of the output's size, and the last one stores;
-        else "cluster". "atomic": up to 64 blocks, whose sums the hardware adds to the output in any
-        order, each rounded to its type. "stream": for calls with an allocator, `persistent` thread
-        blocks (None: one for each SM) take equal shares of the steps of all output tiles, and add
-        parts of a tile in their order; else they compute whole tiles. It goes without `split_k`,
-        which follows. None: of given parts "cluster", of such that the estimate
-        decides on "caller" or "cluster", whichever is faster.
+        How the parts are added:
+
+        * "cluster": in a cluster of 2 to 8 blocks, through shared memory, in a fixed order.
+        * "workspace": up to 64 blocks store partial sums to global memory, and a second kernel adds
+          them in a fixed order. The caller's allocator (PyTorch's) gives that memory for the stream
+          of the call. With TVM's own tensors it belongs to the calling thread, whose calls must
+          then share one stream.
+        * "caller": "workspace" if the call has an allocator, else "cluster".
+        * "serial": up to 64 blocks add in a fixed order to a buffer of the output's size, and the
+          last one stores. Without an allocator: "cluster".
+        * "atomic": up to 64 blocks add to the output by atomic reductions, in any order, each
+          rounded to the output's type.
+        * "stream" (stream-K): `persistent` blocks (None: one for each SM) take equal shares of all
+          k steps, and add a tile's parts in order. Without an allocator: whole tiles. Excludes
+          `split_k`.
+
+        None: "cluster" if `split_k` is given, else the faster of "caller" and "cluster".
     cluster : tuple of int, optional
-        Rows and columns of output tiles whose thread blocks form a cluster, 2 to 8 in all: those in
-        a row load A once for all of them, those in a column B. None or (1, 1): each loads its own.
+        Rows and columns of output tiles whose thread blocks form a cluster of 2 to 8: a row of
+        blocks loads A once (multicast), a column loads B once. None or (1, 1): no cluster.
     operand_slots : int, optional
-        Parts of each tensor of the output's shape that the epilogue reads (a residual) that the
-        hardware loads ahead, into shared memory of their own, which outputs of the same type leave
-        from; 0: each thread loads what it needs, as it does of a tensor that TMA cannot load. None:
-        as many as fit, and stages beyond the third are given up for most of a tile.
+        Slots for parts of an epilogue operand of the output's shape (a residual), which TMA
+        prefetches into separate shared memory; outputs of the same type are stored from there.
+        0: threads load it, as they do if TMA cannot. None: as many as fit; stages beyond the third
+        are given up for them.
     schedule : str, optional
-        "cooperative": all consumers share a tile. "pingpong": each computes whole tiles, in turn
-        with the others, so that one multiplies while another one stores; of persistent kernels with
-        2 or 3 consumers. None: "cooperative".
+        "cooperative": all consumers share a tile. "pingpong": consumers take turns on whole tiles,
+        so that one multiplies while another stores; needs a persistent kernel with 2 or 3
+        consumers. None: "cooperative".
     batch_invariant : bool, optional
-        True promises that an output depends on its row of A and its column of B alone: every sum
-        runs in ascending order of k in one accumulator, whatever the number of rows. It excludes
-        sums in parts.
+        True: an output's bits depend only on its row of A and its column of B. Every sum runs in
+        ascending order of k in one accumulator, for any number of rows. Excludes split-K.
     transposed : bool, optional
-        True multiplies C^T = B^T A^T: rows of the tile are columns of the output, so that an output
-        of few rows, as M lies on the instruction's columns, needs no tile of 64 rows. Elements are
-        then stored one by one, unless a tile has 64 columns and more of 16-bit elements whose rows
-        begin at 16 bytes. None: from the shape, where the tile is chosen too.
+        True multiplies C^T = B^T A^T, so that an output of few rows needs no tile of 64 rows: M is
+        along the instruction's columns. Elements are stored one by one, unless a tile has at least
+        64 columns of 16-bit elements whose rows start at multiples of 16 bytes. None: chosen from
+        the shape together with the tile.
     dots : bool or tuple of int, optional
-        True computes dot products by plain threads instead of tiles by tensor cores, of up to 8
-        rows of A[m, k] and B[n, k]; of the rest only `accumulate` goes with it. A tuple says how:
-        threads that share a sum, such groups in a thread block, columns of the output that each
-        sums, and vectors of weights that a thread has in flight for each column. None: from the
-        shape.
+        True computes dot products by threads instead of tiles by tensor cores, for up to 8 rows of
+        A[m, k] and B[n, k]; only `accumulate` combines with it. A tuple gives the threads per sum,
+        the groups of such threads per block, the output columns per group, and the weight vectors
+        in flight per thread and column. None: chosen from the shape.
     direct : bool or tuple of int, optional
-        True lets warps load what they multiply from global memory to registers, for mma.sync, of up
-        to 64 rows of A, instead of tiles through shared memory for WGMMA; of the rest only
-        `accumulate` goes with it. A tuple says how: warps that share a sum, columns of the output
-        of a thread block, and how much of the sum each warp has in flight. None: tiles.
+        True uses mma.sync on operands that warps load from global memory to registers, for up to 64
+        rows of A, instead of WGMMA on shared tiles; only `accumulate` combines with it. A tuple
+        gives the warps per sum, the output columns per thread block, and the loads in flight per
+        warp. None: tiles.
     early_weights : bool, optional
-        True lets the kernel begin, and load B, before the launches in front of it in the stream
-        have ended; it waits for them before it touches anything else. It is a promise that none of
-        these writes B. Of `direct` and `dots`; it lets the launch behind it begin as early, too.
+        True starts the kernel, and loads B, before earlier launches of the stream have ended
+        (programmatic dependent launch). The caller promises that none of them writes B. For
+        `direct` and `dots`; the next launch may start as early, too.
     early_launch : bool, optional
-        True lets a kernel of tiles begin while the launch in front of it ends: it makes its
-        barriers, and waits for that launch before it touches memory. False: launched as ever. None:
-        True, unless threads load tensors for its epilogue.
+        True uses programmatic dependent launch: the kernel initialises its barriers while the
+        previous launch ends, and waits before it accesses memory. None: True, unless threads load
+        tensors for its epilogue.
     """
 
     tile: tuple[Any, Any, Any] | None = None
@@ -206,7 +208,7 @@ class MatmulConfig:
             check_consumers(where, roles.consumers)
             _store(self, consumers=roles.consumers, registers=roles.registers)
         elif self.registers is not None:
-            need = "consumers too, which the registers are shared out between"
+            need = "consumers too, which the registers are distributed between"
             raise cannot_schedule(where, "registers alone", need)
         stages, last_stage = as_stages(where, self.stages, self.last_stage)
         _store(
@@ -262,7 +264,7 @@ class MatmulConfig:
             raise cannot_schedule(where, "operand_slots alone", need)
 
     def _check_alone(self, where: str, name: str) -> None:
-        """Refuse what speaks of tiles beside a product of few rows that has none."""
+        """Refuse what speaks of tiles next to a product of few rows that has none."""
         if self.streams:
             need = f"{name} alone: there are no tiles"
             raise cannot_schedule(where, f"{name} with split_mode={split.STREAM!r}", need)
@@ -314,17 +316,17 @@ class MatmulConfig:
 
 
 def check_consumers(where: str, consumers: int) -> None:
-    """Refuse more warp groups than can share the registers that a product takes."""
+    """Refuse more consumer warp groups than the registers of a product allow."""
     if consumers not in CONSUMERS:
         raise cannot_schedule(where, f"consumers={consumers}", "1, 2 or 3 warp groups of a product")
 
 
 def check_turns(where: str, config: MatmulConfig) -> None:
-    """Refuse what consumers that compute tiles in turn cannot have."""
+    """Refuse options that exclude ping-pong consumers."""
     asked = f"schedule={config.schedule!r} with "
     if config.consumers == 1:
         raise cannot_schedule(
-            where, f"{asked}consumers=1", "2 or 3, or nobody multiplies meanwhile"
+            where, f"{asked}consumers=1", "2 or 3, or no consumer multiplies meanwhile"
         )
     if config.persistent == 0:
         need = "thread blocks that compute several tiles, persistent=-1"
@@ -346,10 +348,10 @@ def check_turns(where: str, config: MatmulConfig) -> None:
 
 
 def check_pending(where: str, stages: int | None, last_stage: Any, pending: int | None) -> None:
-    """Refuse as many groups in flight as the ring has slots: the producer would wait for ever.
+    """Refuse as many groups in flight as ring slots: the producer would wait forever.
 
-    A slot is released one iteration late for each group that stays in flight behind it. A sampled
-    depth is judged by the lowering.
+    A slot is released one iteration late for each group that stays in flight after it. A sampled
+    depth is checked by the lowering.
     """
     slots = last_stage + 1 if isinstance(last_stage, int) else stages
     if slots is not None and pending is not None and pending >= slots:

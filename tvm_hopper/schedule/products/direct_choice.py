@@ -1,8 +1,8 @@
-"""When warps load what they multiply, and how the work is dealt out.
+"""Choose whether and how warps load their operands directly.
 
     time = start + bytes / memory                       bytes: of the weights, and of A and C
 
-Set beside the time of the best tile.  Constants are fitted to times of an H200 (docs/choice.md).
+Set next to the time of the best tile.  Constants are fitted to times of an H200 (docs/choice.md).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def choose_direct(product: ProductShape, given: MatmulConfig, other_us: float, c
 
 
 def choose_direct_shape(rows: int, along_k: bool) -> DirectShape:
-    """Choose how the work is dealt out: as many warps and columns as a thread block has room for.
+    """Choose how the work is distributed: as many warps and columns as a thread block has room for.
 
     Of few shapes that were timed; each warp has 128 bytes or more of a row in flight at once.
     """

@@ -1,4 +1,4 @@
-"""How a product of few rows is dealt out to warps that load what they multiply."""
+"""Work distribution of products whose warps load their operands directly."""
 
 from __future__ import annotations
 
@@ -14,30 +14,18 @@ MOST_ROWS = 64  # of the output that a thread block computes together
 MOST_COLUMNS = 256
 MOST_DEPTH = 512
 MOST_REGISTERS = 176  # of a thread, for operands and sums: the rest is for addresses
-MOST_SHARED = 48 << 10  # bytes of a block's sums, without asking for more
+MOST_SHARED = 48 << 10  # bytes of a block's sums, without requesting more
 FIELDS = ("warps", "columns", "depth")
 
 
 @dataclass(frozen=True)
 class DirectShape:
-    """Which warp computes what.
+    """Work of each warp."""
 
-    Attributes
-    ----------
-    rows : int
-        Of the output that a thread block computes.
-    warps : int
-        That share each of its sums.
-    columns : int
-        Of the output that a thread block computes.
-    depth : int
-        Of a sum that a warp has in flight.
-    """
-
-    rows: int
-    warps: int
-    columns: int
-    depth: int
+    rows: int  # of the output that a thread block computes
+    warps: int  # that share each of its sums
+    columns: int  # of the output that a thread block computes
+    depth: int  # of a sum that a warp has in flight
 
     def __str__(self) -> str:
         return (

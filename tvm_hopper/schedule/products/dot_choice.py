@@ -1,8 +1,8 @@
-"""When a row is computed by dot products, and how they are dealt out.
+"""Choose whether and how a row is computed by dot products.
 
     time = start + bytes / memory
 
-Both constants are fitted to times of an H200 (docs/choice.md).  Of one row the time is set beside
+Both constants are fitted to times of an H200 (docs/choice.md).  Of one row the time is set next to
 that of the best tile; of two it is about the same, and above tensor cores win: a thread converts
 each value of 16 bits before it multiplies.
 """
@@ -29,7 +29,7 @@ SIZES: tuple[tuple[float, tuple[int, ...]], ...] = (
 )
 MAX_IMBALANCE_SHARE = 0.05  # of a sum, that threads may do beyond the most even way
 THREADS_FOR_SHORT_SUMS = 128  # of a thread block that has several short sums
-MOST_CHOSEN = 1  # rows up to which dot products are chosen without being asked for
+MOST_CHOSEN = 1  # rows up to which dot products are chosen without being requested
 
 
 RATES = ThreadRates(start_us=2.3, memory_bytes=4.67e6)
@@ -57,7 +57,7 @@ def choose_dots(product: ProductShape, given: MatmulConfig, tile_us: float, chip
 
 
 def choose_shape(rows: int, n: int, k: int, dtype: str, chip: Chip) -> DotShape:
-    """Choose how sums are dealt out: all of a sum in flight at once, and one a thread block.
+    """Choose how sums are distributed: all of a sum in flight at once, and one a thread block.
 
     More threads share it where it is long, and most where SMs have few sums to compute; so many
     that next to no vectors reach beyond its end.

@@ -1,4 +1,4 @@
-"""Products of few rows as dot products: weights pass through registers once.
+"""Products of few rows by dot products (matrix times vector).
 
     C[i, j] += A[i, k] * B[j, k]                                       few i
   ->
@@ -33,16 +33,16 @@ from tvm_hopper.schedule import steps
 from . import fuse
 from .dot_shape import VECTOR_BYTES, DotShape
 from .outputs import keep_in_registers, separate_outputs
-from .recognize import Matmul, find_matmul
+from .recognize import Matmul, find_matmul, read_index
 from .wide_sums import widen_product
 
 
 @dataclass(frozen=True)
 class DotKernel:
-    """How a product is computed as dot products."""
+    """Plan of a product by dot products."""
 
     rows: int  # of the output, that a thread block computes together
-    shape: DotShape  # how the work is dealt out
+    shape: DotShape  # how the work is distributed
     chosen: str  # what `explain` says of it
     chosen_for: tuple[int, ...]  # of a size class what `keys.CHOSEN_FOR` says, else nothing
     is_narrow: bool  # the program sums in 16 bits
@@ -51,7 +51,7 @@ class DotKernel:
 
 @dataclass(frozen=True)
 class DotSite:
-    """A product that is ready to be shared out."""
+    """A product that is ready to be distributed."""
 
     block: Any  # the product, padded to whole tiles
     stores: list[Any]  # the blocks that store its outputs
@@ -117,11 +117,7 @@ def _prepare(sch: s_tir.Schedule, block: Any, problem: Matmul, rows: int, output
     outer, inner = sch.split(m, [None, rows])
     sch.reorder(*lead, outer, n, k, inner)
     grid = sch.fuse(*lead, outer) if lead else outer
-    reads = [x.source for x in sch.get(block).reads]
-    operands = [
-        next(i for i, x in enumerate(reads) if x.same_as(side.buffer))
-        for side in (problem.lhs, problem.rhs)
-    ]
+    operands = [read_index(sch, block, x) for x in (problem.lhs, problem.rhs)]
     row = str(problem.m.iter_var.var.name)
     return DotSite(block, stores, grid, inner, n, k, (operands[0], operands[1]), row)
 

@@ -1,4 +1,4 @@
-"""How long a product takes in each of many configurations: the formula.
+"""Cost model of products: the time of many configurations at once.
 
     time  = start + loop + waves x epilogue + meetings               cycles of an SM
     loop  = norm(waves x steps x step, memory, power)
@@ -38,7 +38,7 @@ WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thre
 
 @dataclass(frozen=True)
 class KernelForm:
-    """What kernels have in common whose tiles are compared."""
+    """Common properties of the kernels whose tiles are compared."""
 
     by_kernels: bool = False  # parts of a sum meet in a workspace, and not in a cluster
     # Tiles that cross an edge of the output have boxes of their own, unless blocks load for one
@@ -69,9 +69,9 @@ def estimate(
         Extents are those of the tensors, not of whole tiles. One that is a column of numbers asks
         for a row of times for each of them.
     tiles : Candidates
-        What to judge.
+        What to check.
     chip : Chip
-        How many SMs there are, and their rates beside those of the one that was measured.
+        How many SMs there are, and their rates next to those of the one that was measured.
     rates : Rates
         The constants.
     form : KernelForm
@@ -239,7 +239,7 @@ class _Estimate:
         return np.asarray(stored / self.stored_at)
 
     def _meeting(self) -> Floats:
-        """Return the cycles in which parts of a sum meet, for each wave."""
+        """Return the cycles of adding partial sums, per wave."""
         rates, tile = self.rates, self.rows * self.columns * SUM_BYTES
         if not self.form.by_kernels:
             meeting = rates.cluster_sum_cycles + rates.cluster_peer_cycles * self.parts
@@ -254,7 +254,7 @@ class _Estimate:
         return np.asarray(meeting + sums / rates.workspace_bytes / self.waves)
 
     def _around(self) -> Floats:
-        """Return the cycles of a kernel's start, its epilogues, and where blocks meet."""
+        """Return the cycles of start, epilogues and cluster barriers."""
         rates, form, waves, shared = self.rates, self.form, self.waves, self.shared
         epilogue = self._epilogue()
         # Blocks that share a sum compute one tile each: the next begins after the epilogue.
@@ -309,7 +309,7 @@ class _Estimate:
         cycles = self._around() + _norm(rates.time_exponent, in_loop, *bounds)
         cut = (self.m % self.rows != 0) | (self.n % self.columns != 0)
         cycles = cycles * (1 + rates.third_consumer_cost * (self.tiles.consumers > 2))
-        if self.form.any_rows:  # all stores are behind conditions
+        if self.form.any_rows:  # all stores are after conditions
             cycles = cycles - rates.any_rows_start_saved_cycles
             turns = rates.multi_tile_cost + rates.multi_tile_split_k_cost * self.shared
             cycles = cycles * (1 + turns * (self.waves > 1))

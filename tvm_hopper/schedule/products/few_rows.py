@@ -1,4 +1,4 @@
-"""Which products of few rows have no tiles by WGMMA: what was asked, served, and is faster.
+"""Choose between tiles, direct loads and dot products for few rows.
 
 One row is dot products of plain threads, some more are multiplied by warps that load what they
 multiply.
@@ -31,12 +31,12 @@ from .staging import leaves_operands_open
 
 
 def may_be_few_rows(given: MatmulConfig) -> bool:
-    """Tell whether a product of few rows may have no tiles, without being asked to have none."""
+    """Tell whether a product may use direct loads or dot products by default."""
     return not given.dots and not given.direct and (may_be_dots(given) or may_be_direct(given))
 
 
 def by_tiles(kernel: ClassKernel) -> ClassKernel:
-    """Return the kernel of a class that has tiles, unless it was asked to have none."""
+    """Return the tiled kernel of a class, unless tiles are excluded by request."""
     if not may_be_few_rows(kernel.config):
         return kernel
     return replace(kernel, config=replace(kernel.config, dots=False, direct=False))
@@ -79,7 +79,7 @@ def apply_few_rows(
     problem : Matmul
         The product.
     kernel : ClassKernel
-        What was asked for.
+        What was requested.
     views : sequence of Buffer
         Operands that are parts of tensors.
     outputs : tuple of str
@@ -93,7 +93,7 @@ def apply_few_rows(
     Raises
     ------
     ScheduleError
-        It was asked for, and cannot serve the product.
+        It was requested, and cannot serve the product.
     """
     if dots := find_dots(problem, kernel, views, outputs):
         return apply_dots(sch, block, problem, dots, len(outputs))
@@ -104,7 +104,7 @@ def apply_few_rows(
             f"block {problem.name}, early_weights",
             "tiles, whose weights come through shared memory",
             "few rows, whose weights each thread loads itself",
-            "ask for direct=True, or leave early_weights out",
+            "request direct=True, or leave early_weights out",
         )
     return None
 
@@ -119,7 +119,7 @@ def find_dots(
     problem : Matmul
         The product.
     kernel : ClassKernel
-        What was asked for.
+        What was requested.
     views : sequence of Buffer
         Operands that are parts of tensors.
     outputs : tuple of str
@@ -128,7 +128,7 @@ def find_dots(
     Raises
     ------
     ScheduleError
-        Dot products were asked for, and cannot serve the product.
+        Dot products were requested, and cannot serve the product.
     """
     config = kernel.config
     if not may_be_dots(config):
@@ -168,7 +168,7 @@ def find_direct(
     problem : Matmul
         The product.
     kernel : ClassKernel
-        What was asked for.
+        What was requested.
     views : sequence of Buffer
         Operands that are parts of tensors.
     outputs : tuple of str
@@ -177,7 +177,7 @@ def find_direct(
     Raises
     ------
     ScheduleError
-        It was asked for, and cannot serve the product.
+        It was requested, and cannot serve the product.
     """
     config = kernel.config
     if not may_be_direct(config):
@@ -238,7 +238,7 @@ def _unserved_directly(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
     if extent % VECTOR:
         return f"{runs} = {extent}, along which the rows of B run; a multiple of {VECTOR}"
     if not problem.starts_from_zero:
-        return "a sum that does not start from zero; one that does, with the rest behind it"
+        return "a sum that does not start from zero; one that does, with the rest after it"
     return ""
 
 
@@ -258,5 +258,5 @@ def _unserved(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
     if problem.k.extent % vector:
         return f"K = {problem.k.extent}; a multiple of {vector}"
     if not problem.starts_from_zero:
-        return "a sum that does not start from zero; one that does, with the rest behind it"
+        return "a sum that does not start from zero; one that does, with the rest after it"
     return ""

@@ -1,11 +1,11 @@
-"""Makes the blocks around a product part of it: casts before it, elementwise work behind it.
+"""`fuse_prologue`, `fuse_epilogue`: fuse casts before and elementwise blocks after a product.
 
     A_cast[i, k] = cast(A[i, k])                      (inlined into the product)
     C[i, j] += A_cast[i, k] * B[j, k]
     S[i, j] = sigmoid(C[i, j])                        (inlined into D)
     D[i, j] = cast(C[i, j] * S[i, j])                 (inlined into the accumulator's store)
 
-Other reductions, and blocks that are bound to threads already, are kernels of their own and are
+Other reductions, and blocks that are bound to threads already, are separate kernels and are
 left alone: what the product hands to them, or takes from them, lies in global memory.
 """
 
@@ -27,7 +27,7 @@ from tvm_hopper.schedule.trial import all_or_nothing
 
 from .recognize import loops_around
 
-SEPARATE = "bind the rest to threads first, or keep it in a function of its own"
+SEPARATE = "bind the rest to threads first, or keep it in a separate function"
 
 
 @all_or_nothing("elementwise blocks before the matmul", SEPARATE)
@@ -110,9 +110,9 @@ def _way_to_memory(sch: s_tir.Schedule, producer: Any) -> str:
     return SEPARATE
 
 
-@all_or_nothing("elementwise blocks behind the matmul, and one output", SEPARATE)
+@all_or_nothing("elementwise blocks after the matmul, and one output", SEPARATE)
 def fuse_epilogue(sch: s_tir.Schedule, store: Any) -> None:
-    """Inline the crop of `pad` and every elementwise block behind the product into the store.
+    """Inline the crop of `pad` and every elementwise block after the product into the store.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def fuse_epilogue(sch: s_tir.Schedule, store: Any) -> None:
 
 
 def _check_bounds(sch: s_tir.Schedule, store: Any, consumer: Any) -> None:
-    """Refuse another index behind a padded product where the bounds of its columns would be lost.
+    """Refuse another index after a padded product where the bounds of its columns would be lost.
 
     `reverse_compute_inline` replaces the store's predicate by the bounds of the consumer's own
     axes. Tried on a copy: each old bound must follow from the new ones.
@@ -174,7 +174,7 @@ def _check_bounds(sch: s_tir.Schedule, store: Any, consumer: Any) -> None:
                     f"block {name}",
                     f"another index of a product with padded tiles, by which {bound} is lost",
                     "the product's own rows and columns, or a tile that divides it",
-                    "choose a tile that divides the product, or make the block a kernel of its own",
+                    "choose a tile that divides the product, or make the block a separate kernel",
                 )
 
 
@@ -188,7 +188,7 @@ def _bounds(sch: s_tir.Schedule, block: Any) -> list[Any]:
 
 
 def followers(sch: s_tir.Schedule, block: Any) -> list[Any]:
-    """Return the blocks that read what a block writes and are not kernels of their own."""
+    """Return the blocks that read what a block writes and are not separate kernels."""
     return [c for c in sch.get_consumers(block) if not is_own_kernel(sch, c)]
 
 
@@ -209,7 +209,7 @@ def _check_not_output(sch: s_tir.Schedule, block: Any) -> None:
     if is_needed(sch, block):
         where = f"block {sch.get(block).name_hint}"
         result = sch.get(block).writes[0].source
-        found = f"several outputs ({result.name} is one, and the blocks behind it read it)"
+        found = f"several outputs ({result.name} is one, and the blocks after it read it)"
         raise cannot_schedule(where, found, "one output", SEPARATE)
 
 
@@ -231,7 +231,7 @@ def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
                 f"a read of {product.name}{list(load.indices)}, by which elements of the product "
                 "are used more than once, or in no order that can be inverted",
                 "each element of the product for one element of the output",
-                "make the block a kernel of its own: bind its loops to threads",
+                "make the block a separate kernel: bind its loops to threads",
             )
         if _is_guarded(node.body, load) and not _is_inside(load, axes):
             raise cannot_schedule(
@@ -239,7 +239,7 @@ def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
                 f"a read of {product.name}{list(load.indices)} under a condition, which keeps it "
                 "inside of the product",
                 "as many elements of the output as the product has",
-                "make the block a kernel of its own: bind its loops to threads",
+                "make the block a separate kernel: bind its loops to threads",
             )
         if not tvm_ffi.structural_equal(load.indices, loads[0].indices):
             raise cannot_schedule(
@@ -247,7 +247,7 @@ def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
                 f"reads of {product.name}{list(loads[0].indices)} and "
                 f"{product.name}{list(load.indices)}",
                 "one element of the product for each element of the output",
-                "make the block a kernel of its own: bind its loops to threads",
+                "make the block a separate kernel: bind its loops to threads",
             )
 
 
@@ -298,7 +298,7 @@ def hide_own_output(sch: s_tir.Schedule, block: Any) -> None:
                 f"a read of {store.buffer.name}{list(load.indices)} in a store to "
                 f"{store.buffer.name}{list(store.indices)}",
                 "the element that is stored, or another tensor",
-                "write the result into a tensor of its own",
+                "write the result into a separate tensor",
             )
     sch.unsafe_hide_buffer_access(block, "read", own)
 
@@ -324,7 +324,7 @@ def fuse_side_inputs(sch: s_tir.Schedule, consumer: Any, store: Any) -> None:
 
 
 def is_own_kernel(sch: s_tir.Schedule, block: Any) -> bool:
-    """Tell whether a block is a kernel of its own: a reduction, or bound to threads already.
+    """Tell whether a block is a separate kernel: a reduction, or bound to threads already.
 
     So is a block with kernels in it, as each size class of another product is.
     """
@@ -353,8 +353,8 @@ def inline_block(sch: s_tir.Schedule, primitive: Any, block: Any) -> None:
             raise cannot_schedule(
                 f"block {name}",
                 f"an update of {written[0].name} in place, whose result another block reads",
-                "an update as the last of the blocks behind the matmul",
-                "write the result to a tensor of its own",
+                "an update as the last of the blocks after the matmul",
+                "write the result to a separate tensor",
             ) from error
         raise cannot_schedule(
             f"block {name}",

@@ -1,9 +1,9 @@
-"""Epilogues that make each element of several of a row: a gate's activation times what it gates.
+"""Epilogues that combine several elements of a row: gated activations.
 
     C[i, j] += A[i, k] * W[j % 16 // 8, j // 16, j % 8, k]
     D[i, j] = silu(C[i, j // 8 * 16 + j % 8]) * C[i, j // 8 * 16 + 8 + j % 8]
 
-Columns of gate and up stand in eights beside each other: a thread holds both, in any tile of whole
+Columns of gate and up are in eights next to each other: a thread holds both, in any tile of whole
 sixteens.  TVM's reverse_compute_inline takes one element for one; here the block moves to the tile,
 and reads the accumulator there.
 """
@@ -94,14 +94,14 @@ def for_gather(
     Raises
     ------
     ScheduleError
-        What was asked for needs an element of the product for each of the output.
+        What was requested needs an element of the product for each of the output.
     """
     if name := excluded(kernel.config):
         raise cannot_schedule(
             f"block {problem.name}",
-            f"{name}, and {count} elements of a row behind it for each of the output",
+            f"{name}, and {count} elements of a row after it for each of the output",
             "rows of the product in the rows of a tile that one thread block sums and stores",
-            "leave it out, or make the block behind it a kernel of its own",
+            "leave it out, or make the block after it a separate kernel",
         )
     wanted = product_of(problem, kernel, (out_dtype,))
     config, lines = choose_tile(wanted, plain_config(kernel.config), count)
@@ -134,7 +134,7 @@ def is_whole(tile: tuple[int, int, int], consumers: int, count: int) -> bool:
 
 
 def fuse_gather(sch: s_tir.Schedule, store: Any, part: Any, count: int) -> Any:
-    """Move the block behind the product to its tile, in place of what stores the accumulator.
+    """Move the block after the product to its tile, in place of what stores the accumulator.
 
     Parameters
     ----------

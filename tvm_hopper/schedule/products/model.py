@@ -1,6 +1,6 @@
-"""The configuration that a matmul gets when the user names none, or what a user leaves open.
+"""`choose_config`: fill in the open fields of a matmul's configuration.
 
-Every legal tile (`candidates`) is judged by a formula with measured constants (`estimate`,
+Every legal tile (`candidates`) is checked by a formula with measured constants (`estimate`,
 `rates`), and the one with the least estimated time is taken. The order of tiles and the number of
 thread blocks follow by rules. The number of SMs and the rates of the chip are those of the target
 in scope, else an H200's.
@@ -77,22 +77,6 @@ class RankedTile:
         return f"{tile}{shared}{way}, {groups}, {self.stages} stages: {self.microseconds:.1f} us"
 
 
-@dataclass(frozen=True)
-class InMemory:
-    """How the tensors of a product are in memory.
-
-    Attributes
-    ----------
-    majors : tuple of str
-        For A and for B, along which of its dimensions rows are contiguous: "k", or "mn".
-    out_dtype : str, optional
-        Type of the output; None: that of the operands.
-    """
-
-    majors: tuple[str, str] = ("k", "k")
-    out_dtype: str | None = None
-
-
 def choose_config(
     m: Any,
     n: Any,
@@ -101,9 +85,10 @@ def choose_config(
     given: MatmulConfig | None = None,
     sizes: tuple[tuple[int, ...], ...] | None = None,
     num_sms: int | None = None,
-    **memory: Any,
+    majors: tuple[str, str] = ("k", "k"),
+    out_dtype: str | None = None,
 ) -> MatmulConfig:
-    """Choose what a configuration leaves open, from the shape: the best way by tiles.
+    """Choose the open fields of a configuration from the shape, for a kernel of tiles.
 
     Parameters
     ----------
@@ -112,14 +97,16 @@ def choose_config(
     dtype : str
         Type of the operands.
     given : MatmulConfig, optional
-        What is decided already.
+        Fields that are fixed.
     sizes : tuple, optional
         The values that each size of the given tile can take, when it is sampled.
     num_sms : int, optional
-        SMs of the device to choose for; None: what the target in scope says, else 132. The kernel
-        is right on any other device, and balances its thread blocks there too.
-    **memory
-        majors and out_dtype, see `InMemory`.
+        SMs of the device; None: those of the target in scope, else 132. The kernel is correct on
+        any device.
+    majors : tuple of str
+        For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
+    out_dtype : str, optional
+        Type of the output; None: that of the operands.
 
     Returns
     -------
@@ -129,10 +116,8 @@ def choose_config(
     Raises
     ------
     ScheduleError
-        An argument is illegal; what does not fit the chip is for `hs.matmul` to refuse.
+        An argument is illegal. `hs.matmul` checks the limits of the chip.
     """
-    in_memory = InMemory(**memory)
-    majors, out_dtype = in_memory.majors, in_memory.out_dtype
     m, n, k = (
         as_size("choose_config", name, size, symbolic="an expression of a symbolic extent")
         for name, size in (("m", m), ("n", n), ("k", k))
@@ -276,7 +261,7 @@ def rank(
     count : int
         How many, at most.
     sizes : tuple of int
-        Numbers of parts of a sum to try beside the whole one.
+        Numbers of parts of a sum to try next to the whole one.
 
     Raises
     ------
@@ -324,7 +309,7 @@ def rank_both(
     """Return the best configurations of both ways to multiply, as far as `given` leaves them open.
 
     Outputs of many rows gain nothing by the other way, and lose wide stores. Unless clusters are
-    asked for, parts that meet in a workspace are tried, too.
+    requested, parts that meet in a workspace are tried, too.
     """
     return _rank_both(wanted, given, chip, max(count, CONFIGS_SHOWN), sizes)[:count]
 
@@ -345,7 +330,7 @@ def _rank_both(
 
 
 def given_mode(given: MatmulConfig) -> str:
-    """Return how parts of a sum may meet outside of clusters: as safe as can be, unless given."""
+    """Return the split-K mode outside of clusters: the given one, else the safest."""
     return given.split_mode or CALLER
 
 
@@ -368,7 +353,7 @@ def may_be_transposed(wanted: ProductShape, given: MatmulConfig) -> bool:
 
 
 def in_rows(given: MatmulConfig, rows: Any) -> MatmulConfig:
-    """Keep many rows of the output on the tile's rows, where nothing else is asked for."""
+    """Keep many rows of the output on the tile's rows, where nothing else is requested."""
     is_open = given.tile is None and given.transposed is None
     many = not isinstance(rows, int) or rows > MOST_TRANSPOSED
     return replace(given, transposed=False) if is_open and many else given
@@ -392,7 +377,7 @@ def listed(wanted: ProductShape, given: MatmulConfig, chip: Chip) -> list[str]:
 
 
 def _in_boxes(wanted: ProductShape, tiles: Candidates, given: MatmulConfig) -> Any:
-    """Tell which tiles' outputs are stored by TMA, where nothing else is asked for."""
+    """Tell which tiles' outputs are stored by TMA, where nothing else is requested."""
     asked = given.store is not None or given.operand_slots is not None
     asked = asked or given.takes_turns or given.streams
     if asked or wanted.is_transposed or wanted.is_symbolic:

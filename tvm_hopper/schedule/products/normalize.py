@@ -1,4 +1,4 @@
-"""Rewrite products that TVM's primitives cannot tile into ones that they can.
+"""`normalize`: rewrite products that TVM's primitives cannot tile.
 
     C[i, j] += A[i, k] * B[j, k]                         no initial value: C's old one is kept
   ->
@@ -18,7 +18,7 @@
 
 TVM binds no loop around a reduction without an initial value, no primitive adds a dimension to a
 block, and a tensor is staged for all reads of a block at once.  `hs.matmul` does this by itself, on
-a schedule that begins anew from the rewritten module: a trace of it replays there, on
+a schedule that begins again from the rewritten module: a trace of it replays there, on
 `hs.normalize(mod)`, and not on the module as it was.
 """
 
@@ -61,9 +61,9 @@ class NormalForm:
 
 
 def normalize(mod: tvm.IRModule | tirx.PrimFunc, block: str | None = None) -> Any:
-    """Rewrite products without an initial value, with a dimension simplified away, of one tensor.
+    """Rewrite products that TVM cannot tile: no initial value, unit dimensions, X X^T.
 
-    Casts of their operands become part of them, as `fuse_prologue` does.
+    Casts of their operands are fused, as `fuse_prologue` does.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def _nests(root: Any) -> list[Any]:
 
 
 def plan_normal_form(nest: Any, block: str) -> NormalForm | None:
-    """Decide whether a loop nest is a product to rewrite; None for whatever else stands there."""
+    """Decide whether a loop nest is a product to rewrite; None for whatever else is there."""
     loops, realize = ir.loop_nest(nest)
     if not isinstance(realize, ir.SBlockRealize):
         return None
@@ -387,7 +387,7 @@ def _moving_variables(node: Any, load: Any) -> list[Any]:
 
 
 def _row_view(node: Any, load: Any, names: ir.Names, one: Any) -> tuple[Any, ir.Stmt]:
-    """Build the operand with one row: its own dimensions behind one of extent one."""
+    """Build the operand with one row: its own dimensions after one of extent one."""
     used = _moving_variables(node, load)
     domains = {x.var: x.dom for x in node.iter_vars}
     name = names.take(f"{load.source.name}_row")

@@ -1,13 +1,13 @@
-"""Tensors of the output's shape that an epilogue reads: the hardware loads them ahead.
+"""Prefetch epilogue operands of the output's shape into shared memory.
 
     for piece in range(store_parts):                              pipelined, operand_slots
         shared = residual[rows, columns of a piece]               by TMA, with the next A and B
         staging[rows, columns of a piece] = f(accumulator, shared)
         output[rows, columns of a piece] = staging
 
-Read from global memory by the threads that hold the accumulator, a residual costs a trip to memory
-behind each product, in pieces of four bytes.  The producer of the pipeline loads it while the
-product is still under way.
+Otherwise the threads that hold the accumulator read a residual from global memory after each
+product, four bytes at a time. The producer of the pipeline loads it while the product is still
+under way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .fuse import followers
 
 
 def operand_dtypes(sch: s_tir.Schedule, block: Any) -> tuple[str, ...]:
-    """List the types of the tensors that the blocks behind a product read as a whole, and TMA can.
+    """List the types of the tensors that the blocks after a product read as a whole, and TMA can.
 
     Parameters
     ----------

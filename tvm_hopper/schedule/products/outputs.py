@@ -1,4 +1,4 @@
-"""Several outputs behind one product: each becomes a function of the product alone.
+"""Several outputs of one product: each computed from the product alone.
 
     P[i, j] = C[i, j] + bias[j]                         needed in memory, and read on
     D[i, j] = relu(P[i, j])
@@ -30,7 +30,7 @@ from .recognize import loops_around
 
 
 def output_dtypes(sch: s_tir.Schedule, block: Any) -> tuple[str, ...]:
-    """List the types of the tensors that a product and the blocks behind it leave in memory."""
+    """List the types of the tensors that a product and the blocks after it leave in memory."""
     seen: list[Any] = []
     todo = [block]
     while todo:
@@ -44,7 +44,7 @@ def output_dtypes(sch: s_tir.Schedule, block: Any) -> tuple[str, ...]:
 
 
 def find_gather(sch: s_tir.Schedule, block: Any) -> int | None:
-    """Return of how many elements the one block behind a product makes each of its own, or None.
+    """Return of how many elements the one block after a product makes each of its own, or None.
 
     Parameters
     ----------
@@ -125,10 +125,10 @@ def keep_in_registers(sch: s_tir.Schedule, block: Any, outputs: list[Any]) -> li
 
 
 def starts_early(sch: s_tir.Schedule, stores: list[Any], asked: bool | None) -> bool:
-    """Decide whether a kernel begins while the launch in front of it ends.
+    """Decide whether a kernel begins while the launch before it ends.
 
     What an epilogue loads would have to stay in order then, and take longer: unless it is asked
-    for, such a kernel is launched as ever.
+    for, such a kernel is launched as usual.
 
     Parameters
     ----------

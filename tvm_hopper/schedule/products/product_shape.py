@@ -1,4 +1,4 @@
-"""The product that a configuration is chosen for, as far as the choice asks."""
+"""The shape of a product, as the cost model needs it."""
 
 from __future__ import annotations
 
@@ -9,28 +9,18 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 
 @dataclass(frozen=True)
 class ProductShape:
-    """What is to be estimated: C[m, n] = A B, and which way the operands' rows run in memory.
-
-    Attributes
-    ----------
-    majors
-        "k" or "mn" for each operand: along which its rows are contiguous.
-    output_bytes
-        Of an element of C.
-    is_transposed
-        Whether m runs along the rows of C in memory: elements are then stored one by one.
-    is_symbolic
-        Whether an extent is a guess.
-    """
+    """The product C[m, n] = A B to estimate, and the majors of its operands."""
 
     m: int
     n: int
     k: int
     dtype: str = "float16"
+    # "k" or "mn" for each operand: along which its rows are contiguous
     majors: tuple[str, str] = ("k", "k")
-    output_bytes: int = 2
+    output_bytes: int = 2  # of an element of C
+    # whether m runs along the rows of C in memory: elements are then stored one by one
     is_transposed: bool = False
-    is_symbolic: bool = False
+    is_symbolic: bool = False  # whether an extent is a guess
 
     @property
     def row_bytes(self) -> tuple[int, int]:

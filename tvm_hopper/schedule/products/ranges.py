@@ -1,15 +1,15 @@
-"""Which of a few kernels computes how many rows, of a product whose rows are symbolic.
+"""`choose_ranges`: which kernel serves which numbers of symbolic rows.
 
 A kernel that is best for 640 rows may be better for 1200 than any that is chosen for a few more: in
 both cases its tiles fill the chip.  So a kernel serves several ranges of row counts:
 
     m <= 64: the kernel for 64 rows      m <= 768: that for 640      m <= 1280: that for 384 again
 
-The model is asked for the configuration of each row count of a ladder, and for the time that each
-of these takes at row counts in between.  Kernels are picked that together lose least against the
-best one of each row count, where a kernel more has to gain `MIN_GAIN_PER_KERNEL`.  Then each range
-between two multiples of their tiles' rows, within which no kernel computes a tile more, gets the
-kernel with the least time, but for `MIN_GAIN_TO_SWITCH`: ranges are to be few.
+The model gives a configuration for each row count of a ladder, and its time at the row counts in
+between. Kernels are picked that together lose least against the best one of each row count, where a
+kernel more has to gain `MIN_GAIN_PER_KERNEL`. Then each range between two multiples of the tiles'
+rows, in which no kernel needs another tile, gets the fastest kernel, except for
+`MIN_GAIN_TO_SWITCH`: ranges are to be few.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .estimate import Floats
 
 # Kernels that are tried: for these rows.
 RUNGS = tuple(sorted({*LADDER, 80, 112, 160, 224, 288, 352, 416, 576, 704, 832, 960, 1152, 1792}))
-# Where kernels are compared: beside powers of two, which batches are padded to, these are what
-# people ask for, and one more than a tile holds. They count as much: `COMMON_ROW_WEIGHT` times
+# Where kernels are compared: next to powers of two, which batches are padded to, these are what
+# people request, and one more than a tile holds. They count as much: `COMMON_ROW_WEIGHT` times
 # others.
 COMMON_ROW_COUNTS = (17, 33, 100, 300, 1000)
 PLACES = tuple(sorted({*POINTS, *COMMON_ROW_COUNTS}))
@@ -33,7 +33,7 @@ COMMON_ROW_WEIGHT = 60  # with less, one of them pays where many others gain lit
 MOST_LOSS = 1e9  # of no kernel at all
 LARGE_LOSS = 0.03  # of the time; what is beyond counts `LARGE_LOSS_WEIGHT` times
 LARGE_LOSS_WEIGHT = 10  # with more, one kernel loses 5% where few others lose 15%
-# And more than this `SEVERE_LOSS_WEIGHT` times more, where people ask for it: elsewhere it cannot
+# And more than this `SEVERE_LOSS_WEIGHT` times more, where people request it: elsewhere it cannot
 # be helped.
 SEVERE_LOSS, SEVERE_LOSS_WEIGHT = 0.07, 200
 # And the worst of those so many times more: the estimate is off by 5%, and 9% becomes too much.
@@ -59,9 +59,9 @@ def choose_ranges(
     dtype : str
         Type of the operands.
     given : MatmulConfig, optional
-        What is decided already.
+        Fields that are fixed.
     num_sms : int, optional
-        SMs of the device to choose for; None: what the target in scope says, else 132.
+        SMs of the device; None: those of the target in scope, else 132.
     majors : tuple of str
         For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
     out_dtype : str, optional
@@ -70,9 +70,9 @@ def choose_ranges(
     Returns
     -------
     ranges : dict of int to int
-        Rows up to which each range goes, ascending, and the rows that its kernel is chosen for:
-        eight different ones at most. The last range goes on above its bound. As `classes` of
-        `hs.matmul` it is what that takes by default.
+        Upper bound of each range, ascending, and the number of rows that its kernel is chosen for,
+        at most eight different ones. The last range is unbounded. This is the default `classes` of
+        `hs.matmul`.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def _weigh(times: Floats, rows: Sequence[int]) -> Floats:
 
 
 def pick(times: Floats) -> list[int]:
-    """Pick the kernels that lose least together, ascending; of row counts that are asked for, each.
+    """Pick the kernels that lose least together, ascending; of row counts that are requested, each.
 
     Parameters
     ----------

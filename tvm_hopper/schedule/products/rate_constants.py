@@ -1,4 +1,4 @@
-"""The constants of the formula in `estimate.py`; `rates.py` has their fitted values."""
+"""The constants of the product cost model; `rates.py` has their fitted values."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Rates:
         22 and 25 the one by which the choice lost least among the times of 31 such problems both
         ways.
     epilogue_overlap
-        Share of an epilogue that the loads of the next tile hide, where stores are wide: behind
+        Share of an epilogue that the loads of the next tile hide, where stores are wide: after
         narrow ones, fitted, nothing is hidden.
     memory_bytes
         Bytes a cycle of the device's memory.
@@ -85,7 +85,7 @@ class Rates:
     workspace_bytes
         Bytes a cycle that an SM writes to a workspace, or reads from it.
     edge_tile_cost
-        Share of the time that edges of the output cost which cut tiles: stores behind conditions.
+        Share of the time that edges of the output cost which cut tiles: stores after conditions.
         Not fitted, since the times of the fit do not tell between 0 and 0.04: the same kernel with
         rows that are symbolic took 0.02 to 0.035 more.
     third_consumer_cost
@@ -109,7 +109,7 @@ class Rates:
     sm_memory_bytes
         Bytes a cycle that one SM takes from memory: few blocks do not keep it busy.
     extra_tile_cost
-        How much longer memory takes for each further tile of a few rows that asks for the same
+        How much longer memory takes for each further tile of a few rows that requests the same
         weights in the same wave.
     step_exponent, time_exponent
         Exponents.

@@ -1,4 +1,4 @@
-"""The constants of the estimate, as fitted.
+"""Fitted constants of the product cost model.
 
 Fitted 2026-11-23 by benchmarks/calibration/fit_choice.py to
 5895 times of 556 problems on an H200.

@@ -1,4 +1,4 @@
-"""Reads a block and says which matmul it is, or why it is none that a Hopper kernel can compute.
+"""Recognise matmuls, or say why a block is none that we support.
 
     for i, j, k: C[i, j] = C[i, j] + cast(A[i, k]) * cast(B[j, k])
   ->
@@ -20,7 +20,7 @@ from tvm.tirx import IterVar
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.contraction import CASTS_NEEDED, Contraction, find_contraction
-from tvm_hopper.errors import ScheduleError, cannot_schedule
+from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 from tvm_hopper.facts.swizzle import span_elements
@@ -116,55 +116,7 @@ def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) ->
     _check_initial_value(where, node)
     contraction = require_contraction(where, node)
 
-    axes = {var.var: _axis(var, bindings[var.var], loops) for var in node.iter_vars}
-    lead = tuple(a for a in axes.values() if a.extent == 1 and not _is_reduction(a.iter_var))
-    out = list(store.indices)
-    if len(out) < 2 or any(v not in axes for v in out[-2:]) or out[-1].same_as(out[-2]):
-        need = "C[m, n] with one loop for each, behind dimensions of extent one"
-        raise cannot_schedule(where, f"the output index {list(store.indices)}", need)
-    m, n = (axes[v] for v in out[-2:])
-    lead = tuple(a for a in lead if a not in (m, n))
-    reductions = [a for a in axes.values() if _is_reduction(a.iter_var)]
-    if len(reductions) != 1:
-        raise cannot_schedule(where, f"{len(reductions)} reduction loops", "one, over k")
-    (k,) = reductions
-    if any(axis not in (m, n, k, *lead) for axis in axes.values()):
-        raise _has_a_batch(where, contraction, axes, out)
-    if not all(ir.is_const(extent, 1) for extent in store.buffer.shape[:-2]):
-        found = f"{store.buffer.name}, of which it writes a part"
-        raise cannot_schedule(where, found, "an output that is one matrix")
-    for label, axis in (("M", m), ("N", n), ("K", k)):
-        if axis.loop < 0:
-            raise cannot_schedule(where, f"no loop over {label}", "one loop a dimension")
-
-    lhs, rhs = _operands(where, contraction, m, n, k, lead)
-    kept = (len(out) - 2, len(out) - 1)
-    zero = ir.is_zero(contraction.initial)
-    output, dtype = contraction.accumulator, contraction.accumulator_dtype
-    return Matmul(name, m, n, k, lead, lhs, rhs, output, kept, dtype, node, zero)
-
-
-def _has_a_batch(
-    where: str, contraction: Contraction, axes: dict[Any, Axis], out: list[Any]
-) -> ScheduleError:
-    """Say which dimension there is besides rows, columns and depth."""
-    shared = contraction.sides(list(axes)).batch
-    batch = next((axes[v] for v in shared if axes[v].extent != 1), None)
-    if batch is None:
-        wide = [axes[v] for v in out if v in axes and axes[v].extent != 1]
-        sizes = ", ".join(f"{a.iter_var.var.name} of {a.extent}" for a in wide)
-        found = f"{len(wide)} dimensions of the output ({sizes})"
-        need = "rows and columns, and other dimensions of extent one"
-        return cannot_schedule(where, found, need, "let one dimension count the rows")
-    found = f"a batch of {batch.extent} ({batch.iter_var.var.name})"
-    fix = "call a function of one product for each"
-    return cannot_schedule(where, found, "a leading batch of one", fix)
-
-
-def _operands(
-    where: str, contraction: Contraction, m: Axis, n: Axis, k: Axis, lead: tuple[Axis, ...]
-) -> tuple[Any, Any]:
-    """Return the operand with the rows, and the one with the columns."""
+    m, n, k, lead = _find_axes(where, node, loops, bindings, contraction)
     by_axis = {}
     for load in contraction.products[0].loads:
         operand, side = _operand(where, load, m, n, k, lead)
@@ -180,7 +132,51 @@ def _operands(
         found = f"{lhs.name} {lhs.dtype}, {rhs.name} {rhs.dtype}"
         need = f"both of {' or both of '.join(OPERAND_DTYPES)}"
         raise cannot_schedule(where, found, need, CAST)
-    return lhs, rhs
+    rank = len(store.indices)
+    kept = (rank - 2, rank - 1)
+    zero = ir.is_zero(contraction.initial)
+    output, dtype = contraction.accumulator, contraction.accumulator_dtype
+    return Matmul(name, m, n, k, lead, lhs, rhs, output, kept, dtype, node, zero)
+
+
+def _find_axes(
+    where: str, node: Any, loops: list[Any], bindings: dict[Any, int], contraction: Contraction
+) -> tuple[Axis, Axis, Axis, tuple[Axis, ...]]:
+    """Return rows, columns and depth of a product, and dimensions of extent one."""
+    store = node.body
+    axes = {var.var: _axis(var, bindings[var.var], loops) for var in node.iter_vars}
+    lead = tuple(a for a in axes.values() if a.extent == 1 and not _is_reduction(a.iter_var))
+    out = list(store.indices)
+    if len(out) < 2 or any(v not in axes for v in out[-2:]) or out[-1].same_as(out[-2]):
+        need = "C[m, n] with one loop for each, after dimensions of extent one"
+        raise cannot_schedule(where, f"the output index {list(store.indices)}", need)
+    m, n = (axes[v] for v in out[-2:])
+    lead = tuple(a for a in lead if a not in (m, n))
+    reductions = [a for a in axes.values() if _is_reduction(a.iter_var)]
+    if len(reductions) != 1:
+        raise cannot_schedule(where, f"{len(reductions)} reduction loops", "one, over k")
+    (k,) = reductions
+    for axis in axes.values():
+        if axis in (m, n, k, *lead):
+            continue
+        shared = contraction.sides(list(axes)).batch
+        batch = next((axes[v] for v in shared if axes[v].extent != 1), None)
+        if batch is None:
+            wide = [axes[v] for v in out if v in axes and axes[v].extent != 1]
+            sizes = ", ".join(f"{a.iter_var.var.name} of {a.extent}" for a in wide)
+            found = f"{len(wide)} dimensions of the output ({sizes})"
+            need = "rows and columns, and other dimensions of extent one"
+            raise cannot_schedule(where, found, need, "let one dimension count the rows")
+        found = f"a batch of {batch.extent} ({batch.iter_var.var.name})"
+        fix = "call a function of one product for each"
+        raise cannot_schedule(where, found, "a leading batch of one", fix)
+    if not all(ir.is_const(extent, 1) for extent in store.buffer.shape[:-2]):
+        found = f"{store.buffer.name}, of which it writes a part"
+        raise cannot_schedule(where, found, "an output that is one matrix")
+    for label, axis in (("M", m), ("N", n), ("K", k)):
+        if axis.loop < 0:
+            raise cannot_schedule(where, f"no loop over {label}", "one loop a dimension")
+    return m, n, k, lead
 
 
 def _axis(var: IterVar, position: int, loops: list[Any]) -> Axis:
@@ -233,7 +229,7 @@ def check_outputs(matmul: Matmul, dtypes: tuple[str, ...]) -> None:
     """Refuse an output of a type that the choice of a configuration does not know."""
     if dtypes[0] not in OUTPUT_DTYPES:
         need = f"one of {', '.join(OUTPUT_DTYPES)}"
-        fix = "cast in a function of its own"
+        fix = "cast in a separate function"
         raise cannot_schedule(f"block {matmul.name}", f"an output of {dtypes[0]}", need, fix)
 
 
@@ -274,7 +270,7 @@ def check_plain_loops(where: str, loops: list[Any], node: Any) -> dict[Any, int]
 def check_operands(matmul: Matmul, accumulate: str | None, views: Sequence[Any] = ()) -> None:
     """Refuse types that WGMMA lacks and tensors that a tensor map cannot describe.
 
-    `views` are operands whose memory was looked at already, behind them.
+    `views` are operands whose memory was looked at already, after them.
 
     Sources: PTX ISA 9.1, `wgmma.mma_async` (types); CUDA driver API, `cuTensorMapEncodeTiled`
     (strides of a multiple of 16 bytes, contiguous innermost dimension).
@@ -323,14 +319,14 @@ def _stride_violations(operand: MatmulOperand, outer: str) -> list[tuple[str, st
     if isinstance(offset, int) and offset % step:
         found = f"an offset of {offset} elements, {offset * size} bytes"
         need = f"a multiple of {BULK_ALIGNMENT} bytes"
-        return [(operand.name, found, need, "copy the part into a tensor of its own")]
+        return [(operand.name, found, need, "copy the part into a separate tensor")]
     if ir.is_const(ir.simplify(row % step), 0):
         return []
     dim = "row stride" if strides else "K" if operand.major == "k" else outer
     need = f"a multiple of {BULK_ALIGNMENT} bytes"
     if not isinstance(row, int):
         if strides:
-            return []  # a variable of its own: checked at each call
+            return []  # a separate variable: checked at each call
         found = f"{dim} = {row}, symbolic, so rows any multiple of {size} bytes apart"
         return [(operand.name, found, need, f"make {dim} static, or a multiple of {step}")]
     found = f"{dim} = {row} {operand.dtype} elements, rows {row * size} bytes apart"
@@ -350,7 +346,7 @@ def require_contraction(where: str, node: Any) -> Contraction:
     Returns
     -------
     contraction : Contraction
-        Of one product of two loads, behind casts that change no value.
+        Of one product of two loads, after casts that change no value.
 
     Raises
     ------
@@ -406,6 +402,12 @@ def _operand(
     return MatmulOperand(buffer, ir.dtype_of(buffer), major, tuple(kept)), side
 
 
+def read_index(sch: s_tir.Schedule, block: Any, operand: MatmulOperand) -> int:
+    """Return which of the block's reads is an operand."""
+    reads = sch.get(block).reads
+    return next(i for i, region in enumerate(reads) if region.source.same_as(operand.buffer))
+
+
 def _is_reduction(var: IterVar) -> bool:
     return var.iter_type == IterVar.CommReduce
 
@@ -418,7 +420,7 @@ def _known(extent: Any) -> Any:
 def find_swizzle_violations(
     problem: Matmul, tile: tuple[int, int, int], axis: str, config: Any
 ) -> list[str]:
-    """Return where a swizzle that was asked for is wider than a row of a shared tile.
+    """Return where a swizzle that was requested is wider than a row of a shared tile.
 
     A row runs along the tensor's last dimension; a tile that lies MN-major and that consumers share
     must have whole rows for each.

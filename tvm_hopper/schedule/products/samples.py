@@ -1,4 +1,4 @@
-"""Sizes of a product's configuration that a tuner decides on: random variables of the schedule."""
+"""Sampled tile and stage sizes, as random variables of the schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def is_sampled(config: MatmulConfig) -> bool:
 
 
 def check_nothing_sampled(config: MatmulConfig, rewritten: str) -> None:
-    """Refuse samples of a schedule that begins anew: they would be void.
+    """Refuse samples of a schedule that begins again: they would be void.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Outputs that go through shared memory: in how many parts, and the schedule of it.
+"""Stage outputs through shared memory, in parts.
 
     for part in threadIdx.y:
         accumulator = ...                                          in registers
@@ -54,21 +54,12 @@ STAGED = ("staging", "operand")  # how names of arrays begin that are no part of
 
 @dataclass(frozen=True)
 class EpilogueTypes:
-    """The types of what goes through shared memory behind a product.
+    """The types of what goes through shared memory after a product."""
 
-    Attributes
-    ----------
-    outputs
-        Of the tensors that it writes.
-    operands
-        Of the tensors of the output's shape that it reads, and that TMA can load.
-    in_place
-        Whether the output is staged in the slots of an operand
-        (`transforms/copies/reuse_operand_tiles.py`).
-    """
-
-    outputs: tuple[str, ...]
+    outputs: tuple[str, ...]  # of the tensors that it writes
+    # of the tensors of the output's shape that it reads, and that TMA can load
     operands: tuple[str, ...] = ()
+    # whether the output is staged in the slots of an operand (copies/reuse_operand_tiles.py)
     in_place: bool = False
 
 
@@ -154,7 +145,7 @@ def takes_place(config: MatmulConfig, shape: Any, epilogue: EpilogueTypes) -> bo
 
 
 def leaves_operands_open(config: MatmulConfig) -> bool:
-    """Tell whether nobody has said how an epilogue's operands come, and how outputs leave.
+    """Tell whether the staging of operands and outputs is open.
 
     Transposed tiles and blocks that share a sum have no other way than by threads.
     """
@@ -165,7 +156,7 @@ def leaves_operands_open(config: MatmulConfig) -> bool:
 def through_shared_memory(
     config: MatmulConfig, shape: Any, epilogue: EpilogueTypes
 ) -> MatmulConfig:
-    """Let outputs leave as operands of the epilogue come, where nobody has asked for another way.
+    """Stage outputs through shared memory if operands are staged there, unless requested otherwise.
 
     Parameters
     ----------
@@ -201,9 +192,9 @@ def choose_staging(
     epilogue: EpilogueTypes,
     arch: Arch,
 ) -> MatmulConfig:
-    """Choose the fewest parts that fit beside the ring, and fewer stages only if none do.
+    """Choose the fewest parts that fit next to the ring, and fewer stages only if none do.
 
-    Whole tiles are worth stages beyond the third, as long as nobody has asked for these. Operands
+    Whole tiles are worth stages beyond the third, as long as nothing has requested these. Operands
     of the epilogue take as many slots as fit.
 
     Parameters
@@ -213,7 +204,7 @@ def choose_staging(
     sizes
         The values that each size of the tile can take.
     may_take_stages
-        Nobody asked for the number of stages.
+        Nobody requested the number of stages.
     """
     if config.store is None:
         return config
@@ -246,8 +237,8 @@ def _choices(
 ) -> Iterator[tuple[int, int, int]]:
     """List stages, parts and slots of operands, the best first.
 
-    Residual + relu behind 8192x14336x4096, of the plain product's time (bfloat16, H200): by tiles
-    of 128x256 in place 3.1% more with a slot beside those of a tile's four parts and 3.4% without,
+    Residual + relu after 8192x14336x4096, of the plain product's time (bfloat16, H200): by tiles
+    of 128x256 in place 3.1% more with a slot next to those of a tile's four parts and 3.4% without,
     8 parts 4.7%, one 3.4%; by tiles of 256x160 and three stages 2.5% with three of five parts
     ahead and 4.1% with seven of ten, by four stages and one of ten 13%.
     """
@@ -271,7 +262,7 @@ def _choices(
         for ahead in range(x - 1, (x - 1) // 2 + epilogue.in_place, -1)
     )
     loaded = parts
-    if epilogue.in_place:  # with one slot each load waits for the store in front of it
+    if epilogue.in_place:  # with one slot each load waits for the store before it
         loaded = [x for x in parts if swizzles[x] >= LEAST_SPREAD]
         every = range(stages, least - 1, -1)
         yield from ((n, x, y) for n in every for x in loaded for y in range(x - 1, 1, -1))
@@ -294,10 +285,10 @@ def leaves_by_tma(
     may_take_stages: bool,
     arch: Arch,
 ) -> bool:
-    """Tell whether outputs leave through shared memory where nobody has asked for a way.
+    """Tell whether outputs are stored by TMA by default.
 
     So do those of several waves of deep sums, in boxes of whole swizzles, where `ENOUGH_STAGES`
-    have room beside half a tile or all of it: threads are then back at the next tile before the
+    have room next to half a tile or all of it: threads are then back at the next tile before the
     last one is stored.
 
     Parameters
@@ -309,11 +300,11 @@ def leaves_by_tma(
     dtype
         Of the operands.
     epilogue
-        Types of what is written and read behind the product.
+        Types of what is written and read after the product.
     k
         Terms of the sum.
     may_take_stages
-        Nobody asked for the number of stages.
+        Nobody requested the number of stages.
     arch
         The chip's limits.
     """

@@ -1,4 +1,4 @@
-"""What the ways to compute few rows without tiles share: what they leave open, how long they take.
+"""Shared code of the estimates for few rows without tiles.
 
     time = start + bytes / memory                       bytes: of both operands and of the output
 
@@ -15,24 +15,16 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from .config import MatmulConfig
 from .product_shape import ProductShape
 
-# Fields of a configuration that such ways go with; whatever else is given asks for a tile.
+# Fields of a configuration that such ways go with; whatever else is given requests a tile.
 BESIDE = ("direct", "dots", "accumulate", "batch_invariant", "early_weights", "split_mode")
 
 
 @dataclass(frozen=True)
 class ThreadRates:
-    """What the estimate is made of.
+    """Constants of the estimate."""
 
-    Attributes
-    ----------
-    start_us
-        Launch, the first vectors' way and the last sums'.
-    memory_bytes
-        Bytes a microsecond of the device's memory.
-    """
-
-    start_us: float
-    memory_bytes: float
+    start_us: float  # launch, the first vectors' way and the last sums'
+    memory_bytes: float  # bytes a microsecond of the device's memory
 
 
 def asks_for_no_tile(given: MatmulConfig) -> bool:

@@ -1,4 +1,4 @@
-"""Reads the loops around a tiled multiply-add: which of them are the tile, or what is wrong.
+"""Recognise the tile loops around a multiply-add.
 
     for i0, j0: for k0: for i1, j1, k1: C[i0 * 64 + i1, ...] += A[...] * B[...]
   ->
@@ -78,7 +78,7 @@ def _alone(where: str, node: Any, loops: list[Any]) -> Any:
     names = ", ".join(str(block.name_hint) for block in blocks)
     raise cannot_schedule(
         where,
-        f"{names} beside it, inside of loop {loops[-3].loop_var.name}",
+        f"{names} next to it, inside of loop {loops[-3].loop_var.name}",
         "the multiply-add alone in the three innermost loops",
         f"move it: sch.compute_at(..., the loop over k) in place of {loops[-3].loop_var.name}",
     )
@@ -94,4 +94,4 @@ def _check_loops_over_k(where: str, loops: list[Any], over_k: list[Any]) -> None
         raise cannot_schedule(where, found, need, "fuse them, or leave the split away")
     if outer and not outer[0].same_as(loops[-4]):
         found = f"loop {loops[-4].loop_var.name} between the loop over k ({names[0]}) and the tile"
-        raise cannot_schedule(where, found, need, f"reorder {names[0]} behind it")
+        raise cannot_schedule(where, found, need, f"reorder {names[0]} after it")

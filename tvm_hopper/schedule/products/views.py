@@ -1,4 +1,4 @@
-"""Give a product plain operands and a plain output where it works on parts and views of tensors.
+"""Rewrite products on views and parts of tensors to plain operands and outputs.
 
     C[i + 16, j] += A[i, 1, k + 8] * B[k, j + 32]
   ->
@@ -31,7 +31,7 @@ from .recognize import check_plain_loops, loops_around, product_loads
 
 @dataclass(frozen=True)
 class ViewAccess:
-    """How a block touches a tensor: which of its dimensions follow which iteration variable.
+    """An access of a block: which tensor dimensions follow which iteration variables.
 
     `moving` maps a dimension to the position of the block's variable, `offsets` to what is added.
     """
@@ -146,7 +146,7 @@ def _in_digits(node: Any, load: Any) -> View | None:
 
 
 def plan_output(node: Any) -> View | None:
-    """Decide whether the output needs a view: a matrix behind dimensions of extent one."""
+    """Decide whether the output needs a view: a matrix after dimensions of extent one."""
     store = node.body
     access = find_access(node, store.buffer, store.indices)
     if access is None or len(access.moving) < 2:
@@ -229,7 +229,7 @@ def _check_memory(where: str, access: ViewAccess, inner: int, outer: list[int]) 
                 f"{where}, tensor {buffer.name}",
                 f"rows {stride} bytes apart",
                 f"a multiple of {maps.STRIDE_ALIGNMENT} bytes",
-                "pad the tensor's last dimension, or copy the part into a tensor of its own",
+                "pad the tensor's last dimension, or copy the part into a separate tensor",
             )
 
 
@@ -242,7 +242,7 @@ def _check_start(where: str, access: ViewAccess, inner: int) -> None:
             f"{where}, tensor {access.buffer.name}",
             f"columns from {offset}, {offset * size} bytes",
             f"a start at a multiple of {maps.COORDINATE_ALIGNMENT} bytes",
-            "copy the part into a tensor of its own",
+            "copy the part into a separate tensor",
         )
 
 

@@ -1,4 +1,4 @@
-"""Sum a product in float32 whose program sums in 16 bits.
+"""Accumulate in float32 a product whose program sums in 16 bits.
 
     C[i, j] = C[i, j] + A[i, k] * B[j, k]                              float16
   ->
@@ -6,7 +6,7 @@
     C[i, j] = float16(C_wide[i, j])                                    rounded once
 
 Tensor cores sum in float32 whatever the program says (`accumulate="float32"`); threads compute what
-stands there.  No primitive changes the type of a sum, so that the schedule begins anew.
+is there.  No primitive changes the type of a sum, so that the schedule begins again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WIDE = "float32"
 
 
 def widen_product(sch: s_tir.Schedule, block: Any) -> Any:
-    """Let a product be summed in float32, and rounded in a block behind it; return its block.
+    """Let a product be summed in float32, and rounded in a block after it; return its block.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""Reductions of rows and what surrounds them, in one pass over memory: recognise, choose, apply."""
+"""Row reductions (norms, softmax) in one pass over memory: recognise, choose, apply."""

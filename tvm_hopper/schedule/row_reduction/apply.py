@@ -1,4 +1,4 @@
-"""Reductions of rows in one call, made of TVM's primitives: one pass over memory.
+"""`row_reduction`: schedule reductions of rows in one pass over memory.
 
   hs.row_reduction(sch)
 ->
@@ -78,9 +78,8 @@ def row_reduction(
 ) -> None:
     """Schedule a function of row reductions and what surrounds them as one kernel.
 
-    Each tensor is read from memory once: a row stays in the registers of its threads. Where sums
-    of columns stand beside rows, partial sums wait in memory that belongs to the function, as those
-    of `column_reduction` do.
+    Each tensor is read from memory once: a row stays in registers. If the function also sums
+    columns, partial sums are kept in a workspace, as in `column_reduction`.
 
     Parameters
     ----------
@@ -91,13 +90,13 @@ def row_reduction(
     block : SBlockRV or str, optional
         One of its reductions, to say which is meant.
     config : RowReductionConfig, optional
-        How to cut it up; what it leaves open is chosen from the shape.
+        Threads, vectors and so on; fields left out are chosen from the shape.
 
     Raises
     ------
     ScheduleError
-        The function is no program of row reductions that can be served, or the configuration does
-        not fit it.
+        The function is not a supported program of row reductions, or the configuration does not
+        fit it.
     """
     check_program(HELPER, sch)
     check_type(HELPER, "config", config, RowReductionConfig, "an hs.RowReductionConfig")
@@ -135,7 +134,7 @@ def chosen_rows(
 
 @dataclass(frozen=True)
 class RowKernelPlan:
-    """What a kernel over rows has to do, and what was chosen for it."""
+    """The work of a row kernel and its chosen configuration."""
 
     work: RowWork
     choice: RowChoice
@@ -159,7 +158,7 @@ class _Plan:
 
 
 def _try(sch: s_tir.Schedule, given: RowReductionConfig, node: Any = None) -> _Plan:
-    """Parse a program and choose what is left open; schedule a copy, for what that raises."""
+    """Parse a program and choose the rest open; schedule a copy, for what that raises."""
     with as_one_step(), _as_refusal():
         program = MemoryProgram.parse(twin(sch)[0], HELPER)
         if node is not None:
@@ -196,9 +195,9 @@ def _plan(sch: s_tir.Schedule, program: MemoryProgram, given: RowReductionConfig
         refused = ("ahead",)
     else:
         for_rows = ("blocks", "chunks", "together")
-        _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
+        _refuse_given(given, for_rows, "sums of columns next to rows: a persistent kernel")
         return _Plan(program, given)
-    _refuse_given(given, refused, "a program without sums of columns beside rows")
+    _refuse_given(given, refused, "a program without sums of columns next to rows")
     name, work = _count_work(program.copy(), given)
     if given.is_open and not has_sums:
         with contextlib.suppress(ScheduleError, *TVM_ERRORS):
@@ -253,7 +252,7 @@ def _find_persistent(
     reads = find_reads(sch, [*own, *sums], rows.full)
     where = f"block {(sums or own)[0].name}"
     if not rows.rows:
-        found, need = "one row beside sums of columns", "two rows or more"
+        found, need = "one row next to sums of columns", "two rows or more"
         if not sums:
             found = f"persistent={given.persistent} for one row"
         fix = "write it without the sums" if sums else "leave persistent= out"
@@ -269,16 +268,16 @@ def _find_persistent(
 
 
 def _check_sums(own: list[Part], sums: list[Part]) -> None:
-    """Refuse sums of columns of what is computed of rows beside them: it is in no memory yet."""
+    """Refuse sums of columns of what is computed of rows next to them: it is in no memory yet."""
     made = [x for p in own for x in p.outputs]
     for part in sums:
         for load in part.loads:
             if any(load.source.same_as(x) for x in made):
                 raise cannot_schedule(
                     f"block {part.name}",
-                    f"sums of columns of {load.source.name}, which is computed of rows beside them",
+                    f"sums of columns of {load.source.name}, which is computed from rows here",
                     "sums of columns of what the function is given",
-                    "let a function of its own compute them, by hs.column_reduction",
+                    "let a separate function compute them, by hs.column_reduction",
                 )
 
 
@@ -320,7 +319,7 @@ def schedule_rows(
     program : MemoryProgram
         Changed in place, as its schedule is.
     given : RowReductionConfig
-        What was asked for.
+        What was requested.
     plan : RowKernelPlan
         How to cut it up.
     """
@@ -380,7 +379,7 @@ def _make_nests(
         number_elements(sch, nest, len(program.rows), row)
     nests = [*staged, *nests]
     late = find_late(nests) if choice.split else []
-    if late:  # what a thread block stores it loads beside the row, before it waits
+    if late:  # what a thread block stores it loads next to the row, before it waits
         nests.sort(key=lambda x: (x.work is not Work.LOAD) + (x.work not in EARLY))
     return _Kernel(nests, staged, late, plan_passes(nests) if choice.is_streamed else [])
 
@@ -395,9 +394,9 @@ def _share_rows(
     of_all = [x for x in kernel.staged if x.work is Work.STAGE_COLUMNS]
     outside = [x for x in kernel.nests if x not in (*shared, *inside, *of_all)]
     rows = [row_loop(sch, nest) for nest in outside]
-    deal_out_passes(sch, passes, tile)  # each in its own nest: the merged one stands behind
+    deal_out_passes(sch, passes, tile)  # each in its own nest: the merged one is after
     block = merge(sch, rows)
-    for nest in shared:  # in front of the reductions, or right before what reads it
+    for nest in shared:  # before the reductions, or right before what reads it
         sch.compute_at(nest.block, block, index=0 if choice.preload else -1)
     for nest in kernel.nests:
         if nest.work is Work.STORE_ROWS:

@@ -1,4 +1,4 @@
-"""The configurations that a kernel over rows may have, with nothing left open."""
+"""A complete configuration of a row kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a kernel over rows is cut up: threads of a row, its vectors, rows of a thread block."""
+"""`RowReductionConfig`: threads per row, vectors, rows per thread block."""
 
 from __future__ import annotations
 
@@ -23,55 +23,54 @@ MOST_BLOCKS = 1 << 16  # of a grid whose thread blocks each leave sums of column
 
 @dataclass(frozen=True)
 class RowReductionConfig:
-    """One way to compute reductions of rows; what is left out is chosen from the shape.
+    """Configuration of a row reduction; fields left out are chosen from the shape.
 
     Parameters
     ----------
     threads : int, optional
         Threads that share a row: 1, 2, 4, 8, 16, or a multiple of 32 up to 1024.
     rows : int, optional
-        Rows of a thread block, each with threads of its own.
+        Rows of a thread block, each with separate threads.
     vector : int, optional
-        Elements that a thread loads and stores at once: a power of two up to 16, and at most 16
-        bytes of the widest tensor.
+        Elements of a vector access: a power of two up to 16, at most 16 bytes of the widest tensor.
     preload : bool, optional
-        Whether tensors that all rows share are loaded before the reductions, together with the row,
-        and wait in registers, or where rows are staged in shared memory; else where they are used.
+        Whether tensors that all rows share are loaded together with the row, before the reductions,
+        and kept in registers (in shared memory for staged rows); else they are loaded at their use.
     recompute : bool, optional
-        Whether what is dear and used twice, as the exponentials of a softmax, is computed again;
-        else it waits in registers.
+        Whether expensive values with two uses, as the exponentials of a softmax, are computed
+        twice; else they are kept in registers.
     reload : bool, optional
-        Whether a row is loaded a second time, out of the caches, where it is used behind the last
-        reduction; else it waits in registers. What is dear is computed again then. In persistent
-        clusters with staged rows and no sums of columns the next row is reduced in between.
+        Whether a row is loaded again, from the caches, after the last reduction; else it is kept in
+        registers. Expensive values are computed again, too. Persistent clusters with staged rows
+        and no column sums reduce the next row in between.
     blocks : int, optional
-        Thread blocks that are to share an SM: the assembler takes no more registers than that.
+        Occupancy: thread blocks per SM; the assembler limits registers accordingly.
     hint : bool, optional
-        Whether the caches are told to give up last what is loaded of a row.
+        Whether the caches evict the loaded rows last.
     chunks : int, optional
-        Vectors of a thread that are in flight together. A row of more is streamed: each reduction,
-        and what is behind the last one, loads it for itself, a part after another.
+        Vectors that a thread has in flight. Longer rows are streamed: each reduction, and the
+        epilogue, loads the row again, part by part.
     cluster : int, optional
-        Thread blocks that share a row, each with a part of it: 1, 2, 4, 8 or 16. They are a
-        cluster, and send each other what they have reduced.
+        Thread blocks of a cluster that share a row: 1, 2, 4, 8 or 16. They exchange partial
+        results.
     stage : bool, optional
-        Whether bulk copies bring a row to shared memory, where it waits for each of its passes;
-        `chunks` vectors of a thread are loaded from there together.
+        Whether bulk copies stage a row in shared memory for all of its passes; a thread loads
+        `chunks` vectors at once from there.
     persistent : int, optional
-        Thread blocks that share all rows, where columns are summed beside them, or where rows share
-        a tensor, which stays in registers; or clusters of them.
+        Thread blocks (or clusters) of a persistent kernel over all rows, if columns are summed
+        too, or if rows share a tensor, which is kept in registers.
     ahead : int, optional
-        Rows of each by which memory is asked in advance, in those cases; 0 for none, up to 8.
+        Rows that a persistent kernel prefetches ahead, 0 to 8.
     early_launch : bool, optional
-        Whether the kernel begins while the launch in front of it ends, and waits for it first.
+        Whether to use programmatic dependent launch: start early, then wait.
     together : int, optional
-        Neighbouring thread blocks that begin at the same time, up to 8; 1: each by itself. They
-        share nothing: not for rows that clusters share, nor for persistent kernels.
+        Neighbouring thread blocks that start together, up to 8, as a cluster that shares no data;
+        1: no cluster. Not for rows that clusters share, nor for persistent kernels.
 
     Raises
     ------
     ScheduleError
-        A value is illegal, or the threads of a thread block are no whole warps or above 1024.
+        A value is illegal, or a thread block's threads are not whole warps or exceed 1024.
     """
 
     threads: int | None = None

@@ -1,4 +1,4 @@
-"""What the thread blocks of a grid over rows have in common, where the rows outgrow L2."""
+"""Estimates of grid kernels whose rows exceed L2."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Long rows of several tensors that no bulk copy brings: clusters hold them in registers.
+"""Estimates of clusters that hold long rows in registers.
 
-Rows of which elements are computed, stored and read again (a residual's sum in front of its norm)
-have no place in shared memory. As few thread blocks as have room for a row share it, each thread
-has four vectors of each tensor, and the assembler is told how many thread blocks an SM is to have:
-left alone it takes registers for a row in float32 beside its 16 bits, and half as many fit.
+Rows of which elements are computed, stored and read again (a residual's sum before its norm) have
+no place in shared memory. The fewest thread blocks that can hold a row share it, each thread has
+four vectors of each tensor, and the assembler gets the number of thread blocks per SM: left alone
+it takes registers for a row in float32 next to its 16 bits, and half as many fit.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The configuration that a kernel over rows gets when the user names none.
+"""Choose the configuration of a row kernel.
 
 Its currency is bytes in flight on an SM, see `memory_bound/estimate.py`. Registers say how many: a
 thread has 64 where 1024 are on an SM, with four vectors each, 64 KiB together.
 
-Long rows leave room for one or two thread blocks. They are loaded a second time, out of L1 or L2,
-where they are used behind the last reduction, so that no register holds them while it runs.
+Long rows leave room for one or two thread blocks. They are loaded again from L1 or L2 after the
+last reduction, so that they take no registers during it.
 
 Of configurations that are as fast, those with four vectors a thread are taken, and the smallest
 thread block of at least four warps (docs/memory_bound.md).

@@ -1,4 +1,4 @@
-"""A mean and the squares around it: two sums that a cluster exchanges as one."""
+"""Find mean and variance, which a cluster exchanges together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs over rows of several dimensions, as group norms are, with two loops for each block.
+"""Row programs over several dimensions, as in group norms.
 
 S[n, g] += X[n, g * 10 + k, h, w]                          over k, h, w
 Y[n, c, h, w] = X[n, c, h, w] * S[n, c // 10] * W[c]
@@ -30,7 +30,7 @@ def inline_rows(program: MemoryProgram, recompute: bool = False) -> list[Part]:
     program : MemoryProgram
         Changed in place.
     recompute : bool
-        Whether to inline what is dear, too, if it has one value for each element.
+        Whether to inline what is expensive, too, if it has one value for each element.
 
     Raises
     ------

@@ -1,13 +1,13 @@
-"""How many registers a thread needs, and how many thread blocks an SM has room for then.
+"""Registers per thread and thread blocks per SM of row kernels.
 
 The counts of registers are those that the assembler took of RMSNorm, LayerNorm, softmax and their
-gradients (`cuobjdump`), beside what a thread holds of a row.
+gradients (`cuobjdump`), next to what a thread holds of a row.
 """
 
 from __future__ import annotations
 
-from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
+from tvm_hopper.requests.targets import arch_in_scope
 from tvm_hopper.schedule.memory_bound.estimate import MemoryModel
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 from tvm_hopper.schedule.memory_bound.work import LoadedRows, RowWork
@@ -18,15 +18,15 @@ REGISTERS_PER_SM = 65536
 REGISTERS_PER_THREAD = 255
 REGISTER_STEP = 8  # in which threads get them
 REGISTER_BYTES = 4
-# Registers of a thread beside its part of a row: of rows that it keeps, of rows that are loaded
-# again, for each reduction behind the first of those, and of rows that wait in shared memory.
+# Registers of a thread next to its part of a row: of rows that it keeps, of rows that are loaded
+# again, for each reduction after the first of those, and of rows that wait in shared memory.
 BASE_REGISTERS, RELOADED_REGISTERS, REDUCTION_REGISTERS, STAGED_REGISTERS = 30, 20, 8, 40
 MOST_RELOADED_BLOCKS = 3  # on an SM: registers are worth more than a fourth block of such rows
-SUMS_BYTES = 2048  # of shared memory beside staged rows: sums of warps, barriers, alignment
+SUMS_BYTES = 2048  # of shared memory next to staged rows: sums of warps, barriers, alignment
 
 
 def registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -> int:
-    """Estimate the registers of a thread: of its part of a row, and of what it meets there."""
+    """Estimate the registers of a thread."""
     row = _of_bytes(chunks * work.vector * work.loaded)
     if reload:
         shared = _of_bytes(work.vector * work.shared)
@@ -63,9 +63,10 @@ def blocks_of_staged(work: RowWork, tile: RegisterTile, preload: bool = False) -
     """Return how many thread blocks with rows in shared memory an SM has room for; 0 for none."""
     need = part_of(work, tile) * (tile.rows * work.loaded + preload * work.shared) + SUMS_BYTES
     threads = tile.threads * tile.rows
-    if need > SM_90A.smem_per_block:
+    arch = arch_in_scope()
+    if need > arch.smem_per_block:
         return 0
-    held = SM_90A.smem_per_sm // (need + SM_90A.smem_reserved_per_block)
+    held = arch.smem_per_sm // (need + arch.smem_reserved_per_block)
     of_registers = REGISTERS_PER_SM // (STAGED_REGISTERS * threads)
     room = min(of_registers, THREADS_PER_SM // threads, MOST_BLOCKS_PER_SM)
     return max(1, min(held, room))

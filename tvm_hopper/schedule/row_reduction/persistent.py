@@ -1,4 +1,4 @@
-"""Programs over rows with sums of columns beside them: gradients of norms, in one pass.
+"""Persistent row kernels that also sum columns: gradients of norms.
 
   DX[i, j] = f(X[i, j], DY[i, j], C[i], W[j])       C[i] a sum of a row
   DW[j] += DY[i, j] * X[i, j]
@@ -40,7 +40,7 @@ from .recognize import RowProgram
 
 @dataclass(frozen=True)
 class Persistent:
-    """How a persistent kernel is cut up: a tile of registers, thread blocks, what to say."""
+    """Plan of a persistent kernel: register tile, thread blocks, notes."""
 
     tile: RegisterTile
     blocks: int  # or clusters of them
@@ -48,8 +48,8 @@ class Persistent:
     ahead: int  # rows of a thread block that are brought into L2 in advance
     text: str
     is_staged: bool = False  # into shared memory instead
-    reload: bool = False  # a row is loaded a second time behind the reduction
-    hint: bool = False  # L2 gives up last what is loaded of rows
+    reload: bool = False  # a row is loaded a second time after the reduction
+    hint: bool = False  # L2 evicts last what is loaded of rows
     is_skewed: bool = False  # the next row is reduced before this one waits for its cluster
 
     @property
@@ -114,7 +114,7 @@ def schedule_persistent(
     if choice.reload:
         reads = load_again(reads, own)
     partial = [leave_partial(sch, part, choice.parts) for part in sums]
-    for block in partial:  # TVM binds no loop of a block that reads rows behind their end, later
+    for block in partial:  # TVM binds no loop of a block that reads rows after their end, later
         column, trip, share = sch.get_loops(block)
         sch.reorder(share, trip, column)
         deal_out(sch, column, choice.tile, whole=False)
@@ -209,7 +209,7 @@ class _RowPlace:
         return list(self.sch.get_loops(self.block))[2]
 
     def load(self, block: Any, has_rows: bool) -> None:
-        """Load a tensor in front of what reads it, or what all rows share before them."""
+        """Load a tensor before what reads it, or what all rows share before them."""
         if has_rows:
             self.sch.compute_at(block, self.trip)
         else:
@@ -218,7 +218,7 @@ class _RowPlace:
         deal_out(self.sch, list(self.sch.get_loops(block))[-1], self.tile, whole=True)
 
     def store(self, block: Any, full: bool) -> None:
-        """Store a result of a row behind what computes it."""
+        """Store a result of a row after what computes it."""
         self.sch.reverse_compute_at(block, self.trip)
         if full:
             deal_out(self.sch, list(self.sch.get_loops(block))[-1], self.tile, whole=True)
@@ -226,7 +226,7 @@ class _RowPlace:
             one_thread(self.sch, block, self.tile)
 
     def store_sums(self, block: Any) -> None:
-        """Keep sums of columns in registers, and store them behind the last row."""
+        """Keep sums of columns in registers, and store them after the last row."""
         whole, vector = self.tile.threads * self.tile.vector, self.tile.vector
         store = self.sch.cache_write(block, 0, "local")
 

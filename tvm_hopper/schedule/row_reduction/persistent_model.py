@@ -1,4 +1,4 @@
-"""The configuration of a persistent kernel over rows, whose threads keep sums of columns.
+"""Choose the configuration of a persistent row kernel with column sums.
 
 Its currency is bytes in flight on an SM, as for other kernels over rows: those that thread blocks
 load at once, and those of later rows that are on their way to L2. Registers bound the former: a
@@ -37,14 +37,14 @@ from .occupancy import REGISTERS_PER_SM
 from .persistent import Persistent
 from .recognize import RowProgram
 
-# Registers of a thread beside its parts of rows and sums; if the user names the threads; and that
+# Registers of a thread next to its parts of rows and sums; if the user names the threads; and that
 # may be needed: above, the compiler runs out of the 255 there are.
 BASE_REGISTERS, LEAST_REGISTERS, MOST_REGISTERS = 36, 16, 224
 MOST_BLOCKS_PER_SM = 8
 FEWEST_THREADS = 128  # of a thread block
 BULK_BYTES = 16  # of which bulk copies bring multiples
 SHARED_BYTES = 220 << 10  # of an SM, for rows that wait
-SLOTS, SKEWED_SLOTS = 2, 3  # of shared memory for rows, beside those of rows on their way
+SLOTS, SKEWED_SLOTS = 2, 3  # of shared memory for rows, next to those of rows on their way
 MOST_STAGED = 6  # rows of a thread block on their way to shared memory
 MOST_AHEAD = 2  # rows of a thread block on their way to L2
 SIZES = (32, 64, 128, 256, 384, 512, 768, 1024)
@@ -77,7 +77,7 @@ def find_work(
     Raises
     ------
     ScheduleError
-        The vectors asked for do not fit the rows.
+        The vectors requested do not fit the rows.
     """
     tensors = [*(x.tensor for x in reads), *in_memory(sch, own, program.full)]
     vector = widest_vector(program.columns, tensors, given.vector)
@@ -141,7 +141,7 @@ def choose_persistent(
 
 
 def _no_room(where: str, work: PersistentWork, given: RowReductionConfig) -> ScheduleError:
-    """Say what does not fit: what was asked of rows that would, else the rows."""
+    """Raise the error that the requested values, or else the rows, do not fit."""
     cluster = _clusters(given)[-1]
     most = (REGISTERS_PER_SM // MAX_THREADS - BASE_REGISTERS) * 4 // work.held * MAX_THREADS
     most *= cluster
@@ -156,10 +156,10 @@ def _no_room(where: str, work: PersistentWork, given: RowReductionConfig) -> Sch
             "leave some of them open",
         )
     beside = "sums of columns" if work.sums else "what all rows share"
-    fix = "compute the sums in a function of their own, by hs.column_reduction"
+    fix = "compute the sums in a separate function, by hs.column_reduction"
     return cannot_schedule(
         where,
-        f"rows of {work.columns} elements beside {beside}, {work.held} bytes of registers for each",
+        f"rows of {work.columns} elements next to {beside}, {work.held} register bytes for each",
         f"rows that fit the registers of a thread block, or of {cluster} in a cluster: about "
         f"{most} elements of these types",
         fix if work.sums else "leave persistent= out",
@@ -285,7 +285,7 @@ class _PersistentSearch:
         return not way.stage or _fits_slots(work, tile)
 
     def _ahead(self, way: _Way, on_one: int, row: int, slots: int) -> int:
-        """Return by how many rows of each thread block memory is asked in advance."""
+        """Return the number of rows to prefetch per thread block."""
         rates, resident = self.model.rates, on_one * row
         if self.given.ahead is not None:
             return self.given.ahead

@@ -1,4 +1,4 @@
-"""What a reduction of rows is, and why a function is none.
+"""Recognise row reductions, or say why a function is none.
 
 S[i] += f(X[i, k])       k runs over the contiguous dimension of what it reads: a row
 Y[i, j] = g(X[i, j], S[i], W[j])
@@ -44,7 +44,7 @@ def find_rows(parts: list[Part]) -> RowProgram:
     Parameters
     ----------
     parts : list of Part
-        What is left of the function after inlining.
+        The rest of the function after inlining.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def find_rows(parts: list[Part]) -> RowProgram:
     Raises
     ------
     ScheduleError
-        There is no reduction, or one that is not of rows, or blocks of other shapes beside it.
+        There is no reduction, or one that is not of rows, or blocks of other shapes next to it.
     """
     reductions = [p for p in parts if p.reduced]
     if not reductions:
@@ -65,7 +65,7 @@ def find_rows(parts: list[Part]) -> RowProgram:
         if length != columns or not same_extents(own, rows):
             raise cannot_schedule(
                 f"block {part.name}",
-                f"{times(own)} rows of {length} elements beside {times(rows)} of {columns} in "
+                f"{times(own)} rows of {length} elements next to {times(rows)} of {columns} in "
                 f"block {first[0].name}",
                 "rows of one length and number",
                 SEPARATE,
@@ -76,7 +76,7 @@ def find_rows(parts: list[Part]) -> RowProgram:
             extents = [x.dom.extent for x in part.spatial]
             raise cannot_schedule(
                 f"block {part.name}",
-                f"a result of {times(extents)} elements beside {times(rows)} rows of {columns}",
+                f"a result of {times(extents)} elements next to {times(rows)} rows of {columns}",
                 "one value for each element, or one for each row",
                 SEPARATE,
             )

@@ -1,9 +1,9 @@
-"""Long rows that share tensors: a persistent kernel keeps what they share in registers.
+"""Choose persistent kernels for long rows that share tensors.
 
-Out of L2 each row would read as many bytes of what all rows share as of its own, or more. Clusters
-that stay read it once; a thread has the same columns of each row, and bulk copies bring the rows
-ahead. Rows that share no more than they have wait in shared memory, two beside what they share, as
-long as there is room for it (`staged_model.py`).
+Otherwise each row would read at least as many shared bytes from L2 as its own. Clusters that stay
+read it once; a thread has the same columns of each row, and bulk copies bring the rows ahead. Rows
+that share at most their own size are staged in shared memory, two rows next to the shared tensors,
+if they fit (`staged_model.py`).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from .choice import CLUSTERS
 from .config import RowReductionConfig
 from .occupancy import REGISTERS_PER_SM
 
-LEAST_COLUMNS = 1 << 16  # of a row: shorter ones share with rows beside them in shared memory
+LEAST_COLUMNS = 1 << 16  # of a row: shorter ones share with rows next to them in shared memory
 SIZES = (4, 8, 16)  # thread blocks of a cluster: the fewest that have room for a row
 PART, WHOLE_PART = 40 << 10, 32 << 10  # bytes of it in each of them: at most, and of full turns
 THREADS = (512, 384, 256)  # of a thread block: the most that have whole vectors
-# Rows on their way to shared memory, beside the one that is reduced and those that were; more where
-# eight thread blocks have parts that leave room for them.
+# Rows on their way to shared memory, next to the one that is reduced and those that were; more
+# where eight thread blocks have parts that leave room for them.
 AHEAD, MORE_AHEAD, MORE_FOR = 2, 3, 8
 # The same of rows that share no more than they have, from so many bytes of a row on.
 FEW_SHARED, FEW_PART, FEW_AHEAD, FEW_CHUNKS = 288 << 10, 56 << 10, 1, 8
 MAX_PART_BYTES_LARGEST_CLUSTERS = 64 << 10  # of those, in the largest clusters
 MAX_PIPELINED_PART_BYTES = 48 << 10  # of a pipelined row loop: what four slots have space for
-BASE_REGISTERS = 40  # of a thread, beside its part of a row and of what rows share
+BASE_REGISTERS = 40  # of a thread, next to its part of a row and of what rows share
 MIN_ROWS_PER_CLUSTER = 8  # from here on what rows share is worth its registers
 
 

@@ -1,11 +1,11 @@
-"""Few rows: several thread blocks reduce the same row, and each stores a part of it.
+"""Few rows: split each row over the thread blocks of a cluster.
 
   load X, load W, S = sum X                  by all of them: SMs without a row of their own are idle
   load X of blockIdx.y, again                out of L1, together with the row
   Y = f(X, S, W) of blockIdx.y               a vector of each thread
   store
 
-What is behind the last reduction takes as long as a row's share of an SM: a half of it here.
+What is after the last reduction takes as long as a row's share of an SM: a half of it here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EARLY = (Work.LOAD, Work.LOAD_AGAIN)
 def may_split(
     parts: list[Part], full: frozenset[str], reads: list[Read], stored: list[Any]
 ) -> bool:
-    """Tell a program of which all that is stored is computed behind the last reduction, by element.
+    """Tell a program of which all that is stored is computed after the last reduction, by element.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def may_split(
     reads : list of Read
         Tensors that are loaded by vectors.
     stored : list of Buffer
-        What is left in memory, and other tensors.
+        The rest in memory, and other tensors.
     """
     last = max(i for i, p in enumerate(parts) if p.reduced)
     late = {p.name for p in parts[last + 1 :]}
@@ -47,7 +47,7 @@ def may_split(
 
 
 def read_late(reads: list[Read], parts: list[Part]) -> list[Read]:
-    """Tell tensors apart that only blocks behind the last reduction read: each reads a part."""
+    """Tell tensors apart that only blocks after the last reduction read: each reads a part."""
     last = max(i for i, p in enumerate(parts) if p.reduced)
     late = {p.name for p in parts[last + 1 :]}
     is_late = [all(p.name in late for p in x.readers) for x in reads]

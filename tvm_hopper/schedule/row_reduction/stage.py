@@ -1,4 +1,4 @@
-"""Rows that wait in shared memory: bulk copies bring them, and each pass reads them from there.
+"""Stage rows in shared memory by bulk copies.
 
   for k: S[i] += X[i, k]                 for j: Y[i, j] = f(X[i, j], S[i], W[j])
 ->

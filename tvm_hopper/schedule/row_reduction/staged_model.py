@@ -1,4 +1,4 @@
-"""Configurations of rows that wait in shared memory, which bulk copies bring there."""
+"""Choose configurations of rows staged in shared memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import log2
 
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT, THREADS_PER_WARP
+from tvm_hopper.requests.targets import arch_in_scope
 from tvm_hopper.schedule.memory_bound.estimate import MemoryModel
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 from tvm_hopper.schedule.memory_bound.work import RowWork
@@ -23,7 +23,7 @@ STAGED_THREADS = (256, 512)  # of a thread block; the latter if rows share tenso
 STAGED_BYTES_PER_THREAD = 128  # that it loads together, with what rows share
 STAGED_PARTS = (32 << 10, 64 << 10)  # of a row in a thread block; likewise
 FEW_STAGED_THREADS, FEW_STAGED_CHUNKS = 1024, 2  # of an SM, and of a thread, where rows are few
-SHARED_ROWS = (1, 2, 4)  # of a thread block, where what they share waits beside them
+SHARED_ROWS = (1, 2, 4)  # of a thread block, where what they share waits next to them
 SHARED_SIZES = (32, 64, 128, 256, 512)  # threads of each
 SHARED_VECTORS, SHARED_BLOCKS = 8, 4  # of a thread, and thread blocks of an SM: no more are wanted
 
@@ -115,10 +115,11 @@ def check_staged(
         found_text = f"stage=True, rows={given.rows} for one row"
         raise cannot_schedule(where, found_text, "two rows or more", "leave rows= out")
     if not found:
+        most = arch_in_scope().smem_per_block - SUMS_BYTES
         raise cannot_schedule(
             where,
             f"stage=True for rows of {work.columns * work.loaded} bytes",
-            f"at most {SM_90A.smem_per_block - SUMS_BYTES} bytes in each thread block, and whole "
+            f"at most {most} bytes in each thread block, and whole "
             "warps in a cluster, of which each thread block has a part of a row",
             "give another cluster=, or fewer rows",
         )

@@ -1,4 +1,4 @@
-"""Rows that no thread block can hold: each pass over a row loads it, a part after another.
+"""Rows too long for a thread block: each pass reloads the row in parts.
 
   for k: S[i] += X[i, k]                 for j: Y[i, j] = f(X[i, j], S[i], W[j])
 ->
@@ -46,7 +46,7 @@ def read_apart(reads: list[Read], parts: list[Part], full: frozenset[str]) -> li
             f"block {part.name}, tensor {load.source.name}",
             "a row of results that does not fit the registers of a thread block",
             "results that only memory holds",
-            "compute it in a function of its own",
+            "compute it in a separate function",
         )
     found = []
     for read in reads:
@@ -84,7 +84,7 @@ def find_kept(parts: list[Part], full: frozenset[str]) -> tuple[Part, Any] | Non
 
 
 def plan_passes(nests: list[Nest]) -> list[Pass]:
-    """Tell which load and which store belong to which pass: they stand around it."""
+    """Tell which load and which store belong to which pass: they are around it."""
     passes: list[Pass] = []
     loads: list[Nest] = []
     for nest in nests:
@@ -100,7 +100,7 @@ def plan_passes(nests: list[Nest]) -> list[Pass]:
 
 def deal_out_passes(sch: s_tir.Schedule, passes: list[Pass], tile: RegisterTile) -> None:
     """Put loads and stores into the loop over parts of a row that their pass has."""
-    inner = replace(tile, cluster=1)  # of what stands inside of a thread block's part already
+    inner = replace(tile, cluster=1)  # of what is inside of a thread block's part already
     for one in passes:
         outer = deal_out(sch, _columns(sch, one.nest), tile, whole=False)
         for nest in one.loads:

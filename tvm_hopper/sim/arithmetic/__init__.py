@@ -1,1 +1,1 @@
-"""What PTX instructions on registers compute: bits in, bits out, of 32 lanes or any number."""
+"""Arithmetic of PTX register instructions: bits in, bits out, for any number of lanes."""

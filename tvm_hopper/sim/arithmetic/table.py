@@ -1,4 +1,4 @@
-"""Which PTX instructions on registers are modelled, and how: by their name in TVM's table."""
+"""Table of modelled PTX register instructions, by their name in TVM's table."""
 
 from __future__ import annotations
 

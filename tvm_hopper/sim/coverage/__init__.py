@@ -1,7 +1,7 @@
-"""Every CTA of a launch by its indices alone: no values, and a cost that does not grow with tiles.
+"""Check the memory accesses of all CTAs by their indices alone, without values.
 
 The simulator runs chosen CTAs; what only another one does wrong (an index out of bounds, a store
-into a neighbor's tile, a tile that nobody writes, a vector at an odd place) is found here.
+into a neighbor's tile, a tile that nothing writes, a vector at an odd place) is found here.
 
     walk          accesses of global memory, with loops and conditions around them, as nodes
     turns         which loops are the CTA's, over tiles, and which its threads'

@@ -1,4 +1,4 @@
-"""Accesses of global memory as a walk over a function finds them, before indices are evaluated."""
+"""Accesses of global memory, before their indices are evaluated."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LOAD, STORE, ATOMIC = "load", "store", "atomic"
 class PathStep:
     """One thing on the way to an access: a condition, or a loop whose variable counts from 0.
 
-    `kind` is "if", "for" or "while"; of a `while`, `node` says that a turn begins, of a `for` it is
-    the extent.
+    `kind` is "if", "for" or "while"; of a `while`, `node` says that an iteration begins, of a `for`
+    it is the extent.
     """
 
     kind: str
@@ -80,7 +80,7 @@ class GlobalAccess:
 
 @dataclass(frozen=True)
 class Undecided:
-    """What cannot be told of a statement, and whether it may store to a tensor (a parameter).
+    """What is unknown of a statement, and whether it may store to a tensor (a parameter).
 
     `path` leads to it, as to an access.
     """

@@ -133,7 +133,7 @@ def _with(boxes: np.ndarray, digit: int, values: np.ndarray) -> np.ndarray:
 
 
 def _leftmost(starts: np.ndarray, modulus: int) -> int:
-    """Return where rows of some runs begin, so that none goes over an end: behind a gap."""
+    """Return where rows of some runs begin, so that none goes over an end: after a gap."""
     places = np.unique(starts % modulus)
     gaps = np.diff(np.append(places, places[0] + modulus))
     first = int(places[(int(np.argmax(gaps)) + 1) % len(places)])

@@ -1,4 +1,4 @@
-"""Every CTA of a launch, by its indices alone: bounds, alignment, overlap, and what is covered."""
+"""Check bounds, alignment, overlap and coverage of all CTAs of a launch."""
 
 from __future__ import annotations
 

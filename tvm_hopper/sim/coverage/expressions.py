@@ -2,7 +2,7 @@
 
 A value that comes from memory, or from an operation that is not known here, is an unknown node that
 names it.  Arithmetic is exact; where a type of 32 bits or less might not hold a value that goes on
-to a wider type or a comparison, the conversion stands in the node.
+to a wider type or a comparison, the conversion is in the node.
 """
 
 from __future__ import annotations

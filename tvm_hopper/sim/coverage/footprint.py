@@ -1,4 +1,4 @@
-"""Which bytes each statement touches in each CTA: a base for each point, and its threads' offsets.
+"""Footprints: the bytes that each statement touches in each CTA, as base plus offsets.
 
 CTAs whose keys agree have the same offsets (`split`), so that a launch of a million CTAs has a few
 sets of offsets and a list of bases.

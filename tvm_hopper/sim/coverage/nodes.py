@@ -60,7 +60,7 @@ class Node:
 
 
 def _safe(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Let a division by zero be one by 1: it stands where no thread comes."""
+    """Let a division by zero be one by 1: it is where no thread comes."""
 
     def divide(a: Any, b: Any) -> Any:
         return function(a, np.where(b == 0, 1, b) if isinstance(b, np.ndarray) else b or 1)

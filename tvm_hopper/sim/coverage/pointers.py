@@ -77,7 +77,7 @@ class Pointers:
         raise NotImplementedError
 
     def undecide(self, reason: str, param: str | None, stores: bool = True) -> None:
-        """Note what cannot be told of the statement, here on its way."""
+        """Note what is unknown of the statement, here on its way."""
         self.undecided.append(Undecided(self.statement, reason, param, stores, self.path))
 
     def element(self, buffer: Any, indices: Sequence[Any], kind: str) -> None:

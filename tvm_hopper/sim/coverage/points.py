@@ -1,4 +1,4 @@
-"""Where the outer variables stand: one point a CTA, or a CTA's turn of a loop over tiles.
+"""Points of the outer variables: one per CTA, or per iteration of a CTA's tile loop.
 
 Points are lists, as long as there are points, of what each outer variable is there. A condition on
 outer variables filters them, a loop repeats them; values of expressions come along.
@@ -18,7 +18,7 @@ MAX_POINTS = 1 << 24
 
 
 class UndecidedError(Exception):
-    """Something cannot be told from indices, or would cost too much; the text says what."""
+    """Something is unknown from indices, or would cost too much; the text says what."""
 
 
 class Deadline:
@@ -115,7 +115,7 @@ class Points:
         return Points(self.cta[index], {}, self, index)
 
     def turned(self, variable: Variable, extent: Node) -> Points:
-        """Return each point once for each turn of a loop, `variable` counting from 0."""
+        """Return each point once for each iteration of a loop, `variable` counting from 0."""
         trips = np.maximum(self.array(extent), 0)
         total = int(trips.sum())
         if total > MAX_POINTS:
@@ -128,7 +128,7 @@ class Points:
         return points
 
     def repeated(self, variable: Variable, condition: Node) -> Points:
-        """Return each point once for each turn of a loop that goes on while a condition holds."""
+        """Return each point once for each iteration of a while loop."""
         turn, here, parts, turns = 0, np.arange(len(self), dtype=np.int64), [], []
         total = 0
         while len(here) and turn <= variable.high:

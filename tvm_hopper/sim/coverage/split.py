@@ -1,4 +1,4 @@
-"""One expression as a part of the CTA plus a part of its threads.
+"""Split an expression into a part of the CTA and a part of its threads.
 
     (bx*256 + tx) // 100 * 37   =   outer: (bx*256) // 100 * 37
                                     inner: (r + tx) // 100 * 37    where key r = bx*256 % 100

@@ -1,4 +1,4 @@
-"""Which CTAs load and store which bytes of some tensors, to tell who needs whom.
+"""Traffic between CTAs: which of them store the bytes that others load.
 
 Bytes are cells here, one for each element, and what is said of a statement under a condition that
 is not known is what it may touch: nobody who is needed is left out.
@@ -33,7 +33,7 @@ class Traffic:
     setup : dict
         params, grid, block, cluster: see `Launch.bind`.
     arrays : dict
-        The tensors that are asked for, by name.
+        The tensors that are requested, by name.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def with_those_they_need(
         For each launch a flag for each of its CTAs.
     groups : list of numpy.ndarray
         For each launch the number of each CTA's group, which runs as a whole.
-    judged : collection of (int, str)
+    checked : collection of (int, str)
         Launches and tensors of them: what a CTA of it stores to such a tensor has to be what it is
         in the end, whoever else stores there.
     """

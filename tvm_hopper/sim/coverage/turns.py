@@ -1,4 +1,4 @@
-"""Who turns each loop of a function: the CTA, as the one over its tiles, or its threads.
+"""Classify loops: executed by the CTA (the tile loop) or by its threads.
 
 A loop whose extent depends on the block index is the CTA's. So is one of constant extent whose
 variable meets a block index under a division, a remainder or the like: as the threads' it would

@@ -239,7 +239,7 @@ class Walker(Pointers):
         return None
 
     def _count(self, starts: dict[Any, tuple[Node, Node]], number: Node) -> None:
-        """Let registers hold what they hold in a turn of a loop."""
+        """Let registers hold what they hold in an iteration of a loop."""
         for key, (start, by) in starts.items():
             moved = self.nodes.make("mul", number, by)
             self.expressions.registers[key] = self.nodes.make("add", start, moved)
@@ -259,7 +259,7 @@ class Walker(Pointers):
     def _turn(
         self, starts: dict[Any, tuple[Node, Node]], condition: Any, most: int
     ) -> tuple[Variable, Node]:
-        """Let a loop turn so often at most; returns its variable, and that a turn begins."""
+        """Let a loop turn so often at most; returns its variable, and that an iteration begins."""
         variable = self._loop("while", self.nodes.const(most))
         self._count(starts, self.nodes.var(variable))
         return variable, self.expressions.node(condition)

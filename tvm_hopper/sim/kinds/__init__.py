@@ -1,1 +1,1 @@
-"""Which CTAs of a launch do the same but for coordinates, proved on expressions."""
+"""Prove which CTAs of a launch behave alike except for coordinates."""

@@ -1,6 +1,6 @@
-"""What in a device function depends on the block index, and where that could matter.
+"""Dependence of a device function on the block index, and where it matters.
 
-Only what steers synchronisation matters: conditions and trip counts around synchronising
+Only what steers synchronisation matters: conditions and iteration counts around synchronising
 instructions and shared memory, addresses in shared memory, operands of instructions.  Coordinates
 and addresses in global memory do not: they are what CTAs differ in.
 """
@@ -43,9 +43,9 @@ class Talk:
     Attributes
     ----------
     tensor : Var
-        The parameter that holds the words; None if it cannot be told.
+        The parameter that holds the words; None if it is unknown.
     index : tuple
-        Index of the first word, as the buffer has it; empty if it cannot be told.
+        Index of the first word, as the buffer has it; empty if it is unknown.
     itemsize : int
         Bytes of an element of that buffer.
     hears : bool
@@ -210,7 +210,7 @@ class _FlowWalk:
             if tag.startswith("blockIdx"):
                 self.flow.block_vars[var] = tag
                 self._add(var, frozenset({BLOCK}))
-            elif tag.startswith("clusterIdx"):  # never printed with blockIdx beside it
+            elif tag.startswith("clusterIdx"):  # never printed with blockIdx next to it
                 self._add(var, frozenset({BLOCK, DATA}))
             else:
                 self.flow.extents[var] = node.value
@@ -366,7 +366,7 @@ class _FlowWalk:
 
 
 class _Around:
-    """Statements under a condition or trip count that depends on the block."""
+    """Statements under a condition or iteration count that depends on the block."""
 
     def __init__(self, walk: _FlowWalk, control: Any) -> None:
         self.walk = walk

@@ -51,10 +51,10 @@ class GridValues:
             if isinstance(params.get(name), (int, np.integer)):
                 self.env[param] = int(params[name])
         self.block_vars = dict(block_vars)
-        self.num_more = 0  # axes behind that of the CTAs, see `over`
+        self.num_more = 0  # axes after that of the CTAs, see `over`
 
     def over(self, axes: Mapping[Any, np.ndarray]) -> GridValues:
-        """Return one that knows more variables, each with an axis of its own behind the CTAs'."""
+        """Return one that knows more variables, each with a separate axis behind the CTAs'."""
         wider = copy.copy(self)
         wider.num_more = len(axes)
         wider.env = {var: x for var, x in self.env.items() if not isinstance(x, np.ndarray)}

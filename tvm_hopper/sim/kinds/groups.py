@@ -1,4 +1,4 @@
-"""CTAs that hear of each other, and which of these groups are alike."""
+"""Groups of communicating CTAs, and which groups are alike."""
 
 from __future__ import annotations
 

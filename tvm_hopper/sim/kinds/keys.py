@@ -108,7 +108,7 @@ class Keys:
         return total.block % divisor
 
     def table(self, expr: Any) -> np.ndarray | None:
-        """Return an expression's values, a row for each CTA: of each turn of loops and each thread.
+        """Return an expression's values for each loop iteration and thread, a row for each CTA.
 
         Turns that a CTA does not take are 0: how many it takes is a key of its own, since a loop's
         extent steers what its body does. None: it depends on more, or would be too many numbers.
@@ -176,7 +176,7 @@ class Keys:
         return value if isinstance(value, int) else None
 
     def _loop(self, loop: Any) -> Sum | None:
-        """Return what a loop variable may be: its first value, and how many turns are taken."""
+        """Return the range of a loop variable: its first value and its number of iterations."""
         low = self.sum(loop.min)
         try:
             most = int(np.max(self.values.of(loop.extent)))

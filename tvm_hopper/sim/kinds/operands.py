@@ -1,4 +1,4 @@
-"""Which operands of an instruction steer synchronisation, and which are data or coordinates."""
+"""Classify operands of instructions: synchronisation, data or coordinates."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Which CTAs of a launch have to compute, so that what they compute speaks for all others.
+"""Choose CTAs whose values represent all others.
 
-Two CTAs are of one kind if every condition, choice (select, min, max) and trip count is the same in
-both, for each thread and turn, and every box of a tensor map is cut off alike at its tensor's ends.
+Two CTAs are of one kind if every condition, choice (select, min, max) and iteration count is the
+same in both, for each thread and turn, and every box of a tensor map is cut off alike at its
+tensor's ends.
 CTAs of a kind run one program with other numbers, those that depend on the block index: indices
 and coordinates of global memory, operands, integers that become values. Each is a part of the CTA
 and one that threads and loops add; the CTA's parts in all places, with the block index, are its

@@ -1,1 +1,1 @@
-"""What a launch is given: the host function, its arguments, tensors and tensor maps."""
+"""Launches: the host function, its arguments, tensors and tensor maps."""

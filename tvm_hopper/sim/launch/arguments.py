@@ -14,7 +14,7 @@ from tvm_hopper.sim.launch.signature import Argument, Size
 from tvm_hopper.sim.machine.memory import POISON
 from tvm_hopper.sim.tir import numpy_dtype
 
-ROW_ALIGNMENT = 16  # bytes: TMA and the widest vector load ask for no more
+ROW_ALIGNMENT = 16  # bytes: TMA and the widest vector load request no more
 
 
 def complete(

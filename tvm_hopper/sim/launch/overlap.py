@@ -2,7 +2,7 @@
 
 TVM's runtime launches a kernel with the tag `PROGRAMMATIC` so that it may begin before the one
 before it in the stream has ended (CUDA Programming Guide, "Programmatic Dependent Launch and
-Synchronization"). What that one reads and writes is then safe behind `griddepcontrol.wait` alone.
+Synchronization"). What that one reads and writes is then safe after `griddepcontrol.wait` alone.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def encode_im2col(args: list[Any]) -> TensorMapArg:
 
 
 def _parts(pointer: Any, rest: list[Any], counts: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Divide the numbers behind a tensor's address."""
+    """Divide the numbers after a tensor's address."""
     if not isinstance(pointer, Pointer):
         raise VerifyError(f"tensor map: found address {pointer!r}; need a tensor's data")
     numbers = [int(v) for v in rest]

@@ -54,7 +54,7 @@ class Workspace:
     Attributes
     ----------
     name : str
-        That of the TIR buffer, with a number behind it where it would be that of another tensor.
+        That of the TIR buffer, with a number after it where it would be that of another tensor.
     num_bytes : int
         Size.
     dtype : numpy.dtype
@@ -160,7 +160,7 @@ def find_shared_memory(
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:
-    """Return the addresses of an array's first byte, and behind its last one."""
+    """Return the addresses of an array's first byte, and after its last one."""
     address = array.__array_interface__["data"][0]
     steps = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True) if n]
     low, high = sum(s for s in steps if s < 0), sum(s for s in steps if s > 0)

@@ -82,7 +82,7 @@ def landing_offsets(
 
 
 def landed_bytes(start: int, landing: np.ndarray, itemsize: int) -> tuple[Any, int, int]:
-    """Return the bytes of shared memory that a box lies in, and the first byte behind them.
+    """Return the bytes of shared memory that a box lies in, and the first byte after them.
 
     Returns
     -------

@@ -1,1 +1,1 @@
-"""Where bytes lie in shared memory, as the instructions' own manual says: nothing of `facts`."""
+"""Shared-memory layouts by the PTX manual, independent of `facts`."""

@@ -1,4 +1,4 @@
-"""Which element of a matrix each register element of `mma.sync` is, lane by lane.
+"""Fragment layouts of `mma.sync`: the matrix element of each register of each lane.
 
 Written from PTX ISA 9.1, 9.7.14.5.1 to 9.7.14.5.13. All shapes but one follow one rule: with e
 elements in a register, g = lane / 4 and t = lane % 4, element x of register r is

@@ -1,7 +1,7 @@
-"""What a WGMMA reads from shared memory, decoded from the 64 bits of its matrix descriptor.
+"""Decode WGMMA matrix descriptors: the shared-memory bytes of 64 bits.
 
 Written from PTX ISA 9.1, 9.7.15.5.1.2: the fields of the descriptor, and the canonical layouts in
-the manual's own notation, which is evaluated as it stands. `facts/wgmma.py` goes the other way,
+the manual's own notation, which is evaluated as it is. `facts/wgmma.py` goes the other way,
 from a tile to descriptors.
 """
 
@@ -95,7 +95,7 @@ class MatrixDescriptor:
             for extent, step in zip(extents[:-1], steps[:-1], strict=True):
                 size = sizes.get(extent) or int(extent)
                 plain = plain + rest % size * _bytes_of(step, strides)
-                rest = rest // size  # what is left for the coordinates outside
+                rest = rest // size  # the rest for the coordinates outside
             plain = plain + rest * _bytes_of(steps[-1], strides)
         return swizzled(plain, self.span, self.base_offset)
 

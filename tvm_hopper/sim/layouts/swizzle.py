@@ -14,7 +14,7 @@ PIECE = 16  # bytes that stay together
 LINE = 128  # bytes of shared memory in a row of the drawing
 
 # PTX ISA 9.1, 5.5.5: a row is 128 bytes of shared memory, a digit the 16-byte piece of the plain
-# order that lies there. The drawing begins anew below its last row.
+# order that lies there. The drawing begins again below its last row.
 DRAWINGS = {
     0: ("01234567",),
     32: ("01234567", "10325476"),

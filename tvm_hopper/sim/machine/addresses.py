@@ -58,7 +58,7 @@ class Addresses:
     def reach(self, site: int, cta: Any, lanes: int) -> None:
         """Check that another CTA whose shared memory is touched runs: has begun, and not left.
 
-        Leaving is judged at the end: the CTA must know of the access, in whatever scope (PTX ISA,
+        Leaving is checked at the end: the CTA must know of the access, in whatever scope (PTX ISA,
         9.7.13.3; calibration, point e).
         """
         known = self.knows(lanes)

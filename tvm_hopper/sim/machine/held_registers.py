@@ -1,4 +1,4 @@
-"""Which registers hold a value: an array begins with none, and a thread writes its own.
+"""Track initialised registers of each thread.
 
 Variables of the constant and global state spaces alone can be initialized (PTX ISA 9.1, 5.4.4):
 what a register holds before its thread writes it is not defined. A copy of such a register holds

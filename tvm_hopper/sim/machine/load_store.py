@@ -106,6 +106,8 @@ class LoadStore(Addresses):
         if region.shadow is not None:
             access = self.access(site, False, lanes=self.lanes_of(mask))
             self.check(region, np.asarray(offsets), dtype.itemsize * count, access)
+        if self.looked is not None:
+            self.look(region, offsets, dtype.itemsize * count)
         if not self.machine.values:
             return dtype.type(0) if uniform and count == 1 else _zeros(shape, dtype)
         if uniform and count == 1 and offsets % dtype.itemsize == 0:

@@ -82,7 +82,7 @@ class PendingOp:
         # for the timeline: phase of the mbarrier, places in shared memory, commit group
         self.phase = self.group = -1
         self.addresses: tuple[int, ...] = ()
-        self.signals: Any = None  # the mbarrier that an arrival behind cp.async is on
+        self.signals: Any = None  # the mbarrier that an arrival after cp.async is on
         self.start = machine.time
 
     @property
@@ -428,7 +428,7 @@ class Machine(Reporter):
             thing.waiters.append(warp)
 
     def _async_step(self) -> bool:
-        """Take one asynchronous step although no warp asks for it; False if none is possible."""
+        """Take one asynchronous step although no warp requests it; False if none is possible."""
         if self._spin_again():
             return True
         op = self._choose()

@@ -13,7 +13,7 @@ MAX_COUNT = (1 << 20) - 1
 
 
 class Slot:
-    """What the arrivals of one phase publish; a bundle is None until somebody arrives.
+    """What the arrivals of one phase publish; a bundle is None until some thread arrives.
 
     Only threads of the barrier's own CTA wait, so an arrival is near (same CTA), far at cluster
     scope, or far at CTA scope: the last does not order generic accesses.
@@ -69,9 +69,7 @@ class MBarrier:
         self.observed = -1  # newest phase that some wait has returned true for
         self.waiters: list[Any] = []
         self.outstanding: list[Any] = []  # copies issued on it and not yet complete
-        self.used_early = (
-            False  # for bytes that copies bring, in front of the fence behind its init
-        )
+        self.used_early = False  # for bytes that copies bring, before the fence after its init
         self.filled = False  # copies complete on it: who waits for it consumes them
         self.came: list[tuple[int, int, list[Any]]] = []  # phase, lanes, and what they waited for
         self.arrivals: list[str] = []  # who arrived in the current phase

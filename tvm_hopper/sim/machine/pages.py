@@ -18,7 +18,7 @@ _PRIVATE_FIXED = 0x02 | 0x10  # MAP_PRIVATE | MAP_FIXED of Linux
 def no_bytes(size: int) -> np.ndarray:
     """Return bytes of zeros that take memory page by page, when they are written.
 
-    Numpy asks for huge pages, of which a row of a tile would take a whole one.
+    Numpy requests huge pages, of which a row of a tile would take a whole one.
     """
     if size < SPARSE:
         return np.zeros(size, np.uint8)

@@ -1,6 +1,6 @@
-"""One warp: 32 lanes in lockstep, what its lanes know, and its loads and stores.
+"""A warp: 32 lanes in lockstep, their knowledge, loads and stores.
 
-What instructions do, to memory, barriers and asynchronous engines, stands in `sim/ops`; `run.Warp`
+What instructions do, to memory, barriers and asynchronous engines, is in `sim/ops`; `run.Warp`
 is put together from all of them.
 """
 
@@ -79,7 +79,8 @@ class WarpCore(LoadStore):
         self.finished = False
         self.waits_for: Any = None
         self.spinning: int | None = None
-        self.watched: list[tuple[Region, slice, bytes]] = []  # what `until` waits for
+        self.watched: list[tuple[Region, slice, bytes]] = []  # words that it waits for
+        self.looked: Any = None  # words that a loop of loads read in this turn
         # steps: of its first one, since when it waits, and when it was woken
         self.began = self.stopped = self.woken = 0
         self.spin_states: dict[int, Any] = {}
@@ -201,11 +202,11 @@ class WarpCore(LoadStore):
             return f"{self.waiting} ({barrier.threads} of {barrier.count} threads arrived)"
         return self.why_mbarrier() or self.waiting or "waits"
 
-    def spin(self, site: int) -> Any:
+    def spin(self, site: int, loads: bool = False) -> Any:
         """Return what a `while` loop waits for after an iteration.
 
-        Nothing if the iteration changed a variable or register of the loop (it computes); else any
-        change of memory or barriers, since only that can end it.
+        Nothing if the iteration changed a variable or register of the loop (it computes). Else the
+        words that it read, if it only `loads`, or any change of memory or barriers.
         """
         self.site = site
         state = {
@@ -214,14 +215,24 @@ class WarpCore(LoadStore):
             if isinstance(value, (int, float, np.ndarray, np.generic))
         }
         # What others changed since the last turn may have come before this turn's loads or after.
+        looked, self.looked = self.looked, [] if loads else None
         progress = self.machine.progress
         before, self.spin_states[site] = self.spin_states.get(site), (state, progress)
-        if (state, progress) != before:
+        if before is None or state != before[0] or (progress != before[1] and not looked):
+            return None
+        self.watched = looked or []
+        if looked and not self.unchanged():
             return None
         self.waits_without(site, None)
         self.waiting = f"spins in: {self.machine.statement(site)}"
         self.spinning = progress
         return self.machine.spinners
+
+    def look(self, region: Region, offsets: Any, size: int) -> None:
+        """Note what a turn of a loop of loads read."""
+        for offset in np.unique(offsets).tolist():
+            word = slice(offset, offset + size)
+            self.looked.append((region, word, region.data[word].tobytes()))
 
     def until(self, site: int, mask: Any, address: Any, dtype: Any) -> Any:
         """Return what a `wait_until` waits for whose condition did not hold: its words to change.
@@ -233,12 +244,12 @@ class WarpCore(LoadStore):
         self.waiting = f"spins in: {self.machine.statement(site)}"
         self.spinning = self.machine.progress
         places = as_lanes(address) if mask is None else as_lanes(address)[mask]
-        self.watched = []
+        self.looked = []
         for place in {int(p) for p in places}:
             region, offset = self.region_at(place)
             if region is not None:
-                word = slice(offset, offset + dtype.itemsize)
-                self.watched.append((region, word, region.data[word].tobytes()))
+                self.look(region, offset, dtype.itemsize)
+        self.watched, self.looked = self.looked, None
         return self.machine.spinners
 
     def unchanged(self) -> bool:

@@ -78,6 +78,8 @@ class AtomicOps:
             before = cell[offset // dtype.itemsize]
             old[lane] = before
             if op == "load":
+                if self.looked is not None:
+                    self.look(region, offset, dtype.itemsize)
                 old[[x for x in LANES if bit >> x & 1]] = before
                 continue
             after = _ATOMICS[op](
@@ -108,7 +110,7 @@ class AtomicOps:
         return region, offset
 
     def _read(self, place: int, lanes: int, sem: str, scope: str) -> None:
-        """Learn what was released at a place; relaxed reads wait for a fence behind them."""
+        """Learn what was released at a place; relaxed reads wait for a fence after them."""
         releases = self.machine.releases[self._place(place)]
         if sem in ("acquire", "acq_rel"):
             releases.acquire(self.told(lanes), self.cta, scope)

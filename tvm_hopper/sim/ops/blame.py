@@ -23,7 +23,7 @@ class BlameOps:
         whole, inside = barrier.cta.shared.name_of(barrier.offset)
         node = self.machine.program.statements[site] if site else None
         slot = slot_of(node, inside) if node is not None else None
-        if slot is None or barrier.stem != whole:  # it has a name of its own
+        if slot is None or barrier.stem != whole:  # it has a separate name
             return barrier, barrier.name, kind
         of = "" if barrier.cta is self.cta else f" of {barrier.cta.label}"
         return barrier, f"{kind or 'mbarrier'}[{slot}] (byte {inside} of {whole}){of}", kind
@@ -68,7 +68,7 @@ class BlameOps:
         return text + "let who read the slot arrive on it for this iteration"
 
     def blame(self) -> None:
-        """At a deadlock: name the broken mbarrier rule behind this wait, if one is evident."""
+        """At a deadlock: name the broken mbarrier rule after this wait, if one is evident."""
         if self.blocked_on is None or self.blocked_on[0] != "mbarrier":
             return
         _, barrier, parity, site = self.blocked_on

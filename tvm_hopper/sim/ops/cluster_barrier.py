@@ -20,7 +20,7 @@ class ClusterBarrier(Event):
     published : Bundle
         What the arrivals of the generation in progress publish to the cluster.
     near : dict
-        What they publish to their own CTA alone: relaxed ones behind a fence of CTA scope.
+        What they publish to their own CTA alone: relaxed ones after a fence of CTA scope.
     acquirable, acquirable_near : Bundle and dict
         The same of the generation before.
     """

@@ -1,4 +1,4 @@
-"""What the lanes of a warp do together: elect, shuffles, votes, and `bar.warp.sync`.
+"""Warp-collective instructions: elect, shuffles, votes, `bar.warp.sync`.
 
 None of them but `bar.warp.sync` orders memory (PTX ISA, shfl.sync, vote.sync, elect.sync).
 """
@@ -124,7 +124,7 @@ class CollectiveOps:
     def op_bar_warp_sync(self, site: int, mask: Any, mods: Any, membermask: Any = None) -> Wait:
         """Order the lanes of `membermask`.
 
-        They run in lockstep, so that nobody waits but for lanes in the other side of a branch:
+        They run in lockstep, so that nothing waits but for lanes in the other side of a branch:
         "wait until all threads corresponding to membermask have executed a bar.warp.sync with the
         same membermask value" (PTX ISA 9.1, 9.7.13.2), not the same statement.
         """
@@ -159,6 +159,7 @@ class CollectiveOps:
                     self.others -= len(sides) == 1
             if len(sides) == ended and progress == self.machine.progress:
                 self.spinning = progress
+                self.watched: list[Any] = []
                 yield self.machine.spinners
         for side in sides:
             yield from side

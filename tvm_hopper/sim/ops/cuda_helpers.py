@@ -44,8 +44,8 @@ class CudaHelperOps:
         """Run `tvm_builtin_cuda_cta_reduce`.
 
         The first lane of each warp stores its warp's value to the scratch memory, the first warp
-        reduces these behind `__syncthreads` and stores the result to its first element, and all
-        load that behind another one. Nothing stands between that load and a next call's stores.
+        reduces these after `__syncthreads` and stores the result to its first element, and all
+        load that after another one. Nothing is between that load and a next call's stores.
         """
         values = self.warp_reduce(site, mask, value, op, 32, dtype)
         places, size = as_lanes(scratch).astype(np.int64), dtype.itemsize

@@ -1,4 +1,4 @@
-"""What moves and combines the data of one warp, besides the asynchronous engines."""
+"""Data instructions of one warp, apart from the asynchronous engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fences before relaxed writes and behind relaxed reads (PTX ISA 9.1, 9.7.13.4, fence).
+"""Fences before relaxed writes and after relaxed reads (PTX ISA 9.1, 9.7.13.4, fence).
 
 A release pattern is a fence, then a strong write in program order; an acquire pattern is a strong
 read, then a fence (PTX ISA, memory consistency model, "Release and Acquire Patterns").  Such writes
@@ -29,7 +29,7 @@ class FenceOps:
         """Begin without a fence."""
         # By the lanes that fenced, and the scope: what was known then, and of which lanes.
         self.fences: dict[tuple[int, str], tuple[Bundle, LaneOrder]] = {}
-        # By the lanes that read, and the scope of a fence behind: what relaxed reads have seen.
+        # By the lanes that read, and the scope of a fence after it: what relaxed reads have seen.
         self.pending: dict[tuple[int, str], Bundle] = {}
         self.unfenced: list[Any] = []  # mbarriers initialised since the last fence for that
 
@@ -51,7 +51,7 @@ class FenceOps:
         return self.fences[key][0]
 
     def pending_reads(self, lanes: int) -> Iterator[tuple[str, Bundle]]:
-        """Yield where a relaxed read puts what it sees, by the scope of a fence behind it."""
+        """Yield where a relaxed read puts what it sees, by the scope of a fence after it."""
         for scope in SCOPES[:3]:
             if (lanes, scope) not in self.pending:
                 self.pending[lanes, scope] = Bundle(self.machine.cluster_warps)

@@ -1,11 +1,11 @@
 """Lanes of one warp that come to a barrier one part after another.
 
-`barrier` and `barrier.cluster` without `.aligned` may stand in both sides of a branch: they cause
+`barrier` and `barrier.cluster` without `.aligned` may be in both sides of a branch: they cause
 "the executing thread to wait for all non-exited threads from its warp" (PTX ISA 9.1, 9.7.13.1,
 9.7.13.3).  `bar.warp.sync` waits for the threads of its mask, wherever these execute one with the
 same mask (9.7.13.2).
 
-Lanes behind a branch wait here for those inside of it.  So where nothing else can go on, the lanes
+Lanes after a branch wait here for those inside of it.  So where nothing else can go on, the lanes
 that a barrier lacks are taken to exit without it; if they come to a meeting after all, they would
 have come to it while the others stood at the barrier, and that is the deadlock.
 """
@@ -120,7 +120,7 @@ class GatherOps:
     def lanes_leave(self) -> bool:
         """Take lanes that a barrier waits for to exit, where nothing else can go on.
 
-        Not those that stand in the other side of a branch.
+        Not those that are in the other side of a branch.
         """
         found = [m for m in self.gatherings.values() if m.leaves and not self.others]
         for meeting in found:

@@ -3,7 +3,7 @@
 PTX ISA 9.1, 9.7.13.13: `.wait` "causes the executing thread to wait until all prerequisite grids in
 flight have completed and all the memory operations from the prerequisite grids are performed and
 made visible to the current grid". Launches run one after another here: what a launch with TVM's tag
-for programmatic dependent launch touches of an earlier one's tensors must stand behind a wait, and
+for programmatic dependent launch touches of an earlier one's tensors must are after a wait, and
 where a thread block executes `.launch_dependents` before it waits, the next launch may begin while
 those before this one still run. In any other launch both have no effect.
 """

@@ -1,4 +1,4 @@
-"""What the lanes of a warp compute from each other's values: votes, matches, reductions, shuffles.
+"""Values of votes, matches, reductions and shuffles between the lanes of a warp.
 
 None of them orders memory (PTX ISA, 9.7.9.6 shfl.sync, 9.7.13.9 vote.sync, match.sync,
 redux.sync). Who has to take part is checked as for every shuffle.

@@ -224,7 +224,7 @@ class MBarrierOps:
                         "MBAR_REINIT_LIVE",
                         self,
                         site,
-                        f"{barrier.name}: inval is not ordered behind its use by {warp.label}",
+                        f"{barrier.name}: inval is not ordered after its use by {warp.label}",
                         buffer=barrier.name,
                         key=(site, where),
                         missing="__syncthreads",
@@ -334,7 +334,7 @@ class MBarrierOps:
             buffer=barrier.name,
             agents=(self.label,),
             statements=(self.machine.place(self, wait.site, wait.it),),
-            missing="bar.warp.sync behind the wait",
+            missing="bar.warp.sync after the wait",
         )
 
     def _arrive_all(

@@ -1,4 +1,4 @@
-"""What asynchronous copies and stores combine with what memory holds: element by element.
+"""Elementwise reductions of asynchronous copies and stores to memory.
 
 PTX ISA 9.1, 9.7.9.25.4.2 cp.reduce.async.bulk and 9.7.13.8 red.async: `.inc` gives 0 from `b` on,
 `.dec` gives `b` at 0 and above `b`; sums wrap.

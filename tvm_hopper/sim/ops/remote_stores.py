@@ -26,7 +26,7 @@ class RemoteStoreOps:
     """The asynchronous stores of one warp; a part of `Warp`, whose other methods it calls."""
 
     def op_st_async(self, site: int, mask: Any, mods: Any, addr: Any, b: Any, mbar: Any) -> None:
-        """Store an element, or a vector, and complete its bytes on an mbarrier beside it."""
+        """Store an element, or a vector, and complete its bytes on an mbarrier next to it."""
         self._send(site, mask, mods, addr, b if isinstance(b, tuple) else (b,), mbar)
 
     op_st_async_vec = op_st_async

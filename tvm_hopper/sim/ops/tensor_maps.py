@@ -190,7 +190,7 @@ class TensorMapOps:
         self._release_maps(ALL_LANES, mods["scope"])
 
     def op_fence_proxy_tensormap_release(self, site: int, mask: Any, mods: Any) -> None:
-        """Let what stands before be read through the tensormap proxy, behind an acquire."""
+        """Let what is before be read through the tensormap proxy, after an acquire."""
         self._release_maps(self.lanes_of(mask), mods["scope"])
 
     def _release_maps(self, lanes: int, scope: str) -> None:
@@ -199,12 +199,12 @@ class TensorMapOps:
             if who != ALL_LANES:
                 self.lane_order.limit(known, who, self.machine)
             self.told(who).of_maps().release(self.cta, scope, known)
-            # A relaxed write behind the fence hands this on, besides what an earlier fence let it.
+            # A relaxed write after the fence hands this on, besides what an earlier fence let it.
             self.fenced_by(who, scope).of_maps().release(self.cta, scope, known)
         self.bump()
 
     def op_fence_proxy_tensormap_acquire(self, site: int, mask: Any, mods: Any, addr: Any) -> None:
-        """Let copies behind this read a tensor map as it was released."""
+        """Let copies after this read a tensor map as it was released."""
         scope, lanes = mods["scope"], self.lanes_of(mask)
         if one(addr, mask) >> GLOBAL_SHIFT == 0:
             text = "fence.proxy.tensormap::generic.acquire: need an address of global memory"

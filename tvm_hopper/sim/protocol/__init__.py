@@ -1,1 +1,1 @@
-"""The role skeleton of a kernel: what its agents do to barriers, in every interleaving."""
+"""Check the synchronisation protocol of a kernel (its role skeleton) in every interleaving."""

@@ -1,4 +1,4 @@
-"""Clusters whose threads synchronise alike: one of each kind stands for the others."""
+"""Clusters whose threads synchronise alike: one of each kind is explored."""
 
 from __future__ import annotations
 

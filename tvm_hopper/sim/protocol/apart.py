@@ -1,4 +1,4 @@
-"""CTAs of a cluster that share nothing but the cluster barrier: one is followed after the other.
+"""CTAs of a cluster that share only the cluster barrier: explored one after another.
 
 Eight CTAs that each run a pipeline of their own, and meet at two cluster barriers, have as many
 states as all ways to combine theirs. Between the meetings no order of steps of different CTAs
@@ -28,7 +28,7 @@ class Apart:
         self.system = system
 
     def able(self, state: SystemState) -> Iterator[frozenset[int]]:
-        """Yield the sets whose steps, if any can be taken, need no step of others beside them."""
+        """Yield the sets whose steps, if any can be taken, need no step of others next to them."""
         system = self.system
         if not system.groups:
             return

@@ -46,7 +46,7 @@ class SkeletonReport:
     states : int
         States visited.
     covers : str
-        Which CTAs and how many trips, in words.
+        Which CTAs and how many iterations, in words.
     """
 
     findings: tuple[Finding, ...]
@@ -208,7 +208,7 @@ def explore(
     """Visit every reachable state; return the deadlocks, the count, and whether it finished.
 
     `reduce` lets `eager` and `Apart` choose between orders that make no difference; `merge` visits
-    one of the states that differ in which of several interchangeable agents stands where. `end` is
+    one of the states that differ in which of several interchangeable agents is where. `end` is
     a moment of the monotonic clock.
     """
     system = skeleton.system
@@ -371,16 +371,15 @@ def explore_skeleton(
         Final host function: it tells how many bytes each copy delivers. Without it a copy is taken
         to deliver what is expected of it.
     max_states, max_trips : int
-        Budgets: states in all, trips of any loop. Where roles whose loops were cut block each
-        other, every trip is followed before anything is said.
+        Budgets: states in all, iterations of any loop. Where roles whose loops were cut block each
+        other, every iteration is followed before anything is said.
     given : dict
         Integers in memory, by parameter. Loops and conditions may follow from them: then one
         cluster of each kind is explored, and what is found holds of these integers alone.
     budget_s : float
         Seconds in all; what is found within them is true.
     """
-    begun = monotonic()
-    end = begun + budget_s
+    end = (begun := monotonic()) + budget_s
     try:
         skeletons = extract_skeletons(func, host_func, max_trips, given=given)
     except UnanalysableError as error:
@@ -389,9 +388,8 @@ def explore_skeleton(
     states, covers = 0, []
     passed: set[tuple[Any, ...]] = set()
     for number, skeleton in enumerate(skeletons):
-        kind = tuple(map(program_of, skeleton.agents))
+        kind, complete, count = tuple(map(program_of, skeleton.agents)), True, 0
         stuck: list[SystemState] = []
-        count, complete = 0, True
         if kind not in passed:  # the last cluster does as the first, as a rule
             stuck, count, complete = explore(skeleton, max_states - states, end=end)
             if complete and not stuck and not skeleton.system.violations:
@@ -403,7 +401,7 @@ def explore_skeleton(
         if stuck and skeleton.truncated:  # the cut may be all that is wrong
             whole = _uncut(func, host_func, number)
             if whole is None:
-                findings.append(_incomplete("a loop is too long for every trip to be followed"))
+                findings.append(_incomplete("a loop is too long to follow every iteration"))
                 stuck = []
             else:
                 skeleton = whole
@@ -416,8 +414,7 @@ def explore_skeleton(
         elif not complete:
             findings.append(_incomplete(f"more than {max_states} states; raise the budget"))
         covers.append(_explored(skeleton, max_trips))
-    read = set().union(*(skeleton.read for skeleton in skeletons))
-    if read:
+    if read := set().union(*(skeleton.read for skeleton in skeletons)):
         covers.append(f"one of each kind, by what {', '.join(sorted(read))} holds in this call")
     unique = {(f.rule, f.message): f for f in findings}
     return SkeletonReport(tuple(unique.values()), states, "; ".join(covers))
@@ -425,27 +422,23 @@ def explore_skeleton(
 
 def _findings_of(skeleton: Skeleton, stuck: list[SystemState]) -> list[Finding]:
     """Return what is wrong with a skeleton, of which some states have no way on."""
+    hidden = "what a thread does after the call of {} is not followed"
     findings = deadlock_of(skeleton, stuck[0]) if stuck else []
     findings += violations_of(skeleton)
-    findings += [
-        _incomplete(f"what a thread does behind the call of {name} is not followed")
-        for name in opaque_calls(skeleton)
-    ]
-    return findings
+    return findings + [_incomplete(hidden.format(name)) for name in opaque_calls(skeleton)]
 
 
 def _explored(skeleton: Skeleton, max_trips: int) -> str:
-    """Say which CTAs and trips a skeleton stands for."""
+    """Return which CTAs and iterations a skeleton covers."""
     where = skeleton.where
-    if skeleton.truncated:
-        where += f" with at most {max_trips} trips"
+    where += f" with at most {max_trips} iterations" * skeleton.truncated
     if any(e.kind == "spin" for trace in skeleton.traces for e in trace.events):
         where += ", waits for words of global memory taken to pass"
     return where + " and those alike" if skeleton.read else where
 
 
 def _uncut(func: tirx.PrimFunc, host_func: tirx.PrimFunc | None, number: int) -> Skeleton | None:
-    """Return a skeleton with all trips of its loops; None if these are too many."""
+    """Return a skeleton with all iterations of its loops; None if these are too many."""
     try:
         return extract_skeletons(func, host_func, WHOLE, last=number > 0)[number]
     except UnanalysableError:  # what else is too hard was too hard with loops cut
@@ -491,7 +484,7 @@ def _judge_once(skeleton: Skeleton) -> list[Finding]:
 
 
 def opaque_calls(skeleton: Skeleton) -> list[str]:
-    """Name the calls behind which an agent is not followed, since nobody knows their bodies."""
+    """Name the calls after which an agent is not followed, since nothing knows their bodies."""
     steps = (op for agent in skeleton.agents for op in agent.ops if op.kind == "opaque")
     return sorted({op.event.values[0] for op in steps})
 

@@ -1,4 +1,4 @@
-"""What an agent is to the cluster barrier."""
+"""An agent's state at the cluster barrier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integers that a launch is given in memory, and that nobody stores to while it runs.
+"""Integers from a launch's memory that no instruction overwrites.
 
 Synchronisation may follow from them: a loop over as many tiles as `N[blockIdx.x]` says. With such a
 tensor at hand the skeleton reads it; without it the element is `UNKNOWN`, as all data is.

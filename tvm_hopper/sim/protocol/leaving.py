@@ -1,4 +1,4 @@
-"""How a statement may be left before its end."""
+"""Early exits of statements."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Calls whose bodies nobody here can see: C functions by name, and CUDA that is given as text.
+"""Calls with unknown bodies: C functions by name, and CUDA text.
 
-Such a body may arrive, wait, fence or exchange values. What a thread does behind it is therefore
-not followed, and what others wait for then may come from it: a skeleton in which somebody stands at
+Such a body may arrive, wait, fence or exchange values. What a thread does after it is therefore
+not followed, and what others wait for then may come from it: a skeleton in which somebody is at
 such a call is incomplete, not stuck.
 """
 
@@ -18,7 +18,7 @@ from tvm_hopper.sim.tir import short_name
 from tvm_hopper.sim.translate.device_math import plain_name
 
 _BY_NAME = ("call_extern", "cuda.func_call")
-# What a statement evaluates itself, by its type; statements inside of it are asked for their own.
+# What a statement evaluates itself, by its type; statements inside of it are requested their own.
 _OWN = {
     "Evaluate": ("value",),
     "BufferStore": ("value", "indices"),
@@ -30,12 +30,12 @@ _OWN = {
 
 
 def any_opaque(body: Any) -> bool:
-    """Tell whether a function calls what nobody knows; most call nothing of the kind."""
+    """Tell whether a function calls what nothing knows; most call nothing of the kind."""
     return next(_unknown(body), None) is not None
 
 
 def opaque_call(stmt: Any) -> str | None:
-    """Return the name of a function that a statement calls and nobody knows, if there is one.
+    """Return the name of a function that a statement calls and nothing knows, if there is one.
 
     A pure call has no effect; the functions of CUDA's math headers are known.
     """

@@ -1,4 +1,4 @@
-"""Which instructions synchronise, and what of their operands the role skeleton keeps."""
+"""Synchronising instructions, and the operands that the role skeleton keeps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Emitter:
     effect: Callable[[dict[Any, Any], tuple[Any, ...]], None] | None = None
 
 
-GRID = 16  # the barrier of the grid, beside the 16 named ones of a CTA
+GRID = 16  # the barrier of the grid, next to the 16 named ones of a CTA
 
 # What moves barriers; the rest of the events is local to a warp group.
 BARRIER_KINDS = frozenset(
@@ -53,11 +53,12 @@ BARRIER_KINDS = frozenset(
     )
 )  # fmt: skip
 
-# Of these, what neither waits nor arrives: a loop over nothing else belongs to the turn around it.
+# Of these, what neither waits nor arrives: a loop over nothing else belongs to the iteration around
+# it.
 COPY_KINDS = frozenset(("expect", "load"))
 
 
-# Instructions that move barriers, or complete on their own, beside those that have an emitter.
+# Instructions that move barriers, or complete on their own, next to those that have an emitter.
 _REFUSED = (
     *("mbarrier", "bar_", "barrier_", "cp_async_bulk", "cp_reduce_async_bulk", "st_async"),
     *("st_bulk", "red_async", "multimem", "tcgen05", "clusterlaunchcontrol", "fabric", "wgmma"),
@@ -92,7 +93,7 @@ def emitter_of(call: ir.Call) -> Emitter | None:
 
 
 def multiplies(body: Any) -> bool:
-    """Tell whether a function has a wgmma: else nobody asks for accesses of registers."""
+    """Tell whether a function has a wgmma: else nobody requests accesses of registers."""
     calls: list[ir.Call] = []
     tvm_ffi.structural_walk(body, (ir.Call, calls.append))
     return any(op_name(call).startswith(f"{PTX}wgmma") for call in calls)

@@ -4,7 +4,7 @@ A step may be taken alone if nothing that depends on it can happen before it, wh
 agents do (a persistent set of one).  Every order of steps then has an equivalent one that begins
 with it: the same steps in the same local situations, hence the same broken rules and the same last
 state.  Each step of the system moves an agent or lands a copy, so there are no cycles around which
-a step could be put off for ever.
+a step could be put off forever.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
     agent goes on; a copy without which its phase cannot end, also before its bytes are expected
     (docs/verification_judges.md, "Copies for several blocks"). An arrival that comes early is the
     worst case for the rule that somebody observes each phase. Besides, whatever an agent does to
-    barriers that nobody else comes to, and no copy lands at, before it goes on: making them, as a
+    barriers that nothing else comes to, and no copy lands at, before it goes on: making them, as a
     rule.
     """
     waits, changes = [], []
@@ -94,7 +94,7 @@ def _go_on(system: System, state: SystemState, number: int) -> SystemState:
 
 
 def _let_pass(system: System, state: SystemState, number: int) -> SystemState:
-    """Take a wait that may be taken alone, of an agent and of those alike that stand there, too.
+    """Take a wait that may be taken alone, of an agent and of those alike that are there, too.
 
     Nobody can arrive while one of them stands still, whatever the others do: that holds of the last
     one of them, since the first ones are among the others.
@@ -188,7 +188,7 @@ def may_arrive(system: System, state: SystemState, frozen: int, slot: int) -> bo
 
 
 def may_touch(system: System, state: SystemState, frozen: int, keys: set[Key]) -> bool:
-    """Tell whether anything may happen to, or wait for, some barriers while one agent stands."""
+    """Tell whether anything may happen to, or wait for, some barriers while one agent is."""
     landing = (system.agents[agent].ops[step] for agent, step in state.flight)
     if any(key in keys for op in landing for key, _, _ in op.targets):
         return True

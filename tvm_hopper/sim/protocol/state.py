@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 
 class SystemState(NamedTuple):
-    """Where every agent stands, and what every barrier holds.
+    """Where every agent is, and what every barrier holds.
 
     Attributes
     ----------
@@ -16,7 +16,7 @@ class SystemState(NamedTuple):
         Generation that an agent standing at a block or cluster barrier waits for, -1 if none.
     targets : tuple of tuple
         Per agent, for each barrier that it waits on (`System.columns`), the phase whose completion
-        its last wait asked for.
+        its last wait requested.
     barriers : tuple of (phase, expected, pending, tx, observed)
         expected == 0: not initialised.
     meetings : tuple of (generation, arrived)
@@ -33,7 +33,7 @@ class SystemState(NamedTuple):
 
 
 class Running:
-    """A state that steps change in place, for who asks for no state before it."""
+    """A state that steps change in place, for who requests no state before it."""
 
     def __init__(self, start: SystemState) -> None:
         self.positions, self.tickets = list(start.positions), list(start.tickets)

@@ -1,13 +1,13 @@
 """Interchangeable agents of a role skeleton: one state for all the ways to permute them.
 
-Two agents are interchangeable if they stand in one CTA and execute the same steps: the same kinds
+Two agents are interchangeable if they are in one CTA and execute the same steps: the same kinds
 in the same order, on the same barriers, with the same counts, bytes, parities and numbers of
 threads, written by the same statements.  Eight warps that wait for a slot and release it are; a
 warp that arrives once more, elsewhere, or for another parity is in no class with the others, and
 neither is one whose steps come from another branch.
 
 Why merging is sound.  Let p permute the agents within their classes, and let it act on a state by
-moving the local part of each agent (position, ticket, phases that it asked for) and by renaming the
+moving the local part of each agent (position, ticket, phases that it requested) and by renaming the
 issuers of copies in flight.  Barriers and meetings keep counts and not names, so p leaves them.
 
 1. A step reads and writes the local part of its agent, the barriers and meetings that the step
@@ -20,7 +20,7 @@ issuers of copies in flight.  Barriers and meetings keep counts and not names, s
    an end exactly if they are.
 
 So it suffices to visit one state of each set of permutations, the one whose local parts are sorted
-within each class, and to let one of the agents that stand at the same local part step.  `eager`
+within each class, and to let one of the agents that are at the same local part step.  `eager`
 chooses by a state's barriers and by the steps of agents alone; by 1 the choice for a state is right
 for its permutations, and the two reductions may be used together (Emerson, Jha, Peled, "Combining
 partial order and symmetry reductions", TACAS 1997).

@@ -61,7 +61,7 @@ class System:
         )
         return {slot: column for column, slot in enumerate(waited)}
 
-    # -- what only a search through all orders asks for
+    # -- what only a search through all orders requests
 
     @cached_property
     def group_of(self) -> dict[int, frozenset[int]]:
@@ -267,7 +267,7 @@ class System:
         return all(p == len(a.ops) for p, a in zip(state.positions, self.agents, strict=True))
 
     def opaque_calls(self, state: SystemState | Running) -> set[str]:
-        """Return the calls of unknown bodies that some agent stands at, by name."""
+        """Return the calls of unknown bodies that some agent is at, by name."""
         steps = (a.ops[p : p + 1] for p, a in zip(state.positions, self.agents, strict=True))
         return {op.event.values[0] for ops in steps for op in ops if op.kind == "opaque"}
 
@@ -315,7 +315,7 @@ class System:
         if position == len(agent.ops):
             return None
         op = agent.ops[position]
-        if op.kind == "opaque":  # nobody knows what it does: the agent is followed no further
+        if op.kind == "opaque":  # nothing knows what it does: the agent is followed no further
             return None
         if op.kind == "wait":
             return self._wait(state, number, op)
@@ -423,7 +423,7 @@ class System:
                 "the first wait has parity 1 and passes before any copy has landed; need parity 0",
                 op,
             )  # fmt: skip
-        again = wanted == last + 2 and not op.skipped  # if no phase behind `last` can complete
+        again = wanted == last + 2 and not op.skipped  # if no phase after `last` can complete
         if passes and again and self.arrivals[key] < expected * wanted:
             wanted, complete = last, True
         if passes != complete:

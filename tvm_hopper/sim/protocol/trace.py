@@ -1,4 +1,4 @@
-"""What one CTA's threads do to synchronise, in program order: the role skeleton of a kernel.
+"""Trace the synchronisation of a CTA's threads in program order: the role skeleton.
 
 The control flow of GEMM-like kernels does not depend on data, so the function is walked once with
 all threads side by side: a condition splits the mask, a loop runs with integer values, and every
@@ -17,7 +17,7 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.sim.protocol.expr import (
     UNKNOWN,
     Address,
@@ -45,7 +45,7 @@ from tvm_hopper.sim.tir import arch_of_kernel, numpy_dtype, short_name, thread_e
 Step = Callable[["Trace", np.ndarray], None]
 WHOLE = 1 << 30  # of `max_trips`: cut no loop
 NESTED_TRIPS = 2  # tiles of a persistent kernel
-ASSUMED_SCALAR = 512  # of a symbolic extent: enough for several trips of any tile
+ASSUMED_SCALAR = 512  # of a symbolic extent: enough for several iterations of any tile
 
 
 class UnanalysableError(Exception):
@@ -81,7 +81,7 @@ class Trace:
     loops: list[int] = field(default_factory=list)
     of_several: bool = False  # of CTAs whose positions differ
     launch_bounds: int = 0  # blocks that an SM must have room for; 0: not stated
-    arch: Arch = SM_90A
+    arch: Arch = DEFAULT_ARCH
 
     def add(self, kind: str, mask: np.ndarray, values: tuple[Any, ...], node: Any) -> None:
         """Append one event."""
@@ -150,7 +150,7 @@ def trace_cta(
     trace.launch_bounds = int(stated) or int(compiled.bounds)
     trace.arch = arch_of_kernel(func)
     if compiled.returns and compiled.level != NONE:
-        raise UnanalysableError("a return in front of the function's end")
+        raise UnanalysableError("a return before the function's end")
     compiled.step(trace, np.ones(len(threads), bool))
     return trace
 
@@ -198,7 +198,7 @@ class _Builder:
 
     def __init__(self, opaque: bool, registers: bool) -> None:
         self.opaque, self.registers, self.bounds = opaque, registers, False
-        self.nested = False  # a loop with synchronisation stands inside the one being compiled
+        self.nested = False  # a loop with synchronisation is inside the one being compiled
         self.loops: list[tuple[Any, Any]] = []
 
     def stmt(self, node: Any) -> tuple[Step, int]:
@@ -274,10 +274,8 @@ class _Builder:
                 raise UnanalysableError(f"loop {var.name} around synchronisation is left early")
             if not isinstance(first, int) or not isinstance(count, int):
                 trace.leave_open()
-                if sync == OPAQUE:
-                    body(trace, mask)
                 if sync <= OPAQUE:
-                    return
+                    return body(trace, mask) if sync == OPAQUE else None
                 text = f"extent of loop {var.name}: {node.extent}{asking(node.extent)}"
                 raise UnanalysableError(text)
             if sync <= OPAQUE:  # its effects are summarised: once is enough
@@ -285,9 +283,7 @@ class _Builder:
                 if count > 0:
                     body(trace, mask)
                 return
-            most = count
-            if sync == BARRIERS:
-                most = _most_trips(trace, nested, count)
+            most = _most_trips(trace, nested, count) if sync == BARRIERS else count
             trace.loops.append(0)
             for turn in range(count):
                 if turn == most or (turn and trace.cut_inside):
@@ -296,8 +292,6 @@ class _Builder:
                 trace.env[var] = first + turn
                 trace.loops[-1] = turn
                 body(trace, mask)
-            else:
-                most = count
             if most < count and trace.cut_inner and len(trace.loops) > 1:
                 trace.cut_inside = True
             elif len(trace.loops) == 1:
@@ -500,7 +494,6 @@ def _chain(steps: list[Step]) -> Step:
 
 def _most_trips(trace: Trace, nested: bool, count: int) -> int:
     """Return how many of a loop's trips are followed, which has barriers in it."""
-    cuts = trace.max_trips < WHOLE and not any(trace.loops)
-    if not cuts or (trace.loops and not trace.cut_inner):
+    if trace.max_trips >= WHOLE or any(trace.loops) or (trace.loops and not trace.cut_inner):
         return count
     return min(count, trace.max_trips, NESTED_TRIPS if nested else WHOLE)

@@ -1,1 +1,1 @@
-"""Who knows of whose accesses: clocks, the shadow of memory, the order of lanes."""
+"""Race detection: vector clocks, shadow memory, order of lanes."""

@@ -112,7 +112,7 @@ class TensorMapClocks:
     Attributes
     ----------
     released : dict
-        By CTA and scope of the release, what stands before it.
+        By CTA and scope of the release, what is before it.
     acquired : dict
         By address of a map, what copies behind the acquire may rely on when they read it.
     """
@@ -141,7 +141,7 @@ class TensorMapClocks:
         _join_into(self.released, (cta, scope), known)
 
     def acquire(self, address: int, cta: Any, scope: str, cluster_warps: int) -> None:
-        """Let copies behind this rely on the releases that it meets."""
+        """Let copies after this rely on the releases that it meets."""
         _join_into(self.acquired, address, Clock(cluster_warps))
         for (owner, theirs), clock in self.released.items():
             if reaches(owner, cta, theirs) and reaches(cta, owner, scope):
@@ -161,7 +161,7 @@ class Bundle:
     Attributes
     ----------
     fenced : Bundle or None
-        What stands before some `fence.sc` that happened before: a relaxed write publishes it, for
+        What is before some `fence.sc` that happened before: a relaxed write publishes it, for
         whoever reads that write and fences with `fence.sc` after it.
     seen : Bundle or None
         What such writes published and this one has read: the next `fence.sc` makes it known.
@@ -169,7 +169,7 @@ class Bundle:
         What the tensormap proxy may rely on, where a kernel changes tensor maps.
 
     PTX ISA, memory consistency model, "Fence-SC": any two `fence.sc` are ordered. With F1 before a
-    relaxed write and F2 behind a read of that write, by whatever barriers, F2 before F1 would put
+    relaxed write and F2 after a read of that write, by whatever barriers, F2 before F1 would put
     the read before the write in causality order: so F1 is before F2. That holds where the thread
     that fences is another than the one that writes, of which `fence.acq_rel` says nothing.
     """
@@ -223,14 +223,14 @@ class Bundle:
         return self.tensormaps
 
     def fence(self, known: Bundle) -> None:
-        """Note that a `fence.sc` stands behind what is known."""
+        """Note that a `fence.sc` is after what is known."""
         if self.fenced is None:
             self.fenced = known.plain()
         else:
             self.fenced.join(known.plain())
 
     def see(self, known: Bundle) -> None:
-        """Note what a relaxed read has seen; a `fence.sc` behind it makes it known."""
+        """Note what a relaxed read has seen; a `fence.sc` after it makes it known."""
         if self.seen is None:
             self.seen = known.plain()
         else:
@@ -308,7 +308,7 @@ class Releases:
         self.entries: Entries = {}
         self.wide: Bundle | None = None  # of all that reach every CTA: one for many of them
         self.narrow: Entries = {}  # of the others
-        self.fenced: Entries = {}  # of relaxed writes behind a `fence.sc`
+        self.fenced: Entries = {}  # of relaxed writes after a `fence.sc`
 
     def publish(self, cta: Any, scope: str, author: Author, bundle: Bundle) -> None:
         """Add a release."""
@@ -322,7 +322,7 @@ class Releases:
             self.wide.join(bundle)
 
     def publish_fenced(self, cta: Any, scope: str, author: Author, bundle: Bundle) -> None:
-        """Add what stands before a `fence.sc`, by a relaxed write."""
+        """Add what is before a `fence.sc`, by a relaxed write."""
         self._add(self.fenced, (cta, scope, author), bundle)
 
     def overwrite(self, author: Author) -> None:
@@ -355,7 +355,7 @@ class Releases:
                 clock.narrow.join(bundle.generic)
 
     def see(self, clock: Bundle, cta: Any, scope: str) -> None:
-        """Let a read see what stands before a `fence.sc`."""
+        """Let a read see what is before a `fence.sc`."""
         for (owner, theirs, _), bundle in self.fenced.items():
             if reaches(owner, cta, theirs) and reaches(cta, owner, scope):
                 clock.see(bundle)

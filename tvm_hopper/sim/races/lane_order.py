@@ -1,4 +1,4 @@
-"""What the lanes of one warp know of each other.
+"""Order of accesses between the lanes of one warp.
 
 A warp runs its lanes in lockstep here, but the order of PTX is one of threads: an arrival by lane 0
 releases what lane 0 did and what it knows, and the other 31 lanes' accesses are among that only if
@@ -8,7 +8,7 @@ participating threads", `shfl.sync`, `elect.sync` and wgmma's `.sync` do not).
 
 The accesses of an instruction are kept as one, with the lanes that execute it: what is published of
 such an access is all or nothing.  Until the lanes meet, the places that each lane touched are kept
-beside it, so that two accesses of one warp race like those of two warps do: if different lanes
+next to it, so that two accesses of one warp race like those of two warps do: if different lanes
 touch a byte, one of them writes it, and the lanes have not met in between.  So does a copy that one
 lane issues, with what other lanes did before: it comes after the instructions of its thread alone.
 """

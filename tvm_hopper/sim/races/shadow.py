@@ -1,4 +1,4 @@
-"""Who touched which bytes: one shadow cell per granule, checked at every access.
+"""Shadow memory: the last accesses of each granule, checked at every access.
 
 A cell keeps the last write and the set of reads since then.  Two accesses race when they overlap,
 at least one writes, and the earlier one is not known to the clock that the later one must rely on.
@@ -53,7 +53,7 @@ class MemoryAccess:
     wider : int
         For a piece of an asynchronous access: events of the whole, as clock bits.
     discards : bool
-        A write that leaves no value behind.
+        A write that leaves no value.
     """
 
     number: int
@@ -100,7 +100,7 @@ class AccessLog:
     first : int
         Number of this kernel's first access: those below stand for other launches.
     discarding : list of int
-        The accesses that left no value behind.
+        The accesses that left no value after it.
     """
 
     def __init__(self) -> None:
@@ -196,7 +196,7 @@ Report = Callable[[MemoryAccess, MemoryAccess, np.ndarray, int], None]
 class Shadow:
     """Shadow cells of one region; `granule` bytes each.
 
-    Cells cost no memory until somebody touches them: the operating system commits pages of zeros
+    Cells cost no memory until some thread touches them: the operating system commits pages of zeros
     when they are written.
     """
 
@@ -245,7 +245,7 @@ class Shadow:
             self.touched[cells * self.granule // PIECE] = True
 
     def touched_bytes(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of bytes beside which nobody has touched any."""
+        """Yield ranges of bytes next to which nobody has touched any."""
         if self.touched is None:
             yield 0, self.num_bytes
             return
@@ -339,7 +339,7 @@ class Shadow:
     def _left(self, writers: np.ndarray, readers: np.ndarray) -> np.ndarray:
         """Return sets of what a strong write leaves to be compared with later ones.
 
-        A weak access in front of it races with another CTA's strong write too, and is told from
+        A weak access before it races with another CTA's strong write too, and is told from
         none by the strong one that came after it in its thread.
         """
         found: dict[tuple[int, int], int] = {}

@@ -1,4 +1,4 @@
-"""Which access wrote each element of a tensor last, as a run leaves it."""
+"""Track the last write of each tensor element."""
 
 from __future__ import annotations
 

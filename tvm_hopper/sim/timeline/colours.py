@@ -1,6 +1,6 @@
-"""Colours of a timeline: eight that colour-blind readers tell apart, after Okabe and Ito.
+"""Colours of a timeline: eight that colour-blind readers distinguish, after Okabe and Ito.
 
-Greys of neighbours differ too; what a bar is stands in it as a number.
+Greys of neighbours differ too; what a bar is is in it as a number.
 """
 
 from __future__ import annotations

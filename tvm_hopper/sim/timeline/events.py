@@ -1,4 +1,4 @@
-"""What a run keeps for its timeline: waits, acquired phases, copies, products, findings.
+"""Events of a timeline: waits, acquired phases, copies, products, findings.
 
 An event is kept when something ends. Ordinary instructions are none: a warp that does not wait
 computes.

@@ -1,4 +1,4 @@
-"""What the warps of one role do, as spans of one lane: steps of the ring, and waits in between.
+"""Fold the warps of one role into one lane: pipeline steps and waits.
 
 The lane waits where each of its warps waits, or has ended; else it works, on the step that its
 first working warp has begun.

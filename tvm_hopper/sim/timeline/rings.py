@@ -1,4 +1,4 @@
-"""Which stage of its ring a copy fills, and for the how many-th time: from barriers and addresses.
+"""Match copies to ring slots and iterations, by mbarriers and addresses.
 
 A ring are the mbarriers that the same statements copy on, or wait for. The stage of a copy is the
 place of its barrier among them; its step is the phase times the number of stages plus the stage, so
@@ -45,7 +45,7 @@ class Rings:
             if event.kind in (CP_ASYNC, *LOADS):
                 places[event.statement].update(event.addresses)
         self.places = {text: sorted(found) for text, found in places.items()}
-        # the barrier that stands behind a group of cp.async, by warp and number of the group
+        # the barrier that is after a group of cp.async, by warp and number of the group
         self.behind = {(e.warp, e.number): e for e in events if e.kind == CP_ASYNC_ARRIVES}
         self.names: dict[Barrier, str] = {}
         self.place: dict[Barrier, tuple[str, int, int]] = {}

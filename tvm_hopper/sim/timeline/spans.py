@@ -1,4 +1,4 @@
-"""What is drawn: lanes of spans, and marks; and how events become a span.
+"""Spans and marks of a timeline, made from events.
 
 Spans have places on an axis of half steps: a scheduler step has a first half, in which a warp goes
 on, and a second one, from which it waits again. Only their order is drawn (`squeeze`): the axis has

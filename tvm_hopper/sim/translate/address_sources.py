@@ -1,4 +1,4 @@
-"""Where the address operands of a kernel come from: its own tensors and shared memory, or memory.
+"""Origins of address operands: own tensors, shared memory, or pointers from memory.
 
 A kernel may read an address from global memory (a table of pointers, one a group). What lies there
 is known to nobody here: a number in the table may even be one that the machine uses for something

@@ -58,7 +58,7 @@ def view_of(info: Any) -> str:
 
 
 def is_scattered(ramp: Any, indices: Any) -> bool:
-    """Tell whether the elements of a vector lie in places of their own, not one behind another."""
+    """Tell whether the elements of a vector lie in places of their own, not one after another."""
     return ramp is None and split_lanes(dtype_of(indices[-1]))[1] > 1
 
 
@@ -99,7 +99,7 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
         return self.inline(node)
 
     def inline(self, node: Any) -> Code:
-        """Return the text of an expression where it stands."""
+        """Return the text of an expression where it is."""
         kind = type(node)
         if kind in _INFIX:
             return self._binary(f"({{}} {_INFIX[kind]} {{}})", node.a, node.b)
@@ -142,7 +142,7 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
             text = f"({value!r})"
         dtype = dtype_of(node)
         if dtype not in ("float16", "float32", "float64"):
-            # numpy promotes other types beside Python's float, where the device keeps them.
+            # numpy promotes other types next to Python's float, where the device keeps them.
             name = self.scope.name(f"K_{dtype}")
             self.scope.constants[name] = numpy_dtype(dtype).type(value)
             return name, False

@@ -1,4 +1,4 @@
-"""What an expression's value needs of registers: that each was written before it is read.
+"""Registers that an expression needs initialised.
 
     v[1] = v[0] + 1        ->   if U_v.left: U_v.write(1, 1, 4, m0, U_v.holds(0, 1, 4))
     Y[tx] = v[1]           ->   if U_v.left: w.needs(7, m0, U_v.holds(1, 1, 4), 'v')
@@ -51,7 +51,7 @@ Needs = tuple[HeldNeed, ...]
 
 
 def asked(needs: Needs, how: str = "all_held") -> str:
-    """Return the text that asks for all of them."""
+    """Return the text that requests all of them."""
     return f"{how}({', '.join(need.text for need in needs)})"
 
 
@@ -79,7 +79,7 @@ def escaped_registers(func: tirx.PrimFunc) -> set[Any]:
             declared.append((node.buffer, source))
 
     tvm_ffi.structural_walk(func.body, [(ir.Call, visit), (tirx.DeclBuffer, declare)])
-    for _, source in declared:  # a view takes the address for what stands in the text alone
+    for _, source in declared:  # a view takes the address for what is in the text alone
         for position, other in enumerate(taken):
             if other.same_as(source):
                 del taken[position]
@@ -178,7 +178,7 @@ class HeldValueEmitter:
         first = self.needs_of(condition)
         sides = [self.needs_of(side) if side is not None else () for side in (yes, no)]
         both = (*sides[0], *sides[1])
-        condition = self._without_lets(condition)  # it is evaluated beside the expression
+        condition = self._without_lets(condition)  # it is evaluated next to the expression
         if not both or not _pure(condition):
             return first
         texts = ", ".join(f"lambda mm: {asked(side, 'held_lanes')}" for side in sides)
@@ -206,7 +206,7 @@ class HeldValueEmitter:
             self.emit(f"if {guarded(needs)}: {text}")
 
     def bind_needs(self, var: Any, node: Any) -> None:
-        """Emit what the value of a variable needs, which its uses ask for."""
+        """Emit what the value of a variable needs, which its uses request."""
         needs = self.needs_of(node)
         if needs:
             name = self.scope.name("held")

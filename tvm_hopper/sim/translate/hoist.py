@@ -1,4 +1,4 @@
-"""Arithmetic on thread indices alone: each warp does it once, not wherever it stands.
+"""Arithmetic on thread indices alone: each warp does it once, not wherever it is.
 
 for i in range(64):                              tid_1 = (threadIdx_x >> 5)
     C[(threadIdx_x >> 5) * 64 + i] = ...   ->    tid_2 = (tid_1 * 64)
@@ -31,11 +31,11 @@ class HoistEmitter:
 
     def __init__(self) -> None:
         self.threads: set[Any] = set()  # indices that are defined
-        self.hoist_at = 0  # line behind their definition
+        self.hoist_at = 0  # line after their definition
         self.hoists: dict[str, tuple[str, int]] = {}  # name and line of each text
 
     def inline(self, node: Any) -> Code:
-        """Return the text of an expression where it stands."""
+        """Return the text of an expression where it is."""
         raise NotImplementedError
 
     def of_thread(self, node: Any) -> bool:
@@ -67,7 +67,7 @@ class HoistEmitter:
         return self.hoists[text][0]
 
     def place_hoisted(self) -> None:
-        """Insert the definitions that have been asked for."""
+        """Insert the definitions that have been requested."""
         for text, (name, line) in reversed(self.hoists.items()):
             self.lines.insert(line, f" {name} = {text}")
             self.program.line_sites.insert(line, 0)

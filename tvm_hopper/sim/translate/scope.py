@@ -1,4 +1,4 @@
-"""What the emitters share: names, buffers, constants, and the mask in force."""
+"""State that the emitters share: names, buffers, constants, active mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which registers and variables steer a kernel; what is left is computed for its numbers alone.
+"""Registers and variables that control flow or synchronisation depends on.
 
     i = idx[0] & 7          idx: an index of memory follows from it
     x = A[i] * scale        x, scale: nothing follows from them

@@ -38,7 +38,7 @@ from tvm_hopper.sim.translate.emit_helpers import HelperStatements
 from tvm_hopper.sim.translate.exprs import ExprEmitter, is_scattered, view_of
 from tvm_hopper.sim.translate.held_values import HeldValueEmitter, Needs, escaped_registers
 from tvm_hopper.sim.translate.program import KernelCode
-from tvm_hopper.sim.translate.questions import reads_registers
+from tvm_hopper.sim.translate.questions import loads_only, reads_registers
 from tvm_hopper.sim.translate.scope import BufferInfo, Scope
 from tvm_hopper.sim.translate.steering import SteeringEmitter, steering_of
 
@@ -94,13 +94,13 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         return self.site
 
     def mark_unknown(self) -> None:
-        """Tell the machine, where an unsupported operation stands, that it passed there."""
+        """Tell the machine, where an unsupported operation is, that it passed there."""
         if len(self.program.unsupported) > self.marked:
             self.marked = len(self.program.unsupported)
             self.emit("w.unknown()")
 
     def flush(self) -> None:
-        """Write the register checks that the expressions of this statement asked for."""
+        """Write the register checks that the expressions of this statement requested."""
         self.mark_unknown()
         for line in dict.fromkeys(self.touched):
             self.emit(line)
@@ -319,7 +319,10 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         else:
             self.emit(f"while {cond}:")
             self.block(node.body, mask)
-        self.emit(f" yield w.spin({site})")
+        looks = loads_only(node)
+        self.emit(f" yield w.spin({site}, {looks})")
+        if looks:
+            self.emit("w.looked = None")
         self.loop_masks.pop()
         self.waits.pop()
         self.while_depth -= 1

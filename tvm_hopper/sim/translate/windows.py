@@ -1,4 +1,4 @@
-"""Which operands of a PTX instruction must lie in the shared memory of the executing CTA.
+"""Operands that must be in the executing CTA's own shared memory.
 
 The window of `.shared::cta` holds the executing CTA's own shared memory, and `.shared` without more
 means that; the addresses that `mapa` gives are of `.shared::cluster` (PTX ISA, 5.1.7 Shared State

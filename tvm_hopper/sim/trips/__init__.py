@@ -1,1 +1,1 @@
-"""Loops of which the middle may be left out where synchronisation alone is judged, and why."""
+"""Skip middle iterations of loops when only synchronisation is checked."""

@@ -1,13 +1,13 @@
-"""Counts what turns that were left out would have done to barriers, and checks that it cancels.
+"""Check that skipped iterations leave every barrier balanced.
 
 A whole run differs from one with fewer turns by whole periods. These leave no trace if each
 mbarrier takes as many arrivals as complete the phases that each of its waiting warps goes through,
 and these phases are an even number, so that parities go on as before. Then the whole program does
-not block, or pass, where the shorter run does not: the arrivals and the waits that stand against
+not block, or pass, where the shorter run does not: the arrivals and the waits that are against
 each other differ by the same amounts. Named and cluster barriers likewise, by generations.
 
-What a period does is counted in the turns before those left out, by each warp: it is the number of
-instructions that it executed, which no schedule changes.
+What a period does is counted in the iterations before those left out, by each warp: it is the
+number of instructions that it executed, which no schedule changes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Cut(NamedTuple):
 
     def __str__(self) -> str:
         """Say it in one line."""
-        return f"{self.name}: {self.ran} of {self.turns} turns, period {self.period}"
+        return f"{self.name}: {self.ran} of {self.turns} iterations, period {self.period}"
 
 
 class BarrierFlow:
-    """Arrivals and waits of one warp: so far, and of turns that were left out.
+    """Arrivals and waits of one warp: so far, and of iterations that were left out.
 
     Keys are ("arrive" or "wait", barrier).
     """
@@ -77,7 +77,7 @@ def cut_turns(warp: Any, cut: LoopCut, start: int, extent: int) -> Iterator[int]
 
 
 def _truths(warp: Any, cut: LoopCut, turns: range) -> list[np.ndarray]:
-    """Return what the conditions in a loop are in each turn."""
+    """Return what the conditions in a loop are in each iteration."""
     if not cut.conditions:
         return []
     known = {
@@ -88,12 +88,12 @@ def _truths(warp: Any, cut: LoopCut, turns: range) -> list[np.ndarray]:
 
 
 def check_balance(warps: list[Any]) -> None:
-    """Check that the turns left out leave no trace.
+    """Check that the iterations left out leave no trace.
 
     Raises
     ------
     ShortcutError
-        They do, or it cannot be told: all turns have to run.
+        They do, or it is unknown: all iterations have to run.
     """
     arrivals: Counter[Any] = Counter()
     waits: dict[Any, list[int]] = {}

@@ -1,27 +1,28 @@
-"""Decides which loops of a kernel may leave out their middle where synchronisation alone is judged.
+"""Decide which loops may skip their middle iterations when only synchronisation is checked.
 
     for k in range(64):                            turns 0 to 7, then 56 to 63: k & 3 and the parity
-        wait(empty[k & 3], (k >> 2) + 1 & 1)  ->   repeat every 8 turns, so that turn 56 finds what
-        load(A[k * 64], ring[k & 3])               turn 8 would have found
+        wait(empty[k & 3], (k >> 2) + 1 & 1)  ->   repeat every 8 iterations, so that turn 56 finds
+        what load(A[k * 64], ring[k & 3])               turn 8 would have found
 
 Control must not depend on data anywhere in the kernel. Then a loop's turns repeat if, with P its
 period, everything that decides what is executed, every operand of an instruction that synchronises
 and every place in shared memory is the same P turns later; places in global memory that is only
 read may move on by equal steps. Such a loop runs its first P turns and the rest of the division,
-and its last P: 2 P + n % P of n. A condition that changes in few turns (`threshold.py`) moves the
-turns that are left out to where it does not. They are a whole number of periods, so that
+and its last P: 2 P + n % P of n. A condition that changes in few iterations (`threshold.py`) moves
+the iterations that are left out to where it does not. They are a whole number of periods, so that
 
-* slots, parities and what stands behind the loop are as in the whole run, if every mbarrier goes
+* slots, parities and what follows the loop are as in the whole run, if every mbarrier goes
   through an even number of phases meanwhile: the machine counts that for each run (`balance.py`);
 * every slot has been used, and used again with the other parity, before turns are left out, and
-  the same happens twice more behind: P covers the slots and both parities, by what it is made of;
-* what one turn finds of earlier ones (the last write and the reads since of each byte of shared
+  the same happens twice more after it: P covers the slots and both parities, by what it is made of;
+* what one iteration finds of earlier ones (the last write and the reads since of each byte of
+shared
   memory, copies in flight, groups not waited for) is of the period before it;
 * lowest and highest places in global memory are touched: places that move by equal steps lie
-  between those of the first and of the last turns.
+  between those of the first and of the last iterations.
 
-Loops that store to global memory are told apart: which bytes they write in all turns together is
-no question of one period, so that one run must do them all.
+Loops that store to global memory are told apart: which bytes they write in all iterations together
+is no question of one period, so that one run must do them all.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class _FunctionReader(Reader):
 
 
 def _instructions(body: Any) -> bool:
-    """Tell whether any instruction stands in a statement."""
+    """Tell whether any instruction is in a statement."""
     found: list[Any] = []
     tvm_ffi.structural_walk(body, (tirx.Evaluate, found.append))
     return any(isinstance(one.value, ir.Call) for one in found)
@@ -155,7 +156,7 @@ def _planned(func: tirx.PrimFunc, scalars: tuple[tuple[str, int], ...]) -> TripP
 
 
 def _of_groups(loops: list[_Loop], known: Mapping[Any, int | str]) -> TripPlan:
-    """Cut loops alike that stand as deep and run as often: the roles of a kernel go through them.
+    """Cut loops alike that are as deep and run as often: the roles of a kernel go through them.
 
     If one of them cannot be cut, none is: what one role leaves out, the other has to leave out.
     """

@@ -1,4 +1,4 @@
-"""Reads what a device function does, to tell what its control and its synchronisation depend on.
+"""Find what a device function's control flow and synchronisation depend on.
 
 One reader looks at a whole function, or at the body of one loop as that loop's variable moves.
 """
@@ -34,7 +34,8 @@ from tvm_hopper.sim.trips.shift import (
 )
 from tvm_hopper.sim.trips.threshold import Threshold, threshold_of
 
-# Instructions whose effect is the same in each turn if their operands are; by the name's beginning.
+# Instructions whose effect is the same in each iteration if their operands are; by the name's
+# beginning.
 REPEATABLE = (
     *("mbarrier_arrive_expect", "mbarrier_arrive", "mbarrier_expect_tx"),
     *("cp_async_bulk_tensor_g2s", "cp_async_bulk_g2s", "cp_async_bulk_s2c"),
@@ -46,7 +47,7 @@ REPEATABLE = (
     "createpolicy",
 )
 _HINT = "cache_policy"  # an operand that changes nothing that memory holds
-# What besides may stand in a kernel of which control depends on no data.
+# What besides may be in a kernel of which control depends on no data.
 ONCE = ("mbarrier_init", "mbarrier_inval", "mbarrier_arrive_drop", "setmaxnreg", "griddepcontrol")
 TRIES = ("mbarrier_try_wait", "mbarrier_test_wait")  # their result depends on the schedule alone
 _FROM_GLOBAL = {
@@ -64,7 +65,7 @@ _CALLS = (
     *("tvm_hopper_hold_float32", "tvm_hopper_hold_int32", "tvm_hopper_hold_uint32"),
     *("tvm_hopper_hold_value", "tvm_hopper_code_fence"),
 )
-# Of those that stand inside of expressions: what meets at a barrier, or has addresses of its own.
+# Of those that are inside of expressions: what meets at a barrier, or has addresses of its own.
 _MEET_IN_EXPRESSIONS = (
     "cuda.cta_reduce",
     "cuda.syncthreads_and",
@@ -76,7 +77,7 @@ ALIGNED = 16  # a step that is a multiple keeps the alignment of every access, i
 
 
 class RefusedError(Exception):
-    """Something in a loop, or in a function, is not the same in each turn; the text says what."""
+    """Something in a loop or function differs between iterations; the text names it."""
 
 
 class Reader:
@@ -122,11 +123,11 @@ class Reader:
         if not self.in_loop:
             return
         if not isinstance(claim, Shift) or claim.step:
-            raise RefusedError(f"{what} is not the same after any number of turns")
+            raise RefusedError(f"{what} is not the same after any number of iterations")
         self.period = math.lcm(self.period, claim.period)
 
     def holds(self, node: Any, what: str) -> None:
-        """Need a condition that repeats, or changes in few turns."""
+        """Need a condition that repeats, or changes in few iterations."""
         claim = self.value(node)
         repeated = isinstance(claim, Shift) and not claim.step
         if claim is not DATA and self.in_loop and not repeated:
@@ -287,7 +288,7 @@ class Reader:
             self._drop({buffer})
 
     def forget(self, body: Any) -> None:
-        """Forget registers that a loop's body writes: a turn finds what the one before left."""
+        """Forget registers that a loop's body writes: each iteration reads the previous one's."""
         written: set[Any] = set()
 
         def call(node: ir.Call) -> None:

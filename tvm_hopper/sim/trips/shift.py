@@ -1,8 +1,8 @@
-"""How an integer expression changes when one loop variable moves on by a fixed number of turns.
+"""Compute how an integer expression changes when a loop variable advances by some iterations.
 
-    k         +1 every turn                 (k >> 2) + 1 & 1      the same every 8 turns
-    k * 64    +64 every turn                (tile * 70 + k) & 7   of k: the same every 8 turns
-    k & 3     the same every 4 turns        k * k                 nothing is claimed
+    k         +1 every iteration                 (k >> 2) + 1 & 1      the same every 8 iterations
+    k * 64    +64 every iteration                (tile * 70 + k) & 7   of k: the same every 8
+    iterations k & 3     the same every 4 iterations        k * k                 nothing is claimed
 
 A claim holds for every value of everything else: `Shift(period, step)` of e says that e(k + period)
 = e(k) + step. What memory holds is `DATA`, whatever is computed from it too.
@@ -45,13 +45,13 @@ class _Data:
 
 
 DATA = _Data()
-FIXED = Shift()  # the same in every turn
+FIXED = Shift()  # the same in every iteration
 Moved = Shift | _Data | None  # None: computed from no data, and nothing more is known
 
 
 @dataclass
 class Known:
-    """What is known where an expression stands.
+    """What is known where an expression is.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Conditions on a loop's turn that change a few times and are the same between.
+"""Conditions on a loop variable that change only a few times.
 
     if k > 0: ...            if 1 <= tile * 16 + k: ...            if k == 40: ...
 
@@ -48,7 +48,7 @@ class Threshold:
     test: Closure
 
     def truths(self, known: Mapping[Any, int], around: Sequence[int], turns: range) -> np.ndarray:
-        """Return for each turn what the condition is, shape (turns, turns of the inner loop).
+        """Return for each iteration what the condition is, shape (turns, turns of the inner loop).
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ def threshold_of(
     bound: Mapping[Any, Any],
     scalars: Iterable[Any],
 ) -> Threshold | None:
-    """Return a condition as one on turns; None if it depends on more than can be told.
+    """Return a condition as one on turns; None if it depends on more than is known.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def _leaves(node: Any, bound: Mapping[Any, Any]) -> set[Any]:
 
 
 def turns_to_run(turns: int, period: int, truths: Iterable[np.ndarray]) -> tuple[int, int]:
-    """Return how many turns run at the beginning and at the end of a loop.
+    """Return how many iterations run at the beginning and at the end of a loop.
 
     At least a period each, and the number of those between is a multiple of it. No condition
     differs a period later among the last period of the first ones and those that are left out.

@@ -1,4 +1,4 @@
-"""Decide which loads run ahead in which loop, and in how many slots what they bring is kept."""
+"""Decide which loads run ahead in which loop, and their number of ring slots."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RINGS = (CHANNEL, STORE_RING)
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """Loads that are issued together, and the loop in which they run `look_ahead` trips ahead.
+    """Loads that are issued together, and the loop in which they run `look_ahead` iterations ahead.
 
     Without a loop they are issued once, into one slot.
     """
@@ -107,12 +107,12 @@ class PipelinePlan:
 
     @property
     def loads(self) -> tuple[ir.SBlockRealize, ...]:
-        """The loads that a trip issues, in order."""
+        """The loads that an iteration issues, in order."""
         return self.site.loads
 
     @property
     def tiles(self) -> tuple[ir.Var, ...]:
-        """What the loads write."""
+        """Tiles that the loads write."""
         return tuple(load.block.writes[0].source for load in self.loads)
 
     @property
@@ -122,7 +122,7 @@ class PipelinePlan:
 
     @property
     def tx_bytes(self) -> int:
-        """Bytes that one trip's loads bring, whole boxes."""
+        """Bytes that one iteration's loads bring, whole boxes."""
         return sum(slot_bytes(load.block) for load in self.loads)
 
     @property
@@ -139,7 +139,7 @@ class PipelinePlan:
 
     @property
     def slots(self) -> tuple[SharedArray, ...]:
-        """What one slot takes of each tile, which several loads may fill."""
+        """Bytes that one slot takes of each tile, which several loads may fill."""
         tiles = [x for n, x in enumerate(self.tiles) if not any(map(x.same_as, self.tiles[:n]))]
         return tuple(map(shared_array, tiles))
 
@@ -187,7 +187,7 @@ def plan_pipelines(kernel: Any, processor: Processor) -> tuple[KernelPlan, ...]:
     if inside:
         raise cannot_lower(
             _names(loads),
-            f"threads on {', '.join(inside)} beside threadIdx.x",
+            f"threads on {', '.join(inside)} next to threadIdx.x",
             "threadIdx.x alone",
             "fuse the loops, and bind the fused one",
         )
@@ -215,14 +215,14 @@ def _check_has_threads(kernel: Any, loads: Any) -> None:
             "no loop bound to threadIdx.x in their kernel",
             "threads that read what they bring",
             f"bind the loops of a plain statement, schedule a product (tvm_hopper.schedule.wgmma), "
-            f"or take {ASYNC_COPY} away",
+            f"or remove {ASYNC_COPY}",
         )
     if stores := ir.find_blocks(kernel, ASYNC_OP):
         raise cannot_lower(
             f"stores {', '.join(x.name_hint for x in stores)}",
             "no loop bound to threadIdx.x in their kernel",
             "threads that fill the tiles that leave",
-            f"bind the loops of what fills them, or take {ASYNC_COPY} away",
+            f"bind the loops of what fills them, or remove {ASYNC_COPY}",
         )
 
 
@@ -247,7 +247,7 @@ def _check_grid(kernel: Any) -> None:
 
 
 def _check_annotated(body: ir.Stmt, plans: tuple[PipelinePlan, ...]) -> None:
-    """Refuse a pipeline whose loads stand in a loop inside of it."""
+    """Refuse a pipeline whose loads are in a loop inside of it."""
     planned = [plan.loop for plan in plans if plan.loop is not None]
     for loop in ir.find_all(body, ir.For, lambda x: STAGE in x.annotations):
         if any(loop.same_as(x) for x in planned):
@@ -292,8 +292,8 @@ def _check_readers(body: ir.Stmt, plan: PipelinePlan) -> None:
                 f"copies that stand apart in it: {_names(others)}"
                 if others
                 else f"uses of {tile.name} that do not follow the copy in the loop",
-                f"copies in front of all that touches their tiles, with {plan.num_slots} stages",
-                f"move them there, or take {STAGE} away: with one slot order is the program's",
+                f"copies before all that touches their tiles, with {plan.num_slots} stages",
+                f"move them there, or remove {STAGE}: with one slot order is the program's",
             )
 
 

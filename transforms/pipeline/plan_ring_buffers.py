@@ -1,4 +1,4 @@
-"""Barrier pipelines: give loads and stores ring slots, and count the trips through them.
+"""Barrier pipelines: give loads and stores ring slots, and count the iterations.
 
     for t in thread_binding(256, "threadIdx.x"):
         for k in serial(8, annotations={"software_pipeline_stage": [0, 3], ...}):
@@ -19,15 +19,15 @@
                     with sblock(async_op="op"): op(acc, ring[trip % 4])
                 C[...] = acc
 
-Loads that one iteration issues share a channel and go where the first of them stands, if nothing
+Loads that one iteration issues share a channel and go where the first of them is, if nothing
 in between forbids it (`common/load_sites.py`). Every load gets a channel: where nothing is
 pipelined, and outside of loops, it has one slot. Iterations run in the order of the program still;
 that the slots are there lets later passes move the loads ahead, or to a producer of their own. So a
 block of loads stands alone: it takes along the variables that it uses of those bound in the loop.
 
-Where roles are asked for, or warp groups multiply, a producer will make all loads and hand them
-over by mbarriers: copies by cp.async, of which each thread makes a part, are then a block of their
-own in the same channel (joined_loads.py), instead of one that completes in groups.
+Where roles are requested, or warp groups multiply, a producer will make all loads and hand them
+over by mbarriers: copies by cp.async are then a separate block in the same channel
+(joined_loads.py) and complete on its mbarrier instead of in groups.
 
 A tile that threads write, and that leaves by asynchronous stores, gets slots where they are asked
 for (`tma_store_groups_plan.py`); nobody hands these over:
@@ -71,22 +71,23 @@ from tvm_hopper.transforms.common.explain_notes import Note
 from tvm_hopper.transforms.common.unroll_accumulator_parts import UNROLL
 from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
 
-from .inject_barrier_pipeline_plan import KernelPlan, PipelinePlan, plan_pipelines
 from .joined_loads import join_loads
 from .late_stages import mark_late, staged_loops
 from .pipeline_notes import pipeline_notes
+from .plan_ring_buffers_plan import KernelPlan, PipelinePlan, plan_pipelines
 from .tma_store_groups import leave_slot, put_first, without_requests
 from .tma_store_groups_plan import StoreRing
 
 # Unrolled by the CUDA compiler, iterations grow code and make ptxas serialise products (C7519).
 # Where every thread copies, counts slots and computes addresses, and has groups of its own to wait
-# for, that saves more than it costs: 16 trips of 16 threads took 1.40 instead of 1.68 us (H200).
+# for, that saves more than it costs: 16 iterations of 16 threads took 1.40 instead of 1.68 us
+# (H200).
 # A loop that counts parts of the accumulator is unrolled all the same: registers have no index.
 ROLLED = {"disable_unroll": True}
 
 
 def rewrite_pipelines(plan: KernelPlan) -> Any:
-    """Build the kernel anew, its work around rings."""
+    """Build the kernel again, its work around rings."""
     names = ir.Names()
     rings = {
         tile: _new_ring(tile, pipeline.num_slots, names)
@@ -134,7 +135,7 @@ def _new_ring(tile: ir.Var, num_slots: int, names: ir.Names) -> ir.Var:
 
 
 def _count(plan: PipelinePlan | StoreRing, is_persistent: bool) -> tirx.Bind:
-    """Bind the trip of a ring to a variable of its own."""
+    """Bind the iteration of a ring to a separate variable."""
     count = count_trips(list(plan.loops))
     if is_persistent:
         count = ir.as_int32(count)
@@ -198,7 +199,7 @@ def _planned(
 
 
 def _around_copies(block: ir.SBlock, rings: Mapping[Any, ir.Var]) -> ir.SBlock:
-    """Name tiles that became rings as a whole: around their copies no trip is known."""
+    """Name tiles that became rings as a whole: around their copies no iteration is known."""
 
     def named(regions: Iterable[Any]) -> list[Any]:
         return [ir.full_region(rings[x.source]) if x.source in rings else x for x in regions]
@@ -244,10 +245,10 @@ def _plan_pipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
         late = mark_late(kernel, staged_loops(kernel)) if processor.has_threads else kernel
         plans = plans if late.same_as(kernel) else plan_pipelines(late, processor)
         kernel = open_channels(late, processor, plans)
-        assert not plan_pipelines(kernel, processor), "InjectBarrierPipeline left a load open"
+        assert not plan_pipelines(kernel, processor), "PlanRingBuffers left a load open"
         return kernel
 
     return map_noted(func, build, map_bodies)
 
 
-InjectBarrierPipeline = function_pass("InjectBarrierPipeline", _plan_pipeline)
+PlanRingBuffers = function_pass("PlanRingBuffers", _plan_pipeline)

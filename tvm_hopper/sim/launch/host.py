@@ -19,11 +19,7 @@ from tvm_hopper.errors import VerifyError
 from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim.integers import BINARY, CALLS
-from tvm_hopper.sim.launch.runtime_calls import (
-    device_attribute,
-    encode_im2col,
-    encode_tiled,
-)
+from tvm_hopper.sim.launch.runtime_calls import device_attribute, encode_im2col, encode_tiled
 from tvm_hopper.sim.launch.signature import signature
 from tvm_hopper.sim.launch.tensors import CUDA, HostTensor, Pointer, Workspace
 from tvm_hopper.sim.launch.tma import TensorMapArg

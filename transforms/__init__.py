@@ -91,9 +91,6 @@ from .memory_bound import (
     HoistRowReciprocals as HoistRowReciprocals,
 )
 from .memory_bound import (
-    PartitionRegisterArrays as PartitionRegisterArrays,
-)
-from .memory_bound import (
     PipelineRowLoop as PipelineRowLoop,
 )
 from .memory_bound import (

@@ -77,7 +77,7 @@ STAGES = (
             split_k.DispatchSplitKByAllocator,
             split_k.SplitKByAtomics,  # copies are requests yet: they become reductions
             prepare.RecordConfiguration,  # for `explain` alone
-            prepare.CompactTiles,  # what TVM gave no static extent, before copies look at it
+            prepare.CompactTiles,  # what TVM sized for all threads, or not, before copies look at it
             # before any copy is looked at: its condition is part of it
             prepare.PropagateTileGuards,
             # the passes below read plain indices of compact buffers
@@ -90,8 +90,6 @@ STAGES = (
         "hook",
         "vectors of a thread's own elements; a row's later loads on their way",
         (
-            # vectors are cut by what is left of an index: a thread's part
-            memory_bound.PartitionRegisterArrays,
             # a thread without rows has its sums' initial values, too
             memory_bound.HoistReductionInits,
             # whole loops over parts of rows, before a tail comes apart

@@ -29,9 +29,6 @@ ELSEWHERE = {
     ),
     "RecordConfiguration": "prepare.test_record_configuration.test_rows_and_time_are_noted",
     "OverlaySharedBuffers": "sync.test_overlay_shared_buffers.test_again_finds_nothing",
-    "PartitionRegisterArrays": (
-        "memory_bound.test_partition_register_arrays.test_each_thread_has_its_part"
-    ),
     "PairFragmentStores": "mma_sync.test_pair_fragment_stores.test_pairs_of_a_lane",
     "RejectUnloweredRequests": (
         "mbarriers.test_lower_channels_to_mbarriers."

@@ -4,7 +4,6 @@ from .fuse_online_softmax import FuseOnlineSoftmax as FuseOnlineSoftmax
 from .guard_row_loop import GuardRowLoop as GuardRowLoop
 from .hoist_reduction_inits import HoistReductionInits as HoistReductionInits
 from .hoist_row_reciprocals import HoistRowReciprocals as HoistRowReciprocals
-from .partition_register_arrays import PartitionRegisterArrays as PartitionRegisterArrays
 from .pipeline_row_loop import PipelineRowLoop as PipelineRowLoop
 from .prefetch_row_scalars import PrefetchRowScalars as PrefetchRowScalars
 from .prefetch_rows_to_l2 import PrefetchRowsToL2 as PrefetchRowsToL2

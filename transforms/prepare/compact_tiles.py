@@ -11,7 +11,8 @@
 Stock CompactBufferAllocation finds a tile's place under a predicate where extents have 32 bits, and
 keeps the tensor's extent where they have 64, as those of a Relax model have.  Where a value has a
 condition beside the predicate (`if_then_else(bx * 64 + j < 36, ..)`, of a product whose columns do
-not divide) it finds the place and keeps the extent, also of registers: (64, 128) for (64, 64).
+not divide) it finds the place and keeps the extent, also of registers: (64, 128) for (64, 64).  Registers that
+several blocks share it sizes for all threads, whose parts are (2, 1, 8) of (2, 256, 8).
 
 Before: blocks and regions, buffers as TVM left them.  After: tiles are static.
 Not here: tiles whose accesses do not all begin at one place, or that a pointer reaches.

@@ -1,9 +1,11 @@
 """Make passes of functions: what there is to do is planned, then done, and nothing is left to plan.
 
-    GuardRowLoop = kernel_pass("GuardRowLoop", plan_guards, rewrite_guards, when=is_memory_bound)
+    LegalizeVectors = kernel_pass("LegalizeVectors", plan_vectors, rewrite_vectors)
 
-`GuardRowLoop()` is a pass for `tvm.transform.Sequential`, by the name "tvm_hopper.GuardRowLoop".
-A pass of several steps names them in order: `function_pass("LowerWarpMemory", split_warps, own)`.
+`LegalizeVectors()` is a pass for `tvm.transform.Sequential`, named "tvm_hopper.LegalizeVectors".
+A pass of several steps names them in order:
+
+    LowerWarpMemory = function_pass("LowerWarpMemory", split_warps, own_parts)
 """
 
 from __future__ import annotations

@@ -74,14 +74,12 @@ STAGES = (
         (
             prepare.RestoreAxisAnnotations,  # unification left annotations on unit loops
             # before anything is noted of a kernel: one becomes two
-            split_k.DispatchSplitKByAllocator,
-            split_k.SplitKByAtomics,  # copies are requests yet: they become reductions
+            split_k.MakeSplitKKernels,
             prepare.RecordConfiguration,  # for `explain` alone
-            prepare.CompactTiles,  # what TVM sized for all threads, or not, before copies look at it
+            prepare.CompactTiles,  # what TVM sized for all threads or not at all
             # before any copy is looked at: its condition is part of it
             prepare.PropagateTileGuards,
             # the passes below read plain indices of compact buffers
-            prepare.SimplifyIndexBounds,
             mma_sync.LowerMmaSync,  # from here on vectors and registers of a lane
         ),
     ),
@@ -94,15 +92,9 @@ STAGES = (
             memory_bound.HoistReductionInits,
             # whole loops over parts of rows, before a tail comes apart
             memory_bound.FuseOnlineSoftmax,
-            memory_bound.PrefetchRowScalars,  # loops that ask for rows still say so
-            memory_bound.StageRowsInShared,  # what a turn loads is a block yet, with its condition
-            memory_bound.PrefetchRowsToL2,  # what a turn loads is a block yet, with its condition
-            memory_bound.SplitVectorTails,  # of a condition on an element TVM makes a loop over all
+            memory_bound.PrefetchRows,  # what a turn loads is a block yet, with its condition
             # while a thread's elements are a loop, and conditions simple
-            memory_bound.VectorizeGathers,
-            memory_bound.HoistRowReciprocals,  # while stores still name the row that they belong to
-            # the next cuts what is staged to what a thread block has of it
-            memory_bound.UnstageRows,
+            memory_bound.VectorizeAccesses,
         ),
     ),
     Stage(
@@ -110,12 +102,8 @@ STAGES = (
         "hook",
         "reductions across threads and clusters as shuffles, barriers and st.async",
         (
-            reductions.SplitRowsAcrossCluster,  # the next asks who reduces together
-            # who reduces together is known, and each sum is a call yet
-            reductions.FuseMeanAndVariance,
             reductions.ReduceAcrossThreads,  # stock passes reduce by two barriers, and only warps
             # what a turn sends and waits for is in it, and no copy is yet
-            memory_bound.GuardRowLoop,
             memory_bound.PipelineRowLoop,  # a turn is one condition and one wait for its cluster
         ),
     ),
@@ -128,9 +116,8 @@ STAGES = (
             legalize.LegalizeVectors,  # of 16 bytes at most, which the swizzle leaves whole
             # what fragments are loaded from follows its tile from here on
             prepare.IndexRowPointers,
-            math.WidenNarrowFloats,  # those that stay are of types that CUDA has them for
             # each element's value stands once, its register not yet
-            math.ApproximateFunctions,
+            math.LowerFloatMath,
         ),
     ),
     Stage(
@@ -155,7 +142,6 @@ STAGES = (
             prepare.FuseThreadAxes,  # roles and elections number the threads along one axis
             # copies become boxes of a tensor map, without a barrier yet
             copies.InjectBulkAsyncCopies,
-            split_k.BindReductionLoopToGrid,  # what combines in memory is known now
             split_k.LowerSplitK,  # before trips are counted: each block of a cluster has its own
         ),
     ),
@@ -169,7 +155,6 @@ STAGES = (
             warp_specialization.SpecializeWarps,
             tile_scheduling.ScheduleTiles,  # the passes above reason about plain block indices
             # the numbers of trips are final, who gives slots back is known
-            pipeline.PipelineComputeStages,
             pipeline.ExpandPipeline,  # where there is no producer, loads run ahead in the loop
         ),
     ),
@@ -195,9 +180,8 @@ STAGES = (
             wgmma.OverlapEpilogueLoads,
             mma_sync.PairFragmentStores,  # pointers are asked for by no pass below
             launch.WidenIndices,  # accesses are final: large tensors are indexed by 64 bits
-            launch.LimitRegistersForOccupancy,  # threads are final
-            # so are thread blocks, and clusters that share something
-            launch.FormLaunchClusters,
+            # threads and thread blocks are final, and clusters that share something
+            launch.PlaceThreadBlocks,
             launch.RecordModelChoice,  # nobody asks for the mark of such a kernel any more
             launch.EnableProgrammaticLaunch,  # vectors are loads yet, and stand in their order
             legalize.UnrollRegisterLoops,  # no pass below makes a loop
@@ -212,7 +196,6 @@ STAGES = (
         "one shared allocation with final offsets, registers of each lane",
         (
             # TVM takes threadIdx.x for a warp where buffers belong to one
-            mma_sync.SplitWarpAxis,
             mma_sync.LowerWarpMemory,  # TVM's own leaves whole fragments to each of its lanes
             # pipelines are apart, and TVM's barriers not placed yet
             legalize.BarrierAfterZeroTripLoops,
@@ -227,12 +210,9 @@ STAGES = (
         (
             launch.AllocateWorkspace,  # what lies between two kernels outlives the call
             launch.RemoveRestrict,  # TVM marks every kernel that it splits off
-            # a launch that is too large is an error that says of what
-            launch.AssertLaunchLimits,
-            launch.SkipEmptyLaunches,  # TVM's barriers stand, and what is counted says so yet
+            launch.CheckLaunches,  # TVM's barriers stand, and what is counted says so yet
             tile_scheduling.SizePersistentGrid,  # only now is the device of a call known
             # conditions are written out; the next looks for neighbours
-            legalize.MergeAdjacentGuards,
             legalize.UnpackHalfPairs,  # registers have their numbers, and share what is dead
             math.ForbidFmaContraction,  # no pass behind it looks for sums
             launch.AssertAlignment,  # kernels are final: which accesses are vectors is known
@@ -241,7 +221,6 @@ STAGES = (
 )
 # What serves requests that TVM has no pass for: clusters, reductions in them, waits and barriers.
 REALISING = (
-    reductions.SplitRowsAcrossCluster,
     reductions.ReduceAcrossThreads,
     sync.InsertSyncs,
     mbarriers.LowerChannelsToMbarriers,

@@ -21,7 +21,6 @@ ELSEWHERE = {
         "prepare.test_expand_inner_pipelines."
         "test_the_inner_pipeline_is_expanded_and_the_outer_one_stays"
     ),
-    "VectorizeGathers": "memory_bound.test_vectorize_gathers.test_neighbours_are_one_load",
     "HoistStoreGuards": "prepare.test_hoist_store_guards.test_conditions_on_iterations",
     "PropagateTileGuards": "prepare.test_propagate_tile_guards.test_more_thread_blocks_than_tiles",
     "BarrierAfterZeroTripLoops": (
@@ -34,24 +33,11 @@ ELSEWHERE = {
         "mbarriers.test_lower_channels_to_mbarriers."
         "test_an_annotation_that_nothing_acts_on_is_refused"
     ),
-    "SimplifyIndexBounds": (
-        "prepare.test_simplify_index_bounds.test_the_least_index_of_a_compact_buffer"
-    ),
     "SimplifyRegisterIndices": (
         "prepare.test_simplify_register_indices.test_what_ranges_decide_is_left_out"
     ),
-    "PipelineRowLoop": (
-        "memory_bound.test_pipeline_row_loop.test_the_next_row_is_sent_before_this_turn_waits"
-    ),
     "UnrollRegisterLoops": (
         "legalize.test_unroll_register_loops.test_loops_over_registers_are_marked"
-    ),
-    "UnstageRows": "memory_bound.test_unstage_rows.test_rows_are_read_from_memory",
-    "PrefetchRowScalars": (
-        "memory_bound.test_prefetch_row_scalars.test_a_value_is_loaded_a_turn_earlier"
-    ),
-    "WidenNarrowFloats": (
-        "math.test_widen_narrow_floats.test_operands_are_widened_and_results_rounded"
     ),
 }
 

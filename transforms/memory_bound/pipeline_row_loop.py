@@ -14,10 +14,12 @@
 What thread blocks of a cluster send each other takes a microsecond, in which a thread block that is
 alone on its SM has nothing to do. Here it reduces the next row. B loads its row once more, from
 shared memory, so that no register outlives A. A row's room is free a turn later than it was, which
-StageRowsInShared knows, and the cluster tells twice as often that rooms for its values were read
-(cluster_exchange_loop.py).
+stage_rows_in_shared.py knows, and the cluster tells twice as often that rooms for its values were
+read (cluster_exchange_loop.py).
 
-Before: turns are guarded, and wait for their cluster once.  After: no request is left.
+Each turn is put under one condition first (guard_row_loop.py), with a request or without.
+
+Before: turns wait for their cluster once.  After: no request is left.
 Not here: turns whose later part uses registers of the earlier one; they stay in order.
 """
 
@@ -32,6 +34,8 @@ from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import SKEW_TURNS
 from tvm_hopper.transforms.kernel_pass import function_pass
+
+from .guard_row_loop import guard_row_loop
 
 WAIT, SYNC, SEND = "tirx.cuda.mbarrier_wait", "tirx.tvm_storage_sync", "tirx.ptx.st_async"
 
@@ -144,7 +148,7 @@ def _skewed(one: RowPipeline) -> Any:
     return ir.opaque_block("turns", ir.seq(begin, turns), alloc_buffers=list(one.buffers))
 
 
-def _skew_turns(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def pipeline_row_loop(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Skew the turns of one function's memory-bound kernels."""
 
     def skew(kernel: ir.For) -> Any:
@@ -157,7 +161,7 @@ def _skew_turns(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return ir.map_kernels(func, skew)
 
 
-PipelineRowLoop = function_pass("PipelineRowLoop", _skew_turns)
+PipelineRowLoop = function_pass("PipelineRowLoop", guard_row_loop, pipeline_row_loop)
 
 
 def _rest(loop: ir.For) -> dict[str, Any]:

@@ -34,7 +34,6 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import PREFETCH_ROWS
 from tvm_hopper.requests.targets import processor_of
-from tvm_hopper.transforms.kernel_pass import function_pass
 
 from .stage_rows_in_shared_plan import PART_AXIS, loaded_element
 
@@ -93,7 +92,6 @@ def rewrite_prefetches(kernel: ir.For, plan: tuple[RowPrefetch, ...]) -> Any:
     thread = ir.thread_axes(kernel)["threadIdx.x"].loop_var
     planned: dict[ir.For, ir.Stmt] = {}
     for loop in _requested(kernel):
-        rest = {k: v for k, v in loop.annotations.items() if k != PREFETCH_ROWS}
         asked = [
             ir.IfThenElse(
                 ir.conjunction([thread.equal(0), *ir.conjuncts(one.exists)]),
@@ -103,11 +101,11 @@ def rewrite_prefetches(kernel: ir.For, plan: tuple[RowPrefetch, ...]) -> Any:
             for one in plan
             if one.loop.same_as(loop)
         ]
-        planned[loop] = ir.with_body(loop, ir.seq([*asked, loop.body]), annotations=rest)
-    return ir.replace_nodes(kernel, ir.For, planned)
+        planned[loop] = ir.with_body(loop, ir.seq([*asked, loop.body]))
+    return ir.without_annotations(ir.replace_nodes(kernel, ir.For, planned), PREFETCH_ROWS)
 
 
-def _prefetch_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def prefetch_rows_to_l2(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Prefetch the rows of one function's memory-bound kernels."""
     is_there = "bulk" in processor_of(func).mechanisms(is_load=True)
 
@@ -115,10 +113,7 @@ def _prefetch_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if not is_memory_bound(kernel) or not _requested(kernel):
             return kernel
         after = rewrite_prefetches(kernel, plan_prefetches(kernel) if is_there else ())
-        assert not _requested(after), "PrefetchRowsToL2 left a request"
+        assert not _requested(after), "prefetch_rows_to_l2 left a request"
         return after
 
     return ir.map_kernels(func, prefetch)
-
-
-PrefetchRowsToL2 = function_pass("PrefetchRowsToL2", _prefetch_rows)

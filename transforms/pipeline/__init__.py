@@ -2,4 +2,3 @@
 
 from .expand_pipeline import ExpandPipeline as ExpandPipeline
 from .inject_barrier_pipeline import InjectBarrierPipeline as InjectBarrierPipeline
-from .pipeline_compute_stages import PipelineComputeStages as PipelineComputeStages

@@ -42,6 +42,9 @@ Loads that complete in groups (cp.async) are a block for each trip, also in fron
 each group is waited for by itself. Where a group must not be empty (DMA), or chunks go behind what
 feeds tensor cores, the last iterations are peeled off the loop, each with a wait of its own.
 
+Statements that the schedule gives a later stage fall behind their loads first
+(pipeline_compute_stages.py).
+
 Before: loads have channels, and loops that are split between roles are marked no more.  After: no
 `num_slots` is left.
 Not here: the barriers and waits in between (insert_syncs.py).
@@ -67,6 +70,7 @@ from tvm_hopper.transforms.kernel_pass import function_pass
 
 from .expand_pipeline_plan import ExpansionPlan, LoadAhead, plan_expansions
 from .inject_barrier_pipeline import ROLLED
+from .pipeline_compute_stages import pipeline_compute_stages
 
 
 def rewrite_loop(plan: ExpansionPlan) -> ir.Stmt:
@@ -209,7 +213,7 @@ def _with_notes(realize: ir.SBlockRealize, ahead: list[int]) -> ir.SBlockRealize
     return ir.SBlockRealize([], True, new)
 
 
-def _expand_pipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def expand_pipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Expand the loops of one function."""
 
     def expand(kernel: Any) -> Any:
@@ -220,4 +224,4 @@ def _expand_pipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return map_bodies(func, expand)
 
 
-ExpandPipeline = function_pass("ExpandPipeline", _expand_pipeline)
+ExpandPipeline = function_pass("ExpandPipeline", pipeline_compute_stages, expand_pipeline)

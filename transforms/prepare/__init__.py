@@ -8,5 +8,4 @@ from .index_row_pointers import IndexRowPointers as IndexRowPointers
 from .propagate_tile_guards import PropagateTileGuards as PropagateTileGuards
 from .record_configuration import RecordConfiguration as RecordConfiguration
 from .restore_axis_annotations import RestoreAxisAnnotations as RestoreAxisAnnotations
-from .simplify_index_bounds import SimplifyIndexBounds as SimplifyIndexBounds
 from .simplify_register_indices import SimplifyRegisterIndices as SimplifyRegisterIndices

@@ -25,6 +25,9 @@ A reduction that is alone in a loop over rows has room for two of them, by turns
 stores the next row's value has seen all warps behind the barrier of this one, and one that still
 reads the last row's value has its own.  Of several in a loop each waits for the others' barriers.
 
+Rows that a cluster shares are split over its blocks first (split_rows_across_cluster.py), and a
+mean and the squares around it become one reduction (fuse_mean_and_variance.py).
+
 Before: blocks are opaque, thread axes unified.  After: no tvm_thread_allreduce is left in kernels
 that are bound by memory.  A kernel with a barrier is ours: stock ThreadSync puts one more between a
 reduction and the next, whatever elements of shared memory they touch.
@@ -44,13 +47,14 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import ASYNC_COPY
-from tvm_hopper.transforms.kernel_pass import kernel_pass
+from tvm_hopper.transforms.kernel_pass import function_pass, kernel_step
 
 from .cluster_exchange import Exchange, plan_exchange
 from .cluster_exchange_loop import LoopExchange
 from .cluster_exchange_slots import give_rooms, in_turns
+from .fuse_mean_and_variance import fuse_mean_and_variance
 from .reducer_order import check_order
-from .split_rows_across_cluster import AXIS, CLUSTER_AXIS
+from .split_rows_across_cluster import AXIS, CLUSTER_AXIS, split_rows_across_cluster
 from .warp_shuffles import (
     ThreadReduction,
     butterfly,
@@ -221,6 +225,8 @@ def _reduce(
     return ir.seq([*stmts, *butterfly(one, lanes_together(one.num_partials))])
 
 
-ReduceAcrossThreads = kernel_pass(
-    "ReduceAcrossThreads", plan_reductions, rewrite_reductions, when=is_memory_bound
+reduce_across_threads = kernel_step(plan_reductions, rewrite_reductions, when=is_memory_bound)
+# who reduces together, what is reduced together, and how
+ReduceAcrossThreads = function_pass(
+    "ReduceAcrossThreads", split_rows_across_cluster, fuse_mean_and_variance, reduce_across_threads
 )

@@ -27,7 +27,7 @@ from tvm import s_tir, tirx
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import dtype_bytes
 
-# counts a row's thread blocks until SplitRowsAcrossCluster makes a cluster of them
+# counts a row's thread blocks until ReduceAcrossThreads makes a cluster of them
 PART_AXIS = "threadIdx.z"
 
 

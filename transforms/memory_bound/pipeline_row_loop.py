@@ -3,7 +3,7 @@
     for r in range(63, annotations={"tvm_hopper.skew_turns": 1}):
         if r * 15 + bx < 1000:
             load row r, reduce it, send                        A
-            mbarrier wait(arrived[r % 32], r // 32 % 2)        B
+            with sblock("wait", skew_turns=1): mbarrier wait(arrived[r % 32], r // 32 % 2)   B
             load row r, store what the results make of it
   ->
     if 0 * 15 + bx < 1000: A(0)
@@ -19,8 +19,10 @@ read (cluster_exchange_loop.py).
 
 Each turn is put under one condition first (guard_row_loop.py), with a request or without.
 
-Before: turns wait for their cluster once.  After: no request is left.
-Not here: turns whose later part uses registers of the earlier one; they stay in order.
+Before: blocks say where turns wait for their cluster (reduce_across_threads.py).  After: no request
+and no such block is left.
+Not here: turns whose later part uses registers of the earlier one, or that no cluster reduces; they
+stay in order, which `explain` reports.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
+from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import SKEW_TURNS
-from tvm_hopper.transforms.kernel_pass import function_pass
+from tvm_hopper.transforms.common.explain_notes import FallbackNote, Note
+from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
 
 from .guard_row_loop import guard_row_loop
-
-WAIT, SYNC, SEND = "tirx.cuda.mbarrier_wait", "tirx.tvm_storage_sync", "tirx.ptx.st_async"
 
 
 @dataclass(frozen=True)
@@ -66,26 +68,19 @@ def _plan(loop: ir.For) -> RowPipeline | None:
     exists, body = tirx.const(True), loop.body
     if isinstance(body, tirx.IfThenElse) and body.else_case is None:
         exists, body = body.condition, body.then_case
-    sends = ir.find_all(body, tirx.Evaluate, lambda x: _is(x, SEND))
-    waits = ir.find_all(body, tirx.Evaluate, lambda x: _is(x, WAIT))
-    parts = _split(body, waits[-1]) if sends and waits else None
+    waits = ir.find_blocks(body, SKEW_TURNS)
+    parts = _split(body, waits[-1]) if waits else None
     if parts is None:
         return None
     one = RowPipeline(loop, exists, *map(tuple, parts))
-    first, second = ir.seq(list(one.first)), ir.seq(list(one.second))
-    meets = bool(ir.find_all(first, tirx.Evaluate, lambda x: _is(x, SYNC)))
-    return one if meets and _is_apart(first, second) else None
-
-
-def _is(stmt: tirx.Evaluate, name: str) -> bool:
-    return getattr(getattr(stmt.value, "op", None), "name", "") == name
+    return one if _is_apart(ir.seq(list(one.first)), ir.seq(list(one.second))) else None
 
 
 def _split(stmt: Any, at: Any) -> tuple[list[Any], list[Any], list[Any]] | None:
-    """Return what is in front of a statement, it and what is behind it, and what is allocated."""
-    if stmt.same_as(at):
+    """Return what is in front of a block, it and what is behind it, and what is allocated."""
+    if isinstance(stmt, ir.SBlockRealize) and stmt.block.same_as(at):
         return [], [stmt], []
-    if not ir.find_all(stmt, tirx.Evaluate, lambda x: x.same_as(at)):
+    if not ir.uses_node(stmt, at):
         return None
     if isinstance(stmt, tirx.SeqStmt):
         parts = list(stmt.seq)
@@ -144,25 +139,41 @@ def _skewed(one: RowPipeline) -> Any:
     begin = first(one.loop.min)
     end = ir.simplify(one.loop.min + one.loop.extent)
     ahead = first(following, following < end)
-    turns = ir.with_body(one.loop, ir.seq(ahead, second), annotations=_rest(one.loop))
+    turns = ir.with_body(one.loop, ir.seq(ahead, second))
     return ir.opaque_block("turns", ir.seq(begin, turns), alloc_buffers=list(one.buffers))
 
 
+def _without_requests(kernel: ir.For) -> Any:
+    """Take the requests away, and the blocks that say where turns come apart."""
+
+    def plain(realize: ir.SBlockRealize, mutator: Any) -> Any:
+        realize = mutator.default_mutate(realize)
+        return realize.block.body if SKEW_TURNS in realize.block.annotations else realize
+
+    return ir.without_annotations(ir.mutate(kernel, [(ir.SBlockRealize, plain)]), SKEW_TURNS)
+
+
 def pipeline_row_loop(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Skew the turns of one function's memory-bound kernels."""
+    """Pipeline the row loops of one function's memory-bound kernels."""
 
-    def skew(kernel: ir.For) -> Any:
-        if not is_memory_bound(kernel) or not requested(kernel):
+    def pipeline(kernel: ir.For, notes: list[Note]) -> Any:
+        if not is_memory_bound(kernel) or not (loops := requested(kernel)):
             return kernel
-        after = rewrite_row_pipeline(kernel, plan_row_pipeline(kernel))
-        left = {x: ir.with_body(x, x.body, annotations=_rest(x)) for x in requested(after)}
-        return ir.replace_nodes(after, ir.For, left)
+        plan = plan_row_pipeline(kernel)
+        left = [x for x in loops if not any(x.same_as(one.loop) for one in plan)]
+        notes += map(FallbackNote, report(func, map(_in_turn, left)))
+        return _without_requests(rewrite_row_pipeline(kernel, plan))
 
-    return ir.map_kernels(func, skew)
+    return map_noted(func, pipeline)
+
+
+def _in_turn(loop: ir.For) -> Fallback:
+    return Fallback(
+        f"loop {loop.loop_var.name}, {SKEW_TURNS}",
+        "each row waits for its cluster before the next one is reduced",
+        "a reduction of several warps across a cluster, and a row that is loaded again behind it",
+        "leave the request out",
+    )
 
 
 PipelineRowLoop = function_pass("PipelineRowLoop", guard_row_loop, pipeline_row_loop)
-
-
-def _rest(loop: ir.For) -> dict[str, Any]:
-    return {k: v for k, v in loop.annotations.items() if k != SKEW_TURNS}

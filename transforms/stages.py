@@ -11,7 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from tvm import tirx
 from tvm.ir.transform import Pass
+
+from tvm_hopper.requests.bodies import asks_for_copies, has_rows
+from tvm_hopper.requests.keys import PREFIX
 
 from . import (
     copies,
@@ -50,12 +54,15 @@ class Stage:
         What holds behind them.
     passes : tuple
         Makers of the passes, in order.
+    when : callable, optional
+        Whether a function takes the stage; one that does not never meets its passes.
     """
 
     name: str
     place: Place
     leaves: str
     passes: tuple[Callable[[], Pass], ...]
+    when: Callable[[tirx.PrimFunc], bool] | None = None
 
 
 STAGES = (
@@ -96,6 +103,13 @@ STAGES = (
             # while a thread's elements are a loop, and conditions simple
             memory_bound.VectorizeAccesses,
         ),
+        has_rows,
+    ),
+    Stage(
+        "functions",
+        "hook",
+        "functions of types that CUDA has them for, in few instructions",
+        (math.LowerFloatMath,),  # each element's value stands once, its register not yet
     ),
     Stage(
         "reductions",
@@ -106,18 +120,17 @@ STAGES = (
             # what a turn sends and waits for is in it, and no copy is yet
             memory_bound.PipelineRowLoop,  # a turn is one condition and one wait for its cluster
         ),
+        has_rows,
     ),
     Stage(
         "vectors",
         "hook",
-        "vectors and functions that CUDA can print, inner pipelines apart",
+        "vectors that CUDA can print, inner pipelines apart",
         (
             prepare.ExpandInnerPipelines,  # stages count what inner pipelines come apart to
             legalize.LegalizeVectors,  # of 16 bytes at most, which the swizzle leaves whole
             # what fragments are loaded from follows its tile from here on
             prepare.IndexRowPointers,
-            # each element's value stands once, its register not yet
-            math.LowerFloatMath,
         ),
     ),
     Stage(
@@ -132,6 +145,7 @@ STAGES = (
             # early: descriptors and boxes follow the panels chosen here
             layouts.SwizzleSharedTiles,
         ),
+        asks_for_copies,
     ),
     Stage(
         "instructions",
@@ -144,6 +158,7 @@ STAGES = (
             copies.InjectBulkAsyncCopies,
             split_k.LowerSplitK,  # before trips are counted: each block of a cluster has its own
         ),
+        asks_for_copies,
     ),
     Stage(
         "pipeline",
@@ -157,6 +172,7 @@ STAGES = (
             # the numbers of trips are final, who gives slots back is known
             pipeline.ExpandPipeline,  # where there is no producer, loads run ahead in the loop
         ),
+        asks_for_copies,
     ),
     Stage(
         "barriers",
@@ -170,6 +186,7 @@ STAGES = (
             tile_scheduling.MulticastLoads,
             mbarriers.LowerChannelsToMbarriers,  # slots that are handed over become mbarriers
         ),
+        asks_for_copies,
     ),
     Stage(
         "launch",
@@ -219,12 +236,18 @@ STAGES = (
         ),
     ),
 )
+_STAGES_BY_PASS = {PREFIX + make.__name__: stage for stage in STAGES for make in stage.passes}
 # What serves requests that TVM has no pass for: clusters, reductions in them, waits and barriers.
 REALISING = (
     reductions.ReduceAcrossThreads,
     sync.InsertSyncs,
     mbarriers.LowerChannelsToMbarriers,
 )
+
+
+def stage_of(name: str) -> Stage | None:
+    """Return the stage of a pass by its whole name, None for one of TVM's."""
+    return _STAGES_BY_PASS.get(name)
 
 
 def passes_at(place: Place) -> list[Pass]:

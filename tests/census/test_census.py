@@ -11,6 +11,7 @@ from tests.census.__main__ import DATA
 from tests.census.kernels import KERNELS
 from tests.census.record import record
 from tvm_hopper import pipeline
+from tvm_hopper.requests import bodies
 from tvm_hopper.requests.keys import PREFIX
 
 CENSUS = json.loads(DATA.read_text())
@@ -66,3 +67,23 @@ def test_the_test_where_a_pass_acts(name: str) -> None:
     module = importlib.import_module(f"tests.transforms.{file}")
     assert callable(getattr(module, test))
     assert hasattr(module, name)
+
+
+ROADS = {  # has_rows, asks_for_copies
+    "product": (False, True),
+    "RMSNorm, staged": (True, True),
+    "LayerNorm, cluster": (True, False),
+    "column sum": (True, False),
+    "copy of any size": (True, False),
+}
+
+
+@pytest.mark.parametrize("name", ROADS)
+def test_stages_that_a_function_does_not_take(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are told by what is requested, and would change nothing."""
+    subject = KERNELS[name]
+    mod = pipeline.lower(subject.make(), subject.target, before=f"{PREFIX}ReuseOperandTiles")
+    (func,) = mod.functions.values()
+    assert (bodies.has_rows(func), bodies.asks_for_copies(func)) == ROADS[name]
+    monkeypatch.setattr(pipeline.passes, "_takes_stage_of", lambda *_: True)
+    assert record(subject)[0] == CENSUS[name]

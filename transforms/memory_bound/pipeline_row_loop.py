@@ -40,6 +40,7 @@ from tvm_hopper.transforms.common.explain_notes import FallbackNote, Note
 from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
 
 from .guard_row_loop import guard_row_loop
+from .stage_rows_in_shared_plan import requested
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,8 @@ class RowPipeline:
 
 def plan_row_pipeline(kernel: ir.For) -> tuple[RowPipeline, ...]:
     """Find the loops with a request whose turns come apart at the wait for their cluster."""
-    found = [_plan(loop) for loop in requested(kernel)]
+    found = [_plan(loop) for loop in requested(kernel, SKEW_TURNS)]
     return tuple(x for x in found if x is not None)
-
-
-def requested(kernel: ir.For) -> list[ir.For]:
-    """Return the loops with a request."""
-    return ir.find_all(kernel, ir.For, lambda x: SKEW_TURNS in x.annotations)
 
 
 def _plan(loop: ir.For) -> RowPipeline | None:
@@ -157,7 +153,7 @@ def pipeline_row_loop(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Pipeline the row loops of one function's memory-bound kernels."""
 
     def pipeline(kernel: ir.For, notes: list[Note]) -> Any:
-        if not is_memory_bound(kernel) or not (loops := requested(kernel)):
+        if not is_memory_bound(kernel) or not (loops := requested(kernel, SKEW_TURNS)):
             return kernel
         plan = plan_row_pipeline(kernel)
         left = [x for x in loops if not any(x.same_as(one.loop) for one in plan)]

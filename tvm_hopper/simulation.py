@@ -85,8 +85,14 @@ def simulate(
         For a module that is not lowered yet.
     entry : str, optional
         Name of the function to run; None: the only one.
-    **options
-        detect_races, num_sms, allocator, and progress, see `SimulateOptions`.
+    detect_races : bool
+        Check for races; if False, only values are computed.
+    num_sms : int
+        Multiprocessors of the assumed device.
+    allocator : bool
+        Whether the call has an allocator, as one with PyTorch's tensors does.
+    progress : bool, optional
+        Whether to show progress on stderr; None: if it is a terminal.
 
     Returns
     -------

@@ -1,5 +1,6 @@
 """What the documents promise: passes and options are those of the code."""
 
+import dataclasses
 import inspect
 import re
 
@@ -7,7 +8,10 @@ import pytest
 
 from tests.docs import stage_lists
 from tests.docs.blocks import ROOT, blocks
+from tvm_hopper.meta_schedule.tuning import TuneOptions
 from tvm_hopper.requests import keys, options
+from tvm_hopper.simulation import SimulateOptions
+from tvm_hopper.verification.judge import Limits
 
 
 @pytest.mark.gpu
@@ -48,12 +52,21 @@ def public_functions():
                 yield pytest.param(one, id=name)
 
 
+# Of functions whose last keywords are the fields of a class.
+KEYWORDS = {
+    name: {x.name for x in dataclasses.fields(fields)}
+    for name, fields in (("tune", TuneOptions), ("simulate", SimulateOptions), ("verify", Limits))
+}
+
+
 @pytest.mark.parametrize("function", list(public_functions()))
 def test_public_functions_say_what_they_take_give_and_raise(function):
     text = inspect.getdoc(function)
     named = re.findall(r"^(\w[\w, ]*) : ", text, re.MULTILINE)
     described = {name for line in named for name in line.split(", ")}
-    assert not set(inspect.signature(function).parameters) - described
+    assert not KEYWORDS.get(function.__name__, set()) - described
+    parameters = inspect.signature(function).parameters.values()
+    assert not {x.name for x in parameters if x.kind is not x.VAR_KEYWORD} - described
     assert "\nRaises\n------\n" in text
     returns_nothing = inspect.signature(function).return_annotation == "None"
     assert returns_nothing or "\nReturns\n-------\n" in text

@@ -152,8 +152,21 @@ def tune(
         GPUs of this machine that measure, or "all".
     work_dir : str or Path
         Folder of the records. A run with the same folder continues the last one.
-    **options
-        each, runner, builder, tracker, batch, check, and progress, see `TuneOptions`.
+    each : int, optional
+        Maximum number of trials for one function.
+    runner : tvm.s_tir.meta_schedule.runner.Runner, optional
+        A runner to use instead.
+    builder : tvm.s_tir.meta_schedule.builder.Builder, optional
+        A builder; None: warm worker processes of this machine.
+    tracker : str, optional
+        "host:port/key" of a TVM RPC tracker whose servers measure.
+    batch : int
+        Trials of one function at once.
+    check : callable, optional
+        Verifies winners, see `meta_schedule.checking`. None: the GPU compares with the program as
+        TVM schedules it; without a GPU the simulator verifies.
+    progress : bool, optional
+        Whether to show progress on stderr; None: if it is a terminal.
 
     Returns
     -------

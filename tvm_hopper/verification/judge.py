@@ -166,8 +166,14 @@ def verify(
         writes is compared with what it computes, on integers and on normal numbers (arguments in
         `inputs` stay as they are). None: the module before the first schedule helper `hs.*`, where
         this process knows it (`schedule/origins.py`); False: values are not compared.
-    **limits
-        max_ctas, budget_s, num_sms, and progress, see `Limits`.
+    max_ctas : int
+        CTAs of a launch that may run before some are chosen. Default: 8.
+    budget_s : float
+        Seconds for all stages; what does not fit leaves the report incomplete. Default: 120.
+    num_sms : int
+        Multiprocessors of the assumed device.
+    progress : bool, optional
+        Whether to show progress on stderr after two seconds; None: if it is a terminal.
 
     Returns
     -------

@@ -31,12 +31,7 @@ def most_lanes(loop: ir.For) -> int:
     That is at most what a thread loads or stores at once.
     """
     stores = ir.find_all(loop.body, ir.BufferStore)
-    typed: list[Any] = [store.buffer for store in stores]
-    for store in stores:
-        typed += [load.source for load in _loads_of_lanes(store.value, loop.loop_var)]
-        # of what is computed: the types of indices are no vector's
-        value = ir.replace(store.value, ir.TensorLoad, lambda x: ir.Var("x", ir.dtype_of(x)))
-        typed += ir.find_all(value, tirx.Cast)
+    typed = [x for store in stores for x in _typed(store, loop.loop_var)]
     if any(ir.dtype_of(x) == "bool" for x in typed if not isinstance(x, tirx.Cast)):
         return 1
     names = {ir.dtype_of(x) for x in typed} - {"bool"}
@@ -51,6 +46,14 @@ def most_lanes(loop: ir.For) -> int:
     if any(DTYPES[name].num_bytes == 1 for name in apart):
         return 1
     return min(lanes, MOST_PLACES) if apart else lanes
+
+
+def _typed(store: ir.BufferStore, lane: ir.Var) -> list[Any]:
+    """Return what has a type that a vector would have: tensors, and casts of what is computed."""
+    loads = [load.source for load in _loads_of_lanes(store.value, lane)]
+    # the types of indices are no vector's
+    value = ir.replace(store.value, ir.TensorLoad, lambda x: ir.Var("x", ir.dtype_of(x)))
+    return [store.buffer, *loads, *ir.find_all(value, tirx.Cast)]
 
 
 def _loads_of_lanes(value: Any, lane: ir.Var) -> list[Any]:

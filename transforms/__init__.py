@@ -4,7 +4,7 @@ if __name__ != "tvm_hopper.transforms":
     raise ImportError("transforms/ is a part of tvm_hopper: import tvm_hopper.transforms")
 
 from .copies import (
-    InjectBulkAsyncCopies as InjectBulkAsyncCopies,
+    LowerAsyncCopies as LowerAsyncCopies,
 )
 from .copies import (
     ReuseOperandTiles as ReuseOperandTiles,
@@ -12,6 +12,9 @@ from .copies import (
 from .copies import (
     SelectCopyMechanisms as SelectCopyMechanisms,
 )
+from .inject_barrier_pipeline import InjectBarrierPipeline as InjectBarrierPipeline
+from .inject_bulk_async_copy import InjectBulkAsyncCopy as InjectBulkAsyncCopy
+from .inject_tma_store_groups import InjectTmaStoreGroups as InjectTmaStoreGroups
 from .launch import (
     AddCacheHints as AddCacheHints,
 )
@@ -130,10 +133,10 @@ from .pipeline import (
     ExpandPipeline as ExpandPipeline,
 )
 from .pipeline import (
-    InjectBarrierPipeline as InjectBarrierPipeline,
+    PipelineComputeStages as PipelineComputeStages,
 )
 from .pipeline import (
-    PipelineComputeStages as PipelineComputeStages,
+    PlanRingBuffers as PlanRingBuffers,
 )
 from .prepare import (
     CompactTiles as CompactTiles,
@@ -149,6 +152,9 @@ from .prepare import (
 )
 from .prepare import (
     IndexRowPointers as IndexRowPointers,
+)
+from .prepare import (
+    LowerToOpaqueBlocks as LowerToOpaqueBlocks,
 )
 from .prepare import (
     PropagateTileGuards as PropagateTileGuards,

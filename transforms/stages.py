@@ -156,7 +156,7 @@ STAGES = (
             wgmma.LowerWgmma,  # accumulators to registers, rows and columns to threads
             prepare.FuseThreadAxes,  # roles and elect.sync number threads along one axis
             # copies become boxes of tensor maps, without mbarriers
-            copies.InjectBulkAsyncCopies,
+            copies.LowerAsyncCopies,
             split_k.BindReductionLoopToGrid,  # atomic reductions are known now
             split_k.LowerSplitK,  # before iteration counts, which differ between the blocks
         ),
@@ -166,7 +166,7 @@ STAGES = (
         "hook",
         "slots, roles, the order of tiles, loads that run ahead",
         (
-            pipeline.InjectBarrierPipeline,  # assigns ring slots and counts iterations
+            pipeline.PlanRingBuffers,  # assigns ring slots and counts iterations
             # producer and consumers, if requested
             warp_specialization.SpecializeWarps,
             tile_scheduling.ScheduleTiles,  # the passes above reason about plain block indices

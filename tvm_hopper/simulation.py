@@ -13,11 +13,12 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.requests.kernel_file import load_kernel
-from tvm_hopper.sim import Result
+from tvm_hopper.sim import Result, RunOptions
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.machine.machine import check_policy
 from tvm_hopper.sim.tables import WIDTH
@@ -27,10 +28,45 @@ from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
 from tvm_hopper.verification.report import Report
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 __all__ = ["RUNS", "Program", "Report", "load", "simulate", "verify", "verify_command"]
 
 MIN_WIDTH = 80  # characters that a table of findings needs
 EXIT_CODES = {"clean": 0, "review": 3, "incomplete": 4, "error": 5}
+
+
+@dataclass(frozen=True)
+class SimulateOptions:
+    """The device that `simulate` assumes, and what it does besides.
+
+    Attributes
+    ----------
+    detect_races : bool
+        Also follow who knows of whose accesses; without it values alone are computed.
+    num_sms : int
+        Multiprocessors of the device, for host code that asks.
+    allocator : bool
+        Whether the call comes with an allocator, as one with PyTorch's tensors does.
+    progress : bool or None
+        Whether a line on stderr says how far the run of a large grid is, and what it will take;
+        None: if it is a terminal.
+    """
+
+    detect_races: bool = True
+    num_sms: int = DEFAULT_NUM_SMS
+    allocator: bool = False
+    progress: bool | None = None
+
+
+class SimulateKeywords(TypedDict, total=False):
+    """`SimulateOptions` as keywords, for type checkers."""
+
+    detect_races: bool
+    num_sms: int
+    allocator: bool
+    progress: bool | None
 
 
 def simulate(
@@ -39,12 +75,9 @@ def simulate(
     policy: str = "on_wait",
     seed: int = 0,
     blocks: Sequence[tuple[int, ...]] | None = None,
-    detect_races: bool = True,
     target: Any = None,
     entry: str | None = None,
-    num_sms: int = DEFAULT_NUM_SMS,
-    allocator: bool = False,
-    progress: bool | None = None,
+    **options: Unpack[SimulateKeywords],
 ) -> Result:
     """Run a module on numpy inputs, without a GPU.
 
@@ -60,18 +93,12 @@ def simulate(
         How asynchronous operations are scheduled; see `tvm_hopper.sim.run_kernel`.
     blocks : list of (x, y, z) or None
         CTAs to run; None: all.
-    detect_races : bool
-        Check for races; if False, only values are computed.
     target : Target, str or dict, optional
         For a module that is not lowered yet.
     entry : str, optional
         Name of the function to run; None: the only one.
-    num_sms : int
-        SMs of the device, for host code that queries them.
-    allocator : bool
-        Whether the call has an allocator, as calls with PyTorch's tensors do.
-    progress : bool or None
-        Whether to show progress on stderr; None: if it is a terminal.
+    **options
+        detect_races, num_sms, allocator, and progress, see `SimulateOptions`.
 
     Returns
     -------
@@ -84,14 +111,13 @@ def simulate(
         An argument of this function or of the module's own is illegal.
     """
     check_policy(policy)
+    asked = SimulateOptions(**options)
     program = load(ex_or_mod, target, entry)
     values, missing = complete(program.arguments, inputs)
-    launches = bound_launches(program, values, num_sms, allocator)
-    asked = [blocks] * len(launches)
-    with ProgressLine(progress, name="simulate") as line:
-        return run_launches(
-            launches, values, missing, policy, seed, asked, detect_races, progress_line=line
-        )
+    launches = bound_launches(program, values, asked.num_sms, asked.allocator)
+    with ProgressLine(asked.progress, name="simulate") as line:
+        run = RunOptions(policy, seed, asked.detect_races, progress_line=line)
+        return run_launches(launches, values, missing, [blocks] * len(launches), run)
 
 
 def verify_command(arguments: argparse.Namespace) -> int:

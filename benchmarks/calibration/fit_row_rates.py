@@ -3,11 +3,11 @@
     python -m benchmarks.calibration.fit_row_rates benchmarks/results/row_times_*.json [--write]
 
 A file has rows of a program, its size, configurations, and for each the share of a copy's rate that
-it reached, or microseconds. Least squares of the logarithm of the time; configurations far from a
-program's best one count little. The loss is how many times the best measured one the chosen
-configuration takes; held out: of programs that the constants were not fitted to (six folds).
-`--write` rewrites the module `memory_bound/row_rates.py`. Constants that fit better may choose
-worse for a named kernel: compare by `python -m benchmarks.choices` before and after.
+it reached, or microseconds. Least squares of the logarithm of the time: configurations far from a
+program's best one count little, and constants of which the times do not tell stay. The loss is how
+many times the best measured one the chosen configuration takes; held out: of programs that the
+constants were not fitted to (six folds). `--write` rewrites `memory_bound/row_rates.py`. Constants
+that fit better may choose worse for a named kernel: compare by `python -m benchmarks.choices`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STEPS = {"enough_bytes", "enough_reloaded", "prefetched_bytes", "staged_bytes", 
 STEPS |= {"elementwise_bytes", "resident_bytes", "least_bytes", "memory_bytes"}
 NAMES = [x.name for x in dataclasses.fields(RowRates) if x.name not in STEPS]
 TARGET = Path(__file__).parents[2] / "tvm_hopper/schedule/memory_bound/row_rates.py"
-NEAR = WEIGHTS[0][0]  # of the best time
+PRIOR = 0.5  # weight of a constant's logarithm: what the times do not tell stays as it is
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,13 +120,18 @@ def residuals(logs: Any, data: list[Measured]) -> Any:
         weight = np.sqrt(weights[np.searchsorted(limits, one.slower)])
         error = np.log(one.guess(rates) / one.times)
         errors.append(weight * (error - np.average(error, weights=weight)))
-    return np.concatenate(errors)
+    kept = PRIOR * (logs - start_logs())
+    return np.concatenate([*errors, kept])
 
 
-def fit(data: list[Measured], rounds: int = 20) -> RowRates:
+def start_logs() -> Any:
+    """Return the logarithms of the constants of now."""
+    return np.log([max(getattr(MEASURED, name), 1e-6) for name in NAMES])
+
+
+def fit(data: list[Measured], rounds: int = 8) -> RowRates:
     """Return the constants with the least squares."""
-    logs = np.log([max(getattr(MEASURED, name), 1e-6) for name in NAMES])
-    logs = least_squares(lambda x: residuals(x, data), logs, rounds)
+    logs = least_squares(lambda x: residuals(x, data), start_logs(), rounds)
     return dataclasses.replace(MEASURED, **dict(zip(NAMES, np.exp(logs).tolist(), strict=True)))
 
 
@@ -141,7 +146,7 @@ def held_out(data: list[Measured]) -> list[float]:
     found = [0.0] * len(data)
     for fold in range(FOLDS):
         left_out = order[fold::FOLDS]
-        rates = fit([data[i] for i in order if i not in left_out], 6)
+        rates = fit([data[i] for i in order if i not in left_out], 3)
         for i, loss in zip(left_out, losses([data[i] for i in left_out], rates), strict=True):
             found[i] = loss
     return found

@@ -28,7 +28,7 @@ SHAPES = [ProductShape(*x) for x in ((64, 4096, 4096), (2048, 2048, 512), (500, 
 
 
 def test_constants_are_found_again():
-    data = measured(replace(MEASURED, fill_bytes=60.0, turn_cycles=300.0), SHAPES)
+    data = measured(replace(MEASURED, fill_bytes=60.0, slot_handover_cycles=300.0), SHAPES)
     before = fit_choice.spread(data, MEASURED)
     fitted = fit_choice.fit(data, MEASURED, 8)
     assert fit_choice.spread(data, fitted) < 0.2 * before
@@ -114,7 +114,7 @@ def test_a_population_tells_the_time_of_what_was_chosen(tmp_path):
 def test_the_module_that_is_written_holds_the_constants():
     names: dict = {}
     source = fit_choice.module(MEASURED, "Fitted by hand.\n")
-    code = source.replace("from .estimate", "from tvm_hopper.schedule.products.estimate")
+    code = source.replace("from .rate", "from tvm_hopper.schedule.products.rate")
     exec(code, names)
     assert names["MEASURED"] == MEASURED
 

@@ -28,6 +28,7 @@ def measured(rates):
 
 def test_constants_are_found_again(monkeypatch):
     monkeypatch.setattr(fit_row_rates, "NAMES", ["load_latency"])
+    monkeypatch.setattr(fit_row_rates, "PRIOR", 0.0)
     data = [measured(replace(MEASURED, load_latency=3600.0))]
     fitted = fit_row_rates.fit(data, 12)
     assert fitted.load_latency == pytest.approx(3600.0, rel=0.05)

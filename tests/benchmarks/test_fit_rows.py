@@ -31,7 +31,7 @@ def test_constants_are_found_again(path):
     rows, rungs = (4, 16, 64, 128, 300), (16, 40, 64, 128, 320)
     configs = fit_rows.AnyRows.of("", 1024, 4096, "float16", None, None, ("k", "k"), None)
     large = replace(layer, rows=rows, configs=configs.choose(rungs), times=np.ones((5, 5)))
-    rates = replace(MEASURED, workspace_more=4000.0)
+    rates = replace(MEASURED, any_rows_workspace_cycles=4000.0)
     large = replace(large, times=np.exp(large.errors(rates)))
     before = fit_rows.spread([large], MEASURED)
     fitted = fit_rows.fit([large], MEASURED, 10)
@@ -41,7 +41,7 @@ def test_constants_are_found_again(path):
 def test_the_command_prints_constants_and_errors(path, capsys):
     assert fit_rows.main([str(path)]) == 0
     printed = capsys.readouterr().out
-    assert "    early_cycles: float = " in printed
+    assert "    early_launch_saved_cycles: float = " in printed
     assert "1024x4096 2 " in printed
 
 

@@ -45,7 +45,7 @@ def test_registers_threads_and_blocks(arch):
 def test_hopper_executes_every_row_but_hexagon_s():
     assert set(SM_90A.async_ops) == set(ASYNC_OPS) - {"dma_load"}
     assert SM_90A.proxies == ("generic", "async")
-    assert (SM_90A.has_setmaxnreg, SM_90A.has_warp_groups) == (True, True)
+    assert SM_90A.has_setmaxnreg
     assert (SM_90A.has_clusters, SM_90A.max_cluster_size) == (True, 8)
     assert SM_90A.converts_float8
     assert SM_90A.largest_cluster_size == 16
@@ -54,14 +54,14 @@ def test_hopper_executes_every_row_but_hexagon_s():
 def test_ampere_copies_by_cp_async_alone():
     assert SM_80.async_ops == ("cp_async",)
     assert SM_80.proxies == ("generic",)
-    assert (SM_80.has_setmaxnreg, SM_80.has_warp_groups) == (False, False)
+    assert not SM_80.has_setmaxnreg
     assert (SM_80.has_clusters, SM_80.max_cluster_size) == (False, 1)
     assert not SM_80.converts_float8
     assert SM_80.largest_cluster_size == 1
 
 
 def test_refuses_operations_that_cannot_be_its_own():
-    with pytest.raises(ValueError, match="sm_80: found mma; need one of cp_async, cp_async_a"):
+    with pytest.raises(ValueError, match="sm_80: found mma; need one of tma_load, tma_store"):
         replace(SM_80, async_ops=("mma",))
     match = "sm_80: found tma_load by the async proxy; need generic"
     with pytest.raises(ValueError, match=match):

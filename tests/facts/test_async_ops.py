@@ -82,7 +82,7 @@ def test_groups_of_a_queue_are_opened():
 
 def test_loads_fill_what_lies_on_chip():
     loads = [op.name for op in ASYNC_OPS.values() if op.is_load]
-    assert loads == ["cp_async", "cp_async_arrive", "bulk_load", "tma_load", "dma_load"]
+    assert loads == ["tma_load", "bulk_load", "cp_async", "cp_async_arrive", "dma_load"]
 
 
 def test_what_another_agent_waits_for_completes_on_a_barrier():

@@ -140,7 +140,7 @@ def test_hints_and_rows_that_are_loaded_more_than_once(name, config):
 def test_pairs_of_thread_blocks_and_the_end_of_a_result(
     monkeypatch, name, rows, columns, dtype, config
 ):
-    monkeypatch.setattr(nests, "KEPT_BYTES", 1 << 20)
+    monkeypatch.setattr(nests, "kept_bytes", lambda _: 1 << 20)
     check(name, rows, columns, dtype, config)
 
 

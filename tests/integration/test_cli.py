@@ -104,7 +104,7 @@ def test_explain_prints_text_and_json(kernel: str, capsys) -> None:
 def test_passes_prints_those_that_acted_by_stage(kernel: str, capsys) -> None:
     assert cli.main(["passes", f"{kernel}:scheduled", "--diff", "RemoveRestrict"]) == 0
     out = capsys.readouterr().out
-    assert "instructions: LowerWgmma, InjectBulkAsyncCopies\n" in out
+    assert "instructions: LowerWgmma, LowerAsyncCopies\n" in out
     assert "LowerSplitK" not in out
     assert '"tirx.noalias": True' in out  # taken away
     assert cli.main(["passes", f"{kernel}:scheduled", "--json"]) == 0

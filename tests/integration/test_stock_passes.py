@@ -81,9 +81,12 @@ def tvms(config: Config) -> list[tuple]:
 
 
 def ours(config: Config) -> list[tuple]:
-    original = stock.stock_passes
     names = {"s_tir": Calls("s_tir"), "tirx": Calls("tirx"), "PassContext": context(config)}
-    return types.FunctionType(original.__code__, {**original.__globals__, **names})()
+
+    def renamed(original, **more):
+        return types.FunctionType(original.__code__, {**original.__globals__, **names, **more})
+
+    return renamed(stock.stock_passes, opaque_block_passes=renamed(stock.opaque_block_passes))()
 
 
 @pytest.mark.parametrize("values", CONFIGS, ids=lambda v: ",".join(v) or "none")

@@ -17,11 +17,16 @@ from tvm_hopper.sim.machine.memory import RANK_SHIFT
 from .recording import Operation, Trace
 from .spare_syncs import (
     WAITS,
+    at_least,
     fences_of_registers_once,
     grid_waits_by_lanes,
+    last_wait,
     one_sum,
+    released_by_any_warp,
     waits_for_grid,
+    without_fences_of_nothing,
     without_first_phase,
+    without_grid_waits_of_others,
     without_unawaited_releases,
     without_unused_barriers,
 )
@@ -64,9 +69,6 @@ REGISTERS_ALONE = {"ptx_legacy_mma", "mma"}
 FENCES = {"fence_proxy", "cuda_warp_sync"}
 COPIES = ("cp_async_bulk_tensor_g2s",)
 EXPECTS = "mbarrier_arrive_expect_tx"
-BETWEEN_PRODUCTS = {"wgmma_fence", "wgmma_commit_group", "cuda_mbarrier_wait"}
-# A wait that leaves fewer groups pending waits for more, and of what ends by itself.
-FEWER_PENDING = {"wgmma_wait_group", "cp_async_bulk_wait_group"}
 
 
 def without(names: set[str]) -> Callable[[list[Operation]], list[Operation]]:
@@ -90,27 +92,6 @@ def once(names: set[str]) -> Callable[[list[Operation]], list[Operation]]:
         return _statements_once(kept)
 
     return rule
-
-
-def last_wait(operations: list[Operation]) -> list[Operation]:
-    """Take a wait for groups and a wait for as many or more right behind it for the second.
-
-    A wait for all groups also stands for one in front of products that go on with a sum: they are
-    in order, and nothing in between reads a result or gives an operand away.
-    """
-    kept: list[Operation] = []
-    for x in operations:
-        if x.name == "wgmma_wait_group" and x.operand("group") == 0:
-            i = len(kept) - 1
-            while i >= 0 and (kept[i].name in BETWEEN_PRODUCTS or kept[i].operand("scale_d") == 1):
-                i -= 1
-            if i >= 0 and kept[i].name == x.name and kept[i].lanes == x.lanes:
-                del kept[i]
-        if kept and x.name in FEWER_PENDING and at_least(kept[-1], x):
-            kept[-1] = x
-        else:
-            kept.append(x)
-    return kept
 
 
 def _statements_once(operations: list[Operation]) -> list[Operation]:
@@ -295,18 +276,6 @@ def commute(one: Operation, other: Operation) -> bool:
     return names == {"load"}
 
 
-def at_least(wanted: Operation, found: Operation) -> bool:
-    """Tell whether an operation does what another does, or waits for more."""
-    if wanted == found:
-        return True
-    if wanted.name != found.name or wanted.name not in FEWER_PENDING:
-        return False
-    if wanted.lanes != found.lanes:
-        return False
-    rest = [{k: v for k, v in x.operands if k != "group"} for x in (wanted, found)]
-    return rest[0] == rest[1] and 0 <= found.operand("group") <= wanted.operand("group")
-
-
 ORDER, SAME, MORE = "another order", "the same operations", "waits for more"
 AGAIN = "the same again"
 IDLE = "CTAs that leave nothing behind"
@@ -333,31 +302,6 @@ def leaves_nothing(operation: Operation) -> bool:
     if operation.operand("cta_mask") is not None or any(x >> RANK_SHIFT for x in places):
         return False
     return name in LEAVES_NOTHING or name.startswith(("wgmma", "ptx_legacy", "mma"))
-
-
-def released_by_any_warp(trace: Trace) -> Trace:
-    """Let any warp of a warp group arrive behind the group's `wgmma.wait_group`.
-
-    Its products are executed by the four warps together; that one elected thread may release a slot
-    for all of them is an assumption of the simulator as well (docs/simulator.md).
-    """
-    result: Trace = {}
-    released: dict[Any, list[Any]] = {}
-    for key, operations in trace.items():
-        kept: list[Operation] = []
-        waits, free = 0, False
-        for x in operations:
-            waits += x.name == "wgmma_wait_group"
-            if free and x.name == "mbarrier_arrive" and len(x.lanes) == 1:
-                group = (*key[:-1], str(key[-1]).rpartition("/")[0])
-                released.setdefault(group, []).append((waits, x.operands))
-                continue
-            free = x.name == "wgmma_wait_group"
-            kept.append(x)
-        result[key] = kept
-    for group, arrivals in released.items():
-        result[group] = [Operation("released", (), tuple(sorted(arrivals, key=str)))]
-    return result
 
 
 def without_idle_ctas(trace: Trace) -> Trace:
@@ -447,12 +391,15 @@ RULES: dict[str, Callable[[Trace], Trace]] = {
     "meetings that order nothing": without_spare_meetings,
     AGAIN: each_warp(once(REPEATABLE)),
     "the phase before the first": each_warp(without_first_phase),
+    "another one waits for the grid": without_grid_waits_of_others,
     "a release that nobody waits for": without_unawaited_releases,
     "an mbarrier that nobody comes to": without_unused_barriers,
     "one sum": each_warp(fences_of_registers_once),
     "another warp of the group": released_by_any_warp,
     "a wait right behind another": each_warp(last_wait),
 }
+# Not one step of many: what the orders of neighbours cover is covered with all fences in place.
+FENCES_OF_NOTHING = "a fence of lanes that did nothing"
 
 
 def reason(before: Trace, after: Trace) -> str:
@@ -466,7 +413,10 @@ def reason(before: Trace, after: Trace) -> str:
         one, other = rule(one), rule(other)
         if one == other:
             return name
-    return _reordered(one, other) if one.keys() == other.keys() else ""
+    if one.keys() != other.keys():
+        return ""
+    alike = without_fences_of_nothing(one) == without_fences_of_nothing(other)
+    return _reordered(one, other) or (FENCES_OF_NOTHING if alike else "")
 
 
 def _reordered(one: Trace, other: Trace) -> str:

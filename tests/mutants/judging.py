@@ -10,6 +10,7 @@ import numpy as np
 
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
+from tvm_hopper.sim import RunOptions
 from tvm_hopper.sim.findings import Finding
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.protocol.check import explore_skeleton
@@ -90,8 +91,8 @@ def _judge(subject: Subject, program: Program, want: dict[str, np.ndarray]) -> O
     for policy, seed in POLICIES:
         result = _ask(
             f"simulator, {policy}({seed})",
-            *(run_launches, launches, values, missing, policy, seed, [None] * len(launches)),
-            *(True, BUDGET_S),
+            *(run_launches, launches, values, missing, [None] * len(launches)),
+            RunOptions(policy, seed, budget_s=BUDGET_S),
         )
         if outcome := _objection("simulator", result.findings):
             return outcome
@@ -143,7 +144,7 @@ def right_outputs(subject: Subject) -> dict[str, np.ndarray]:
     """
     values, missing = complete(subject.program.arguments, subject.inputs)
     launches = bound_launches(subject.program, values, DEFAULT_NUM_SMS)
-    result = run_launches(launches, values, missing, "eager", 0, [None] * len(launches))
+    result = run_launches(launches, values, missing, [None] * len(launches))
     assert not result.findings, f"{subject.name}: {result.findings}"
     return {name: result.outputs[name] for name in missing}
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
+from tvm_hopper.sim import RunOptions
 from tvm_hopper.sim import run as simulator
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.launch.tma import BoundTensorMap
@@ -52,6 +53,10 @@ class Operation:
         """Return one operand; None if there is none of that name."""
         return dict(self.operands).get(name)
 
+    def __contains__(self, name: str) -> bool:
+        """Tell whether it has an operand of that name."""
+        return any(name == one for one, _ in self.operands)
+
     @property
     def elected(self) -> bool:
         """Whether one lane alone executes it."""
@@ -82,18 +87,19 @@ class _Recorder:
         def record(site: int, mask: Any, *args: Any, **named: Any) -> Any:
             self._log.append(_operation(name, mask, args, named, self._registers))
             done = found(site, mask, *args, **named)
-            return self._waited(done, args[0], len(self._log) - 1) if name == WAIT else done
+            return self._waited(done, len(self._log) - 1) if name == WAIT else done
 
         return record
 
-    def _waited(self, wait: Any, address: Any, place: int) -> Any:
-        """Wait, and write down for which phase."""
+    def _waited(self, wait: Any, place: int) -> Any:
+        """Wait, and write down for which phase, where the lanes that wait name one barrier."""
+        x = self._log[place]
         result = yield from wait
-        if isinstance(address, (int, np.integer)):
-            barrier = self._warp.cta.mbarriers.get(shared_offset(int(address)))
+        address = x.operand("0")
+        if isinstance(address, int):
+            barrier = self._warp.cta.mbarriers.get(shared_offset(address))
             seen = self._warp.observed.get(id(barrier))
             if seen is not None:
-                x = self._log[place]
                 operands = (*x.operands, ("phase", seen.phase))
                 self._log[place] = Operation(x.name, x.lanes, operands)
         return result
@@ -195,5 +201,6 @@ def record(program: Program, inputs: dict[str, np.ndarray]) -> Trace:
     values, missing = complete(program.arguments, inputs)
     launches = bound_launches(program, values, DEFAULT_NUM_SMS)
     with _recording(trace):
-        run_launches(launches, values, missing, "eager", 0, [None] * len(launches), False)
+        every_cta = [None] * len(launches)
+        run_launches(launches, values, missing, every_cta, RunOptions(detect_races=False))
     return trace

@@ -2,11 +2,55 @@
 
 from __future__ import annotations
 
-from tvm_hopper.sim.machine.memory import shared_offset, shared_rank
+import itertools
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.machine.memory import RANK_SHIFT, shared_offset
 
 from .recording import Operation, Trace
 
+INIT = "mbarrier_init"
 WAITS = {"cuda_mbarrier_wait"}
+BETWEEN_PRODUCTS = {"wgmma_fence", "wgmma_commit_group", "cuda_mbarrier_wait"}
+# A wait that leaves fewer groups pending waits for more, and of what ends by itself.
+FEWER_PENDING = {"wgmma_wait_group", "cp_async_bulk_wait_group"}
+
+
+def at_least(wanted: Operation, found: Operation) -> bool:
+    """Tell whether an operation does what another does, or waits for more."""
+    if wanted == found:
+        return True
+    if wanted.name != found.name or wanted.name not in FEWER_PENDING:
+        return False
+    if wanted.lanes != found.lanes:
+        return False
+    rest = [{k: v for k, v in x.operands if k != "group"} for x in (wanted, found)]
+    return rest[0] == rest[1] and 0 <= found.operand("group") <= wanted.operand("group")
+
+
+def last_wait(operations: list[Operation]) -> list[Operation]:
+    """Take a wait for groups and a wait for as many or more right behind it for the second.
+
+    A wait for all groups also stands for those in front of products that go on with a sum: they are
+    in order, and nothing in between reads a result or gives an operand away.
+    """
+    kept: list[Operation] = []
+    for x in operations:
+        if x.name == "wgmma_wait_group" and x.operand("group") == 0:
+            i = len(kept) - 1
+            while i >= 0:
+                if kept[i].name == x.name and kept[i].lanes == x.lanes:
+                    del kept[i]
+                elif kept[i].name not in BETWEEN_PRODUCTS and kept[i].operand("scale_d") != 1:
+                    break
+                i -= 1
+        if kept and x.name in FEWER_PENDING and at_least(kept[-1], x):
+            kept[-1] = x
+        else:
+            kept.append(x)
+    return kept
 
 
 def one_sum(one: Operation, other: Operation) -> bool:
@@ -38,48 +82,96 @@ def without_first_phase(operations: list[Operation]) -> list[Operation]:
     return [x for x in operations if not (x.name in WAITS and x.operand("phase") == -1)]
 
 
+def places_of(x: Operation) -> list[int]:
+    """Return the addresses of mbarriers that the lanes of an arrival name, in the cluster."""
+    value = x.operand("addr")
+    if isinstance(value, tuple):
+        _, dtype, data = value
+        return [int(place) for place in np.frombuffer(data, dtype)]
+    return [value] * max(len(x.lanes), 1)
+
+
 def without_unawaited_releases(trace: Trace) -> Trace:
-    """Leave out the arrivals of phases that no warp of the CTA waits for.
+    """Leave out the arrivals of phases that no warp waits for.
 
     Of mbarriers at which so many warps as are counted arrive, one lane of each once a phase: behind
-    the last phase that is waited for, nobody acquires what these release. Not where CTAs arrive at
-    each other's.
+    the last phase that is waited for, nobody acquires what these release. Where CTAs arrive at each
+    other's, these must be one cluster.
     """
-    places = [x.operand("addr") for ops in trace.values() for x in ops if x.operand("addr")]
-    if any(not isinstance(place, int) or shared_rank(place) for place in places):
+    named = [(k[:-1], x, places_of(x)) for k, ops in trace.items() for x in ops if "addr" in x]
+    if any(not isinstance(place, int) for _, _, places in named for place in places):
         return trace
-    result: Trace = {}
-    for cta in {key[:-1] for key in trace}:
-        members = {key: x for key, x in trace.items() if key[:-1] == cta}
-        counts, awaited, arriving, others = {}, {}, {}, set()
-        for key, x in ((key, x) for key, ops in members.items() for x in ops):
-            if x.name in WAITS:
-                place = x.operand("0")
-                phase, known = x.operand("phase"), isinstance(place, int)
-                if phase is None or not known:
-                    return trace
-                place = shared_offset(place)
-                awaited[place] = max(awaited.get(place, 0), phase + 1)
-            elif (place := x.operand("addr")) is not None:
-                place = shared_offset(place)
-                if x.name == "mbarrier_init":
-                    counts[place] = x.operand("count")
-                elif x.name == "mbarrier_arrive" and x.elected:
+    ranks = {cta: places[0] >> RANK_SHIFT for cta, x, places in named if x.name == INIT}
+    alone = all(p >> RANK_SHIFT == ranks.get(cta) for cta, _, places in named for p in places)
+    if not alone and len(set(ranks.values())) < len({key[:-1] for key in trace}):
+        return trace
+
+    def name(key: Any, place: int) -> Any:
+        return place % (1 << 32), key[:-1] if alone else None
+
+    counts: dict[Any, int] = {}
+    awaited: dict[Any, int] = {}
+    arriving: dict[Any, set[Any]] = {}
+    others: set[Any] = set()
+    for key, x in ((key, x) for key, ops in trace.items() for x in ops):
+        if x.name in WAITS:
+            place, phase = x.operand("0"), x.operand("phase")
+            if phase is None or not isinstance(place, int):
+                return trace
+            place = name(key, place)
+            awaited[place] = max(awaited.get(place, 0), phase + 1)
+        elif "addr" in x:
+            places = [name(key, place) for place in places_of(x)]
+            if x.name == INIT:
+                counts[places[0]] = x.operand("count")
+            elif x.name == "mbarrier_arrive" and len(set(places)) == len(places):
+                for place in places:
                     arriving.setdefault(place, set()).add(key)
-                else:
-                    others.add(place)
-        spare = {p for p, keys in arriving.items() if counts.get(p) == len(keys)} - others
-        for key, ops in members.items():
-            left = {place: awaited.get(place, 0) for place in spare}
-            kept = []
-            for x in ops:
-                place = shared_offset(x.operand("addr")) if x.name == "mbarrier_arrive" else None
-                if place in left:
-                    left[place] -= 1
-                    if left[place] < 0:
-                        continue
-                kept.append(x)
-            result[key] = kept
+            else:
+                others |= set(places)
+    spare = {p for p, keys in arriving.items() if counts.get(p) == len(keys)} - others
+    result: Trace = {}
+    for key, ops in trace.items():
+        left = {place: awaited.get(place, 0) for place in spare}
+        result[key] = []
+        for x in ops:
+            arrives = x.name == "mbarrier_arrive" and "addr" in x
+            places = [name(key, p) for p in places_of(x)] if arrives else []
+            for place in places:
+                left[place] = left.get(place, 1 << 32) - 1
+            if not places or max(left[place] for place in places) >= 0:
+                result[key].append(x)
+    return result
+
+
+def without_grid_waits_of_others(trace: Trace) -> Trace:
+    """Leave out waits for the grid before in front of a wait for copies of one that waited for it.
+
+    What that grid did is visible to the whole grid behind the wait of any thread (PTX ISA 9.1,
+    9.7.13.13); the copies are issued behind it, and a phase that they complete comes later.
+    """
+    early = set()  # barriers at which somebody arrives who may not have waited
+    known = set()
+    for key, operations in trace.items():
+        waited = 0
+        for x in operations:
+            waited += waits_for_grid(x)
+            place = x.operand("addr") if x.operand("mbar") is None else x.operand("mbar")
+            if x.operand("cta_mask") is not None or isinstance(place, tuple):
+                return trace
+            if place is not None and x.name != INIT:
+                name = (key[:-1], shared_offset(place))
+                (known if waited >= 32 else early).add(name)
+    result: Trace = {}
+    for key, operations in trace.items():
+        kept: list[Operation] = []
+        for x in operations:
+            name = (key[:-1], shared_offset(x.operand("0"))) if x.name in WAITS else None
+            if name in known - early and (x.operand("phase") or 0) >= 0 and len(x.lanes) == 32:
+                while kept and waits_for_grid(kept[-1]):
+                    kept.pop()
+            kept.append(x)
+        result[key] = kept
     return result
 
 
@@ -119,3 +211,81 @@ def fences_of_registers_once(operations: list[Operation]) -> list[Operation]:
             since.append(x)
         kept.append(x)
     return kept
+
+
+def released_by_any_warp(trace: Trace) -> Trace:
+    """Let any warp of a warp group arrive behind the group's `wgmma.wait_group`.
+
+    Its products are executed by the four warps together; that one elected thread may release a slot
+    for all of them is an assumption of the simulator as well (docs/simulator.md). A release is
+    known by the groups that are complete, and by the waits for mbarriers before it.
+    """
+    result: Trace = {}
+    released: dict[Any, list[Any]] = {}
+    for key, operations in trace.items():
+        kept: list[Operation] = []
+        commits, waits, complete = 0, 0, None
+        for x in operations:
+            if complete is not None and x.name == "mbarrier_arrive" and x.elected:
+                group = (*key[:-1], str(key[-1]).rpartition("/")[0])
+                released.setdefault(group, []).append((complete, waits, x.operands))
+                continue
+            commits += x.name == "wgmma_commit_group"
+            waits += x.name in WAITS
+            waited = x.name == "wgmma_wait_group"
+            complete = commits - x.operand("group") if waited else None
+            kept.append(x)
+        result[key] = kept
+    for group, arrivals in released.items():
+        result[group] = [Operation("released", (), (("0", sorted(arrivals, key=str)),))]
+    return result
+
+
+def without_fences_of_nothing(trace: Trace) -> Trace:
+    """Leave lanes out of a proxy fence that did nothing since their last one.
+
+    Nothing: neither an access nor a wait. A named barrier in between tells a lane of accesses of
+    others, unless the threads that meet there all did such a fence right in front of it: each
+    fence covers its own lane's accesses (PTX ISA 9.1, 8.9.1 "Causality order").
+    """
+    fences: dict[Any, dict[Any, list[Any]]] = {}  # barriers -> warps -> in front of each meeting
+    counts: dict[Any, set[Any]] = {}
+    for key, operations in trace.items():
+        for before, x in itertools.pairwise(operations):
+            if x.name in ("bar_sync", "bar_arrive"):
+                whole = before.name == "fence_proxy" and len(before.lanes) == len(x.lanes) == 32
+                fence = before.operands if whole and x.name == "bar_sync" else None
+                number = (key[:-1], x.operand("a"))
+                fences.setdefault(number, {}).setdefault(key, []).append(fence)
+                counts.setdefault(number, set()).add(x.operand("b"))
+
+    def covered(number: Any, turn: int) -> bool:
+        warps = fences[number].values()
+        alone = counts[number] == {32 * len(warps)} and len({len(x) for x in warps}) == 1
+        found = {x[turn] for x in warps} if alone else {None}
+        return len(found) == 1 and None not in found
+
+    result: Trace = {}
+    for key, operations in trace.items():
+        clean: dict[int, Any] = {}  # lanes that did nothing since this fence
+        turns: dict[Any, int] = {}
+        kept = []
+        for x in operations:
+            number = (key[:-1], x.operand("a"))
+            if x.name == "fence_proxy" and len(x.lanes) > 1:
+                left = tuple(lane for lane in x.lanes if clean.get(lane) != x.operands)
+                clean |= dict.fromkeys(x.lanes, x.operands)
+                if left:
+                    kept.append(Operation(x.name, left, x.operands))
+                continue
+            kept.append(x)
+            if number in fences and x.name in ("bar_sync", "bar_arrive"):
+                turns[number] = turns.get(number, -1) + 1
+                if covered(number, turns[number]):
+                    continue
+            # One lane of what is no access may be any: `elected_by_anybody`.
+            known = len(x.lanes) > 1 or (x.lanes and x.name in ("load", "store"))
+            gone = x.lanes if known else range(32)
+            clean = {lane: fence for lane, fence in clean.items() if lane not in gone}
+        result[key] = kept
+    return result

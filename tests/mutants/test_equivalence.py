@@ -132,6 +132,40 @@ def test_any_warp_of_a_group_releases_behind_its_wait():
     assert reason(first, twice) == ""
 
 
+@pytest.mark.parametrize("weaker", [2, 1])
+def test_a_release_is_behind_the_groups_that_are_complete(weaker):
+    """Where a later wait for all groups stands for the one in front of the release."""
+    commit = op("wgmma_commit_group")
+
+    def trips(*groups):
+        each = [[WAIT, SUM, commit, pending(n), RELEASE] for n in groups]
+        return group([x for trip in each for x in trip] + [GROUP_WAIT])
+
+    assert reason(trips(0, 0, 0), trips(0, weaker, 0)) == ""
+    late = [WAIT, SUM, commit, WAIT, GROUP_WAIT, RELEASE]
+    early = [WAIT, SUM, commit, GROUP_WAIT, RELEASE, WAIT, GROUP_WAIT]
+    assert reason(group(early), group(late)) == ""
+
+
+def test_a_fence_of_lanes_that_did_nothing_since_their_last():
+    some, meet = op("fence_proxy", ALL[:31]), bar(7, 64)
+    two, last = op("load", (0, 1)), op("load", (0, 31))
+    before = [STORE, FENCE, meet, two, FENCE, meet]
+    known = equivalence.FENCES_OF_NOTHING
+    assert reason(warps(before, before), warps([*before[:4], some, meet], before)) == known
+    assert reason(warps(before, before), warps(before, [*before[:4], some, meet])) == known
+    mine = [STORE, FENCE, meet, last, FENCE, meet]
+    assert reason(warps(mine, mine), warps([*mine[:4], some, meet], mine)) == ""
+    # the other warp did something between its fence and the barrier, or meets a third one there
+    later = [STORE, FENCE, LOAD, *before[2:]]
+    assert reason(warps(before, later), warps([*before[:4], some, meet], later)) == ""
+    three = [*before[:2], bar(7, 96), *before[3:]]
+    assert reason(warps(three, before), warps([*three[:4], some, meet], before)) == ""
+    for between in (WAIT, MEET, LOAD, ARRIVE):
+        first, second = [FENCE, between, FENCE], [FENCE, between, some]
+        assert reason(warps(first), warps(second)) == "", between
+
+
 def test_a_meeting_that_one_warp_alone_is_around_orders_nothing():
     """Barriers and copies of warp 0; the others come to the next meeting with nothing done."""
     before = warps([init(64), MEET, COPY, FENCE, MEET, LOAD], [MEET, FENCE, MEET, LOAD])
@@ -242,6 +276,51 @@ def test_a_release_that_nobody_waits_for():
     assert reason(warps(producer, [away, away]), warps(producer, [away])) == ""
 
 
+def test_a_release_of_two_ctas_that_neither_waits_for():
+    def ctas(each, rank_one):
+        """Return a cluster of two whose consumers arrive at both, as often as is said."""
+        both = op(
+            "mbarrier_arrive", (0, 1), addr=((2,), "uint32", bytes((72, 0, 0, 0, 72, 0, 0, 1)))
+        )
+        return {
+            ("k", (rank, 0, 0), warp): list(x)
+            for rank, times in enumerate((each, rank_one))
+            for warp, x in {
+                "warp0": [op("mbarrier_init", (0,), addr=rank << 24 | 72, count=2),
+                          waited(rank << 24 | 72, 0)],
+                "warp1": [LOAD, both] * times,
+            }.items()
+        }  # fmt: skip
+
+    assert reason(ctas(2, 2), ctas(2, 1)) == ""  # the load is gone, too
+    spare, one = ctas(2, 2), ctas(2, 2)
+    del one["k", (0, 0, 0), "warp1"][-1]
+    assert reason(spare, one) == "a release that nobody waits for"
+    del one["k", (0, 0, 0), "warp1"][1]
+    assert reason(spare, one) == ""
+    grid = {(x, (*block, 1), warp): ops for (x, block, warp), ops in spare.items()} | spare
+    assert reason(grid, {**grid, **one}) == ""  # two clusters: whose barrier is meant is not known
+
+
+def test_copies_behind_the_wait_for_the_grid_of_their_warp():
+    wait = op("griddepcontrol", **{"0": "{'action': 'wait'}"})
+    full = op(WAIT.name, **{"0": 64, "1": 0, "phase": 0})
+    producer = [init(64), MEET, wait, EXPECT, COPY]
+    both = warps(producer, [MEET, wait, full, STORE])
+    known = "another one waits for the grid"
+    assert reason(both, warps(producer, [MEET, full, STORE])) == known
+    assert reason(both, warps(producer, [MEET, STORE, full])) == ""
+    first = op(WAIT.name, **{"0": 64, "1": 1, "phase": -1})  # over before anything is copied
+    before, after = [MEET, wait, first, STORE], [MEET, STORE]
+    assert reason(warps(producer, before), warps(producer, after)) == ""
+    late = [init(64), MEET, EXPECT, wait, COPY]
+    assert (
+        reason(warps(late, both["k", (0, 0, 0), "warp1"]), warps(late, [MEET, full, STORE])) == ""
+    )
+    stored = [MEET, wait, STORE, full]
+    assert reason(warps(producer, stored), warps(producer, [MEET, STORE, full])) == ""
+
+
 def test_an_mbarrier_that_nobody_comes_to():
     other = op("mbarrier_init", (0,), addr=64, count=2)
     assert reason(warps([init(64)]), warps([other])) == "an mbarrier that nobody comes to"
@@ -285,6 +364,7 @@ def test_every_rule_is_tried():
         "a wait right behind another",
         "meetings that order nothing",
         *("the phase before the first", "a release that nobody waits for", "one sum"),
+        "another one waits for the grid",
         *("an mbarrier that nobody comes to", "each lane waits for the grid"),
         "one value by any lanes",  # these two: test_places.py
         "element by element",

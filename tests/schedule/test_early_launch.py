@@ -13,7 +13,7 @@ from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule.row_reduction.apply import chosen_rows
-from tvm_hopper.simulation import MemoryProgram, load, simulate, verify
+from tvm_hopper.simulation import Program, load, simulate, verify
 from tvm_hopper.testing import columns, memory_bound, neighbors
 
 
@@ -90,7 +90,7 @@ def test_the_simulator_misses_the_wait(name):
     kernel, func = list(program.kernels.items())[which]
     (wait,) = [x for x in instructions(func, "griddepcontrol") if "wait" in str(x)]
     body = ir.replace_nodes(func.body, tirx.Evaluate, {wait: ir.seq()})
-    without = MemoryProgram(program.host, {**program.kernels, kernel: func.with_body(body)})
+    without = Program(program.host, {**program.kernels, kernel: func.with_body(body)})
     assert "GRID_DEPENDENCY" in {x.rule for x in simulate(without, given).findings}
 
 

@@ -28,7 +28,7 @@ from tvm_hopper.schedule.products.parts import (
 from tvm_hopper.schedule.products.product_shape import ProductShape
 from tvm_hopper.testing import workloads
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+TIMES = Path(__file__).with_name("split_k_times.json")  # of `benchmarks.split_k`, one H200
 DEEP = (128, 256, 16384)
 
 
@@ -164,9 +164,9 @@ def test_more_parts_than_run_everywhere_are_told_of_and_not_taken():
     assert len(listed(ProductShape(4096, 4096, 4096), hs.MatmulConfig(), Chip())) == 5
 
 
-def times_of(name):
+def times_of_split_k():
     """Return problem, configuration and microseconds of each row that `benchmarks.split_k` took."""
-    rows = json.loads((RESULTS / name).read_text())["rows"]
+    rows = json.loads(TIMES.read_text())["rows"]
     return [
         (tuple(map(int, row["size"].split("x"))), row["config"], row["ours"]["median_us"])
         for row in rows
@@ -182,7 +182,7 @@ def guess(size, config):
 
 
 def test_times_that_were_not_fitted_are_near_the_estimates():
-    found = times_of("split_k_2026-11-22_1929.json")
+    found = times_of_split_k()
     assert len(found) > 50
     errors = [math.log(guess(size, config) / us) for size, config, us in found]
     assert math.sqrt(sum(x * x for x in errors) / len(errors)) < 0.15

@@ -14,7 +14,7 @@ from tvm_hopper.errors import ScheduleError
 from tvm_hopper.testing import pointwise, workloads
 from tvm_hopper.testing.pointwise import Tiling
 from tvm_hopper.testing.serial import run_serially
-from tvm_hopper.transforms import InjectBulkAsyncCopies, SwizzleSharedTiles
+from tvm_hopper.transforms import LowerAsyncCopies, SwizzleSharedTiles
 
 H200 = "nvidia/nvidia-h200"
 PROGRAMS = {
@@ -159,7 +159,7 @@ def schedule_of(name):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_program_becomes_copies_and_vectors(name):
     func = tvm_hopper.lower_to_hook(schedule_of(name).mod, H200)["main"]
-    got = run(func, SwizzleSharedTiles(), InjectBulkAsyncCopies())
+    got = run(func, SwizzleSharedTiles(), LowerAsyncCopies())
     loads = ir.find_blocks(got.body, "tvm_hopper.async_op")
     assert len(loads) == (2 if PROGRAMS[name][0] == "exp_add" else 1)
     for loop in ir.find_all(got.body, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED):

@@ -347,7 +347,7 @@ def test_registers_are_kept_for_as_many_blocks_as_bring_enough_bytes():
 
 
 def _rows_of(columns):
-    return dataclasses.replace(WORK, columns=columns, extra_tile_cost=True, moved=4)
+    return dataclasses.replace(WORK, columns=columns, again=True, moved=4)
 
 
 @pytest.mark.parametrize("columns", [16384, 32768])

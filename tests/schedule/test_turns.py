@@ -5,7 +5,7 @@ import tvm
 from tvm import s_tir
 
 import tvm_hopper
-from tests.transforms.pipeline.test_inject_barrier_pipeline import PLANNED
+from tests.transforms.pipeline.test_plan_ring_buffers import PLANNED
 from tests.transforms.refusals.turns import ONE_GROUP, SHARED
 from tests.transforms.scripts import parse
 from tvm_hopper import ir

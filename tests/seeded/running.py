@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim import Result, run_host, run_kernel
+from tvm_hopper.sim import Result, RunOptions, run_host, run_kernel
 
 from .golden.common import Kernel
 from .lowering import Lowered, lower
@@ -37,9 +37,8 @@ def run(kernel: Kernel, lowered: Lowered | None = None, policy: str = "on_wait",
     (launch,) = run_host(lowered.host, arrays)
     bound = launch.bind(lowered.device)
     args = {**arrays, **bound.pop("params")}
-    return run_kernel(
-        lowered.device, args, policy=policy, seed=seed, outputs=outputs, **bound, **options
-    )
+    how = RunOptions(policy, seed, outputs=outputs, **options)
+    return run_kernel(lowered.device, args, **bound, options=how)
 
 
 def wrong_outputs(kernel: Kernel, result: Result) -> list[str]:

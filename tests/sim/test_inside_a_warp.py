@@ -263,3 +263,39 @@ def test_lanes_in_two_sides_of_a_branch_may_wait_for_each_other(first, second):
 def test_two_sides_that_wait_wrongly(first, second, rule):
     report = verify(sides(first, second), {"X": X[:32]})
     assert rule in {f.rule for f in report.findings}
+
+
+@T.prim_func(s_tir=True)
+def halves(F: T.Buffer((1,), "uint32"), Y: T.Buffer((64,), "float32")):
+    """Half a warp waits for a word that the other half stores, which waits for another warp."""
+    T.func_attr({"global_symbol": "main"})
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    with T.attr(T.int32(0), "hand_threaded", 1):
+        smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
+        bar = T.decl_buffer((128,), "uint64", data=smem.data, scope="shared.dyn")
+        flag = T.alloc_buffer((1,), "uint32", scope="local")
+        if tx == 0:
+            T.ptx.mbarrier.init.shared.b64(T.address_of(bar[0]), T.uint32(32))
+            T.ptx.mbarrier.init.shared.b64(T.address_of(bar[1]), T.uint32(16))
+            T.ptx.fence.mbarrier_init.release.cluster()
+        T.tvm_storage_sync("shared")
+        if tx < 32:
+            if tx < 16:
+                T.cuda.mbarrier_wait(T.address_of(bar[0]), 0)
+                T.ptx["st.release.gpu.global.u32"](T.address_of(F[0]), T.uint32(1))
+            else:
+                flag[0] = T.uint32(0)
+                T.cuda.wait_until(
+                    flag[0], T.address_of(F[0]), flag[0] == T.uint32(1), ptx_type="u32"
+                )
+                T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[1]))
+        else:
+            T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[0]))
+        Y[tx] = T.float32(1)
+
+
+@pytest.mark.parametrize("policy", ["eager", "lifo"])
+def test_each_half_of_a_warp_is_woken_by_what_it_waits_for(policy):
+    result = simulate(lower(halves), {"F": np.zeros(1, "uint32")}, policy=policy)
+    assert not result.findings, result.findings

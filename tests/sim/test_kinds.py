@@ -258,7 +258,7 @@ def flags(place, grid=300, atomic="heard"):
     """Build CTAs that set a flag and look at another one."""
 
     @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((600,), "int32"), F: T.Buffer((600,), "int32")):
+    def main(A: T.Buffer((1200,), "int32"), F: T.Buffer((1200,), "int32")):
         T.func_attr({"global_symbol": "main"})
         bx = T.launch_thread("blockIdx.x", grid)
         tx = T.launch_thread("threadIdx.x", 32)
@@ -298,8 +298,8 @@ def test_groups_are_those_that_share_words(place, sizes):
 @pytest.mark.parametrize(
     ("place", "grid", "reason"),
     [
-        ("neighbours", 300, "1 kinds with 300 CTAs are more than 256"),
-        ("memory", 300, "which words CTAs share by cuda.atomic_add is not known"),
+        ("neighbours", 1100, "1 kinds with 1100 CTAs are more than 1024"),
+        ("memory", 1100, "which words CTAs share by cuda.atomic_add is not known"),
         ("memory", 200, None),
         ("neighbours", 200, None),
     ],

@@ -9,7 +9,7 @@ from tvm.script import tirx as T
 from tests.sim_kernels.kernels import scheduled
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import VerifyError
-from tvm_hopper.sim import run_host
+from tvm_hopper.sim import RunOptions, run_host
 from tvm_hopper.sim.launch import host
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads
@@ -217,10 +217,8 @@ def test_all_launches_share_one_budget():
         bound_launches(two_kernels(), {"A": numbers(8), "C": numbers(8)}, 132),
         {"A": numbers(8), "C": numbers(8)},
         ["C"],
-        "eager",
-        0,
         [None, None],
-        budget_s=0.0,
+        RunOptions(budget_s=0.0),
     )
     assert result.out_of_budget
     assert result.stopped

@@ -10,7 +10,7 @@ from tests.seeded.catalogue import GOLDEN, MUTATIONS, some_quick
 from tests.seeded.lowering import lower as lower_golden
 from tests.seeded.running import run as run_golden
 from tests.seeded.running import tensors
-from tvm_hopper.sim import run_host
+from tvm_hopper.sim import RunOptions, run_host
 from tvm_hopper.sim.leave_out import NO_SAVINGS, plan_savings
 from tvm_hopper.sim.run import compiled, touched_tensors
 from tvm_hopper.sim.shortcuts import NOTHING_LEFT_OUT, Shortcuts
@@ -44,7 +44,7 @@ def ring_rules(build, name, policy, seed):
     values = {**inputs(TURNS), "C": np.zeros(TURNS * 256, "float32")}
     launches, savings = savings_of(program, values)
     whole, short = (
-        run_launches(launches, values, [], policy, seed, [None], shortcuts=shortcuts)
+        run_launches(launches, values, [], [None], RunOptions(policy, seed), shortcuts)
         for shortcuts in ({}, savings.others)
     )
     return whole, short
@@ -157,6 +157,6 @@ def test_arithmetic_is_left_out_unless_something_follows_from_it(monkeypatch):
     launches, _ = savings_of(program, values)
     for shortcuts, count in (({}, 7 * 2), ({"main_kernel": Shortcuts(False)}, 0)):
         calls.clear()
-        result = run_launches(launches, values, ["Y"], "eager", 0, [None], shortcuts=shortcuts)
+        result = run_launches(launches, values, ["Y"], [None], shortcuts=shortcuts)
         assert not result.findings
         assert len(calls) == count

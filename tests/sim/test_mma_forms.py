@@ -227,6 +227,6 @@ def test_metadata_are_values_that_a_finding_depends_on(form):
     out = np.zeros_like(inputs["C"])
     launches = bound_launches(program, {**inputs, "D": out}, 132)
     cuts = {one.func.attrs["global_symbol"]: Shortcuts(values=False) for one in launches}
-    found = run_launches(launches, {**inputs, "D": out}, [], "eager", 0, [None], shortcuts=cuts)
+    found = run_launches(launches, {**inputs, "D": out}, [], [None], shortcuts=cuts)
     assert found.findings == ()
     assert ("metadata" in str(found.shortcut_failed)) == operands.sparse

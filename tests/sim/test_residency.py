@@ -5,6 +5,7 @@ import pytest
 from tvm.script import tirx as T
 
 from tvm_hopper.facts.arch import SM_80, SM_90A
+from tvm_hopper.sim import RunOptions
 from tvm_hopper.sim.cta_selection import choose_blocks
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.launch.limits import resident_ctas
@@ -87,7 +88,8 @@ def test_a_run_that_does_not_end_is_incomplete(monkeypatch):
     from tvm_hopper.verification import residency
 
     run = residency.run_launches
-    monkeypatch.setattr(residency, "run_launches", lambda *args: run(*args[:-1], 0.0))
+    no_time = RunOptions(residency.POLICY, budget_s=0.0)
+    monkeypatch.setattr(residency, "run_launches", lambda *args: run(*args[:-1], no_time))
     (found,) = verify(chain(1, 80), given(1), runs=QUICK, num_sms=1).findings
     assert found.rule == "INCOMPLETE"
     assert "the run did not end" in found.message
@@ -114,3 +116,36 @@ def test_a_cluster_begins_when_the_one_before_has_ended():
     result = simulate(chain(1, 5), given(1), policy="in_turn").require_clean()
     assert result.blocks == tuple((0, 0, z) for z in range(5))
     assert simulate(chain(1, 5, backwards=True), given(1), policy="in_turn").rules == {"DEADLOCK"}
+
+
+def neighbours(ctas, missing=-1):
+    """Build a chain: each CTA loads the word of the one before until that is there."""
+
+    @T.prim_func(s_tir=True)
+    def main(F: T.Buffer((ctas + 1,), "uint32")):
+        T.func_attr({"global_symbol": "main"})
+        bx = T.launch_thread("blockIdx.x", ctas)
+        tx = T.launch_thread("threadIdx.x", 32)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            v = T.alloc_buffer((1,), "uint32", scope="local")
+            if tx == 0:
+                v[0] = T.Cast("uint32", T.if_then_else(bx == 0, 1, 0))
+                while v[0] == T.uint32(0):
+                    T.ptx["ld.acquire.gpu.global.u32"](v[0], T.address_of(F[bx]))
+                if bx != missing:
+                    T.ptx["st.release.gpu.global.u32"](T.address_of(F[bx + 1]), T.uint32(1))
+
+    return lower(main)
+
+
+@pytest.mark.parametrize("policy", ["eager", "lifo", "random"])
+def test_a_loop_of_loads_is_woken_by_its_words_alone(policy):
+    result = simulate(neighbours(40), {"F": np.zeros(41, "uint32")}, policy=policy)
+    assert not result.findings, result.findings
+    assert result.steps < 40 * 20  # 800; woken by every change: 1 600 or more
+
+
+def test_a_loop_of_loads_that_nothing_ends():
+    result = simulate(neighbours(4, missing=2), {"F": np.zeros(5, "uint32")})
+    assert {f.rule for f in result.findings} == {"DEADLOCK"}
+    assert "spins in: " in str(result)

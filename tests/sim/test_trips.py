@@ -20,7 +20,7 @@ from tvm_hopper.sim.trips.plan import TripPlan, plan_trips
 from tvm_hopper.sim.trips.shift import Known, Shift, shift_of
 from tvm_hopper.sim.trips.threshold import turns_to_run
 from tvm_hopper.simulation import Program, load, verify
-from tvm_hopper.verification import schedules
+from tvm_hopper.verification import case
 from tvm_hopper.verification.launches import bound_launches, run_launches
 
 from .kernels import lower
@@ -237,7 +237,7 @@ def test_no_time_for_the_whole_run_is_a_doubt(monkeypatch):
         result = run_launches(*args, **more)
         return result if result.cuts else replace(result, findings=(), out_of_budget=True)
 
-    monkeypatch.setattr(schedules, "run_launches", without_time)
+    monkeypatch.setattr(case, "run_launches", without_time)
     report = verify(missing_arrive(40), runs=(("eager", 0),))
     assert report.runs == (("eager", 0, "skipped"),)
     doubts = [one.message for one in report.findings if "with fewer iterations" in one.message]

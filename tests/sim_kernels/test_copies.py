@@ -131,9 +131,9 @@ def test_chunks_are_as_wide_as_rows_allow(columns, num_bytes):
     """Rows of a multiple of 16, of 8, of 4 bytes."""
     mod = copies.copy(19, columns)
     sch = copies.schedule(mod, Route((8, columns), 2, "cp_async", None, 2, threads=32, vector=1))
-    lowered = pipeline.lower(
-        sch.mod, "nvidia/nvidia-h200", until="tvm_hopper.InjectBulkAsyncCopies"
-    )["main"]
+    lowered = pipeline.lower(sch.mod, "nvidia/nvidia-h200", until="tvm_hopper.LowerAsyncCopies")[
+        "main"
+    ]
     calls = ir.find_all(lowered.body, ir.Call, lambda x: x.op.name == "tirx.call_extern")
     assert {int(x.args[3]) for x in calls if x.args[0].value == CP_ASYNC} == {num_bytes}
     check((19, columns), Route((8, columns), 2, "cp_async", None, 2, threads=32, vector=1))

@@ -146,6 +146,7 @@ def test_the_kernel_with_all_of_them_is_clean():
     assert len(instructions(func, "mbarrier_wait")) == 4
 
 
+@pytest.mark.looks_ahead
 @pytest.mark.parametrize("which", ["no room", "rows of the output"])
 def test_where_it_cannot_be_nothing_is_refused(which):
     """What is chosen for a residual gives way to what was asked for, and to the output's rows."""

@@ -34,6 +34,7 @@ def test_one_step(step, out_dtype, shape):
     check(problem, (64, 32, 32), stages=2, consumers=1)
 
 
+@pytest.mark.looks_ahead
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("chain", CHAINS, ids="+".join)

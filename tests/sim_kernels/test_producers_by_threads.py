@@ -93,7 +93,7 @@ def test_without_stages_a_product_has_a_producer_too():
     step_product_kernels.check((64, 8, 48), ProductTiling((64, 8, 16), stages=None, **MIXED))
 
 
-@pytest.mark.parametrize("last", ["InjectBarrierPipeline", "InjectBulkAsyncCopies"])
+@pytest.mark.parametrize("last", ["PlanRingBuffers", "LowerAsyncCopies"])
 def test_before_there_is_a_producer_all_threads_copy_and_arrive(last, monkeypatch):
     """A prefix of the pass list is a right kernel: the barriers are those of the plan."""
     passes = pipeline.passes.hook_passes()

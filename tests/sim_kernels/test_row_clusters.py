@@ -55,8 +55,8 @@ def test_verified_clean(name, columns, given):
 
 @pytest.mark.parametrize("config", [{"stage": True, "chunks": 1}, {"cluster": 1}], ids=str)
 def test_the_last_rows_have_policies_of_their_own(monkeypatch, config):
-    monkeypatch.setattr(nests, "KEPT_BYTES", 2 * 1024 * 2)
-    monkeypatch.setattr(nests, "ENDED_BYTES", 4 * 1024 * 2)
+    monkeypatch.setattr(nests, "kept_bytes", lambda _: 2 * 1024 * 2)
+    monkeypatch.setattr(nests, "TIMES_KEPT", 2)
     more = {"rows": 1, "threads": 32, "cluster": 2, "preload": True, "hint": True, **config}
     sch = scheduled("layer_norm", 4, 1024, **more)
     (kernel,) = ir.kernels(sch.mod["main"])

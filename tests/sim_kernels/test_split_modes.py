@@ -199,6 +199,7 @@ def test_equal_shares(problem, config):
 EPILOGUE = {**PROBLEM, "epilogue": ("relu",)}
 
 
+@pytest.mark.looks_ahead
 @pytest.mark.parametrize(
     ("problem", "fields", "match"),
     [

@@ -185,7 +185,6 @@ def test_refuses_too_many_events():
         ("barrier", "number of barrier"),
         ("mbarrier", "address of arrive"),
         ("parity", "operand of wait"),
-        ("inval", "inval"),
         ("split", "block barrier between barrier.cluster.arrive and .wait"),
     ],
 )
@@ -200,8 +199,6 @@ def test_what_cannot_be_followed_is_incomplete(what, text):
             T.ptx.mbarrier.arrive.shared.b64(T.address_of(bars[data[0]]))
         if what == "parity":
             T.cuda.mbarrier_wait(T.address_of(bars[0]), data[0])
-        if what == "inval":
-            T.ptx.mbarrier.inval.shared.b64(T.address_of(bars[0]))
         if what == "split":
             T.ptx["barrier.cluster.arrive.aligned"]()
             T.ptx.bar.sync(T.uint32(1), T.uint32(256))

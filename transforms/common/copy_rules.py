@@ -108,6 +108,11 @@ def check_alone(kernel: ir.For, copy: Transfer) -> None:
         )
     if copy.reduce:  # whose elements may be combined again, each time by an atomic operation
         return
+    _check_elements_apart(kernel, copy)
+
+
+def _check_elements_apart(kernel: ir.For, copy: Transfer) -> None:
+    """Refuse a store whose iterations may store to one element."""
     threads = [loop for tag, loop in ir.thread_axes(kernel).items() if tag.startswith("threadIdx")]
     loops = [x for x in ir.find_all(kernel, ir.For) if not any(x.same_as(y) for y in threads)]
     around = [x for x in loops if ir.uses_node(x.body, copy.nest)]
@@ -123,7 +128,7 @@ def check_alone(kernel: ir.For, copy: Transfer) -> None:
     if not is_injective(indices, extents, predicate):
         raise cannot_lower(
             copy.where,
-            f"elements {tensor.name}{list(copy.dst.indices)} that several iterations of "
+            f"elements {copy.dst.buffer.name}{list(copy.dst.indices)} that several iterations of "
             f"{', '.join(x.loop_var.name for x in around) or 'its loops'} may store",
             "a different element for each: asynchronous stores are not ordered",
             f"store after the loop, or remove {ASYNC_COPY}",

@@ -22,7 +22,7 @@ from tvm_ffi import structural_equal
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.requests.keys import CHANNEL, CONSUMERS, SHARE_LOADS, TMA_LOAD, WITH_HINT
+from tvm_hopper.requests.keys import CHANNEL, CONSUMERS, MULTICAST, SHARE_LOADS, WITH_HINT
 
 from .channel import find_split
 
@@ -201,7 +201,7 @@ def is_box(call: ir.Call) -> bool:
     """Tell a load of one box that one block makes for itself."""
     if call.op.name != "tirx.call_extern":
         return False
-    return str(call.args[0].value).partition(WITH_HINT)[0] == TMA_LOAD
+    return str(call.args[0].value).partition(WITH_HINT)[0] in MULTICAST
 
 
 def _boxes(

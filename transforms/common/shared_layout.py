@@ -1,16 +1,21 @@
-"""The layout of a shared tile: panels of rows, swizzle, padding."""
+"""The layout of a shared tile: panels of rows, swizzle, padding; what an access demands of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.swizzle import CHUNK_BYTES, alignment, swizzle_chunk
+from tvm_hopper.facts.tensor_map import MAX_BOX
 from tvm_hopper.requests.keys import SWIZZLE
 
 from .transfer import Transfer
+
+BOX_ALIGNMENT = 128  # bytes, of where a box lands (PTX ISA 9.1, 5.5.6)
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,11 @@ class SharedLayout:
     def panels(self) -> int:
         """Number of panels."""
         return max(self.columns // self.span, 1)
+
+    @property
+    def is_as_declared(self) -> bool:
+        """Tell whether rows lie one after the other, as the tile was declared."""
+        return self.panels == 1 and not self.swizzle and not self.has_wide_rows
 
     @property
     def has_wide_rows(self) -> bool:
@@ -81,3 +91,45 @@ def layout_of(copy: Transfer) -> SharedLayout:
     panels, rows, span = (int(extent) for extent in tile.shape)
     swizzle = int(copy.block.annotations[SWIZZLE])
     return SharedLayout(ir.dtype_of(tile), rows, panels * span, span, swizzle)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one access of a tile needs of its layout."""
+
+    who: str  # as an error names it
+    accepts: Callable[[SharedLayout], bool]
+
+
+def asked_swizzle(copy: Transfer) -> int | None:
+    """Return the swizzle that a schedule requests, if it does."""
+    found = copy.block.annotations.get(SWIZZLE)
+    return None if found is None else int(found)
+
+
+def plain_rows(copy: Transfer, how: str, fix: str) -> Demand:
+    """Return what a mechanism needs that moves rows as they are; a swizzle is refused."""
+    if asked := asked_swizzle(copy):
+        found, need = f"a copy {how} with a {asked} B swizzle", "none: it moves rows as they are"
+        raise cannot_lower(copy.where, found, need, fix)
+    return Demand(f"{copy.where} {how}", lambda layout: layout.is_as_declared)
+
+
+def panels(copy: Transfer, what: str, how: str) -> Demand:
+    """Return what TMA needs: where boxes land, and that a slot of a ring starts where one may."""
+    asked = asked_swizzle(copy)
+
+    def accepts(layout: SharedLayout) -> bool:
+        row_bytes = layout.span * dtype_bytes(layout.dtype)
+        return (
+            layout.swizzle == (layout.swizzle if asked is None else asked)
+            and (copy.fills_shared or not layout.has_wide_rows)
+            and layout.span <= MAX_BOX
+            and row_bytes % CHUNK_BYTES == 0
+            and row_bytes == (layout.swizzle or row_bytes)
+            and (layout.panels == 1 or layout.panel_bytes % BOX_ALIGNMENT == 0)
+            and layout.panels * layout.panel_bytes % layout.alignment == 0
+        )
+
+    pattern = f" with a {asked} B swizzle" if asked is not None else ""
+    return Demand(f"{what} of {copy.tensor.buffer.name} by {how}{pattern}", accepts)

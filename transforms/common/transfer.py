@@ -31,12 +31,11 @@ from tvm_hopper.analysis.access import AffineAccess
 from tvm_hopper.analysis.updates import find_update
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import reductions
-from tvm_hopper.facts.async_ops import ON_CHIP, AsyncOp, find_copy_op, find_mechanisms
+from tvm_hopper.facts.async_ops import HINTED, ON_CHIP, AsyncOp, find_copy_op, find_mechanisms
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
     ASYNC_OP,
     CACHE_HINT,
-    HINTED,
     REDUCE,
     SPARE_ROWS,
     STORE_SLOTS,
@@ -180,7 +179,7 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
             "them on the block that copies the tile to global memory",
             "a ring of loads has as many slots as the pipeline has stages",
         )
-    if CACHE_HINT in block.annotations and not (op.is_load and op.mechanism in HINTED):
+    if CACHE_HINT in block.annotations and not op.takes_hint:
         raise cannot_lower(
             f"block {block.name_hint}, {CACHE_HINT}",
             f"{block.annotations[CACHE_HINT]!r} on {op.name}",
@@ -256,9 +255,8 @@ def _check_type(where: str, op: AsyncOp, reduce: str, dtype: str) -> None:
     if reductions.is_legal(mechanism, reduce, dtype):
         return
     legal = reductions.LEGAL[mechanism][reduce]
-    other = "bulk" if mechanism == "tma" else "tma"
     fix = "let threads combine them"
-    if reductions.is_legal(other, reduce, dtype):
+    for other in (x for x in reductions.LEGAL if reductions.is_legal(x, reduce, dtype)):
         fix = f"take {other!r}, which has it"
     raise cannot_lower(
         f"{where}, {REDUCE} = {reduce!r}", f"elements of {dtype}", f"one of {', '.join(legal)}", fix

@@ -104,32 +104,41 @@ def _plan(block: ir.SBlock, staged: Any) -> TileReuse | None:
     if len(stores) != 1 or len(loads) != 1 or not _is_in(loads[0], copies):
         return None
     (store,) = stores
-    sums = ir.find_all(store.value, ir.TensorLoad, lambda x: str(x.source.scope()) == "local")
-    is_sum = bool(sums) and all(
-        ir.dtype_of(x) == "float32"
-        and x.source.same_as(sums[0].source)
-        and _same(x.indices, sums[0].indices)
-        for x in sums
-    )
+    total = _sum_of(store.value)
     # A tile of fewer rows than its threads compute is stored under a condition, and is as small:
     # sums that go back to registers would be stored whole.
     is_plain = isinstance(nests[0], tirx.For) and not _is_in(store, copies)
     is_plain = is_plain and _is_whole(block, store)
-    if not is_sum or not is_plain or ir.dtype_of(_unrounded(store)) != "float32":
+    if total is None or not is_plain or ir.dtype_of(_unrounded(store)) != "float32":
         return None
-    for operand in block.alloc_buffers:
-        written, read = _accesses(block, operand)
-        if (
-            not operand.same_as(staged)
-            and _alike(operand, staged)
-            and read
-            and all(_same(x.indices, store.indices) and ir.uses_node(store, x) for x in read)
-            and len(written) == 1
-            and _is_in(written[0], copies)
-            and _is_whole(block, written[0])
-        ):
-            return TileReuse(block, staged, operand, nests[0], store, sums[0])
-    return None
+    operands = (x for x in block.alloc_buffers if _is_operand(x, block, staged, store, copies))
+    operand = next(operands, None)
+    if operand is None:
+        return None
+    return TileReuse(block, staged, operand, nests[0], store, total)
+
+
+def _is_operand(
+    buffer: ir.Var, block: ir.SBlock, staged: Any, store: ir.BufferStore, copies: list[ir.SBlock]
+) -> bool:
+    """Tell whether a copy fills a tile that only a store reads, where it stores to another one."""
+    if buffer.same_as(staged) or not _alike(buffer, staged):
+        return False
+    written, read = _accesses(block, buffer)
+    if len(written) != 1 or not read:
+        return False
+    in_place = all(_same(x.indices, store.indices) and ir.uses_node(store, x) for x in read)
+    return in_place and _is_in(written[0], copies) and _is_whole(block, written[0])
+
+
+def _sum_of(value: Any) -> ir.TensorLoad | None:
+    """Return the element of a float32 sum in registers that a value is made of, and no other."""
+    sums = ir.find_all(value, ir.TensorLoad, lambda x: str(x.source.scope()) == "local")
+    for x in sums:
+        is_same = x.source.same_as(sums[0].source) and _same(x.indices, sums[0].indices)
+        if not is_same or ir.dtype_of(x) != "float32":
+            return None
+    return sums[0] if sums else None
 
 
 def _accesses(block: ir.SBlock, buffer: Any) -> tuple[list[Any], list[Any]]:

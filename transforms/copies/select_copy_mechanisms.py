@@ -19,7 +19,7 @@ asynchronous copies all shared memory is dynamic.
 
 Before: indices are plain (SimplifyIndexBounds).  After: a copy that requests a mechanism is a nest
 of loops over its tile, and no "auto" or "none" is left. Not here: how a mechanism makes a copy
-(inject_bulk_async_copies.py).
+(lower_async_copies.py).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError, cannot_lower
 from tvm_hopper.facts.arch import Arch
+from tvm_hopper.facts.async_ops import HINTED
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
@@ -41,7 +42,6 @@ from tvm_hopper.requests.keys import (
     BY_THREADS,
     CACHE_HINT,
     DIM_ALIGN,
-    HINTED,
     SPARE_ROWS,
     UNPADDED,
 )
@@ -62,10 +62,11 @@ from tvm_hopper.transforms.layouts.swizzle_shared_tiles_plan import (
     plan_layouts,
     plan_shapes,
 )
+from tvm_hopper.transforms.mechanisms.table import MECHANISMS
 from tvm_hopper.transforms.prepare.fuse_thread_axes import bind_warp, copies_alone, fuse_threads
 
 from .dynamic_shared_memory import in_dynamic_memory
-from .inject_bulk_async_copies import plan_copies, rewrite_copies
+from .lower_async_copies import plan_copies, rewrite_copies
 from .pipelines_without_producer import without_producers
 from .store_coalescing import is_offered, reason_against
 from .thread_copies import deal_out
@@ -77,7 +78,6 @@ from .unsupported_copies import (
     threads_may_copy,
 )
 
-PREFERRED = ("tma", "bulk", "cp_async")
 NEED = "a copy that hardware can make"
 
 
@@ -118,7 +118,7 @@ def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> CopyChoice:
     if BY_OPTION not in copy.realize.block.annotations and _has_rivals(kernel, copy):
         return _by_threads(kernel, copy, ("by hardware: several copies fill its tile",))
     able = arch.mechanisms(is_load=fills_tile(copy))
-    for mechanism in (x for x in PREFERRED if x in able):
+    for mechanism in (x for x in MECHANISMS if x in able):
         asking = _asking(nest, mechanism)
         try:
             _try(kernel, copy, asking, arch)
@@ -184,7 +184,8 @@ def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
         else:
             notes[ASYNC_COPY] = mechanism
             notes = {k: v for k, v in notes.items() if k != CACHE_HINT or mechanism in HINTED}
-            notes = {k: v for k, v in notes.items() if k != SPARE_ROWS or mechanism == PREFERRED[0]}
+            if not MECHANISMS[mechanism].fills_by_bounds:
+                notes.pop(SPARE_ROWS, None)
         return ir.with_block(block, annotations=notes)
 
     return ir.replace(nest, ir.SBlock, ask)
@@ -200,8 +201,8 @@ def find_extents(kernel: ir.For, plan: tuple[CopyChoice, ...]) -> dict[ir.Var, t
         tile = tile_of(choice.copy)
         if choice.mechanism != BY_THREADS or tile is None or has_bounds(tile):
             continue
-        mechanism = "cp_async" if fills_tile(choice.copy) else "bulk"
-        nest = _asking(as_box_nest(kernel, choice.copy), mechanism)
+        any_one = next(iter(MECHANISMS))  # shapes are the same by all
+        nest = _asking(as_box_nest(kernel, choice.copy), any_one)
         shapes.update(plan_shapes(_alone(kernel, choice.copy, nest)))
         if tile not in shapes:
             raise cannot_lower(

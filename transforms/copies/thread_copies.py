@@ -35,18 +35,10 @@ def deal_out(kernel: ir.For, nest: ir.Stmt) -> ir.Stmt:
     loops, body = ir.loop_nest(nest)
     if not isinstance(body, ir.SBlockRealize) or not isinstance(body.block.body, ir.BufferStore):
         return nest
-    block, store = body.block, body.block.body
+    block = body.block
     while loops and loops[-1].kind == ir.ForKind.VECTORIZED:  # each thread's own
         body = loops.pop()
-    if not threads:
-        return nest
-    if any(ir.uses(nest, axis.loop_var) for axis in threads) or not counts_threads(kernel):
-        return nest
-    plain = all(x.kind == ir.ForKind.SERIAL and ir.is_const(x.min, 0) for x in loops)
-    extents = {x.loop_var: x.extent for x in ir.loop_nest(nest)[0]}
-    if not plain or None in [ir.static_int(x.extent) for x in threads]:
-        return nest
-    if not is_injective(list(store.indices), extents):
+    if not _may_be_shared(kernel, nest, threads, loops, block.body):
         return nest
     # Elements are numbered by static extents, but for the outermost of the loops that share them.
     counted = [ir.static_int(x.extent) is not None for x in loops]
@@ -65,6 +57,24 @@ def deal_out(kernel: ir.For, nest: ir.Stmt) -> ir.Stmt:
         writes=[ir.full_region(x.source) for x in block.writes],
         annotations={APART: 1},
     )
+
+
+def _may_be_shared(
+    kernel: ir.For,
+    nest: ir.Stmt,
+    threads: list[ir.For],
+    loops: list[ir.For],
+    store: ir.BufferStore,
+) -> bool:
+    """Tell whether any thread may do any iteration of some loops of a nest."""
+    if not threads or None in [ir.static_int(x.extent) for x in threads]:
+        return False
+    if any(ir.uses(nest, axis.loop_var) for axis in threads) or not counts_threads(kernel):
+        return False
+    if not all(x.kind == ir.ForKind.SERIAL and ir.is_const(x.min, 0) for x in loops):
+        return False
+    extents = {x.loop_var: x.extent for x in ir.loop_nest(nest)[0]}
+    return is_injective(list(store.indices), extents)
 
 
 def _turns(loops: list[ir.For], body: ir.Stmt, thread: Any, num_threads: int) -> ir.Stmt:

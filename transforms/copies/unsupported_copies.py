@@ -10,12 +10,11 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.access import AffineAccess
 from tvm_hopper.errors import LoweringError, cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.swizzle import CHUNK_BYTES
 from tvm_hopper.requests.keys import CONSUMERS, REDUCE, WGMMA
 from tvm_hopper.transforms.common.copy_nests import CopyNest, fills_tile
-from tvm_hopper.transforms.mechanisms.cp_async_plan import CHUNK_BYTES as COPIED_BYTES
+from tvm_hopper.transforms.mechanisms.table import MECHANISMS
 
-PIECES = ", ".join(map(str, COPIED_BYTES[:-1])) + f" or {COPIED_BYTES[-1]}"
+UNITS = sorted({unit for x in MECHANISMS.values() for unit in x.row_units})
 
 
 def threads_may_copy(kernel: ir.For) -> bool:
@@ -36,9 +35,11 @@ def no_mechanism(copy: CopyNest, reasons: Sequence[str]) -> LoweringError:
     tensor = _tensor(copy)
     where = f"copy {copy.realize.block.name_hint}"
     where += "" if tensor is None else f" of {tensor.name}"
+    first, *others = (x for x in MECHANISMS.values() if x.row_units)
     need = (
-        f"rows at multiples of {CHUNK_BYTES} bytes (TMA), or of {PIECES} (cp.async): in a kernel "
-        "by WGMMA hardware makes all copies of shared tiles"
+        f"rows at multiples of {first.units} bytes ({first.title})"
+        + "".join(f", or of {x.units} ({x.title})" for x in others)
+        + ": in a kernel by WGMMA hardware makes all copies of shared tiles"
     )
     inner = None if tensor is None else ir.static_int(tensor.shape[-1])
     apart = None if tensor is None else _row_bytes(tensor)
@@ -49,13 +50,13 @@ def no_mechanism(copy: CopyNest, reasons: Sequence[str]) -> LoweringError:
             need,
             "make every dimension but the first static",
         )
-    if tensor is None or apart is None or apart % COPIED_BYTES[-1] == 0:
+    if tensor is None or apart is None or apart % UNITS[0] == 0:
         found = "no mechanism for it" + "".join(f"; not {reason}" for reason in reasons[-1:])
         return cannot_lower(where, found, need, "copy the tensor into one of another shape")
     size = dtype_bytes(ir.dtype_of(tensor))
     fix = "copy it into a tensor whose rows are, in a kernel before this one"
     if inner is not None and not tensor.ty.strides:
-        step = CHUNK_BYTES // gcd(CHUNK_BYTES, size)
+        step = UNITS[-1] // gcd(UNITS[-1], size)
         fix = f"pad the last dimension of {tensor.name} from {inner} to {-(-inner // step) * step}"
     return cannot_lower(where, f"rows that are {apart} bytes apart", need, fix)
 

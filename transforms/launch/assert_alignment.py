@@ -62,7 +62,7 @@ def plan_asserts(func: tirx.PrimFunc, mod: Any) -> tuple[Alignment, ...]:
     for call in ir.find_all(func.body, ir.Call, _is_encode):
         address = call.args[_DATA_ARGUMENT]
         buffer = ir.pointer_of(address)
-        if buffer is None:  # behind the start; by how much, InjectBulkAsyncCopies has looked at
+        if buffer is None:  # behind the start; by how much, LowerAsyncCopies has looked at
             buffer = next((x.source for x in ir.find_all(address, ir.TensorLoad)), None)
         need(buffer, ADDRESS_ALIGNMENT)
     kernels = {str(gv.name_hint): kernel for gv, kernel in mod.functions.items()}

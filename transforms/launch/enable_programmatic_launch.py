@@ -48,6 +48,7 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Arch
+from tvm_hopper.facts.op_names import ASYNC_COPIES, is_op
 from tvm_hopper.requests.keys import EARLY_LAUNCH, EARLY_LOADS
 from tvm_hopper.requests.targets import processor_of
 from tvm_hopper.transforms.kernel_pass import function_pass
@@ -123,17 +124,13 @@ def _is_late(stmt: Any, early: list[Any]) -> bool:
     return (
         ir.has_any(rest, ir.BufferStore, lambda x: _is_global(x.buffer))
         or ir.has_any(rest, ir.TensorLoad, lambda x: _is_global(x.source))
-        or ir.has_any(rest, ir.Call, lambda x: _is_copy(x) or _is_global(ir.pointer_of(x)))
+        or ir.has_any(rest, ir.Call, lambda x: is_op(x, ASYNC_COPIES))  # perhaps by a tensor map
+        or ir.has_any(rest, ir.Call, lambda x: _is_global(ir.pointer_of(x)))
     )
 
 
 def _is_global(buffer: Any) -> bool:
     return buffer is not None and str(buffer.scope()) in ("", "global")
-
-
-def _is_copy(call: ir.Call) -> bool:
-    """Tell an asynchronous copy, whose tensor map says nothing of its tensor."""
-    return any(name in str(call.op.name) for name in ("cp_async", "cp_reduce"))
 
 
 def rewrite_wait(kernel: ir.For, place: WaitPlace | None) -> ir.For:

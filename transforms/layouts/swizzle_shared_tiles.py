@@ -19,7 +19,7 @@ empties is [panels, rows, span] and its copies name the swizzle; a copy loops ov
 a span, and a guarded load zero-fills the other elements. A vector begins at a multiple of its size
 in every row of a tile.
 Not here: the choice of a layout (swizzle_shared_tiles_plan.py); the XOR pattern, which begins where
-hardware touches the tile (inject_bulk_async_copies.py); tiles that no copy touches.
+hardware touches the tile (lower_async_copies.py); tiles that no copy touches.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from tvm_hopper.transforms.common.shared_layout import SharedLayout
 from tvm_hopper.transforms.common.transfer import Transfer
 from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
 from tvm_hopper.transforms.legalize.legalize_vectors import cut_unaligned
+from tvm_hopper.transforms.mechanisms.table import mechanism_of
 
 from .swizzle_shared_tiles_plan import TileLayout, plan_layouts, plan_shapes
 from .unbounded_tiles import plan_bounds_of_tiles
@@ -142,8 +143,8 @@ def _copy_nest(tile: TileLayout, copy: Transfer, share: Share, new: ir.Var) -> i
     if not share.is_whole:
         first, column = tile.flatten(list(share.starts))
         row, p = ir.simplify(first + row), ir.simplify(column // layout.span + p)
-    fills = copy.fills_shared and copy.op.mechanism == "tma"
-    predicate = True if fills or not copy.is_partial else _without_true(copy.condition, values)
+    keeps = copy.is_partial and not _is_filled(copy)
+    predicate = True if not keeps else _without_true(copy.condition, values)
     for bound in bounds:
         predicate = bound if ir.is_const(predicate, 1) else tirx.And(predicate, bound)
     block = _copy_block(layout, copy, new, values, [p, row, s])
@@ -165,7 +166,7 @@ def _copy_block(
 ) -> ir.SBlock:
     annotations = {**copy.block.annotations, SWIZZLE: layout.swizzle}
     block = ir.with_block(copy.block, annotations=annotations)
-    if copy.is_partial and copy.fills_shared and copy.op.mechanism == "tma":
+    if copy.is_partial and _is_filled(copy):
         load = tirx.BufferLoad(copy.src.buffer, list(copy.src.indices))
         value = tirx.if_then_else(copy.condition, load, copy.fill)
         store = ir.BufferStore(copy.dst.buffer, value, list(copy.dst.indices))
@@ -173,6 +174,11 @@ def _copy_block(
     element = [tvm_ir.Range.from_min_extent(x, 1) for x in place]
     block = ir.substitute(block, values)
     return ir.reindex(block, copy.tile.buffer, new, lambda _: place, lambda _: element)
+
+
+def _is_filled(copy: Transfer) -> bool:
+    """Tell whether hardware fills what a predicate leaves out of a tile."""
+    return copy.fills_shared and mechanism_of(copy).fills_by_bounds
 
 
 def _layout_shared(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -183,7 +189,7 @@ def _layout_shared(func: tirx.PrimFunc) -> tirx.PrimFunc:
         notes += [
             RemarkNote(f"tile {_name(tile)}: swizzle {tile.layout.swizzle} B")
             for tile in plan
-            if tile.layout.swizzle and tile.copies[0].op.mechanism == "cp_async"
+            if tile.layout.swizzle and mechanism_of(tile.copies[0]).notes is None
         ]
         after = rewrite_layouts(kernel, plan)
         after = rewrite_shapes(after, plan_shapes(after))

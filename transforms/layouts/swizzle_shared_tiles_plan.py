@@ -23,7 +23,7 @@ whose accesses by eight rows it spreads over the banks.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import gcd, prod
@@ -39,25 +39,19 @@ from tvm_hopper.facts.swizzle import CHUNK_BYTES, alignment, span_elements
 from tvm_hopper.facts.tensor_map import MAX_BOX
 from tvm_hopper.requests.keys import SWIZZLE, WGMMA
 from tvm_hopper.transforms.common.copy_rules import check_partial
-from tvm_hopper.transforms.common.shared_layout import SharedLayout
+from tvm_hopper.transforms.common.shared_layout import (
+    BOX_ALIGNMENT,
+    Demand,
+    SharedLayout,
+    asked_swizzle,
+)
 from tvm_hopper.transforms.common.transfer import Transfer, find_transfers
+from tvm_hopper.transforms.mechanisms.table import mechanism_of
 
 from .warp_group_tile_parts import Share, find_share, fragment_stores, loop_over, widened
 
 _NO_BOUND = 2**31 - 1  # TVM's extent of a dimension without known bounds
 WIDEST_FIRST = (128, 64, 32, 0)  # fewer, longer boxes
-BOX_ALIGNMENT = 128  # bytes, of where a box lands (PTX ISA 9.1, 5.5.6)
-
-
-# -- who demands what
-
-
-@dataclass(frozen=True)
-class Demand:
-    """The layout that one access of a tile needs."""
-
-    who: str  # as an error names it
-    accepts: Callable[[SharedLayout], bool]
 
 
 @dataclass(frozen=True)
@@ -102,9 +96,9 @@ def plan_layouts(kernel: ir.For) -> tuple[TileLayout, ...]:
 
 def _needs_layout(kernel: ir.For, copies: list[Transfer]) -> bool:
     """Tell whether something demands another layout of a tile than the declared one."""
-    by_boxes = any(copy.op.mechanism == "tma" or _asked(copy) for copy in copies)
+    in_panels = any(mechanism_of(x).needs_panels or asked_swizzle(x) for x in copies)
     tile = copies[0].tile.buffer
-    return by_boxes or bool(_readers(kernel, tile) or reads_rows(kernel, tile))
+    return in_panels or bool(_readers(kernel, tile) or reads_rows(kernel, tile))
 
 
 def plan_shapes(kernel: ir.For) -> dict[ir.Var, tuple[int, ...]]:
@@ -167,15 +161,10 @@ def _plan_tile(kernel: ir.For, copies: list[Transfer]) -> TileLayout:
                 "copies of the whole tile",
                 "give one of them a separate tile",
             )
+    demands = []
     for copy in copies:
         check_partial(kernel, copy)
-        if copy.op.mechanism == "bulk" and _asked(copy):
-            raise cannot_lower(
-                copy.where,
-                f"a bulk copy with a {_asked(copy)} B swizzle",
-                "none: it moves rows as they are",
-                'take "tma", or leave the swizzle out',
-            )
+        demands.append(mechanism_of(copy).demand(copy))
     if not copies[0].fills_shared:
         extents = widened(kernel, copies[0].tile.buffer, extents)
     axes = tuple(axis for axis, extent in enumerate(extents) if extent != 1)
@@ -188,7 +177,7 @@ def _plan_tile(kernel: ir.For, copies: list[Transfer]) -> TileLayout:
                 "whole rows, or parts of them that a loop runs over",
                 "let threads store what they hold (leave the asynchronous store out)",
             )
-    layout = _solve(kernel, copies, shares, axes, prod(outer), columns)
+    layout = _solve(kernel, copies, shares, demands, axes, prod(outer), columns)
     return TileLayout(tuple(copies), tuple(shares), axes, tuple(outer), layout)
 
 
@@ -278,6 +267,7 @@ def _solve(
     kernel: ir.For,
     copies: list[Transfer],
     shares: list[Share],
+    demands: list[Demand],
     axes: tuple[int, ...],
     rows: int,
     columns: int,
@@ -295,7 +285,7 @@ def _solve(
             "choose another tile",
         )
     for one in copies:
-        asked = _asked(one)
+        asked = asked_swizzle(one)
         if asked is not None and columns % (span := span_elements(asked, dtype)):
             raise cannot_lower(
                 one.where,
@@ -312,21 +302,15 @@ def _solve(
     if fragment_stores(kernel, tile) or reads_rows(kernel, tile):
         # A warp has eight rows of 16 bytes at once: under the widest swizzle in all banks.
         candidates.sort(key=lambda layout: -layout.swizzle)
-    demands = [*map(_demand, copies), *map(_panels, products)]
+    demands = [*demands, *map(_panels, products)]
     demands += [_parts(*x, axes) for x in zip(copies, shares, strict=True) if not x[1].is_whole]
     row_starts = [x.place for x in find_row_pointers(kernel) if x.is_indexed]
     if takes_address(kernel, tile, row_starts):
-        demands.append(Demand("an address of its elements", _as_declared))
+        demands.append(Demand("an address of its elements", lambda x: x.is_as_declared))
     fits = [x for x in candidates if all(demand.accepts(x) for demand in demands)]
     if not fits:
         raise _contradiction(copy, candidates, demands)
     return fits[0]
-
-
-def _asked(copy: Transfer) -> int | None:
-    """Return the swizzle that a schedule requests, if it does."""
-    found = copy.block.annotations.get(SWIZZLE)
-    return None if found is None else int(found)
 
 
 def _shapes(dtype: str, columns: int, at_once: int | None) -> list[tuple[int, int]]:
@@ -353,35 +337,6 @@ def _padded_rows(rows: int, columns: int, span: int, swizzle: int, dtype: str) -
     return -(-rows // step) * step if span >= columns else rows
 
 
-def _demand(copy: Transfer) -> Demand:
-    """Return what a copy needs, by its mechanism."""
-    if copy.op.mechanism == "bulk":
-        return Demand(f"{copy.where} in bulk", _as_declared)
-    return _boxes(copy)
-
-
-def _boxes(copy: Transfer) -> Demand:
-    """Return what TMA needs: where boxes land, and that a slot of a ring starts where one may."""
-    asked = _asked(copy)
-
-    def accepts(layout: SharedLayout) -> bool:
-        row_bytes = layout.span * dtype_bytes(layout.dtype)
-        return (
-            layout.swizzle == (layout.swizzle if asked is None else asked)
-            and (copy.fills_shared or not layout.has_wide_rows)
-            and layout.span <= MAX_BOX
-            and row_bytes % CHUNK_BYTES == 0
-            and row_bytes == (layout.swizzle or row_bytes)
-            and (layout.panels == 1 or layout.panel_bytes % BOX_ALIGNMENT == 0)
-            and layout.panels * layout.panel_bytes % layout.alignment == 0
-        )
-
-    pattern = f" with a {asked} B swizzle" if asked is not None else ""
-    by_boxes = copy.op.mechanism == "tma"
-    what = f"{'boxes' if by_boxes else 'chunks'} of {copy.tensor.buffer.name}"
-    return Demand(f"{what} by {'TMA' if by_boxes else 'cp.async'}{pattern}", accepts)
-
-
 def _parts(copy: Transfer, share: Share, axes: tuple[int, ...]) -> Demand:
     """Return what a part of a tile needs: whole panels, from where the pattern begins again."""
     *outer, columns = (share.extents[axis] or 0 for axis in axes)
@@ -402,10 +357,6 @@ def _panels(block: ir.SBlock) -> Demand:
         f"block {block.name_hint}, panels for WGMMA",
         lambda layout: layout.span == span_elements(layout.swizzle, layout.dtype),
     )
-
-
-def _as_declared(layout: SharedLayout) -> bool:
-    return layout.panels == 1 and not layout.swizzle and not layout.has_wide_rows
 
 
 def _contradiction(

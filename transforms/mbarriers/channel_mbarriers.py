@@ -12,7 +12,6 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import (
     address,
-    bulk,
     cluster,
     cp_async,
     fences,
@@ -24,6 +23,7 @@ from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.keys import AWAIT_FILLED, AWAIT_FREE, FILL_SLOT, FREE_SLOT
 from tvm_hopper.transforms.common.channel import Channel, ChannelCall, find_calls, parse_call
+from tvm_hopper.transforms.mechanisms.table import INSTRUCTIONS
 
 
 @dataclass(frozen=True)
@@ -139,14 +139,8 @@ def emit_loads(copies: ir.Stmt, own: Barriers, policies: Mapping[str, Any]) -> i
             return own.lower(found)
         name, _, hint = str(call.args[0].value).partition(keys.WITH_HINT)
         policy = policies.get(hint)
-        match name, list(call.args[1:]):
-            case keys.TMA_LOAD, [tile, tensor_map, *coordinates]:
-                return tma.load(tile, tensor_map, coordinates, barrier, policy)
-            case keys.TMA_MULTICAST, [tile, tensor_map, mask, *coordinates]:
-                return tma.load_multicast(tile, tensor_map, coordinates, barrier, mask, policy)
-            case keys.BULK_LOAD, [tile, tensor, num_bytes]:
-                return bulk.load(tile, tensor, num_bytes, barrier, policy)
-        return call
+        load = INSTRUCTIONS.get(name)
+        return call if load is None else load(*call.args[1:], barrier=barrier, policy=policy)
 
     return ir.replace(copies, ir.Call, instruction)
 

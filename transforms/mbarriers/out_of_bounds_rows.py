@@ -28,6 +28,7 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.codegen_patches.vectors import PRINTED_LANES
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.op_names import SETMAXNREG, is_op
 from tvm_hopper.requests.keys import CHANNEL
 
 ZERO_FILL_BARRIER = 7  # of those that roles meet at: the numbers below 4 are role_syncs'
@@ -136,7 +137,7 @@ def _find_roles(kernel: Any, thread: Any) -> ir.IfThenElse | None:
 def _behind_registers(consumers: ir.Stmt) -> tuple[list[ir.Stmt], list[ir.Stmt]]:
     """Part what consumers do after their `setmaxnreg`, where they have one."""
     first, *rest = ir.statements(consumers)
-    moves = isinstance(first, ir.Evaluate) and "setmaxnreg" in str(first.value.op.name)
+    moves = isinstance(first, ir.Evaluate) and is_op(first.value, SETMAXNREG)
     return ([first], list(rest)) if moves else ([], [first, *rest])
 
 

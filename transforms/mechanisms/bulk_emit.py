@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import ir as tvm_ir
@@ -11,12 +12,25 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import bulk
 from tvm_hopper.facts.reductions import bulk_suffix
 from tvm_hopper.requests.keys import BULK_LOAD
-from tvm_hopper.transforms.common.transfer import load_call, operation_notes
+from tvm_hopper.transforms.common.shared_layout import plain_rows
+from tvm_hopper.transforms.common.transfer import Transfer, load_call, operation_notes
 
-from .bulk_plan import BulkTransfer
+from .bulk_plan import BulkTransfer, plan_bulk_copies
+from .mechanism import CopyMechanism, each
 
 
-def run_block(transfer: BulkTransfer) -> ir.SBlockRealize:
+def _call(copy: Transfer, tile: Any, tensor: Any, size: Any) -> Any:
+    """Return the copy of one run."""
+    if copy.fills_shared:
+        return tirx.call_extern("int32", load_call(copy, BULK_LOAD), tile, tensor, size)
+    if copy.reduce:
+        return bulk.reduce(
+            tensor, tile, size, bulk_suffix(copy.reduce, ir.dtype_of(copy.dst.buffer))
+        )
+    return bulk.store(tensor, tile, size)
+
+
+def run_block(transfer: BulkTransfer, call: Callable[..., Any] = _call) -> ir.SBlockRealize:
     """Build the block that copies a tile, run by run."""
     copy = transfer.copy
     tile, tensor = (
@@ -24,15 +38,7 @@ def run_block(transfer: BulkTransfer) -> ir.SBlockRealize:
         for end in (copy.tile, copy.tensor)
     )
     size = transfer.run_bytes
-    call: Any
-    if copy.fills_shared:
-        call = tirx.call_extern("int32", load_call(copy, BULK_LOAD), tile, tensor, size)
-    elif copy.reduce:
-        suffix = bulk_suffix(copy.reduce, ir.dtype_of(copy.dst.buffer))
-        call = bulk.reduce(tensor, tile, size, suffix)
-    else:
-        call = bulk.store(tensor, tile, size)
-    stmt = ir.seq(call)
+    stmt = ir.seq(call(copy, tile, tensor, size))
     if not isinstance(size, int):  # nothing may be left of it
         stmt = ir.IfThenElse(size > 0, stmt, None)
     for loop in reversed(transfer.rest):
@@ -48,3 +54,12 @@ def run_block(transfer: BulkTransfer) -> ir.SBlockRealize:
         writes=[tirx.BufferRegion(copy.dst.buffer, filled) if copy.fills_shared else whole],
         annotations=operation_notes(copy),
     )
+
+
+BULK = CopyMechanism(
+    "bulk",
+    plan_bulk_copies,
+    each(run_block),
+    lambda copy: plain_rows(copy, "in bulk", 'take "tma", or leave the swizzle out'),
+    instructions={BULK_LOAD: bulk.load},
+)

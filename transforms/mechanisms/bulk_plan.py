@@ -29,11 +29,13 @@ from tvm_hopper.transforms.common.copy_rules import (
     is_aligned_slot,
     is_aligned_start,
 )
-from tvm_hopper.transforms.common.transfer import Transfer, find_transfers
+from tvm_hopper.transforms.common.transfer import Transfer
+
+from .mechanism import PlannedCopy
 
 
 @dataclass(frozen=True)
-class BulkTransfer:
+class BulkTransfer(PlannedCopy):
     """One tile as runs.
 
     Attributes
@@ -46,7 +48,6 @@ class BulkTransfer:
         The iterations of each loop that the predicate lets through, ints or expressions.
     """
 
-    copy: Transfer
     run: tuple[ir.For, ...]
     rest: tuple[ir.For, ...]
     counts: dict[ir.For, Any]
@@ -70,10 +71,11 @@ class BulkTransfer:
         ]
 
 
-def plan_bulk_copies(kernel: ir.For) -> tuple[BulkTransfer, ...]:
+def plan_bulk_copies(
+    kernel: ir.For, copies: tuple[Transfer, ...], _: Any = None
+) -> tuple[BulkTransfer, ...]:
     """Plan the runs of every bulk copy; every reason to refuse is raised here."""
     around = tuple(ir.find_all(kernel, ir.For))
-    copies = [copy for copy in find_transfers(kernel) if copy.op.mechanism == "bulk"]
     for copy in copies:
         check_alone(kernel, copy)
         check_partial(kernel, copy)
@@ -81,16 +83,24 @@ def plan_bulk_copies(kernel: ir.For) -> tuple[BulkTransfer, ...]:
 
 
 def _plan_runs(copy: Transfer, around: tuple[ir.For, ...]) -> BulkTransfer:
-    loops = tuple(loop for loop in copy.loops if not ir.is_const(loop.extent, 1))
-    check_tile_loops(copy, loops)
+    loops = _check_tile_loops(copy)
     check_once(copy)
-    counts = _counts(copy, loops, around)
-    run = find_run(copy, loops, counts)
-    rest = tuple(loop for loop in loops if not any(loop.same_as(x) for x in run))
-    ones = {loop: 1 for loop in copy.loops if not any(loop.same_as(x) for x in loops)}
-    plan = BulkTransfer(copy, run, rest, {**counts, **ones})
+    plan = _in_runs(copy, loops, _counts(copy, loops, around))
     _check_alignment(plan)
     return plan
+
+
+def static_runs(copy: Transfer) -> BulkTransfer:
+    """Return the runs of a copy without a predicate, wherever they start."""
+    loops = _check_tile_loops(copy)
+    return _in_runs(copy, loops, {loop: int(loop.extent) for loop in loops})
+
+
+def _in_runs(copy: Transfer, loops: tuple[ir.For, ...], counts: dict[ir.For, Any]) -> BulkTransfer:
+    run = _find_run(copy, loops, counts)
+    rest = tuple(loop for loop in loops if not any(loop.same_as(x) for x in run))
+    ones = {loop: 1 for loop in copy.loops if not any(loop.same_as(x) for x in loops)}
+    return BulkTransfer(copy, run, rest, {**counts, **ones})
 
 
 def _loops_along(copy: Transfer, axis: int) -> list[ir.For]:
@@ -112,8 +122,9 @@ def _fills(copy: Transfer, axis: int) -> bool:
     return ir.is_const(copy.tile.buffer.shape[axis], length) and ir.is_zero(first)
 
 
-def check_tile_loops(copy: Transfer, loops: tuple[ir.For, ...]) -> None:
-    """Refuse tiles that are not filled by static loops over each dimension."""
+def _check_tile_loops(copy: Transfer) -> tuple[ir.For, ...]:
+    """Return loops of several iterations; refuse tiles not filled by static ones over each axis."""
+    loops = tuple(loop for loop in copy.loops if not ir.is_const(loop.extent, 1))
     for axis in range(len(copy.tile.indices)) if copy.fills_shared else ():
         if not _fills(copy, axis):
             raise cannot_lower(
@@ -124,6 +135,7 @@ def check_tile_loops(copy: Transfer, loops: tuple[ir.For, ...]) -> None:
                 "leave the copy's loops as compute_at made them",
             )
     check_loops(copy, loops)
+    return loops
 
 
 # -- what a predicate lets through
@@ -204,7 +216,7 @@ def _bad_predicate(copy: Transfer) -> Exception:
 # -- what lies in a row
 
 
-def find_run(
+def _find_run(
     copy: Transfer, loops: tuple[ir.For, ...], counts: dict[ir.For, Any]
 ) -> tuple[ir.For, ...]:
     """Return the loops whose iterations lie in a row at both ends, innermost first."""

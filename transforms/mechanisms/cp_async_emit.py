@@ -18,11 +18,13 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import cp_async
-from tvm_hopper.requests.keys import ASYNC_OP, CP_ASYNC, FILL_SLOT, SHARED_OUT, SWIZZLE
+from tvm_hopper.requests import keys
+from tvm_hopper.requests.keys import ASYNC_OP, FILL_SLOT, SHARED_OUT, SWIZZLE
 from tvm_hopper.transforms.common.channel import parse_call
-from tvm_hopper.transforms.common.shared_layout import layout_of
+from tvm_hopper.transforms.common.shared_layout import layout_of, panels
 
-from .cp_async_plan import CpAsyncTransfer
+from .cp_async_plan import CHUNK_BYTES, CpAsyncTransfer, plan_cp_async_copies
+from .mechanism import CopyMechanism, each
 
 
 def chunk_block(transfer: CpAsyncTransfer) -> ir.SBlockRealize:
@@ -116,7 +118,7 @@ def _chunk(transfer: CpAsyncTransfer, number: Any) -> Any:
         valid = ir.substitute(valid, values)
     return tirx.call_extern(
         "int32",
-        CP_ASYNC,
+        keys.CP_ASYNC,
         tirx.address_of(tirx.BufferLoad(copy.tile.buffer, tile)),
         tirx.address_of(tirx.BufferLoad(copy.tensor.buffer, tensor)),
         transfer.num_bytes,
@@ -144,8 +146,18 @@ def _instruction(stmt: ir.Evaluate) -> ir.Stmt:
     if not isinstance(stmt.value, ir.Call) or stmt.value.op.name != "tirx.call_extern":
         return stmt
     match str(stmt.value.args[0].value), list(stmt.value.args[1:]):
-        case name, [address, tensor, num_bytes, source_bytes] if name == CP_ASYNC:
+        case keys.CP_ASYNC, [address, tensor, num_bytes, source_bytes]:
             whole = ir.is_const(source_bytes, int(num_bytes))
             source = None if whole else source_bytes
             return ir.seq(cp_async.copy(address, tensor, int(num_bytes), source))
     return stmt
+
+
+CP_ASYNC = CopyMechanism(
+    "cp_async",
+    plan_cp_async_copies,
+    each(chunk_block),
+    lambda copy: panels(copy, "chunks", "cp.async"),
+    row_units=CHUNK_BYTES,
+    title="cp.async",
+)

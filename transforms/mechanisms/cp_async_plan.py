@@ -31,13 +31,15 @@ from tvm_hopper.transforms.common.copy_rules import (
     is_aligned_slot,
     is_aligned_start,
 )
-from tvm_hopper.transforms.common.transfer import Transfer, find_transfers
+from tvm_hopper.transforms.common.transfer import Transfer
+
+from .mechanism import PlannedCopy
 
 CHUNK_BYTES = (16, 8, 4)  # PTX ISA 9.1, 9.7.9.25.3.1: `cp-size`
 
 
 @dataclass(frozen=True)
-class CpAsyncTransfer:
+class CpAsyncTransfer(PlannedCopy):
     """One tile in chunks.
 
     Attributes
@@ -51,7 +53,6 @@ class CpAsyncTransfer:
         the others are zero.
     """
 
-    copy: Transfer
     loops: tuple[ir.For, ...]
     width: int
     valid: Any
@@ -67,9 +68,10 @@ class CpAsyncTransfer:
         return self.width * self.copy.tile.element_bytes
 
 
-def plan_cp_async_copies(kernel: ir.For) -> tuple[CpAsyncTransfer, ...]:
+def plan_cp_async_copies(
+    kernel: ir.For, copies: tuple[Transfer, ...], _: Any = None
+) -> tuple[CpAsyncTransfer, ...]:
     """Plan the chunks of every copy by cp.async; every reason to refuse is raised here."""
-    copies = [copy for copy in find_transfers(kernel) if copy.op.mechanism == "cp_async"]
     thread = ir.thread_axes(kernel).get("threadIdx.x")
     # A product distributes threads by itself (LowerWgmma).
     has_threads = bool(ir.find_blocks(kernel, WGMMA)) or (

@@ -8,8 +8,6 @@ A group must not be empty (`facts.async_ops.OPENED`), so that nothing may be lef
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from tvm_hopper import ir
@@ -18,57 +16,19 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.hexagon import Hexagon
 from tvm_hopper.requests.keys import DMA_COPY
 from tvm_hopper.transforms.common.copy_rules import check_alone, check_once
-from tvm_hopper.transforms.common.transfer import Transfer, find_transfers
+from tvm_hopper.transforms.common.transfer import Transfer
 
-from .bulk_plan import check_tile_loops, find_run
-
-
-@dataclass(frozen=True)
-class DmaTransfer:
-    """One tile as DMA copies.
-
-    Attributes
-    ----------
-    run
-        The loops whose iterations lie in a row at both ends, innermost first.
-    rest
-        The other loops, outermost first: a copy for each of their iterations.
-    processor
-        Whose descriptors they take.
-    """
-
-    copy: Transfer
-    run: tuple[ir.For, ...]
-    rest: tuple[ir.For, ...]
-    processor: Hexagon
-
-    def __post_init__(self) -> None:
-        if self.num_bytes > self.processor.max_copy_bytes:
-            raise cannot_lower(
-                self.copy.where,
-                f"{self.num_bytes} contiguous bytes",
-                f"at most {self.processor.max_copy_bytes}, the limit of a DMA descriptor",
-                "choose a smaller tile",
-            )
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of one copy."""
-        return prod(int(loop.extent) for loop in self.run) * self.copy.tile.element_bytes
-
-    @property
-    def inside(self) -> tuple[ir.For, ...]:
-        """The loops that no call is in: those of a run, and those of one iteration."""
-        return tuple(x for x in self.copy.loops if not any(x.same_as(y) for y in self.rest))
+from .bulk_plan import BulkTransfer, static_runs
 
 
-def plan_dma_copies(kernel: Any, processor: Any) -> tuple[DmaTransfer, ...]:
+def plan_dma_copies(
+    kernel: Any, copies: tuple[Transfer, ...], processor: Any
+) -> tuple[BulkTransfer, ...]:
     """Plan the copies of a function by DMA; every reason to refuse is raised here."""
-    copies = [copy for copy in find_transfers(kernel) if copy.op.mechanism == "dma"]
     return tuple(_plan(kernel, copy, processor) for copy in copies)
 
 
-def _plan(kernel: Any, copy: Transfer, processor: Hexagon) -> DmaTransfer:
+def _plan(kernel: Any, copy: Transfer, processor: Hexagon) -> BulkTransfer:
     check_alone(kernel, copy)
     check_once(copy)
     if copy.condition is not None:
@@ -78,11 +38,15 @@ def _plan(kernel: Any, copy: Transfer, processor: Hexagon) -> DmaTransfer:
             "a copy of all its elements: DMA fills nothing and leaves nothing out",
             "choose a tile that divides the tensor, or pad the tensor",
         )
-    loops = tuple(loop for loop in copy.loops if not ir.is_const(loop.extent, 1))
-    check_tile_loops(copy, loops)
-    run = find_run(copy, loops, {loop: int(loop.extent) for loop in loops})
-    rest = tuple(loop for loop in loops if not any(loop.same_as(x) for x in run))
-    return DmaTransfer(copy, run, rest, processor)
+    plan = static_runs(copy)
+    if plan.run_bytes > processor.max_copy_bytes:
+        raise cannot_lower(
+            copy.where,
+            f"{plan.run_bytes} bytes in a row",
+            f"at most {processor.max_copy_bytes}, what a DMA descriptor can say",
+            "choose a smaller tile",
+        )
+    return plan
 
 
 def count_copies(load: ir.SBlock) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -15,14 +15,16 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import tma
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.reductions import map_dtype
-from tvm_hopper.requests.keys import TMA_LOAD
+from tvm_hopper.requests.keys import TMA_LOAD, TMA_MULTICAST
 from tvm_hopper.transforms.common.explain_notes import TensorMapNote
+from tvm_hopper.transforms.common.shared_layout import panels
 from tvm_hopper.transforms.common.transfer import Transfer, load_call, operation_notes
 
-from .tma_plan import TmaTransfer, find_run_time_rules, run_time_strides
+from .mechanism import CopyMechanism, Host
+from .tma_plan import TmaTransfer, find_run_time_rules, plan_tma_copies, run_time_strides
 
 
-def group_by_map(transfers: Iterable[TmaTransfer]) -> list[list[TmaTransfer]]:
+def _group_by_map(transfers: Iterable[TmaTransfer]) -> list[list[TmaTransfer]]:
     """Put copies together whose maps say the same: the tensor, its extents and strides, the box."""
     groups: list[tuple[list[Any], list[TmaTransfer]]] = []
     for transfer in transfers:
@@ -36,8 +38,26 @@ def group_by_map(transfers: Iterable[TmaTransfer]) -> list[list[TmaTransfer]]:
     return [group for _, group in groups]
 
 
-def encode_unless_empty(
-    transfers: list[TmaTransfer], tensor_map: ir.Var, no_input: list[ir.Var], is_tail: bool = False
+def emit_boxes(plan: Sequence[TmaTransfer], host: Host) -> dict[Any, Any]:
+    """Put boxes in place of copies, and let the host encode the maps that several may share."""
+    planned = {}
+    for group in _group_by_map(plan):
+        name, handle = group[0].copy.tensor.buffer.name, tirx.tvm_stack_alloca("tensormap", 1)
+        tensor_map, tail_map = ir.Var(host.names.take(f"{name}_map"), handle.ty), None
+        encoded = [(tensor_map, handle, False)]
+        if group[0].tail is not None:
+            handle = tirx.tvm_stack_alloca("tensormap", 1)
+            tail_map = ir.Var(host.names.take(f"{name}_tail_map"), handle.ty)
+            encoded.append((tail_map, handle, True))
+        for var, handle, is_tail in encoded:
+            encode = _encode_unless_empty(group, var, host.no_input, is_tail)
+            host.stmts += [tirx.Bind(var, handle), encode]
+        planned.update({x.copy.nest: _box_block(x, tensor_map, tail_map) for x in group})
+    return planned
+
+
+def _encode_unless_empty(
+    transfers: list[TmaTransfer], tensor_map: ir.Var, no_input: list[ir.Var], is_tail: bool
 ) -> ir.Stmt:
     """Encode a map, unless the tensor holds nothing: then none can exist, and nothing is loaded."""
     first = transfers[0]
@@ -110,13 +130,13 @@ def _base_pointer(buffer: ir.Var) -> Any:
     return tirx.address_of(tirx.BufferLoad(buffer, first))
 
 
-def box_block(
+def _box_block(
     transfer: TmaTransfer, tensor_map: ir.Var, tail_map: ir.Var | None = None
 ) -> ir.SBlockRealize:
     """Build the block that copies a tile, box by box; the last one, maybe, by a map of its own."""
     load = load_call(transfer.copy, TMA_LOAD)
     tile, p = transfer.copy.tile.buffer, transfer.copy.loops[0]
-    panels, *row_extents, _ = (int(loop.extent) for loop in transfer.copy.loops)
+    num_panels, *row_extents, _ = (int(loop.extent) for loop in transfer.copy.loops)
     rows = prod(row_extents)
     first_panel, first_row, _ = transfer.copy.tile.start(transfer.copy.loops)
 
@@ -137,16 +157,16 @@ def box_block(
             return tma.store(address, encoded, coordinates)
         return tirx.call_extern("int32", load, address, encoded, *coordinates)
 
-    boxes = ir.make_loop("panel", panels, lambda panel:
+    boxes = ir.make_loop("panel", num_panels, lambda panel:
         ir.make_loop("part", rows // transfer.box_rows, lambda part: one(panel, part)))  # fmt: skip
     filled: Any = rows
     if tail_map is not None:
-        last = ir.make_loop("panel", panels, lambda panel: one(panel, 0, tail_map))
+        last = ir.make_loop("panel", num_panels, lambda panel: one(panel, 0, tail_map))
         boxes = ir.IfThenElse(transfer.is_whole, boxes, ir.seq(last))
         whole_tile = tirx.IntImm("int32", rows)
         filled = tirx.Select(transfer.is_whole, whole_tile, ir.as_int32(transfer.tail))
     # a warp group may store its part alone, and a tile may have more rows than are filled
-    part = [(first_panel, panels), (first_row, filled), (0, transfer.box[0])]
+    part = [(first_panel, num_panels), (first_row, filled), (0, transfer.box[0])]
     ranges = [tvm_ir.Range.from_min_extent(first, extent) for first, extent in part]
     touched = tirx.BufferRegion(tile, ranges)
     whole = ir.full_region(transfer.copy.tensor.buffer)
@@ -159,44 +179,7 @@ def box_block(
     )
 
 
-def guard_empty(stmt: ir.Stmt, empty: list[ir.Var]) -> ir.Stmt:
-    """Launch nothing where a symbolic extent is 0 and leaves no output tile."""
-    for symbol in empty:
-        stmt = ir.IfThenElse(symbol > 0, stmt, None)
-    return stmt
-
-
-def find_guards(
-    kernel: ir.For, plan: tuple[TmaTransfer, ...], others: list[Transfer]
-) -> tuple[list[ir.Var], list[ir.Var]]:
-    """Return the symbolic extents that leave no output tile when 0, and those that leave no input.
-
-    Of the second kind is the k of a sum: over nothing it is 0, and has to be stored. `others` are
-    copies without a map, whose input nobody has to encode.
-    """
-    blocks = [loop.extent for loop in ir.thread_axes(kernel).values()]
-
-    def leaves_no_tile(symbol: ir.Var) -> bool:
-        return any(ir.is_const(ir.simplify(ir.substitute(x, {symbol: 0})), 0) for x in blocks)
-
-    mapped: list[Any] = []
-    for transfer in plan:
-        mapped += [*transfer.copy.tensor.buffer.shape, *(x.extent for x in transfer.dims)]
-    mapped = _symbols(mapped)
-    every = _symbols([*mapped, *(x for copy in others for x in copy.tensor.buffer.shape)])
-    return [x for x in every if leaves_no_tile(x)], [x for x in mapped if not leaves_no_tile(x)]
-
-
-def _symbols(extents: list[Any]) -> list[ir.Var]:
-    """Return the variables in extents, each once."""
-    found: list[ir.Var] = []
-    for var in ir.find_all(extents, ir.Var):
-        if not any(var.same_as(x) for x in found):
-            found.append(var)
-    return found
-
-
-def note_of(transfers: list[TmaTransfer]) -> TensorMapNote:
+def _note_of(transfers: list[TmaTransfer]) -> TensorMapNote:
     """Return what `explain` says of copies that share a map."""
     transfer = transfers[0]
     return TensorMapNote(
@@ -209,3 +192,22 @@ def note_of(transfers: list[TmaTransfer]) -> TensorMapNote:
         maps.L2_PROMOTION_BYTES,
         len(transfers),
     )
+
+
+TMA = CopyMechanism(
+    "tma",
+    plan_tma_copies,
+    emit_boxes,
+    lambda copy: panels(copy, "boxes", "TMA"),
+    needs_panels=True,
+    fills_by_bounds=True,
+    row_units=(maps.STRIDE_ALIGNMENT,),
+    title="TMA",
+    notes=lambda plan: [_note_of(group) for group in _group_by_map(plan)],
+    instructions={
+        TMA_LOAD: lambda tile, box, *at, **on: tma.load(tile, box, at, **on),
+        TMA_MULTICAST: lambda tile, box, mask, *at, **on: tma.load_multicast(
+            tile, box, at, mask=mask, **on
+        ),
+    },
+)

@@ -23,8 +23,9 @@ from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.requests.keys import SPARE_ROWS, SWIZZLE
 from tvm_hopper.transforms.common.copy_rules import check_alone, check_once
 from tvm_hopper.transforms.common.multicast_groups import find_cluster_axis, sharing_of
-from tvm_hopper.transforms.common.transfer import Transfer, find_transfers
+from tvm_hopper.transforms.common.transfer import Transfer
 
+from .mechanism import PlannedCopy
 from .tma_row_dimensions import in_digits
 
 NO_AXIS = -1  # of a dimension that the map has and the tensor has not
@@ -47,13 +48,12 @@ class MapDim:
 
 
 @dataclass(frozen=True)
-class TmaTransfer:
+class TmaTransfer(PlannedCopy):
     """One tile: the map's dimensions, innermost first, and which of them the tile's rows follow.
 
     Of several `row_dims` the first one is the outermost of the tile; one row needs none.
     """
 
-    copy: Transfer
     dims: tuple[MapDim, ...]
     row_dims: tuple[int, ...]
     swizzle: int
@@ -92,6 +92,11 @@ class TmaTransfer:
         )
 
     @property
+    def encoded(self) -> list[Any]:
+        """The extents of the tensor, and where the map ends."""
+        return [*self.copy.tensor.buffer.shape, *(x.extent for x in self.dims)]
+
+    @property
     def box(self) -> tuple[int, ...]:
         """Elements of one load, innermost dimension first."""
         return tuple(x.box for x in self.dims)
@@ -115,10 +120,11 @@ class TmaTransfer:
         return prod(self.dims[i].box for i in self.row_dims)
 
 
-def plan_tma_copies(kernel: ir.For) -> tuple[TmaTransfer, ...]:
+def plan_tma_copies(
+    kernel: ir.For, copies: tuple[Transfer, ...], _: Any = None
+) -> tuple[TmaTransfer, ...]:
     """Plan the boxes of every copy by TMA; every reason to refuse is raised here."""
     around = tuple(ir.find_all(kernel, ir.For))
-    copies = [copy for copy in find_transfers(kernel) if copy.op.mechanism == "tma"]
     for copy in copies:
         check_alone(kernel, copy)
         check_once(copy)

@@ -35,6 +35,7 @@ from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import PREFETCH_ROWS
 from tvm_hopper.requests.targets import processor_of
 from tvm_hopper.transforms.kernel_pass import function_pass
+from tvm_hopper.transforms.mechanisms.bulk_emit import BULK
 
 from .stage_rows_in_shared_plan import PART_AXIS, loaded_element
 
@@ -109,7 +110,7 @@ def rewrite_prefetches(kernel: ir.For, plan: tuple[RowPrefetch, ...]) -> Any:
 
 def _prefetch_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Prefetch the rows of one function's memory-bound kernels."""
-    is_there = "bulk" in processor_of(func).mechanisms(is_load=True)
+    is_there = BULK.loads_on(processor_of(func))
 
     def prefetch(kernel: ir.For) -> Any:
         if not is_memory_bound(kernel) or not _requested(kernel):

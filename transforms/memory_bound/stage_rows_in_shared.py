@@ -44,6 +44,7 @@ from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import LOAD_HINT, STAGE_ROWS
 from tvm_hopper.requests.targets import processor_of
 from tvm_hopper.transforms.kernel_pass import function_pass
+from tvm_hopper.transforms.mechanisms.bulk_emit import BULK
 
 from .stage_rows_in_shared_plan import PART_AXIS, StagedLoop, plan_stages, requested
 
@@ -163,7 +164,7 @@ def _at(buffer: ir.Var, indices: list[Any]) -> Any:
 
 def _stage_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Stage the rows of one function's memory-bound kernels."""
-    is_there = "bulk" in processor_of(func).mechanisms(is_load=True)
+    is_there = BULK.loads_on(processor_of(func))
 
     def stage(kernel: ir.For) -> Any:
         if not is_memory_bound(kernel) or not requested(kernel):

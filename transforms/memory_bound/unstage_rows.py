@@ -20,7 +20,8 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.facts.async_ops import find_copy_op
+from tvm_hopper.facts.arch import Arch
+from tvm_hopper.facts.async_ops import MECHANISMS
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import ASYNC_COPY
@@ -37,13 +38,13 @@ class StagedRow:
     store: ir.BufferStore
 
 
-def plan_unstaged(kernel: ir.For) -> tuple[StagedRow, ...]:
-    """Find the rows that bulk copies stage, element by element of the same number."""
-    found = []
+def plan_unstaged(kernel: ir.For, arch: Arch) -> tuple[StagedRow, ...]:
+    """Find the rows staged by what a chip has not, element by element of the same number."""
+    found, lacks = [], {*MECHANISMS} - {*arch.mechanisms(is_load=True)}
     for block in ir.find_blocks(kernel, ASYNC_COPY):
         store = block.body
         if (
-            str(block.annotations[ASYNC_COPY]) == "bulk"
+            str(block.annotations[ASYNC_COPY]) in lacks
             and isinstance(store, ir.BufferStore)
             and isinstance(store.value, ir.TensorLoad)
             and ir.is_shared(store.buffer)
@@ -91,17 +92,14 @@ def rewrite_unstaged(kernel: ir.For, plan: tuple[StagedRow, ...]) -> Any:
 def _unstage_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Take the staged rows off one function's kernels, if the chip has no bulk copies."""
     arch = arch_of(func)
-    op = find_copy_op("bulk", "global", "shared")
-    if op is None or op.name in arch.async_ops:
-        return func
 
     def unstage(kernel: ir.For, notes: list[Note]) -> Any:
-        if not is_memory_bound(kernel) or not (plan := plan_unstaged(kernel)):
+        if not is_memory_bound(kernel) or not (plan := plan_unstaged(kernel, arch)):
             return kernel
         slow = report(func, [_unstaged(arch.name)])
         notes += [FallbackNote(x) for x in slow]
         after = rewrite_unstaged(kernel, plan)
-        assert not plan_unstaged(after), "UnstageRows left a staged row"
+        assert not plan_unstaged(after, arch), "UnstageRows left a staged row"
         return after
 
     return map_noted(func, unstage)

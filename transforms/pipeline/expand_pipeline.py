@@ -65,7 +65,7 @@ from tvm_hopper.transforms.common.channel import completes_by_group, find_calls,
 from tvm_hopper.transforms.kernel_pass import function_pass
 
 from .expand_pipeline_plan import ExpansionPlan, LoadAhead, plan_expansions
-from .inject_barrier_pipeline import ROLLED
+from .plan_ring_buffers import ROLLED
 
 
 def rewrite_loop(plan: ExpansionPlan) -> ir.Stmt:

@@ -18,7 +18,7 @@ from tvm_hopper.transforms.common.channel import (
     trip_variable,
 )
 
-from .inject_barrier_pipeline_plan import pipelined_loops
+from .plan_ring_buffers_plan import pipelined_loops
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.requests.keys import ASYNC_OP, CHANNEL, IN_PARTS, STORES_IN_FLIGHT
 from tvm_hopper.transforms.common.channel import fill, filled_bytes, is_made_in_parts
 
-from .inject_barrier_pipeline_plan import PipelinePlan
+from .plan_ring_buffers_plan import PipelinePlan
 
 
 def join_loads(plan: PipelinePlan, trip: ir.Var) -> ir.Stmt:

@@ -123,6 +123,15 @@ def _computes(part: ir.Stmt) -> bool:
 
 
 def _find_obstacle(loop: ir.For, parts: Sequence[ir.Stmt], trips: Sequence[int]) -> str | None:
+    """Say why no statement of a loop may run late; None if some may."""
+    return (
+        _obstacle_of_loop(loop, parts)
+        or _obstacle_of_statements(parts, trips)
+        or _obstacle_of_tiles(loop, parts, trips)
+    )
+
+
+def _obstacle_of_loop(loop: ir.For, parts: Sequence[ir.Stmt]) -> str | None:
     if loop.kind != ir.ForKind.SERIAL:
         return "it is no serial loop"
     counts = ir.find_all(loop.extent, ir.TensorLoad)
@@ -133,6 +142,10 @@ def _find_obstacle(loop: ir.For, parts: Sequence[ir.Stmt], trips: Sequence[int])
     computing = [s for s, part in zip(stages, parts, strict=True) if _computes(part)]
     if loads and computing and max(loads) > min(computing):
         return "copies stand in a later stage than what computes first"
+    return None
+
+
+def _obstacle_of_statements(parts: Sequence[ir.Stmt], trips: Sequence[int]) -> str | None:
     for part, late in zip(parts, trips, strict=True):
         if isinstance(part, tirx.Bind):
             return f"{part.var.name} is bound among them"
@@ -140,23 +153,25 @@ def _find_obstacle(loop: ir.For, parts: Sequence[ir.Stmt], trips: Sequence[int])
             return "copies stand inside of a later one"
         if late and not is_store(part) and ir.find_blocks(part, ASYNC_OP):
             return "a later one multiplies by warp groups, whose groups no branch may hold"
+    return None
+
+
+def _obstacle_of_tiles(loop: ir.For, parts: Sequence[ir.Stmt], trips: Sequence[int]) -> str | None:
+    """Look at what statements share that run in different trips."""
     body = loop.body
     own = list(body.block.alloc_buffers) if isinstance(body, ir.SBlockRealize) else []
     loaded = [region.source for x in parts if is_load(x) for region in x.block.writes]
-    effects = [find_effects(part) for part in parts]
     stored = [region.source for x in parts if is_store(x) for region in x.block.reads]
-    pairs = combinations(range(len(parts)), 2)
-    for a, b in ((a, b) for a, b in pairs if trips[a] != trips[b]):
-        if is_load(parts[a]) or is_load(parts[b]):
+    effects = [find_effects(part) for part in parts]
+    for a, b in combinations(range(len(parts)), 2):
+        if trips[a] == trips[b] or is_load(parts[a]) or is_load(parts[b]):
             continue  # of what a load brings there are slots; its source is not written here
         for tile in _shared_by(effects[a], effects[b]):
             if trips[a] > trips[b]:
                 return f"a later statement needs {tile.name} of an earlier stage's"
             if any(tile.same_as(x) for x in stored):
                 return f"{tile.name} is stored asynchronously"
-            if any(tile.same_as(x) for x in loaded):
-                continue
-            if not any(tile.same_as(x) for x in own):
+            if not any(tile.same_as(x) for x in [*loaded, *own]):
                 return f"{tile.name} is allocated around the loop, once"
     return None
 

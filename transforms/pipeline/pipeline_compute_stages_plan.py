@@ -6,7 +6,7 @@ in slots, registers as they are, since what runs later goes first (pipeline_comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,15 @@ def _plan_loop(kernel: Any, loop: ir.For) -> SkewPlan:
             number = int(load.block.annotations[CHANNEL])
             kept[number] = max(kept.get(number, 0), *users)
             slots[number] = int(rings[0].shape[0])
+    released = _releases(parts, kept, slots)
+    channel = channels[next(iter(trips))]
+    return SkewPlan(loop, block, parts, shifts, trips, channel, handed_on, kept, released)
+
+
+def _releases(
+    parts: Sequence[ir.Stmt], kept: Mapping[int, int], slots: Mapping[int, int]
+) -> dict[int, int]:
+    """Return how many iterations late the slots of each ring are handed back."""
     released = {}
     for part in parts:
         if isinstance(part, ir.SBlockRealize) and RELEASE in part.block.annotations:
@@ -95,5 +104,4 @@ def _plan_loop(kernel: Any, loop: ir.For) -> SkewPlan:
                 # With no slot to spare nothing may be left of one iteration over the next.
                 both = late + before
                 released[call.channel] = both if both < slots[call.channel] else max(late, before)
-    channel = channels[next(iter(trips))]
-    return SkewPlan(loop, block, parts, shifts, trips, channel, handed_on, kept, released)
+    return released

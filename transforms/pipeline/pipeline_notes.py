@@ -6,8 +6,8 @@ from tvm_hopper.requests.keys import STAGE
 from tvm_hopper.transforms.common.explain_notes import Note, RemarkNote, RingNote, StoreRingNote
 from tvm_hopper.transforms.common.stage_annotations import parts_of, read_stages
 
-from .inject_barrier_pipeline_plan import KernelPlan
 from .late_stages import find_lateness
+from .plan_ring_buffers_plan import KernelPlan
 
 
 def pipeline_notes(plan: KernelPlan) -> list[Note]:

@@ -23,7 +23,7 @@ is asked before or after) means each. What holds no asynchronous copy is expande
 
 Before: blocks are opaque.  After: no pipelined loop is inside of another one, unless it holds
 asynchronous copies.
-Not here: the loops that copies run ahead in (inject_barrier_pipeline.py, expand_pipeline.py).
+Not here: the loops that copies run ahead in (plan_ring_buffers.py, expand_pipeline.py).
 """
 
 from __future__ import annotations

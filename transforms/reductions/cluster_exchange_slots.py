@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from tvm_hopper import ir
-from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import MBARRIER_BYTES
 from tvm_hopper.requests.keys import BLOCKS_PER_SM
@@ -53,7 +53,9 @@ def in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> Threa
     return replace(one, turn=trip % rooms, num_rooms=rooms, trip=trip, loop=last, turns=turns)
 
 
-def give_rooms(kernel: ir.For, plan: Sequence[ThreadReduction]) -> tuple[ThreadReduction, ...]:
+def give_rooms(
+    kernel: ir.For, plan: Sequence[ThreadReduction], arch: Arch
+) -> tuple[ThreadReduction, ...]:
     """Give each cluster reduction in a row loop as many slots as there is space for.
 
     Parameters
@@ -62,14 +64,16 @@ def give_rooms(kernel: ir.For, plan: Sequence[ThreadReduction]) -> tuple[ThreadR
         Where they are.
     plan : sequence of ThreadReduction
         All of its reductions.
+    arch : Arch
+        The target architecture.
     """
     far = [x for x in plan if x.cluster is not None and x.trip is not None]
-    rooms = count_rooms(kernel, far) if far else SLOTS
+    rooms = count_rooms(kernel, far, arch) if far else SLOTS
     given = {x.scope: replace(x, turn=x.trip % rooms, num_rooms=rooms) for x in far}
     return tuple(given.get(x.scope, x) for x in plan)
 
 
-def count_rooms(kernel: ir.For, far: Sequence[ThreadReduction]) -> int:
+def count_rooms(kernel: ir.For, far: Sequence[ThreadReduction], arch: Arch) -> int:
     """Return how many slots such reductions have: a power of two.
 
     Parameters
@@ -78,13 +82,15 @@ def count_rooms(kernel: ir.For, far: Sequence[ThreadReduction]) -> int:
         Where they are.
     far : sequence of ThreadReduction
         The cluster reductions in row loops.
+    arch : Arch
+        The target architecture.
     """
     arrays = [x for y in ir.find_all(kernel, ir.SBlock) for x in y.alloc_buffers if ir.is_shared(x)]
     if not arrays:
         return SLOTS
     held = RESERVED_BYTES + sum(shared_array(x).num_bytes for x in arrays)
     blocks = ir.thread_axes(kernel)["blockIdx.x"].annotations.get(BLOCKS_PER_SM)
-    limit = SM_90A.smem_per_sm // int(blocks or 1) - SM_90A.smem_reserved_per_block
+    limit = arch.smem_per_sm // int(blocks or 1) - arch.smem_reserved_per_block
     width = max(max(x.num_partials, x.num_warps) for x in far)
     values = sum(x.rows * dtype_bytes(ir.dtype_of(y)) for x in far for y in x.results) * width
     turns = max(MAX_SLOTS if x.turns is None else x.turns for x in far)

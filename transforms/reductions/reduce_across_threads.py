@@ -41,9 +41,11 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import ASYNC_COPY
+from tvm_hopper.requests.targets import arch_of
 from tvm_hopper.transforms.kernel_pass import kernel_pass
 
 from .cluster_exchange import Exchange, plan_exchange
@@ -66,7 +68,7 @@ THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 SHUFFLED = ("float32", "int32", "uint32", "int64")  # the last by two shuffles
 
 
-def plan_reductions(kernel: ir.For) -> tuple[ThreadReduction, ...]:
+def plan_reductions(kernel: ir.For, arch: Arch) -> tuple[ThreadReduction, ...]:
     """Find the reductions of a kernel; refuse those that shuffles do not make."""
     found = [
         _plan(kernel, scope, scope.body.value)
@@ -77,7 +79,7 @@ def plan_reductions(kernel: ir.For) -> tuple[ThreadReduction, ...]:
     around = [[x for x in loops if ir.uses_node(x, one.scope)] for one in found]
     own = [x if one.num_partials > 1 else [] for one, x in zip(found, around, strict=True)]
     alone = [sum(x[-1:] == y[-1:] for y in own) == 1 for x in own]
-    return give_rooms(kernel, [*map(in_turns, found, own, alone)])
+    return give_rooms(kernel, [*map(in_turns, found, own, alone)], arch)
 
 
 def _repeats(loop: ir.For) -> bool:
@@ -224,5 +226,9 @@ def _reduce(
 
 
 ReduceAcrossThreads = kernel_pass(
-    "ReduceAcrossThreads", plan_reductions, rewrite_reductions, when=is_memory_bound
+    "ReduceAcrossThreads",
+    plan_reductions,
+    rewrite_reductions,
+    when=is_memory_bound,
+    given=arch_of,
 )

@@ -15,7 +15,7 @@ combines, each update of an element is atomic, and any order of them will do.  O
 bits of a sum then differ from run to run, which `explain` says and `tvm_hopper.deterministic`
 refuses.
 
-Before: what combines is a block of asynchronous operations (InjectBulkAsyncCopies).  After: no
+Before: what combines is a block of asynchronous operations (LowerAsyncCopies).  After: no
 `across_blocks` and no `reduce` is left.
 Not here: initial values, which a kernel before this one stores.
 """

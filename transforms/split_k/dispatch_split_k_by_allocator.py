@@ -34,7 +34,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.arch import MAX_CLUSTER
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.requests.keys import (
     ACROSS_CLUSTER,
@@ -95,7 +95,7 @@ def plan_split_k_dispatch(kernel: ir.For, chip: Chip) -> SplitKDispatch | None:
         raise cannot_lower(
             where,
             f"{loop.extent} parts",
-            f"a multiple of a number from 2 to {SM_90A.max_cluster_size // size}, the thread "
+            f"a multiple of a number from 2 to {MAX_CLUSTER // size}, the thread "
             "blocks of a cluster: calls without an allocator have no workspace",
             "take another number of parts, or one of the two ways",
         )
@@ -119,7 +119,7 @@ def cluster_blocks(parts: int, tiles: int | None, chip: Chip, beside: int = 1) -
     Of those that divide the parts, the number that takes the fewest steps; the largest
     where the number of tiles is not known. A cluster may have blocks of several tiles for each.
     """
-    able = [x for x in range(2, SM_90A.max_cluster_size // beside + 1) if parts % x == 0]
+    able = [x for x in range(2, MAX_CLUSTER // beside + 1) if parts % x == 0]
     if tiles is None:
         return max(able, default=None)
     groups = -(-tiles // beside)

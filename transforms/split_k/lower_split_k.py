@@ -24,7 +24,7 @@ Sums are added in the order of the parts, so that each run gives the same bits. 
 the kernel: no memory has to be set to zero or allocated.
 
 Before: the sum is in registers (LowerWgmma), copies are blocks of operations
-(InjectBulkAsyncCopies).  After: no `across_cluster` is left. Not here: waiting for the products and
+(LowerAsyncCopies).  After: no `across_cluster` is left. Not here: waiting for the products and
 for the stores to shared memory (insert_syncs.py).
 """
 

@@ -106,37 +106,10 @@ def plan_split_k(kernel: ir.For, arch: Arch) -> ClusterSum | None:
     if others:
         found = f"{len(loops)} such loops in one kernel"
         raise cannot_lower(where, found, "one: its iterations are the blocks of a cluster")
-    size = ir.static_int(loop.extent)
     way = int(loop.annotations[ACROSS_CLUSTER])
     by_kernels = way != BY_CLUSTER  # through global memory
-    most = MOST_PARTS if by_kernels else arch.largest_cluster_size
-    if size is None or not 2 <= size <= most or not ir.is_const(loop.min, 0):
-        raise cannot_lower(
-            where,
-            f"a loop from {loop.min} of {loop.extent} iterations",
-            f"from 0, 2 to {most}"
-            + (", as many as are added one by one" if by_kernels else WHY_SO_MANY),
-            "split the sum into fewer parts",
-        )
-    axes = ir.thread_axes(kernel)
-    beside = find_cluster_axis(axes.values())
-    if AXIS in axes and beside is None:
-        raise cannot_lower(where, f"another loop on {AXIS}", "a separate axis")
-    if beside is not None and way == IN_TURNS:
-        raise cannot_lower(
-            where,
-            f"{int(beside.extent)} thread blocks that load for one another",
-            "no cluster: blocks that add serially start one after another",
-            "remove one of the two requests",
-        )
-    tiles = 1 if beside is None or by_kernels else int(beside.extent)
-    if tiles > 1 and size * tiles > arch.max_cluster_size:
-        raise cannot_lower(
-            where,
-            f"{size} parts of {tiles} thread blocks that load for one another",
-            f"at most {arch.max_cluster_size} blocks in a cluster",
-            "take fewer parts, or smaller clusters",
-        )
+    size = _number_of_parts(loop, arch, by_kernels, where)
+    beside = _cluster_beside(kernel, arch, size, way, where)
     accumulator = accumulator_of(loop, where)
     before, behind = statements_around(kernel, loop, where)
     _check_start(before, accumulator, where)
@@ -150,6 +123,46 @@ def plan_split_k(kernel: ir.For, arch: Arch) -> ClusterSum | None:
             )
     shares = tuple(_share(stmt, accumulator, where, 0 if by_kernels else size) for stmt in stores)
     return ClusterSum(loop, accumulator, tuple(before), stores, shares, beside, way)
+
+
+def _number_of_parts(loop: ir.For, arch: Arch, by_kernels: bool, where: str) -> int:
+    """Return the iterations of a loop whose sum is split, each of them a part."""
+    size = ir.static_int(loop.extent)
+    most = MOST_PARTS if by_kernels else arch.largest_cluster_size
+    if size is not None and 2 <= size <= most and ir.is_const(loop.min, 0):
+        return size
+    raise cannot_lower(
+        where,
+        f"a loop from {loop.min} of {loop.extent} iterations",
+        f"from 0, 2 to {most}"
+        + (", as many as are added one by one" if by_kernels else WHY_SO_MANY),
+        "split the sum into fewer parts",
+    )
+
+
+def _cluster_beside(kernel: ir.For, arch: Arch, size: int, way: int, where: str) -> ir.For | None:
+    """Return the loop whose blocks load for one another, next to those that add up parts."""
+    axes = ir.thread_axes(kernel)
+    beside = find_cluster_axis(axes.values())
+    if AXIS in axes and beside is None:
+        raise cannot_lower(where, f"another loop on {AXIS}", "a separate axis")
+    if beside is not None and way == IN_TURNS:
+        raise cannot_lower(
+            where,
+            f"{int(beside.extent)} thread blocks that load for one another",
+            "no cluster: blocks that add serially start one after another",
+            "remove one of the two requests",
+        )
+    by_kernels = way != BY_CLUSTER
+    tiles = 1 if beside is None or by_kernels else int(beside.extent)
+    if tiles > 1 and size * tiles > arch.max_cluster_size:
+        raise cannot_lower(
+            where,
+            f"{size} parts of {tiles} thread blocks that load for one another",
+            f"at most {arch.max_cluster_size} blocks in a cluster",
+            "take fewer parts, or smaller clusters",
+        )
+    return beside
 
 
 def accumulator_of(loop: ir.For, where: str) -> ir.Var:
@@ -247,17 +260,23 @@ def _registers(
     found: set[int] = set()
     for load in loads:
         index = ir.substitute(load.indices[0], {loop.loop_var: ir.cast_like(0, loop.loop_var)})
-        inner = [x for x in ir.find_all(loop.body, ir.For) if ir.uses(index, x.loop_var)]
-        inner += [x for x in around if ir.uses(index, x.loop_var)]
-        extents = [ir.static_int(x.extent) for x in inner]
-        starts = ir.static_int(
-            ir.simplify(
-                ir.substitute(index, {x.loop_var: ir.cast_like(0, x.loop_var) for x in inner})
-            )
-        )
-        moves = [step_of(index, x.loop_var) for x in inner]
-        if starts is None or None in extents or None in moves:
+        places = _places(index, [*ir.find_all(loop.body, ir.For), *around])
+        if places is None:
             return None
-        for place in product(*(range(e or 0) for e in extents)):
-            found.add(starts + sum((m or 0) * i for m, i in zip(moves, place, strict=True)))
+        found |= places
     return tuple(sorted(found)), int(step or 0)
+
+
+def _places(index: Any, loops: list[ir.For]) -> set[int] | None:
+    """Return the values of an index in all iterations of loops; None if one is unknown."""
+    inner = [x for x in loops if ir.uses(index, x.loop_var)]
+    extents = [ir.static_int(x.extent) for x in inner]
+    zero = {x.loop_var: ir.cast_like(0, x.loop_var) for x in inner}
+    start = ir.static_int(ir.simplify(ir.substitute(index, zero)))
+    moves = [step_of(index, x.loop_var) for x in inner]
+    if start is None or None in extents or None in moves:
+        return None
+    return {
+        start + sum((m or 0) * i for m, i in zip(moves, place, strict=True))
+        for place in product(*(range(e or 0) for e in extents))
+    }

@@ -49,7 +49,7 @@ from tvm_hopper.requests.targets import processor_of
 from tvm_hopper.transforms.common.channel import find_split
 from tvm_hopper.transforms.kernel_pass import function_pass
 from tvm_hopper.transforms.layouts.swizzled_accesses import swizzle_plain_copies
-from tvm_hopper.transforms.pipeline.inject_barrier_pipeline import open_channels
+from tvm_hopper.transforms.pipeline.plan_ring_buffers import open_channels
 from tvm_hopper.transforms.prepare.fuse_thread_axes import fuse_threads
 
 from .role_syncs import RoleSyncs

@@ -162,19 +162,14 @@ def _separate(root: ir.Stmt, a: ir.Var, b: ir.Var) -> _Apart | None:
         if not with_a or not with_b:
             return None  # one of them is nowhere: there is nothing to save
         if with_a[-1] < with_b[0] or with_b[-1] < with_a[0]:
-            first = a if with_a[0] < with_b[0] else b
-            early, late = (with_a, with_b) if first.same_as(a) else (with_b, with_a)
-            return _Apart(
-                first,
-                tuple(parts[n] for n in early),
-                tuple(parts[n] for n in late),
-                anew,
-                is_repeated,
-            )
+            is_first = with_a[0] < with_b[0]
+            early, late = (with_a, with_b) if is_first else (with_b, with_a)
+            first, second = (tuple(parts[n] for n in x) for x in (early, late))
+            return _Apart(a if is_first else b, first, second, anew, is_repeated)
         if {*with_a, *with_b} != {with_a[0]}:
             return None
         part = parts[with_a[0]]
-        inner = [x for x in _below(part) if ir.uses(x, a) or ir.uses(x, b)]
+        inner = [x for x in _below(part) if any(ir.uses(x, y) for y in (a, b))]
         if len(inner) != 1:
             return None  # a statement that uses both, or arms of a branch
         if isinstance(part, ir.For) and part.kind != ir.ForKind.THREAD_BINDING:

@@ -11,6 +11,7 @@ step is added that stands for that.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -257,25 +258,23 @@ class BodyReader:
         Loops may store to shared memory where each iteration of each thread stores elsewhere, and
         none reads it; or each thread reads and stores elements of its own, as sums.
         """
-        if ir.find_blocks(stmt, ASYNC_OP) or ir.find_blocks(stmt, RELEASE):
+        if any(ir.find_blocks(stmt, key) for key in (ASYNC_OP, RELEASE)):
             return False
         if find_calls(stmt, READ_SLOT):  # iterations that are counted
             return False
         shared = [x for x in find_effects(stmt) if ir.is_shared(x.buffer)]
-        written = [x for x in shared if x.writes]
+        written = ir.once([x.buffer for x in shared if x.writes])
         if not written or self.thread is None:
             return True
         if isinstance(stmt, ir.SBlockRealize) and APART in stmt.block.annotations:
-            return not any(x.reads and y.buffer.same_as(x.buffer) for x in shared for y in written)
+            return not any(_is_one_of(x.buffer, written) for x in shared if x.reads)
         if not isinstance(stmt, ir.For):
             return False
-        buffers = ir.once([x.buffer for x in written])
-        others = [x for x in shared if x.by_pointer or x.reads]
-        touched = [y for y in buffers if any(x.buffer.same_as(y) for x in others)]
-        if any(x.by_pointer and x.buffer.same_as(y) for x in others for y in touched):
-            return False
+        pointed = [x.buffer for x in shared if x.by_pointer]
+        read = [x.buffer for x in shared if x.reads]
         return all(
-            self._is_apart(stmt, x, owned=any(x.same_as(y) for y in touched)) for x in buffers
+            not _is_one_of(x, pointed) and self._is_apart(stmt, x, owned=_is_one_of(x, read))
+            for x in written
         )
 
     def _is_apart(self, stmt: ir.Stmt, buffer: ir.Var, owned: bool) -> bool:
@@ -453,3 +452,7 @@ def _is_late(stmt: ir.Stmt) -> bool:
         return False
     then = stmt.then_case
     return isinstance(then, ir.SBlockRealize) and LATE in then.block.annotations
+
+
+def _is_one_of(buffer: ir.Var, others: Iterable[ir.Var]) -> bool:
+    return any(buffer.same_as(x) for x in others)

@@ -21,6 +21,7 @@ from tvm_hopper.analysis.access import step_of
 from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.async_ops import ASYNC_OPS, BY_ONE_THREAD
+from tvm_hopper.facts.op_names import STMATRIX
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP, CHANNEL
 from tvm_hopper.transforms.common.overlay_pairs import find_overlays
@@ -145,7 +146,7 @@ def _touched(rest: ir.Stmt, operations: list[ir.SBlock], tile: ir.Var) -> list[B
 
 def _is_matrix_store(call: ir.Call) -> bool:
     """Tell a call that writes 16 bytes behind its pointer and nothing else (`stmatrix`)."""
-    return str(getattr(call.op, "name", "")) == "tirx.ptx.stmatrix"
+    return str(getattr(call.op, "name", "")) == STMATRIX
 
 
 def _has_parts(boxes: list[Box] | None, tile: ir.Var, view: GroupView, analyzer: Any) -> bool:

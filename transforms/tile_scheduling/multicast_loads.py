@@ -37,7 +37,7 @@ loads it. A slot is free once the consumers of every block that its loads go to 
 Blocks that share sums, too, have met after their loads already, and do not once more.
 
 Before: one producer and its consumers hand slots over (SpecializeWarps), and boxes fall into as
-many as there are blocks (InjectBulkAsyncCopies); every block loads for itself, which is right, too.
+many as there are blocks (LowerAsyncCopies); every block loads for itself, which is right, too.
 After: no `share_loads` is left. Not here: the barriers, and the blocks' meeting before the
 first load (lower_channels_to_mbarriers.py).
 """
@@ -50,14 +50,15 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import cluster
+from tvm_hopper.facts.op_names import CLUSTER_BARRIERS, is_op
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import (
     ARRIVALS,
     FREE_SLOT,
+    MULTICAST,
     RELEASE,
     SHARE_LOADS,
-    TMA_LOAD,
-    TMA_MULTICAST,
+    WITH_HINT,
 )
 from tvm_hopper.requests.targets import arch_of
 from tvm_hopper.transforms.common.channel import (
@@ -105,7 +106,7 @@ def rewrite_shared_loads(kernel: ir.For, plan: SharedLoads) -> ir.For:
     kernel = ir.mutate(kernel, [(ir.SBlock, release), (ir.Evaluate, free)])
     split = find_split(kernel)
     assert split is not None, "the plan found a producer"
-    if not ir.find_all(split.else_case, ir.Call, lambda x: "barrier_cluster" in str(x.op)):
+    if not ir.find_all(split.else_case, ir.Call, lambda x: is_op(x, CLUSTER_BARRIERS)):
         consumer = ir.seq(split.else_case, cluster.arrive(), cluster.wait())
         left = ir.IfThenElse(split.condition, split.then_case, consumer)
         kernel = ir.replace_nodes(kernel, ir.IfThenElse, {split: left})
@@ -138,7 +139,8 @@ def share_out(boxes: SharedBoxes, rank: ir.Var) -> ir.Stmt:
             left = tirx.floordiv(left, int(loop.extent))
         name, *args = ir.substitute(boxes.call, values).args
         tile, tensor_map, *coordinates = args
-        shared = str(name.value).replace(TMA_LOAD, TMA_MULTICAST)
+        load, *hint = str(name.value).partition(WITH_HINT)
+        shared = "".join((MULTICAST[load], *hint))
         plain = [ir.simplify(x) for x in coordinates]
         return tirx.Evaluate(tirx.call_extern("int32", shared, tile, tensor_map, mask, *plain))
 

@@ -30,7 +30,7 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.requests.keys import ARRIVALS, AWAIT_FILLED, FREE_SLOT, RELEASE, TILE_WORK, TURNS
 from tvm_hopper.transforms.common.channel import find_calls, make_call
-from tvm_hopper.transforms.pipeline.inject_barrier_pipeline import ROLLED
+from tvm_hopper.transforms.pipeline.plan_ring_buffers import ROLLED
 
 FIRST_PING_PONG_BARRIER = 8  # the first of as many as there are sets; those below are of roles
 

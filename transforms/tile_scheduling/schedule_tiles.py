@@ -68,7 +68,7 @@ from tvm_hopper.transforms.common.explain_notes import (
 )
 from tvm_hopper.transforms.common.multicast_groups import find_cluster_axis
 from tvm_hopper.transforms.kernel_pass import function_pass
-from tvm_hopper.transforms.pipeline.inject_barrier_pipeline import ROLLED
+from tvm_hopper.transforms.pipeline.plan_ring_buffers import ROLLED
 
 from .ping_pong_tiles import find_turns, take_turns
 from .rasterization import place_tile

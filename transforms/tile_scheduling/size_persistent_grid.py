@@ -103,7 +103,7 @@ def rewrite_counts(func: tirx.PrimFunc, plan: tuple[BlockCount, ...]) -> tirx.Pr
 
 def _compute(count: BlockCount) -> ir.Stmt:
     num_sms, turns = ir.Var("num_sms", "int32"), ir.Var("turns", "int32")
-    # There is a tile, or InjectBulkAsyncCopies launches nothing; and 2**30 of them would fill a
+    # There is a tile, or LowerAsyncCopies launches nothing; and 2**30 of them would fill a
     # terabyte.
     most = tirx.truncdiv(count.tiles * count.slices + num_sms - 1, num_sms)
     if count.clusters is not None:

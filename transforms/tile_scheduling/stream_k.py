@@ -37,7 +37,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.transforms.common.channel import find_trips
-from tvm_hopper.transforms.pipeline.inject_barrier_pipeline import ROLLED
+from tvm_hopper.transforms.pipeline.plan_ring_buffers import ROLLED
 from tvm_hopper.transforms.split_k.epilogue_shares import of_first
 from tvm_hopper.transforms.split_k.serial_split_k import hand_on, take
 from tvm_hopper.transforms.split_k.zero_kernels import zero_kernel

@@ -40,7 +40,7 @@ free slots, and one thread is elected for each block of other loads:
 around its own statements.  Consumers of plain loops arrive once a warp, after a `__syncwarp`, move
 no registers, and leave the producer one warp.
 
-Before: loads have channels (InjectBarrierPipeline).  After: agents wait for one another by channel
+Before: loads have channels (PlanRingBuffers).  After: agents wait for one another by channel
 calls. Not here: waits for what a role itself issued (insert_syncs.py), barriers
 (lower_channels_to_mbarriers.py).
 """

@@ -29,7 +29,7 @@ from tvm_hopper.transforms.common.channel import (
     is_made_in_parts,
 )
 from tvm_hopper.transforms.common.load_sites import uses_warp_groups, wants_roles
-from tvm_hopper.transforms.pipeline.inject_barrier_pipeline_plan import pipelined_loops
+from tvm_hopper.transforms.pipeline.plan_ring_buffers_plan import pipelined_loops
 
 from .ping_pong_plan import check_turns, turns_of
 

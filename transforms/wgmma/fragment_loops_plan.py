@@ -119,12 +119,7 @@ def _fragment_nest(
     sides: tuple[int, int],
 ) -> FragmentNest:
     accumulator, store = product.store.buffer, realize.block.body
-    accesses = [
-        list(load.indices)
-        for load in ir.find_all(store.value, ir.TensorLoad, lambda x: x.source.same_as(accumulator))
-    ]
-    if store.buffer.same_as(accumulator):
-        accesses.append(list(store.indices))
+    accesses = _accesses_of(accumulator, store)
     found = {tuple(str(i) for i in access) for access in accesses}
     axes = [loop for loop in loops if not ir.is_const(loop.extent, 1)]
     units = tuple(loop for loop in loops if ir.is_const(loop.extent, 1))
@@ -132,15 +127,16 @@ def _fragment_nest(
     by_var = [loop for x in wanted for loop in axes if ir.depends_on(x, [loop.loop_var])]
     plain = len(found) == 1 and len(axes) == len(wanted) == len(by_var) == 2
     starts = [ir.simplify(x - y.loop_var) for x, y in zip(wanted, by_var, strict=False)]
-    may_be_part = plain and (ir.is_shared(store.buffer) or store.buffer.same_as(accumulator))
-    if not plain or not all(
+    may_be_part = ir.is_shared(store.buffer) or store.buffer.same_as(accumulator)
+    plain = plain and all(
         _takes(x, start, side, step, may_be_part)
         for x, start, side, step in zip(by_var, starts, sides, STEPS, strict=True)
-    ):
-        if not store.buffer.same_as(accumulator):
-            nest_of_several = _gathered(kernel, nest, realize, axes, units, accesses, sides)
-            if nest_of_several is not None:
-                return nest_of_several
+    )
+    if not plain and not store.buffer.same_as(accumulator):
+        several = _gathered(kernel, nest, realize, axes, units, accesses, sides)
+        if several is not None:
+            return several
+    if not plain:
         raise cannot_lower(
             f"block {realize.block.name_hint}",
             f"loops {[f'{x.loop_var.name}<{x.extent}' for x in loops]} over accumulator elements "
@@ -153,6 +149,13 @@ def _fragment_nest(
     parts = _part_loops(kernel, realize, starts)
     row_start, column_start = starts
     return FragmentNest(nest, realize, row, column, units, row_start, column_start, parts)
+
+
+def _accesses_of(accumulator: ir.Var, store: ir.BufferStore) -> list[list[Any]]:
+    """Return the indices at which a store touches an accumulator."""
+    loads = ir.find_all(store.value, ir.TensorLoad, lambda x: x.source.same_as(accumulator))
+    own = [store] if store.buffer.same_as(accumulator) else []
+    return [list(x.indices) for x in (*loads, *own)]
 
 
 def _gathered(
@@ -174,27 +177,39 @@ def _gathered(
     if len(columns) != 1 or not (rows or ir.is_const(first, 0)):
         return None
     (column,) = columns
-    if rows:
-        (row,) = rows
-        start = ir.simplify(first - ir.cast_like(row.loop_var, first))
-    else:  # of one row TVM leaves no loop
-        row = ir.For(ir.Var("row", "int32"), 0, 1, ir.ForKind.SERIAL, nest.body)
-        start = first
+    row, start = _row_of(rows, first, nest)
     may_be_part = ir.is_shared(realize.block.body.buffer)
     # Of fewer rows than a tile has TVM moves no more loops to the tile.
     few_rows = ir.is_const(start, 0) and (ir.static_int(row.extent) or sides[0]) < sides[0]
     whole = few_rows or _takes(row, start, sides[0], STEPS[0], may_be_part)
     if ir.depends_on(start, [x.loop_var for x in axes]) or not whole:
         return None
-    reads: dict[str, ColumnRead] = {}
-    for line, index in wanted:
-        read = column_read(index, column)
-        if read is None or str(line) != str(first):
-            return None
-        reads[str(index)] = read
+    reads = _column_reads(wanted, column)
+    if reads is None:
+        return None
     parts = _part_loops(kernel, realize, [start, *(x.start for x in reads.values())])
     found = tuple(reads.items())
     return FragmentNest(nest, realize, row, column, units, start, 0, parts, found, few_rows)
+
+
+def _row_of(rows: list[ir.For], first: Any, nest: ir.For) -> tuple[ir.For, Any]:
+    """Return the loop over rows, and where it begins."""
+    if rows:
+        (row,) = rows
+        return row, ir.simplify(first - ir.cast_like(row.loop_var, first))
+    # of one row TVM leaves no loop
+    return ir.For(ir.Var("row", "int32"), 0, 1, ir.ForKind.SERIAL, nest.body), first
+
+
+def _column_reads(places: list[list[Any]], column: ir.For) -> dict[str, ColumnRead] | None:
+    """Return how a nest reads columns, each way once; None if some are of another row."""
+    reads: dict[str, ColumnRead] = {}
+    for row, index in places:
+        read = column_read(index, column)
+        if read is None or str(row) != str(places[0][0]):
+            return None
+        reads[str(index)] = read
+    return reads
 
 
 def _takes(loop: ir.For, start: Any, side: int, step: int, may_be_part: bool) -> bool:

@@ -35,16 +35,17 @@ def starts_from_zero(kernel: ir.For, plan: MmaPlan) -> bool:
     if len(fills) != 1 or not ir.is_zero(fills[0].realize.block.body.value):
         return False
     fill, product = fills[0], plan.product.realize
-    touching = [
-        part
-        for body in ir.find_all(kernel, ir.SeqStmt)
-        if any(part.same_as(fill.nest) for part in ir.statements(body))
-        for part in ir.statements(body)
-        if ir.uses(part, plan.accumulator)
-    ]
-    following = touching[1] if len(touching) > 1 and touching[0].same_as(fill.nest) else None
+    following = _following(kernel, fill.nest, plan.accumulator)
     if following is None or not ir.uses_node(following, product):
         return False
     branches = ir.find_all(following, ir.IfThenElse, lambda x: ir.uses_node(x, product))
     guards = ir.find_all(following, ir.SBlockRealize, lambda x: ir.uses_node(x, product))
     return not branches and all(ir.is_const(x.predicate, 1) for x in (fill.realize, *guards))
+
+
+def _following(kernel: ir.For, fill: ir.Stmt, accumulator: ir.Var) -> ir.Stmt | None:
+    """Return the statement that uses an accumulator next, right after its first one: a fill."""
+    bodies = [ir.statements(body) for body in ir.find_all(kernel, ir.SeqStmt)]
+    beside = [parts for parts in bodies if any(part.same_as(fill) for part in parts)]
+    touching = [x for parts in beside for x in parts if ir.uses(x, accumulator)]
+    return touching[1] if len(touching) > 1 and touching[0].same_as(fill) else None

@@ -60,11 +60,7 @@ def find_bounds(
     for loop in loops:
         analyzer.bind(loop.loop_var, ir.range_of(loop))
     variables = [loop.loop_var for loop in loops]
-    usual = [
-        (axis, index < ir.cast_like(extent, index))
-        for axis, (index, extent) in enumerate(zip(indices, shape, strict=True))
-    ]
-    usual = [(axis, x) for axis, x in usual if isinstance(x, tirx.LT)]  # 0 < 1 is a constant
+    usual = _bounds_by_shape(indices, shape)
     bounds: list[Any] = [None] * len(indices)
     from_zero = [False] * len(indices)
     for term in (_as_order(x, analyzer) for x in ir.conjuncts(condition)):
@@ -76,7 +72,8 @@ def find_bounds(
         found = (axis, shape[axis]) if axis is not None else _bound(term, indices, variables)
         if found is None:
             low = [n for n, index in enumerate(indices) if _starts_at(term, index, analyzer)]
-            from_zero = [x or n in low for n, x in enumerate(from_zero)]
+            for at in low:
+                from_zero[at] = True
             if low:
                 continue
             same = [a for a, bound in usual if _same_places(term, bound, loops)]
@@ -84,10 +81,24 @@ def find_bounds(
                 return None
             found = same[0], shape[same[0]]
         axis, bound = found
-        if bounds[axis] is not None and not _equal(bounds[axis], bound):
-            bound = tirx.min(bounds[axis], ir.cast_like(bound, bounds[axis]))
-        bounds[axis] = bound
+        bounds[axis] = _lower(bounds[axis], bound)
     return Bounds(tuple(bounds), tuple(from_zero))
+
+
+def _lower(known: Any, bound: Any) -> Any:
+    """Return the lower of two bounds of an index, of which the first may be none."""
+    if known is None or _equal(known, bound):
+        return bound
+    return tirx.min(known, ir.cast_like(bound, known))
+
+
+def _bounds_by_shape(indices: tuple[Any, ...], shape: tuple[Any, ...]) -> list[tuple[int, Any]]:
+    """Return that indices are within a shape, each with its axis."""
+    found = [
+        (axis, index < ir.cast_like(extent, index))
+        for axis, (index, extent) in enumerate(zip(indices, shape, strict=True))
+    ]
+    return [(axis, x) for axis, x in found if isinstance(x, tirx.LT)]  # 0 < 1 is a constant
 
 
 def _as_order(term: Any, analyzer: sym.Analyzer) -> Any:

@@ -83,11 +83,37 @@ def find_box(
     extents = [ir.static_int(loop.extent) for loop in loops]
     if None in extents or not all(ir.is_const(loop.min, 0) for loop in loops):
         return None
-    moving = [(x, n) for x, n in zip(loops, extents, strict=True) if n != 1]
-    still = {x.loop_var: 0 for x, n in zip(loops, extents, strict=True) if n == 1}
+    domain = {x.loop_var: tvm.ir.Range(0, n) for x, n in zip(loops, extents, strict=True) if n != 1}
+    still = {x.loop_var: 0 for x in loops if x.loop_var not in domain}
+    base, relative = _split(indices, domain, still)
+    condition = ir.substitute(predicate, still)
+    tried = (True, _of_nest(condition, loops), condition)
+    found = next((x for some in tried if (x := _detect(relative, domain, some)) is not None), None)
+    if found is None:
+        return None
+    loop_vars = tuple(ir.Var(name, "int32") for name in names)
+    sizes, sums, outputs = [], [], []
+    for index, total, var in zip(relative, found, loop_vars, strict=True):
+        size = 1 if ir.is_const(index, 0) else _size_of(total)
+        if size is None:
+            return None
+        sizes.append(size)
+        if not ir.is_const(index, 0):
+            sums.append(total)
+            outputs.append(var)
+    inverse = sym.inverse_affine_iter_map(sums, outputs) if sums else {}
+    iterations = {var: ir.cast_like(value, var) for var, value in inverse.items()}
+    if len(iterations) != len(domain):
+        return None
+    return Box(loop_vars, tuple(sizes), base, {**iterations, **still})
+
+
+def _split(
+    indices: Sequence[Any], domain: dict[Any, Any], still: dict[Any, int]
+) -> tuple[tuple[Any, ...], list[Any]]:
+    """Return where a nest begins in each dimension, and how far from there an iteration is."""
     indices = [ir.simplify(ir.substitute(index, still)) for index in indices]
-    domain = {x.loop_var: tvm.ir.Range(0, n) for x, n in moving}
-    zero = {x.loop_var: 0 for x, _ in moving}
+    zero = dict.fromkeys(domain, 0)
     base = tuple(ir.simplify(ir.substitute(index, zero)) for index in indices)
     analyzer = sym.Analyzer()
     for var, extent in domain.items():
@@ -95,30 +121,15 @@ def find_box(
     relative = [
         analyzer.simplify(index - start) for index, start in zip(indices, base, strict=True)
     ]
-    condition = ir.substitute(predicate, still)
-    for some in (True, _of_nest(condition, loops), condition):
-        found = _detect(relative, domain, some)
-        if found is not None:
-            break
-    else:
+    return base, relative
+
+
+def _size_of(total: Any) -> int | None:
+    """Return how many values an index takes that counts one by one; None if it does not."""
+    parts = list(total.args)
+    if len(parts) != 1 or not ir.is_const(parts[0].scale, 1):
         return None
-    loop_vars = tuple(ir.Var(name, "int32") for name in names)
-    sizes, sums, outputs = [], [], []
-    for index, total, var in zip(relative, found, loop_vars, strict=True):
-        if ir.is_const(index, 0):
-            sizes.append(1)
-            continue
-        parts = list(total.args)
-        if len(parts) != 1 or not ir.is_const(parts[0].scale, 1):
-            return None
-        sizes.append(int(parts[0].extent))
-        sums.append(total)
-        outputs.append(var)
-    inverse = sym.inverse_affine_iter_map(sums, outputs) if sums else {}
-    iterations = {var: ir.cast_like(value, var) for var, value in inverse.items()}
-    if len(iterations) != len(moving):
-        return None
-    return Box(loop_vars, tuple(sizes), base, {**iterations, **still})
+    return int(parts[0].extent)
 
 
 def _of_nest(condition: Any, loops: Sequence[ir.For]) -> Any:

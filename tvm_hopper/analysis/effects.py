@@ -17,6 +17,7 @@ from typing import Any
 import tvm_ffi
 
 from tvm_hopper import ir
+from tvm_hopper.facts import op_names
 from tvm_hopper.requests.keys import BULK_LOAD, CP_ASYNC, DMA_COPY, TMA_LOAD, WITH_HINT
 
 READ, WRITE = 1, 2  # the bits of an access pointer's mask
@@ -46,21 +47,21 @@ POINTERS: dict[str, dict[int, PointerEffect]] = {
     CP_ASYNC: {1: PointerEffect(WRITE), 2: PointerEffect(READ)},
     DMA_COPY: {1: PointerEffect(WRITE), 2: PointerEffect(READ)},
     # registers, their number as the instruction says; then the address, seven modifiers, and flags
-    "tirx.ptx.ldmatrix": {-9: PointerEffect(READ)},
-    "tirx.ptx.stmatrix": {0: PointerEffect(WRITE)},
+    op_names.LDMATRIX: {-9: PointerEffect(READ)},
+    op_names.STMATRIX: {0: PointerEffect(WRITE)},
     # a register, an address in shared memory, a rank: where a peer has it, whom nothing writes to
-    "tirx.ptx.mapa_u32": {1: PointerEffect(READ)},
+    op_names.MAPA: {1: PointerEffect(READ)},
     # barriers, which order themselves: no data
-    "tirx.ptx.mbarrier_init": {0: PointerEffect(0)},
-    "tirx.ptx.mbarrier_arrive_expect_tx": {0: PointerEffect(0)},
-    "tirx.cuda.mbarrier_wait": {0: PointerEffect(0)},
+    op_names.MBARRIER_INIT: {0: PointerEffect(0)},
+    op_names.MBARRIER_EXPECT: {0: PointerEffect(0)},
+    op_names.MBARRIER_WAIT: {0: PointerEffect(0)},
     # trans, number, type, registers, their offset, row in shared memory, its offset
-    "tirx.ptx_legacy.ldmatrix": {
+    op_names.LEGACY_LDMATRIX: {
         3: PointerEffect(WRITE, 4),
         5: PointerEffect(READ, 6, by_rows=True),
     },
     # shape, layouts, types; A, B and the accumulator, each with its offset: registers alone
-    "tirx.ptx_legacy.mma": {
+    op_names.LEGACY_MMA: {
         6: PointerEffect(READ, 7),
         8: PointerEffect(READ, 9),
         10: PointerEffect(BOTH, 11),
@@ -148,7 +149,7 @@ def _target(expr: Any) -> tuple[ir.Var, int, list[Any]] | None:
     if not isinstance(expr, ir.Call):
         return None
     name = getattr(expr.op, "name", "")
-    if name == "tirx.cuda.cvta_generic_to_shared":
+    if name == op_names.TO_SHARED:
         return _target(expr.args[0])
     if (buffer := ir.pointer_of(expr)) is not None:
         return buffer, BOTH, []

@@ -89,14 +89,15 @@ def find_element_accesses(
     most = max(map(_size, arguments), default=0)
     found: dict[tuple[str, bool], ElementAccess] = {}
     for site in sites:
+        if fragments and (site.is_store or _is_pair(site, sites)):
+            continue
         count = site.count
         if fragments:  # each element of a fragment is a site
-            count = sum(x.count for x in sites if x.buffer.same_as(site.buffer) and x.lanes == 1)
-        if (site.is_store and fragments) or count < (MANY_TIMES * vectors or MANY):
+            count = _of_elements(site.buffer, sites)
+        if count < (MANY_TIMES * vectors or MANY):
             continue
-        if not any(site.buffer.same_as(x) for x in arguments):
-            continue
-        if _size(site.buffer) * SMALL_SHARE < most or (fragments and _is_pair(site, sites)):
+        is_small = _size(site.buffer) * SMALL_SHARE < most
+        if is_small or not any(site.buffer.same_as(x) for x in arguments):
             continue
         distance = abs(site.step or SECTOR) * dtype_bytes(ir.dtype_of(site.buffer))
         name = str(site.buffer.name)
@@ -106,6 +107,11 @@ def find_element_accesses(
         if before is None or before.fetched < fetched:
             found[name, site.is_store] = one
     return list(found.values())
+
+
+def _of_elements(buffer: Any, sites: list[_Site]) -> int:
+    """Return how often a buffer is accessed without a vector."""
+    return sum(x.count for x in sites if x.buffer.same_as(buffer) and x.lanes == 1)
 
 
 def _is_pair(site: _Site, sites: list[_Site]) -> bool:

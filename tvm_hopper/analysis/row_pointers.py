@@ -16,6 +16,7 @@ from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.op_names import LEGACY_LDMATRIX
 
 from .effects import POINTERS, PointerEffect, function_of
 
@@ -89,6 +90,6 @@ def _row_pointer(call: ir.Call, position: int, effect: PointerEffect) -> RowPoin
 
 def _is_by_elements(call: ir.Call) -> bool:
     """Tell the one form of TVM's ldmatrix that is printed as plain loads: bytes, transposed."""
-    return function_of(call) == "tirx.ptx_legacy.ldmatrix" and (
+    return function_of(call) == LEGACY_LDMATRIX and (
         not ir.is_const(call.args[0], 0) and dtype_bytes(ir.dtype_of(call)) == 1
     )

@@ -20,9 +20,9 @@ from tvm.tirx import FloatImm, IntImm
 
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import DTYPES
+from tvm_hopper.facts.op_names import GLOBAL_LOADS, is_op
 
 PRODUCT, LOADED, COMPUTED = 1, 2, 4
-_LOAD = "tirx.ptx.ld"  # from global memory, to registers among its arguments
 _KEPT = ("tirx.reinterpret", "tirx.tvm_hopper_upper_half", "tirx.likely")  # bits as they are
 _CONSTANTS = (FloatImm, IntImm)
 _PLAIN = (IntImm, ir.Var, tirx.Ramp)  # of indices: there are no sums of floats in them
@@ -130,7 +130,7 @@ class OriginWalk:
         """Take what a call is given for loaded by it, or for computed: it may be a result."""
         if not isinstance(call, ir.Call):
             return
-        is_load = str(getattr(call.op, "name", "")).startswith(_LOAD)
+        is_load = is_op(call, GLOBAL_LOADS)  # to registers among its arguments
         args = list(call.args)
         given: list[Any] = [(x.source, self._places(x)) for x in ir.find_all(args, ir.TensorLoad)]
         given += [(ir.pointer_of(x), None) for x in ir.find_all(args, ir.Call)]
@@ -172,12 +172,7 @@ class OriginWalk:
             origin = self.value(node.value, store)
             return origin if _is_float(node) and _is_float(node.value) else origin & ~PRODUCT
         if kind is tirx.Add or kind is tirx.Sub:
-            a, b = self.value(node.a), self.value(node.b)
-            if not _is_float(node):
-                return (a | b) & ~PRODUCT
-            self.visit(node, a, b, store)
-            is_negated = kind is tirx.Sub and ir.is_zero(node.a)
-            return COMPUTED | (b & PRODUCT if is_negated else 0)
+            return self._sum(node, store)
         if kind is tirx.Mul:
             origin = self.value(node.a) | self.value(node.b)
             if _is_float(node) and not (_is_exact(node.a) or _is_exact(node.b)):
@@ -196,6 +191,14 @@ class OriginWalk:
         for part in (*parts, *getattr(node, "vectors", ())):
             origin |= self.value(part)
         return origin if kind in (tirx.Broadcast, tirx.Shuffle) else _of(node, origin)
+
+    def _sum(self, node: tirx.Add | tirx.Sub, store: Any) -> int:
+        a, b = self.value(node.a), self.value(node.b)
+        if not _is_float(node):
+            return (a | b) & ~PRODUCT
+        self.visit(node, a, b, store)
+        is_negated = isinstance(node, tirx.Sub) and ir.is_zero(node.a)
+        return COMPUTED | (b & PRODUCT if is_negated else 0)
 
     def _called(self, node: ir.Call) -> int:
         name = str(getattr(node.op, "name", ""))

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tvm_hopper.errors import CompileError
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 
 from . import assembler_log, nvrtc
 from .assembler_log import KernelFacts
@@ -255,7 +255,7 @@ def source_hash(source: str) -> str:
 
 
 def _compile_without_spills(
-    source: str, compile_text: Callable[[str], Output], arch: Arch = SM_90A
+    source: str, compile_text: Callable[[str], Output], arch: Arch = DEFAULT_ARCH
 ) -> tuple[Output, dict[str, KernelFacts], dict[str, tuple[int, int]]]:
     """Compile a text; where a kernel spills, let fewer of its thread blocks share an SM.
 
@@ -296,7 +296,7 @@ def compile_source(
     fast_math: bool = False,
     check_log: bool = True,
     strict: bool = False,
-    arch: Arch = SM_90A,
+    arch: Arch = DEFAULT_ARCH,
 ) -> Compiled:
     """Compile a CUDA text; refuse what the assembler had to fix."""
     if compiler not in _COMPILERS:

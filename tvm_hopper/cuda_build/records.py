@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import tvm
 
 from tvm_hopper.errors import HopperError
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 
 from .compilers import KEPT, Compiled, compile_source, source_hash
 
@@ -32,7 +32,7 @@ class BuildRecord:
     fast_math: bool
     check_assembler_log: bool
     strict: bool = False  # some function of the module is compiled so
-    arch: Arch = SM_90A
+    arch: Arch = DEFAULT_ARCH
 
     @property
     def key(self) -> str:

@@ -13,15 +13,13 @@ from tvm.target import Target
 
 from tvm_hopper import pipeline
 from tvm_hopper.errors import HopperError, warn
-from tvm_hopper.facts.arch import SM_90A
-from tvm_hopper.requests.targets import name_target, target_arch
+from tvm_hopper.requests.tags import ARCH, GENERIC_ARCH
+from tvm_hopper.requests.targets import is_ours, name_target, target_arch
 from tvm_hopper.schedule.dry_run import LAST, outside_of_kernels
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.transforms.common.explain_notes import ElementsNote, read_notes
 
 from .decisions import Decision, crash_text, is_scheduled, name_of
-
-GENERIC_ARCH = SM_90A.name.rstrip("a")
 
 
 class HopperRule(ScheduleRule):
@@ -63,7 +61,7 @@ class HopperRule(ScheduleRule):
         if not self.is_target_available(target):
             if target_arch(target) == GENERIC_ARCH:
                 warn_of_generic_arch()
-            return None, f"target {name_target(target)}; need cuda {SM_90A.name}"
+            return None, f"target {name_target(target)}; need cuda {ARCH}"
         try:
             with target:
                 sch = s_tir.Schedule(func)
@@ -85,7 +83,7 @@ class HopperRule(ScheduleRule):
 
     def is_target_available(self, target: Target) -> bool:
         """Tell whether kernels of ours run on a target."""
-        return target_arch(target) == SM_90A.name
+        return is_ours(target)
 
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule the one function of a schedule; return what should be known of it.
@@ -123,7 +121,7 @@ def warn_of_generic_arch() -> None:
     """Say once what a Hopper target without the `a` costs."""
     warn(
         f"target cuda {GENERIC_ARCH}: no kernel of tvm_hopper is made for it. WGMMA and setmaxnreg "
-        f"exist on {SM_90A.name} alone, with which TVM's own schedules work, too: take "
-        f'Target("nvidia/nvidia-h200") or {{"kind": "cuda", "arch": "{SM_90A.name}"}}',
+        f"exist on {ARCH} alone, with which TVM's own schedules work, too: take "
+        f'Target("nvidia/nvidia-h200") or {{"kind": "cuda", "arch": "{ARCH}"}}',
         stacklevel=4,
     )

@@ -135,11 +135,6 @@ class Arch(Processor):
         return self.smem_per_block
 
     @property
-    def has_warp_groups(self) -> bool:
-        """Whether four warps issue operations together."""
-        return any(ASYNC_OPS[op].agent == "warp_group" for op in self.async_ops)
-
-    @property
     def has_producers(self) -> bool:
         """Whether copies complete on mbarriers, by which threads hand over what they load."""
         return any(ASYNC_OPS[op].completion == MBARRIER for op in self.async_ops)
@@ -210,3 +205,6 @@ SM_80 = Arch(
 )
 
 ARCHS = {arch.name: arch for arch in (SM_80, SM_90A)}  # by the `arch` of a cuda target
+DEFAULT_ARCH = SM_90A  # of what names none, as a function without a target
+MAX_CLUSTER = SM_90A.max_cluster_size  # thread blocks, on every chip that has clusters
+LARGEST_CLUSTER = SM_90A.largest_cluster_size  # on some

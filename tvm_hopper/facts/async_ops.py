@@ -10,6 +10,7 @@ groups (include/tvm/tirx/builtin.h) and does (src/backend/hexagon/runtime, `Hexa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 MBARRIER = "mbarrier"
 BULK_GROUP = "bulk_group"
@@ -57,6 +58,8 @@ class AsyncOp:
         The row of the same copy where another agent waits for it, if that is another one.
     combines
         Whether it combines what it moves with what is there, instead of replacing that.
+    takes_hint
+        Whether it can say what L2 is to do with the bytes.
     repeats_in_place
         Whether two operations of this row may write the same elements with no wait in between:
         WGMMA of one shape accumulate in order (9.7.15.4), each reduction is atomic (9.7.9.25).
@@ -76,6 +79,7 @@ class AsyncOp:
     ordered_after_program: bool = True
     repeats_in_place: bool = False
     combines: bool = False
+    takes_hint: bool = False
 
     @property
     def needs_commit(self) -> bool:
@@ -93,11 +97,44 @@ class AsyncOp:
         return self.writes in ON_CHIP
 
 
+# What is common to the copies that one thread starts: onto the chip, from it, and as reductions.
+_LOAD: dict[str, Any] = {
+    "completion": MBARRIER,
+    "proxy": ASYNC,
+    "read_needs": MBARRIER_WAIT,
+    "overwrite_needs": MBARRIER_WAIT,
+    "agent": "any",
+    "reads": "global",
+    "writes": "shared",
+    "by_one_thread": True,
+    "takes_hint": True,
+}
+_STORE: dict[str, Any] = {
+    "completion": BULK_GROUP,
+    "proxy": ASYNC,
+    "read_needs": WAIT_GROUP,
+    "overwrite_needs": WAIT_GROUP_READ,
+    "agent": "thread",
+    "reads": "shared",
+    "writes": "global",
+    "by_one_thread": True,
+}
+_REDUCE: dict[str, Any] = {**_STORE, "repeats_in_place": True, "combines": True}
+
+# A request for "auto" tries the mechanisms in this order.
 ASYNC_OPS = {
     op.name: op
     for op in (
+        AsyncOp("tma_load", **_LOAD, mechanism="tma"),
+        AsyncOp("tma_store", **_STORE, mechanism="tma"),
+        AsyncOp("tma_reduce", **_REDUCE, mechanism="tma"),
+        AsyncOp("bulk_load", **_LOAD, mechanism="bulk"),
+        AsyncOp("bulk_store", **_STORE, mechanism="bulk"),
+        AsyncOp("bulk_reduce", **_REDUCE, mechanism="bulk"),
+        # No hint: where a uniform register is part of the shared address ptxas 13.0 makes its
+        # neighbour the descriptor (LDGSTS [R7+UR0], desc[UR1]), and an H200 faults.
         AsyncOp(
-            name="cp_async",
+            "cp_async",
             completion=CP_ASYNC_GROUP,
             proxy=GENERIC,
             read_needs=WAIT_GROUP,
@@ -109,7 +146,7 @@ ASYNC_OPS = {
             handed_over="cp_async_arrive",
         ),
         AsyncOp(
-            name="cp_async_arrive",  # cp.async.mbarrier.arrive.noinc after a thread's copies
+            "cp_async_arrive",  # cp.async.mbarrier.arrive.noinc after a thread's copies
             completion=MBARRIER,
             proxy=GENERIC,
             read_needs=MBARRIER_WAIT,
@@ -119,83 +156,7 @@ ASYNC_OPS = {
             writes="shared",
         ),
         AsyncOp(
-            name="bulk_load",
-            completion=MBARRIER,
-            proxy=ASYNC,
-            read_needs=MBARRIER_WAIT,
-            overwrite_needs=MBARRIER_WAIT,
-            agent="any",
-            reads="global",
-            writes="shared",
-            mechanism="bulk",
-            by_one_thread=True,
-        ),
-        AsyncOp(
-            name="tma_load",
-            completion=MBARRIER,
-            proxy=ASYNC,
-            read_needs=MBARRIER_WAIT,
-            overwrite_needs=MBARRIER_WAIT,
-            agent="any",
-            reads="global",
-            writes="shared",
-            mechanism="tma",
-            by_one_thread=True,
-        ),
-        AsyncOp(
-            name="tma_store",
-            completion=BULK_GROUP,
-            proxy=ASYNC,
-            read_needs=WAIT_GROUP,
-            overwrite_needs=WAIT_GROUP_READ,
-            agent="thread",
-            reads="shared",
-            writes="global",
-            mechanism="tma",
-            by_one_thread=True,
-        ),
-        AsyncOp(
-            name="bulk_store",
-            completion=BULK_GROUP,
-            proxy=ASYNC,
-            read_needs=WAIT_GROUP,
-            overwrite_needs=WAIT_GROUP_READ,
-            agent="thread",
-            reads="shared",
-            writes="global",
-            mechanism="bulk",
-            by_one_thread=True,
-        ),
-        AsyncOp(
-            name="tma_reduce",
-            completion=BULK_GROUP,
-            proxy=ASYNC,
-            read_needs=WAIT_GROUP,
-            overwrite_needs=WAIT_GROUP_READ,
-            agent="thread",
-            reads="shared",
-            writes="global",
-            mechanism="tma",
-            by_one_thread=True,
-            repeats_in_place=True,
-            combines=True,
-        ),
-        AsyncOp(
-            name="bulk_reduce",
-            completion=BULK_GROUP,
-            proxy=ASYNC,
-            read_needs=WAIT_GROUP,
-            overwrite_needs=WAIT_GROUP_READ,
-            agent="thread",
-            reads="shared",
-            writes="global",
-            mechanism="bulk",
-            by_one_thread=True,
-            repeats_in_place=True,
-            combines=True,
-        ),
-        AsyncOp(
-            name="wgmma",
+            "wgmma",
             completion=WGMMA_GROUP,
             proxy=ASYNC,
             read_needs=WAIT_GROUP,
@@ -207,7 +168,7 @@ ASYNC_OPS = {
             repeats_in_place=True,
         ),
         AsyncOp(
-            name="dma_load",
+            "dma_load",
             completion=DMA_GROUP,
             proxy=GENERIC,
             read_needs=WAIT_GROUP,
@@ -221,6 +182,8 @@ ASYNC_OPS = {
     )
 }
 
+MECHANISMS = tuple(dict.fromkeys(op.mechanism for op in ASYNC_OPS.values() if op.mechanism))
+HINTED = tuple(str(op.mechanism) for op in ASYNC_OPS.values() if op.takes_hint)
 
 BY_ONE_THREAD = frozenset(
     op.completion for op in ASYNC_OPS.values() if op.needs_commit and op.by_one_thread

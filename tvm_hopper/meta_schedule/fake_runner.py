@@ -135,14 +135,24 @@ def fake_gpus(
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}_"))
     told = fake_settings(count, faults, folder, seed, noise, measuring_seconds)
     names = [f"fake GPU {i}" for i in range(count)]
-    workers = {
-        name: WorkerProcess(name, "fake", settings)
-        for name, settings in zip(names, told, strict=True)
-    }
+    workers = [
+        WorkerProcess(name, "fake", settings) for name, settings in zip(names, told, strict=True)
+    ]
     logger.warning("fake_gpus: %s", WARNING)
-    runner = GpuRunner(_workers=workers, **options)
+    runner = _FakeGpus(workers, **options)
     weakref.finalize(runner, shutil.rmtree, folder, ignore_errors=True)
     return runner
+
+
+class _FakeGpus(GpuRunner):
+    """A `GpuRunner` whose workers are fake."""
+
+    def __init__(self, workers: list[Any], **options: Any) -> None:
+        self._fake = workers
+        super().__init__(**options)
+
+    def _stations(self, gpus: Any, processes: int) -> list[Any]:
+        return self._fake
 
 
 def _check_fault(gpu: Any, fault: Any, count: int) -> None:

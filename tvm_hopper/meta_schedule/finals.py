@@ -1,6 +1,6 @@
 """Final round of a search: remeasure the fastest against the default, and verify them.
 
-    finals = Finals(database, append, builder, runner, target, check)
+    finals = Finals(database, append, Bench(builder, runner, target), check, is_own=False)
     finals.hold(problems)
 
 Times of a search are of single calls, minutes and GPUs apart. A configuration replaces the
@@ -92,6 +92,15 @@ def decide(
     return best, found
 
 
+@dataclass(frozen=True)
+class Bench:
+    """What builds and measures, as of `tune`; None where there is nothing to compare."""
+
+    builder: Any
+    runner: Any
+    target: Target
+
+
 class Finals:
     """Compares and checks the best trials of problems, and writes what came of it.
 
@@ -101,10 +110,8 @@ class Finals:
         With the trials.
     append : callable
         Writes a line into the log, and into the database.
-    builder, runner
-        As of `tune`; None where there is nothing to compare.
-    target : Target
-        What is built for.
+    bench : Bench
+        Where finalists are built and compared.
     check : callable
         Judges a winner that was not compared with a reference.
     is_own : bool
@@ -117,15 +124,13 @@ class Finals:
         self,
         database: Database,
         append: Append,
-        builder: Any,
-        runner: Any,
-        target: Target,
+        bench: Bench,
         check: Check,
         is_own: bool,
         schedule: Schedule = scheduled_here,
     ) -> None:
         self._database, self._append = database, append
-        self._builder, self._runner, self._target = builder, runner, target
+        self._bench = bench
         self._check, self._is_own = check, is_own
         self._schedule = schedule
 
@@ -140,7 +145,7 @@ class Finals:
 
     def _begin(self, problems: Sequence[Problem]) -> list[Result | None]:
         """Let finalists be built, all at once, and compared; None where no runner does that."""
-        if getattr(self._runner, "contest", None) is None or self._builder is None:
+        if getattr(self._bench.runner, "contest", None) is None or self._bench.builder is None:
             return [None] * len(problems)
         mods: list[list[Any]] = []
         for problem in problems:
@@ -151,8 +156,8 @@ class Finals:
             ]
             reference = as_tvm_has_it(problem)
             mods.append(own if reference is None else [*own, reference])
-        inputs = [ms.builder.BuilderInput(mod, self._target, None) for x in mods for mod in x]
-        built = iter(list(self._builder.build(inputs)) if inputs else [])
+        inputs = [ms.builder.BuilderInput(mod, self._bench.target, None) for x in mods for mod in x]
+        built = iter(list(self._bench.builder.build(inputs)) if inputs else [])
         return [
             self._compare(problem, [next(built) for _ in x])
             for problem, x in zip(problems, mods, strict=True)
@@ -164,7 +169,7 @@ class Finals:
         errors = [str(x.error_msg) for x in built[:count] if x.artifact_path is None]
         asked = None
         if not errors:
-            asked = self._runner.contest(
+            asked = self._bench.runner.contest(
                 paths[:count],
                 reference=paths[count] if len(paths) > count else None,
                 library=_as_library(problem),

@@ -22,7 +22,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -162,33 +162,46 @@ def _whole(text: str) -> int:
 
 def _check_values(row: dict[str, Any], where: str, fix: str) -> None:
     """Refuse times that are none, extents that are no numbers, and bounds that are no pairs."""
-    if row["is"] == "trial" and row["seconds"] is not None:
-        times = row["seconds"]
-        if not times or not all(_is_number(x) and 0 < x < math.inf for x in times):
-            found = f'"seconds": {str(times)[:60]}'
-            raise cannot_tune(where, found, "times above 0, at least one", fix)
     if row["is"] == "final":
         _check_final(row, where, fix)
-    if row["is"] == "check" and row["record"] is not None and not _is_record(row["record"]):
-        found = f'"record": {row["record"][:60]!r}'
-        raise cannot_tune(where, found, "a record of TVM's JSONDatabase, or null", fix)
-    if row["is"] == "workload" and not MODULE.fullmatch(row["module"]):
-        found = f'"module": {row["module"][:60]!r}'
-        raise cannot_tune(where, found, "a workload of TVM's JSONDatabase", fix)
-    if row["is"] == "workload":
-        if not all(isinstance(x, int) and x > 0 for x in row["extents"]):
-            found = f'"extents": {str(row["extents"])[:60]}'
-            raise cannot_tune(where, found, "numbers above 0", fix)
-        for name in AMOUNTS:
-            if not _is_number(row.get(name, 0)) or row.get(name, 0) < 0:
-                found = f'"{name}": {str(row[name])[:60]}'
-                raise cannot_tune(where, found, "a number of at least 0", fix)
-    if row["is"] == "classes" and not all(
+    for name, is_right, need in VALUES.get(row["is"], ()):
+        if not is_right(row.get(name, 0)):
+            value = row[name]
+            text = repr(value[:60]) if isinstance(value, str) else str(value)[:60]
+            raise cannot_tune(where, f'"{name}": {text}', need, fix)
+
+
+def _are_times(times: Any) -> bool:
+    return times is None or (bool(times) and all(_is_number(x) and 0 < x < math.inf for x in times))
+
+
+def _are_extents(extents: Any) -> bool:
+    return all(isinstance(x, int) and x > 0 for x in extents)
+
+
+def _are_bounds(bounds: Any) -> bool:
+    return all(
         isinstance(x, list) and len(x) == 2 and isinstance(x[0], int) and isinstance(x[1], str)
-        for x in row["bounds"]
-    ):
-        found = f'"bounds": {str(row["bounds"])[:60]}'
-        raise cannot_tune(where, found, "pairs of rows and a workload's key", fix)
+        for x in bounds
+    )
+
+
+# Of a kind of rows: a field, whether a value of it is legal, and what is needed.
+VALUES: dict[str, tuple[tuple[str, Callable[[Any], bool], str], ...]] = {
+    "trial": (("seconds", _are_times, "times above 0, at least one"),),
+    "check": (
+        (
+            *("record", lambda x: x is None or _is_record(x)),
+            "a record of TVM's JSONDatabase, or null",
+        ),
+    ),
+    "workload": (
+        ("module", lambda x: bool(MODULE.fullmatch(x)), "a workload of TVM's JSONDatabase"),
+        ("extents", _are_extents, "numbers above 0"),
+        *((name, lambda x: _is_number(x) and x >= 0, "a number of at least 0") for name in AMOUNTS),
+    ),
+    "classes": (("bounds", _are_bounds, "pairs of rows and a workload's key"),),
+}
 
 
 def _check_final(row: dict[str, Any], where: str, fix: str) -> None:

@@ -24,13 +24,12 @@ from tvm import s_tir, tirx
 
 import tvm_hopper.schedule as hs
 from tvm_hopper.errors import HopperError
-from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.schedule import BY_DEVICE, MatmulConfig
 from tvm_hopper.schedule.products.branches import ProductSite, look_at
 from tvm_hopper.schedule.products.candidates import as_candidates, candidates
 from tvm_hopper.schedule.products.class_choice import estimate_all
-from tvm_hopper.schedule.products.config import find_violations, most_stages
+from tvm_hopper.schedule.products.config import ARCH, find_violations, most_stages
 from tvm_hopper.schedule.products.direct_choice import estimate_direct
 from tvm_hopper.schedule.products.direct_shape import DirectShape, padded_rows, steps_of
 from tvm_hopper.schedule.products.dot_choice import (
@@ -204,14 +203,14 @@ class MatmulProblem(Problem):
         count = num_tiles(rows, columns, tile)
         sms = self.chip.num_sms
         steps = -(-self.extents[2] // tile[2])
-        most = min(most_stages(tile, self.dtype, SM_90A), 8)
+        most = min(most_stages(tile, self.dtype, ARCH), 8)
         for parts in PARTS:
             if parts > 1 and (count > MOST_WAVES * sms or steps < FEWEST_STEPS * parts):
                 continue
             depth = max(2, -(-steps // parts))
             slots = sorted({min(most, depth), min(max(2, most - 1), depth)})
             for stages in slots:
-                if find_violations(tile, stages, plain, self.dtype, SM_90A):
+                if find_violations(tile, stages, plain, self.dtype, ARCH):
                     continue
                 for pending in (0, 1) if consumers == 1 else (0,):
                     base = replace(
@@ -229,7 +228,7 @@ class MatmulProblem(Problem):
         tile, sms = base.tile, self.chip.num_sms
         assert tile is not None
         assert base.stages is not None
-        most = most_stages(tile, self.dtype, SM_90A)
+        most = most_stages(tile, self.dtype, ARCH)
         count, below = num_tiles(rows, columns, tile), -(-rows // tile[0])
         stores: list[MatmulConfig] = []
         if columns > 1 and tile[1] % WIDEST_STORE == 0 and most > 2:  # one column is no box
@@ -248,7 +247,7 @@ class MatmulProblem(Problem):
                 given: dict[str, Any] = {"consumers": turns, "schedule": "pingpong"}
                 for one in _orders(base, count, sms, below):
                     made = replace(one, wgmma_pending=1, **given) if one.persistent else None
-                    if made and not find_violations(tile, base.stages, made, self.dtype, SM_90A):
+                    if made and not find_violations(tile, base.stages, made, self.dtype, ARCH):
                         yield made
 
     def _clusters(self, base: MatmulConfig) -> list[tuple[int, int]]:

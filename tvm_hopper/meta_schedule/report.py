@@ -22,7 +22,7 @@ from rich.table import Table
 from tvm_hopper.errors import cannot_tune
 
 from .configurations import from_text, is_built_in, say
-from .database import Database
+from .database import Database, Trial
 from .journal import visible
 
 WIDTH = 140  # characters of a table that goes into a file
@@ -178,15 +178,8 @@ def _row(database: Database, key: str, with_extents: bool) -> TunedRow:
     right = [x for x in database.ranked(key) if database.verdict(key, x) != "wrong"]
     best = database.winner(key) or (right[0] if right else None)
     first = next((x for x in trials if is_built_in(x.config)), None)
-    choice = first.seconds if first is not None else None
-    time = best.seconds if best is not None else None
     final = database.finals.get(key, {})
-    compared = dict(zip(final.get("finalists", ()), final.get("sustained_us") or (), strict=False))
-    is_final = best is not None and _seconds(compared.get(best.text)) is not None
-    if best is not None and is_final:  # in turn on one GPU, which a search's times are not
-        time = _seconds(compared[best.text])
-        choice = _seconds(compared.get(first.text)) if first is not None else None
-    library = _seconds(final.get("library_us")) if is_final else None
+    is_final, choice, time, library = _times(final, first, best)
     amount, moved = float(told.get("multiply_adds", 0)), float(told.get("bytes", 0))
     bound = float(told.get("bound_us", 0))
     return TunedRow(
@@ -195,8 +188,8 @@ def _row(database: Database, key: str, with_extents: bool) -> TunedRow:
         len(trials),
         sum(x.seconds is None for x in trials),
         sum(database.verdict(key, x) == "wrong" for x in trials),
-        None if choice is None else choice * 1e6,
-        None if time is None else time * 1e6,
+        _us(choice),
+        _us(time),
         choice / time if choice and time else None,
         2 * amount / time / 1e12 if time and amount else None,
         moved / time / 1e12 if time else None,
@@ -205,10 +198,33 @@ def _row(database: Database, key: str, with_extents: bool) -> TunedRow:
         database.verdict(key, best) if best is not None else "wrong" * bool(database.ranked(key)),
         is_final,
         str(final.get("library", "")) if library else "",
-        None if library is None else library * 1e6,
+        _us(library),
         database.ended(key),
         trials[-1].error if trials and not database.ranked(key) else "",
     )
+
+
+def _times(
+    final: dict[str, Any], first: Trial | None, best: Trial | None
+) -> tuple[bool, float | None, float | None, float | None]:
+    """Return whether trials were compared in turn, and seconds: choice, best and library.
+
+    Times that were taken in turn on one GPU go before those of a search.
+    """
+    finalists, sustained = final.get("finalists", ()), final.get("sustained_us") or ()
+    compared = dict(zip(finalists, sustained, strict=False))
+
+    def of_final(trial: Trial | None) -> float | None:
+        return None if trial is None else _seconds(compared.get(trial.text))
+
+    if of_final(best) is not None:
+        return True, of_final(first), of_final(best), _seconds(final.get("library_us"))
+    choice = None if first is None else first.seconds
+    return False, choice, None if best is None else best.seconds, None
+
+
+def _us(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e6
 
 
 def _short(text: str) -> str:

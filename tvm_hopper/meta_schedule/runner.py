@@ -63,7 +63,6 @@ class GpuRunner(PooledRunner):
         correct: bool = True,
         keep_artifacts: bool = False,
         processes: int = PROCESSES,
-        _workers: Mapping[str, WorkerProcess] | None = None,
     ) -> None:
         super().__init__()
         check_seconds("GpuRunner", seconds)
@@ -71,13 +70,17 @@ class GpuRunner(PooledRunner):
         check_number("GpuRunner", "processes", processes, MOST_PROCESSES)
         if repeats is not None:
             check_number("GpuRunner", "repeats", repeats, MOST_PROCESSES)
-        stations = list((_workers or {}).values()) or gpu_workers(gpus, processes)
+        stations = self._stations(gpus, processes)
         pool = WorkerPool(stations, seconds=seconds, retire_after=retire_after)
 
         def about(name: str) -> Mapping[str, Any]:
             return next((x.about for x in stations if x.name == name and x.about), {})
 
         self._measuring = Measuring(pool, about, correct, keep_artifacts, repeats)
+
+    def _stations(self, gpus: str | Sequence[int | str], processes: int) -> list[Any]:
+        """Return what measures."""
+        return gpu_workers(gpus, processes)
 
     def start(self) -> None:
         """Let the workers start, which takes seconds; without it the first trials wait for them."""

@@ -13,8 +13,10 @@ import importlib
 import json
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
@@ -26,7 +28,7 @@ from .budget import Account, choose, share, why_enough
 from .checking import Check, Simulated
 from .configurations import as_text
 from .database import Database, Trial
-from .finals import Finals, is_open
+from .finals import Bench, Finals, is_open
 from .flights import Flights, Outcome
 from .interrupts import InterruptNoted
 from .journal import Journal, as_folder
@@ -39,8 +41,103 @@ from .tasks import Task, TaskList, as_target, look_for_tasks
 from .versions import machine, part
 from .workers.cpus import usable_cpus
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 BATCH = 8  # trials of a task at once: both workers of a builder have some, and the model learns
 MOST_TRIALS = 1_000_000
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """How `tune` goes about it.
+
+    Attributes
+    ----------
+    trials : int
+        Total number of measured kernels, including those already in `work_dir`.
+    seconds : float, optional
+        After which no more trials begin.
+    gpus : str or list of int
+        GPUs of this machine that measure, or "all".
+    each : int, optional
+        Trials that one function gets at most.
+    runner : tvm.s_tir.meta_schedule.runner.Runner, optional
+        What measures instead.
+    builder : tvm.s_tir.meta_schedule.builder.Builder, optional
+        What builds; left out, warm worker processes of this machine.
+    tracker : str, optional
+        "host:port/key" of a TVM RPC tracker whose servers measure.
+    batch : int
+        Trials of one function at once.
+    check : callable, optional
+        Judges winners, see `meta_schedule.checking`; left out, the GPU that compares the last few
+        runs the program as TVM schedules it, too, or else the simulator does.
+    progress : bool, optional
+        Whether progress and a table are shown on stderr; None: if it is a terminal.
+    """
+
+    trials: int = 64
+    seconds: float | None = None
+    gpus: Any = "all"
+    each: int | None = None
+    runner: Any = None
+    builder: Any = None
+    tracker: str | None = None
+    batch: int = BATCH
+    check: Check | None = None
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_number("tune", "trials", self.trials, MOST_TRIALS)
+        check_number("tune", "batch", self.batch, 1024)
+        if self.each is not None:
+            check_number("tune", "each", self.each, MOST_TRIALS)
+        if self.seconds is not None:
+            check_seconds("tune", self.seconds)
+        if self.runner is not None and self.tracker is not None:
+            need = "one of the two: a tracker has its own"
+            raise cannot_tune("tune", "a runner and a tracker", need)
+        for name, method, need in (
+            ("runner", "run", "a runner of MetaSchedule, e.g. GpuRunner()"),
+            ("builder", "build", "a builder of MetaSchedule, e.g. ArtifactBuilder()"),
+            ("check", "__call__", "what takes a problem and a configuration"),
+        ):
+            check_method("tune", name, getattr(self, name), method, need)
+
+    @contextlib.contextmanager
+    def bench(self, target: Target, is_needed: bool) -> Iterator[Bench]:
+        """Yield what builds and measures; what is not the caller's is closed afterwards.
+
+        Where there is nothing to measure, that is no more than the caller gave.
+        """
+        with contextlib.ExitStack() as own:
+            runner, builder = self.runner, self.builder
+            if runner is None and is_needed:
+                runner = self._own_runner()
+                own.callback(runner.close)
+            if builder is None and is_needed:
+                builder = _measuring("ArtifactBuilder")()
+                own.callback(builder.close)
+                builder.start()  # while the spaces are listed
+            yield Bench(builder, runner, target)
+
+    def _own_runner(self) -> Any:
+        if self.tracker is not None:
+            return _measuring("RpcRunner")(self.tracker)
+        return _measuring("GpuRunner")(self.gpus)
+
+
+class TuneKeywords(TypedDict, total=False):
+    """What `tune` takes as further keywords, for type checkers."""
+
+    each: int | None
+    runner: Any
+    builder: Any
+    tracker: str | None
+    batch: int
+    check: Check | None
+    progress: bool | None
 
 
 def tune(
@@ -48,16 +145,10 @@ def tune(
     target: Any = None,
     *,
     trials: int = 64,
-    each: int | None = None,
     seconds: float | None = None,
     gpus: Any = "all",
-    runner: Any = None,
-    builder: Any = None,
-    tracker: str | None = None,
     work_dir: str | Path = "tuned",
-    batch: int = BATCH,
-    check: Check | None = None,
-    progress: bool | None = None,
+    **options: Unpack[TuneKeywords],
 ) -> Database:
     """Tune the functions of a module, and keep the best verified configurations.
 
@@ -70,27 +161,14 @@ def tune(
         A Hopper GPU, e.g. "nvidia/nvidia-h200"; None: the target in scope.
     trials : int
         Total number of measured kernels, including those already in `work_dir`.
-    each : int, optional
-        Maximum number of trials for one function.
     seconds : float, optional
         Time limit, after which no trial starts.
     gpus : str or list of int
         GPUs of this machine that measure, or "all".
-    runner : tvm.s_tir.meta_schedule.runner.Runner, optional
-        A runner to use instead.
-    builder : tvm.s_tir.meta_schedule.builder.Builder, optional
-        A builder; None: warm worker processes of this machine.
-    tracker : str, optional
-        "host:port/key" of a TVM RPC tracker whose servers measure.
     work_dir : str or Path
         Folder of the records. A run with the same folder continues the last one.
-    batch : int
-        Trials of one function at once.
-    check : callable, optional
-        Verifies winners, see `meta_schedule.checking`. None: the GPU compares with the program as
-        TVM schedules it; without a GPU the simulator verifies.
-    progress : bool, optional
-        Whether to show progress on stderr; None: if it is a terminal.
+    **options
+        each, runner, builder, tracker, batch, check, and progress, see `TuneOptions`.
 
     Returns
     -------
@@ -106,50 +184,30 @@ def tune(
     KeyboardInterrupt
         Ctrl-C, after the measurements so far are verified and kept.
     """
-    check_number("tune", "trials", trials, MOST_TRIALS)
-    check_number("tune", "batch", batch, 1024)
-    if each is not None:
-        check_number("tune", "each", each, MOST_TRIALS)
-    if seconds is not None:
-        check_seconds("tune", seconds)
-    if runner is not None and tracker is not None:
-        raise cannot_tune("tune", "a runner and a tracker", "one of the two: a tracker has its own")
-    check_method("tune", "runner", runner, "run", "a runner of MetaSchedule, e.g. GpuRunner()")
-    check_method(
-        "tune", "builder", builder, "build", "a builder of MetaSchedule, e.g. ArtifactBuilder()"
-    )
-    check_method("tune", "check", check, "__call__", "what takes a problem and a configuration")
+    asked = TuneOptions(trials, seconds, gpus, **options)
     folder = as_folder(work_dir, "tune")
     where = as_target(target)
-    found = look_for_tasks(mod, where)
-    if not found.tasks:
-        said = "; ".join(f"{name}: {why}" for name, why in found.left.items()) or "no PrimFunc"
-        need = "a PrimFunc in plain loops: a product, reductions of rows, or elementwise (Relax"
-        need += " operators become some by tvm_hopper.relax.prepare)"
-        raise cannot_tune("tune", said[:1000], need)
+    found = _tasks_of(mod, where)
     processes = Schedulers(spare_processes(usable_cpus()))
     with Journal(folder) as journal, contextlib.closing(processes) as schedulers:
-        run = Run(journal, found, where, check, progress, each, seconds, schedulers.schedule)
-        with contextlib.ExitStack() as own:
-            if run.left(trials) > 0:
-                schedulers.start()
-            if run.left(trials) > 0 or run.is_undecided:
-                if runner is None:
-                    runner = _own_runner(gpus, tracker)
-                    own.callback(runner.close)
-                if builder is None:
-                    builder = _measuring("ArtifactBuilder")()
-                    own.callback(builder.close)
-                    builder.start()  # while the spaces are listed
-                run.open()
-            with InterruptNoted() as interrupt:
-                run.search(trials, batch, builder, runner, interrupt)
-                run.check_company()
-                run.finish(builder, runner)
-                interrupt.check()
-        if progress or (progress is None and sys.stderr.isatty()):
+        run = Run(journal, found, where, asked, schedulers.schedule)
+        if run.left() > 0:
+            schedulers.start()
+        run.go_on()
+        if asked.progress or (asked.progress is None and sys.stderr.isatty()):
             wide_console(stderr=True).print(TuningReport(run.database).table())
         return run.database
+
+
+def _tasks_of(mod: Any, target: Target) -> TaskList:
+    """Find what can be tuned, at least one function."""
+    found = look_for_tasks(mod, target)
+    if found.tasks:
+        return found
+    said = "; ".join(f"{name}: {why}" for name, why in found.left.items()) or "no PrimFunc"
+    need = "a PrimFunc in plain loops: a product, reductions of rows, or elementwise (Relax"
+    need += " operators become some by tvm_hopper.relax.prepare)"
+    raise cannot_tune("tune", said[:1000], need)
 
 
 class Run:
@@ -160,15 +218,12 @@ class Run:
         journal: Journal,
         found: TaskList,
         target: Target,
-        check: Check | None,
-        shown: bool | None,
-        each: int | None = None,
-        seconds: float | None = None,
+        options: TuneOptions,
         schedule: Schedule = scheduled_here,
     ) -> None:
-        self._each, self._schedule = each, schedule
-        self._end = None if seconds is None else time.monotonic() + seconds
-        self._journal, self._check, self._shown = journal, check, shown
+        self._options, self._each, self._schedule = options, options.each, schedule
+        self._end = None if options.seconds is None else time.monotonic() + options.seconds
+        self._journal = journal
         self._left_alone = ""  # why nobody is there to build or to measure
         self._target = target
         self.database = Database.of(journal)
@@ -177,34 +232,46 @@ class Run:
         self._tasks = found.tasks
         self.accounts: list[Account] = []
 
-    def left(self, trials: int) -> int:
-        """Return how many of so many trials are not made yet."""
+    def left(self) -> int:
+        """Return how many of the trials that were requested are not made yet."""
+        trials = self._options.trials
         if self._each is not None:
             trials = min(trials, self._each * len(self._tasks))
         if self.accounts:
             return trials - sum(account.trials for account in self.accounts)
         return trials - sum(len(self.database.trials(x.problem.key)) for x in self._tasks)
 
-    def open(self) -> None:
+    def _list_spaces(self) -> None:
         """List the spaces, and learn what the log knows of them."""
         self.accounts = [self._open(task) for task in self._tasks]
 
-    def search(
-        self, trials: int, batch: int, builder: Any, runner: Any, interrupt: InterruptNoted
-    ) -> None:
+    def go_on(self) -> None:
+        """Search, compare and check what is not done yet, with what builds and measures."""
+        is_needed = self.left() > 0 or self._is_undecided
+        with self._options.bench(self._target, is_needed) as bench:
+            if is_needed:
+                self._list_spaces()
+            with InterruptNoted() as interrupt:
+                self._search(bench, interrupt)
+                self._check_company()
+                self._finish(bench)
+                interrupt.check()
+
+    def _search(self, bench: Bench, interrupt: InterruptNoted) -> None:
         """Propose, build and measure until the trials are used up or nothing is worth one.
 
         After Ctrl-C what is under way is left behind.
         """
-        if self.left(trials) <= 0:
+        if self.left() <= 0:
             return
-        flights = Flights(builder, runner, self._target, interrupt.check)
-        shown = Progress(self.accounts, trials, self._shown)
+        batch = self._options.batch
+        flights = Flights(bench.builder, bench.runner, self._target, interrupt.check)
+        shown = Progress(self.accounts, self._options.trials, self._options.progress)
         with contextlib.closing(flights), contextlib.suppress(KeyboardInterrupt), shown:
             while True:
                 interrupt.check()
                 self._stop_what_is_done()
-                left = self.left(trials) - flights.count()
+                left = self.left() - flights.count()
                 may_start = left > 0 and not flights.is_full and not self._is_late
                 may_start = may_start and not self._left_alone
                 account = choose(self.accounts, 2 * batch, self._each) if may_start else None
@@ -230,11 +297,11 @@ class Run:
                 self._append({"is": "end", "workload": key, "trials": account.trials, "why": why})
 
     @property
-    def is_undecided(self) -> bool:
+    def _is_undecided(self) -> bool:
         """Whether the fastest trials of a function have not been compared yet."""
         return any(is_open(self.database, x.problem) for x in self._tasks)
 
-    def check_company(self) -> None:
+    def _check_company(self) -> None:
         """Stop if no worker is left, whose failures would count as bad kernels.
 
         Raises
@@ -251,17 +318,12 @@ class Run:
                 f"the same call goes on from there: {self._journal.folder} has what was measured",
             )
 
-    def finish(self, builder: Any, runner: Any) -> None:
+    def _finish(self, bench: Bench) -> None:
         """Compare the fastest, check the winners, and write what TVM's own database reads."""
-        check = self._check or Simulated()
+        own = self._options.check
         finals = Finals(
-            self.database,
-            self._append,
-            builder,
-            runner,
-            self._target,
-            check,
-            is_own=self._check is not None,
+            *(self.database, self._append, bench, own or Simulated()),
+            is_own=own is not None,
             schedule=self._schedule,
         )
         finals.hold([x.problem for x in self._tasks])
@@ -371,10 +433,6 @@ class Run:
         account.trials += 1
         account.under_way -= 1
         account.failed += outcome.seconds is None
-
-
-def _own_runner(gpus: Any, tracker: str | None) -> Any:
-    return _measuring("GpuRunner")(gpus) if tracker is None else _measuring("RpcRunner")(tracker)
 
 
 def _measuring(name: str) -> Any:

@@ -31,6 +31,7 @@ from tvm.ir.transform import Pass, PassContext
 
 from tvm_hopper.requests import marks
 from tvm_hopper.requests.targets import find_processor
+from tvm_hopper.transforms.prepare.lower_to_opaque_blocks import IS_OPAQUE, opaque_block_passes
 
 from .checks import check_well_formed
 from .stock import stock_passes
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
 # The passes that act on a processor without threads, too; the others are about those.
 ON_EVERY_PROCESSOR = {
-    "tvm_hopper.InjectBulkAsyncCopies",
-    "tvm_hopper.InjectBarrierPipeline",
+    "tvm_hopper.LowerAsyncCopies",
+    "tvm_hopper.PlanRingBuffers",
     "tvm_hopper.ExpandPipeline",
     "tvm_hopper.InsertSyncs",
     "tvm_hopper.LowerChannelsToMbarriers",
@@ -104,10 +105,11 @@ def names(passes: Iterable[Pass]) -> list[str]:
 def full_list() -> list[Pass]:
     """List every pass of a build of ours, in order, under the current PassContext."""
     passes: list[Pass] = [*map(on_our_functions, early_passes())]
-    for p in stock_passes():
+    num_before = len(opaque_block_passes())
+    for number, p in enumerate(stock_passes()):
         if p.info.name == HOOK:
             passes += map(on_our_functions, hook_passes())
-        passes.append(p)
+        passes.append(_once(p) if number < num_before else p)
         if p.info.name == LATE:
             passes += map(on_our_functions, late_passes())
     return [*passes, *map(on_our_functions, host_passes())]
@@ -125,6 +127,22 @@ def on_our_functions(inner: Pass) -> Pass:
         result = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
         result.update(changed)
         check_well_formed(before=ours.values(), mod=changed, after=inner.info.name)
+        return result
+
+    return _apply
+
+
+def _once(inner: Pass) -> Pass:
+    """Wrap a pass of TVM's so that it leaves functions that have come through it as they are."""
+
+    @tvm.transform.module_pass(opt_level=0, name=inner.info.name)
+    def _apply(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        done = {gv: f for gv, f in mod.functions.items() if f.attrs and IS_OPAQUE in f.attrs}
+        if not done:
+            return inner(mod)
+        left = {gv: f for gv, f in mod.functions.items() if gv not in done}
+        result = inner(tvm.IRModule(left, attrs=mod.attrs, global_infos=mod.global_infos))
+        result.update(tvm.IRModule(done))
         return result
 
     return _apply

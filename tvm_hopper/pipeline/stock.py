@@ -10,6 +10,8 @@ from __future__ import annotations
 from tvm import s_tir, tirx
 from tvm.ir.transform import Pass, PassContext
 
+from tvm_hopper.transforms.prepare.lower_to_opaque_blocks import opaque_block_passes
+
 
 def stock_passes() -> list[Pass]:
     """List TVM's own passes under the current PassContext, in order."""
@@ -19,20 +21,7 @@ def stock_passes() -> list[Pass]:
         return bool(config.get(option, False))
 
     passes = [
-        s_tir.transform.CanonicalizeLoop(),
-        s_tir.transform.LowerCrossThreadReduction(),
-        s_tir.transform.LowerInitBlock(),
-        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
-        s_tir.transform.ConvertBlocksToOpaque(),
-        s_tir.transform.LiftThreadBinding(),
-        s_tir.transform.ManifestSharedMemoryLocalStage(),
-        s_tir.transform.CompactBufferAllocation(),
-        s_tir.transform.LowerAutoCopy(),
-        s_tir.transform.UnifyThreadBinding(),
-        s_tir.transform.LowerMatchBuffer(),
-        s_tir.transform.StmtSimplify(),
-        s_tir.transform.InjectPermutedLayout(),
-        s_tir.transform.AnnotateIrregularLoop(),
+        *opaque_block_passes(),
         s_tir.transform.InjectSoftwarePipeline(),
         s_tir.transform.TransformMmaBufferLayout(),
         s_tir.transform.LowerOpaqueBlock(),

@@ -257,9 +257,7 @@ def _hull(one: Interval | None, other: Interval) -> Interval:
 
 def interval(expr: Any, ranges: Ranges, lets: Mapping[Any, Any] | None = None) -> Interval | None:
     """Return bounds of an integer expression, from those of variables; None: it has none."""
-    if isinstance(expr, int):
-        return expr, expr
-    if isinstance(expr, tirx.IntImm):
+    if isinstance(expr, (int, tirx.IntImm)):
         return int(expr), int(expr)
     if isinstance(expr, ir.TensorLoad):
         return ranges.get(expr)
@@ -273,6 +271,11 @@ def interval(expr: Any, ranges: Ranges, lets: Mapping[Any, Any] | None = None) -
     if two is None:
         return None
     a, b = (interval(x, ranges, lets) for x in two)
+    return _of_two(expr, a, b)
+
+
+def _of_two(expr: Any, a: Interval | None, b: Interval | None) -> Interval | None:
+    """Return the bounds of an expression from those of the two values that it is made of."""
     rule = _RULES.get(type(expr))
     if rule is not None and a is not None and b is not None:
         return rule(a, b)

@@ -81,21 +81,10 @@ def flatten_function(func: tirx.PrimFunc, lead: int | None = None) -> FlatFuncti
         return None
     dims = shape[:lead]
     least = lead + 1 if names else lead  # dimensions of a tensor of rows: a square weight is none
-    blocks = sch.get_child_blocks(sch.get_sblock("root"))
-    touched: list[tuple[Any, int]] = []
-    found: dict[Any, tuple[Any, str, int]] = {}
-    for block in blocks:
-        node = sch.get(block)
-        regions = [*(("read", i, x) for i, x in enumerate(node.reads))]
-        regions += [("write", i, x) for i, x in enumerate(node.writes)]
-        large = [(kind, i, x) for kind, i, x in regions if _has_dims(x.source, dims, least)]
-        if not large:
-            continue
-        if not _runs_over(node, dims, [x for _, _, x in large]):
-            return None
-        touched.append((block, len(node.iter_vars)))
-        for kind, i, x in large:
-            found.setdefault(x.source, (block, kind, i))
+    places = _places_of(sch, dims, least)
+    if places is None:
+        return None
+    touched, found = places
     flattened = tuple(any(x.same_as(buffer) for buffer in found) for x in func.params)
     for buffer, (block, kind, i) in found.items():
         sch.transform_layout(block, (kind, i), _as_rows(dims, len(buffer.shape)))
@@ -109,6 +98,30 @@ def flatten_function(func: tirx.PrimFunc, lead: int | None = None) -> FlatFuncti
     else:
         flat = flat.with_attr("global_symbol", given.attrs["global_symbol"])
     return FlatFunction(flat, lead, flattened)
+
+
+def _places_of(
+    sch: s_tir.Schedule, dims: list[Any], least: int
+) -> tuple[list[tuple[Any, int]], dict[Any, tuple[Any, str, int]]] | None:
+    """Return the blocks that touch tensors with some dimensions, and where each tensor is touched.
+
+    None if one of them does not run over all of these dimensions.
+    """
+    touched: list[tuple[Any, int]] = []
+    found: dict[Any, tuple[Any, str, int]] = {}
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        node = sch.get(block)
+        regions = [*(("read", i, x) for i, x in enumerate(node.reads))]
+        regions += [("write", i, x) for i, x in enumerate(node.writes)]
+        large = [(kind, i, x) for kind, i, x in regions if _has_dims(x.source, dims, least)]
+        if not large:
+            continue
+        if not _runs_over(node, dims, [x for _, _, x in large]):
+            return None
+        touched.append((block, len(node.iter_vars)))
+        for kind, i, x in large:
+            found.setdefault(x.source, (block, kind, i))
+    return touched, found
 
 
 def _name_lengths(func: tirx.PrimFunc, tensors: Sequence[Any]) -> tirx.PrimFunc:

@@ -111,14 +111,10 @@ def interleaved(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     block = sch.get_sblock(name)
     while readers := [x for x in sch.get_consumers(block) if sch.get_consumers(x)]:
         sch.compute_inline(readers[0])
+    width = _width_of_half(sch, block)
+    if width is None:
+        return None
     node = sch.get(block)
-    if len(sch.get_consumers(block)) != 1 or len(node.writes[0].source.shape) != GATES:
-        return None
-    (last,) = sch.get_consumers(block)
-    columns = ir.static_int(node.writes[0].source.shape[-1])
-    width = ir.static_int(sch.get(last).writes[0].source.shape[-1])
-    if columns is None or width is None or columns != GATES * width or width % COLUMNS:
-        return None
     axes = [x.var for x in node.iter_vars]
     place = next(i for i, x in enumerate(axes) if node.body.indices[-1].same_as(x))
     weight = next(
@@ -152,6 +148,18 @@ def interleaved(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
         if symbol is None
         else new.with_attr("global_symbol", symbol)
     )
+
+
+def _width_of_half(sch: s_tir.Schedule, block: Any) -> int | None:
+    """Return the columns that what is after a product stores, half of the product's own."""
+    node, consumers = sch.get(block), sch.get_consumers(block)
+    if len(consumers) != 1 or len(node.writes[0].source.shape) != GATES:
+        return None
+    columns = ir.static_int(node.writes[0].source.shape[-1])
+    width = ir.static_int(sch.get(consumers[0]).writes[0].source.shape[-1])
+    if columns is None or width is None or columns != GATES * width or width % COLUMNS:
+        return None
+    return width
 
 
 def _plain(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -16,8 +16,8 @@ from tvm.relax.backend.cuda import pipeline as stock
 from tvm.target import Target
 
 from tvm_hopper.errors import cannot_configure, warn
-from tvm_hopper.facts.arch import SM_90A
-from tvm_hopper.requests.targets import name_target, target_arch
+from tvm_hopper.requests.tags import ARCH, GENERIC_ARCH
+from tvm_hopper.requests.targets import is_ours, name_target, target_arch
 
 from .check_served import CheckServed
 from .flatten_batch import FlattenBatch
@@ -29,8 +29,6 @@ from .options import WHERE, ModelOptions, as_options
 from .row_places import RowPlaces
 from .schedule_functions import ScheduleFunctions
 from .wide_functions import WideFunctions
-
-GENERIC_ARCH = SM_90A.name.rstrip("a")
 
 
 def prepare_passes(options: ModelOptions) -> list[Any]:
@@ -96,7 +94,7 @@ def prepare(mod: tvm.IRModule, target: Any = None) -> tvm.IRModule:
     """
     where = Target.current(allow_none=True) if target is None else Target(target)
     if where is None:
-        need = f"a cuda target with arch {SM_90A.name}"
+        need = f"a cuda target with arch {ARCH}"
         fix = 'give it: prepare(mod, "nvidia/nvidia-h200")'
         raise cannot_configure("relax.prepare", "no target", need, fix)
     if not isinstance(mod, tvm.IRModule):
@@ -126,7 +124,7 @@ def model_pipeline(**given: Any) -> tvm.transform.Pass:
         target = Target.current(allow_none=True)
         if target is None:
             raise cannot_configure(
-                WHERE, "no target", f"a cuda target with arch {SM_90A.name}",
+                WHERE, "no target", f"a cuda target with arch {ARCH}",
                 'give it: relax.build(mod, target="nvidia/nvidia-h200", ...)',
             )  # fmt: skip
         if not is_ours(target):
@@ -143,11 +141,6 @@ def model_pipeline(**given: Any) -> tvm.transform.Pass:
     return run
 
 
-def is_ours(target: Target) -> bool:
-    """Tell whether kernels of ours run on a target."""
-    return target_arch(target) == SM_90A.name
-
-
 def _warn_of_target(target: Target) -> None:
     from tvm_hopper.dlight.rule import warn_of_generic_arch
 
@@ -155,7 +148,7 @@ def _warn_of_target(target: Target) -> None:
         warn_of_generic_arch()
         return
     warn(
-        f"{WHERE}: found target {name_target(target)}; need cuda {SM_90A.name}; TVM's own pipeline "
+        f"{WHERE}: found target {name_target(target)}; need cuda {ARCH}; TVM's own pipeline "
         "computes all of it",
         stacklevel=2,
     )

@@ -16,10 +16,10 @@ from tvm.target import Target
 
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.devices import Chip
-from tvm_hopper.requests.targets import chip_of_target
+from tvm_hopper.requests.targets import chip_of_target, is_ours
 
 from .keep_records import records_of
-from .lowering import is_ours, scheduling_passes
+from .lowering import scheduling_passes
 from .model_table import as_html, as_text
 from .model_times import call_time, symbols_of
 from .options import as_options

@@ -14,7 +14,9 @@ from tvm import relax
 from tvm.relax.backend.cuda import pipeline as stock
 from tvm.target import Target
 
-from .lowering import is_ours, legalize_passes
+from tvm_hopper.requests.targets import is_ours
+
+from .lowering import legalize_passes
 from .options import ModelOptions, as_options
 
 PLACES = (stock, relax.backend.cuda)

@@ -22,7 +22,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.launches import as_text, conditions_around
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts import arrivals, devices, registers
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP, WARP_GROUP_THREADS
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.kernel_file import load_kernel
@@ -445,7 +445,7 @@ def _condition(func: Any, kernel: str) -> str:
     return "" if len(around) == 1 and text.endswith(" >= 1") else text
 
 
-def kernel_of(name: str, notes: Iterable[Note], arch: Arch = SM_90A) -> Kernel:
+def kernel_of(name: str, notes: Iterable[Note], arch: Arch = DEFAULT_ARCH) -> Kernel:
     """Make what there is to say of a kernel out of its notes."""
     by_kind: dict[type, list[Any]] = {}
     for note in notes:

@@ -24,14 +24,13 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.facts.op_names import CP_ASYNC, RAW_CP_ASYNC
 from tvm_hopper.requests import keys, options
 
 from .async_stores import ask_for_stores
 
 SCOPE = "async_scope"
-COPIES = "tirx.ptx.cp_async_"  # calls of the instructions, by hand
-ORDERS = {f"{COPIES}{name}" for name in ("commit_group", "wait_group", "wait_all")}
-RAW_COPY = "tirx.s_tir.cp_async_raw"
+ORDERS = {f"{CP_ASYNC}{name}" for name in ("commit_group", "wait_group", "wait_all")}
 
 
 def is_asynchronous(func: tirx.PrimFunc) -> bool:
@@ -186,7 +185,7 @@ def _loads(copy: ir.BufferStore) -> list[ir.TensorLoad]:
 def _has_copies_by_hand(func: tirx.PrimFunc) -> bool:
     """Tell whether a function may have hand-written asynchronous copies in its groups."""
     names = [str(getattr(x.op, "name", "")) for x in ir.find_all(func.body, ir.Call)]
-    return any(x == RAW_COPY or (x.startswith(COPIES) and x not in ORDERS) for x in names)
+    return any(x == RAW_CP_ASYNC or (x.startswith(CP_ASYNC) and x not in ORDERS) for x in names)
 
 
 def _as_loop(attr: tirx.AttrStmt, body: ir.Stmt) -> ir.For:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tvm_hopper.facts import reductions
+from tvm_hopper.facts import async_ops, reductions
 from tvm_hopper.facts.programming_model import (
     MAX_THREADS,
     SETMAXNREG_MAX,
@@ -126,11 +126,8 @@ class Key:
 
 # Copies: "auto" takes the first mechanism that can; "none" leaves the schedule's loops to threads.
 AUTO, BY_THREADS = "auto", "none"
-MECHANISMS = ("tma", "bulk", "cp_async", "dma", AUTO, BY_THREADS)
+MECHANISMS = (*async_ops.MECHANISMS, AUTO, BY_THREADS)
 CACHE_HINTS = ("evict_first", "evict_last")
-# Not cp.async: if the shared address uses a uniform register, ptxas 13.0 takes the next register
-# for the descriptor (LDGSTS [R7+UR0], desc[UR1]), and an H200 faults.
-HINTED = ("tma", "bulk")
 
 # Of memory-bound kernels.
 POINTWISE, ROW_REDUCTION = "pointwise", "row_reduction"
@@ -413,6 +410,7 @@ ASYNC_OP = "tvm_hopper.async_op"
 TMA_LOAD = "tvm_hopper.tma_load"
 # call_extern(TMA_MULTICAST, tile, tensor_map, mask, coordinates...): the same to a cluster.
 TMA_MULTICAST = "tvm_hopper.tma_multicast"
+MULTICAST = {TMA_LOAD: TMA_MULTICAST}  # loads that one block may make for others
 # call_extern(BULK_LOAD, tile, tensor, num_bytes): loads contiguous bytes; no mbarrier yet.
 BULK_LOAD = "tvm_hopper.bulk_load"
 # call_extern(CP_ASYNC, tile, tensor, num_bytes, source_bytes): one thread's chunk, zero-filled.

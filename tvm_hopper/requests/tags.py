@@ -10,7 +10,7 @@ from __future__ import annotations
 from tvm_hopper.facts.devices import CHIPS, NUM_SMS, NUM_SMS_ATTR, Chip
 
 PART_ATTR = "feature.part"  # whose rates it has: a target made of a tag does not say which one
-ARCH = "sm_90a"  # `facts.arch.SM_90A.name`, which is not imported for it
+ARCH, GENERIC_ARCH = "sm_90a", "sm_90"  # the second one has no WGMMA, and no kernel of ours
 
 HOPPER_TAGS: dict[str, dict[str, object]] = {
     f"nvidia/nvidia-{part}": {

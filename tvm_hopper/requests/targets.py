@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tvm_hopper.errors import cannot_lower, cannot_schedule
-from tvm_hopper.facts.arch import ARCHS, SM_90A, Arch, Processor
+from tvm_hopper.facts.arch import ARCHS, DEFAULT_ARCH, Arch, Processor
 from tvm_hopper.facts.devices import (
     CHIPS,
     DEFAULT_NUM_SMS,
@@ -21,7 +21,7 @@ from tvm_hopper.facts.devices import (
     chip_of,
 )
 from tvm_hopper.facts.hexagon import HEXAGONS, Hexagon
-from tvm_hopper.requests.tags import PART_ATTR
+from tvm_hopper.requests.tags import ARCH, PART_ATTR
 
 if TYPE_CHECKING:
     from tvm import tirx
@@ -54,7 +54,7 @@ def name_target(target: Target) -> str:
 
 
 def processor_of(func: tirx.PrimFunc) -> Processor:
-    """Return what a function is built for; without a target that is `SM_90A`.
+    """Return what a function is built for, `DEFAULT_ARCH` without a target.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def processor_of(func: tirx.PrimFunc) -> Processor:
 def arch_of(func: tirx.PrimFunc) -> Arch:
     """Return the architecture of the GPU that a function is built for.
 
-    One without a target, as a single pass may be given it, is taken to be for `SM_90A`.
+    One without a target, as a single pass may be given it, is taken to be for `DEFAULT_ARCH`.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def arch_of(func: tirx.PrimFunc) -> Arch:
     """
     target = func.attrs.get("target", None) if func.attrs else None
     if target is None:
-        return SM_90A
+        return DEFAULT_ARCH
     arch = target_arch(target)
     if arch not in ARCHS:
         raise cannot_lower(
@@ -87,6 +87,19 @@ def arch_of(func: tirx.PrimFunc) -> Arch:
             f"a cuda target with arch {' or '.join(ARCHS)}",
         )
     return ARCHS[arch]
+
+
+def arch_in_scope() -> Arch:
+    """Return the architecture of the target in scope, `DEFAULT_ARCH` where it names no GPU."""
+    from tvm.target import Target
+
+    found = find_processor(Target.current(allow_none=True))
+    return found if isinstance(found, Arch) else DEFAULT_ARCH
+
+
+def is_ours(target: Target | None) -> bool:
+    """Tell whether a target names what kernels of ours are made for."""
+    return target_arch(target) == ARCH
 
 
 def num_sms(target: Target | None = None) -> int:

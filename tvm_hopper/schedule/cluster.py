@@ -15,7 +15,7 @@ from tvm import s_tir
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.arch import MAX_CLUSTER
 from tvm_hopper.requests import keys
 
 from .arguments import as_loop
@@ -49,7 +49,7 @@ def share_loads(sch: s_tir.Schedule, loop: Any) -> None:
     loop = as_loop(sch, loop)
     node = sch.get(loop)
     where = f"loop {node.loop_var.name}"
-    extent, most = ir.static_int(node.extent), SM_90A.max_cluster_size
+    extent, most = ir.static_int(node.extent), MAX_CLUSTER
     if node.kind != ir.ForKind.SERIAL or extent is None or not 2 <= extent <= most:
         kind = ir.ForKind(node.kind).name.lower()
         raise cannot_schedule(

@@ -20,7 +20,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.updates import find_update
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import reductions
-from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.arch import LARGEST_CLUSTER
 from tvm_hopper.requests import keys
 
 from .arguments import as_choice, as_loop
@@ -132,7 +132,7 @@ def across_cluster(sch: s_tir.Schedule, loop: Any, mode: str = "cluster") -> Non
     mode = as_choice(where, "mode", mode, MODES) or MODES[0]
     by_kernels = mode != MODES[0]
     extent = ir.static_int(node.extent)
-    most = keys.MOST_PARTS if by_kernels else SM_90A.largest_cluster_size
+    most = keys.MOST_PARTS if by_kernels else LARGEST_CLUSTER
     if node.kind != ir.ForKind.SERIAL or extent is None or not 2 <= extent <= most:
         kind = ir.ForKind(node.kind).name.lower()
         raise cannot_schedule(

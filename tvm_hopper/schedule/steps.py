@@ -208,9 +208,10 @@ def async_copy(
     cache_hint = as_choice(where, "cache_hint", cache_hint, keys.CACHE_HINTS)
     check_type(where, "spare_rows", spare_rows, bool, "whether rows beyond the end are free")
     scopes = [str(region.source.scope()) for region in node.writes]
+    into_vtcm = find_mechanisms("global", "vtcm")
     if mechanism == keys.AUTO and scopes == [ir.VTCM]:
-        (mechanism,) = find_mechanisms("global", "vtcm")
-    scope = ir.VTCM if mechanism == "dma" else "shared.dyn"
+        (mechanism,) = into_vtcm
+    scope = ir.VTCM if mechanism in into_vtcm else "shared.dyn"
     if scopes != [scope]:
         raise cannot_schedule(where, f"a write to {scopes}", f'a cache_read to "{scope}"')
     for producer in sch.get_producers(copy):

@@ -9,17 +9,23 @@ from typing import TYPE_CHECKING
 from tvm_hopper.sim.findings import RULES, VERDICTS, Finding, worst
 
 if TYPE_CHECKING:  # what __getattr__ finds, for type checkers
+    from tvm_hopper.sim.options import RunOptions
     from tvm_hopper.sim.result import Result
     from tvm_hopper.sim.run import TensorMapArg, run_host, run_kernel
 
-# What runs kernels is loaded when it is requested: every build requests the rules alone.
-_LATE = {"Result": "result", "TensorMapArg": "run", "run_host": "run", "run_kernel": "run"}
+# What runs kernels is loaded on request: a build needs the rules only.
+_LATE = {
+    "Result": "result",
+    "RunOptions": "options",
+    **dict.fromkeys(("TensorMapArg", "run_host", "run_kernel"), "run"),
+}
 
 __all__ = [
     "RULES",
     "VERDICTS",
     "Finding",
     "Result",
+    "RunOptions",
     "TensorMapArg",
     "run_host",
     "run_kernel",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.arch import DEFAULT_ARCH
 from tvm_hopper.facts.registers import entry_registers
 from tvm_hopper.sim import ending
 from tvm_hopper.sim.kernel_code import Warp
@@ -56,6 +57,14 @@ class Layout:
         return layout
 
 
+# Lists of a machine, and whose CTA an entry is.
+CTA_OF: dict[str, Callable[[Any], CTA]] = {
+    **dict.fromkeys(("warps", "barriers"), operator.attrgetter("cta")),
+    "loads": operator.attrgetter("barrier.cta"),
+    **dict.fromkeys(("remote_ops", "copies_out"), operator.itemgetter(0)),
+}
+
+
 class KernelMachine(Machine):
     """A machine for one kernel, with its incomplete operations and end checks."""
 
@@ -73,7 +82,7 @@ class KernelMachine(Machine):
         self.bulk_waits: dict[int, dict[Any, Any]] = {}  # site -> (warp, lane) -> iteration
         self.spinners = Event("spin")
         self.entry_registers = self.padded_threads = 0
-        self.arch = SM_90A
+        self.arch = DEFAULT_ARCH
         self.args: dict[str, Any] = {}
         self.maps_in_memory: dict[bytes, Any] = {}  # tensor maps, by their bytes
         self.item_bytes: dict[int, int] = {}  # of an element of each global tensor, by its number
@@ -109,11 +118,8 @@ class KernelMachine(Machine):
         ending.machine_end(self, ctas)
         gone = set(ctas)
         self.ctas = [cta for cta in self.ctas if cta not in gone]
-        self.warps = [warp for warp in self.warps if warp.cta not in gone]
-        self.barriers = [x for x in self.barriers if x.cta not in gone]
-        self.loads = [x for x in self.loads if x.barrier.cta not in gone]
-        self.remote_ops = [x for x in self.remote_ops if x[0] not in gone]
-        self.copies_out = [x for x in self.copies_out if x[0] not in gone]
+        for name, cta_of in CTA_OF.items():
+            setattr(self, name, [x for x in getattr(self, name) if cta_of(x) not in gone])
         self.reached = {key: x for key, x in self.reached.items() if key[0] not in gone}
         for threads in self.bulk_waits.values():
             for thread in [x for x in threads if x[0].cta in gone]:

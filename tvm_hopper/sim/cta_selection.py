@@ -18,7 +18,7 @@ from tvm_hopper.sim.launch.tensors import Pointer
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.run import check_blocks, compiled
 
-MAX_COMMUNICATING = 256  # CTAs that hear of each other, and so run together
+MAX_COMMUNICATING = 1024  # CTAs that hear of each other, and so run together
 MAX_KINDS = 32  # CTAs that run for others, where they do not
 
 

@@ -22,6 +22,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import StringImm
 
+from tvm_hopper.sim.tir import CUDA, PTX
+
 COMMIT, WAIT, PENDING = (
     "async_commit_queue_scope",
     "async_wait_queue_scope",
@@ -85,7 +87,7 @@ def _sequence(*parts: Any) -> Any:
 
 def _instruction(name: str, *operands: Any) -> Any:
     words = [StringImm(x) for x in ("async", name, "")]
-    op = ir.Op.get(f"tirx.ptx.cp_async_{name}")
+    op = ir.Op.get(f"{PTX}cp_async_{name}")
     return tirx.Evaluate(ir.Call(op, [*operands, *words], ret_ty="void"))
 
 
@@ -94,12 +96,12 @@ def _copy(call: Any) -> Any:
     tile, tile_offset, tensor, tensor_offset, num_bytes = call.args[:5]
     size = int(num_bytes)
     to = tirx.BufferLoad(tile.args[0], [tile_offset])
-    cvta = ir.Op.get("tirx.cuda.cvta_generic_to_shared")
+    cvta = ir.Op.get(f"{CUDA}cvta_generic_to_shared")
     shared = ir.Call(cvta, [tirx.address_of(to)], ret_ty="uint32")
     source = tirx.address_of(tirx.BufferLoad(tensor.args[0], [tensor_offset]))
     through = "cg" if size == THROUGH_L2 else "ca"
     words = [StringImm(x) for x in ("async", through, "shared", "global", "", "", "")]
-    op = ir.Op.get(f"tirx.ptx.cp_async_{through}")
+    op = ir.Op.get(f"{PTX}cp_async_{through}")
     copy = tirx.Evaluate(ir.Call(op, [shared, source, num_bytes, *words], ret_ty="void"))
     if len(call.args) < 6:
         return copy

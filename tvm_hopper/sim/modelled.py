@@ -16,6 +16,7 @@ from tvm.backend.cuda.ptx.table import TABLE, mods, variants
 from tvm_hopper.sim.arithmetic.table import INSTRUCTIONS
 from tvm_hopper.sim.kernel_code import HANDLERS
 from tvm_hopper.sim.ops.forms import refused_form
+from tvm_hopper.sim.tir import PRINTED
 from tvm_hopper.sim.translate.cuda_helpers import COMPUTED as COMPUTED_CALLS
 from tvm_hopper.sim.translate.device_math import MATH
 from tvm_hopper.sim.translate.emit_helpers import CONVERSIONS
@@ -43,7 +44,6 @@ and a test compares it with the code.
 """
 
 
-FUNCTION = "tirx.cuda_"
 FUNCTIONS = """
 TVM prints these device functions (`T.cuda.*`) as CUDA text of its own:
 
@@ -93,9 +93,7 @@ def _row(name: str, entry: Any) -> TableRow:
 
 def device_functions() -> dict[str, bool]:
     """Return TVM's own device functions, and whether they are modelled."""
-    names = sorted(
-        key.removeprefix(FUNCTION) for key in CODEGEN_REGISTRY if key.startswith(FUNCTION)
-    )
+    names = sorted(key.removeprefix(PRINTED) for key in CODEGEN_REGISTRY if key.startswith(PRINTED))
     return {name: _knows(name) for name in names}
 
 

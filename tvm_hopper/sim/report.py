@@ -69,15 +69,13 @@ class Reporter:
         message: str,
         *,
         key: Any = None,
-        buffer: str = "",
-        byte_range: tuple[int, int] = (0, 0),
         agents: tuple[str, ...] = (),
-        statements: tuple[str, ...] = (),
-        missing: str = "",
         hint: str = "",
+        **places: Any,
     ) -> None:
         """Report a broken rule, unless it was reported for the same `key`.
 
+        `places` are further attributes of the finding: buffer, byte_range, statements, missing.
         Once an operation ran that nothing models, what seems wrong may follow from that alone:
         the verdict is `incomplete`, which never counts as success.
         """
@@ -95,15 +93,12 @@ class Reporter:
                 rule,
                 facts.severity,
                 message,
-                buffer,
-                byte_range,
-                agents,
-                statements,
-                missing,
-                hint or facts.hint,
-                self.policy,
-                self.seed,
-                facts.ptx_section,
+                agents=agents,
+                hint=hint or facts.hint,
+                policy=self.policy,
+                seed=self.seed,
+                ptx_section=facts.ptx_section,
+                **places,
             )
         )
 
@@ -123,13 +118,12 @@ class Reporter:
     def classify(self, region: Any, other: MemoryAccess, access: MemoryAccess, bundle: Any) -> str:
         """Name the rule that two unordered accesses break."""
         of_lanes = self._of_lanes(region, other, access, bundle)
-        if other.known_to(bundle.generic) and access.kind == TENSORMAP and not of_lanes:
-            return "TENSORMAP_PROXY"
-        if other.known_to(bundle.generic) and access.kind == ASYNC and not of_lanes:
-            return "PROXY_FENCE_MISSING" if other.writes else "PROXY_FENCE_MISSING_WAR"
-        if access.rmw and other.rmw:
-            return "MBAR_SCOPE_TOO_NARROW"
-        if other.known_to(bundle.narrow) and not of_lanes:
+        if not of_lanes and other.known_to(bundle.generic):
+            if access.kind == TENSORMAP:
+                return "TENSORMAP_PROXY"
+            if access.kind == ASYNC:
+                return "PROXY_FENCE_MISSING" if other.writes else "PROXY_FENCE_MISSING_WAR"
+        if (access.rmw and other.rmw) or (not of_lanes and other.known_to(bundle.narrow)):
             return "MBAR_SCOPE_TOO_NARROW"
         if not region.shared and other.writes and other.op is not None:
             issued_before = bundle.generic.epochs[other.warp.index] >= other.epoch

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim import ending
 from tvm_hopper.sim.build import NOTHING_WRITTEN, KernelMachine, Layout, MachineBuilder
 from tvm_hopper.sim.grid import check_blocks, clusters_of, three
 from tvm_hopper.sim.kernel_code import compiled, launch_findings, touched_tensors
 from tvm_hopper.sim.launch.host import Launch, run_host
-from tvm_hopper.sim.launch.overlap import Unfinished
-from tvm_hopper.sim.launch.tensors import place
+from tvm_hopper.sim.launch.tensors import TensorPlacement, place
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.machine.machine import MOST_WARPS, check_policy
 from tvm_hopper.sim.machine.pages import available_bytes
+from tvm_hopper.sim.options import DEFAULT_OPTIONS, RunOptions
 from tvm_hopper.sim.races.writers import element_writers
 from tvm_hopper.sim.result import Result
-from tvm_hopper.sim.shortcuts import EVERYTHING_WATCHED, NOTHING_LEFT_OUT, Shortcuts
+from tvm_hopper.sim.shortcuts import EVERYTHING_WATCHED
 from tvm_hopper.sim.tir import COOPERATIVE, arch_of_kernel, launch_tags
+from tvm_hopper.sim.translate.program import KernelCode
 
 __all__ = [
     "Launch",
@@ -48,19 +48,7 @@ def run_kernel(
     block: Sequence[int],
     cluster: Sequence[int] = (1, 1, 1),
     dyn_smem_bytes: int | None = None,
-    policy: str = "eager",
-    seed: int = 0,
-    blocks: Sequence[tuple[int, ...]] | None = None,
-    detect_races: bool = True,
-    outputs: Sequence[str] = (),
-    written: Mapping[str, np.ndarray] | None = None,
-    budget_s: float | None = None,
-    shortcuts: Shortcuts = NOTHING_LEFT_OUT,
-    record_writers: bool = False,
-    stop_after: int | None = None,
-    num_sms: int = DEFAULT_NUM_SMS,
-    unfinished: Sequence[Unfinished] = (),
-    progress_line: Any = None,
+    options: RunOptions = DEFAULT_OPTIONS,
 ) -> Result:
     """Run one device PrimFunc (as codegen prints it) on numpy data.
 
@@ -77,35 +65,8 @@ def run_kernel(
         x, y, z; the grid counts CTAs (not clusters).
     dyn_smem_bytes : int or None
         Dynamic shared memory of the launch; None: as much as the kernel declares.
-    policy : str
-        "eager", "on_wait", "lifo", "random", "in_turn" (a cluster begins when the one before has
-        ended, in the order of launch) or "starve:<role>" (role: "producer", "consumer", a warp
-        group's number, or "warp<n>").
-    blocks : list of (x, y, z) or None
-        Which CTAs to run; whole clusters are added. None: all.
-    detect_races : bool
-        Keep shadow cells; without them only numerics and the synchronisation protocol are checked.
-    outputs : sequence of str
-        Tensors that hold nothing before the kernel: reading them first is UNINIT_READ, and a part
-        that stays unwritten is OUTPUT_COVERAGE.
-    written : mapping or None
-        For several launches in a row: the bytes of each output's memory that earlier ones wrote.
-        To a dict this launch adds its own, and it leaves OUTPUT_COVERAGE to the caller.
-    budget_s : float or None
-        Seconds after which the run ends as INCOMPLETE; None: an hour.
-    shortcuts : Shortcuts
-        What the run leaves out. Where a finding might depend on that, the result says so in
-        `shortcut_failed`, and its findings are none.
-    record_writers : bool
-        Tell in `Result.writers` who wrote each element; needs `detect_races`.
-    stop_after : int or None
-        End the run once it has written about so many elements of tensors: `Result.ended_early`.
-    num_sms : int
-        Multiprocessors of the device, which all CTAs of a cooperative launch have to fit on.
-    unfinished : sequence of Unfinished
-        Earlier launches that may still run; `griddepcontrol.wait` waits for them.
-    progress_line : object, optional
-        Its `text` says how far the run is, of clusters that are too many to be there together.
+    options : RunOptions
+        How it is scheduled, what is watched, and when it ends.
 
     Returns
     -------
@@ -115,65 +76,130 @@ def run_kernel(
     program = compiled(device_func)
     if not isinstance(args, Mapping):
         args = dict(zip(program.params, args, strict=True))
-    machine = KernelMachine(program, policy, seed, detect_races, shortcuts)
-    grid, block, cluster = three(grid), three(block), three(cluster)
-    machine.budget_s = machine.budget_s if budget_s is None else budget_s
-    machine.stop_after, machine.progress_line = stop_after, progress_line
-    machine.cooperative = COOPERATIVE in launch_tags(device_func)
-    setup = {"grid": grid, "block": block, "cluster": cluster, "dyn_smem_bytes": dyn_smem_bytes}
-    arrays = {name: value for name, value in args.items() if isinstance(value, np.ndarray)}
-    if refused := launch_findings(device_func, setup, num_sms):
-        machine.findings += refused
-        if any(f.severity == "error" for f in refused):  # the runtime refuses it: nothing runs
-            return _not_run(machine, arrays)
-    check_policy(policy, -(-int(np.prod(block)) // 32))
-    layout = Layout.of(program.shared, dyn_smem_bytes or 0)
-    wanted = check_blocks(blocks, grid)
-    stored = set(arrays) if shortcuts.watch_all else touched_tensors(device_func, args)[0]
+    launch = _Launch(
+        device_func,
+        args,
+        three(grid),
+        three(block),
+        three(cluster),
+        dyn_smem_bytes,
+    )
+    result = _run(program, launch, options)
+    shortcuts = options.shortcuts
+    if result.shortcut_failed and not (shortcuts.any or shortcuts.watch_all):
+        return _run(program, launch, replace(options, shortcuts=EVERYTHING_WATCHED))
+    return result
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """One kernel with its arguments and the shape of its launch."""
+
+    func: Any
+    args: Mapping[str, Any]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    dyn_smem_bytes: int | None
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        names = ("grid", "block", "cluster", "dyn_smem_bytes")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {name: x for name, x in self.args.items() if isinstance(x, np.ndarray)}
+
+
+def _run(program: KernelCode, launch: _Launch, options: RunOptions) -> Result:
+    """Run one launch once."""
+    machine = _machine(program, launch, options)
+    refused = launch_findings(launch.func, launch.shape, options.num_sms)
+    machine.findings += refused
+    if any(f.severity == "error" for f in refused):  # the runtime refuses it: nothing runs
+        return _not_run(machine, launch.arrays)
+    check_policy(options.policy, -(-math.prod(launch.block) // 32))
+    wanted = check_blocks(options.blocks, launch.grid)
+    arrays = launch.arrays
+    watch_all = options.shortcuts.watch_all
+    stored = {*arrays} if watch_all else touched_tensors(launch.func, launch.args)[0]
     num_bytes = sum(array.nbytes for name, array in arrays.items() if name in stored)
-    if _too_large(machine, grid, wanted, cluster, block, layout, num_bytes):
+    layout = Layout.of(program.shared, launch.dyn_smem_bytes or 0)
+    if _too_large(machine, launch, wanted, layout.size, num_bytes):
         return _not_run(machine, arrays)
-    clusters = clusters_of(grid, cluster, wanted)
-    builder = MachineBuilder(machine)
     places = {name: place(value) for name, value in arrays.items()}
-    for name, at in places.items():
-        flags = (written or {}).get(name, NOTHING_WRITTEN) if name in outputs else None
-        shared = any(name in launch.stored and not launch.whole for launch in unfinished)
-        builder.tensor(name, at, flags, name in stored, shared)
-    builder.unfinished(unfinished)
-    builder.bind(args, places)
-    machine.arch = arch_of_kernel(device_func)
-    builder.blocks(clusters, layout, block, cluster)
+    builder = _with_tensors(machine, launch, options, places, stored)
+    clusters = clusters_of(launch.grid, launch.cluster, wanted)
+    builder.blocks(clusters, layout, launch.block, launch.cluster)
     _remarks(machine)
     machine.run()
-    if machine.shortcut_failed and not (shortcuts.any or shortcuts.watch_all):
-        return run_kernel(
-            device_func, args, grid, block, cluster, dyn_smem_bytes, policy, seed, blocks,
-            detect_races, outputs, written, budget_s, EVERYTHING_WATCHED, record_writers,
-            stop_after, num_sms, unfinished, progress_line,
-        )  # fmt: skip
     if machine.log is not None and not (machine.stopped or machine.unknown):
-        keeps = isinstance(written, dict)
-        for name in outputs if keeps or (written is None and blocks is None) else ():
-            region = builder.regions[name]
-            assert region.shadow is not None  # it is watched, since it holds nothing before
-            now = region.shadow.written(region.size)
-            if machine.stores_left_out:  # by this run, not by the kernel
-                now = np.ones_like(now)
-            if isinstance(written, dict):
-                written[name] = now
-            elif hole := ending.uncovered(name, places[name], now, name in stored):
-                machine.add("OUTPUT_COVERAGE", **hole)
+        _note_written(builder, options, places, stored)
     results = {name: at.among(builder.regions[name].data) for name, at in places.items()}
     ran = tuple(coords for members in clusters for coords in members)
     result = machine.result(results, ran)
-    if blocks is not None:
+    if options.blocks is not None:
         result.findings = tuple(replace(one, blocks=ran) for one in result.findings)
-    if record_writers:
+    if options.record_writers:
         for name in stored & builder.regions.keys():
             if (shadow := builder.regions[name].shadow) is not None:
                 result.writers[name] = (element_writers(shadow, places[name], machine),)
     return result
+
+
+def _machine(program: KernelCode, launch: _Launch, options: RunOptions) -> KernelMachine:
+    """Return a machine that has neither tensors nor CTAs yet."""
+    machine = KernelMachine(
+        program, options.policy, options.seed, options.detect_races, options.shortcuts
+    )
+    if options.budget_s is not None:
+        machine.budget_s = options.budget_s
+    machine.stop_after, machine.progress_line = options.stop_after, options.progress_line
+    machine.cooperative = COOPERATIVE in launch_tags(launch.func)
+    machine.arch = arch_of_kernel(launch.func)
+    return machine
+
+
+def _with_tensors(
+    machine: KernelMachine,
+    launch: _Launch,
+    options: RunOptions,
+    places: Mapping[str, TensorPlacement],
+    stored: set[str],
+) -> MachineBuilder:
+    """Give the machine its tensors and the kernel its parameters."""
+    builder = MachineBuilder(machine)
+    written = options.written or {}
+    for name, at in places.items():
+        flags = written.get(name, NOTHING_WRITTEN) if name in options.outputs else None
+        shared = any(name in one.stored and not one.whole for one in options.unfinished)
+        builder.tensor(name, at, flags, name in stored, shared)
+    builder.unfinished(options.unfinished)
+    builder.bind(launch.args, places)
+    return builder
+
+
+def _note_written(
+    builder: MachineBuilder,
+    options: RunOptions,
+    places: Mapping[str, TensorPlacement],
+    stored: set[str],
+) -> None:
+    """Tell the caller which bytes of outputs were written, or report those that were not."""
+    written, machine = options.written, builder.machine
+    if not isinstance(written, dict) and (written is not None or options.blocks is not None):
+        return
+    for name in options.outputs:
+        region = builder.regions[name]
+        assert region.shadow is not None  # it is watched, since it holds nothing before
+        now = region.shadow.written(region.size)
+        if machine.stores_left_out:  # by this run, not by the kernel
+            now = np.ones_like(now)
+        if isinstance(written, dict):
+            written[name] = now
+        elif hole := ending.uncovered(name, places[name], now, name in stored):
+            machine.add("OUTPUT_COVERAGE", **hole)
 
 
 def _not_run(machine: KernelMachine, arrays: Mapping[str, np.ndarray]) -> Result:
@@ -183,22 +209,23 @@ def _not_run(machine: KernelMachine, arrays: Mapping[str, np.ndarray]) -> Result
 
 def _too_large(
     machine: KernelMachine,
-    grid: tuple[int, int, int],
-    wanted: Any,
-    cluster: tuple[int, int, int],
-    block: tuple[int, int, int],
-    layout: Layout,
+    launch: _Launch,
+    wanted: Sequence[Any] | None,
+    shared: int,
     stored: int,
 ) -> bool:
     """Report CTAs that would need more memory than a run may take.
 
-    `stored` are the bytes of the tensors that the kernel stores to.
+    `shared` are the bytes of a CTA's shared memory, `stored` those of the tensors that the kernel
+    stores to.
     """
-    num_ctas = math.prod(grid) if wanted is None else len(wanted) * math.prod(cluster)
-    warps = -(-math.prod(block) // 32)
+    num_ctas = math.prod(launch.grid)
+    if wanted is not None:
+        num_ctas = len(wanted) * math.prod(launch.cluster)
+    warps = -(-math.prod(launch.block) // 32)
     together = num_ctas if machine.cooperative else min(num_ctas, MOST_WARPS // warps + 1)
     shadow = 8 // machine.program.min_itemsize  # bytes of cells for a byte
-    needed = together * (layout.size * (1 + shadow) + warps * WARP_BYTES)
+    needed = together * (shared * (1 + shadow) + warps * WARP_BYTES)
     needed += num_ctas * warps * ENDED_WARP_BYTES
     if wanted is None:  # of few CTAs, few pages of these are touched
         needed += stored * (2 if machine.log is None else 2 + shadow // 2)
@@ -209,7 +236,7 @@ def _too_large(
         "INCOMPLETE",
         f"not run: {num_ctas} CTAs need about {needed / 2**30:.1f} GiB here, of "
         f"{limit / 2**30:.1f}; nothing is certified: run some of them, "
-        f"blocks=[(0, 0, 0), {tuple(g - 1 for g in grid)}]",
+        f"blocks=[(0, 0, 0), {tuple(g - 1 for g in launch.grid)}]",
     )
     return True
 

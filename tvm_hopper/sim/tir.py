@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout
 
-from tvm_hopper.facts.arch import ARCHS, SM_90A, Arch
+from tvm_hopper.facts.arch import ARCHS, DEFAULT_ARCH, Arch
 from tvm_hopper.facts.devices import NUM_SMS_ATTR
 
 try:
@@ -22,7 +22,7 @@ try:
 except ImportError:  # TVM itself depends on it; without it only the standard types run
     ml_dtypes = None
 
-PTX = "tirx.ptx."
+PTX, CUDA, PRINTED = "tirx.ptx.", "tirx.cuda.", "tirx.cuda_"
 COOPERATIVE = "tirx.use_cooperative_launch"  # tags of TVM's runtime among the launch parameters
 PROGRAMMATIC = "tirx.use_programtic_dependent_launch"
 # On a host function: places of parameters that no launch before it in the stream writes.
@@ -30,8 +30,8 @@ PROMISED = "tvm_hopper.promised_tensors"
 
 
 def arch_of_kernel(func: tirx.PrimFunc) -> Arch:
-    """Return the architecture of a device function's target; SM_90A where it names none."""
-    return ARCHS.get(arch_name(func), SM_90A)
+    """Return the architecture of a device function's target; DEFAULT_ARCH where it names none."""
+    return ARCHS.get(arch_name(func), DEFAULT_ARCH)
 
 
 def arch_name(func: tirx.PrimFunc) -> str:

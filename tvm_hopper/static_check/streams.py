@@ -198,6 +198,23 @@ class _Wgmma:
             yield from group
         yield from self.open
 
+    def is_in_flight(self, buffer: Any, bounds: tuple[int, int], write: bool) -> bool:
+        """Tell whether registers may be read or written by what no wait covers."""
+        touched = (buffer, *bounds)
+        return any(
+            _overlap(touched, d) or (write and _overlap(touched, a)) for d, a, _ in self.in_flight()
+        )
+
+    def lacks_fence(self, d: Range | None, a: Range | None, shape: str) -> str:
+        """Say why a multiply-add needs a wgmma.fence before it; empty if it does not."""
+        if not self.fenced:
+            return "first wgmma without wgmma.fence"
+        if any(_overlap(t, d) or _overlap(t, a) for t in self.touched):
+            return "registers of this wgmma are accessed after the last wgmma.fence"
+        if any(_overlap(d, other) and shape != s for other, s in self.shapes):
+            return "another shape accumulates into these registers without wgmma.fence"
+        return ""
+
 
 def _overlap(a: Range | None, b: Range | None) -> bool:
     return a is not None and b is not None and a[0].same_as(b[0]) and a[1] < b[2] and b[1] < a[2]
@@ -218,37 +235,20 @@ def check_wgmma(trace: Trace, span: slice, where: str) -> Iterator[Finding]:
         if not event.mask[span].any():
             continue
         if event.kind == "register":
-            buffer, bounds, write = event.values
-            if bounds is None:
-                continue
-            touched = (buffer, *bounds)
-            for d, a, _ in state.in_flight():
-                if _overlap(touched, d) or (write and _overlap(touched, a)):
-                    yield from once(
-                        "WGMMA_REG_INFLIGHT",
-                        f"{buffer.name}[{bounds[0]}:{bounds[1]}] is accessed while "
-                        f"{len(state.groups)} groups are pending",
-                        event,
-                    )
-                    break
-            state.touched.append(touched)
+            buffer, bounds, _ = event.values
+            if bounds is not None and state.is_in_flight(*event.values):
+                text = f"{buffer.name}[{bounds[0]}:{bounds[1]}] is accessed while "
+                text += f"{len(state.groups)} groups are pending"
+                yield from once("WGMMA_REG_INFLIGHT", text, event)
+            if bounds is not None:
+                state.touched.append((buffer, *bounds))
         elif event.kind == "mma_fence":
             state.fenced, state.touched, state.shapes = True, [], []
         elif event.kind == "mma":
-            d, a, shape = event.values
-            if not state.fenced:
-                yield from once("WGMMA_FENCE_MISSING", "first wgmma without wgmma.fence", event)
-            elif any(_overlap(t, d) or _overlap(t, a) for t in state.touched):
-                yield from once(
-                    "WGMMA_FENCE_MISSING",
-                    "registers of this wgmma are accessed after the last wgmma.fence", event,
-                )  # fmt: skip
-            elif any(_overlap(d, other) and shape != s for other, s in state.shapes):
-                yield from once(
-                    "WGMMA_FENCE_MISSING",
-                    "another shape accumulates into these registers without wgmma.fence", event,
-                )  # fmt: skip
-            state.open.append((d, a, shape))
+            if text := state.lacks_fence(*event.values):
+                yield from once("WGMMA_FENCE_MISSING", text, event)
+            d, _, shape = event.values
+            state.open.append(event.values)
             state.shapes.append((d, shape))
         elif event.kind == "mma_commit":
             if state.open:

@@ -16,7 +16,7 @@ from tvm_hopper.sim.findings import Finding
 from tvm_hopper.sim.protocol.check import Skeleton, opaque_calls, run_skeleton
 from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, Given
 from tvm_hopper.sim.protocol.trace import UnanalysableError
-from tvm_hopper.sim.tir import PTX, op_name
+from tvm_hopper.sim.tir import CUDA, PTX, op_name
 from tvm_hopper.static_check.streams import check_streams, finding
 
 StaticFinding = Finding
@@ -95,7 +95,7 @@ def _synchronising_calls(func: tirx.PrimFunc) -> list[ir.Call]:
     def visit(call: ir.Call) -> None:
         name = op_name(call)
         if (name.startswith(PTX) and name[len(PTX) :].startswith(SYNCHRONISING)) or name.startswith(
-            "tirx.cuda.mbarrier_wait"
+            f"{CUDA}mbarrier_wait"
         ):
             found.append(call)
 

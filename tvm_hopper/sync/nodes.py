@@ -132,20 +132,10 @@ def _unit(
     if step.op is not None and step.op not in table:
         raise ValueError(f"step {step.name!r}: found operation {step.op!r}; need one of the table")
     op = table[step.op] if step.op is not None else None
-    if op is not None:
-        _check_operation(step, op)
-    elif step.only_if_read:
-        raise ValueError(f"step {step.name!r}: found only_if_read; need an operation that copies")
-    elif step.is_release and step.issuer != "all":
-        raise ValueError(f"step {step.name!r}: found a release by one thread; need every warp's")
-    if step.is_acquire and (op is not None or step.is_release or step.issuer != "all"):
-        raise ValueError(
-            f"step {step.name!r}: found an acquire that is something else as well, or one thread's;"
-            " need a wait of all threads, a separate step"
-        )
+    by_thread = step.issuer == "thread"
+    _check_step(step, op)
     if not is_uniform:
         _check_divergent(step, op)
-    by_thread = step.issuer == "thread"
     if not by_thread and any(access.buffer.by_thread for access in step.accesses):
         raise ValueError(
             f"step {step.name!r}: found all threads at a buffer of the elected one; need that one"
@@ -158,6 +148,21 @@ def _unit(
         if a.is_write or op is None or not (op.repeats_in_place and (a.buffer, a.ahead) in written)
     )
     return Unit(step.name, path, end, uses, op, by_thread, step.only_if_read)
+
+
+def _check_step(step: Step, op: AsyncOp | None) -> None:
+    """Refuse what a step says of itself that does not go together."""
+    if op is not None:
+        _check_operation(step, op)
+    elif step.only_if_read:
+        raise ValueError(f"step {step.name!r}: found only_if_read; need an operation that copies")
+    elif step.is_release and step.issuer != "all":
+        raise ValueError(f"step {step.name!r}: found a release by one thread; need every warp's")
+    if step.is_acquire and (op is not None or step.is_release or step.issuer != "all"):
+        raise ValueError(
+            f"step {step.name!r}: found an acquire that is something else as well, or one thread's;"
+            " need a wait of all threads, a separate step"
+        )
 
 
 def _one_group(run: Unit, unit: Unit) -> bool:

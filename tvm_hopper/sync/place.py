@@ -183,21 +183,31 @@ def _home(tree: Sequence, path: Path, wait: WaitPhase) -> Path:
         if isinstance(node, Unit):
             break
         if isinstance(node, LoopNode):
-            inside = any(_copies(unit, wait) for unit in units(node.body))
-            if inside or wait.buffer in node.advances or (promised and not node.min_trips):
-                outer = None
-            elif outer is None:
-                outer = node.path
-            sequence = node.body
+            outer, sequence = _front_of_loop(node, wait, promised, outer), node.body
         else:
-            if promised:  # whether it is read depends on the branch
-                outer = None
-            elif outer is None and not (
-                node.is_uniform and any(_copies(x, wait) for arm in node.arms for x in units(arm))
-            ):
-                outer = node.path
+            outer = _front_of_branch(node, wait, promised, outer)
             sequence = node.arms[path[len(node.path)]]
     return path if outer is None else outer
+
+
+def _front_of_loop(
+    loop: LoopNode, wait: WaitPhase, promised: bool, outer: Path | None
+) -> Path | None:
+    """Return the front of a loop, or of one around it, if the wait may be there."""
+    inside = any(_copies(unit, wait) for unit in units(loop.body))
+    if inside or wait.buffer in loop.advances or (promised and not loop.min_trips):
+        return None
+    return loop.path if outer is None else outer
+
+
+def _front_of_branch(
+    branch: BranchNode, wait: WaitPhase, promised: bool, outer: Path | None
+) -> Path | None:
+    """Return the front of a branch, or of what is around it, if the wait may be there."""
+    if promised or outer is not None:  # whether it is read depends on the branch
+        return None if promised else outer
+    inside = any(_copies(x, wait) for arm in branch.arms for x in units(arm))
+    return None if branch.is_uniform and inside else branch.path
 
 
 def _copies(unit: Unit, wait: WaitPhase) -> bool:

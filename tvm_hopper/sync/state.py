@@ -32,7 +32,7 @@ over paths is exact: the fixpoint knows as much as all paths together, and no le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -179,12 +179,7 @@ def lacks(state: State, use: Use) -> Iterator[Sync]:
     if use.is_release:
         is_async = use.buffer.proxy == ASYNC
     for touch, missing in state.touches.items():
-        if not meets(touch, use):
-            continue
-        if not must_follow(use, touch.is_write, touch.op):
-            continue
-        both_generic = use.op is None and touch.op is None and not use.is_release
-        if both_generic and use.buffer.space == "global":
+        if not _has_to_follow(use, touch):
             continue
         if touch.phase is not None:
             if state.phases.get(touch.phase) != PROMISED or reads(use, touch.phase):
@@ -197,6 +192,14 @@ def lacks(state: State, use: Use) -> Iterator[Sync]:
         alone = touch.by_thread and use.by_thread
         if missing.barrier and not alone and not use.is_release:
             yield Barrier()
+
+
+def _has_to_follow(use: Use, touch: Touch) -> bool:
+    """Tell whether an access has to come after what was done; plain ones of global memory not."""
+    both_generic = use.op is None and touch.op is None and not use.is_release
+    if both_generic and use.buffer.space == "global":
+        return False
+    return meets(touch, use) and must_follow(use, touch.is_write, touch.op)
 
 
 def meets(touch: Touch, use: Use) -> bool:
@@ -236,21 +239,24 @@ def execute(state: State, unit: Unit) -> State:
         if use.op is not None and not use.op.needs_commit and use.is_write
     ]
     for buffer, ahead in copied:
-        n = buffer.num_slots
-        gone = {p for p in phases if p[0] == buffer and (p[1] - ahead) % n == 0}
+        gone = _same_slot(phases, buffer, ahead)
         phases = {phase: flies for phase, flies in phases.items() if phase not in gone}
         touches = {touch: missing for touch, missing in touches.items() if touch.phase not in gone}
         phases[buffer, ahead] = PROMISED if unit.only_if_read else FLIES
     for use in unit.uses:
-        if use.is_release:
-            # The other agent hands the slot back after an arrive of each of these threads. What
-            # else lies in its bytes is no business of that agent.
-            if not use.buffer.overlays:
-                touches = {t: m for t, m in touches.items() if not meets(t, use)}
-            continue
-        for touch, missing in _touches(use, copied):
-            touches[touch] = missing
+        if not use.is_release:
+            touches.update(_touches(use, copied))
+        # The other agent hands the slot back after an arrive of each of these threads. What else
+        # lies in its bytes is no business of that agent.
+        elif not use.buffer.overlays:
+            touches = {t: m for t, m in touches.items() if not meets(t, use)}
     return State(touches, phases)
+
+
+def _same_slot(phases: Iterable[Phase], buffer: Buffer, ahead: int) -> set[Phase]:
+    """Return the phases of a buffer's slot, which a copy into it ends."""
+    n = buffer.num_slots
+    return {phase for phase in phases if phase[0] == buffer and (phase[1] - ahead) % n == 0}
 
 
 def _aged(touch: Touch, missing: Missing, unit: Unit) -> Missing:

@@ -215,6 +215,17 @@ def _multiply(kind: ProductKind) -> tuple[Any, Any]:
     def widen(value: Any) -> Any:
         return value if dtype == out_dtype else T.Cast(out_dtype, value)
 
+    def half(A: Any, B: Any, C: Any, lane: Any, number: int) -> Any:
+        """Multiply by eight of the sixteen columns."""
+        return T.ptx_legacy.mma(
+            *(shape, "row", "col", short, short, short_out),
+            *(A.data, A.elem_offset + lane * size),
+            *(B.data, B.elem_offset + lane * size + number * (size // 2)),
+            *(C.data, C.elem_offset + lane * out_size + number * (out_size // 2)),
+            False,
+            dtype=out_dtype,
+        )
+
     @T.prim_func(s_tir=True)
     def description(a: T.handle, b: T.handle, c: T.handle) -> None:
         A = T.match_buffer(a, (LANES, size), dtype, align=64, offset_factor=16, scope="warp")
@@ -246,42 +257,8 @@ def _multiply(kind: ProductKind) -> tuple[Any, Any]:
             T.reads(C[0:LANES, 0:out_size], A[0:LANES, 0:size], B[0:LANES, 0:size])
             T.writes(C[0:LANES, 0:out_size])
             for lane in T.thread_binding(0, LANES, "threadIdx.x"):
-                T.evaluate(
-                    T.ptx_legacy.mma(
-                        shape,
-                        "row",
-                        "col",
-                        short,
-                        short,
-                        short_out,
-                        A.data,
-                        A.elem_offset + lane * size,
-                        B.data,
-                        B.elem_offset + lane * size,
-                        C.data,
-                        C.elem_offset + lane * out_size,
-                        False,
-                        dtype=out_dtype,
-                    )
-                )
-                T.evaluate(
-                    T.ptx_legacy.mma(
-                        shape,
-                        "row",
-                        "col",
-                        short,
-                        short,
-                        short_out,
-                        A.data,
-                        A.elem_offset + lane * size,
-                        B.data,
-                        B.elem_offset + lane * size + size // 2,
-                        C.data,
-                        C.elem_offset + lane * out_size + out_size // 2,
-                        False,
-                        dtype=out_dtype,
-                    )
-                )
+                T.evaluate(half(A, B, C, lane, 0))
+                T.evaluate(half(A, B, C, lane, 1))
 
     return description, instruction
 

@@ -75,6 +75,34 @@ EPILOGUES: dict[str, Epilogue] = {
 }
 
 
+@dataclass(frozen=True)
+class MatmulForm:
+    """How a product is written down.
+
+    Attributes
+    ----------
+    acc_dtype : str
+        Element type of the sum.
+    cast : str
+        "before" or "after" the product, or "none" when `acc_dtype` is the operands' type.
+    cast_stage : bool
+        The cast of the operands is a te stage of its own.
+    swap : bool
+        Multiply B by A instead of A by B.
+    batch : bool
+        A and C get a leading dimension of one.
+    index : str
+        Type of the loop variables, "int32" or "int64".
+    """
+
+    acc_dtype: str = "float32"
+    cast: str = "before"
+    cast_stage: bool = False
+    swap: bool = False
+    batch: bool = False
+    index: str = "int32"
+
+
 def matmul(
     m: Extent,
     n: Extent,
@@ -83,13 +111,8 @@ def matmul(
     dtype: str = "float16",
     out_dtype: str = "float32",
     *,
-    acc_dtype: str = "float32",
-    cast: str = "before",
-    cast_stage: bool = False,
-    swap: bool = False,
-    batch: bool = False,
-    index: str = "int32",
     epilogue: tuple[str, ...] = (),
+    **form: Any,
 ) -> tvm.IRModule:
     """Build C = A B with te, as a module with the function "main", plain loops.
 
@@ -99,42 +122,36 @@ def matmul(
         Extents; a name makes a symbolic extent of it.
     layout : str
         One of NN, NT, TN, TT, see the module's docstring.
-    dtype, out_dtype, acc_dtype : str
-        Element types of A and B, of the output, and of the sum.
-    cast : str
-        "before" or "after" the product, or "none" when `acc_dtype` is `dtype`.
-    cast_stage : bool
-        The cast of the operands is a te stage of its own.
-    swap : bool
-        Multiply B by A instead of A by B.
-    batch : bool
-        A and C get a leading dimension of one.
-    index : str
-        Type of the loop variables, "int32" or "int64".
+    dtype, out_dtype : str
+        Element types of A and B, and of the output.
     epilogue : tuple of str
         Names out of EPILOGUES, applied in order to the sum, before the cast to `out_dtype`.
+    **form
+        Attributes of `MatmulForm`.
 
     Returns
     -------
     mod : tvm.IRModule
         Arguments of "main": A, B, the operands of the epilogue in order, the output.
     """
+    f = MatmulForm(**form)
+    index, acc_dtype = f.index, f.acc_dtype
     extent = {name: _extent(size, index) for name, size in (("m", m), ("n", n), ("k", k))}
-    lead = (tirx.const(1, index),) if batch else ()
+    lead = (tirx.const(1, index),) if f.batch else ()
     a_axes, b_axes = {"N": "mk", "T": "km"}[layout[0]], {"N": "kn", "T": "nk"}[layout[1]]
     a = te.placeholder((*lead, *(extent[x] for x in a_axes)), dtype, name="A")
     b = te.placeholder(tuple(extent[x] for x in b_axes), dtype, name="B")
-    a_in, b_in = (_cast_stage(t, acc_dtype) if cast_stage else t for t in (a, b))
+    a_in, b_in = (_cast_stage(t, acc_dtype) if f.cast_stage else t for t in (a, b))
     axis = te.reduce_axis((tirx.const(0, index), extent["k"]), "k")
 
     def product(*point: Any) -> Any:
         *first, i, j = point
         at = {"m": i, "n": j, "k": axis.var}
         x, y = a_in(*first, *(at[d] for d in a_axes)), b_in(*(at[d] for d in b_axes))
-        if cast == "before" and not cast_stage:
+        if f.cast == "before" and not f.cast_stage:
             x, y = x.astype(acc_dtype), y.astype(acc_dtype)
-        value = y * x if swap else x * y
-        return te.sum(value.astype(acc_dtype) if cast == "after" else value, axis=axis)
+        value = y * x if f.swap else x * y
+        return te.sum(value.astype(acc_dtype) if f.cast == "after" else value, axis=axis)
 
     shape = (*lead, extent["m"], extent["n"])
     value, arguments = te.compute(shape, product, name="C"), [a, b]

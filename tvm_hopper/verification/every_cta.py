@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 
 from tvm_hopper.sim import Finding
 from tvm_hopper.sim.coverage import check_every_cta, check_outputs
-from tvm_hopper.sim.cta_selection import Choice
-from tvm_hopper.verification.launches import BoundLaunch
+from tvm_hopper.verification.case import Case
 
 
-def check_indices(
-    launches: Sequence[BoundLaunch],
-    choices: Sequence[Choice],
-    values: Mapping[str, Any],
-    outputs: Sequence[str],
-    whole: bool,
-    budget_s: float,
-) -> tuple[list[Finding], list[str]]:
+def check_indices(case: Case, whole: bool, budget_s: float) -> tuple[list[Finding], list[str]]:
     """Check bounds, alignment, overlap and coverage of all CTAs.
 
     Parameters
     ----------
-    launches, choices : sequence
-        What is launched, and which CTAs of it are simulated.
-    values : dict
-        Arguments of the entry.
-    outputs : sequence of str
-        Tensors that hold nothing before.
     whole : bool
         Whether the CTAs that are simulated run all turns of their loops.
     budget_s : float
@@ -41,7 +24,8 @@ def check_indices(
     tuple
         Findings, and a line for each launch that says what was proven.
     """
-    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    launches, choices = case.launches, case.choices
+    arrays = {name: value for name, value in case.values.items() if isinstance(value, np.ndarray)}
     for launch in launches:
         for name, workspace in launch.workspaces.items():
             if name not in arrays:
@@ -51,7 +35,7 @@ def check_indices(
         for launch, choice in zip(launches, choices, strict=True)
     ]
     all_run = whole and all(choice.everything for choice in choices)
-    holes, covered = check_outputs(coverages, outputs, arrays, all_run)
+    holes, covered = check_outputs(coverages, case.outputs, arrays, all_run)
     texts = [
         f"{choice.kernel}: {coverage.text}"
         for choice, coverage in zip(choices, coverages, strict=True)

@@ -10,9 +10,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
@@ -29,6 +29,7 @@ from tvm_hopper.sim.protocol.check import explore_skeleton
 from tvm_hopper.sim.protocol.given import given_integers
 from tvm_hopper.sim.run import launch_findings, touched_tensors
 from tvm_hopper.static_check.sync import check_sync
+from tvm_hopper.verification.case import Case
 from tvm_hopper.verification.causes import arranged
 from tvm_hopper.verification.every_cta import check_indices
 from tvm_hopper.verification.inputs import blank_memory, fill_random
@@ -41,6 +42,9 @@ from tvm_hopper.verification.report import Report, joined
 from tvm_hopper.verification.residency import check_residency
 from tvm_hopper.verification.schedules import Schedules
 from tvm_hopper.verification.values import NOT_GIVEN, ValueCheck, ValueReport
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 RUNS = (
     ("eager", 0),
@@ -91,6 +95,44 @@ class Found:
         self.add(one for one in found if (one.rule, one.buffer) not in met or not one.buffer)
 
 
+@dataclass(frozen=True)
+class Limits:
+    """How much `verify` may do, and for which device.
+
+    Attributes
+    ----------
+    max_ctas : int
+        How many CTAs of a launch may run before some are chosen.
+    budget_s : float
+        Seconds for all that is done: schedules that are not begun or not ended by then are listed
+        as skipped, and the report is incomplete if fewer than three ran, or if it was too short for
+        another stage.
+    num_sms : int
+        Multiprocessors of the device, for host code that asks.
+    progress : bool or None
+        Whether a line on stderr says, after two seconds, what is being done; None: if it is a
+        terminal.
+    """
+
+    max_ctas: int = 8
+    budget_s: float = 120.0
+    num_sms: int = DEFAULT_NUM_SMS
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.max_ctas) is not int or self.max_ctas < 1:
+            raise ValueError(f"max_ctas: found max_ctas={self.max_ctas!r}; need an int from 1")
+
+
+class LimitKeywords(TypedDict, total=False):
+    """`Limits` as keywords, for type checkers."""
+
+    max_ctas: int
+    budget_s: float
+    num_sms: int
+    progress: bool | None
+
+
 def verify(
     ex_or_mod: Any,
     inputs: Mapping[str, Any] | None = None,
@@ -98,11 +140,8 @@ def verify(
     blocks: Sequence[tuple[int, ...]] | None = None,
     target: Any = None,
     entry: str | None = None,
-    max_ctas: int = 8,
-    budget_s: float = 120.0,
-    num_sms: int = DEFAULT_NUM_SMS,
-    progress: bool | None = None,
     against: Any = None,
+    **limits: Unpack[LimitKeywords],
 ) -> Report:
     """Judge a module: its synchronisation under several schedules, and its values; one verdict.
 
@@ -118,26 +157,17 @@ def verify(
     blocks : list of (x, y, z) or None
         CTAs to run, which leaves the report incomplete unless they are all of the launch; None: all
         up to `max_ctas`, else chosen ones that stand for the others.
-    budget_s : float
-        Seconds for all that is done here: schedules that are not begun or not ended by then are
-        listed as skipped, and the report is incomplete if fewer than three ran, or if it was too
-        short for another stage.
-    num_sms : int
-        Multiprocessors of the device, for host code that asks.
     target : Target, str or dict, optional
         For a module that is not lowered yet.
     entry : str, optional
         Name of the function to run; left out, the only one.
-    max_ctas : int
-        How many CTAs of a launch may run before some are chosen.
-    progress : bool or None
-        Whether a line on stderr says, after two seconds, what is being done; None: if it is a
-        terminal.
     against : IRModule, PrimFunc, Schedule, or False, optional
         The plain program, whose arguments are the kernel's in the same order: what the kernel
         writes is compared with what it computes, on integers and on normal numbers (arguments in
         `inputs` stay as they are). None: the module before the first schedule helper `hs.*`, where
         this process knows it (`schedule/origins.py`); False: values are not compared.
+    **limits
+        max_ctas, budget_s, num_sms, and progress, see `Limits`.
 
     Returns
     -------
@@ -153,20 +183,20 @@ def verify(
     PlainProgramError
         `against` has a statement whose meaning is unknown, for example an opaque call.
     """
-    _check_arguments(runs, max_ctas)
-    end = time.monotonic() + budget_s
+    _check_runs(runs)
+    asked = _Request(inputs or {}, runs, blocks, Limits(**limits))
+    end = time.monotonic() + asked.limits.budget_s
     program = load(ex_or_mod, target, entry)
-    with ProgressLine(progress) as line:
-        values, _ = complete(program.arguments, inputs or {}, blank_memory)
+    with ProgressLine(asked.limits.progress) as line:
+        values, _ = complete(program.arguments, asked.inputs, blank_memory)
         reports = []
         try:
-            ways = ways_to_call(program, values, num_sms)
+            ways = ways_to_call(program, values, asked.limits.num_sms)
             for number, allocator in enumerate(ways):
                 plain = _PlainProgram.find(ex_or_mod, program, against)
                 now = time.monotonic()
                 until = now + (end - now) / (len(ways) - number)
-                arguments = plain, program, inputs, runs, blocks, max_ctas, budget_s, num_sms
-                reports.append(_judge(*arguments, line, allocator, until))
+                reports.append(_judge(plain, program, asked, allocator, line, until))
         except TensorMapError as error:  # the driver refuses it: no kernel is launched
             return Report((finding("TENSOR_MAP", str(error)),), (), ())
         except MemoryError as error:
@@ -175,36 +205,34 @@ def verify(
     return joined(reports)
 
 
+@dataclass(frozen=True)
+class _Request:
+    """What the caller of `verify` gave and requested."""
+
+    inputs: Mapping[str, Any]
+    runs: Sequence[tuple[str, int]]
+    blocks: Sequence[tuple[int, ...]] | None
+    limits: Limits
+
+
 def _judge(
     plain: _PlainProgram,
     program: Program,
-    inputs: Mapping[str, Any] | None,
-    runs: Sequence[tuple[str, int]],
-    blocks: Sequence[tuple[int, ...]] | None,
-    max_ctas: int,
-    budget_s: float,
-    num_sms: int,
-    line: ProgressLine,
+    asked: _Request,
     allocator: bool,
+    line: ProgressLine,
     end: float,
 ) -> Report:
-    values, missing = complete(program.arguments, inputs or {}, blank_memory)
+    """Judge one way to call a program, stage by stage, until a moment of the monotonic clock."""
+    num_sms = asked.limits.num_sms
+    values, missing = complete(program.arguments, asked.inputs, blank_memory)
     launches = bound_launches(program, values, num_sms, allocator)
-    refused = [
-        one
-        for launch in launches
-        for one in launch_findings(launch.func, launch.setup, launch.num_sms)
-    ]
+    refused = [y for x in launches for y in launch_findings(x.func, x.setup, x.num_sms)]
     if any(one.severity == "error" for one in refused):  # the runtime refuses it
         return Report(tuple(refused), (), ())
     found = Found()
-    related = Related.of_several(launches, values, max_ctas)
-    choices = [
-        choose_blocks(launch.func, launch.setup, max_ctas, related.apart[i] if related else ())
-        if blocks is None
-        else choose_asked(launch.func, launch.setup, blocks)
-        for i, launch in enumerate(launches)
-    ]
+    related = Related.of_several(launches, values, asked.limits.max_ctas)
+    choices = _choose(launches, asked, related)
     for choice in choices:
         found.add(choice.findings())
 
@@ -216,23 +244,76 @@ def _judge(
     skeletons = _explore(program, launches, known, found, EXPLORATION * left())
     left_alone = plain.left_alone([argument.name for argument in program.arguments])
     outputs = _outputs(launches, choices, missing, left_alone)
-    done: list[tuple[str, int, str]] = []
+    case = Case(
+        *(program, asked.inputs, values, outputs, launches, choices, related, num_sms, allocator)
+    )
 
     def fill() -> None:
         legal = plain.legal_indices(values)
         fill_random(values, program.arguments, set(missing) - set(outputs), legal)
 
-    schedules = Schedules(launches, values, outputs, choices, fill, related)
-    ran, kept = 0, 0.0 if plain.reference is None else VALUES * budget_s
+    schedules = Schedules(case, fill)
+    kept = 0.0 if plain.reference is None else VALUES * asked.limits.budget_s
+    done = _run_schedules(schedules, asked, found, line, left, kept)
+    line.text = "CTAs one after another"
+    found.add(check_residency(case, left))
+    line.text = "indices of every CTA"
+    time_left = max(left(), INDICES * asked.limits.budget_s)
+    of_all, covered = check_indices(case, not schedules.cuts, time_left)
+    found.add_of_all(of_all)
+    clusters = [y for x in launches for y in say_cluster(x.func, x.setup, num_sms)]
+    if plain.reference is not None:
+        line.text = "values"
+        check = ValueCheck(plain.reference, case, asked.blocks is not None, schedules.steps)
+        plain.report = check.run(end)
+        found.add_from_run(check.findings)
+    return Report(
+        findings=arranged(found.findings.values()),
+        runs=tuple(done),
+        choices=tuple(choices),
+        skeletons=tuple(skeletons),
+        cuts=tuple(schedules.cuts),
+        proven=(*clusters, *covered),
+        values=plain.report,
+        replay=Replay(case, schedules.chosen),
+    )
+
+
+def _choose(
+    launches: Sequence[BoundLaunch], asked: _Request, related: Related | None
+) -> list[Choice]:
+    """Choose the CTAs that run of each launch."""
+    if asked.blocks is not None:
+        return [choose_asked(x.func, x.setup, asked.blocks) for x in launches]
+    return [
+        choose_blocks(x.func, x.setup, asked.limits.max_ctas, related.apart[i] if related else ())
+        for i, x in enumerate(launches)
+    ]
+
+
+def _run_schedules(
+    schedules: Schedules,
+    asked: _Request,
+    found: Found,
+    line: ProgressLine,
+    left: Callable[[], float],
+    kept: float,
+) -> list[tuple[str, int, str]]:
+    """Run as many schedules as there is time for; return the verdict of each.
+
+    Once as many have run as a verdict needs, others leave `kept` seconds to what comes later.
+    """
+    done: list[tuple[str, int, str]] = []
+    ran = 0
 
     def left_for_runs() -> float:
         return left() - (kept if ran >= MIN_RUNS else 0.0)
 
-    for number, (policy, seed) in enumerate(runs, 1):
+    for number, (policy, seed) in enumerate(asked.runs, 1):
         if left_for_runs() <= 0:
             done.append((policy, seed, "skipped"))
             continue
-        line.text = f"{policy}({seed}), {number} of {len(runs)} schedules"
+        line.text = f"{policy}({seed}), {number} of {len(asked.runs)} schedules"
         result = schedules.run(policy, seed, left_for_runs, found.met)
         if result.out_of_budget:  # what it found before is true
             done.append((policy, seed, "skipped"))
@@ -241,45 +322,13 @@ def _judge(
             ran += 1
             done.append((policy, seed, result.verdict))
             found.add_from_run(result.findings)
-    if ran < min(MIN_RUNS, len(runs)):
-        left_out = f"{ran} of {len(runs)} schedules ran within {budget_s} s"
+    if ran < min(MIN_RUNS, len(asked.runs)):
+        budget_s = asked.limits.budget_s
+        left_out = f"{ran} of {len(asked.runs)} schedules ran within {budget_s} s"
         hint = "raise budget_s, or verify a smaller shape"
         found.add([finding("INCOMPLETE", left_out, hint=hint)])
     found.add(schedules.doubts)
-    line.text = "CTAs one after another"
-    found.add(check_residency(launches, choices, values, outputs, program.arch, num_sms, left))
-    line.text = "indices of every CTA"
-    whole = not schedules.cuts  # each CTA that ran took all turns of its loops
-    time_left = max(left(), INDICES * budget_s)
-    of_all, proven = check_indices(launches, choices, values, outputs, whole, time_left)
-    found.add_of_all(of_all)
-    proven = [*(y for x in launches for y in say_cluster(x.func, x.setup, num_sms)), *proven]
-    if plain.reference is not None:
-        line.text = "values"
-        check = ValueCheck(
-            plain.reference,
-            program,
-            launches,
-            choices,
-            values,
-            outputs,
-            inputs or {},
-            blocks is not None,
-            schedules.steps,
-            related,
-        )
-        plain.report = check.run(end)
-        found.add_from_run(check.findings)
-    return Report(
-        arranged(found.findings.values()),
-        tuple(done),
-        tuple(choices),
-        tuple(skeletons),
-        tuple(schedules.cuts),
-        tuple(proven),
-        plain.report,
-        Replay(program, inputs or {}, num_sms, schedules.chosen, outputs, allocator),
-    )
+    return done
 
 
 @dataclass
@@ -326,13 +375,11 @@ class _PlainProgram:
             return _PlainProgram(None, ValueReport(False, f"not checked: {error}"))
 
 
-def _check_arguments(runs: Sequence[tuple[str, int]], max_ctas: Any) -> None:
+def _check_runs(runs: Sequence[tuple[str, int]]) -> None:
     if not runs:
         raise ValueError("runs: found none; need at least one (policy, seed)")
     for policy, _ in runs:
         check_policy(policy)
-    if type(max_ctas) is not int or max_ctas < 1:
-        raise ValueError(f"max_ctas: found max_ctas={max_ctas!r}; need an int from 1")
 
 
 def _outputs(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +23,7 @@ from tvm_hopper.sim.launch.overlap import LaunchesInFlight
 from tvm_hopper.sim.launch.tensors import Pointer, Workspace, find_shared_memory, place
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.leave_out import of_kernel
-from tvm_hopper.sim.races.writers import ElementWriters
+from tvm_hopper.sim.options import DEFAULT_OPTIONS, RunOptions
 from tvm_hopper.sim.run import touched_tensors
 from tvm_hopper.sim.shortcuts import Shortcuts
 from tvm_hopper.sim.timeline.events import TimelineEvent
@@ -111,16 +111,10 @@ def run_launches(
     launches: Sequence[BoundLaunch],
     values: Mapping[str, Any],
     outputs: Sequence[str],
-    policy: str,
-    seed: int,
     blocks: Sequence[Any],
-    detect_races: bool = True,
-    budget_s: float | None = None,
+    options: RunOptions = DEFAULT_OPTIONS,
     shortcuts: Mapping[str, Shortcuts] | None = None,
-    record_writers: bool = False,
-    stop_after: int | None = None,
     rest: Rest | None = None,
-    progress_line: Any = None,
 ) -> Result:
     """Run launches in order, each on what the ones before left.
 
@@ -134,18 +128,15 @@ def run_launches(
         For each launch a list of (x, y, z), the CTAs to run, or None for all. What a launch that
         does not run whole stores to counts as written by it, and holds zeros elsewhere; all of it,
         or what `rest` says.
-    budget_s : float or None
-        Seconds for all of them.
+    options : RunOptions
+        `budget_s` are the seconds for all of them. Of an element, the last launch that wrote it
+        is its writer.
     shortcuts : dict or None
         What the run of each kernel leaves out; None: nothing. If that fails for one launch, the
         result says so, and nothing else.
-    record_writers, stop_after : bool, int or None
-        As for `run_kernel`; of an element, the last launch that wrote it tells.
     rest : callable or None
         Gives for a launch's number which bytes of a tensor its CTAs that do not run store to, or
         None if that is not known.
-    progress_line : object, optional
-        As for `run_kernel`.
 
     Returns
     -------
@@ -154,85 +145,70 @@ def run_launches(
     """
     arrays = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
     memory = _Memories(arrays, set(outputs))
-    findings: list[Finding] = []
-    steps = 0
-    ran: list[tuple[int, ...]] = []
-    events: list[TimelineEvent] = []
-    left_out = 0
-    cuts: list[str] = []
-    writers: dict[str, tuple[ElementWriters, ...]] = {}
-    stopped = out_of_budget = ended_early = False
+    total = Result({}, policy=options.policy, seed=options.seed)
     in_flight = LaunchesInFlight(arrays.keys() - (launches[0].promised if launches else ()))
-    end = None if budget_s is None else time.monotonic() + budget_s
-    for number, (launch, chosen) in enumerate(zip(launches, blocks, strict=True), 1):
-        followed = number < len(launches)  # by launches that may read what it stores
+    end = None if options.budget_s is None else time.monotonic() + options.budget_s
+    for number, (launch, chosen) in enumerate(zip(launches, blocks, strict=True)):
+        followed = number < len(launches) - 1  # by launches that may read what it stores
         touched = touched_tensors(launch.func, launch.setup["params"])
+        given = memory.before(launch)
+        of_launch = replace(
+            options,
+            blocks=chosen,
+            outputs=sorted(launch.tensors & memory.empty),
+            written=memory.written
+            if chosen is None or followed
+            else MappingProxyType(memory.written),
+            budget_s=None if end is None else max(end - time.monotonic(), 0.0),
+            shortcuts=of_kernel(shortcuts or {}, launch.func),
+            num_sms=launch.num_sms,
+            unfinished=in_flight.begin(launch.func, touched[0]),
+        )
+        shape = {name: x for name, x in launch.setup.items() if name != "params"}
         result = run_kernel(
-            launch.func,
-            {**memory.before(launch), **launch.setup["params"]},
-            launch.setup["grid"],
-            launch.setup["block"],
-            launch.setup["cluster"],
-            launch.setup["dyn_smem_bytes"],
-            policy,
-            seed,
-            chosen,
-            detect_races,
-            sorted(launch.tensors & memory.empty),
-            memory.written if chosen is None or followed else MappingProxyType(memory.written),
-            None if end is None else max(end - time.monotonic(), 0.0),
-            of_kernel(shortcuts or {}, launch.func),
-            record_writers,
-            stop_after,
-            launch.num_sms,
-            in_flight.begin(launch.func, touched[0]),
-            progress_line,
+            launch.func, {**given, **launch.setup["params"]}, **shape, options=of_launch
         )
         if result.shortcut_failed:
             return result
-        in_flight.note(
-            str(launch.func.attrs["global_symbol"]),
-            *touched,
-            result.waited_for_grids,
-            result.next_began,
-        )
-        left_bytes = None if rest is None else functools.partial(rest, number - 1)
+        name = str(launch.func.attrs["global_symbol"])
+        in_flight.note(name, *touched, result.waited_for_grids, result.next_began)
+        left_bytes = None if rest is None else functools.partial(rest, number)
         memory.after(launch, result, chosen is None, left_bytes)
-        findings += result.findings
-        steps += result.steps
-        ran += result.blocks
-        events += _of_launch(result.events, number - 1, len(findings) - len(result.findings))
-        left_out += result.events_left_out
-        cuts += result.cuts
-        for name, found in result.writers.items():
-            writers[name] = (*writers.get(name, ()), *found)
-        stopped, out_of_budget = result.stopped, result.out_of_budget
-        ended_early = result.ended_early
-        if stopped:  # what later launches would read is not what the program computes
+        _add(total, result, number)
+        if total.stopped:  # what later launches would read is not what the program computes
             break
-    if launches and not stopped:
-        holes = memory.holes(set(outputs))
-        findings += [finding("OUTPUT_COVERAGE", policy=policy, seed=seed, **hole) for hole in holes]
-    for stored, other in find_shared_memory(arrays, memory.stored):
-        text = f"{stored}, which kernels store to, has memory in common with {other}"
-        hint = "give each tensor memory of its own"
-        findings.append(finding("INCOMPLETE", text, policy=policy, seed=seed, hint=hint))
-    results = {name: memory.arrays[name] for name in arrays}
-    return Result(
-        results,
-        tuple(findings),
-        policy,
-        seed,
-        steps,
-        tuple(ran),
-        events,
-        stopped,
-        out_of_budget,
-        cuts=tuple(dict.fromkeys(cuts)),
-        ended_early=ended_early,
-        writers=writers,
-        events_left_out=left_out,
-    )
+    total.outputs = {name: memory.arrays[name] for name in arrays}
+    if launches and not total.stopped:
+        total.findings += _of_run(total, "OUTPUT_COVERAGE", memory.holes(set(outputs)))
+    shared = find_shared_memory(arrays, memory.stored)
+    total.findings += _of_run(total, "INCOMPLETE", map(_in_common, shared))
+    return total
+
+
+def _in_common(tensors: tuple[str, str]) -> dict[str, Any]:
+    stored, other = tensors
+    text = f"{stored}, which kernels store to, has memory in common with {other}"
+    return {"message": text, "hint": "give each tensor memory of its own"}
+
+
+def _of_run(result: Result, rule: str, found: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
+    """Return findings of one rule, under the policy of a run."""
+    policy, seed = result.policy, result.seed
+    return tuple(finding(rule, policy=policy, seed=seed, **one) for one in found)
+
+
+def _add(total: Result, result: Result, launch: int) -> None:
+    """Add what the run of one launch met to what those before it did."""
+    total.events += _of_launch(result.events, launch, len(total.findings))
+    total.findings += result.findings
+    total.steps += result.steps
+    total.blocks += result.blocks
+    total.events_left_out += result.events_left_out
+    total.cuts = tuple(dict.fromkeys((*total.cuts, *result.cuts)))
+    for name, found in result.writers.items():
+        total.writers[name] = (*total.writers.get(name, ()), *found)
+    total.stopped, total.out_of_budget = result.stopped, result.out_of_budget
+    total.ended_early = result.ended_early
 
 
 def _of_launch(events: list[TimelineEvent], launch: int, findings: int) -> list[TimelineEvent]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_hopper.errors import HopperError
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.sim.implied import spell_out
 from tvm_hopper.sim.launch.signature import Argument, signature
 from tvm_hopper.sim.tir import arch_of_kernel
@@ -28,7 +28,7 @@ class Program:
     @property
     def arch(self) -> Arch:
         """The architecture of the kernels."""
-        return next(map(arch_of_kernel, self.kernels.values()), SM_90A)
+        return next(map(arch_of_kernel, self.kernels.values()), DEFAULT_ARCH)
 
 
 def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> Program:
@@ -46,7 +46,7 @@ def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> Progra
         if target is None:
             target = tvm.target.Target.current(allow_none=True) or {
                 "kind": "cuda",
-                "arch": SM_90A.name,
+                "arch": DEFAULT_ARCH.name,
             }
         _check_scheduled(ex_or_mod)
         lowered: Any = pipeline.lower_final(ex_or_mod, target)

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tvm_hopper.sim import Result
+from tvm_hopper.sim import Result, RunOptions
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.leave_out import plan_savings
 from tvm_hopper.sim.shortcuts import Shortcuts
+from tvm_hopper.verification.case import Case
 from tvm_hopper.verification.inputs import blank_memory, fill_random
 from tvm_hopper.verification.launches import bound_launches, run_launches
-from tvm_hopper.verification.program import Program
 
 
 @dataclass(frozen=True)
@@ -21,38 +21,31 @@ class Replay:
 
     Attributes
     ----------
-    inputs : dict
-        As they were given to `verify`; the rest is made again.
+    case : Case
+        Whose `inputs` are taken; the other arguments are made again.
     chosen : sequence
         The CTAs of each launch, or None for all.
-    outputs : sequence of str
-        Arrays that hold nothing before the run.
-    allocator : bool
-        Whether the call comes with one.
     """
 
-    program: Program
-    inputs: Mapping[str, Any]
-    num_sms: int
+    case: Case
     chosen: Sequence[Any]
-    outputs: Sequence[str]
-    allocator: bool = False
 
     def __call__(self, policy: str, seed: int, blocks: tuple[tuple[int, ...], ...]) -> Result:
         """Run once; `blocks` are the CTAs of a program's only launch, or empty."""
-        values, missing = complete(self.program.arguments, self.inputs, blank_memory)
-        launches = bound_launches(self.program, values, self.num_sms, self.allocator)
+        case = self.case
+        arguments, outputs = case.program.arguments, case.outputs
+        values, missing = complete(arguments, case.inputs, blank_memory)
+        launches = bound_launches(case.program, values, case.num_sms, case.allocator)
         chosen = [blocks] if blocks and len(launches) == 1 else self.chosen
         plan = plan_savings((launch.func, launch.setup["params"]) for launch in launches)
         shortcuts: Mapping[str, Shortcuts] = {
             name: replace(one, recorded=True) for name, one in plan.uncut.items()
         }
+        options = RunOptions(policy, seed)
         result = None
         if shortcuts:
-            result = run_launches(
-                launches, values, self.outputs, policy, seed, chosen, shortcuts=shortcuts
-            )
+            result = run_launches(launches, values, outputs, chosen, options, shortcuts)
         if result is None or result.shortcut_failed:
-            fill_random(values, self.program.arguments, set(missing) - set(self.outputs))
-            result = run_launches(launches, values, self.outputs, policy, seed, chosen)
+            fill_random(values, arguments, set(missing) - set(outputs))
+            result = run_launches(launches, values, outputs, chosen, options)
         return result

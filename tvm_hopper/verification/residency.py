@@ -9,35 +9,24 @@ are further apart, each has to get on with what was launched before it alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
-from tvm_hopper.facts.arch import Arch
-from tvm_hopper.sim import Finding
-from tvm_hopper.sim.cta_selection import Choice, span_of
+from tvm_hopper.sim import Finding, RunOptions
+from tvm_hopper.sim.cta_selection import span_of
 from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.kernel_code import compiled
 from tvm_hopper.sim.launch.limits import resident_ctas
-from tvm_hopper.verification.launches import BoundLaunch, run_launches
+from tvm_hopper.verification.case import Case
+from tvm_hopper.verification.launches import run_launches
 
 POLICY = "in_turn"
 
 
-def check_residency(
-    launches: Sequence[BoundLaunch],
-    choices: Sequence[Choice],
-    values: Mapping[str, Any],
-    outputs: Sequence[str],
-    arch: Arch,
-    num_sms: int,
-    left: Callable[[], float],
-) -> list[Finding]:
+def check_residency(case: Case, left: Callable[[], float]) -> list[Finding]:
     """Run CTAs one after another if the device does not hold those that hear of each other.
 
     Parameters
     ----------
-    launches, values, outputs
-        As for `run_launches`.
     left : callable
         Seconds that are left.
 
@@ -46,8 +35,8 @@ def check_residency(
     list of Finding
         DEADLOCK or INCOMPLETE; empty if all are there together, or do not need it.
     """
-    far = None
-    for launch, choice in zip(launches, choices, strict=True):
+    far, arch, num_sms = None, case.program.arch, case.num_sms
+    for launch, choice in zip(case.launches, case.choices, strict=True):
         room = resident_ctas(launch.setup, compiled(launch.func).shared, arch, num_sms)
         span = choice.span
         if span is None:  # not needed for so few CTAs
@@ -59,8 +48,8 @@ def check_residency(
             )
     if far is None:
         return []
-    chosen = [None if choice.everything else choice.blocks for choice in choices]
-    result = run_launches(launches, values, outputs, POLICY, 0, chosen, True, max(left(), 0.1))
+    options = RunOptions(POLICY, budget_s=max(left(), 0.1))
+    result = run_launches(case.launches, case.values, case.outputs, case.chosen, options)
     stuck = [one for one in result.findings if one.rule == "DEADLOCK"]
     if stuck:
         text = f"{far}; one after another, in the order of launch, they do not end: "

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
-from tvm_hopper.sim import Finding, Result
-from tvm_hopper.sim.cta_selection import Choice
+from tvm_hopper.sim import Finding, Result, RunOptions
 from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.leave_out import NO_SAVINGS, Savings, plan_savings
 from tvm_hopper.sim.shortcuts import Shortcuts
-from tvm_hopper.verification.launches import BoundLaunch, run_launches
-from tvm_hopper.verification.related import Related
+from tvm_hopper.verification.case import Case
 
 WITH_VALUES: Mapping[str, Shortcuts] = {}
 
@@ -22,14 +19,10 @@ class Schedules:
 
     Parameters
     ----------
-    launches, values, outputs
-        As for `run_launches`.
-    choices : sequence of Choice
-        The CTAs that run of each launch; after the first run one of each kind, if that is known.
+    case : Case
+        Of its chosen CTAs, one of each kind runs after the first run, if that is known.
     fill : callable
-        Makes the numbers that `values` is still without; called before a run that computes.
-    related : Related or None
-        Knows what CTAs of several launches that do not run would store.
+        Makes the numbers that its values are still without; called before a run that computes.
 
     Attributes
     ----------
@@ -41,26 +34,16 @@ class Schedules:
         What runs with fewer turns found, and the whole run had no time to confirm.
     """
 
-    def __init__(
-        self,
-        launches: Sequence[BoundLaunch],
-        values: Mapping[str, Any],
-        outputs: Sequence[str],
-        choices: Sequence[Choice],
-        fill: Callable[[], None],
-        related: Related | None = None,
-    ) -> None:
-        self.launches, self.values, self.related = launches, values, related
-        self.outputs, self.fill = outputs, fill
-        self.chosen = [None if choice.everything else choice.blocks for choice in choices]
-        self.kinds = self.chosen
-        if len(launches) == 1:  # what one stores, a later one may read
-            self.kinds = [c.kinds or b for c, b in zip(choices, self.chosen, strict=True)]
-        self.savings = plan_savings((launch.func, launch.setup["params"]) for launch in launches)
+    def __init__(self, case: Case, fill: Callable[[], None]) -> None:
+        self.case, self.fill = case, fill
+        self.chosen = self.kinds = case.chosen
+        if len(case.launches) == 1:  # what one stores, a later one may read
+            self.kinds = [c.kinds or b for c, b in zip(case.choices, self.chosen, strict=True)]
+        self.savings = plan_savings((x.func, x.setup["params"]) for x in case.launches)
         self.cuts: dict[str, None] = {}
         self.doubts: list[Finding] = []
         self.steps: float | None = None
-        self.total = sum(choice.total for choice in choices)
+        self.total = sum(choice.total for choice in case.choices)
         self.begun = self.filled = False
 
     def run(
@@ -117,15 +100,5 @@ class Schedules:
             self.fill()
             self.filled = True
         blocks = self.kinds if self.begun else self.chosen
-        return run_launches(
-            self.launches,
-            self.values,
-            self.outputs,
-            policy,
-            seed,
-            blocks,
-            True,
-            max(left(), 0.1),
-            shortcuts,
-            rest=None if self.related is None else self.related.rest(blocks),
-        )
+        options = RunOptions(policy, seed, budget_s=max(left(), 0.1))
+        return self.case.run(blocks, options, shortcuts)

@@ -16,6 +16,7 @@ was compared.
 from __future__ import annotations
 
 import gc
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from tvm import ir
 
 from tvm_hopper.reference.evaluate import Outside, Reference, TooMuchWork
 from tvm_hopper.reference.plain import PlainProgramError
-from tvm_hopper.sim import Finding, Result
+from tvm_hopper.sim import Finding, Result, RunOptions
 from tvm_hopper.sim.cta_selection import Choice
 from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.kinds.flow import flow_of
@@ -35,12 +36,10 @@ from tvm_hopper.sim.kinds.representatives import Representatives, representative
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.run import touched_tensors
 from tvm_hopper.sim.tir import short_name
+from tvm_hopper.verification.case import Case
 from tvm_hopper.verification.compare import Comparison, compare
 from tvm_hopper.verification.inputs import blank_memory
-from tvm_hopper.verification.launches import BoundLaunch, run_launches
 from tvm_hopper.verification.numbers import Numbers, choose_numbers
-from tvm_hopper.verification.program import Program
-from tvm_hopper.verification.related import Related
 from tvm_hopper.verification.special_numbers import ONE_DRAW, SpecialNumbers, special_numbers
 
 POLICY, SEED = "eager", 0
@@ -97,40 +96,25 @@ class ValueCheck:
 
     Parameters
     ----------
-    values : dict
-        Arguments of any kind, for their shapes.
-    outputs : sequence of str
-        Arguments that hold nothing before the run.
+    case : Case
+        Its values are arguments of any kind, for their shapes.
     asked : bool
         The chosen CTAs were requested: no others run.
     steps : float or None
         About how many all CTAs together would take; None: not known.
-    related : Related or None
-        Which CTAs of several launches need each other, if that could be told.
     """
 
     def __init__(
-        self,
-        reference: Reference,
-        program: Program,
-        launches: Sequence[BoundLaunch],
-        choices: Sequence[Choice],
-        values: Mapping[str, Any],
-        outputs: Sequence[str],
-        inputs: Mapping[str, Any],
-        asked: bool = False,
-        steps: float | None = None,
-        related: Related | None = None,
+        self, reference: Reference, case: Case, asked: bool = False, steps: float | None = None
     ) -> None:
-        self.asked, self.steps = asked, steps
-        self.related = related
+        self.reference, self.case, self.asked, self.steps = reference, case, asked, steps
+        self.program, self.inputs = case.program, case.inputs
+        self.launches, self.choices, self.related = case.launches, case.choices, case.related
+        self.values, self.outputs = case.values, case.outputs
         self.speaking: dict[int, Representatives | None] = {}
-        self.reference, self.program, self.launches = reference, program, launches
-        self.choices, self.outputs, self.inputs = choices, outputs, inputs
-        self.names = [argument.name for argument in program.arguments]
+        self.names = [argument.name for argument in self.program.arguments]
         self.findings: list[Finding] = []
-        self.values = values
-        reference.sizes(self._in_order(values))  # its parameters are the kernel's, or an error
+        reference.sizes(self._in_order(self.values))  # its parameters are the kernel's, or an error
 
     def _in_order(self, values: Mapping[str, Any]) -> list[Any]:
         return [values[name] for name in self.names]
@@ -172,7 +156,6 @@ class ValueCheck:
             work = min(work, self.reference.everything(arguments).work / max(stored, 1))
         most = WORK.get(kind, ONE_DRAW)
         room = most / max(work, 1)  # elements that may be computed
-        blocks: list[Any] = [None if one.everything else one.blocks for one in self.choices]
         every = min(stored * work, self.reference.everything(arguments).work)
         little = self.steps is not None and self.steps + stored / ELEMENTS <= LITTLE
         if kind == "integers" and little and every <= WORK[kind] and not self.asked:
@@ -180,23 +163,31 @@ class ValueCheck:
         adds = any(_adds(launch.func) for launch in self.launches)
         if len(self.launches) == 1 and not self._talk() and not adds:
             return self._some(self.choices[0], kind, room, stored)
-        some = most * SOME
-        if any(blocks) and (adds or self._read_what_others_write()):
-            blocks = [None] * len(self.launches)
-        elif any(blocks) and self._talk() and not self.asked:
-            blocks = self._needed(kind, some / every) or blocks
-        if not adds and not self._talk():  # who stores what no other launch touches runs in part
-            last = [self._is_last(i) for i in range(len(self.launches))]
-            blocks = [self._part(i, kind) if own else blocks[i] for i, own in enumerate(last)]
+        blocks = self._of_several(kind, adds, most * SOME / every if every else math.inf)
         steps = self._share(blocks) * every
-        if steps > some and (needed := self._needed(kind, some / every)):
-            blocks, steps = needed, self._share(needed) * every
         if steps > most * MUCH:
             raise _NotCompared(
                 f"CTAs that need each other compute about {steps:.1e} steps, more than the "
                 f"{most * MUCH:.1e} that are simulated for values"
             )
         return _Extent(blocks, None, any(blocks))
+
+    def _of_several(self, kind: str, adds: bool, share: float) -> list[Any]:
+        """Choose the CTAs of launches, or of CTAs, that need each other.
+
+        Where they would do more than a share of the work, fewer of them, if that is known.
+        """
+        blocks = self.case.chosen
+        if any(blocks) and (adds or self._read_what_others_write()):
+            blocks = [None] * len(self.launches)
+        elif any(blocks) and self._talk() and not self.asked:
+            blocks = self._needed(kind, share) or blocks
+        if not adds and not self._talk():  # who stores what no other launch touches runs in part
+            last = [self._is_last(i) for i in range(len(self.launches))]
+            blocks = [self._part(i, kind) if own else blocks[i] for i, own in enumerate(last)]
+        if self._share(blocks) > share:
+            blocks = self._needed(kind, share) or blocks
+        return blocks
 
     def _share(self, blocks: Sequence[Any]) -> float:
         """Return which part of the work is done by some CTAs, of which launch it ever is.
@@ -373,19 +364,10 @@ class ValueCheck:
         left = end - time.monotonic()
         if left <= 0:
             raise _NotCompared("no time was left (budget_s)")
-        result = run_launches(
-            self.launches,
-            values,
-            self.outputs,
-            POLICY,
-            SEED,
-            extent.blocks,
-            watched,
-            left,
-            record_writers=watched,
-            stop_after=extent.stop_after,
-            rest=None if self.related is None else self.related.rest(extent.blocks),
+        options = RunOptions(
+            POLICY, SEED, watched, left, record_writers=watched, stop_after=extent.stop_after
         )
+        result = self.case.run(extent.blocks, options, values=values)
         # of a run that was ended on purpose, what is owed at the end is not known
         found = result.findings
         self.findings += [x for x in found if not result.ended_early or x.severity == "error"]

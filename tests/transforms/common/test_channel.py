@@ -3,7 +3,7 @@
 import pytest
 from tvm import sym, tirx
 
-from tests.transforms.pipeline.test_inject_barrier_pipeline import BEFORE, PLAIN_READER, PLANNED
+from tests.transforms.pipeline.test_plan_ring_buffers import BEFORE, PLAIN_READER, PLANNED
 from tests.transforms.scripts import parse
 from tests.transforms.warp_specialization.test_specialize_warps import PLAIN_ROLES, ROLES
 from tvm_hopper import ir

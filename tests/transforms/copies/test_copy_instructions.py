@@ -10,8 +10,8 @@ from tvm import tirx
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import SM_90A
-from tvm_hopper.transforms import InjectBulkAsyncCopies, SwizzleSharedTiles
-from tvm_hopper.transforms.copies.inject_bulk_async_copies import plan_copies
+from tvm_hopper.transforms import LowerAsyncCopies, SwizzleSharedTiles
+from tvm_hopper.transforms.copies.lower_async_copies import plan_copies
 from tvm_hopper.transforms.mechanisms.cp_async_emit import share_out
 
 COPY = """
@@ -42,7 +42,7 @@ def where(condition: str) -> tuple[str, str]:
 
 def becomes(text: str, *changes: tuple[str, str], head: tuple[tuple[str, str], ...] = ()) -> None:
     """Check what a copy, changed, becomes; the lines stand in place of its nest."""
-    got = run(parse(COPY, *changes), InjectBulkAsyncCopies())
+    got = run(parse(COPY, *changes), LowerAsyncCopies())
     lines = "".join(" " * 16 + line + "\n" for line in text.strip("\n").splitlines())
     check(got, parse(COPY, (NEST, lines), *head))
     (kernel,) = ir.kernels(got)
@@ -69,7 +69,7 @@ with T.sblock("copy"):
 def test_nothing_is_copied_from_in_front_of_the_tensor():
     ahead = ("A[bx * 8 + i, j]", "A[bx - 3 + i, j]")
     row = ("(8, 64)", "(1, 64)")
-    got = run(parse(COPY, row, ahead, where("0 <= bx - 3 + i")), InjectBulkAsyncCopies())
+    got = run(parse(COPY, row, ahead, where("0 <= bx - 3 + i")), LowerAsyncCopies())
     assert "T.Select(3 <= bx, 64, 0) * 2" in got.script()
 
 
@@ -193,7 +193,7 @@ def chunks_of(func) -> list[list]:
 
 def lowered(*changes: tuple[str, str]):
     """Lower a copy, and distribute its chunks over 32 threads, as LowerChannelsToMbarriers does."""
-    func = run(parse(COPY, *changes, BY_THREADS), SwizzleSharedTiles(), InjectBulkAsyncCopies())
+    func = run(parse(COPY, *changes, BY_THREADS), SwizzleSharedTiles(), LowerAsyncCopies())
     return shared_out(func, 32)
 
 
@@ -203,13 +203,13 @@ def shared_out(func, num_threads: int):
 
 
 def test_a_copy_by_cp_async_is_chunks_that_nobody_makes_yet():
-    got = run(parse(COPY, BY_THREADS), InjectBulkAsyncCopies())
+    got = run(parse(COPY, BY_THREADS), LowerAsyncCopies())
     lines = "".join(" " * 16 + line + "\n" for line in CHUNKS.strip("\n").splitlines())
     check(got, parse(COPY, (NEST, lines)))
 
 
 def test_a_producer_unrolls_few_of_its_turns():
-    func = run(parse(COPY, BY_THREADS), InjectBulkAsyncCopies())
+    func = run(parse(COPY, BY_THREADS), LowerAsyncCopies())
     thread = ir.thread_axes(func.body)["threadIdx.x"].loop_var
     for most, want in ((None, {}), (2, {}), (1, {"pragma_unroll": 1})):
         (loop,) = ir.find_all(
@@ -280,7 +280,7 @@ def func(A: T.Buffer((64, 128), "float16"), acc: T.Buffer((16,), "float32")):
 def test_a_swizzle_moves_chunks_and_what_reads_them():
     """Row 5 of 128 bytes: chunk 2 is where 7 was; a reader of one element finds it."""
     reader = "                acc[0] = T.Cast('float32', tile[5, 21])\n"
-    got = shared_out(run(parse(SUM + reader), SwizzleSharedTiles(), InjectBulkAsyncCopies()), 128)
+    got = shared_out(run(parse(SUM + reader), SwizzleSharedTiles(), LowerAsyncCopies()), 128)
     ((tile, *_),) = chunks_of(got)
     at = {"tx": 5 * 8 + 2, "turn": 0}
     indices = [evaluate(x, at) for x in tile.args[0].indices]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.transforms.pipeline.test_inject_barrier_pipeline import (
+from tests.transforms.pipeline.test_plan_ring_buffers import (
     ANNOTATIONS,
     ASK_PENDING,
     ASK_PERSISTENT,
@@ -20,8 +20,8 @@ from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.transforms import (
     ExpandPipeline,
-    InjectBarrierPipeline,
     LowerChannelsToMbarriers,
+    PlanRingBuffers,
     RejectUnloweredRequests,
     ScheduleTiles,
     SpecializeWarps,
@@ -29,7 +29,7 @@ from tvm_hopper.transforms import (
 from tvm_hopper.transforms.common.channel import find_channels
 
 CHAIN = (
-    InjectBarrierPipeline,
+    PlanRingBuffers,
     SpecializeWarps,
     ScheduleTiles,
     ExpandPipeline,

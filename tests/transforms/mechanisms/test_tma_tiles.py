@@ -5,7 +5,7 @@ import pytest
 from tests.transforms.scripts import parse, run
 from tvm_hopper import ir
 from tvm_hopper.facts.swizzle import swizzle_offset
-from tvm_hopper.transforms.copies.inject_bulk_async_copies import InjectBulkAsyncCopies
+from tvm_hopper.transforms.copies.lower_async_copies import LowerAsyncCopies
 
 LOAD = "tvm_hopper.tma_load"
 ENCODE = "runtime.cuTensorMapEncodeTiled"
@@ -40,7 +40,7 @@ def func(A: T.Buffer((32, 128), "float16"), C: T.Buffer((32, 128), "float16")):
 
 def test_plain_readers_follow_the_swizzle():
     """Read at the panels' own indices, every row but each eighth would come in other chunks."""
-    (kernel,) = ir.kernels(run(parse(READ), InjectBulkAsyncCopies()))
+    (kernel,) = ir.kernels(run(parse(READ), LowerAsyncCopies()))
     (use,) = ir.find_all(kernel, ir.SBlock, lambda x: x.name_hint == "use")
     assert [str(x) for x in use.body.value.indices] == [
         "t % 16 // 8",
@@ -68,7 +68,7 @@ def test_an_update_in_place_follows_the_swizzle(swizzle):
         "C[o * 16 + t // 16, t % 16 * 8 + v] = tile[\n",
         "tile[t % 16 // 8, o * 16 + t // 16, t % 8 * 8 + v] = T.float16(2) * tile[\n",
     )
-    (kernel,) = ir.kernels(run(parse(text), InjectBulkAsyncCopies()))
+    (kernel,) = ir.kernels(run(parse(text), LowerAsyncCopies()))
     (use,) = ir.find_all(kernel, ir.SBlock, lambda x: x.name_hint == "use")
     (load,) = ir.find_all(use.body, ir.TensorLoad)
     assert [str(x) for x in load.indices] == [str(x) for x in use.body.indices]
@@ -77,7 +77,7 @@ def test_an_update_in_place_follows_the_swizzle(swizzle):
 
 def loads_of(script):
     """Return the arguments of the map's encoding and of the load, and the loops around it."""
-    got = run(parse(script), InjectBulkAsyncCopies())
+    got = run(parse(script), LowerAsyncCopies())
     (load,) = ir.find_all(
         got.body, ir.Call, lambda x: x.op.name == "tirx.call_extern" and x.args[0].value == LOAD
     )

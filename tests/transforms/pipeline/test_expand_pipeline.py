@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.transforms.pipeline.test_inject_barrier_pipeline import (
+from tests.transforms.pipeline.test_plan_ring_buffers import (
     BEFORE,
     K_LOOP,
     LOAD_Q,
@@ -15,7 +15,7 @@ from tests.transforms.pipeline.test_inject_barrier_pipeline import (
 from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tvm_hopper import ir
 from tvm_hopper.requests.keys import CP_ASYNC, READ_SLOT
-from tvm_hopper.transforms import ExpandPipeline, InjectBarrierPipeline, SpecializeWarps
+from tvm_hopper.transforms import ExpandPipeline, PlanRingBuffers, SpecializeWarps
 from tvm_hopper.transforms.common.channel import find_calls
 from tvm_hopper.transforms.pipeline.expand_pipeline import plan_expansions
 
@@ -193,13 +193,13 @@ def loads_ahead(func):
     ids=["one loop", "nested loops", "two loops", "a load outside of loops"],
 )
 def test_every_planned_loop_without_roles_is_expanded(changes, ahead):
-    got = run(parse(BEFORE, *changes, PLAIN_READER), InjectBarrierPipeline(), ExpandPipeline())
+    got = run(parse(BEFORE, *changes, PLAIN_READER), PlanRingBuffers(), ExpandPipeline())
     assert loads_ahead(got) == ahead
     assert not ir.find_all(got.body, ir.For, lambda x: "tvm_hopper.num_slots" in x.annotations)
 
 
 def test_a_single_first_load_has_numbers_for_its_trip():
-    got = run(parse(BEFORE, PLAIN_READER), InjectBarrierPipeline(), ExpandPipeline())
+    got = run(parse(BEFORE, PLAIN_READER), PlanRingBuffers(), ExpandPipeline())
     first, _ = ir.find_blocks(got.body, "tvm_hopper.channel")
     text = first.script()
     assert "a[0, panel, 0, 0]" in text
@@ -215,7 +215,7 @@ def test_loads_around_a_loop_of_loads_are_kept():
              (("stage", [0, 1]), ("order", [0, 1]), ("async_stages", [0]))}  # fmt: skip
     stages = (stages[0], stages[1].replace("ANNOTATIONS", repr(notes)))
     func = parse(BEFORE, around_k(LOAD_Q, K_LOOP), stages, PLAIN_READER)
-    got = run(func, InjectBarrierPipeline(), ExpandPipeline())
+    got = run(func, PlanRingBuffers(), ExpandPipeline())
     found = [
         (block.name_hint, [int(x) for x in block.annotations["tvm_hopper.ahead"]])
         for block in ir.find_blocks(got.body, "tvm_hopper.channel")
@@ -224,7 +224,7 @@ def test_loads_around_a_loop_of_loads_are_kept():
 
 
 def test_loops_of_roles_stay():
-    func = run(parse(BEFORE), InjectBarrierPipeline(), SpecializeWarps())
+    func = run(parse(BEFORE), PlanRingBuffers(), SpecializeWarps())
     check(run(func, ExpandPipeline()), func)
 
 

@@ -1,4 +1,4 @@
-"""InjectBarrierPipeline: tiles that threads write, and that leave from the slots of a ring."""
+"""PlanRingBuffers: tiles that threads write, and that leave from the slots of a ring."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.transforms.scripts import check, notes_of, parse, run
 from tvm_hopper.schedule import Roles
 from tvm_hopper.testing import copies, pointwise
 from tvm_hopper.transforms import (
-    InjectBarrierPipeline,
     InsertSyncs,
     LowerChannelsToMbarriers,
+    PlanRingBuffers,
     ScheduleTiles,
 )
 from tvm_hopper.transforms.common.explain_notes import RingNote, StoreRingNote
@@ -103,37 +103,35 @@ PERSISTENT = (
 
 
 def test_each_life_of_a_tile_takes_the_next_slot():
-    got = run(parse(BEFORE), InjectBarrierPipeline())
+    got = run(parse(BEFORE), PlanRingBuffers())
     check(got, parse(AFTER))
     assert notes_of(got) == (StoreRingNote("tile", 3, 2048),)
 
 
 def test_stages_of_tvm_say_the_same():
     by_stages = parse(BEFORE, NO_REQUEST, ("annotations={}", STAGES))
-    check(run(by_stages, InjectBarrierPipeline()), parse(AFTER))
+    check(run(by_stages, PlanRingBuffers()), parse(AFTER))
     by_both = parse(BEFORE, ("annotations={}", STAGES))
-    check(run(by_both, InjectBarrierPipeline()), parse(AFTER))
+    check(run(by_both, PlanRingBuffers()), parse(AFTER))
 
 
 @pytest.mark.parametrize("change", [ONE_SLOT, NO_REQUEST])
 def test_one_slot_is_no_ring(change):
-    got = run(parse(BEFORE, change), InjectBarrierPipeline())
+    got = run(parse(BEFORE, change), PlanRingBuffers())
     check(got, parse(BEFORE, NO_REQUEST))
 
 
 def test_planned_once():
-    check(run(parse(BEFORE), InjectBarrierPipeline(), InjectBarrierPipeline()), parse(AFTER))
+    check(run(parse(BEFORE), PlanRingBuffers(), PlanRingBuffers()), parse(AFTER))
 
 
 def test_slots_are_counted_on_over_output_tiles():
-    got = run(parse(BEFORE, PERSISTENT), InjectBarrierPipeline(), ScheduleTiles())
+    got = run(parse(BEFORE, PERSISTENT), PlanRingBuffers(), ScheduleTiles())
     assert "trip: T.let[T.int32] = 4 * (2 * tile_1) + (n * 4 + k)" in got.script()
 
 
 def test_nothing_of_the_ring_is_left_but_its_slots():
-    text = run(
-        parse(BEFORE), InjectBarrierPipeline(), InsertSyncs(), LowerChannelsToMbarriers()
-    ).script()
+    text = run(parse(BEFORE), PlanRingBuffers(), InsertSyncs(), LowerChannelsToMbarriers()).script()
     assert "tvm_hopper.store" not in text
     assert "trip" not in text
     assert "(n * 4 + k) % 3" in text
@@ -150,7 +148,7 @@ def pending(text: str) -> list[str]:
 @pytest.mark.parametrize("slots", [1, 2, 3, 4])
 def test_all_stores_but_one_may_be_pending(slots):
     change = (NO_REQUEST[0], f'"tvm_hopper.store_slots": {slots},')
-    text = run(parse(BEFORE, change), InjectBarrierPipeline(), InsertSyncs()).script()
+    text = run(parse(BEFORE, change), PlanRingBuffers(), InsertSyncs()).script()
     assert pending(text) == [(str(slots - 1), "read"), ("0", "read")]
     assert text.count("storage_sync") == 2  # the slot is free; the tile is written
     assert text.count("fence") == 1
@@ -197,7 +195,7 @@ def test_a_tile_that_is_loaded_leaves_slots_to_stores(stages, slots, ahead, wait
 @pytest.mark.parametrize(("steps", "in_flight"), [(4, 0), (5, 1)])
 def test_slots_that_are_used_once_are_all_for_loads(steps, in_flight):
     sch = copies.schedule(copies.copy(80, 64), copies.Route((8, 64), steps, stages=4))
-    lowered = tvm_hopper.pipeline.lower(sch.mod, TARGET, until="tvm_hopper.InjectBarrierPipeline")
+    lowered = tvm_hopper.pipeline.lower(sch.mod, TARGET, until="tvm_hopper.PlanRingBuffers")
     assert notes_of(lowered["main"])[-1] == RingNote(0, 4, 1024, stores_in_flight=in_flight)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tvm_hopper import ir
+from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.transforms.reductions.reduce_across_threads import (
     ReduceAcrossThreads,
     plan_reductions,
@@ -140,7 +141,7 @@ def test_alone_in_a_loop_it_has_two_rooms_by_turns():
 def test_again_finds_nothing():
     got = run(before(256), ReduceAcrossThreads())
     (kernel,) = ir.kernels(got)
-    assert plan_reductions(kernel) == ()
+    assert plan_reductions(kernel, SM_90A) == ()
     check(run(got, ReduceAcrossThreads()), got)
 
 

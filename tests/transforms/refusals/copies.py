@@ -1,9 +1,9 @@
-"""What SwizzleSharedTiles and InjectBulkAsyncCopies refuse."""
+"""What SwizzleSharedTiles and LowerAsyncCopies refuse."""
 
 from textwrap import indent
 
 from tests.transforms.refusals.case import case
-from tvm_hopper.transforms import InjectBulkAsyncCopies, SwizzleSharedTiles
+from tvm_hopper.transforms import LowerAsyncCopies, SwizzleSharedTiles
 
 COPY = """
 @T.prim_func(private=True, s_tir=True)
@@ -30,7 +30,7 @@ PRODUCT = """
 NEST = COPY[COPY.index("            for i, j") :]
 BLOCK = '                with T.sblock("copy"):\n'
 WITHOUT_BOUNDS = 'other = T.sblock_alloc_buffer((2147483647, 64), "float16", scope="shared.dyn")'
-LAYOUT, TMA = (SwizzleSharedTiles,), (SwizzleSharedTiles, InjectBulkAsyncCopies)
+LAYOUT, TMA = (SwizzleSharedTiles,), (SwizzleSharedTiles, LowerAsyncCopies)
 
 COPIES = [
     case(

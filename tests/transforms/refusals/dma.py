@@ -1,7 +1,7 @@
-"""What InjectBulkAsyncCopies and InjectBarrierPipeline refuse of copies by DMA."""
+"""What LowerAsyncCopies and PlanRingBuffers refuse of copies by DMA."""
 
 from tests.transforms.refusals.case import case
-from tvm_hopper.transforms import InjectBarrierPipeline, InjectBulkAsyncCopies
+from tvm_hopper.transforms import LowerAsyncCopies, PlanRingBuffers
 
 COPY = """
 @T.prim_func(private=True, s_tir=True)
@@ -19,7 +19,7 @@ def func(A: T.Buffer((64, 128), "float32"), C: T.Buffer((64, 64), "float32"), n:
             with T.sblock("use"):
                 C[i, j] = tile[i, j]
 """
-PLAN, QUEUE = (InjectBulkAsyncCopies,), (InjectBulkAsyncCopies, InjectBarrierPipeline)
+PLAN, QUEUE = (LowerAsyncCopies,), (LowerAsyncCopies, PlanRingBuffers)
 
 DMA = [
     case(

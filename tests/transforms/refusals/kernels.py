@@ -1,7 +1,7 @@
 """What the passes refuse that see a whole kernel: rings, roles, waits, memory, order of tiles."""
 
-from tests.transforms.pipeline import test_inject_barrier_pipeline
-from tests.transforms.pipeline.test_inject_barrier_pipeline import (
+from tests.transforms.pipeline import test_plan_ring_buffers
+from tests.transforms.pipeline.test_plan_ring_buffers import (
     ANNOTATIONS,
     ASK_CONSUMERS,
     ASK_PENDING,
@@ -19,15 +19,15 @@ from tests.transforms.sync import test_merge_shared_buffers
 from tests.transforms.tile_scheduling import test_schedule_tiles, test_size_persistent_grid
 from tvm_hopper.transforms import (
     FuseThreadAxes,
-    InjectBarrierPipeline,
     MergeSharedBuffers,
+    PlanRingBuffers,
     RejectUnloweredRequests,
     ScheduleTiles,
     SizePersistentGrid,
     SpecializeWarps,
 )
 
-RING = test_inject_barrier_pipeline.BEFORE
+RING = test_plan_ring_buffers.BEFORE
 MERGE = test_merge_shared_buffers.BEFORE
 RASTER = test_schedule_tiles.KERNEL
 
@@ -39,11 +39,11 @@ OUTSIDE_IF = (*OUTSIDE, (_LOAD_Q, f"                if bx < 2:\n{deeper(_LOAD_Q)
 
 
 def ring(name, match, *changes):
-    return case(name, RING, (InjectBarrierPipeline,), match, *changes)
+    return case(name, RING, (PlanRingBuffers,), match, *changes)
 
 
 def roles(name, match, *changes):
-    return case(name, RING, (InjectBarrierPipeline, SpecializeWarps), match, *changes)
+    return case(name, RING, (PlanRingBuffers, SpecializeWarps), match, *changes)
 
 
 def asking(note):

@@ -1,10 +1,10 @@
 """What is refused to be copied in bulk and by cp.async; what a chip has no mechanism for."""
 
-from tests.transforms.pipeline.test_inject_barrier_pipeline import ASK_CONSUMERS
+from tests.transforms.pipeline.test_plan_ring_buffers import ASK_CONSUMERS
 from tests.transforms.refusals.case import case
 from tests.transforms.refusals.copies import COPY, LAYOUT, NEST, TMA
 from tests.transforms.refusals.kernels import RING
-from tvm_hopper.transforms import InjectBarrierPipeline, SpecializeWarps
+from tvm_hopper.transforms import PlanRingBuffers, SpecializeWarps
 
 LOWER = TMA
 LOOP = '    for bx in T.thread_binding(4, thread="blockIdx.x"):\n'
@@ -326,7 +326,7 @@ CP_ASYNC = [
     case(
         "cp.async next to a producer",
         RING,
-        (InjectBarrierPipeline, SpecializeWarps),
+        (PlanRingBuffers, SpecializeWarps),
         r"copy load_a: found copies by cp_async next to a producer on sm_80; need a chip where a "
         r"producer's threads hand them over by mbarriers: sm_90a; build for that one, or remove "
         r"tvm_hopper.consumers",

@@ -1,7 +1,7 @@
 """What is refused of loads and rings: places, addresses, and requests that nothing would serve."""
 
-from tests.transforms.pipeline import test_inject_barrier_pipeline
-from tests.transforms.pipeline.test_inject_barrier_pipeline import (
+from tests.transforms.pipeline import test_plan_ring_buffers
+from tests.transforms.pipeline.test_plan_ring_buffers import (
     ANNOTATIONS,
     ASK_PERSISTENT,
     K_LOOP,
@@ -15,7 +15,7 @@ from tests.transforms.pipeline.test_inject_barrier_pipeline import (
 )
 from tests.transforms.refusals.case import case
 from tests.transforms.refusals.kernels import OUTSIDE_IF, asking, ring, roles
-from tvm_hopper.transforms import InjectBarrierPipeline, RejectUnloweredRequests, SpecializeWarps
+from tvm_hopper.transforms import PlanRingBuffers, RejectUnloweredRequests, SpecializeWarps
 
 LOOK = '                T.call_extern("int32", "look", q[0, tx % 8])\n'
 PIPELINED = LOAD_B.replace("k * 32", 'T.Cast("int32", C[0])')
@@ -145,8 +145,8 @@ PIPELINES = [
     ),
     case(
         "request on a loop around the one that loads",
-        test_inject_barrier_pipeline.BEFORE,
-        (InjectBarrierPipeline, SpecializeWarps, RejectUnloweredRequests),
+        test_plan_ring_buffers.BEFORE,
+        (PlanRingBuffers, SpecializeWarps, RejectUnloweredRequests),
         r"loop n, tvm_hopper.wgmma_pending: found an annotation outside of the kernel, or of the",
         NESTED,
         ("range(3)", 'T.serial(3, annotations={"tvm_hopper.wgmma_pending": 1})'),

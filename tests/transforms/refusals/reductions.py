@@ -8,7 +8,7 @@ from tests.transforms.split_k.test_split_k_by_atomics import BEFORE as ANY_ORDER
 from tvm_hopper.transforms import (
     BindReductionLoopToGrid,
     DispatchSplitKByAllocator,
-    InjectBulkAsyncCopies,
+    LowerAsyncCopies,
     LowerSplitK,
     SelectCopyMechanisms,
     SplitKByAtomics,
@@ -34,7 +34,7 @@ def indented(text):
     return "".join("    " + line for line in text.splitlines(keepends=True))
 
 
-def copies(name, match, *changes, passes=(InjectBulkAsyncCopies,)):
+def copies(name, match, *changes, passes=(LowerAsyncCopies,)):
     return case(name, COPY, passes, match, *changes)
 
 

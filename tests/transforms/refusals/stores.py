@@ -2,7 +2,7 @@
 
 from tests.transforms.pipeline.test_tma_store_groups import BEFORE, NO_REQUEST, PERSISTENT, STAGES
 from tests.transforms.refusals.case import case
-from tvm_hopper.transforms import InjectBarrierPipeline, InjectBulkAsyncCopies, InsertSyncs
+from tvm_hopper.transforms import InsertSyncs, LowerAsyncCopies, PlanRingBuffers
 
 ALLOCATION = (
     '                            tile = T.sblock_alloc_buffer((8, 64), "float32", '
@@ -75,7 +75,7 @@ def func(A: T.Buffer((256, 64), "float32"), C: T.Buffer((256, 64), "float32")):
 
 
 def slots(name, match, *changes):
-    return case(name, BEFORE, (InjectBarrierPipeline,), match, *changes)
+    return case(name, BEFORE, (PlanRingBuffers,), match, *changes)
 
 
 STORES = [
@@ -169,7 +169,7 @@ STORES = [
     case(
         "more slots than the loads have",
         LOADED,
-        (InjectBarrierPipeline,),
+        (PlanRingBuffers,),
         r"store store: found tvm_hopper.store_slots = 3 of a tile that loads fill in 2 slots; need "
         r"at most 2: stores read the slots of the loads; take more stages or fewer slots",
     ),
@@ -186,7 +186,7 @@ STORES = [
     case(
         "slots on a load",
         ON_A_LOAD,
-        (InjectBulkAsyncCopies,),
+        (LowerAsyncCopies,),
         r"block load, tvm_hopper.store_slots: found slots of a store on a load; need them on the "
         r"block that copies the tile to global memory; a ring of loads has as many slots",
     ),

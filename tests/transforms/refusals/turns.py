@@ -1,6 +1,6 @@
 """What is refused of consumers that compute output tiles in turn."""
 
-from tests.transforms.pipeline.test_inject_barrier_pipeline import PLAIN_READER, PLANNED
+from tests.transforms.pipeline.test_plan_ring_buffers import PLAIN_READER, PLANNED
 from tests.transforms.refusals.case import case
 from tests.transforms.warp_specialization.test_specialize_warps import asking
 from tvm_hopper.transforms import SpecializeWarps

@@ -335,13 +335,15 @@ def test_a_reader_in_an_arm_leaves_the_wait_to_every_trip():
 
 
 def test_a_copy_that_nothing_reads_is_waited_for_in_its_trip():
+    """Only the thread that issues it touches the ring, so it waits alone."""
     start = ALONE.index(f"                {USE}")
     script = ALONE[:start] + "                C[tx] = T.float32(1)\n"
     end = (
         script[script.index("                C[tx]") :],
-        "                C[tx] = T.float32(1)\n" + indented(FILLED, " " * 16),
+        "                C[tx] = T.float32(1)\n                if tx == 0:\n"
+        + indented(FILLED, " " * 20),
     )
-    alone(script, front(script, "if k < 7:", PROXY, MEET), end)
+    alone(script, front(script, "if k < 7:", PROXY), end)
 
 
 def test_a_copy_of_one_slot_is_waited_for_by_its_reader():

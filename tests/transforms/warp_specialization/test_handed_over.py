@@ -7,8 +7,8 @@ from tests.transforms.warp_specialization.test_specialize_warps import calls, ro
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import SM_80, SM_90A
 from tvm_hopper.transforms import (
-    InjectBarrierPipeline,
     LowerChannelsToMbarriers,
+    PlanRingBuffers,
     ScheduleTiles,
     SpecializeWarps,
 )
@@ -16,7 +16,7 @@ from tvm_hopper.transforms.common.channel import Channel, find_channels
 from tvm_hopper.transforms.common.explain_notes import ArrivalsNote, RingNote
 from tvm_hopper.transforms.common.load_sites import hands_over
 
-# What InjectBulkAsyncCopies leaves: chunks for threads to share out, and a box; 128 threads read
+# What LowerAsyncCopies leaves: chunks for threads to share out, and a box; 128 threads read
 # both.
 BEFORE = """
 @T.prim_func(private=True, s_tir=True)
@@ -275,7 +275,7 @@ BY_BOX = """\
 
 def test_loads_of_one_trip_share_a_channel_whoever_makes_them():
     """What one thread issues is one block of it, and what threads make in parts another one."""
-    check(run(parse(BEFORE), InjectBarrierPipeline()), parse(PLANNED))
+    check(run(parse(BEFORE), PlanRingBuffers()), parse(PLANNED))
 
 
 def test_threads_of_the_producer_wait_and_copy_and_one_issues_the_box():
@@ -287,8 +287,8 @@ def test_each_of_them_arrives_once_its_copies_have_landed():
 
 
 def test_passes_that_are_run_again_find_nothing():
-    planned = run(parse(BEFORE), InjectBarrierPipeline())
-    check(run(planned, InjectBarrierPipeline()), parse(PLANNED))
+    planned = run(parse(BEFORE), PlanRingBuffers())
+    check(run(planned, PlanRingBuffers()), parse(PLANNED))
     check(run(parse(ROLES), SpecializeWarps()), parse(ROLES))
 
 
@@ -305,7 +305,7 @@ def test_arrivals_are_those_of_the_threads_and_of_the_one_that_expects_bytes():
 def test_a_loop_that_loads_in_parts_beside_one_that_does_not():
     """The thread that issues boxes waits for their slots alone."""
     boxes = K_LOOP.replace(BY_CHUNKS, BY_BOX).replace('"cp_async"', '"tma_load"')
-    got = run(parse(BEFORE, (K_LOOP, K_LOOP + boxes)), InjectBarrierPipeline(), SpecializeWarps())
+    got = run(parse(BEFORE, (K_LOOP, K_LOOP + boxes)), PlanRingBuffers(), SpecializeWarps())
     producer, _ = roles(got)
     assert calls(producer) == [
         ("await_free", 0),
@@ -322,7 +322,7 @@ def test_a_loop_that_loads_in_parts_beside_one_that_does_not():
 
 
 def test_without_roles_copies_complete_in_groups_and_boxes_on_barriers():
-    got = run(parse(BEFORE, ALONE), InjectBarrierPipeline())
+    got = run(parse(BEFORE, ALONE), PlanRingBuffers())
     assert [(x.number, x.by_group) for x in find_channels(got.body)] == [(0, True), (1, False)]
     assert "cp_async_arrive" not in got.script()
 
@@ -356,7 +356,7 @@ def test_a_loop_around_others_does_not_ask_for_them():
 
 def test_what_is_told_of_the_ring():
     """1024 of 1536 bytes are brought by threads: the barrier counts the other 512."""
-    got = run(parse(BEFORE), InjectBarrierPipeline(), SpecializeWarps())
+    got = run(parse(BEFORE), PlanRingBuffers(), SpecializeWarps())
     assert [x for x in notes_of(got) if isinstance(x, (RingNote, ArrivalsNote))] == [
         RingNote(channel=0, num_slots=2, tx_bytes=1536, bytes_in_parts=1024),
         ArrivalsNote(channel=0, full=33, empty=4),

@@ -2,7 +2,7 @@
 
 from tvm import s_tir, tirx
 
-from tests.transforms.pipeline.test_inject_barrier_pipeline import (
+from tests.transforms.pipeline.test_plan_ring_buffers import (
     ASK_CONSUMERS,
     ASK_PENDING,
     ASK_PERSISTENT,
@@ -20,7 +20,7 @@ from tests.transforms.pipeline.test_inject_barrier_pipeline import (
 from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import SM_90A
-from tvm_hopper.transforms import InjectBarrierPipeline, SpecializeWarps
+from tvm_hopper.transforms import PlanRingBuffers, SpecializeWarps
 from tvm_hopper.transforms.common.channel import find_calls
 from tvm_hopper.transforms.common.explain_notes import (
     ArrivalsNote,
@@ -205,7 +205,7 @@ def test_slots_that_plain_threads_read_beside_a_product_are_free_once_both_are_d
 
 
 def test_loads_of_two_loops_go_to_one_producer():
-    got = run(parse(BEFORE, SECOND), InjectBarrierPipeline(), SpecializeWarps())
+    got = run(parse(BEFORE, SECOND), PlanRingBuffers(), SpecializeWarps())
     producer, consumer = roles(got)
     assert calls(producer) == [
         ("await_free", 0),
@@ -223,7 +223,7 @@ def test_loads_of_two_loops_go_to_one_producer():
 
 def test_a_load_outside_of_loops_is_the_producer_s_too():
     """Its slot is given back behind the last statement, which may read it."""
-    got = run(parse(BEFORE, *OUTSIDE), InjectBarrierPipeline(), SpecializeWarps())
+    got = run(parse(BEFORE, *OUTSIDE), PlanRingBuffers(), SpecializeWarps())
     producer, consumer = roles(got)
     assert calls(producer) == [
         ("await_free", 0),
@@ -240,7 +240,7 @@ def test_a_load_outside_of_loops_is_the_producer_s_too():
 
 
 def test_each_role_keeps_the_loops_around_its_statements():
-    got = run(parse(BEFORE, NESTED), InjectBarrierPipeline(), SpecializeWarps())
+    got = run(parse(BEFORE, NESTED), PlanRingBuffers(), SpecializeWarps())
     for role in roles(got):
         names = [loop.loop_var.name for loop in ir.find_all(role, ir.For)]
         assert [name for name in names if name in "nk"] == ["n", "k"]
@@ -250,14 +250,14 @@ def test_the_option_s_pending_groups_give_way_to_a_ring_of_one_slot():
     single = ("[0, 0, 1]", "[0, 0, 0]")
     for changes, slots, pending in (((single,), 1, 0), ((), 2, 1)):
         func = parse(BEFORE, *changes).with_attr("tvm_hopper.wgmma_pending", 1)
-        got = run(func, InjectBarrierPipeline(), SpecializeWarps())
+        got = run(func, PlanRingBuffers(), SpecializeWarps())
         ring, roles, _, *fallbacks = notes_of(got)
         assert (ring.num_slots, roles.pending) == (slots, pending)
         assert [type(x) for x in fallbacks] == [FallbackNote] * (1 - pending)
 
 
 def test_facts_for_explain():
-    got = run(parse(BEFORE), InjectBarrierPipeline(), SpecializeWarps())
+    got = run(parse(BEFORE), PlanRingBuffers(), SpecializeWarps())
     assert notes_of(got) == (
         RingNote(channel=0, num_slots=2, tx_bytes=18432),
         RolesNote(producer_threads=128, consumer_threads=256, pending=0, registers=(40, 232)),
@@ -266,9 +266,7 @@ def test_facts_for_explain():
 
 
 def test_facts_of_plain_consumers():
-    got = run(
-        parse(BEFORE, PLAIN_READER, ASK_CONSUMERS), InjectBarrierPipeline(), SpecializeWarps()
-    )
+    got = run(parse(BEFORE, PLAIN_READER, ASK_CONSUMERS), PlanRingBuffers(), SpecializeWarps())
     _, roles, counts = notes_of(got)
     assert roles == RolesNote(producer_threads=32, consumer_threads=256, pending=0, registers=None)
     assert counts == ArrivalsNote(channel=0, full=1, empty=8)
@@ -276,7 +274,7 @@ def test_facts_of_plain_consumers():
 
 def test_annotations_reach_the_roles_through_the_plan_of_rings():
     """What a user wrote on the loop is still there when roles are planned."""
-    got = run(parse(BEFORE, ASK_PENDING), InjectBarrierPipeline(), SpecializeWarps())
+    got = run(parse(BEFORE, ASK_PENDING), PlanRingBuffers(), SpecializeWarps())
     check(got, parse(ROLES, *LATE_RELEASE))
 
 
@@ -288,13 +286,13 @@ def test_other_kernel_stays():
 
 
 def test_a_block_of_the_program_may_have_our_block_s_name():
-    run(parse(BEFORE, ('"store"', '"kernel"')), InjectBarrierPipeline(), SpecializeWarps())
+    run(parse(BEFORE, ('"store"', '"kernel"')), PlanRingBuffers(), SpecializeWarps())
 
 
 def test_a_single_slot_is_given_back_at_once_whatever_groups_are_pending():
     """The producer waits for it in front of the next tile's load: it would wait for ever."""
     func = parse(BEFORE, *OUTSIDE, ASK_PENDING, ASK_PERSISTENT)
-    got = run(func, InjectBarrierPipeline(), SpecializeWarps())
+    got = run(func, PlanRingBuffers(), SpecializeWarps())
     releases = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "release")
     assert [int(x.annotations["tvm_hopper.release"]) for x in releases] == [1, 0]
 
@@ -309,7 +307,7 @@ def test_a_producer_keeps_the_variables_that_it_uses():
         '                    T.call_extern("int32", "look", own)\n',
     )
     func = parse(BEFORE, NESTED, bound, ("k * 32", "at"))
-    got = run(func, InjectBarrierPipeline(), SpecializeWarps())
+    got = run(func, PlanRingBuffers(), SpecializeWarps())
     producer, consumer = roles(got)
     names = [[bind.var.name for bind in ir.find_all(x, tirx.Bind)] for x in (producer, consumer)]
     assert names == [["at", "trip"], ["at", "own", "trip"]]
@@ -320,7 +318,7 @@ def test_a_load_around_a_loop_does_not_hold_back_pending_groups():
     """Its single slot is given back at once, whatever the ring of the product does."""
     look = ("tx // 128,", 'tx // 128 + T.Cast("int32", q[0, 0]),')
     func = parse(BEFORE, around_k(LOAD_Q, K_LOOP), look).with_attr("tvm_hopper.wgmma_pending", 1)
-    got = run(func, InjectBarrierPipeline(), SpecializeWarps())
+    got = run(func, PlanRingBuffers(), SpecializeWarps())
     releases = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "release")
     assert [int(x.annotations["tvm_hopper.release"]) for x in releases] == [1, 0]
     notes = notes_of(got)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.transforms.pipeline.test_inject_barrier_pipeline import PLAIN_READER, PLANNED
+from tests.transforms.pipeline.test_plan_ring_buffers import PLAIN_READER, PLANNED
 from tests.transforms.scripts import parse
 from tests.transforms.warp_specialization.test_specialize_warps import asking
 from tvm_hopper import ir

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import tvm
 
@@ -33,6 +34,8 @@ from .artifact import TensorArgument
 CHIP = CHIPS["h200"]
 BYTES_A_SECOND = 4.0e12
 LAUNCH_SECONDS = 3e-6
+
+_Kind = TypeVar("_Kind", bound=Note)
 
 
 def predicted_seconds(host: tvm.IRModule | None, arguments: Sequence[TensorArgument]) -> float:
@@ -62,8 +65,7 @@ def predicted_seconds(host: tvm.IRModule | None, arguments: Sequence[TensorArgum
 
 def _product_seconds(kernel: Sequence[Note], arguments: Sequence[TensorArgument]) -> float | None:
     """Read tile, ring and consumers off the notes of a kernel, and ask the estimate."""
-    product = next((x for x in kernel if isinstance(x, MmaNote)), None)
-    roles = next((x for x in kernel if isinstance(x, RolesNote)), None)
+    product, roles = _first(kernel, MmaNote), _first(kernel, RolesNote)
     rings = [x for x in kernel if isinstance(x, RingNote)]
     loaded = [x.tensor for x in kernel if isinstance(x, TensorMapNote)]
     known = {x.name: x for x in arguments}
@@ -73,23 +75,31 @@ def _product_seconds(kernel: Sequence[Note], arguments: Sequence[TensorArgument]
     m, n = ([1, 1] + outputs[-1])[-2:]
     read = [known[x] for x in dict.fromkeys(loaded) if x in known and not known[x].is_written]
     m, n, k = _as_computed([math.prod(_extents(x)) for x in read], m, n)
-    rows, columns, depth = product.tile
     dtype = known[loaded[0]].dtype
+    config = _config(product, roles, max(rings, key=lambda x: x.tx_bytes), dtype)
+    shape = ProductShape(m, n, k, dtype)
+    tiles = as_candidates([config], dtype, k)
+    return float(estimate(shape, tiles, CHIP, MEASURED)[0]) * 1e-6
+
+
+def _first(kernel: Sequence[Note], kind: type[_Kind]) -> _Kind | None:
+    return next((x for x in kernel if isinstance(x, kind)), None)
+
+
+def _config(product: MmaNote, roles: RolesNote | None, ring: RingNote, dtype: str) -> MatmulConfig:
+    """Return the configuration that a kernel was made with; each consumer has a separate tile."""
+    rows, columns, depth = product.tile
     consumers = max(1, roles.consumer_threads // WARP_GROUP_THREADS) if roles else 1
-    ring = max(rings, key=lambda x: x.tx_bytes)
     if ring.tx_bytes == (rows * consumers + columns) * depth * dtype_bytes(dtype):
         rows *= consumers
     else:
         columns *= consumers
-    config = MatmulConfig(
+    return MatmulConfig(
         (rows, columns, depth),
         stages=ring.num_slots,
         consumers=consumers,
         wgmma_pending=roles.pending if roles else None,
     )
-    shape = ProductShape(m, n, k, dtype)
-    tiles = as_candidates([config], dtype, k)
-    return float(estimate(shape, tiles, CHIP, MEASURED)[0]) * 1e-6
 
 
 def _as_computed(counts: Sequence[int], m: int, n: int) -> tuple[int, int, int]:

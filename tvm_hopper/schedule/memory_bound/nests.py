@@ -169,6 +169,11 @@ def hint_loads(sch: s_tir.Schedule, nests: list[Nest]) -> None:
             sch.annotate(nest.block, keys.LOAD_HINT, hints[nest.work])
 
 
+def kept_bytes(l2_bytes: int) -> int:
+    """Return the bytes at the end of a result that stay in an L2 cache of so many bytes."""
+    return l2_bytes * KEPT_PERCENT // 100
+
+
 def keep_end(sch: s_tir.Schedule, blocks: Any, stored: int, l2_bytes: int) -> None:
     """Let the last thread blocks leave in L2 what they store, where that is little of all.
 
@@ -186,7 +191,7 @@ def keep_end(sch: s_tir.Schedule, blocks: Any, stored: int, l2_bytes: int) -> No
     l2_bytes : int
         Bytes of the L2 cache.
     """
-    extent, kept = ir.static_int(sch.get(blocks).extent), l2_bytes * KEPT_PERCENT // 100
+    extent, kept = ir.static_int(sch.get(blocks).extent), kept_bytes(l2_bytes)
     if extent is not None and extent * stored >= TIMES_KEPT * kept:
         sch.annotate(blocks, keys.KEPT_END, -(-kept // stored))
 

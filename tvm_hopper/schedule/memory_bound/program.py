@@ -91,20 +91,11 @@ class MemoryProgram:
     """The blocks of a function that are to be one kernel, as a schedule works on them.
 
     They are checked once, by `parse`; what becomes of them is only looked up again.
-
-    Attributes
-    ----------
-    sch : Schedule
-        Where they are.
-    helper : str
-        Names the schedule helper in an error message.
-    parts : list of Part
-        The blocks, in order.
     """
 
-    sch: s_tir.Schedule
-    helper: str
-    parts: list[Part]
+    sch: s_tir.Schedule  # where they are
+    helper: str  # names the schedule helper in an error message
+    parts: list[Part]  # the blocks, in order
 
     @classmethod
     def parse(

@@ -2,7 +2,8 @@
 
 `python -m benchmarks.calibration.fit_row_rates` says how good a choice they make, fits them to the
 times of benchmarks/results/row_times_*.json, and writes them here. Of 953 times of 154 programs the
-configuration that they choose takes 2.2% longer than the best measured one.
+configuration that these choose takes 2.2% longer than the best measured one; with fitted constants
+it is 2.1%, and 2.4% of programs that were held out.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ from tvm import s_tir, tirx
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import dtype_bytes
 
+from .program import equal
+
 # counts a row's thread blocks until SplitRowsAcrossCluster makes a cluster of them
 PART_AXIS = "threadIdx.z"
 
@@ -143,16 +145,12 @@ def first_of_row(extents: list[Any], count: int) -> int:
 def ends_with(extents: Sequence[Any], columns: Any) -> bool:
     """Tell whether the last dimension longer than one is a row."""
     real = [x for x in extents if not ir.is_const(x, 1)]
-    return not real or _equal(real[-1], columns)
+    return not real or equal(real[-1], columns)
 
 
 def is_one_row(extents: Sequence[Any], columns: Any) -> bool:
     """Tell whether all dimensions together are one row."""
-    return _equal(prod(extents[1:], start=extents[0]), columns)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return ir.is_const(ir.simplify(one - ir.cast_like(other, one)), 0)
+    return equal(prod(extents[1:], start=extents[0]), columns)
 
 
 def flat(indices: Any, extents: Any) -> list[Any]:

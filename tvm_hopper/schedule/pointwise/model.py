@@ -27,10 +27,8 @@ from .recognize import ElementProgram
 THREADS = 256  # of a thread block
 PAIR_THREADS, PAIR_BYTES = 1024, 32  # the same, where a thread loads a vector of two large tensors
 PAIR_TOGETHER = 4  # of these, neighbours, begin together
-EXPENSIVE_THREADS, EXPENSIVE_CHUNKS = (
-    512,
-    2,
-)  # the same, and vectors of a thread, of expensive arithmetic
+# threads of a block, and vectors of a thread, where arithmetic is expensive
+EXPENSIVE_THREADS, EXPENSIVE_CHUNKS = 512, 2
 SHARING_CHUNKS = (2, 4, 1)  # vectors of a thread that share what they read, the best first
 SHARING_THREADS = range(64, 513)
 RUNNERS_UP = 2  # that `explain` shows
@@ -88,51 +86,68 @@ def choose_elements(
     """
     model = model_of_target()
     loaded = sum(dtype_bytes(ir.dtype_of(x.tensor)) for x in reads) or 1
-    first = EXPENSIVE_CHUNKS if dear and len(reads) > 1 else 1
-    most_chunks = _most_chunks(program, vector, given.threads or THREADS_PER_WARP)
-    counts = range(min(first, most_chunks), most_chunks + 1)
-    if given.chunks is not None:
-        counts = range(given.chunks, given.chunks + 1)
     hint = given.hint
     if hint is None:
         total, moved = _elements(program), sum(dtype_bytes(ir.dtype_of(x)) for x in tensors)
         hint = model.outgrows_cache(None if total is None else total * moved)
-    found = []
-    for chunks in counts:
-        is_pair = hint and _is_pair(tensors, reads) and chunks * vector * loaded == PAIR_BYTES
-        most = EXPENSIVE_THREADS if dear else PAIR_THREADS if is_pair else THREADS
-        most = min(most, THREADS_PER_SM // (given.blocks or 1))
-        threads = given.threads or _threads(program, chunks * vector, most, model)
-        there = min(chunks, _most_chunks(program, vector, threads))  # vectors that have elements
-        # left alone the assembler takes more than the 32 registers of which two have room
-        blocks = given.blocks or (2 if threads == MAX_THREADS and is_pair and not dear else 1)
-        found.append(_element(threads, there, vector, loaded, hint, blocks))
+    is_pair = hint and len(reads) == 2 and len(tensors) == 3  # two are read, one is written
+    search = _ElementSearch(program, given, model, vector, loaded, hint, dear, is_pair)
+    found = [search.candidate(chunks) for chunks in search.counts(len(reads))]
     least = model.flight(model.rates.elementwise_bytes)
     enough = [x for x in found if x.flight >= least] or found[-1:]
     if span is not None and not program.rows and given.threads is given.chunks is None:
         blocks = given.blocks or 1
         spans = [x for x in _spanning(span, vector) if x[0] * blocks <= THREADS_PER_SM]
-        enough = [_element(*x, vector, loaded, hint, blocks) for x in spans] or enough
+        enough = [search.element(*x, blocks) for x in spans] or enough
     rest = list(dict.fromkeys(x.text for x in enough if x.text != enough[0].text))[:RUNNERS_UP]
     best = enough[0]
     fills_sm = hint and best.tile.threads == PAIR_THREADS and best.blocks > 1
     fills_sm = fills_sm and _elements(program) is not None  # few would wait for one another
     together = given.together or (PAIR_TOGETHER if fills_sm else 1)
-    said = "; then ".join([f"{best.text} in flight", *rest])
-    return replace(best, text=said, together=together)
+    text = "; then ".join([f"{best.text} in flight", *rest])
+    return replace(best, text=text, together=together)
 
 
-def _is_pair(tensors: list[Any], reads: list[Read]) -> bool:
-    """Tell programs that read two tensors and write one."""
-    return len(reads) == 2 and len(tensors) == 3
+@dataclass(frozen=True)
+class _ElementSearch:
+    """The configurations of a program, by the vectors of a thread."""
 
+    program: ElementProgram
+    given: PointwiseConfig
+    model: MemoryModel
+    vector: int
+    loaded: int  # bytes for each element
+    hint: bool
+    dear: bool
+    is_pair: bool  # two large tensors are read, one is written
 
-def _element(
-    threads: int, chunks: int, vector: int, loaded: int, hint: bool, blocks: int = 1
-) -> ElementChoice:
-    flight = THREADS_PER_SM * chunks * vector * loaded
-    text = f"{threads} threads, {chunks} vectors of {vector} each: {flight >> 10} KiB of an SM"
-    return ElementChoice(RegisterTile(threads, vector, chunks), flight, hint, text, blocks)
+    def counts(self, reads: int) -> range:
+        """Return the numbers of vectors to try."""
+        if self.given.chunks is not None:
+            return range(self.given.chunks, self.given.chunks + 1)
+        first = EXPENSIVE_CHUNKS if self.dear and reads > 1 else 1
+        most = _most_chunks(self.program, self.vector, self.given.threads or THREADS_PER_WARP)
+        return range(min(first, most), most + 1)
+
+    def candidate(self, chunks: int) -> ElementChoice:
+        """Return the best configuration of so many vectors."""
+        given, elements = self.given, chunks * self.vector
+        is_pair = self.is_pair and elements * self.loaded == PAIR_BYTES
+        most = EXPENSIVE_THREADS if self.dear else PAIR_THREADS if is_pair else THREADS
+        most = min(most, THREADS_PER_SM // (given.blocks or 1))
+        threads = given.threads or _threads(self.program, elements, most, self.model)
+        there = min(chunks, _most_chunks(self.program, self.vector, threads))  # have elements
+        # left alone the assembler takes more than the 32 registers of which two have room
+        blocks = given.blocks or (2 if threads == MAX_THREADS and is_pair and not self.dear else 1)
+        return self.element(threads, there, blocks)
+
+    def element(self, threads: int, chunks: int, blocks: int = 1) -> ElementChoice:
+        """Return a configuration, and what it amounts to."""
+        vector = self.vector
+        flight = THREADS_PER_SM * chunks * vector * self.loaded
+        text = f"{threads} threads, {chunks} vectors of {vector} each: {flight >> 10} KiB of an SM"
+        tile = RegisterTile(threads, vector, chunks)
+        return ElementChoice(tile, flight, self.hint, text, blocks)
 
 
 def _spanning(span: int, vector: int) -> list[tuple[int, int]]:

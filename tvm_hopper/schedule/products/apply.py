@@ -123,38 +123,48 @@ def matmul(
         return
     (kernel,) = kernels
     before = block_names(plain)
-
-    def accept(copy: s_tir.Schedule, product: Any) -> None:
-        check_nothing_left(copy, product, before)
-        if not is_sampled(given):
-            check_lowering(copy, product)
-
-    known: list[Matmul] = []  # as a copy has it
-
-    def attempt(kernel: ClassKernel) -> None:
-        def step(copy: s_tir.Schedule, same: Callable[[Any], Any]) -> Any:
-            product, problem = _schedule(copy, same(block), kernel, *known)
-            known[:] = [problem]
-            return product
-
-        rehearse(plain, step, accept)
-
+    known = None
     if not is_thrown_away():
-        for last, trial in trials_of(kernel):
-            kernel = trial
-            try:
-                attempt(kernel)
-                break
-            except ScheduleError:
-                if last:
-                    raise
+        kernel, known = _try(plain, block, kernel, before)
     with origins.noted(sch):
         if fresh is not None:
             ir.replace_schedule(sch, fresh)
         with as_one_step():
-            product, _ = _schedule(sch, block, kernel, *known)
+            product, _ = _schedule(sch, block, kernel, known)
             if is_thrown_away():
-                accept(sch, product)
+                _accept(sch, product, before, given)
+
+
+def _accept(sch: s_tir.Schedule, product: Any, before: frozenset[str], given: MatmulConfig) -> None:
+    """Refuse a schedule that leaves something next to the kernel, or that a build would refuse."""
+    check_nothing_left(sch, product, before)
+    if not is_sampled(given):
+        check_lowering(sch, product)
+
+
+def _try(
+    plain: s_tir.Schedule, block: Any, kernel: ClassKernel, before: frozenset[str]
+) -> tuple[ClassKernel, Matmul | None]:
+    """Schedule copies; return the first kernel that fits, and the product as a copy has it."""
+    known: Matmul | None = None
+    for last, trial in trials_of(kernel):
+
+        def step(copy: s_tir.Schedule, same: Callable[[Any], Any], one: Any = trial) -> Any:
+            nonlocal known
+            product, known = _schedule(copy, same(block), one, known)
+            return product
+
+        def accept(copy: s_tir.Schedule, product: Any, one: Any = trial) -> None:
+            _accept(copy, product, before, one.config)
+
+        try:
+            rehearse(plain, step, accept)
+        except ScheduleError:
+            if last:
+                raise
+        else:
+            return trial, known
+    return kernel, known
 
 
 def _schedule_classes_somehow(

@@ -143,25 +143,13 @@ def class_block(name: str, bound: int) -> str:
 
 @dataclass(frozen=True)
 class ProductSite:
-    """A product as `hs.matmul` will schedule it, and where it is.
-
-    Attributes
-    ----------
-    is_outermost : bool
-        Nothing but its loops is around it, and no condition.
-    most_rows : int or None
-        Rows that it has at most, where conditions around it say so.
-    out_dtype : str
-        Type of what is stored, of several outputs the first.
-    gathered : int
-        Elements of the product for each of the output.
-    """
+    """A product as `hs.matmul` will schedule it, and where it is."""
 
     problem: Matmul
-    is_outermost: bool
-    most_rows: int | None
-    out_dtype: str
-    gathered: int = 1
+    is_outermost: bool  # nothing but its loops is around it, and no condition
+    most_rows: int | None  # rows that it has at most, where conditions around it say so
+    out_dtype: str  # type of what is stored, of several outputs the first
+    gathered: int = 1  # elements of the product for each of the output
 
 
 def look_at(sch: s_tir.Schedule, block: Any) -> ProductSite:

@@ -42,39 +42,21 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Candidates:
-    """Legal tiles, one an element of each array.
+    """Legal tiles, one an element of each array."""
 
-    Attributes
-    ----------
-    rows, columns, depth
-        Of the tile, in elements.
-    consumers
-        Warp groups that share it.
-    by_rows
-        1 where they share its rows, 0 where its columns.
-    instruction
-        Columns of one instruction: the widest that registers at the start have room for.
-    stages
-        Slots that fit into shared memory, up to `MAX_STAGES`.
-    pending
-        Groups of instructions that a consumer leaves in flight from one slot to the next.
-    parts
-        Thread blocks that share the sum of a tile.
-    rows_of_blocks, columns_of_blocks
-        Tiles whose thread blocks load for one another.
-    """
-
-    rows: Ints
-    columns: Ints
-    depth: Ints
-    consumers: Ints
-    by_rows: Ints
+    rows: Ints  # of the tile, in elements
+    columns: Ints  # of the tile, in elements
+    depth: Ints  # of the tile, in elements
+    consumers: Ints  # warp groups that share it
+    by_rows: Ints  # 1 where they share its rows, 0 where its columns
+    # columns of one instruction: the widest that registers at the start have room for
     instruction: Ints
-    stages: Ints
+    stages: Ints  # slots that fit into shared memory, up to `MAX_STAGES`
+    # groups of instructions that a consumer leaves in flight from one slot to the next
     pending: Ints
-    parts: Ints
-    rows_of_blocks: Ints
-    columns_of_blocks: Ints
+    parts: Ints  # thread blocks that share the sum of a tile
+    rows_of_blocks: Ints  # tiles whose thread blocks load for one another
+    columns_of_blocks: Ints  # tiles whose thread blocks load for one another
 
     def tile(self, i: int) -> Tile:
         """Return one tile."""

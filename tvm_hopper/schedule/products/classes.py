@@ -31,21 +31,12 @@ CUTS = ("tile", "stages", "last_stage", "consumers", "registers", "dots", "direc
 
 @dataclass(frozen=True)
 class Asked:
-    """Row counts requested in a call of `hs.matmul`.
+    """Row counts requested in a call of `hs.matmul`."""
 
-    Attributes
-    ----------
-    configs : mapping or None
-        The configuration of each class by its bound, ascending; empty: one kernel; None: by the
-        model.
-    rows : int or None
-        The row count that one kernel is chosen for.
-    ranges : mapping or None
-        Up to how many rows each range goes, and the rows that its kernel is chosen for.
-    """
-
+    # the configuration of each class by its bound, ascending; empty: one kernel; None: by the model
     configs: Mapping[int, MatmulConfig] | None
-    rows: int | None
+    rows: int | None  # the row count that one kernel is chosen for
+    # up to how many rows each range goes, and the rows that its kernel is chosen for
     ranges: Mapping[int, int] | None = None
 
 
@@ -101,24 +92,14 @@ def _check_one_promise(configs: Mapping[int, MatmulConfig]) -> None:
 
 @dataclass(frozen=True)
 class ClassKernel:
-    """One kernel of a product: how it is cut up, and the rows that what is open is chosen for.
+    """One kernel of a product: how it is cut up, and the rows that what is open is chosen for."""
 
-    Attributes
-    ----------
-    rows : int or None
-        None: those of the product.
-    is_open : bool
-        It may be given any number of rows.
-    bounds : tuple of int
-        Up to how many rows each of its ranges goes, ascending; empty: one range, to `rows`.
-    apart : bool
-        Outputs are staged in memory of their own, whatever is loaded after the product.
-    """
-
-    rows: int | None
+    rows: int | None  # None: those of the product
     config: MatmulConfig
-    is_open: bool = False
+    is_open: bool = False  # it may be given any number of rows
+    # up to how many rows each of its ranges goes, ascending; empty: one range, to `rows`
     bounds: tuple[int, ...] = ()
+    # outputs are staged in memory of their own, whatever is loaded after the product
     apart: bool = False
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from tvm_hopper.errors import cannot_schedule, found_and_need
 from tvm_hopper.facts import dtypes, registers, swizzle, wgmma
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import ARCHS, Arch
+from tvm_hopper.requests import tags
 from tvm_hopper.requests.keys import BY_DEVICE, CURVES, MOST_CONSUMERS
 from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair, as_stages, as_tile
 from tvm_hopper.transforms.common.shared_memory_size import (
@@ -28,7 +29,7 @@ from . import split
 from .direct_shape import as_direct
 from .dot_shape import as_dots
 
-ARCH = SM_90A  # that products are scheduled for: its warp groups multiply
+ARCH = ARCHS[tags.ARCH]  # that products are scheduled for: its warp groups multiply
 CONSUMERS = (1, 2, 3)  # of a product
 PENDING = (0, 1)  # WGMMA groups in flight over an iteration
 ACCUMULATE = ("float32",)

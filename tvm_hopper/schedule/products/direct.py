@@ -31,7 +31,7 @@ from tvm_hopper.schedule import steps
 from . import fuse
 from .direct_shape import DirectShape
 from .outputs import keep_in_registers, separate_outputs
-from .recognize import Matmul, find_matmul
+from .recognize import Matmul, find_matmul, read_index
 from .wide_sums import widen_product
 
 
@@ -88,11 +88,7 @@ def apply_direct(
     sch.reorder(*lead, m_outer, n_outer, warp, m_inner, n_inner, k_outer, k_inner)
     if lead:
         sch.fuse(*lead, m_outer)
-    reads = [x.source for x in sch.get(block).reads]
-    operands = [
-        next(i for i, x in enumerate(reads) if x.same_as(side.buffer))
-        for side in (problem.lhs, problem.rhs)
-    ]
+    operands = [read_index(sch, block, x) for x in (problem.lhs, problem.rhs)]
     part = sch.rfactor(warp, 0)
     handed_on = sch.cache_write(part, 0, "local")
     sch.set_scope(handed_on, 0, "shared")

@@ -20,24 +20,12 @@ FIELDS = ("warps", "columns", "depth")
 
 @dataclass(frozen=True)
 class DirectShape:
-    """Work of each warp.
+    """Work of each warp."""
 
-    Attributes
-    ----------
-    rows : int
-        Of the output that a thread block computes.
-    warps : int
-        That share each of its sums.
-    columns : int
-        Of the output that a thread block computes.
-    depth : int
-        Of a sum that a warp has in flight.
-    """
-
-    rows: int
-    warps: int
-    columns: int
-    depth: int
+    rows: int  # of the output that a thread block computes
+    warps: int  # that share each of its sums
+    columns: int  # of the output that a thread block computes
+    depth: int  # of a sum that a warp has in flight
 
     def __str__(self) -> str:
         return (

@@ -18,24 +18,12 @@ FIELDS = ("threads", "groups", "columns", "vectors")
 
 @dataclass(frozen=True)
 class DotShape:
-    """Work of each thread group.
+    """Work of each thread group."""
 
-    Attributes
-    ----------
-    threads : int
-        Threads that share a sum, neighbours by their number.
-    groups : int
-        Such groups in a thread block, each with columns of the output of its own.
-    columns : int
-        Columns of the output that a group sums together.
-    vectors : int
-        Vectors of weights that a thread has in flight, for each of these columns.
-    """
-
-    threads: int
-    groups: int
-    columns: int
-    vectors: int
+    threads: int  # threads that share a sum, neighbours by their number
+    groups: int  # such groups in a thread block, each with columns of the output of its own
+    columns: int  # columns of the output that a group sums together
+    vectors: int  # vectors of weights that a thread has in flight, for each of these columns
 
     def __str__(self) -> str:
         several = f", {self.columns} columns each" * (self.columns > 1)

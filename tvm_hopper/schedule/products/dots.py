@@ -33,7 +33,7 @@ from tvm_hopper.schedule import steps
 from . import fuse
 from .dot_shape import VECTOR_BYTES, DotShape
 from .outputs import keep_in_registers, separate_outputs
-from .recognize import Matmul, find_matmul
+from .recognize import Matmul, find_matmul, read_index
 from .wide_sums import widen_product
 
 
@@ -117,11 +117,7 @@ def _prepare(sch: s_tir.Schedule, block: Any, problem: Matmul, rows: int, output
     outer, inner = sch.split(m, [None, rows])
     sch.reorder(*lead, outer, n, k, inner)
     grid = sch.fuse(*lead, outer) if lead else outer
-    reads = [x.source for x in sch.get(block).reads]
-    operands = [
-        next(i for i, x in enumerate(reads) if x.same_as(side.buffer))
-        for side in (problem.lhs, problem.rhs)
-    ]
+    operands = [read_index(sch, block, x) for x in (problem.lhs, problem.rhs)]
     row = str(problem.m.iter_var.var.name)
     return DotSite(block, stores, grid, inner, n, k, (operands[0], operands[1]), row)
 

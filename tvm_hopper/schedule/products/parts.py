@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.arch import LARGEST_CLUSTER, MAX_CLUSTER
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES
 from tvm_hopper.requests.keys import MOST_PARTS
@@ -23,10 +23,8 @@ from .config import MatmulConfig
 from .product_shape import ProductShape
 from .split import ANYWHERE, CALLER, CLUSTER, WORKSPACE
 
-CLUSTER_SIZES = tuple(range(2, SM_90A.max_cluster_size + 1))  # that run everywhere
-NONPORTABLE_CLUSTER_SIZES = tuple(
-    range(SM_90A.max_cluster_size + 1, SM_90A.largest_cluster_size + 1)
-)
+CLUSTER_SIZES = tuple(range(2, MAX_CLUSTER + 1))  # that run everywhere
+NONPORTABLE_CLUSTER_SIZES = tuple(range(MAX_CLUSTER + 1, LARGEST_CLUSTER + 1))
 # Parts in a workspace that a cluster can sum, too, in fewer parts of as many steps each.
 CLUSTER_DIVISIBLE_PARTS = tuple(
     x for x in range(2, MOST_PARTS + 1) if any(x % y == 0 for y in CLUSTER_SIZES)
@@ -164,7 +162,7 @@ def _fits_cluster(tiles: Candidates, product: ProductShape, given: MatmulConfig)
     able = _can_share_loads(tiles, product, rows, columns)
     if min(rows, columns) > 1:  # `split.check_spread`
         able &= product.m > tiles.rows
-    most = SM_90A.max_cluster_size // (rows * columns)
+    most = MAX_CLUSTER // (rows * columns)
     if given.split_mode == CALLER:
         in_both = [tiles.parts % x == 0 for x in range(2, most + 1)]
         able &= np.any([tiles.parts == 1, *in_both], axis=0)

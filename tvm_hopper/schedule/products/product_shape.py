@@ -9,28 +9,18 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 
 @dataclass(frozen=True)
 class ProductShape:
-    """The product C[m, n] = A B to estimate, and the majors of its operands.
-
-    Attributes
-    ----------
-    majors
-        "k" or "mn" for each operand: along which its rows are contiguous.
-    output_bytes
-        Of an element of C.
-    is_transposed
-        Whether m runs along the rows of C in memory: elements are then stored one by one.
-    is_symbolic
-        Whether an extent is a guess.
-    """
+    """The product C[m, n] = A B to estimate, and the majors of its operands."""
 
     m: int
     n: int
     k: int
     dtype: str = "float16"
+    # "k" or "mn" for each operand: along which its rows are contiguous
     majors: tuple[str, str] = ("k", "k")
-    output_bytes: int = 2
+    output_bytes: int = 2  # of an element of C
+    # whether m runs along the rows of C in memory: elements are then stored one by one
     is_transposed: bool = False
-    is_symbolic: bool = False
+    is_symbolic: bool = False  # whether an extent is a guess
 
     @property
     def row_bytes(self) -> tuple[int, int]:

@@ -116,6 +116,34 @@ def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) ->
     _check_initial_value(where, node)
     contraction = require_contraction(where, node)
 
+    m, n, k, lead = _find_axes(where, node, loops, bindings, contraction)
+    by_axis = {}
+    for load in contraction.products[0].loads:
+        operand, side = _operand(where, load, m, n, k, lead)
+        by_axis[side] = operand
+    if set(by_axis) != {"m", "n"}:
+        need = "one operand indexed by m and k, the other by n and k"
+        raise cannot_schedule(where, "both operands indexed alike", need)
+    lhs, rhs = by_axis["m"], by_axis["n"]
+    if lhs.buffer.same_as(rhs.buffer):
+        fix = "pass the tensor a second time, as an argument of its own"
+        raise cannot_schedule(where, f"{lhs.name} as both operands", "two tensors", fix)
+    if lhs.dtype != rhs.dtype:
+        found = f"{lhs.name} {lhs.dtype}, {rhs.name} {rhs.dtype}"
+        need = f"both of {' or both of '.join(OPERAND_DTYPES)}"
+        raise cannot_schedule(where, found, need, CAST)
+    rank = len(store.indices)
+    kept = (rank - 2, rank - 1)
+    zero = ir.is_zero(contraction.initial)
+    output, dtype = contraction.accumulator, contraction.accumulator_dtype
+    return Matmul(name, m, n, k, lead, lhs, rhs, output, kept, dtype, node, zero)
+
+
+def _find_axes(
+    where: str, node: Any, loops: list[Any], bindings: dict[Any, int], contraction: Contraction
+) -> tuple[Axis, Axis, Axis, tuple[Axis, ...]]:
+    """Return rows, columns and depth of a product, and dimensions of extent one."""
+    store = node.body
     axes = {var.var: _axis(var, bindings[var.var], loops) for var in node.iter_vars}
     lead = tuple(a for a in axes.values() if a.extent == 1 and not _is_reduction(a.iter_var))
     out = list(store.indices)
@@ -148,26 +176,7 @@ def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) ->
     for label, axis in (("M", m), ("N", n), ("K", k)):
         if axis.loop < 0:
             raise cannot_schedule(where, f"no loop over {label}", "one loop a dimension")
-
-    by_axis = {}
-    for load in contraction.products[0].loads:
-        operand, side = _operand(where, load, m, n, k, lead)
-        by_axis[side] = operand
-    if set(by_axis) != {"m", "n"}:
-        need = "one operand indexed by m and k, the other by n and k"
-        raise cannot_schedule(where, "both operands indexed alike", need)
-    lhs, rhs = by_axis["m"], by_axis["n"]
-    if lhs.buffer.same_as(rhs.buffer):
-        fix = "pass the tensor a second time, as an argument of its own"
-        raise cannot_schedule(where, f"{lhs.name} as both operands", "two tensors", fix)
-    if lhs.dtype != rhs.dtype:
-        found = f"{lhs.name} {lhs.dtype}, {rhs.name} {rhs.dtype}"
-        need = f"both of {' or both of '.join(OPERAND_DTYPES)}"
-        raise cannot_schedule(where, found, need, CAST)
-    kept = (len(out) - 2, len(out) - 1)
-    zero = ir.is_zero(contraction.initial)
-    output, dtype = contraction.accumulator, contraction.accumulator_dtype
-    return Matmul(name, m, n, k, lead, lhs, rhs, output, kept, dtype, node, zero)
+    return m, n, k, lead
 
 
 def _axis(var: IterVar, position: int, loops: list[Any]) -> Axis:
@@ -391,6 +400,12 @@ def _operand(
     major = "k" if sides[-1] == "k" else "mn"
     side = "m" if "m" in sides else "n"
     return MatmulOperand(buffer, ir.dtype_of(buffer), major, tuple(kept)), side
+
+
+def read_index(sch: s_tir.Schedule, block: Any, operand: MatmulOperand) -> int:
+    """Return which of the block's reads is an operand."""
+    reads = sch.get(block).reads
+    return next(i for i, region in enumerate(reads) if region.source.same_as(operand.buffer))
 
 
 def _is_reduction(var: IterVar) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import LARGEST_CLUSTER, MAX_CLUSTER
 from tvm_hopper.requests import keys
 
 if TYPE_CHECKING:
@@ -31,12 +31,11 @@ def check_cluster(
     blocks: tuple[int, int] | None,
     parts: int | None,
     mode: str | None = None,
-    arch: Arch = SM_90A,
 ) -> None:
     """Refuse clusters that not every chip holds, and what they cannot go with."""
     if blocks is None:
         return
-    count, most = blocks[0] * blocks[1], arch.max_cluster_size
+    count, most = blocks[0] * blocks[1], MAX_CLUSTER
     if min(blocks) < 1 or count > most:
         raise cannot_schedule(
             where,
@@ -63,7 +62,6 @@ def check_request(
     mode: str | None,
     persistent: int | None,
     store: str | None,
-    arch: Arch = SM_90A,
 ) -> None:
     """Refuse parts that no mode can distribute, and what cannot go with them."""
     if mode == STREAM:
@@ -75,18 +73,18 @@ def check_request(
             raise cannot_schedule(where, f"split_mode={mode!r} alone", need)
         return
     if mode in ANYWHERE:
-        most = arch.max_cluster_size
+        most = MAX_CLUSTER
         if mode in (CALLER, SERIAL) and all((parts or 1) % x for x in range(2, most + 1)):
             need = f"a multiple of a number from 2 to {most}: clusters for calls with no allocator"
             raise cannot_schedule(where, f"split_k={parts} as the caller decides", need)
         if (parts or 1) > keys.MOST_PARTS:
             need = f"at most {keys.MOST_PARTS}, which are added one by one"
             raise cannot_schedule(where, f"split_k={parts} in global memory", need)
-    elif (parts or 1) > arch.largest_cluster_size:
+    elif (parts or 1) > LARGEST_CLUSTER:
         raise cannot_schedule(
             where,
             f"split_k={parts} in a cluster",
-            f"at most {arch.largest_cluster_size} parts, the blocks of a cluster",
+            f"at most {LARGEST_CLUSTER} parts, the blocks of a cluster",
             'split_mode="workspace" has more',
         )
     if persistent:

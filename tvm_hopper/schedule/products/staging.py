@@ -54,21 +54,12 @@ STAGED = ("staging", "operand")  # how names of arrays begin that are no part of
 
 @dataclass(frozen=True)
 class EpilogueTypes:
-    """The types of what goes through shared memory after a product.
+    """The types of what goes through shared memory after a product."""
 
-    Attributes
-    ----------
-    outputs
-        Of the tensors that it writes.
-    operands
-        Of the tensors of the output's shape that it reads, and that TMA can load.
-    in_place
-        Whether the output is staged in the slots of an operand
-        (`transforms/copies/reuse_operand_tiles.py`).
-    """
-
-    outputs: tuple[str, ...]
+    outputs: tuple[str, ...]  # of the tensors that it writes
+    # of the tensors of the output's shape that it reads, and that TMA can load
     operands: tuple[str, ...] = ()
+    # whether the output is staged in the slots of an operand (copies/reuse_operand_tiles.py)
     in_place: bool = False
 
 

@@ -21,18 +21,10 @@ BESIDE = ("direct", "dots", "accumulate", "batch_invariant", "early_weights", "s
 
 @dataclass(frozen=True)
 class ThreadRates:
-    """Constants of the estimate.
+    """Constants of the estimate."""
 
-    Attributes
-    ----------
-    start_us
-        Launch, the first vectors' way and the last sums'.
-    memory_bytes
-        Bytes a microsecond of the device's memory.
-    """
-
-    start_us: float
-    memory_bytes: float
+    start_us: float  # launch, the first vectors' way and the last sums'
+    memory_bytes: float  # bytes a microsecond of the device's memory
 
 
 def asks_for_no_tile(given: MatmulConfig) -> bool:

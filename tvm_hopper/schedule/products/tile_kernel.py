@@ -25,7 +25,7 @@ from . import fuse
 from .config import MatmulConfig, Roles
 from .gather import fuse_gather
 from .outputs import keep_in_registers, separate_outputs, starts_early
-from .recognize import Matmul, MatmulOperand
+from .recognize import Matmul, MatmulOperand, read_index
 from .staging import stage_output
 
 
@@ -148,7 +148,7 @@ def _copy_operand(
     config: MatmulConfig,
 ) -> None:
     """Bring tiles of an operand to shared memory, in a loop over steps."""
-    index = _read_index(sch, block, operand)
+    index = read_index(sch, block, operand)
     # the epilogue may read the tensor too, from global memory
     copy = sch.cache_read(block, index, "shared.dyn", consumer_blocks=[block])
     sch.compute_at(copy, place)
@@ -180,12 +180,6 @@ def _store(
             "a tensor of the output's shape, of which each element meets its own of the product",
             "leave operand_slots out",
         )
-
-
-def _read_index(sch: s_tir.Schedule, block: Any, operand: MatmulOperand) -> int:
-    """Return which of the block's reads is an operand."""
-    reads = sch.get(block).reads
-    return next(i for i, region in enumerate(reads) if region.source.same_as(operand.buffer))
 
 
 def _writes(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:

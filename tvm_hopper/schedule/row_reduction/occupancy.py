@@ -6,8 +6,8 @@ gradients (`cuobjdump`), next to what a thread holds of a row.
 
 from __future__ import annotations
 
-from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
+from tvm_hopper.requests.targets import arch_in_scope
 from tvm_hopper.schedule.memory_bound.estimate import MemoryModel
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 from tvm_hopper.schedule.memory_bound.work import LoadedRows, RowWork
@@ -63,9 +63,10 @@ def blocks_of_staged(work: RowWork, tile: RegisterTile, preload: bool = False) -
     """Return how many thread blocks with rows in shared memory an SM has room for; 0 for none."""
     need = part_of(work, tile) * (tile.rows * work.loaded + preload * work.shared) + SUMS_BYTES
     threads = tile.threads * tile.rows
-    if need > SM_90A.smem_per_block:
+    arch = arch_in_scope()
+    if need > arch.smem_per_block:
         return 0
-    held = SM_90A.smem_per_sm // (need + SM_90A.smem_reserved_per_block)
+    held = arch.smem_per_sm // (need + arch.smem_reserved_per_block)
     of_registers = REGISTERS_PER_SM // (STAGED_REGISTERS * threads)
     room = min(of_registers, THREADS_PER_SM // threads, MOST_BLOCKS_PER_SM)
     return max(1, min(held, room))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import log2
 
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT, THREADS_PER_WARP
+from tvm_hopper.requests.targets import arch_in_scope
 from tvm_hopper.schedule.memory_bound.estimate import MemoryModel
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 from tvm_hopper.schedule.memory_bound.work import RowWork
@@ -115,10 +115,11 @@ def check_staged(
         found_text = f"stage=True, rows={given.rows} for one row"
         raise cannot_schedule(where, found_text, "two rows or more", "leave rows= out")
     if not found:
+        most = arch_in_scope().smem_per_block - SUMS_BYTES
         raise cannot_schedule(
             where,
             f"stage=True for rows of {work.columns * work.loaded} bytes",
-            f"at most {SM_90A.smem_per_block - SUMS_BYTES} bytes in each thread block, and whole "
+            f"at most {most} bytes in each thread block, and whole "
             "warps in a cluster, of which each thread block has a part of a row",
             "give another cluster=, or fewer rows",
         )

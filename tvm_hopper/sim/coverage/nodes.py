@@ -7,6 +7,7 @@ Equal expressions are one object, so that what many statements share is evaluate
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -189,34 +190,20 @@ class Nodes:
         a, b = args[0], args[-1]
         if op == "select":
             return None if a.constant is None else args[1] if a.constant else args[2]
-        if op in ("and", "or"):
-            absorbing = 0 if op == "and" else 1
-            for one, other in ((a, b), (b, a)):
-                if one.constant is not None:
-                    return one if bool(one.constant) == absorbing else other
-            return a if a is b else None
         if op == "not":
             return a.args[0] if a.op == "not" else None
-        if op in ("add", "sub", "bor", "bxor", "shl", "shr") and b.constant == 0:
+        if op in ("and", "or", "mul"):
+            return _absorbed(op, a, b)
+        if op in ("min", "max"):
+            return _extreme(op, a, b)
+        if op in NEUTRAL and b.constant == NEUTRAL[op]:
             return a
         if op == "add" and a.constant == 0:
             return b
-        if op == "mul":
-            for one, other in ((a, b), (b, a)):
-                if one.constant in (0, 1):
-                    return one if one.constant == 0 else other
         if op in ("tdiv", "tmod") and a.low >= 0 and b.low > 0:
             return self.make("f" + op[1:], a, b)
-        if op == "fdiv" and b.constant == 1:
-            return a
         if op == "fmod" and b.constant is not None and a.low >= 0 and a.high < b.constant:
             return a
-        if op in ("min", "max"):
-            low, high = (a, b) if op == "min" else (b, a)
-            if low.high <= high.low:
-                return a
-            if high.high <= low.low:
-                return b
         return None
 
     def total(self, terms: Mapping[Node, int], constant: int = 0) -> Node:
@@ -227,41 +214,72 @@ class Nodes:
         return result
 
 
+def _absorbed(op: str, a: Node, b: Node) -> Node | None:
+    """Return one of two arguments where the other one decides alone, or changes nothing."""
+    for one, other in ((a, b), (b, a)):
+        if one.constant is None or (op == "mul" and one.constant not in (0, 1)):
+            continue
+        return one if bool(one.constant) == (op == "or") else other
+    return a if a is b and op != "mul" else None
+
+
+def _extreme(op: str, a: Node, b: Node) -> Node | None:
+    """Return the argument of a minimum or a maximum that it always is."""
+    low, high = (a, b) if op == "min" else (b, a)
+    if low.high <= high.low:
+        return a
+    return b if high.high <= low.low else None
+
+
 def _range(op: str, args: tuple[Node, ...]) -> tuple[int, int]:
     """Return the least and the greatest value that an operation may have."""
     a, b = args[0], args[-1]
-    if op == "add":
-        return a.low + b.low, a.high + b.high
-    if op == "sub":
-        return a.low - b.high, a.high - b.low
-    if op == "mul":
-        corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-        return min(corners), max(corners)
     if op in BOOLEAN:
         return _truth(op, a, b)
-    if op in ("min", "max"):
-        choose = min if op == "min" else max
-        return choose(a.low, b.low), choose(a.high, b.high)
     if op == "select":
         return min(args[1].low, b.low), max(args[1].high, b.high)
-    if op == "fdiv" and b.low > 0:
-        corners = [x // y for x in (a.low, a.high) for y in (b.low, b.high)]
-        return min(corners), max(corners)
-    if op == "tdiv" and b.low > 0:
-        return -((-a.low) // b.low) if a.low < 0 else 0, a.high // b.low if a.high > 0 else 0
-    if op == "fmod" and b.low > 0:
-        return 0, min(b.high - 1, a.high) if a.low >= 0 else b.high - 1
-    if op == "tmod" and b.low > 0:
-        return (0 if a.low >= 0 else 1 - b.high), b.high - 1
-    if op == "shr" and b.constant is not None:
-        return a.low >> b.constant, a.high >> b.constant
-    if op == "shl" and b.constant is not None:
-        return a.low << b.constant, a.high << b.constant
+    if op in RANGES:
+        return RANGES[op](a, b)
+    if op in ("fdiv", "tdiv", "fmod", "tmod") and b.low > 0:
+        return RANGES_OF_DIVISIONS[op](a, b)
+    if op in ("shr", "shl") and b.constant is not None:
+        return FUNCTIONS[op](a.low, b.constant), FUNCTIONS[op](a.high, b.constant)
     if op == "band" and (a.low >= 0 or b.low >= 0):
         return 0, min(x.high for x in (a, b) if x.low >= 0)
     if op in ("bor", "bxor") and a.low >= 0 and b.low >= 0:
         return 0, (1 << max(a.high.bit_length(), b.high.bit_length())) - 1
     return -FAR, FAR
+
+
+def _of_corners(op: Callable[[int, int], int]) -> Callable[[Node, Node], tuple[int, int]]:
+    """Return the range of an operation whose extremes are at those of its arguments."""
+
+    def found(a: Node, b: Node) -> tuple[int, int]:
+        corners = [op(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+        return min(corners), max(corners)
+
+    return found
+
+
+def _range_of_tdiv(a: Node, b: Node) -> tuple[int, int]:
+    return -((-a.low) // b.low) if a.low < 0 else 0, a.high // b.low if a.high > 0 else 0
+
+
+RANGES = {
+    "add": lambda a, b: (a.low + b.low, a.high + b.high),
+    "sub": lambda a, b: (a.low - b.high, a.high - b.low),
+    "mul": _of_corners(operator.mul),
+    "min": lambda a, b: (min(a.low, b.low), min(a.high, b.high)),
+    "max": lambda a, b: (max(a.low, b.low), max(a.high, b.high)),
+}
+RANGES_OF_DIVISIONS = {  # by what is above zero
+    "fdiv": _of_corners(operator.floordiv),
+    "tdiv": _range_of_tdiv,
+    "fmod": lambda a, b: (0, min(b.high - 1, a.high) if a.low >= 0 else b.high - 1),
+    "tmod": lambda a, b: (0 if a.low >= 0 else 1 - b.high, b.high - 1),
+}
+# What changes nothing as the second argument.
+NEUTRAL = {**dict.fromkeys(("add", "sub", "bor", "bxor", "shl", "shr"), 0), "fdiv": 1}
 
 
 def _truth(op: str, a: Node, b: Node) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from tvm import ir, tirx
 
 from tvm_hopper.sim.coverage.expressions import Expressions, integer_type
 from tvm_hopper.sim.coverage.nodes import INNER, Node
-from tvm_hopper.sim.tir import PTX, decode_ptx, dtype_of, op_name, short_name
+from tvm_hopper.sim.tir import CUDA, PTX, decode_ptx, dtype_of, op_name, short_name
 
 _ACCUMULATING = PTX + "wgmma_mma_async"
 _LEAVING = {
@@ -40,7 +40,7 @@ def written_registers(root: Any) -> set[Any]:
                         found.add(value.source)
             return
         for arg in node.args:  # a pointer to registers, or a register by name
-            if isinstance(arg, ir.TensorLoad) and name.startswith("tirx.cuda."):
+            if isinstance(arg, ir.TensorLoad) and name.startswith(CUDA):
                 target = arg
             elif isinstance(arg, ir.Call) and short_name(arg) in ("address_of", "buffer_data"):
                 target = arg.args[0]

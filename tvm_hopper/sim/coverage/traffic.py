@@ -179,11 +179,8 @@ def with_those_they_need(
                 needed = one.loaded(name, run[number])
                 if (number, name) in judged:
                     needed |= one.stored(name, run[number])
-                if not needed.any():
-                    continue
-                for i, other in enumerate(traffic):
-                    if name in other.cells:
-                        run[i] = _whole_groups(run[i] | other.storing(name, needed), groups[i])
+                if needed.any():
+                    _add_those_that_store(name, needed, traffic, run, groups)
         if before == [int(flags.sum()) for flags in run]:
             break
     for number, one in enumerate(traffic):  # what is there now is enough for these, too
@@ -193,6 +190,19 @@ def with_those_they_need(
         if mine and alone and not one.adds():
             run[number] |= _served(one, others, run, groups[number])
     return run
+
+
+def _add_those_that_store(
+    name: str,
+    needed: np.ndarray,
+    traffic: list[Traffic],
+    run: list[np.ndarray],
+    groups: list[np.ndarray],
+) -> None:
+    """Let the CTAs run, too, that store to what is needed of a tensor."""
+    for i, other in enumerate(traffic):
+        if name in other.cells:
+            run[i] = _whole_groups(run[i] | other.storing(name, needed), groups[i])
 
 
 def _served(

@@ -23,13 +23,10 @@ def assign_roles(accesses: Sequence[GlobalAccess], num_ctas: int) -> None:
     nodes = [n for access in accesses for n in _roots(access)]
     mixed = {node.uses for node in _below(nodes) if node.op in _MIXING}
     points = num_ctas
-    steps = dict.fromkeys(s for a in accesses for s in a.path if s.variable is not None)
-    for step in steps:
-        variable = step.variable
-        assert variable is not None
-        others = [v for v in step.node.uses if v is not variable]
-        if step.node.unknown:
+    for step, variable in {s: s.variable for a in accesses for s in a.path}.items():
+        if variable is None or step.node.unknown:
             continue
+        others = [v for v in step.node.uses if v is not variable]
         if any(v.role == INNER for v in others):
             continue
         if others or step.kind == "while":

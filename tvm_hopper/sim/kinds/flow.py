@@ -26,7 +26,7 @@ from tvm_hopper.sim.kinds.operands import (
     touches_shared,
     written,
 )
-from tvm_hopper.sim.tir import PTX, decode_ptx, dtype_of, numpy_dtype, op_name, short_name
+from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, dtype_of, numpy_dtype, op_name, short_name
 from tvm_hopper.sim.translate.questions import viewed
 
 BLOCK, DATA, TALK = "block", "data", "talk"
@@ -298,7 +298,10 @@ class _FlowWalk:
             pointed = [a for a in call.args if not global_address(a)]
             for buffer in registers(call):
                 self._contents(buffer, *pointed)
-            return
+        else:
+            self._instruction(ptx, talk)
+
+    def _instruction(self, ptx: PtxCall, talk: Talk | None) -> None:
         told = list(operands(ptx))
         self._copied(told)
         for buffer in written(ptx):

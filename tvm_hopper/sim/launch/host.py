@@ -16,7 +16,7 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvm_hopper.errors import VerifyError
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim.integers import BINARY, CALLS
 from tvm_hopper.sim.launch.runtime_calls import (
@@ -137,7 +137,7 @@ class HostInterpreter:
         func: tirx.PrimFunc,
         inputs: Mapping[str, Any],
         num_sms: int = DEFAULT_NUM_SMS,
-        arch: Arch = SM_90A,
+        arch: Arch = DEFAULT_ARCH,
         allocator: bool = False,
     ) -> None:
         self.func, self.num_sms, self.arch = func, num_sms, arch
@@ -283,6 +283,25 @@ class HostInterpreter:
             return _CALLS[name](*[self.expr(a) for a in args])
         if name == "if_then_else":
             return self.expr(args[1] if self.expr(args[0]) else args[2])
+        if name == "buffer_data":
+            return self.env[args[0]]
+        if name == "address_of":
+            return self.address(args[0])
+        if name in _PACKED_CALLS:
+            return self.packed_call(self.expr(args[0]), self._packed(name, args))
+        if name.startswith("tvm_st"):
+            return self._struct(name, args)
+        raise _unmodelled(name)
+
+    def _packed(self, name: str, args: list[Any]) -> list[Any]:
+        """Return the arguments of a packed call, which may lie on a stack."""
+        if not name.endswith("_lowered"):
+            return [self.expr(a) for a in args[1:]]
+        stack, first, last = (self.expr(a) for a in args[1:4])
+        return [stack[i][VALUE] for i in range(first, last)]
+
+    def _struct(self, name: str, args: list[Any]) -> Any:
+        """Make, read or write a structure on the host's stack."""
         if name == "tvm_struct_get":
             return self._get(self.expr(args[0]), self.expr(args[1]), self.expr(args[2]))
         if name == "tvm_struct_set":
@@ -293,20 +312,7 @@ class HostInterpreter:
             if self.expr(args[0]) == "tensormap":
                 return MapBox()
             return [{} for _ in range(self.expr(args[1]))]
-        if name == "buffer_data":
-            return self.env[args[0]]
-        if name == "address_of":
-            return self.address(args[0])
-        if name in ("tvm_call_packed_lowered", "tvm_call_cpacked_lowered"):
-            stack, first, last = (self.expr(a) for a in args[1:4])
-            return self.packed_call(
-                self.expr(args[0]), [stack[i][VALUE] for i in range(first, last)]
-            )
-        if name in ("tvm_call_packed", "tvm_call_cpacked", "call_packed"):
-            return self.packed_call(self.expr(args[0]), [self.expr(a) for a in args[1:]])
-        if name == "call_ffi_kernel":
-            return self.packed_call(self.expr(args[0]), [self.expr(a) for a in args[1:]])
-        raise VerifyError(f"host function: found call {name}; need one that is modelled")
+        raise _unmodelled(name)
 
     def allocate(self, name: str, what: _Allocation) -> Pointer:
         """Give a new workspace the name of what it is bound to."""
@@ -381,6 +387,16 @@ def _ret(*_: Any) -> None:
     raise _Return
 
 
+_PACKED_CALLS = (
+    *("tvm_call_packed_lowered", "tvm_call_cpacked_lowered"),
+    *("tvm_call_packed", "tvm_call_cpacked", "call_packed", "call_ffi_kernel"),
+)
+
+
+def _unmodelled(name: str) -> VerifyError:
+    return VerifyError(f"host function: found call {name}; need one that is modelled")
+
+
 _CALLS: dict[str, Callable[..., Any]] = {
     "isnullptr": lambda p: p is None,
     "reinterpret": lambda p: p,
@@ -434,7 +450,7 @@ def run_host(
     host_func: tirx.PrimFunc,
     inputs: Mapping[str, Any],
     num_sms: int = DEFAULT_NUM_SMS,
-    arch: Arch = SM_90A,
+    arch: Arch = DEFAULT_ARCH,
     allocator: bool = False,
 ) -> list[Launch]:
     """Run the host function on inputs in the order of its arguments; return its launches.

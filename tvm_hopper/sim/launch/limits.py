@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, sms_together
 from tvm_hopper.facts.programming_model import (
     MAX_BLOCK_Z,
@@ -23,7 +23,7 @@ def check_launch(
     kernel: str,
     setup: dict[str, Any],
     shared: list[tuple[str, str, int, int]],
-    arch: Arch = SM_90A,
+    arch: Arch = DEFAULT_ARCH,
     num_sms: int = DEFAULT_NUM_SMS,
     sure_sms: int | None = None,
 ) -> list[Finding]:

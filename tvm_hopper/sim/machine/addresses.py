@@ -11,6 +11,9 @@ from tvm_hopper.sim.machine.memory import Region, global_number, shared_offset, 
 from tvm_hopper.sim.races.lane_order import lane_bits
 from tvm_hopper.sim.races.shadow import ALL_LANES
 
+# Bytes that an index counts, those that one lane touches, and those that they are aligned to.
+Touched = tuple[int, int, int]
+
 
 def ends(offsets: Any) -> tuple[int, int]:
     """Return the lowest and the highest of some offsets, or of one."""
@@ -169,14 +172,13 @@ class Addresses:
         site: int,
         base: Any,
         index: Any,
-        size: int,
-        count: int,
         mask: Any,
-        align: int,
+        touched: Touched,
         verb: str = "reads",
         view: tuple[str, int] | None = None,
     ) -> tuple[Region | None, Any]:
         """Return region and byte offsets (int, or array per active lane), checked."""
+        size, total, align = touched
         if is_lanes(base) or is_lanes(index):
             address = np.asarray(base + np.asarray(index, np.int64) * size, np.int64)
             if address.ndim and mask is not None:
@@ -189,7 +191,6 @@ class Addresses:
             place = int(base + index * size)
             region, offsets = self.region_at(place)
             bad = offsets % align != 0
-        total = size * count
         low, high = ends(offsets)
         if (
             not self.inside(site, region, offsets, total, verb, at=place, between=(low, high))

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.machine.addresses import Addresses
+from tvm_hopper.sim.machine.addresses import Addresses, Touched
 from tvm_hopper.sim.machine.lanes import is_lanes
 from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.shortcuts import no_values
+
+# Of one access of a lane: the type of an element, how many, and how many an index counts.
+Elements = tuple[np.dtype, int, int]
 
 
 @functools.lru_cache(maxsize=64)
@@ -29,6 +32,13 @@ def vector_alignment(itemsize: int, count: int) -> int:
     """
     size = itemsize * count
     return min(size, 16) if size & (size - 1) == 0 else itemsize
+
+
+def touched_by(elements: Elements) -> Touched:
+    """Return the bytes that an access of some elements touches."""
+    dtype, count, vector = elements
+    size = dtype.itemsize
+    return size * vector, size * vector * (count // vector), vector_alignment(size, count)
 
 
 def overlapping(offsets: Any, size: int) -> bool:
@@ -56,10 +66,10 @@ class LoadStore(Addresses):
         """Load as `load` does; the lanes' addresses may be in several memories."""
         parts = self.by_memory(mask, address)
         if len(parts) == 1:
-            return self.load(site, mask, address, 0, dtype, count, 1)
+            return self.load(site, mask, address, 0, (dtype, count, 1))
         full = np.zeros((32,) if count == 1 else (32, count), dtype)
         for part in parts:
-            full[part] = self.load(site, part, address, 0, dtype, count, 1)[part]
+            full[part] = self.load(site, part, address, 0, (dtype, count, 1))[part]
         return full
 
     def store_anywhere(
@@ -67,7 +77,7 @@ class LoadStore(Addresses):
     ) -> None:
         """Store as `store` does; the lanes' addresses may be in several memories."""
         for part in self.by_memory(mask, address):
-            self.store(site, part, address, 0, value, dtype, count, 1)
+            self.store(site, part, address, 0, value, (dtype, count, 1))
 
     def load(
         self,
@@ -75,19 +85,16 @@ class LoadStore(Addresses):
         mask: Any,
         base: Any,
         index: Any,
-        dtype: np.dtype,
-        count: int,
-        vector: int,
+        elements: Elements,
         view: tuple[str, int] | None = None,
     ) -> Any:
-        """Load `count` elements per lane; a uniform address gives one value for all lanes.
+        """Load elements per lane; a uniform address gives one value for all lanes.
 
         `view`: name and bytes of the view of shared memory that is named, if they are known.
         """
-        size = dtype.itemsize * vector
-        align = vector_alignment(dtype.itemsize, count)
+        dtype, count, _ = elements
         region, offsets = self._resolve(
-            site, base, index, size, count // vector, mask, align, "reads", view
+            site, base, index, mask, touched_by(elements), "reads", view
         )
         uniform = not isinstance(offsets, np.ndarray)
         shape: Any = (32,) if count == 1 else (32, count)
@@ -99,6 +106,8 @@ class LoadStore(Addresses):
         if region.shadow is not None:
             access = self.access(site, False, lanes=self.lanes_of(mask))
             self.check(region, np.asarray(offsets), dtype.itemsize * count, access)
+        if self.looked is not None:
+            self.look(region, offsets, dtype.itemsize * count)
         if not self.machine.values:
             return dtype.type(0) if uniform and count == 1 else _zeros(shape, dtype)
         if uniform and count == 1 and offsets % dtype.itemsize == 0:
@@ -131,29 +140,16 @@ class LoadStore(Addresses):
         base: Any,
         index: Any,
         value: Any,
-        dtype: np.dtype,
-        count: int,
-        vector: int,
+        elements: Elements,
         view: tuple[str, int] | None = None,
     ) -> None:
-        """Store `count` elements per lane; `view` as for `load`."""
-        size = dtype.itemsize * vector
+        """Store elements per lane; `view` as for `load`."""
+        dtype, count, _ = elements
         lanes = self.lanes_of(mask)
         if not is_lanes(base) and not is_lanes(index):
-            index = np.full(1, index)  # all lanes write one place: the last active one stays
-            value = np.asarray(value)
-            if value.ndim and len(value) == 32:
-                last = 31 if mask is None else 31 - int(np.argmax(mask[::-1]))
-                stays = value[last : last + 1]
-                if mask is None or np.count_nonzero(mask) > 1:
-                    no_values(self.machine, "lanes of one store write to one place")
-                if differ(value if mask is None else value[mask], stays):
-                    self._one_place(site)
-                value = stays
-            mask = None
-        align = vector_alignment(dtype.itemsize, count)
+            index, value, mask = np.full(1, index), self._that_stays(site, mask, value), None
         region, offsets = self._resolve(
-            site, base, index, size, count // vector, mask, align, "writes", view
+            site, base, index, mask, touched_by(elements), "writes", view
         )
         if region is None:
             return
@@ -176,6 +172,22 @@ class LoadStore(Addresses):
             stays = self.gather(region, offsets, dtype, count)
             if differ(np.broadcast_to(value, stays.shape), stays):
                 self._one_place(site)
+
+    def _that_stays(self, site: int, mask: Any, value: Any) -> np.ndarray:
+        """Return what remains where all lanes write to one place: what the last active one writes.
+
+        Lanes that write different values are reported.
+        """
+        value = np.asarray(value)
+        if not value.ndim or len(value) != 32:
+            return value
+        last = 31 if mask is None else 31 - int(np.argmax(mask[::-1]))
+        stays = value[last : last + 1]
+        if mask is None or np.count_nonzero(mask) > 1:
+            no_values(self.machine, "lanes of one store write to one place")
+        if differ(value if mask is None else value[mask], stays):
+            self._one_place(site)
+        return stays
 
     def check_one_place(self, site: int, offsets: np.ndarray, words: np.ndarray) -> None:
         """Check that lanes which write to one place write the same; `words` is (lanes, words)."""

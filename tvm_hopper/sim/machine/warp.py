@@ -7,7 +7,7 @@ is put together from all of them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from tvm_hopper.sim.machine.lanes import LANES, BudgetError, as_lanes, is_lanes
 from tvm_hopper.sim.machine.load_store import LoadStore, overlapping
 from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.machine.registers import RegState
-from tvm_hopper.sim.races.clocks import Bundle, Clock
+from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.lane_copies import LaneCopies
 from tvm_hopper.sim.races.lane_order import LaneOrder, lane_bits
 from tvm_hopper.sim.races.shadow import (
@@ -26,6 +26,7 @@ from tvm_hopper.sim.races.shadow import (
     ASYNC,
     GENERIC,
     MemoryAccess,
+    Reliance,
     Shadow,
     alike,
     clock_for,
@@ -78,7 +79,8 @@ class WarpCore(LoadStore):
         self.finished = False
         self.waits_for: Any = None
         self.spinning: int | None = None
-        self.watched: list[tuple[Region, slice, bytes]] = []  # what `until` waits for
+        self.watched: list[tuple[Region, slice, bytes]] = []  # words that it waits for
+        self.looked: Any = None  # words that a loop of loads read in this turn
         # steps: of its first one, since when it waits, and when it was woken
         self.began = self.stopped = self.woken = 0
         self.spin_states: dict[int, Any] = {}
@@ -200,11 +202,11 @@ class WarpCore(LoadStore):
             return f"{self.waiting} ({barrier.threads} of {barrier.count} threads arrived)"
         return self.why_mbarrier() or self.waiting or "waits"
 
-    def spin(self, site: int) -> Any:
+    def spin(self, site: int, loads: bool = False) -> Any:
         """Return what a `while` loop waits for after an iteration.
 
-        Nothing if the iteration changed a variable or register of the loop (it computes); else any
-        change of memory or barriers, since only that can end it.
+        Nothing if the iteration changed a variable or register of the loop (it computes). Else the
+        words that it read, if it only `loads`, or any change of memory or barriers.
         """
         self.site = site
         state = {
@@ -213,14 +215,24 @@ class WarpCore(LoadStore):
             if isinstance(value, (int, float, np.ndarray, np.generic))
         }
         # What others changed since the last turn may have come before this turn's loads or after.
+        looked, self.looked = self.looked, [] if loads else None
         progress = self.machine.progress
         before, self.spin_states[site] = self.spin_states.get(site), (state, progress)
-        if (state, progress) != before:
+        if before is None or state != before[0] or (progress != before[1] and not looked):
+            return None
+        self.watched = looked or []
+        if looked and not self.unchanged():
             return None
         self.waits_without(site, None)
         self.waiting = f"spins in: {self.machine.statement(site)}"
         self.spinning = progress
         return self.machine.spinners
+
+    def look(self, region: Region, offsets: Any, size: int) -> None:
+        """Note what a turn of a loop of loads read."""
+        for offset in np.unique(offsets).tolist():
+            word = slice(offset, offset + size)
+            self.looked.append((region, word, region.data[word].tobytes()))
 
     def until(self, site: int, mask: Any, address: Any, dtype: Any) -> Any:
         """Return what a `wait_until` waits for whose condition did not hold: its words to change.
@@ -232,12 +244,12 @@ class WarpCore(LoadStore):
         self.waiting = f"spins in: {self.machine.statement(site)}"
         self.spinning = self.machine.progress
         places = as_lanes(address) if mask is None else as_lanes(address)[mask]
-        self.watched = []
+        self.looked = []
         for place in {int(p) for p in places}:
             region, offset = self.region_at(place)
             if region is not None:
-                word = slice(offset, offset + dtype.itemsize)
-                self.watched.append((region, word, region.data[word].tobytes()))
+                self.look(region, offset, dtype.itemsize)
+        self.watched, self.looked = self.looked, None
         return self.machine.spinners
 
     def unchanged(self) -> bool:
@@ -350,14 +362,12 @@ class WarpCore(LoadStore):
         op: Any = None,
         rmw: bool = False,
         lanes: int = ALL_LANES,
-        scope: str = "gpu",
     ) -> MemoryAccess | None:
         """Record an access of this warp; None if races are not looked for."""
         log = self.machine.log
         if log is None:
             return None
         access = log.add(self, self.epoch, event, kind, writes, site, self.it, op, rmw, lanes)
-        access.scope = scope
         if event < 0:
             self.lane_order.add(access)
         return access
@@ -368,8 +378,7 @@ class WarpCore(LoadStore):
         offsets: Any,
         size: int,
         access: MemoryAccess | None,
-        known: Callable[[], Bundle] | None = None,
-        clock: Clock | None = None,
+        relies: Reliance | None = None,
         together: bool = False,
         reads: bool = True,
     ) -> None:
@@ -379,9 +388,7 @@ class WarpCore(LoadStore):
         ----------
         offsets : slice or numpy.ndarray
             Bytes, or int64 starts of `size` bytes each.
-        known : callable or None
-            Gives all clocks of who makes the access, for a message; None: this warp's lanes.
-        clock : Clock or None
+        relies : Reliance or None
             What the access may rely on, if others than this warp's lanes make it.
         together : bool
             Any lane may get what another one addresses (ldmatrix).
@@ -400,11 +407,11 @@ class WarpCore(LoadStore):
         elif access.kind == ASYNC and access.lanes != ALL_LANES:
             self.lane_order.issue(access, offsets, size)
         cells = shadow.cells(offsets, size)
-        if clock is not None or owners is None or not self.parts or overlapping(offsets, size):
-            self._check_cells(region, shadow, cells, access, access.lanes, known, clock, reads)
+        if relies is not None or owners is None or not self.parts or overlapping(offsets, size):
+            self._check_cells(region, shadow, cells, access, access.lanes, relies, reads)
             return
         for lanes, some in self._by_knowledge(access.lanes, owners, cells):
-            self._check_cells(region, shadow, some, access, lanes, known, clock, reads)
+            self._check_cells(region, shadow, some, access, lanes, relies, reads)
 
     def reads_whole(self, region: Region, site: int, lanes: int, kind: str = GENERIC) -> None:
         """Check that launches which may store to any byte of a tensor have ended."""
@@ -433,14 +440,14 @@ class WarpCore(LoadStore):
         cells: Any,
         access: MemoryAccess,
         lanes: int,
-        known: Callable[[], Bundle] | None,
-        clock: Clock | None,
+        relies: Reliance | None,
         reads: bool,
     ) -> None:
         """Check what some lanes of an access touch."""
-        if clock is None:
+        if relies is None:
             bundle = self.knows(lanes)
-            clock = clock_for(bundle, access.kind, region.shared)
+            relies = Reliance(clock_for(bundle, access.kind, region.shared), lambda: bundle)
+        clock, known = relies.clock, relies.known
         if self.own_stores and access.kind == ASYNC and not region.shared:
             # of these, what its own lanes have waited for, or have met the lane that did
             clock = clock.copy()
@@ -450,8 +457,7 @@ class WarpCore(LoadStore):
         def report(
             other: MemoryAccess, mine: MemoryAccess, values: np.ndarray, number: int
         ) -> None:
-            everything = bundle if known is None else known()
-            machine.conflict(region, cells, other, mine, everything, values, number)
+            machine.conflict(region, cells, other, mine, known(), values, number)
 
         if access.rmw and reads and (not shadow.initialised or shadow.log.discarding):
             self._uninitialised(region, shadow, cells, access)

@@ -64,20 +64,22 @@ class AtomicOps:
                 self._read(places, lanes, sem, scope)
         for lane, bit in _in_turn(op, mask, addresses):
             place = int(addresses[lane])
-            region, offset = self._resolve(
-                site, place, 0, dtype.itemsize, 1, None, dtype.itemsize, "writes"
-            )
+            region, offset = self._resolve(site, place, 0, None, (dtype.itemsize,) * 3, "writes")
             if region is None or offset % dtype.itemsize:
                 continue
             if op != "load":
                 region.begin_store()
-            access = self.access(site, op != "load", rmw=True, lanes=bit, scope=scope)
+            access = self.access(site, op != "load", rmw=True, lanes=bit)
+            if access is not None:
+                access.scope = scope
             place_bytes = np.asarray([offset])
             self.check(region, place_bytes, dtype.itemsize, access, reads=op != "store")
             cell = region.view(dtype)
             before = cell[offset // dtype.itemsize]
             old[lane] = before
             if op == "load":
+                if self.looked is not None:
+                    self.look(region, offset, dtype.itemsize)
                 old[[x for x in LANES if bit >> x & 1]] = before
                 continue
             after = _ATOMICS[op](

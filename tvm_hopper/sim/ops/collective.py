@@ -159,6 +159,7 @@ class CollectiveOps:
                     self.others -= len(sides) == 1
             if len(sides) == ended and progress == self.machine.progress:
                 self.spinning = progress
+                self.watched: list[Any] = []
                 yield self.machine.spinners
         for side in sides:
             yield from side

@@ -45,15 +45,7 @@ class CpAsyncOps:
         machine, lanes, size = self.machine, active(mask), int(cp_size)
         targets = as_lanes(dst_mem)[lanes].astype(np.int64)
         sources = as_lanes(src_mem)[lanes].astype(np.int64)
-        count = np.full(len(lanes), size)
-        if src_size is not None:
-            count = as_lanes(src_size)[lanes].astype(np.int64)
-        if ignore_src is not None:
-            count = np.where(as_lanes(ignore_src)[lanes] != 0, 0, size)
-        if (count > size).any():
-            text = f"cp.async of {size} bytes from {int(count.max())}: need at most {size}"
-            machine.at("ILLEGAL_OPERAND", self, site, text)
-            count = np.minimum(count, size)
+        count = self._bytes_taken(site, lanes, size, src_size, ignore_src)
         dst, first = self.region_at(targets[0])
         src, origin = self.region_at(sources[np.argmax(count > 0)])
         if dst is None or not dst.shared or (count.any() and (src is None or src.shared)):
@@ -67,17 +59,14 @@ class CpAsyncOps:
         away = sources - (sources[np.argmax(taken)] - origin)
         if (into % size).any() or (away[taken] % size).any():
             machine.at("MISALIGNED", self, site, f"cp.async of {size} bytes: address")
-        for num_bytes in np.unique(count[taken]):
-            wanted = away[count == num_bytes]
-            if not self.inside(site, src, wanted, int(num_bytes), "cp.async reads"):
-                return
+        if not all(
+            self.inside(site, src, away[count == number], int(number), "cp.async reads")
+            for number in np.unique(count[taken])
+        ):
+            return
         op, target = PendingOp("cp.async", self, site), None
         if machine.log is not None:
-            if taken.any() and src.unfinished:
-                self.reads_whole(src, site, self.lanes_of(mask))
-            if taken.any() and src.shadow is not None:
-                source = self.access(site, False, lanes=self.lanes_of(mask))
-                self.check(src, away[taken], size, source)
+            self._note_source(site, mask, src, away[taken], size)
             written = self.access(
                 site, True, event=op.write_event, op=op, lanes=self.lanes_of(mask)
             )
@@ -110,6 +99,31 @@ class CpAsyncOps:
         op.addresses, op.group = (int(into.min()),), self.copies.number
         self.cp_async_flying = [o for o in self.cp_async_flying if not o.done] + [op]
         machine.submit(op)
+
+    def _note_source(self, site: int, mask: Any, src: Any, offsets: np.ndarray, size: int) -> None:
+        """Record what a copy reads."""
+        lanes = self.lanes_of(mask)
+        if not offsets.size:
+            return
+        if src.unfinished:
+            self.reads_whole(src, site, lanes)
+        if src.shadow is not None:
+            self.check(src, offsets, size, self.access(site, False, lanes=lanes))
+
+    def _bytes_taken(
+        self, site: int, lanes: np.ndarray, size: int, src_size: Any, ignore_src: Any
+    ) -> np.ndarray:
+        """Return how many bytes each lane reads; zeros are written after them."""
+        count = np.full(len(lanes), size)
+        if src_size is not None:
+            count = as_lanes(src_size)[lanes].astype(np.int64)
+        if ignore_src is not None:
+            count = np.where(as_lanes(ignore_src)[lanes] != 0, 0, size)
+        if (count > size).any():
+            text = f"cp.async of {size} bytes from {int(count.max())}: need at most {size}"
+            self.machine.at("ILLEGAL_OPERAND", self, site, text)
+            count = np.minimum(count, size)
+        return count
 
     op_cp_async_cg = op_cp_async_ca
     op_cp_async_ca_src_size = op_cp_async_ca

@@ -51,20 +51,20 @@ class CudaHelperOps:
         places, size = as_lanes(scratch).astype(np.int64), dtype.itemsize
         first = mand(mask, LANES == 0)
         if first is not False:
-            self.store(site, first, places + self.number * size, 0, values, dtype, 1, 1)
+            self.store(site, first, places + self.number * size, 0, values, (dtype, 1, 1))
         yield from self.sync_named(site, mask, 0, None, True)
         if self.number == 0:
             used = num_warps > LANES
             inner = mand(mask, used)
             partial = np.full(32, _IDENTITY[op], np.float64).astype(dtype)
             if inner is not False:
-                loaded = self.load(site, inner, places + LANES * size, 0, dtype, 1, 1)
+                loaded = self.load(site, inner, places + LANES * size, 0, (dtype, 1, 1))
                 partial = np.where(used, loaded, partial).astype(dtype)
             partial = self.warp_reduce(site, mask, partial, op, 32, dtype)
             if first is not False:
-                self.store(site, first, places, 0, partial, dtype, 1, 1)
+                self.store(site, first, places, 0, partial, (dtype, 1, 1))
         yield from self.sync_named(site, mask, 0, None, True)
-        return self.load(site, mask, scratch, 0, dtype, 1, 1)
+        return self.load(site, mask, scratch, 0, (dtype, 1, 1))
 
     def op_cuda_nano_sleep(self, site: int, mask: Any, time: Any) -> Wait:
         """Let others run; how long is no matter of correctness."""

@@ -231,7 +231,7 @@ class MmaOps:
         for n in range(8):
             row = lane // 4 + 8 * (n % 4 // 2)
             place = row * stride + 8 * (n // 4) + lane % 4 * 2 + n % 2
-            self.store(site, mask, address, place, values[:, n], local.dtype, 1, 1)
+            self.store(site, mask, address, place, values[:, n], (local.dtype, 1, 1))
 
 
 def _named(older: str) -> str:

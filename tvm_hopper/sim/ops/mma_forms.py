@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -207,6 +208,18 @@ class FragmentProduct:
             return rounded_sum(total + start, self.result_type, self.saturates)
 
 
+def _line(
+    table: Iterable[_Line], shape: str, types: tuple[str, str, str], sums: tuple[str, str]
+) -> _Line | None:
+    """Return the line of a table with a shape, its inputs, and its sums (C and D)."""
+    a, b, _ = types
+    for line in table:
+        fits = {a, b} <= set(line.inputs) and (a == b or line.mixed)
+        if fits and shape in line.shapes and sums in line.sums:
+            return line
+    return None
+
+
 def find_product(
     shape: str,
     layouts: tuple[str, str],
@@ -225,30 +238,19 @@ def find_product(
     types : tuple of str
         Of A, B and C, as PTX names them; that of D is C's if `d_type` is empty.
     """
-    a, b, c = types
+    a, _, c = types
     sums = (c, d_type or c)
-    line = next(
-        (
-            line
-            for line in (SPARSE if sparse else DENSE)
-            if shape in line.shapes
-            and {a, b} <= set(line.inputs)
-            and (a == b or line.mixed)
-            and sums in line.sums
-        ),
-        None,
-    )
+    line = _line(SPARSE if sparse else DENSE, shape, types, sums)
     quads = shape == "m8n8k4" and a == "f16"
     legal_layouts = [(x, y) for x in _ANY for y in _ANY] if quads else [("row", "col")]
     if line is None or layouts not in legal_layouts:
         return None
-    bits = a == "b1"
-    if (
-        (saturates and (line.sums != _INTEGER or bits))
-        or bits != (bit_operation in ("xor", "and"))
-        or (bit_operation and not bits)
-        or (rounding and a != "f64")
-    ):
+    has_bits = a == "b1"
+    if saturates and (line.sums != _INTEGER or has_bits):
+        return None
+    if has_bits != (bit_operation in ("xor", "and")) or (bit_operation and not has_bits):
+        return None
+    if rounding and a != "f64":
         return None
     rows, depth = (int(part) for part in shape.removeprefix("m").split("n8k"))
     return FragmentProduct(

@@ -22,7 +22,7 @@ from tvm_hopper.sim.machine.memory import GLOBAL_SHIFT
 from tvm_hopper.sim.ops.bulk import active, lane_value
 from tvm_hopper.sim.ops.fences import narrower
 from tvm_hopper.sim.races.clocks import Bundle
-from tvm_hopper.sim.races.shadow import ALL_LANES, TENSORMAP
+from tvm_hopper.sim.races.shadow import ALL_LANES, TENSORMAP, Reliance
 from tvm_hopper.sim.shortcuts import no_values
 
 
@@ -107,7 +107,8 @@ class TensorMapOps:
             clock = bundle.generic
         access = self.access(site, False, TENSORMAP, op.read_event, op, lanes=lanes)
         place = np.asarray([offset])
-        self.check(region, place, maps.NUM_BYTES, access, lambda: bundle, clock)
+        relies = Reliance(clock, lambda: bundle)
+        self.check(region, place, maps.NUM_BYTES, access, relies)
 
     # -- changes ----------------------------------------------------------------------------------
 

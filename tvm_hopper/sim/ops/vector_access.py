@@ -75,7 +75,7 @@ class VectorAccessOps:
 
     def op_ldu(self, site: int, mask: Any, mods: Any, addr: Any) -> Any:
         """Load from an address that all threads share (9.7.9.10)."""
-        return self.load(site, mask, addr, 0, self._type(mods), 1, 1)
+        return self.load(site, mask, addr, 0, (self._type(mods), 1, 1))
 
     def op_ldu_vec(self, site: int, mask: Any, mods: Any, addr: Any) -> Any:
         """Load a vector from an address that all threads share."""

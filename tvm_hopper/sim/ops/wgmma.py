@@ -26,7 +26,7 @@ from tvm_hopper.sim.ops.shared_operand import (
     widened,
 )
 from tvm_hopper.sim.races.clocks import Bundle
-from tvm_hopper.sim.races.shadow import ASYNC, alike
+from tvm_hopper.sim.races.shadow import ASYNC, Reliance, alike
 
 
 class WarpGroup:
@@ -285,9 +285,8 @@ class WgmmaOps:
 
         access = self.access(site, False, ASYNC, op.read_event, op)
         for source in sources:
-            self.check(
-                self.cta.shared, source.chunks + source.start, source.chunk, access, known, clock
-            )
+            starts = source.chunks + source.start
+            self.check(self.cta.shared, starts, source.chunk, access, Reliance(clock, known))
 
     def _operand(
         self, site: int, value: int, rows: int, depth: int, kind: str, transposed: int, which: str

@@ -1,7 +1,7 @@
 """Agents of a role skeleton: what each warp, or warp group, does to barriers, in order.
 
 The warps of a group that issues wgmma run as one agent: wgmma is executed by the whole group, so
-none of them can fall behind by a step.  Every other warp with events is an agent of its own.
+none of them can fall after by a step.  Every other warp with events is an agent of its own.
 """
 
 from __future__ import annotations
@@ -255,24 +255,30 @@ def _parts(
     Scheduling"): a lane that waits does not hold up the others. They meet where different lanes
     come to a barrier by different statements, too.
     """
-    here = [(event, lanes_of(event, warp)) for event in events]
-    whole = lane_bits(np.ones(len(warp), bool))
-    waits = _by_lanes((e, bits) for e, bits in here if e.kind == "wait" and 0 < bits < whole)
-    ends = _by_lanes((e, bits) for e, bits in here if waits and bits and e.kind in _ENDS)
-    meets = {bits for e, bits in here if e.kind in _MEETINGS and 0 < bits < whole}
-    apart = any(not one & other for one in meets for other in meets)
-    if not apart and not any(
-        _barriers(waiting, warp, cta) & _barriers(ending, warp, cta)
-        for one, waiting in waits.items()
-        for other, ending in ends.items()
-        if not one & other
-    ):
+    if not _is_parted(warp, events, cta, lanes_of):
         return [(warp, "")]
     classes: dict[bytes, list[int]] = {}
     does = np.array([event.mask[warp] for event in events])
     for lane, thread in enumerate(warp):
         classes.setdefault(does[:, lane].tobytes(), []).append(int(thread))
     return [(np.array(threads), f"/lane{threads[0] - warp[0]}") for threads in classes.values()]
+
+
+def _is_parted(warp: np.ndarray, events: list[SyncEvent], cta: int, lanes_of: _LanesOf) -> bool:
+    """Tell whether lanes of a warp wait for other ones of it, or meet by different statements."""
+    here = [(event, lanes_of(event, warp)) for event in events]
+    whole = lane_bits(np.ones(len(warp), bool))
+    meets = {bits for e, bits in here if e.kind in _MEETINGS and 0 < bits < whole}
+    if any(not one & other for one in meets for other in meets):
+        return True
+    waits = _by_lanes((e, bits) for e, bits in here if e.kind == "wait" and 0 < bits < whole)
+    ends = _by_lanes((e, bits) for e, bits in here if waits and bits and e.kind in _ENDS)
+    return any(
+        _barriers(waiting, warp, cta) & _barriers(ending, warp, cta)
+        for one, waiting in waits.items()
+        for other, ending in ends.items()
+        if not one & other
+    )
 
 
 def _by_lanes(found: Iterable[tuple[SyncEvent, int]]) -> dict[int, list[SyncEvent]]:
@@ -375,38 +381,19 @@ def _ops(
         for key in targets(values[0]):
             yield Op("wait", ((key, 0, 0),), parity, threads, event)
     elif kind in ("arrive", "drop"):
-        count, tx = values[1], values[2] if sizes is not None else 0
-        yield Op(
-            kind,
-            tuple(
-                (key, _total(count, who, event), _total(tx, who, event))
-                for key, who in targets(values[0]).items()
-            ),
-            event=event,
-        )
-    elif kind == "expect" and sizes is not None:
-        expected = targets(values[0]).items()
-        yield Op("expect", tuple((k, 0, _total(values[1], who, event)) for k, who in expected),
-                 event=event)  # fmt: skip
+        tx = values[2] if sizes is not None else 0
+        yield _arrival(kind, targets(values[0]), values[1], tx, event)
+    elif kind == "expect":
+        if sizes is not None:
+            yield _arrival("expect", targets(values[0]), 0, values[1], event)
     elif kind == "load":
         size = (sizes[id(event)] or 0) if sizes is not None else 0
-        mask = values[2]
-        many = [] if mask == -1 else [r for r in range(peers) if _number(mask, event) >> r & 1]
-        for (rank, space, offset), who in targets(values[0]).items():
-            ctas = [rank] if mask == -1 else many
-            yield Op(
-                "load", tuple(((c, space, offset), 0, len(who) * size) for c in ctas), event=event
-            )
+        yield from _loads(targets(values[0]), values[2], size, peers, event)
     elif kind == "copy_arrive":
         if values[1]:  # .noinc: counted in init; the other form is neutral
-            arrived = tuple((k, len(who), 0) for k, who in targets(values[0]).items())
-            yield Op("arrive", arrived, event=event)
+            yield _arrival("arrive", targets(values[0]), 1, 0, event)
     elif kind == "barrier":
-        count = _number(values[1], event)
-        numbers = _barrier_ids(values[0], event, span, threads)
-        for number, members in numbers.items():
-            yield Op("bar", value=number, threads=members, event=event,
-                     targets=(((cta, "bar", number), count, int(values[2])),))  # fmt: skip
+        yield from _barrier_arrivals(event, span, threads, cta)
     elif kind == "grid_sync":  # other clusters do as this one does, and come in time
         everybody = len(event.mask) * peers
         yield Op("bar", value=values[0], threads=threads, event=event,
@@ -415,6 +402,36 @@ def _ops(
         yield Op(kind, threads=threads, event=event)
     elif kind in ("unknown_barrier", "try_wait"):
         raise UnanalysableError(f"{kind}: {event.node}")
+
+
+def _arrival(
+    kind: str, targets: dict[Key, list[int]], count: Any, num_bytes: Any, event: SyncEvent
+) -> Op:
+    """Return what threads do that arrive on barriers, or expect bytes there."""
+    found = tuple(
+        (key, _total(count, who, event), _total(num_bytes, who, event))
+        for key, who in targets.items()
+    )
+    return Op(kind, found, event=event)
+
+
+def _barrier_arrivals(event: SyncEvent, span: np.ndarray, threads: int, cta: int) -> Iterator[Op]:
+    """Yield how threads come to named barriers."""
+    count = _number(event.values[1], event)
+    for number, members in _barrier_ids(event.values[0], event, span, threads).items():
+        targets = (((cta, "bar", number), count, int(event.values[2])),)
+        yield Op("bar", value=number, threads=members, event=event, targets=targets)
+
+
+def _loads(
+    targets: dict[Key, list[int]], mask: Any, size: int, peers: int, event: SyncEvent
+) -> Iterator[Op]:
+    """Yield the copies that complete on barriers, of each CTA that a multicast mask names."""
+    many = [] if mask == -1 else [r for r in range(peers) if _number(mask, event) >> r & 1]
+    for (rank, space, offset), who in targets.items():
+        ctas = [rank] if mask == -1 else many
+        landing = tuple(((c, space, offset), 0, len(who) * size) for c in ctas)
+        yield Op("load", landing, event=event)
 
 
 def _barrier_ids(value: Any, event: SyncEvent, span: np.ndarray, threads: int) -> dict[int, int]:

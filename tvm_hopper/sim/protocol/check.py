@@ -409,31 +409,39 @@ def explore_skeleton(
                 skeleton = whole
                 stuck, count, complete = explore(skeleton, max_states - states, end=end)
                 states += count
-        for state in stuck[:1]:
-            findings += deadlock_of(skeleton, state)
-        findings += violations_of(skeleton)
-        findings += [
-            _incomplete(f"what a thread does after the call of {name} is not followed")
-            for name in opaque_calls(skeleton)
-        ]
+        findings += _findings_of(skeleton, stuck)
         if not complete and monotonic() > end:
             text = f"{states} states in {monotonic() - begun:.1f} s, and not all; raise budget_s"
             findings.append(_incomplete(text))
         elif not complete:
             findings.append(_incomplete(f"more than {max_states} states; raise the budget"))
-        where = skeleton.where
-        if skeleton.truncated:
-            where += f" with at most {max_trips} iterations"
-        if any(e.kind == "spin" for trace in skeleton.traces for e in trace.events):
-            where += ", waits for words of global memory taken to pass"
-        if skeleton.read:
-            where += " and those alike"
-        covers.append(where)
+        covers.append(_explored(skeleton, max_trips))
     read = set().union(*(skeleton.read for skeleton in skeletons))
     if read:
         covers.append(f"one of each kind, by what {', '.join(sorted(read))} holds in this call")
     unique = {(f.rule, f.message): f for f in findings}
     return SkeletonReport(tuple(unique.values()), states, "; ".join(covers))
+
+
+def _findings_of(skeleton: Skeleton, stuck: list[SystemState]) -> list[Finding]:
+    """Return what is wrong with a skeleton, of which some states have no way on."""
+    findings = deadlock_of(skeleton, stuck[0]) if stuck else []
+    findings += violations_of(skeleton)
+    findings += [
+        _incomplete(f"what a thread does after the call of {name} is not followed")
+        for name in opaque_calls(skeleton)
+    ]
+    return findings
+
+
+def _explored(skeleton: Skeleton, max_trips: int) -> str:
+    """Return which CTAs and iterations a skeleton covers."""
+    where = skeleton.where
+    if skeleton.truncated:
+        where += f" with at most {max_trips} iterations"
+    if any(e.kind == "spin" for trace in skeleton.traces for e in trace.events):
+        where += ", waits for words of global memory taken to pass"
+    return where + " and those alike" if skeleton.read else where
 
 
 def _uncut(func: tirx.PrimFunc, host_func: tirx.PrimFunc | None, number: int) -> Skeleton | None:

@@ -55,10 +55,7 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
             return [_land(system, state, place)]
         tried.add(op.targets)
     for number, op in waits:
-        slot = system.index[op.targets[0][0]]
-        phase, expected, pending, _, _ = state.barriers[slot]
-        passes = expected and (phase & 1) != op.value
-        if passes and pending and not may_arrive(system, state, number, slot):
+        if _passes_whoever_arrives(system, state, number, op):
             return [_let_pass(system, state, number)]
     for number, op in changes:
         if not may_touch(system, state, number, {key for key, _, _ in op.targets}):
@@ -66,6 +63,14 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
             if after is not None:
                 return [after]
     return []
+
+
+def _passes_whoever_arrives(system: System, state: SystemState, number: int, op: Any) -> bool:
+    """Tell whether a wait passes, and no agent can arrive in its phase before its agent goes on."""
+    slot = system.index[op.targets[0][0]]
+    phase, expected, pending, _, _ = state.barriers[slot]
+    passes = expected and (phase & 1) != op.value
+    return bool(passes and pending and not may_arrive(system, state, number, slot))
 
 
 def _only_enables(system: System, op: Any) -> bool:
@@ -142,32 +147,35 @@ def _harmless(system: System, state: SystemState, op: Any, arriving: int | None)
 
     `arriving` is the agent that arrives; None: a copy lands.
     """
-    for key, count, size in op.targets:
-        slot = system.index[key]
-        ahead = RunAhead(system, state, arriving, slot)
-        phase, expected, pending, tx, _ = state.barriers[slot]
-        if not expected or pending < count or ahead.ends(key):
-            return False
-        after = tx - size if arriving is None else tx + size
-        # bytes that no agent expects belong to this phase or to the next: their order decides
-        ends = pending == count and after == 0
-        if ends and system.may_miss(state, slot, phase):
-            return False
-        if key in system.expecting and ahead.expects(key):
-            return False
-        if ends and arriving is not None and key in system.filled:  # all bytes came before it
-            if not system.is_awaited(state, slot, phase):
-                return False
-            if ahead.arrives_on(slot):
-                return False
-        # copies that bring more than is expected may step over zero: their order decides
-        if key in system.filled and system.counted:
-            more = (tx if arriving is None else after) - system.all_in_flight(state).get(key, 0)
-            if more < 0 and arriving is None and system.is_awaited(state, slot, phase):
-                more += pending * system.share[key]  # of arrivals without which it cannot end
-            if more < 0 or ahead.bytes_to(key) > more:
-                return False
-    return True
+    return all(_harmless_at(system, state, target, arriving) for target in op.targets)
+
+
+def _harmless_at(
+    system: System, state: SystemState, target: tuple[Key, int, int], arriving: int | None
+) -> bool:
+    """Tell whether arriving at one barrier is harmless."""
+    key, count, size = target
+    slot = system.index[key]
+    ahead = RunAhead(system, state, arriving, slot)
+    phase, expected, pending, tx, _ = state.barriers[slot]
+    if not expected or pending < count or ahead.ends(key):
+        return False
+    after = tx - size if arriving is None else tx + size
+    # bytes that no agent expects belong to this phase or to the next: their order decides
+    ends = pending == count and after == 0
+    missed = ends and system.may_miss(state, slot, phase)
+    if missed or (key in system.expecting and ahead.expects(key)):
+        return False
+    all_bytes_came = ends and arriving is not None and key in system.filled
+    if all_bytes_came and (not system.is_awaited(state, slot, phase) or ahead.arrives_on(slot)):
+        return False
+    if key not in system.filled or not system.counted:
+        return True
+    # copies that bring more than is expected may step over zero: their order decides
+    more = (tx if arriving is None else after) - system.all_in_flight(state).get(key, 0)
+    if more < 0 and arriving is None and system.is_awaited(state, slot, phase):
+        more += pending * system.share[key]  # of arrivals without which it cannot end
+    return more >= 0 and ahead.bytes_to(key) <= more
 
 
 def may_arrive(system: System, state: SystemState, frozen: int, slot: int) -> bool:

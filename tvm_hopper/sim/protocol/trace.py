@@ -17,7 +17,7 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.sim.protocol.expr import (
     UNKNOWN,
     Address,
@@ -81,7 +81,7 @@ class Trace:
     loops: list[int] = field(default_factory=list)
     of_several: bool = False  # of CTAs whose positions differ
     launch_bounds: int = 0  # blocks that an SM must have room for; 0: not stated
-    arch: Arch = SM_90A
+    arch: Arch = DEFAULT_ARCH
 
     def add(self, kind: str, mask: np.ndarray, values: tuple[Any, ...], node: Any) -> None:
         """Append one event."""
@@ -285,11 +285,9 @@ class _Builder:
                 if count > 0:
                     body(trace, mask)
                 return
-            first_pass = not any(trace.loops)
             most = count
-            cuts = trace.max_trips < WHOLE and first_pass
-            if sync == BARRIERS and cuts and (trace.cut_inner or not trace.loops):
-                most = min(trace.max_trips, NESTED_TRIPS) if nested else trace.max_trips
+            if sync == BARRIERS:
+                most = _most_trips(trace, nested, count)
             trace.loops.append(0)
             for turn in range(count):
                 if turn == most or (turn and trace.cut_inside):
@@ -498,3 +496,11 @@ def _chain(steps: list[Step]) -> Step:
             step(trace, mask)
 
     return run
+
+
+def _most_trips(trace: Trace, nested: bool, count: int) -> int:
+    """Return how many of a loop's iterations are followed, which has barriers in it."""
+    cuts = trace.max_trips < WHOLE and not any(trace.loops)
+    if not cuts or (trace.loops and not trace.cut_inner):
+        return count
+    return min(count, trace.max_trips, NESTED_TRIPS if nested else WHOLE)

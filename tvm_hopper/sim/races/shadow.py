@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -407,6 +407,13 @@ class Shadow:
 def no_cells(count: int) -> np.ndarray:
     """Return cells that no thread has touched."""
     return no_bytes(count * np.dtype(np.int32).itemsize).view(np.int32)
+
+
+class Reliance(NamedTuple):
+    """What an access may rely on, and all clocks of who makes it, which a message names."""
+
+    clock: Clock
+    known: Callable[[], Bundle]
 
 
 def clock_for(bundle: Bundle, kind: str, shared: bool) -> Clock:

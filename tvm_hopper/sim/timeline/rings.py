@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tvm_hopper.sim.timeline.events import CP_ASYNC, CP_ASYNC_ARRIVES, LOADS, TimelineEvent
@@ -39,39 +39,20 @@ class Rings:
 
     def __init__(self, events: Iterable[TimelineEvent]) -> None:
         events = list(events)
-        filled: dict[str, set[Barrier]] = defaultdict(set)
+        full, empty = _barriers(events)
         places: dict[str, set[int]] = defaultdict(set)
         for event in events:
-            if event.kind in ("acquire", CP_ASYNC_ARRIVES, *LOADS):
-                filled[event.statement].add((event.barrier, event.slot))
             if event.kind in (CP_ASYNC, *LOADS):
                 places[event.statement].update(event.addresses)
         self.places = {text: sorted(found) for text, found in places.items()}
-        full = _together(filled)
-        waited: dict[str, set[Barrier]] = defaultdict(set)
-        of_a_ring = {barrier for ring in full for barrier in ring}
-        for event in events:
-            barrier = (event.barrier, event.slot)
-            if event.kind == "wait" and event.barrier and barrier not in of_a_ring:
-                waited[event.statement].add(barrier)
-        self.names: dict[Barrier, str] = {}
-        self.place: dict[Barrier, tuple[str, int, int]] = {}
-        empty = _together(waited)
-        mixed = {b for ring in full for b, _ in ring} & {b for ring in empty for b, _ in ring}
-        mixed |= {_first_buffer(event.statement) for event in events if event.kind in LOADS}
         # the barrier that is after a group of cp.async, by warp and number of the group
         self.behind = {(e.warp, e.number): e for e in events if e.kind == CP_ASYNC_ARRIVES}
+        self.names: dict[Barrier, str] = {}
+        self.place: dict[Barrier, tuple[str, int, int]] = {}
+        mixed = {b for ring in full for b, _ in ring} & {b for ring in empty for b, _ in ring}
+        mixed |= {_first_buffer(event.statement) for event in events if event.kind in LOADS}
         for what, rings in (("full", full), ("empty", empty)):
-            own = [ring for ring in rings if ring[0][0] in mixed]
-            for ring in rings:
-                name = ring[0][0]
-                if name in mixed:  # one buffer holds both: tell them apart
-                    name = what if len(own) == 1 else f"{what} {own.index(ring)}"
-                for stage, barrier in enumerate(ring):
-                    number = stage if ring[0][0] in mixed else barrier[1]
-                    self.names[barrier] = f"{name}[{number}]"
-                    if what == "full":
-                        self.place[barrier] = (name, stage, len(ring))
+            self._name(what, rings, mixed)
         # byte ranges of shared memory -> when copies into them began, and what these fill
         self.copies: dict[tuple[int, int], list[tuple[int, Fill]]] = defaultdict(list)
         for event in events:
@@ -82,6 +63,19 @@ class Rings:
                     self.copies[low, low + event.num_bytes].append((event.start, fill))
         for found in self.copies.values():
             found.sort()
+
+    def _name(self, what: str, rings: list[list[Barrier]], mixed: set[str]) -> None:
+        """Name the barriers of rings; a buffer in `mixed` holds full and empty ones."""
+        own = [ring for ring in rings if ring[0][0] in mixed]
+        for ring in rings:
+            name = ring[0][0]
+            is_mixed = name in mixed
+            if is_mixed:  # tell them apart
+                name = what if len(own) == 1 else f"{what} {own.index(ring)}"
+            for stage, barrier in enumerate(ring):
+                self.names[barrier] = f"{name}[{stage if is_mixed else barrier[1]}]"
+                if what == "full":
+                    self.place[barrier] = (name, stage, len(ring))
 
     def name(self, event: TimelineEvent) -> str:
         """Return the name of an event's mbarrier: "full[2]" for one that copies complete on."""
@@ -111,6 +105,24 @@ class Rings:
                 if number >= 0 and (best is None or found[number][0] > best[0]):
                     best = found[number]
         return None if best is None else best[1]
+
+
+def _barriers(
+    events: Sequence[TimelineEvent],
+) -> tuple[list[list[Barrier]], list[list[Barrier]]]:
+    """Return the rings of barriers that copies complete on, and of those that are waited for."""
+    filled: dict[str, set[Barrier]] = defaultdict(set)
+    for event in events:
+        if event.kind in ("acquire", CP_ASYNC_ARRIVES, *LOADS):
+            filled[event.statement].add((event.barrier, event.slot))
+    full = _together(filled)
+    of_a_ring = {barrier for ring in full for barrier in ring}
+    waited: dict[str, set[Barrier]] = defaultdict(set)
+    for event in events:
+        barrier = (event.barrier, event.slot)
+        if event.kind == "wait" and event.barrier and barrier not in of_a_ring:
+            waited[event.statement].add(barrier)
+    return full, _together(waited)
 
 
 def _first_buffer(statement: str) -> str:

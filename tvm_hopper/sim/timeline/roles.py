@@ -50,18 +50,9 @@ def roles_of(
     for event in events:
         if event.warp < 0 or event.issued_by:
             continue
-        jobs = does[event.warp]
-        if event.kind in (*LOADS, CP_ASYNC, CP_ASYNC_ARRIVES):
-            jobs.add("load")
-        elif event.kind in ("acquire", WGMMA):
-            jobs.add("consume" if event.kind == "acquire" else WGMMA)
-        elif event.kind in GLOBAL.values():
-            jobs.add("compute" if event.kind == GLOBAL[True] else "read")
-        elif event.kind == "wait" and event.barrier:
-            jobs.add("consume" if rings.fill(event) is not None else "wait")
+        does[event.warp] |= {job} if (job := _job(event, rings)) else set()
+        if event.kind == "wait" and event.barrier:
             waits[event.warp] += rings.name(event)
-        elif event.kind not in ("life", "wait", "finding"):
-            jobs.add("store")
     whole = {warp - warp % WARPS_OF_A_GROUP for warp, jobs in does.items() if WGMMA in jobs}
     for first in whole:  # one of the four issues for all
         for warp in range(first, first + WARPS_OF_A_GROUP):
@@ -78,6 +69,21 @@ def roles_of(
             groups[kind, group, stuck].append(warp)
     idle = tuple(warp for warp in sorted(does) if not does[warp])
     return _named(groups, len(does)), idle
+
+
+def _job(event: TimelineEvent, rings: Rings) -> str:
+    """Return what a warp does by an event; empty if that tells nothing."""
+    if event.kind in (*LOADS, CP_ASYNC, CP_ASYNC_ARRIVES):
+        return "load"
+    if event.kind == "acquire":
+        return "consume"
+    if event.kind == WGMMA:
+        return WGMMA
+    if event.kind in GLOBAL.values():
+        return "compute" if event.kind == GLOBAL[True] else "read"
+    if event.kind == "wait" and event.barrier:
+        return "consume" if rings.fill(event) is not None else "wait"
+    return "" if event.kind in ("life", "wait", "finding") else "store"
 
 
 def _only(job: str, jobs: set[str]) -> bool:

@@ -44,26 +44,38 @@ class Timeline:
     def __init__(self, result: Any, cta: Any = None, launch: int | None = None) -> None:
         self.findings: tuple[Finding, ...] = tuple(result.findings)
         self.policy, self.seed, self.verdict = result.policy, result.seed, result.verdict
-        events: list[TimelineEvent] = list(result.events)
+        launch, events = _of_launch(list(result.events), launch)
         found = [e for e in events if e.kind == "finding" and e.warp >= 0]
-        if launch is None:
-            launch = found[0].launch if found else 0
-        events = [e for e in events if e.launch == launch]
-        found = [e for e in found if e.launch == launch]
         known = sorted({e.cta for e in events if e.kind == "life"}, key=lambda cta: cta[::-1])
         self.ctas = _chosen(known, cta, found[0].cta if found else None)
         self.notes: list[str] = []
         self.barriers: dict[str, str] = {}  # name in findings -> name in the lanes
         self.last = max((max(e.start, e.end) for e in events), default=0)
+        raw, of_warp = self._lanes(events)
+        if result.events_left_out:
+            self.notes.append(f"{result.events_left_out} later events were not kept")
+        shown = [e for e in events if e.kind == "finding" and (e.cta in self.ctas or e.warp < 0)]
+        self._place(
+            raw, [Mark(e.number, e.name, of_warp.get((e.cta, e.warp)), 2 * e.start) for e in shown]
+        )
+        where = ", ".join(str(one) for one in self.ctas[:4]) + (", ..." * (len(self.ctas) > 4))
+        self.title = (
+            f"CTA {where} under policy {self.policy!r}, seed {self.seed}: {self.verdict}"
+            + (f" (launch {launch})" if launch else "")
+        )
+
+    def _lanes(
+        self, events: Sequence[TimelineEvent]
+    ) -> tuple[list[Lane], dict[tuple[tuple[int, ...], int], int]]:
+        """Return the lanes of all CTAs, and the number of each warp's lane."""
         raw: list[Lane] = []
         of_warp: dict[tuple[tuple[int, ...], int], int] = {}
         for one in self.ctas:
             prefix = f"cta {','.join(map(str, one))}: " if len(self.ctas) > 1 else ""
             mine = [e for e in events if e.cta == one]
             lanes, roles, rings, note = lanes_of(mine, self.last, prefix)
-            for e in mine:
-                if e.place and len(self.ctas) == 1:
-                    self.barriers[e.place] = rings.name(e)
+            if len(self.ctas) == 1:
+                self.barriers.update((e.place, rings.name(e)) for e in mine if e.place)
             names = [lane.name for lane in lanes]
             for role in roles:
                 if prefix + role.name in names:
@@ -71,33 +83,20 @@ class Timeline:
                     of_warp.update({(one, warp): number for warp in role.warps})
             raw += lanes
             self.notes += [prefix + note] if note else []
-        if result.events_left_out:
-            self.notes.append(f"{result.events_left_out} later events were not kept")
-        marks = [
-            Mark(e.number, e.name, of_warp.get((e.cta, e.warp)), 2 * e.start)
-            for e in events
-            if e.kind == "finding" and (e.cta in self.ctas or e.warp < 0)
-        ]
+        return raw, of_warp
+
+    def _place(self, raw: Sequence[Lane], marks: Sequence[Mark]) -> None:
+        """Put spans and marks on an axis that has a unit for each moment at which something is."""
         moments = {x for lane in raw for s in lane.spans for x in (s.start, s.end)}
         self._moments = sorted(moments | {mark.at for mark in marks}) or [0]
         place = {moment: number for number, moment in enumerate(self._moments)}
         self.steps = [moment // 2 for moment in self._moments]
-        self.lanes = [
-            replace(
-                lane,
-                spans=tuple(
-                    replace(s, start=place[s.start], end=place[s.end])
-                    for s in sorted(lane.spans, key=lambda s: (s.start, s.row))
-                ),
-            )
-            for lane in raw
-        ]
+        self.lanes = []
+        for lane in raw:
+            spans = sorted(lane.spans, key=lambda s: (s.start, s.row))
+            placed = (replace(s, start=place[s.start], end=place[s.end]) for s in spans)
+            self.lanes.append(replace(lane, spans=tuple(placed)))
         self.marks = [replace(mark, at=place[mark.at]) for mark in marks]
-        where = ", ".join(str(one) for one in self.ctas[:4]) + (", ..." * (len(self.ctas) > 4))
-        self.title = (
-            f"CTA {where} under policy {self.policy!r}, seed {self.seed}: {self.verdict}"
-            + (f" (launch {launch})" if launch else "")
-        )
 
     def message(self, finding: Finding) -> str:
         """Return what a finding says, with mbarriers named as in the lanes."""
@@ -149,18 +148,27 @@ class Timeline:
                     "lower one first"
                 )
             return [("", low, high)]
-        numbers = list(self.ring_steps)
         if first is not None or last is not None:
-            if not numbers or (first or 0) < 0 or (last or 0) < 0:
-                raise ValueError(
-                    f"first, last: found first={first}, last={last} of a run with {len(numbers)} "
-                    "steps of a ring; need numbers of steps from 0, or window=(step, step)"
-                )
-            parts = [("begin", 0, self._until(numbers, first))] if first else []
-            parts += [("end", self._since(numbers, last), end)] if last else []
-            return _joined(parts) or [("", 0, end)]
-        if end <= LONG:
-            return [("", 0, end)]
+            return self._of_steps(first, last, end)
+        return [("", 0, end)] if end <= LONG else self._of_a_long_run(end)
+
+    def _of_steps(
+        self, first: int | None, last: int | None, end: int
+    ) -> list[tuple[str, int, int]]:
+        """Return the parts of the axis that the first and the last steps of the ring take."""
+        numbers = list(self.ring_steps)
+        if not numbers or (first or 0) < 0 or (last or 0) < 0:
+            raise ValueError(
+                f"first, last: found first={first}, last={last} of a run with {len(numbers)} "
+                "steps of a ring; need numbers of steps from 0, or window=(step, step)"
+            )
+        parts = [("begin", 0, self._until(numbers, first))] if first else []
+        parts += [("end", self._since(numbers, last), end)] if last else []
+        return _joined(parts) or [("", 0, end)]
+
+    def _of_a_long_run(self, end: int) -> list[tuple[str, int, int]]:
+        """Return its prologue, some steps in the middle or around the first finding, its end."""
+        numbers = list(self.ring_steps)
         marked = [mark.at for mark in self.marks if mark.lane is not None]
         if len(numbers) <= LEAD + MIDDLE + TAIL:
             third = LONG // 3
@@ -272,6 +280,13 @@ class Timeline:
         path = Path(path)
         path.write_text(json.dumps(self.to_chrome()))
         return path
+
+
+def _of_launch(events: list[TimelineEvent], launch: int | None) -> tuple[int, list[TimelineEvent]]:
+    """Return the events of a launch; None: of the one with the first finding, else the first."""
+    if launch is None:
+        launch = next((e.launch for e in events if e.kind == "finding" and e.warp >= 0), 0)
+    return launch, [e for e in events if e.launch == launch]
 
 
 def _chosen(

@@ -100,7 +100,7 @@ class CudaHelperEmitter:
         address, varies = self.expr(node.args[0])
         self.program.loaded_params |= self.params_of(node.args[0])
         kind = self.dtype_const(str(node.args[1].value))
-        return f"w.load({self.site}, {self.scope.mask}, {address}, 0, {kind}, 1, 1)", varies
+        return f"w.load({self.site}, {self.scope.mask}, {address}, 0, ({kind}, 1, 1))", varies
 
     def _helper_mov_sreg(self, node: ir.Call) -> Code | None:
         registers = {"laneid": ("LANES", True), "cluster_ctarank": ("w.cta.rank", False)}

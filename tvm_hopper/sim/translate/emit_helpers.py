@@ -70,7 +70,7 @@ class HelperStatements:
         self.flush()
         kind, lanes = self.dtype_const(str(dtype.value)), int(count.value)
         result = self.scope.name("r")
-        args = f"{self.site}, {self.scope.mask}, {self.code(address)}, 0, {kind}, {lanes}, 1"
+        args = f"{self.site}, {self.scope.mask}, {self.code(address)}, 0, ({kind}, {lanes}, 1)"
         self.emit(f"{result} = w.load({args})")
         for position, target in enumerate(targets):
             self.program.stored_params |= self.params_of(target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import ir, tirx
@@ -32,6 +33,11 @@ def is_harmless(name: str) -> bool:
     return name.startswith(_HARMLESS)
 
 
+def _is_accumulator(ptx: PtxCall, name: str) -> bool:
+    """Tell whether an operand is the registers of a wgmma, which reads and writes them."""
+    return name == "d" and ptx.name.startswith("wgmma")
+
+
 class PtxEmitter(RegisterEmitter):
     """Emits PTX statements; a part of `StmtEmitter`."""
 
@@ -57,6 +63,37 @@ class PtxEmitter(RegisterEmitter):
         if reason := refused_form(ptx.name, ptx.mods):
             self.unsupported(f"{form_name(ptx)} ({reason})")
             return
+        self._note_protocol(ptx, site)
+        self._note_params(ptx)
+        types = operand_types(ptx.name, ptx.mods)
+        for name, values in ptx.operands.items():
+            if types[name] == ADDRESS and self.address_sources.from_memory(values[0]):
+                self.unsupported(f"{form_name(ptx)} at an address that is read from memory")
+                return
+        args = self._arguments(ptx, types)
+        self._guard(ptx.pred)
+        self.use_operands(ptx)
+        for address in operands_in_own_window(ptx):
+            text = self.code(address)
+            self.flush()
+            self.emit(f"w.in_own_window({site}, {self.scope.mask}, {text})")
+        targets = [
+            (types[name], target)
+            for name in ptx.writes
+            if not _is_accumulator(ptx, name)
+            for target in ptx.operands.get(name, [])
+        ]
+        result = self.scope.name("r") if targets else ""
+        self._call(handler, site, args, result)
+        for position, (kind, target) in enumerate(targets):
+            if isinstance(target, ir.TensorLoad):
+                text = result if len(targets) == 1 else f"{result}[{position}]"
+                needs = self.needs_of_result(ptx, position) if self.computes(ptx) else ()
+                self._assign(target, self._from_operand(kind, target, text), needs)
+        self._unguard(ptx.pred, mask)
+
+    def _note_protocol(self, ptx: PtxCall, site: int) -> None:
+        """Note waits for mbarriers, what is issued after them, and changes of registers."""
         if "_wait" in ptx.name and ptx.name.startswith("mbarrier_"):
             self.waits[-1].append(site)
             if "try_wait" in ptx.name and not self.while_depth:
@@ -64,17 +101,14 @@ class PtxEmitter(RegisterEmitter):
         if any(word in ptx.name for word in _ISSUES):
             for frame in self.waits:
                 self.program.acquire_sites.update(frame)
-        self._note_params(ptx)
-        types = operand_types(ptx.name, ptx.mods)
-        for name, values in ptx.operands.items():
-            if types[name] == ADDRESS and self.address_sources.from_memory(values[0]):
-                self.unsupported(f"{form_name(ptx)} at an address that is read from memory")
-                return
         if ptx.name == "setmaxnreg":
             self.program.setmaxnreg_site = self.program.setmaxnreg_site or site
+
+    def _arguments(self, ptx: PtxCall, types: Mapping[str, str]) -> list[str]:
+        """Return the code of the operands that an instruction reads."""
         args = [self.constant("mods", dict(ptx.mods, ptx_name=ptx.name))]
         for name, values in ptx.operands.items():
-            if name in ptx.writes and not (ptx.name.startswith("wgmma") and name == "d"):
+            if name in ptx.writes and not _is_accumulator(ptx, name):
                 continue
             if ptx.name.startswith("wgmma") and name in ("d", "a"):
                 text = self._registers(values)
@@ -84,26 +118,7 @@ class PtxEmitter(RegisterEmitter):
                 ]
                 text = codes[0] if len(codes) == 1 else f"({', '.join(codes)})"
             args.append(f"{name}={text}")
-        self._guard(ptx.pred)
-        self.use_operands(ptx)
-        targets = [
-            (types[name], v)
-            for name in ptx.writes
-            if name != "d" or not ptx.name.startswith("wgmma")
-            for v in ptx.operands.get(name, [])
-        ]
-        for address in operands_in_own_window(ptx):
-            text = self.code(address)
-            self.flush()
-            self.emit(f"w.in_own_window({site}, {self.scope.mask}, {text})")
-        result = self.scope.name("r") if targets else ""
-        self._call(handler, site, args, result)
-        for position, (kind, target) in enumerate(targets):
-            if isinstance(target, ir.TensorLoad):
-                text = result if len(targets) == 1 else f"{result}[{position}]"
-                needs = self.needs_of_result(ptx, position) if self.computes(ptx) else ()
-                self._assign(target, self._from_operand(kind, target, text), needs)
-        self._unguard(ptx.pred, mask)
+        return args
 
     def _guard(self, pred: Any) -> None:
         """Begin what only the lanes do whose predicate holds."""

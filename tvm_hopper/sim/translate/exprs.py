@@ -287,7 +287,7 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
         count = lanes_count * vector
         text = (
             f"w.load({self.site}, {self.scope.mask}, {info.name}, "
-            f"{'i' if scattered else index}, {self.dtype_const(dtype)}, {count}, {vector}, "
+            f"{'i' if scattered else index}, ({self.dtype_const(dtype)}, {count}, {vector}), "
             f"{view_of(info)})"
         )
         if scattered:

@@ -7,11 +7,13 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_hopper.sim.tir import PTX, decode_ptx, op_name, short_name
+from tvm_hopper.sim.tir import CUDA, PTX, decode_ptx, op_name, short_name
 from tvm_hopper.sim.translate.scope import Scope
 
-WAITS = ("tirx.cuda.mbarrier_wait", f"{PTX}mbarrier_try_wait", f"{PTX}mbarrier_test_wait")
-GATHERS = (f"{PTX}barrier_", f"{PTX}bar_warp_sync", "tirx.cuda.warp_sync")
+WAITS = (f"{CUDA}mbarrier_wait", f"{PTX}mbarrier_try_wait", f"{PTX}mbarrier_test_wait")
+GATHERS = (f"{PTX}barrier_", f"{PTX}bar_warp_sync", f"{CUDA}warp_sync")
+LOADS = ("ld", "ld_vec", "ld_vec256", "nanosleep")
+COMPUTES = ("likely", "reinterpret", "if_then_else", "bitwise_", "shift_", "address_of", "cvta_")
 TELLS = (f"{PTX}mbarrier_arrive", f"{PTX}mbarrier_complete", f"{PTX}cp_async")
 
 
@@ -35,6 +37,25 @@ def of_registers(condition: Any) -> bool:
     calls: list[Any] = []
     tvm_ffi.structural_walk(condition, [(ir.TensorLoad, loads.append), (ir.Call, calls.append)])
     return not calls and all(load.source.scope().startswith("local") for load in loads)
+
+
+def loads_only(loop: tirx.While) -> bool:
+    """Tell whether the turns of a loop load and compute, and touch nothing but registers."""
+    other: list[Any] = []
+
+    def call(node: ir.Call) -> None:
+        ptx = decode_ptx(node) if op_name(node).startswith(PTX) else None
+        known = ptx.name in LOADS if ptx is not None else short_name(node).startswith(COMPUTES)
+        if not known:
+            other.append(node)
+
+    def store(node: tirx.BufferStore) -> None:
+        if not node.buffer.scope().startswith("local"):
+            other.append(node)
+
+    visits = [(ir.Call, call), (tirx.BufferStore, store), (tirx.While, other.append)]
+    tvm_ffi.structural_walk(loop, visits)
+    return other == [loop]
 
 
 def reads_registers(expr: Any) -> bool:

@@ -38,7 +38,7 @@ from tvm_hopper.sim.translate.emit_helpers import HelperStatements
 from tvm_hopper.sim.translate.exprs import ExprEmitter, is_scattered, view_of
 from tvm_hopper.sim.translate.held_values import HeldValueEmitter, Needs, escaped_registers
 from tvm_hopper.sim.translate.program import KernelCode
-from tvm_hopper.sim.translate.questions import reads_registers
+from tvm_hopper.sim.translate.questions import loads_only, reads_registers
 from tvm_hopper.sim.translate.scope import BufferInfo, Scope
 from tvm_hopper.sim.translate.steering import SteeringEmitter, steering_of
 
@@ -214,7 +214,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         place, what = ("i", "x") if scattered else (index, value)
         text = (
             f"w.store({self.site}, {mask}, {info.name}, {place}, {what}, "
-            f"{self.dtype_const(dtype)}, {count * vector}, {vector}, {view_of(info)})"
+            f"({self.dtype_const(dtype)}, {count * vector}, {vector}), {view_of(info)})"
         )
         self.emit(f"scatter(lambda i, x: {text}, {index}, {value})" if scattered else text)
 
@@ -319,7 +319,10 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         else:
             self.emit(f"while {cond}:")
             self.block(node.body, mask)
-        self.emit(f" yield w.spin({site})")
+        looks = loads_only(node)
+        self.emit(f" yield w.spin({site}, {looks})")
+        if looks:
+            self.emit("w.looked = None")
         self.loop_masks.pop()
         self.waits.pop()
         self.while_depth -= 1
@@ -428,7 +431,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         self.use_needs(needs)
         self.emit(
             f"w.store({self.site}, {self.scope.mask}, {info.name}, {index}, {text}, "
-            f"{self.dtype_const(info.dtype)}, 1, 1)"
+            f"({self.dtype_const(info.dtype)}, 1, 1))"
         )
 
 

@@ -348,9 +348,8 @@ class Reader:
     def _instruction(self, ptx: PtxCall) -> None:
         name = ptx.name
         plain = name in (*LOADS, *STORES) and order_of(ptx.mods)[0] == "weak"
-        known = plain or (name.startswith(REPEATABLE) and not name.startswith(ONCE))
-        if not known and (self.in_loop or not name.startswith((*ONCE, *TRIES))):
-            raise RefusedError(f"instruction {name}")
+        if not plain:
+            self._check_repeatable(name)
         if ptx.pred is not None:
             self.repeats(self.value(ptx.pred), f"predicate of {name}")
         values = named(VALUE_OPERANDS, name) or ()
@@ -362,24 +361,38 @@ class Reader:
         for operand, expressions in ptx.operands.items():
             if operand == _HINT or (operand in ptx.writes and operand not in values):
                 continue
-            for expression in expressions:
-                if expression is None:
-                    continue
-                claim = self.value(expression)
-                claims.append(claim)
-                if operand == source:
-                    self.grows(claim, f"{operand} of {name}")
-                elif operand == target:
-                    if claim is DATA:
-                        raise RefusedError(f"{operand} of {name} depends on data")
-                elif operand not in values:
-                    self.repeats(claim, f"{operand} of {name}")
+            role = "value" if operand in values else ""
+            role = {source: "source", target: "target"}.get(operand, role)
+            for expression in (x for x in expressions if x is not None):
+                claims.append(self._operand(expression, role, f"{operand} of {name}"))
         moves = name.startswith(("mapa", "mov", "getctarank", "createpolicy"))
         result: Moved = unmoved(claims) if moves else DATA
+        self._write_results(ptx, None if name.startswith(TRIES) else result)
+
+    def _write_results(self, ptx: PtxCall, claim: Moved) -> None:
         for operand in ptx.writes:
             for written in ptx.operands.get(operand, []):
                 if isinstance(written, ir.TensorLoad):
-                    self._write(written, None if name.startswith(TRIES) else result)
+                    self._write(written, claim)
+
+    def _operand(self, expression: Any, role: str, what: str) -> Moved:
+        """Return what an operand claims, which has to suit what the instruction does with it."""
+        claim = self.value(expression)
+        if role == "source":
+            self.grows(claim, what)
+        elif role == "target":
+            if claim is DATA:
+                raise RefusedError(f"{what} depends on data")
+        elif role != "value":
+            self.repeats(claim, what)
+        return claim
+
+    def _check_repeatable(self, name: str) -> None:
+        """Refuse an instruction that does not do the same in each iteration of a loop."""
+        if name.startswith(REPEATABLE) and not name.startswith(ONCE):
+            return
+        if self.in_loop or not name.startswith((*ONCE, *TRIES)):
+            raise RefusedError(f"instruction {name}")
 
     def _write(self, target: ir.TensorLoad, claim: Moved) -> None:
         place = self.address(target.indices, f"register of {target.source.name}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.transforms.pipeline.test_inject_barrier_pipeline import (
+from tests.transforms.pipeline.test_plan_ring_buffers import (
     BEFORE,
     K_LOOP,
     NESTED,
@@ -14,7 +14,7 @@ from tests.transforms.scripts import parse
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.facts.arch import SM_80, SM_90A
-from tvm_hopper.transforms.pipeline.inject_barrier_pipeline_plan import plan_pipelines
+from tvm_hopper.transforms.pipeline.plan_ring_buffers_plan import plan_pipelines
 
 
 def plan_of(*changes, arch=SM_90A):

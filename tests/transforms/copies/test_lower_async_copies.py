@@ -6,10 +6,11 @@ from tvm.script import tirx as T
 
 from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
 from tvm_hopper import ir
+from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.transforms.common.explain_notes import TensorMapNote
-from tvm_hopper.transforms.copies.inject_bulk_async_copies import (
-    InjectBulkAsyncCopies,
-    plan_tma_copies,
+from tvm_hopper.transforms.copies.lower_async_copies import (
+    LowerAsyncCopies,
+    plan_copies,
 )
 
 LOAD = "tvm_hopper.tma_load"
@@ -73,18 +74,18 @@ def after(A: T.Buffer((96, 128), "float16")):
 
 
 def test_copy_becomes_one_load_a_panel():
-    check(run(before, InjectBulkAsyncCopies()), after)
+    check(run(before, LowerAsyncCopies()), after)
 
 
 def test_again_finds_nothing():
-    got = run(before, InjectBulkAsyncCopies())
+    got = run(before, LowerAsyncCopies())
     (kernel,) = ir.kernels(got)
-    assert plan_tma_copies(kernel) == ()
-    check(run(got, InjectBulkAsyncCopies()), after)
+    assert plan_copies(kernel, SM_90A) == {}
+    check(run(got, LowerAsyncCopies()), after)
 
 
 def test_facts_for_explain():
-    assert notes_of(run(before, InjectBulkAsyncCopies())) == (
+    assert notes_of(run(before, LowerAsyncCopies())) == (
         TensorMapNote(
             "A", ("128", "96"), (64, 32), 128, 64 * 32 * 2, steps=(1, 1), l2_promotion=128
         ),
@@ -164,7 +165,7 @@ def ragged_after(a: T.handle):
 
 
 def test_bounds_of_the_tensor_become_the_hardware_s_fill():
-    check(run(ragged, InjectBulkAsyncCopies()), ragged_after)
+    check(run(ragged, LowerAsyncCopies()), ragged_after)
 
 
 # -- parts and views of tensors
@@ -189,7 +190,7 @@ def func({parameter}):
 def view(declaration, value):
     """Return the host statements in front of the kernel, and the load's coordinates."""
     script = VIEW.format(parameter="a: T.handle", match=declaration, value=value)
-    got = run(parse(script), InjectBulkAsyncCopies())
+    got = run(parse(script), LowerAsyncCopies())
     *host, _ = ir.statements(got.body.block.body)
     (load,) = ir.find_all(
         got.body, ir.Call, lambda x: x.op.name == "tirx.call_extern" and x.args[0].value == LOAD
@@ -288,7 +289,7 @@ def func(A: T.Buffer((320, 64), "float16")):
                     T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128})
                     tile[p, r, s] = A[r, p * 64 + s]
 """
-    got = run(parse(tall), InjectBulkAsyncCopies())
+    got = run(parse(tall), LowerAsyncCopies())
 
     @T.prim_func(private=True, s_tir=True)
     def want():
@@ -309,7 +310,7 @@ def func(A: T.Buffer((320, 64), "float16")):
     (block,) = ir.find_blocks(got.body, "tvm_hopper.async_op")
     (loop,) = ir.find_all(want.body, ir.For)
     tvm.ir.assert_structural_equal(block.body, loop, map_free_vars=True)
-    (plan,) = plan_tma_copies(ir.kernels(parse(tall))[0])
+    (plan,) = plan_copies(ir.kernels(parse(tall))[0], SM_90A)["tma"]
     assert plan.box == (64, 160)
 
 
@@ -332,7 +333,7 @@ def func(A: T.Buffer((100, 64), "float16")):
 
 
 def test_the_last_tile_of_spare_rows_has_a_map_of_its_own():
-    got = run(parse(SPARE), InjectBulkAsyncCopies())
+    got = run(parse(SPARE), LowerAsyncCopies())
     encoded = ir.find_all(got.body, ir.Call, lambda x: ENCODE in str(x.args[:1]))
     assert [[int(box) for box in x.args[8:10]] for x in encoded] == [[64, 64], [64, 36]]
     (block,) = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "copy")
@@ -350,7 +351,7 @@ def test_spare_rows_of_a_tile_that_begins_elsewhere_are_filled():
     assert (
         len(
             ir.find_all(
-                run(moved, InjectBulkAsyncCopies()).body,
+                run(moved, LowerAsyncCopies()).body,
                 ir.Call,
                 lambda x: ENCODE in str(x.args[:1]),
             )
@@ -363,7 +364,7 @@ def test_rows_that_all_lie_inside_are_one_box():
     pad = SPARE[SPARE.index("T.if_then") :].rstrip()
     got = run(
         parse(SPARE, ("(100, 64)", "(128, 64)"), (pad, "A[bx * 64 + r, s]")),
-        InjectBulkAsyncCopies(),
+        LowerAsyncCopies(),
     )
     (load,) = ir.find_all(got.body, ir.Call, lambda x: LOAD in str(x.args[:1]))
     assert str(load.args[4]) == "bx * 64"
@@ -397,11 +398,11 @@ def func(A: T.Buffer((7, 60), "float32")):
                         T.float32(0)
                     )
 """
-    assert len(plan_tma_copies(ir.kernels(parse(script))[0])) == 1
+    assert len(plan_copies(ir.kernels(parse(script))[0], SM_90A)["tma"]) == 1
 
 
 def test_other_kernel_stays():
-    check_other_kernel_stays(before, after, InjectBulkAsyncCopies())
+    check_other_kernel_stays(before, after, LowerAsyncCopies())
 
 
 # -- out of shared memory
@@ -470,4 +471,4 @@ def store_after(C: T.Buffer((90, 128), "float16")):
 
 
 def test_a_tile_is_stored_by_its_panels():
-    check(run(store_before, InjectBulkAsyncCopies()), store_after)
+    check(run(store_before, LowerAsyncCopies()), store_after)

@@ -1,4 +1,4 @@
-"""InjectBarrierPipeline: loads get slots of rings, and the trips through them are counted."""
+"""PlanRingBuffers: loads get slots of rings, and the trips through them are counted."""
 
 import pytest
 from tvm import s_tir, tirx
@@ -10,9 +10,9 @@ from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.pipeline import lower
 from tvm_hopper.testing import copies
 from tvm_hopper.testing.copies import Route
-from tvm_hopper.transforms import InjectBarrierPipeline
+from tvm_hopper.transforms import PlanRingBuffers
 from tvm_hopper.transforms.common.channel import find_calls, find_channels
-from tvm_hopper.transforms.pipeline.inject_barrier_pipeline_plan import (
+from tvm_hopper.transforms.pipeline.plan_ring_buffers_plan import (
     pipelined_loops,
     plan_pipelines,
 )
@@ -256,14 +256,14 @@ def trips(func):
 
 
 def test_loads_get_the_slots_of_a_ring():
-    check(run(parse(BEFORE), InjectBarrierPipeline()), parse(PLANNED))
+    check(run(parse(BEFORE), PlanRingBuffers()), parse(PLANNED))
 
 
 def test_again_finds_nothing():
-    got = run(parse(BEFORE), InjectBarrierPipeline())
+    got = run(parse(BEFORE), PlanRingBuffers())
     (kernel,) = ir.kernels(got)
     assert plan_pipelines(kernel, SM_90A) == ()
-    check(run(got, InjectBarrierPipeline()), parse(PLANNED))
+    check(run(got, PlanRingBuffers()), parse(PLANNED))
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_slots_are_the_distance_of_the_stages(stages, slots):
     func = parse(
         BEFORE, ("[0, 0, 1]", str(stages)), ('async_stages": [0]', 'async_stages": [0, 1]')
     )
-    got = run(func, InjectBarrierPipeline())
+    got = run(func, PlanRingBuffers())
     (ring,) = notes_of(got)
     assert ring.num_slots == slots
     assert [channel.num_slots for channel in find_channels(got.body)] == [slots]
@@ -286,19 +286,19 @@ def test_a_loop_without_pipeline_annotations_has_one_slot():
         ("((2, 1, 16", "((1, 1, 16"),
         ('"tvm_hopper.num_slots": 2', '"tvm_hopper.num_slots": 1'),
     )
-    got = run(parse(BEFORE, NO_ANNOTATIONS), InjectBarrierPipeline())
+    got = run(parse(BEFORE, NO_ANNOTATIONS), PlanRingBuffers())
     check(got, parse(PLANNED, *one))
 
 
 def test_a_kernel_needs_no_product():
     """Plain threads may read what loads bring: without roles, in the order of the program."""
-    got = run(parse(BEFORE, PLAIN_READER), InjectBarrierPipeline())
+    got = run(parse(BEFORE, PLAIN_READER), PlanRingBuffers())
     check(got, parse(PLANNED, PLAIN_READER))
 
 
 def test_another_statement_may_stand_in_the_loop():
     """What is neither a load nor a product stays where it is, with the tile that it writes."""
-    got = run(parse(BEFORE, *PLAIN_COPY), InjectBarrierPipeline())
+    got = run(parse(BEFORE, *PLAIN_COPY), PlanRingBuffers())
     (channel,) = find_channels(got.body)
     assert channel.num_bytes == 2 * 64 * 64 * 2
     (loop,) = pipelined_loops(got.body)
@@ -308,7 +308,7 @@ def test_another_statement_may_stand_in_the_loop():
 
 
 def test_loads_of_two_loops_have_a_channel_each():
-    got = run(parse(BEFORE, SECOND), InjectBarrierPipeline())
+    got = run(parse(BEFORE, SECOND), PlanRingBuffers())
     first, second = find_channels(got.body)
     assert (first.number, first.num_slots, first.num_bytes) == (0, 2, 18432)
     assert (second.number, second.num_slots, second.num_bytes) == (1, 4, 18432)
@@ -319,7 +319,7 @@ def test_loads_of_two_loops_have_a_channel_each():
 
 
 def test_a_load_outside_of_loops_has_one_slot():
-    got = run(parse(BEFORE, *OUTSIDE), InjectBarrierPipeline())
+    got = run(parse(BEFORE, *OUTSIDE), PlanRingBuffers())
     (kernel,) = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == ir.KERNEL_BLOCK)
     shapes = {x.name: [int(n) for n in x.shape] for x in kernel.alloc_buffers}
     assert shapes == {"acc": [4], "q": [1, 8, 8], "a": [2, 2, 64, 64], "b": [2, 1, 16, 32]}
@@ -332,7 +332,7 @@ def test_a_load_outside_of_loops_has_one_slot():
 
 
 def test_trips_count_all_iterations_of_nested_loops():
-    got = run(parse(BEFORE, NESTED), InjectBarrierPipeline())
+    got = run(parse(BEFORE, NESTED), PlanRingBuffers())
     start = PLANNED.index("                    for k in T.serial(")
     end = PLANNED.index('                    with T.sblock("store")')
     loop = PLANNED[start:end]
@@ -343,16 +343,14 @@ def test_trips_count_all_iterations_of_nested_loops():
 def test_a_loop_may_stand_between_the_threads_and_the_accumulator():
     """Each of its iterations fills and stores the accumulator anew."""
     axis = '(256, thread="threadIdx.x"):\n'
-    got = run(
-        parse(BEFORE, (axis, f"{axis}          for n in range(2):\n")), InjectBarrierPipeline()
-    )
+    got = run(parse(BEFORE, (axis, f"{axis}          for n in range(2):\n")), PlanRingBuffers())
     assert trips(got) == [(0, "n * 8 + k")]
     (kernel,) = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == ir.KERNEL_BLOCK)
     assert [x.name for x in kernel.alloc_buffers] == ["a", "b"]
 
 
 def test_other_kernel_stays():
-    check_other_kernel_stays(parse(BEFORE), parse(PLANNED), InjectBarrierPipeline())
+    check_other_kernel_stays(parse(BEFORE), parse(PLANNED), PlanRingBuffers())
 
 
 # -- loads in several places
@@ -380,12 +378,12 @@ def loads_of(root):
 
 
 def test_loads_of_an_outer_and_of_an_inner_loop():
-    got = run(parse(BEFORE, around_k(LOAD_Q, K_LOOP)), InjectBarrierPipeline())
+    got = run(parse(BEFORE, around_k(LOAD_Q, K_LOOP)), PlanRingBuffers())
     assert trips(got) == [(0, "n"), (1, "n * 8 + k")]
 
 
 def test_loads_on_both_sides_of_an_inner_loop():
-    got = run(parse(BEFORE, around_k(LOAD_Q, K_LOOP, LOAD_P)), InjectBarrierPipeline())
+    got = run(parse(BEFORE, around_k(LOAD_Q, K_LOOP, LOAD_P)), PlanRingBuffers())
     assert loads_of(got.body) == [(0, ["q", "p"]), (1, ["a", "b"])]
     assert trips(got) == [(0, "n"), (1, "n * 8 + k")]
 
@@ -393,7 +391,7 @@ def test_loads_on_both_sides_of_an_inner_loop():
 def test_a_load_that_may_not_move_has_a_channel_of_its_own():
     """The loop in between reads what the iteration before has loaded."""
     look = ("tx // 128,", 'tx // 128 + T.Cast("int32", p[0, 0]),')
-    got = run(parse(BEFORE, around_k(LOAD_Q, K_LOOP, LOAD_P), look), InjectBarrierPipeline())
+    got = run(parse(BEFORE, around_k(LOAD_Q, K_LOOP, LOAD_P), look), PlanRingBuffers())
     assert loads_of(got.body) == [(0, ["q"]), (1, ["a", "b"]), (2, ["p"])]
     assert trips(got) == [(0, "n"), (1, "n * 8 + k"), (2, "n")]
     s_tir.analysis.verify_well_formed(got, assert_mode=True)
@@ -401,7 +399,7 @@ def test_a_load_that_may_not_move_has_a_channel_of_its_own():
 
 def test_a_load_behind_a_loop_stays_there():
     look = ("tx // 128,", 'tx // 128 + T.Cast("int32", p[0, 0]),')
-    got = run(parse(BEFORE, around_k(K_LOOP, LOAD_P), look), InjectBarrierPipeline())
+    got = run(parse(BEFORE, around_k(K_LOOP, LOAD_P), look), PlanRingBuffers())
     assert loads_of(got.body) == [(0, ["a", "b"]), (1, ["p"])]
 
 
@@ -410,14 +408,14 @@ def test_a_load_does_not_move_in_front_of_what_writes_its_source():
     source = ("T.reads()\n                            T.writes(b[", "T.reads(C[0:4])\n"
               "                            T.writes(b[")  # fmt: skip
     got = run(
-        parse(BEFORE, (LOAD_B, store[4:] + LOAD_B), source, NO_ANNOTATIONS), InjectBarrierPipeline()
+        parse(BEFORE, (LOAD_B, store[4:] + LOAD_B), source, NO_ANNOTATIONS), PlanRingBuffers()
     )
     assert loads_of(got.body) == [(0, ["a"]), (1, ["b"])]
 
 
 def test_a_load_beside_a_conditional_one_is_made_always():
     under_if = f"                if bx < 2:\n{deeper(LOAD_Q)}"
-    got = run(parse(BEFORE, *OUTSIDE, (LOAD_Q, NEW_P + under_if + LOAD_P)), InjectBarrierPipeline())
+    got = run(parse(BEFORE, *OUTSIDE, (LOAD_Q, NEW_P + under_if + LOAD_P)), PlanRingBuffers())
     (branch,) = ir.find_all(got.body, ir.IfThenElse)
     assert [x for _, names in loads_of(branch) for x in names] == ["q"]
 
@@ -425,7 +423,7 @@ def test_a_load_beside_a_conditional_one_is_made_always():
 def test_trips_begin_at_0_where_a_loop_does_not():
     got = run(
         parse(BEFORE, (NESTED[0], NESTED[1].replace("range(3)", "range(1, 3)"))),
-        InjectBarrierPipeline(),
+        PlanRingBuffers(),
     )
     ((_, trip),) = trips(got)
     assert trip == "(n - 1) * 8 + k"
@@ -433,7 +431,7 @@ def test_trips_begin_at_0_where_a_loop_does_not():
 
 def test_a_load_may_use_a_variable_of_the_loop():
     bound = "                        at: T.let[T.int32] = k * 2\n" + LOAD_B.replace("k * 32", "at")
-    got = run(parse(BEFORE, (LOAD_B, bound), NO_ANNOTATIONS), InjectBarrierPipeline())
+    got = run(parse(BEFORE, (LOAD_B, bound), NO_ANNOTATIONS), PlanRingBuffers())
     s_tir.analysis.verify_well_formed(got, assert_mode=True)
     (load,) = ir.find_blocks(got.body, "tvm_hopper.channel")
     assert [bind.var.name for bind in ir.find_all(load, tirx.Bind)] == ["at"]
@@ -443,7 +441,7 @@ def test_a_load_may_use_a_variable_of_the_loop():
 def test_a_variable_that_others_use_too_stays_for_them():
     bound = "                        at: T.let[T.int32] = k * 2\n" + LOAD_B.replace("k * 32", "at")
     change = (LOAD_B, bound), ("tx // 128,", "tx // 128 + at,")
-    got = run(parse(BEFORE, *change, NO_ANNOTATIONS), InjectBarrierPipeline())
+    got = run(parse(BEFORE, *change, NO_ANNOTATIONS), PlanRingBuffers())
     s_tir.analysis.verify_well_formed(got, assert_mode=True)
     assert sorted(x.var.name for x in ir.find_all(got.body, tirx.Bind)) == ["at", "at", "trip"]
 
@@ -460,7 +458,7 @@ def test_a_condition_between_counted_loops_and_loads_is_refused(outer):
         )
     func = parse(BEFORE, change, PLAIN_READER, *([ASK_PERSISTENT] if outer != "a loop" else []))
     with pytest.raises(LoweringError):
-        run(func, InjectBarrierPipeline())
+        run(func, PlanRingBuffers())
 
 
 POINTERS = 'T.tvm_access_ptr(T.type_annotation("float16"), {}.data, {}, 512, 1), {}'
@@ -478,7 +476,7 @@ def test_pointers_go_to_the_slot_too():
         "a", f"trip % 2 * 8192 + {offset}", "T.address_of(b[trip % 2, 0, 0, 0])"
     )
     want = parse(PLANNED, ("T.address_of(a[trip % 2, 0, 0, 0])", moved), PLAIN_READER)
-    check(run(func, InjectBarrierPipeline()), want)
+    check(run(func, PlanRingBuffers()), want)
 
 
 # -- what the CUDA compiler may unroll
@@ -488,7 +486,7 @@ def test_pointers_go_to_the_slot_too():
 def test_loops_in_which_each_thread_copies_by_itself_may_be_unrolled(load, rolled):
     route = Route((8, 64), 3, load, None, stages=2, threads=64)
     sch = copies.schedule(copies.copy(48, 64), route)
-    for last in ("InjectBarrierPipeline", "LowerChannelsToMbarriers"):
+    for last in ("PlanRingBuffers", "LowerChannelsToMbarriers"):
         func = lower(sch.mod, "nvidia/nvidia-h200", until=f"tvm_hopper.{last}")["main"]
         (loop,) = [x for x in ir.find_all(func.body, ir.For) if str(x.loop_var.name) == "i0_1"]
         assert ("disable_unroll" in loop.annotations) == rolled

@@ -47,7 +47,6 @@ which a tile is cut into as many boxes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -62,37 +61,13 @@ from tvm_hopper.transforms.common.explain_notes import Note, RemarkNote
 from tvm_hopper.transforms.common.transfer import find_transfers
 from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
 from tvm_hopper.transforms.layouts.swizzled_accesses import swizzle_accesses
-from tvm_hopper.transforms.mechanisms.bulk_emit import run_block
-from tvm_hopper.transforms.mechanisms.bulk_plan import BulkTransfer, plan_bulk_copies
-from tvm_hopper.transforms.mechanisms.cp_async_emit import chunk_block
-from tvm_hopper.transforms.mechanisms.cp_async_plan import CpAsyncTransfer, plan_cp_async_copies
-from tvm_hopper.transforms.mechanisms.dma_emit import dma_block
-from tvm_hopper.transforms.mechanisms.dma_plan import DmaTransfer, plan_dma_copies
-from tvm_hopper.transforms.mechanisms.tma_emit import (
-    box_block,
-    encode_unless_empty,
-    find_guards,
-    group_by_map,
-    guard_empty,
-    note_of,
-)
-from tvm_hopper.transforms.mechanisms.tma_plan import TmaTransfer, plan_tma_copies
+from tvm_hopper.transforms.mechanisms.mechanism import Host, PlannedCopy
+from tvm_hopper.transforms.mechanisms.table import MECHANISMS, mechanism_of
+
+Plan = dict[str, tuple[PlannedCopy, ...]]  # the copies of a kernel, by mechanism
 
 
-@dataclass(frozen=True)
-class CopyPlan:
-    """The copies of a kernel, by mechanism."""
-
-    boxes: tuple[TmaTransfer, ...]
-    runs: tuple[BulkTransfer, ...]
-    chunks: tuple[CpAsyncTransfer, ...]
-    queued: tuple[DmaTransfer, ...]
-
-    def __bool__(self) -> bool:
-        return bool(self.boxes or self.runs or self.chunks or self.queued)
-
-
-def plan_copies(kernel: Any, processor: Processor) -> CopyPlan:
+def plan_copies(kernel: Any, processor: Processor) -> Plan:
     """Plan every annotated copy of a kernel; reasons to refuse are raised here."""
     for copy in find_transfers(kernel):
         if copy.op.name not in processor.async_ops:
@@ -109,42 +84,50 @@ def plan_copies(kernel: Any, processor: Processor) -> CopyPlan:
                 f"a mechanism that it has: {names}",
                 fix,
             )
-    return CopyPlan(
-        plan_tma_copies(kernel),
-        plan_bulk_copies(kernel),
-        plan_cp_async_copies(kernel),
-        plan_dma_copies(kernel, processor),
-    )
+    plan = {}
+    for mechanism in MECHANISMS.values():
+        copies = tuple(x for x in find_transfers(kernel) if mechanism_of(x) is mechanism)
+        plan[mechanism.name] = mechanism.plan(kernel, copies, processor)
+    return {name: planned for name, planned in plan.items() if planned}
 
 
-def rewrite_copies(kernel: Any, plan: CopyPlan, no_input: list[ir.Var], names: ir.Names) -> ir.Stmt:
-    """Put instructions in place of the copy nests, and what encodes the maps on the host."""
-    host: list[Any] = []
-    planned: dict[Any, Any] = {}
-    for group in group_by_map(plan.boxes):
-        handle = tirx.tvm_stack_alloca("tensormap", 1)
-        tensor_map = ir.Var(names.take(f"{group[0].copy.tensor.buffer.name}_map"), handle.ty)
-        host += [tirx.Bind(tensor_map, handle), encode_unless_empty(group, tensor_map, no_input)]
-        tail_map = None
-        if group[0].tail is not None:
-            tail_map = ir.Var(names.take(f"{group[0].copy.tensor.buffer.name}_tail_map"), handle.ty)
-            handle = tirx.tvm_stack_alloca("tensormap", 1)
-            host += [
-                tirx.Bind(tail_map, handle),
-                encode_unless_empty(group, tail_map, no_input, is_tail=True),
-            ]
-        planned.update({boxes.copy.nest: box_block(boxes, tensor_map, tail_map) for boxes in group})
-    for run in plan.runs:
-        planned[run.copy.nest] = run_block(run)
-    for chunks in plan.chunks:
-        planned[chunks.copy.nest] = chunk_block(chunks)
-    for queued in plan.queued:
-        planned[queued.copy.nest] = dma_block(queued)
-    kernel = ir.replace_nodes(kernel, ir.Stmt, planned)
-    copies = [*(boxes.copy for boxes in plan.boxes), *(chunks.copy for chunks in plan.chunks)]
+def rewrite_copies(kernel: Any, plan: Plan, no_input: list[ir.Var], names: ir.Names) -> ir.Stmt:
+    """Put instructions in place of the copy nests, and what they need before the launch."""
+    host = Host(names, no_input)
+    nests: dict[Any, Any] = {}
+    for name, planned in plan.items():
+        nests |= MECHANISMS[name].emit(planned, host)
+    kernel = ir.replace_nodes(kernel, ir.Stmt, nests)
+    copies = [x.copy for planned in plan.values() for x in planned]
     swizzled = [copy for copy in copies if int(copy.block.annotations.get(SWIZZLE, 0))]
     tiles = {copy.tile.buffer: copy for copy in swizzled}  # one of them may be copied both ways
-    return ir.seq(host, swizzle_accesses(kernel, tiles.values()))
+    return ir.seq(host.stmts, swizzle_accesses(kernel, tiles.values()))
+
+
+def find_guards(kernel: ir.For, plan: Plan) -> tuple[list[ir.Var], list[ir.Var]]:
+    """Return the symbolic extents that leave no output tile when 0, and those that leave no input.
+
+    Of the second kind is the k of a sum: over nothing it is 0, and has to be stored. Nobody has to
+    encode the input of copies without a map.
+    """
+    blocks = [loop.extent for loop in ir.thread_axes(kernel).values()]
+
+    def leaves_no_tile(symbol: ir.Var) -> bool:
+        return any(ir.is_const(ir.simplify(ir.substitute(x, {symbol: 0})), 0) for x in blocks)
+
+    copies = [x for planned in plan.values() for x in planned]
+    encoded = _symbols([extent for x in copies for extent in x.encoded])
+    every = _symbols([*encoded, *(n for x in copies for n in x.copy.tensor.buffer.shape)])
+    return [x for x in every if leaves_no_tile(x)], [x for x in encoded if not leaves_no_tile(x)]
+
+
+def _symbols(extents: list[Any]) -> list[ir.Var]:
+    """Return the variables in extents, each once."""
+    found: list[ir.Var] = []
+    for var in ir.find_all(extents, ir.Var):
+        if not any(var.same_as(x) for x in found):
+            found.append(var)
+    return found
 
 
 def _say_hints(kernel: Any) -> list[RemarkNote]:
@@ -160,15 +143,18 @@ def _lower_copies(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def lower(kernel: Any, notes: list[Note]) -> ir.Stmt:
         if not (plan := plan_copies(kernel, processor)):
             return kernel
-        told: list[Note] = [*map(note_of, group_by_map(plan.boxes)), *_say_hints(kernel)]
-        notes += told
-        others = [*(runs.copy for runs in plan.runs), *(chunks.copy for chunks in plan.chunks)]
-        no_tile, no_input = find_guards(kernel, plan.boxes, others)
+        for name, planned in plan.items():
+            if (tell := MECHANISMS[name].notes) is not None:
+                notes += tell(planned)
+        notes += _say_hints(kernel)
+        no_tile, no_input = find_guards(kernel, plan)
         after = rewrite_copies(kernel, plan, no_input, names)
-        assert not plan_copies(after, processor), "InjectBulkAsyncCopies left a copy after"
-        return guard_empty(after, no_tile)
+        assert not plan_copies(after, processor), "LowerAsyncCopies left a copy"
+        for symbol in no_tile:  # nothing is launched
+            after = ir.IfThenElse(symbol > 0, after, None)
+        return after
 
     return map_noted(func, lower, map_bodies)
 
 
-InjectBulkAsyncCopies = function_pass("InjectBulkAsyncCopies", _lower_copies)
+LowerAsyncCopies = function_pass("LowerAsyncCopies", _lower_copies)

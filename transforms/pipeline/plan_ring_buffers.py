@@ -49,7 +49,7 @@ Not here: who loads (specialize_warps.py), how far ahead (expand_pipeline.py), t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tvm import ir as tvm_ir
@@ -71,10 +71,10 @@ from tvm_hopper.transforms.common.explain_notes import Note
 from tvm_hopper.transforms.common.unroll_accumulator_parts import UNROLL
 from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
 
-from .inject_barrier_pipeline_plan import KernelPlan, PipelinePlan, plan_pipelines
 from .joined_loads import join_loads
 from .late_stages import mark_late, staged_loops
 from .pipeline_notes import pipeline_notes
+from .plan_ring_buffers_plan import KernelPlan, PipelinePlan, plan_pipelines
 from .tma_store_groups import leave_slot, put_first, without_requests
 from .tma_store_groups_plan import StoreRing
 
@@ -149,18 +149,8 @@ def _place_loads(
     rings: Mapping[Any, ir.Var],
 ) -> ir.Stmt:
     """Join loads where the first of them is, in one walk: sites may be inside of others."""
-    planned: dict[Any, Any] = {}
-    num_slots: dict[Any, int] = {}
-    for pipeline, trip in zip(plan.pipelines, trips, strict=True):
-        planned.update({part: ir.seq() for part in (*pipeline.loads, *pipeline.site.spent)})
-        planned[pipeline.loads[0]] = ir.seq(trip, join_loads(pipeline, trip.var))
-        if pipeline.loop is not None:
-            num_slots[pipeline.loop] = pipeline.num_slots
-    in_front: dict[Any, list[ir.Stmt]] = {}  # of the statements of a loop, or of all
-    for ring, turn in zip(plan.store_rings, turns, strict=True):
-        in_front.setdefault(ring.loops[-1] if ring.loops else None, []).append(turn)
-        planned.update({x: leave_slot(x, ring.number, turn.var) for x in ring.stores})
-
+    planned, in_front = _planned(plan, trips, turns)
+    num_slots = {x.loop: x.num_slots for x in plan.pipelines if x.loop is not None}
     slotted = [x for pipeline in plan.pipelines for x in pipeline.loads]
     slotted += [x for ring in plan.store_rings for x in ring.stores]
 
@@ -183,26 +173,43 @@ def _place_loads(
 
     def block(node: ir.SBlock, mutator: Any) -> ir.SBlock:
         new = mutator.default_mutate(node)
-        if not any(ir.uses_node(node, x) for x in slotted):
-            return new
-        # Around loads no iteration is known: their tiles, which became rings, are named as a whole.
-        return ir.with_block(
-            new,
-            alloc_buffers=[x for x in new.alloc_buffers if x not in rings],
-            **{
-                kind: [
-                    ir.full_region(rings[x.source]) if x.source in rings else x
-                    for x in getattr(new, kind)
-                ]
-                for kind in ("reads", "writes")
-            },
-        )
+        holds_copies = any(ir.uses_node(node, x) for x in slotted)
+        return _around_copies(new, rings) if holds_copies else new
 
     body = ir.mutate(
         plan.threads.body,
         [(ir.SBlockRealize, put), (tirx.Bind, put), (ir.For, loop), (ir.SBlock, block)],
     )
     return put_first(in_front.get(None, []), body)
+
+
+def _planned(
+    plan: KernelPlan, trips: list[tirx.Bind], turns: list[tirx.Bind]
+) -> tuple[dict[Any, Any], dict[Any, list[ir.Stmt]]]:
+    """Return what statements become, and what goes before those of a loop; None: of all."""
+    planned: dict[Any, Any] = {}
+    for pipeline, trip in zip(plan.pipelines, trips, strict=True):
+        planned.update({part: ir.seq() for part in (*pipeline.loads, *pipeline.site.spent)})
+        planned[pipeline.loads[0]] = ir.seq(trip, join_loads(pipeline, trip.var))
+    in_front: dict[Any, list[ir.Stmt]] = {}
+    for ring, turn in zip(plan.store_rings, turns, strict=True):
+        in_front.setdefault(ring.loops[-1] if ring.loops else None, []).append(turn)
+        planned.update({x: leave_slot(x, ring.number, turn.var) for x in ring.stores})
+    return planned, in_front
+
+
+def _around_copies(block: ir.SBlock, rings: Mapping[Any, ir.Var]) -> ir.SBlock:
+    """Name tiles that became rings as a whole: around their copies no iteration is known."""
+
+    def named(regions: Iterable[Any]) -> list[Any]:
+        return [ir.full_region(rings[x.source]) if x.source in rings else x for x in regions]
+
+    return ir.with_block(
+        block,
+        alloc_buffers=[x for x in block.alloc_buffers if x not in rings],
+        reads=named(block.reads),
+        writes=named(block.writes),
+    )
 
 
 def _bare(body: ir.Stmt) -> ir.Stmt:
@@ -238,10 +245,10 @@ def _plan_pipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
         late = mark_late(kernel, staged_loops(kernel)) if processor.has_threads else kernel
         plans = plans if late.same_as(kernel) else plan_pipelines(late, processor)
         kernel = open_channels(late, processor, plans)
-        assert not plan_pipelines(kernel, processor), "InjectBarrierPipeline left a load open"
+        assert not plan_pipelines(kernel, processor), "PlanRingBuffers left a load open"
         return kernel
 
     return map_noted(func, build, map_bodies)
 
 
-InjectBarrierPipeline = function_pass("InjectBarrierPipeline", _plan_pipeline)
+PlanRingBuffers = function_pass("PlanRingBuffers", _plan_pipeline)

@@ -56,8 +56,8 @@ NOT_A = r"with target cuda sm_90; need a cuda target with arch sm_90a or sm_80; 
 ROWS = {
     ("row stride", "load", "tma"): (RAGGED, {}, rf"A into A_shared.dyn: {PADDED}"),
     ("row stride", "store", "tma"): (RAGGED, {}, rf"A_shared.dyn into B: {PADDED}"),
-    ("row stride", "load", "bulk"): (RAGGED, {}, rf'{WHOLE}"cp_async"'),
-    ("row stride", "store", "bulk"): (RAGGED, {}, rf"{WHOLE}the request away"),
+    ("row stride", "load", "bulk"): (RAGGED, {}, rf'{WHOLE}take "cp_async"'),
+    ("row stride", "store", "bulk"): (RAGGED, {}, rf"{WHOLE}remove the request"),
     ("row stride", "load", "cp_async"): (((64, 101), (8, 64)), {}, CHUNKS),
     ("symbolic row stride", "load", "tma"): (SYMBOLIC, {}, rf"A into A_shared.dyn: {STATIC}"),
     ("symbolic row stride", "store", "tma"): (SYMBOLIC, {}, rf"A_shared.dyn into B: {STATIC}"),

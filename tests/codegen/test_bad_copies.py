@@ -78,7 +78,7 @@ ROWS = {
     ),
     ("swizzle", "load", "tma"): (((64, 64), (8, 32)), {"swizzle": 128}, SWIZZLED),
     ("swizzle", "load", "cp_async"): (((64, 64), (8, 32)), {"swizzle": 128}, SWIZZLED),
-    ("swizzle", "load", "bulk"): (SMALL, {"swizzle": 128}, r"a bulk copy with a 128 B swizzle"),
+    ("swizzle", "load", "bulk"): (SMALL, {"swizzle": 128}, r"a copy in bulk with a 128 B swizzle"),
     ("rank", "load", "tma"): (((2,) * 5 + (64,), (1, 2, 2, 2, 2, 64)), {}, r"rank 6; need 1 to 5"),
     ("type", "load", "tma"): (SMALL, {"dtype": "int16"}, rf"A into A_shared.dyn: {TYPES}"),
     ("type", "store", "tma"): (SMALL, {"dtype": "int16"}, rf"A_shared.dyn into B: {TYPES}"),

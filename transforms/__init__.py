@@ -25,16 +25,13 @@ from .launch import (
     AssertAlignment as AssertAlignment,
 )
 from .launch import (
-    AssertLaunchLimits as AssertLaunchLimits,
+    CheckLaunches as CheckLaunches,
 )
 from .launch import (
     EnableProgrammaticLaunch as EnableProgrammaticLaunch,
 )
 from .launch import (
-    FormLaunchClusters as FormLaunchClusters,
-)
-from .launch import (
-    LimitRegistersForOccupancy as LimitRegistersForOccupancy,
+    PlaceThreadBlocks as PlaceThreadBlocks,
 )
 from .launch import (
     RecordModelChoice as RecordModelChoice,
@@ -44,9 +41,6 @@ from .launch import (
 )
 from .launch import (
     RemoveRestrict as RemoveRestrict,
-)
-from .launch import (
-    SkipEmptyLaunches as SkipEmptyLaunches,
 )
 from .launch import (
     WidenIndices as WidenIndices,
@@ -61,22 +55,16 @@ from .legalize import (
     LegalizeVectors as LegalizeVectors,
 )
 from .legalize import (
-    MergeAdjacentGuards as MergeAdjacentGuards,
-)
-from .legalize import (
     UnpackHalfPairs as UnpackHalfPairs,
 )
 from .legalize import (
     UnrollRegisterLoops as UnrollRegisterLoops,
 )
 from .math import (
-    ApproximateFunctions as ApproximateFunctions,
-)
-from .math import (
     ForbidFmaContraction as ForbidFmaContraction,
 )
 from .math import (
-    WidenNarrowFloats as WidenNarrowFloats,
+    LowerFloatMath as LowerFloatMath,
 )
 from .mbarriers import (
     LowerChannelsToMbarriers as LowerChannelsToMbarriers,
@@ -85,37 +73,16 @@ from .memory_bound import (
     FuseOnlineSoftmax as FuseOnlineSoftmax,
 )
 from .memory_bound import (
-    GuardRowLoop as GuardRowLoop,
-)
-from .memory_bound import (
     HoistReductionInits as HoistReductionInits,
-)
-from .memory_bound import (
-    HoistRowReciprocals as HoistRowReciprocals,
-)
-from .memory_bound import (
-    PartitionRegisterArrays as PartitionRegisterArrays,
 )
 from .memory_bound import (
     PipelineRowLoop as PipelineRowLoop,
 )
 from .memory_bound import (
-    PrefetchRowScalars as PrefetchRowScalars,
+    PrefetchRows as PrefetchRows,
 )
 from .memory_bound import (
-    PrefetchRowsToL2 as PrefetchRowsToL2,
-)
-from .memory_bound import (
-    SplitVectorTails as SplitVectorTails,
-)
-from .memory_bound import (
-    StageRowsInShared as StageRowsInShared,
-)
-from .memory_bound import (
-    UnstageRows as UnstageRows,
-)
-from .memory_bound import (
-    VectorizeGathers as VectorizeGathers,
+    VectorizeAccesses as VectorizeAccesses,
 )
 from .mma_sync import (
     LowerMmaSync as LowerMmaSync,
@@ -126,18 +93,10 @@ from .mma_sync import (
 from .mma_sync import (
     PairFragmentStores as PairFragmentStores,
 )
-from .mma_sync import (
-    SplitWarpAxis as SplitWarpAxis,
-)
 from .pipeline import (
     ExpandPipeline as ExpandPipeline,
 )
-from .pipeline import (
-    PipelineComputeStages as PipelineComputeStages,
-)
-from .pipeline import (
-    PlanRingBuffers as PlanRingBuffers,
-)
+from .pipeline import PlanRingBuffers as PlanRingBuffers
 from .prepare import (
     CompactTiles as CompactTiles,
 )
@@ -166,31 +125,16 @@ from .prepare import (
     RestoreAxisAnnotations as RestoreAxisAnnotations,
 )
 from .prepare import (
-    SimplifyIndexBounds as SimplifyIndexBounds,
-)
-from .prepare import (
     SimplifyRegisterIndices as SimplifyRegisterIndices,
 )
 from .reductions import (
-    FuseMeanAndVariance as FuseMeanAndVariance,
-)
-from .reductions import (
     ReduceAcrossThreads as ReduceAcrossThreads,
-)
-from .reductions import (
-    SplitRowsAcrossCluster as SplitRowsAcrossCluster,
-)
-from .split_k import (
-    BindReductionLoopToGrid as BindReductionLoopToGrid,
-)
-from .split_k import (
-    DispatchSplitKByAllocator as DispatchSplitKByAllocator,
 )
 from .split_k import (
     LowerSplitK as LowerSplitK,
 )
 from .split_k import (
-    SplitKByAtomics as SplitKByAtomics,
+    MakeSplitKKernels as MakeSplitKKernels,
 )
 from .sync import (
     InsertSyncs as InsertSyncs,

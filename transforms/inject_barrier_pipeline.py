@@ -27,7 +27,7 @@ from tvm.ir.transform import Pass
 from .copies.request_copies import request_copies
 from .inject_bulk_async_copy import COPIES
 from .mbarriers import LowerChannelsToMbarriers
-from .pipeline import ExpandPipeline, PipelineComputeStages, PlanRingBuffers
+from .pipeline import ExpandPipeline, PlanRingBuffers
 from .prepare import FuseThreadAxes
 from .prepare.lower_to_opaque_blocks import stage_pass
 from .sync import InsertSyncs
@@ -38,7 +38,6 @@ PIPELINE = (
     FuseThreadAxes,
     PlanRingBuffers,
     SpecializeWarps,
-    PipelineComputeStages,
     ExpandPipeline,
     *WAITS,
 )

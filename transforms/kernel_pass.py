@@ -1,12 +1,16 @@
 """`kernel_pass`: make a TIR pass from a plan function and a rewrite function.
 
-    GuardRowLoop = kernel_pass("GuardRowLoop", plan_guards, rewrite_guards, when=is_memory_bound)
+    LegalizeVectors = kernel_pass("LegalizeVectors", plan_vectors, rewrite_vectors)
 
-`GuardRowLoop()` is a pass for `tvm.transform.Sequential`, by the name "tvm_hopper.GuardRowLoop".
+`LegalizeVectors()` is a pass for `tvm.transform.Sequential`, named "tvm_hopper.LegalizeVectors".
+A pass of several steps names them in order:
+
+    LowerWarpMemory = function_pass("LowerWarpMemory", split_warps, own_parts)
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -21,24 +25,27 @@ from tvm_hopper.requests.keys import PREFIX
 from .common.explain_notes import Note, note_kernels
 
 Maker = Callable[[], Pass]
+Step = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 Plan = TypeVar("Plan")
 
 
-def kernel_pass(
-    name: str,
+def kernel_pass(name: str, *plan_and_rewrite: Any, **more: Any) -> Maker:
+    """Return a maker of the pass that is one `kernel_step`; takes a name, and what that takes."""
+    return function_pass(name, kernel_step(*plan_and_rewrite, **more))
+
+
+def kernel_step(
     plan: Callable[..., Plan | None],
     rewrite: Callable[[Any, Plan], ir.Stmt],
     *,
     when: Callable[[ir.For], bool] | None = None,
     given: Callable[[tirx.PrimFunc], Any] | None = None,
     notes: Callable[[Plan], Iterable[Note]] | None = None,
-) -> Maker:
-    """Return a maker of a pass that plans and rewrites each kernel.
+) -> Step:
+    """Return the step that rewrites each kernel for which there is a plan.
 
     Parameters
     ----------
-    name : str
-        The pass name without the prefix.
     plan : callable
         Takes a kernel and the result of `given`; raises errors. A falsy plan leaves the kernel.
     rewrite : callable
@@ -60,14 +67,16 @@ def kernel_pass(
             if not (planned := plan(kernel, *known)):
                 return kernel
             after = rewrite(kernel, planned)
-            assert not any(plan(x, *known) for x in ir.statements(after)), f"{name}: left undone"
+            assert not any(plan(x, *known) for x in ir.statements(after)), (
+                f"{rewrite.__name__} left something to do"
+            )
             if notes is not None:
                 told += notes(planned)
             return after
 
         return map_noted(func, apply)
 
-    return function_pass(name, change)
+    return change
 
 
 def planned_pass(
@@ -75,21 +84,31 @@ def planned_pass(
     plan: Callable[[tirx.PrimFunc], Plan | None],
     rewrite: Callable[[tirx.PrimFunc, Plan], tirx.PrimFunc],
 ) -> Maker:
-    """Return a maker of a pass that plans and rewrites each function."""
+    """Return a maker of the pass that is one `planned_step`."""
+    return function_pass(name, planned_step(plan, rewrite))
+
+
+def planned_step(
+    plan: Callable[[tirx.PrimFunc], Plan | None],
+    rewrite: Callable[[tirx.PrimFunc, Plan], tirx.PrimFunc],
+) -> Step:
+    """Return the step that rewrites a function as a whole where there is a plan."""
 
     def change(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if not (planned := plan(func)):
             return func
         after = rewrite(func, planned)
-        assert not plan(after), f"{name}: left undone"
+        assert not plan(after), f"{rewrite.__name__} left something to do"
         return after
 
-    return function_pass(name, change)
+    return change
 
 
-def function_pass(name: str, change: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> Maker:
-    """Return a maker of the pass that applies `change` to each function."""
-    return function_in_module_pass(name, lambda func, _: change(func))
+def function_pass(name: str, *steps: Step) -> Maker:
+    """Return a maker of the pass that applies these steps to each function, in order."""
+    return function_in_module_pass(
+        name, lambda func, _: functools.reduce(lambda done, step: step(done), steps, func)
+    )
 
 
 def function_in_module_pass(

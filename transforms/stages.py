@@ -11,7 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from tvm import tirx
 from tvm.ir.transform import Pass
+
+from tvm_hopper.requests.bodies import asks_for_copies, has_rows
+from tvm_hopper.requests.keys import PREFIX
 
 from . import (
     copies,
@@ -50,12 +54,15 @@ class Stage:
         What the kernel is like after it.
     passes : tuple
         Makers of the passes, in order.
+    when : callable, optional
+        Whether a function takes the stage; one that does not never meets its passes.
     """
 
     name: str
     place: Place
     leaves: str
     passes: tuple[Callable[[], Pass], ...]
+    when: Callable[[tirx.PrimFunc], bool] | None = None
 
 
 STAGES = (
@@ -73,16 +80,14 @@ STAGES = (
         "compact tiles and registers, plain indices, one kernel for each way of a call",
         (
             prepare.RestoreAxisAnnotations,  # unification left annotations on unit loops
-            # before notes: one kernel becomes two
-            split_k.DispatchSplitKByAllocator,
-            split_k.SplitKByAtomics,  # while copies are requests: they become reductions
+            # before anything is noted of a kernel: one becomes two
+            split_k.MakeSplitKKernels,
             prepare.RecordConfiguration,  # for `explain` alone
-            prepare.CompactTiles,  # extents that TVM left open, before passes that look at copies
-            # before passes that look at copies: a guard is part of a copy
+            prepare.CompactTiles,  # what TVM sized for all threads or not at all
+            # before any copy is looked at: its condition is part of it
             prepare.PropagateTileGuards,
             # the passes below read plain indices of compact buffers
-            prepare.SimplifyIndexBounds,
-            mma_sync.LowerMmaSync,  # makes vectors and registers of a lane
+            mma_sync.LowerMmaSync,  # from here on vectors and registers of a lane
         ),
     ),
     Stage(
@@ -90,49 +95,42 @@ STAGES = (
         "hook",
         "vectors of a thread's own elements; a row's later loads on their way",
         (
-            # before vectors: they follow from a thread's part of an index
-            memory_bound.PartitionRegisterArrays,
-            # threads without rows need initial values, too
+            # a thread without rows has its sums' initial values, too
             memory_bound.HoistReductionInits,
             # needs whole loops over parts of rows, without split tails
             memory_bound.FuseOnlineSoftmax,
-            memory_bound.PrefetchRowScalars,  # while loops still carry their row requests
-            memory_bound.StageRowsInShared,  # while each load is a block with its guard
-            memory_bound.PrefetchRowsToL2,  # while each load is a block with its guard
-            memory_bound.SplitVectorTails,  # TVM would scalarize guarded vectors
+            memory_bound.PrefetchRows,  # what a turn loads is a block yet, with its condition
             # while a thread's elements are a loop, and conditions simple
-            memory_bound.VectorizeGathers,
-            memory_bound.HoistRowReciprocals,  # while stores still name their row
-            # before staged rows shrink to a thread block's part
-            memory_bound.UnstageRows,
+            memory_bound.VectorizeAccesses,
         ),
+        has_rows,
+    ),
+    Stage(
+        "functions",
+        "hook",
+        "functions of types that CUDA has them for, in few instructions",
+        (math.LowerFloatMath,),  # each element's value stands once, its register not yet
     ),
     Stage(
         "reductions",
         "hook",
         "reductions across threads and clusters as shuffles, barriers and st.async",
         (
-            reductions.SplitRowsAcrossCluster,  # before reductions across threads
-            # while each sum is one call
-            reductions.FuseMeanAndVariance,
-            reductions.ReduceAcrossThreads,  # TVM's pass takes two barriers
-            # after the cluster exchange, before copies
-            memory_bound.GuardRowLoop,
-            memory_bound.PipelineRowLoop,  # an iteration has one guard and one cluster wait
+            reductions.ReduceAcrossThreads,  # stock passes reduce by two barriers, and only warps
+            # what a turn sends and waits for is in it, and no copy is yet
+            memory_bound.PipelineRowLoop,  # a turn is one condition and one wait for its cluster
         ),
+        has_rows,
     ),
     Stage(
         "vectors",
         "hook",
-        "vectors and functions that CUDA can print, inner pipelines apart",
+        "vectors that CUDA can print, inner pipelines apart",
         (
             prepare.ExpandInnerPipelines,  # stages count the expanded statements
             legalize.LegalizeVectors,  # at most 16 bytes, which the swizzle keeps whole
             # row pointers follow their tile from here on
             prepare.IndexRowPointers,
-            math.WidenNarrowFloats,  # leaves functions of types that CUDA supports
-            # while each value is one expression
-            math.ApproximateFunctions,
         ),
     ),
     Stage(
@@ -147,19 +145,20 @@ STAGES = (
             # early: descriptors and boxes follow the panels chosen here
             layouts.SwizzleSharedTiles,
         ),
+        asks_for_copies,
     ),
     Stage(
         "instructions",
         "hook",
         "products and copies as asynchronous operations that nothing waits for",
         (
-            wgmma.LowerWgmma,  # accumulators to registers, rows and columns to threads
-            prepare.FuseThreadAxes,  # roles and elect.sync number threads along one axis
-            # copies become boxes of tensor maps, without mbarriers
+            wgmma.LowerWgmma,  # the accumulator goes to registers, rows and columns to threads
+            prepare.FuseThreadAxes,  # roles and elections number the threads along one axis
+            # copies become boxes of a tensor map, without a barrier yet
             copies.LowerAsyncCopies,
-            split_k.BindReductionLoopToGrid,  # atomic reductions are known now
-            split_k.LowerSplitK,  # before iteration counts, which differ between the blocks
+            split_k.LowerSplitK,  # before trips are counted: each block of a cluster has its own
         ),
+        asks_for_copies,
     ),
     Stage(
         "pipeline",
@@ -170,10 +169,10 @@ STAGES = (
             # producer and consumers, if requested
             warp_specialization.SpecializeWarps,
             tile_scheduling.ScheduleTiles,  # the passes above reason about plain block indices
-            # iteration counts and slot releases are final
-            pipeline.PipelineComputeStages,
-            pipeline.ExpandPipeline,  # look-ahead without a producer
+            # the numbers of trips are final, who gives slots back is known
+            pipeline.ExpandPipeline,  # where there is no producer, loads run ahead in the loop
         ),
+        asks_for_copies,
     ),
     Stage(
         "barriers",
@@ -187,6 +186,7 @@ STAGES = (
             tile_scheduling.MulticastLoads,
             mbarriers.LowerChannelsToMbarriers,  # full and empty mbarriers of each slot
         ),
+        asks_for_copies,
     ),
     Stage(
         "launch",
@@ -195,13 +195,12 @@ STAGES = (
         (
             # WGMMA waits are placed
             wgmma.OverlapEpilogueLoads,
-            mma_sync.PairFragmentStores,  # no pass below looks at fragment pointers
-            launch.WidenIndices,  # accesses are final
-            launch.LimitRegistersForOccupancy,  # threads are final
-            # needs the final grid; skips kernels that already have a cluster
-            launch.FormLaunchClusters,
-            launch.RecordModelChoice,  # the last reader of the mark ran before
-            launch.EnableProgrammaticLaunch,  # while vectors are plain loads
+            mma_sync.PairFragmentStores,  # pointers are asked for by no pass below
+            launch.WidenIndices,  # accesses are final: large tensors are indexed by 64 bits
+            # threads and thread blocks are final, and clusters that share something
+            launch.PlaceThreadBlocks,
+            launch.RecordModelChoice,  # nobody asks for the mark of such a kernel any more
+            launch.EnableProgrammaticLaunch,  # vectors are loads yet, and stand in their order
             legalize.UnrollRegisterLoops,  # no pass below makes a loop
             launch.AddCacheHints,  # vectors become PTX instructions
             # last: an unlowered request is an error
@@ -213,10 +212,9 @@ STAGES = (
         "late",
         "one shared allocation with final offsets, registers of each lane",
         (
-            # TVM expects a warp on threadIdx.x for buffers of scope "warp"
-            mma_sync.SplitWarpAxis,
-            mma_sync.LowerWarpMemory,  # TVM's own gives each lane whole fragments
-            # after TVM's pipelines, before TVM's barriers
+            # TVM takes threadIdx.x for a warp where buffers belong to one
+            mma_sync.LowerWarpMemory,  # TVM's own leaves whole fragments to each of its lanes
+            # pipelines are apart, and TVM's barriers not placed yet
             legalize.BarrierAfterZeroTripLoops,
             # TVM would overlap arrays that copies in flight use
             sync.MergeSharedBuffers,
@@ -227,27 +225,29 @@ STAGES = (
         "host",
         "checks of arguments and launches, workspaces; kernels as they are printed",
         (
-            launch.AllocateWorkspace,  # takes workspaces from the caller's allocator
-            launch.RemoveRestrict,  # TVM adds it to every kernel
-            # names the extent of a launch that is too large
-            launch.AssertLaunchLimits,
-            launch.SkipEmptyLaunches,  # while grid extents are still expressions
-            tile_scheduling.SizePersistentGrid,  # the device of the call is known on the host
-            # guards are final; the next pass needs adjacent statements
-            legalize.MergeAdjacentGuards,
-            legalize.UnpackHalfPairs,  # registers are allocated
-            math.ForbidFmaContraction,  # no pass below looks for sums
-            launch.AssertAlignment,  # kernels are final: their vector widths are known
+            launch.AllocateWorkspace,  # what lies between two kernels outlives the call
+            launch.RemoveRestrict,  # TVM marks every kernel that it splits off
+            launch.CheckLaunches,  # TVM's barriers stand, and what is counted says so yet
+            tile_scheduling.SizePersistentGrid,  # only now is the device of a call known
+            # conditions are written out; the next looks for neighbours
+            legalize.UnpackHalfPairs,  # registers have their numbers, and share what is dead
+            math.ForbidFmaContraction,  # no pass behind it looks for sums
+            launch.AssertAlignment,  # kernels are final: which accesses are vectors is known
         ),
     ),
 )
-# Passes without which a prefix is incomplete: clusters, reductions across them, synchronisation.
+_STAGES_BY_PASS = {PREFIX + make.__name__: stage for stage in STAGES for make in stage.passes}
+# What serves requests that TVM has no pass for: clusters, reductions in them, waits and barriers.
 REALISING = (
-    reductions.SplitRowsAcrossCluster,
     reductions.ReduceAcrossThreads,
     sync.InsertSyncs,
     mbarriers.LowerChannelsToMbarriers,
 )
+
+
+def stage_of(name: str) -> Stage | None:
+    """Return the stage of a pass by its whole name, None for one of TVM's."""
+    return _STAGES_BY_PASS.get(name)
 
 
 def passes_at(place: Place) -> list[Pass]:

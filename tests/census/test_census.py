@@ -11,6 +11,7 @@ from tests.census.__main__ import DATA
 from tests.census.kernels import KERNELS
 from tests.census.record import record
 from tvm_hopper import pipeline
+from tvm_hopper.requests import bodies
 from tvm_hopper.requests.keys import PREFIX
 
 CENSUS = json.loads(DATA.read_text())
@@ -21,7 +22,6 @@ ELSEWHERE = {
         "prepare.test_expand_inner_pipelines."
         "test_the_inner_pipeline_is_expanded_and_the_outer_one_stays"
     ),
-    "VectorizeGathers": "memory_bound.test_vectorize_gathers.test_neighbours_are_one_load",
     "HoistStoreGuards": "prepare.test_hoist_store_guards.test_conditions_on_iterations",
     "PropagateTileGuards": "prepare.test_propagate_tile_guards.test_more_thread_blocks_than_tiles",
     "BarrierAfterZeroTripLoops": (
@@ -29,32 +29,16 @@ ELSEWHERE = {
     ),
     "RecordConfiguration": "prepare.test_record_configuration.test_rows_and_time_are_noted",
     "OverlaySharedBuffers": "sync.test_overlay_shared_buffers.test_again_finds_nothing",
-    "PartitionRegisterArrays": (
-        "memory_bound.test_partition_register_arrays.test_each_thread_has_its_part"
-    ),
     "PairFragmentStores": "mma_sync.test_pair_fragment_stores.test_pairs_of_a_lane",
     "RejectUnloweredRequests": (
         "mbarriers.test_lower_channels_to_mbarriers."
         "test_an_annotation_that_nothing_acts_on_is_refused"
     ),
-    "SimplifyIndexBounds": (
-        "prepare.test_simplify_index_bounds.test_the_least_index_of_a_compact_buffer"
-    ),
     "SimplifyRegisterIndices": (
         "prepare.test_simplify_register_indices.test_what_ranges_decide_is_left_out"
     ),
-    "PipelineRowLoop": (
-        "memory_bound.test_pipeline_row_loop.test_the_next_row_is_sent_before_this_turn_waits"
-    ),
     "UnrollRegisterLoops": (
         "legalize.test_unroll_register_loops.test_loops_over_registers_are_marked"
-    ),
-    "UnstageRows": "memory_bound.test_unstage_rows.test_rows_are_read_from_memory",
-    "PrefetchRowScalars": (
-        "memory_bound.test_prefetch_row_scalars.test_a_value_is_loaded_a_turn_earlier"
-    ),
-    "WidenNarrowFloats": (
-        "math.test_widen_narrow_floats.test_operands_are_widened_and_results_rounded"
     ),
 }
 
@@ -83,3 +67,23 @@ def test_the_test_where_a_pass_acts(name: str) -> None:
     module = importlib.import_module(f"tests.transforms.{file}")
     assert callable(getattr(module, test))
     assert hasattr(module, name)
+
+
+ROADS = {  # has_rows, asks_for_copies
+    "product": (False, True),
+    "RMSNorm, staged": (True, True),
+    "LayerNorm, cluster": (True, False),
+    "column sum": (True, False),
+    "copy of any size": (True, False),
+}
+
+
+@pytest.mark.parametrize("name", ROADS)
+def test_stages_that_a_function_does_not_take(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are told by what is requested, and would change nothing."""
+    subject = KERNELS[name]
+    mod = pipeline.lower(subject.make(), subject.target, before=f"{PREFIX}ReuseOperandTiles")
+    (func,) = mod.functions.values()
+    assert (bodies.has_rows(func), bodies.asks_for_copies(func)) == ROADS[name]
+    monkeypatch.setattr(pipeline.passes, "_takes_stage_of", lambda *_: True)
+    assert record(subject)[0] == CENSUS[name]

@@ -7,7 +7,7 @@ into what the unchanged kernel's warp does. That nobody objected is no rule.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from .spare_syncs import (
     without_grid_waits_of_others,
     without_unawaited_releases,
     without_unused_barriers,
+    without_waits_for_none,
 )
 
 # -- rule by rule ---------------------------------------------------------------------------------
@@ -149,12 +150,23 @@ def element_by_element(operations: list[Operation]) -> list[Operation]:
     parts: list[Operation] = []
     for kind, run in itertools.groupby(operations, lambda x: x.name):
         each = list(run)
+        if kind == "ld" and all("'sem': ''" in str(x.operand("0")) for x in each):
+            each = sorted((y for x in each for y in _weak_loads(x)), key=str)
         if kind in ("load", "store") and all(isinstance(x.operand("0"), int) for x in each):
             width = {"load": "4", "store": "5"}[kind]
             if all(x.operand(width) == 1 for x in each):
                 each = _lane_by_lane(each)
         parts += each
     return parts
+
+
+def _weak_loads(x: Operation) -> Iterator[Operation]:
+    """Yield the loads of the lanes of an `ld` that orders nothing."""
+    for i, lane in enumerate(x.lanes):
+        own = {k: _of_lane(v, i, len(x.lanes)) for k, v in x.operands}
+        place = own.pop("addr")
+        where = place if isinstance(place, int) else int(_numbers(place))
+        yield Operation("load", (lane,), (("from", where), *own.items()))
 
 
 def _lane_by_lane(run: list[Operation]) -> list[Operation]:
@@ -247,6 +259,8 @@ def commute(one: Operation, other: Operation) -> bool:
     * a product of registers, and a fence or a meeting of the warp, which order memory;
     * loads of matrices into different registers, products into different registers;
     * a wait for the grid before, if that comes earlier: what follows it, follows it still;
+    * an arrival, if that comes later, and loads and stores: nobody waits for anything in between;
+    * stores of lanes to different elements of one tensor;
     * a proxy fence by all lanes and a meeting of them: in front, each lane's fence covers its own
       accesses; behind, the lane that goes on knows of all accesses, and its own fence covers them
       (PTX ISA 9.1, 8.9.1 "Causality order": a proxy fence along the path, whoever executes it).
@@ -273,7 +287,18 @@ def commute(one: Operation, other: Operation) -> bool:
         return True
     if names & REGISTERS_ALONE and names & FENCES:
         return True
-    return names == {"load"}
+    if one.name == "mbarrier_arrive" and other.name in ("load", "store"):
+        return True
+    return names == {"load"} or (names == {"store"} and apart(one, other))
+
+
+def apart(one: Operation, other: Operation) -> bool:
+    """Tell whether two stores are to different elements of one tensor."""
+    starts = [x.operand("1") for x in (one, other)]
+    counts = [x.operand("4") for x in (one, other)]
+    alike = all(one.operand(i) == other.operand(i) for i in "03")
+    known = all(isinstance(x, int) for x in (*starts, *counts))
+    return alike and known and abs(starts[0] - starts[1]) >= max(counts)
 
 
 ORDER, SAME, MORE = "another order", "the same operations", "waits for more"
@@ -391,15 +416,18 @@ RULES: dict[str, Callable[[Trace], Trace]] = {
     "meetings that order nothing": without_spare_meetings,
     AGAIN: each_warp(once(REPEATABLE)),
     "the phase before the first": each_warp(without_first_phase),
-    "another one waits for the grid": without_grid_waits_of_others,
     "a release that nobody waits for": without_unawaited_releases,
     "an mbarrier that nobody comes to": without_unused_barriers,
     "one sum": each_warp(fences_of_registers_once),
     "another warp of the group": released_by_any_warp,
+    "a wait for no group": each_warp(without_waits_for_none),
     "a wait right behind another": each_warp(last_wait),
 }
-# Not one step of many: what the orders of neighbours cover is covered with all fences in place.
-FENCES_OF_NOTHING = "a fence of lanes that did nothing"
+# The last step, each alone: what an order of neighbours covers is covered with all in place.
+LAST_RULES: dict[str, Callable[[Trace], Trace]] = {
+    "another one waits for the grid": without_grid_waits_of_others,
+    "a fence of lanes that did nothing": without_fences_of_nothing,
+}
 
 
 def reason(before: Trace, after: Trace) -> str:
@@ -410,13 +438,15 @@ def reason(before: Trace, after: Trace) -> str:
         return IDLE if without_idle_ctas(before) == without_idle_ctas(after) else ""
     one, other = before, after
     for name, rule in RULES.items():
+        if rule is released_by_any_warp and (found := _reordered(one, other)):
+            return found  # with each release among what its own warp does
         one, other = rule(one), rule(other)
         if one == other:
             return name
     if one.keys() != other.keys():
         return ""
-    alike = without_fences_of_nothing(one) == without_fences_of_nothing(other)
-    return _reordered(one, other) or (FENCES_OF_NOTHING if alike else "")
+    alike = (name for name, rule in LAST_RULES.items() if rule(one) == rule(other))
+    return _reordered(one, other) or next(alike, "")
 
 
 def _reordered(one: Trace, other: Trace) -> str:

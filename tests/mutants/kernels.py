@@ -190,10 +190,25 @@ MAKERS_OF_LAUNCHES: dict[str, tuple[Callable[[], Any], int]] = {
 }
 
 
+def _pingpong() -> Any:
+    problem = {"m": 128, "n": 32, "k": 48}
+    config = {"stages": 2, "consumers": 2, "persistent": 2, "schedule": "pingpong"}
+    return _product(problem, (64, 16, 16), **config)
+
+
+# Those who take turns: consumers, parts of a sum, thread blocks of a cluster.
+MAKERS_OF_TURNS: dict[str, tuple[Callable[[], Any], int]] = {
+    "pingpong": (_pingpong, 0),
+    "split-K, serial": (lambda: _split_k("serial"), 1),
+    "split-K, cluster": (lambda: _split_k("cluster"), 0),
+}
+
+
 @functools.cache
 def subject(name: str) -> Subject:
     """Build one kernel."""
-    make, launch = MAKERS_OF_LAUNCHES.get(name, ((MAKERS | MAKERS_OF_ROWS).get(name), 0))
+    several = MAKERS_OF_LAUNCHES | MAKERS_OF_TURNS
+    make, launch = several.get(name, ((MAKERS | MAKERS_OF_ROWS).get(name), 0))
     assert make is not None, name
     program, inputs = make()
     return Subject(name, program, inputs, launch)

@@ -20,7 +20,14 @@ from tvm_hopper.simulation import Program
 from .equivalence import reason
 from .host_sites import changed_host, host_sites
 from .judging import Outcome, judge, right_outputs
-from .kernels import MAKERS, MAKERS_OF_LAUNCHES, MAKERS_OF_ROWS, Subject, subject
+from .kernels import (
+    MAKERS,
+    MAKERS_OF_LAUNCHES,
+    MAKERS_OF_ROWS,
+    MAKERS_OF_TURNS,
+    Subject,
+    subject,
+)
 from .places import changed_place, place_sites
 from .recording import Trace, record
 from .sites import Site, changed_device, device_sites
@@ -51,7 +58,7 @@ class Verdict:
     seconds: float = 0.0
 
 
-OPERATORS = ("changes", "places", "launches")
+OPERATORS = ("changes", "places", "launches", "turns")
 
 
 def sites_of(name: str, operators: str = OPERATORS[0]) -> list[Site]:
@@ -66,7 +73,8 @@ def sites_of(name: str, operators: str = OPERATORS[0]) -> list[Site]:
 def names_of(operators: str) -> list[str]:
     """Name the kernels that a set of operators is for."""
     rows = MAKERS_OF_ROWS if operators == "places" else ()
-    return list(MAKERS_OF_LAUNCHES) if operators == "launches" else [*MAKERS, *rows]
+    several = {"launches": MAKERS_OF_LAUNCHES, "turns": MAKERS_OF_TURNS}
+    return list(several.get(operators, [*MAKERS, *rows]))
 
 
 def draw(

@@ -30,6 +30,22 @@ def at_least(wanted: Operation, found: Operation) -> bool:
     return rest[0] == rest[1] and 0 <= found.operand("group") <= wanted.operand("group")
 
 
+def without_waits_for_none(operations: list[Operation]) -> list[Operation]:
+    """Leave out a wait that leaves as many WGMMA groups pending as there are."""
+    kept: list[Operation] = []
+    pending = 0
+    begun = False
+    for x in operations:
+        begun |= x.name == "wgmma_commit_group"
+        pending += x.name == "wgmma_commit_group"
+        if x.name == "wgmma_wait_group" and begun:
+            if pending <= x.operand("group"):
+                continue
+            pending = x.operand("group")
+        kept.append(x)
+    return kept
+
+
 def last_wait(operations: list[Operation]) -> list[Operation]:
     """Take a wait for groups and a wait for as many or more right behind it for the second.
 

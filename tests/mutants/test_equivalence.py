@@ -65,6 +65,7 @@ def init(addr):
         ([WAIT, OTHER_WAIT], [OTHER_WAIT, WAIT], ORDER),
         ([WAIT, WGMMA_FENCE, WGMMA], [WGMMA_FENCE, WAIT, WGMMA], ORDER),
         ([MMA, FENCE], [FENCE, MMA], ORDER),
+        ([init(72), WAIT, ARRIVE, STORE], [init(72), WAIT, STORE, ARRIVE], ORDER),
         ([WGMMA, pending(1)], [WGMMA, pending(0)], MORE),
     ],
 )
@@ -95,6 +96,7 @@ def test_a_rule_says_why_two_programs_are_the_same(before, after, rule):
         ([WAIT], [op(WAIT.name, **{"0": 64, "1": 1})]),
         ([WGMMA_FENCE, WGMMA], [WGMMA, WGMMA_FENCE]),
         ([MMA, WAIT], [WAIT, MMA]),
+        ([init(72), WAIT, STORE, ARRIVE], [init(72), WAIT, ARRIVE, STORE]),
         ([WGMMA, pending(0)], [WGMMA, pending(1)]),
         ([WGMMA, pending(1), ARRIVE], [WGMMA, ARRIVE, pending(1)]),
         ([op("store", (0,), x=1)], [op("store", (1,), x=1)]),  # lanes of plain accesses matter
@@ -151,7 +153,7 @@ def test_a_fence_of_lanes_that_did_nothing_since_their_last():
     some, meet = op("fence_proxy", ALL[:31]), bar(7, 64)
     two, last = op("load", (0, 1)), op("load", (0, 31))
     before = [STORE, FENCE, meet, two, FENCE, meet]
-    known = equivalence.FENCES_OF_NOTHING
+    known = "a fence of lanes that did nothing"
     assert reason(warps(before, before), warps([*before[:4], some, meet], before)) == known
     assert reason(warps(before, before), warps(before, [*before[:4], some, meet])) == known
     mine = [STORE, FENCE, meet, last, FENCE, meet]
@@ -230,6 +232,15 @@ def test_statements_again_and_fences_around_meetings(before, after, rule):
     assert reason(warps(before), warps(after)) == rule
 
 
+def test_a_wait_that_leaves_all_groups_pending():
+    commit, known = op("wgmma_commit_group"), "a wait for no group"
+    one = [SUM, commit, pending(1), LOAD, SUM, commit, pending(1), STORE]
+    assert reason(warps(one), warps([*one[:2], *one[3:]])) == known
+    assert reason(warps(one), warps([*one[:6], STORE])) == ""
+    later = [*one, SUM, commit, pending(1), STORE]  # one is pending already
+    assert reason(warps(later), warps([*later[:10], STORE])) == ""
+
+
 def product(a, scale_d=1):
     return op("wgmma_f16_ss", d="r", a_desc=a, b_desc=2, scale_d=scale_d)
 
@@ -248,6 +259,17 @@ def test_matrices_into_different_registers_change_places():
     assert reason(warps([one, same]), warps([same, one])) == ""
     first, second = (op("ptx_legacy_mma", **{"10": "c", "11": n}) for n in (0, 4))
     assert reason(warps([first, second]), warps([second, first])) == ORDER
+
+
+@pytest.mark.parametrize(("sem", "rule"), [("", "element by element"), ("acquire", "")])
+def test_weak_loads_lane_by_lane(sem, rule):
+    def ld(*lanes):
+        places = b"".join((64 + 4 * lane).to_bytes(4, "little") for lane in lanes)
+        return op(
+            "ld", lanes, **{"0": f"{{'sem': '{sem}'}}", "addr": ((len(lanes),), "uint32", places)}
+        )
+
+    assert reason(warps([ld(0, 1, 2)]), warps([ld(0, 2), ld(1)])) == rule
 
 
 def waited(place, phase):
@@ -364,9 +386,15 @@ def test_every_rule_is_tried():
         "a wait right behind another",
         "meetings that order nothing",
         *("the phase before the first", "a release that nobody waits for", "one sum"),
-        "another one waits for the grid",
+        *("a wait for no group", *equivalence.LAST_RULES),
         *("an mbarrier that nobody comes to", "each lane waits for the grid"),
         "one value by any lanes",  # these two: test_places.py
         "element by element",
     }  # tests of their own
-    assert {row[2] for row in rows} | own == {SAME, ORDER, MORE, *equivalence.RULES}
+    assert {row[2] for row in rows} | own == {
+        SAME,
+        ORDER,
+        MORE,
+        *equivalence.RULES,
+        *equivalence.LAST_RULES,
+    }

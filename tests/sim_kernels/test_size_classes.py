@@ -12,7 +12,7 @@ from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads
-from tvm_hopper.transforms.launch.assert_alignment import ENCODE
+from tvm_hopper.transforms.mechanisms.tma_emit import ENCODE
 from tvm_hopper.verification.launches import bound_launches
 
 EPILOGUE = ("bias_row", "relu", "residual")

@@ -8,14 +8,15 @@ from tvm.script import tirx as T
 
 from tvm_hopper import ir
 from tvm_hopper.transforms.common.explain_notes import Note, read_notes
+from tvm_hopper.transforms.kernel_pass import Step
 
 
-def run(func: tirx.PrimFunc, *passes: tvm.ir.transform.Pass) -> tirx.PrimFunc:
-    """Apply passes, in order, to one function."""
-    mod = tvm.IRModule({"main": func})
+def run(func: tirx.PrimFunc, *passes: tvm.ir.transform.Pass | Step) -> tirx.PrimFunc:
+    """Apply passes, or single steps of them, in order, to one function."""
     for one in passes:
-        mod = one(mod)
-    return mod["main"]
+        is_pass = isinstance(one, tvm.ir.transform.Pass)
+        func = one(tvm.IRModule({"main": func}))["main"] if is_pass else one(func)
+    return func
 
 
 def check(got: tirx.PrimFunc, want: tirx.PrimFunc) -> None:
@@ -49,7 +50,7 @@ def _other(X: T.Buffer((64,), "float32")):
 
 
 def check_other_kernel_stays(
-    ours: tirx.PrimFunc, want: tirx.PrimFunc, one: tvm.ir.transform.Pass
+    ours: tirx.PrimFunc, want: tirx.PrimFunc, one: tvm.ir.transform.Pass | Step
 ) -> None:
     """Put a kernel that is not ours in front: it stays the same object, ours becomes `want`'s."""
     both = ours.with_body(ir.seq(_other.body.block.body, ours.body.block.body))

@@ -17,7 +17,7 @@ says which, and why not the others. Where that leaves a product without its tile
 nothing to load, it is an error. "none" leaves a copy to the threads as well. In a kernel with
 asynchronous copies all shared memory is dynamic.
 
-Before: indices are plain (SimplifyIndexBounds).  After: a copy that requests a mechanism is a nest
+Before: indices are plain (CompactTiles).  After: a copy that asks for a mechanism is a nest
 of loops over its tile, and no "auto" or "none" is left. Not here: how a mechanism makes a copy
 (lower_async_copies.py).
 """

@@ -24,17 +24,16 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.ir import StringImm
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.access_widths import access_widths
 from tvm_hopper.analysis.launches import find_launches
 from tvm_hopper.facts.tensor_map import ADDRESS_ALIGNMENT
 from tvm_hopper.transforms.kernel_pass import function_in_module_pass
+from tvm_hopper.transforms.mechanisms.tma_emit import is_encode
 
-ENCODE = "runtime.cuTensorMapEncodeTiled"
 FOUND = "found a start address"
-_DATA_ARGUMENT = 4  # of ENCODE: name, map, type, rank, data
+_DATA_ARGUMENT = 4  # of a map's encoding: name, map, type, rank, data
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def plan_asserts(func: tirx.PrimFunc, mod: Any) -> tuple[Alignment, ...]:
         if root is not None and _is_argument(root.data):
             needs[root] = max(needs.get(root, 1), num_bytes)
 
-    for call in ir.find_all(func.body, ir.Call, _is_encode):
+    for call in ir.find_all(func.body, ir.Call, is_encode):
         address = call.args[_DATA_ARGUMENT]
         buffer = ir.pointer_of(address)
         if buffer is None:  # behind the start; by how much, LowerAsyncCopies has looked at
@@ -77,11 +76,6 @@ def plan_asserts(func: tirx.PrimFunc, mod: Any) -> tuple[Alignment, ...]:
         for x, n in needs.items()
         if n > 1 and not any(ir.uses_node(condition, x.data) for condition in checked)
     )
-
-
-def _is_encode(call: ir.Call) -> bool:
-    first = call.args[0] if len(call.args) else None
-    return isinstance(first, StringImm) and first.value == ENCODE
 
 
 def _is_argument(pointer: Any) -> bool:

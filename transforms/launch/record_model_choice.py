@@ -89,14 +89,7 @@ def _widest_element(root: Any) -> int:
 
 def rewrite_marks(kernel: ir.For) -> Any:
     """Take the marks off the axis."""
-
-    def plain(loop: ir.For) -> ir.For:
-        if MEMORY_BOUND not in loop.annotations:
-            return loop
-        rest = {k: v for k, v in loop.annotations.items() if k not in (MEMORY_BOUND, CHOSEN)}
-        return ir.with_body(loop, loop.body, annotations=rest)
-
-    return ir.replace(kernel, ir.For, plain)
+    return ir.without_annotations(kernel, MEMORY_BOUND, CHOSEN)
 
 
 def _note_choices(func: tirx.PrimFunc) -> tirx.PrimFunc:

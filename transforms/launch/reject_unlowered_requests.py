@@ -20,7 +20,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import StringImm
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.host_code import place_of
@@ -28,8 +27,7 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import KEYS
 from tvm_hopper.transforms.kernel_pass import function_pass
-
-from .assert_alignment import ENCODE
+from tvm_hopper.transforms.mechanisms.tma_emit import is_encode
 
 KERNEL = "loops bound to blockIdx and threadIdx around it"
 FIX = "schedule the block as a kernel, or inline it"
@@ -71,11 +69,11 @@ def _uses_of_tensors(host: ir.Stmt) -> list[tuple[Any, str]]:
     uses: list[tuple[Any, str]] = []
     for store in ir.find_all(host, ir.BufferStore):
         uses.append((store, f"a store into {store.buffer.name}"))
-    bases = [x for call in ir.find_all(host, ir.Call, _is_encode) for x in _base_elements(call)]
+    bases = [x for call in ir.find_all(host, ir.Call, is_encode) for x in _base_elements(call)]
     for load in ir.find_all(host, ir.TensorLoad):
         if not any(load.same_as(x) for x in bases):
             uses.append((load, f"a load of {load.source.name}"))
-    for call in ir.find_all(host, ir.Call, lambda x: not _is_encode(x)):
+    for call in ir.find_all(host, ir.Call, lambda x: not is_encode(x)):
         for arg in call.args:
             tensor = ir.pointer_of(arg)
             if tensor is None and isinstance(arg, ir.Var) and tirx.is_buffer_var(arg):
@@ -88,11 +86,6 @@ def _uses_of_tensors(host: ir.Stmt) -> list[tuple[Any, str]]:
 def _base_elements(encode: ir.Call) -> list[Any]:
     """Return the elements whose address a tensor map starts from: nothing of them is read."""
     return ir.find_all(list(encode.args), ir.TensorLoad)
-
-
-def _is_encode(call: ir.Call) -> bool:
-    first = call.args[0] if len(call.args) else None
-    return isinstance(first, StringImm) and first.value == ENCODE
 
 
 def _check(where: str, annotations: Any) -> None:

@@ -2,6 +2,5 @@
 
 from .barrier_after_zero_trip_loops import BarrierAfterZeroTripLoops as BarrierAfterZeroTripLoops
 from .legalize_vectors import LegalizeVectors as LegalizeVectors
-from .merge_adjacent_guards import MergeAdjacentGuards as MergeAdjacentGuards
 from .unpack_half_pairs import UnpackHalfPairs as UnpackHalfPairs
 from .unroll_register_loops import UnrollRegisterLoops as UnrollRegisterLoops

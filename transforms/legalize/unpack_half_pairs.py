@@ -11,8 +11,19 @@ A bfloat16 is the upper half of a float32. The compiler moves the upper one of t
 first and then shifts it back: two instructions, of which an SM issues 64 a cycle and not 128. Where
 the first of a pair is stored before the second is read, it takes the pair apart and packs again.
 
+Where the last thread block has elements left over, TVM writes a loop's condition in front of every
+element, and two halves are no neighbours. So statements that fill registers go behind one first:
+
+    if bx * 2 + tx // 512 < n: X[0] = f(X[0])
+    if bx * 2 + tx // 512 < n: X[1] = f(X[1])
+  ->
+    if bx * 2 + tx // 512 < n:
+        X[0] = f(X[0])
+        X[1] = f(X[1])
+
 Before: loops are unrolled, registers have numbers.  After: the same values.
-Left alone: what no number says the half of, and vectors.
+Left alone: what no number says the half of, and vectors; conditions that read memory, or whose
+statements do more than fill registers.
 """
 
 from __future__ import annotations
@@ -22,14 +33,73 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import tvm_ffi
 from tvm import sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches import halves
-from tvm_hopper.transforms.kernel_pass import planned_pass
+from tvm_hopper.transforms.kernel_pass import function_pass, planned_step
 
 WIDENED = "bfloat16"  # the type that is a half of float32
 HALVES = ("bfloat16", "float16")
+PURE = ("shift_left", "shift_right", "bitwise_and", "bitwise_or", "bitwise_xor", "likely")
+
+
+def plan_joins(func: tirx.PrimFunc) -> dict[ir.SeqStmt, tuple[tuple[ir.Stmt, ...], ...]]:
+    """Return the blocks of statements that have such neighbours, cut into runs of them."""
+    found = {}
+    for block in ir.find_all(func.body, ir.SeqStmt):
+        runs: list[list[ir.Stmt]] = []
+        for part in ir.statements(block):
+            if runs and _is_next(runs[-1][-1], part):
+                runs[-1].append(part)
+            else:
+                runs.append([part])
+        if any(len(x) > 1 for x in runs):
+            found[block] = tuple(tuple(x) for x in runs)
+    return found
+
+
+def _is_next(first: ir.Stmt, second: ir.Stmt) -> bool:
+    if not (_fills_registers(first) and _fills_registers(second)):
+        return False
+    return bool(tvm_ffi.structural_equal(first.condition, second.condition))
+
+
+def _fills_registers(part: ir.Stmt) -> bool:
+    """Tell a condition, of variables alone, on nothing but names and stores to registers."""
+    if not isinstance(part, ir.IfThenElse) or part.else_case is not None:
+        return False
+    calls = ir.find_all(part.condition, ir.Call)
+    names = [str(getattr(x.op, "name", "")).removeprefix("tirx.") for x in calls]
+    if ir.find_all(part.condition, ir.TensorLoad) or any(x not in PURE for x in names):
+        return False
+    return all(
+        isinstance(x, tirx.Bind)
+        or (isinstance(x, ir.BufferStore) and str(x.buffer.scope()) == "local")
+        for x in ir.statements(part.then_case)
+    )
+
+
+def rewrite_joins(
+    func: tirx.PrimFunc, plan: dict[ir.SeqStmt, tuple[tuple[ir.Stmt, ...], ...]]
+) -> tirx.PrimFunc:
+    """Put the statements of each run behind one condition."""
+
+    def block(node: ir.SeqStmt, mutator: Any) -> Any:
+        runs = plan.get(node)
+        if runs is None:
+            return mutator.default_mutate(node)
+        parts = []
+        for run in runs:
+            inner = [mutator.mutate(x) for x in run]
+            one = inner[0]
+            if len(inner) > 1:
+                one = ir.IfThenElse(one.condition, ir.seq(*(x.then_case for x in inner)), None)
+            parts.append(one)
+        return ir.seq(*parts)
+
+    return func.with_body(ir.mutate(func.body, [(ir.SeqStmt, block)]))
 
 
 @dataclass(frozen=True)
@@ -172,4 +242,6 @@ def words_of(array: ir.Var) -> ir.Var:
     return ir.new_buffer(name, (int(array.shape[0]) // 2,), "uint32", "local")
 
 
-UnpackHalfPairs = planned_pass("UnpackHalfPairs", plan_pairs, rewrite_pairs)
+merge_guards = planned_step(plan_joins, rewrite_joins)
+unpack_pairs = planned_step(plan_pairs, rewrite_pairs)
+UnpackHalfPairs = function_pass("UnpackHalfPairs", merge_guards, unpack_pairs)

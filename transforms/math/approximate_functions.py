@@ -33,7 +33,7 @@ from tvm_hopper.requests import options
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import ASYNC_COPY, FUNCTIONS
 from tvm_hopper.transforms.common.explain_notes import Note, RemarkNote
-from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
+from tvm_hopper.transforms.kernel_pass import map_noted
 
 from .activations import Activation
 from .approximate_functions_plan import (
@@ -146,7 +146,7 @@ def _remark(plan: dict[ir.BufferStore, ShortValue]) -> RemarkNote:
     )
 
 
-def _shorten_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def approximate_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Shorten the functions that one function's kernels compute."""
     rows = SHORT_FUNCTIONS.get(str(options.read(FUNCTIONS, func)))
     if rows is None or options.fast_math():
@@ -158,10 +158,7 @@ def _shorten_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return kernel
         notes += [_remark(plan)]
         after = rewrite_functions(kernel, plan)
-        assert not plan_functions(after, rows), "ApproximateFunctions left a form after"
+        assert not plan_functions(after, rows), "approximate_functions left a form behind"
         return after
 
     return map_noted(func, build)
-
-
-ApproximateFunctions = function_pass("ApproximateFunctions", _shorten_functions)

@@ -15,7 +15,7 @@ FUNCTIONS_OF_FLOAT = frozenset(
         *("ldexp", "log1p", "nearbyint", "sinh", "tan"),
     )
 )
-"""Functions that CUDA has for float32 and float64 only: `WidenNarrowFloats` widens others."""
+"""Functions that CUDA has for float32 and float64 only: widen_narrow_floats.py widens others."""
 
 
 def find_impossible(node: Any) -> str:

@@ -24,7 +24,6 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.requests.targets import arch_of
-from tvm_hopper.transforms.kernel_pass import function_pass
 
 from .approximate_functions_plan import HALVES
 from .float_functions import FUNCTIONS_OF_FLOAT
@@ -110,14 +109,11 @@ def _wide(value: Any) -> Any:
     return tirx.Cast(WIDE, value) if ir.dtype_of(value) in HALVES or _is_float8(value) else value
 
 
-def _widen_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def widen_narrow_floats(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Widen what one function's kernels compute."""
     check_float8(func)
     if not plan_wide_functions(func):
         return func
     after = rewrite_wide_functions(func)
-    assert not plan_wide_functions(after), "WidenNarrowFloats left an operation after"
+    assert not plan_wide_functions(after), "widen_narrow_floats left an operation behind"
     return after
-
-
-WidenNarrowFloats = function_pass("WidenNarrowFloats", _widen_functions)

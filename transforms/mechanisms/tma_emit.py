@@ -23,6 +23,14 @@ from tvm_hopper.transforms.common.transfer import Transfer, load_call, operation
 from .mechanism import CopyMechanism, Host
 from .tma_plan import TmaTransfer, find_run_time_rules, plan_tma_copies, run_time_strides
 
+ENCODE = "runtime.cuTensorMapEncodeTiled"
+
+
+def is_encode(call: ir.Call) -> bool:
+    """Tell a call that encodes a tensor map."""
+    first = call.args[0] if len(call.args) else None
+    return isinstance(first, StringImm) and first.value == ENCODE
+
 
 def _group_by_map(transfers: Iterable[TmaTransfer]) -> list[list[TmaTransfer]]:
     """Put copies together whose maps say the same: the tensor, its extents and strides, the box."""
@@ -62,7 +70,7 @@ def _encode_unless_empty(
     """Encode a map, unless the tensor holds nothing: then none can exist, and nothing is loaded."""
     first = transfers[0]
     arguments = _arguments(first, first.tail_box if is_tail else first.tensor_map.box)
-    encode = tirx.call_packed("runtime.cuTensorMapEncodeTiled", tensor_map, *arguments)
+    encode = tirx.call_packed(ENCODE, tensor_map, *arguments)
     stmt = ir.seq(_run_time_checks(transfers), encode)
     for symbol in no_input:
         if ir.uses([x.extent for x in first.dims], symbol):

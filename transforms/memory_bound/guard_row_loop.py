@@ -32,7 +32,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
-from tvm_hopper.transforms.kernel_pass import kernel_pass
+from tvm_hopper.transforms.kernel_pass import kernel_step
 
 _THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
@@ -110,4 +110,4 @@ def rewrite_guards(kernel: ir.For, plan: tuple[Turns, ...]) -> Any:
     return kernel
 
 
-GuardRowLoop = kernel_pass("GuardRowLoop", plan_guards, rewrite_guards, when=is_memory_bound)
+guard_row_loop = kernel_step(plan_guards, rewrite_guards, when=is_memory_bound)

@@ -3,7 +3,7 @@
     for r in range(63, annotations={"tvm_hopper.skew_turns": 1}):
         if r * 15 + bx < 1000:
             load row r, reduce it, send                        A
-            mbarrier wait(arrived[r % 32], r // 32 % 2)        B
+            with sblock("wait", skew_turns=1): mbarrier wait(arrived[r % 32], r // 32 % 2)   B
             load row r, store what the results make of it
   ->
     if 0 * 15 + bx < 1000: A(0)
@@ -11,14 +11,18 @@
         if r + 1 < 63 and (r + 1) * 15 + bx < 1000: A(r + 1)
         if r * 15 + bx < 1000: B(r)
 
-An exchange between the thread blocks of a cluster takes a microsecond, during which a block that is
-alone on its SM would be idle. Here it reduces the next row. B loads its row once more, from shared
-memory, so that no register outlives A. A row's slot is free one iteration later, as
-StageRowsInShared assumes, and the cluster releases its exchange slots twice as often
-(cluster_exchange_loop.py).
+What thread blocks of a cluster send each other takes a microsecond, in which a thread block that is
+alone on its SM has nothing to do. Here it reduces the next row. B loads its row once more, from
+shared memory, so that no register outlives A. A row's room is free a turn later than it was, which
+stage_rows_in_shared.py knows, and the cluster tells twice as often that rooms for its values were
+read (cluster_exchange_loop.py).
 
-Before: iterations are guarded, and wait for their cluster once.  After: no request is left.
-Not here: iterations whose later part uses registers of the earlier one; they stay in order.
+Each turn is put under one condition first (guard_row_loop.py), with a request or without.
+
+Before: blocks say where turns wait for their cluster (reduce_across_threads.py).  After: no request
+and no such block is left.
+Not here: turns whose later part uses registers of the earlier one, or that no cluster reduces; they
+stay in order, which `explain` reports.
 """
 
 from __future__ import annotations
@@ -30,10 +34,13 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
+from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import SKEW_TURNS
-from tvm_hopper.transforms.kernel_pass import function_pass
+from tvm_hopper.transforms.common.explain_notes import FallbackNote, Note
+from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
 
-WAIT, SYNC, SEND = "tirx.cuda.mbarrier_wait", "tirx.tvm_storage_sync", "tirx.ptx.st_async"
+from .guard_row_loop import guard_row_loop
+from .stage_rows_in_shared_plan import requested
 
 
 @dataclass(frozen=True)
@@ -48,40 +55,28 @@ class RowPipeline:
 
 
 def plan_row_pipeline(kernel: ir.For) -> tuple[RowPipeline, ...]:
-    """Find the loops with a request whose iterations can be split at the cluster wait."""
-    found = [_plan(loop) for loop in requested(kernel)]
+    """Find the loops with a request whose turns come apart at the wait for their cluster."""
+    found = [_plan(loop) for loop in requested(kernel, SKEW_TURNS)]
     return tuple(x for x in found if x is not None)
-
-
-def requested(kernel: ir.For) -> list[ir.For]:
-    """Return the loops with a request."""
-    return ir.find_all(kernel, ir.For, lambda x: SKEW_TURNS in x.annotations)
 
 
 def _plan(loop: ir.For) -> RowPipeline | None:
     exists, body = tirx.const(True), loop.body
     if isinstance(body, tirx.IfThenElse) and body.else_case is None:
         exists, body = body.condition, body.then_case
-    sends = ir.find_all(body, tirx.Evaluate, lambda x: _is(x, SEND))
-    waits = ir.find_all(body, tirx.Evaluate, lambda x: _is(x, WAIT))
-    parts = _split(body, waits[-1]) if sends and waits else None
+    waits = ir.find_blocks(body, SKEW_TURNS)
+    parts = _split(body, waits[-1]) if waits else None
     if parts is None:
         return None
     one = RowPipeline(loop, exists, *map(tuple, parts))
-    first, second = ir.seq(list(one.first)), ir.seq(list(one.second))
-    meets = bool(ir.find_all(first, tirx.Evaluate, lambda x: _is(x, SYNC)))
-    return one if meets and _is_apart(first, second) else None
-
-
-def _is(stmt: tirx.Evaluate, name: str) -> bool:
-    return getattr(getattr(stmt.value, "op", None), "name", "") == name
+    return one if _is_apart(ir.seq(list(one.first)), ir.seq(list(one.second))) else None
 
 
 def _split(stmt: Any, at: Any) -> tuple[list[Any], list[Any], list[Any]] | None:
-    """Return what is before a statement, it and what follows it, and what is allocated."""
-    if stmt.same_as(at):
+    """Return what is in front of a block, it and what is behind it, and what is allocated."""
+    if isinstance(stmt, ir.SBlockRealize) and stmt.block.same_as(at):
         return [], [stmt], []
-    if not ir.find_all(stmt, tirx.Evaluate, lambda x: x.same_as(at)):
+    if not ir.uses_node(stmt, at):
         return None
     if isinstance(stmt, tirx.SeqStmt):
         parts = list(stmt.seq)
@@ -140,25 +135,41 @@ def _skewed(one: RowPipeline) -> Any:
     begin = first(one.loop.min)
     end = ir.simplify(one.loop.min + one.loop.extent)
     ahead = first(following, following < end)
-    turns = ir.with_body(one.loop, ir.seq(ahead, second), annotations=_rest(one.loop))
+    turns = ir.with_body(one.loop, ir.seq(ahead, second))
     return ir.opaque_block("turns", ir.seq(begin, turns), alloc_buffers=list(one.buffers))
 
 
-def _skew_turns(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Skew the iterations of one function's memory-bound kernels."""
+def _without_requests(kernel: ir.For) -> Any:
+    """Take the requests away, and the blocks that say where turns come apart."""
 
-    def skew(kernel: ir.For) -> Any:
-        if not is_memory_bound(kernel) or not requested(kernel):
+    def plain(realize: ir.SBlockRealize, mutator: Any) -> Any:
+        realize = mutator.default_mutate(realize)
+        return realize.block.body if SKEW_TURNS in realize.block.annotations else realize
+
+    return ir.without_annotations(ir.mutate(kernel, [(ir.SBlockRealize, plain)]), SKEW_TURNS)
+
+
+def pipeline_row_loop(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Pipeline the row loops of one function's memory-bound kernels."""
+
+    def pipeline(kernel: ir.For, notes: list[Note]) -> Any:
+        if not is_memory_bound(kernel) or not (loops := requested(kernel, SKEW_TURNS)):
             return kernel
-        after = rewrite_row_pipeline(kernel, plan_row_pipeline(kernel))
-        left = {x: ir.with_body(x, x.body, annotations=_rest(x)) for x in requested(after)}
-        return ir.replace_nodes(after, ir.For, left)
+        plan = plan_row_pipeline(kernel)
+        left = [x for x in loops if not any(x.same_as(one.loop) for one in plan)]
+        notes += map(FallbackNote, report(func, map(_in_turn, left)))
+        return _without_requests(rewrite_row_pipeline(kernel, plan))
 
-    return ir.map_kernels(func, skew)
-
-
-PipelineRowLoop = function_pass("PipelineRowLoop", _skew_turns)
+    return map_noted(func, pipeline)
 
 
-def _rest(loop: ir.For) -> dict[str, Any]:
-    return {k: v for k, v in loop.annotations.items() if k != SKEW_TURNS}
+def _in_turn(loop: ir.For) -> Fallback:
+    return Fallback(
+        f"loop {loop.loop_var.name}, {SKEW_TURNS}",
+        "each row waits for its cluster before the next one is reduced",
+        "a reduction of several warps across a cluster, and a row that is loaded again behind it",
+        "leave the request out",
+    )
+
+
+PipelineRowLoop = function_pass("PipelineRowLoop", guard_row_loop, pipeline_row_loop)

@@ -31,7 +31,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import PREFETCH_ROWS, STAGE_ROWS
-from tvm_hopper.transforms.kernel_pass import kernel_pass
+from tvm_hopper.transforms.kernel_pass import kernel_step
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,4 @@ def _with(body: ir.Stmt, one: RowScalar, now: ir.Var) -> Any:
     return ir.replace(body, ir.TensorLoad, load)
 
 
-PrefetchRowScalars = kernel_pass(
-    "PrefetchRowScalars", plan_row_scalars, rewrite_row_scalars, when=is_memory_bound
-)
+prefetch_row_scalars = kernel_step(plan_row_scalars, rewrite_row_scalars, when=is_memory_bound)

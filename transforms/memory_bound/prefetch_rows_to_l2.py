@@ -34,12 +34,9 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import PREFETCH_ROWS
 from tvm_hopper.requests.targets import processor_of
-from tvm_hopper.transforms.kernel_pass import function_pass
 from tvm_hopper.transforms.mechanisms.bulk_emit import BULK
 
-from .stage_rows_in_shared_plan import PART_AXIS, loaded_element
-
-_BULK_BYTES = 16  # of which addresses and sizes are multiples
+from .stage_rows_in_shared_plan import PART_AXIS, loaded_element, part_columns, requested
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ def plan_prefetches(kernel: ir.For) -> tuple[RowPrefetch, ...]:
     axes = ir.thread_axes(kernel)
     threads = [x.loop_var for t, x in axes.items() if t == "threadIdx.x"]
     found: list[RowPrefetch] = []
-    for loop in _requested(kernel):
+    for loop in requested(kernel, PREFETCH_ROWS):
         inner = [x.loop_var for x in ir.find_all(loop.body, ir.For)]
         turn = loop.loop_var + int(loop.annotations[PREFETCH_ROWS])
         place = {loop.loop_var: turn, **dict.fromkeys([*inner, *threads], 0)}
@@ -66,7 +63,8 @@ def plan_prefetches(kernel: ir.For) -> tuple[RowPrefetch, ...]:
             if load is None or not ir.depends_on(list(load.indices), [loop.loop_var]):
                 continue
             index = [ir.simplify(ir.substitute(x, place)) for x in load.indices]
-            size = _row_bytes(load.source, index, axes.get(PART_AXIS))
+            columns = part_columns(load.source, index[-1], axes.get(PART_AXIS))
+            size = columns * dtype_bytes(ir.dtype_of(load.source))
             known = any(x.loop.same_as(loop) and x.first.source.same_as(load.source) for x in found)
             if size and not known:
                 exists = ir.simplify(ir.substitute(realize.predicate, place))
@@ -75,26 +73,11 @@ def plan_prefetches(kernel: ir.For) -> tuple[RowPrefetch, ...]:
     return tuple(found)
 
 
-def _requested(kernel: ir.For) -> list[ir.For]:
-    return ir.find_all(kernel, ir.For, lambda x: PREFETCH_ROWS in x.annotations)
-
-
-def _row_bytes(buffer: ir.Var, index: list[Any], part: ir.For | None) -> int:
-    """Return the bytes of a thread block's part of a row, 0 where that is none of 16 bytes each."""
-    columns, count = ir.static_int(buffer.shape[-1]), 1 if part is None else int(part.extent)
-    if columns is None or columns % count or buffer.ty.strides:
-        return 0
-    begin = 0 if part is None else part.loop_var * (columns // count)
-    size = columns // count * dtype_bytes(ir.dtype_of(buffer))
-    return 0 if size % _BULK_BYTES or not ir.is_zero(ir.simplify(index[-1] - begin)) else size
-
-
 def rewrite_prefetches(kernel: ir.For, plan: tuple[RowPrefetch, ...]) -> Any:
     """Ask for the planned rows at the start of each iteration, and remove the requests."""
     thread = ir.thread_axes(kernel)["threadIdx.x"].loop_var
     planned: dict[ir.For, ir.Stmt] = {}
-    for loop in _requested(kernel):
-        rest = {k: v for k, v in loop.annotations.items() if k != PREFETCH_ROWS}
+    for loop in requested(kernel, PREFETCH_ROWS):
         asked = [
             ir.IfThenElse(
                 ir.conjunction([thread.equal(0), *ir.conjuncts(one.exists)]),
@@ -104,22 +87,19 @@ def rewrite_prefetches(kernel: ir.For, plan: tuple[RowPrefetch, ...]) -> Any:
             for one in plan
             if one.loop.same_as(loop)
         ]
-        planned[loop] = ir.with_body(loop, ir.seq([*asked, loop.body]), annotations=rest)
-    return ir.replace_nodes(kernel, ir.For, planned)
+        planned[loop] = ir.with_body(loop, ir.seq([*asked, loop.body]))
+    return ir.without_annotations(ir.replace_nodes(kernel, ir.For, planned), PREFETCH_ROWS)
 
 
-def _prefetch_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def prefetch_rows_to_l2(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Prefetch the rows of one function's memory-bound kernels."""
     is_there = BULK.loads_on(processor_of(func))
 
     def prefetch(kernel: ir.For) -> Any:
-        if not is_memory_bound(kernel) or not _requested(kernel):
+        if not is_memory_bound(kernel) or not requested(kernel, PREFETCH_ROWS):
             return kernel
         after = rewrite_prefetches(kernel, plan_prefetches(kernel) if is_there else ())
-        assert not _requested(after), "PrefetchRowsToL2 left a request"
+        assert not requested(after, PREFETCH_ROWS), "prefetch_rows_to_l2 left a request"
         return after
 
     return ir.map_kernels(func, prefetch)
-
-
-PrefetchRowsToL2 = function_pass("PrefetchRowsToL2", _prefetch_rows)

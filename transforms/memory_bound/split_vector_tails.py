@@ -28,7 +28,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
-from tvm_hopper.transforms.kernel_pass import kernel_pass
+from tvm_hopper.transforms.kernel_pass import kernel_step
 
 
 @dataclass(frozen=True)
@@ -80,4 +80,4 @@ def _split(tail: Tail) -> ir.Stmt:
     return ir.IfThenElse(whole, vector, ir.fresh_variables(single))
 
 
-SplitVectorTails = kernel_pass("SplitVectorTails", plan_tails, rewrite_tails, when=is_memory_bound)
+split_vector_tails = kernel_step(plan_tails, rewrite_tails, when=is_memory_bound)

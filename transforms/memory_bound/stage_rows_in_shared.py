@@ -43,7 +43,6 @@ from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import LOAD_HINT, STAGE_ROWS
 from tvm_hopper.requests.targets import processor_of
-from tvm_hopper.transforms.kernel_pass import function_pass
 from tvm_hopper.transforms.mechanisms.bulk_emit import BULK
 
 from .stage_rows_in_shared_plan import PART_AXIS, StagedLoop, plan_stages, requested
@@ -54,7 +53,7 @@ ALIGNMENT = 128  # bytes of a slot
 
 def rewrite_stages(kernel: ir.For, plan: tuple[StagedLoop, ...]) -> Any:
     """Copy the planned rows ahead, and load them from shared memory."""
-    return _plain(reduce(_stage, plan, kernel))
+    return ir.without_annotations(reduce(_stage, plan, kernel), STAGE_ROWS)
 
 
 def _stage(kernel: ir.For, one: StagedLoop) -> ir.For:
@@ -143,7 +142,7 @@ def _turns(
     count = int(axes["threadIdx.x"].extent)
     if count <= THREADS_PER_WARP or not _has_barrier(one.loop):
         body.append(ir.seq(fences.sync_threads(count)))
-    return ir.with_body(one.loop, ir.seq(*body), annotations=_rest(one.loop))
+    return ir.with_body(one.loop, ir.seq(*body))
 
 
 def _part(axes: dict[str, ir.For]) -> tuple[Any, int]:
@@ -162,28 +161,15 @@ def _at(buffer: ir.Var, indices: list[Any]) -> Any:
     return tirx.address_of(tirx.BufferLoad(buffer, indices))
 
 
-def _stage_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def stage_rows_in_shared(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Stage the rows of one function's memory-bound kernels."""
     is_there = BULK.loads_on(processor_of(func))
 
     def stage(kernel: ir.For) -> Any:
         if not is_memory_bound(kernel) or not requested(kernel):
             return kernel
-        after = rewrite_stages(kernel, plan_stages(kernel)) if is_there else _plain(kernel)
-        assert not requested(after), "StageRowsInShared left a request"
+        after = rewrite_stages(kernel, plan_stages(kernel) if is_there else ())
+        assert not requested(after), "stage_rows_in_shared left a request"
         return after
 
     return ir.map_kernels(func, stage)
-
-
-StageRowsInShared = function_pass("StageRowsInShared", _stage_rows)
-
-
-def _plain(kernel: ir.For) -> ir.For:
-    """Take the requests away."""
-    planned = {x: ir.with_body(x, x.body, annotations=_rest(x)) for x in requested(kernel)}
-    return ir.replace_nodes(kernel, ir.For, planned)
-
-
-def _rest(loop: ir.For) -> dict[str, Any]:
-    return {k: v for k, v in loop.annotations.items() if k != STAGE_ROWS}

@@ -61,9 +61,9 @@ def plan_stages(kernel: ir.For) -> tuple[StagedLoop, ...]:
     return tuple(_plan(kernel, loop) for loop in loops)
 
 
-def requested(kernel: ir.For) -> list[ir.For]:
+def requested(kernel: ir.For, key: str = STAGE_ROWS) -> list[ir.For]:
     """Return the loops with a request."""
-    return ir.find_all(kernel, ir.For, lambda x: STAGE_ROWS in x.annotations)
+    return ir.find_all(kernel, ir.For, lambda x: key in x.annotations)
 
 
 def _plan(kernel: ir.For, loop: ir.For) -> StagedLoop:
@@ -79,7 +79,14 @@ def _plan(kernel: ir.For, loop: ir.For) -> StagedLoop:
         if load is None or not ir.depends_on(list(load.indices), [loop.loop_var]):
             continue
         first = [ir.simplify(ir.substitute(x, zero)) for x in load.indices]
-        columns = _columns(load.source, first[-1], part)
+        if not (columns := part_columns(load.source, first[-1], part)):
+            raise cannot_lower(
+                f"tensor {load.source.name}, {STAGE_ROWS}",
+                f"rows of {load.source.shape[-1]} elements for "
+                f"{1 if part is None else part.extent} thread blocks",
+                f"contiguous parts, each of a multiple of {_BULK_BYTES} bytes",
+                "leave the request out",
+            )
         known = found.get(load.source)
         loads = (*(known.loads if known is not None else ()), realize.block.body)
         found[load.source] = StagedTensor(load.source, tuple(first), columns, loads)
@@ -98,20 +105,15 @@ def _plan(kernel: ir.For, loop: ir.For) -> StagedLoop:
     return StagedLoop(loop, conditions[0], ahead, tuple(found.values()), hints[0])
 
 
-def _columns(tensor: ir.Var, first: Any, part: ir.For | None) -> int:
-    """Return the columns of a thread block's part of a row; refuse what no bulk copy brings."""
+def part_columns(tensor: ir.Var, first: Any, part: ir.For | None) -> int:
+    """Return the columns of a thread block's part of a row, 0 if no bulk copy brings them."""
     columns, count = ir.static_int(tensor.shape[-1]), 1 if part is None else int(part.extent)
-    begin = 0 if part is None or not columns else part.loop_var * (columns // count)
-    size = (columns or 0) // count * dtype_bytes(ir.dtype_of(tensor))
-    whole = columns is not None and columns % count == 0 and size % _BULK_BYTES == 0
-    if not whole or tensor.ty.strides or not ir.is_zero(ir.simplify(first - begin)):
-        raise cannot_lower(
-            f"tensor {tensor.name}, {STAGE_ROWS}",
-            f"rows of {tensor.shape[-1]} elements for {count} thread blocks",
-            f"contiguous parts, each of a multiple of {_BULK_BYTES} bytes",
-            "leave the request out",
-        )
-    return (columns or 0) // count
+    if columns is None or columns % count or tensor.ty.strides:
+        return 0
+    columns //= count
+    begin = 0 if part is None else part.loop_var * columns
+    is_whole = columns * dtype_bytes(ir.dtype_of(tensor)) % _BULK_BYTES == 0
+    return columns if is_whole and ir.is_zero(ir.simplify(first - begin)) else 0
 
 
 def loaded_element(stmt: Any) -> Any:

@@ -27,7 +27,7 @@ from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import ASYNC_COPY
 from tvm_hopper.requests.targets import arch_of
 from tvm_hopper.transforms.common.explain_notes import FallbackNote, Note
-from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
+from tvm_hopper.transforms.kernel_pass import map_noted
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def rewrite_unstaged(kernel: ir.For, plan: tuple[StagedRow, ...]) -> Any:
     return ir.drop_empty(ir.replace(kernel, ir.SBlock, plain))
 
 
-def _unstage_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def unstage_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Take the staged rows off one function's kernels, if the chip has no bulk copies."""
     arch = arch_of(func)
 
@@ -99,13 +99,10 @@ def _unstage_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
         slow = report(func, [_unstaged(arch.name)])
         notes += [FallbackNote(x) for x in slow]
         after = rewrite_unstaged(kernel, plan)
-        assert not plan_unstaged(after, arch), "UnstageRows left a staged row"
+        assert not plan_unstaged(after, arch), "unstage_rows left a staged row"
         return after
 
     return map_noted(func, unstage)
-
-
-UnstageRows = function_pass("UnstageRows", _unstage_rows)
 
 
 def _unstaged(chip: str) -> Fallback:

@@ -33,7 +33,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import LOAD_HINT
-from tvm_hopper.transforms.kernel_pass import kernel_pass
+from tvm_hopper.transforms.kernel_pass import kernel_step
 
 from .vectorize_gathers_plan import LaneVector, find_vectors
 
@@ -132,6 +132,4 @@ def _load(
     return body if ir.is_const(exists, 1) else ir.IfThenElse(exists, body, None)
 
 
-VectorizeGathers = kernel_pass(
-    "VectorizeGathers", plan_gathers, rewrite_gathers, when=is_memory_bound
-)
+vectorize_gathers = kernel_step(plan_gathers, rewrite_gathers, when=is_memory_bound)

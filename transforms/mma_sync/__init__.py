@@ -3,4 +3,3 @@
 from .lower_mma_sync import LowerMmaSync as LowerMmaSync
 from .lower_warp_memory import LowerWarpMemory as LowerWarpMemory
 from .pair_fragment_stores import PairFragmentStores as PairFragmentStores
-from .split_warp_axis import SplitWarpAxis as SplitWarpAxis

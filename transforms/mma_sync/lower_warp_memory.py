@@ -1,6 +1,17 @@
 """Give each lane of a warp its own registers for its part of a buffer of scope "warp".
 
-    fragment = alloc((512,), "float16", "warp")
+    attr threadIdx.x = t, 160:
+        fragment = alloc((512,), "float16", "warp")
+        ... fragment[i * 256 + t % 32 * 8] ... t // 32 ...
+  ->
+    attr threadIdx.y = w, 5:
+        attr threadIdx.x = lane, 32:
+            fragment = alloc((512,), "float16", "warp")
+            ... fragment[i * 256 + (w * 32 + lane) % 32 * 8] ... (w * 32 + lane) // 32 ...
+
+TVM takes all of threadIdx.x for the warp of such a buffer. The hardware numbers the threads of a
+block along x first, so that no thread changes its number. Then each lane has its own part:
+
     ldmatrix(..., &fragment, i * 256 + lane * 8, ...)
     C[...] = fragment[i * 256 + lane * 8 + x]
   ->
@@ -12,9 +23,9 @@ Such a buffer is rows of 32 x n elements, n for each lane. TVM's own pass does n
 that fill a fragment and leaves the whole of it to each lane, in local memory
 (apache-tvm 0.27.0.post1).
 
-Before: threadIdx.x is a warp (SplitWarpAxis), buffers are flat.  After: where every lane touches
-its own elements alone, no buffer is left in scope "warp". Not here: elements of other lanes, for
-which TVM's pass emits shuffles.
+Before: our kernels run on threadIdx.x alone (FuseThreadAxes), buffers are flat.  After: where every
+lane touches its own elements alone, no buffer is left in scope "warp". Not here: elements of other
+lanes, for which TVM's pass emits shuffles; the simpler indices (TVM's StmtSimplify).
 """
 
 from __future__ import annotations
@@ -29,7 +40,53 @@ from tvm import sym, tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.effects import POINTERS
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
-from tvm_hopper.transforms.kernel_pass import planned_pass
+from tvm_hopper.transforms.kernel_pass import function_pass, planned_step
+
+
+def plan_warps(func: tirx.PrimFunc) -> tuple[Any, ...]:
+    """Return the thread axes of our kernels that hold buffers of a warp and are longer than one."""
+    return tuple(
+        axis
+        for kernel in filter(ir.is_ours, ir.outermost_thread_extents(func.body))
+        for axis in ir.find_all(kernel, tirx.AttrStmt, _is_thread_axis)
+        if _num_warps(axis) > 1
+        and ir.find_all(axis, tirx.AllocBuffer, lambda x: x.buffer.scope() == "warp")
+    )
+
+
+def _num_warps(axis: Any) -> int:
+    """Return how many whole warps an axis has, 0 where it is no number of them."""
+    threads = ir.static_int(axis.value)
+    return 0 if threads is None or threads % THREADS_PER_WARP else threads // THREADS_PER_WARP
+
+
+def _is_thread_axis(attr: tirx.AttrStmt) -> bool:
+    return attr.attr_key == "thread_extent" and str(attr.node.thread_tag) == "threadIdx.x"
+
+
+def rewrite_warps(func: tirx.PrimFunc, plan: tuple[Any, ...]) -> tirx.PrimFunc:
+    """Replace each axis by two."""
+    return func.with_body(
+        ir.replace_nodes(func.body, tirx.AttrStmt, {axis: _split(axis) for axis in plan})
+    )
+
+
+def _split(axis: Any) -> ir.Stmt:
+    thread = axis.node.var
+    dtype = ir.dtype_of(thread)
+    lane = _axis("x", dtype, THREADS_PER_WARP)
+    warp = _axis("y", dtype, _num_warps(axis))
+    body = ir.substitute(axis.body, {thread: warp.var * THREADS_PER_WARP + lane.var})
+    for one in (lane, warp):
+        body = tirx.AttrStmt(one, "thread_extent", one.dom.extent, body)
+    return body
+
+
+def _axis(name: str, dtype: str, extent: int) -> tirx.IterVar:
+    zero, extent = tirx.IntImm(dtype, 0), tirx.IntImm(dtype, extent)
+    dom = tvm_ir.Range.from_min_extent(zero, extent)
+    var = ir.Var(f"threadIdx_{name}", dtype)
+    return tirx.IterVar(dom, var, tirx.IterVar.ThreadIndex, f"threadIdx.{name}")
 
 
 @dataclass(frozen=True)
@@ -173,4 +230,6 @@ def _registers(plan: LanePlan) -> ir.Var:
     return ir.new_buffer(buffer.name, (count,), ir.dtype_of(buffer), "local")
 
 
-LowerWarpMemory = planned_pass("LowerWarpMemory", plan_lanes, rewrite_lanes)
+split_warps = planned_step(plan_warps, rewrite_warps)
+own_parts = planned_step(plan_lanes, rewrite_lanes)
+LowerWarpMemory = function_pass("LowerWarpMemory", split_warps, own_parts)

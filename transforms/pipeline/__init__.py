@@ -1,5 +1,4 @@
 """Software pipelines: ring slots, prologues, later stages, TMA store groups."""
 
 from .expand_pipeline import ExpandPipeline as ExpandPipeline
-from .pipeline_compute_stages import PipelineComputeStages as PipelineComputeStages
 from .plan_ring_buffers import PlanRingBuffers as PlanRingBuffers

@@ -41,6 +41,9 @@ less ahead. Loads that complete in groups (cp.async) are a block for each iterat
 loop, since each group is waited for by itself. If a group must not be empty (DMA), or chunks follow
 such a statement, the last iterations are peeled off the loop, each with a separate wait.
 
+Statements that the schedule gives a later stage fall behind their loads first
+(pipeline_compute_stages.py).
+
 Before: loads have channels, and loops that are split between roles are marked no more.  After: no
 `num_slots` is left.
 Not here: the barriers and waits in between (insert_syncs.py).
@@ -65,6 +68,7 @@ from tvm_hopper.transforms.common.channel import completes_by_group, find_calls,
 from tvm_hopper.transforms.kernel_pass import function_pass
 
 from .expand_pipeline_plan import ExpansionPlan, LoadAhead, plan_expansions
+from .pipeline_compute_stages import pipeline_compute_stages
 from .plan_ring_buffers import ROLLED
 
 
@@ -208,7 +212,7 @@ def _with_notes(realize: ir.SBlockRealize, ahead: list[int]) -> ir.SBlockRealize
     return ir.SBlockRealize([], True, new)
 
 
-def _expand_pipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def expand_pipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Expand the loops of one function."""
 
     def expand(kernel: Any) -> Any:
@@ -219,4 +223,4 @@ def _expand_pipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return map_bodies(func, expand)
 
 
-ExpandPipeline = function_pass("ExpandPipeline", _expand_pipeline)
+ExpandPipeline = function_pass("ExpandPipeline", pipeline_compute_stages, expand_pipeline)

@@ -37,10 +37,8 @@ from tvm import ir as tvm_ir
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import CHANNEL, FREE_SLOT, HANDED_ON, KEPT, LATE, RELEASE, SHIFT
 from tvm_hopper.transforms.common.channel import find_calls, is_load, make_call
-from tvm_hopper.transforms.kernel_pass import function_pass
 
 from .pipeline_compute_stages_plan import SkewPlan, plan_delayed_statements
 
@@ -174,7 +172,7 @@ def _move_to_slot(part: Any, tile: ir.Var, ring: ir.Var, plan: SkewPlan) -> Any:
     return ir.reindex(part, tile, ring, lambda at: [slot, *at], lambda ranges: [one, *ranges])
 
 
-def _skew_stages(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def pipeline_compute_stages(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Skew the loops of one function."""
 
     def skew(kernel: Any) -> Any:
@@ -184,7 +182,4 @@ def _skew_stages(func: tirx.PrimFunc) -> tirx.PrimFunc:
             )
         return kernel
 
-    return map_bodies(func, skew)
-
-
-PipelineComputeStages = function_pass("PipelineComputeStages", _skew_stages)
+    return ir.map_kernels(func, skew)

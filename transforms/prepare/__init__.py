@@ -9,5 +9,4 @@ from .lower_to_opaque_blocks import LowerToOpaqueBlocks as LowerToOpaqueBlocks
 from .propagate_tile_guards import PropagateTileGuards as PropagateTileGuards
 from .record_configuration import RecordConfiguration as RecordConfiguration
 from .restore_axis_annotations import RestoreAxisAnnotations as RestoreAxisAnnotations
-from .simplify_index_bounds import SimplifyIndexBounds as SimplifyIndexBounds
 from .simplify_register_indices import SimplifyRegisterIndices as SimplifyRegisterIndices

@@ -8,12 +8,16 @@
         tile = alloc((128, 64), "shared.dyn")
         for i, j in grid(128, 64): if bx * 128 + i < m: tile[i, j] = R[bx * 128 + i, j]
 
-TVM's CompactBufferAllocation compacts a tile under a predicate with 32-bit extents only. With 64
-bits, as in Relax models, it keeps the tensor's extent. Where a value has a condition next to the
-predicate (`if_then_else(bx * 64 + j < 36, ..)`, of a product whose columns do not divide) it finds
-the place and keeps the extent, also of registers: (64, 128) for (64, 64).
+Stock CompactBufferAllocation finds a tile's place under a predicate where extents have 32 bits, and
+keeps the tensor's extent where they have 64, as those of a Relax model have.  Where a value has a
+condition beside the predicate (`if_then_else(bx * 64 + j < 36, ..)`, of a product whose columns do
+not divide) it finds the place and keeps the extent, also of registers: (64, 128) for (64, 64).  It
+sizes registers that several blocks share for all threads: (2, 256, 8) for (2, 1, 8).
 
-Before: blocks and regions, buffers as TVM left them.  After: tiles are static.
+What TVM's places of buffers leave in indices is then simplified (simplify_index_bounds.py).
+
+Before: blocks and regions, buffers as TVM left them.  After: tiles are static,
+indices of products plain.
 Not here: tiles whose accesses do not all begin at one place, or that a pointer reaches.
 """
 
@@ -27,7 +31,9 @@ from tvm import ir as tvm_ir
 from tvm import sym, tirx
 
 from tvm_hopper import ir
-from tvm_hopper.transforms.kernel_pass import kernel_pass
+from tvm_hopper.transforms.kernel_pass import function_pass, kernel_step
+
+from .simplify_index_bounds import simplify_index_bounds
 
 
 @dataclass(frozen=True)
@@ -134,4 +140,5 @@ def rewrite_tiles(kernel: ir.For, plan: tuple[TileShape, ...]) -> ir.For:
     return kernel
 
 
-CompactTiles = kernel_pass("CompactTiles", plan_tiles, rewrite_tiles)
+compact_tiles = kernel_step(plan_tiles, rewrite_tiles)
+CompactTiles = function_pass("CompactTiles", compact_tiles, simplify_index_bounds)

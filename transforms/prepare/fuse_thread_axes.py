@@ -12,7 +12,7 @@ A kernel in which there is nothing but copies needs no thread of its own, and ge
 
 Before: thread axes are unified.  After: a kernel with copies or operations that runs on threadIdx.x
 has no other thread axis.
-Not here: giving warps a separate axis again, where TVM needs it (split_warp_axis.py); warp
+Not here: giving warps an axis of their own again, where TVM needs it (lower_warp_memory.py); warp
 groups that multiply by themselves (lower_wgmma.py).
 """
 

@@ -30,21 +30,9 @@ def plan_rows(kernel: ir.For) -> tuple[Note, ...]:
     return tuple(make(found[key]) for key, make in NOTED.items() if key in found)
 
 
-def rewrite_rows(kernel: ir.For) -> Any:
-    """Take the annotations off their axis."""
-
-    def without(loop: ir.For) -> ir.For:
-        rest = {k: v for k, v in loop.annotations.items() if k not in NOTED}
-        if len(rest) == len(loop.annotations):
-            return loop
-        return ir.with_body(loop, loop.body, annotations=rest)
-
-    return ir.replace(kernel, ir.For, without)
-
-
 RecordConfiguration = kernel_pass(
     "RecordConfiguration",
     plan_rows,
-    lambda kernel, _: rewrite_rows(kernel),
+    lambda kernel, _: ir.without_annotations(kernel, *NOTED),
     notes=lambda plan: plan,
 )

@@ -26,7 +26,6 @@ from tvm import sym, tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.launches import HostCondition, conditions_around, known_at
 from tvm_hopper.transforms.common.multiply_add import product_blocks
-from tvm_hopper.transforms.kernel_pass import function_pass
 
 BOUNDS = (tirx.Min, tirx.Max)
 
@@ -109,7 +108,7 @@ def _pairs(ranges: list[tuple[Any, Any]], node: ir.TensorRegion) -> Any:
     return zip(ranges, node.region, strict=True)
 
 
-def _resolve_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def simplify_index_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Resolve the bounds in one function's kernels."""
 
     def resolve(kernel: ir.For) -> ir.For:
@@ -119,10 +118,7 @@ def _resolve_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if not (plan := plan_bounds(kernel, conditions)):
             return kernel
         after = rewrite_bounds(kernel, plan)
-        assert not plan_bounds(after, conditions), "SimplifyIndexBounds left a bound after"
+        assert not plan_bounds(after, conditions), "simplify_index_bounds left a bound behind"
         return after
 
     return ir.map_kernels(func, resolve)
-
-
-SimplifyIndexBounds = function_pass("SimplifyIndexBounds", _resolve_bounds)

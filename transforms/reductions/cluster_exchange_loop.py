@@ -116,9 +116,11 @@ class LoopExchange(ClusterExchange):
             ir.IfThenElse(is_first(kernel), ir.seq(ask), None),
             *send_async(one, places, warp, lane, barrier),
         ]
-        if one.trip is None:
-            return [*stmts, ir.seq(mbarrier.wait(barrier, 0))]
-        return [*stmts, ir.seq(mbarrier.wait(barrier, ir.as_int32(one.trip // one.num_rooms % 2)))]
+        parity = 0 if one.trip is None else ir.as_int32(one.trip // one.num_rooms % 2)
+        wait = ir.seq(mbarrier.wait(barrier, parity))
+        if one.is_pipelined and one.by_blocks and one.has_barrier:  # PipelineRowLoop cuts here
+            wait = ir.opaque_block("wait", wait, annotations={SKEW_TURNS: 1})
+        return [*stmts, wait]
 
     def tell(self, one: ThreadReduction) -> list[ir.Stmt]:
         """Tell the cluster that the values were read, if a later iteration needs it."""
@@ -147,8 +149,7 @@ def _were_all_read(one: ThreadReduction) -> Any:
 
     In a pipelined row loop the next iteration has already sent: half of the slots are in use.
     """
-    skewed = one.loop is not None and SKEW_TURNS in one.loop.annotations
-    period = one.num_rooms // 2 if skewed else one.num_rooms
+    period = one.num_rooms // 2 if one.is_pipelined else one.num_rooms
     return (one.trip % period).equal(period - 1)
 
 

@@ -18,7 +18,7 @@ from tvm_hopper import ir
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import MBARRIER_BYTES
-from tvm_hopper.requests.keys import BLOCKS_PER_SM
+from tvm_hopper.requests.keys import BLOCKS_PER_SM, SKEW_TURNS
 from tvm_hopper.transforms.common.shared_memory_size import shared_array
 
 from .warp_shuffles import PARTIAL_SLOTS, ThreadReduction
@@ -50,6 +50,7 @@ def in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> Threa
     extents = [ir.static_int(x.extent) for x in loops]
     turns = None if None in extents else prod(x or 0 for x in extents)
     last = loops[-1]
+    one = replace(one, is_pipelined=SKEW_TURNS in last.annotations)
     return replace(one, turn=trip % rooms, num_rooms=rooms, trip=trip, loop=last, turns=turns)
 
 

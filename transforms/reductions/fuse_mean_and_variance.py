@@ -34,7 +34,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.transforms.common.explain_notes import RemarkNote
-from tvm_hopper.transforms.kernel_pass import kernel_pass
+from tvm_hopper.transforms.kernel_pass import kernel_step
 
 from .fuse_mean_and_variance_plan import Moments, plan_moments, same
 
@@ -113,8 +113,7 @@ def _rule() -> Any:
     return tirx.CommReducer([mean, spread], [other_mean, other_spread], result, [zero, zero])
 
 
-FuseMeanAndVariance = kernel_pass(
-    "FuseMeanAndVariance",
+fuse_mean_and_variance = kernel_step(
     plan_moments,
     rewrite_moments,
     when=is_memory_bound,

@@ -25,6 +25,9 @@ The only reduction of a row loop has two slots, used alternately: a warp that
 stores the next row's value has seen all warps after the barrier of this one, and one that still
 reads the last row's value has its own.  Of several in a loop each waits for the others' barriers.
 
+Rows that a cluster shares are split over its blocks first (split_rows_across_cluster.py), and a
+mean and the squares around it become one reduction (fuse_mean_and_variance.py).
+
 Before: blocks are opaque, thread axes unified.  After: no tvm_thread_allreduce is left in kernels
 that are bound by memory.  A kernel with a barrier is ours: stock ThreadSync puts one more between a
 reduction and the next, whatever elements of shared memory they touch.
@@ -33,6 +36,7 @@ reduction and the next, whatever elements of shared memory they touch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -46,13 +50,14 @@ from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import ASYNC_COPY
 from tvm_hopper.requests.targets import arch_of
-from tvm_hopper.transforms.kernel_pass import kernel_pass
+from tvm_hopper.transforms.kernel_pass import function_pass, kernel_step
 
 from .cluster_exchange import Exchange, plan_exchange
 from .cluster_exchange_loop import LoopExchange
 from .cluster_exchange_slots import give_rooms, in_turns
+from .fuse_mean_and_variance import fuse_mean_and_variance
 from .reducer_order import check_order
-from .split_rows_across_cluster import AXIS, CLUSTER_AXIS
+from .split_rows_across_cluster import AXIS, CLUSTER_AXIS, split_rows_across_cluster
 from .warp_shuffles import (
     ThreadReduction,
     butterfly,
@@ -79,7 +84,10 @@ def plan_reductions(kernel: ir.For, arch: Arch) -> tuple[ThreadReduction, ...]:
     around = [[x for x in loops if ir.uses_node(x, one.scope)] for one in found]
     own = [x if one.num_partials > 1 else [] for one, x in zip(found, around, strict=True)]
     alone = [sum(x[-1:] == y[-1:] for y in own) == 1 for x in own]
-    return give_rooms(kernel, [*map(in_turns, found, own, alone)], arch)
+    plan = give_rooms(kernel, [*map(in_turns, found, own, alone)], arch)
+    # next to asynchronous copies InsertSyncs places what the threads need between their accesses
+    has_barrier = not ir.find_blocks(kernel, ASYNC_COPY)
+    return tuple(replace(x, has_barrier=has_barrier) for x in plan)
 
 
 def _repeats(loop: ir.For) -> bool:
@@ -133,15 +141,13 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
     row = _row_number(kernel)
     names = ir.Names(var.name for var in ir.find_all(kernel, ir.Var))
     values = [(one, i) for one in plan if one.num_partials > 1 for i in range(len(one.results))]
-    # next to asynchronous copies InsertSyncs places what the threads need between their accesses
-    is_engines = bool(ir.find_blocks(kernel, ASYNC_COPY))
     rooms: dict[Any, ir.Var] = {}
     slots: dict[tirx.AttrStmt, list[tuple[ir.Var, Any]]] = {}
     for one, i in values:  # one array a type: of several, stock passes would let bytes be shared
         dtype = ir.dtype_of(one.results[i])
         same = [x for x in values if ir.dtype_of(x[0].results[x[1]]) == dtype]
-        same = [(one, i)] if is_engines else same  # which takes an array as a whole
-        key = (dtype, one.scope, i) if is_engines else dtype
+        same = same if one.has_barrier else [(one, i)]  # InsertSyncs takes an array as a whole
+        key = dtype if one.has_barrier else (dtype, one.scope, i)
         if key not in rooms:
             turns = max(x[0].num_rooms + x[0].own_rooms for x in same)
             width = max(max(x[0].num_partials, x[0].num_warps) for x in same)
@@ -152,13 +158,12 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
         slot += [number + len(same) * (one.trip % one.own_rooms)] if one.by_blocks else []
         slots.setdefault(one.scope, []).append((rooms[key], slot))
     far = plan_exchange(plan, names)
-    meet = [] if is_engines else [fences.sync_threads()]
     taken = {}
     for one in [x for x in plan if far is None and takes_all(x)]:
         dtype, count = ir.dtype_of(one.results[0]), one.num_partials
         taken[one.scope] = ir.new_buffer(names.take("taken"), (count,), dtype, "local", 64)
     planned = {
-        x.scope: _reduce(kernel, x, slots.get(x.scope, []), row, far, meet, taken.get(x.scope))
+        x.scope: _reduce(kernel, x, slots.get(x.scope, []), row, far, taken.get(x.scope))
         for x in plan
     }
     body = ir.replace_nodes(kernel, tirx.AttrStmt, planned)
@@ -194,7 +199,6 @@ def _reduce(
     room: list[tuple[ir.Var, list[Any]]],
     row: Any,
     far: Exchange | LoopExchange | None,
-    meet: list[Any],
     taken: ir.Var | None,
 ) -> ir.Stmt:
     tx = one.axis.loop_var
@@ -210,7 +214,8 @@ def _reduce(
             ir.BufferStore(buffer, result, [*place, warp])
             for (buffer, place), result in zip(own, one.results, strict=True)
         ]
-        stmts += [ir.IfThenElse(lane.equal(0), ir.seq(partial), None), *meet]
+        stmts += [ir.IfThenElse(lane.equal(0), ir.seq(partial), None)]
+        stmts += [fences.sync_threads()] if one.has_barrier else []
         if one.by_blocks:  # the warp that sends: others would only take its time to issue
             of_block = gather(one, own, lane, one.num_warps)
             of_block += butterfly(one, lanes_together(one.num_warps))
@@ -225,10 +230,10 @@ def _reduce(
     return ir.seq([*stmts, *butterfly(one, lanes_together(one.num_partials))])
 
 
-ReduceAcrossThreads = kernel_pass(
-    "ReduceAcrossThreads",
-    plan_reductions,
-    rewrite_reductions,
-    when=is_memory_bound,
-    given=arch_of,
+reduce_across_threads = kernel_step(
+    plan_reductions, rewrite_reductions, when=is_memory_bound, given=arch_of
+)
+# who reduces together, what is reduced together, and how
+ReduceAcrossThreads = function_pass(
+    "ReduceAcrossThreads", split_rows_across_cluster, fuse_mean_and_variance, reduce_across_threads
 )

@@ -31,7 +31,7 @@ from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import ROW_CLUSTER
 from tvm_hopper.requests.targets import arch_of
 from tvm_hopper.transforms.common.explain_notes import FallbackNote, Note
-from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
+from tvm_hopper.transforms.kernel_pass import map_noted
 
 from .cluster_tile_parts import own_tiles
 from .serial_row_parts import rewrite_serial_row_parts
@@ -55,18 +55,6 @@ def plan_row_split(kernel: ir.For) -> ir.For | None:
     return loop
 
 
-def without_request(kernel: ir.For) -> Any:
-    """Take the request off a kernel."""
-
-    def plain(loop: ir.For) -> ir.For:
-        if ROW_CLUSTER not in loop.annotations:
-            return loop
-        rest = {k: v for k, v in loop.annotations.items() if k != ROW_CLUSTER}
-        return ir.with_body(loop, loop.body, annotations=rest)
-
-    return ir.replace(kernel, ir.For, plain)
-
-
 def rewrite_row_split(kernel: ir.For, part: ir.For) -> ir.For:
     """Let the thread blocks of a cluster count the parts of a row."""
 
@@ -74,7 +62,7 @@ def rewrite_row_split(kernel: ir.For, part: ir.For) -> ir.For:
         loop = mutator.default_mutate(loop)
         return loop.body if loop.loop_var.same_as(part.loop_var) else loop
 
-    kernel = own_tiles(without_request(kernel), part)
+    kernel = own_tiles(ir.without_annotations(kernel, ROW_CLUSTER), part)
     kernel = ir.mutate(kernel, [(ir.For, visit)])
     # TVM's CUDA text counts the threads of __launch_bounds__ by variables of that name, too
     number = ir.Var("part", ir.dtype_of(part.loop_var))
@@ -95,7 +83,7 @@ def _bind(kernel: ir.For, var: ir.Var, extent: Any, tag: str) -> ir.For:
     )
 
 
-def _spread_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def split_rows_across_cluster(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Spread the rows of one function's kernels."""
     arch = arch_of(func)
 
@@ -108,14 +96,11 @@ def _spread_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
             _check_turns(kernel, part, arch)
             slow = report(func, [_in_turn(part, arch)])
             notes += [FallbackNote(x) for x in slow]
-            after = rewrite_serial_row_parts(without_request(kernel), part)
-        assert plan_row_split(after) is None, "SplitRowsAcrossCluster left a loop over parts"
+            after = rewrite_serial_row_parts(ir.without_annotations(kernel, ROW_CLUSTER), part)
+        assert plan_row_split(after) is None, "split_rows_across_cluster left a loop over parts"
         return after
 
     return map_noted(func, spread)
-
-
-SplitRowsAcrossCluster = function_pass("SplitRowsAcrossCluster", _spread_rows)
 
 
 def _check_turns(kernel: ir.For, part: ir.For, arch: Arch) -> None:

@@ -44,6 +44,8 @@ class ThreadReduction:
     trip: Any = None  # the number of the iteration, None outside of loops
     loop: ir.For | None = None
     turns: int | None = None  # of that loop and those around it, None if run time counts them
+    is_pipelined: bool = False  # the loop's next row is reduced before this turn waits
+    has_barrier: bool = True  # between its warps; else InsertSyncs places it, as beside copies
 
     @property
     def num_threads(self) -> int:

@@ -30,7 +30,7 @@ from tvm_hopper import ir
 from tvm_hopper.requests.keys import ACROSS_BLOCKS, ASYNC_OP, DETERMINISTIC, REDUCE
 from tvm_hopper.requests.options import read
 from tvm_hopper.transforms.common.explain_notes import Note, RemarkNote
-from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
+from tvm_hopper.transforms.kernel_pass import map_noted
 
 from .bind_reduction_loop_to_grid_plan import (
     Reduction,
@@ -66,7 +66,7 @@ def _without_request(block: ir.SBlock) -> ir.SBlock:
     )
 
 
-def _bind_across_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def bind_reduction_loop_to_grid(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Bind the shared loops of one function's kernels."""
     deterministic = read(DETERMINISTIC, func)
 
@@ -78,13 +78,10 @@ def _bind_across_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if reductions:
             notes += [_remark(x, plan) for x in reductions]
         after = rewrite_reduction_loop(kernel, plan) if plan or reductions else kernel
-        assert not plan_reduction_loop(after), "BindReductionLoopToGrid left a loop after"
+        assert not plan_reduction_loop(after), "bind_reduction_loop_to_grid left a loop behind"
         return after
 
     return map_noted(func, bind)
-
-
-BindReductionLoopToGrid = function_pass("BindReductionLoopToGrid", _bind_across_blocks)
 
 
 def _remark(reduction: Reduction, plan: tuple[SharedLoop, ...]) -> RemarkNote:

@@ -49,7 +49,6 @@ from tvm_hopper.requests.keys import (
 )
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.transforms.common.multicast_groups import find_cluster_axis
-from tvm_hopper.transforms.kernel_pass import function_pass
 
 # What is requested, and what a call with an allocator gets.
 MODE_WITH_ALLOCATOR = {BY_CALLER: BY_KERNELS, BY_TURNS: IN_TURNS}
@@ -178,7 +177,7 @@ def _in_cluster(plan: SplitKDispatch) -> ir.For:
     return ir.with_body(loop, inner, loop_var=rank, extent=extent, annotations=notes)
 
 
-def _ask_caller(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def dispatch_split_k_by_allocator(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Branch around those kernels of one function whose callers decide."""
     target = func.attrs.get("target", None) if func.attrs else None
     chip = chip_of_target(target)
@@ -190,10 +189,7 @@ def _ask_caller(func: tirx.PrimFunc) -> tirx.PrimFunc:
         after = rewrite_split_k_dispatch(kernel, plan)
         assert all(
             plan_split_k_dispatch(x, chip) is None for x in (after.then_case, after.else_case)
-        ), "DispatchSplitKByAllocator left a loop after"
+        ), "dispatch_split_k_by_allocator left a loop behind"
         return after
 
     return ir.map_kernels(func, branch)
-
-
-DispatchSplitKByAllocator = function_pass("DispatchSplitKByAllocator", _ask_caller)

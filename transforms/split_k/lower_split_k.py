@@ -20,6 +20,9 @@
 Where blocks of several tiles load for one another each part has as many, on the same axis: block
 `b` of the cluster computes part `b // 2` of tile `b % 2`, and reads the sums of its tile alone.
 
+Loops whose iterations meet in atomic reductions alone go to the grid before
+(bind_reduction_loop_to_grid.py).
+
 Sums are added in the order of the parts, so that each run gives the same bits.  Nothing outlives
 the kernel: no memory has to be set to zero or allocated.
 
@@ -42,6 +45,7 @@ from tvm_hopper.transforms.common.explain_notes import RemarkNote, note_kernels,
 from tvm_hopper.transforms.common.multicast_groups import AXIS
 from tvm_hopper.transforms.kernel_pass import function_pass
 
+from .bind_reduction_loop_to_grid import bind_reduction_loop_to_grid
 from .epilogue_shares import allocate, of_first, shared_out
 from .lower_split_k_plan import ClusterSum, find_cluster_loops, plan_split_k
 from .serial_split_k import rewrite_serial_split_k
@@ -127,7 +131,7 @@ REWRITES = {
 }
 
 
-def _across_cluster(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def lower_split_k(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Share the sums of one function's kernels out."""
     notes: dict[int, list[RemarkNote]] = {}
     doubled: list[int] = []
@@ -152,7 +156,7 @@ def _across_cluster(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return note_kernels(changed, notes)
 
 
-LowerSplitK = function_pass("LowerSplitK", _across_cluster)
+LowerSplitK = function_pass("LowerSplitK", bind_reduction_loop_to_grid, lower_split_k)
 
 
 def _remark(plan: ClusterSum) -> RemarkNote:

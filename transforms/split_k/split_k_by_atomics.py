@@ -17,7 +17,7 @@
 Nothing is allocated and no block waits for another one: the parts are added in the output. So each
 part is rounded to the output's type, and bits differ from run to run.
 
-Before: copies are requests yet.  After: each part's sum is a reduction (BindReductionLoopToGrid).
+Before: copies are requests yet.  After: each part's sum is a reduction (LowerSplitK).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tvm_hopper.requests.keys import (
     BY_ATOMICS,
     REDUCE,
 )
-from tvm_hopper.transforms.kernel_pass import kernel_pass
+from tvm_hopper.transforms.kernel_pass import kernel_step
 
 from .epilogue_shares import of_first
 from .lower_split_k_plan import statements_around
@@ -143,4 +143,4 @@ def _adding(copy: ir.SBlock) -> ir.SBlock:
     )
 
 
-SplitKByAtomics = kernel_pass("SplitKByAtomics", plan_atomic_split_k, rewrite_atomic_split_k)
+split_k_by_atomics = kernel_step(plan_atomic_split_k, rewrite_atomic_split_k)

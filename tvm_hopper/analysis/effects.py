@@ -56,10 +56,7 @@ POINTERS: dict[str, dict[int, PointerEffect]] = {
     op_names.MBARRIER_EXPECT: {0: PointerEffect(0)},
     op_names.MBARRIER_WAIT: {0: PointerEffect(0)},
     # trans, number, type, registers, their offset, row in shared memory, its offset
-    op_names.LEGACY_LDMATRIX: {
-        3: PointerEffect(WRITE, 4),
-        5: PointerEffect(READ, 6, by_rows=True),
-    },
+    op_names.LEGACY_LDMATRIX: {3: PointerEffect(WRITE, 4), 5: PointerEffect(READ, 6, by_rows=True)},
     # shape, layouts, types; A, B and the accumulator, each with its offset: registers alone
     op_names.LEGACY_MMA: {
         6: PointerEffect(READ, 7),

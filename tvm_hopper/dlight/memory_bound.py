@@ -104,10 +104,7 @@ class PointwiseRule(HopperRule):
     name: ClassVar[str] = "Pointwise"
 
     def __init__(
-        self,
-        decisions: list[Decision] | None = None,
-        *,
-        config: hs.PointwiseConfig | None = None,
+        self, decisions: list[Decision] | None = None, *, config: hs.PointwiseConfig | None = None
     ) -> None:
         super().__init__(decisions)
         check_type(self.name, "config", config, hs.PointwiseConfig, "an hs.PointwiseConfig")

@@ -35,6 +35,7 @@ from .rewrite import (
     replace_nodes,
     replace_schedule,
     substitute,
+    without_annotations,
 )
 from .saved import load_saved
 from .threads import KernelThreads, threads_of
@@ -172,5 +173,6 @@ __all__ = [
     "visit",
     "with_block",
     "with_body",
+    "without_annotations",
     "without_carry",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from .build import cast_like, full_region, new_buffer, seq, simplify, with_block
+from .build import cast_like, full_region, new_buffer, seq, simplify, with_block, with_body
 from .types import (
     BufferStore,
     Call,
@@ -56,6 +56,17 @@ def replace(root: Any, kind: type, new: Callable[[Any], Any]) -> Any:
     What a replacement holds is offered too, so `new` must leave its own result alone.
     """
     return tvm_ffi.structural_map(root, [(kind, new)], order="pre")
+
+
+def without_annotations(root: Any, *keys: str) -> Any:
+    """Return a tree whose loops lack the annotations `keys`; loops that have none are kept."""
+
+    def plain(loop: For) -> For:
+        rest = {k: v for k, v in loop.annotations.items() if k not in keys}
+        kept = len(rest) == len(loop.annotations)
+        return loop if kept else with_body(loop, loop.body, annotations=rest)
+
+    return replace(root, For, plain)
 
 
 def replace_nodes(root: Any, kind: type, planned: Mapping[Any, Any]) -> Any:

@@ -51,10 +51,7 @@ class ArtifactBuilder(PyBuilder):
     """
 
     def __init__(
-        self,
-        workers: int | None = None,
-        seconds: float = SECONDS,
-        folder: str | Path | None = None,
+        self, workers: int | None = None, seconds: float = SECONDS, folder: str | Path | None = None
     ) -> None:
         super().__init__()
         if workers is not None:

@@ -39,12 +39,7 @@ from tvm_hopper.schedule.products.dot_choice import (
     may_be_dots,
 )
 from tvm_hopper.schedule.products.dot_shape import VECTOR_BYTES
-from tvm_hopper.schedule.products.gather import (
-    choose_tile,
-    excluded,
-    is_whole,
-    plain_config,
-)
+from tvm_hopper.schedule.products.gather import choose_tile, excluded, is_whole, plain_config
 from tvm_hopper.schedule.products.model import (
     MOST_TRANSPOSED,
     as_product,
@@ -125,13 +120,7 @@ class MatmulProblem(Problem):
             return given
         with self.target:
             return hs.choose_config(
-                m,
-                n,
-                k,
-                self.dtype,
-                given=given,
-                majors=self.majors,
-                out_dtype=self.out_dtype,
+                m, n, k, self.dtype, given=given, majors=self.majors, out_dtype=self.out_dtype
             )
 
     def configurations(self) -> list[Configuration]:

@@ -152,4 +152,13 @@ def _is_for(inner: Pass, func: BaseFunc) -> bool:
     if not marks.is_marked(func):
         return False
     processor = find_processor(func.attrs["target"])  # None: the host half of a function
-    return inner.info.name in ON_EVERY_PROCESSOR or processor is None or processor.has_threads
+    if processor is not None and not processor.has_threads:
+        return inner.info.name in ON_EVERY_PROCESSOR
+    return _takes_stage_of(inner.info.name, func)
+
+
+def _takes_stage_of(name: str, func: BaseFunc) -> bool:
+    from tvm_hopper.transforms import stages
+
+    stage = stages.stage_of(name)
+    return stage is None or stage.when is None or stage.when(func)

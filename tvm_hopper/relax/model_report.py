@@ -121,10 +121,7 @@ class ModelReport:
 
 
 def report(
-    model: Any,
-    target: Any = None,
-    sizes: Mapping[str, int] | None = None,
-    **options: Any,
+    model: Any, target: Any = None, sizes: Mapping[str, int] | None = None, **options: Any
 ) -> ModelReport:
     """Report who computes each function of a model.
 

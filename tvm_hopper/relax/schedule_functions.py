@@ -80,11 +80,7 @@ class ScheduleFunctions:
         return changed.with_attr(ATTR, to_text(counted))
 
     def _schedule(
-        self,
-        name: str,
-        func: tirx.PrimFunc,
-        target: Target,
-        tuned: TunedChoice,
+        self, name: str, func: tirx.PrimFunc, target: Target, tuned: TunedChoice
     ) -> tuple[Any, list[Decision]]:
         """Ask the rules in turn; return the function as the first that takes it leaves it.
 

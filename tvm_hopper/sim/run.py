@@ -76,14 +76,7 @@ def run_kernel(
     program = compiled(device_func)
     if not isinstance(args, Mapping):
         args = dict(zip(program.params, args, strict=True))
-    launch = _Launch(
-        device_func,
-        args,
-        three(grid),
-        three(block),
-        three(cluster),
-        dyn_smem_bytes,
-    )
+    launch = _Launch(device_func, args, three(grid), three(block), three(cluster), dyn_smem_bytes)
     result = _run(program, launch, options)
     shortcuts = options.shortcuts
     if result.shortcut_failed and not (shortcuts.any or shortcuts.watch_all):
@@ -208,11 +201,7 @@ def _not_run(machine: KernelMachine, arrays: Mapping[str, np.ndarray]) -> Result
 
 
 def _too_large(
-    machine: KernelMachine,
-    launch: _Launch,
-    wanted: Sequence[Any] | None,
-    shared: int,
-    stored: int,
+    machine: KernelMachine, launch: _Launch, wanted: Sequence[Any] | None, shared: int, stored: int
 ) -> bool:
     """Report CTAs that would need more memory than a run may take.
 

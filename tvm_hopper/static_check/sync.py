@@ -110,10 +110,7 @@ def _lone_try_waits(func: tirx.PrimFunc, calls: list[ir.Call]) -> list[Finding]:
     looped: list[ir.Call] = []
     tvm_ffi.structural_walk(
         func.body,
-        (
-            tirx.While,
-            lambda loop: tvm_ffi.structural_walk(loop, (ir.Call, looped.append)),
-        ),
+        (tirx.While, lambda loop: tvm_ffi.structural_walk(loop, (ir.Call, looped.append))),
     )
     return [
         finding("TRY_WAIT_NOT_LOOPED", f"one try_wait without a loop: {str(call)[:120]}")

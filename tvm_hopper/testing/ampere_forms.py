@@ -268,15 +268,11 @@ def columns(blocks: int, threads: int, trips: int, pad: bool = False) -> tvm.IRM
                         b = T.sblock_alloc_buffer((threads, 1), scope="shared")
                         with T.sblock("a"):
                             a[tx, 0] = T.if_then_else(
-                                i >= 1 and i < trips - 1,
-                                A[bx * threads + tx, i - 1],
-                                T.float32(0),
+                                i >= 1 and i < trips - 1, A[bx * threads + tx, i - 1], T.float32(0)
                             )
                         with T.sblock("b"):
                             b[tx, 0] = T.if_then_else(
-                                i >= 1 and i < trips - 1,
-                                B[bx * threads + tx, i - 1],
-                                T.float32(0),
+                                i >= 1 and i < trips - 1, B[bx * threads + tx, i - 1], T.float32(0)
                             )
                         with T.sblock("sum"):
                             C[bx * threads + tx, i] = a[tx, 0] + b[tx, 0]

@@ -318,12 +318,7 @@ def _store(kind: ProductKind) -> tuple[Any, Any]:
         s1 = T.int32()
         C = T.match_buffer(c, [LANES, size], dtype=dtype, scope="warp", offset_factor=1)
         D = T.match_buffer(
-            out,
-            [SIDE, SIDE],
-            dtype=dtype,
-            scope="global",
-            offset_factor=1,
-            strides=[s0, s1],
+            out, [SIDE, SIDE], dtype=dtype, scope="global", offset_factor=1, strides=[s0, s1]
         )
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:size])

@@ -158,10 +158,7 @@ def compare(
                 before = values[name][part].astype(result.outputs[name].dtype)
                 zero = np.zeros(before.shape)
                 one.add(
-                    box,
-                    one.judged(part),
-                    result.outputs[name][part],
-                    Expected(box, before, zero),
+                    box, one.judged(part), result.outputs[name][part], Expected(box, before, zero)
                 )
     by_name = {one.name: one for one in found}
     for wanted in _together(boxes):

@@ -1,4 +1,4 @@
-"""ApproximateFunctions: activations whose results are rounded to 16 bits."""
+"""approximate_functions: activations whose results are rounded to 16 bits."""
 
 import pytest
 import tvm
@@ -12,7 +12,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.codegen_patches.approximations import IN_TURNS
 from tvm_hopper.requests.keys import FUNCTIONS
 from tvm_hopper.transforms.common.explain_notes import RemarkNote, read_notes
-from tvm_hopper.transforms.math.approximate_functions import ApproximateFunctions
+from tvm_hopper.transforms.math.approximate_functions import approximate_functions
 
 KERNEL = """
 @T.prim_func(private=True, s_tir=True)
@@ -50,7 +50,7 @@ def short(func):
 
 
 def test_one_plus_tanh():
-    text = short(run(kernel(), ApproximateFunctions()))
+    text = short(run(kernel(), approximate_functions))
     assert "tanh" not in text
     assert text.count("tvm_hopper_ex2_ftz") == text.count("tvm_hopper_rcp_in_turns") == 1
     assert "0.5" not in text  # it meets the 2 of the sum
@@ -67,7 +67,7 @@ def test_one_plus_tanh():
     ids=["sigmoid", "erf", "two of them"],
 )
 def test_other_forms(value, names):
-    text = short(run(kernel(value), ApproximateFunctions()))
+    text = short(run(kernel(value), approximate_functions))
     assert "erf(" not in text
     assert "T.tanh(" not in text
     assert all(name in text for name in names)
@@ -80,17 +80,17 @@ def test_other_forms(value, names):
 )
 def test_what_stays_as_it_is(value, loop):
     func = kernel(value, loop)
-    check(run(func, ApproximateFunctions()), func)
+    check(run(func, approximate_functions), func)
 
 
 def test_kernels_without_copies_stay_as_they_are():
     text = KERNEL.replace("VALUE", TANH).replace("LOOP", "range")
     func = parse(text.replace('T.sblock_attr({"tvm_hopper.async_copy": "tma"})', ""))
-    check(run(func, ApproximateFunctions()), func)
+    check(run(func, approximate_functions), func)
 
 
 def test_columns_take_turns_at_the_chips_reciprocal():
-    (store,) = ir.find_all(run(kernel(), ApproximateFunctions()).body, ir.BufferStore, _is_output)
+    (store,) = ir.find_all(run(kernel(), approximate_functions).body, ir.BufferStore, _is_output)
     (call,) = ir.find_all(store.value, ir.Call, lambda x: str(x.op.name) == f"tirx.{IN_TURNS}")
     (let,) = ir.find_all(store.value, tirx.Let, lambda x: x.var.same_as(call.args[1]))
     assert tvm_ffi.structural_equal(let.value, (store.indices[-1] % 2).equal(1))
@@ -117,7 +117,7 @@ def test_indices_stand_in_front_of_names_in_a_value(transposed):
 
 
 def test_what_is_bound_by_memory_leaves_it_to_the_chip():
-    text = run(parse(ROWS), ApproximateFunctions()).body.script()
+    text = run(parse(ROWS), approximate_functions).body.script()
     assert ("in_turns" in text, text.count("tvm_hopper_rcp_ftz")) == (False, 1)
 
 
@@ -141,7 +141,7 @@ def func(A: T.Buffer((64, 128), "float16"), D: T.Buffer((64, 128), "float16")):
 
 
 def test_exponentials_and_quotients_of_kernels_bound_by_memory():
-    text = run(parse(ROWS), ApproximateFunctions()).body.script()
+    text = run(parse(ROWS), approximate_functions).body.script()
     assert "T.exp(" not in text
     assert " / " not in text
     assert text.count("tvm_hopper_ex2_ftz") == 2
@@ -149,7 +149,7 @@ def test_exponentials_and_quotients_of_kernels_bound_by_memory():
 
 def test_the_exponential_of_a_sigmoid_is_one_of_them():
     sigmoid = ("E[0] / (T.float32(1) + T.exp(E[0]))", "E[0] * T.sigmoid(E[0])")
-    text = run(parse(ROWS, sigmoid), ApproximateFunctions()).body.script()
+    text = run(parse(ROWS, sigmoid), approximate_functions).body.script()
     assert "T.exp(" not in text
     assert "sigmoid" not in text
     assert text.count("tvm_hopper_ex2_ftz") == 2
@@ -163,7 +163,7 @@ GELU = (
 
 def test_gelu_is_one_operator_there_and_explain_says_how_far_it_is_off():
     func = parse(ROWS, GELU).with_attr("target", tvm.target.Target("nvidia/nvidia-h200"))
-    after = run(func, ApproximateFunctions())
+    after = run(func, approximate_functions)
     assert "tvm_hopper_gelu_erf" in after.body.script()
     ((note,),) = read_notes(after).kernels.values()
     assert "1.2e-04 relative and 2.4e-07 absolute error" in note.text
@@ -173,26 +173,26 @@ def test_what_waits_for_a_result_of_float32_stays():
     wide = [('D: T.Buffer((64, 128), "float16")', 'D: T.Buffer((64, 128), "float32")')]
     wide.append(('T.Cast("float16", E[0] / (T.float32(1) + T.exp(E[0])))', "E[0]"))
     func = parse(ROWS, *wide)
-    check(run(func, ApproximateFunctions()), func)
+    check(run(func, approximate_functions), func)
 
 
 def test_the_library_by_the_option_and_the_chip_by_fast_math():
     func = kernel()
     asked = func.with_attr(FUNCTIONS, "library")
-    check(run(asked, ApproximateFunctions()), asked)
+    check(run(asked, approximate_functions), asked)
     with tvm.transform.PassContext(config={"tirx.enable_fast_math": True}):
-        check(run(func, ApproximateFunctions()), func)
+        check(run(func, approximate_functions), func)
 
 
 def test_the_chips_tanh_by_the_option():
-    text = short(run(kernel().with_attr(FUNCTIONS, "approximate"), ApproximateFunctions()))
+    text = short(run(kernel().with_attr(FUNCTIONS, "approximate"), approximate_functions))
     assert "tvm_hopper_tanh_approx" in text
     assert "ex2" not in text
 
 
 def test_what_is_noted():
     func = run(kernel().with_attr("target", tvm.target.Target("nvidia/nvidia-h200")))
-    func = run(func, ApproximateFunctions())
+    func = run(func, approximate_functions)
     ((note,),) = read_notes(func).kernels.values()
     assert isinstance(note, RemarkNote)
     assert "1 + tanh(u)" in note.text
@@ -201,4 +201,4 @@ def test_what_is_noted():
 
 def test_it_stands_in_front_of_the_registers():
     names = pipeline.passes.names(pipeline.passes.hook_passes())
-    assert names.index("tvm_hopper.ApproximateFunctions") < names.index("tvm_hopper.LowerWgmma")
+    assert names.index("tvm_hopper.LowerFloatMath") < names.index("tvm_hopper.LowerWgmma")

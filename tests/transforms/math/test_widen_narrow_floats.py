@@ -1,4 +1,4 @@
-"""WidenNarrowFloats: functions that CUDA does not have for 16 bits are computed in float32."""
+"""widen_narrow_floats: functions that CUDA does not have for 16 bits are computed in float32."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.errors import LoweringError, ScheduleError
 from tvm_hopper.facts.dtypes import DTYPES
 from tvm_hopper.simulation import simulate
-from tvm_hopper.transforms.math.widen_narrow_floats import WidenNarrowFloats, plan_wide_functions
+from tvm_hopper.transforms.math.widen_narrow_floats import plan_wide_functions, widen_narrow_floats
 
 PLAIN = """
 @T.prim_func(private=True, s_tir=True)
@@ -29,7 +29,7 @@ WIDE = (
 
 
 def test_operands_are_widened_and_results_rounded():
-    got = run(parse(PLAIN.format(kind="float16", value=NESTED)), WidenNarrowFloats())
+    got = run(parse(PLAIN.format(kind="float16", value=NESTED)), widen_narrow_floats)
     check(got, parse(PLAIN.format(kind="float16", value=WIDE)))
     assert not plan_wide_functions(got)
 
@@ -37,7 +37,7 @@ def test_operands_are_widened_and_results_rounded():
 @pytest.mark.parametrize(("kind", "value"), [("float32", NESTED), ("bfloat16", "T.tanh(X[i])")])
 def test_what_cuda_has_stays(kind, value):
     func = parse(PLAIN.format(kind=kind, value=value))
-    check(run(func, WidenNarrowFloats()), func)
+    check(run(func, widen_narrow_floats), func)
 
 
 FUNCTIONS = {

@@ -1,4 +1,4 @@
-"""GuardRowLoop: one condition around a turn of a loop over rows."""
+"""guard_row_loop: one condition around a turn of a loop over rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tvm_hopper import ir
-from tvm_hopper.transforms.memory_bound.guard_row_loop import GuardRowLoop, plan_guards
+from tvm_hopper.transforms.memory_bound.guard_row_loop import guard_row_loop, plan_guards
 
 BEFORE = """
 @T.prim_func(private=True, s_tir=True)
@@ -53,15 +53,15 @@ def before(condition: str = ROW, last: str = ROW):
     ("last", "rest"), [(ROW, "T.bool(True)"), (f"{ROW} and tx < 30", "tx < 30")]
 )
 def test_a_turn_has_one_condition(last, rest):
-    check(run(before(last=last), GuardRowLoop()), parse(AFTER, ("REST", rest)))
+    check(run(before(last=last), guard_row_loop), parse(AFTER, ("REST", rest)))
 
 
 def test_other_kernels_stay():
-    check_other_kernel_stays(before(), parse(AFTER, ("REST", "T.bool(True)")), GuardRowLoop())
+    check_other_kernel_stays(before(), parse(AFTER, ("REST", "T.bool(True)")), guard_row_loop)
 
 
 def test_again_finds_nothing():
-    (kernel,) = ir.kernels(run(before(), GuardRowLoop()))
+    (kernel,) = ir.kernels(run(before(), guard_row_loop))
     assert plan_guards(kernel) == ()
 
 
@@ -74,7 +74,7 @@ def test_again_finds_nothing():
     ],
 )
 def test_what_threads_or_blocks_differ_in_stays(condition, last):
-    check(run(before(condition, last), GuardRowLoop()), before(condition, last))
+    check(run(before(condition, last), guard_row_loop), before(condition, last))
 
 
 def test_turns_that_leave_something_in_registers_stay():
@@ -82,4 +82,4 @@ def test_turns_that_leave_something_in_registers_stay():
     kernel = BEFORE.replace(load, load.replace("= X", "= tile[0] + X"))
     last = '                with T.sblock("last"):\n                    Y[bx, tx] = tile[0]\n'
     func = parse(kernel + last, ("CONDITION", ROW), ("LAST", ROW))
-    check(run(func, GuardRowLoop()), func)
+    check(run(func, guard_row_loop), func)

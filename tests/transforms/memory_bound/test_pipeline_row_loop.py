@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
+from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
 from tvm_hopper import ir
+from tvm_hopper.errors import LoweringError
 from tvm_hopper.transforms.memory_bound.pipeline_row_loop import PipelineRowLoop, plan_row_pipeline
 
 HEAD = """
@@ -30,15 +31,21 @@ TAB        "mbarrier::complete_tx::bytes", "f32", "",
 TAB    )
 TAB)
 """
+WAIT = "T.evaluate(T.cuda.mbarrier_wait(T.address_of(arrived[r % 4]), r // 4 % 2))"
+MARKED = f"""with T.sblock("wait"):
+TAB    T.reads()
+TAB    T.writes()
+TAB    T.sblock_attr({{"tvm_hopper.skew_turns": 1}})
+TAB    {WAIT}"""
 TAKE = """
-TABT.evaluate(T.cuda.mbarrier_wait(T.address_of(arrived[r % 4]), r // 4 % 2))
+TABWAIT
 TABtotal[0] = rooms[r % 4]
 TABY[r * 16 + bx, tx] = RESULT
 """
 
 
 def indented(text: str, number: str, columns: int) -> str:
-    return text.replace("NUMBER", number).replace("TAB", " " * columns)
+    return text.replace("WAIT", WAIT).replace("NUMBER", number).replace("TAB", " " * columns)
 
 
 BEFORE = (
@@ -56,7 +63,7 @@ BEFORE = (
                                 val = T.sblock_alloc_buffer((1,), "float32", scope="local")
 """
     + indented(SEND, "r", 32)
-    + indented(TAKE, "r", 32)
+    + indented(TAKE.replace("WAIT", MARKED), "r", 32)
 )
 AFTER = (
     HEAD
@@ -90,7 +97,9 @@ def after():
 
 
 def in_order(result: str):
-    return parse(BEFORE, ("RESULT", result), (', annotations={"tvm_hopper.skew_turns": 1}', ""))
+    start = BEFORE.index(indented(TAKE.replace("WAIT", MARKED), "r", 32))
+    text = BEFORE[:start] + indented(TAKE, "r", 32)
+    return parse(text, ("RESULT", result), (', annotations={"tvm_hopper.skew_turns": 1}', ""))
 
 
 def test_the_next_row_is_sent_before_this_turn_waits():
@@ -108,19 +117,15 @@ def test_again_finds_nothing():
 
 def test_registers_of_the_earlier_part_keep_the_turns_in_order():
     result = "total[0] * val[0]"
-    check(run(before(result), PipelineRowLoop()), in_order(result))
+    got = run(before(result), PipelineRowLoop())
+    check(got, in_order(result))
+    (note,) = notes_of(got)
+    assert "each row waits for its cluster" in note.text
+    with pytest.raises(LoweringError, match=r"loop r, tvm_hopper\.skew_turns"):
+        run(before(result).with_attr("tvm_hopper.strict", True), PipelineRowLoop())
 
 
-def test_turns_without_a_barrier_stay_in_order():
-    sync = 'T.tvm_storage_sync("shared", T.bool(False), -1)'
-    changes = (("RESULT", "total[0]"), (sync, "T.evaluate(0)"))
-    request = (', annotations={"tvm_hopper.skew_turns": 1}', "")
-    check(run(parse(BEFORE, *changes), PipelineRowLoop()), parse(BEFORE, *changes, request))
-
-
-@pytest.mark.parametrize("instruction", ["T.ptx.st_async", "T.cuda.mbarrier_wait"])
-def test_turns_without_a_cluster_stay_in_order(instruction):
-    name = f"tvm_hopper_{instruction.rpartition('.')[2]}"
-    changes = (("RESULT", "total[0]"), (f"{instruction}(", f'T.call_extern("int32", "{name}", '))
-    request = (', annotations={"tvm_hopper.skew_turns": 1}', "")
-    check(run(parse(BEFORE, *changes), PipelineRowLoop()), parse(BEFORE, *changes, request))
+def test_turns_that_say_of_no_wait_stay_in_order():
+    start = BEFORE.index(indented(TAKE.replace("WAIT", MARKED), "r", 32))
+    unmarked = parse(BEFORE[:start] + indented(TAKE, "r", 32), ("RESULT", "total[0]"))
+    check(run(unmarked, PipelineRowLoop()), in_order("total[0]"))

@@ -1,4 +1,4 @@
-"""PrefetchRowScalars: what a row has one of is loaded while the row before is computed with."""
+"""prefetch_row_scalars: what a row has one of is loaded while the row before is computed with."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir
 from tvm_hopper.transforms.memory_bound.prefetch_row_scalars import (
-    PrefetchRowScalars,
     plan_row_scalars,
+    prefetch_row_scalars,
 )
 
 KERNEL = """
@@ -37,7 +37,7 @@ def func(
 def lines(*changes: tuple[str, str]) -> list[str]:
     return [
         x.strip()
-        for x in str(run(parse(KERNEL, *changes), PrefetchRowScalars()).script()).split("\n")
+        for x in str(run(parse(KERNEL, *changes), prefetch_row_scalars).script()).split("\n")
     ]
 
 
@@ -67,9 +67,9 @@ def test_a_value_is_loaded_a_turn_earlier():
 )
 def test_what_stays(change):
     func = parse(KERNEL, change)
-    check(run(func, PrefetchRowScalars()), func)
+    check(run(func, prefetch_row_scalars), func)
 
 
 def test_again_finds_nothing():
-    (kernel,) = ir.kernels(run(parse(KERNEL), PrefetchRowScalars()))
+    (kernel,) = ir.kernels(run(parse(KERNEL), prefetch_row_scalars))
     assert plan_row_scalars(kernel) == ()

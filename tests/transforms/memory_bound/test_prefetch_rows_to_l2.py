@@ -1,4 +1,4 @@
-"""PrefetchRowsToL2: what a later turn loads is on its way to L2."""
+"""prefetch_rows_to_l2: what a later turn loads is on its way to L2."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import pytest
 
 from tests.transforms.scripts import parse, run
 from tvm_hopper import ir
-from tvm_hopper.transforms.memory_bound.prefetch_rows_to_l2 import PrefetchRowsToL2, plan_prefetches
+from tvm_hopper.transforms.memory_bound.prefetch_rows_to_l2 import (
+    plan_prefetches,
+    prefetch_rows_to_l2,
+)
 
 KERNEL = """
 @T.prim_func(private=True, s_tir=True)
@@ -30,7 +33,7 @@ def func(X: T.Buffer((1000, 256), "float16"), Y: T.Buffer((1000, 256), "float16"
 
 
 def text(*changes: tuple[str, str]) -> str:
-    return str(run(parse(KERNEL, *changes), PrefetchRowsToL2()).script())
+    return str(run(parse(KERNEL, *changes), prefetch_rows_to_l2).script())
 
 
 def test_one_thread_asks_for_a_row_that_exists():
@@ -43,7 +46,7 @@ def test_one_thread_asks_for_a_row_that_exists():
 
 
 def test_again_finds_nothing():
-    (kernel,) = ir.kernels(run(parse(KERNEL), PrefetchRowsToL2()))
+    (kernel,) = ir.kernels(run(parse(KERNEL), prefetch_rows_to_l2))
     assert plan_prefetches(kernel) == ()
 
 
@@ -62,4 +65,4 @@ def test_processors_without_the_instruction_load_as_before():
     import tvm
 
     func = parse(KERNEL).with_attr("target", tvm.target.Target({"kind": "cuda", "arch": "sm_80"}))
-    assert "prefetch" not in str(run(func, PrefetchRowsToL2()).script())
+    assert "prefetch" not in str(run(func, prefetch_rows_to_l2).script())

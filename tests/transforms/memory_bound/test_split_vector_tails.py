@@ -1,4 +1,4 @@
-"""SplitVectorTails: the last elements of a tensor leave its vectors whole."""
+"""split_vector_tails: the last elements of a tensor leave its vectors whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tvm_hopper import ir
-from tvm_hopper.transforms.memory_bound.split_vector_tails import SplitVectorTails, plan_tails
+from tvm_hopper.transforms.memory_bound.split_vector_tails import plan_tails, split_vector_tails
 
 BEFORE = """
 @T.prim_func(private=True, s_tir=True)
@@ -49,21 +49,21 @@ SIMPLE = "bx * 256 + tx < 875"  # what LAST amounts to
     [(BOUND, "T.bool(True)"), (f"{BOUND} and {OTHER}", OTHER), (f"{OTHER} and {BOUND}", OTHER)],
 )
 def test_whole_vectors_go_without_a_condition(condition, rest):
-    got = run(parse(BEFORE, ("CONDITION", condition)), SplitVectorTails())
+    got = run(parse(BEFORE, ("CONDITION", condition)), split_vector_tails)
     want = parse(AFTER, ("SIMPLE", SIMPLE), ("REST", rest), ("CONDITION", condition))
     check(got, want)
 
 
 def test_again_finds_nothing():
-    got = run(parse(BEFORE, ("CONDITION", BOUND)), SplitVectorTails())
+    got = run(parse(BEFORE, ("CONDITION", BOUND)), split_vector_tails)
     (kernel,) = ir.kernels(got)
     assert plan_tails(kernel) == ()
-    check(run(got, SplitVectorTails()), got)
+    check(run(got, split_vector_tails), got)
 
 
 def test_other_kernels_stay():
     ours = parse(BEFORE, ("CONDITION", BOUND))
-    check_other_kernel_stays(ours, run(ours, SplitVectorTails()), SplitVectorTails())
+    check_other_kernel_stays(ours, run(ours, split_vector_tails), split_vector_tails)
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_other_conditions_stay(condition):
     if condition == "v < X_bound":
         condition = "v * v < X_bound"
     func = parse(text, ("CONDITION", condition))
-    check(run(func, SplitVectorTails()), func)
+    check(run(func, split_vector_tails), func)

@@ -1,10 +1,13 @@
-"""StageRowsInShared: rows of later turns come into shared memory, and are loaded from there."""
+"""stage_rows_in_shared: rows of later turns come into shared memory, and are loaded from there."""
 
 from __future__ import annotations
 
 from tests.transforms.scripts import check_other_kernel_stays, parse, run
 from tvm_hopper import ir
-from tvm_hopper.transforms.memory_bound.stage_rows_in_shared import StageRowsInShared, plan_stages
+from tvm_hopper.transforms.memory_bound.stage_rows_in_shared import (
+    plan_stages,
+    stage_rows_in_shared,
+)
 
 KERNEL = """
 @T.prim_func(private=True, s_tir=True)
@@ -34,7 +37,7 @@ SYNC = 'T.tvm_storage_sync("shared", T.bool(False), -1)'
 def lines(*changes: tuple[str, str]) -> list[str]:
     return [
         x.strip()
-        for x in str(run(parse(KERNEL, *changes), StageRowsInShared()).script()).split("\n")
+        for x in str(run(parse(KERNEL, *changes), stage_rows_in_shared).script()).split("\n")
     ]
 
 
@@ -70,7 +73,7 @@ def test_a_part_of_a_row_for_each_thread_block_of_a_cluster():
         ("= X[r * 16 + bx, tx * 4 + v]", "= X[r * 16 + bx, tz * 128 + tx * 4 + v]"),
     )
     assert any("X[r * 16 + bx + 32, tz * 128]" in x and "T.uint32(256)" in x for x in got)
-    assert "tile[v] = X_rows[r % 4, tx * 4 + v + tz * 128]" in got  # until SplitRowsAcrossCluster
+    assert "tile[v] = X_rows[r % 4, tx * 4 + v + tz * 128]" in got
 
 
 HINTED = (
@@ -107,12 +110,12 @@ def test_without_bulk_copies_rows_are_loaded_as_before():
 
 
 def test_again_finds_nothing():
-    after = run(parse(KERNEL), StageRowsInShared())
+    after = run(parse(KERNEL), stage_rows_in_shared)
     (kernel,) = ir.kernels(after)
     assert plan_stages(kernel) == ()
 
 
 def test_other_kernels_stay():
     check_other_kernel_stays(
-        parse(KERNEL), run(parse(KERNEL), StageRowsInShared()), StageRowsInShared()
+        parse(KERNEL), run(parse(KERNEL), stage_rows_in_shared), stage_rows_in_shared
     )

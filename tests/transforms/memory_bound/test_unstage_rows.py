@@ -1,4 +1,4 @@
-"""UnstageRows: rows that are read from memory where a chip has no bulk copies."""
+"""unstage_rows: rows that are read from memory where a chip has no bulk copies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm_hopper import explain
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.testing import memory_bound
-from tvm_hopper.transforms.memory_bound.unstage_rows import UnstageRows
+from tvm_hopper.transforms.memory_bound.unstage_rows import unstage_rows
 
 STAGED = """
 @T.prim_func(private=True, s_tir=True)
@@ -58,19 +58,19 @@ def of_ampere(text):
 
 
 def test_rows_are_read_from_memory():
-    got = run(of_ampere(STAGED), UnstageRows())
+    got = run(of_ampere(STAGED), unstage_rows)
     check(got, of_ampere(UNSTAGED))
     assert "sm_80 has no bulk copies" in notes_of(got)[0].text
-    check(run(got, UnstageRows()), got)
+    check(run(got, unstage_rows), got)
 
 
 def test_where_there_are_bulk_copies_they_stay():
-    check(run(parse(STAGED), UnstageRows()), parse(STAGED))
+    check(run(parse(STAGED), unstage_rows), parse(STAGED))
 
 
 def test_other_kernels_stay():
     ours = of_ampere(STAGED)
-    check_other_kernel_stays(ours, run(ours, UnstageRows()), UnstageRows())
+    check_other_kernel_stays(ours, run(ours, unstage_rows), unstage_rows)
 
 
 def test_strictly_they_do_not():

@@ -1,4 +1,4 @@
-"""VectorizeGathers: neighbouring elements that are read elsewhere are one load."""
+"""vectorize_gathers: neighbouring elements that are read elsewhere are one load."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tvm_hopper import ir
-from tvm_hopper.transforms.memory_bound.vectorize_gathers import VectorizeGathers, plan_gathers
+from tvm_hopper.transforms.memory_bound.vectorize_gathers import plan_gathers, vectorize_gathers
 
 BEFORE = """
 @T.prim_func(private=True, s_tir=True)
@@ -96,18 +96,18 @@ def after(value, row, place, exists="T.bool(True)", around=""):
     ids=["row", "named row", "place in a head", "number", "twice", "choice"],
 )
 def test_neighbours_are_one_load(value, want, row, place):
-    check(run(before(value), VectorizeGathers()), after(want, row, place))
+    check(run(before(value), vectorize_gathers), after(want, row, place))
 
 
 def test_a_condition_of_all_elements_stands_around_the_load():
     value = "T.if_then_else(tx % 16 < 8, X[bx, tx * 8 + v], T.float16(0))"
     want = "T.if_then_else(tx % 16 < 8, X_lanes[v], T.float16(0))"
-    got = run(before(value, "bx < 3"), VectorizeGathers())
+    got = run(before(value, "bx < 3"), vectorize_gathers)
     check(got, after(want, "bx", "tx * 8", "bx < 3", "bx < 3 and tx % 16 < 8"))
 
 
 def test_fewer_lanes_where_a_vector_begins_inside_of_one():
-    got = run(before("X[bx, tx * 8 + v + 4]"), VectorizeGathers())
+    got = run(before("X[bx, tx * 8 + v + 4]"), vectorize_gathers)
     (kernel,) = ir.kernels(got)
     loops = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
     assert [int(x.extent) for x in loops] == [4]
@@ -129,28 +129,28 @@ def test_fewer_lanes_where_a_vector_begins_inside_of_one():
 )
 def test_others_stay(value):
     func = before(value)
-    assert run(func, VectorizeGathers()).body.same_as(func.body)
+    assert run(func, vectorize_gathers).body.same_as(func.body)
 
 
 def test_a_condition_on_each_element_stays():
     func = before("X[bx, tx * 8 + v]", "tx * 8 + v < 250")
-    assert run(func, VectorizeGathers()).body.same_as(func.body)
+    assert run(func, vectorize_gathers).body.same_as(func.body)
 
 
 def test_sides_that_an_index_of_a_table_parts_are_loaded_each_for_itself():
     """A choice between two places would load both rows' numbers."""
     value = "T.if_then_else(tx < 8, X[P[0], tx * 8 + v], X[P[1], tx * 8 + v])"
-    (kernel,) = ir.kernels(run(before(value), VectorizeGathers()))
+    (kernel,) = ir.kernels(run(before(value), vectorize_gathers))
     loops = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
     assert len(loops) == 2
     assert len(ir.find_all(kernel, ir.IfThenElse)) == 2
 
 
 def test_again_finds_nothing():
-    (kernel,) = ir.kernels(run(before(CHOICE), VectorizeGathers()))
+    (kernel,) = ir.kernels(run(before(CHOICE), vectorize_gathers))
     assert plan_gathers(kernel) == ()
 
 
 def test_other_kernels_stay():
     ours, want = before("X[bx, tx * 8 + v]"), after("X_lanes[v]", "bx", "tx * 8")
-    check_other_kernel_stays(ours, want, VectorizeGathers())
+    check_other_kernel_stays(ours, want, vectorize_gathers)

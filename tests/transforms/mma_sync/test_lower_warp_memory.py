@@ -1,9 +1,14 @@
-"""LowerWarpMemory: each lane gets registers for its part of a warp's buffer."""
+"""LowerWarpMemory: threadIdx.x is a warp, whose lanes get parts of its buffers."""
 
 import pytest
 
 from tests.transforms.scripts import check, parse, run
-from tvm_hopper.transforms.mma_sync.lower_warp_memory import LowerWarpMemory, plan_lanes
+from tvm_hopper.transforms.mma_sync.lower_warp_memory import (
+    LowerWarpMemory,
+    plan_lanes,
+    plan_warps,
+    split_warps,
+)
 
 HEAD = """
 @T.prim_func(private=True, s_tir=True)
@@ -82,7 +87,7 @@ def test_left_to_tvm(what):
 @pytest.mark.parametrize(
     "change",
     [
-        ('"threadIdx.x", 32', '"threadIdx.x", 64'),
+        ('"threadIdx.x", 32', '"threadIdx.x", 48'),
         ('T.attr("tvm_hopper", "hand_threaded", 1)', 'T.attr("other", "key", 1)'),
     ],
     ids=["threadIdx.x is no warp", "kernel of others"],
@@ -90,3 +95,56 @@ def test_left_to_tvm(what):
 def test_kernels_that_stay(change):
     func = parse(BEFORE, change)
     assert run(func, LowerWarpMemory()).same_as(func)
+
+
+UNSPLIT = """
+@T.prim_func(private=True, s_tir=True)
+def func(C: T.Buffer((160,), "float16")):
+    with T.launch_thread("blockIdx.x", 2) as bx:
+        t = T.launch_thread("threadIdx.x", 160)
+        fragment = T.alloc_buffer((64,), "float16", scope="warp")
+        T.attr("tvm_hopper", "hand_threaded", 1)
+        if t < 32:
+            fragment[t % 32 * 2] = C[t]
+        C[t] = fragment[t % 32 * 2 + 1]
+"""
+SPLIT = """
+@T.prim_func(private=True, s_tir=True)
+def func(C: T.Buffer((160,), "float16")):
+    with T.launch_thread("blockIdx.x", 2) as bx:
+        w = T.launch_thread("threadIdx.y", 5)
+        lane = T.launch_thread("threadIdx.x", 32)
+        fragment = T.alloc_buffer((64,), "float16", scope="warp")
+        T.attr("tvm_hopper", "hand_threaded", 1)
+        if w * 32 + lane < 32:
+            fragment[(w * 32 + lane) % 32 * 2] = C[w * 32 + lane]
+        C[w * 32 + lane] = fragment[(w * 32 + lane) % 32 * 2 + 1]
+"""
+
+
+def test_threads_keep_their_numbers():
+    check(run(parse(UNSPLIT), split_warps), parse(SPLIT))
+
+
+def test_no_axis_is_split_twice():
+    got = run(parse(UNSPLIT), split_warps)
+    assert plan_warps(got) == ()
+    check(run(got, split_warps), got)
+
+
+def stays(*changes):
+    func = parse(UNSPLIT, *changes)
+    return run(func, split_warps).same_as(func)
+
+
+@pytest.mark.parametrize("threads", [16, 32, 48])
+def test_one_warp_and_what_is_no_number_of_warps(threads):
+    assert stays(('"threadIdx.x", 160', f'"threadIdx.x", {threads}'))
+
+
+def test_no_buffer_of_a_warp():
+    assert stays(('scope="warp"', 'scope="local"'))
+
+
+def test_axes_of_other_kernels_stay():
+    assert stays(('T.attr("tvm_hopper", "hand_threaded", 1)', 'T.attr("other", "key", 1)'))

@@ -5,9 +5,9 @@ import pytest
 from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tvm_hopper import ir
 from tvm_hopper.requests.keys import SHIFT
-from tvm_hopper.transforms import PipelineComputeStages
 from tvm_hopper.transforms.common.channel import FREE_SLOT, find_calls
 from tvm_hopper.transforms.pipeline.late_stages import find_lateness, mark_late, staged_loops
+from tvm_hopper.transforms.pipeline.pipeline_compute_stages import pipeline_compute_stages
 from tvm_hopper.transforms.pipeline.pipeline_compute_stages_plan import plan_delayed_statements
 
 HEAD = """
@@ -92,29 +92,29 @@ AFTER = (
 
 def test_what_runs_later_goes_first_and_ends_behind_the_loop():
     """Slots of what is handed on, a copy's slot that is kept a trip longer."""
-    check(run(parse(BEFORE), PipelineComputeStages()), parse(AFTER))
+    check(run(parse(BEFORE), pipeline_compute_stages), parse(AFTER))
 
 
 def test_again_finds_nothing():
-    got = run(parse(BEFORE), PipelineComputeStages())
+    got = run(parse(BEFORE), pipeline_compute_stages)
     (kernel,) = ir.kernels(got)
     assert plan_delayed_statements(kernel) == ()
-    check(run(got, PipelineComputeStages()), got)
+    check(run(got, pipeline_compute_stages), got)
 
 
 def test_other_kernel_stays():
-    check_other_kernel_stays(parse(BEFORE), parse(AFTER), PipelineComputeStages())
+    check_other_kernel_stays(parse(BEFORE), parse(AFTER), pipeline_compute_stages)
 
 
 def test_a_loop_of_unknown_extent_asks_for_its_last_trips():
-    got = run(parse(BEFORE, ("T.serial(8", "T.serial(n")), PipelineComputeStages())
+    got = run(parse(BEFORE, ("T.serial(8", "T.serial(n")), pipeline_compute_stages)
     conditions = [str(x.condition) for x in ir.find_all(got.body, ir.IfThenElse)]
     assert conditions == ["1 <= k", "n >= 1"]
 
 
 @pytest.mark.parametrize(("extent", "rest"), [(0, 0), (1, 1)])
 def test_no_trip_is_left_of_a_loop_without_any(extent, rest):
-    got = run(parse(BEFORE, ("T.serial(8", f"T.serial({extent}")), PipelineComputeStages())
+    got = run(parse(BEFORE, ("T.serial(8", f"T.serial({extent}")), pipeline_compute_stages)
     uses = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "use")
     assert len(uses) == 1 + rest
 
@@ -124,7 +124,7 @@ def test_what_late_statements_alone_use_outlives_the_iteration():
     use = ("C[tx] = C[tx] + c[tx] *", "d[0] = c[tx]\n                            C[tx] = d[0] *")
     alloc = "c = T.sblock_alloc_buffer("
     local = 'd = T.sblock_alloc_buffer((1,), "float32", scope="local")\n                        '
-    got = run(parse(BEFORE, use, (alloc, local + alloc)), PipelineComputeStages())
+    got = run(parse(BEFORE, use, (alloc, local + alloc)), pipeline_compute_stages)
     (block,) = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "outlive")
     assert [x.name for x in block.alloc_buffers] == ["d"]
 
@@ -152,7 +152,7 @@ def test_slots_that_are_read_later_are_given_back_later(late, slots, later):
     text = BEFORE + RELEASE.format(late=late, condition=condition, trip=trip)
     got = run(
         parse(text.replace("trip % 3", f"trip % {slots}").replace("(3, 64)", f"({slots}, 64)")),
-        PipelineComputeStages(),
+        pipeline_compute_stages,
     )
     (block,) = ir.find_blocks(got.body, "tvm_hopper.release")
     (free,) = ir.find_all(block, ir.IfThenElse)

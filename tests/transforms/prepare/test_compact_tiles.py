@@ -97,3 +97,47 @@ def test_accesses_before_the_start_stay():
     start = "bx * T.int64(128) - i - i"
     func = kernel(start=start, other=BASE)
     assert run(func, CompactTiles()).same_as(func)
+
+
+REGISTERS = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((8, 4096), "float16"), Y: T.Buffer((8, 4096), "float16")):
+    for bx in T.thread_binding(8, thread="blockIdx.x"):
+        for tx in T.thread_binding(256, thread="threadIdx.x"):
+            with T.sblock("kernel"):
+                part = T.sblock_alloc_buffer((2, 256, 8), "float16", scope="local")
+                for c in T.unroll(2):
+                    for v in T.vectorized(8):
+                        with T.sblock("load"):
+                            T.reads(X[bx, c * 2048 + tx * 8 + v])
+                            T.writes(part[c, tx, v])
+                            part[c, tx, v] = X[bx, c * 2048 + tx * 8 + v]
+                for c in T.unroll(2):
+                    for v in T.vectorized(8):
+                        with T.sblock("store"):
+                            T.reads(part[c, tx, v])
+                            T.writes(Y[bx, c * 2048 + tx * 8 + v])
+                            Y[bx, c * 2048 + tx * 8 + v] = part[c, tx, v]
+"""
+OF_A_THREAD = REGISTERS.replace("(2, 256, 8)", "(2, 1, 8)").replace(
+    "part[c, tx, v]", "part[c, 0, v]"
+)
+
+
+@pytest.mark.parametrize("rows", ["2", "T.min(n, 2)"])
+def test_registers_that_all_threads_were_counted_for(rows):
+    sized = [("def func(", "def func(n: T.int32, "), ("(2, 256, 8)", f"({rows}, 256, 8)")]
+    got = run(parse(REGISTERS, *sized), CompactTiles())
+    check(got, parse(OF_A_THREAD, sized[0]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("v] = part[c, tx, v]", "v] = part[c, 255 - tx, v]"),
+        ("Y[bx, c * 2048 + tx * 8 + v] = part[c, tx, v]", "T.call_extern('int32', 'f', part.data)"),
+    ],
+)
+def test_registers_that_stay(old, new):
+    func = parse(REGISTERS, (old, new))
+    assert run(func, CompactTiles()).same_as(func)

@@ -1,11 +1,11 @@
-"""SimplifyIndexBounds: min and max in indices that the loops' ranges decide."""
+"""simplify_index_bounds: min and max in indices that the loops' ranges decide."""
 
 import pytest
 from tvm.script import tirx as T
 
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir
-from tvm_hopper.transforms.prepare.simplify_index_bounds import SimplifyIndexBounds, plan_bounds
+from tvm_hopper.transforms.prepare.simplify_index_bounds import plan_bounds, simplify_index_bounds
 
 KERNEL = """
 @T.prim_func(private=True, s_tir=True)
@@ -32,7 +32,7 @@ def kernel(column):
 
 
 def test_the_least_index_of_a_compact_buffer():
-    check(run(kernel(SHIFTED), SimplifyIndexBounds()), kernel("j"))
+    check(run(kernel(SHIFTED), simplify_index_bounds), kernel("j"))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_least_index_of_a_compact_buffer():
     ],
 )
 def test_which_side_is_taken(column, plain):
-    got = run(kernel(column), SimplifyIndexBounds())
+    got = run(kernel(column), simplify_index_bounds)
     check(got, kernel(plain or column))
     assert got.same_as(kernel(column)) is False
     (found,) = ir.kernels(got)
@@ -63,12 +63,12 @@ def test_the_host_s_condition_may_decide(condition, column):
         head = head.replace("def func(", "def func(n: T.int32, ")
         return parse("\n".join([first, head, f"    if {condition}:", *("    " + x for x in body)]))
 
-    check(run(branch("T.min(j, n)"), SimplifyIndexBounds()), branch(column))
+    check(run(branch("T.min(j, n)"), simplify_index_bounds), branch(column))
 
 
 def test_again_finds_nothing():
-    got = run(kernel(SHIFTED), SimplifyIndexBounds())
-    assert run(got, SimplifyIndexBounds()).same_as(got)
+    got = run(kernel(SHIFTED), simplify_index_bounds)
+    assert run(got, simplify_index_bounds).same_as(got)
 
 
 def test_regions_of_blocks_follow():
@@ -76,17 +76,17 @@ def test_regions_of_blocks_follow():
         KERNEL.replace("COLUMN", "j"),
         ("T.writes(D[0:64, bx * 64", "T.writes(D[0:64, T.max(bx, 0) * 64"),
     )
-    check(run(func, SimplifyIndexBounds()), kernel("j"))
+    check(run(func, simplify_index_bounds), kernel("j"))
 
 
 def test_values_and_data_stay():
     value = "own[i, j] + A[i, bx * 64 + ty * 32 + j]"
     text = KERNEL.replace("COLUMN", "j")
     values = parse(text, (value, f"T.Cast('float32', T.min(j, 40)) + {value}"))
-    assert run(values, SimplifyIndexBounds()).same_as(values)
+    assert run(values, simplify_index_bounds).same_as(values)
     index = "A[i, T.min(T.Cast('int32', A[i, j]) * 0, 0)]"
     data = parse(text, ("A[i, bx * 64 + ty * 32 + j]", index))
-    assert run(data, SimplifyIndexBounds()).same_as(data)
+    assert run(data, simplify_index_bounds).same_as(data)
 
 
 def test_kernels_without_a_product_stay():
@@ -95,4 +95,4 @@ def test_kernels_without_a_product_stay():
         for bx in T.thread_binding(8, thread="blockIdx.x"):
             B[T.min(bx, 9)] = A[bx]
 
-    assert run(func, SimplifyIndexBounds()).same_as(func)
+    assert run(func, simplify_index_bounds).same_as(func)

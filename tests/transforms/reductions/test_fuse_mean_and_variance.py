@@ -1,4 +1,4 @@
-"""FuseMeanAndVariance: a cluster reduces a row's mean and the squares around it in one exchange."""
+"""fuse_mean_and_variance: mean and squares are reduced in one exchange."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import memory_bound
 from tvm_hopper.transforms.common.explain_notes import RemarkNote
-from tvm_hopper.transforms.reductions.fuse_mean_and_variance import FuseMeanAndVariance
+from tvm_hopper.transforms.reductions.fuse_mean_and_variance import fuse_mean_and_variance
 from tvm_hopper.transforms.reductions.fuse_mean_and_variance_plan import plan_moments
 
 KERNEL = """
@@ -88,13 +88,13 @@ def test_a_pair_is_found():
 
 
 def test_one_reduction_is_left_which_keeps_two_values():
-    after = run(parse(KERNEL), FuseMeanAndVariance())
+    after = run(parse(KERNEL), fuse_mean_and_variance)
     (call,) = ir.find_all(after.body, ir.Call, lambda x: x.op.name == "tirx.tvm_thread_allreduce")
     assert int(call.args[0]) == 2
     (note,) = notes_of(after)
     assert isinstance(note, RemarkNote)
     assert plan_moments(ir.kernels(after)[0]) == ()
-    check_other_kernel_stays(parse(KERNEL), after, FuseMeanAndVariance())
+    check_other_kernel_stays(parse(KERNEL), after, fuse_mean_and_variance)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_one_reduction_is_left_which_keeps_two_values():
 def test_what_is_no_such_pair_stays(change):
     assert plan(change) == ()
     func = parse(KERNEL, change)
-    check(run(func, FuseMeanAndVariance()), func)
+    check(run(func, fuse_mean_and_variance), func)
 
 
 def _in_parts(index):
@@ -165,7 +165,7 @@ SHARED = (
 def test_rows_that_wait_in_shared_memory():
     (one,) = plan(*SHARED)
     assert (one.of_thread, one.of_row) == (8, 512)
-    after = run(parse(KERNEL, *SHARED), FuseMeanAndVariance())
+    after = run(parse(KERNEL, *SHARED), fuse_mean_and_variance)
     assert after.script().count("tvm_thread_allreduce") == 1
 
 
@@ -241,7 +241,7 @@ def test_verified_clean(threads):
 @pytest.mark.parametrize("form", ["S[0] / T.float32(512)", "S[0] * T.float32(0.001953125)"])
 def test_a_mean_that_nothing_keeps_is_that_of_a_thread_too(form):
     """The row's sum has not been made where the squares are added up."""
-    after = run(parse(KERNEL, ("- mean[0]", f"- {form}")), FuseMeanAndVariance())
+    after = run(parse(KERNEL, ("- mean[0]", f"- {form}")), fuse_mean_and_variance)
     (back, _) = ir.find_all(after.body, ir.BufferStore, lambda x: x.buffer.name in ("S", "V"))
     own = ir.find_all(after.body, ir.BufferStore, lambda x: x.buffer.name == "own")
     assert len(own) == 4

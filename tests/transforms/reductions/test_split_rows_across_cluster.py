@@ -13,7 +13,7 @@ from tvm_hopper.errors import LoweringError
 from tvm_hopper.testing import memory_bound
 from tvm_hopper.transforms.common.explain_notes import FallbackNote
 from tvm_hopper.transforms.reductions.reduce_across_threads import ReduceAcrossThreads
-from tvm_hopper.transforms.reductions.split_rows_across_cluster import SplitRowsAcrossCluster
+from tvm_hopper.transforms.reductions.split_rows_across_cluster import split_rows_across_cluster
 
 BEFORE = """
 @T.prim_func(private=True, s_tir=True)
@@ -52,20 +52,20 @@ AMPERE = {"kind": "cuda", "arch": "sm_80"}
 
 
 def test_parts_are_counted_by_the_thread_blocks_of_a_cluster():
-    got = run(parse(BEFORE), SplitRowsAcrossCluster())
+    got = run(parse(BEFORE), split_rows_across_cluster)
     check(got, parse(BEFORE, *SPREAD))
-    check(run(got, SplitRowsAcrossCluster()), got)
+    check(run(got, split_rows_across_cluster), got)
 
 
 def test_other_kernels_stay():
     check_other_kernel_stays(
-        parse(BEFORE), run(parse(BEFORE), SplitRowsAcrossCluster()), SplitRowsAcrossCluster()
+        parse(BEFORE), run(parse(BEFORE), split_rows_across_cluster), split_rows_across_cluster
     )
 
 
 def test_without_clusters_parts_come_in_turn():
     before = parse(BEFORE).with_attr("target", tvm.target.Target(AMPERE))
-    got = run(before, SplitRowsAcrossCluster())
+    got = run(before, split_rows_across_cluster)
     (note,) = notes_of(got)
     assert isinstance(note, FallbackNote)
     assert "sm_80 has no clusters" in note.text
@@ -88,7 +88,7 @@ def test_strictly_they_do_not():
 
 
 def test_a_cluster_reduces_by_stores_that_arrive():
-    text = str(run(parse(BEFORE), SplitRowsAcrossCluster(), ReduceAcrossThreads()).script())
+    text = str(run(parse(BEFORE), split_rows_across_cluster, ReduceAcrossThreads()).script())
     assert text.count("st_async") == 1
     assert text.count("mbarrier_wait") == text.count('"wait", "acquire"') == 1
     assert "T.uint32(32)" in text  # bytes: 4 thread blocks of 2 warps
@@ -98,7 +98,7 @@ def test_a_cluster_reduces_by_stores_that_arrive():
 
 def test_more_warps_than_lanes():
     words = [(x, x.replace("64", "1024")) for x in ("(8, 4, 64)", "T.thread_binding(64")]
-    text = str(run(parse(BEFORE, *words), SplitRowsAcrossCluster(), ReduceAcrossThreads()).script())
+    text = str(run(parse(BEFORE, *words), ReduceAcrossThreads()).script())
     assert text.count("taken") >= 3 * 2  # 128 values, four a lane
     assert (
         "of_warps[0, 0, 96 + tx % 32 % 32]" in text or "of_warps[0, 0, tx % 32 % 32 + 96]" in text

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.transforms.reductions.test_split_rows_across_cluster import BEFORE as CLUSTER
 from tests.transforms.refusals.case import case
 from tvm_hopper.transforms.reductions.reduce_across_threads import ReduceAcrossThreads
-from tvm_hopper.transforms.reductions.split_rows_across_cluster import SplitRowsAcrossCluster
 
 REDUCTION = """
 @T.prim_func(private=True, s_tir=True)
@@ -61,7 +60,7 @@ ACROSS_THREADS = [
     case(
         "a part of a warp in a cluster",
         CLUSTER,
-        (SplitRowsAcrossCluster, ReduceAcrossThreads),
+        (ReduceAcrossThreads, ReduceAcrossThreads),
         "16 threads of a row; need whole warps where a cluster shares it",
         ("(64, thread", "(16, thread"),
         (
@@ -72,7 +71,7 @@ ACROSS_THREADS = [
     case(
         "a reduction of a cluster in a loop, without clusters",
         CLUSTER,
-        (SplitRowsAcrossCluster,),
+        (ReduceAcrossThreads,),
         "found rows of 4 thread blocks of a cluster in it, for sm_80; need a processor with",
         ('with T.sblock("cross"):', "for r in range(3):\n                     with T.sblock():"),
         (

@@ -2,18 +2,17 @@
 
 from tests.transforms.launch.test_add_cache_hints import ALWAYS
 from tests.transforms.launch.test_add_cache_hints import BEFORE as HINTS
-from tests.transforms.launch.test_form_launch_clusters import BEFORE as TOGETHER
-from tests.transforms.launch.test_limit_registers_for_occupancy import BEFORE as LIMITS
+from tests.transforms.launch.test_place_thread_blocks import BEFORE as TOGETHER
+from tests.transforms.launch.test_place_thread_blocks import FOUR_PER_SM as LIMITS
 from tests.transforms.memory_bound.test_stage_rows_in_shared import KERNEL as STAGED
 from tests.transforms.reductions.test_split_rows_across_cluster import BEFORE as ROWS
 from tests.transforms.refusals.case import case
 from tvm_hopper.transforms import (
     AddCacheHints,
-    FormLaunchClusters,
-    LimitRegistersForOccupancy,
-    SplitRowsAcrossCluster,
-    StageRowsInShared,
-    WidenNarrowFloats,
+    LowerFloatMath,
+    PlaceThreadBlocks,
+    PrefetchRows,
+    ReduceAcrossThreads,
 )
 
 FLOAT8 = """
@@ -27,41 +26,41 @@ MEMORY_BOUND = [
     case(
         "a conversion of float8 on a chip that has none",
         FLOAT8,
-        (WidenNarrowFloats,),
+        (LowerFloatMath,),
         "tensor X: found a conversion from float8_e4m3fn; need a chip of compute capability 8.9",
     ),
     case(
         "more threads than an SM has",
         LIMITS,
-        (LimitRegistersForOccupancy,),
+        (PlaceThreadBlocks,),
         "9 thread blocks of 256 threads; need at most 2048 threads of an SM",
         ('sm": 4', 'sm": 9'),
     ),
     case(
         "thread blocks that are in a cluster already",
         TOGETHER,
-        (FormLaunchClusters,),
+        (PlaceThreadBlocks,),
         "clusters of 2 thread blocks that work together; need thread blocks that share nothing",
         ("for bx in", 'for rank in T.thread_binding(2, thread="clusterCtaIdx.z"):\n     for bx in'),
     ),
     case(
         "a cluster without a loop over parts",
         ROWS,
-        (SplitRowsAcrossCluster,),
+        (ReduceAcrossThreads,),
         "found a loop on threadIdx.z: none; need one of 4, over parts",
         ('"threadIdx.z"', '"threadIdx.y"'),
     ),
     case(
         "a cluster of another size",
         ROWS,
-        (SplitRowsAcrossCluster,),
+        (ReduceAcrossThreads,),
         "found a loop on threadIdx.z: one of 4; need one of 8, over parts",
         ('cluster": 4', 'cluster": 8'),
     ),
     case(
         "a cluster along an axis that is taken",
         ROWS,
-        (SplitRowsAcrossCluster,),
+        (ReduceAcrossThreads,),
         "found another loop on blockIdx.z; need a separate axis",
         (
             "for tz in",
@@ -71,7 +70,7 @@ MEMORY_BOUND = [
     case(
         "a shared array that parts of a row do not distribute",
         ROWS,
-        (SplitRowsAcrossCluster,),
+        (ReduceAcrossThreads,),
         "found an array in shared memory that thread blocks of a cluster do not share; need an",
         (
             'own = T.sblock_alloc_buffer((1,), "float32", scope="local")',
@@ -89,14 +88,14 @@ MEMORY_BOUND = [
     case(
         "staged rows of no multiple of 16 bytes",
         STAGED,
-        (StageRowsInShared,),
+        (PrefetchRows,),
         "rows of 257 elements for 1 thread blocks; need contiguous parts, each of a multiple of 16",
         ("X: T.Buffer((1000, 256)", "X: T.Buffer((1000, 257)"),
     ),
     case(
         "the same row staged in each turn",
         STAGED,
-        (StageRowsInShared,),
+        (PrefetchRows,),
         "found no rows that the loop loads one by one; need loads of whole rows into registers",
         ("= X[r * 16 + bx, tx", "= X[bx, tx"),
     ),

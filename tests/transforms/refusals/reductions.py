@@ -6,12 +6,10 @@ from tests.transforms.split_k.test_bind_reduction_loop_to_grid import BEFORE as 
 from tests.transforms.split_k.test_lower_split_k import BEFORE as CLUSTER
 from tests.transforms.split_k.test_split_k_by_atomics import BEFORE as ANY_ORDER
 from tvm_hopper.transforms import (
-    BindReductionLoopToGrid,
-    DispatchSplitKByAllocator,
     LowerAsyncCopies,
     LowerSplitK,
+    MakeSplitKKernels,
     SelectCopyMechanisms,
-    SplitKByAtomics,
 )
 
 UPDATE = (
@@ -39,7 +37,7 @@ def copies(name, match, *changes, passes=(LowerAsyncCopies,)):
 
 
 def blocks(name, match, *changes, script=BLOCKS):
-    return case(name, script, (BindReductionLoopToGrid,), match, *changes)
+    return case(name, script, (LowerSplitK,), match, *changes)
 
 
 def cluster(name, match, *changes):
@@ -47,11 +45,11 @@ def cluster(name, match, *changes):
 
 
 def unordered(name, match, *changes):
-    return case(name, CLUSTER, (SplitKByAtomics,), match, UNORDERED, *changes)
+    return case(name, CLUSTER, (MakeSplitKKernels,), match, UNORDERED, *changes)
 
 
 def caller(name, match, *changes):
-    return case(name, CLUSTER, (DispatchSplitKByAllocator,), match, BY_CALLER, *changes)
+    return case(name, CLUSTER, (MakeSplitKKernels,), match, BY_CALLER, *changes)
 
 
 UNORDERED = ('{"tvm_hopper.across_cluster": 1}', '{"tvm_hopper.across_cluster": 6}')
@@ -200,7 +198,7 @@ REDUCTIONS = [
     case(
         "parts in any order, and an epilogue",
         ANY_ORDER,
-        (SplitKByAtomics,),
+        (MakeSplitKKernels,),
         r"found an epilogue, what is stored to tile; need the sum itself, or rounded: each part is "
         r"added to the output by itself; put the epilogue into a kernel after it, or take another",
         ('T.Cast("float16", acc[e])', 'T.Cast("float16", acc[e] * T.float32(2.0))'),

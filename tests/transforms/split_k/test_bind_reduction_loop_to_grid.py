@@ -4,8 +4,8 @@ import pytest
 
 from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
 from tvm_hopper import ir
-from tvm_hopper.transforms import BindReductionLoopToGrid
 from tvm_hopper.transforms.common.explain_notes import RemarkNote
+from tvm_hopper.transforms.split_k.bind_reduction_loop_to_grid import bind_reduction_loop_to_grid
 from tvm_hopper.transforms.split_k.bind_reduction_loop_to_grid_plan import plan_reduction_loop
 
 BEFORE = """
@@ -57,7 +57,7 @@ SERIAL = (LOOP, "T.serial(8)")
 
 
 def test_a_loop_becomes_an_axis():
-    got = run(parse(BEFORE), BindReductionLoopToGrid())
+    got = run(parse(BEFORE), bind_reduction_loop_to_grid)
     check(got, parse(AFTER))
     (kernel,) = ir.kernels(got)
     assert not plan_reduction_loop(kernel)
@@ -71,7 +71,7 @@ def test_two_loops_become_two_axes():
     nested += [
         line.replace("                ", "                    ", 1) for line in lines[place + 1 :]
     ]
-    got = run(parse("".join(nested)), BindReductionLoopToGrid())
+    got = run(parse("".join(nested)), bind_reduction_loop_to_grid)
     (kernel,) = ir.kernels(got)
     extents = {tag: int(axis.extent) for tag, axis in ir.thread_axes(kernel).items()}
     assert extents == {"blockIdx.x": 4, "blockIdx.y": 2, "blockIdx.z": 8, "threadIdx.x": 64}
@@ -80,11 +80,11 @@ def test_two_loops_become_two_axes():
 def test_a_serial_loop_stays_and_the_request_is_served():
     request = '"tvm_hopper.async_op": "bulk_reduce", "tvm_hopper.reduce": "add"'
     served = (request, '"tvm_hopper.async_op": "bulk_reduce"')
-    check(run(parse(BEFORE, SERIAL), BindReductionLoopToGrid()), parse(BEFORE, SERIAL, served))
+    check(run(parse(BEFORE, SERIAL), bind_reduction_loop_to_grid), parse(BEFORE, SERIAL, served))
 
 
 def test_other_kernels_stay():
-    check_other_kernel_stays(parse(BEFORE), parse(AFTER), BindReductionLoopToGrid())
+    check_other_kernel_stays(parse(BEFORE), parse(AFTER), bind_reduction_loop_to_grid)
 
 
 @pytest.mark.parametrize(
@@ -105,4 +105,4 @@ def test_what_explain_says(changes, text):
     import tvm
 
     func = parse(BEFORE, *changes).with_attr("target", tvm.target.Target("nvidia/nvidia-h200"))
-    assert notes_of(run(func, BindReductionLoopToGrid())) == (RemarkNote(text),)
+    assert notes_of(run(func, bind_reduction_loop_to_grid)) == (RemarkNote(text),)

@@ -16,8 +16,8 @@ from tvm_hopper.pipeline.run import lower
 from tvm_hopper.requests import keys
 from tvm_hopper.testing import workloads
 from tvm_hopper.transforms.split_k.dispatch_split_k_by_allocator import (
-    DispatchSplitKByAllocator,
     cluster_blocks,
+    dispatch_split_k_by_allocator,
     plan_split_k_dispatch,
 )
 
@@ -41,14 +41,14 @@ def branches(func):
 
 def test_as_many_blocks_as_parts_are_the_same_loop():
     func = parse(SCRIPT, ASKED)
-    wide, narrow = branches(run(func, DispatchSplitKByAllocator()))
+    wide, narrow = branches(run(func, dispatch_split_k_by_allocator))
     check(wide, parse(SCRIPT, (ASKED[0], 'across_cluster": 2')))
     check(narrow, parse(SCRIPT))
 
 
 def test_a_block_of_a_cluster_has_the_steps_of_several_parts():
     func = parse(SCRIPT, ASKED, TWELVE, STEPS)
-    wide, narrow = branches(run(func, DispatchSplitKByAllocator()))
+    wide, narrow = branches(run(func, dispatch_split_k_by_allocator))
     check(wide, parse(SCRIPT, ASKED, TWELVE, STEPS, (TWELVE[1], TWELVE[1].replace("3}", "2}"))))
     blocks = cluster_blocks(12, 2, Chip())
     want = parse(
@@ -66,10 +66,8 @@ def test_equal_shares_where_there_is_memory_for_them():
     sch = s_tir.Schedule(workloads.matmul(320, 256, 512))
     config = hs.MatmulConfig((64, 64, 64), consumers=1, persistent=8, split_mode="stream")
     hs.matmul(sch, "C", config)
-    before = lower(sch.mod, "nvidia/nvidia-h200", before="tvm_hopper.DispatchSplitKByAllocator")[
-        "main"
-    ]
-    shared, whole = branches(run(before, DispatchSplitKByAllocator()))
+    before = lower(sch.mod, "nvidia/nvidia-h200", before="tvm_hopper.MakeSplitKKernels")["main"]
+    shared, whole = branches(run(before, dispatch_split_k_by_allocator))
     key = keys.STREAM
     axis = ir.thread_axes(ir.kernels(before)[0])["blockIdx.x"]
     assert int(axis.annotations[key]) == keys.STREAM_BY_CALLER
@@ -79,19 +77,19 @@ def test_equal_shares_where_there_is_memory_for_them():
     assert int(notes[0].pop(key)) == keys.STREAM_ALWAYS
     assert key not in notes[1]
     assert notes[0] == notes[1]
-    assert run(shared, DispatchSplitKByAllocator()).same_as(shared)
+    assert run(shared, dispatch_split_k_by_allocator).same_as(shared)
 
 
 def test_again_finds_nothing():
-    for func in branches(run(parse(SCRIPT, ASKED), DispatchSplitKByAllocator())):
+    for func in branches(run(parse(SCRIPT, ASKED), dispatch_split_k_by_allocator)):
         assert plan_split_k_dispatch(ir.kernels(func)[0], Chip()) is None
     func = parse(SCRIPT)
-    assert run(func, DispatchSplitKByAllocator()).same_as(func)
+    assert run(func, dispatch_split_k_by_allocator).same_as(func)
 
 
 def test_other_kernels_stay():
     func = parse(SCRIPT)
-    check_other_kernel_stays(func, func, DispatchSplitKByAllocator())
+    check_other_kernel_stays(func, func, dispatch_split_k_by_allocator)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""SplitKByAtomics: each part of a sum is added to an output that a kernel in front sets to zero."""
+"""split_k_by_atomics: parts are added to an output that a kernel in front sets to zero."""
 
 from __future__ import annotations
 
 from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tvm_hopper import ir
-from tvm_hopper.transforms.split_k.split_k_by_atomics import SplitKByAtomics, plan_atomic_split_k
+from tvm_hopper.transforms.split_k.split_k_by_atomics import plan_atomic_split_k, split_k_by_atomics
 
 HEAD = """
 @T.prim_func(private=True, s_tir=True)
@@ -74,7 +74,7 @@ ADDING = """
 
 
 def test_parts_are_added_behind_a_kernel_of_zeros():
-    got = run(parse(BEFORE), SplitKByAtomics())
+    got = run(parse(BEFORE), split_k_by_atomics)
     zero, adding = ir.kernels(got)
     (both,) = (x for x in ir.find_all(got.body, ir.SeqStmt) if ir.uses_node(x, zero))
     alone = got.with_body(ir.replace_nodes(got.body, ir.SeqStmt, {both: adding}))
@@ -86,11 +86,11 @@ def test_parts_are_added_behind_a_kernel_of_zeros():
 
 
 def test_again_finds_nothing():
-    for kernel in ir.kernels(run(parse(BEFORE), SplitKByAtomics())):
+    for kernel in ir.kernels(run(parse(BEFORE), split_k_by_atomics)):
         assert plan_atomic_split_k(kernel) is None
 
 
 def test_other_kernels_and_ways_stay():
     other = parse(BEFORE, ('across_cluster": 6', 'across_cluster": 1'))
-    assert run(other, SplitKByAtomics()).same_as(other)
-    check_other_kernel_stays(other, other, SplitKByAtomics())
+    assert run(other, split_k_by_atomics).same_as(other)
+    check_other_kernel_stays(other, other, split_k_by_atomics)

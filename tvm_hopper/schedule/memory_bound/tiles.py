@@ -29,7 +29,7 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 
 from .program import equal
 
-# counts a row's thread blocks until SplitRowsAcrossCluster makes a cluster of them
+# counts a row's thread blocks until ReduceAcrossThreads makes a cluster of them
 PART_AXIS = "threadIdx.z"
 
 

@@ -55,7 +55,7 @@ from .shared import find_gathered, find_span
 from .transpose import apply_transposition, find_transposition
 
 HELPER = "pointwise"
-FLAT = 16  # elements that are numbered all along: SplitVectorTails takes the last ones apart
+FLAT = 16  # elements that are numbered all along: VectorizeAccesses takes the last ones apart
 
 
 def pointwise(

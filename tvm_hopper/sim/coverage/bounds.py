@@ -59,11 +59,7 @@ def out_of_bounds(to: FindingSink, piece: Piece, where: TensorPlacement) -> bool
             f"which hold at most {INT32_MAX}"
         )
     to.report(
-        "OOB_ACCESS",
-        access,
-        text,
-        buffer=name,
-        byte_range=(byte, byte + piece.offsets.width),
+        "OOB_ACCESS", access, text, buffer=name, byte_range=(byte, byte + piece.offsets.width)
     )
     return True
 

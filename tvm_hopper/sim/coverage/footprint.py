@@ -13,16 +13,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.coverage.accesses import GlobalAccess, PathStep
-from tvm_hopper.sim.coverage.nodes import (
-    FAR,
-    INNER,
-    KEY,
-    OUTER,
-    Node,
-    Nodes,
-    Variable,
-    evaluate,
-)
+from tvm_hopper.sim.coverage.nodes import FAR, INNER, KEY, OUTER, Node, Nodes, Variable, evaluate
 from tvm_hopper.sim.coverage.offsets import MAX_LISTED, Group, Offsets, groups_of, listed
 from tvm_hopper.sim.coverage.points import MAX_POINTS, Deadline, Points, UndecidedError
 from tvm_hopper.sim.coverage.split import SplitSum, Splitter

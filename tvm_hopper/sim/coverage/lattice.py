@@ -79,10 +79,7 @@ class Lattice:
     """
 
     def __init__(
-        self,
-        pieces: Sequence[Piece],
-        place: TensorPlacement,
-        deadline: Deadline | None = None,
+        self, pieces: Sequence[Piece], place: TensorPlacement, deadline: Deadline | None = None
     ) -> None:
         runs = []
         for piece in pieces:

@@ -25,15 +25,7 @@ from tvm_hopper.sim.launch.tma import START_ALIGNMENT
 from tvm_hopper.sim.ops.atomics import order_of
 from tvm_hopper.sim.ops.grid_dependency import DISCARDED_BYTES
 from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
-from tvm_hopper.sim.tir import (
-    PTX,
-    PtxCall,
-    decode_ptx,
-    dtype_of,
-    numpy_dtype,
-    op_name,
-    short_name,
-)
+from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, dtype_of, numpy_dtype, op_name, short_name
 from tvm_hopper.sim.translate.cuda_helpers import COMPUTED
 from tvm_hopper.sim.translate.device_math import MATH, plain_name
 

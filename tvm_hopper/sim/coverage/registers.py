@@ -96,8 +96,7 @@ def counted(body: Any, expressions: Expressions) -> dict[tuple[Any, int], Node]:
 
     tvm_ffi.structural_walk(body, [(tirx.BufferStore, store)])
     tvm_ffi.structural_walk(
-        body,
-        [(tirx.Evaluate, lambda node: others.update(written_registers(node)))],
+        body, [(tirx.Evaluate, lambda node: others.update(written_registers(node)))]
     )
     found: dict[tuple[Any, int], Node] = {}
     for node in _outermost(body):

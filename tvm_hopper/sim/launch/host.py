@@ -19,11 +19,7 @@ from tvm_hopper.errors import VerifyError
 from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim.integers import BINARY, CALLS
-from tvm_hopper.sim.launch.runtime_calls import (
-    device_attribute,
-    encode_im2col,
-    encode_tiled,
-)
+from tvm_hopper.sim.launch.runtime_calls import device_attribute, encode_im2col, encode_tiled
 from tvm_hopper.sim.launch.signature import signature
 from tvm_hopper.sim.launch.tensors import CUDA, HostTensor, Pointer, Workspace
 from tvm_hopper.sim.launch.tma import TensorMapArg
@@ -287,21 +283,6 @@ class HostInterpreter:
             return self.env[args[0]]
         if name == "address_of":
             return self.address(args[0])
-        if name in _PACKED_CALLS:
-            return self.packed_call(self.expr(args[0]), self._packed(name, args))
-        if name.startswith("tvm_st"):
-            return self._struct(name, args)
-        raise _unmodelled(name)
-
-    def _packed(self, name: str, args: list[Any]) -> list[Any]:
-        """Return the arguments of a packed call, which may lie on a stack."""
-        if not name.endswith("_lowered"):
-            return [self.expr(a) for a in args[1:]]
-        stack, first, last = (self.expr(a) for a in args[1:4])
-        return [stack[i][VALUE] for i in range(first, last)]
-
-    def _struct(self, name: str, args: list[Any]) -> Any:
-        """Make, read or write a structure on the host's stack."""
         if name == "tvm_struct_get":
             return self._get(self.expr(args[0]), self.expr(args[1]), self.expr(args[2]))
         if name == "tvm_struct_set":
@@ -309,10 +290,15 @@ class HostInterpreter:
             stack[index][field] = value
             return 0
         if name == "tvm_stack_alloca":
-            if self.expr(args[0]) == "tensormap":
-                return MapBox()
-            return [{} for _ in range(self.expr(args[1]))]
-        raise _unmodelled(name)
+            is_map = self.expr(args[0]) == "tensormap"
+            return MapBox() if is_map else [{} for _ in range(self.expr(args[1]))]
+        if name in _PACKED_CALLS:
+            return self.packed_call(self.expr(args[0]), [self.expr(a) for a in args[1:]])
+        if name in ("tvm_call_packed_lowered", "tvm_call_cpacked_lowered"):
+            stack, first, last = (self.expr(a) for a in args[1:4])
+            values = [stack[i][VALUE] for i in range(first, last)]
+            return self.packed_call(self.expr(args[0]), values)
+        raise VerifyError(f"host function: found call {name}; need one that is modelled")
 
     def allocate(self, name: str, what: _Allocation) -> Pointer:
         """Give a new workspace the name of what it is bound to."""
@@ -387,16 +373,7 @@ def _ret(*_: Any) -> None:
     raise _Return
 
 
-_PACKED_CALLS = (
-    *("tvm_call_packed_lowered", "tvm_call_cpacked_lowered"),
-    *("tvm_call_packed", "tvm_call_cpacked", "call_packed", "call_ffi_kernel"),
-)
-
-
-def _unmodelled(name: str) -> VerifyError:
-    return VerifyError(f"host function: found call {name}; need one that is modelled")
-
-
+_PACKED_CALLS = ("tvm_call_packed", "tvm_call_cpacked", "call_packed", "call_ffi_kernel")
 _CALLS: dict[str, Callable[..., Any]] = {
     "isnullptr": lambda p: p is None,
     "reinterpret": lambda p: p,

@@ -10,12 +10,7 @@ from typing import Any
 
 from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, sms_together
-from tvm_hopper.facts.programming_model import (
-    MAX_BLOCK_Z,
-    MAX_GRID_X,
-    MAX_GRID_YZ,
-    MAX_THREADS,
-)
+from tvm_hopper.facts.programming_model import MAX_BLOCK_Z, MAX_GRID_X, MAX_GRID_YZ, MAX_THREADS
 from tvm_hopper.sim.findings import Finding, finding
 
 

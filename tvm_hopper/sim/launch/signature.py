@@ -88,8 +88,7 @@ def signature(host_func: tirx.PrimFunc) -> list[Argument]:
                 special[handle.removesuffix(".handle")] = types[int(code)]
 
     tvm_ffi.structural_walk(
-        host_func.body,
-        [(tirx.Bind, bind), (tirx.DeclBuffer, declare), (tirx.EQ, check_type)],
+        host_func.body, [(tirx.Bind, bind), (tirx.DeclBuffer, declare), (tirx.EQ, check_type)]
     )
     if twice := {x for x in names.values() if list(names.values()).count(x) > 1}:
         raise ValueError(

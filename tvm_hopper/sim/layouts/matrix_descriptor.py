@@ -82,12 +82,7 @@ class MatrixDescriptor:
             int64, shape (rows, depth).
         """
         sizes = {"T": 16 // itemsize}
-        strides = {
-            "1": itemsize,
-            "T": 16,
-            "LBO": self.leading_bytes,
-            "SBO": self.stride_bytes,
-        }
+        strides = {"1": itemsize, "T": 16, "LBO": self.leading_bytes, "SBO": self.stride_bytes}
         shape, stride = CANONICAL[major, self.span].split(":")
         plain = np.full((rows, depth), self.start, np.int64)
         coordinates = (np.arange(rows)[:, None], np.arange(depth)[None, :])

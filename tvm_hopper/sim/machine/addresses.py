@@ -105,12 +105,7 @@ class Addresses:
             text = f"{verb} bytes [{first}, {last}) of {region.name}, which has "
             text += f"{region.size - region.low} bytes{self.machine.index_text(site)}"
             self.machine.at(
-                "OOB_ACCESS",
-                self,
-                site,
-                text,
-                buffer=region.name,
-                byte_range=(first, last),
+                "OOB_ACCESS", self, site, text, buffer=region.name, byte_range=(first, last)
             )
             return False
         if region.is_parameter and "writes" in verb:

@@ -109,11 +109,7 @@ class CTA:
         size = SHARED_BASE + layout.size
         data = aligned_bytes(size) if machine.values else np.zeros(size, np.uint8)
         self.shared = Region(
-            f"shared memory of cta {block}",
-            data,
-            shared_base(rank),
-            machine.log,
-            False,
+            f"shared memory of cta {block}", data, shared_base(rank), machine.log, False
         )
         self.shared.live = np.zeros(size, bool)
         self.shared.cta = self

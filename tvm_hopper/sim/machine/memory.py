@@ -27,12 +27,7 @@ class Region:
     """A contiguous piece of memory with a name, bytes and shadow cells."""
 
     def __init__(
-        self,
-        name: str,
-        data: np.ndarray,
-        base: int,
-        log: AccessLog | None,
-        written: bool,
+        self, name: str, data: np.ndarray, base: int, log: AccessLog | None, written: bool
     ) -> None:
         self.name, self.data, self.base = name, data, base
         self.shadow = Shadow(log, data.size, written) if log is not None else None

@@ -81,14 +81,7 @@ class BulkOps:
     op_cp_async_bulk_g2s_cluster_multicast16 = op_cp_async_bulk_g2s_cluster
 
     def op_cp_async_bulk_s2c(
-        self,
-        site: int,
-        mask: Any,
-        mods: Any,
-        dst_mem: Any,
-        src_mem: Any,
-        size: Any,
-        mbar: Any,
+        self, site: int, mask: Any, mods: Any, dst_mem: Any, src_mem: Any, size: Any, mbar: Any
     ) -> None:
         """Copy (or reduce) contiguous bytes into another CTA's shared memory, and signal there."""
         reduce = mods.get("redop", "")

@@ -159,7 +159,7 @@ class CollectiveOps:
                     self.others -= len(sides) == 1
             if len(sides) == ended and progress == self.machine.progress:
                 self.spinning = progress
-                self.watched: list[Any] = []
+                self.watched.clear()  # words of one side
                 yield self.machine.spinners
         for side in sides:
             yield from side

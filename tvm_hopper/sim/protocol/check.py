@@ -379,8 +379,7 @@ def explore_skeleton(
     budget_s : float
         Seconds in all; what is found within them is true.
     """
-    begun = monotonic()
-    end = begun + budget_s
+    end = (begun := monotonic()) + budget_s
     try:
         skeletons = extract_skeletons(func, host_func, max_trips, given=given)
     except UnanalysableError as error:
@@ -389,9 +388,8 @@ def explore_skeleton(
     states, covers = 0, []
     passed: set[tuple[Any, ...]] = set()
     for number, skeleton in enumerate(skeletons):
-        kind = tuple(map(program_of, skeleton.agents))
+        kind, complete, count = tuple(map(program_of, skeleton.agents)), True, 0
         stuck: list[SystemState] = []
-        count, complete = 0, True
         if kind not in passed:  # the last cluster does as the first, as a rule
             stuck, count, complete = explore(skeleton, max_states - states, end=end)
             if complete and not stuck and not skeleton.system.violations:
@@ -416,8 +414,7 @@ def explore_skeleton(
         elif not complete:
             findings.append(_incomplete(f"more than {max_states} states; raise the budget"))
         covers.append(_explored(skeleton, max_trips))
-    read = set().union(*(skeleton.read for skeleton in skeletons))
-    if read:
+    if read := set().union(*(skeleton.read for skeleton in skeletons)):
         covers.append(f"one of each kind, by what {', '.join(sorted(read))} holds in this call")
     unique = {(f.rule, f.message): f for f in findings}
     return SkeletonReport(tuple(unique.values()), states, "; ".join(covers))
@@ -425,20 +422,16 @@ def explore_skeleton(
 
 def _findings_of(skeleton: Skeleton, stuck: list[SystemState]) -> list[Finding]:
     """Return what is wrong with a skeleton, of which some states have no way on."""
+    hidden = "what a thread does after the call of {} is not followed"
     findings = deadlock_of(skeleton, stuck[0]) if stuck else []
     findings += violations_of(skeleton)
-    findings += [
-        _incomplete(f"what a thread does after the call of {name} is not followed")
-        for name in opaque_calls(skeleton)
-    ]
-    return findings
+    return findings + [_incomplete(hidden.format(name)) for name in opaque_calls(skeleton)]
 
 
 def _explored(skeleton: Skeleton, max_trips: int) -> str:
     """Return which CTAs and iterations a skeleton covers."""
     where = skeleton.where
-    if skeleton.truncated:
-        where += f" with at most {max_trips} iterations"
+    where += f" with at most {max_trips} iterations" * skeleton.truncated
     if any(e.kind == "spin" for trace in skeleton.traces for e in trace.events):
         where += ", waits for words of global memory taken to pass"
     return where + " and those alike" if skeleton.read else where

@@ -155,9 +155,7 @@ def _load(ptx: PtxCall) -> Emitter:
     source = ptx.operands.get("tmap") or ptx.operands["src_mem"]
     size, mask = ptx.operands.get("size"), ptx.operands.get("cta_mask")
     return Emitter(
-        "load",
-        [_one(ptx, "mbar"), size[0] if size else -1, mask[0] if mask else -1],
-        (source[0],),
+        "load", [_one(ptx, "mbar"), size[0] if size else -1, mask[0] if mask else -1], (source[0],)
     )
 
 

@@ -274,10 +274,8 @@ class _Builder:
                 raise UnanalysableError(f"loop {var.name} around synchronisation is left early")
             if not isinstance(first, int) or not isinstance(count, int):
                 trace.leave_open()
-                if sync == OPAQUE:
-                    body(trace, mask)
                 if sync <= OPAQUE:
-                    return
+                    return body(trace, mask) if sync == OPAQUE else None
                 text = f"extent of loop {var.name}: {node.extent}{asking(node.extent)}"
                 raise UnanalysableError(text)
             if sync <= OPAQUE:  # its effects are summarised: once is enough
@@ -285,9 +283,7 @@ class _Builder:
                 if count > 0:
                     body(trace, mask)
                 return
-            most = count
-            if sync == BARRIERS:
-                most = _most_trips(trace, nested, count)
+            most = _most_trips(trace, nested, count) if sync == BARRIERS else count
             trace.loops.append(0)
             for turn in range(count):
                 if turn == most or (turn and trace.cut_inside):
@@ -296,8 +292,6 @@ class _Builder:
                 trace.env[var] = first + turn
                 trace.loops[-1] = turn
                 body(trace, mask)
-            else:
-                most = count
             if most < count and trace.cut_inner and len(trace.loops) > 1:
                 trace.cut_inside = True
             elif len(trace.loops) == 1:
@@ -499,8 +493,7 @@ def _chain(steps: list[Step]) -> Step:
 
 
 def _most_trips(trace: Trace, nested: bool, count: int) -> int:
-    """Return how many of a loop's iterations are followed, which has barriers in it."""
-    cuts = trace.max_trips < WHOLE and not any(trace.loops)
-    if not cuts or (trace.loops and not trace.cut_inner):
+    """Return how many iterations to follow of a loop with barriers."""
+    if trace.max_trips >= WHOLE or any(trace.loops) or (trace.loops and not trace.cut_inner):
         return count
     return min(count, trace.max_trips, NESTED_TRIPS if nested else WHOLE)

@@ -183,8 +183,7 @@ def _axes(plot: Any, timeline: Any, names: list[str]) -> None:
     plot.yaxis.major_tick_line_color = plot.yaxis.axis_line_color = None
     plot.xaxis.axis_label = "scheduler step (order, not time)"
     plot.xaxis.formatter = CustomJSTickFormatter(
-        args={"steps": timeline.steps},
-        code="return tick in steps ? String(steps[tick]) : ''",
+        args={"steps": timeline.steps}, code="return tick in steps ? String(steps[tick]) : ''"
     )
     plot.grid.visible = False
     stages = sorted({s.stage for lane in timeline.lanes for s in lane.spans if s.stage >= 0})

@@ -107,9 +107,7 @@ class Rings:
         return None if best is None else best[1]
 
 
-def _barriers(
-    events: Sequence[TimelineEvent],
-) -> tuple[list[list[Barrier]], list[list[Barrier]]]:
+def _barriers(events: Sequence[TimelineEvent]) -> tuple[list[list[Barrier]], list[list[Barrier]]]:
     """Return the rings of barriers that copies complete on, and of those that are waited for."""
     filled: dict[str, set[Barrier]] = defaultdict(set)
     for event in events:

@@ -41,11 +41,7 @@ _BITWISE = {
     "shift_left": "<<",
 }
 SAME = ("likely", "cuda.smem_addr_from_uint64", "cuda.cvta_generic_to_shared")
-REINTERPRET = {
-    "reinterpret": None,
-    "cuda.uint_as_float": "float32",
-    "cuda.float_as_uint": "uint32",
-}
+REINTERPRET = {"reinterpret": None, "cuda.uint_as_float": "float32", "cuda.float_as_uint": "uint32"}
 
 
 def view_of(info: Any) -> str:

@@ -14,13 +14,7 @@ from tvm import ir, tirx
 
 from tvm_hopper.sim.ops.atomics import order_of
 from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, op_name, short_name
-from tvm_hopper.sim.translate.steering import (
-    LOADS,
-    STORES,
-    VALUE_CALLS,
-    VALUE_OPERANDS,
-    named,
-)
+from tvm_hopper.sim.translate.steering import LOADS, STORES, VALUE_CALLS, VALUE_OPERANDS, named
 from tvm_hopper.sim.trips.shift import (
     DATA,
     Known,

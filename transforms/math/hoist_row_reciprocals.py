@@ -11,10 +11,10 @@ element. The reciprocal is the same for all of a thread's elements, so that it i
 power of two keeps it a normal number whatever the divisor is, and rounds nothing.
 
 The product has two roundings in float32, so up to 1.5 units in the last place where the division
-has 0.5. It applies if the quotient, or a product with it, is rounded to 16 bits at once: that
-rounding is at least 8192 times as large. Sums may cancel: a quotient in one stays, but for those of
-exponentials, which ApproximateFunctions leaves 2^-16 of their value off. It is noted for `explain`,
-and `tvm_hopper.functions` = "library" keeps the division.
+has 0.5. It is done where the quotient, or a product with it, goes to a type of 16 bits straight
+away, whose own unit is 8192 times as large or more. Sums may cancel: a quotient in one stays, but
+for those of exponentials, which approximate_functions.py leaves 2^-16 of their value off. It is
+noted for `explain`, and `tvm_hopper.functions` = "library" keeps the division.
 
 Before: elements are distributed to threads.  After: no such quotient, in kernels bound by memory.
 """
@@ -31,8 +31,9 @@ from tvm_hopper.requests import options
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import FUNCTIONS
 from tvm_hopper.transforms.common.explain_notes import Note, RemarkNote
-from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
-from tvm_hopper.transforms.math.approximate_functions_plan import HALVES
+from tvm_hopper.transforms.kernel_pass import map_noted
+
+from .approximate_functions_plan import HALVES
 
 SAFE_EXPONENT = (
     64  # a power of two: a divisor beyond it, or below its inverse, is scaled by as much
@@ -130,7 +131,7 @@ def _float32(number: float) -> Any:
     return tirx.const(number, "float32")
 
 
-def _divide_by_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def hoist_row_reciprocals(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Rewrite the quotients of one function's memory-bound kernels."""
     if options.read(FUNCTIONS, func) == "library":
         return func
@@ -139,11 +140,8 @@ def _divide_by_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if not is_memory_bound(kernel) or not (plan := plan_quotients(kernel)):
             return kernel
         after = rewrite_quotients(kernel, plan)
-        assert not plan_quotients(after), "HoistRowReciprocals left a division"
+        assert not plan_quotients(after), "hoist_row_reciprocals left a division"
         notes += [RemarkNote(NOTE)]
         return after
 
     return map_noted(func, divide)
-
-
-HoistRowReciprocals = function_pass("HoistRowReciprocals", _divide_by_rows)

@@ -1,4 +1,4 @@
-"""FormLaunchClusters: neighbouring thread blocks are clusters that share nothing."""
+"""PlaceThreadBlocks: how many thread blocks share an SM, and which are launched as a cluster."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.requests.keys import LAUNCHED_TOGETHER
 from tvm_hopper.testing import memory_bound
-from tvm_hopper.transforms.launch.form_launch_clusters import (
-    FormLaunchClusters,
+from tvm_hopper.transforms.launch.place_thread_blocks import (
+    PlaceThreadBlocks,
     plan_launch_clusters,
 )
 
@@ -43,11 +43,11 @@ ODD = ("T.thread_binding(8,", "T.thread_binding(7,")
 
 
 def test_neighbours_are_a_cluster():
-    check(run(parse(BEFORE), FormLaunchClusters()), parse(AFTER))
+    check(run(parse(BEFORE), PlaceThreadBlocks()), parse(AFTER))
 
 
 def test_explain_says_so():
-    (note,) = notes_of(run(parse(BEFORE), FormLaunchClusters()))
+    (note,) = notes_of(run(parse(BEFORE), PlaceThreadBlocks()))
     assert note.text == "4 neighbouring thread blocks begin together"
 
 
@@ -55,26 +55,26 @@ def test_the_last_cluster_is_filled_up():
     guarded = [
         ("Y[bx, tx] = X[bx, tx]", "if bx < 7:\n                        Y[bx, tx] = X[bx, tx]")
     ]
-    check(run(parse(BEFORE, ODD), FormLaunchClusters()), parse(AFTER, *guarded))
+    check(run(parse(BEFORE, ODD), PlaceThreadBlocks()), parse(AFTER, *guarded))
 
 
 def test_a_number_that_is_known_at_run_time():
     names = [("def func(", "def func(n: T.int32, "), ("T.thread_binding(8,", "T.thread_binding(n,")]
-    text = run(parse(BEFORE, *names), FormLaunchClusters()).script()
+    text = run(parse(BEFORE, *names), PlaceThreadBlocks()).script()
     assert "T.thread_binding((n + 3) // 4 * 4" in text
     assert "if bx < n:" in text
 
 
 def test_again_finds_nothing():
-    after = run(parse(BEFORE), FormLaunchClusters())
-    assert run(after, FormLaunchClusters()).same_as(after)
+    after = run(parse(BEFORE), PlaceThreadBlocks())
+    assert run(after, PlaceThreadBlocks()).same_as(after)
     plain = parse(BEFORE, ('"tvm_hopper.launched_together": 4', ""))
-    assert run(plain, FormLaunchClusters()).same_as(plain)
+    assert run(plain, PlaceThreadBlocks()).same_as(plain)
 
 
 def test_a_chip_without_clusters():
     func = parse(BEFORE, ODD).with_attr("target", tvm.target.Target("nvidia/nvidia-a100"))
-    text = run(func, FormLaunchClusters()).script()
+    text = run(func, PlaceThreadBlocks()).script()
     assert "clusterCtaIdx" not in text
     assert "T.thread_binding(7" in text
     assert "launched_together" not in text
@@ -109,3 +109,41 @@ def test_a_program_of_whole_and_broken_clusters(target: str, rows: int):
     assert plan_launch_clusters(loop) == 4
     ex = tvm.compile(sch.mod, target=target)
     assert tvm_hopper.verify(ex, against=mod).verdict == "clean"
+
+
+FOUR_PER_SM = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((8, 256), "float32")):
+    for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvm_hopper.blocks_per_sm": 4}):
+        for tx in T.thread_binding(256, thread="threadIdx.x"):
+            with T.sblock("init"):
+                T.reads()
+                T.writes(X[bx, tx])
+                X[bx, tx] = T.float32(0)
+"""
+BOUNDED = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((8, 256), "float32")):
+    for bx in T.thread_binding(8, thread="blockIdx.x"):
+        for tx in T.thread_binding(256, thread="threadIdx.x"):
+            with T.sblock("init"):
+                T.reads()
+                T.writes(X[bx, tx])
+                with T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", 4):
+                    X[bx, tx] = T.float32(0)
+"""
+
+
+def test_the_kernel_is_bounded():
+    check(run(parse(FOUR_PER_SM), PlaceThreadBlocks()), parse(BOUNDED))
+
+
+def test_others_stay():
+    check(run(parse(BOUNDED), PlaceThreadBlocks()), parse(BOUNDED))
+
+
+def test_the_compiler_is_told():
+    sch = s_tir.Schedule(memory_bound.softmax(1 << 16, 1024))
+    hs.row_reduction(sch, config=hs.RowReductionConfig(threads=128, blocks=6))
+    text = tvm.compile(sch.mod, target="nvidia/nvidia-h200").mod.imports[0].inspect_source()
+    assert "__launch_bounds__(128, 6)" in text

@@ -6,8 +6,8 @@ import pytest
 
 from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tvm_hopper import ir
-from tvm_hopper.transforms.memory_bound.hoist_row_reciprocals import (
-    HoistRowReciprocals,
+from tvm_hopper.transforms.math.hoist_row_reciprocals import (
+    hoist_row_reciprocals,
     plan_quotients,
 )
 
@@ -36,12 +36,12 @@ PRODUCT = (
 
 
 def test_a_quotient_becomes_a_product():
-    got = run(parse(BEFORE, ("STORE", DIVISION)), HoistRowReciprocals())
+    got = run(parse(BEFORE, ("STORE", DIVISION)), hoist_row_reciprocals)
     check(got, parse(BEFORE, ("STORE", PRODUCT)))
 
 
 def test_again_finds_nothing():
-    got = run(parse(BEFORE, ("STORE", PRODUCT)), HoistRowReciprocals())
+    got = run(parse(BEFORE, ("STORE", PRODUCT)), hoist_row_reciprocals)
     (kernel,) = ir.kernels(got)
     assert plan_quotients(kernel) == ()
     check(got, parse(BEFORE, ("STORE", PRODUCT)))
@@ -49,7 +49,7 @@ def test_again_finds_nothing():
 
 def test_other_kernels_stay():
     ours = parse(BEFORE, ("STORE", DIVISION))
-    check_other_kernel_stays(ours, run(ours, HoistRowReciprocals()), HoistRowReciprocals())
+    check_other_kernel_stays(ours, run(ours, hoist_row_reciprocals), hoist_row_reciprocals)
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_other_kernels_stay():
 )
 def test_other_quotients_stay(store):
     func = parse(BEFORE, ("STORE", store))
-    check(run(func, HoistRowReciprocals()), func)
+    check(run(func, hoist_row_reciprocals), func)
 
 
 def test_the_option_keeps_divisions():
     func = parse(BEFORE, ("STORE", DIVISION)).with_attr("tvm_hopper.functions", "library")
-    check(run(func, HoistRowReciprocals()), func)
+    check(run(func, hoist_row_reciprocals), func)

@@ -1,36 +1,71 @@
-"""Launch neighbouring thread blocks as clusters, so that they begin together.
+"""Place a kernel's thread blocks on SMs: how many share one, and which begin together.
 
-    for bx in thread_binding(43691, "blockIdx.x", annotations={"tvm_hopper.launched_together": 4}):
+    for bx in thread_binding(43691, "blockIdx.x", annotations={
+        "tvm_hopper.blocks_per_sm": 2, "tvm_hopper.launched_together": 4
+    }):
         for tx in thread_binding(1024, "threadIdx.x"): ...
   ->
     for rank in thread_binding(4, "clusterCtaIdx.x"):
         for bx in thread_binding(43692, "blockIdx.x"):
             for tx in thread_binding(1024, "threadIdx.x"):
-                if bx < 43691: ...
+                if bx < 43691:
+                    attr "tirx.launch_bounds_min_blocks_per_sm" = 2: ...
+
+The assembler keeps what it has computed once, a row in float32 beside its 16 bits, as long as a
+thread block has registers: with 90 of them for each of 256 threads two blocks share an SM, and
+while they wait for a barrier nothing is in flight.  Held to 64 it computes them again.
 
 The blocks of a cluster begin at the same time, so that what they load side by side is one long
 piece of memory: 64 KiB instead of 16 KiB make a kernel of two reads and a write up to 0.4% faster
 on an H200 (docs/memory_bound.md).
 
-Before: thread axes are final.  After: no `launched_together` is left.  A chip without clusters
-launches each block by itself: the kernel computes the same.
+Before: thread axes are final.  After: CUDA's `__launch_bounds__` has both numbers, and no
+`launched_together` is left.  A chip without clusters launches each block by itself: the kernel
+computes the same.
 Not here: thread blocks that exchange something (split_rows_across_cluster.py, multicast_loads.py).
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.requests.keys import LAUNCHED_TOGETHER
+from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.requests.keys import BLOCKS_PER_SM, LAUNCHED_TOGETHER
 from tvm_hopper.requests.targets import arch_of
 from tvm_hopper.transforms.common.explain_notes import Note, RemarkNote
-from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
+from tvm_hopper.transforms.kernel_pass import function_pass, kernel_step, map_noted
 
+BOUND = "tirx.launch_bounds_min_blocks_per_sm"
 AXIS, CLUSTER_AXIS = "blockIdx.x", "clusterCtaIdx.x"
+
+
+def plan_limit(kernel: ir.For) -> int | None:
+    """Return how many thread blocks share an SM; None if the kernel does not say."""
+    count = ir.thread_axes(kernel)["blockIdx.x"].annotations.get(BLOCKS_PER_SM)
+    if count is None:
+        return None
+    axes = ir.thread_axes(kernel)
+    threads = prod(int(axes[x].extent) for x in axes if x.startswith("threadIdx"))
+    if int(count) * threads > SM_90A.max_threads_per_sm:
+        raise cannot_lower(
+            f"loop {axes['blockIdx.x'].loop_var.name}, {BLOCKS_PER_SM}",
+            f"{count} thread blocks of {threads} threads",
+            f"at most {SM_90A.max_threads_per_sm} threads of an SM",
+        )
+    return int(count)
+
+
+def rewrite_limit(kernel: ir.For, count: int) -> Any:
+    """Bound the registers of a kernel."""
+    block = ir.find_all(kernel, ir.SBlock)[0]
+    bound = tirx.AttrStmt(tirx.IntImm("int32", 0), BOUND, tirx.IntImm("int32", count), block.body)
+    kernel = ir.replace_nodes(kernel, ir.SBlock, {block: ir.with_block(block, body=bound)})
+    return ir.without_annotations(kernel, BLOCKS_PER_SM)
 
 
 def plan_launch_clusters(kernel: ir.For) -> int | None:
@@ -78,7 +113,7 @@ def rewrite_launch_clusters(kernel: ir.For, count: int, has_clusters: bool = Tru
     return ir.For(rank, zero, size, ir.ForKind.THREAD_BINDING, kernel, tag)
 
 
-def _launch_together(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def form_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Put the thread blocks of one function's kernels into clusters."""
 
     def together(kernel: ir.For, notes: list[Note]) -> ir.For:
@@ -86,7 +121,7 @@ def _launch_together(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return kernel
         has_clusters = arch_of(func).has_clusters
         after = rewrite_launch_clusters(kernel, count, has_clusters)
-        assert plan_launch_clusters(after) is None, "FormLaunchClusters left a request"
+        assert plan_launch_clusters(after) is None, "form_clusters left a request"
         if has_clusters:
             text = f"{count} neighbouring thread blocks begin together"
             notes += [RemarkNote(text)]
@@ -95,4 +130,7 @@ def _launch_together(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return map_noted(func, together)
 
 
-FormLaunchClusters = function_pass("FormLaunchClusters", _launch_together)
+limit_registers = kernel_step(
+    plan_limit, rewrite_limit, when=lambda kernel: AXIS in ir.thread_axes(kernel)
+)
+PlaceThreadBlocks = function_pass("PlaceThreadBlocks", limit_registers, form_clusters)

@@ -1,0 +1,17 @@
+"""Access a thread's elements as vectors, also at a tensor's end and where an index names them.
+
+    vectors that may lie across a tensor's end are whole ones or elements     split_vector_tails.py
+    elements that lie side by side where an index starts are a vector          vectorize_gathers.py
+
+Before: a thread's registers are its own, conditions stand on blocks.  After: no condition on an
+element around a vector, no neighbours that are loaded one by one, in kernels bound by memory.
+"""
+
+from __future__ import annotations
+
+from tvm_hopper.transforms.kernel_pass import function_pass
+
+from .split_vector_tails import split_vector_tails
+from .vectorize_gathers import vectorize_gathers
+
+VectorizeAccesses = function_pass("VectorizeAccesses", split_vector_tails, vectorize_gathers)

@@ -42,7 +42,7 @@ def InjectTmaStoreGroups(
     slots : int, optional
         Slots of each stored tile; one store less may be in flight while the next tile is written.
     place_waits : bool
-        Whether groups, fences and waits are placed. False in front of InjectBarrierPipeline, which
+        Whether groups, fences and waits are placed. False before InjectBarrierPipeline, which
         places those of loads and stores together.
 
     Raises

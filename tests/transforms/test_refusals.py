@@ -156,7 +156,7 @@ ELSEWHERE = (
     "at least 1')",
     "a factor that is no load has no indices",
     "loops whose loads are handed over",  # tests/schedule/test_turns.py
-    "shared memory that sets would use",  # the same
+    "shared memory that consumer groups would use",  # the same
     "vectors of {dtype}",  # tests/transforms/launch/test_assert_alignment.py
     "one column of the",  # tests/sim_kernels/test_staged_epilogues.py
 )

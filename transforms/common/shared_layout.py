@@ -39,7 +39,7 @@ class SharedLayout:
 
     @property
     def is_as_declared(self) -> bool:
-        """Tell whether rows lie one behind the other, as the tile was declared."""
+        """Tell whether rows lie one after the other, as the tile was declared."""
         return self.panels == 1 and not self.swizzle and not self.has_wide_rows
 
     @property
@@ -102,7 +102,7 @@ class Demand:
 
 
 def asked_swizzle(copy: Transfer) -> int | None:
-    """Return the swizzle that a schedule asks for, if it does."""
+    """Return the swizzle that a schedule requests, if it does."""
     found = copy.block.annotations.get(SWIZZLE)
     return None if found is None else int(found)
 

@@ -92,7 +92,7 @@ def plan_copies(kernel: Any, processor: Processor) -> Plan:
 
 
 def rewrite_copies(kernel: Any, plan: Plan, no_input: list[ir.Var], names: ir.Names) -> ir.Stmt:
-    """Put instructions in place of the copy nests, and what they need in front of the launch."""
+    """Put instructions in place of the copy nests, and what they need before the launch."""
     host = Host(names, no_input)
     nests: dict[Any, Any] = {}
     for name, planned in plan.items():
@@ -149,7 +149,7 @@ def _lower_copies(func: tirx.PrimFunc) -> tirx.PrimFunc:
         notes += _say_hints(kernel)
         no_tile, no_input = find_guards(kernel, plan)
         after = rewrite_copies(kernel, plan, no_input, names)
-        assert not plan_copies(after, processor), "LowerAsyncCopies left a copy behind"
+        assert not plan_copies(after, processor), "LowerAsyncCopies left a copy"
         for symbol in no_tile:  # nothing is launched
             after = ir.IfThenElse(symbol > 0, after, None)
         return after

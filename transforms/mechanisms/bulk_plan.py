@@ -74,7 +74,7 @@ class BulkTransfer(PlannedCopy):
 def plan_bulk_copies(
     kernel: ir.For, copies: tuple[Transfer, ...], _: Any = None
 ) -> tuple[BulkTransfer, ...]:
-    """Plan the runs of every copy in bulk; every reason to refuse is raised here."""
+    """Plan the runs of every bulk copy; every reason to refuse is raised here."""
     around = tuple(ir.find_all(kernel, ir.For))
     for copy in copies:
         check_alone(kernel, copy)

@@ -42,8 +42,8 @@ def _plan(kernel: Any, copy: Transfer, processor: Hexagon) -> BulkTransfer:
     if plan.run_bytes > processor.max_copy_bytes:
         raise cannot_lower(
             copy.where,
-            f"{plan.run_bytes} bytes in a row",
-            f"at most {processor.max_copy_bytes}, what a DMA descriptor can say",
+            f"{plan.run_bytes} contiguous bytes",
+            f"at most {processor.max_copy_bytes}, the limit of a DMA descriptor",
             "choose a smaller tile",
         )
     return plan

@@ -31,7 +31,7 @@ class PlannedCopy:
 
 @dataclass
 class Host:
-    """What the host does in front of a launch: `no_input` are extents that may be 0."""
+    """What the host does before a launch: `no_input` are extents that may be 0."""
 
     names: ir.Names
     no_input: list[ir.Var]
@@ -42,7 +42,7 @@ class Host:
 class CopyMechanism:
     """One mechanism that copies tiles, what it needs and what it can do."""
 
-    name: str  # by which a schedule asks for it, and `facts.async_ops` has it
+    name: str  # by which a schedule requests it, and `facts.async_ops` has it
     # Takes a kernel, its copies by this mechanism and the processor; raises reasons to refuse.
     plan: Callable[[Any, tuple[Transfer, ...], Any], tuple[Any, ...]]
     emit: Callable[[Sequence[Any], Host], dict[Any, Any]]  # what takes the place of each nest
@@ -68,5 +68,5 @@ class CopyMechanism:
 
 
 def each(block: Callable[[Any], Any]) -> Callable[[Sequence[Any], Host], dict[Any, Any]]:
-    """Return how copies are emitted of which each is a block of its own, by itself."""
+    """Return how copies are emitted of which each is a separate block, by itself."""
     return lambda planned, host: {x.copy.nest: block(x) for x in planned}

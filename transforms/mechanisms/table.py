@@ -15,5 +15,5 @@ INSTRUCTIONS = {name: load for x in MECHANISMS.values() for name, load in x.inst
 
 
 def mechanism_of(copy: Transfer) -> CopyMechanism:
-    """Return the mechanism that a copy asks for."""
+    """Return the mechanism that a copy requests."""
     return MECHANISMS[str(copy.op.mechanism)]

@@ -165,7 +165,7 @@ def _obstacle_of_tiles(loop: ir.For, parts: Sequence[ir.Stmt], trips: Sequence[i
     effects = [find_effects(part) for part in parts]
     for a, b in combinations(range(len(parts)), 2):
         if trips[a] == trips[b] or is_load(parts[a]) or is_load(parts[b]):
-            continue  # of what a load brings there are slots; what it reads nobody here writes
+            continue  # of what a load brings there are slots; its source is not written here
         for tile in _shared_by(effects[a], effects[b]):
             if trips[a] > trips[b]:
                 return f"a later statement needs {tile.name} of an earlier stage's"

@@ -94,7 +94,7 @@ def _plan_loop(kernel: Any, loop: ir.For) -> SkewPlan:
 def _releases(
     parts: Sequence[ir.Stmt], kept: Mapping[int, int], slots: Mapping[int, int]
 ) -> dict[int, int]:
-    """Return how many trips late the slots of each ring are handed back."""
+    """Return how many iterations late the slots of each ring are handed back."""
     released = {}
     for part in parts:
         if isinstance(part, ir.SBlockRealize) and RELEASE in part.block.annotations:

@@ -148,7 +148,7 @@ def _place_loads(
     turns: list[tirx.Bind],
     rings: Mapping[Any, ir.Var],
 ) -> ir.Stmt:
-    """Join loads where the first of them stands, in one walk: sites may stand inside of others."""
+    """Join loads where the first of them is, in one walk: sites may be inside of others."""
     planned, in_front = _planned(plan, trips, turns)
     num_slots = {x.loop: x.num_slots for x in plan.pipelines if x.loop is not None}
     slotted = [x for pipeline in plan.pipelines for x in pipeline.loads]
@@ -186,7 +186,7 @@ def _place_loads(
 def _planned(
     plan: KernelPlan, trips: list[tirx.Bind], turns: list[tirx.Bind]
 ) -> tuple[dict[Any, Any], dict[Any, list[ir.Stmt]]]:
-    """Return what statements become, and what goes in front of those of a loop; None: of all."""
+    """Return what statements become, and what goes before those of a loop; None: of all."""
     planned: dict[Any, Any] = {}
     for pipeline, trip in zip(plan.pipelines, trips, strict=True):
         planned.update({part: ir.seq() for part in (*pipeline.loads, *pipeline.site.spent)})

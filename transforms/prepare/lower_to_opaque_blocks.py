@@ -60,7 +60,7 @@ def stage_pass(
     passes: Sequence[Callable[[], Pass]],
     request: Callable[[tirx.PrimFunc], tirx.PrimFunc] | None = None,
 ) -> Pass:
-    """Return a pass that runs others in order, on a schedule or behind another stage.
+    """Return a pass that runs others in order, on a schedule or after another stage.
 
     Parameters
     ----------

@@ -57,7 +57,7 @@ def in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> Threa
 def give_rooms(
     kernel: ir.For, plan: Sequence[ThreadReduction], arch: Arch
 ) -> tuple[ThreadReduction, ...]:
-    """Give the reductions that clusters make in turns as many slots each as there is space for.
+    """Give each cluster reduction in a row loop as many slots as there is space for.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def give_rooms(
     plan : sequence of ThreadReduction
         All of its reductions.
     arch : Arch
-        What it is built for.
+        The target architecture.
     """
     far = [x for x in plan if x.cluster is not None and x.trip is not None]
     rooms = count_rooms(kernel, far, arch) if far else SLOTS
@@ -82,9 +82,9 @@ def count_rooms(kernel: ir.For, far: Sequence[ThreadReduction], arch: Arch) -> i
     kernel : For
         Where they are.
     far : sequence of ThreadReduction
-        Those that clusters make in turns.
+        The cluster reductions in row loops.
     arch : Arch
-        What it is built for.
+        The target architecture.
     """
     arrays = [x for y in ir.find_all(kernel, ir.SBlock) for x in y.alloc_buffers if ir.is_shared(x)]
     if not arrays:

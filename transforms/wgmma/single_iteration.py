@@ -44,7 +44,7 @@ def starts_from_zero(kernel: ir.For, plan: MmaPlan) -> bool:
 
 
 def _following(kernel: ir.For, fill: ir.Stmt, accumulator: ir.Var) -> ir.Stmt | None:
-    """Return the statement that uses an accumulator next, right behind its first one: a fill."""
+    """Return the statement that uses an accumulator next, right after its first one: a fill."""
     bodies = [ir.statements(body) for body in ir.find_all(kernel, ir.SeqStmt)]
     beside = [parts for parts in bodies if any(part.same_as(fill) for part in parts)]
     touching = [x for parts in beside for x in parts if ir.uses(x, accumulator)]

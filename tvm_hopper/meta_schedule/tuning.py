@@ -231,7 +231,7 @@ class Run:
         self.accounts: list[Account] = []
 
     def left(self) -> int:
-        """Return how many of the trials that were asked for are not made yet."""
+        """Return how many of the trials that were requested are not made yet."""
         trials = self._options.trials
         if self._each is not None:
             trials = min(trials, self._each * len(self._tasks))

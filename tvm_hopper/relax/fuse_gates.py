@@ -151,7 +151,7 @@ def interleaved(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
 
 
 def _width_of_half(sch: s_tir.Schedule, block: Any) -> int | None:
-    """Return the columns that what is behind a product stores, half of the product's own."""
+    """Return the columns that what is after a product stores, half of the product's own."""
     node, consumers = sch.get(block), sch.get_consumers(block)
     if len(consumers) != 1 or len(node.writes[0].source.shape) != GATES:
         return None

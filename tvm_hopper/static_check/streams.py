@@ -206,7 +206,7 @@ class _Wgmma:
         )
 
     def lacks_fence(self, d: Range | None, a: Range | None, shape: str) -> str:
-        """Say why a multiply-add needs a wgmma.fence in front of it; empty if it does not."""
+        """Say why a multiply-add needs a wgmma.fence before it; empty if it does not."""
         if not self.fenced:
             return "first wgmma without wgmma.fence"
         if any(_overlap(t, d) or _overlap(t, a) for t in self.touched):

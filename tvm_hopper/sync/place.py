@@ -193,7 +193,7 @@ def _home(tree: Sequence, path: Path, wait: WaitPhase) -> Path:
 def _front_of_loop(
     loop: LoopNode, wait: WaitPhase, promised: bool, outer: Path | None
 ) -> Path | None:
-    """Return the front of a loop, or of one around it, if the wait may stand there."""
+    """Return the front of a loop, or of one around it, if the wait may be there."""
     inside = any(_copies(unit, wait) for unit in units(loop.body))
     if inside or wait.buffer in loop.advances or (promised and not loop.min_trips):
         return None
@@ -203,7 +203,7 @@ def _front_of_loop(
 def _front_of_branch(
     branch: BranchNode, wait: WaitPhase, promised: bool, outer: Path | None
 ) -> Path | None:
-    """Return the front of a branch, or of what is around it, if the wait may stand there."""
+    """Return the front of a branch, or of what is around it, if the wait may be there."""
     if promised or outer is not None:  # whether it is read depends on the branch
         return None if promised else outer
     inside = any(_copies(x, wait) for arm in branch.arms for x in units(arm))

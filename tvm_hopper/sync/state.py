@@ -195,7 +195,7 @@ def lacks(state: State, use: Use) -> Iterator[Sync]:
 
 
 def _has_to_follow(use: Use, touch: Touch) -> bool:
-    """Tell whether an access has to come behind what was done; plain ones of global memory not."""
+    """Tell whether an access has to come after what was done; plain ones of global memory not."""
     both_generic = use.op is None and touch.op is None and not use.is_release
     if both_generic and use.buffer.space == "global":
         return False
@@ -246,7 +246,7 @@ def execute(state: State, unit: Unit) -> State:
     for use in unit.uses:
         if not use.is_release:
             touches.update(_touches(use, copied))
-        # The other agent hands the slot back behind an arrive of each of these threads. What else
+        # The other agent hands the slot back after an arrive of each of these threads. What else
         # lies in its bytes is no business of that agent.
         elif not use.buffer.overlays:
             touches = {t: m for t, m in touches.items() if not meets(t, use)}

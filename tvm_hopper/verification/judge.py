@@ -213,7 +213,7 @@ def verify(
 
 @dataclass(frozen=True)
 class _Request:
-    """What the caller of `verify` gave and asked for."""
+    """What the caller of `verify` gave and requested."""
 
     inputs: Mapping[str, Any]
     runs: Sequence[tuple[str, int]]

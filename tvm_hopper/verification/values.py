@@ -175,7 +175,7 @@ class ValueCheck:
     def _of_several(self, kind: str, adds: bool, share: float) -> list[Any]:
         """Choose the CTAs of launches, or of CTAs, that need each other.
 
-        Where they would do more than a share of the work, fewer of them, if that can be told.
+        Where they would do more than a share of the work, fewer of them, if that is known.
         """
         blocks = self.case.chosen
         if any(blocks) and (adds or self._read_what_others_write()):

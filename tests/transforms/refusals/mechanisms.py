@@ -228,7 +228,7 @@ BULK = [
     ),
     bulk(
         "bulk: a swizzle",
-        r"copy of A into tile: found a bulk copy with a 64 B swizzle; need none: it moves rows "
+        r"copy of A into tile: found a copy in bulk with a 64 B swizzle; need none: it moves rows "
         r"as they are; take \"tma\", or leave the swizzle out",
         ('"tma"}', '"tma", "tvm_hopper.swizzle": 64}'),
     ),

@@ -87,7 +87,7 @@ def _first(kernel: Sequence[Note], kind: type[_Kind]) -> _Kind | None:
 
 
 def _config(product: MmaNote, roles: RolesNote | None, ring: RingNote, dtype: str) -> MatmulConfig:
-    """Return the configuration that a kernel was made with; each consumer has a tile of its own."""
+    """Return the configuration that a kernel was made with; each consumer has a separate tile."""
     rows, columns, depth = product.tile
     consumers = max(1, roles.consumer_threads // WARP_GROUP_THREADS) if roles else 1
     if ring.tx_bytes == (rows * consumers + columns) * depth * dtype_bytes(dtype):

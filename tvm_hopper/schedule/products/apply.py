@@ -136,7 +136,7 @@ def matmul(
 
 
 def _accept(sch: s_tir.Schedule, product: Any, before: frozenset[str], given: MatmulConfig) -> None:
-    """Refuse a schedule that leaves something beside the kernel, or that a build would refuse."""
+    """Refuse a schedule that leaves something next to the kernel, or that a build would refuse."""
     check_nothing_left(sch, product, before)
     if not is_sampled(given):
         check_lowering(sch, product)

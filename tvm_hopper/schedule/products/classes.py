@@ -99,7 +99,7 @@ class ClassKernel:
     is_open: bool = False  # it may be given any number of rows
     # up to how many rows each of its ranges goes, ascending; empty: one range, to `rows`
     bounds: tuple[int, ...] = ()
-    # outputs are staged in memory of their own, whatever is loaded behind the product
+    # outputs are staged in memory of their own, whatever is loaded after the product
     apart: bool = False
 
 

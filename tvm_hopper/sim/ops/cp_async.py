@@ -113,7 +113,7 @@ class CpAsyncOps:
     def _bytes_taken(
         self, site: int, lanes: np.ndarray, size: int, src_size: Any, ignore_src: Any
     ) -> np.ndarray:
-        """Return how many bytes each lane reads; zeros are written behind them."""
+        """Return how many bytes each lane reads; zeros are written after them."""
         count = np.full(len(lanes), size)
         if src_size is not None:
             count = as_lanes(src_size)[lanes].astype(np.int64)

@@ -1,7 +1,7 @@
 """Agents of a role skeleton: what each warp, or warp group, does to barriers, in order.
 
 The warps of a group that issues wgmma run as one agent: wgmma is executed by the whole group, so
-none of them can fall behind by a step.  Every other warp with events is an agent of its own.
+none of them can fall after by a step.  Every other warp with events is an agent of its own.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
 
 
 def _passes_whoever_arrives(system: System, state: SystemState, number: int, op: Any) -> bool:
-    """Tell whether a wait passes, and nobody can arrive in its phase before its agent goes on."""
+    """Tell whether a wait passes, and no agent can arrive in its phase before its agent goes on."""
     slot = system.index[op.targets[0][0]]
     phase, expected, pending, _, _ = state.barriers[slot]
     passes = expected and (phase & 1) != op.value
@@ -153,7 +153,7 @@ def _harmless(system: System, state: SystemState, op: Any, arriving: int | None)
 def _harmless_at(
     system: System, state: SystemState, target: tuple[Key, int, int], arriving: int | None
 ) -> bool:
-    """Tell it of one barrier."""
+    """Tell whether arriving at one barrier is harmless."""
     key, count, size = target
     slot = system.index[key]
     ahead = RunAhead(system, state, arriving, slot)
@@ -161,7 +161,7 @@ def _harmless_at(
     if not expected or pending < count or ahead.ends(key):
         return False
     after = tx - size if arriving is None else tx + size
-    # bytes that nobody expects belong to this phase or to the next: their order decides
+    # bytes that no agent expects belong to this phase or to the next: their order decides
     ends = pending == count and after == 0
     missed = ends and system.may_miss(state, slot, phase)
     if missed or (key in system.expecting and ahead.expects(key)):

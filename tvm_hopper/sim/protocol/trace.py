@@ -493,7 +493,7 @@ def _chain(steps: list[Step]) -> Step:
 
 
 def _most_trips(trace: Trace, nested: bool, count: int) -> int:
-    """Return how many of a loop's trips are followed, which has barriers in it."""
+    """Return how many iterations to follow of a loop with barriers."""
     if trace.max_trips >= WHOLE or any(trace.loops) or (trace.loops and not trace.cut_inner):
         return count
     return min(count, trace.max_trips, NESTED_TRIPS if nested else WHOLE)

@@ -93,7 +93,7 @@ class PtxEmitter(RegisterEmitter):
         self._unguard(ptx.pred, mask)
 
     def _note_protocol(self, ptx: PtxCall, site: int) -> None:
-        """Note waits for mbarriers, what is issued behind them, and changes of registers."""
+        """Note waits for mbarriers, what is issued after them, and changes of registers."""
         if "_wait" in ptx.name and ptx.name.startswith("mbarrier_"):
             self.waits[-1].append(site)
             if "try_wait" in ptx.name and not self.while_depth:

@@ -382,7 +382,7 @@ class Reader:
         return claim
 
     def _check_repeatable(self, name: str) -> None:
-        """Refuse an instruction that does not do the same in each turn of a loop."""
+        """Refuse an instruction that does not do the same in each iteration of a loop."""
         if name.startswith(REPEATABLE) and not name.startswith(ONCE):
             return
         if self.in_loop or not name.startswith((*ONCE, *TRIES)):

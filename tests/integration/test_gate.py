@@ -200,7 +200,7 @@ def test_two_functions_with_different_compilers_are_refused(lowered) -> None:
             for name in ("nvcc", "nvrtc")
         }
     )
-    with pytest.raises(tvm_hopper.HopperError, match=r"compiler = 'nv\w+' beside 'nv"):
+    with pytest.raises(tvm_hopper.HopperError, match=r"compiler = 'nv\w+' next to 'nv"):
         tvm.compile(mod, target=H200)
 
 

@@ -89,7 +89,7 @@ def test_trip_counts_that_data_decide_are_not_covered():
 def test_blocks_that_hear_of_each_other_run_together_or_are_incomplete():
     func, setup = setup_of(grid_kernel("ticket"))
     assert choose_blocks(func, setup, 8).everything
-    func, setup = setup_of(grid_kernel("ticket", blocks=300))
+    func, setup = setup_of(grid_kernel("ticket", blocks=2000))
     assert not choose_blocks(func, setup, 8).covered
 
 

@@ -89,15 +89,16 @@ def find_element_accesses(
     most = max(map(_size, arguments), default=0)
     found: dict[tuple[str, bool], ElementAccess] = {}
     for site in sites:
-        if fragments and (site.is_store or _is_pair(site, sites)):
+        if fragments and site.is_store:
             continue
-        count = site.count
-        if fragments:  # each element of a fragment is a site
-            count = _of_elements(site.buffer, sites)
+        # each element of a fragment is a site
+        count = _of_elements(site.buffer, sites) if fragments else site.count
         if count < (MANY_TIMES * vectors or MANY):
             continue
         is_small = _size(site.buffer) * SMALL_SHARE < most
         if is_small or not any(site.buffer.same_as(x) for x in arguments):
+            continue
+        if fragments and _is_pair(site, sites):
             continue
         distance = abs(site.step or SECTOR) * dtype_bytes(ir.dtype_of(site.buffer))
         name = str(site.buffer.name)

@@ -139,20 +139,9 @@ def fake_gpus(
         WorkerProcess(name, "fake", settings) for name, settings in zip(names, told, strict=True)
     ]
     logger.warning("fake_gpus: %s", WARNING)
-    runner = _FakeGpus(workers, **options)
+    runner = GpuRunner(workers, **options)
     weakref.finalize(runner, shutil.rmtree, folder, ignore_errors=True)
     return runner
-
-
-class _FakeGpus(GpuRunner):
-    """A `GpuRunner` whose workers are fake."""
-
-    def __init__(self, workers: list[Any], **options: Any) -> None:
-        self._fake = workers
-        super().__init__(**options)
-
-    def _stations(self, gpus: Any, processes: int) -> list[Any]:
-        return self._fake
 
 
 def _check_fault(gpu: Any, fault: Any, count: int) -> None:

@@ -55,7 +55,7 @@ class GpuRunner(PooledRunner):
 
     def __init__(
         self,
-        gpus: str | Sequence[int | str] = "all",
+        gpus: Any = "all",
         *,
         seconds: float = SECONDS,
         retire_after: int = 3,
@@ -70,17 +70,13 @@ class GpuRunner(PooledRunner):
         check_number("GpuRunner", "processes", processes, MOST_PROCESSES)
         if repeats is not None:
             check_number("GpuRunner", "repeats", repeats, MOST_PROCESSES)
-        stations = self._stations(gpus, processes)
+        stations = gpu_workers(gpus, processes)
         pool = WorkerPool(stations, seconds=seconds, retire_after=retire_after)
 
         def about(name: str) -> Mapping[str, Any]:
             return next((x.about for x in stations if x.name == name and x.about), {})
 
         self._measuring = Measuring(pool, about, correct, keep_artifacts, repeats)
-
-    def _stations(self, gpus: str | Sequence[int | str], processes: int) -> list[Any]:
-        """Return what measures."""
-        return gpu_workers(gpus, processes)
 
     def start(self) -> None:
         """Let the workers start, which takes seconds; without it the first trials wait for them."""
@@ -92,8 +88,13 @@ class GpuRunner(PooledRunner):
         return list(dict.fromkeys(self._measuring.pool.names))
 
 
-def gpu_workers(gpus: str | Sequence[int | str], processes: int = 1) -> list[Any]:
-    """Return so many workers of each GPU, not started yet; those of one have its name."""
+def gpu_workers(gpus: Any, processes: int = 1) -> list[Any]:
+    """Return so many workers of each GPU, not started yet; those of one have its name.
+
+    Workers in place of GPUs are returned as they are (`fake_gpus`).
+    """
+    if isinstance(gpus, list) and gpus and all(isinstance(x, WorkerProcess) for x in gpus):
+        return gpus
     found: list[Any] = []
     for gpu in wanted_gpus(gpus):
         name = f"GPU {gpu}"

@@ -8,7 +8,8 @@ off by multiply-adds (Cody and Waite). Beyond it x is an integer times a power o
 product with 2 / pi the bits from 2^1 to 2^-62 count (Payne and Hanek): those of 2 / pi that make
 them are two words of a table, and of float64 three. No float16 is beyond 65504.
 
-Errors: 1.6 units in the last place for sine and cosine, 3.5 for tangent, of float32 and float64.
+Errors in units in the last place: 1.6 for sine and cosine of float32, 2.4 of float64, 3.5 for
+tangent.
 Zeros keep their sign, infinities become NaN. Behind a product CUDA's functions spill registers.
 """
 

@@ -9,7 +9,7 @@
                                                     fence.proxy.async; barrier
                                                     if thread 0: store(C_map, &tile[step % 2])
                                                                  commit_group
-                                                wait_group 0             before the block leaves
+                                                wait_group.read 0        before the block leaves
 
 Place it before InjectBarrierPipeline where a kernel has both. docs/store_groups.md has what is
 refused.

@@ -24,7 +24,7 @@ def _gpu():
     ("mod", "want"),
     [
         (overlays.two_rings, overlays.sum_both),
-        (lambda: overlays.two_rings(around=overlays.IN_LOOPS, persistent=1),
+        (lambda: overlays.two_rings(around="for n in T.serial(2)", persistent=1),
          lambda a, b: 2 * overlays.sum_both(a, b)),
         (overlays.staged, overlays.sum_reversed),
         (lambda: overlays.staged(persistent=1), overlays.sum_reversed),

@@ -171,6 +171,8 @@ def test_angles_of_all_magnitudes(name, dtype):
         assert np.isnan(got[~finite]).all()
     wanted = EXACT[name](given[finite].astype(np.longdouble))
     got, limit = got[finite], 0.51 if numbers == "uint16" else ULPS[name]
+    if dtype == "float64" and name != "tan":
+        limit = 2.4
     fits = np.abs(wanted) < ml_dtypes.finfo(dtype).max  # tangents of float16 may not
     assert ulps(got[fits], wanted[fits]).max() <= limit
     assert np.isinf(got[~fits]).all()

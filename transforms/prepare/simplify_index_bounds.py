@@ -11,8 +11,12 @@ Stock CompactBufferAllocation starts a buffer at the least index that is accesse
 that bounds the index from below (a store of columns 8 and on) that is such an expression, which
 TVM's simplifier leaves although its prover decides it.
 
+Register arrays of memory-bound kernels have such indices too, if a symbolic extent divides the
+number of a thread block: `min(bx % n, 0)` is 0. Sums and products of sizes that
+divide are positive, or the kernel does not run.
+
 Before: buffers are compact.  After: an index is as plain as without the predicate.
-Not here: min and max of values, those that depend on the data, kernels that multiply no tiles.
+Not here: min and max of values, those that depend on the data, other kernels.
 """
 
 from __future__ import annotations
@@ -20,24 +24,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import tvm_ffi
 from tvm import ir as tvm_ir
 from tvm import sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.launches import HostCondition, conditions_around, known_at
+from tvm_hopper.requests.bodies import is_memory_bound
+from tvm_hopper.requests.keys import INT32_MAX
 from tvm_hopper.transforms.common.multiply_add import product_blocks
 
 BOUNDS = (tirx.Min, tirx.Max)
+DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 
 
-def plan_bounds(kernel: ir.For, conditions: Sequence[HostCondition] = ()) -> dict[Any, Any]:
+def plan_bounds(
+    kernel: ir.For, conditions: Sequence[HostCondition] = (), scope: str | None = None
+) -> dict[Any, Any]:
     """Map each min and max in an index of the kernel that can be decided to the side it takes.
 
-    `conditions` are those under which the host launches the kernel.
+    `conditions` are those under which the host launches the kernel, `scope` the memory of the
+    arrays whose indices count; None: any.
     """
     found = [
         bound
-        for access in _accesses(kernel)
+        for access in _accesses(kernel, scope)
         for index in access
         for kind in BOUNDS
         for bound in ir.find_all(index, kind)
@@ -48,7 +59,10 @@ def plan_bounds(kernel: ir.For, conditions: Sequence[HostCondition] = ()) -> dic
     with known_at(conditions) as analyzer:
         for loop in ir.find_all(kernel, ir.For):
             analyzer.bind(loop.loop_var, ir.range_of(loop))
-        decided = {bound: _side(analyzer, bound) for bound in found}
+        sizes = _positive_divisors(found)
+        for size in sizes.values():
+            analyzer.bind(size, tvm_ir.Range(1, ir.cast_like(INT32_MAX, size)))
+        decided = {bound: _side(analyzer, bound, sizes) for bound in found}
     return {bound: side for bound, side in decided.items() if side is not None}
 
 
@@ -85,19 +99,51 @@ def rewrite_bounds(kernel: ir.For, plan: dict[Any, Any]) -> ir.For:
     )
 
 
-def _accesses(kernel: ir.For) -> list[list[Any]]:
-    kinds = (ir.TensorLoad, ir.BufferStore)
-    accesses = [list(x.indices) for kind in kinds for x in ir.find_all(kernel, kind)]
-    regions = ir.find_all(kernel, ir.TensorRegion)
-    return accesses + [[y for r in x.region for y in (r.min, r.extent)] for x in regions]
+def _accesses(kernel: ir.For, scope: str | None) -> list[list[Any]]:
+    accesses = [(x.source, list(x.indices)) for x in ir.find_all(kernel, ir.TensorLoad)]
+    accesses += [(x.buffer, list(x.indices)) for x in ir.find_all(kernel, ir.BufferStore)]
+    accesses += [
+        (x.source, [y for r in x.region for y in (r.min, r.extent)])
+        for x in ir.find_all(kernel, ir.TensorRegion)
+    ]
+    return [x for buffer, x in accesses if scope is None or str(buffer.scope()) == scope]
 
 
-def _side(analyzer: sym.Analyzer, bound: Any) -> Any:
+def _positive_divisors(found: Sequence[Any]) -> dict[Any, ir.Var]:
+    """Map each sum or product of sizes that divides to a variable for it."""
+    divided = [x for bound in found for kind in DIVISIONS for x in ir.find_all(bound, kind)]
+    sizes: dict[Any, ir.Var] = {}
+    for divisor in (x.b for x in divided):
+        known = any(tvm_ffi.structural_equal(divisor, x) for x in sizes)
+        if not known and ir.static_int(divisor) is None and _is_size(divisor):
+            sizes[divisor] = ir.Var("size", ir.dtype_of(divisor))
+    return sizes
+
+
+def _is_size(expr: Any) -> bool:
+    """Tell sums and products of variables and positive numbers."""
+    if isinstance(expr, (tirx.Add, tirx.Mul)):
+        return _is_size(expr.a) and _is_size(expr.b)
+    number = ir.static_int(expr)
+    return isinstance(expr, ir.Var) if number is None else number > 0
+
+
+def _side(analyzer: sym.Analyzer, bound: Any, sizes: dict[Any, ir.Var]) -> Any:
     """Return the smaller (larger) operand if it is known to be that, else None."""
-    smaller, larger = (bound.a, bound.b) if isinstance(bound, tirx.Min) else (bound.b, bound.a)
+    a, b = (_with_sizes(x, sizes) for x in (bound.a, bound.b))
+    smaller, larger = (a, b) if isinstance(bound, tirx.Min) else (b, a)
     if analyzer.can_prove(smaller <= larger):
         return bound.a
     return bound.b if analyzer.can_prove(larger <= smaller) else None
+
+
+def _with_sizes(expr: Any, sizes: dict[Any, ir.Var]) -> Any:
+    def size(node: Any) -> Any:
+        return next((v for x, v in sizes.items() if tvm_ffi.structural_equal(x, node)), node)
+
+    for kind in {type(x) for x in sizes}:
+        expr = ir.replace(expr, kind, size)
+    return expr
 
 
 def _same(new: list[Any], old: Any) -> bool:
@@ -112,13 +158,16 @@ def simplify_index_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Resolve the bounds in one function's kernels."""
 
     def resolve(kernel: ir.For) -> ir.For:
-        if not product_blocks(kernel):
+        scope = None if product_blocks(kernel) else "local"
+        if scope and not is_memory_bound(kernel):
             return kernel
         conditions = conditions_around(func.body, kernel)
-        if not (plan := plan_bounds(kernel, conditions)):
+        if not (plan := plan_bounds(kernel, conditions, scope)):
             return kernel
         after = rewrite_bounds(kernel, plan)
-        assert not plan_bounds(after, conditions), "simplify_index_bounds left a bound behind"
+        assert not plan_bounds(after, conditions, scope), (
+            "simplify_index_bounds left a bound behind"
+        )
         return after
 
     return ir.map_kernels(func, resolve)

@@ -96,3 +96,34 @@ def test_kernels_without_a_product_stay():
             B[T.min(bx, 9)] = A[bx]
 
     assert run(func, simplify_index_bounds).same_as(func)
+
+
+ROWS = """
+@T.prim_func(private=True, s_tir=True)
+def func(past: T.int64, length: T.int64, Y_ptr: T.handle):
+    Y = T.match_buffer(Y_ptr, (8 * (past + length), 8))
+    for bx in T.thread_binding(8 * (past + length), thread="blockIdx.x",
+                               annotations={"tvm_hopper.memory_bound": "pointwise"}):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("outer"):
+                T.reads()
+                T.writes(Y[bx, 0:8])
+                own = T.sblock_alloc_buffer((8,), scope="local")
+                for v in range(8):
+                    with T.sblock("store"):
+                        T.reads(own[INDEX])
+                        T.writes(Y[bx, v])
+                        Y[bx, v] = own[INDEX]
+"""
+
+
+@pytest.mark.parametrize(
+    ("divisor", "index"),
+    [("(past + length)", 'T.Cast("int64", v)'), ("(past - length)", None)],
+    ids=["size", "any"],
+)
+def test_sizes_that_divide_are_positive(divisor, index):
+    start = f"T.min(bx % {divisor}, T.int64(0))"
+    before = parse(ROWS.replace("INDEX", f"v + {start}"))
+    after = parse(ROWS.replace("INDEX", index)) if index else before
+    check(run(before, simplify_index_bounds), after)

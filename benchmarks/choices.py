@@ -1,4 +1,4 @@
-"""What is chosen for the named kernels and for drawn programs, in one tree and in another.
+"""Compare the configurations that two source trees choose, for named and drawn programs.
 
     python -m benchmarks.choices --write after.json                       this tree
     PYTHONPATH=OTHER python benchmarks/choices.py --write before.json     another one

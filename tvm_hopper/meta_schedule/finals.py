@@ -40,9 +40,9 @@ from .schedulers import Schedule, scheduled_here
 
 FINALISTS = 6  # next to the package's own choice
 OF_A_SHAPE = 2  # of these: what is fast alone and slow at full load is so with all its relatives
-# What must be certain, back to back. Of 47 winners that were timed again on other tensors, gains
-# were up to 0.019 smaller (0.071 of one of 1.158), so that 1.01 means 0.99 at least. The two that
-# lost had won by 1.003 and 1.005, and were not faster alone.
+# Smallest gain that counts, timed back to back. 47 winners were timed again on other tensors: gains
+# were at most 0.019 smaller (one of 1.158 by 0.071), so 1.01 means at least 0.99. Two winners were
+# slower then; they had won by 1.003 and 1.005 and were not faster in single calls.
 LEAST_GAIN = 1.01
 LEAST_SINGLE = 1.0  # of the speed of the package's choice, in single calls
 MANY = 1.96  # standard deviations: certain to 95%

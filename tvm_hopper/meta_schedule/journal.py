@@ -41,7 +41,7 @@ AMOUNTS = ("weight", "bytes", "multiply_adds", "bound_us")  # of a workload, whe
 
 MODULE = re.compile(r'\["-?[0-9]+", ?"[A-Za-z0-9+/=]*"\]')  # its hash, and itself in base64
 
-# What a line has beside "is": the types of its fields. Others may be there, too.
+# The fields of a line next to "is", and their types. A line may have more fields.
 FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "header": {"format": (int,), "package": (str,), "passes": (str,), "tvm": (str,)},
     "workload": {

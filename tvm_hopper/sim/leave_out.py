@@ -20,7 +20,7 @@ class Savings(NamedTuple):
     others : dict
         Of the runs after it.
     uncut : dict
-        Of a run that does all turns: what seems wrong in another is checked by one.
+        For a run of all iterations, which checks each finding of a shortened run.
     """
 
     first: Mapping[str, Shortcuts]

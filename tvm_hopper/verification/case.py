@@ -16,7 +16,7 @@ from tvm_hopper.verification.related import Related
 
 @dataclass(frozen=True)
 class Case:
-    """What the stages of `verify` judge.
+    """The kernel, inputs and limits that the stages of `verify` share.
 
     Attributes
     ----------

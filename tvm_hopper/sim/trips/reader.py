@@ -41,7 +41,7 @@ REPEATABLE = (
     "createpolicy",
 )
 _HINT = "cache_policy"  # an operand that changes nothing that memory holds
-# What besides may be in a kernel of which control depends on no data.
+# Other operations that a kernel without data-dependent control may have.
 ONCE = ("mbarrier_init", "mbarrier_inval", "mbarrier_arrive_drop", "setmaxnreg", "griddepcontrol")
 TRIES = ("mbarrier_try_wait", "mbarrier_test_wait")  # their result depends on the schedule alone
 _FROM_GLOBAL = {
@@ -59,7 +59,7 @@ _CALLS = (
     *("tvm_hopper_hold_float32", "tvm_hopper_hold_int32", "tvm_hopper_hold_uint32"),
     *("tvm_hopper_hold_value", "tvm_hopper_code_fence"),
 )
-# Of those that are inside of expressions: what meets at a barrier, or has addresses of its own.
+# Calls within expressions that synchronize, or that access memory by addresses of their own.
 _MEET_IN_EXPRESSIONS = (
     "cuda.cta_reduce",
     "cuda.syncthreads_and",

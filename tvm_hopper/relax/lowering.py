@@ -22,7 +22,7 @@ from tvm_hopper.requests.targets import is_ours, name_target, target_arch
 from .check_served import CheckServed
 from .flatten_batch import FlattenBatch
 from .fuse_gates import FuseGates
-from .fuse_rows import FuseRows
+from .fuse_memory_bound import FuseMemoryBound
 from .fuse_transposes import FuseTransposes
 from .keep_records import KeepRecords
 from .options import WHERE, ModelOptions, as_options
@@ -48,7 +48,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         FlattenBatch(),  # batch and sequence are rows
         relax.transform.DeadCodeElimination(),  # functions and views that nothing reads any more
         FuseGates(options),  # what a gate opens, in the kernel of both products
-        FuseRows(),  # what a norm reads, in its kernel
+        FuseMemoryBound(options),  # a norm and what it reads, several reductions of a row
         relax.transform.DeadCodeElimination(),
     ]
 

@@ -9,7 +9,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from tests.relax import models, test_fuse_rows
+from tests.relax import models, test_fuse_memory_bound
 from tvm_hopper.relax import join_products, report
 from tvm_hopper.relax.records import OURS
 from tvm_hopper.testing.llama import SMALL, llama, separate_block
@@ -78,15 +78,15 @@ def test_products_that_are_joined():
                 assert error < 0.002, (gates, batch, length, error)
 
 
-@pytest.mark.parametrize("name", test_fuse_rows.FUSED)
+@pytest.mark.parametrize("name", test_fuse_memory_bound.FUSED)
 def test_norms_with_what_they_read(name):
     if not tvm.cuda(0).exist or tvm.cuda(0).compute_version != "9.0":
         pytest.skip("no GPU of compute capability 9.0")
-    body, *_ = test_fuse_rows.FUSED[name]
-    mod, device = test_fuse_rows.model(body), tvm.cuda(0)
+    body, *_ = test_fuse_memory_bound.FUSED[name]
+    mod, device = test_fuse_memory_bound.model(body), tvm.cuda(0)
     ex = relax.build(mod, target=models.H200, relax_pipeline="tvm_hopper")
     assert any(x.name.startswith("fused_") for x in report(ex).functions)
-    wide = models.legalized(test_fuse_rows.model(body, dtype="float32"))
+    wide = models.legalized(test_fuse_memory_bound.model(body, dtype="float32"))
     for batch, length in ((1, 1), (3, 7), (2, 1000)):
         given = models.inputs_of(mod, "main", {"b": batch, "s": length})
         got = relax.VirtualMachine(ex, device)["main"](*on_device(given, device))
@@ -94,4 +94,5 @@ def test_norms_with_what_they_read(name):
         got = [got] if hasattr(got, "numpy") else list(got)
         for one, other in zip(got, want, strict=True):
             error = np.linalg.norm(one.numpy() - other) / np.linalg.norm(other)
-            assert error < 0.002, (name, batch, length, error)
+            most = 0.02 if "int" in one.dtype else 0.002  # a whole step of quantisation
+            assert error < most, (name, batch, length, error)

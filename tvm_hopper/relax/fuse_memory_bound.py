@@ -7,7 +7,7 @@
     v = R.call_tir(fused_abs_max_scale_divide_round_cast, (x,), [R.Tensor((rows, 1)), ...])
     s, q = v[0], v[1]                                                 x is read once
 
-Needs: fused functions in rows (FlattenBatch), so that the rest by itself is known.
+Needs: fused functions (FuseTIR).
 Leaves: functions that `hs.row_reduction`, `hs.column_reduction` or `hs.pointwise` takes without
 more element-wise accesses than their parts have; other calls stay as they are.
 """
@@ -26,7 +26,7 @@ from tvm_hopper.schedule.reasons import TVM_ERRORS
 
 from .call_groups import CallGraph, Group, fuse_group, is_plain_call, reduces, rewrite_groups
 from .check_builds import find_fault
-from .flat_functions import has_product
+from .flat_functions import flatten_function, has_product
 from .options import ModelOptions
 
 
@@ -97,6 +97,8 @@ class _Fuser:
 
     def _count_elements(self, func: tirx.PrimFunc) -> int | None:
         """Count the tensors that a kernel of ours accesses element by element; None: no kernel."""
+        flat = flatten_function(func)
+        func = func if flat is None else flat.func
         sums = {"accumulate": self.options.accumulate}
         makers = (dlight.RowReduction, dlight.ColumnReduction) if reduces(func) else ()
         rules: list[HopperRule] = [*(make(**sums) for make in makers), dlight.Pointwise()]

@@ -45,11 +45,10 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         RowPlaces(),  # of rows of -inf TVM says -1
         relax.get_pipeline("zero"),  # legalize, fuse
         relax.transform.RewriteDataflowReshape(),  # views, before they become kernels
+        FuseMemoryBound(options),  # a norm and what it reads, several reductions of a row
         FlattenBatch(),  # batch and sequence are rows
         relax.transform.DeadCodeElimination(),  # functions and views that nothing reads any more
         FuseGates(options),  # what a gate opens, in the kernel of both products
-        FuseMemoryBound(options),  # a norm and what it reads, several reductions of a row
-        relax.transform.DeadCodeElimination(),
     ]
 
 

@@ -70,7 +70,7 @@ def residual_norm(hidden: int, dtype: str) -> Any:
 
 
 def apart_pipeline() -> Any:
-    """Return the pipeline without FuseRows."""
+    """Return the pipeline without FuseMemoryBound."""
     import tvm
     from tvm.relax.backend.cuda import pipeline as stock
     from tvm.target import Target
@@ -79,7 +79,8 @@ def apart_pipeline() -> Any:
     from tvm_hopper.relax.options import ModelOptions
 
     target = Target(TARGET)
-    passes = [x for x in scheduling_passes(target, ModelOptions()) if "FuseRows" not in x.info.name]
+    passes = scheduling_passes(target, ModelOptions())
+    passes = [x for x in passes if "FuseMemoryBound" not in x.info.name]
     passes += [*stock.dataflow_lower_passes(target), *stock.finalize_passes(target)]
     return tvm.transform.Sequential(passes)
 

@@ -70,6 +70,10 @@ def log_sum_exp(builder, x, y, w):
     return builder.emit(op.add(op.log(total), largest))
 
 
+def permuted(builder, x, y, w):
+    return builder.emit(op.permute_dims(builder.emit(op.nn.rms_norm(x, w, [-1])), [1, 0, 2]))
+
+
 def two_readers(builder, x, y, w):
     s = builder.emit(op.multiply(x, y))
     return relax.Tuple([builder.emit(op.nn.silu(s)), builder.emit(op.tanh(op.add(s, w)))])
@@ -83,6 +87,7 @@ FUSED = {  # what is read, and how many tensors the one function has
     "other_shape": (other_shape, 4),
     "quantized": (quantized, 4),
     "log_sum_exp": (log_sum_exp, 3),
+    "permuted": (permuted, 3),
     "two_readers": (two_readers, 5),
 }
 
@@ -113,9 +118,7 @@ def single_row(builder, x, y, w):
     return builder.emit(op.matmul(s, op.broadcast_to(w, (N, N)), out_dtype="float32"))
 
 
-@pytest.mark.parametrize(
-    "body", [product, turned, single_row], ids=lambda x: x.__name__
-)
+@pytest.mark.parametrize("body", [product, turned, single_row], ids=lambda x: x.__name__)
 def test_two_kernels(body):
     mod = model(body)
     names = [x.name for x in report(mod, models.H200, classes=(16,)).functions]

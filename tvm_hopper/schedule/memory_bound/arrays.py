@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import s_tir
+from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
 
@@ -124,6 +125,31 @@ def keep_read(sch: s_tir.Schedule, read: Read, scope: str = "local") -> Any:
 
 
 def keep_output(sch: s_tir.Schedule, part: Part, number: int, readers: list[Part]) -> Any:
-    """Let a block write one of its outputs to registers; return the block that stores them."""
+    """Let a block write one of its outputs to registers; return the block that stores them.
+
+    Both count elements in the order in which the block computes them, whichever that of the tensor.
+    """
     blocks = [p.block for p in readers] or None
-    return sch.cache_write(part.block, number, "local", consumer_blocks=blocks)
+    store = sch.cache_write(part.block, number, "local", consumer_blocks=blocks)
+    order = _computed_order(part, number)
+    if order != sorted(order):
+        to_computed = IndexMap.from_func(
+            lambda *i: [i[x] for x in order], ndim=len(order), index_dtype=_index_dtype(part)
+        )
+        sch.transform_layout(part.block, ("write", number), to_computed)
+        sch.transform_block_layout(store, to_computed)
+    return store
+
+
+def _computed_order(part: Part, number: int) -> list[int]:
+    """Return the dimensions of an output in the order of the block's variables."""
+    variables = [x.var for x in part.node.iter_vars]
+    indices = [x.min for x in part.node.writes[number].region]
+    places = [next((i for i, x in enumerate(variables) if y.same_as(x)), None) for y in indices]
+    if any(x is None and ir.static_int(y) is None for x, y in zip(places, indices, strict=True)):
+        return list(range(len(indices)))  # dimensions that are computed keep their order
+    return sorted(range(len(indices)), key=lambda i: -1 if places[i] is None else places[i])
+
+
+def _index_dtype(part: Part) -> str:
+    return ir.dtype_of(part.node.iter_vars[0].var)

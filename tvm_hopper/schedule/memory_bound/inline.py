@@ -17,7 +17,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 
-from .program import MemoryProgram, Part, params, results
+from .program import MemoryProgram, Part, is_plain, params, plain_index, results
 
 MOST_NODES = 24  # operations of an expression that is computed once for each of its uses
 _DEAR = (tirx.Div, tirx.FloorDiv, tirx.FloorMod)
@@ -74,6 +74,43 @@ def inline_moves(program: MemoryProgram, kept: frozenset[str] = frozenset()) -> 
     program.look_again()
 
 
+def inline_permutations(program: MemoryProgram) -> None:
+    """Store rows where a block that only permutes them would: Y[j, i, k] = f(X[i, j, k]).
+
+    The block goes; the one that makes the rows stores them itself, each as one piece.
+
+    Parameters
+    ----------
+    program : MemoryProgram
+        Changed in place.
+    """
+    outputs = list(params(program.sch))
+    for part in program.parts:
+        maker = _permuted_maker(part, program.parts, outputs)
+        if maker is not None:
+            program.sch.reverse_compute_inline(part.block)
+            program.look_again([p for p in program.parts if p is not part])
+
+
+def _permuted_maker(part: Part, parts: list[Part], outputs: list[Any]) -> Part | None:
+    """Return what makes the rows that a block reads in another order, and nothing else reads."""
+    variables = [x.var for x in part.spatial]
+    if part.reduced or not is_plain(part.store, variables):
+        return None
+    for maker in parts:
+        read = [(p, x) for p in parts for x in p.loads if x.source.same_as(maker.outputs[0])]
+        if len(read) != 1 or read[0][0] is not part or maker.reduced:
+            continue
+        index = plain_index(read[0][1], variables)
+        is_row = index is not None and len(index) == len(variables)
+        if not is_row or not index or not index[-1].same_as(variables[-1]):
+            continue
+        is_inner = not any(maker.outputs[0].same_as(x) for x in outputs)
+        if is_inner and not is_plain(read[0][1], variables):
+            return maker
+    return None
+
+
 def _may_inline(part: Part, outputs: list[Any]) -> bool:
     return not part.reduced and not any(b.same_as(o) for b in part.outputs for o in outputs)
 
@@ -88,6 +125,8 @@ def _is_kept(part: Part, parts: list[Part], recompute: bool) -> bool:
     by_element = any(len(p.spatial) + len(p.reduced) > len(part.spatial) for p in readers)
     if by_element and _chooses_loads(part.store.value):
         return True
+    if any(p.reduced for p in readers) and _gathers(part.store.value):
+        return True  # rows are numbered by their results: what is gathered is loaded for them
     if not is_dear(part.store.value):
         return False
     if not by_element:
@@ -103,6 +142,15 @@ def _chooses_loads(value: Any) -> bool:
         for kind in (tirx.Select, ir.Call)
         for choice in ir.find_all(value, kind)
         if kind is tirx.Select or choice.op.name == "tirx.if_then_else"
+    )
+
+
+def _gathers(value: Any) -> bool:
+    """Tell a load at an index that is loaded itself."""
+    return any(
+        ir.find_all(index, ir.TensorLoad)
+        for load in ir.find_all(value, ir.TensorLoad)
+        for index in load.indices
     )
 
 

@@ -15,7 +15,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.schedule.memory_bound.inline import inline_moves, inline_parts
+from tvm_hopper.schedule.memory_bound.inline import inline_moves, inline_parts, inline_permutations
 from tvm_hopper.schedule.memory_bound.numbers import is_numbered, number_block
 from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part
 
@@ -37,6 +37,7 @@ def inline_rows(program: MemoryProgram, recompute: bool = False) -> list[Part]:
     ScheduleError
         A reduction is over several axes that are not the last ones of what it reads.
     """
+    inline_permutations(program)
     if any(len(x.reduced) > 1 for x in program.parts):
         inline_moves(program)
     parts = inline_parts(program, recompute)

@@ -145,8 +145,10 @@ def _position(load: Any, var: Any) -> int:
 def _kind(part: Part, rows: tuple[Any, ...], columns: int) -> str:
     extents = tuple(x.dom.extent for x in part.spatial)
     variables = [x.var for x in part.spatial]
-    if not is_plain(part.store, variables) and not is_numbered(
-        part.store, part, list(part.spatial)
+    if (
+        not is_plain(part.store, variables)
+        and not _permutes_rows(part.store, variables)
+        and not is_numbered(part.store, part, list(part.spatial))
     ):
         return OTHER
     if same_extents(extents, rows):
@@ -154,6 +156,12 @@ def _kind(part: Part, rows: tuple[Any, ...], columns: int) -> str:
     if same_extents(extents[:-1], rows) and equal(extents[-1], columns):
         return FULL
     return OTHER
+
+
+def _permutes_rows(store: Any, variables: list[Any]) -> bool:
+    """Tell a store of whole rows in another order than they are computed in."""
+    index = plain_index(store, variables)
+    return bool(index) and len(index) == len(variables) and index[-1].same_as(variables[-1])
 
 
 def _check_reads(parts: list[Part]) -> None:

@@ -156,7 +156,8 @@ def around(builder, x, y, w):
 def test_a_group_is_convex():
     found = graph(model(around))
     first, between, last = 0, 1, 2
-    assert last in found.readers[between] and between in found.readers[first]
+    assert last in found.readers[between]
+    assert between in found.readers[first]
     assert not found.is_convex({first, last})
     assert found.is_convex({first, between, last})
     found.grow(lambda x: not x.var.same_as(found.bindings[between].var), lambda _: True)

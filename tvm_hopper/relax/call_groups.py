@@ -240,7 +240,7 @@ class CallGraph:
     def order(self) -> list[Any]:
         """Return groups and single bindings so that each value is made before it is read."""
         heads = [max(x) for x in self.members]  # stands for the group
-        left = {i: set() for i in set(heads)}
+        left: dict[int, set[int]] = {i: set() for i in heads}
         for i, some in enumerate(self.needs):
             left[heads[i]] |= {heads[j] for j in some} - {heads[i]}
         ready = [i for i, some in left.items() if not some]

@@ -99,9 +99,10 @@ class _Fuser:
         """Count the tensors that a kernel of ours accesses element by element; None: no kernel."""
         flat = flatten_function(func)
         func = func if flat is None else flat.func
-        sums = {"accumulate": self.options.accumulate}
-        makers = (dlight.RowReduction, dlight.ColumnReduction) if reduces(func) else ()
-        rules: list[HopperRule] = [*(make(**sums) for make in makers), dlight.Pointwise()]
+        rules: list[HopperRule] = [dlight.Pointwise()]
+        if reduces(func):
+            accumulate = self.options.accumulate
+            rules = [dlight.RowReduction(accumulate), dlight.ColumnReduction(accumulate)]
         for rule in rules:
             sch = rule.apply(func, self.target, False)
             if sch is not None and find_fault(sch.mod["main"], self.target) is None:

@@ -49,6 +49,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         FlattenBatch(),  # batch and sequence are rows
         relax.transform.DeadCodeElimination(),  # functions and views that nothing reads any more
         FuseGates(options),  # what a gate opens, in the kernel of both products
+        relax.transform.DeadCodeElimination(),
     ]
 
 

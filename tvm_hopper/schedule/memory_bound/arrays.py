@@ -145,10 +145,13 @@ def _computed_order(part: Part, number: int) -> list[int]:
     """Return the dimensions of an output in the order of the block's variables."""
     variables = [x.var for x in part.node.iter_vars]
     indices = [x.min for x in part.node.writes[number].region]
-    places = [next((i for i, x in enumerate(variables) if y.same_as(x)), None) for y in indices]
-    if any(x is None and ir.static_int(y) is None for x, y in zip(places, indices, strict=True)):
-        return list(range(len(indices)))  # dimensions that are computed keep their order
-    return sorted(range(len(indices)), key=lambda i: -1 if places[i] is None else places[i])
+    places = []
+    for index in indices:
+        found = [i for i, x in enumerate(variables) if index.same_as(x)]
+        if not found and ir.static_int(index) is None:
+            return list(range(len(indices)))  # dimensions that are computed keep their order
+        places.append(found[0] if found else -1)
+    return sorted(range(len(indices)), key=places.__getitem__)
 
 
 def _index_dtype(part: Part) -> str:

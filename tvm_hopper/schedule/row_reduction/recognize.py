@@ -160,8 +160,9 @@ def _kind(part: Part, rows: tuple[Any, ...], columns: int) -> str:
 
 def _permutes_rows(store: Any, variables: list[Any]) -> bool:
     """Tell a store of whole rows in another order than they are computed in."""
-    index = plain_index(store, variables)
-    return bool(index) and len(index) == len(variables) and index[-1].same_as(variables[-1])
+    index = plain_index(store, variables) or []
+    is_whole = len(index) == len(variables) > 0
+    return is_whole and bool(index[-1].same_as(variables[-1]))
 
 
 def _check_reads(parts: list[Part]) -> None:

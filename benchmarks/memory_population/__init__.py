@@ -1,0 +1,1 @@
+"""Memory-bound programs as users have them: `python -m benchmarks.memory_population SEED COUNT`."""

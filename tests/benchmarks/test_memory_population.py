@@ -1,0 +1,50 @@
+"""The population of memory-bound programs: what is drawn, and that each is one kernel of ours."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.memory_population import __main__ as command
+from benchmarks.memory_population.problems import KINDS, population
+from tests.relax import models
+
+# of each kind one whose parts TVM leaves apart
+ONE_KERNEL = {"5.4": "elementwise", "5.43": "row_reduction", "5.39": "other_axes", "5.7": "layout"}
+
+
+def test_a_seed_gives_its_programs():
+    some = population(5, 40)
+    assert [x.name for x in some[:20]] == [x.name for x in population(5, 20)]
+    assert {x.kind for x in some} == set(KINDS)
+    assert population(6, 1)[0].name != population(5, 1)[0].name
+
+
+@pytest.mark.parametrize("name", ONE_KERNEL)
+def test_one_function(name):
+    problem = population(5, 44)[int(name.split(".")[1])]
+    assert problem.kind == ONE_KERNEL[name]
+    assert len(models.plain_functions(command.to_relax(problem))) == 1
+
+
+def test_bytes_of_a_gather_are_those_that_are_read():
+    problem = population(5, 8)[7]
+    (index, _, kind), (table, _, _) = problem.inputs
+    assert kind.startswith("index")
+    assert problem.num_bytes(0) == 4 * index[0] + 2 * index[0] * table[1]
+
+
+def test_the_summary_names_the_worst(tmp_path, capsys):
+    row = {"name": "1.0 layout pad", "kind": "layout", "functions": 1, "served": 1, "wrong": ""}
+    times = {"ours_us": 10.0, "compile_us": 20.0, "copy_us": 9.0}
+    slow = {**row, "name": "1.1 layout pad", "wrong": "output 0", "ratio": 0.5, "copy_share": 0.4}
+    rows = [row | times | {"ratio": 2.0, "copy_share": 0.9}, slow | times]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    assert command.main(["1", "2", "--out", str(file), "--table"]) == 1
+    text = capsys.readouterr().out
+    assert "FAILED 1.1 layout pad: output 0" in text
+    assert "geometric mean 0.866, 5th percentile 0.500, least 0.500" in text  # of 1.5 and 0.5
+    assert text.splitlines()[-2].strip().startswith("0.50")
+    assert command.ratio(1.0, 2.0) == 1.0  # both are below the smallest kernel

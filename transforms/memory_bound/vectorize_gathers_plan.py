@@ -78,13 +78,37 @@ class _Elements:
                 if (place := self._place(node)) is not None:
                     yield LaneVector((node,), place[0], place[1], exists)
                 continue
-            condition = self.analyzer.simplify(node.args[0])
+            condition = self._of_whole_vector(self.analyzer.simplify(node.args[0]))
             yield from self._vectors(node.args[0], exists)
             if ir.depends_on(condition, [self.lane]):
                 continue
             yes = list(self._vectors(side[0], (*exists, condition)))
             no = list(self._vectors(side[1], (*exists, tirx.Not(condition))))
             yield from _one_side_each(condition, exists, yes, no)
+
+    def _of_whole_vector(self, condition: Any) -> Any:
+        """Leave the lane out of comparisons in which all elements of a vector agree.
+
+        3072 <= i * 8 + v   ->   3072 <= i * 8           v < 8, as where two tensors meet
+        """
+
+        def compare(node: Any, _mutator: Any) -> Any:
+            is_low = isinstance(node, tirx.LT | tirx.GE)  # the vector is on the left
+            value, bound = (node.a, node.b) if is_low else (node.b, node.a)
+            first = self._first_of_vector(value)
+            if first is None or not all(self._is_multiple(x, self.extent) for x in (first, bound)):
+                return node
+            return type(node)(first, bound) if is_low else type(node)(bound, first)
+
+        kinds = (tirx.LT, tirx.GE, tirx.LE, tirx.GT)
+        return ir.mutate(condition, [(kind, compare) for kind in kinds])
+
+    def _first_of_vector(self, value: Any) -> Any | None:
+        """Return the value at the first lane, if it grows by one from lane to lane."""
+        value = ir.without_carry(value, self.lane, self.extent)
+        first = self.analyzer.simplify(ir.substitute(value, {self.lane: 0}))
+        step = self.analyzer.simplify(value - first - ir.cast_like(self.lane, value))
+        return first if ir.is_const(step, 0) else None
 
     def _place(self, load: ir.TensorLoad) -> tuple[tuple[Any, ...], int] | None:
         """Return the first element and the lanes that are loaded at once; None for no vector."""
@@ -97,9 +121,8 @@ class _Elements:
         if ir.find_all(indices, ir.TensorLoad, self._is_each):
             return None
         *rows, last = indices
-        first = self.analyzer.simplify(ir.substitute(last, {self.lane: 0}))
-        step = self.analyzer.simplify(last - first - ir.cast_like(self.lane, last))
-        if not ir.is_const(step, 0) or ir.depends_on(rows, [self.lane]):
+        first = self._first_of_vector(last)
+        if first is None or ir.depends_on(rows, [self.lane]):
             return None
         lanes = min(self.extent & -self.extent, THREAD_ACCESS_BYTES // DTYPES[dtype].num_bytes)
         starts = [first, tensor.shape[-1]] if len(rows) else [first]

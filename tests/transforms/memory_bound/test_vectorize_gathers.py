@@ -106,6 +106,22 @@ def test_a_condition_of_all_elements_stands_around_the_load():
     check(got, after(want, "bx", "tx * 8", "bx < 3", "bx < 3 and tx % 16 < 8"))
 
 
+@pytest.mark.parametrize(
+    ("condition", "of_all"),
+    [
+        ("64 <= tx * 8 + v", "64 <= tx * 8"),
+        ("tx * 8 + v < 64", "tx < 8"),
+        ("(NUMBER) % 192 >= 64".replace("NUMBER", NUMBER), f"64 <= {FIRST} % 192"),
+    ],
+)
+def test_a_condition_that_whole_vectors_meet_stands_without_the_lane(condition, of_all):
+    value = "T.if_then_else(CONDITION, LOAD, T.float16(0))"
+    value = value.replace("CONDITION", condition)
+    got = run(before(value.replace("LOAD", "X[bx, tx * 8 + v]")), vectorize_gathers)
+    want = after(value.replace("LOAD", "X_lanes[v]"), "bx", "tx * 8", around=of_all)
+    check(got, want)
+
+
 def test_fewer_lanes_where_a_vector_begins_inside_of_one():
     got = run(before("X[bx, tx * 8 + v + 4]"), vectorize_gathers)
     (kernel,) = ir.kernels(got)
@@ -123,6 +139,8 @@ def test_fewer_lanes_where_a_vector_begins_inside_of_one():
         f"X[({NUMBER} + 4) // 192, ({NUMBER} + 4) % 192]",
         f"X[P[({NUMBER} + 4) // 192], ({NUMBER}) % 192]",
         "T.if_then_else(v < 3, X[bx, tx * 8 + v], T.float16(0))",
+        "T.if_then_else(tx * 8 + v < 60, X[bx, tx * 8 + v], T.float16(0))",
+        "T.if_then_else(64 < tx * 8 + v, X[bx, tx * 8 + v], T.float16(0))",
         "T.Cast('float16', T.if_then_else(tx > 3 and X[bx, tx * 8 + v] > T.float16(0), 1, 0))",
         "T.float16(1)",
     ],

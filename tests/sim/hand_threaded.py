@@ -1,0 +1,105 @@
+"""A short form of kernels as the lowering leaves them: threads by hand, one dynamic allocation.
+
+    @hand_threaded(64, smem=512)
+    def main(X: F32[64], Y: F32[64], tx, tile: Shared[F32], bar: Shared[U64], v: Local[U32]):
+        tile[tx] = X[tx]
+
+is the prim_func `main` of X and Y. It launches one block of 64 threads (`tx`; `bx` is the block,
+`rank` the block in its cluster), allocates 512 bytes of dynamic shared memory with a view over all
+of it for each `Shared`, and the arrays of each block (`Static`) or thread (`Local`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import tvm.script
+from tvm.script import tirx as T
+
+AXES = {
+    "bx": "blockIdx.x", "by": "blockIdx.y", "bz": "blockIdx.z", "rank": "clusterCtaIdx.x",
+    "tx": "threadIdx.x", "ty": "threadIdx.y",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Elements:
+    """Elements of one type; with a shape, a tensor that the kernel is given."""
+
+    dtype: str
+    shape: tuple = ()
+
+    def __getitem__(self, shape):
+        return Elements(self.dtype, shape if isinstance(shape, tuple) else (shape,))
+
+
+@dataclass(frozen=True)
+class Place:
+    """An array of the kernel's own: `Local[F32]` has one element, `Local[F32, 4]` has four."""
+
+    scope: str
+    elements: Elements | None = None
+
+    def __getitem__(self, item):
+        elements, *shape = item if isinstance(item, tuple) else (item,)
+        return Place(self.scope, elements[tuple(shape)] if shape else elements)
+
+    def declaration(self, smem):
+        """Write the call that declares it; views are over `smem` bytes."""
+        dtype, shape = self.elements.dtype, self.elements.shape
+        if self.scope == "shared.dyn":
+            shape = shape or (smem // np.dtype(dtype).itemsize,)
+            return f'T.decl_buffer({shape}, "{dtype}", data=smem.data, scope="shared.dyn")'
+        return f'T.alloc_buffer({shape or (1,)}, "{dtype}", scope="{self.scope}")'
+
+
+F16, F32, F64, BF16 = map(Elements, ("float16", "float32", "float64", "bfloat16"))
+I8, I32, I64 = map(Elements, ("int8", "int32", "int64"))
+U8, U16, U32, U64 = map(Elements, ("uint8", "uint16", "uint32", "uint64"))
+Shared, Static, Local = map(Place, ("shared.dyn", "shared", "local"))
+
+
+def _frame(parameters, extents, smem, attributes):
+    """Write the text of the prim_func; it calls `body` with all that is declared."""
+    given = [
+        f'{name}: T.Buffer({one.shape}, "{one.dtype}")'
+        for name, one in parameters.items()
+        if isinstance(one, Elements)
+    ]
+    launches = [
+        f'{f"{name} = " * (name in parameters)}T.launch_thread("{AXES[name]}", {extent})'
+        for name, extent in extents.items()
+    ]
+    places = {name: one for name, one in parameters.items() if isinstance(one, Place)}
+    arrays = [f"{name} = {one.declaration(smem)}" for name, one in places.items()]
+    scopes = [one.scope for one in places.values()]
+    if "shared.dyn" in scopes:
+        whole = f'smem = T.alloc_buffer(({smem},), "uint8", scope="shared.dyn", align=1024)'
+        arrays.insert(scopes.index("shared.dyn"), whole)
+    inside = [*arrays, f"body({', '.join(f'{name}={name}' for name in parameters)})"]
+    if attributes:
+        items = ", ".join(f'T.attr(T.int32(0), "{k}", {v})' for k, v in attributes.items())
+        inside = [f"with {items}:", *("    " + line for line in inside)]
+    lines = ['T.func_attr({"global_symbol": "main"})', *launches, *inside]
+    return f"@T.prim_func(s_tir=True)\ndef main({', '.join(given)}):\n    " + "\n    ".join(lines)
+
+
+def hand_threaded(threads, grid=1, *, cluster=None, smem=1024, min_blocks=None, by_hand=True):
+    """Make a prim_func of a function: see above; `grid` is of one extent or of several.
+
+    `min_blocks`: the blocks that one SM holds, for the compiler. `by_hand=False` leaves it to the
+    lowering to order threads.
+    """
+    extents = {}
+    for names, extent in ((("bx", "by", "bz"), grid), (("rank",), cluster), (("tx", "ty"), threads)):
+        if extent is not None:
+            extents |= zip(names, extent if isinstance(extent, tuple) else (extent,), strict=False)
+    attributes = {"tirx.launch_bounds_min_blocks_per_sm": min_blocks, "hand_threaded": int(by_hand)}
+    attributes = {key: value for key, value in attributes.items() if value}
+
+    def make(function):
+        names = function.__code__.co_varnames[: function.__code__.co_argcount]
+        parameters = {name: function.__annotations__.get(name) for name in names}
+        text = _frame(parameters, extents, smem, attributes)
+        return tvm.script.from_source(text, extra_vars={"T": T, "body": T.inline(function)})
+
+    return make

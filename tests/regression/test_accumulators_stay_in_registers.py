@@ -5,8 +5,6 @@ reads an accumulator, and ptxas serialised. An accumulator in local memory is sl
 stands in a loop, and C7514 and C7517 where it does not.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """Configurations that hs.matmul took and ptxas refused, or mended: each is assembled as it is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

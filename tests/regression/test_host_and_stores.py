@@ -1,7 +1,5 @@
 """Programs whose host half touched device memory, crashed a stock pass, or whose stores met."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

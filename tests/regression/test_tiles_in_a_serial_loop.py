@@ -4,8 +4,6 @@ With one trip over k in it, the fill stood behind the fence (C7519), since only 
 loop was taken for one whose product runs once.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

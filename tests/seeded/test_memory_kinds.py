@@ -4,8 +4,6 @@
 number has to be a wrong value.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A kernel of one mma.sync: registers as they lie in A, B, C and E, D out again."""
 
-from __future__ import annotations
-
 import functools
 
 from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout, variants

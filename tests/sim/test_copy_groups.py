@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from .kernels import LOAD_1D, STORE_1D, rules
+from tests.sim import ptx
+from tests.sim.hand_threaded import F32, U64, Shared, hand_threaded
+
+from .kernels import rules
 
 X = np.arange(32, dtype="float32")
 COPY = "cp.async.ca.shared.global"
@@ -17,47 +20,41 @@ READ = "RACE_READ_INFLIGHT"
 def copied(how):
     """Warp 0 copies a word in each lane; the block meets, and warp 1 reads them."""
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((32,), "float32"), Y: T.Buffer((32,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((512,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((128,), "float32", data=smem.data, scope="shared.dyn")
-            if tx < 32:
-                T.ptx[COPY](T.address_of(tile[tx]), T.address_of(X[tx]), 4)
-                if how == "half commits":
-                    if tx < 16:
-                        T.ptx.cp.async_.commit_group()
-                elif how == "each half for itself":
-                    if tx < 16:
-                        T.ptx.cp.async_.commit_group()
-                        T.ptx["cp.async.wait_group"](0)
-                    else:
-                        T.ptx.cp.async_.commit_group()
-                        T.ptx["cp.async.wait_group"](0)
+    @hand_threaded(64, smem=512)
+    def main(X: F32[32], Y: F32[32], tx, tile: Shared[F32]):
+        if tx < 32:
+            T.ptx[COPY](T.address_of(tile[tx]), T.address_of(X[tx]), 4)
+            if how == "half commits":
+                if tx < 16:
+                    T.ptx.cp.async_.commit_group()
+            elif how == "each half for itself":
+                if tx < 16:
+                    T.ptx.cp.async_.commit_group()
+                    T.ptx["cp.async.wait_group"](0)
                 else:
                     T.ptx.cp.async_.commit_group()
-                if how in ("half is a group ahead", "all are a group ahead"):
-                    if how != "half is a group ahead" or tx < 16:
-                        T.ptx.cp.async_.commit_group()
-                    T.ptx["cp.async.wait_group"](1)
-                elif how == "lane 0 waits":
-                    if tx == 0:
-                        T.ptx["cp.async.wait_group"](0)
-                elif how == "half waits for all":
-                    if tx < 16:
-                        T.ptx["cp.async.wait_all"]()
-                elif how == "one after the other":
-                    if tx < 16:
-                        T.ptx["cp.async.wait_group"](0)
                     T.ptx["cp.async.wait_group"](0)
-                else:
+            else:
+                T.ptx.cp.async_.commit_group()
+            if how in ("half is a group ahead", "all are a group ahead"):
+                if how != "half is a group ahead" or tx < 16:
+                    T.ptx.cp.async_.commit_group()
+                T.ptx["cp.async.wait_group"](1)
+            elif how == "lane 0 waits":
+                if tx == 0:
                     T.ptx["cp.async.wait_group"](0)
-            T.tvm_storage_sync("shared")
-            if tx >= 32:
-                Y[tx - 32] = tile[tx - 32]
+            elif how == "half waits for all":
+                if tx < 16:
+                    T.ptx["cp.async.wait_all"]()
+            elif how == "one after the other":
+                if tx < 16:
+                    T.ptx["cp.async.wait_group"](0)
+                T.ptx["cp.async.wait_group"](0)
+            else:
+                T.ptx["cp.async.wait_group"](0)
+        T.tvm_storage_sync("shared")
+        if tx >= 32:
+            Y[tx - 32] = tile[tx - 32]
 
     return main
 
@@ -79,21 +76,15 @@ def test_lanes_do_not_wait_for_the_copies_of_others(how):
 def own(half):
     """Each half commits and waits for itself; each lane reads its own word, or a neighbour's."""
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((32,), "float32"), Y: T.Buffer((32,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((512,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((128,), "float32", data=smem.data, scope="shared.dyn")
-            T.ptx[COPY](T.address_of(tile[tx]), T.address_of(X[tx]), 4)
-            if tx < 16:
-                T.ptx["cp.async.wait_all"]()
-                Y[tx] = tile[tx + half]
-            else:
-                T.ptx["cp.async.wait_all"]()
-                Y[tx] = tile[tx]
+    @hand_threaded(32, smem=512)
+    def main(X: F32[32], Y: F32[32], tx, tile: Shared[F32]):
+        T.ptx[COPY](T.address_of(tile[tx]), T.address_of(X[tx]), 4)
+        if tx < 16:
+            T.ptx["cp.async.wait_all"]()
+            Y[tx] = tile[tx + half]
+        else:
+            T.ptx["cp.async.wait_all"]()
+            Y[tx] = tile[tx]
 
     return main
 
@@ -108,47 +99,35 @@ def handed_over(how):
     by_copies = how.startswith("copies")
     one = "lane 0" in how
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((32,), "float32"), Y: T.Buffer((32,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((512,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((128,), "float32", data=smem.data, scope="shared.dyn")
-            bar = T.decl_buffer((64,), "uint64", data=smem.data, scope="shared.dyn")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(
-                    T.address_of(bar[32]), T.uint32(1 if one else 16 if "half" in how else 32)
-                )
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.tvm_storage_sync("shared")
-            if tx < 32:
-                T.ptx[COPY](T.address_of(tile[tx]), T.address_of(X[tx]), 4)
-                if by_copies:
-                    if how == "copies, met":
-                        T.ptx["cp.async.wait_all"]()
-                        T.cuda.warp_sync()
-                    if how == "copies" or tx < (1 if one else 16 if "half" in how else 32):
-                        T.ptx["cp.async.mbarrier.arrive.noinc.shared.b64"](T.address_of(bar[32]))
-                else:
+    @hand_threaded(64, smem=512)
+    def main(X: F32[32], Y: F32[32], tx, tile: Shared[F32], bar: Shared[U64]):
+        ptx.set_up(tx, (bar[32], 1 if one else 16 if "half" in how else 32))
+        if tx < 32:
+            T.ptx[COPY](T.address_of(tile[tx]), T.address_of(X[tx]), 4)
+            if by_copies:
+                if how == "copies, met":
                     T.ptx["cp.async.wait_all"]()
-                    if how == "lane 0 after a meeting":
-                        T.cuda.warp_sync()
-                    if one:
-                        if tx == 0:
-                            T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[32]))
-                    else:
-                        T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[32]))
+                    T.cuda.warp_sync()
+                if how == "copies" or tx < (1 if one else 16 if "half" in how else 32):
+                    T.ptx["cp.async.mbarrier.arrive.noinc.shared.b64"](T.address_of(bar[32]))
             else:
-                T.cuda.mbarrier_wait(T.address_of(bar[32]), 0)
-                if how == "copies of half, of which it reads":
-                    if tx < 48:
-                        Y[tx - 32] = tile[tx - 32]
-                    else:
-                        Y[tx - 32] = T.float32(0)
+                T.ptx["cp.async.wait_all"]()
+                if how == "lane 0 after a meeting":
+                    T.cuda.warp_sync()
+                if one:
+                    if tx == 0:
+                        ptx.arrive(bar[32])
                 else:
+                    ptx.arrive(bar[32])
+        else:
+            ptx.wait(bar[32], 0)
+            if how == "copies of half, of which it reads":
+                if tx < 48:
                     Y[tx - 32] = tile[tx - 32]
+                else:
+                    Y[tx - 32] = T.float32(0)
+            else:
+                Y[tx - 32] = tile[tx - 32]
 
     return main
 
@@ -175,23 +154,17 @@ def test_an_arrival_tells_nothing_of_other_lanes_copies(how):
 def stored(how):
     """One warp copies words in, and lane 0 sends them off by a bulk store behind its fence."""
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((32,), "float32"), Y: T.Buffer((32,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((512,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((128,), "float32", data=smem.data, scope="shared.dyn")
-            T.ptx[COPY](T.address_of(tile[tx]), T.address_of(X[tx]), 4)
-            T.ptx["cp.async.wait_all"]()
-            if how == "met":
-                T.cuda.warp_sync()
-            if tx == 0:
-                T.ptx.fence.proxy.async_.shared__cta()
-                T.ptx[STORE_1D](T.address_of(Y[0]), T.address_of(tile[0]), T.uint32(128))
-                T.ptx.cp.async_.bulk.commit_group()
-                T.ptx["cp.async.bulk.wait_group"](0)
+    @hand_threaded(32, smem=512)
+    def main(X: F32[32], Y: F32[32], tx, tile: Shared[F32]):
+        T.ptx[COPY](T.address_of(tile[tx]), T.address_of(X[tx]), 4)
+        T.ptx["cp.async.wait_all"]()
+        if how == "met":
+            T.cuda.warp_sync()
+        if tx == 0:
+            T.ptx.fence.proxy.async_.shared__cta()
+            ptx.store_bytes(Y[0], tile[0], 128)
+            T.ptx.cp.async_.bulk.commit_group()
+            T.ptx["cp.async.bulk.wait_group"](0)
 
     return main
 
@@ -205,40 +178,28 @@ def returned(how):
     """Lane 0 stores a tile and waits for it; then a lane, or a warp, loads it back by a copy."""
     loader = {"own": 0, "not met": 1, "met": 1, "another warp": 32}[how]
 
-    @T.prim_func(s_tir=True)
-    def main(
-        X: T.Buffer((64,), "float32"), W: T.Buffer((64,), "float32"), Y: T.Buffer((64,), "float32")
-    ):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((2048,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((512,), "float32", data=smem.data, scope="shared.dyn")
-            bar = T.decl_buffer((256,), "uint64", data=smem.data, scope="shared.dyn")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[200]), T.uint32(1))
-                T.ptx.fence.mbarrier_init.release.cluster()
-            tile[tx] = X[tx]
-            T.ptx.fence.proxy.async_.shared__cta()
+    @hand_threaded(64, smem=2048)
+    def main(X: F32[64], W: F32[64], Y: F32[64], tx, tile: Shared[F32], bar: Shared[U64]):
+        if tx == 0:
+            ptx.init_mbarrier(bar[200], 1)
+            T.ptx.fence.mbarrier_init.release.cluster()
+        tile[tx] = X[tx]
+        T.ptx.fence.proxy.async_.shared__cta()
+        T.cuda.cta_sync()
+        if tx == 0:
+            ptx.store_bytes(W[0], tile[0], 256)
+            T.ptx.cp.async_.bulk.commit_group()
+            T.ptx["cp.async.bulk.wait_group"](0)
+        if how == "met":
+            T.cuda.warp_sync()
+        if how == "another warp":
+            T.ptx["fence.proxy.async"]()
             T.cuda.cta_sync()
-            if tx == 0:
-                T.ptx[STORE_1D](T.address_of(W[0]), T.address_of(tile[0]), T.uint32(256))
-                T.ptx.cp.async_.bulk.commit_group()
-                T.ptx["cp.async.bulk.wait_group"](0)
-            if how == "met":
-                T.cuda.warp_sync()
-            if how == "another warp":
-                T.ptx["fence.proxy.async"]()
-                T.cuda.cta_sync()
-            if tx == loader:
-                T.ptx.mbarrier.arrive.expect_tx.shared.b64(T.address_of(bar[200]), T.uint32(256))
-                T.ptx[LOAD_1D](
-                    T.address_of(tile[256]), T.address_of(W[0]), T.uint32(256),
-                    T.address_of(bar[200]),
-                )  # fmt: skip
-            T.cuda.mbarrier_wait(T.address_of(bar[200]), 0)
-            Y[tx] = tile[256 + tx]
+        if tx == loader:
+            ptx.expect_bytes(bar[200], 256)
+            ptx.load_bytes(tile[256], W[0], 256, bar[200])
+        ptx.wait(bar[200], 0)
+        Y[tx] = tile[256 + tx]
 
     return main
 

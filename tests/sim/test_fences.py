@@ -11,132 +11,94 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from .kernels import LOAD_1D, STORE_1D, rules
+from tests.sim import ptx
+from tests.sim.hand_threaded import F32, U64, Shared, hand_threaded
+
+from .kernels import rules
 
 PLACES = list(itertools.product([False, True], repeat=4))
 ELEMENTS = 128
 
 
 def shared_kernel(hazard, before, writer, issuer, third):
-    @T.prim_func(s_tir=True)
+    @hand_threaded(ELEMENTS)
     def main(
-        A: T.Buffer((ELEMENTS,), "float32"),
-        R: T.Buffer((ELEMENTS,), "float32"),
-        C: T.Buffer((ELEMENTS,), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", ELEMENTS)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((256,), "float32", data=smem.data, scope="shared.dyn")
-            bar = T.decl_buffer((128,), "uint64", data=smem.data, scope="shared.dyn")
+        A: F32[ELEMENTS], R: F32[ELEMENTS], C: F32[ELEMENTS],
+        tx, tile: Shared[F32], bar: Shared[U64],
+    ):  # fmt: skip
+        ptx.set_up(tx, (bar[100], 1), (bar[101], 1))
+        if hazard == "war":
             if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[100]), T.uint32(1))
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[101]), T.uint32(1))
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.tvm_storage_sync("shared")
-            if hazard == "war":
-                if tx == 0:
-                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                        T.address_of(bar[101]), T.uint32(512)
-                    )
-                    T.ptx[LOAD_1D](
-                        T.address_of(tile[0]),
-                        T.address_of(A[0]),
-                        T.uint32(512),
-                        T.address_of(bar[101]),
-                    )
-                T.cuda.mbarrier_wait(T.address_of(bar[101]), 0)
-            if before:
+                ptx.expect_bytes(bar[101], 512)
+                ptx.load_bytes(tile[0], A[0], 512, bar[101])
+            ptx.wait(bar[101], 0)
+        if before:
+            T.ptx.fence.proxy.async_.shared__cta()
+        if hazard == "war":
+            R[tx] = tile[tx]
+        else:
+            tile[tx] = A[tx]
+        if writer:
+            T.ptx.fence.proxy.async_.shared__cta()
+        T.tvm_storage_sync("shared")
+        if third:  # noqa: SIM102 (a Python value outside of a TIR condition)
+            if tx // 32 == 3:
                 T.ptx.fence.proxy.async_.shared__cta()
-            if hazard == "war":
-                R[tx] = tile[tx]
+        if tx == 0:
+            if issuer:
+                T.ptx.fence.proxy.async_.shared__cta()
+            if hazard == "raw":
+                ptx.store_bytes(C[0], tile[0], 512)
+                T.ptx.cp.async_.bulk.commit_group()
+                T.ptx.cp.async_.bulk.wait_group(0)
             else:
-                tile[tx] = A[tx]
-            if writer:
-                T.ptx.fence.proxy.async_.shared__cta()
-            T.tvm_storage_sync("shared")
-            if third:  # noqa: SIM102 (a Python value outside of a TIR condition)
-                if tx // 32 == 3:
-                    T.ptx.fence.proxy.async_.shared__cta()
-            if tx == 0:
-                if issuer:
-                    T.ptx.fence.proxy.async_.shared__cta()
-                if hazard == "raw":
-                    T.ptx[STORE_1D](T.address_of(C[0]), T.address_of(tile[0]), T.uint32(512))
-                    T.ptx.cp.async_.bulk.commit_group()
-                    T.ptx.cp.async_.bulk.wait_group(0)
-                else:
-                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                        T.address_of(bar[100]), T.uint32(512)
-                    )
-                    T.ptx[LOAD_1D](
-                        T.address_of(tile[0]),
-                        T.address_of(A[0]),
-                        T.uint32(512),
-                        T.address_of(bar[100]),
-                    )
-            if hazard != "raw":
-                T.cuda.mbarrier_wait(T.address_of(bar[100]), 0)
-                C[tx] = tile[tx]
+                ptx.expect_bytes(bar[100], 512)
+                ptx.load_bytes(tile[0], A[0], 512, bar[100])
+        if hazard != "raw":
+            ptx.wait(bar[100], 0)
+            C[tx] = tile[tx]
 
     return main
 
 
 def global_kernel(hazard, before, writer, issuer, third):
-    @T.prim_func(s_tir=True)
+    @hand_threaded(ELEMENTS)
     def main(
-        A: T.Buffer((ELEMENTS,), "float32"),
-        R: T.Buffer((ELEMENTS,), "float32"),
-        W: T.Buffer((ELEMENTS,), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", ELEMENTS)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((256,), "float32", data=smem.data, scope="shared.dyn")
-            bar = T.decl_buffer((128,), "uint64", data=smem.data, scope="shared.dyn")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[100]), T.uint32(1))
-                T.ptx.fence.mbarrier_init.release.cluster()
-            if hazard != "raw":
-                tile[tx] = A[tx]
-                T.ptx.fence.proxy.async_.shared__cta()
-            T.tvm_storage_sync("shared")
-            if before:
+        A: F32[ELEMENTS], R: F32[ELEMENTS], W: F32[ELEMENTS],
+        tx, tile: Shared[F32], bar: Shared[U64],
+    ):  # fmt: skip
+        if tx == 0:
+            ptx.init_mbarrier(bar[100], 1)
+            T.ptx.fence.mbarrier_init.release.cluster()
+        if hazard != "raw":
+            tile[tx] = A[tx]
+            T.ptx.fence.proxy.async_.shared__cta()
+        T.tvm_storage_sync("shared")
+        if before:
+            T.ptx.fence.proxy.async_.global_()
+        if hazard == "war":
+            R[tx] = W[tx]
+        else:
+            W[tx] = A[tx]
+        if writer:
+            T.ptx.fence.proxy.async_.global_()
+        T.tvm_storage_sync("shared")
+        if third:  # noqa: SIM102 (a Python value outside of a TIR condition)
+            if tx // 32 == 3:
                 T.ptx.fence.proxy.async_.global_()
-            if hazard == "war":
-                R[tx] = W[tx]
-            else:
-                W[tx] = A[tx]
-            if writer:
+        if tx == 0:
+            if issuer:
                 T.ptx.fence.proxy.async_.global_()
-            T.tvm_storage_sync("shared")
-            if third:  # noqa: SIM102 (a Python value outside of a TIR condition)
-                if tx // 32 == 3:
-                    T.ptx.fence.proxy.async_.global_()
-            if tx == 0:
-                if issuer:
-                    T.ptx.fence.proxy.async_.global_()
-                if hazard == "raw":
-                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                        T.address_of(bar[100]), T.uint32(512)
-                    )
-                    T.ptx[LOAD_1D](
-                        T.address_of(tile[0]),
-                        T.address_of(W[0]),
-                        T.uint32(512),
-                        T.address_of(bar[100]),
-                    )
-                else:
-                    T.ptx[STORE_1D](T.address_of(W[0]), T.address_of(tile[0]), T.uint32(512))
-                    T.ptx.cp.async_.bulk.commit_group()
-                    T.ptx.cp.async_.bulk.wait_group(0)
             if hazard == "raw":
-                T.cuda.mbarrier_wait(T.address_of(bar[100]), 0)
-                R[tx] = tile[tx]
+                ptx.expect_bytes(bar[100], 512)
+                ptx.load_bytes(tile[0], W[0], 512, bar[100])
+            else:
+                ptx.store_bytes(W[0], tile[0], 512)
+                T.ptx.cp.async_.bulk.commit_group()
+                T.ptx.cp.async_.bulk.wait_group(0)
+        if hazard == "raw":
+            ptx.wait(bar[100], 0)
+            R[tx] = tile[tx]
 
     return main
 

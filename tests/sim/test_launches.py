@@ -148,8 +148,9 @@ def test_a_workspace_passes_values_between_two_kernels():
 
 @pytest.mark.parametrize("blocks", [8, 3000])
 def test_chosen_blocks_of_both_kernels_speak_for_the_others(blocks):
-    report = verify(two_kernels(blocks), runs=(("eager", 0), ("on_wait", 0), ("random", 1)))
-    assert report.verdict == "clean", str(report)
+    report = verify(
+        two_kernels(blocks), runs=(("eager", 0), ("on_wait", 0), ("random", 1))
+    ).require_clean()
     assert [len(choice.blocks) <= 8 for choice in report.choices] == [True, True]
 
 
@@ -241,6 +242,5 @@ def test_the_last_launch_in_part_reads_what_a_whole_one_wrote():
     for loop, axis in zip(sch.split(row, [None, 4]), ("blockIdx.x", "threadIdx.x"), strict=True):
         sch.bind(loop, axis)
     hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, 64, 64), stages=1, consumers=1))
-    report = verify(sch.mod, max_ctas=2)
-    assert report.verdict == "clean", str(report)
+    report = verify(sch.mod, max_ctas=2).require_clean()
     assert "2 of 16 CTAs" in str(report)

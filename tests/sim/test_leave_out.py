@@ -1,7 +1,5 @@
 """Runs that leave out values and turns judge as whole runs do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm.script import tirx as T
@@ -10,6 +8,7 @@ from tests.seeded.catalogue import GOLDEN, MUTATIONS, some_quick
 from tests.seeded.lowering import lower as lower_golden
 from tests.seeded.running import run as run_golden
 from tests.seeded.running import tensors
+from tests.sim.hand_threaded import U32, U64, Local, hand_threaded
 from tvm_hopper.sim import RunOptions, run_host
 from tvm_hopper.sim.leave_out import NO_SAVINGS, plan_savings
 from tvm_hopper.sim.run import compiled, touched_tensors
@@ -107,12 +106,8 @@ def test_what_hands_values_on_is_run_with_values(golden, reason):
 def test_an_address_from_a_register_is_stored_to_and_watched():
     """Translation sees no store to C: the run begins again, with a copy of C that is watched."""
 
-    @T.prim_func(s_tir=True)
-    def main(C: T.Buffer((64,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        place = T.alloc_buffer((1,), "uint64", scope="local")
+    @hand_threaded(64, by_hand=False)
+    def main(C: U32[64], tx, place: Local[U64]):
         place[0] = T.reinterpret("uint64", T.address_of(C[0]))
         T.ptx.st.relaxed.gpu.global_.b32(place[0], T.uint32(tx + 1))
 

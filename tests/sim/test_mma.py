@@ -1,7 +1,5 @@
 """mma.sync and the calls around it: values, fragments, convergence, races, what is not modelled."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

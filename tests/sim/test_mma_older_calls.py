@@ -1,7 +1,5 @@
 """TVM's older call `ptx_legacy.mma` in the forms that it may spell, beside m16n8k16 of halves."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm.script import tirx as T

@@ -49,8 +49,7 @@ def test_a_right_ring_gives_the_sum(build, policy, seed):
 @pytest.mark.parametrize("build", [with_producer, without_producer])
 @pytest.mark.parametrize("slots", [2, 3, 4])
 def test_a_right_ring_verifies(build, slots):
-    report = verify(build("", slots, 6), inputs())
-    assert report.verdict == "clean", str(report)
+    verify(build("", slots, 6), inputs()).require_clean()
 
 
 @pytest.mark.parametrize(("build", "name", "rules"), CASES, ids=lambda x: getattr(x, "__name__", x))

@@ -4,40 +4,32 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
+from tests.sim.hand_threaded import F32, U32, Local, hand_threaded
+
 from .kernels import rules
 
 A = {"A": np.arange(128, dtype="float32"), "S": np.zeros(1, "uint32")}
 
 
 def handover(store, load, fences=False, wait=True):
-    @T.prim_func(s_tir=True)
-    def main(
-        A: T.Buffer((128,), "float32"),
-        W: T.Buffer((128,), "float32"),
-        C: T.Buffer((128,), "float32"),
-        S: T.Buffer((1,), "uint32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", 2)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            flag = T.alloc_buffer((1,), "uint32", scope="local")
-            if bx == 0:
-                W[tx] = A[tx]
-                T.tvm_storage_sync("shared")
-                if tx == 0:
-                    if fences:
-                        T.ptx.fence.acq_rel.gpu()
-                    T.ptx[store](T.address_of(S[0]), T.uint32(1))
-            else:
-                if tx == 0 and wait:
-                    flag[0] = T.uint32(0)
-                    while flag[0] == T.uint32(0):
-                        T.ptx[load](flag[0], T.address_of(S[0]))
-                    if fences:
-                        T.ptx.fence.acq_rel.gpu()
-                T.tvm_storage_sync("shared")
-                C[tx] = W[tx]
+    @hand_threaded(128, grid=2)
+    def main(A: F32[128], W: F32[128], C: F32[128], S: U32[1], bx, tx, flag: Local[U32]):
+        if bx == 0:
+            W[tx] = A[tx]
+            T.tvm_storage_sync("shared")
+            if tx == 0:
+                if fences:
+                    T.ptx.fence.acq_rel.gpu()
+                T.ptx[store](T.address_of(S[0]), T.uint32(1))
+        else:
+            if tx == 0 and wait:
+                flag[0] = T.uint32(0)
+                while flag[0] == T.uint32(0):
+                    T.ptx[load](flag[0], T.address_of(S[0]))
+                if fences:
+                    T.ptx.fence.acq_rel.gpu()
+            T.tvm_storage_sync("shared")
+            C[tx] = W[tx]
 
     return main
 

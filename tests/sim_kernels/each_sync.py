@@ -1,7 +1,5 @@
 """What the simulator says of a product from which each synchronisation is taken away in turn."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Schedule a matmul, run its final device function in the simulator, compare with float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -57,5 +55,4 @@ def check(
         np.testing.assert_array_equal(got, want.astype(workloads.numpy_type(dtype)))
     for name, value in values.items():
         np.testing.assert_array_equal(result.outputs[name], value)  # inputs stay as they are
-    report = verify(kernel, values, RUNS, max_ctas=2)
-    assert report.verdict == "clean", str(report)
+    verify(kernel, values, RUNS, max_ctas=2).require_clean()

@@ -3,8 +3,6 @@
 Each thread sums its own column of tiles of 8 rows by 128 columns.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import tvm
 from tvm.script import tirx as T
@@ -105,5 +103,4 @@ def check(mod: tvm.IRModule, want, policy: str = "on_wait") -> None:
     result = simulate(program, {"A": a, "B": b}, policy, 0)
     assert not result.findings, "\n".join(map(str, result.findings))
     np.testing.assert_array_equal(result.outputs["C"], want(a, b))
-    report = verify(program, {"A": a, "B": b}, RUNS, max_ctas=2)
-    assert report.verdict == "clean", str(report)
+    verify(program, {"A": a, "B": b}, RUNS, max_ctas=2).require_clean()

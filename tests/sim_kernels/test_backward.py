@@ -1,7 +1,5 @@
 """Losses, gradients and reductions of columns in the simulator: values, reads, the barriers."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import ml_dtypes
@@ -142,8 +140,7 @@ def test_columns_of_images(shape):
     )
     mod = tvm.IRModule({"main": te.create_prim_func([x, value])})
     sch = scheduled(mod, hs.column_reduction)
-    report = verify(sch, against=mod, runs=(("eager", 0),))
-    assert report.verdict == "clean"
+    verify(sch, against=mod, runs=(("eager", 0),)).require_clean()
 
 
 def test_no_rows_have_sums_of_nothing():
@@ -216,21 +213,18 @@ def test_what_is_no_number_stays_in_its_row_and_column():
 def test_a_gradient_is_clean(target):
     mod = backward.rms_norm_backward(9, 264)
     sch = scheduled(mod, config=hs.RowReductionConfig(64, 1, persistent=3, ahead=1))
-    report = verify(sch, target=target, against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(sch, target=target, against=mod).require_clean()
 
 
 @pytest.mark.parametrize("target", [None, {"kind": "cuda", "arch": "sm_80"}], ids=["90", "80"])
 def test_columns_are_clean(target):
     mod = columns.column_sum(40, 72)
-    report = verify(scheduled(mod, hs.column_reduction), target=target, against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(scheduled(mod, hs.column_reduction), target=target, against=mod).require_clean()
 
 
 def test_a_loss_is_clean():
     mod = losses.top_one(3, 264)
-    report = verify(scheduled(mod), against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(scheduled(mod), against=mod).require_clean()
 
 
 def named_inputs(name, rows, width):
@@ -262,8 +256,7 @@ BOTH = hs.RowReductionConfig(32, persistent=2, cluster=2, ahead=2, stage=True, r
 @pytest.mark.parametrize("config", [STAGED, SHARED, BOTH], ids=["staged", "shared", "both"])
 def test_a_gradient_in_shared_memory_and_across_a_cluster_is_clean(config):
     mod = backward.layer_norm_backward(9, 512)
-    report = verify(scheduled(mod, config=config), against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(scheduled(mod, config=config), against=mod).require_clean()
 
 
 def two_sums_of_a_row(rows, columns, of_rows=False):
@@ -298,8 +291,7 @@ def test_few_turns_of_a_cluster_whose_rows_are_staged_are_certified():
 @pytest.mark.parametrize("config", [SHARED, WIDE], ids=["shared", "wide"])
 def test_two_reductions_in_a_turn_of_a_cluster_are_clean(config):
     mod = two_sums_of_a_row(11, 512)
-    report = verify(scheduled(mod, config=config), against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(scheduled(mod, config=config), against=mod).require_clean()
 
 
 def test_sums_of_columns_of_what_a_row_is_reduced_to_are_refused():
@@ -310,8 +302,7 @@ def test_sums_of_columns_of_what_a_row_is_reduced_to_are_refused():
 def test_on_a_chip_without_bulk_copies_rows_are_loaded_as_they_come():
     mod = backward.rms_norm_backward(5, 512)
     target = {"kind": "cuda", "arch": "sm_80"}
-    report = verify(scheduled(mod, config=STAGED), target=target, against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(scheduled(mod, config=STAGED), target=target, against=mod).require_clean()
 
 
 @pytest.fixture(scope="module")
@@ -365,5 +356,4 @@ def test_rows_that_are_streamed_are_read_once(name, read):
 def test_a_loss_that_is_streamed_is_clean():
     mod = losses.cross_entropy(2, 600)
     sch = scheduled(mod, config=hs.RowReductionConfig(threads=32, chunks=1))
-    report = verify(sch, against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=mod).require_clean()

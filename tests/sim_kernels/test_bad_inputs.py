@@ -4,8 +4,6 @@ What is no number, infinite or zero ends as the unscheduled program has it; tens
 otherwise in memory than the kernel needs are one error.
 """
 
-from __future__ import annotations
-
 import ml_dtypes  # noqa: F401, numpy knows bfloat16 by it
 import numpy as np
 import pytest

@@ -3,8 +3,6 @@
 The whole matrix is slow; what stands without that mark is a part of it of each kind.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -26,8 +24,7 @@ SLOTS = (1, 2, 3, 4)
 
 def check(shape: tuple[int, ...], route: Route, dtype: str = "float16") -> None:
     """Verify a copy in any schedule of the model, and its values against the plain program."""
-    report = verify(copies.schedule(copies.copy(*shape, dtype=dtype), route))
-    assert report.verdict == "clean", str(report)
+    report = verify(copies.schedule(copies.copy(*shape, dtype=dtype), route)).require_clean()
     assert "values compared" in str(report)
 
 
@@ -242,6 +239,5 @@ SHIFTS = [  # down and right; as elements of 2 bytes that TMA may begin at, or b
 def test_what_lies_outside_of_a_tensor_is_zero(load, by):
     """In front of it, too: rows from -1 on, whose condition TVM writes as 1 <= i."""
     mod = copies.shift(40, 96, by)
-    report = verify(copies.schedule_shift(mod, load, 2), against=mod)
-    assert report.verdict == "clean", str(report)
+    report = verify(copies.schedule_shift(mod, load, 2), against=mod).require_clean()
     assert "values compared" in str(report)

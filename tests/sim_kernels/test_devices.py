@@ -39,8 +39,7 @@ def test_one_build_is_right_and_balanced_on_each(built, num_sms):
     assert not result.findings, "\n".join(map(str, result.findings))
     np.testing.assert_array_equal(result.outputs[output], want.astype("float32"))
     assert len(result.blocks) == balanced_blocks(tiles, num_sms)
-    report = verify(kernel, values, RUNS, max_ctas=2, num_sms=num_sms)
-    assert report.verdict == "clean", str(report)
+    verify(kernel, values, RUNS, max_ctas=2, num_sms=num_sms).require_clean()
 
 
 def test_no_rows_launch_nothing():

@@ -1,7 +1,5 @@
 """Few rows whose warps load what they multiply, in the simulator: every form, the one barrier."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -49,8 +47,7 @@ def scheduled(m, n, k, layout, direct, form, **more):
 @pytest.mark.parametrize("name", FORMS)
 def test_forms(name):
     mod, sch = scheduled(*FORMS[name])
-    found = verify(sch, against=mod)
-    assert found.verdict == "clean", found
+    verify(sch, against=mod).require_clean()
 
 
 def test_weights_that_are_loaded_early():

@@ -1,7 +1,5 @@
 """Products of few rows as dot products, in the simulator: values of every form, the one barrier."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -40,8 +38,7 @@ def scheduled(m, n, k, dots, form=None, classes=None):
 @pytest.mark.parametrize("name", FORMS)
 def test_forms(name):
     mod, sch = scheduled(*FORMS[name])
-    found = verify(sch, against=mod)
-    assert found.verdict == "clean", found
+    verify(sch, against=mod).require_clean()
 
 
 def test_a_sum_in_16_bits_is_one_in_float32():

@@ -3,8 +3,6 @@
 Five trips over two slots. What nobody misses is said so, with the reason.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection
 

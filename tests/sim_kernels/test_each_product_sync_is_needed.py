@@ -4,8 +4,6 @@ Five trips over three slots, of which one is to spare: loads by `cp.async` stand
 the tensor cores, and the last trips, without any, are peeled off the loop.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection
 

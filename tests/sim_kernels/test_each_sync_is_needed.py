@@ -5,8 +5,6 @@ pointwise kernels and products by mma.sync, with and without a producer. An inst
 removal nobody objected to would be superfluous, or unguarded.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection
 from dataclasses import dataclass

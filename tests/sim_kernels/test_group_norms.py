@@ -1,7 +1,5 @@
 """Reductions over several axes: one pass over the data, right values, clear refusals."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import ml_dtypes

@@ -6,8 +6,6 @@ e = c + a                       stage 2, in registers or in shared memory
 acc += e * b                    stage 3
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm
@@ -240,5 +238,4 @@ def test_stores_go_with_what_writes_their_tile(stages, by, roles):
     result = simulate(program, {"A": a})
     assert not result.findings, "\n".join(map(str, result.findings))
     np.testing.assert_array_equal(result.outputs["C"], 2 * a[:, ::-1] + 1)
-    report = verify(program, {"A": a}, RUNS)
-    assert report.verdict == "clean", str(report)
+    verify(program, {"A": a}, RUNS).require_clean()

@@ -1,7 +1,5 @@
 """Elementwise kernels and reductions of rows in the simulator: values, reads, the one barrier."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import ml_dtypes
@@ -139,8 +137,7 @@ def test_elements_that_are_stored_in_front_of_a_reduction(config):
     mod = tvm.IRModule({"main": te.create_prim_func([x, y, s])})
     sch = s_tir.Schedule(mod)
     hs.row_reduction(sch, config=config)
-    report = verify(sch, against=mod, runs=(("on_wait", 0),), max_ctas=3)
-    assert report.verdict == "clean", str(report)
+    verify(sch, against=mod, runs=(("on_wait", 0),), max_ctas=3).require_clean()
 
 
 def test_pairs_of_sums_whose_results_a_second_reduction_uses():
@@ -161,10 +158,9 @@ def test_pairs_of_sums_whose_results_a_second_reduction_uses():
 
 def test_verified_clean_when_streamed():
     config = hs.RowReductionConfig(64, 1, chunks=1, hint=True)
-    report = verify(
+    verify(
         scheduled("rms_norm", 2, 1544, config=config), against=FORMS["rms_norm"](2, 1544)
-    )
-    assert report.verdict == "clean", report.table()
+    ).require_clean()
 
 
 def _counting(gather, read):
@@ -177,25 +173,23 @@ def _counting(gather, read):
 
 def test_verified_clean_with_hints():
     config = hs.RowReductionConfig(64, 1, reload=True, recompute=True, blocks=2, hint=True)
-    report = verify(scheduled("softmax", 3, 520, config=config), against=FORMS["softmax"](3, 520))
-    assert report.verdict == "clean", report.table()
+    verify(
+        scheduled("softmax", 3, 520, config=config), against=FORMS["softmax"](3, 520)
+    ).require_clean()
 
 
 def test_verified_clean():
     sch = scheduled("layer_norm", 5, 1032)
-    report = verify(sch, against=memory_bound.layer_norm(5, 1032))
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=memory_bound.layer_norm(5, 1032)).require_clean()
 
 
 def test_verified_clean_on_ampere():
-    report = verify(scheduled("softmax", 3, 264), target={"kind": "cuda", "arch": "sm_80"})
-    assert report.verdict == "clean", report.table()
+    verify(scheduled("softmax", 3, 264), target={"kind": "cuda", "arch": "sm_80"}).require_clean()
 
 
 def test_verified_clean_with_a_tail():
     sch = scheduled("sum_and_difference", 7, 101)
-    report = verify(sch, against=memory_bound.sum_and_difference(7, 101))
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=memory_bound.sum_and_difference(7, 101)).require_clean()
 
 
 @pytest.mark.parametrize("which", [0, 1])

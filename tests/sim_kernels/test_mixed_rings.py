@@ -1,7 +1,5 @@
 """Rings that different mechanisms fill, in one kernel: side by side, in a row, nested, outside."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

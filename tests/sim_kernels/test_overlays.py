@@ -1,7 +1,5 @@
 """Kernels whose shared arrays have no room side by side: what is dead gives its bytes away."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Persistent kernels of rows without sums of columns: what rows share stays in registers."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import ml_dtypes
@@ -53,10 +51,9 @@ def test_values(name, count, dtype, given):
 @pytest.mark.parametrize("count", [6, 11], ids=["whole", "tail"])
 def test_verified_clean(count):
     given = config(32, 2, cluster=2, ahead=2, reload=False)
-    report = verify(
+    verify(
         scheduled("layer_norm", count, 1024, given), against=memory_bound.layer_norm(count, 1024)
-    )
-    assert report.verdict == "clean", report.table()
+    ).require_clean()
 
 
 def test_what_rows_share_is_read_once_by_each_cluster(monkeypatch):
@@ -172,10 +169,9 @@ def test_without_each_sync_of_skewed_turns_it_has(skewed, name, which):
 def test_skewed_turns_are_verified_clean(count):
     """Eight and ten turns of four rooms, which are used again behind every second turn."""
     given = config(64, 2, cluster=2, ahead=2, reload=True)
-    report = verify(
+    verify(
         scheduled("layer_norm", count, 1024, given), against=memory_bound.layer_norm(count, 1024)
-    )
-    assert report.verdict == "clean", report.table()
+    ).require_clean()
 
 
 def test_told_as_seldom_as_turns_in_order_skewed_ones_race(monkeypatch):

@@ -11,8 +11,6 @@ persistent blocks                       an odd number of trips a tile, so that p
 two loops, one behind the other         with one producer for both
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 

@@ -1,7 +1,5 @@
 """Pointwise kernels over tiles that TMA brings, with and without a producer warp."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.sim_kernels.pointwise_kernels import check, scheduled

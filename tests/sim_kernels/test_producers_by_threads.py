@@ -1,7 +1,5 @@
 """A producer whose threads copy by cp.async and arrive, alone and beside TMA, in one ring."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection
 
@@ -56,8 +54,7 @@ def test_trips_that_are_counted_at_run_time(by):
     program = load(step_products.schedule(mod, ProductTiling((64, 8, 16), **by)))
     for k in (0, 16, 48, 40):
         a, b = workloads.make_inputs(mod, k=k)
-        report = verify(program, {"A": a, "B": b}, against=mod)
-        assert report.verdict == "clean", str(report)
+        verify(program, {"A": a, "B": b}, against=mod).require_clean()
 
 
 @pytest.mark.parametrize(
@@ -104,8 +101,7 @@ def test_before_there_is_a_producer_all_threads_copy_and_arrive(last, monkeypatc
     mod = workloads.matmul(64, 8, 48)
     program = load(step_products.schedule(mod, ProductTiling((64, 8, 16), **MIXED)))
     assert "cp_async_mbarrier_arrive" in emitted_by(program)
-    report = verify(program, against=mod)
-    assert report.verdict == "clean", str(report)
+    verify(program, against=mod).require_clean()
 
 
 # -- plain loops: a producer warp

@@ -1,7 +1,5 @@
 """Rows that the thread blocks of a cluster share: values, verdicts, and each sync of theirs."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -47,10 +45,9 @@ def test_values(name, columns, dtype, config):
     ],
 )
 def test_verified_clean(name, columns, given):
-    report = verify(
+    verify(
         scheduled(name, 2, columns, **given), against=getattr(memory_bound, name)(2, columns)
-    )
-    assert report.verdict == "clean", report.table()
+    ).require_clean()
 
 
 @pytest.mark.parametrize("config", [{"stage": True, "chunks": 1}, {"cluster": 1}], ids=str)
@@ -61,14 +58,12 @@ def test_the_last_rows_have_policies_of_their_own(monkeypatch, config):
     sch = scheduled("layer_norm", 4, 1024, **more)
     (kernel,) = ir.kernels(sch.mod["main"])
     assert kernel.annotations["tvm_hopper.kept_end"] == 2
-    report = verify(sch, against=memory_bound.layer_norm(4, 1024))
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=memory_bound.layer_norm(4, 1024)).require_clean()
 
 
 def test_verified_clean_in_turn_on_ampere():
     sch = scheduled("layer_norm", 3, 1032, threads=32, rows=2, cluster=4)
-    report = verify(sch, against=memory_bound.layer_norm(3, 1032), target=AMPERE)
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=memory_bound.layer_norm(3, 1032), target=AMPERE).require_clean()
 
 
 def test_a_number_of_rows_known_at_run_time():
@@ -117,8 +112,7 @@ def test_pairs_of_a_cluster():
     mod = losses.top_one(2, 1032)
     sch = s_tir.Schedule(mod)
     hs.row_reduction(sch, config=hs.RowReductionConfig(threads=32, rows=1, cluster=2))
-    report = verify(sch, against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=mod).require_clean()
 
 
 STAGED = {"threads": 64, "chunks": 1, "stage": True}
@@ -148,20 +142,17 @@ def test_staged_values(name, columns, dtype, config):
 
 def test_staged_rows_are_verified_clean():
     sch = scheduled("layer_norm", 2, 1544, cluster=2, hint=True, **STAGED)
-    report = verify(sch, against=memory_bound.layer_norm(2, 1544))
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=memory_bound.layer_norm(2, 1544)).require_clean()
 
 
 def test_staged_rows_on_ampere():
     sch = scheduled("softmax", 2, 1032, cluster=2, hint=True, **STAGED)
-    report = verify(sch, against=memory_bound.softmax(2, 1032), target=AMPERE)
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=memory_bound.softmax(2, 1032), target=AMPERE).require_clean()
 
 
 def test_what_staged_rows_share_waits_beside_them():
     sch = scheduled("layer_norm", 3, 520, cluster=2, preload=True, rows=2, **SMALL)
-    report = verify(sch, against=memory_bound.layer_norm(3, 520))
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=memory_bound.layer_norm(3, 520)).require_clean()
 
 
 def test_what_staged_rows_share_on_ampere():

@@ -1,7 +1,5 @@
 """Kernels of several rings: their loads and reads meet, with and without a producer."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.sim_kernels.ring_kernels import add, block, check, copy, kernel, loop, new, ring

@@ -1,7 +1,5 @@
 """Products whose thread blocks load for one another: values, verdicts, each sync."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np
@@ -23,8 +21,7 @@ TILE = (64, 16, 16)
 def check(problem, tile, cluster, **config):
     """Verify a product, and its values against the plain program."""
     mod, module = scheduled(problem, tile, cluster=cluster, **config)
-    report = verify(module, against=mod)
-    assert report.verdict == "clean", str(report)
+    report = verify(module, against=mod).require_clean()
     assert "values compared" in str(report)
 
 

@@ -1,7 +1,5 @@
 """Products whose sum a cluster shares: values, verdicts, and that each sync is needed."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest
@@ -23,8 +21,7 @@ TILE = (64, 16, 16)
 def check(problem, tile, parts, **config):
     """Verify a product, and its values against the plain program."""
     mod, module = scheduled(problem, tile, split_k=parts, **config)
-    report = verify(module, against=mod)
-    assert report.verdict == "clean", str(report)
+    report = verify(module, against=mod).require_clean()
     assert "values compared" in str(report)
 
 
@@ -95,8 +92,7 @@ def test_forms_of_products(form):
     mod = FORMS[form](64, 32, 64, "float16")
     sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C", hs.MatmulConfig((64, 32, 16), 2, 1, split_k=2))
-    report = verify(sch.mod, against=mod)
-    assert report.verdict == "clean", str(report)
+    verify(sch.mod, against=mod).require_clean()
 
 
 @SLOW

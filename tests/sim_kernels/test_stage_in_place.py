@@ -1,7 +1,5 @@
 """Outputs that are staged where a residual came: values, verdicts, and which sync is needed."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest
@@ -35,8 +33,7 @@ STAGED = {"stages": 2, "consumers": 2, "persistent": 1, "store": "tma", "store_p
 def test_values_and_every_interleaving(problem, config):
     config = STAGED | config
     mod, module = scheduled(SMALL | problem, config.pop("tile", (128, 128, 16)), **config)
-    report = verify(module, against=mod)
-    assert report.verdict == "clean", str(report)
+    report = verify(module, against=mod).require_clean()
     assert "values compared" in str(report)
 
 

@@ -4,8 +4,6 @@ The host names such a tensor before it launches anything, or the kernel accesses
 that allows: the simulator judges each access by the tensor's real address.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

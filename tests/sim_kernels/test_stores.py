@@ -1,7 +1,5 @@
 """Tiles that leave shared memory by themselves: values, verdicts, and when they are waited for."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 
@@ -28,8 +26,7 @@ QUICK = [(1, 7), (2, 0), (4, 1)]  # trips of three slots, and rows that the last
 
 def check_copy(shape, route: Route, dtype: str = "float16") -> None:
     """Verify a copy, and its values against the plain program."""
-    report = verify(copies.schedule(copies.copy(*shape, dtype=dtype), route))
-    assert report.verdict == "clean", str(report)
+    report = verify(copies.schedule(copies.copy(*shape, dtype=dtype), route)).require_clean()
     assert "values compared" in str(report)
 
 
@@ -85,8 +82,7 @@ def make_inputs(rows: int) -> dict[str, np.ndarray]:
 def test_clipped_at_both_ends_of_a_symbolic_tensor():
     sch = copies.schedule(copies.copy("n", 72), Route((8, 64), 2, stages=2))
     for rows in (1, 8, 13):
-        report = verify(load(sch.mod), make_inputs(rows), against=copies.copy("n", 72))
-        assert report.verdict == "clean", str(report)
+        verify(load(sch.mod), make_inputs(rows), against=copies.copy("n", 72)).require_clean()
 
 
 @BOTH

@@ -1,7 +1,5 @@
 """Products by ldmatrix and mma.sync over tiles that TMA brings, with and without a producer."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

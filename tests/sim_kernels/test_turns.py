@@ -1,7 +1,5 @@
 """Consumers that compute output tiles in turn: values, verdicts, and that each sync is needed."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -4,8 +4,6 @@ Blocks of one part load for one another as those of whole sums do, so the same s
 each of them (`test_shared_loads`); what is new are sums that two kernels hand over.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection
 

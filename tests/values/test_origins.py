@@ -1,7 +1,5 @@
 """Where the plain program of a schedule lives, and where it is lost."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """Kernels bound by memory, and sums over CTAs: their seeded bugs."""
 
-from __future__ import annotations
-
 from ..golden import softmax_block, softmax_cluster, softmax_push, softmax_warp, splitk_reduce
 from ..rows import ALIAS, FENCE, NUMBERS, OVERWRITE, READ, TX, WRITE, Golden, Mutation, mutations
 

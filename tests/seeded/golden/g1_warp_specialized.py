@@ -6,9 +6,9 @@ Mutations M01-M15, M19-M22, M24, M38-M43, M54, M56-M58, M60 and M62 break it in 
 # ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
 # thread by the kernel; nesting keeps them apart
 
-from __future__ import annotations
-
 from tvm.script import tirx as T
+
+from tests.sim import ptx
 
 from .common import (
     A_ELEMENTS,
@@ -96,12 +96,12 @@ def build(
     def release(empty, slot, lane, tx):
         if m == "M12":
             if tx == 128:
-                T.ptx.mbarrier.arrive.shared.b64(T.address_of(empty[ring.empty + slot]))
+                ptx.arrive(empty[ring.empty + slot])
         elif m == "M13":
-            T.ptx.mbarrier.arrive.shared.b64(T.address_of(empty[ring.empty + slot]))
+            ptx.arrive(empty[ring.empty + slot])
         else:
             if lane == 0:
-                T.ptx.mbarrier.arrive.shared.b64(T.address_of(empty[ring.empty + slot]))
+                ptx.arrive(empty[ring.empty + slot])
 
     @T.prim_func(s_tir=True)
     def main(
@@ -137,12 +137,8 @@ def build(
             done = T.alloc_buffer((1,), "uint32", scope="local")
             if tx == 0:
                 for s in T.serial(stages):
-                    T.ptx.mbarrier.init.shared.b64(
-                        T.address_of(full[ring.full + s]), T.uint32(full_count)
-                    )
-                    T.ptx.mbarrier.init.shared.b64(
-                        T.address_of(empty[ring.empty + s]), T.uint32(empty_count)
-                    )
+                    ptx.init_mbarrier(full[ring.full + s], full_count)
+                    ptx.init_mbarrier(empty[ring.empty + s], empty_count)
                 T.ptx.fence.mbarrier_init.release.cluster()
             if m != "M15":
                 T.tvm_storage_sync("shared")
@@ -155,23 +151,19 @@ def build(
                 if tx == 0:
                     for k in T.serial(producer_trips):
                         if m != "M09":
-                            T.cuda.mbarrier_wait(
-                                T.address_of(empty[ring.empty + k % stages]),
+                            ptx.wait(
+                                empty[ring.empty + k % stages],
                                 ((k // parity_period) % 2) ^ first_empty_parity,
                             )
                         if tx_first:
                             issue_load(sA, sB, full, a_map, b_map, k, bx * TILE_M)
                         if m == "M06":
-                            T.ptx.mbarrier.arrive.shared.b64(
-                                T.address_of(full[ring.full + k % stages])
-                            )
+                            ptx.arrive(full[ring.full + k % stages])
                             T.ptx.mbarrier.expect_tx.relaxed.cta.shared__cta.b64(
                                 T.address_of(full[ring.full + k % stages]), T.uint32(tx_bytes)
                             )
                         else:
-                            T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                                T.address_of(full[ring.full + k % stages]), T.uint32(tx_bytes)
-                            )
+                            ptx.expect_bytes(full[ring.full + k % stages], tx_bytes)
                         if not tx_first:
                             issue_load(sA, sB, full, a_map, b_map, k, bx * TILE_M)
             else:
@@ -182,7 +174,7 @@ def build(
                     acc[i] = T.float32(0)
                 if m == "M58":
                     # the peeled first step of a pipelined loop, with nothing that guards it
-                    T.cuda.mbarrier_wait(T.address_of(full[ring.full]), 0)
+                    ptx.wait(full[ring.full], 0)
                 for k in T.serial(consumer_trips):
                     if m == "M54":
                         T.ptx.mbarrier.try_wait.parity.shared.b64(
@@ -190,8 +182,8 @@ def build(
                             T.Cast("uint32", (k // stages) % 2),
                         )  # fmt: skip
                     else:
-                        T.cuda.mbarrier_wait(
-                            T.address_of(full[ring.full + (k + (m == "M07")) % stages]),
+                        ptx.wait(
+                            full[ring.full + (k + (m == "M07")) % stages],
                             ((k // parity_period) % 2) ^ full_parity_flip,
                         )
                     if m == "M41":

@@ -6,9 +6,9 @@ two of them remote (N14), at CTA scope, since only completed asynchronous reads 
 The CTAs leave together.  Mutations M16, M44 and M46-M48.
 """
 
-from __future__ import annotations
-
 from tvm.script import tirx as T
+
+from tests.sim import ptx
 
 from .common import (
     A_ELEMENTS,
@@ -48,14 +48,10 @@ def build(mutation: str | None = None, *, stages: int = 2, trips: int = 3, seed:
     def release(empty, remote, slot, lane, rank):
         if m == "M44":
             if lane == 0:
-                T.ptx.mbarrier.arrive.shared.b64(T.address_of(empty[ring.empty + slot]))
+                ptx.arrive(empty[ring.empty + slot])
         else:
             if lane < CLUSTER:
-                T.ptx.mapa.shared__cluster.u32(
-                    remote[0],
-                    T.cuda.cvta_generic_to_shared(T.address_of(empty[ring.empty + slot])),
-                    T.Cast("uint32", lane),
-                )
+                ptx.map_to_rank(remote[0], empty[ring.empty + slot], lane)
                 T.ptx.mbarrier.arrive.shared__cluster.b64(remote[0])
 
     @T.prim_func(s_tir=True)
@@ -104,19 +100,12 @@ def build(mutation: str | None = None, *, stages: int = 2, trips: int = 3, seed:
                 T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
                 if tx == 0:
                     for k in T.serial(my_trips):
-                        T.cuda.mbarrier_wait(
-                            T.address_of(empty[ring.empty + k % stages]), ((k // stages) % 2) ^ 1
-                        )
+                        ptx.wait(empty[ring.empty + k % stages], ((k // stages) % 2) ^ 1)
                         if m == "M46":
                             if rank == 0:
-                                T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                                    T.address_of(full[ring.full + k % stages]),
-                                    T.uint32(STAGE_BYTES),
-                                )
+                                ptx.expect_bytes(full[ring.full + k % stages], STAGE_BYTES)
                         else:
-                            T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                                T.address_of(full[ring.full + k % stages]), T.uint32(STAGE_BYTES)
-                            )
+                            ptx.expect_bytes(full[ring.full + k % stages], STAGE_BYTES)
                         T.ptx[LOAD_2D](
                             T.address_of(sA[(k % stages) * A_ELEMENTS]),
                             T.address_of(a_map), k * TILE_K, bx * TILE_M,
@@ -139,9 +128,7 @@ def build(mutation: str | None = None, *, stages: int = 2, trips: int = 3, seed:
                 group = T.meta_var(tx // 128 - 1)
                 lane = T.meta_var(tx % 128)
                 for k in T.serial(my_trips):
-                    T.cuda.mbarrier_wait(
-                        T.address_of(full[ring.full + k % stages]), (k // stages) % 2
-                    )
+                    ptx.wait(full[ring.full + k % stages], (k // stages) % 2)
                     multiply_stage(sA, sB, acc, desc, ring, k, group, k)
                     T.ptx.wgmma.wait_group.sync.aligned(0)
                     release(empty, remote, k % stages, lane, rank)

@@ -1,7 +1,5 @@
 """The pass over indices says of small random kernels what running every thread of them says."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

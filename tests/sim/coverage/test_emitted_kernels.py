@@ -1,7 +1,5 @@
 """Kernels that the project and TVM emit are proven for every CTA, with nothing left out."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`verify` speaks of every CTA, also of those that are not simulated."""
 
-from __future__ import annotations
-
 import numpy as np
 import tvm
 from tvm.script import tirx as T
@@ -63,8 +61,7 @@ def in_two_launches(X: T.Buffer((8192,), "float32"), Z: T.Buffer((8192,), "float
 
 
 def test_a_clean_report_says_what_was_proven() -> None:
-    report = verify(lower(copies), INPUTS, ONE_RUN)
-    assert report.verdict == "clean", str(report)
+    report = verify(lower(copies), INPUTS, ONE_RUN).require_clean()
     assert len(report.choices[0].blocks) < 64
     text = (
         "covers main_kernel: 64 CTAs: indices of 1 statement in bounds and aligned, "
@@ -91,7 +88,6 @@ def test_the_same_rule_is_not_reported_twice_where_all_ctas_run() -> None:
 
 
 def test_launches_cover_an_output_together() -> None:
-    report = verify(lower(in_two_launches), INPUTS, ONE_RUN)
-    assert report.verdict == "clean", str(report)
+    report = verify(lower(in_two_launches), INPUTS, ONE_RUN).require_clean()
     assert report.proven[-1] == "every element of Z is stored to"
     assert len(report.proven) == 3

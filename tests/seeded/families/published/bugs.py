@@ -5,8 +5,6 @@ what is tested there. Several wrong forms may be of one bug; the kernel without 
 fixed form. What is taken over is the mechanism alone.
 """
 
-from __future__ import annotations
-
 from ...rows import (
     ALIAS,
     FENCE,

@@ -123,17 +123,26 @@ def _frame(parameters, extents, smem, attributes):
 
 
 def hand_threaded(
-    threads, grid=1, *, cluster=None, smem=1024, min_blocks=None, by_hand=True, then=lambda func: func
+    threads,
+    grid=1,
+    *,
+    cluster=None,
+    smem=1024,
+    min_blocks=None,
+    by_hand=True,
+    then=lambda func: func,
 ):
     """Make a prim_func of a function: see above; `grid` is of one extent or of several.
 
     `min_blocks`: the blocks that one SM holds, for the compiler. `by_hand=False` leaves it to the
-    lowering to order threads. `then` is what becomes of the prim_func.
+    lowering to order threads. `then` is called with the prim_func.
     """
     extents = {}
     for names, extent in (("bx by bz", grid), ("rank", cluster), ("tx ty", threads)):
         if extent is not None:
-            along = zip(names.split(), extent if isinstance(extent, tuple) else (extent,), strict=False)
+            along = zip(
+                names.split(), extent if isinstance(extent, tuple) else (extent,), strict=False
+            )
             extents |= {name: number for name, number in along if number is not None}
     attributes = {"tirx.launch_bounds_min_blocks_per_sm": min_blocks, "hand_threaded": int(by_hand)}
     attributes = {key: value for key, value in attributes.items() if value}
@@ -143,7 +152,8 @@ def hand_threaded(
         parameters = {name: function.__annotations__.get(name) for name in (*names, *given)}
         text = _frame(parameters, extents, smem, attributes)
         known = {"T": T, "body": T.inline(function), **given}
-        return then(tvm.script.from_source(text, extra_vars=known))
+        func = tvm.script.from_source(text, extra_vars=known)
+        return then(func) if then else func
 
     def make(function):
         parameters = inspect.signature(function).parameters.values()

@@ -3,9 +3,6 @@
 `without` leaves out one synchronising instruction by name.
 """
 
-# ruff: noqa: SIM102 -- a condition on `without` is decided by the script parser, one on a thread by
-# the kernel; nesting keeps them apart
-
 import functools
 
 import numpy as np

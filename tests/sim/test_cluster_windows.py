@@ -14,46 +14,41 @@ CTAS = 4
 A = {"A": np.arange(CTAS * 32, dtype="float32")}
 
 
-def exchange(access, meet=True):
+@hand_threaded(32, grid=CTAS, cluster=CTAS, smem=2048)
+def exchange(
+    A: F32[CTAS * 32], C: F32[CTAS * 32],
+    bx, rank, tx, tile: Shared[F32], at: Local[U32], value: Local[F32, 2],
+    *, access, meet=True,
+):  # fmt: skip
     """Let lane i touch a word of CTA i % 4, by one instruction for all lanes."""
-
-    @hand_threaded(32, grid=CTAS, cluster=CTAS, smem=2048)
-    def main(
-        A: F32[CTAS * 32], C: F32[CTAS * 32],
-        bx, rank, tx, tile: Shared[F32], at: Local[U32], value: Local[F32, 2],
-    ):  # fmt: skip
-        tile[tx] = A[bx * 32 + tx]
-        tile[32 + tx] = T.float32(0)
-        tile[64 + tx] = T.float32(0)
-        value[1] = T.float32(0)
-        if meet:
-            T.cuda.cluster_sync()
-        ptx.map_to_rank(at[0], tile[tx // 2 * 2], tx // 2 % CTAS)
-        if access == "half a warp":
-            if tx % 8 < 4:
-                T.ptx.ld.shared__cluster.f32(value[0], at[0])
-            else:
-                value[0] = T.float32(-1)
-        elif access == "ld.v2":
-            T.ptx.ld.shared__cluster.v2.f32(value[0], value[1], at[0])
-        elif access == "st":
-            if tx % 2 == 0:
-                T.ptx.st.shared__cluster.f32(
-                    at[0] + T.Cast("uint32", 128 + rank * 4), A[bx * 32 + tx]
-                )
-        elif access == "atom":
-            T.ptx["atom.relaxed.cluster.shared::cluster.add.f32"](
-                value[0], at[0] + T.uint32(128), T.float32(1)
-            )
-        else:
-            T.ptx.ld.shared__cluster.f32(value[0], at[0])
+    tile[tx] = A[bx * 32 + tx]
+    tile[32 + tx] = T.float32(0)
+    tile[64 + tx] = T.float32(0)
+    value[1] = T.float32(0)
+    if meet:
         T.cuda.cluster_sync()
-        if access in ("st", "atom"):
-            C[bx * 32 + tx] = tile[32 + tx]
+    ptx.map_to_rank(at[0], tile[tx // 2 * 2], tx // 2 % CTAS)
+    if access == "half a warp":
+        if tx % 8 < 4:
+            T.ptx.ld.shared__cluster.f32(value[0], at[0])
         else:
-            C[bx * 32 + tx] = value[0] + value[1]
-
-    return main
+            value[0] = T.float32(-1)
+    elif access == "ld.v2":
+        T.ptx.ld.shared__cluster.v2.f32(value[0], value[1], at[0])
+    elif access == "st":
+        if tx % 2 == 0:
+            T.ptx.st.shared__cluster.f32(at[0] + T.Cast("uint32", 128 + rank * 4), A[bx * 32 + tx])
+    elif access == "atom":
+        T.ptx["atom.relaxed.cluster.shared::cluster.add.f32"](
+            value[0], at[0] + T.uint32(128), T.float32(1)
+        )
+    else:
+        T.ptx.ld.shared__cluster.f32(value[0], at[0])
+    T.cuda.cluster_sync()
+    if access in ("st", "atom"):
+        C[bx * 32 + tx] = tile[32 + tx]
+    else:
+        C[bx * 32 + tx] = value[0] + value[1]
 
 
 LANE = np.arange(32)
@@ -99,34 +94,31 @@ def test_each_of_the_ctas_is_judged(access):
     )
 
 
-def window(form, whose):
+@hand_threaded(32, grid=2, cluster=2, smem=2048)
+def window(
+    C: U32[64],
+    bx, rank, tx, tile: Shared[U32], bar: Shared[U64], at: Local[U32], value: Local[U32],
+    *, form, whose,
+):  # fmt: skip
     """Touch the shared memory of one CTA by an instruction for the own window, or for all."""
-
-    @hand_threaded(32, grid=2, cluster=2, smem=2048)
-    def main(
-        C: U32[64],
-        bx, rank, tx, tile: Shared[U32], bar: Shared[U64], at: Local[U32], value: Local[U32],
-    ):  # fmt: skip
+    if tx == 0:
+        ptx.init_mbarrier(bar[200], 1)
+        T.ptx.fence.mbarrier_init.release.cluster()
+    tile[tx] = T.Cast("uint32", bx)
+    value[0] = T.uint32(7)
+    T.cuda.cluster_sync()
+    ptx.map_to_rank(at[0], tile[tx], rank if whose == "own" else 1 - rank)
+    if form.startswith("ld"):
+        T.ptx[form](value[0], at[0])
+    elif form.startswith("atom"):
+        T.ptx[form](value[0], at[0], T.uint32(1))
+    elif form.startswith("mbarrier"):
         if tx == 0:
-            ptx.init_mbarrier(bar[200], 1)
-            T.ptx.fence.mbarrier_init.release.cluster()
-        tile[tx] = T.Cast("uint32", bx)
-        value[0] = T.uint32(7)
-        T.cuda.cluster_sync()
-        ptx.map_to_rank(at[0], tile[tx], rank if whose == "own" else 1 - rank)
-        if form.startswith("ld"):
-            T.ptx[form](value[0], at[0])
-        elif form.startswith("atom"):
-            T.ptx[form](value[0], at[0], T.uint32(1))
-        elif form.startswith("mbarrier"):
-            if tx == 0:
-                T.ptx[form](at[0] + T.uint32(1600))
-        else:
-            T.ptx[form](at[0], T.uint32(3))
-        T.cuda.cluster_sync()
-        C[bx * 32 + tx] = value[0]
-
-    return main
+            T.ptx[form](at[0] + T.uint32(1600))
+    else:
+        T.ptx[form](at[0], T.uint32(3))
+    T.cuda.cluster_sync()
+    C[bx * 32 + tx] = value[0]
 
 
 OWN_WINDOW = [

@@ -126,17 +126,13 @@ def test_a_matrix_is_transposed():
     assert (found[0, :, 0] == want).all()
 
 
-def halves(name, args):
+@hand_threaded(32)
+def halves(X: U32[32], Y: U32[32], tx, r: Local[U32], *, name, args):
     """Execute a collective in the lower half of a warp alone, with the mask of all."""
-
-    @hand_threaded(32)
-    def main(X: U32[32], Y: U32[32], tx, r: Local[U32]):
-        r[0] = T.uint32(0)
-        if tx < 16:
-            T.ptx[name](r[0], X[tx], *args)
-        Y[tx] = r[0]
-
-    return main
+    r[0] = T.uint32(0)
+    if tx < 16:
+        T.ptx[name](r[0], X[tx], *args)
+    Y[tx] = r[0]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,5 @@
 """Groups of cp.async are of a thread: who commits, waits, arrives, and what others know of it."""
 
-
-# kernel; nesting keeps them apart
-
 import numpy as np
 import pytest
 from tvm.script import tirx as T
@@ -17,46 +14,42 @@ COPY = "cp.async.ca.shared.global"
 READ = "RACE_READ_INFLIGHT"
 
 
-def copied(how):
+@hand_threaded(64, smem=512)
+def copied(X: F32[32], Y: F32[32], tx, tile: Shared[F32], *, how):
     """Warp 0 copies a word in each lane; the block meets, and warp 1 reads them."""
-
-    @hand_threaded(64, smem=512)
-    def main(X: F32[32], Y: F32[32], tx, tile: Shared[F32]):
-        if tx < 32:
-            T.ptx[COPY](T.address_of(tile[tx]), T.address_of(X[tx]), 4)
-            if how == "half commits":
-                if tx < 16:
-                    T.ptx.cp.async_.commit_group()
-            elif how == "each half for itself":
-                if tx < 16:
-                    T.ptx.cp.async_.commit_group()
-                    T.ptx["cp.async.wait_group"](0)
-                else:
-                    T.ptx.cp.async_.commit_group()
-                    T.ptx["cp.async.wait_group"](0)
+    if tx < 32:
+        T.ptx[COPY](T.address_of(tile[tx]), T.address_of(X[tx]), 4)
+        if how == "half commits":
+            if tx < 16:
+                T.ptx.cp.async_.commit_group()
+        elif how == "each half for itself":
+            if tx < 16:
+                T.ptx.cp.async_.commit_group()
+                T.ptx["cp.async.wait_group"](0)
             else:
                 T.ptx.cp.async_.commit_group()
-            if how in ("half is a group ahead", "all are a group ahead"):
-                if how != "half is a group ahead" or tx < 16:
-                    T.ptx.cp.async_.commit_group()
-                T.ptx["cp.async.wait_group"](1)
-            elif how == "lane 0 waits":
-                if tx == 0:
-                    T.ptx["cp.async.wait_group"](0)
-            elif how == "half waits for all":
-                if tx < 16:
-                    T.ptx["cp.async.wait_all"]()
-            elif how == "one after the other":
-                if tx < 16:
-                    T.ptx["cp.async.wait_group"](0)
                 T.ptx["cp.async.wait_group"](0)
-            else:
+        else:
+            T.ptx.cp.async_.commit_group()
+        if how in ("half is a group ahead", "all are a group ahead"):
+            if how != "half is a group ahead" or tx < 16:
+                T.ptx.cp.async_.commit_group()
+            T.ptx["cp.async.wait_group"](1)
+        elif how == "lane 0 waits":
+            if tx == 0:
                 T.ptx["cp.async.wait_group"](0)
-        T.tvm_storage_sync("shared")
-        if tx >= 32:
-            Y[tx - 32] = tile[tx - 32]
-
-    return main
+        elif how == "half waits for all":
+            if tx < 16:
+                T.ptx["cp.async.wait_all"]()
+        elif how == "one after the other":
+            if tx < 16:
+                T.ptx["cp.async.wait_group"](0)
+            T.ptx["cp.async.wait_group"](0)
+        else:
+            T.ptx["cp.async.wait_group"](0)
+    T.tvm_storage_sync("shared")
+    if tx >= 32:
+        Y[tx - 32] = tile[tx - 32]
 
 
 @pytest.mark.parametrize(
@@ -73,20 +66,16 @@ def test_lanes_do_not_wait_for_the_copies_of_others(how):
     assert READ in rules(copied(how), {"X": X})
 
 
-def own(half):
+@hand_threaded(32, smem=512)
+def own(X: F32[32], Y: F32[32], tx, tile: Shared[F32], *, half):
     """Each half commits and waits for itself; each lane reads its own word, or a neighbour's."""
-
-    @hand_threaded(32, smem=512)
-    def main(X: F32[32], Y: F32[32], tx, tile: Shared[F32]):
-        T.ptx[COPY](T.address_of(tile[tx]), T.address_of(X[tx]), 4)
-        if tx < 16:
-            T.ptx["cp.async.wait_all"]()
-            Y[tx] = tile[tx + half]
-        else:
-            T.ptx["cp.async.wait_all"]()
-            Y[tx] = tile[tx]
-
-    return main
+    T.ptx[COPY](T.address_of(tile[tx]), T.address_of(X[tx]), 4)
+    if tx < 16:
+        T.ptx["cp.async.wait_all"]()
+        Y[tx] = tile[tx + half]
+    else:
+        T.ptx["cp.async.wait_all"]()
+        Y[tx] = tile[tx]
 
 
 @pytest.mark.parametrize(("half", "want"), [(0, set()), (1, {READ}), (16, {READ})])
@@ -151,22 +140,18 @@ def test_an_arrival_tells_nothing_of_other_lanes_copies(how):
     assert rules(handed_over(how), {"X": X}) == {READ}
 
 
-def stored(how):
+@hand_threaded(32, smem=512)
+def stored(X: F32[32], Y: F32[32], tx, tile: Shared[F32], *, how):
     """One warp copies words in, and lane 0 sends them off by a bulk store behind its fence."""
-
-    @hand_threaded(32, smem=512)
-    def main(X: F32[32], Y: F32[32], tx, tile: Shared[F32]):
-        T.ptx[COPY](T.address_of(tile[tx]), T.address_of(X[tx]), 4)
-        T.ptx["cp.async.wait_all"]()
-        if how == "met":
-            T.cuda.warp_sync()
-        if tx == 0:
-            T.ptx.fence.proxy.async_.shared__cta()
-            ptx.store_bytes(Y[0], tile[0], 128)
-            T.ptx.cp.async_.bulk.commit_group()
-            T.ptx["cp.async.bulk.wait_group"](0)
-
-    return main
+    T.ptx[COPY](T.address_of(tile[tx]), T.address_of(X[tx]), 4)
+    T.ptx["cp.async.wait_all"]()
+    if how == "met":
+        T.cuda.warp_sync()
+    if tx == 0:
+        T.ptx.fence.proxy.async_.shared__cta()
+        ptx.store_bytes(Y[0], tile[0], 128)
+        T.ptx.cp.async_.bulk.commit_group()
+        T.ptx["cp.async.bulk.wait_group"](0)
 
 
 def test_a_fence_of_one_lane_covers_copies_of_others_after_a_meeting():

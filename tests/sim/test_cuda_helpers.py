@@ -260,22 +260,19 @@ def test_a_conversion_in_memory_is_incomplete_by_name():
     assert "cuda.float8tohalf8" in report.findings[0].message
 
 
-def waiting(sleep):
-    @hand_threaded(32, grid=2)
-    def main(F: U32[1], Y: U32[2], bx, tx, r: Local[U32]):
-        if tx == 0:
-            if bx == 1:
-                T.ptx["st.release.gpu.global.u32"](T.address_of(F[0]), T.uint32(1))
-                Y[1] = T.uint32(1)
-            else:
-                r[0] = T.uint32(0)
-                while r[0] == T.uint32(0):
-                    if sleep:
-                        T.cuda.nano_sleep(20)
-                    T.ptx["ld.acquire.gpu.global.u32"](r[0], T.address_of(F[0]))
-                Y[0] = r[0]
-
-    return main
+@hand_threaded(32, grid=2)
+def waiting(F: U32[1], Y: U32[2], bx, tx, r: Local[U32], *, sleep):
+    if tx == 0:
+        if bx == 1:
+            T.ptx["st.release.gpu.global.u32"](T.address_of(F[0]), T.uint32(1))
+            Y[1] = T.uint32(1)
+        else:
+            r[0] = T.uint32(0)
+            while r[0] == T.uint32(0):
+                if sleep:
+                    T.cuda.nano_sleep(20)
+                T.ptx["ld.acquire.gpu.global.u32"](r[0], T.address_of(F[0]))
+            Y[0] = r[0]
 
 
 @pytest.mark.parametrize("sleep", [True, False])

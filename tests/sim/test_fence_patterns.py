@@ -13,41 +13,38 @@ from .kernels import lower, rules
 X = np.arange(128, dtype="float32")
 
 
-def cluster(fence, reads="peer", behind=""):
+@hand_threaded(64, grid=2, cluster=2)
+def cluster(
+    X: F32[128], Y: F32[128],
+    bx, rank, tx, tile: Shared[F32], at: Local[U32], value: Local[F32],
+    *, fence, reads="peer", behind="",
+):  # fmt: skip
     """Read words of the peer, or of the own CTA, behind a relaxed barrier of the cluster."""
-
-    @hand_threaded(64, grid=2, cluster=2)
-    def main(
-        X: F32[128], Y: F32[128],
-        bx, rank, tx, tile: Shared[F32], at: Local[U32], value: Local[F32],
-    ):  # fmt: skip
-        tile[tx] = X[bx * 64 + tx]
-        if fence == "one lane":
-            if tx % 32 == 0:
-                T.ptx["fence.acq_rel.cluster"]()
-        elif fence == "early":  # before what it should release
+    tile[tx] = X[bx * 64 + tx]
+    if fence == "one lane":
+        if tx % 32 == 0:
             T.ptx["fence.acq_rel.cluster"]()
-            tile[tx] = X[bx * 64 + tx]
-        elif fence == "widest":  # a narrower one behind it takes nothing back
-            T.ptx["fence.acq_rel.gpu"]()
-            T.ptx["fence.acq_rel.cta"]()
-        elif fence == "mbarrier_init":
-            T.ptx.fence.mbarrier_init.release.cluster()
-        elif fence != "":
-            T.ptx[f"fence.{fence}"]()
-        T.ptx.barrier.cluster.arrive.relaxed.aligned()
-        T.ptx.barrier.cluster.wait.aligned()
-        if behind != "":
-            T.ptx[f"fence.{behind}"]()
-        if reads == "peer":
-            ptx.map_to_rank(at[0], tile[tx], 1 - rank)
-            T.ptx["ld.shared::cluster.f32"](value[0], at[0])
-        else:
-            value[0] = tile[63 - tx]
-        T.cuda.cluster_sync()
-        Y[bx * 64 + tx] = value[0]
-
-    return main
+    elif fence == "early":  # before what it should release
+        T.ptx["fence.acq_rel.cluster"]()
+        tile[tx] = X[bx * 64 + tx]
+    elif fence == "widest":  # a narrower one behind it takes nothing back
+        T.ptx["fence.acq_rel.gpu"]()
+        T.ptx["fence.acq_rel.cta"]()
+    elif fence == "mbarrier_init":
+        T.ptx.fence.mbarrier_init.release.cluster()
+    elif fence != "":
+        T.ptx[f"fence.{fence}"]()
+    T.ptx.barrier.cluster.arrive.relaxed.aligned()
+    T.ptx.barrier.cluster.wait.aligned()
+    if behind != "":
+        T.ptx[f"fence.{behind}"]()
+    if reads == "peer":
+        ptx.map_to_rank(at[0], tile[tx], 1 - rank)
+        T.ptx["ld.shared::cluster.f32"](value[0], at[0])
+    else:
+        value[0] = tile[63 - tx]
+    T.cuda.cluster_sync()
+    Y[bx * 64 + tx] = value[0]
 
 
 @pytest.mark.parametrize(
@@ -83,34 +80,30 @@ def test_a_relaxed_arrival_releases_no_more_than_fences_before_it(fence, reads, 
     assert "MBAR_SCOPE_TOO_NARROW" in rules(cluster(fence, reads, behind), {"X": X})
 
 
-def initialised(how):
+@hand_threaded(64, grid=2, cluster=2)
+def initialised(X: F32[128], Y: F32[128], bx, rank, tx, bar: Shared[U64], at: Local[U32], *, how):
     """Initialise an mbarrier in one lane and arrive on the peer's behind a relaxed barrier."""
-
-    @hand_threaded(64, grid=2, cluster=2)
-    def main(X: F32[128], Y: F32[128], bx, rank, tx, bar: Shared[U64], at: Local[U32]):
-        if how == "early":  # noqa: SIM102 (a Python value outside of a TIR condition)
-            if tx == 1:
-                T.ptx.fence.mbarrier_init.release.cluster()
+    if how == "early":
         if tx == 1:
-            ptx.init_mbarrier(bar[64], 1)
-        if how == "same":
-            if tx == 1:
-                T.ptx.fence.mbarrier_init.release.cluster()
-        elif how == "all":
             T.ptx.fence.mbarrier_init.release.cluster()
-        elif how == "other":  # noqa: SIM102 (a Python value outside of a TIR condition)
-            if tx == 0:
-                T.ptx.fence.mbarrier_init.release.cluster()
-        T.ptx.barrier.cluster.arrive.relaxed.aligned()
-        T.ptx.barrier.cluster.wait.aligned()
+    if tx == 1:
+        ptx.init_mbarrier(bar[64], 1)
+    if how == "same":
+        if tx == 1:
+            T.ptx.fence.mbarrier_init.release.cluster()
+    elif how == "all":
+        T.ptx.fence.mbarrier_init.release.cluster()
+    elif how == "other":
         if tx == 0:
-            ptx.map_to_rank(at[0], bar[64], 1 - rank)
-            T.ptx["mbarrier.arrive.release.cluster.shared::cluster.b64"](at[0])
-        T.cuda.mbarrier_wait_acquire_cluster(T.address_of(bar[64]), 0)
-        Y[bx * 64 + tx] = X[bx * 64 + tx]
-        T.cuda.cluster_sync()
-
-    return main
+            T.ptx.fence.mbarrier_init.release.cluster()
+    T.ptx.barrier.cluster.arrive.relaxed.aligned()
+    T.ptx.barrier.cluster.wait.aligned()
+    if tx == 0:
+        ptx.map_to_rank(at[0], bar[64], 1 - rank)
+        T.ptx["mbarrier.arrive.release.cluster.shared::cluster.b64"](at[0])
+    T.cuda.mbarrier_wait_acquire_cluster(T.address_of(bar[64]), 0)
+    Y[bx * 64 + tx] = X[bx * 64 + tx]
+    T.cuda.cluster_sync()
 
 
 @pytest.mark.parametrize("how", ["same", "all"])
@@ -124,29 +117,28 @@ def test_a_fence_of_another_lane_does_not_publish_an_mbarrier(how):
     assert "MBAR_INIT_UNPUBLISHED" in rules(initialised(how), {"X": X})
 
 
-def met(before, arrive, wait, behind):
+@hand_threaded(64)
+def met(
+    X: F32[64], Y: F32[64],
+    tx, tile: Shared[F32], bar: Shared[U64], ok: Local[U32], *, before, arrive, wait, behind,
+):  # fmt: skip
     """Read another thread's word behind an mbarrier, by arrivals and waits that may be relaxed."""
-
-    @hand_threaded(64)
-    def main(X: F32[64], Y: F32[64], tx, tile: Shared[F32], bar: Shared[U64], ok: Local[U32]):
-        if tx == 0:
-            ptx.init_mbarrier(bar[64], 64)
-        T.tvm_storage_sync("shared")
-        tile[tx] = X[tx]
-        if before != "":
-            T.ptx[before]()
-        T.ptx[f"mbarrier.arrive.{arrive}.cta.shared::cta.b64"](T.address_of(bar[64]), T.uint32(1))
-        ok[0] = T.uint32(0)
-        while ok[0] == T.uint32(0):
-            T.ptx[f"mbarrier.{wait}.cta.shared::cta.b64"](ok[0], T.address_of(bar[64]), T.uint32(0))
-        if behind == "one lane":
-            if tx % 32 == 0:
-                T.ptx["fence.acq_rel.cta"]()
-        elif behind != "":
-            T.ptx[behind]()
-        Y[tx] = tile[63 - tx]
-
-    return main
+    if tx == 0:
+        ptx.init_mbarrier(bar[64], 64)
+    T.tvm_storage_sync("shared")
+    tile[tx] = X[tx]
+    if before != "":
+        T.ptx[before]()
+    T.ptx[f"mbarrier.arrive.{arrive}.cta.shared::cta.b64"](T.address_of(bar[64]), T.uint32(1))
+    ok[0] = T.uint32(0)
+    while ok[0] == T.uint32(0):
+        T.ptx[f"mbarrier.{wait}.cta.shared::cta.b64"](ok[0], T.address_of(bar[64]), T.uint32(0))
+    if behind == "one lane":
+        if tx % 32 == 0:
+            T.ptx["fence.acq_rel.cta"]()
+    elif behind != "":
+        T.ptx[behind]()
+    Y[tx] = tile[63 - tx]
 
 
 TRY, TEST = "try_wait.parity.relaxed", "test_wait.parity.relaxed"
@@ -184,33 +176,30 @@ def test_relaxed_operations_on_mbarriers_order_nothing(before, arrive, wait, beh
     assert "RACE_READ_INFLIGHT" in rules(met(before, arrive, wait, behind), {"X": X[:64]})
 
 
-def remote(fence, scope):
+@hand_threaded(64, grid=2, cluster=2)
+def remote(
+    X: F32[128], Y: F32[64], rank, tx, tile: Shared[F32], bar: Shared[U64], at: Local[U32, 2],
+    *, fence, scope,
+):  # fmt: skip
     """Hand a word to the peer by a relaxed arrival on its mbarrier."""
-
-    @hand_threaded(64, grid=2, cluster=2)
-    def main(
-        X: F32[128], Y: F32[64], rank, tx, tile: Shared[F32], bar: Shared[U64], at: Local[U32, 2],
-    ):  # fmt: skip
-        if tx == 0:
-            ptx.init_mbarrier(bar[64], 64)
-            T.ptx.fence.mbarrier_init.release.cluster()
-        T.cuda.cluster_sync()
-        if rank == 0:
-            T.ptx.mapa.shared__cluster.u32(
-                at[0], T.cuda.cvta_generic_to_shared(T.address_of(tile[tx])), T.uint32(1)
-            )
-            T.ptx.mapa.shared__cluster.u32(
-                at[1], T.cuda.cvta_generic_to_shared(T.address_of(bar[64])), T.uint32(1)
-            )
-            T.ptx.st.shared__cluster.f32(at[0], X[tx])
-            T.ptx[f"fence.acq_rel.{fence}"]()
-            T.ptx[f"mbarrier.arrive.relaxed.{scope}.shared::cluster.b64"](at[1], T.uint32(1))
-        else:
-            T.cuda.mbarrier_wait_acquire_cluster(T.address_of(bar[64]), 0)
-            Y[tx] = tile[63 - tx]
-        T.cuda.cluster_sync()
-
-    return main
+    if tx == 0:
+        ptx.init_mbarrier(bar[64], 64)
+        T.ptx.fence.mbarrier_init.release.cluster()
+    T.cuda.cluster_sync()
+    if rank == 0:
+        T.ptx.mapa.shared__cluster.u32(
+            at[0], T.cuda.cvta_generic_to_shared(T.address_of(tile[tx])), T.uint32(1)
+        )
+        T.ptx.mapa.shared__cluster.u32(
+            at[1], T.cuda.cvta_generic_to_shared(T.address_of(bar[64])), T.uint32(1)
+        )
+        T.ptx.st.shared__cluster.f32(at[0], X[tx])
+        T.ptx[f"fence.acq_rel.{fence}"]()
+        T.ptx[f"mbarrier.arrive.relaxed.{scope}.shared::cluster.b64"](at[1], T.uint32(1))
+    else:
+        T.cuda.mbarrier_wait_acquire_cluster(T.address_of(bar[64]), 0)
+        Y[tx] = tile[63 - tx]
+    T.cuda.cluster_sync()
 
 
 @pytest.mark.parametrize(
@@ -225,52 +214,48 @@ def test_a_relaxed_arrival_reaches_as_far_as_its_fence(fence, scope, found):
     assert rules(remote(fence, scope), {"X": X}) == found
 
 
-def told(how):
+@hand_threaded(32, grid=2)
+def told(W: F32[32], F: U32[2], Y: F32[32], bx, tx, seen: Local[U32, 2], *, how):
     """Raise a flag behind a word, by a store or by a compare-and-swap; read it in another CTA."""
-
-    @hand_threaded(32, grid=2)
-    def main(W: F32[32], F: U32[2], Y: F32[32], bx, tx, seen: Local[U32, 2]):
-        seen[0] = T.uint32(0)
-        if bx == 0:
+    seen[0] = T.uint32(0)
+    if bx == 0:
+        if tx == 0:
+            W[0] = T.float32(1)
+            if how == "succeeds":
+                T.ptx["atom.release.gpu.global.cas.b32"](
+                    seen[1], T.address_of(F[0]), T.uint32(5), T.uint32(1)
+                )
+            elif how == "fails":
+                T.ptx["atom.release.gpu.global.cas.b32"](
+                    seen[1], T.address_of(F[0]), T.uint32(0), T.uint32(1)
+                )
+            elif how == "fails after a fence":
+                T.ptx["fence.acq_rel.gpu"]()
+                T.ptx["atom.relaxed.gpu.global.cas.b32"](
+                    seen[1], T.address_of(F[0]), T.uint32(0), T.uint32(1)
+                )
+            else:
+                T.ptx["fence.acq_rel.gpu"]()
+            T.ptx["st.relaxed.gpu.global.u32"](T.address_of(F[1]), T.uint32(1))
+    else:
+        if how.startswith("flag"):
             if tx == 0:
-                W[0] = T.float32(1)
-                if how == "succeeds":
-                    T.ptx["atom.release.gpu.global.cas.b32"](
-                        seen[1], T.address_of(F[0]), T.uint32(5), T.uint32(1)
-                    )
-                elif how == "fails":
-                    T.ptx["atom.release.gpu.global.cas.b32"](
-                        seen[1], T.address_of(F[0]), T.uint32(0), T.uint32(1)
-                    )
-                elif how == "fails after a fence":
-                    T.ptx["fence.acq_rel.gpu"]()
-                    T.ptx["atom.relaxed.gpu.global.cas.b32"](
-                        seen[1], T.address_of(F[0]), T.uint32(0), T.uint32(1)
-                    )
-                else:
-                    T.ptx["fence.acq_rel.gpu"]()
-                T.ptx["st.relaxed.gpu.global.u32"](T.address_of(F[1]), T.uint32(1))
-        else:
-            if how.startswith("flag"):
-                if tx == 0:
-                    while seen[0] != T.uint32(1):
-                        T.ptx["ld.relaxed.gpu.global.u32"](seen[0], T.address_of(F[1]))
-                    T.ptx["fence.acq_rel.gpu"]()
-                if how == "flag met":
-                    T.cuda.warp_sync()
-                if how != "flag one lane":
-                    Y[tx] = W[0]
-                else:
-                    if tx == 0:
-                        Y[0] = W[0]
+                while seen[0] != T.uint32(1):
+                    T.ptx["ld.relaxed.gpu.global.u32"](seen[0], T.address_of(F[1]))
+                T.ptx["fence.acq_rel.gpu"]()
+            if how == "flag met":
+                T.cuda.warp_sync()
+            if how != "flag one lane":
+                Y[tx] = W[0]
             else:
                 if tx == 0:
-                    while seen[0] != T.uint32(1):
-                        T.ptx["ld.relaxed.gpu.global.u32"](seen[0], T.address_of(F[1]))
-                    T.ptx["ld.acquire.gpu.global.u32"](seen[1], T.address_of(F[0]))
                     Y[0] = W[0]
-
-    return main
+        else:
+            if tx == 0:
+                while seen[0] != T.uint32(1):
+                    T.ptx["ld.relaxed.gpu.global.u32"](seen[0], T.address_of(F[1]))
+                T.ptx["ld.acquire.gpu.global.u32"](seen[1], T.address_of(F[0]))
+                Y[0] = W[0]
 
 
 def inputs():

@@ -20,87 +20,83 @@ PLACES = list(itertools.product([False, True], repeat=4))
 ELEMENTS = 128
 
 
-def shared_kernel(hazard, before, writer, issuer, third):
-    @hand_threaded(ELEMENTS)
-    def main(
-        A: F32[ELEMENTS], R: F32[ELEMENTS], C: F32[ELEMENTS],
-        tx, tile: Shared[F32], bar: Shared[U64],
-    ):  # fmt: skip
-        ptx.set_up(tx, (bar[100], 1), (bar[101], 1))
-        if hazard == "war":
-            if tx == 0:
-                ptx.expect_bytes(bar[101], 512)
-                ptx.load_bytes(tile[0], A[0], 512, bar[101])
-            ptx.wait(bar[101], 0)
-        if before:
-            T.ptx.fence.proxy.async_.shared__cta()
-        if hazard == "war":
-            R[tx] = tile[tx]
-        else:
-            tile[tx] = A[tx]
-        if writer:
-            T.ptx.fence.proxy.async_.shared__cta()
-        T.tvm_storage_sync("shared")
-        if third:  # noqa: SIM102 (a Python value outside of a TIR condition)
-            if tx // 32 == 3:
-                T.ptx.fence.proxy.async_.shared__cta()
+@hand_threaded(ELEMENTS)
+def shared_kernel(
+    A: F32[ELEMENTS], R: F32[ELEMENTS], C: F32[ELEMENTS],
+    tx, tile: Shared[F32], bar: Shared[U64],
+    *, hazard, before, writer, issuer, third,
+):  # fmt: skip
+    ptx.set_up(tx, (bar[100], 1), (bar[101], 1))
+    if hazard == "war":
         if tx == 0:
-            if issuer:
-                T.ptx.fence.proxy.async_.shared__cta()
-            if hazard == "raw":
-                ptx.store_bytes(C[0], tile[0], 512)
-                T.ptx.cp.async_.bulk.commit_group()
-                T.ptx.cp.async_.bulk.wait_group(0)
-            else:
-                ptx.expect_bytes(bar[100], 512)
-                ptx.load_bytes(tile[0], A[0], 512, bar[100])
-        if hazard != "raw":
-            ptx.wait(bar[100], 0)
-            C[tx] = tile[tx]
-
-    return main
-
-
-def global_kernel(hazard, before, writer, issuer, third):
-    @hand_threaded(ELEMENTS)
-    def main(
-        A: F32[ELEMENTS], R: F32[ELEMENTS], W: F32[ELEMENTS],
-        tx, tile: Shared[F32], bar: Shared[U64],
-    ):  # fmt: skip
-        if tx == 0:
-            ptx.init_mbarrier(bar[100], 1)
-            T.ptx.fence.mbarrier_init.release.cluster()
-        if hazard != "raw":
-            tile[tx] = A[tx]
+            ptx.expect_bytes(bar[101], 512)
+            ptx.load_bytes(tile[0], A[0], 512, bar[101])
+        ptx.wait(bar[101], 0)
+    if before:
+        T.ptx.fence.proxy.async_.shared__cta()
+    if hazard == "war":
+        R[tx] = tile[tx]
+    else:
+        tile[tx] = A[tx]
+    if writer:
+        T.ptx.fence.proxy.async_.shared__cta()
+    T.tvm_storage_sync("shared")
+    if third:
+        if tx // 32 == 3:
             T.ptx.fence.proxy.async_.shared__cta()
-        T.tvm_storage_sync("shared")
-        if before:
-            T.ptx.fence.proxy.async_.global_()
-        if hazard == "war":
-            R[tx] = W[tx]
-        else:
-            W[tx] = A[tx]
-        if writer:
-            T.ptx.fence.proxy.async_.global_()
-        T.tvm_storage_sync("shared")
-        if third:  # noqa: SIM102 (a Python value outside of a TIR condition)
-            if tx // 32 == 3:
-                T.ptx.fence.proxy.async_.global_()
-        if tx == 0:
-            if issuer:
-                T.ptx.fence.proxy.async_.global_()
-            if hazard == "raw":
-                ptx.expect_bytes(bar[100], 512)
-                ptx.load_bytes(tile[0], W[0], 512, bar[100])
-            else:
-                ptx.store_bytes(W[0], tile[0], 512)
-                T.ptx.cp.async_.bulk.commit_group()
-                T.ptx.cp.async_.bulk.wait_group(0)
+    if tx == 0:
+        if issuer:
+            T.ptx.fence.proxy.async_.shared__cta()
         if hazard == "raw":
-            ptx.wait(bar[100], 0)
-            R[tx] = tile[tx]
+            ptx.store_bytes(C[0], tile[0], 512)
+            T.ptx.cp.async_.bulk.commit_group()
+            T.ptx.cp.async_.bulk.wait_group(0)
+        else:
+            ptx.expect_bytes(bar[100], 512)
+            ptx.load_bytes(tile[0], A[0], 512, bar[100])
+    if hazard != "raw":
+        ptx.wait(bar[100], 0)
+        C[tx] = tile[tx]
 
-    return main
+
+@hand_threaded(ELEMENTS)
+def global_kernel(
+    A: F32[ELEMENTS], R: F32[ELEMENTS], W: F32[ELEMENTS],
+    tx, tile: Shared[F32], bar: Shared[U64],
+    *, hazard, before, writer, issuer, third,
+):  # fmt: skip
+    if tx == 0:
+        ptx.init_mbarrier(bar[100], 1)
+        T.ptx.fence.mbarrier_init.release.cluster()
+    if hazard != "raw":
+        tile[tx] = A[tx]
+        T.ptx.fence.proxy.async_.shared__cta()
+    T.tvm_storage_sync("shared")
+    if before:
+        T.ptx.fence.proxy.async_.global_()
+    if hazard == "war":
+        R[tx] = W[tx]
+    else:
+        W[tx] = A[tx]
+    if writer:
+        T.ptx.fence.proxy.async_.global_()
+    T.tvm_storage_sync("shared")
+    if third:
+        if tx // 32 == 3:
+            T.ptx.fence.proxy.async_.global_()
+    if tx == 0:
+        if issuer:
+            T.ptx.fence.proxy.async_.global_()
+        if hazard == "raw":
+            ptx.expect_bytes(bar[100], 512)
+            ptx.load_bytes(tile[0], W[0], 512, bar[100])
+        else:
+            ptx.store_bytes(W[0], tile[0], 512)
+            T.ptx.cp.async_.bulk.commit_group()
+            T.ptx.cp.async_.bulk.wait_group(0)
+    if hazard == "raw":
+        ptx.wait(bar[100], 0)
+        R[tx] = tile[tx]
 
 
 def inputs_of(space, hazard):

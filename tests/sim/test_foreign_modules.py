@@ -17,38 +17,36 @@ from .kernels import lower, rules
 X = np.arange(128, dtype="float32")
 
 
-def wild(how):
+@hand_threaded(128)
+def wild(
+    X: F32[128], Y: F32[128], tx, tile: Shared[F32], bar: Shared[U64], reg: Local[F32, 4], *, how,
+):  # fmt: skip
     """Do something that no memory or register is for."""
-
-    @hand_threaded(128)
-    def main(X: F32[128], Y: F32[128], tx, tile: Shared[F32], bar: Shared[U64], reg: Local[F32, 4]):
-        for i in T.serial(4):
+    for i in T.serial(4):
+        reg[i] = X[tx]
+    if how == "init beyond":
+        if tx == 0:
+            ptx.init_mbarrier(bar[128], 1)
+    elif how == "init in global memory":
+        if tx == 0:
+            ptx.init_mbarrier(Y[0], 1)
+    elif how == "copy from nowhere":
+        if tx == 0:
+            ptx.init_mbarrier(bar[100], 1)
+            ptx.load_bytes(tile[0], X[100000], 4000000000, bar[100])
+    elif how == "register":
+        reg[0] = reg[7]
+    elif how == "register of a loop":
+        for i in T.serial(6):
             reg[i] = X[tx]
-        if how == "init beyond":
-            if tx == 0:
-                ptx.init_mbarrier(bar[128], 1)
-        elif how == "init in global memory":
-            if tx == 0:
-                ptx.init_mbarrier(Y[0], 1)
-        elif how == "copy from nowhere":
-            if tx == 0:
-                ptx.init_mbarrier(bar[100], 1)
-                ptx.load_bytes(tile[0], X[100000], 4000000000, bar[100])
-        elif how == "register":
-            reg[0] = reg[7]
-        elif how == "register of a loop":
-            for i in T.serial(6):
-                reg[i] = X[tx]
-        elif how == "register before the first":
-            for i in T.serial(2):
-                reg[i - 1] = X[tx]
-        elif how == "registers by lane":
-            reg[0] = reg[tx % 8]
-        elif how == "registers written by lane":
-            reg[tx % 8 - 2] = X[tx]
-        Y[tx] = reg[0]
-
-    return main
+    elif how == "register before the first":
+        for i in T.serial(2):
+            reg[i - 1] = X[tx]
+    elif how == "registers by lane":
+        reg[0] = reg[tx % 8]
+    elif how == "registers written by lane":
+        reg[tx % 8 - 2] = X[tx]
+    Y[tx] = reg[0]
 
 
 @pytest.mark.parametrize(
@@ -77,24 +75,21 @@ def test_lanes_that_name_different_barriers():
     assert "WARP_CONVERGENCE" in rules(main, {"X": X}, [("eager", 0)])
 
 
-def endless(how):
-    @hand_threaded(128)
-    def main(X: F32[128], Y: F32[128], tx, count: Local[I32]):
-        count[0] = 0
-        if how == "for":
-            for _ in T.serial(T.int64(1 << 40)):
-                Y[tx] = X[tx]
-        elif how == "nested":
+@hand_threaded(128, then=lower)
+def endless(X: F32[128], Y: F32[128], tx, count: Local[I32], *, how):
+    count[0] = 0
+    if how == "for":
+        for _ in T.serial(T.int64(1 << 40)):
+            Y[tx] = X[tx]
+    elif how == "nested":
+        for _ in T.serial(1000):
             for _ in T.serial(1000):
                 for _ in T.serial(1000):
-                    for _ in T.serial(1000):
-                        Y[tx] = X[tx]
-        elif how == "while":
-            while count[0] >= 0:
-                count[0] = (count[0] + 1) % 1000
-        Y[tx] = X[tx]
-
-    return lower(main)
+                    Y[tx] = X[tx]
+    elif how == "while":
+        while count[0] >= 0:
+            count[0] = (count[0] + 1) % 1000
+    Y[tx] = X[tx]
 
 
 @pytest.mark.parametrize("how", ["for", "nested", "while"])

@@ -202,18 +202,14 @@ def test_what_is_wrong_with_a_discard_is_named(options, rule):
     assert rule in rules(discarded(**options), {"W": X})
 
 
-@functools.cache
-def first(waits):
-    @hand_threaded(128, by_hand=False)
-    def main(X: F32[128], Y: F32[128], tx, given: Local[F32]):
-        if waits == "first":
-            T.ptx.griddepcontrol.wait()
-        given[0] = X[tx]
-        if waits == "after loads":
-            T.ptx.griddepcontrol.wait()
-        Y[tx] = given[0]
-
-    return lower(main)
+@hand_threaded(128, by_hand=False, then=lower)
+def first(X: F32[128], Y: F32[128], tx, given: Local[F32], *, waits):
+    if waits == "first":
+        T.ptx.griddepcontrol.wait()
+    given[0] = X[tx]
+    if waits == "after loads":
+        T.ptx.griddepcontrol.wait()
+    Y[tx] = given[0]
 
 
 @pytest.mark.parametrize(

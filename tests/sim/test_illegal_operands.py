@@ -19,22 +19,17 @@ from .kernels import lower
 PARITIES = [0, 1, 2, -1]
 
 
-@functools.cache
-def program(index):
+@hand_threaded(128, smem=64, then=lower)
+def program(P: I32[4], C: I32[128], tx, bar: Shared[U64], *, index):
     """Return a warp group that waits for a parity out of memory, then for groups of every kind."""
-
-    @hand_threaded(128, smem=64)
-    def main(P: I32[4], C: I32[128], tx, bar: Shared[U64]):
-        ptx.set_up(tx, (bar[0], 1))
-        if tx == 0:
-            ptx.arrive(bar[0])
-        T.cuda.mbarrier_wait(T.address_of(bar[0]), P[index] * 1)
-        T.ptx["cp.async.wait_group"](0)
-        T.ptx["cp.async.bulk.wait_group"](0)
-        T.ptx.wgmma.wait_group.sync.aligned(0)
-        C[tx] = tx
-
-    return lower(main)
+    ptx.set_up(tx, (bar[0], 1))
+    if tx == 0:
+        ptx.arrive(bar[0])
+    T.cuda.mbarrier_wait(T.address_of(bar[0]), P[index] * 1)
+    T.ptx["cp.async.wait_group"](0)
+    T.ptx["cp.async.bulk.wait_group"](0)
+    T.ptx.wgmma.wait_group.sync.aligned(0)
+    C[tx] = tx
 
 
 def run(kernel):
@@ -106,18 +101,13 @@ def test_a_product_needs_lanes_that_exist():
     assert "wgmma.mma_async with 31 of 32 lanes" in found
 
 
-@functools.cache
-def copies(first):
+@hand_threaded(32, smem=512, then=lower)
+def copies(S: U32[32], X: F32[128], tx, tile: Shared[F32], *, first):
     """Copy 16 bytes a lane, as many as `S` says of them read, to 512 bytes from `first` on."""
-
-    @hand_threaded(32, smem=512)
-    def main(S: U32[32], X: F32[128], tx, tile: Shared[F32]):
-        T.ptx["cp.async.cg.shared.global"](
-            T.address_of(tile[tx * 4 + first]), T.address_of(X[tx * 4]), 16, S[tx]
-        )
-        T.ptx["cp.async.wait_all"]()
-
-    return lower(main)
+    T.ptx["cp.async.cg.shared.global"](
+        T.address_of(tile[tx * 4 + first]), T.address_of(X[tx * 4]), 16, S[tx]
+    )
+    T.ptx["cp.async.wait_all"]()
 
 
 def copy_findings(sizes, first=0):

@@ -14,31 +14,27 @@ X = np.arange(1024, dtype="float32")
 FEW = (("eager", 0), ("on_wait", 0), ("random", 1))
 
 
-def exchange(how):
+@hand_threaded(64)
+def exchange(X: F32[64], Y: F32[64], tx, tile: Shared[F32], *, how):
     """Write a word of shared memory in each lane and read another lane's."""
-
-    @hand_threaded(64)
-    def main(X: F32[64], Y: F32[64], tx, tile: Shared[F32]):
-        for _ in T.serial(2):
-            if how == "copies":
-                T.ptx["cp.async.ca.shared.global"](T.address_of(tile[tx]), T.address_of(X[tx]), 4)
-                T.ptx.cp.async_.commit_group()
-                T.ptx["cp.async.wait_group"](0)
-            else:
-                tile[tx] = X[tx]
-            if how in ("meet", "read_unmet"):
-                T.cuda.warp_sync()
-            if how == "half":  # noqa: SIM102 (a Python value outside of a TIR condition)
-                if tx % 32 < 16:
-                    T.ptx.bar.warp.sync(T.uint32(0xFFFF))
-            if how == "own":
-                Y[tx] = tile[tx]
-            else:
-                Y[tx] = tile[tx // 32 * 32 + (tx + 1) % 32]
-            if how == "meet":
-                T.cuda.warp_sync()
-
-    return main
+    for _ in T.serial(2):
+        if how == "copies":
+            T.ptx["cp.async.ca.shared.global"](T.address_of(tile[tx]), T.address_of(X[tx]), 4)
+            T.ptx.cp.async_.commit_group()
+            T.ptx["cp.async.wait_group"](0)
+        else:
+            tile[tx] = X[tx]
+        if how in ("meet", "read_unmet"):
+            T.cuda.warp_sync()
+        if how == "half":
+            if tx % 32 < 16:
+                T.ptx.bar.warp.sync(T.uint32(0xFFFF))
+        if how == "own":
+            Y[tx] = tile[tx]
+        else:
+            Y[tx] = tile[tx // 32 * 32 + (tx + 1) % 32]
+        if how == "meet":
+            T.cuda.warp_sync()
 
 
 @pytest.mark.parametrize("how", ["meet", "own"])
@@ -59,39 +55,37 @@ def test_lanes_that_do_not_meet_race(how, rule):
     assert rule in rules(exchange(how), {"X": X[:64]}, FEW)
 
 
-def loaded(how):
+@hand_threaded(128)
+def loaded(
+    X: F32[128], Y: F32[128], tx, ok: Local[U32], tile: Shared[F32], bar: Shared[U64], *, how,
+):  # fmt: skip
     """Wait for a bulk copy by one lane of each warp, or by every lane."""
-
-    @hand_threaded(128)
-    def main(X: F32[128], Y: F32[128], tx, ok: Local[U32], tile: Shared[F32], bar: Shared[U64]):
-        ptx.set_up(tx, (bar[100], 1))
-        if tx == 0:
-            ptx.expect_bytes(bar[100], 512)
-            ptx.load_bytes(tile[0], X[0], 512, bar[100])
-        if how == "parities":
-            ptx.wait(bar[100], T.if_then_else(tx % 32 == 0, 0, 1))
-        elif how in ("acquire", "relaxed"):
-            ok[0] = T.uint32(0)
-            while ok[0] == T.uint32(0):
-                T.ptx[f"mbarrier.try_wait.parity.{how}.cta.shared::cta.b64"](
-                    ok[0], T.address_of(bar[100]), T.uint32(0)
-                )
-        elif how == "test":
-            ok[0] = T.uint32(0)
-            while ok[0] == T.uint32(0):
-                T.ptx["mbarrier.test_wait.parity.shared::cta.b64"](
-                    ok[0], T.address_of(bar[100]), T.uint32(0)
-                )
-        else:
-            if tx % 32 == 0:
-                ptx.wait(bar[100], 0)
-        if how == "one_met":
-            T.cuda.warp_sync()
-        if how == "one_barrier":
-            T.cuda.cta_sync()
-        Y[tx] = tile[tx]
-
-    return main
+    ptx.set_up(tx, (bar[100], 1))
+    if tx == 0:
+        ptx.expect_bytes(bar[100], 512)
+        ptx.load_bytes(tile[0], X[0], 512, bar[100])
+    if how == "parities":
+        ptx.wait(bar[100], T.if_then_else(tx % 32 == 0, 0, 1))
+    elif how in ("acquire", "relaxed"):
+        ok[0] = T.uint32(0)
+        while ok[0] == T.uint32(0):
+            T.ptx[f"mbarrier.try_wait.parity.{how}.cta.shared::cta.b64"](
+                ok[0], T.address_of(bar[100]), T.uint32(0)
+            )
+    elif how == "test":
+        ok[0] = T.uint32(0)
+        while ok[0] == T.uint32(0):
+            T.ptx["mbarrier.test_wait.parity.shared::cta.b64"](
+                ok[0], T.address_of(bar[100]), T.uint32(0)
+            )
+    else:
+        if tx % 32 == 0:
+            ptx.wait(bar[100], 0)
+    if how == "one_met":
+        T.cuda.warp_sync()
+    if how == "one_barrier":
+        T.cuda.cta_sync()
+    Y[tx] = tile[tx]
 
 
 @pytest.mark.parametrize("how", ["one_met", "one_barrier", "acquire", "test"])
@@ -109,34 +103,28 @@ def test_lanes_may_wait_for_different_parities():
     assert rules(loaded("parities"), {"X": X[:128]}) & {"RACE_READ_INFLIGHT", "DEADLOCK"}
 
 
-def collective(how):
+@hand_threaded(64)
+def collective(X: F32[64], Y: F32[64], tx, *, how):
     """Shuffle or vote, by all lanes or by half of them."""
-
-    @hand_threaded(64)
-    def main(X: F32[64], Y: F32[64], tx):
-        if how == "half":
-            if tx % 32 < 16:
-                Y[tx] = T.cuda.__shfl_xor_sync(T.uint32(0xFFFFFFFF), X[tx], 1, 32)
-            else:
-                Y[tx] = X[tx]
-        elif how == "half_named":
-            if tx % 32 < 16:
-                Y[tx] = T.cuda.__shfl_xor_sync(T.uint32(0xFFFF), X[tx], 1, 32)
-            else:
-                Y[tx] = X[tx]
-        elif how == "not_named":
+    if how == "half":
+        if tx % 32 < 16:
+            Y[tx] = T.cuda.__shfl_xor_sync(T.uint32(0xFFFFFFFF), X[tx], 1, 32)
+        else:
+            Y[tx] = X[tx]
+    elif how == "half_named":
+        if tx % 32 < 16:
             Y[tx] = T.cuda.__shfl_xor_sync(T.uint32(0xFFFF), X[tx], 1, 32)
-        elif how == "any":
-            Y[tx] = T.Cast(
-                "float32", T.cuda.any_sync(T.uint32(0xFFFFFFFF), T.Cast("int32", tx == 40))
-            )
-        elif how == "ballot":
-            Y[tx] = T.Cast(
-                "float32",
-                T.cuda.ballot_sync(T.uint32(0xFFFFFFFF), T.Cast("int32", tx % 32 < 3)),
-            )
-
-    return main
+        else:
+            Y[tx] = X[tx]
+    elif how == "not_named":
+        Y[tx] = T.cuda.__shfl_xor_sync(T.uint32(0xFFFF), X[tx], 1, 32)
+    elif how == "any":
+        Y[tx] = T.Cast("float32", T.cuda.any_sync(T.uint32(0xFFFFFFFF), T.Cast("int32", tx == 40)))
+    elif how == "ballot":
+        Y[tx] = T.Cast(
+            "float32",
+            T.cuda.ballot_sync(T.uint32(0xFFFFFFFF), T.Cast("int32", tx % 32 < 3)),
+        )
 
 
 @pytest.mark.parametrize("how", ["half", "not_named"])
@@ -157,20 +145,16 @@ def test_shuffles_and_votes_of_some_lanes(how, expected):
     assert np.array_equal(result.outputs["Y"], expected)
 
 
-def initialised(met):
+@hand_threaded(32)
+def initialised(X: F32[32], Y: F32[32], tx, bar: Shared[U64], *, met):
     """Initialise an mbarrier in one lane, and use it in all lanes of the warp."""
-
-    @hand_threaded(32)
-    def main(X: F32[32], Y: F32[32], tx, bar: Shared[U64]):
-        if tx == 0:
-            ptx.init_mbarrier(bar[0], 32)
-        if met:
-            T.cuda.warp_sync()
-        ptx.arrive(bar[0])
-        ptx.wait(bar[0], 0)
-        Y[tx] = X[tx]
-
-    return main
+    if tx == 0:
+        ptx.init_mbarrier(bar[0], 32)
+    if met:
+        T.cuda.warp_sync()
+    ptx.arrive(bar[0])
+    ptx.wait(bar[0], 0)
+    Y[tx] = X[tx]
 
 
 @pytest.mark.parametrize("met", [True, False])
@@ -179,36 +163,32 @@ def test_an_mbarrier_of_one_lane_is_made_known_to_its_warp(met):
     assert found == (set() if met else {"MBAR_INIT_UNPUBLISHED"})
 
 
-def sides(first, second):
+@hand_threaded(32, then=lower)
+def sides(X: F32[32], Y: F32[32], tx, tile: Shared[F32], bar: Shared[U64], *, first, second):
     """Let lane 0 and the other lanes of a warp wait for each other, in two sides of a branch."""
-
-    @hand_threaded(32)
-    def main(X: F32[32], Y: F32[32], tx, tile: Shared[F32], bar: Shared[U64]):
-        if tx == 0:
-            ptx.init_mbarrier(bar[100], 31)
-            ptx.init_mbarrier(bar[101], 1)
-        T.tvm_storage_sync("shared")
-        if tx == 0:
-            if first == "arrive":
-                tile[0] = X[0]
-                ptx.arrive(bar[101])
-            ptx.wait(bar[100], 0)
-            Y[0] = tile[31]
-            if first == "late":
-                ptx.arrive(bar[101])
-        else:
-            if second == "unordered":
-                ptx.arrive(bar[100])
-            tile[tx] = X[tx]
-            if second == "late":
-                ptx.wait(bar[101], 0)
-            if second != "unordered":
-                ptx.arrive(bar[100])
-            if second == "arrive":
-                ptx.wait(bar[101], 0)
-            Y[tx] = tile[tx]
-
-    return lower(main)
+    if tx == 0:
+        ptx.init_mbarrier(bar[100], 31)
+        ptx.init_mbarrier(bar[101], 1)
+    T.tvm_storage_sync("shared")
+    if tx == 0:
+        if first == "arrive":
+            tile[0] = X[0]
+            ptx.arrive(bar[101])
+        ptx.wait(bar[100], 0)
+        Y[0] = tile[31]
+        if first == "late":
+            ptx.arrive(bar[101])
+    else:
+        if second == "unordered":
+            ptx.arrive(bar[100])
+        tile[tx] = X[tx]
+        if second == "late":
+            ptx.wait(bar[101], 0)
+        if second != "unordered":
+            ptx.arrive(bar[100])
+        if second == "arrive":
+            ptx.wait(bar[101], 0)
+        Y[tx] = tile[tx]
 
 
 @pytest.mark.parametrize(

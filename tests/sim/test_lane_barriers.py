@@ -14,66 +14,63 @@ X = np.arange(256, dtype="float32")
 FEW = (("eager", 0), ("on_wait", 0), ("random", 1))
 
 
-def cluster(how):
+@hand_threaded(64, grid=2, cluster=2, then=lower)
+def cluster(
+    X: F32[128], Y: F32[128],
+    bx, rank, tx, tile: Shared[F32], at: Local[U32], value: Local[F32],
+    *, how,
+):  # fmt: skip
     """Read a word of the other CTA behind the barrier of the cluster, which lanes come to."""
-
-    @hand_threaded(64, grid=2, cluster=2)
-    def main(
-        X: F32[128], Y: F32[128],
-        bx, rank, tx, tile: Shared[F32], at: Local[U32], value: Local[F32],
-    ):  # fmt: skip
-        tile[tx] = X[bx * 64 + tx]
-        if how == "both sides":
-            if tx % 32 < 16:
-                T.ptx.barrier.cluster.arrive()
-                T.ptx.barrier.cluster.wait()
-            else:
-                T.ptx.barrier.cluster.arrive()
-                T.ptx.barrier.cluster.wait()
-        elif how == "both arrive":
+    tile[tx] = X[bx * 64 + tx]
+    if how == "both sides":
+        if tx % 32 < 16:
+            T.ptx.barrier.cluster.arrive()
+            T.ptx.barrier.cluster.wait()
+        else:
+            T.ptx.barrier.cluster.arrive()
+            T.ptx.barrier.cluster.wait()
+    elif how == "both arrive":
+        if tx % 32 < 3:
+            T.ptx.barrier.cluster.arrive()
+        else:
+            T.ptx.barrier.cluster.arrive()
+        T.ptx.barrier.cluster.wait.aligned()
+    elif how == "four parts":
+        if tx % 32 < 16:
             if tx % 32 < 3:
                 T.ptx.barrier.cluster.arrive()
             else:
                 T.ptx.barrier.cluster.arrive()
-            T.ptx.barrier.cluster.wait.aligned()
-        elif how == "four parts":
-            if tx % 32 < 16:
-                if tx % 32 < 3:
-                    T.ptx.barrier.cluster.arrive()
-                else:
-                    T.ptx.barrier.cluster.arrive()
-            else:
-                if tx % 32 < 20:
-                    T.ptx.barrier.cluster.arrive()
-                else:
-                    T.ptx.barrier.cluster.arrive()
-            T.ptx.barrier.cluster.wait()
-        elif how == "relaxed side":  # of the lanes from 16 on nothing is released
-            if tx % 32 < 16:
+        else:
+            if tx % 32 < 20:
                 T.ptx.barrier.cluster.arrive()
             else:
-                T.ptx.barrier.cluster.arrive.relaxed()
-            T.ptx.barrier.cluster.wait()
-        elif how == "aligned sides":
-            if tx % 32 < 16:
-                T.ptx.barrier.cluster.arrive.aligned()
-            else:
-                T.ptx.barrier.cluster.arrive.aligned()
-            T.ptx.barrier.cluster.wait.aligned()
-        elif how == "aligned wait":
-            T.ptx.barrier.cluster.arrive.aligned()
-            if tx % 32 == 0:
-                T.ptx.barrier.cluster.wait.aligned()
-        elif how == "wait":
+                T.ptx.barrier.cluster.arrive()
+        T.ptx.barrier.cluster.wait()
+    elif how == "relaxed side":  # of the lanes from 16 on nothing is released
+        if tx % 32 < 16:
             T.ptx.barrier.cluster.arrive()
-            if tx % 32 == 0:
-                T.ptx.barrier.cluster.wait()
-        ptx.map_to_rank(at[0], tile[tx], 1 - rank)
-        T.ptx["ld.shared::cluster.f32"](value[0], at[0])
-        T.cuda.cluster_sync()
-        Y[bx * 64 + tx] = value[0]
-
-    return lower(main)
+        else:
+            T.ptx.barrier.cluster.arrive.relaxed()
+        T.ptx.barrier.cluster.wait()
+    elif how == "aligned sides":
+        if tx % 32 < 16:
+            T.ptx.barrier.cluster.arrive.aligned()
+        else:
+            T.ptx.barrier.cluster.arrive.aligned()
+        T.ptx.barrier.cluster.wait.aligned()
+    elif how == "aligned wait":
+        T.ptx.barrier.cluster.arrive.aligned()
+        if tx % 32 == 0:
+            T.ptx.barrier.cluster.wait.aligned()
+    elif how == "wait":
+        T.ptx.barrier.cluster.arrive()
+        if tx % 32 == 0:
+            T.ptx.barrier.cluster.wait()
+    ptx.map_to_rank(at[0], tile[tx], 1 - rank)
+    T.ptx["ld.shared::cluster.f32"](value[0], at[0])
+    T.cuda.cluster_sync()
+    Y[bx * 64 + tx] = value[0]
 
 
 @pytest.mark.parametrize("how", ["both sides", "both arrive", "four parts"])
@@ -98,41 +95,37 @@ def test_the_barrier_of_a_cluster_is_one_of_lanes(how, found):
     assert report.verdict == "error"
 
 
-def held(how):
+@hand_threaded(64, then=lower)
+def held(X: F32[64], Y: F32[64], tx, bar: Shared[U64], flag: Shared[U32], seen: Local[U32], *, how):
     """Let 16 lanes of each warp stand at a barrier, and the others go on to something else."""
-
-    @hand_threaded(64)
-    def main(X: F32[64], Y: F32[64], tx, bar: Shared[U64], flag: Shared[U32], seen: Local[U32]):
-        if tx == 0:
-            flag[0] = T.uint32(0)
-            ptx.init_mbarrier(bar[64], 1)
-        T.tvm_storage_sync("shared")
-        if how == "warp":
-            if tx % 32 < 16:
-                T.cuda.warp_sync()
-        elif how == "aligned":
-            if tx % 32 < 16:
-                T.ptx.bar.sync(T.uint32(1), T.uint32(64))
-        else:
-            if tx % 32 < 16:
-                T.ptx.barrier.sync(T.uint32(1), T.uint32(64))
-        if how == "meets":
-            T.tvm_storage_sync("shared")
-        elif how == "comes later":
+    if tx == 0:
+        flag[0] = T.uint32(0)
+        ptx.init_mbarrier(bar[64], 1)
+    T.tvm_storage_sync("shared")
+    if how == "warp":
+        if tx % 32 < 16:
+            T.cuda.warp_sync()
+    elif how == "aligned":
+        if tx % 32 < 16:
+            T.ptx.bar.sync(T.uint32(1), T.uint32(64))
+    else:
+        if tx % 32 < 16:
             T.ptx.barrier.sync(T.uint32(1), T.uint32(64))
-        elif how == "votes":
-            Y[tx] = T.Cast("float32", T.cuda.any_sync(T.uint32(0xFFFFFFFF), 1))
-        elif how == "waits":
-            if tx == 31:
-                ptx.wait(bar[64], 1)
-        elif how == "spins":  # noqa: SIM102 (a Python value outside of a TIR condition)
-            if tx == 31:
+    if how == "meets":
+        T.tvm_storage_sync("shared")
+    elif how == "comes later":
+        T.ptx.barrier.sync(T.uint32(1), T.uint32(64))
+    elif how == "votes":
+        Y[tx] = T.Cast("float32", T.cuda.any_sync(T.uint32(0xFFFFFFFF), 1))
+    elif how == "waits":
+        if tx == 31:
+            ptx.wait(bar[64], 1)
+    elif how == "spins":
+        if tx == 31:
+            T.ptx["ld.relaxed.cta.shared.u32"](seen[0], T.address_of(flag[0]))
+            while seen[0] == T.uint32(0):
                 T.ptx["ld.relaxed.cta.shared.u32"](seen[0], T.address_of(flag[0]))
-                while seen[0] == T.uint32(0):
-                    T.ptx["ld.relaxed.cta.shared.u32"](seen[0], T.address_of(flag[0]))
-        Y[tx] = X[tx]
-
-    return lower(main)
+    Y[tx] = X[tx]
 
 
 def test_lanes_that_leave_are_not_waited_for():
@@ -166,37 +159,33 @@ def test_who_ends_a_wait_of_lanes_that_others_wait_for_is_not_told(how):
     assert "INCOMPLETE" in result.rules
 
 
-def named(how):
+@hand_threaded(64, then=lower)
+def named(X: F32[64], Y: F32[64], tx, tile: Shared[F32], count: Local[U32], *, how):
     """Turn a row of words around behind a named barrier that lanes come to in two parts."""
-
-    @hand_threaded(64)
-    def main(X: F32[64], Y: F32[64], tx, tile: Shared[F32], count: Local[U32]):
-        tile[tx] = X[tx]
-        if tx % 32 < 5:
-            if how == "arrive":
-                T.ptx.barrier.arrive(T.uint32(1), T.uint32(64))
-            elif how == "red":
-                T.ptx.barrier.red.popc.u32(count[0], T.uint32(1), T.uint32(64), T.ptx.pred(tx == 0))
-            else:
-                T.ptx.barrier.sync(T.uint32(1), T.uint32(96 if how == "count" else 64))
+    tile[tx] = X[tx]
+    if tx % 32 < 5:
+        if how == "arrive":
+            T.ptx.barrier.arrive(T.uint32(1), T.uint32(64))
+        elif how == "red":
+            T.ptx.barrier.red.popc.u32(count[0], T.uint32(1), T.uint32(64), T.ptx.pred(tx == 0))
         else:
-            if how == "red":
-                T.ptx.barrier.red.popc.u32(count[0], T.uint32(1), T.uint32(64), T.ptx.pred(tx > 60))
-            elif how == "number":
-                T.ptx.barrier.sync(T.uint32(2), T.uint32(64))
-            else:
-                T.ptx.barrier.sync(T.uint32(1), T.uint32(64))
+            T.ptx.barrier.sync(T.uint32(1), T.uint32(96 if how == "count" else 64))
+    else:
         if how == "red":
-            Y[tx] = T.Cast("float32", count[0])
-        elif how == "arrive":
-            if tx % 32 >= 5:
-                Y[tx] = tile[63 - tx]
-            else:
-                Y[tx] = X[tx]
+            T.ptx.barrier.red.popc.u32(count[0], T.uint32(1), T.uint32(64), T.ptx.pred(tx > 60))
+        elif how == "number":
+            T.ptx.barrier.sync(T.uint32(2), T.uint32(64))
         else:
+            T.ptx.barrier.sync(T.uint32(1), T.uint32(64))
+    if how == "red":
+        Y[tx] = T.Cast("float32", count[0])
+    elif how == "arrive":
+        if tx % 32 >= 5:
             Y[tx] = tile[63 - tx]
-
-    return lower(main)
+        else:
+            Y[tx] = X[tx]
+    else:
+        Y[tx] = tile[63 - tx]
 
 
 def test_lanes_may_come_to_a_named_barrier_by_two_statements():
@@ -219,28 +208,24 @@ def test_lanes_that_come_to_different_barriers_do_not_meet(how):
     assert "DEADLOCK" in simulate(named(how), {"X": X[:64]}).rules
 
 
-def arrived(how):
+@hand_threaded(64, then=lower)
+def arrived(X: F32[32], Y: F32[32], tx, tile: Shared[F32], *, how):
     """Say that a row is there by `bar.arrive`, of a whole warp or of one lane."""
-
-    @hand_threaded(64)
-    def main(X: F32[32], Y: F32[32], tx, tile: Shared[F32]):
-        if tx < 32:
-            tile[tx] = X[tx]
-            if how == "one lane":
-                if tx == 0:
-                    T.ptx.bar.arrive(T.uint32(1), T.uint32(64))
-            elif how == "two sites":
-                if tx < 7:
-                    T.ptx.barrier.arrive(T.uint32(1), T.uint32(64))
-                else:
-                    T.ptx.barrier.arrive(T.uint32(1), T.uint32(64))
-            else:
+    if tx < 32:
+        tile[tx] = X[tx]
+        if how == "one lane":
+            if tx == 0:
                 T.ptx.bar.arrive(T.uint32(1), T.uint32(64))
+        elif how == "two sites":
+            if tx < 7:
+                T.ptx.barrier.arrive(T.uint32(1), T.uint32(64))
+            else:
+                T.ptx.barrier.arrive(T.uint32(1), T.uint32(64))
         else:
-            T.ptx.bar.sync(T.uint32(1), T.uint32(64))
-            Y[tx - 32] = tile[63 - tx]
-
-    return lower(main)
+            T.ptx.bar.arrive(T.uint32(1), T.uint32(64))
+    else:
+        T.ptx.bar.sync(T.uint32(1), T.uint32(64))
+        Y[tx - 32] = tile[63 - tx]
 
 
 @pytest.mark.parametrize("how", ["all", "two sites"])
@@ -309,28 +294,24 @@ def test_syncwarp_is_one_of_all_lanes(how, found):
     assert rules(warps(how), {"X": X[:64]}, FEW) >= found
 
 
-def between(how):
+@hand_threaded(64, grid=2, cluster=2)
+def between(X: F32[128], Y: F32[128], bx, tx, tile: Shared[F32], bar: Shared[U64], *, how):
     """Wait for a copy between the two halves of a barrier of the cluster."""
-
-    @hand_threaded(64, grid=2, cluster=2)
-    def main(X: F32[128], Y: F32[128], bx, tx, tile: Shared[F32], bar: Shared[U64]):
-        ptx.set_up(tx, (bar[64], 1))
-        if tx == 0:
-            ptx.expect_bytes(bar[64], 256)
-            ptx.load_bytes(tile[0], X[bx * 64], 256, bar[64])
-        if how == "before":  # noqa: SIM102 (a Python value outside of a TIR condition)
-            if tx % 32 == 0:
-                ptx.wait(bar[64], 0)
-        T.ptx.barrier.cluster.arrive.aligned()
-        if how == "one":  # noqa: SIM102 (a Python value outside of a TIR condition)
-            if tx % 32 == 0:
-                ptx.wait(bar[64], 0)
-        if how == "all":
+    ptx.set_up(tx, (bar[64], 1))
+    if tx == 0:
+        ptx.expect_bytes(bar[64], 256)
+        ptx.load_bytes(tile[0], X[bx * 64], 256, bar[64])
+    if how == "before":
+        if tx % 32 == 0:
             ptx.wait(bar[64], 0)
-        T.ptx.barrier.cluster.wait.aligned()
-        Y[bx * 64 + tx] = tile[tx]
-
-    return main
+    T.ptx.barrier.cluster.arrive.aligned()
+    if how == "one":
+        if tx % 32 == 0:
+            ptx.wait(bar[64], 0)
+    if how == "all":
+        ptx.wait(bar[64], 0)
+    T.ptx.barrier.cluster.wait.aligned()
+    Y[bx * 64 + tx] = tile[tx]
 
 
 @pytest.mark.parametrize("how", ["before", "all"])

@@ -13,32 +13,28 @@ from .kernels import lower, rules
 X = {"X": np.arange(32, dtype="float32")}
 
 
-def stored(how):
+@hand_threaded(32, smem=512)
+def stored(X: F32[32], Y: F32[32], tx, tile: Shared[F32], *, how):
     """Fill 32 words, one a lane (or all by the issuer), and let a lane store them in bulk."""
-
-    @hand_threaded(32, smem=512)
-    def main(X: F32[32], Y: F32[32], tx, tile: Shared[F32]):
-        if how == "issuer writes":
-            if tx == 5:
-                for i in T.serial(32):
-                    tile[i] = X[i]
-        else:
-            tile[tx] = X[tx]
-        if how == "met":
-            T.cuda.warp_sync()
-        if how != "no fence":
-            T.ptx.fence.proxy.async_.shared__cta()
-        if how == "fenced, then met":
-            T.ptx.bar.warp.sync(T.uint32(0xFFFFFFFF))
-        if how == "half met":  # noqa: SIM102 (a Python value outside of a TIR condition)
-            if tx < 16:
-                T.ptx.bar.warp.sync(T.uint32(0xFFFF))
+    if how == "issuer writes":
         if tx == 5:
-            ptx.store_bytes(Y[0], tile[0], 128)
-            T.ptx.cp.async_.bulk.commit_group()
-            T.ptx["cp.async.bulk.wait_group.read"](0)
-
-    return main
+            for i in T.serial(32):
+                tile[i] = X[i]
+    else:
+        tile[tx] = X[tx]
+    if how == "met":
+        T.cuda.warp_sync()
+    if how != "no fence":
+        T.ptx.fence.proxy.async_.shared__cta()
+    if how == "fenced, then met":
+        T.ptx.bar.warp.sync(T.uint32(0xFFFFFFFF))
+    if how == "half met":
+        if tx < 16:
+            T.ptx.bar.warp.sync(T.uint32(0xFFFF))
+    if tx == 5:
+        ptx.store_bytes(Y[0], tile[0], 128)
+        T.ptx.cp.async_.bulk.commit_group()
+        T.ptx["cp.async.bulk.wait_group.read"](0)
 
 
 @pytest.mark.parametrize("how", ["met", "fenced, then met", "issuer writes"])
@@ -59,26 +55,22 @@ def test_a_missing_fence_is_named_first():
     assert rules(stored("no fence"), X) == {"PROXY_FENCE_MISSING"}
 
 
-def refilled(meet):
+@hand_threaded(32, smem=512)
+def refilled(X: F32[32], Y: F32[64], tx, tile: Shared[F32], full: Shared[U64], *, meet):
     """Read 32 words by as many lanes, and let one of them load others into their place."""
-
-    @hand_threaded(32, smem=512)
-    def main(X: F32[32], Y: F32[64], tx, tile: Shared[F32], full: Shared[U64]):
+    if tx == 0:
+        ptx.init_mbarrier(full[32], 1)
+        T.ptx.fence.mbarrier_init.release.cluster()
+    T.cuda.warp_sync()
+    for turn in T.serial(2):
         if tx == 0:
-            ptx.init_mbarrier(full[32], 1)
-            T.ptx.fence.mbarrier_init.release.cluster()
-        T.cuda.warp_sync()
-        for turn in T.serial(2):
-            if tx == 0:
-                ptx.expect_bytes(full[32], 128)
-                ptx.load_bytes(tile[0], X[0], 128, full[32])
-            ptx.wait(full[32], turn)
-            Y[turn * 32 + tx] = tile[tx]
-            T.ptx.fence.proxy.async_.shared__cta()
-            if meet:
-                T.cuda.warp_sync()
-
-    return main
+            ptx.expect_bytes(full[32], 128)
+            ptx.load_bytes(tile[0], X[0], 128, full[32])
+        ptx.wait(full[32], turn)
+        Y[turn * 32 + tx] = tile[tx]
+        T.ptx.fence.proxy.async_.shared__cta()
+        if meet:
+            T.cuda.warp_sync()
 
 
 def test_a_load_over_what_other_lanes_read_needs_a_meeting():
@@ -86,20 +78,16 @@ def test_a_load_over_what_other_lanes_read_needs_a_meeting():
     assert rules(refilled(False), X) == {"RACE_OVERWRITE_BUSY", "MBAR_PHASE_ALIAS"}
 
 
-def copied_by_lanes(place):
+@hand_threaded(32, smem=512)
+def copied_by_lanes(X: F32[32], Y: F32[32], tx, tile: Shared[F32], *, place):
     """Let each lane copy 4 bytes of its own into a tile by cp.async, to `place(lane)`."""
-
-    @hand_threaded(32, smem=512)
-    def main(X: F32[32], Y: F32[32], tx, tile: Shared[F32]):
-        tile[tx] = T.float32(0)
-        T.cuda.warp_sync()
-        T.ptx.cp.async_.ca.shared.global_(T.address_of(tile[place(tx)]), T.address_of(X[tx]), 4)
-        T.ptx.cp.async_.commit_group()
-        T.ptx.cp.async_.wait_group(0)
-        T.cuda.warp_sync()
-        Y[tx] = tile[tx]
-
-    return main
+    tile[tx] = T.float32(0)
+    T.cuda.warp_sync()
+    T.ptx.cp.async_.ca.shared.global_(T.address_of(tile[place(tx)]), T.address_of(X[tx]), 4)
+    T.ptx.cp.async_.commit_group()
+    T.ptx.cp.async_.wait_group(0)
+    T.cuda.warp_sync()
+    Y[tx] = tile[tx]
 
 
 def test_lanes_of_one_copy_write_to_places_of_their_own():

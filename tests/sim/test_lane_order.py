@@ -32,7 +32,7 @@ def handover(how):
                 T.cuda.warp_sync()
             if how == "bar_warp_sync":
                 T.ptx.bar.warp.sync(T.uint32(0xFFFFFFFF))
-            if how == "half_sync":  # noqa: SIM102 (a Python value outside of a TIR condition)
+            if how == "half_sync":
                 if tx < 16:
                     T.ptx.bar.warp.sync(T.uint32(0xFFFF))
             if how == "named":

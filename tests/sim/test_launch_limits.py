@@ -135,25 +135,21 @@ def test_verify_finds_a_map_that_the_driver_refuses(box, stride, message):
     assert message in report.findings[0].message
 
 
-def vectors(space, shift, width=4):
+@hand_threaded(32, smem=2048)
+def vectors(X: F32[4096], Y: F32[4096], tx, tile: Shared[F32], *, space, shift, width=4):
     """Move vectors that begin `shift` elements behind an aligned place."""
-
-    @hand_threaded(32, smem=2048)
-    def main(X: F32[4096], Y: F32[4096], tx, tile: Shared[F32]):
-        if space == "store":
-            for j in T.vectorized(width):
-                Y[tx * width + shift + j] = X[tx * width + j]
-        elif space == "load":
-            for j in T.vectorized(width):
-                Y[tx * width + j] = X[tx * width + shift + j]
-        else:
-            for j in T.serial(16):
-                tile[j * 32 + tx] = X[j * 32 + tx]
-            T.tvm_storage_sync("shared")
-            for j in T.vectorized(width):
-                Y[tx * width + j] = tile[tx * width + shift + j]
-
-    return main
+    if space == "store":
+        for j in T.vectorized(width):
+            Y[tx * width + shift + j] = X[tx * width + j]
+    elif space == "load":
+        for j in T.vectorized(width):
+            Y[tx * width + j] = X[tx * width + shift + j]
+    else:
+        for j in T.serial(16):
+            tile[j * 32 + tx] = X[j * 32 + tx]
+        T.tvm_storage_sync("shared")
+        for j in T.vectorized(width):
+            Y[tx * width + j] = tile[tx * width + shift + j]
 
 
 @pytest.mark.parametrize("space", ["store", "load", "shared"])
@@ -170,30 +166,26 @@ def test_an_aligned_vector_is_legal(space, width, shift):
     assert rules(vectors(space, shift, width), IN, [("eager", 0)]) == set()
 
 
-def stored(how):
+@hand_threaded(128, smem=2048)
+def stored(X: F32[4096], Y: F32[4096], tx, tile: Shared[F32], small: Shared[F32, 64], *, how):
     """Store past a view, or by several lanes to one place."""
-
-    @hand_threaded(128, smem=2048)
-    def main(X: F32[4096], Y: F32[4096], tx, tile: Shared[F32], small: Shared[F32, 64]):
-        if how == "beyond":
-            small[tx] = X[tx]
-        elif how == "one place":
-            tile[tx // 32] = X[tx]
-        elif how == "one place, all lanes":
-            if tx < 32:
-                tile[0] = X[tx]
-        elif how == "one value":
-            tile[tx // 32] = X[tx // 32]
-        elif how == "nothing":
-            if X[tx] < T.float32(0):
-                Y[tx] = X[tx]
-        elif how == "nowhere":
-            tile[tx] = X[tx]
-        T.tvm_storage_sync("shared")
-        if not how.startswith("no"):
-            Y[tx] = tile[tx // 128]
-
-    return main
+    if how == "beyond":
+        small[tx] = X[tx]
+    elif how == "one place":
+        tile[tx // 32] = X[tx]
+    elif how == "one place, all lanes":
+        if tx < 32:
+            tile[0] = X[tx]
+    elif how == "one value":
+        tile[tx // 32] = X[tx // 32]
+    elif how == "nothing":
+        if X[tx] < T.float32(0):
+            Y[tx] = X[tx]
+    elif how == "nowhere":
+        tile[tx] = X[tx]
+    T.tvm_storage_sync("shared")
+    if not how.startswith("no"):
+        Y[tx] = tile[tx // 128]
 
 
 @pytest.mark.parametrize(

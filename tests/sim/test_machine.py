@@ -53,7 +53,7 @@ def one_block(body_name, size=128, dtype="float32", out=128):
             C[tx + 1] = A[tx]
         if body_name == "uninitialised":
             C[tx] = C[127 - tx] + A[tx]
-        if body_name == "half":  # noqa: SIM102 (a Python value outside of a TIR condition)
+        if body_name == "half":
             if tx < 64:
                 C[tx] = A[tx]
         if body_name == "unordered":

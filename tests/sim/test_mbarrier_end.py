@@ -13,23 +13,19 @@ from .kernels import lower, rules
 FEW = (("on_wait", 0), ("random", 1))
 
 
-def ended(when):
+@hand_threaded(64, smem=64)
+def ended(X: F32[64], Y: F32[64], tx, bar: Shared[U64], *, when):
     """Invalidate an mbarrier once all have met behind their waits, or right behind the own wait."""
-
-    @hand_threaded(64, smem=64)
-    def main(X: F32[64], Y: F32[64], tx, bar: Shared[U64]):
-        if tx == 0:
-            ptx.init_mbarrier(bar[0], 64)
+    if tx == 0:
+        ptx.init_mbarrier(bar[0], 64)
+    T.tvm_storage_sync("shared")
+    ptx.arrive(bar[0])
+    ptx.wait(bar[0], 0)
+    Y[tx] = X[tx]
+    if when == "all have met":
         T.tvm_storage_sync("shared")
-        ptx.arrive(bar[0])
-        ptx.wait(bar[0], 0)
-        Y[tx] = X[tx]
-        if when == "all have met":
-            T.tvm_storage_sync("shared")
-        if tx == 0:
-            T.ptx.mbarrier.inval.shared.b64(T.address_of(bar[0]))
-
-    return main
+    if tx == 0:
+        T.ptx.mbarrier.inval.shared.b64(T.address_of(bar[0]))
 
 
 @pytest.mark.parametrize(

@@ -17,21 +17,16 @@ X = np.arange(256, dtype="float32")
 GIVEN = {"X": X}
 
 
-@functools.cache
-def made(lanes, own):
+@hand_threaded(128, smem=512, then=lower)
+def made(X: F32[256], Y: F32[128], tx, bar: Shared[U64], *, lanes, own):
     """Initialise a barrier in each of some lanes, or one in all of them; all wait for one."""
-
-    @hand_threaded(128, smem=512)
-    def main(X: F32[256], Y: F32[128], tx, bar: Shared[U64]):
-        if tx < lanes:
-            ptx.init_mbarrier(bar[tx if own else 0], 128)
-            T.ptx.fence.mbarrier_init.release.cluster()
-        T.cuda.cta_sync()
-        ptx.arrive(bar[(lanes - 1) if own else 0])
-        ptx.wait(bar[(lanes - 1) if own else 0], 0)
-        Y[tx] = X[tx]
-
-    return lower(main)
+    if tx < lanes:
+        ptx.init_mbarrier(bar[tx if own else 0], 128)
+        T.ptx.fence.mbarrier_init.release.cluster()
+    T.cuda.cta_sync()
+    ptx.arrive(bar[(lanes - 1) if own else 0])
+    ptx.wait(bar[(lanes - 1) if own else 0], 0)
+    Y[tx] = X[tx]
 
 
 @pytest.mark.parametrize("lanes", [1, 16, 32])
@@ -92,30 +87,27 @@ def test_bytes_that_one_lane_expects_too_many():
     assert {f.rule for f in report.findings} == {"MBAR_TX_MISMATCH", "DEADLOCK"}
 
 
-@functools.cache
-def states(swapped):
+@hand_threaded(128, smem=512, then=lower)
+def states(
+    X: F32[256], Y: F32[128], tx, bar: Shared[U64], state: Local[U64], ok: Local[U32], *, swapped,
+):  # fmt: skip
     """Let two lanes wait by state on barriers in phases 0 and 1, by its own or a wrong one."""
-
-    @hand_threaded(128, smem=512)
-    def main(X: F32[256], Y: F32[128], tx, bar: Shared[U64], state: Local[U64], ok: Local[U32]):
-        if tx < 2:
-            ptx.init_mbarrier(bar[tx], 1)
-            T.ptx.fence.mbarrier_init.release.cluster()
-        T.cuda.cta_sync()
-        if tx == 0:
-            ptx.arrive(bar[1])
-        ptx.wait(bar[1], 0)
-        T.cuda.cta_sync()
-        if tx < 2:
-            T.ptx["mbarrier.arrive.shared::cta.b64"](state[0], T.address_of(bar[tx]))
-            ok[0] = T.uint32(0)
-            if swapped:
-                state[0] = T.bitwise_xor(state[0], T.uint64(1))
-            while ok[0] == T.uint32(0):
-                T.ptx["mbarrier.try_wait.shared::cta.b64"](ok[0], T.address_of(bar[tx]), state[0])
-        Y[tx] = X[tx]
-
-    return lower(main)
+    if tx < 2:
+        ptx.init_mbarrier(bar[tx], 1)
+        T.ptx.fence.mbarrier_init.release.cluster()
+    T.cuda.cta_sync()
+    if tx == 0:
+        ptx.arrive(bar[1])
+    ptx.wait(bar[1], 0)
+    T.cuda.cta_sync()
+    if tx < 2:
+        T.ptx["mbarrier.arrive.shared::cta.b64"](state[0], T.address_of(bar[tx]))
+        ok[0] = T.uint32(0)
+        if swapped:
+            state[0] = T.bitwise_xor(state[0], T.uint64(1))
+        while ok[0] == T.uint32(0):
+            T.ptx["mbarrier.try_wait.shared::cta.b64"](ok[0], T.address_of(bar[tx]), state[0])
+    Y[tx] = X[tx]
 
 
 @pytest.mark.parametrize(("policy", "seed"), POLICIES)
@@ -192,26 +184,21 @@ def test_an_arrival_counts_for_one_at_least(count):
     ]
 
 
-@functools.cache
-def known(how):
+@hand_threaded(32, smem=512, then=lower)
+def known(X: F32[256], Y: F32[2], tx, tile: Shared[F32], bar: Shared[U64], *, how):
     """Let two lanes wait for a copy each; then each reads its own copy, or the other one's."""
-
-    @hand_threaded(32, smem=512)
-    def main(X: F32[256], Y: F32[2], tx, tile: Shared[F32], bar: Shared[U64]):
-        if tx < 2:
-            ptx.init_mbarrier(bar[50 + tx], 1)
-            T.ptx.fence.mbarrier_init.release.cluster()
-        T.cuda.cta_sync()
-        if tx < 2:
-            ptx.expect_bytes(bar[50 + tx], 16)
-            ptx.load_bytes(tile[tx * 32], X[tx * 32], 16, bar[50 + tx])
-            ptx.wait(bar[50 + tx], 0)
-        if how == "met":
-            T.cuda.warp_sync()
-        if tx < 2:
-            Y[tx] = tile[(tx if how == "own" else 1 - tx) * 32]
-
-    return lower(main)
+    if tx < 2:
+        ptx.init_mbarrier(bar[50 + tx], 1)
+        T.ptx.fence.mbarrier_init.release.cluster()
+    T.cuda.cta_sync()
+    if tx < 2:
+        ptx.expect_bytes(bar[50 + tx], 16)
+        ptx.load_bytes(tile[tx * 32], X[tx * 32], 16, bar[50 + tx])
+        ptx.wait(bar[50 + tx], 0)
+    if how == "met":
+        T.cuda.warp_sync()
+    if tx < 2:
+        Y[tx] = tile[(tx if how == "own" else 1 - tx) * 32]
 
 
 @pytest.mark.parametrize("how", ["own", "met", "other"])
@@ -220,29 +207,24 @@ def test_a_lane_learns_of_the_barrier_that_it_waits_for(how):
     assert found == ({"RACE_READ_INFLIGHT"} if how == "other" else set())
 
 
-@functools.cache
-def published(how):
+@hand_threaded(64, smem=512, then=lower)
+def published(X: F32[256], Y: F32[32], tx, tile: Shared[F32], bar: Shared[U64], *, how):
     """Let two lanes write a word and arrive on a barrier each; another warp waits for the first."""
-
-    @hand_threaded(64, smem=512)
-    def main(X: F32[256], Y: F32[32], tx, tile: Shared[F32], bar: Shared[U64]):
-        if tx < 2:
-            ptx.init_mbarrier(bar[50 + tx], 1)
-            T.ptx.fence.mbarrier_init.release.cluster()
-        T.cuda.cta_sync()
-        if tx == 0:
-            tile[0] = X[0]
-        if tx == 1:
-            tile[1] = X[1]
-        if tx < 2:
-            ptx.arrive(bar[50 + tx])
-        if tx >= 32:
-            ptx.wait(bar[50], 0)
-            if how == "both":
-                ptx.wait(bar[51], 0)
-            Y[tx - 32] = tile[0 if how == "own" else 1]
-
-    return lower(main)
+    if tx < 2:
+        ptx.init_mbarrier(bar[50 + tx], 1)
+        T.ptx.fence.mbarrier_init.release.cluster()
+    T.cuda.cta_sync()
+    if tx == 0:
+        tile[0] = X[0]
+    if tx == 1:
+        tile[1] = X[1]
+    if tx < 2:
+        ptx.arrive(bar[50 + tx])
+    if tx >= 32:
+        ptx.wait(bar[50], 0)
+        if how == "both":
+            ptx.wait(bar[51], 0)
+        Y[tx - 32] = tile[0 if how == "own" else 1]
 
 
 @pytest.mark.parametrize("how", ["own", "both", "other"])
@@ -251,36 +233,32 @@ def test_an_arrival_publishes_what_its_own_lane_did(how):
     assert found == ({"RACE_READ_INFLIGHT"} if how == "other" else set())
 
 
-def _one_slot(way):
+@hand_threaded(32, smem=512)
+def _one_slot(X: F32[128], Y: F32[128], tx, tile: Shared[F32], bars: Shared[U64], *, way):
     """Let lane 0 fill one slot again and again; which lanes wait, and meet, is told by `way`."""
-
-    @hand_threaded(32, smem=512)
-    def main(X: F32[128], Y: F32[128], tx, tile: Shared[F32], bars: Shared[U64]):
+    if tx == 0:
+        ptx.init_mbarrier(bars[32], 1)
+        ptx.init_mbarrier(bars[33], 32)
+        T.ptx.fence.mbarrier_init.release.cluster()
+    T.cuda.warp_sync()
+    for turn in T.serial(4):
         if tx == 0:
-            ptx.init_mbarrier(bars[32], 1)
-            ptx.init_mbarrier(bars[33], 32)
-            T.ptx.fence.mbarrier_init.release.cluster()
-        T.cuda.warp_sync()
-        for turn in T.serial(4):
-            if tx == 0:
-                ptx.expect_bytes(bars[32], 128)
-                ptx.load_bytes(tile[0], X[turn * 32], 128, bars[32])
-                if way == "elected":
-                    ptx.wait(bars[32], turn & 1)
-            if way != "elected":
+            ptx.expect_bytes(bars[32], 128)
+            ptx.load_bytes(tile[0], X[turn * 32], 128, bars[32])
+            if way == "elected":
                 ptx.wait(bars[32], turn & 1)
-            if way == "meet":
-                T.cuda.warp_sync()
-            if way in ("arrive", "arrive alone"):
-                ptx.arrive(bars[33])
-            if tx == 0:
-                if way == "arrive":
-                    ptx.wait(bars[33], turn & 1)
-                ptx.store_bytes(Y[turn * 32], tile[0], 128)
-                T.ptx.cp.async_.bulk.commit_group()
-                T.ptx.cp.async_.bulk.wait_group(0)
-
-    return main
+        if way != "elected":
+            ptx.wait(bars[32], turn & 1)
+        if way == "meet":
+            T.cuda.warp_sync()
+        if way in ("arrive", "arrive alone"):
+            ptx.arrive(bars[33])
+        if tx == 0:
+            if way == "arrive":
+                ptx.wait(bars[33], turn & 1)
+            ptx.store_bytes(Y[turn * 32], tile[0], 128)
+            T.ptx.cp.async_.bulk.commit_group()
+            T.ptx.cp.async_.bulk.wait_group(0)
 
 
 @pytest.mark.parametrize(

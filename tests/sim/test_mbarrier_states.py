@@ -15,44 +15,40 @@ from .kernels import POLICIES, lower
 X = np.arange(128, dtype="float32")
 
 
-@functools.cache
-def counted(first=3, second=1, expected=128, form="arrive.noComplete", query="own"):
+@hand_threaded(128, smem=2048, then=lower)
+def counted(
+    X: F32[128], Y: F32[128], P: U32[4],
+    tx, tile: Shared[F32], bar: Shared[U64], state: Local[U64, 2], count: Local[U32],
+    ok: Local[U32],
+    *, first=3, second=1, expected=128, form="arrive.noComplete", query="own",
+):  # fmt: skip
     """Let lane 0 of each warp arrive for some, then every warp's last lane for the rest.
 
     Stores what was pending before each of the first arrivals.
     """
-
-    @hand_threaded(128, smem=2048)
-    def main(
-        X: F32[128], Y: F32[128], P: U32[4],
-        tx, tile: Shared[F32], bar: Shared[U64], state: Local[U64, 2], count: Local[U32],
-        ok: Local[U32],
-    ):  # fmt: skip
-        if tx == 0:
-            ptx.init_mbarrier(bar[200], expected)
-        T.cuda.cta_sync()
-        tile[tx] = X[tx]
-        T.cuda.warp_sync()
-        state[0] = T.uint64(0)
-        if tx % 32 == 0:
-            T.ptx[f"mbarrier.{form}.release.cta.shared::cta.b64"](
-                state[0], T.address_of(bar[200]), T.uint32(first)
-            )
-            if query == "own":
-                T.ptx["mbarrier.pending_count.b64"](count[0], state[0])
-                P[tx // 32] = count[0]
-        T.ptx["mbarrier.arrive.release.cta.shared::cta.b64"](
-            state[1], T.address_of(bar[200]), T.uint32(second)
+    if tx == 0:
+        ptx.init_mbarrier(bar[200], expected)
+    T.cuda.cta_sync()
+    tile[tx] = X[tx]
+    T.cuda.warp_sync()
+    state[0] = T.uint64(0)
+    if tx % 32 == 0:
+        T.ptx[f"mbarrier.{form}.release.cta.shared::cta.b64"](
+            state[0], T.address_of(bar[200]), T.uint32(first)
         )
-        if query == "other" and tx % 32 == 0:
-            T.ptx["mbarrier.pending_count.b64"](count[0], state[1])
+        if query == "own":
+            T.ptx["mbarrier.pending_count.b64"](count[0], state[0])
             P[tx // 32] = count[0]
-        ok[0] = T.uint32(0)
-        while ok[0] == T.uint32(0):
-            T.ptx["mbarrier.test_wait.shared::cta.b64"](ok[0], T.address_of(bar[200]), state[1])
-        Y[tx] = tile[(tx + 40) % 128]
-
-    return lower(main)
+    T.ptx["mbarrier.arrive.release.cta.shared::cta.b64"](
+        state[1], T.address_of(bar[200]), T.uint32(second)
+    )
+    if query == "other" and tx % 32 == 0:
+        T.ptx["mbarrier.pending_count.b64"](count[0], state[1])
+        P[tx // 32] = count[0]
+    ok[0] = T.uint32(0)
+    while ok[0] == T.uint32(0):
+        T.ptx["mbarrier.test_wait.shared::cta.b64"](ok[0], T.address_of(bar[200]), state[1])
+    Y[tx] = tile[(tx + 40) % 128]
 
 
 GIVEN = {"X": X, "P": np.zeros(4, "uint32")}

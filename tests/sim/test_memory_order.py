@@ -14,52 +14,47 @@ X = np.arange(512, dtype="float32")
 IN = {"X": X, "F": np.zeros(4, "uint32")}
 
 
-def last_block(before, middle, after, atomic="cuda", scope="gpu"):
+@hand_threaded(128, grid=4)
+def last_block(
+    X: F32[512], W: F32[512], Y: F32[128], F: U32[4],
+    bx, tx, flag: Shared[U32], old: Local[U32], acc: Local[F32],
+    *, before, middle, after, atomic="cuda", scope="gpu",
+):  # fmt: skip
     """Leave a row in each of four CTAs; the last to count itself adds them up.
 
     `before`, `after`: who fences, "all" threads, thread "0" in front of the barrier, or nobody;
     `middle`: thread 0 fences on both sides of the atomic.
     """
-
-    @hand_threaded(128, grid=4)
-    def main(
-        X: F32[512], W: F32[512], Y: F32[128], F: U32[4],
-        bx, tx, flag: Shared[U32], old: Local[U32], acc: Local[F32],
-    ):  # fmt: skip
-        W[bx * 128 + tx] = X[bx * 128 + tx]
-        if before == "all":
-            T.cuda.thread_fence()
-        if before == "all_acq_rel":
-            T.ptx.fence.acq_rel.gpu()
-        if before == "0":
-            T.tvm_storage_sync("shared")
-            if tx == 0:
-                T.cuda.thread_fence()
+    W[bx * 128 + tx] = X[bx * 128 + tx]
+    if before == "all":
+        T.cuda.thread_fence()
+    if before == "all_acq_rel":
+        T.ptx.fence.acq_rel.gpu()
+    if before == "0":
         T.tvm_storage_sync("shared")
         if tx == 0:
-            if middle:
-                T.cuda.thread_fence()
-            if atomic == "cuda":
-                flag[0] = T.cuda.atomic_add(T.address_of(F[0]), T.uint32(1))
-            else:
-                T.ptx[f"atom.{atomic}.{scope}.global.add.u32"](
-                    old[0], T.address_of(F[0]), T.uint32(1)
-                )
-                flag[0] = old[0]
-            if middle:
-                T.cuda.thread_fence()
-        T.tvm_storage_sync("shared")
-        if flag[0] == T.uint32(3):
-            if after == "all":
-                T.cuda.thread_fence()
-            if after == "all_acq_rel":
-                T.ptx.fence.acq_rel.gpu()
-            acc[0] = T.float32(0)
-            for i in T.serial(4):
-                acc[0] = acc[0] + W[i * 128 + tx]
-            Y[tx] = acc[0]
-
-    return main
+            T.cuda.thread_fence()
+    T.tvm_storage_sync("shared")
+    if tx == 0:
+        if middle:
+            T.cuda.thread_fence()
+        if atomic == "cuda":
+            flag[0] = T.cuda.atomic_add(T.address_of(F[0]), T.uint32(1))
+        else:
+            T.ptx[f"atom.{atomic}.{scope}.global.add.u32"](old[0], T.address_of(F[0]), T.uint32(1))
+            flag[0] = old[0]
+        if middle:
+            T.cuda.thread_fence()
+    T.tvm_storage_sync("shared")
+    if flag[0] == T.uint32(3):
+        if after == "all":
+            T.cuda.thread_fence()
+        if after == "all_acq_rel":
+            T.ptx.fence.acq_rel.gpu()
+        acc[0] = T.float32(0)
+        for i in T.serial(4):
+            acc[0] = acc[0] + W[i * 128 + tx]
+        Y[tx] = acc[0]
 
 
 @pytest.mark.parametrize(
@@ -97,31 +92,29 @@ def test_the_last_block_needs_fences_on_both_sides(how, rule):
     assert rule in rules(last_block(*how), IN, [("eager", 0), ("random", 1)])
 
 
-def flagged(write, store, load, read):
+@hand_threaded(128, grid=2)
+def flagged(
+    X: F32[512], Y: F32[256], F: U32[4], bx, tx, flag: Local[U32], *, write, store, load, read,
+):  # fmt: skip
     """Write a row and a flag in CTA 0; wait for the flag in CTA 1 and read the row."""
-
-    @hand_threaded(128, grid=2)
-    def main(X: F32[512], Y: F32[256], F: U32[4], bx, tx, flag: Local[U32]):
-        if bx == 0:
-            Y[tx] = X[tx]
-            if write == "all":
-                T.cuda.thread_fence()
-            T.tvm_storage_sync("shared")
-            if tx == 0:
-                if write not in ("all", ""):
-                    T.ptx[f"fence.{write}"]()
-                T.ptx[f"st.{store}.global.u32"](T.address_of(F[0]), T.uint32(1))
-        else:
-            if tx == 0:
-                flag[0] = T.uint32(0)
-                while flag[0] == T.uint32(0):
-                    T.ptx[f"ld.{load}.global.u32"](flag[0], T.address_of(F[0]))
-                if read != "":
-                    T.ptx[f"fence.{read}"]()
-            T.tvm_storage_sync("shared")
-            Y[128 + tx] = Y[tx]
-
-    return main
+    if bx == 0:
+        Y[tx] = X[tx]
+        if write == "all":
+            T.cuda.thread_fence()
+        T.tvm_storage_sync("shared")
+        if tx == 0:
+            if write not in ("all", ""):
+                T.ptx[f"fence.{write}"]()
+            T.ptx[f"st.{store}.global.u32"](T.address_of(F[0]), T.uint32(1))
+    else:
+        if tx == 0:
+            flag[0] = T.uint32(0)
+            while flag[0] == T.uint32(0):
+                T.ptx[f"ld.{load}.global.u32"](flag[0], T.address_of(F[0]))
+            if read != "":
+                T.ptx[f"fence.{read}"]()
+        T.tvm_storage_sync("shared")
+        Y[128 + tx] = Y[tx]
 
 
 @pytest.mark.parametrize(
@@ -257,42 +250,38 @@ def test_a_waiting_warp_looks_again_at_its_own_words_alone():
     assert looks < 50 * 50
 
 
-def handed_on(how):
+@hand_threaded(128, grid=3)
+def handed_on(X: F32[512], Y: F32[256], F: U32[4], bx, tx, flag: Local[U32], *, how):
     """CTA 0 releases a row by a flag, CTA 1 writes the flag in its own way, CTA 2 acquires that."""
-
-    @hand_threaded(128, grid=3)
-    def main(X: F32[512], Y: F32[256], F: U32[4], bx, tx, flag: Local[U32]):
-        if bx == 0:
-            Y[tx] = X[tx]
-            T.tvm_storage_sync("shared")
-            if tx == 0:
-                T.ptx["st.release.gpu.global.u32"](T.address_of(F[0]), T.uint32(1))
-                if how == "the same thread stores again":
-                    T.ptx["st.relaxed.gpu.global.u32"](T.address_of(F[0]), T.uint32(2))
-                    T.ptx["st.relaxed.gpu.global.u32"](T.address_of(F[1]), T.uint32(1))
-        elif bx == 1:
-            if tx == 0 and how != "the same thread stores again":
-                flag[0] = T.uint32(0)
-                while flag[0] == T.uint32(0):
-                    T.ptx["ld.relaxed.gpu.global.u32"](flag[0], T.address_of(F[0]))
-                if how == "another thread adds":
-                    T.ptx["red.relaxed.gpu.global.add.u32"](T.address_of(F[0]), T.uint32(1))
-                else:
-                    if how == "another thread fences and stores":
-                        T.ptx["fence.acq_rel.gpu"]()
-                    T.ptx["st.relaxed.gpu.global.u32"](T.address_of(F[0]), T.uint32(2))
+    if bx == 0:
+        Y[tx] = X[tx]
+        T.tvm_storage_sync("shared")
+        if tx == 0:
+            T.ptx["st.release.gpu.global.u32"](T.address_of(F[0]), T.uint32(1))
+            if how == "the same thread stores again":
+                T.ptx["st.relaxed.gpu.global.u32"](T.address_of(F[0]), T.uint32(2))
                 T.ptx["st.relaxed.gpu.global.u32"](T.address_of(F[1]), T.uint32(1))
-        else:
-            if tx == 0:
-                flag[0] = T.uint32(0)
-                while flag[0] == T.uint32(0):  # so that it never sees what CTA 0 wrote first
-                    T.ptx["ld.relaxed.gpu.global.u32"](flag[0], T.address_of(F[1]))
-                while flag[0] < T.uint32(2):
-                    T.ptx["ld.acquire.gpu.global.u32"](flag[0], T.address_of(F[0]))
-            T.tvm_storage_sync("shared")
-            Y[128 + tx] = Y[tx]
-
-    return main
+    elif bx == 1:
+        if tx == 0 and how != "the same thread stores again":
+            flag[0] = T.uint32(0)
+            while flag[0] == T.uint32(0):
+                T.ptx["ld.relaxed.gpu.global.u32"](flag[0], T.address_of(F[0]))
+            if how == "another thread adds":
+                T.ptx["red.relaxed.gpu.global.add.u32"](T.address_of(F[0]), T.uint32(1))
+            else:
+                if how == "another thread fences and stores":
+                    T.ptx["fence.acq_rel.gpu"]()
+                T.ptx["st.relaxed.gpu.global.u32"](T.address_of(F[0]), T.uint32(2))
+            T.ptx["st.relaxed.gpu.global.u32"](T.address_of(F[1]), T.uint32(1))
+    else:
+        if tx == 0:
+            flag[0] = T.uint32(0)
+            while flag[0] == T.uint32(0):  # so that it never sees what CTA 0 wrote first
+                T.ptx["ld.relaxed.gpu.global.u32"](flag[0], T.address_of(F[1]))
+            while flag[0] < T.uint32(2):
+                T.ptx["ld.acquire.gpu.global.u32"](flag[0], T.address_of(F[0]))
+        T.tvm_storage_sync("shared")
+        Y[128 + tx] = Y[tx]
 
 
 @pytest.mark.parametrize(

@@ -93,20 +93,16 @@ def test_a_rule_that_is_broken_before_the_hidden_body_is_an_error_of_every_judge
     assert "MBAR_ARRIVE_OVERFLOW" in simulate(program, {"X": X}).rules
 
 
-def registers(hidden, least):
+@hand_threaded(384, min_blocks=1)
+def registers(X: F32[384], Y: F32[384], tx, *, hidden, least):
     """Hand registers from one warp group to two others, perhaps behind a hidden body."""
-
-    @hand_threaded(384, min_blocks=1)
-    def main(X: F32[384], Y: F32[384], tx):
-        if tx < 128:
-            if hidden and tx == 0:
-                T.evaluate(T.call_extern("void", "somebody_does", tx))
-            T.ptx["setmaxnreg.dec.sync.aligned.u32"](least)
-        else:
-            T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
-        Y[tx] = X[tx]
-
-    return main
+    if tx < 128:
+        if hidden and tx == 0:
+            T.evaluate(T.call_extern("void", "somebody_does", tx))
+        T.ptx["setmaxnreg.dec.sync.aligned.u32"](least)
+    else:
+        T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
+    Y[tx] = X[tx]
 
 
 @pytest.mark.parametrize(
@@ -124,43 +120,41 @@ def test_registers_are_not_counted_where_not_all_is_known(hidden, least, rules):
     assert {f.rule for f in check_sync(kernel, program.host)} == rules
 
 
-def read_through(how):
+@hand_threaded(128, smem=512, then=lower)
+def read_through(
+    X: F32[128], P: U64[2], Y: F32[128], tx, places: Shared[U64], at: Local[U64, 2], *, how,
+):  # fmt: skip
     """Read a row through an address that comes from somewhere."""
-
-    @hand_threaded(128, smem=512)
-    def main(X: F32[128], P: U64[2], Y: F32[128], tx, places: Shared[U64], at: Local[U64, 2]):
-        words = T.decl_buffer((4,), "uint32", data=at.data, scope="local")
-        v = T.alloc_buffer((1,), "float32", scope="local")
-        if how == "table":
-            T.ptx["ld.global.f32"](v[0], P[0] + T.Cast("uint64", tx * 4))
-        if how == "register":
-            at[1] = P[0]
-            at[0] = at[1] + T.Cast("uint64", tx * 4)
-            T.ptx["ld.global.f32"](v[0], at[0])
-        if how == "loaded":
-            T.ptx["ld.global.u64"](at[0], T.address_of(P[0]))
-            T.ptx["ld.f32"](v[0], at[0])
-        if how == "ldg":
-            at[0] = T.cuda.ldg(T.address_of(P[0]), "uint64")
-            T.ptx["ld.f32"](v[0], at[0])
-        if how == "halves":
-            words[0] = T.Cast("uint32", P[0])
-            words[1] = T.uint32(0)
-            T.ptx["ld.global.f32"](v[0], at[0])
-        if how == "offset":
-            at[0] = T.reinterpret("uint64", T.address_of(X[tx])) + P[1]
-            T.ptx["ld.global.f32"](v[0], at[0])
-        if how == "shared":
-            if tx == 0:
-                places[0] = T.reinterpret("uint64", T.address_of(X[0]))
-            T.tvm_storage_sync("shared")
-            at[0] = places[0] + T.Cast("uint64", tx * 4)
-            T.ptx["ld.global.f32"](v[0], at[0])
-        if how == "index":
-            T.ptx["ld.global.f32"](v[0], T.address_of(X[T.Cast("int32", P[1]) + tx]))
-        Y[tx] = v[0]
-
-    return lower(main)
+    words = T.decl_buffer((4,), "uint32", data=at.data, scope="local")
+    v = T.alloc_buffer((1,), "float32", scope="local")
+    if how == "table":
+        T.ptx["ld.global.f32"](v[0], P[0] + T.Cast("uint64", tx * 4))
+    if how == "register":
+        at[1] = P[0]
+        at[0] = at[1] + T.Cast("uint64", tx * 4)
+        T.ptx["ld.global.f32"](v[0], at[0])
+    if how == "loaded":
+        T.ptx["ld.global.u64"](at[0], T.address_of(P[0]))
+        T.ptx["ld.f32"](v[0], at[0])
+    if how == "ldg":
+        at[0] = T.cuda.ldg(T.address_of(P[0]), "uint64")
+        T.ptx["ld.f32"](v[0], at[0])
+    if how == "halves":
+        words[0] = T.Cast("uint32", P[0])
+        words[1] = T.uint32(0)
+        T.ptx["ld.global.f32"](v[0], at[0])
+    if how == "offset":
+        at[0] = T.reinterpret("uint64", T.address_of(X[tx])) + P[1]
+        T.ptx["ld.global.f32"](v[0], at[0])
+    if how == "shared":
+        if tx == 0:
+            places[0] = T.reinterpret("uint64", T.address_of(X[0]))
+        T.tvm_storage_sync("shared")
+        at[0] = places[0] + T.Cast("uint64", tx * 4)
+        T.ptx["ld.global.f32"](v[0], at[0])
+    if how == "index":
+        T.ptx["ld.global.f32"](v[0], T.address_of(X[T.Cast("int32", P[1]) + tx]))
+    Y[tx] = v[0]
 
 
 @pytest.mark.parametrize("how", ["table", "register", "loaded", "ldg", "halves"])

@@ -156,17 +156,14 @@ def test_a_vector_atomic_releases_at_each_of_its_elements(sem):
     assert bool(rules(handed(sem), given) & RACES) == (sem == "relaxed")
 
 
-def counting(name, result):
-    @hand_threaded(64)
-    def main(Y: U32[2], Z: U32[64], tx, r: Local[U32]):
-        r[0] = T.uint32(0)
-        if result:
-            T.ptx[name](r[0], T.address_of(Y[0]), T.Cast("uint32", tx + 1))
-        else:
-            T.ptx[name](T.address_of(Y[0]), T.Cast("uint32", tx + 1))
-        Z[tx] = r[0]
-
-    return main
+@hand_threaded(64)
+def counting(Y: U32[2], Z: U32[64], tx, r: Local[U32], *, name, result):
+    r[0] = T.uint32(0)
+    if result:
+        T.ptx[name](r[0], T.address_of(Y[0]), T.Cast("uint32", tx + 1))
+    else:
+        T.ptx[name](T.address_of(Y[0]), T.Cast("uint32", tx + 1))
+    Z[tx] = r[0]
 
 
 @pytest.mark.parametrize("result", [True, False])

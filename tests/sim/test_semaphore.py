@@ -11,27 +11,27 @@ from .kernels import rules
 A = {"A": np.arange(128, dtype="float32"), "S": np.zeros(1, "uint32")}
 
 
-def handover(store, load, fences=False, wait=True):
-    @hand_threaded(128, grid=2)
-    def main(A: F32[128], W: F32[128], C: F32[128], S: U32[1], bx, tx, flag: Local[U32]):
-        if bx == 0:
-            W[tx] = A[tx]
-            T.tvm_storage_sync("shared")
-            if tx == 0:
-                if fences:
-                    T.ptx.fence.acq_rel.gpu()
-                T.ptx[store](T.address_of(S[0]), T.uint32(1))
-        else:
-            if tx == 0 and wait:
-                flag[0] = T.uint32(0)
-                while flag[0] == T.uint32(0):
-                    T.ptx[load](flag[0], T.address_of(S[0]))
-                if fences:
-                    T.ptx.fence.acq_rel.gpu()
-            T.tvm_storage_sync("shared")
-            C[tx] = W[tx]
-
-    return main
+@hand_threaded(128, grid=2)
+def handover(
+    A: F32[128], W: F32[128], C: F32[128], S: U32[1],
+    bx, tx, flag: Local[U32], *, store, load, fences=False, wait=True,
+):  # fmt: skip
+    if bx == 0:
+        W[tx] = A[tx]
+        T.tvm_storage_sync("shared")
+        if tx == 0:
+            if fences:
+                T.ptx.fence.acq_rel.gpu()
+            T.ptx[store](T.address_of(S[0]), T.uint32(1))
+    else:
+        if tx == 0 and wait:
+            flag[0] = T.uint32(0)
+            while flag[0] == T.uint32(0):
+                T.ptx[load](flag[0], T.address_of(S[0]))
+            if fences:
+                T.ptx.fence.acq_rel.gpu()
+        T.tvm_storage_sync("shared")
+        C[tx] = W[tx]
 
 
 @pytest.mark.parametrize(

@@ -13,24 +13,20 @@ from .kernels import lower
 X = np.arange(128, dtype="float32")
 
 
-def early(how):
+@hand_threaded(128)
+def early(X: F32[128], Y: F32[128], tx, tile: Shared[F32], *, how):
     """End some warps before the others meet."""
-
-    @hand_threaded(128)
-    def main(X: F32[128], Y: F32[128], tx, tile: Shared[F32]):
-        if tx < 32:
-            Y[tx] = X[tx]
-        else:
-            tile[tx] = X[tx]
-            if how == "block":
-                T.cuda.cta_sync()
-            if how == "uncounted":
-                T.ptx.bar.sync(T.uint32(2))
-            if how == "counted":
-                T.ptx.bar.sync(T.uint32(1), T.uint32(128))
-            Y[tx] = tile[(tx - 32 + 48) % 96 + 32]
-
-    return main
+    if tx < 32:
+        Y[tx] = X[tx]
+    else:
+        tile[tx] = X[tx]
+        if how == "block":
+            T.cuda.cta_sync()
+        if how == "uncounted":
+            T.ptx.bar.sync(T.uint32(2))
+        if how == "counted":
+            T.ptx.bar.sync(T.uint32(1), T.uint32(128))
+        Y[tx] = tile[(tx - 32 + 48) % 96 + 32]
 
 
 @pytest.mark.parametrize("how", ["block", "uncounted"])
@@ -43,25 +39,21 @@ def test_a_barrier_with_a_count_waits_for_that_many():
     assert {f.rule for f in report.findings} == {"DEADLOCK"}
 
 
-def opaque(what):
+@hand_threaded(128)
+def opaque(X: F32[128], Y: F32[128], tx, tile: Shared[F32], *, what):
     """Run one operation that is not modelled, and go wrong after it, or before."""
-
-    @hand_threaded(128)
-    def main(X: F32[128], Y: F32[128], tx, tile: Shared[F32]):
-        if what == "before":
-            Y[tx] = tile[tx]
-        if what == "print":
-            T.evaluate(T.cuda.printf("x"))
-        elif what == "later chip":
-            T.ptx["st_bulk.weak.shared::cta"](T.address_of(tile[0]), T.uint32(64))
-        elif what == "condition":
-            if T.call_extern("int32", "somebody_knows", tx) > 0:
-                Y[tx] = X[tx]
-        else:
-            T.evaluate(T.call_extern("void", "somebody_does", tx))
+    if what == "before":
         Y[tx] = tile[tx]
-
-    return main
+    if what == "print":
+        T.evaluate(T.cuda.printf("x"))
+    elif what == "later chip":
+        T.ptx["st_bulk.weak.shared::cta"](T.address_of(tile[0]), T.uint32(64))
+    elif what == "condition":
+        if T.call_extern("int32", "somebody_knows", tx) > 0:
+            Y[tx] = X[tx]
+    else:
+        T.evaluate(T.call_extern("void", "somebody_does", tx))
+    Y[tx] = tile[tx]
 
 
 @pytest.mark.parametrize("what", ["print", "later chip", "call", "condition"])

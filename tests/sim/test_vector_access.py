@@ -98,19 +98,15 @@ def test_a_vector_is_aligned_to_its_size(load, store, count, skew):
     assert rules(main, {"X": x, "Y": np.zeros_like(x)}) == {"MISALIGNED"}
 
 
-def exchange(sync):
+@hand_threaded(64)
+def exchange(X: F32[256], Y: F32[256], tx, tile: Shared[F32], r: Local[F32, 4], *, sync):
     """Store four elements a thread to shared memory, load those of another warp."""
-
-    @hand_threaded(64)
-    def main(X: F32[256], Y: F32[256], tx, tile: Shared[F32], r: Local[F32, 4]):
-        T.ptx["ld.global.v4.f32"](r[0], r[1], r[2], r[3], T.address_of(X[tx * 4]))
-        T.ptx["st.shared.v4.f32"](T.address_of(tile[tx * 4]), r[0], r[1], r[2], r[3])
-        if sync:
-            T.cuda.cta_sync()
-        T.ptx["ld.shared.v4.f32"](r[0], r[1], r[2], r[3], T.address_of(tile[252 - tx * 4]))
-        T.ptx["st.global.v4.f32"](T.address_of(Y[252 - tx * 4]), r[0], r[1], r[2], r[3])
-
-    return main
+    T.ptx["ld.global.v4.f32"](r[0], r[1], r[2], r[3], T.address_of(X[tx * 4]))
+    T.ptx["st.shared.v4.f32"](T.address_of(tile[tx * 4]), r[0], r[1], r[2], r[3])
+    if sync:
+        T.cuda.cta_sync()
+    T.ptx["ld.shared.v4.f32"](r[0], r[1], r[2], r[3], T.address_of(tile[252 - tx * 4]))
+    T.ptx["st.global.v4.f32"](T.address_of(Y[252 - tx * 4]), r[0], r[1], r[2], r[3])
 
 
 def test_vectors_of_other_warps_need_a_barrier():
@@ -120,23 +116,19 @@ def test_vectors_of_other_warps_need_a_barrier():
     assert rules(exchange(False), {"X": x}) & RACES
 
 
-def flagged(store, load):
+@hand_threaded(32, grid=2)
+def flagged(F: U32[2], D: F32[32], Y: F32[32], bx, tx, r: Local[U32, 2], *, store, load):
     """CTA 0 writes data and a vector of flags; CTA 1 waits for the flags and reads the data."""
-
-    @hand_threaded(32, grid=2)
-    def main(F: U32[2], D: F32[32], Y: F32[32], bx, tx, r: Local[U32, 2]):
-        if bx == 0:
-            D[tx] = T.Cast("float32", tx)
-            T.cuda.warp_sync()
-            if tx == 0:
-                T.ptx[store](T.address_of(F[0]), T.uint32(1), T.uint32(2))
-        else:
-            r[1] = T.uint32(0)
-            while r[1] != T.uint32(2):
-                T.ptx[load](r[0], r[1], T.address_of(F[0]))
-            Y[tx] = D[tx]
-
-    return main
+    if bx == 0:
+        D[tx] = T.Cast("float32", tx)
+        T.cuda.warp_sync()
+        if tx == 0:
+            T.ptx[store](T.address_of(F[0]), T.uint32(1), T.uint32(2))
+    else:
+        r[1] = T.uint32(0)
+        while r[1] != T.uint32(2):
+            T.ptx[load](r[0], r[1], T.address_of(F[0]))
+        Y[tx] = D[tx]
 
 
 INPUTS = {"F": np.zeros(2, np.uint32), "D": np.zeros(32, np.float32)}
@@ -265,19 +257,15 @@ def test_an_address_is_as_wide_as_one_whatever_its_index_is_read_from(how, dtype
     assert (report.outputs["C"] - given["C"]).sum() == 64
 
 
-def shifted(load_from, store_to):
+@hand_threaded(32)
+def shifted(X: F32[66], Y: F32[66], tx, *, load_from, store_to):
     """Copy pairs by TIR's own vectors, from and to places that are two apart."""
-
-    @hand_threaded(32)
-    def main(X: F32[66], Y: F32[66], tx):
-        Y[T.Ramp(tx * 2 + store_to, 1, 2)] = X[T.Ramp(tx * 2 + load_from, 1, 2)]
-        if tx == 0:
-            for i in T.serial(store_to):
-                Y[i] = T.float32(0)
-            for i in T.serial(2 - store_to):
-                Y[64 + store_to + i] = T.float32(0)
-
-    return main
+    Y[T.Ramp(tx * 2 + store_to, 1, 2)] = X[T.Ramp(tx * 2 + load_from, 1, 2)]
+    if tx == 0:
+        for i in T.serial(store_to):
+            Y[i] = T.float32(0)
+        for i in T.serial(2 - store_to):
+            Y[64 + store_to + i] = T.float32(0)
 
 
 def test_a_load_that_is_not_proved_aligned_is_printed_element_by_element():

@@ -5,9 +5,6 @@ allocation with typed views over all of it, mbarriers as `uint64` in it, a produ
 two consumer warp groups.  The tile is small so that a simulated CTA takes well under a second.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -5,9 +5,6 @@ tensor core sums one K step from zero; the sum times the scales of both tiles is
 registers before the next step begins.  Mutations F01 to F08.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 import ml_dtypes
 import numpy as np
 from tvm.script import tirx as T

@@ -3,9 +3,6 @@
 Mutations M01-M15, M19-M22, M24, M38-M43, M54, M56-M58, M60 and M62 break it in one place each.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 from tvm.script import tirx as T
 
 from tests.sim import ptx

@@ -5,9 +5,6 @@ buffer is written again only when the store that read it is known to have read i
 M25-M32, M43 and M55 break the epilogue; it ends with the stores' writes still pending (N15).
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 from tvm.script import tirx as T
 
 from tests.sim.hand_threaded import F16, F32, U64, Local, Map, Shared, hand_threaded

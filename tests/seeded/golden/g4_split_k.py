@@ -5,9 +5,6 @@
 Mutations M51 (free) and M49, M50, M52 (serial).
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 

@@ -5,9 +5,6 @@ first A slot, reads it back with plain loads, and tells the producer through `dr
 next tile may be loaded into it.  Mutations M17, M18, M59 (both forms) and M34 (union).
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 from tvm.script import tirx as T
 
 from tests.sim import ptx

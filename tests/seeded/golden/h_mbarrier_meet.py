@@ -3,9 +3,6 @@
 Every warp arrives by one lane, once its lanes have met, and waits for the phase by its parity.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 

@@ -4,9 +4,6 @@ Barrier 1 says that the row is full, barrier 2 that it is empty: the one side ar
 waits, 64 threads in all. A pair of barriers serves all trips.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 

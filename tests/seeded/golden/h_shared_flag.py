@@ -4,9 +4,6 @@ The producer's first lane releases a count of rows after the warp has met; the c
 with acquire, and the warp meets behind it. A second counter says how many rows have been read.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 

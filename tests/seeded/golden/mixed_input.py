@@ -7,9 +7,6 @@ then.  A slot is read by every warp through the generic proxy and by its wgmma, 
 each warp, after a proxy fence and the wait.  Mutations R01 to R10.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 

@@ -4,9 +4,6 @@ The golden kernel calls nothing unknown. The mutations hide a step in a body tha
 function, CUDA as text, a printing statement), or break something in front of such a call.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 

@@ -11,9 +11,6 @@ so a row ends with a cluster barrier, whose wait stands in front of the next rec
 Mutations C12-C22.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 from tvm.script import tirx as T
 
 from tests.sim import ptx

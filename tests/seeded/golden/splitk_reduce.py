@@ -10,9 +10,6 @@ and the last one reads it back.  W keeps the sum.
 Mutations K01-K15.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 from tvm.tirx import PrimFunc

@@ -4,9 +4,6 @@ Two slots. A consumer warp that has read a slot releases it in both CTAs; the pr
 waits for two releases, then loads its half into both CTAs. All meet before they leave.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 

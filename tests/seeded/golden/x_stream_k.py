@@ -5,9 +5,6 @@ rest of tile 1. Who begins a tile in its middle leaves a partial row in the work
 flag of its own; who begins it at its start waits for that flag, adds, and stores the tile.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 

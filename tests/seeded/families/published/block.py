@@ -5,9 +5,6 @@ in shared memory. `handshake`: two warps write rows, a third reads them; barrier
 a row ahead is told on the other one.
 """
 
-
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 

@@ -5,9 +5,6 @@
 that is a row ahead meets the other slot. `read`: each reads its peer's row.
 """
 
-
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 

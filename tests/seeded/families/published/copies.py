@@ -4,9 +4,6 @@ Each row has two halves, A and B, copied by the thread's own copies; B is read r
 threads than copied it.
 """
 
-
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 

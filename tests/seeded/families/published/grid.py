@@ -4,9 +4,6 @@
 row and raises a flag, the other polls it and loads the row by a bulk copy.
 """
 
-
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 

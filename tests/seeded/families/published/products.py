@@ -4,9 +4,6 @@ Matrices stand without swizzle, in pieces of 8 x 16 bytes. With one slot a multi
 for before all meet; with two slots one may be in flight while the other slot is filled.
 """
 
-
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 

@@ -4,9 +4,6 @@ Two slots. Two more warps wait for a row; the first reads the words, they meet, 
 tells the producer, which then fills the slot again. `registers`: warp groups that trade registers.
 """
 
-
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 

@@ -4,9 +4,6 @@ A slot is full when its bytes are there, empty when both warps have released it.
 at the end until all slots are empty.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 

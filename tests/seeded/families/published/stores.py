@@ -4,9 +4,6 @@ Sixty-four threads write a row, thread 0 stores it. Behind the loop a sum goes o
 all threads read back what thread 0 has waited for.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
 import numpy as np
 from tvm.script import tirx as T
 

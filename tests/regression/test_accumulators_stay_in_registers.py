@@ -118,7 +118,7 @@ ALL = list(itertools.product(EPILOGUES, PLACES))
 FEW = [pair for pair in ALL if "side minus sum" in pair or "once, ragged" in pair]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(
     ("epilogue", "place"),
     [pytest.param(*x, marks=() if x in FEW else pytest.mark.slow) for x in ALL],
@@ -185,7 +185,7 @@ def test_a_fill_that_is_held_is_right(fill: str) -> None:
 TYPES = [(s, o) for s in ("float16", "float32") for o in ("float16", "bfloat16", "float32")]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("trips", [1, 2, 3, 8])
 @pytest.mark.parametrize("out", ["float16", "bfloat16", "float32"])
 def test_conversions_stay_behind_the_last_wait(trips: int, out: str) -> None:

@@ -54,7 +54,7 @@ ONCE = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", ONCE)
 def test_a_product_that_runs_once(name: str) -> None:
     m, n, k, tile, form, config = ONCE[name]

@@ -146,7 +146,7 @@ PLACES: dict[str, tuple[str, str, Any]] = {
 }
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("rows", ["128", "100", "m"])
 @pytest.mark.parametrize("name", PLACES)
 def test_permutations_are_stored(name: str, rows: str) -> None:

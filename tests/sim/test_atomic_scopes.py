@@ -48,7 +48,7 @@ ADD, LOAD, STORE = (
 PAIRS = [(ADD, ADD), (STORE, LOAD), (ADD, LOAD), ("atom.relaxed.{}.global.add.u32", STORE)]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 @pytest.mark.parametrize(
     ("scopes", "cluster", "ctas", "strong"),

@@ -86,7 +86,7 @@ def operation(space, name, place):
     return lower(main)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(("space", "name"), CASES)
 def test_an_address_outside_is_found_and_named(space, name):
     zeros = np.zeros(GLOBAL_BYTES, np.uint8)

@@ -41,6 +41,7 @@ def scheduled(stages: int | None) -> s_tir.Schedule:
     return sch
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("stages", "by_threads"),
     [
@@ -62,6 +63,7 @@ def test_each_kind_is_waited_for_by_itself(stages, by_threads):
     assert len(re.findall(r"mbarrier_wait\(|mbarrier_try_wait", text)) == 1
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("pending", "products"), [(0, ["0"]), (1, ["1", "0"])])
 def test_products_stores_and_copies_of_both_kinds(pending, products):
     """A by cp.async, B by TMA, their product by WGMMA, its sum out by TMA.

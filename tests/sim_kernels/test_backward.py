@@ -209,14 +209,18 @@ def test_what_is_no_number_stays_in_its_row_and_column():
 # -- verified, and what each barrier is for
 
 
-@pytest.mark.parametrize("target", [None, {"kind": "cuda", "arch": "sm_80"}], ids=["90", "80"])
+AMPERE = {"kind": "cuda", "arch": "sm_80"}
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("target", [None, pytest.param(AMPERE, marks=SLOW)], ids=["90", "80"])
 def test_a_gradient_is_clean(target):
     mod = backward.rms_norm_backward(9, 264)
     sch = scheduled(mod, config=hs.RowReductionConfig(64, 1, persistent=3, ahead=1))
     verify(sch, target=target, against=mod).require_clean()
 
 
-@pytest.mark.parametrize("target", [None, {"kind": "cuda", "arch": "sm_80"}], ids=["90", "80"])
+@pytest.mark.parametrize("target", [None, AMPERE], ids=["90", "80"])
 def test_columns_are_clean(target):
     mod = columns.column_sum(40, 72)
     verify(scheduled(mod, hs.column_reduction), target=target, against=mod).require_clean()
@@ -253,7 +257,11 @@ WIDE = hs.RowReductionConfig(
 BOTH = hs.RowReductionConfig(32, persistent=2, cluster=2, ahead=2, stage=True, reload=True)
 
 
-@pytest.mark.parametrize("config", [STAGED, SHARED, BOTH], ids=["staged", "shared", "both"])
+@pytest.mark.parametrize(
+    "config",
+    [BOTH, pytest.param(STAGED, marks=SLOW), pytest.param(SHARED, marks=SLOW)],
+    ids=["both", "staged", "shared"],
+)
 def test_a_gradient_in_shared_memory_and_across_a_cluster_is_clean(config):
     mod = backward.layer_norm_backward(9, 512)
     verify(scheduled(mod, config=config), against=mod).require_clean()
@@ -288,7 +296,7 @@ def test_few_turns_of_a_cluster_whose_rows_are_staged_are_certified():
     assert report.verdict == "clean", report.findings
 
 
-@pytest.mark.parametrize("config", [SHARED, WIDE], ids=["shared", "wide"])
+@pytest.mark.parametrize("config", [pytest.param(SHARED, marks=SLOW), WIDE], ids=["shared", "wide"])
 def test_two_reductions_in_a_turn_of_a_cluster_are_clean(config):
     mod = two_sums_of_a_row(11, 512)
     verify(scheduled(mod, config=config), against=mod).require_clean()
@@ -301,8 +309,7 @@ def test_sums_of_columns_of_what_a_row_is_reduced_to_are_refused():
 
 def test_on_a_chip_without_bulk_copies_rows_are_loaded_as_they_come():
     mod = backward.rms_norm_backward(5, 512)
-    target = {"kind": "cuda", "arch": "sm_80"}
-    verify(scheduled(mod, config=STAGED), target=target, against=mod).require_clean()
+    verify(scheduled(mod, config=STAGED), target=AMPERE, against=mod).require_clean()
 
 
 @pytest.fixture(scope="module")

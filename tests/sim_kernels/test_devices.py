@@ -31,7 +31,7 @@ def built(request):
     return load(module), dict(zip(names, inputs, strict=False)), names[-1], want, tiles
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("num_sms", DEVICES)
 def test_one_build_is_right_and_balanced_on_each(built, num_sms):
     kernel, values, output, want, tiles = built

@@ -61,6 +61,7 @@ def test_values_and_reads(shape, monkeypatch):
     assert read["X"] == x.size
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "config",
     [
@@ -111,6 +112,7 @@ FORMS = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_relax(form):
     mod = legalize(*form)

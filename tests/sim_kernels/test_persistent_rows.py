@@ -48,7 +48,9 @@ def test_values(name, count, dtype, given):
     run(name, count, 1024, dtype, given)
 
 
-@pytest.mark.parametrize("count", [6, 11], ids=["whole", "tail"])
+@pytest.mark.parametrize(
+    "count", [pytest.param(6, marks=pytest.mark.slow), 11], ids=["whole", "tail"]
+)
 def test_verified_clean(count):
     given = config(32, 2, cluster=2, ahead=2, reload=False)
     verify(
@@ -165,7 +167,9 @@ def test_without_each_sync_of_skewed_turns_it_has(skewed, name, which):
     assert rules(change(skewed, name, which))
 
 
-@pytest.mark.parametrize("count", [16, 19], ids=["whole", "tail"])
+@pytest.mark.parametrize(
+    "count", [pytest.param(16, marks=pytest.mark.slow), 19], ids=["whole", "tail"]
+)
 def test_skewed_turns_are_verified_clean(count):
     """Eight and ten turns of four rooms, which are used again behind every second turn."""
     given = config(64, 2, cluster=2, ahead=2, reload=True)

@@ -51,6 +51,7 @@ def scheduled(rows=640, depth=160, stages=3, consumers=1, blocks=2):
     return mod, sch
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("rows", "depth", "stages", "consumers", "blocks"),
     [

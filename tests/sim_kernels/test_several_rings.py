@@ -22,7 +22,7 @@ def inner(stages, *parts, roles=False, trips=5, row="(i * 5 + k) * 8", statement
     return loop(head, block(new("a"), copy("a", "A", row), *parts))
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @ROLES
 @PERSISTENT
 @STAGES
@@ -51,14 +51,14 @@ def sum_nested(a, b):
 @ROLES
 @PERSISTENT
 @STAGES
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("outer_stages", [0, 2, 3])
 def test_a_load_around_a_loop_of_loads(roles, persistent, stages, outer_stages):
     """The outer tile stays where it is while the inner ring turns, and its own ring does too."""
     check(nested(stages, outer_stages, roles, persistent), sum_nested)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("policy", ["lifo", "random", "starve:consumer", "starve:producer"])
 @ROLES
 def test_nested_rings_under_every_policy(roles, policy):

@@ -181,7 +181,7 @@ AHEAD = BIAS, {"persistent": 3, "tile": (64, 64, 16)}  # loaded in front of the 
     [
         SHARES[0],
         AHEAD,
-        *(pytest.param(*x, marks=pytest.mark.sampled(every=4)) for x in SHARES[1:]),
+        *(pytest.param(*x, marks=pytest.mark.sampled(every=8)) for x in SHARES[1:]),
     ],
 )
 def test_equal_shares(problem, config):

@@ -1,13 +1,10 @@
 """Two agents, one hazard, every synchronisation a switch: kernels for the truth tables.
 
 One warp makes an ordinary access, then arrives; one thread waits, then issues an asynchronous copy
-of the same bytes.  Fences may stand at five places, a to e, and the wait may be left out:
+of the same bytes.  Fences may stand at six places, and the wait may be left out:
 
-    warp:    [a] access [b] arrive [c]            thread:  [d] wait? [e] asynchronous copy
+    warp: [a] access [b] arrive [c]   thread: [d] wait? [e] asynchronous copy   another thread: [x]
 """
-
-
-# by the kernel; nesting keeps them apart
 
 import numpy as np
 from tvm.script import tirx as T
@@ -20,7 +17,7 @@ from .common import Kernel
 COUNT = 32
 BYTES = COUNT * 4
 HAZARDS = ("raw", "war", "waw")
-PLACES = ("a", "b", "c", "d", "e")
+PLACES = ("a", "b", "c", "d", "e", "x")
 
 
 def shared(hazard: str, fences: frozenset[str], wait: bool) -> Kernel:
@@ -36,7 +33,7 @@ def shared(hazard: str, fences: frozenset[str], wait: bool) -> Kernel:
         ptx.expect_bytes(full[32], BYTES)
         ptx.load_bytes(tile[0], A[0], BYTES, full[32])
 
-    @hand_threaded(64, smem=384)
+    @hand_threaded(96, smem=384)
     def main(
         A: F32[COUNT], R: F32[COUNT], C: F32[COUNT],
         tx, tile: Shared[F32], full: Shared[U64], ready: Shared[U64],
@@ -57,6 +54,9 @@ def shared(hazard: str, fences: frozenset[str], wait: bool) -> Kernel:
                 else:
                     load(tile, full, A)
                     T.cuda.mbarrier_wait(T.address_of(full[32]), 1 if hazard == "war" else 0)
+        elif tx >= 64:
+            T.cuda.mbarrier_wait(T.address_of(ready[33]), 0)
+            fence("x")
         else:
             if hazard == "war":
                 T.cuda.mbarrier_wait(T.address_of(full[32]), 0)
@@ -103,6 +103,8 @@ def across_ctas(hazard: str, fences: frozenset[str], wait: bool) -> Kernel:
                 T.ptx.red.release.gpu.global_.add.u32(T.address_of(S[0]), T.uint32(1))
                 fence("c")
         else:
+            if tx == 31:
+                fence("x")
             if tx == 0:
                 fence("d")
                 if wait:

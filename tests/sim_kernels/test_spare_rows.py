@@ -7,6 +7,7 @@ import tvm
 from tvm import s_tir, te, tirx
 
 import tvm_hopper
+from tests.sim_kernels.each_sync import product
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, with_argument
 from tvm_hopper import ir
@@ -58,9 +59,7 @@ def test_of_several_tiles_of_any_rows_the_last_one_has_a_box_of_its_own(rows, co
 
 @functools.cache
 def right() -> tuple[Program, dict]:
-    mod, module = scheduled(SMALL, TILE, stages=2, consumers=1, persistent=0)
-    names = [p.name for p in mod["main"].params]
-    return load(module), dict(zip(names, workloads.make_inputs(mod, seed=1), strict=False))
+    return product(SMALL, TILE, stages=2, consumers=1, persistent=0)
 
 
 def found(program: Program) -> set[str]:

@@ -113,9 +113,7 @@ def test_a_depth_that_is_known_at_run_time(k):
 # -- each sync
 
 DATA = {"cp_async_bulk_tensor_g2s_cluster", "setmaxnreg", "ld", "mapa_u32", "wgmma_f16_ss"}
-DATA |= {
-    "griddepcontrol"
-}  # griddepcontrol: tests/transforms/launch/test_enable_programmatic_launch.py
+DATA |= {"griddepcontrol"}  # tests/transforms/launch/test_enable_programmatic_launch.py
 ARRIVE, WAIT = "barrier_cluster_arrive", "barrier_cluster_wait"
 REMOVED = {
     ("mbarrier_init", 0): {"MBAR_USE_BEFORE_INIT"},
@@ -149,17 +147,9 @@ def found(program: Program) -> set[str]:
     return each_sync.rules_broken(program, right()[1])
 
 
-def test_the_kernel_is_clean():
-    assert found(right()[0]) == set()
-
-
-@pytest.mark.parametrize(("instruction", "which"), REMOVED)
-def test_simulator_misses_it(instruction, which):
-    each_sync.check_one(*right(), REMOVED, instruction, which)
-
-
-def test_every_sync_is_in_the_table():
-    each_sync.check_complete(right()[0], REMOVED, DATA)
+test_the_kernels_are_clean, test_simulator_misses_it, test_every_sync_is_in_the_table = (
+    each_sync.make_tests(right, REMOVED, DATA)
+)
 
 
 def test_a_peer_that_is_none_is_seen():

@@ -4,11 +4,10 @@ import functools
 
 import pytest
 
-from tests.sim_kernels.each_sync import POLICIES, rules_broken
+from tests.sim_kernels.each_sync import POLICIES, product, rules_broken
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, instructions
-from tvm_hopper.simulation import Program, load, verify
-from tvm_hopper.testing import workloads
+from tvm_hopper.simulation import Program, verify
 
 SLOW = pytest.mark.slow
 SMALL = {"m": 256, "n": 128, "k": 48, "epilogue": ("residual", "relu"), "out_dtype": "float16"}
@@ -39,9 +38,7 @@ def test_values_and_every_interleaving(problem, config):
 
 @functools.cache
 def right() -> tuple[Program, dict]:
-    mod, module = scheduled(SMALL, (128, 128, 16), **STAGED)
-    names = [p.name for p in mod["main"].params]
-    return load(module), dict(zip(names, workloads.make_inputs(mod, seed=1), strict=False))
+    return product(SMALL, (128, 128, 16), **STAGED)
 
 
 def is_clean(program: Program) -> bool:

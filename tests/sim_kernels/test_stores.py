@@ -1,14 +1,12 @@
 """Tiles that leave shared memory by themselves: values, verdicts, and when they are waited for."""
 
-import functools
 import itertools
 
 import numpy as np
 import pytest
 from tvm import tirx
 
-from tests.sim_kernels.mutate import change
-from tests.sim_kernels.pointwise_kernels import check, scheduled
+from tests.sim_kernels.pointwise_kernels import check
 from tvm_hopper import ir, pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
@@ -118,29 +116,6 @@ def test_a_store_is_waited_for_where_its_slot_is_filled_again_and_at_the_end():
         "wait_group",
     ]
     assert text.count("storage_sync") == 0  # one thread loads and stores
-
-
-REMOVED = {
-    ("fence_proxy", 0): {"PROXY_FENCE_MISSING"},
-    ("cp_async_bulk_commit_group", 0): {"BULK_GROUP_MISUSE"},
-    ("cp_async_bulk_wait_group", 0): {"RACE_OVERWRITE_BUSY"},
-    ("cp_async_bulk_wait_group", 1): {"EXIT_PENDING_ASYNC"},
-    ("tvm_storage_sync", 1): {"RACE_OVERWRITE_BUSY"},
-    ("tvm_storage_sync", 2): {"RACE_READ_INFLIGHT"},
-}
-
-
-@functools.cache
-def stored():
-    """Return a kernel that stores by TMA."""
-    _, sch = scheduled("exp_add", (24, 128), Tiling(steps=3, stages=None, **SMALL), "float32")
-    return load(sch.mod)
-
-
-@pytest.mark.parametrize(("instruction", "which"), REMOVED)
-def test_each_sync_of_a_store_is_needed(instruction, which):
-    report = verify(change(stored(), instruction, which))
-    assert REMOVED[instruction, which] <= {finding.rule for finding in report.findings}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from tvm import tirx
 
 from tests.sim_kernels import pointwise_kernels
-from tests.sim_kernels.each_sync import rules_broken
+from tests.sim_kernels.each_sync import make_tests, rules_broken
 from tests.sim_kernels.mutate import change, with_argument
 from tvm_hopper.simulation import Program, load
 from tvm_hopper.testing import copies

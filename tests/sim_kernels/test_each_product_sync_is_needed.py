@@ -8,7 +8,7 @@ import functools
 
 import pytest
 
-from tests.sim_kernels.each_sync import rules_broken
+from tests.sim_kernels.each_sync import make_tests, rules_broken
 from tests.sim_kernels.mutate import change, with_argument
 from tests.sim_kernels.tensor_core_kernels import make_inputs, scheduled
 from tvm_hopper.simulation import Program, load

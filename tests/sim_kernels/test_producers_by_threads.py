@@ -7,7 +7,7 @@ import pytest
 from tvm import tirx
 
 from tests.sim_kernels import pointwise_kernels, step_product_kernels
-from tests.sim_kernels.each_sync import emitted_by, rules_broken
+from tests.sim_kernels.each_sync import emitted_by, make_tests, rules_broken
 from tests.sim_kernels.mutate import change, with_argument
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs

@@ -9,7 +9,7 @@ import functools
 import pytest
 from tvm import tirx
 
-from tests.sim_kernels.each_sync import product, rules_broken
+from tests.sim_kernels.each_sync import make_tests, product, rules_broken
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.test_shared_loads import DATA, REMOVED, TILE
 from tvm_hopper import ir

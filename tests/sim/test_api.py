@@ -9,6 +9,7 @@ from tvm import s_tir, te
 from tvm.script import tirx as T
 
 import tvm_hopper
+from tests.sim.hand_threaded import F32, hand_threaded
 from tvm_hopper import schedule as hs
 from tvm_hopper.cli import main
 from tvm_hopper.errors import HopperError, VerifyError
@@ -141,11 +142,8 @@ def test_the_timeline_has_a_lane_per_role_and_unit(program, tmp_path):
 
 
 def test_a_finding_is_marked_in_the_timeline_and_refused_by_require_clean():
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
+    @hand_threaded(64, by_hand=False)
+    def main(A: F32[64], C: F32[64], tx):
         C[0] = A[tx]
 
     result = simulate(lower(main), {"A": np.ones(64, "float32")})

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim.hand_threaded import F32, Elements, Local, Static, hand_threaded
+from tests.sim.hand_threaded import F32, I32, Elements, Local, Static, hand_threaded
 from tvm_hopper.simulation import simulate
 
 from .kernels import lower, rules
@@ -108,11 +108,8 @@ def test_a_wrong_access_is_named(body, rule):
 def test_types_keep_their_arithmetic(dtype):
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
 
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((128,), dtype), C: T.Buffer((128,), dtype)):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
+    @hand_threaded(64, by_hand=False)
+    def main(A: Elements(dtype)[128], C: Elements(dtype)[128], tx):
         for v in T.vectorized(2):
             C[tx * 2 + v] = A[tx * 2 + v] + A[tx * 2 + v]
 
@@ -122,11 +119,8 @@ def test_types_keep_their_arithmetic(dtype):
 
 
 def test_atomics_of_many_blocks_add_up():
-    @T.prim_func(s_tir=True)
-    def main(S: T.Buffer((1,), "int32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 4)
-        tx = T.launch_thread("threadIdx.x", 64)
+    @hand_threaded(64, grid=4, by_hand=False)
+    def main(S: I32[1], tx):
         if tx % 2 == 0:
             T.evaluate(T.cuda.atomic_add(T.address_of(S[0]), T.int32(3)))
 
@@ -150,11 +144,8 @@ def test_a_barrier_orders_shared_memory_and_its_absence_is_a_race():
 
 
 def test_an_unknown_operation_is_incomplete_by_name():
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((128,), "float32"), C: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
+    @hand_threaded(128, by_hand=False)
+    def main(A: F32[128], C: F32[128], tx):
         C[tx] = T.call_extern("float32", "my_fn", A[tx])
 
     result = simulate(lower(main), {"A": X})

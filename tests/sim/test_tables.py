@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from tvm.script import tirx as T
 
+from tests.sim.hand_threaded import F32, hand_threaded
 from tvm_hopper.cli import main
 from tvm_hopper.sim import Result
 from tvm_hopper.sim.findings import MAX_LISTED_BLOCKS, Finding, finding
@@ -106,11 +106,8 @@ def test_many_ctas_are_named_by_the_finding():
 
 
 def test_the_call_as_printed_finds_it_again():
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((256,), "float32"), C: T.Buffer((256,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", 4)
-        tx = T.launch_thread("threadIdx.x", 64)
+    @hand_threaded(64, grid=4, by_hand=False)
+    def main(A: F32[256], C: F32[256], bx, tx):
         C[bx * 64] = A[bx * 64 + tx]
 
     ex, inputs = lower(main), {"A": np.arange(256, dtype="float32")}

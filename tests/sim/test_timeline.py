@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 import pytest
-from tvm.script import tirx as T
 
 from tests.seeded.golden import g1_warp_specialized, g2_multicast, g3_tma_store, g5_cp_async
 from tests.seeded.running import run
+from tests.sim.hand_threaded import F32, hand_threaded
 from tests.sim_kernels import pointwise_kernels
 from tvm_hopper.sim import Result
 from tvm_hopper.sim.timeline import Timeline, events
@@ -332,11 +332,8 @@ def test_names_of_a_module_do_not_become_html(tmp_path):
 
 
 def racing():
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
+    @hand_threaded(64, by_hand=False)
+    def main(A: F32[64], C: F32[64], tx):
         C[0] = A[tx]
 
     return lower(main)

@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from tests.sim import ptx
-from tests.sim.hand_threaded import I32, U64, Local, Static, hand_threaded
+from tests.sim.hand_threaded import F32, I32, U64, Local, Static, hand_threaded
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import instructions
 from tvm_hopper import ir
@@ -326,11 +326,8 @@ def test_control_that_depends_on_data_is_run_with_data():
 
 @pytest.mark.parametrize(("value", "verdict"), [("equal", "clean"), ("own", "error")])
 def test_lanes_that_write_one_place_are_run_with_values(value, verdict):
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((32,), "float32"), C: T.Buffer((2,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
+    @hand_threaded(32, by_hand=False)
+    def main(A: F32[32], C: F32[2], tx):
         C[tx // 16] = A[0 if value == "equal" else tx]
 
     program = lower(main)
@@ -343,11 +340,8 @@ def test_lanes_that_write_one_place_are_run_with_values(value, verdict):
 
 
 def test_a_tensor_that_is_read_and_written_keeps_all_turns():
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((TURNS * 32,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
+    @hand_threaded(32, by_hand=False)
+    def main(A: F32[TURNS * 32], tx):
         for k in T.serial(TURNS):
             A[k * 32 + tx] = A[k * 32 + tx] + 1.0
             T.tvm_storage_sync("shared")

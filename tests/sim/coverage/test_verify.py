@@ -4,6 +4,7 @@ import numpy as np
 import tvm
 from tvm.script import tirx as T
 
+from tests.sim.hand_threaded import F32, hand_threaded
 from tests.sim.kernels import lower
 from tvm_hopper.simulation import simulate, verify
 
@@ -16,36 +17,24 @@ def rules(func: tvm.tirx.PrimFunc, **options: object) -> set[str]:
     return {found.rule for found in report.findings}
 
 
-@T.prim_func(s_tir=True)
-def copies(X: T.Buffer((8192,), "float32"), Z: T.Buffer((8192,), "float32")):
-    T.func_attr({"global_symbol": "main"})
-    bx = T.launch_thread("blockIdx.x", 64)
-    tx = T.launch_thread("threadIdx.x", 128)
+@hand_threaded(128, grid=64, by_hand=False)
+def copies(X: F32[8192], Z: F32[8192], bx, tx):
     Z[bx * 128 + tx] = X[bx * 128 + tx]
 
 
-@T.prim_func(s_tir=True)
-def some_do_nothing(X: T.Buffer((8192,), "float32"), Z: T.Buffer((8192,), "float32")):
-    T.func_attr({"global_symbol": "main"})
-    bx = T.launch_thread("blockIdx.x", 64)
-    tx = T.launch_thread("threadIdx.x", 128)
+@hand_threaded(128, grid=64, by_hand=False)
+def some_do_nothing(X: F32[8192], Z: F32[8192], bx, tx):
     if bx < 20 or bx > 24:
         Z[bx * 128 + tx] = X[bx * 128 + tx]
 
 
-@T.prim_func(s_tir=True)
-def some_read_beyond(X: T.Buffer((8192,), "float32"), Z: T.Buffer((8192,), "float32")):
-    T.func_attr({"global_symbol": "main"})
-    bx = T.launch_thread("blockIdx.x", 64)
-    tx = T.launch_thread("threadIdx.x", 128)
+@hand_threaded(128, grid=64, by_hand=False)
+def some_read_beyond(X: F32[8192], Z: F32[8192], bx, tx):
     Z[bx * 128 + tx] = X[T.if_then_else(bx >= 20 and bx <= 24, bx * 128 + tx + 8192, bx * 128 + tx)]
 
 
-@T.prim_func(s_tir=True)
-def two_share_a_tile(X: T.Buffer((8192,), "float32"), Z: T.Buffer((8192,), "float32")):
-    T.func_attr({"global_symbol": "main"})
-    bx = T.launch_thread("blockIdx.x", 65)
-    tx = T.launch_thread("threadIdx.x", 128)
+@hand_threaded(128, grid=65, by_hand=False)
+def two_share_a_tile(X: F32[8192], Z: F32[8192], bx, tx):
     Z[T.if_then_else(bx > 40, bx - 1, bx) * 128 + tx] = X[tx]
 
 

@@ -41,14 +41,14 @@ def test_silence_of_a_worker_is_a_hang_or_a_crash():
 
 
 @pytest.mark.parametrize(
-    ("statement", "kind"),
+    ("statement", "kind", "seconds"),
     [
-        ("import os; os._exit(3)", "crash"),
-        pytest.param("import time; time.sleep(1e6)", "hang", marks=pytest.mark.slow),
+        ("import os; os._exit(3)", "crash", 600.0),
+        pytest.param("import time; time.sleep(1e6)", "hang", 60.0, marks=pytest.mark.slow),
     ],
 )
-def test_a_case_that_hangs_or_kills_is_judged_apart(monkeypatch, statement, kind):
-    monkeypatch.setattr(runner, "CASE_SECONDS", 60.0)
+def test_a_case_that_hangs_or_kills_is_judged_apart(monkeypatch, statement, kind, seconds):
+    monkeypatch.setattr(runner, "CASE_SECONDS", seconds)
     made = Case(product(), (Step(statement),))
     assert runner._in_a_process_of_its_own(made).kind == kind
 

@@ -129,12 +129,11 @@ def held(X: F32[64], Y: F32[64], tx, bar: Shared[U64], flag: Shared[U32], seen: 
 
 
 def test_lanes_that_leave_are_not_waited_for():
-    """All exit behind the branch: a barrier waits for the threads that have not exited."""
+    """All exit behind the branch: a barrier waits for the threads that have not exited.
+
+    The skeleton has a false alarm there: it sees 32 threads of 64 arrive.
+    """
     simulate(held("leaves"), {"X": X[:64]}).require_clean()
-
-
-def test_the_skeleton_counts_the_threads_of_a_warp_that_come():
-    """A false alarm where the others exit: 32 threads of 64 are seen to arrive."""
     assert {one.rule for one in verify(held("leaves"), {"X": X[:64]}).findings} == {"DEADLOCK"}
 
 
@@ -228,13 +227,10 @@ def arrived(X: F32[32], Y: F32[32], tx, tile: Shared[F32], *, how):
         Y[tx - 32] = tile[63 - tx]
 
 
-@pytest.mark.parametrize("how", ["all", "two sites"])
-def test_a_warp_arrives_with_all_its_lanes(how):
-    verify(arrived(how), {"X": X[:32]}).require_clean()
-
-
-def test_bar_arrive_is_aligned():
-    """It "is equivalent to barrier{.cta}.arrive.aligned" (PTX ISA 9.1, 9.7.13.1)."""
+def test_a_warp_arrives_with_all_its_lanes():
+    """bar.arrive "is equivalent to barrier{.cta}.arrive.aligned" (PTX ISA 9.1, 9.7.13.1)."""
+    for how in ("all", "two sites"):
+        verify(arrived(how), {"X": X[:32]}).require_clean()
     assert "WARP_CONVERGENCE" in simulate(arrived("one lane"), {"X": X[:32]}).rules
 
 
@@ -275,23 +271,22 @@ def warps(how, threads=64):
     return main
 
 
-@pytest.mark.parametrize(
-    ("how", "threads"), [("all", 64), ("all", 48), ("sides", 64), ("sides", 56), ("masks", 64)]
-)
-def test_lanes_meet_at_bar_warp_sync(how, threads):
-    assert rules(warps(how, threads), {"X": X[:threads]}, FEW) == set()
+RACE = {"WARP_CONVERGENCE", "RACE_READ_INFLIGHT"}
 
 
 @pytest.mark.parametrize(
-    ("how", "found"),
+    ("how", "threads", "least"),
     [
-        ("half", {"WARP_CONVERGENCE", "RACE_READ_INFLIGHT"}),
-        ("one", {"WARP_CONVERGENCE", "RACE_READ_INFLIGHT"}),
-        ("other masks", {"DEADLOCK"}),
+        *((how, 64, set()) for how in ("all", "sides", "masks")),
+        *((how, count, set()) for how, count in (("all", 48), ("sides", 56))),
+        ("half", 64, RACE),
+        ("one", 64, RACE),
+        ("other masks", 64, {"DEADLOCK"}),
     ],
 )
-def test_syncwarp_is_one_of_all_lanes(how, found):
-    assert rules(warps(how), {"X": X[:64]}, FEW) >= found
+def test_lanes_meet_at_bar_warp_sync(how, threads, least):
+    found = rules(warps(how, threads), {"X": X[:threads]}, FEW)
+    assert found >= least if least else found == set()
 
 
 @hand_threaded(64, grid=2, cluster=2)
@@ -314,11 +309,8 @@ def between(X: F32[128], Y: F32[128], bx, tx, tile: Shared[F32], bar: Shared[U64
     Y[bx * 64 + tx] = tile[tx]
 
 
-@pytest.mark.parametrize("how", ["before", "all"])
+@pytest.mark.parametrize("how", ["before", "all", "one"])
 def test_what_was_known_before_an_arrival_is_known_behind_the_wait(how):
-    assert rules(between(how), {"X": X[:128]}) == set()
-
-
-def test_what_one_lane_learns_behind_its_arrival_the_others_do_not_know():
     """Of accesses between the two "there is no memory ordering and visibility" (9.7.13.3)."""
-    assert "RACE_READ_INFLIGHT" in rules(between("one"), {"X": X[:128]})
+    found = rules(between(how), {"X": X[:128]})
+    assert "RACE_READ_INFLIGHT" in found if how == "one" else found == set()

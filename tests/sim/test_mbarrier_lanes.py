@@ -31,13 +31,10 @@ def made(X: F32[256], Y: F32[128], tx, bar: Shared[U64], *, lanes, own):
 
 @pytest.mark.parametrize("lanes", [1, 16, 32])
 def test_each_lane_makes_its_own_barrier(lanes):
-    assert verify(made(lanes, True), GIVEN).verdict == "clean"
-
-
-@pytest.mark.parametrize("lanes", [16, 32])
-def test_lanes_that_make_one_barrier_make_it_again(lanes):
     """Re-initialisation of a valid mbarrier object is undefined (PTX ISA, mbarrier.init)."""
-    assert simulate(made(lanes, False), GIVEN).rules >= {"MBAR_REINIT_LIVE", "RACE_WRITE_WRITE"}
+    verify(made(lanes, True), GIVEN).require_clean()
+    again = {"MBAR_REINIT_LIVE", "RACE_WRITE_WRITE"}
+    assert lanes == 1 or simulate(made(lanes, False), GIVEN).rules >= again
 
 
 @functools.cache

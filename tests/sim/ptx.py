@@ -8,13 +8,14 @@ def init_mbarrier(bar, count):
     return T.ptx.mbarrier.init.shared.b64(T.address_of(bar), T.uint32(count))
 
 
-def set_up(tx, *barriers):
-    """Let thread 0 initialise barriers, of (bar[0], count) each, for all threads."""
+def set_up(tx, *barriers, sync=lambda: T.tvm_storage_sync("shared")):
+    """Let thread 0 initialise barriers, of (bar[0], count) each; then all threads meet, or none."""
     with T.If(tx == 0), T.Then():
         for bar, count in barriers:
             T.evaluate(init_mbarrier(bar, count))
         T.evaluate(T.ptx.fence.mbarrier_init.release.cluster())
-    T.evaluate(T.tvm_storage_sync("shared"))
+    if sync is not None:
+        T.evaluate(sync())
 
 
 def arrive(bar):
@@ -39,11 +40,31 @@ def load_bytes(tile, tensor, num_bytes, bar):
     )
 
 
+def expect_and_load(tile, tensor, num_bytes, bar):
+    """Expect the bytes of a copy, and issue it."""
+    T.evaluate(expect_bytes(bar, num_bytes))
+    T.evaluate(load_bytes(tile, tensor, num_bytes, bar))
+
+
 def store_bytes(tensor, tile, num_bytes):
     """Copy bytes from shared memory, in a bulk group."""
     return T.ptx["cp.async.bulk.global.shared::cta.bulk_group"](
         T.address_of(tensor), T.address_of(tile), T.uint32(num_bytes)
     )
+
+
+def store_and_wait(tensor, tile, num_bytes, read=False):
+    """Copy bytes from shared memory; wait until they are written, or only read."""
+    T.evaluate(store_bytes(tensor, tile, num_bytes))
+    T.evaluate(T.ptx.cp.async_.bulk.commit_group())
+    T.evaluate(T.ptx["cp.async.bulk.wait_group" + ".read" * read](0))
+
+
+def poll(load, word, flag):
+    """Load a flag to a register until it is not 0."""
+    T.buffer_store(word, T.uint32(0), [0])
+    with T.While(word[0] == T.uint32(0)):
+        T.evaluate(T.ptx[load](word[0], T.address_of(flag)))
 
 
 def map_to_rank(address, place, rank):

@@ -20,9 +20,7 @@ def exchange(
     *, fence=True, init_sync=True, last_sync=True,
 ):  # fmt: skip
     """Build a kernel in which CTA 0 sends 128 floats to CTA 1, which stores them."""
-    if tx == 0:
-        ptx.init_mbarrier(bar[200], 1)
-        T.ptx.fence.mbarrier_init.release.cluster()
+    ptx.set_up(tx, (bar[200], 1), sync=None)
     if init_sync:
         T.cuda.cluster_sync()
     if rank == 0:

@@ -101,9 +101,7 @@ def window(
     *, form, whose,
 ):  # fmt: skip
     """Touch the shared memory of one CTA by an instruction for the own window, or for all."""
-    if tx == 0:
-        ptx.init_mbarrier(bar[200], 1)
-        T.ptx.fence.mbarrier_init.release.cluster()
+    ptx.set_up(tx, (bar[200], 1), sync=None)
     tile[tx] = T.Cast("uint32", bx)
     value[0] = T.uint32(7)
     T.cuda.cluster_sync()

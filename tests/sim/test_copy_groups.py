@@ -135,9 +135,7 @@ def stored(X: F32[32], Y: F32[32], tx, tile: Shared[F32], *, how):
         T.cuda.warp_sync()
     if tx == 0:
         T.ptx.fence.proxy.async_.shared__cta()
-        ptx.store_bytes(Y[0], tile[0], 128)
-        T.ptx.cp.async_.bulk.commit_group()
-        T.ptx["cp.async.bulk.wait_group"](0)
+        ptx.store_and_wait(Y[0], tile[0], 128)
 
 
 def test_a_fence_of_one_lane_covers_copies_of_others_after_a_meeting():
@@ -151,24 +149,19 @@ def returned(how):
 
     @hand_threaded(64, smem=2048)
     def main(X: F32[64], W: F32[64], Y: F32[64], tx, tile: Shared[F32], bar: Shared[U64]):
-        if tx == 0:
-            ptx.init_mbarrier(bar[200], 1)
-            T.ptx.fence.mbarrier_init.release.cluster()
+        ptx.set_up(tx, (bar[200], 1), sync=None)
         tile[tx] = X[tx]
         T.ptx.fence.proxy.async_.shared__cta()
         T.cuda.cta_sync()
         if tx == 0:
-            ptx.store_bytes(W[0], tile[0], 256)
-            T.ptx.cp.async_.bulk.commit_group()
-            T.ptx["cp.async.bulk.wait_group"](0)
+            ptx.store_and_wait(W[0], tile[0], 256)
         if how == "met":
             T.cuda.warp_sync()
         if how == "another warp":
             T.ptx["fence.proxy.async"]()
             T.cuda.cta_sync()
         if tx == loader:
-            ptx.expect_bytes(bar[200], 256)
-            ptx.load_bytes(tile[256], W[0], 256, bar[200])
+            ptx.expect_and_load(tile[256], W[0], 256, bar[200])
         ptx.wait(bar[200], 0)
         Y[tx] = tile[256 + tx]
 

@@ -122,9 +122,7 @@ def met(
     if before != "":
         T.ptx[before]()
     T.ptx[f"mbarrier.arrive.{arrive}.cta.shared::cta.b64"](T.address_of(bar[64]), T.uint32(1))
-    ok[0] = T.uint32(0)
-    while ok[0] == T.uint32(0):
-        T.ptx[f"mbarrier.{wait}.cta.shared::cta.b64"](ok[0], T.address_of(bar[64]), T.uint32(0))
+    ptx.poll(f"mbarrier.{wait}.cta.shared::cta.b64", ok, bar[64]), T.uint32(0)
     if behind == "one lane":
         if tx % 32 == 0:
             T.ptx["fence.acq_rel.cta"]()
@@ -168,10 +166,7 @@ def remote(
     *, fence, scope,
 ):  # fmt: skip
     """Hand a word to the peer by a relaxed arrival on its mbarrier."""
-    if tx == 0:
-        ptx.init_mbarrier(bar[64], 64)
-        T.ptx.fence.mbarrier_init.release.cluster()
-    T.cuda.cluster_sync()
+    ptx.set_up(tx, (bar[64], 64), sync=T.cuda.cluster_sync)
     if rank == 0:
         T.ptx.mapa.shared__cluster.u32(
             at[0], T.cuda.cvta_generic_to_shared(T.address_of(tile[tx])), T.uint32(1)

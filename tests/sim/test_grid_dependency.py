@@ -91,8 +91,7 @@ def chain(wait="first", does="read", middle_waits=True):
                 if tz == 0:
                     ptx.init_mbarrier(bar[100], 1)
                     T.ptx.fence.mbarrier_init.release.cluster()
-                    ptx.expect_bytes(bar[100], 512)
-                    ptx.load_bytes(tile[0], W[0], 512, bar[100])
+                    ptx.expect_and_load(tile[0], W[0], 512, bar[100])
                 T.cuda.cta_sync()
                 T.cuda.mbarrier_wait(T.address_of(bar[100]), 0)
                 Y[tz] = tile[tz]

@@ -66,10 +66,7 @@ def program(
             smem = T.alloc_buffer((count * 4 + 1024,), "uint8", scope="shared.dyn", align=1024)
             tile = T.decl_buffer((count + 256,), "float32", data=smem.data, scope="shared.dyn")
             bar = T.decl_buffer((count // 2 + 128,), "uint64", data=smem.data, scope="shared.dyn")
-            if tx == 0:
-                ptx.init_mbarrier(bar[count // 2], 1)
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.cuda.cta_sync()
+            ptx.set_up(tx, (bar[count // 2], 1), sync=T.cuda.cta_sync)
             if tx == 0:
                 ptx.expect_bytes(bar[count // 2], num_bytes)
                 T.ptx[load](

@@ -60,8 +60,7 @@ def loaded(
     """Wait for a bulk copy by one lane of each warp, or by every lane."""
     ptx.set_up(tx, (bar[100], 1))
     if tx == 0:
-        ptx.expect_bytes(bar[100], 512)
-        ptx.load_bytes(tile[0], X[0], 512, bar[100])
+        ptx.expect_and_load(tile[0], X[0], 512, bar[100])
     if how == "parities":
         ptx.wait(bar[100], T.if_then_else(tx % 32 == 0, 0, 1))
     elif how in ("acquire", "relaxed"):

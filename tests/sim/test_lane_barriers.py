@@ -294,8 +294,7 @@ def between(X: F32[128], Y: F32[128], bx, tx, tile: Shared[F32], bar: Shared[U64
     """Wait for a copy between the two halves of a barrier of the cluster."""
     ptx.set_up(tx, (bar[64], 1))
     if tx == 0:
-        ptx.expect_bytes(bar[64], 256)
-        ptx.load_bytes(tile[0], X[bx * 64], 256, bar[64])
+        ptx.expect_and_load(tile[0], X[bx * 64], 256, bar[64])
     if how == "before":
         if tx % 32 == 0:
             ptx.wait(bar[64], 0)

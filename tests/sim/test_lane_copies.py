@@ -32,9 +32,7 @@ def stored(X: F32[32], Y: F32[32], tx, tile: Shared[F32], *, how):
         if tx < 16:
             T.ptx.bar.warp.sync(T.uint32(0xFFFF))
     if tx == 5:
-        ptx.store_bytes(Y[0], tile[0], 128)
-        T.ptx.cp.async_.bulk.commit_group()
-        T.ptx["cp.async.bulk.wait_group.read"](0)
+        ptx.store_and_wait(Y[0], tile[0], 128, read=True)
 
 
 @pytest.mark.parametrize("how", ["met", "fenced, then met", "issuer writes"])
@@ -58,14 +56,10 @@ def test_a_missing_fence_is_named_first():
 @hand_threaded(32, smem=512)
 def refilled(X: F32[32], Y: F32[64], tx, tile: Shared[F32], full: Shared[U64], *, meet):
     """Read 32 words by as many lanes, and let one of them load others into their place."""
-    if tx == 0:
-        ptx.init_mbarrier(full[32], 1)
-        T.ptx.fence.mbarrier_init.release.cluster()
-    T.cuda.warp_sync()
+    ptx.set_up(tx, (full[32], 1), sync=T.cuda.warp_sync)
     for turn in T.serial(2):
         if tx == 0:
-            ptx.expect_bytes(full[32], 128)
-            ptx.load_bytes(tile[0], X[0], 128, full[32])
+            ptx.expect_and_load(tile[0], X[0], 128, full[32])
         ptx.wait(full[32], turn)
         Y[turn * 32 + tx] = tile[tx]
         T.ptx.fence.proxy.async_.shared__cta()

@@ -47,11 +47,7 @@ def expected(second, come, form="arrive.expect_tx"):
 
     @hand_threaded(128, smem=2048)
     def main(X: F32[256], Y: F32[128], tx, tile: Shared[F32], bar: Shared[U64]):
-        if tx == 0:
-            ptx.init_mbarrier(bar[200], 1)
-            ptx.init_mbarrier(bar[201], 1)
-            T.ptx.fence.mbarrier_init.release.cluster()
-        T.cuda.cta_sync()
+        ptx.set_up(tx, (bar[200], 1), (bar[201], 1), sync=T.cuda.cta_sync)
         if tx < 2:
             T.ptx[name](
                 T.address_of(bar[200 + tx]),
@@ -123,10 +119,7 @@ def stated(form, state, drops, count=1):
 
     @hand_threaded(128)
     def main(X: F32[256], Y: F32[128], tx, tile: Shared[F32], bar: Shared[U64], got: Local[U64]):
-        if tx == 0:
-            ptx.init_mbarrier(bar[100], 2)
-            T.ptx.fence.mbarrier_init.release.cluster()
-        T.cuda.cta_sync()
+        ptx.set_up(tx, (bar[100], 2), sync=T.cuda.cta_sync)
         if tx == 0:
             if state:
                 T.ptx[f"mbarrier.{form}.shared::cta.b64"](
@@ -189,8 +182,7 @@ def known(X: F32[256], Y: F32[2], tx, tile: Shared[F32], bar: Shared[U64], *, ho
         T.ptx.fence.mbarrier_init.release.cluster()
     T.cuda.cta_sync()
     if tx < 2:
-        ptx.expect_bytes(bar[50 + tx], 16)
-        ptx.load_bytes(tile[tx * 32], X[tx * 32], 16, bar[50 + tx])
+        ptx.expect_and_load(tile[tx * 32], X[tx * 32], 16, bar[50 + tx])
         ptx.wait(bar[50 + tx], 0)
     if how == "met":
         T.cuda.warp_sync()
@@ -233,15 +225,10 @@ def test_an_arrival_publishes_what_its_own_lane_did(how):
 @hand_threaded(32, smem=512)
 def _one_slot(X: F32[128], Y: F32[128], tx, tile: Shared[F32], bars: Shared[U64], *, way):
     """Let lane 0 fill one slot again and again; which lanes wait, and meet, is told by `way`."""
-    if tx == 0:
-        ptx.init_mbarrier(bars[32], 1)
-        ptx.init_mbarrier(bars[33], 32)
-        T.ptx.fence.mbarrier_init.release.cluster()
-    T.cuda.warp_sync()
+    ptx.set_up(tx, (bars[32], 1), (bars[33], 32), sync=T.cuda.warp_sync)
     for turn in T.serial(4):
         if tx == 0:
-            ptx.expect_bytes(bars[32], 128)
-            ptx.load_bytes(tile[0], X[turn * 32], 128, bars[32])
+            ptx.expect_and_load(tile[0], X[turn * 32], 128, bars[32])
             if way == "elected":
                 ptx.wait(bars[32], turn & 1)
         if way != "elected":
@@ -253,9 +240,7 @@ def _one_slot(X: F32[128], Y: F32[128], tx, tile: Shared[F32], bars: Shared[U64]
         if tx == 0:
             if way == "arrive":
                 ptx.wait(bars[33], turn & 1)
-            ptx.store_bytes(Y[turn * 32], tile[0], 128)
-            T.ptx.cp.async_.bulk.commit_group()
-            T.ptx.cp.async_.bulk.wait_group(0)
+            ptx.store_and_wait(Y[turn * 32], tile[0], 128)
 
 
 @pytest.mark.parametrize(

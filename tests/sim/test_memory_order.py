@@ -108,9 +108,7 @@ def flagged(
             T.ptx[f"st.{store}.global.u32"](T.address_of(F[0]), T.uint32(1))
     else:
         if tx == 0:
-            flag[0] = T.uint32(0)
-            while flag[0] == T.uint32(0):
-                T.ptx[f"ld.{load}.global.u32"](flag[0], T.address_of(F[0]))
+            ptx.poll(f"ld.{load}.global.u32", flag, F[0])
             if read != "":
                 T.ptx[f"fence.{read}"]()
         T.tvm_storage_sync("shared")
@@ -270,9 +268,7 @@ def handed_on(X: F32[512], Y: F32[256], F: U32[4], bx, tx, flag: Local[U32], *, 
                 T.ptx["st.relaxed.gpu.global.u32"](T.address_of(F[1]), T.uint32(1))
     elif bx == 1:
         if tx == 0 and how != "the same thread stores again":
-            flag[0] = T.uint32(0)
-            while flag[0] == T.uint32(0):
-                T.ptx["ld.relaxed.gpu.global.u32"](flag[0], T.address_of(F[0]))
+            ptx.poll("ld.relaxed.gpu.global.u32", flag, F[0])
             if how == "another thread adds":
                 T.ptx["red.relaxed.gpu.global.add.u32"](T.address_of(F[0]), T.uint32(1))
             else:
@@ -282,9 +278,7 @@ def handed_on(X: F32[512], Y: F32[256], F: U32[4], bx, tx, flag: Local[U32], *, 
             T.ptx["st.relaxed.gpu.global.u32"](T.address_of(F[1]), T.uint32(1))
     else:
         if tx == 0:
-            flag[0] = T.uint32(0)
-            while flag[0] == T.uint32(0):  # so that it never sees what CTA 0 wrote first
-                T.ptx["ld.relaxed.gpu.global.u32"](flag[0], T.address_of(F[1]))
+            ptx.poll("ld.relaxed.gpu.global.u32", flag, F[1])
             while flag[0] < T.uint32(2):
                 T.ptx["ld.acquire.gpu.global.u32"](flag[0], T.address_of(F[0]))
         T.tvm_storage_sync("shared")

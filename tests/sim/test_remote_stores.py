@@ -132,11 +132,7 @@ def ring(released=True, trips=3, scope="cluster"):
         X: F32[128], Y: F32[2, trips, 128],
         bx, rank, tx, tile: Shared[F32], bar: Shared[U64], at: Local[U32, 3],
     ):  # fmt: skip
-        if tx == 0:
-            ptx.init_mbarrier(bar[200], 1)
-            ptx.init_mbarrier(bar[201], 128)
-            T.ptx.fence.mbarrier_init.release.cluster()
-        T.cuda.cluster_sync()
+        ptx.set_up(tx, (bar[200], 1), (bar[201], 128), sync=T.cuda.cluster_sync)
         ptx.map_to_rank(at[0], tile[tx], 1 - rank)
         for i in T.unroll(2):
             ptx.map_to_rank(at[1 + i], bar[200 + i], 1 - rank)

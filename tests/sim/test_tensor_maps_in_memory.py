@@ -81,10 +81,7 @@ def program(
             desc = T.decl_buffer((1024,), "uint32", data=smem.data, scope="shared.dyn")
             bar = T.decl_buffer((512,), "uint64", data=smem.data, scope="shared.dyn")
             word = T.alloc_buffer((1,), "uint32", scope="local")
-            if tx == 0:
-                ptx.init_mbarrier(bar[480], 1)
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.cuda.cta_sync()
+            ptx.set_up(tx, (bar[480], 1), sync=T.cuda.cta_sync)
             if bx == 0:
                 if tx < 32:
                     word[0] = T.uint32(0)

@@ -78,9 +78,7 @@ def pushed(to):
         X: F32[128], Y: F32[256],
         bx, rank, tx, tile: Shared[F32], bar: Shared[U64], at: Local[U32, 2],
     ):  # fmt: skip
-        if tx == 0:
-            ptx.init_mbarrier(bar[200], 1)
-            T.ptx.fence.mbarrier_init.release.cluster()
+        ptx.set_up(tx, (bar[200], 1), sync=None)
         tile[tx] = X[tx] + T.Cast("float32", rank)
         T.ptx.fence.proxy.async_.shared__cta()
         if tx == 0:

@@ -32,10 +32,7 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
     def main(
         X: F32[TRIPS, ROW], Y: F32[2, TRIPS, ROW], rank, tx, row: Shared[F32], full: Shared[U64],
     ):  # fmt: skip
-        if tx == 0:
-            ptx.init_mbarrier(full[64], 1)
-            T.ptx.fence.mbarrier_init.release.cluster()
-        T.cuda.cluster_sync()
+        ptx.set_up(tx, (full[64], 1), sync=T.cuda.cluster_sync)
         for k in T.serial(TRIPS):
             if tx == 0:
                 T.ptx.mbarrier.arrive.expect_tx.shared.b64(

@@ -24,10 +24,7 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
         X: F32[THREADS], Y: F32[THREADS],
         rank, tx, row: Shared[F32], ready: Shared[U64], remote: Local[U32, 2],
     ):  # fmt: skip
-        if tx == 0:
-            ptx.init_mbarrier(ready[64], THREADS)
-            T.ptx.fence.mbarrier_init.release.cluster()
-        T.cuda.cluster_sync()
+        ptx.set_up(tx, (ready[64], THREADS), sync=T.cuda.cluster_sync)
         if rank == 0:
             T.ptx.mapa.shared__cluster.u32(
                 remote[0], T.cuda.cvta_generic_to_shared(T.address_of(row[tx])), T.uint32(1)

@@ -37,8 +37,7 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
                 )
                 if m != "M53":
                     T.ptx.fence.proxy.async_.global_()
-                ptx.expect_bytes(full[64], ELEMENTS * 4)
-                ptx.load_bytes(row[0], W[0], ELEMENTS * 4, full[64])
+                ptx.expect_and_load(row[0], W[0], ELEMENTS * 4, full[64])
             ptx.wait(full[64], 0)
             Y[tx] = row[tx]
 

@@ -30,8 +30,7 @@ def shared(hazard: str, fences: frozenset[str], wait: bool) -> Kernel:
 
     @T.inline
     def load(tile, full, A):
-        ptx.expect_bytes(full[32], BYTES)
-        ptx.load_bytes(tile[0], A[0], BYTES, full[32])
+        ptx.expect_and_load(tile[0], A[0], BYTES, full[32])
 
     @hand_threaded(96, smem=384)
     def main(
@@ -48,9 +47,7 @@ def shared(hazard: str, fences: frozenset[str], wait: bool) -> Kernel:
                     T.cuda.mbarrier_wait(T.address_of(ready[33]), 0)
                 fence("e")
                 if hazard == "raw":
-                    ptx.store_bytes(C[0], tile[0], BYTES)
-                    T.ptx.cp.async_.bulk.commit_group()
-                    T.ptx["cp.async.bulk.wait_group.read"](0)
+                    ptx.store_and_wait(C[0], tile[0], BYTES, read=True)
                 else:
                     load(tile, full, A)
                     T.cuda.mbarrier_wait(T.address_of(full[32]), 1 if hazard == "war" else 0)
@@ -85,9 +82,7 @@ def across_ctas(hazard: str, fences: frozenset[str], wait: bool) -> Kernel:
         A: F32[COUNT], W: F32[COUNT], R: F32[COUNT], S: U32[1],
         bx, tx, tile: Shared[F32], full: Shared[U64], flag: Local[U32],
     ):  # fmt: skip
-        if tx == 0:
-            ptx.init_mbarrier(full[32], 1)
-            T.ptx.fence.mbarrier_init.release.cluster()
+        ptx.set_up(tx, (full[32], 1), sync=None)
         tile[tx] = A[tx]
         T.ptx.fence.proxy.async_.shared__cta()
         T.tvm_storage_sync("shared")
@@ -113,13 +108,10 @@ def across_ctas(hazard: str, fences: frozenset[str], wait: bool) -> Kernel:
                     )
                 fence("e")
                 if hazard == "raw":
-                    ptx.expect_bytes(full[32], BYTES)
-                    ptx.load_bytes(tile[0], W[0], BYTES, full[32])
+                    ptx.expect_and_load(tile[0], W[0], BYTES, full[32])
                     T.cuda.mbarrier_wait(T.address_of(full[32]), 0)
                 else:
-                    ptx.store_bytes(W[0], tile[0], BYTES)
-                    T.ptx.cp.async_.bulk.commit_group()
-                    T.ptx["cp.async.bulk.wait_group.read"](0)
+                    ptx.store_and_wait(W[0], tile[0], BYTES, read=True)
 
     inputs = {"A": np.arange(COUNT, dtype="float32"), "S": np.zeros(1, "uint32")}
     if hazard == "war":

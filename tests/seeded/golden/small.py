@@ -45,8 +45,7 @@ def all_wait(mutation: str | None = None, *, seed: int = 0) -> Kernel:
     def main(X: F32[ROW], Y: F32[ROW], tx, row: Shared[F32], full: Shared[U64]):
         ptx.set_up(tx, (full[64], 1))
         if tx == 0:
-            ptx.expect_bytes(full[64], ROW * 4)
-            ptx.load_bytes(row[0], X[0], ROW * 4, full[64])
+            ptx.expect_and_load(row[0], X[0], ROW * 4, full[64])
         ptx.wait(full[64], 0)
         Y[tx] = row[tx]
 
@@ -86,9 +85,7 @@ def fence_by_issuer(mutation: str | None = None, *, seed: int = 0) -> Kernel:
         T.tvm_storage_sync("shared")
         if tx == 0:
             T.ptx.fence.proxy.async_.shared__cta()
-            ptx.store_bytes(Y[0], row[0], ROW * 4)
-            T.ptx.cp.async_.bulk.commit_group()
-            T.ptx["cp.async.bulk.wait_group.read"](0)
+            ptx.store_and_wait(Y[0], row[0], ROW * 4, read=True)
 
     x = np.random.default_rng(seed).integers(-8, 9, ROW).astype("float32")
     return Kernel(main, {"X": x}, {"Y": x.astype("float64")})

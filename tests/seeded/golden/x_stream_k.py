@@ -8,6 +8,7 @@ flag of its own; who begins it at its start waits for that flag, adds, and store
 import numpy as np
 from tvm.script import tirx as T
 
+from tests.sim import ptx
 from tests.sim.hand_threaded import F32, U32, Local, hand_threaded
 
 from .common import Kernel
@@ -38,9 +39,7 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
         flag = T.meta_var(2 if m == "X20" else owner)  # X20: both wait for the last CTA
         if m != "X17":
             if tx == 0:
-                seen[0] = T.uint32(0)
-                while seen[0] == T.uint32(0):
-                    T.ptx[f"ld.acquire.{scope}.global.u32"](seen[0], T.address_of(F[flag]))
+                ptx.poll(f"ld.acquire.{scope}.global.u32", seen, F[flag])
         if m != "X19":
             T.tvm_storage_sync("shared")
         acc[0] = acc[0] + W[owner, tx]
@@ -68,9 +67,7 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
         else:
             if m == "X21":  # and CTA 2 waits for CTA 1
                 if tx == 0:
-                    seen[0] = T.uint32(0)
-                    while seen[0] == T.uint32(0):
-                        T.ptx["ld.acquire.gpu.global.u32"](seen[0], T.address_of(F[1]))
+                    ptx.poll("ld.acquire.gpu.global.u32", seen, F[1])
             acc[0] = X[1, 1, tx] + X[1, 2, tx]
             leave_partial(W, F, acc, bx, tx)
 

@@ -123,14 +123,7 @@ def _frame(parameters, extents, smem, attributes):
 
 
 def hand_threaded(
-    threads,
-    grid=1,
-    *,
-    cluster=None,
-    smem=1024,
-    min_blocks=None,
-    by_hand=True,
-    then=lambda func: func,
+    threads, grid=1, *, cluster=None, smem=1024, min_blocks=None, by_hand=True, then=None
 ):
     """Make a prim_func of a function: see above; `grid` is of one extent or of several.
 
@@ -139,11 +132,9 @@ def hand_threaded(
     """
     extents = {}
     for names, extent in (("bx by bz", grid), ("rank", cluster), ("tx ty", threads)):
-        if extent is not None:
-            along = zip(
-                names.split(), extent if isinstance(extent, tuple) else (extent,), strict=False
-            )
-            extents |= {name: number for name, number in along if number is not None}
+        along = extent if isinstance(extent, tuple) else (extent,)
+        extents |= zip(names.split(), along, strict=False)
+    extents = {name: extent for name, extent in extents.items() if extent is not None}
     attributes = {"tirx.launch_bounds_min_blocks_per_sm": min_blocks, "hand_threaded": int(by_hand)}
     attributes = {key: value for key, value in attributes.items() if value}
 
@@ -164,10 +155,13 @@ def hand_threaded(
         signature = inspect.Signature([x.replace(kind=by_place) for x in of_python])
 
         @functools.cache
+        def made(*values):
+            return build(function, dict(zip(signature.parameters, values, strict=True)))
+
         def kernel(*args, **kwargs):
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            return build(function, bound.arguments)
+            return made(*bound.args)
 
         return kernel
 

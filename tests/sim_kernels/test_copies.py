@@ -59,6 +59,7 @@ def test_trips(load, store, stages):
 @pytest.mark.parametrize(
     ("load", "store", "stages", "trips"),
     [
+        *(("tma", "tma", 3, trips) for trips in (1, 2, 4)),
         *(("cp_async", "tma", 3, trips) for trips in (1, 2, 4, 7)),
         *(("bulk", None, 2, trips) for trips in (1, 3, 5)),
     ],
@@ -101,7 +102,8 @@ def test_ranks(load, store, rank):
 
 
 @pytest.mark.parametrize(
-    ("load", "store", "rank"), [("bulk", "tma", 3), ("tma", "bulk", 4), ("cp_async", "bulk", 5)]
+    ("load", "store", "rank"),
+    [("tma", "tma", 1), ("bulk", "tma", 3), ("tma", "bulk", 4), ("cp_async", "bulk", 5)],
 )
 def test_some_ranks(load, store, rank):
     """Boxes merge the rows of a tile; what is copied in bulk beside them follows."""
@@ -117,7 +119,8 @@ def test_types(load, store, dtype):
 
 
 @pytest.mark.parametrize(
-    ("load", "store", "dtype"), [("cp_async", "bulk", "float64"), ("bulk", "tma", "int8")]
+    ("load", "store", "dtype"),
+    [("cp_async", "bulk", "float64"), ("bulk", "tma", "int8"), ("tma", "tma", "float8_e4m3fn")],
 )
 def test_some_types(load, store, dtype):
     check((21, 80), route(load, store, steps=3, stages=2), dtype)

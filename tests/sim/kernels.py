@@ -10,8 +10,9 @@ from tvm.tirx import compilation_pipeline as pipelines
 from tvm.tirx.build import split_host_device_mods
 from tvm.tirx.transform import BindTarget
 
-from tests.sim import ptx
 from tvm_hopper.simulation import Program, simulate
+
+from . import ptx
 
 ENCODE = "runtime.cuTensorMapEncodeTiled"
 LOAD_1D = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"

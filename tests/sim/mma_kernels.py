@@ -5,8 +5,8 @@ import functools
 from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout, variants
 from tvm.script import tirx as T
 
-from tests.sim.hand_threaded import U32, Elements, Local, hand_threaded
-from tests.sim.kernels import lower
+from .hand_threaded import U32, Elements, Local, hand_threaded
+from .kernels import lower
 
 ROWS = [name for name in TABLE if name == "mma" or name.startswith("mma_")]
 _HOLDS = {"f64": "float64", "f32": "float32"}

@@ -8,10 +8,10 @@ import functools
 import numpy as np
 from tvm.script import tirx as T
 
-from tests.sim import ptx
-from tests.sim.hand_threaded import F32, U64, Map, Shared, hand_threaded
 from tvm_hopper.simulation import Program
 
+from . import ptx
+from .hand_threaded import F32, U64, Map, Shared, hand_threaded
 from .kernels import lower
 
 TILE = 256  # elements of a tile: one a consumer thread

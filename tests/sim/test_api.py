@@ -9,7 +9,6 @@ from tvm import s_tir, te
 from tvm.script import tirx as T
 
 import tvm_hopper
-from tests.sim.hand_threaded import F32, hand_threaded
 from tvm_hopper import schedule as hs
 from tvm_hopper.cli import main
 from tvm_hopper.errors import HopperError, VerifyError
@@ -20,6 +19,7 @@ from tvm_hopper.sim.tir import numpy_dtype
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads
 
+from .hand_threaded import F32, hand_threaded
 from .kernels import lower, roundtrip
 
 TARGET = {"kind": "cuda", "arch": "sm_90a"}

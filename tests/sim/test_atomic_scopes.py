@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim.hand_threaded import F32, U32, Local, hand_threaded
 from tvm_hopper.simulation import verify
 
+from .hand_threaded import F32, U32, Local, hand_threaded
 from .kernels import lower, rules
 
 IN = {"X": np.arange(64, dtype="float32"), "C": np.zeros(4, "uint32")}

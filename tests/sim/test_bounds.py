@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim import ptx
-from tests.sim.hand_threaded import U8, U32, Local, Map, Shared, hand_threaded
 from tvm_hopper.facts import wgmma as facts
 from tvm_hopper.simulation import simulate
 
-from . import test_wgmma
+from . import ptx, test_wgmma
+from .hand_threaded import U8, U32, Local, Map, Shared, hand_threaded
 from .kernels import LOAD_1D, STORE_1D, lower
 
 SHARED_BYTES, GLOBAL_BYTES = 2048, 4096

@@ -5,7 +5,6 @@ import pytest
 from tvm import s_tir
 from tvm.script import tirx as T
 
-from tests.sim.hand_threaded import I32, hand_threaded
 from tvm_hopper import schedule as hs
 from tvm_hopper.sim.cta_selection import choose_blocks
 from tvm_hopper.sim.launch.arguments import complete
@@ -13,6 +12,7 @@ from tvm_hopper.sim.launch.host import run_host
 from tvm_hopper.simulation import load, verify
 from tvm_hopper.testing import workloads
 
+from .hand_threaded import I32, hand_threaded
 from .kernels import lower
 
 

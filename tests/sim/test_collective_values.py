@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim.hand_threaded import U32, Local, Shared, hand_threaded
 from tvm_hopper.simulation import simulate, verify
 
+from .hand_threaded import U32, Local, Shared, hand_threaded
 from .kernels import lower, rules
 
 RNG = np.random.default_rng(3)

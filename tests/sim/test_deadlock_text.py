@@ -4,8 +4,6 @@ import pytest
 from tvm import s_tir
 from tvm.script import tirx as T
 
-from tests.sim import ptx
-from tests.sim.hand_threaded import F32, U64, Shared, hand_threaded
 from tests.sim_kernels.mutate import change
 from tvm_hopper import schedule as hs
 from tvm_hopper.sim.findings import finding
@@ -13,6 +11,8 @@ from tvm_hopper.simulation import Report, load, verify
 from tvm_hopper.testing import workloads
 from tvm_hopper.verification.causes import arranged
 
+from . import ptx
+from .hand_threaded import F32, U64, Shared, hand_threaded
 from .kernels import lower
 
 ONE_RUN = (("eager", 0),)

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim import ptx
-from tests.sim.hand_threaded import F32, I32, U64, Local, Shared, hand_threaded
 from tvm_hopper.sim.cta_selection import choose_blocks
 from tvm_hopper.sim.launch.host import run_host
 from tvm_hopper.sim.run import compiled, run_kernel
 from tvm_hopper.sim.translate.scope import Scope
 from tvm_hopper.simulation import simulate, verify
 
+from . import ptx
+from .hand_threaded import F32, I32, U64, Local, Shared, hand_threaded
 from .kernels import lower, rules
 
 X = np.arange(128, dtype="float32")

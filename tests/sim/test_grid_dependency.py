@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim import ptx
-from tests.sim.hand_threaded import F32, Local, hand_threaded
 from tvm_hopper.sim.tir import PROGRAMMATIC, PROMISED, launch_tags
 from tvm_hopper.simulation import Program, simulate, verify
 
+from . import ptx
+from .hand_threaded import F32, Local, hand_threaded
 from .kernels import lower, rules
 
 X = np.arange(128, dtype="float32")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim.hand_threaded import F32, hand_threaded
 from tvm_hopper.sim import cta_selection
 from tvm_hopper.simulation import simulate, verify
 
+from .hand_threaded import F32, hand_threaded
 from .kernels import POLICIES, lower
 
 COOPERATIVE = ["blockIdx.x", "threadIdx.x", "tirx.use_cooperative_launch"]

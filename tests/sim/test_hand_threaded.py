@@ -3,8 +3,8 @@
 import tvm
 from tvm.script import tirx as T
 
-from tests.sim import ptx
-from tests.sim.hand_threaded import F32, U64, Local, Map, Shared, Static, hand_threaded
+from . import ptx
+from .hand_threaded import F32, U64, Local, Map, Shared, Static, hand_threaded
 
 
 @T.prim_func(s_tir=True)

@@ -8,12 +8,11 @@ import tvm_ffi
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tests.sim import ptx
-from tests.sim.hand_threaded import F32, I32, U32, U64, Shared, hand_threaded
 from tests.sim_kernels.mutate import change, with_argument
 from tvm_hopper.simulation import Program, simulate
 
-from . import test_wgmma
+from . import ptx, test_wgmma
+from .hand_threaded import F32, I32, U32, U64, Shared, hand_threaded
 from .kernels import lower
 
 PARITIES = [0, 1, 2, -1]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim import ptx
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim.launch.im2col import check_im2col
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.simulation import simulate, verify
 
+from . import ptx
 from .kernels import lower
 
 ENCODE = "runtime.cuTensorMapEncodeIm2col"

@@ -5,7 +5,6 @@ import pytest
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tests.sim.hand_threaded import F32, I32, U32, Local, Static, hand_threaded
 from tvm_hopper.sim.cta_selection import MAX_COMMUNICATING, MAX_KINDS, choose_blocks
 from tvm_hopper.sim.kinds.grid_values import GridValues, NotOfBlockError
 from tvm_hopper.sim.kinds.groups import groups_of
@@ -14,6 +13,7 @@ from tvm_hopper.sim.launch.host import evaluate
 from tvm_hopper.simulation import load, verify
 from tvm_hopper.verification.launches import bound_launches
 
+from .hand_threaded import F32, I32, U32, Local, Static, hand_threaded
 from .kernels import lower
 
 QUICK = (("eager", 0), ("on_wait", 0), ("random", 1))

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim import ptx
-from tests.sim.hand_threaded import F32, U64, Shared, hand_threaded
 from tvm_hopper.simulation import simulate, verify
 
+from . import ptx
+from .hand_threaded import F32, U64, Shared, hand_threaded
 from .kernels import lower, rules
 
 X = {"X": np.arange(32, dtype="float32")}

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim import ptx
-from tests.sim.hand_threaded import F32, U64, Shared, hand_threaded
 from tvm_hopper.sim.races.lane_copies import LaneCopies
 from tvm_hopper.sim.races.lane_order import LaneOrder, lane_bits
 from tvm_hopper.sim.races.shadow import ALL_LANES, GENERIC, MemoryAccess
 
+from . import ptx
+from .hand_threaded import F32, U64, Shared, hand_threaded
 from .kernels import rules
 
 

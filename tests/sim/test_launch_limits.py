@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim.hand_threaded import F32, Map, Shared, hand_threaded
 from tvm_hopper.facts.arch import SM_80, SM_90A
 from tvm_hopper.sim.launch.limits import check_launch
 from tvm_hopper.simulation import simulate, verify
 
+from .hand_threaded import F32, Map, Shared, hand_threaded
 from .kernels import lower, rules
 
 X = np.arange(4096, dtype="float32")

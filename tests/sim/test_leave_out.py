@@ -8,7 +8,6 @@ from tests.seeded.catalogue import GOLDEN, MUTATIONS, some_quick
 from tests.seeded.lowering import lower as lower_golden
 from tests.seeded.running import run as run_golden
 from tests.seeded.running import tensors
-from tests.sim.hand_threaded import U32, U64, Local, hand_threaded
 from tvm_hopper.sim import RunOptions, run_host
 from tvm_hopper.sim.leave_out import NO_SAVINGS, plan_savings
 from tvm_hopper.sim.run import compiled, touched_tensors
@@ -18,6 +17,7 @@ from tvm_hopper.sim.trips.plan import plan_trips
 from tvm_hopper.simulation import simulate
 from tvm_hopper.verification.launches import bound_launches, run_launches
 
+from .hand_threaded import U32, U64, Local, hand_threaded
 from .kernels import lower
 from .pointwise_rings import inputs, with_producer, without_producer
 from .test_pointwise_rings import NEEDED_WITH, NEEDED_WITHOUT

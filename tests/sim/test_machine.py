@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim.hand_threaded import F32, I32, Elements, Local, Static, hand_threaded
 from tvm_hopper.simulation import simulate
 
+from .hand_threaded import F32, I32, Elements, Local, Static, hand_threaded
 from .kernels import lower, rules
 
 X = np.arange(128, dtype="float32")

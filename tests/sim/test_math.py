@@ -8,11 +8,11 @@ import pytest
 from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
-from tests.sim.hand_threaded import I32, U32, hand_threaded
 from tvm_hopper.sim.machine import lanes
 from tvm_hopper.sim.translate.device_math import plain_name
 from tvm_hopper.simulation import simulate, verify
 
+from .hand_threaded import I32, U32, hand_threaded
 from .kernels import lower
 
 POSITIVE = np.linspace(0.03125, 4, 128)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim import ptx
-from tests.sim.hand_threaded import F32, U64, Shared, hand_threaded
 from tvm_hopper.simulation import verify
 
+from . import ptx
+from .hand_threaded import F32, U64, Shared, hand_threaded
 from .kernels import lower, rules
 
 FEW = (("on_wait", 0), ("random", 1))

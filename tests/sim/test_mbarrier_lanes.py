@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim import ptx
-from tests.sim.hand_threaded import F32, U32, U64, Local, Shared, hand_threaded
 from tvm_hopper.sim.machine.mbarrier import MAX_COUNT
 from tvm_hopper.simulation import simulate, verify
 
+from . import ptx
+from .hand_threaded import F32, U32, U64, Local, Shared, hand_threaded
 from .kernels import POLICIES, lower
 
 X = np.arange(256, dtype="float32")

@@ -5,10 +5,11 @@ import pytest
 from tvm.script import tirx as T
 
 from tests.sim import mma_kernels
-from tests.sim.hand_threaded import Elements, Local, hand_threaded
-from tests.sim.kernels import lower
 from tests.sim.mma_operands import Operands
 from tvm_hopper.simulation import simulate
+
+from .hand_threaded import Elements, Local, hand_threaded
+from .kernels import lower
 
 # (row, types of A, B and C in the older call, type of their registers, operator)
 FORMS = [

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim.hand_threaded import F32, U16, U32, Elements, Local, hand_threaded
 from tvm_hopper.simulation import simulate, verify
 
+from .hand_threaded import F32, U16, U32, Elements, Local, hand_threaded
 from .kernels import lower, rules
 
 RNG = np.random.default_rng(11)

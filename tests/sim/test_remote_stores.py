@@ -8,12 +8,12 @@ import pytest
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tests.sim import ptx
-from tests.sim.hand_threaded import F32, U32, U64, Elements, Local, Shared, hand_threaded
 from tests.sim_kernels.mutate import change as mutated
 from tests.sim_kernels.mutate import with_argument
 from tvm_hopper.simulation import simulate, verify
 
+from . import ptx
+from .hand_threaded import F32, U32, U64, Elements, Local, Shared, hand_threaded
 from .kernels import POLICIES, lower, rules
 
 STORE = "st_async.shared::cluster.mbarrier::complete_tx::bytes"

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim.hand_threaded import F32, U32, Local, hand_threaded
 from tvm_hopper.facts.arch import SM_80, SM_90A
 from tvm_hopper.sim import RunOptions
 from tvm_hopper.sim.cta_selection import choose_blocks
@@ -13,6 +12,7 @@ from tvm_hopper.sim.launch.limits import resident_ctas
 from tvm_hopper.simulation import simulate, verify
 from tvm_hopper.verification.launches import bound_launches
 
+from .hand_threaded import F32, U32, Local, hand_threaded
 from .kernels import lower
 
 QUICK = (("eager", 0), ("on_wait", 0), ("random", 1))

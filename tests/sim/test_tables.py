@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from tests.sim.hand_threaded import F32, hand_threaded
 from tvm_hopper.cli import main
 from tvm_hopper.sim import Result
 from tvm_hopper.sim.findings import MAX_LISTED_BLOCKS, Finding, finding
 from tvm_hopper.sim.tables import findings_html, findings_text
 from tvm_hopper.simulation import Report, simulate
 
+from .hand_threaded import F32, hand_threaded
 from .kernels import lower
 
 EVIL = "<b onmouseover=alert(1)>[red]x[/]\x1b[2J"

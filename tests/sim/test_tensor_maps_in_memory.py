@@ -10,11 +10,11 @@ import pytest
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tests.sim import ptx
 from tests.sim_kernels.mutate import change as mutated
 from tests.sim_kernels.mutate import with_argument
 from tvm_hopper.simulation import simulate, verify
 
+from . import ptx
 from .kernels import ENCODE, POLICIES, lower
 
 LOAD = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"

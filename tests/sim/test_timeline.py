@@ -9,7 +9,6 @@ import pytest
 
 from tests.seeded.golden import g1_warp_specialized, g2_multicast, g3_tma_store, g5_cp_async
 from tests.seeded.running import run
-from tests.sim.hand_threaded import F32, hand_threaded
 from tests.sim_kernels import pointwise_kernels
 from tvm_hopper.sim import Result
 from tvm_hopper.sim.timeline import Timeline, events
@@ -19,6 +18,7 @@ from tvm_hopper.sim.timeline.spans import Mark
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing.pointwise import Tiling
 
+from .hand_threaded import F32, hand_threaded
 from .kernels import lower
 
 

@@ -9,8 +9,6 @@ import pytest
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tests.sim import ptx
-from tests.sim.hand_threaded import F32, I32, U64, Local, Static, hand_threaded
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import instructions
 from tvm_hopper import ir
@@ -23,6 +21,8 @@ from tvm_hopper.simulation import Program, load, verify
 from tvm_hopper.verification import case
 from tvm_hopper.verification.launches import bound_launches, run_launches
 
+from . import ptx
+from .hand_threaded import F32, I32, U64, Local, Static, hand_threaded
 from .kernels import lower
 
 TURNS = 64

@@ -5,11 +5,11 @@ import pytest
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tests.sim.hand_threaded import F16, F32, I32, U32, Local, Shared, hand_threaded
 from tests.sim_kernels.mutate import change, with_argument
 from tvm_hopper.simulation import simulate, verify
 
 from . import test_wgmma
+from .hand_threaded import F16, F32, I32, U32, Local, Shared, hand_threaded
 from .kernels import lower, rules
 from .test_illegal_operands import product
 

@@ -8,13 +8,13 @@ import pytest
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tests.sim.hand_threaded import U32, U64, Elements, Local, Shared, hand_threaded
 from tests.sim_kernels.mutate import change, with_argument
 from tvm_hopper.facts import wgmma as facts
 from tvm_hopper.sim.layouts.matrix_descriptor import MatrixDescriptor
 from tvm_hopper.sim.protocol.trace import thread_extents
 from tvm_hopper.simulation import simulate
 
+from .hand_threaded import U32, U64, Elements, Local, Shared, hand_threaded
 from .kernels import lower
 
 N = 64

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim.hand_threaded import U32, U64, Local, Shared, hand_threaded
-from tests.sim.kernels import lower
 from tests.sim.test_wgmma import facts, place
 from tvm_hopper.sim.layouts.warp_group import a_fragment_index
 from tvm_hopper.simulation import simulate
+
+from .hand_threaded import U32, U64, Local, Shared, hand_threaded
+from .kernels import lower
 
 N, REGISTERS = 16, 8
 B_START, NUM_BYTES = 4096, 8192

@@ -56,3 +56,20 @@ def check(
     for name, value in values.items():
         np.testing.assert_array_equal(result.outputs[name], value)  # inputs stay as they are
     verify(kernel, values, RUNS, max_ctas=2).require_clean()
+
+
+def multiply_by_hand(
+    sch: s_tir.Schedule, group: Any, step: Any, fused: bool = False, **pipeline: Any
+) -> None:
+    """Let the loops of "C" under a warp group's loop multiply by WGMMA, a step of copies ahead."""
+    block = sch.get_sblock("C")
+    store = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(store, group)
+    for operand in (0, 1):
+        copy = sch.cache_read(block, operand, "shared.dyn")
+        sch.compute_at(copy, step)
+        hs.async_copy(sch, copy)
+    if fused:
+        hs.fuse_epilogue(sch, store)
+    hs.wgmma(sch, block)
+    hs.pipeline(sch, step, **{"stages": 1, **pipeline})

@@ -62,7 +62,7 @@ def _right_kernels():
             yield pytest.param(control.golden, id=control.id)
 
 
-@pytest.mark.parametrize("golden", _right_kernels())
+@pytest.mark.parametrize("golden", [*_right_kernels()])
 def test_right_kernel_is_clean(golden):
     judgement = judge(golden.build())
     assert false_alarms(judgement) == []

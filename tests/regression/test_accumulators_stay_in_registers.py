@@ -129,7 +129,7 @@ def test_no_accumulator_goes_to_local_memory(epilogue: str, place: str) -> None:
     check(built(shape, trips, EPILOGUES[epilogue], **types, **config))
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("side", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("out", ["float16", "bfloat16", "float32"])
 def test_nor_does_it_for_any_types(side: str, out: str) -> None:
@@ -169,6 +169,7 @@ def test_a_ragged_fill_of_two_instructions_does_too(fill: str, trips: int) -> No
         check(built((300, 56), trips, start=FILLS[fill], persistent=persistent))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("fill", FILLS)
 def test_a_fill_that_is_held_is_right(fill: str) -> None:
     shape = (136, 64)
@@ -204,6 +205,7 @@ def test_so_they_do_in_each_epilogue(trips: int, summed: str, out: str) -> None:
     check(built((200, 64), trips, out=out, summed=summed, persistent=2, **narrow))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("persistent", [0, 2])
 def test_a_product_behind_the_last_wait_is_right(persistent: int) -> None:
     shape = (200, 64)

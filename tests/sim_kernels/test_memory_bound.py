@@ -71,6 +71,7 @@ def test_types(dtype):
     run("gelu_mul", 3, 264, dtype)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "config",
     [

@@ -24,6 +24,7 @@ def scheduled(name, count, columns, rows=1, **config):
     return sch
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("name", "columns", "dtype", "config"),
     [
@@ -88,6 +89,7 @@ STAGED = {"threads": 64, "chunks": 1, "stage": True}
 SMALL = {**STAGED, "threads": 32}
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("name", "columns", "dtype", "config"),
     [

@@ -122,7 +122,9 @@ def met(
     if before != "":
         T.ptx[before]()
     T.ptx[f"mbarrier.arrive.{arrive}.cta.shared::cta.b64"](T.address_of(bar[64]), T.uint32(1))
-    ptx.poll(f"mbarrier.{wait}.cta.shared::cta.b64", ok, bar[64]), T.uint32(0)
+    ok[0] = T.uint32(0)
+    while ok[0] == T.uint32(0):
+        T.ptx[f"mbarrier.{wait}.cta.shared::cta.b64"](ok[0], T.address_of(bar[64]), T.uint32(0))
     if behind == "one lane":
         if tx % 32 == 0:
             T.ptx["fence.acq_rel.cta"]()

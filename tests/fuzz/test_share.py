@@ -16,7 +16,7 @@ SEED, CASES, CHUNKS = 2711, 100, 8
 TASKS = list(plan(SEED, list(FAMILIES), CASES))
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_fault(chunk):
     found = []

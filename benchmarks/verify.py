@@ -52,6 +52,19 @@ def pointwise(rows: int, columns: int) -> tuple[Any, Any]:
     return programs.schedule(plain, programs.Tiling()).mod, plain
 
 
+def layer_norm(rows: int, columns: int) -> tuple[Any, Any]:
+    """Return the default schedule of a layer norm of bfloat16, and the plain loops."""
+    from tvm import s_tir
+
+    from tvm_hopper import schedule as hs
+    from tvm_hopper.testing import memory_bound
+
+    plain = memory_bound.layer_norm(rows, columns)
+    sch = s_tir.Schedule(plain)
+    hs.row_reduction(sch)
+    return sch.mod, plain
+
+
 VALUES = " with values"  # behind the name of a case that is also compared with its plain program
 CASES: dict[str, Callable[[], tuple[Any, Any]]] = {
     "matmul 4096": lambda: matmul(4096, 4096, 4096),
@@ -59,6 +72,7 @@ CASES: dict[str, Callable[[], tuple[Any, Any]]] = {
     "matmul 1000 x 1000 x 1000, ragged": lambda: matmul(1000, 1000, 1000),
     "matmul 2000 x 3000 x 1096, ragged, persistent": lambda: matmul(2000, 3000, 1096),
     "pointwise 2^24": lambda: pointwise(4096, 4096),
+    "layer_norm 64 x 262144": lambda: layer_norm(64, 262144),
 }
 ALL = [name + suffix for suffix in ("", VALUES) for name in CASES]
 

@@ -95,6 +95,26 @@ class System:
         return [Issued(agent) for agent in self.agents]
 
     @cached_property
+    def issuers(self) -> dict[Key, list[int]]:
+        """Of each mbarrier at which copies land, the agents that issue them."""
+        found: dict[Key, list[int]] = {}
+        for number, issued in enumerate(self.issued):
+            for key in issued.places:
+                found.setdefault(key, []).append(number)
+        return found
+
+    @cached_property
+    def last_arrivals(self) -> dict[int, dict[int, int]]:
+        """Of each mbarrier, each agent that arrives on it or makes it, and the last such step."""
+        found: dict[int, dict[int, int]] = {}
+        for number, agent in enumerate(self.agents):
+            for step, op in enumerate(agent.ops):
+                if op.kind not in ("expect", "load", "wait", "bar"):
+                    for key, _, _ in op.targets:
+                        found.setdefault(self.index[key], {})[number] = step
+        return found
+
+    @cached_property
     def next_waits(self) -> list[list[dict[int, Op]]]:
         """Of each agent, for each of its positions, its next wait on each barrier."""
         return [self._next_waits(agent) for agent in self.agents]

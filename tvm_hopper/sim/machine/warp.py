@@ -420,9 +420,7 @@ class WarpCore(LoadStore):
             if not other.known_to(clock):
                 self.machine.too_early(region, other, self, site, False)
 
-    def _by_knowledge(
-        self, lanes: int, owners: np.ndarray, cells: Any
-    ) -> list[tuple[int, Any]]:
+    def _by_knowledge(self, lanes: int, owners: np.ndarray, cells: Any) -> list[tuple[int, Any]]:
         """Split the cells of an access, equally many a lane, by what their lanes know."""
         groups: dict[tuple[int, ...], list[int]] = {}
         for position, lane in enumerate(owners.tolist()):

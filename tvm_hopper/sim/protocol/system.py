@@ -341,13 +341,14 @@ class System:
             return self._wait(state, number, op)
         if op.kind in ("bar", "cluster_sync", "cluster_arrive", "cluster_wait"):
             return self._meet(state, number, op)
-        barriers = opened(state.barriers)
         if op.kind == "load":
             if self.counted:
                 flight = opened(state.flight)
                 insort(flight, (number, position))
                 state = state._replace(flight=closed(state, flight))
-        elif op.kind == "init":
+            return self._advance(state, number)
+        barriers = opened(state.barriers)
+        if op.kind == "init":
             for key, count, _ in op.targets:
                 slot = self.index[key]
                 if barriers[slot][1]:
@@ -382,9 +383,7 @@ class System:
         return state._replace(targets=closed(state, targets))
 
     def _advance(self, state: State, number: int, ticket: int | None = None) -> State:
-        positions = opened(state.positions)
-        positions[number] += 1
-        state = state._replace(positions=closed(state, positions))
+        state = state.advanced(number)
         return state if ticket is None else self._take_ticket(state, number, ticket)
 
     def _take_ticket(self, state: State, number: int, ticket: int) -> State:

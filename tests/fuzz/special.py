@@ -3,10 +3,11 @@
     python -m tests.fuzz.special --seed 7 --count 200               # needs a Hopper GPU
     python -m tests.fuzz.special --seed 7 --count 200 --build-only  # anywhere: do they build?
 
-Each program is a Relax function and the same steps in numpy, twice: in float64, and with each step
-rounded to the program's type. An element is right if it is near to the first, by what rounding
-costs the second and float32 a sum in any order, or near to the second; NaN and infinities have to
-be those of one of the two.
+Each program is a Relax function and the same steps in numpy, three times: in float64, with each
+step rounded to the program's type, and likewise but for products that are added to, which a
+compiler may fuse. An element is right if it is near to the first, by what rounding costs one of the
+others and float32 a sum in any order, or near to one of the others; NaN and infinities have to be
+those of one of them.
 
 Only kernels of ours are judged. What TVM's reductions mean is taken for right: they begin with the
 least finite number, so log-sum-exp of a row of -inf is -inf, and places of rows with NaN are any.
@@ -137,13 +138,25 @@ MAGNITUDES: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
-def evaluate(program: Program, inputs: list[np.ndarray], rounded: bool) -> np.ndarray:
-    """Run the steps in numpy: in float64, or each result rounded to the program's type."""
+def evaluate(
+    program: Program, inputs: list[np.ndarray], rounded: bool, fused: bool = False
+) -> np.ndarray:
+    """Run the steps in numpy: in float64, or each result rounded to the program's type.
+
+    With `fused` a product that is added or subtracted is not rounded in between: as by fma.
+    """
     wide = "float32" if rounded else "float64"
     known = [x.astype(wide) for x in inputs]
+    products: dict[int, np.ndarray] = {}  # exact
     with np.errstate(all="ignore"):
         for op, operands, attributes in program.steps:
-            value = np.asarray(NUMPY[op](*(known[i] for i in operands), **attributes))
+            given = [known[i] for i in operands]
+            if fused and op in ("add", "subtract"):
+                given = [products.get(i, known[i]).astype("float64") for i in operands]
+            elif fused and op in ("scale", "multiply"):
+                wider = [x.astype("float64") for x in given]
+                products[len(known)] = np.asarray(NUMPY[op](*wider, **attributes))
+            value = np.asarray(NUMPY[op](*given, **attributes))
             if value.dtype.kind == "f":
                 value = value.astype(numpy_type(program.dtype)).astype(wide) if rounded else value
             known.append(value)
@@ -426,10 +439,16 @@ def judge(program: Program, got: np.ndarray) -> str:
     """Return "" or where a result is wrong."""
     inputs = values(program)
     exact, rounded = evaluate(program, inputs, False), evaluate(program, inputs, True)
+    fused = evaluate(program, inputs, True, fused=True)
     if got.shape != exact.shape:
         return f"shape {got.shape} instead of {exact.shape}"
     magnitudes = summed_magnitudes(program, inputs)
-    bad = np.argwhere(wrong(got, exact, rounded, program.dtype, magnitudes))
+    found = np.logical_and.reduce(
+        [wrong(got, exact, way, program.dtype, magnitudes) for way in (rounded, fused)]
+    )
+    if program.summed:  # a difference of equal numbers, times an infinity: its sign is any
+        found &= ~(np.isnan(exact) & np.isinf(rounded) & np.isinf(got))
+    bad = np.argwhere(found)
     if not len(bad):
         return ""
     at = tuple(int(i) for i in bad[0])

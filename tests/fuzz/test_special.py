@@ -1,8 +1,9 @@
 """The judge of programs over special values takes any order of a sum, and nothing else."""
 
 import numpy as np
+import pytest
 
-from tests.fuzz.special import Program, judge, values
+from tests.fuzz.special import Program, evaluate, judge, values
 
 
 def test_a_sum_that_cancels_may_have_any_order():
@@ -29,3 +30,33 @@ def test_a_row_with_an_infinity_is_infinite():
     assert not judge(program, right)
     right[rows[0]] = 1.0
     assert judge(program, right).startswith("1 of 64 wrong")
+
+
+@pytest.mark.parametrize("last", ["softmax", "argmin"])
+def test_a_product_that_is_added_to_may_be_fused_and_nothing_between(last):
+    program = Program(31, "float16", [(65, 1024)] * 2)
+    program.do(last, program.do("add", program.do("scale", 0, by=0.375), 1), axis=-1)
+    inputs = values(program)
+    ways = [evaluate(program, inputs, True, fused) for fused in (False, True)]
+    assert not np.array_equal(*ways, equal_nan=True)
+    assert not [text for text in (judge(program, way) for way in ways) if text]
+    if last == "argmin":
+        neither = np.isfinite(inputs).all((0, 2)).nonzero()[0][0]
+        ways[0][neither] = (max(way[neither] for way in ways) + 1) % 1024
+        assert judge(program, ways[0]).startswith("1 of 65 wrong")
+
+
+def test_a_zero_that_is_rounded_and_scaled_by_an_infinity_has_any_sign():
+    """4096 equal numbers, whose mean float32 rounds, and a weight of -inf."""
+    program = Program(31000089, "float32", [(65, 4096), (4096,), (4096,)], summed=True)
+    program.do("layer_norm", 0, 1, 2)
+    inputs = values(program)
+    assert np.isinf(inputs[1]).all()
+    exact, right = evaluate(program, inputs, False), evaluate(program, inputs, True)
+    (row, *_), _ = (np.isnan(exact) & np.isinf(right)).nonzero()
+    assert len(np.unique(inputs[0][row])) == 1
+    for sign in (1, -1):
+        right[row] *= sign
+        assert not judge(program, right)
+    right[row, 7] = 1.0
+    assert judge(program, right).startswith("1 of 266240 wrong")

@@ -133,6 +133,27 @@ def test_an_array_in_local_memory_is_refused_with_its_bytes() -> None:
     assembler_log.check(spilled, assembler_log.read_facts(spilled))
 
 
+@pytest.mark.parametrize(
+    ("assembly", "bytes_of_arrays"),
+    [
+        (".visible .entry k(.param .b64 x)\n{ .reg .b32 r; }", 0),
+        (".entry k()\n{ .local .align 4 .b8 __local_depot0[64]; }", 50),
+        (".entry k()\n{ .reg .b32 r; }\n.entry other()\n{ .local .align 4 .b8 d[64]; }", 0),
+        (".func (.reg .b32 r) f(.reg .b32 x) { .local .align 4 .b8 d[64]; }\n.entry k() { }", 50),
+        ("", 50),
+    ],
+)
+def test_holes_between_spills_are_no_array_where_ptx_declares_none(
+    assembly: str, bytes_of_arrays: int
+) -> None:
+    log = (
+        "ptxas info    : Compiling entry function 'k' for 'sm_90a'\n"
+        "    1760 bytes stack frame, 1694 bytes spill stores, 1536 bytes spill loads\n"
+    )
+    facts = assembler_log.read_facts(log, assembly.encode())
+    assert facts["k"].array_bytes == bytes_of_arrays
+
+
 def test_fewer_thread_blocks_share_an_sm_where_registers_would_be_spilled() -> None:
     frames = {"k": {5: 16, 4: 8}, "free": {None: 8, 4: 8}, "one": {1: 8}, "array": {5: 64, 1: 64}}
     texts = []

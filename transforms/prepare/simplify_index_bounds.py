@@ -12,8 +12,8 @@ that bounds the index from below (a store of columns 8 and on) that is such an e
 TVM's simplifier leaves although its prover decides it.
 
 Register arrays of memory-bound kernels have such indices too, if a symbolic extent divides the
-number of a thread block: `min(bx % n, 0)` is 0. Sums and products of sizes that
-divide are positive, or the kernel does not run.
+number of a thread block: `min(bx % n, 0)` is 0. Sums and products of extents of the function's
+tensors that divide are positive, or the kernel does not run.
 
 Before: buffers are compact.  After: an index is as plain as without the predicate.
 Not here: min and max of values, those that depend on the data, other kernels.
@@ -39,12 +39,15 @@ DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 
 
 def plan_bounds(
-    kernel: ir.For, conditions: Sequence[HostCondition] = (), scope: str | None = None
+    kernel: ir.For,
+    conditions: Sequence[HostCondition] = (),
+    scope: str | None = None,
+    extents: Sequence[ir.Var] = (),
 ) -> dict[Any, Any]:
     """Map each min and max in an index of the kernel that can be decided to the side it takes.
 
     `conditions` are those under which the host launches the kernel, `scope` the memory of the
-    arrays whose indices count; None: any.
+    arrays whose indices count; None: any. `extents` are variables of shapes.
     """
     found = [
         bound
@@ -59,7 +62,7 @@ def plan_bounds(
     with known_at(conditions) as analyzer:
         for loop in ir.find_all(kernel, ir.For):
             analyzer.bind(loop.loop_var, ir.range_of(loop))
-        sizes = _positive_divisors(found)
+        sizes = _positive_divisors(found, extents)
         for size in sizes.values():
             analyzer.bind(size, tvm_ir.Range(1, ir.cast_like(INT32_MAX, size)))
         decided = {bound: _side(analyzer, bound, sizes) for bound in found}
@@ -109,23 +112,23 @@ def _accesses(kernel: ir.For, scope: str | None) -> list[list[Any]]:
     return [x for buffer, x in accesses if scope is None or str(buffer.scope()) == scope]
 
 
-def _positive_divisors(found: Sequence[Any]) -> dict[Any, ir.Var]:
-    """Map each sum or product of sizes that divides to a variable for it."""
+def _positive_divisors(found: Sequence[Any], extents: Sequence[ir.Var]) -> dict[Any, ir.Var]:
+    """Map each sum or product of extents that divides to a variable for it."""
     divided = [x for bound in found for kind in DIVISIONS for x in ir.find_all(bound, kind)]
     sizes: dict[Any, ir.Var] = {}
     for divisor in (x.b for x in divided):
         known = any(tvm_ffi.structural_equal(divisor, x) for x in sizes)
-        if not known and ir.static_int(divisor) is None and _is_size(divisor):
+        if not known and ir.static_int(divisor) is None and _is_size(divisor, extents):
             sizes[divisor] = ir.Var("size", ir.dtype_of(divisor))
     return sizes
 
 
-def _is_size(expr: Any) -> bool:
-    """Tell sums and products of variables and positive numbers."""
+def _is_size(expr: Any, extents: Sequence[ir.Var]) -> bool:
+    """Tell sums and products of extents and positive numbers."""
     if isinstance(expr, (tirx.Add, tirx.Mul)):
-        return _is_size(expr.a) and _is_size(expr.b)
+        return _is_size(expr.a, extents) and _is_size(expr.b, extents)
     number = ir.static_int(expr)
-    return isinstance(expr, ir.Var) if number is None else number > 0
+    return any(expr.same_as(x) for x in extents) if number is None else number > 0
 
 
 def _side(analyzer: sym.Analyzer, bound: Any, sizes: dict[Any, ir.Var]) -> Any:
@@ -157,15 +160,18 @@ def _pairs(ranges: list[tuple[Any, Any]], node: ir.TensorRegion) -> Any:
 def simplify_index_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Resolve the bounds in one function's kernels."""
 
+    shapes = [extent for x in func.params if tirx.is_buffer_var(x) for extent in x.shape]
+    extents = [x for extent in shapes for x in ir.find_all(extent, ir.Var)]
+
     def resolve(kernel: ir.For) -> ir.For:
         scope = None if product_blocks(kernel) else "local"
         if scope and not is_memory_bound(kernel):
             return kernel
         conditions = conditions_around(func.body, kernel)
-        if not (plan := plan_bounds(kernel, conditions, scope)):
+        if not (plan := plan_bounds(kernel, conditions, scope, extents)):
             return kernel
         after = rewrite_bounds(kernel, plan)
-        assert not plan_bounds(after, conditions, scope), (
+        assert not plan_bounds(after, conditions, scope, extents), (
             "simplify_index_bounds left a bound behind"
         )
         return after

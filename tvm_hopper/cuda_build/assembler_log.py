@@ -9,6 +9,7 @@ Where registers run out in the multiplications, ptxas serialises them and says s
 without that remark lie in the epilogue, which stores far more than a few of them cost; when they
 happen is unknown beforehand. They are a fallback, that `explain` reports. What a stack frame
 holds next to spills is an array in local memory, which is memory: an error, with or without spills.
+PTX declares such arrays; where it declares none, the rest of a frame is holes between spills.
 Of CUDA's functions only sine, cosine and tangent have one; `codegen_patches/trigonometry.py` is
 in for these.
 """
@@ -26,6 +27,8 @@ _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) b
 _USED = re.compile(r"Used (\d+) registers")
 _BARRIERS = re.compile(r"used (\d+) barriers")
 _SHARED = re.compile(r"(\d+) bytes smem")
+_FUNCTION = re.compile(rb"\.(entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)")
+_LOCAL_ARRAY = re.compile(rb"\.local\s+\.align")
 _REMARK = re.compile(r"\((C75\d\d)\)\s*(.*)")
 FRAME_ALIGNMENT = 16  # bytes; spills of fewer leave holes in a stack frame
 _IGNORED = re.compile(r"'?setmaxnreg'? ignored")
@@ -57,6 +60,7 @@ class KernelFacts:
     stack_bytes: int = 0
     spill_store_bytes: int = 0
     spill_load_bytes: int = 0
+    has_arrays: bool = True  # whether its PTX may declare local memory
 
     @property
     def spills(self) -> bool:
@@ -67,20 +71,36 @@ class KernelFacts:
     def array_bytes(self) -> int:
         """Bytes of a stack frame that spills do not fill: each of their bytes is stored once."""
         spilled = self.spill_store_bytes
+        if not self.has_arrays:
+            return 0
         return max(0, self.stack_bytes - spilled - (FRAME_ALIGNMENT if spilled else 0))
 
 
-def read_facts(log: str) -> dict[str, KernelFacts]:
-    """Return the facts of each kernel in a log of `ptxas -v`."""
+def read_facts(log: str, assembly: bytes = b"") -> dict[str, KernelFacts]:
+    """Return the facts of each kernel in a log of `ptxas -v`, and of its PTX, if it is known."""
     facts: dict[str, KernelFacts] = {}
+    arrays = _with_arrays(assembly)
     parts = _ENTRY.split(log)
     for name, text in zip(parts[1::2], parts[2::2], strict=True):
         stack = _STACK.search(text)
         numbers = [int(n) for n in stack.groups()] if stack else [0, 0, 0]
         facts[name] = KernelFacts(
-            name, _number(_USED, text), _number(_BARRIERS, text), _number(_SHARED, text), *numbers
-        )
+            name, _number(_USED, text), _number(_BARRIERS, text), _number(_SHARED, text), *numbers,
+            has_arrays=arrays is None or name in arrays,
+        )  # fmt: skip
     return facts
+
+
+def _with_arrays(assembly: bytes) -> set[str] | None:
+    """Return the kernels whose PTX declares local memory; None if others' may be theirs."""
+    parts = _FUNCTION.split(assembly)
+    found = {
+        (kind, name.decode())
+        for kind, name, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
+        if _LOCAL_ARRAY.search(text)
+    }
+    unknown = not assembly or any(kind == b"func" for kind, _ in found)
+    return None if unknown else {name for _, name in found}
 
 
 def _number(pattern: re.Pattern[str], text: str) -> int:

@@ -271,7 +271,7 @@ def _compile_without_spills(
             bound = f"__launch_bounds__({bounds[name][0]}, {count}) {name}("
             text = re.sub(rf"__launch_bounds__\([\d, ]+\) {name}\(", bound, text)
         out = compile_text(text)
-        facts = assembler_log.read_facts(out.log)
+        facts = assembler_log.read_facts(out.log, out.assembly)
         spilled = {x.name for x in facts.values() if x.spills or x.stack_bytes}
         return out, facts, spilled & set(bounds)
 

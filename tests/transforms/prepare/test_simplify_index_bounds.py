@@ -100,7 +100,7 @@ def test_kernels_without_a_product_stay():
 
 ROWS = """
 @T.prim_func(private=True, s_tir=True)
-def func(past: T.int64, length: T.int64, Y_ptr: T.handle):
+def func(past: T.int64, length: T.int64, start: T.int64, Y_ptr: T.handle):
     Y = T.match_buffer(Y_ptr, (8 * (past + length), 8))
     for bx in T.thread_binding(8 * (past + length), thread="blockIdx.x",
                                annotations={"tvm_hopper.memory_bound": "pointwise"}):
@@ -119,10 +119,14 @@ def func(past: T.int64, length: T.int64, Y_ptr: T.handle):
 
 @pytest.mark.parametrize(
     ("divisor", "index"),
-    [("(past + length)", 'T.Cast("int64", v)'), ("(past - length)", None)],
-    ids=["size", "any"],
+    [
+        ("(past + length)", 'T.Cast("int64", v)'),
+        ("(past - length)", None),
+        ("(past + start)", None),  # `start` is no extent of a tensor
+        ("(past + bx)", None),
+    ],
 )
-def test_sizes_that_divide_are_positive(divisor, index):
+def test_extents_that_divide_are_positive(divisor, index):
     start = f"T.min(bx % {divisor}, T.int64(0))"
     before = parse(ROWS.replace("INDEX", f"v + {start}"))
     after = parse(ROWS.replace("INDEX", index)) if index else before

@@ -8,6 +8,7 @@ import numpy as np
 
 from tvm_hopper.sim.machine.lanes import is_lanes
 from tvm_hopper.sim.machine.memory import Region, global_number, shared_offset, shared_rank
+from tvm_hopper.sim.machine.spread import spread_of
 from tvm_hopper.sim.races.lane_order import lane_bits
 from tvm_hopper.sim.races.shadow import ALL_LANES
 
@@ -181,12 +182,14 @@ class Addresses:
             place = int(address[0])
             region, first = self.region_at(place)
             offsets: Any = address - (place - first)
-            bad = bool(np.bitwise_or.reduce(offsets, None) & (align - 1))
+            spread = spread_of(address - place)
+            bad = bool((first | spread.bits) & (align - 1))
+            low, high = first + spread.low, first + spread.high
         else:
             place = int(base + index * size)
             region, offsets = self.region_at(place)
             bad = offsets % align != 0
-        low, high = ends(offsets)
+            low = high = offsets
         if (
             not self.inside(site, region, offsets, total, verb, at=place, between=(low, high))
             or region is None

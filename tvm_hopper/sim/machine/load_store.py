@@ -10,6 +10,7 @@ import numpy as np
 from tvm_hopper.sim.machine.addresses import Addresses, Touched
 from tvm_hopper.sim.machine.lanes import is_lanes
 from tvm_hopper.sim.machine.memory import Region
+from tvm_hopper.sim.machine.spread import spread_of
 from tvm_hopper.sim.shortcuts import no_values
 
 # Of one access of a lane: the type of an element, how many, and how many an index counts.
@@ -44,9 +45,7 @@ def touched_by(elements: Elements) -> Touched:
 def overlapping(offsets: Any, size: int) -> bool:
     """Tell whether ranges of `size` bytes from some offsets overlap."""
     starts = offsets if offsets.ndim == 1 else np.ravel(offsets)
-    if len(starts) < 2:
-        return False
-    if (starts[1:] - starts[:-1]).min() >= size:
+    if len(starts) < 2 or spread_of(starts - starts[0]).step >= size:
         return False
     return bool((np.diff(np.sort(starts)) < size).any())
 

@@ -420,9 +420,7 @@ class WarpCore(LoadStore):
             if not other.known_to(clock):
                 self.machine.too_early(region, other, self, site, False)
 
-    def _by_knowledge(
-        self, lanes: int, owners: np.ndarray, cells: np.ndarray
-    ) -> list[tuple[int, np.ndarray]]:
+    def _by_knowledge(self, lanes: int, owners: np.ndarray, cells: Any) -> list[tuple[int, Any]]:
         """Split the cells of an access, equally many a lane, by what their lanes know."""
         groups: dict[tuple[int, ...], list[int]] = {}
         for position, lane in enumerate(owners.tolist()):
@@ -430,6 +428,8 @@ class WarpCore(LoadStore):
             groups.setdefault(found, []).append(position)
         if len(groups) == 1:
             return [(lanes, cells)]
+        if isinstance(cells, slice):
+            cells = np.arange(cells.start, cells.stop)
         rows = cells.reshape(len(owners), -1)
         return [(self.bits_of(owners[p]), rows[p].ravel()) for p in groups.values()]
 

@@ -105,6 +105,17 @@ class _Masks:
             for value in ((whole.offset, whole.rank) if isinstance(whole, Address) else (whole,))
             if isinstance(value, np.ndarray)
         ]
+        self.spans = list(self._spans())
+
+    def _spans(self) -> Iterator[tuple[np.ndarray, str, bool, bytes]]:
+        """Yield each warp, or warp group that multiplies: its threads, name, and likeness."""
+        for start in range(0, self.num_threads, GROUP):
+            group = np.arange(start, min(start + GROUP, self.num_threads))
+            if any(e.kind == "mma" and e.mask[group].any() for e in self.events):
+                yield group, f"warp_group{start // GROUP}", True, self.likeness(group)
+                continue
+            for warp in np.split(group, range(WARP, len(group), WARP)):
+                yield warp, f"warp{warp[0] // WARP}", False, self.likeness(warp)
 
     def likeness(self, span: np.ndarray) -> bytes:
         """Return the same for two spans whose threads make the same events with equal operands."""
@@ -119,9 +130,10 @@ def _agents_of(
     events, lanes_of = masks.events, masks.lanes_of
     alike: dict[bytes, list[tuple[str, int, tuple[Op, ...]]]] = {}
 
-    def parts_of(span: np.ndarray, whole: bool) -> list[tuple[str, int, tuple[Op, ...]]]:
+    def parts_of(
+        span: np.ndarray, whole: bool, known: bytes
+    ) -> list[tuple[str, int, tuple[Op, ...]]]:
         """Return the agents of a span: of each the end of its name, its threads and its steps."""
-        known = masks.likeness(span)
         if known not in alike:
             alike[known] = []
             for part, name in [(span, "")] if whole else _parts(span, events, cta, lanes_of):
@@ -135,17 +147,11 @@ def _agents_of(
                 alike[known].append((name, len(part), tuple(_until_opaque(ops))))
         return alike[known]
 
-    agents: list[SkeletonAgent] = []
-    for start in range(0, masks.num_threads, GROUP):
-        group = np.arange(start, min(start + GROUP, masks.num_threads))
-        multiplies = any(e.kind == "mma" and e.mask[group].any() for e in events)
-        warps = [group] if multiplies else np.split(group, range(WARP, len(group), WARP))
-        for span in warps:
-            name = f"warp_group{start // GROUP}" if multiplies else f"warp{span[0] // WARP}"
-            agents += [
-                SkeletonAgent(cta, f"cta{cta}/{name}{end}", ops, threads)
-                for end, threads, ops in parts_of(span, multiplies)
-            ]
+    agents = [
+        SkeletonAgent(cta, f"cta{cta}/{name}{end}", ops, threads)
+        for span, name, multiplies, known in masks.spans
+        for end, threads, ops in parts_of(span, multiplies, known)
+    ]
     meetings = _whole_meetings(agents)
     left: dict[tuple[int, int], SkeletonAgent] = {}  # alike agents share their steps
     for agent in agents:

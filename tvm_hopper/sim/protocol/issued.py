@@ -28,12 +28,15 @@ class Issued:
 
     def __init__(self, agent: SkeletonAgent) -> None:
         self.places: dict[Key, list[int]] = {}
+        self.before: dict[Key, list[int]] = {}  # bytes that come to a barrier before each of these
         self.after: list[int] = []  # of each step, the next one from there that is no copy
         for place, op in enumerate(agent.ops):
             if op.kind != "load":
                 continue
-            for key, _, _ in op.targets:
+            for key, _, size in op.targets:
                 self.places.setdefault(key, []).append(place)
+                before = self.before.setdefault(key, [0])
+                before.append(before[-1] + size)
         following = len(agent.ops)
         for place in reversed(range(len(agent.ops))):
             following = following if agent.ops[place].kind == "load" else place
@@ -44,3 +47,8 @@ class Issued:
         """Tell whether some of these steps is a copy that lands at one of some barriers."""
         found = (self.places.get(key, ()) for key in keys)
         return any(bisect_left(x, start) < bisect_left(x, end) for x in found)
+
+    def bytes_from(self, key: Key, start: int) -> int:
+        """Return how many bytes the copies from a step on bring to a barrier."""
+        before = self.before[key]
+        return before[-1] - before[bisect_left(self.places[key], start)]

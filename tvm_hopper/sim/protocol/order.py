@@ -9,6 +9,7 @@ a step could be put off forever.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,9 +17,11 @@ from tvm_hopper.sim.protocol.agents import Key
 from tvm_hopper.sim.protocol.state import SystemState
 from tvm_hopper.sim.protocol.system import CLUSTER, System
 
+_CHANGES = ("init", "expect", "arrive", "drop")
+
 
 def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[SystemState]:
-    """Take one step first, and alone, if putting it off could show nothing more.
+    """Take steps first, and alone, if putting them off could show nothing more.
 
     Such steps block no agent, and all that they do is to enable: issuing a copy; meeting at a
     barrier that always needs the same agents, as the cluster barrier does where every agent arrives
@@ -30,8 +33,11 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
     is the worst case for the rule that an agent observes each phase. Besides, whatever an agent
     does to barriers that nothing else comes to, and no copy lands at, before it goes on: making
     them, as a rule.
+
+    Several such steps of one state are taken together: what can come before one of them after
+    another one was taken can come before it with that one among it, so that it may still go first.
     """
-    waits, changes = [], []
+    waits, changes, taken = [], [], state
     for number in movers:
         agent, position = system.agents[number], state.positions[number]
         if position == len(agent.ops):
@@ -40,28 +46,29 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
         if op.kind == "wait":
             waits.append((number, op))
             continue
-        if op.kind in ("init", "expect", "arrive", "drop"):
-            changes.append((number, op))
+        if op.kind in _CHANGES:
+            changes.append(number)
         if _only_enables(system, op) or (
             op.kind == "arrive" and _harmless(system, state, op, number)
         ):
-            after = system.step(state, number)
+            after = system.step(taken, number)
             if after is not None:
-                return [_go_on(system, after, number)]
-    tried = set()
-    for place, (issuer, step) in enumerate(state.flight):
-        op = system.agents[issuer].ops[step]
-        if op.targets not in tried and _harmless(system, state, op, None):
-            return [_land(system, state, place)]
-        tried.add(op.targets)
-    for number, op in waits:
+                taken = _go_on(system, after, number)
+    if taken is not state:
+        return [taken]
+    first = {system.agents[n].ops[step].targets: (n, step) for n, step in reversed(state.flight)}
+    for issuer, step in reversed(first.values()):
+        if _harmless(system, state, system.agents[issuer].ops[step], None):
+            taken = _land(system, taken, (issuer, step))
+    for number, op in waits if taken is state else ():
         if _passes_whoever_arrives(system, state, number, op):
-            return [_let_pass(system, state, number)]
-    for number, op in changes:
-        if not may_touch(system, state, number, {key for key, _, _ in op.targets}):
-            after = system.step(state, number)
-            if after is not None:
-                return [after]
+            taken = _let_pass(system, state, taken, number)
+    if taken is not state:
+        return [taken]
+    for number in changes:
+        after = _change_unseen(system, state, number)
+        if after is not None:
+            return [after]
     return []
 
 
@@ -93,13 +100,12 @@ def _go_on(system: System, state: SystemState, number: int) -> SystemState:
     return state
 
 
-def _let_pass(system: System, state: SystemState, number: int) -> SystemState:
-    """Take a wait that may be taken alone, of an agent and of those alike that are there, too.
+def _let_pass(system: System, before: SystemState, state: SystemState, number: int) -> SystemState:
+    """Take a wait that may be taken alone, of an agent and of those alike that were there, too.
 
     No agent can arrive while one of them stands still, whatever the others do: that holds of the
     last one of them, since the first ones are among the others.
     """
-    before = state
     for other in system.alike[number]:
         if (before.positions[other], before.tickets[other]) == (
             before.positions[number],
@@ -109,7 +115,22 @@ def _let_pass(system: System, state: SystemState, number: int) -> SystemState:
     return state
 
 
-def _land(system: System, state: SystemState, place: int) -> SystemState:
+def _change_unseen(system: System, state: SystemState, number: int) -> SystemState | None:
+    """Take an agent past steps at barriers that nothing else comes to before it goes on."""
+    ops, place = system.agents[number].ops, state.positions[number]
+    several = list(itertools.takewhile(lambda op: op.kind in _CHANGES, ops[place:]))
+    for some in (several, several[:1]):
+        if not may_touch(system, state, number, {key for op in some for key, _, _ in op.targets}):
+            for _ in some:
+                after = system.step(state, number)
+                if after is None:
+                    break
+                state = after
+            return state
+    return None
+
+
+def _land(system: System, state: SystemState, copy: tuple[int, int]) -> SystemState:
     """Land a copy that is harmless, and with it those at the same barriers that end no phase.
 
     Those are harmless, too: as many bytes are in flight less as are expected less, and what others
@@ -128,10 +149,12 @@ def _land(system: System, state: SystemState, place: int) -> SystemState:
             for (key, _, size), first, slot in zip(op.targets, keys, slots, strict=True)
         )
 
-    keys = [key for key, _, _ in op_of(state.flight[place]).targets]
+    if copy not in state.flight:  # it has landed with another one
+        return state
+    keys = [key for key, _, _ in op_of(copy).targets]
     slots = [system.index[key] for key in keys]
     before = phases(state)
-    state = system.deliver(state, place)
+    state = system.deliver(state, state.flight.index(copy))
     place = 0
     while phases(state) == before and place < len(state.flight):
         op = op_of(state.flight[place])
@@ -175,7 +198,7 @@ def _harmless_at(
     more = (tx if arriving is None else after) - system.all_in_flight(state).get(key, 0)
     if more < 0 and arriving is None and system.is_awaited(state, slot, phase):
         more += pending * system.share[key]  # of arrivals without which it cannot end
-    return more >= 0 and ahead.bytes_to(key) <= more
+    return more >= 0 and ahead.brings_at_most(key, more)
 
 
 def may_arrive(system: System, state: SystemState, frozen: int, slot: int) -> bool:
@@ -302,7 +325,10 @@ class RunAhead:
 
     def arrives_on(self, slot: int) -> bool:
         """Tell whether an agent may arrive on a barrier, or remake it."""
-        index = self.system.index
+        index, positions = self.system.index, self.state.positions
+        last = self.system.last_arrivals.get(slot, {})
+        if all(positions[n] > step for n, step in last.items() if n != self.frozen):
+            return False  # however far they come
         return any(
             index[key] == slot
             for op in self.steps()
@@ -336,11 +362,15 @@ class RunAhead:
                 return True
         return False
 
-    def bytes_to(self, key: Key) -> int:
-        """Return what copies that may be issued bring to a barrier."""
+    def brings_at_most(self, key: Key, limit: int) -> bool:
+        """Tell whether copies that may be issued bring no more than so many bytes to a barrier."""
+        issued, positions = self.system.issued, self.state.positions
+        others = (n for n in self.system.issuers.get(key, ()) if n != self.frozen)
+        if sum(issued[n].bytes_from(key, positions[n]) for n in others) <= limit:
+            return True  # however far they come
         for _ in self.steps():
             pass
-        return self.issued.get(key, 0)
+        return self.issued.get(key, 0) <= limit
 
     def _arrivals(self, slot: int) -> int:
         """Return how many arrivals of a barrier can have had their bytes, -1 if none may follow."""

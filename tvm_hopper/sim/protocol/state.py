@@ -31,6 +31,11 @@ class SystemState(NamedTuple):
     meetings: tuple[tuple[int, int], ...]
     flight: tuple[tuple[int, int], ...]
 
+    def advanced(self, number: int) -> SystemState:
+        """Return this state with one agent a step further."""
+        before, place, after = self.positions[:number], self.positions[number], number + 1
+        return self._replace(positions=(*before, place + 1, *self.positions[after:]))
+
 
 class Running:
     """A state that steps change in place, for who requests no state before it."""
@@ -40,6 +45,11 @@ class Running:
         self.targets = [list(row) for row in start.targets]
         self.barriers, self.meetings = list(start.barriers), list(start.meetings)
         self.flight = list(start.flight)
+
+    def advanced(self, number: int) -> Running:
+        """Take one agent a step further."""
+        self.positions[number] += 1
+        return self
 
     def _replace(self, **parts: Any) -> Running:
         """Take the lists that a step has changed: they are its own already."""

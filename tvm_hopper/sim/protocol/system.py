@@ -95,6 +95,26 @@ class System:
         return [Issued(agent) for agent in self.agents]
 
     @cached_property
+    def issuers(self) -> dict[Key, list[int]]:
+        """Of each mbarrier at which copies land, the agents that issue them."""
+        found: dict[Key, list[int]] = {}
+        for number, issued in enumerate(self.issued):
+            for key in issued.places:
+                found.setdefault(key, []).append(number)
+        return found
+
+    @cached_property
+    def last_arrivals(self) -> dict[int, dict[int, int]]:
+        """Of each mbarrier, each agent that arrives on it or makes it, and the last such step."""
+        found: dict[int, dict[int, int]] = {}
+        for number, agent in enumerate(self.agents):
+            for step, op in enumerate(agent.ops):
+                if op.kind not in ("expect", "load", "wait", "bar"):
+                    for key, _, _ in op.targets:
+                        found.setdefault(self.index[key], {})[number] = step
+        return found
+
+    @cached_property
     def next_waits(self) -> list[list[dict[int, Op]]]:
         """Of each agent, for each of its positions, its next wait on each barrier."""
         return [self._next_waits(agent) for agent in self.agents]
@@ -321,13 +341,14 @@ class System:
             return self._wait(state, number, op)
         if op.kind in ("bar", "cluster_sync", "cluster_arrive", "cluster_wait"):
             return self._meet(state, number, op)
-        barriers = opened(state.barriers)
         if op.kind == "load":
             if self.counted:
                 flight = opened(state.flight)
                 insort(flight, (number, position))
                 state = state._replace(flight=closed(state, flight))
-        elif op.kind == "init":
+            return self._advance(state, number)
+        barriers = opened(state.barriers)
+        if op.kind == "init":
             for key, count, _ in op.targets:
                 slot = self.index[key]
                 if barriers[slot][1]:
@@ -362,9 +383,7 @@ class System:
         return state._replace(targets=closed(state, targets))
 
     def _advance(self, state: State, number: int, ticket: int | None = None) -> State:
-        positions = opened(state.positions)
-        positions[number] += 1
-        state = state._replace(positions=closed(state, positions))
+        state = state.advanced(number)
         return state if ticket is None else self._take_ticket(state, number, ticket)
 
     def _take_ticket(self, state: State, number: int, ticket: int) -> State:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tvm_hopper.sim.machine.pages import no_bytes
+from tvm_hopper.sim.machine.spread import spread_of
 from tvm_hopper.sim.races.clocks import Bundle, Clock, reaches
 
 GENERIC, ASYNC, TENSORMAP = "generic", "async", "tensormap"
@@ -260,10 +261,16 @@ class Shadow:
                 self.refine(divisor)
             return slice(offsets.start // self.granule, offsets.stop // self.granule)
         flat = offsets if offsets.ndim == 1 else np.ravel(offsets)
-        divisor = int(np.bitwise_or.reduce(flat)) | size
+        if not len(flat):
+            return flat
+        first = int(flat[0])
+        spread = spread_of(flat - first)
+        divisor = first | spread.bits | size
         if divisor & (self.granule - 1):
             self.refine(divisor)
         granule = self.granule
+        if spread.step == size or len(flat) == 1:
+            return slice(first // granule, (first + spread.high + size) // granule)
         flat = flat // granule
         count = size // granule
         if count > 1:
@@ -326,8 +333,9 @@ class Shadow:
                 if not other.known_to(clock) or _among_lanes(other, access, clock):
                     report(other, access, readers, number)
         self.cells_written += int(np.count_nonzero(writers < self.log.first))
+        left = self._left(writers, readers) if access.rmw else 0  # of a slice these are views
         self.writer[cells] = access.number
-        self.readers[cells] = self._left(writers, readers) if access.rmw else 0
+        self.readers[cells] = left
 
     def _readers(self, cells: Any, writers: np.ndarray) -> np.ndarray:
         """Return the sets of readers of some cells, of those that no thread touched, too."""

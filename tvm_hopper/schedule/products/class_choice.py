@@ -56,6 +56,7 @@ class AnyRows:
     chip: Chip
     majors: tuple[str, str]
     out_dtype: str
+    batch: int = 1
 
     @staticmethod
     def of(
@@ -67,13 +68,15 @@ class AnyRows:
         num_sms: int | None,
         majors: tuple[str, str],
         out_dtype: str | None,
+        batch: int = 1,
     ) -> AnyRows:
         """Check what a helper was given."""
         n, k = as_size(where, "n", n), as_size(where, "k", k)
         chip = chip_of_target()
         chip = replace(chip, num_sms=as_int(where, "num_sms", num_sms, 1) or chip.num_sms)
         given = for_any_rows(given or MatmulConfig())
-        return AnyRows(n, k, dtype, given, chip, majors, out_dtype or dtype)
+        batch = as_int(where, "batch", batch, 1) or 1
+        return AnyRows(n, k, dtype, given, chip, majors, out_dtype or dtype, batch)
 
     def choose(self, rows: Sequence[int]) -> list[MatmulConfig]:
         """Return what is chosen for each of some row counts; that for the last if it is decided."""
@@ -82,7 +85,7 @@ class AnyRows:
             given = for_any_rows(self.given, m)
             return choose_config(
                 m, self.n, self.k, self.dtype, given, num_sms=self.chip.num_sms,
-                majors=self.majors, out_dtype=self.out_dtype,
+                majors=self.majors, out_dtype=self.out_dtype, batch=self.batch,
             )  # fmt: skip
 
         largest = one(rows[-1])
@@ -99,7 +102,7 @@ class AnyRows:
         return choose_dots(row, self.given, best.microseconds, self.chip)
 
     def _product(self, m: int) -> ProductShape:
-        return as_product(m, self.n, self.k, self.dtype, self.majors, self.out_dtype)
+        return as_product(m, self.n, self.k, self.dtype, self.majors, self.out_dtype, self.batch)
 
 
 def choose_classes(

@@ -21,7 +21,7 @@ from tvm_hopper.schedule.arguments import as_bounds, as_int, as_ranges, check_ty
 from .branches import ProductSite, check_rows, look_at
 from .class_choice import MOST_CLASSES
 from .config import MatmulConfig
-from .model import as_product
+from .model import SYMBOLIC_BATCH, as_product
 from .product_shape import ProductShape
 from .ranges import choose_ranges
 from .recognize import Matmul
@@ -107,8 +107,8 @@ def product_of(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -
     """Describe a product for the estimate: a class has the rows of its bound."""
     majors = problem.lhs.major, problem.rhs.major
     rows = problem.m.extent if kernel.rows is None else kernel.rows
-    extents = rows, problem.n.extent, problem.k.extent
-    return as_product(*extents, problem.lhs.dtype, majors, outputs[0])
+    extents = rows, problem.n.extent, problem.depth
+    return as_product(*extents, problem.lhs.dtype, majors, outputs[0], problem.batch)
 
 
 def find_kernels(
@@ -175,13 +175,16 @@ def _check_symbolic(problem: Matmul, rows: int) -> None:
 def _by_model(found: ProductSite, given: MatmulConfig) -> dict[int, int]:
     """Choose the ranges by the model; none if only one kernel is possible."""
     problem = found.problem
-    m, n, k = problem.m.extent, problem.n.extent, problem.k.extent
+    m, n, k = problem.m.extent, problem.n.extent, problem.depth
     if isinstance(m, int) or not isinstance(n, int) or not isinstance(k, int):
         return {}
     if not found.is_outermost or problem.lhs.dtype not in OPERAND_DTYPES:
         return {}  # what is refused is refused as one kernel, whose words name the tensor
     majors = problem.lhs.major, problem.rhs.major
-    return choose_ranges(n, k, problem.lhs.dtype, given, majors=majors, out_dtype=found.out_dtype)
+    return choose_ranges(
+        n, k, problem.lhs.dtype, given, majors=majors, out_dtype=found.out_dtype,
+        batch=problem.batch if isinstance(problem.batch, int) else SYMBOLIC_BATCH,
+    )  # fmt: skip
 
 
 def _has_symbols(func: Any) -> bool:

@@ -117,7 +117,7 @@ class _Estimate:
     def _count_waves(self) -> None:
         """Count clusters, how many run at once, and the steps of a block."""
         tiles, chip = self.tiles, self.chip
-        self.count = self.down * self.across
+        self.count = self.down * self.across * self.product.batch
         blocks = tiles.parts * tiles.rows_of_blocks * tiles.columns_of_blocks
         if self.form.by_kernels:
             self.at_once = chip.num_sms / blocks
@@ -215,7 +215,7 @@ class _Estimate:
         if form.spare and majors[1] == "k":
             right = np.where((self.row_blocks > 1) | in_turn, right, 0)
         # Of all boxes, in each block that a box is sent to.
-        beyond = left * across + right * down
+        beyond = (left * across + right * down) * self.product.batch
         lines = self.depth * self.size / LINE_BYTES
         cycles = self.rates.out_of_bounds_row_cycles * beyond * self.parts / self.waves * lines
         return np.asarray(cycles)
@@ -244,7 +244,7 @@ class _Estimate:
         if not self.form.by_kernels:
             meeting = rates.cluster_sum_cycles + rates.cluster_peer_cycles * self.parts
             return np.asarray(meeting + tile / rates.exchange_bytes)
-        sums = self.m * self.n * self.parts * SUM_BYTES / self.chip.num_sms
+        sums = self.m * self.n * self.product.batch * self.parts * SUM_BYTES / self.chip.num_sms
         meeting = tile / rates.workspace_bytes
         # Where stores are wide a thread adds up more registers of each part.
         each = rates.partial_sum_cycles * np.where(
@@ -290,6 +290,7 @@ class _Estimate:
             * np.where(self.form.boxes, rates.tma_store_partial_sector_share, 1)
         )
         moved = self.size * (m + n) * self.k + product.output_bytes * m * n * (1 + parted)
+        moved = moved * product.batch
         in_memory = moved / (rates.memory_bytes * self.chip.memory_rate)
         if self.form.any_rows:  # few blocks do not keep it busy
             in_memory = np.maximum(in_memory, moved / (rates.sm_memory_bytes * self.active))
@@ -302,7 +303,7 @@ class _Estimate:
     def microseconds(self) -> Floats:
         """Return the time of each of the tiles."""
         rates, chip = self.rates, self.chip
-        power = rates.flop_power * self.m * self.n * self.k / 1e9
+        power = rates.flop_power * self.m * self.n * self.k * self.product.batch / 1e9
         in_power = power * chip.megahertz / chip.power_rate
         in_loop = self.in_all * self._step()
         bounds = (np.full_like(in_loop, x) for x in (self._in_memory(), in_power))

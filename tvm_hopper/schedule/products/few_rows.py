@@ -29,6 +29,8 @@ from .model import rank_both
 from .recognize import Matmul
 from .staging import leaves_operands_open
 
+BATCH = "a batch, or a sum over several axes; one product over one axis"
+
 
 def may_be_few_rows(given: MatmulConfig) -> bool:
     """Tell whether a product may use direct loads or dot products by default."""
@@ -226,6 +228,8 @@ def _chosen_for(kernel: ClassKernel, time: float) -> tuple[int, ...]:
 
 def _unserved_directly(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
     """Say why warps cannot load what they multiply, and what can; empty if they can."""
+    if problem.has_batch:
+        return BATCH
     for operand in (problem.lhs, problem.rhs):
         if len(operand.buffer.ty.strides) or any(operand.buffer.same_as(x) for x in views):
             return "an operand that is a part of a tensor, or has strides; whole compact tensors"
@@ -244,6 +248,8 @@ def _unserved_directly(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
 
 def _unserved(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
     """Say why a product cannot be computed as dot products, and what can; empty if it can."""
+    if problem.has_batch:
+        return BATCH
     vector = VECTOR_BYTES // dtype_bytes(problem.rhs.dtype)
     for operand in (problem.lhs, problem.rhs):
         if operand.major != "k":

@@ -21,6 +21,7 @@ class ProductShape:
     # whether m runs along the rows of C in memory: elements are then stored one by one
     is_transposed: bool = False
     is_symbolic: bool = False  # whether an extent is a guess
+    batch: int = 1  # how many such products a kernel computes
 
     @property
     def row_bytes(self) -> tuple[int, int]:

@@ -10,7 +10,9 @@ in front.  Nothing is scheduled here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +26,8 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 from tvm_hopper.facts.swizzle import span_elements
+
+from .axes import tile_axes
 
 CAST = (
     "cast what is of another type in a function in front (hs.pointwise), or leave the product to "
@@ -65,7 +69,8 @@ class Matmul:
     m: Axis
     n: Axis
     k: Axis
-    lead: tuple[Axis, ...]  # of extent one
+    lead: tuple[Axis, ...]  # of the output, outside of tiles: a batch, and dimensions of extent one
+    deep: tuple[Axis, ...]  # of the sum, around k
     lhs: MatmulOperand  # the one that is indexed by m
     rhs: MatmulOperand
     output: Any
@@ -73,6 +78,21 @@ class Matmul:
     acc_dtype: str
     node: Any  # the block
     starts_from_zero: bool = True
+
+    @property
+    def batch(self) -> Any:
+        """How many products of tiles there are: the extent of all other axes of the output."""
+        return _times(x.extent for x in self.lead)
+
+    @property
+    def depth(self) -> Any:
+        """Terms of a sum."""
+        return _times(x.extent for x in (*self.deep, self.k))
+
+    @property
+    def has_batch(self) -> bool:
+        """Tell whether there are axes outside of tiles, of the output or of the sum."""
+        return not all(ir.is_const(x.extent, 1) for x in (*self.lead, *self.deep))
 
     @property
     def transposed(self) -> Matmul:
@@ -116,10 +136,10 @@ def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) ->
     _check_initial_value(where, node)
     contraction = require_contraction(where, node)
 
-    m, n, k, lead = _find_axes(where, node, loops, bindings, contraction)
+    m, n, k, lead, deep = _find_axes(where, node, loops, bindings, contraction)
     by_axis = {}
     for load in contraction.products[0].loads:
-        operand, side = _operand(where, load, m, n, k, lead)
+        operand, side = _operand(where, load, m, n, k, (*lead, *deep))
         by_axis[side] = operand
     if set(by_axis) != {"m", "n"}:
         need = "one operand indexed by m and k, the other by n and k"
@@ -136,47 +156,49 @@ def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) ->
     kept = (rank - 2, rank - 1)
     zero = ir.is_zero(contraction.initial)
     output, dtype = contraction.accumulator, contraction.accumulator_dtype
-    return Matmul(name, m, n, k, lead, lhs, rhs, output, kept, dtype, node, zero)
+    return Matmul(name, m, n, k, lead, deep, lhs, rhs, output, kept, dtype, node, zero)
 
 
 def _find_axes(
     where: str, node: Any, loops: list[Any], bindings: dict[Any, int], contraction: Contraction
-) -> tuple[Axis, Axis, Axis, tuple[Axis, ...]]:
-    """Return rows, columns and depth of a product, and dimensions of extent one."""
+) -> tuple[Axis, Axis, Axis, tuple[Axis, ...], tuple[Axis, ...]]:
+    """Return rows, columns and depth of a product's tiles, and the axes outside of these."""
     store = node.body
     axes = {var.var: _axis(var, bindings[var.var], loops) for var in node.iter_vars}
-    lead = tuple(a for a in axes.values() if a.extent == 1 and not _is_reduction(a.iter_var))
     out = list(store.indices)
     if len(out) < 2 or any(v not in axes for v in out[-2:]) or out[-1].same_as(out[-2]):
-        need = "C[m, n] with one loop for each, after dimensions of extent one"
+        need = "C[m, n] with one loop for each, after a batch and dimensions of extent one"
         raise cannot_schedule(where, f"the output index {list(store.indices)}", need)
     m, n = (axes[v] for v in out[-2:])
-    lead = tuple(a for a in lead if a not in (m, n))
-    reductions = [a for a in axes.values() if _is_reduction(a.iter_var)]
-    if len(reductions) != 1:
-        raise cannot_schedule(where, f"{len(reductions)} reduction loops", "one, over k")
-    (k,) = reductions
-    for axis in axes.values():
-        if axis in (m, n, k, *lead):
-            continue
-        shared = contraction.sides(list(axes)).batch
-        batch = next((axes[v] for v in shared if axes[v].extent != 1), None)
-        if batch is None:
-            wide = [axes[v] for v in out if v in axes and axes[v].extent != 1]
-            sizes = ", ".join(f"{a.iter_var.var.name} of {a.extent}" for a in wide)
-            found = f"{len(wide)} dimensions of the output ({sizes})"
-            need = "rows and columns, and other dimensions of extent one"
-            raise cannot_schedule(where, found, need, "let one dimension count the rows")
-        found = f"a batch of {batch.extent} ({batch.iter_var.var.name})"
-        fix = "call a function of one product for each"
-        raise cannot_schedule(where, found, "a leading batch of one", fix)
-    if not all(ir.is_const(extent, 1) for extent in store.buffer.shape[:-2]):
-        found = f"{store.buffer.name}, of which it writes a part"
-        raise cannot_schedule(where, found, "an output that is one matrix")
+    every = list(axes.values())
+    lead = tuple(a for a in every if a not in (m, n) and not _is_reduction(a.iter_var))
+    summed = [a for a in every if _is_reduction(a.iter_var)]
+    depth = tile_axes(node, contraction.products[0].loads)[2]
+    if not summed:
+        raise cannot_schedule(where, "no reduction loop", "one, over k")
+    k = summed[-1] if depth is None else every[depth]
+    deep = tuple(a for a in summed if a is not k)
+    for index, extent in zip(out[:-2], store.buffer.shape, strict=False):
+        batch = axes.get(index)
+        if not ir.is_const(extent, 1) and (batch is None or not _covers(batch, extent)):
+            found = f"{store.buffer.name}, of which it writes a part"
+            raise cannot_schedule(
+                where, found, "an output whose dimensions are axes of the product"
+            )
     for label, axis in (("M", m), ("N", n), ("K", k)):
         if axis.loop < 0:
             raise cannot_schedule(where, f"no loop over {label}", "one loop a dimension")
-    return m, n, k, lead
+    return m, n, k, lead, deep
+
+
+def _times(extents: Iterable[Any]) -> Any:
+    """Multiply extents, without the ones."""
+    return functools.reduce(operator.mul, (x for x in extents if not ir.is_const(x, 1)), 1)
+
+
+def _covers(axis: Axis, extent: Any) -> bool:
+    """Tell whether an axis runs over a whole dimension."""
+    return ir.is_const(ir.simplify(extent - ir.cast_like(axis.extent, extent)), 0)
 
 
 def _axis(var: IterVar, position: int, loops: list[Any]) -> Axis:
@@ -313,8 +335,10 @@ def _stride_violations(operand: MatmulOperand, outer: str) -> list[tuple[str, st
     if strides and strides[-1] != 1:
         found = f"stride {strides[-1]} in the last dimension"
         return [(operand.name, found, "a contiguous last dimension", "copy it first")]
-    row = strides[operand.kept[0]] if strides else _known(buffer.shape[-1])
     step = BULK_ALIGNMENT // size
+    outside = [s for s, n in zip(strides, buffer.shape, strict=False) if not ir.is_const(n, 1)][:-1]
+    row = strides[operand.kept[0]] if strides else _known(buffer.shape[-1])
+    row = next((s for s in outside if isinstance(s, int) and s % step), row)
     offset = _known(buffer.ty.elem_offset)
     if isinstance(offset, int) and offset % step:
         found = f"an offset of {offset} elements, {offset * size} bytes"
@@ -375,12 +399,11 @@ def product_loads(where: str, node: Any) -> tuple[Any, Any]:
 
 
 def _operand(
-    where: str, load: Any, m: Axis, n: Axis, k: Axis, lead: tuple[Axis, ...]
+    where: str, load: Any, m: Axis, n: Axis, k: Axis, others: tuple[Axis, ...]
 ) -> tuple[MatmulOperand, str]:
     """Describe one load; say whether it is the side of m or of n."""
     buffer = load.source
     sides, kept = [], []
-    units = [a.iter_var.var for a in lead]
     names = ((m, "m"), (n, "n"), (k, "k"))
     for position, index in enumerate(load.indices):
         side = next((s for a, s in names if index.same_as(a.iter_var.var)), None)
@@ -388,15 +411,16 @@ def _operand(
             sides.append(side)
             kept.append(position)
             continue
-        is_unit = ir.is_const(buffer.shape[position], 1)
-        if not (is_unit and (ir.is_const(index, 0) or any(index.same_as(u) for u in units))):
+        is_unit = ir.is_const(buffer.shape[position], 1) and ir.is_const(index, 0)
+        if not is_unit and not any(index.same_as(x.iter_var.var) for x in others):
             tensor = f"{where}, tensor {buffer.name}"
             need = "one loop a dimension, other dimensions of extent one"
             raise cannot_schedule(tensor, f"the index {index}", need)
     if sorted(sides) not in (["k", "m"], ["k", "n"]) or kept[-1] != len(load.indices) - 1:
         tensor = f"{where}, tensor {buffer.name}"
         need = "an operand indexed by k and one of m, n, the last dimension by either"
-        raise cannot_schedule(tensor, f"the index {list(load.indices)}", need)
+        fix = f"store {buffer.name} so that neighbours along k, or along its rows, are neighbours"
+        raise cannot_schedule(tensor, f"the index {list(load.indices)}", need, fix)
     major = "k" if sides[-1] == "k" else "mn"
     side = "m" if "m" in sides else "n"
     return MatmulOperand(buffer, ir.dtype_of(buffer), major, tuple(kept)), side

@@ -34,6 +34,7 @@ def mma(
     b: Any,
     adds: Any = True,
     transposed: tuple[int, int] = (0, 0),
+    other: str | None = None,
 ) -> Any:
     """Compute `d = a b + d` for 64 rows and `n` columns (`wgmma.mma_async`, 9.7.15.5.2).
 
@@ -51,6 +52,8 @@ def mma(
         sequence of four 32-bit registers.
     adds
         Boolean; if false, `d = a b`.
+    other
+        Type of b, if it is not that of a.
     transposed
         Whether a and b are MN-major, 0 or 1 each: of 16-bit operands in shared memory alone.
 
@@ -59,7 +62,7 @@ def mma(
     ValueError
         The hardware has no such shape or pair of types, or reads no such operand MN-major.
     """
-    name = facts.instruction_name(n, dtype, accumulator)
+    name = facts.instruction_name(n, dtype, accumulator, other)
     in_registers = isinstance(a, (list, tuple))
     left, right = transposed
     if (left and in_registers) or ((left or right) and dtype not in facts.MN_MAJOR_DTYPES):

@@ -48,10 +48,10 @@ def operands(dtype="float16", shape=SHAPE):
             r"tensor A: found M = m, symbolic, so rows any multiple of 2 bytes apart; need a "
             r"multiple of 16 bytes; make M static, or a multiple of 8",
         ),
-        ({"dtype": "float32", "cast": "none"}, r"tensor A: found float32; need one of float16, bf"),
+        ({"dtype": "float32", "cast": "none"}, r"tensor A: found float32; .* give operands=\"tf32"),
         (
-            {"dtype": "int8", "acc_dtype": "int32", "out_dtype": "int32"},
-            r"block C, tensor A: found int8",
+            {"dtype": "int8"},
+            r"block C, tensor C: found a sum in float32; need a sum in int32 of products of int8",
         ),
         ({"acc_dtype": "float64", "out_dtype": "float64"}, r"tensor C: found a sum in float64"),
         (EXACT, r"block C, tensor C: found a sum in float16; .*give accumulate=\"float32\""),
@@ -91,7 +91,7 @@ def test_mixed_types():
     _, b = operands("bfloat16")
     refuse(
         te.create_prim_func([a, b, product(a, b)]),
-        r"found A float16, B bfloat16; need both of float16",
+        r"found A float16, B bfloat16; need operands of one type, two of float8",
     )
 
 

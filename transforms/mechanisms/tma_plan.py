@@ -60,7 +60,7 @@ class TmaTransfer(PlannedCopy):
     swizzle: int
     around: tuple[ir.For, ...]  # loops whose variables a coordinate may depend on
     tail: Any = None  # rows of the last tile inside of the tensor, where the others may be anything
-    declared: Any = None  # the tensor with the dimensions that the program gives it, if merged
+    declared: Any = None  # the tensor, with the dimensions that the program gives it
 
     def __post_init__(self) -> None:
         longest = max((d or 0) for d in self.tensor_map.dims)
@@ -92,11 +92,6 @@ class TmaTransfer(PlannedCopy):
             tuple(x.step for x in self.dims),
             swizzle_bytes=self.swizzle,
         )
-
-    @property
-    def tensor(self) -> ir.Var:
-        """The tensor as the program declares it."""
-        return self.copy.tensor.buffer if self.declared is None else self.declared
 
     @property
     def encoded(self) -> list[Any]:
@@ -138,9 +133,8 @@ def plan_tma_copies(
     return tuple(_plan_boxes(copy, around) for copy in copies)
 
 
-def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
-    declared = copy.tensor.buffer
-    copy = merge_dimensions(in_digits(copy))
+def _plan_boxes(given: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
+    copy = merge_dimensions(in_digits(given))
     tensor, s = copy.tensor, copy.loops[-1]
     loops = [loop for loop in copy.loops[1:-1] if not ir.is_const(loop.extent, 1)]
     inner = _contiguous_axis(copy)
@@ -193,7 +187,7 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
     ):
         tail = _tail(copy, loops[0], dims[row_dims[0]])
     around = (*around, *copy.loops)
-    return TmaTransfer(copy, tuple(dims), row_dims, swizzle, around, tail, declared)
+    return TmaTransfer(copy, tuple(dims), row_dims, swizzle, around, tail, given.tensor.buffer)
 
 
 def _stays_at_zero(copy: Transfer, axis: int, around: tuple[ir.For, ...]) -> bool:
@@ -479,7 +473,7 @@ def find_run_time_rules(load: TmaTransfer) -> list[tuple[Any, str]]:
     Each value times the element's size has to be a multiple of 16 bytes
     (CUDA driver API, `cuTensorMapEncodeTiled`).
     """
-    source = load.tensor
+    source = load.declared
     size = load.copy.tensor.element_bytes
     rules = run_time_strides(load)
     offset = source.ty.elem_offset

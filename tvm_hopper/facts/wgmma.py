@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import DTYPES, dtype_bytes
+from .dtypes import DTYPES, dtype_bytes, may_multiply
 from .swizzle import alignment, check_swizzle, span_bytes, swizzle_offset
 
 INSTRUCTION_M = 64
@@ -53,8 +53,10 @@ def legal_n(dtype: str) -> tuple[int, ...]:
     return tuple(range(8, MAX_N + 1, 8))
 
 
-def instruction_name(n: int, dtype: str, accumulator: str = "float32") -> str:
-    """Return the PTX instruction that multiplies 64 x k by k x n, both operands of `dtype`.
+def instruction_name(
+    n: int, dtype: str, accumulator: str = "float32", other: str | None = None
+) -> str:
+    """Return the PTX instruction that multiplies 64 x k of `dtype` by k x n of `other` or `dtype`.
 
     Raises
     ------
@@ -67,8 +69,13 @@ def instruction_name(n: int, dtype: str, accumulator: str = "float32") -> str:
     if accumulator not in row.accumulators:
         need = " or ".join(row.accumulators)
         raise ValueError(f"WGMMA accumulator for {dtype}: found {accumulator}; need {need}")
+    other = dtype if other is None else other
+    if not may_multiply(dtype, other):
+        need = "one type, two of float8, or two of 8-bit integers"
+        raise ValueError(f"WGMMA operands: found {dtype} and {other}; need {need}")
     shape = f"m{INSTRUCTION_M}n{n}k{instruction_k(dtype)}"
-    types = (DTYPES[accumulator].wgmma_accumulator, row.wgmma_operand, row.wgmma_operand)
+    operands = row.wgmma_operand, DTYPES[other].wgmma_operand
+    types = (DTYPES[accumulator].wgmma_accumulator, *operands)
     return f"wgmma.mma_async.sync.aligned.{shape}.{'.'.join(types)}"
 
 

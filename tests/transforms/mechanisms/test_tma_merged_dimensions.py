@@ -56,4 +56,4 @@ def test_the_map_is_of_the_memory_that_is_declared():
     (plan,) = plan_tma_copies(kernel, (found,))
     assert [int(x.extent) for x in plan.dims] == [64, 150]
     assert plan.box == (64, 64)
-    assert plan.tensor.same_as(found.tensor.buffer)
+    assert plan.declared.same_as(found.tensor.buffer)

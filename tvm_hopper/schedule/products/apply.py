@@ -226,7 +226,7 @@ def _apply(
     views = make_views(sch, block, loads)
     problem = find_matmul(sch, block, known)
     config = kernel.config
-    check_operands(problem, config.accumulate, views)
+    check_operands(problem, config, views)
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
     check_outputs(problem, epilogue.outputs)
     if epilogue.operands:

@@ -303,7 +303,9 @@ class _Estimate:
     def microseconds(self) -> Floats:
         """Return the time of each of the tiles."""
         rates, chip = self.rates, self.chip
-        power = rates.flop_power * self.m * self.n * self.k * self.product.batch / 1e9
+        power = (
+            rates.flop_power * self.size / 2 * self.m * self.n * self.k * self.product.batch / 1e9
+        )
         in_power = power * chip.megahertz / chip.power_rate
         in_loop = self.in_all * self._step()
         bounds = (np.full_like(in_loop, x) for x in (self._in_memory(), in_power))

@@ -23,7 +23,16 @@ from tvm.tirx import IterVar
 from tvm_hopper import ir
 from tvm_hopper.analysis.contraction import CASTS_NEEDED, Contraction, find_contraction
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.dtypes import OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
+from tvm_hopper.facts.dtypes import (
+    DTYPES,
+    HALF_DTYPES,
+    OPERAND_DTYPES,
+    OUTPUT_DTYPES,
+    TF32,
+    dtype_bytes,
+    may_multiply,
+    sum_dtype,
+)
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 from tvm_hopper.facts.swizzle import span_elements
 
@@ -148,9 +157,9 @@ def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) ->
     if lhs.buffer.same_as(rhs.buffer):
         fix = "pass the tensor a second time, as an argument of its own"
         raise cannot_schedule(where, f"{lhs.name} as both operands", "two tensors", fix)
-    if lhs.dtype != rhs.dtype:
+    if not may_multiply(lhs.dtype, rhs.dtype):
         found = f"{lhs.name} {lhs.dtype}, {rhs.name} {rhs.dtype}"
-        need = f"both of {' or both of '.join(OPERAND_DTYPES)}"
+        need = "operands of one type, two of float8, or two of 8-bit integers"
         raise cannot_schedule(where, found, need, CAST)
     rank = len(store.indices)
     kept = (rank - 2, rank - 1)
@@ -289,7 +298,7 @@ def check_plain_loops(where: str, loops: list[Any], node: Any) -> dict[Any, int]
     return bound
 
 
-def check_operands(matmul: Matmul, accumulate: str | None, views: Sequence[Any] = ()) -> None:
+def check_operands(matmul: Matmul, config: Any, views: Sequence[Any] = ()) -> None:
     """Refuse types that WGMMA lacks and tensors that a tensor map cannot describe.
 
     `views` are operands whose memory was looked at already, after them.
@@ -302,17 +311,17 @@ def check_operands(matmul: Matmul, accumulate: str | None, views: Sequence[Any] 
         if operand.dtype not in OPERAND_DTYPES:
             need = f"one of {', '.join(OPERAND_DTYPES)}"
             raise cannot_schedule(f"{where}, tensor {operand.name}", operand.dtype, need, CAST)
-    if matmul.acc_dtype not in OUTPUT_DTYPES:
-        need = f"one of {', '.join(OUTPUT_DTYPES)}"
-        found = f"a sum in {matmul.acc_dtype}"
-        raise cannot_schedule(f"{where}, tensor {matmul.output.name}", found, need)
-    if matmul.acc_dtype != "float32" and accumulate is None:
-        raise cannot_schedule(
-            f"{where}, tensor {matmul.output.name}",
-            f"a sum in {matmul.acc_dtype}",
-            "a sum in float32",
-            'give accumulate="float32" to sum in float32 and round once at the end',
-        )
+        if operand.dtype == "float32" and config.operands != TF32:
+            need = "a type that tensor cores multiply as it is"
+            fix = f'give operands="{TF32}" to count 10 bits of each mantissa; or {CAST}'
+            raise cannot_schedule(f"{where}, tensor {operand.name}", operand.dtype, need, fix)
+        if operand.major != "k" and not DTYPES[operand.dtype].mn_major:
+            found = f"{operand.dtype} whose neighbours in memory are not neighbours along k"
+            need = "rows along k: WGMMA reads operands of 8 and of 32 bits in no other order"
+            side = "A as [m, k]" if operand is matmul.lhs else "B as [n, k]"
+            fix = f"store {side} ({operand.name} transposed)"
+            raise cannot_schedule(f"{where}, tensor {operand.name}", found, need, fix)
+    _check_sum(where, matmul, config.accumulate)
     sides = [
         (operand, outer)
         for operand, outer in ((matmul.lhs, "M"), (matmul.rhs, "N"))
@@ -323,6 +332,20 @@ def check_operands(matmul: Matmul, accumulate: str | None, views: Sequence[Any] 
         (tensor, found, need, fix), *rest = broken
         more = [f"also tensor {t}: found {f}; need {n}; {x}" for t, f, n, x in rest]
         raise cannot_schedule(f"{where}, tensor {tensor}", found, need, "; ".join([fix, *more]))
+
+
+def _check_sum(where: str, matmul: Matmul, accumulate: str | None) -> None:
+    """Refuse a sum in a type that WGMMA does not have for the operands."""
+    need = sum_dtype(matmul.lhs.dtype)
+    if matmul.acc_dtype == need:
+        return
+    tensor, found = f"{where}, tensor {matmul.output.name}", f"a sum in {matmul.acc_dtype}"
+    if need != "float32" or matmul.acc_dtype not in HALF_DTYPES:
+        needed = f"a sum in {need} of products of {matmul.lhs.dtype}"
+        raise cannot_schedule(tensor, found, needed, CAST)
+    if accumulate is None:
+        fix = 'give accumulate="float32" to sum in float32 and round once at the end'
+        raise cannot_schedule(tensor, found, "a sum in float32", fix)
 
 
 def _stride_violations(operand: MatmulOperand, outer: str) -> list[tuple[str, str, str, str]]:

@@ -77,7 +77,7 @@ def apply_tiles(
     if loops.k_parts is not None:
         sch.decompose_reduction(block, loops.k_parts)
         reductions.across_cluster(sch, loops.k_parts, config.split_mode or "cluster")
-    product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
+    product = steps.wgmma(sch, block, _accumulate(problem, config), config.operands)
     if tiles.choices:
         sch.annotate(product, keys.CHOICE, tiles.choices)
     steps.pipeline(

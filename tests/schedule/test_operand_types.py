@@ -5,6 +5,7 @@ import pytest
 from tvm import s_tir, te
 
 from tests.schedule.refuse import refuse
+from tvm_hopper import explain
 from tvm_hopper import schedule as hs
 from tvm_hopper.facts.dtypes import may_multiply
 from tvm_hopper.simulation import simulate, verify
@@ -73,6 +74,31 @@ def test_outputs_are_verified(types, sums, out, options):
     mod = product(types, sums, scaled(out))
     sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C", hs.MatmulConfig(**options))
+    report = verify(sch, against=mod)
+    assert report.verdict == "clean", report.table()
+
+
+@pytest.mark.parametrize("out", [E4, "bfloat16"])
+def test_scales_of_a_tensor_of_rows_and_of_columns(out):
+    def scale(total, i, j, S, R, W):
+        return (total(i, j) * S[0] * R[i] * W[j]).astype(out)
+
+    scales = {"S": "1", "R": "m", "W": "n"}
+    mod = contraction("mk,nk->mn", SIZES, (E4, E4), "float32", scale, scales)
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig(**SMALL))
+    report = verify(sch, against=mod)
+    assert report.verdict == "clean", report.table()
+
+
+@pytest.mark.parametrize(("columns", "num_bytes"), [(128, 16), (80, 16), (72, 2), (97, 1)])
+def test_bytes_are_stored_by_vectors(columns, num_bytes):
+    """Rows that begin at multiples of 16 bytes, by 16 of them, also where a tile is cut."""
+    mod = contraction("mk,nk->mn", SIZES | {"n": columns}, (I8, I8), "int32", scaled(I8))
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig(**SMALL | {"tile": (64, 128, 64)}))
+    kernels = explain(sch, "nvidia/nvidia-h200").kernels
+    assert [x.num_bytes for kernel in kernels for x in kernel.stores] == [num_bytes]
     report = verify(sch, against=mod)
     assert report.verdict == "clean", report.table()
 

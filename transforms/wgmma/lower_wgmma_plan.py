@@ -246,7 +246,7 @@ def _operand(kernel: ir.For, product: MultiplyAdd, load: ir.TensorLoad, outer: i
     if dtype not in OPERAND_DTYPES:
         raise cannot_lower(where, f"type {dtype}", " or ".join(OPERAND_DTYPES))
     if dtype == "float32" and product.block.annotations.get(OPERANDS) != TF32:
-        fix = f'pass operands="{TF32}" (annotation {OPERANDS}), by which 10 bits of each mantissa count'
+        fix = f'pass operands="{TF32}" (annotation {OPERANDS}): 10 bits of each mantissa count'
         raise cannot_lower(where, f"type {dtype}", "a type that WGMMA multiplies as it is", fix)
     copies = [copy for copy in find_transfers(kernel) if copy.tile.buffer.same_as(buffer)]
     if not copies:

@@ -23,6 +23,7 @@ def contraction(
     dtypes: tuple[str, str] = ("float16", "float16"),
     sum_dtype: str = "float32",
     epilogue: Callable[..., Any] | None = None,
+    operands: Mapping[str, str] | None = None,
 ) -> tvm.IRModule:
     """Build C = sum of A B with te, as a module with the function "main", plain loops.
 
@@ -38,12 +39,14 @@ def contraction(
         Element type of the sum.
     epilogue : callable, optional
         Returns an element of the output D, of a function of an index that gives an element of the
-        sum, and the index.
+        sum, the index, and the tensors that are named in `operands`.
+    operands : mapping, optional
+        Tensors of float32 by name: their axes; an axis "1" has one element.
 
     Returns
     -------
     mod : tvm.IRModule
-        Arguments of "main": A, B, the output.
+        Arguments of "main": A, B, the operands of the epilogue, the output.
     """
     inputs, out = formula.split("->")
     left, right = inputs.split(",")
@@ -66,10 +69,15 @@ def contraction(
 
     shape = tuple(sizes[x] for x in out)
     value = te.compute(shape, product, name="C")
+    one = {"1": tirx.const(1, "int32")}
+    more = {
+        name: te.placeholder(tuple((sizes | one)[x] for x in axes), "float32", name=name)
+        for name, axes in (operands or {}).items()
+    }
     if epilogue is not None:
         total = value
-        value = te.compute(shape, lambda *i: epilogue(total, *i), name="D")
-    func = te.create_prim_func([a, b, value], index_dtype_override=None)
+        value = te.compute(shape, lambda *i: epilogue(total, *i, **more), name="D")
+    func = te.create_prim_func([a, b, *more.values(), value], index_dtype_override=None)
     return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 

@@ -33,7 +33,7 @@ INSTRUCTION_ROWS = 64
 LINK_CYCLES = 800  # from one block to the next that adds to the same tile; of 72x72x30208
 SUM_BYTES = 4  # of an accumulator
 MANY_ROWS = 1024  # of an output
-WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thread, else 4
+WIDE_COLUMNS = 32  # of 16 bits: an instruction of a multiple of them stores 16 bytes a thread
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,8 @@ class _Estimate:
             own = self.columns_of_one.astype(int)
             width = columns_in_panels(product.dtype)[self.tiles.consumers, own]
         self.width = width
-        self.wide = (width % WIDE_COLUMNS == 0) & (product.output_bytes == 2)
+        columns = WIDE_COLUMNS * 2 // min(product.output_bytes, 2)
+        self.wide = (width % columns == 0) & (product.output_bytes <= 2)
         self.stored_at = np.where(self.wide, rates.wide_store_bytes, rates.narrow_store_bytes)
         if product.is_transposed:
             at_vectors = np.asarray(product.m) * product.output_bytes % THREAD_ACCESS_BYTES == 0
@@ -303,9 +304,8 @@ class _Estimate:
     def microseconds(self) -> Floats:
         """Return the time of each of the tiles."""
         rates, chip = self.rates, self.chip
-        power = (
-            rates.flop_power * self.size / 2 * self.m * self.n * self.k * self.product.batch / 1e9
-        )
+        products = self.m * self.n * self.k * self.product.batch / 1e9
+        power = rates.flop_power * self.size / 2 * products  # by bytes, as multipliers are
         in_power = power * chip.megahertz / chip.power_rate
         in_loop = self.in_all * self._step()
         bounds = (np.full_like(in_loop, x) for x in (self._in_memory(), in_power))

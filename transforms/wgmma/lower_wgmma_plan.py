@@ -104,7 +104,7 @@ class MmaPlan:
         step = self.right.layout.mn_granularity
         return max(
             width
-            for width in wgmma.legal_n(self.dtype)
+            for width in wgmma.emitted_n(self.dtype)
             if width <= most and self.n % width == 0 and (width == self.n or width % step == 0)
         )
 

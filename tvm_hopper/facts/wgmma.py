@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import DTYPES, dtype_bytes, may_multiply
+from .dtypes import BYTE_DTYPES, DTYPES, dtype_bytes, may_multiply
 from .swizzle import alignment, check_swizzle, span_bytes, swizzle_offset
 
 INSTRUCTION_M = 64
 K_BYTES = 32  # every instruction takes 32 bytes of k from each operand
 MAX_N = 256
+MOST_INTEGER_N = 224
 MAJORS = ("k", "mn")
 
 _OPERANDS = [row.name for row in DTYPES.values() if row.wgmma_operand]
@@ -48,9 +49,15 @@ def instruction_k(dtype: str) -> int:
 
 def legal_n(dtype: str) -> tuple[int, ...]:
     """Return every n of one instruction, ascending: multiples of 8 to 256, for integers fewer."""
-    if _check_dtype(dtype) in ("int8", "uint8"):
+    if _check_dtype(dtype) in BYTE_DTYPES:
         return (8, 16, 24, *range(32, MAX_N + 1, 16))
     return tuple(range(8, MAX_N + 1, 8))
+
+
+def emitted_n(dtype: str) -> tuple[int, ...]:
+    """Return every n that can be emitted: TVM's table ends at 224 for integers (0.27.0.post1)."""
+    most = MOST_INTEGER_N if _check_dtype(dtype) in BYTE_DTYPES else MAX_N
+    return tuple(n for n in legal_n(dtype) if n <= most)
 
 
 def instruction_name(

@@ -27,14 +27,13 @@ def wait_group(num_pending: int) -> Any:
 
 def mma(
     n: int,
-    dtype: str,
+    dtype: str | tuple[str, str],
     accumulator: str,
     d: Sequence[Any],
     a: Any,
     b: Any,
     adds: Any = True,
     transposed: tuple[int, int] = (0, 0),
-    other: str | None = None,
 ) -> Any:
     """Compute `d = a b + d` for 64 rows and `n` columns (`wgmma.mma_async`, 9.7.15.5.2).
 
@@ -43,7 +42,7 @@ def mma(
     n
         Columns of one instruction.
     dtype, accumulator
-        Types of both operands and of `d`, under TVM's names.
+        Types of both operands, or of each, and of `d`, under TVM's names.
     d
         This thread's registers of the accumulator, as `BufferLoad`s: `n / 2` of float32, or of
         uint32 for an int32 accumulator; `n / 4` of uint32 for float16, two elements in each.
@@ -52,8 +51,6 @@ def mma(
         sequence of four 32-bit registers.
     adds
         Boolean; if false, `d = a b`.
-    other
-        Type of b, if it is not that of a.
     transposed
         Whether a and b are MN-major, 0 or 1 each: of 16-bit operands in shared memory alone.
 
@@ -62,6 +59,7 @@ def mma(
     ValueError
         The hardware has no such shape or pair of types, or reads no such operand MN-major.
     """
+    dtype, other = (dtype, dtype) if isinstance(dtype, str) else dtype
     name = facts.instruction_name(n, dtype, accumulator, other)
     in_registers = isinstance(a, (list, tuple))
     left, right = transposed

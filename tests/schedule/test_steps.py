@@ -133,7 +133,7 @@ def test_wgmma_of_a_type_it_lacks():
     sch.reorder(k0, i, j, k1)
     for index in (0, 1):
         sch.cache_read("C", index, "shared.dyn")
-    with pytest.raises(ScheduleError, match=r"block C: found operands of float32; need a type"):
+    with pytest.raises(ScheduleError, match=r"block C: found operands of float32; need float16 or"):
         hs.wgmma(sch, "C")
 
 

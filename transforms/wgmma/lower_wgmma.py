@@ -150,7 +150,7 @@ def _instructions(plan: MmaPlan, threads: Threads) -> ir.SBlockRealize:
         ]
         adds = ir.simplify(tirx.NE(step, 0)) if threads.overwrites else T.bool(True)
         return ptx_wgmma.mma(
-            width, plan.dtype, plan.accumulate, values, a, b, adds, transposed, plan.other_dtype
+            width, (plan.dtype, plan.other_dtype), plan.accumulate, values, a, b, adds, transposed
         )
 
     loops = ir.make_loop("subtile", plan.m // wgmma.INSTRUCTION_M, lambda subtile:

@@ -349,12 +349,11 @@ def wgmma(
     where = f"block {sch.get(block).name_hint}"
     accumulate = as_choice(where, "accumulate", accumulate, ACCUMULATE)
     operands = as_choice(where, "operands", operands, OPERANDS)
-    requests = {keys.ACCUMULATE: accumulate, keys.OPERANDS: operands}
+    requests = {k: v for k, v in ((keys.ACCUMULATE, accumulate), (keys.OPERANDS, operands)) if v}
     asked = _asked_around(sch, block)
     if asked is not None:
         for key, value in requests.items():
-            if value is not None:
-                _ask(sch, where, asked, key, value)
+            _ask(sch, where, asked, key, value)
         return asked
     loops = sch.get_loops(block)
     if len(loops) < 4:
@@ -365,10 +364,9 @@ def wgmma(
         need = 'two operands in shared memory, by cache_read(block, i, "shared.dyn")'
         raise cannot_schedule(where, f"{len(shared)} shared operands", need)
     dtype = ir.dtype_of(shared[0])
-    if dtype not in OPERAND_DTYPES:
-        raise cannot_schedule(where, f"operands of {dtype}", " or ".join(OPERAND_DTYPES))
-    if dtype == "float32" and operands is None:
-        need, fix = "a type that WGMMA multiplies as it is", f'give operands="{OPERANDS[0]}"'
+    if dtype not in OPERAND_DTYPES or (dtype == "float32" and operands is None):
+        need = " or ".join(x for x in OPERAND_DTYPES if x != dtype)
+        fix = 'give operands="tf32"' if dtype == "float32" else ""
         raise cannot_schedule(where, f"operands of {dtype}", need, fix)
     tile = tiles.find_tile(sch, block)
     steps = (wgmma_facts.INSTRUCTION_M, 8, wgmma_facts.instruction_k(dtype))
@@ -381,8 +379,7 @@ def wgmma(
     outer = sch.blockize(loops[-3])
     sch.annotate(outer, keys.WGMMA, 1)
     for key, value in requests.items():
-        if value is not None:
-            sch.annotate(outer, key, value)
+        sch.annotate(outer, key, value)
     return outer
 
 

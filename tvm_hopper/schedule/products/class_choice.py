@@ -68,15 +68,13 @@ class AnyRows:
         num_sms: int | None,
         majors: tuple[str, str],
         out_dtype: str | None,
-        batch: int = 1,
     ) -> AnyRows:
         """Check what a helper was given."""
         n, k = as_size(where, "n", n), as_size(where, "k", k)
         chip = chip_of_target()
         chip = replace(chip, num_sms=as_int(where, "num_sms", num_sms, 1) or chip.num_sms)
         given = for_any_rows(given or MatmulConfig())
-        batch = as_int(where, "batch", batch, 1) or 1
-        return AnyRows(n, k, dtype, given, chip, majors, out_dtype or dtype, batch)
+        return AnyRows(n, k, dtype, given, chip, majors, out_dtype or dtype)
 
     def choose(self, rows: Sequence[int]) -> list[MatmulConfig]:
         """Return what is chosen for each of some row counts; that for the last if it is decided."""

@@ -15,8 +15,11 @@ rows, in which no kernel needs another tile, gets the fastest kernel, except for
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+
+from tvm_hopper.schedule.arguments import as_int
 
 from .class_choice import LADDER, MIN_GAIN_PER_KERNEL, OCTAVE, POINTS, TILE_CLASSES, AnyRows
 from .config import MatmulConfig
@@ -82,7 +85,8 @@ def choose_ranges(
     ScheduleError
         An argument is illegal.
     """
-    asked = AnyRows.of("choose_ranges", n, k, dtype, given, num_sms, majors, out_dtype, batch)
+    asked = AnyRows.of("choose_ranges", n, k, dtype, given, num_sms, majors, out_dtype)
+    asked = replace(asked, batch=as_int("choose_ranges", "batch", batch, 1) or 1)
     configs = asked.choose(RUNGS)
     if len(configs) == 1:
         return {RUNGS[-1]: RUNGS[-1]}  # one kernel for all

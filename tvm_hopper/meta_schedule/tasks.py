@@ -27,6 +27,7 @@ from tvm_hopper.facts.dtypes import HALF_DTYPES
 from tvm_hopper.relax import prepare
 from tvm_hopper.requests import marks
 from tvm_hopper.requests.targets import find_processor, name_target
+from tvm_hopper.schedule.products.recognize import check_types
 
 from .matmul_problems import as_matmul, find_product
 from .memory_problems import as_memory_bound, serves_any_rows
@@ -215,6 +216,7 @@ def _add_symbolic(
     accumulate = "float32" if problem.acc_dtype in HALF_DTYPES else None
     bounds: Sequence[int] = ()
     with target, contextlib.suppress(HopperError):  # then nothing can be scheduled
+        check_types(problem, hs.MatmulConfig(accumulate=accumulate))
         bounds = hs.choose_classes(
             n,
             k,

@@ -29,7 +29,7 @@ MATMUL, PERMUTE, REPEAT, CAST, RESHAPE = (
 
 
 @dataclass(frozen=True)
-class Operand:
+class StoredOperand:
     """An operand of a product, as its source and what is done to that.
 
     Attributes
@@ -80,7 +80,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             return call
         found = [self._operand(x) for x in call.args]
         if all(x.lead for x in found):  # else nothing would say how often
-            found[0] = Operand(call.args[0], found[0].dtype)
+            found[0] = StoredOperand(call.args[0], found[0].dtype)
         if not any(_gains(x) for x in found):
             return call
         new = relax.op.matmul(*map(self._made, found), out_dtype=call.attrs.out_dtype)
@@ -89,9 +89,9 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         self.changed = True
         return new
 
-    def _operand(self, x: Any) -> Operand:
+    def _operand(self, x: Any) -> StoredOperand:
         """Look behind what a product needs not have done to an operand."""
-        here = Operand(x, str(x.ty.dtype))
+        here = StoredOperand(x, str(x.ty.dtype))
         made = self.lookup_binding(x) if isinstance(x, relax.Var) else None
         shape = getattr(x.ty, "shape", None)
         if not isinstance(made, relax.Call) or not isinstance(shape, relax.ShapeExpr):
@@ -116,7 +116,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             return replace(inner, lead=True) if ends and ones else here
         return inner if ends and (ones or inner.lead) else here  # a view of the same matrices
 
-    def _made(self, x: Operand) -> Any:
+    def _made(self, x: StoredOperand) -> Any:
         """Build an operand again, its cast first."""
         made = x.source
         if x.lead or x.steps:
@@ -133,12 +133,12 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         return made
 
 
-def _gains(x: Operand) -> bool:
+def _gains(x: StoredOperand) -> bool:
     """Tell whether an operand is a repeat, or a cast of a transposed tensor."""
     return x.lead or (x.is_turned and str(x.source.ty.dtype) != x.dtype)
 
 
-def _may_cast_first(inner: Operand, here: Operand) -> bool:
+def _may_cast_first(inner: StoredOperand, here: StoredOperand) -> bool:
     """Tell a cast next to which there is no other one: two round twice."""
     return str(inner.source.ty.dtype) in (inner.dtype, here.dtype)
 

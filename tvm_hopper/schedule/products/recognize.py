@@ -306,6 +306,22 @@ def check_operands(matmul: Matmul, config: Any, views: Sequence[Any] = ()) -> No
     Sources: PTX ISA 9.1, `wgmma.mma_async` (types); CUDA driver API, `cuTensorMapEncodeTiled`
     (strides of a multiple of 16 bytes, contiguous innermost dimension).
     """
+    check_types(matmul, config)
+    where = f"block {matmul.name}"
+    sides = [
+        (operand, outer)
+        for operand, outer in ((matmul.lhs, "M"), (matmul.rhs, "N"))
+        if not any(operand.buffer.same_as(x) for x in views)
+    ]
+    broken = [b for operand, outer in sides for b in _stride_violations(operand, outer)]
+    if broken:
+        (tensor, found, need, fix), *rest = broken
+        more = [f"also tensor {t}: found {f}; need {n}; {x}" for t, f, n, x in rest]
+        raise cannot_schedule(f"{where}, tensor {tensor}", found, need, "; ".join([fix, *more]))
+
+
+def check_types(matmul: Matmul, config: Any) -> None:
+    """Refuse types, and orders of operands of a type, that WGMMA lacks."""
     where = f"block {matmul.name}"
     for operand in (matmul.lhs, matmul.rhs):
         if operand.dtype not in OPERAND_DTYPES:
@@ -322,16 +338,6 @@ def check_operands(matmul: Matmul, config: Any, views: Sequence[Any] = ()) -> No
             fix = f"store {side} ({operand.name} transposed)"
             raise cannot_schedule(f"{where}, tensor {operand.name}", found, need, fix)
     _check_sum(where, matmul, config.accumulate)
-    sides = [
-        (operand, outer)
-        for operand, outer in ((matmul.lhs, "M"), (matmul.rhs, "N"))
-        if not any(operand.buffer.same_as(x) for x in views)
-    ]
-    broken = [b for operand, outer in sides for b in _stride_violations(operand, outer)]
-    if broken:
-        (tensor, found, need, fix), *rest = broken
-        more = [f"also tensor {t}: found {f}; need {n}; {x}" for t, f, n, x in rest]
-        raise cannot_schedule(f"{where}, tensor {tensor}", found, need, "; ".join([fix, *more]))
 
 
 def _check_sum(where: str, matmul: Matmul, accumulate: str | None) -> None:

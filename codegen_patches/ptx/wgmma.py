@@ -27,7 +27,7 @@ def wait_group(num_pending: int) -> Any:
 
 def mma(
     n: int,
-    dtype: str,
+    dtype: str | tuple[str, str],
     accumulator: str,
     d: Sequence[Any],
     a: Any,
@@ -42,7 +42,7 @@ def mma(
     n
         Columns of one instruction.
     dtype, accumulator
-        Types of both operands and of `d`, under TVM's names.
+        Types of both operands, or of each, and of `d`, under TVM's names.
     d
         This thread's registers of the accumulator, as `BufferLoad`s: `n / 2` of float32, or of
         uint32 for an int32 accumulator; `n / 4` of uint32 for float16, two elements in each.
@@ -59,7 +59,8 @@ def mma(
     ValueError
         The hardware has no such shape or pair of types, or reads no such operand MN-major.
     """
-    name = facts.instruction_name(n, dtype, accumulator)
+    dtype, other = (dtype, dtype) if isinstance(dtype, str) else dtype
+    name = facts.instruction_name(n, dtype, accumulator, other)
     in_registers = isinstance(a, (list, tuple))
     left, right = transposed
     if (left and in_registers) or ((left or right) and dtype not in facts.MN_MAJOR_DTYPES):

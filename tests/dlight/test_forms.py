@@ -215,9 +215,12 @@ REFUSED = {  # expression, tensors, rule that should say why, what it says
     ),
     "float32": (
         lambda x, w: op.matmul(x, op.permute_dims(w)), [single("s", 256), single(128, 256)],
-        "Matmul", "tensor a0: found float32; need one of float16, bfloat16",
+        "Matmul", "tensor a0: found float32; need a type that tensor cores multiply",
     ),
-    "batch": (op.matmul, [half(4, 32, 64), half(4, 64, 32)], "Matmul", "found a batch of 4"),
+    "bytes by columns": (
+        lambda x, w: op.matmul(x, w, out_dtype="int32"), [((32, 64), "int8"), ((64, 32), "int8")],
+        "Matmul", "found int8 whose neighbours in memory are not neighbours along k",
+    ),
 }  # fmt: skip
 
 

@@ -54,4 +54,6 @@ def test_what_is_lowered_the_hardware_has():
     for name in dtypes.OPERAND_DTYPES:
         assert DTYPES[name].wgmma_operand
         assert DTYPES[name].tensor_map_code is not None
-        assert DTYPES[name].mn_major
+        assert DTYPES[name].accumulators[0] == dtypes.sum_dtype(name)
+    assert {row.name for row in DTYPES.values() if row.wgmma_operand} == {*dtypes.OPERAND_DTYPES}
+    assert {row.name for row in DTYPES.values() if row.mn_major} == {*dtypes.HALF_DTYPES}

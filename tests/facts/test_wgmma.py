@@ -24,6 +24,8 @@ def test_legal_n():
     assert wgmma.legal_n("float16")[:3] == (8, 16, 24)
     assert 40 not in wgmma.legal_n("int8")  # beyond 32 in steps of 16
     assert wgmma.legal_n("int8")[:6] == (8, 16, 24, 32, 48, 64)
+    assert wgmma.emitted_n("float16") == wgmma.legal_n("float16")
+    assert max(wgmma.emitted_n("uint8")) == 224
 
 
 def test_instruction_name():

@@ -17,7 +17,8 @@ from .script import Script, indent
 ROWS = (64, 128, 8, 40, 72, 100, 127, 136, 192, 1, 31, 63, 16)
 COLUMNS = (64, 128, 8, 40, 72, 104, 136, 192, 24, 97, 16, 1)
 DEPTHS = (64, 128, 72, 16, 40, 136, 200, 8, 192, 24, 100, 1)
-OPERANDS = ("float16", "bfloat16", "float32", "int8", "float8_e4m3fn", "float64")
+OPERANDS = ("float16", "bfloat16", "float32", "int8", "float8_e4m3fn", "float64", "uint8")
+BYTES = ("int8", "uint8")
 HOLDS = {"bfloat16": 256, "float16": 2048, "float8_e4m3fn": 16}  # all integers up to this one
 
 
@@ -407,8 +408,10 @@ def draw_product(draw: Draw, script: Script, twists: int = 2, name: str = "C") -
     ]
     m, n, k = (draw.choose(values) for values in sizes)
     product = Product(script, m, n, k, layout, name=name)
-    product.dtype = draw.choose(OPERANDS, (58, 38, 1, 1, 1, 1))
+    product.dtype = draw.choose(OPERANDS, (50, 33, 1, 6, 8, 1, 1))
     product.acc = draw.choose(("float32", product.dtype, "float64", "int32"), (93, 5, 1, 1))
+    if product.dtype in BYTES and product.acc == "float32" and layout == "NT":
+        product.acc = "int32"
     product.cast = draw.choose(("before", "after"), (85, 15))
     if product.acc == product.dtype:
         product.cast = "none"

@@ -22,7 +22,7 @@ UNCLEAR = {
     "cut: 's,": "block D: found what TVM says (whose indices are distinct variables,); need one",
     "cut: ': ": "block D: found what TVM says (is true: ); need one",
     "found nothing": "copy of A: found strides []; need a compact tensor",
-    "untrue": "block C: found a batch of 100 (vi); need a leading batch of one",
+    "untrue": "block C: found a batch of 100 (vi); need none",
 }
 
 

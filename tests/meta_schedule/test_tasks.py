@@ -60,7 +60,8 @@ def test_what_is_left_is_named_with_the_reason():
         "depth": "a symbolic extent that is not the rows",
         "both": "2 symbolic extents; one of them is tuned",
         "float32": "a product that cannot be scheduled: block C, tensor A: found float32; "
-        "need one of float16, bfloat16; cast what is of another type in a function in front "
+        'need a type that tensor cores multiply as it is; give operands="tf32" to count 10 bits '
+        "of each mantissa; or cast what is of another type in a function in front "
         "(hs.pointwise), or leave the product to TVM: tvm_hopper.dlight.stock()",
     }
 

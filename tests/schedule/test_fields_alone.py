@@ -19,7 +19,8 @@ persistent [0, -1, 5]; accumulate ["float32"]; last_stage [1]; store ["tma"]; st
 split_k [2, 16]; split_mode ["cluster", "workspace", "caller", "serial", "atomic", "stream"];
 cluster [(1, 1), (2, 1), (1, 4), (2, 2), (8, 1), (2, 4)]; operand_slots [0, 1];
 transposed [True, False]; batch_invariant [True]; dots [True]; direct [True];
-early_weights [True]; early_launch [True, False]; schedule ["cooperative", "pingpong"]
+early_weights [True]; operands ["tf32"]; early_launch [True, False];
+schedule ["cooperative", "pingpong"]
 """
 ROWS = """
 threads [1, 96, 1024]; rows [1, 3]; vector [1, 8]; preload [True, False];

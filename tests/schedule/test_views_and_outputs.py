@@ -344,23 +344,6 @@ def main(a: T.handle, b: T.handle, c: T.handle):
         hs.matmul(sch, "C", SMALL)
 
 
-def test_three_dimensions_of_the_output():
-    a = te.placeholder((64, 2, 64), "float16", name="A")
-    b = te.placeholder((64, 64), "float16", name="B")
-    k = te.reduce_axis((0, 64), "k")
-    c = te.compute(
-        (64, 2, 64),
-        lambda i, h, j: te.sum(a[i, h, k].astype("float32") * b[j, k].astype("float32"), k),
-        name="C",
-    )
-    sch = s_tir.Schedule(te.create_prim_func([a, b, c]))
-    match = (
-        r"found 3 dimensions of the output \(v_i of 64, v_h of 2, v_j of 64\); need rows and col"
-    )
-    with pytest.raises(ScheduleError, match=match):
-        hs.matmul(sch, "C", SMALL)
-
-
 def test_rows_that_begin_again_in_the_middle():
     a = te.placeholder((40, 64), "float16", name="A")
     b = te.placeholder((64, 64), "float16", name="B")

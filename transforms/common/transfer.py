@@ -153,6 +153,7 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
     update = find_update(store) if reduce else None
     if update is not None:
         value = update.value
+    value = _without_round_trip(value)
     if isinstance(value, ir.Call) and value.op.name.endswith("if_then_else"):
         condition, value, fill = value.args
     if not isinstance(value, ir.TensorLoad):
@@ -210,6 +211,22 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
         op,
         reduce,
     )
+
+
+def _without_round_trip(value: Any) -> Any:
+    """Take back what TVM makes of a choice between float8 elements: it makes it in float32.
+
+    float8(if_then_else(c, float32(a), float32(b))) is if_then_else(c, a, b).
+    """
+    if not isinstance(value, tirx.Cast) or not isinstance(value.value, ir.Call):
+        return value
+    call, dtype = value.value, ir.dtype_of(value)
+    if not call.op.name.endswith("if_then_else"):
+        return value
+    condition, *chosen = call.args
+    if not all(isinstance(x, tirx.Cast) and ir.dtype_of(x.value) == dtype for x in chosen):
+        return value
+    return tirx.if_then_else(condition, *(x.value for x in chosen))
 
 
 def load_call(transfer: Transfer, name: str) -> str:

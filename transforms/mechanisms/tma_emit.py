@@ -108,7 +108,7 @@ def _run_time_checks(transfers: list[TmaTransfer]) -> list[ir.Stmt]:
 
 def _arguments(transfer: TmaTransfer, box: tuple[Any, ...]) -> list[Any]:
     """Return the arguments of cuTensorMapEncodeTiled after the map itself."""
-    buffer, rank = transfer.copy.tensor.buffer, len(transfer.dims)
+    buffer, rank = transfer.declared, len(transfer.dims)
     return [
         StringImm(_map_dtype(transfer.copy)),
         rank,
@@ -177,7 +177,7 @@ def _box_block(
     part = [(first_panel, num_panels), (first_row, filled), (0, transfer.box[0])]
     ranges = [tvm_ir.Range.from_min_extent(first, extent) for first, extent in part]
     touched = tirx.BufferRegion(tile, ranges)
-    whole = ir.full_region(transfer.copy.tensor.buffer)
+    whole = ir.full_region(transfer.declared)
     return ir.opaque_block(
         transfer.copy.block.name_hint,
         boxes,

@@ -26,6 +26,7 @@ from tvm_hopper.transforms.common.multicast_groups import find_cluster_axis, sha
 from tvm_hopper.transforms.common.transfer import Transfer
 
 from .mechanism import PlannedCopy
+from .tma_merged_dimensions import merge_dimensions
 from .tma_row_dimensions import in_digits
 
 NO_AXIS = -1  # of a dimension that the map has and the tensor has not
@@ -59,6 +60,7 @@ class TmaTransfer(PlannedCopy):
     swizzle: int
     around: tuple[ir.For, ...]  # loops whose variables a coordinate may depend on
     tail: Any = None  # rows of the last tile inside of the tensor, where the others may be anything
+    declared: Any = None  # the tensor, with the dimensions that the program gives it
 
     def __post_init__(self) -> None:
         longest = max((d or 0) for d in self.tensor_map.dims)
@@ -128,10 +130,11 @@ def plan_tma_copies(
     for copy in copies:
         check_alone(kernel, copy)
         check_once(copy)
-    return tuple(_plan_boxes(in_digits(copy), around) for copy in copies)
+    return tuple(_plan_boxes(copy, around) for copy in copies)
 
 
-def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
+def _plan_boxes(given: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
+    copy = merge_dimensions(in_digits(given))
     tensor, s = copy.tensor, copy.loops[-1]
     loops = [loop for loop in copy.loops[1:-1] if not ir.is_const(loop.extent, 1)]
     inner = _contiguous_axis(copy)
@@ -184,7 +187,7 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
     ):
         tail = _tail(copy, loops[0], dims[row_dims[0]])
     around = (*around, *copy.loops)
-    return TmaTransfer(copy, tuple(dims), row_dims, swizzle, around, tail)
+    return TmaTransfer(copy, tuple(dims), row_dims, swizzle, around, tail, given.tensor.buffer)
 
 
 def _stays_at_zero(copy: Transfer, axis: int, around: tuple[ir.For, ...]) -> bool:
@@ -470,7 +473,7 @@ def find_run_time_rules(load: TmaTransfer) -> list[tuple[Any, str]]:
     Each value times the element's size has to be a multiple of 16 bytes
     (CUDA driver API, `cuTensorMapEncodeTiled`).
     """
-    source = load.copy.tensor.buffer
+    source = load.declared
     size = load.copy.tensor.element_bytes
     rules = run_time_strides(load)
     offset = source.ty.elem_offset

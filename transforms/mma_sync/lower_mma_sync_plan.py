@@ -18,7 +18,7 @@ from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.dtypes import OPERAND_DTYPES
+from tvm_hopper.facts.dtypes import HALF_DTYPES
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests.keys import MMA_SYNC
 from tvm_hopper.transforms.common.multiply_add import MultiplyAdd, match_multiply_add
@@ -203,8 +203,8 @@ def _find_load(
 ) -> FragmentLoad:
     buffer = operand.source
     where = f"{product.where}, operand {buffer.name}"
-    if ir.dtype_of(buffer) not in OPERAND_DTYPES:
-        raise cannot_lower(where, f"type {ir.dtype_of(buffer)}", " or ".join(OPERAND_DTYPES))
+    if ir.dtype_of(buffer) not in HALF_DTYPES:
+        raise cannot_lower(where, f"type {ir.dtype_of(buffer)}", " or ".join(HALF_DTYPES))
     nests = _nests(kernel, buffer, product.realize)
     if str(buffer.scope()) != "local" or len(nests) != 1:
         found = f"scope {str(buffer.scope())!r}, touched by {len(nests)} other nests of two loops"

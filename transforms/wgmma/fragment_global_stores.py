@@ -1,8 +1,8 @@
 """Store accumulator registers to global memory.
 
-Used by LowerWgmma for epilogues. Elements of 16 bits are stored as eight where all of them lie in
-bounds and aligned together: the pairs of a row make 16 bytes, half a memory sector, so the four
-threads of a row first exchange pairs (fragment_row_exchange.py).
+Used by LowerWgmma for epilogues. Elements of 16 bits are stored as eight, those of 8 bits as 16,
+where all of them lie in bounds and aligned together: the pairs of a row make 8 or 16 bytes, so the
+four threads of a row first exchange words of pairs (fragment_row_exchange.py).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.access import step_of
 from tvm_hopper.analysis.vector_runs import is_run_in_bounds, shared_condition
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES
 
 from . import fragment_layout
 from .fragment_loops import PAIR, Fragment, only_if
-from .fragment_row_exchange import ROW_THREADS, RUN, exchange
+from .fragment_row_exchange import ROW_THREADS, RUN, WORD_BYTES, exchange, sort_halves
 
 
 class StoredFragment(Fragment):
@@ -44,43 +45,50 @@ class StoredFragment(Fragment):
         """Neighbours that a store would write if bounds and alignment allowed it."""
         if step_of(self.store.indices[-1], self.nest.column.loop_var) != 1:
             return 1  # a row of the fragment is no row in memory
-        whole = dtype_bytes(self.dtype) == 2 and self.width % (RUN * ROW_THREADS) == 0
-        return RUN if whole and not self.is_update else 2
+        size = dtype_bytes(self.dtype)
+        whole = size <= 2 and self.width % (THREAD_ACCESS_BYTES // size * ROW_THREADS) == 0
+        return THREAD_ACCESS_BYTES // size if whole and not self.is_update else 2
+
+    @property
+    def is_exchanged(self) -> bool:
+        """Tell whether threads store what they got from each other."""
+        return self.run_length > 2
 
     def _loops(self) -> ir.Stmt:
         always = ir.is_const(self.nest.realize.predicate, 1)
-        if self.run_length == RUN and not always and not self.in_parts:
+        if self.is_exchanged and not always and not self.in_parts:
             return self._runs()
-        if self.run_length == RUN:
-            return self._over_registers(RUN * ROW_THREADS, self._run)
+        if self.is_exchanged:
+            return self._over_registers(self.run_length * ROW_THREADS, self._run)
         return self._over_registers(RUN, self._pair)
 
     def _choose_run_length(self) -> int:
         """Choose the longest run of columns that lies in bounds, and aligned, together."""
         subtile, chunk, g, h, e = (ir.Var(x, "int32") for x in "scghe")
-        if self.best_run_length == RUN and is_run_in_bounds(
-            self.store.buffer, *self._run_target(subtile, chunk, g, h, e), e, RUN
+        best = self.run_length = self.best_run_length  # what the target of a run depends on
+        if best > 2 and is_run_in_bounds(
+            self.store.buffer, *self._run_target(subtile, chunk, g, h, e), e, best
         ):
-            return RUN
+            return best
         new, condition = self._element(subtile, chunk, g, h, e)
         return 2 if is_run_in_bounds(new.buffer, list(new.indices), condition, e, 2) else 1
 
     def _run_target(
         self, subtile: Any, chunk: Any, g: Any, h: Any, e: Any
     ) -> tuple[list[Any], Any]:
-        """Return where a thread stores its run of eight columns, and under which condition."""
-        column = (g * ROW_THREADS + self.lane % ROW_THREADS) * RUN
+        """Return where a thread stores its run of columns, and under which condition."""
+        column = (g * ROW_THREADS + self.lane % ROW_THREADS) * self.run_length
         column = chunk * self.width + column + e
         values = self._at(self._row(subtile, h), column)
         indices = [ir.substitute(x, values) for x in self.store.indices]
         return indices, ir.substitute(self.nest.predicate, values)
 
     def _run(self, subtile: Any, chunk: Any, g: Any, h: Any) -> ir.Stmt:
-        """Compute four pairs, exchange them with the row's other threads, store eight columns."""
-        run = self._scratch("run", RUN)
+        """Compute pairs, exchange them with the row's other threads, store a run of columns."""
+        run = self._scratch("run", self.run_length)
         parts = run, 0, subtile, chunk, g, h
         _, condition = self._run_target(subtile, chunk, g, h, e := ir.Var("e", "int32"))
-        write = only_if(shared_condition(condition, e, RUN), self._write(*parts))
+        write = only_if(shared_condition(condition, e, self.run_length), self._write(*parts))
         return ir.seq(self._exchanged(*parts), write)
 
     def _runs(self) -> ir.Stmt:
@@ -89,9 +97,10 @@ class StoredFragment(Fragment):
         The assembler moves nothing over a branch: each round of an exchange would be waited for by
         itself. One branch a row is left where the condition speaks of rows alone.
         """
-        width = self.width // (RUN * ROW_THREADS)
+        length = self.run_length
+        width = self.width // (length * ROW_THREADS)
         chunks = self.plan.n // self.plan.instruction_n
-        run = self._scratch("run", 2 * chunks * width * RUN)
+        run = self._scratch("run", 2 * chunks * width * length)
 
         def number(chunk: Any, g: Any, h: Any) -> Any:
             return (chunk * width + g) * 2 + h
@@ -111,7 +120,7 @@ class StoredFragment(Fragment):
             rest = ir.conjunction(x for x in terms if ir.depends_on(x, [chunk, g, e]))
 
             def one(c: Any, n: Any) -> ir.Stmt:
-                condition = shared_condition(ir.substitute(rest, {chunk: c, g: n}), e, RUN)
+                condition = shared_condition(ir.substitute(rest, {chunk: c, g: n}), e, length)
                 return only_if(
                     ir.simplify(condition), self._write(run, number(c, n, h), subtile, c, n, h)
                 )
@@ -127,25 +136,31 @@ class StoredFragment(Fragment):
     def _exchanged(
         self, run: ir.Var, number: Any, subtile: Any, chunk: Any, g: Any, h: Any
     ) -> ir.Stmt:
-        """Compute four pairs, and let the row's threads exchange them, in eight registers."""
-        words = ir.new_buffer(f"{run.name}_words", (run.shape[0] // 2,), "uint32", "local")
+        """Compute pairs, and let the row's threads exchange them, four words of them each."""
+        length = self.run_length
+        pairs, size = length // 2, dtype_bytes(self.dtype)
+        words = ir.new_buffer(
+            f"{run.name}_words", (run.shape[0] * size // WORD_BYTES,), "uint32", "local"
+        )
 
         def one(j: Any, x: int) -> ir.Stmt:
-            new, _ = self._element(subtile, chunk, g * ROW_THREADS + j, h, x, anywhere=True)
-            return ir.BufferStore(run, new.value, [number * RUN + j * 2 + x])
+            new, _ = self._element(subtile, chunk, g * pairs + j, h, x, anywhere=True)
+            return ir.BufferStore(run, new.value, [number * length + j * 2 + x])
 
         return ir.seq(
-            _unrolled("j", ROW_THREADS, lambda j: ir.seq([one(j, x) for x in PAIR])),
+            _unrolled("j", pairs, lambda j: ir.seq([one(j, x) for x in PAIR])),
             tirx.DeclBuffer(words, data=run.data),
             exchange(words, self.lane, number * ROW_THREADS),
+            sort_halves(words, number * ROW_THREADS) if size == 1 else None,
         )
 
     def _write(self, run: ir.Var, number: Any, subtile: Any, chunk: Any, g: Any, h: Any) -> ir.Stmt:
-        """Store eight columns."""
-        e = ir.Var("e", "int32")
+        """Store a run of columns."""
+        e, length = ir.Var("e", "int32"), self.run_length
         indices, _ = self._run_target(subtile, chunk, g, h, e)
-        write = ir.BufferStore(self.store.buffer, tirx.BufferLoad(run, [number * RUN + e]), indices)
-        return ir.For(e, 0, RUN, ir.ForKind.VECTORIZED, write)
+        value = tirx.BufferLoad(run, [number * length + e])
+        write = ir.BufferStore(self.store.buffer, value, indices)
+        return ir.For(e, 0, length, ir.ForKind.VECTORIZED, write)
 
 
 def _unrolled(name: str, extent: int, body: Callable[[Any], ir.Stmt]) -> ir.Stmt:

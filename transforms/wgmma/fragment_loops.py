@@ -68,7 +68,7 @@ class Fragment:
         """Choose the widest store that is right for the whole nest."""
         own = [self.nest.row.loop_var, self.nest.column.loop_var]
         if self.is_fill and not ir.depends_on(self.store.value, own):
-            value = _as(self.plan.accumulate, self.store.value)
+            value = self._as_register(self.store.value)
             fill = ir.make_loop(
                 "i",
                 self.plan.registers,
@@ -155,13 +155,16 @@ class Fragment:
             if not node.source.same_as(self.plan.accumulator):
                 return mutator.default_mutate(node)
             place = self._place_of(node, subtile, chunk, g, h * 2 + e)
-            return _as(ir.dtype_of(node.source), tirx.BufferLoad(self.registers, [place]))
+            value = tirx.BufferLoad(self.registers, [place])
+            if self.plan.register_dtype != self.plan.accumulate:
+                value = tirx.reinterpret(self.plan.accumulate, value)
+            return _as(ir.dtype_of(node.source), value)
 
         # The program reads the accumulator in the type that it had there.
         new = ir.substitute(ir.mutate(store, [(ir.TensorLoad, load)]), values)
         if self.is_fill:
             place = ir.simplify(self._register(subtile, chunk, i))
-            new = ir.BufferStore(self.registers, _as(self.plan.accumulate, new.value), [place])
+            new = ir.BufferStore(self.registers, self._as_register(new.value), [place])
         return new, ir.substitute(self.nest.predicate, values)
 
     def _place_of(self, load: ir.TensorLoad, subtile: Any, chunk: Any, g: Any, i: Any) -> Any:
@@ -195,6 +198,13 @@ class Fragment:
             return tirx.BufferLoad(node.source, places)
 
         return ir.mutate(self.store, [(ir.TensorLoad, load)])
+
+    def _as_register(self, value: Any) -> Any:
+        """Convert an element of the accumulator to what a register holds."""
+        value = _as(self.plan.accumulate, value)
+        if self.plan.register_dtype == self.plan.accumulate:
+            return value
+        return tirx.reinterpret(self.plan.register_dtype, value)
 
     # -- stores of one and two
 

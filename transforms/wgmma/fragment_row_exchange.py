@@ -6,20 +6,41 @@
     g + 2      c0  c1  c2  c3                 a2  b2  c2  d2
     g + 3      d0  d1  d2  d3                 a3  b3  c3  d3
 
-A pair of 16-bit values is one word of 32 bits.
+A pair of 16-bit values is one word of 32 bits. Of 8 bits a word has the pairs of two eights, g and
+g + 1, so that a thread gets 16 columns; it then sorts the halves of its words.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.codegen_patches.ptx.mma_sync import halves
 from tvm_hopper.codegen_patches.ptx.registers import shuffle_xor
 
 ROW_THREADS = 4  # threads that hold one row's columns, two each of every eight
 RUN = 2 * ROW_THREADS  # columns that they hold together, and that one of them stores after exchange
+
+
+WORD_BYTES = 4
+
+
+def sort_halves(words: ir.Var, first: Any = 0) -> list[Any]:
+    """Put the lower halves of four words in front of their upper halves.
+
+    They are those of an array from the one with number `first` on.
+    """
+    got = [ir.Var(f"word_{i}", "uint32") for i in range(ROW_THREADS)]
+    out: list[Any] = [
+        tirx.Bind(var, tirx.BufferLoad(words, [first + i])) for i, var in enumerate(got)
+    ]
+    for i, (which, pair) in enumerate(product((0, 1), (0, 2))):  # lower halves first
+        to = tirx.BufferLoad(words, [first + i])
+        out.append(tirx.Evaluate(halves(to, got[pair], got[pair + 1], which)))
+    return out
 
 
 def exchange(words: ir.Var, lane: Any, first: Any = 0) -> list[Any]:

@@ -89,7 +89,9 @@ def plan_threads(kernel: ir.For, plan: MmaPlan) -> Threads:
     `scale-d`, and other values are held before the fence.
     """
     axis = ir.Var("threadIdx_x", "int32")
-    registers = ir.new_buffer(plan.accumulator.name, (plan.registers,), plan.accumulate, "local")
+    registers = ir.new_buffer(
+        plan.accumulator.name, (plan.registers,), plan.register_dtype, "local"
+    )
     once = runs_once(kernel, plan)
     held = runs_once(kernel, plan, in_each_block=True)
     parts = bool(find_cluster_loops(kernel))
@@ -147,7 +149,9 @@ def _instructions(plan: MmaPlan, threads: Threads) -> ir.SBlockRealize:
             for i in range(width // 2)
         ]
         adds = ir.simplify(tirx.NE(step, 0)) if threads.overwrites else T.bool(True)
-        return ptx_wgmma.mma(width, plan.dtype, plan.accumulate, values, a, b, adds, transposed)
+        return ptx_wgmma.mma(
+            width, (plan.dtype, plan.other_dtype), plan.accumulate, values, a, b, adds, transposed
+        )
 
     loops = ir.make_loop("subtile", plan.m // wgmma.INSTRUCTION_M, lambda subtile:
         ir.make_loop("chunk", plan.n // width, lambda chunk:

@@ -10,8 +10,8 @@ from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import registers, wgmma
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.facts.dtypes import OPERAND_DTYPES
-from tvm_hopper.requests.keys import ACCUMULATE, REGISTERS, SWIZZLE, TURNS, WGMMA
+from tvm_hopper.facts.dtypes import OPERAND_DTYPES, TF32, may_multiply, sum_dtype
+from tvm_hopper.requests.keys import ACCUMULATE, OPERANDS, REGISTERS, SWIZZLE, TURNS, WGMMA
 from tvm_hopper.transforms.common.multiply_add import MultiplyAdd, match_multiply_add
 from tvm_hopper.transforms.common.transfer import find_transfers
 
@@ -64,8 +64,18 @@ class MmaPlan:
 
     @property
     def dtype(self) -> str:
-        """Type of both operands."""
+        """Type of the left operand, as wide as the right one."""
         return ir.dtype_of(self.left.buffer)
+
+    @property
+    def other_dtype(self) -> str:
+        """Type of the right operand."""
+        return ir.dtype_of(self.right.buffer)
+
+    @property
+    def register_dtype(self) -> str:
+        """Type of a register: TVM's WGMMA has integers in words."""
+        return "uint32" if self.accumulate == "int32" else self.accumulate
 
     @property
     def accumulator(self) -> ir.Var:
@@ -94,14 +104,16 @@ class MmaPlan:
         step = self.right.layout.mn_granularity
         return max(
             width
-            for width in wgmma.legal_n(self.dtype)
+            for width in wgmma.emitted_n(self.dtype)
             if width <= most and self.n % width == 0 and (width == self.n or width % step == 0)
         )
 
     @property
     def instruction(self) -> str:
         """The PTX instruction."""
-        return wgmma.instruction_name(self.instruction_n, self.dtype, self.accumulate)
+        return wgmma.instruction_name(
+            self.instruction_n, self.dtype, self.accumulate, self.other_dtype
+        )
 
     def register(self, subtile: Any, chunk: Any, i: Any) -> Any:
         """Return the index of register `i` of an instruction: 64-row `subtile`, column `chunk`."""
@@ -123,15 +135,14 @@ def plan_mma(kernel: ir.For, arch: Arch) -> tuple[MmaPlan, ...]:
 def _plan_block(kernel: ir.For, realize: ir.SBlockRealize, arch: Arch) -> MmaPlan:
     product = match_multiply_add(realize)
     warp_groups = _warp_groups(kernel, product)
-    accumulate = _accumulate(product)
     m, n, k = (_extent(product, loop) for loop in (product.m, product.n, product.k))
     left = _operand(kernel, product, product.left, product.m)
     right = _operand(kernel, product, product.right, product.n)
-    kinds = {ir.dtype_of(left.buffer), ir.dtype_of(right.buffer)}
-    if len(kinds) != 1:
-        raise cannot_lower(
-            product.where, f"operands of types {sorted(kinds)}", "operands of one type"
-        )
+    kinds = [ir.dtype_of(x.buffer) for x in (left, right)]
+    if not may_multiply(*kinds):
+        need = "operands of one type, two of float8, or two of 8-bit integers"
+        raise cannot_lower(product.where, f"operands of types {sorted(kinds)}", need)
+    accumulate = _accumulate(product, kinds[0])
     _check_accumulator(product, m, n)
     nests = find_fragment_nests(kernel, product, (m, n))
     asked = ir.find_all(kernel, ir.For, lambda loop: TURNS in loop.annotations)
@@ -176,19 +187,21 @@ def _warp_groups(kernel: ir.For, product: MultiplyAdd) -> int:
     return extent
 
 
-def _accumulate(product: MultiplyAdd) -> str:
-    dtype = ir.dtype_of(product.store.buffer)
+def _accumulate(product: MultiplyAdd, operand: str) -> str:
+    dtype, need = ir.dtype_of(product.store.buffer), sum_dtype(operand)
     asked = product.block.annotations.get(ACCUMULATE)
-    if dtype == "float32":
+    if dtype == need:
         return dtype
-    if asked is None:
+    if asked is None or str(asked) != need:
         raise cannot_lower(
             product.where,
             f"an accumulator of type {dtype}",
-            "float32",
-            f'pass accumulate="float32" (annotation {ACCUMULATE}) to sum in float32 registers',
+            need,
+            f'pass accumulate="float32" (annotation {ACCUMULATE}) to sum in float32 registers'
+            if need == "float32"
+            else f"sum products of {operand} in {need}",
         )
-    return str(asked)
+    return need
 
 
 def _extent(product: MultiplyAdd, loop: ir.For) -> int:
@@ -232,6 +245,9 @@ def _operand(kernel: ir.For, product: MultiplyAdd, load: ir.TensorLoad, outer: i
     dtype = ir.dtype_of(buffer)
     if dtype not in OPERAND_DTYPES:
         raise cannot_lower(where, f"type {dtype}", " or ".join(OPERAND_DTYPES))
+    if dtype == "float32" and product.block.annotations.get(OPERANDS) != TF32:
+        fix = f'pass operands="{TF32}" (annotation {OPERANDS}): 10 bits of each mantissa count'
+        raise cannot_lower(where, f"type {dtype}", "a type that WGMMA multiplies as it is", fix)
     copies = [copy for copy in find_transfers(kernel) if copy.tile.buffer.same_as(buffer)]
     if not copies:
         raise cannot_lower(

@@ -19,9 +19,11 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.facts.dtypes import EXACT_DTYPES, OPERAND_DTYPES
+from tvm_hopper.facts.dtypes import OPERAND_DTYPES, exact_dtypes
 
-CASTS_NEEDED = f"casts to {' or '.join(EXACT_DTYPES)} alone"
+CASTS_NEEDED = (
+    f"casts to {' or '.join(exact_dtypes('float32'))} alone, of integers to int32 or int64"
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Product:
                     judged.append((f"operand {tensor.name}", factor.casts, dtype))
         for what, casts, dtype in judged:
             for cast in casts:
-                if cast not in (dtype, *EXACT_DTYPES):
+                if cast not in (dtype, *exact_dtypes(dtype)):
                     return f"{what} cast to {cast}, which can change its value"
         return ""
 

@@ -78,10 +78,29 @@ DTYPES = {
     )
 }
 
-# What the lowering multiplies and stores so far: less than the hardware can.
-OPERAND_DTYPES = ("float16", "bfloat16")
-OUTPUT_DTYPES = ("float32", "float16", "bfloat16")
-EXACT_DTYPES = ("float32", "float64")  # hold every value of each operand type
+HALF_DTYPES = ("float16", "bfloat16")  # what `mma.sync` multiplies here, and threads
+FP8_DTYPES = ("float8_e4m3fn", "float8_e5m2")
+BYTE_DTYPES = ("int8", "uint8")
+TF32 = "tf32"  # float32 operands of which WGMMA reads the 19 highest bits: only on request
+OPERAND_DTYPES = (*HALF_DTYPES, *FP8_DTYPES, *BYTE_DTYPES, "float32")
+OUTPUT_DTYPES = ("float32", *HALF_DTYPES, *FP8_DTYPES, "int32", *BYTE_DTYPES)
+
+
+def exact_dtypes(dtype: str) -> tuple[str, ...]:
+    """Return the types that hold every value of an operand's type, or of a sum's."""
+    floats = ("float32", "float64")
+    return ("int32", "int64", *floats) if "int" in str(dtype) else floats
+
+
+def may_multiply(left: str, right: str) -> bool:
+    """Tell whether one WGMMA takes operands of two types (PTX ISA 9.1, 9.7.15.5.2)."""
+    pairs = (FP8_DTYPES, BYTE_DTYPES)
+    return left == right or any(left in x and right in x for x in pairs)
+
+
+def sum_dtype(dtype: str) -> str:
+    """Return the widest type that WGMMA sums products of a type in."""
+    return DTYPES[dtype].accumulators[0]
 
 
 def dtype_bytes(dtype: str) -> int:

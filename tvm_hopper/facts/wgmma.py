@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import DTYPES, dtype_bytes
+from .dtypes import BYTE_DTYPES, DTYPES, dtype_bytes, may_multiply
 from .swizzle import alignment, check_swizzle, span_bytes, swizzle_offset
 
 INSTRUCTION_M = 64
 K_BYTES = 32  # every instruction takes 32 bytes of k from each operand
 MAX_N = 256
+MOST_INTEGER_N = 224
 MAJORS = ("k", "mn")
 
 _OPERANDS = [row.name for row in DTYPES.values() if row.wgmma_operand]
@@ -48,13 +49,21 @@ def instruction_k(dtype: str) -> int:
 
 def legal_n(dtype: str) -> tuple[int, ...]:
     """Return every n of one instruction, ascending: multiples of 8 to 256, for integers fewer."""
-    if _check_dtype(dtype) in ("int8", "uint8"):
+    if _check_dtype(dtype) in BYTE_DTYPES:
         return (8, 16, 24, *range(32, MAX_N + 1, 16))
     return tuple(range(8, MAX_N + 1, 8))
 
 
-def instruction_name(n: int, dtype: str, accumulator: str = "float32") -> str:
-    """Return the PTX instruction that multiplies 64 x k by k x n, both operands of `dtype`.
+def emitted_n(dtype: str) -> tuple[int, ...]:
+    """Return every n that can be emitted: TVM's table ends at 224 for integers (0.27.0.post1)."""
+    most = MOST_INTEGER_N if _check_dtype(dtype) in BYTE_DTYPES else MAX_N
+    return tuple(n for n in legal_n(dtype) if n <= most)
+
+
+def instruction_name(
+    n: int, dtype: str, accumulator: str = "float32", other: str | None = None
+) -> str:
+    """Return the PTX instruction that multiplies 64 x k of `dtype` by k x n of `other` or `dtype`.
 
     Raises
     ------
@@ -67,8 +76,13 @@ def instruction_name(n: int, dtype: str, accumulator: str = "float32") -> str:
     if accumulator not in row.accumulators:
         need = " or ".join(row.accumulators)
         raise ValueError(f"WGMMA accumulator for {dtype}: found {accumulator}; need {need}")
+    other = dtype if other is None else other
+    if not may_multiply(dtype, other):
+        need = "one type, two of float8, or two of 8-bit integers"
+        raise ValueError(f"WGMMA operands: found {dtype} and {other}; need {need}")
     shape = f"m{INSTRUCTION_M}n{n}k{instruction_k(dtype)}"
-    types = (DTYPES[accumulator].wgmma_accumulator, row.wgmma_operand, row.wgmma_operand)
+    operands = row.wgmma_operand, DTYPES[other].wgmma_operand
+    types = (DTYPES[accumulator].wgmma_accumulator, *operands)
     return f"wgmma.mma_async.sync.aligned.{shape}.{'.'.join(types)}"
 
 

@@ -24,7 +24,7 @@ from tvm import s_tir, tirx
 
 import tvm_hopper.schedule as hs
 from tvm_hopper.errors import HopperError
-from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
 from tvm_hopper.schedule import BY_DEVICE, MatmulConfig
 from tvm_hopper.schedule.products.branches import ProductSite, look_at
 from tvm_hopper.schedule.products.candidates import as_candidates, candidates
@@ -90,6 +90,7 @@ class MatmulProblem(Problem):
     majors: tuple[str, str]
     accumulate: str | None
     gathered: int = 1  # elements of the product for each of the output
+    batch: int = 1  # products of these extents
 
     def built_in(self) -> MatmulConfig:
         """Return what leaves all choices to the package."""
@@ -110,7 +111,7 @@ class MatmulProblem(Problem):
         if self.gathered > 1:
             with self.target:
                 given, _ = choose_tile(self._shape(), plain_config(given), self.gathered)
-        if may_be_dots(given) and not isinstance(given.dots, tuple):
+        if self._goes_without_tiles and may_be_dots(given) and not isinstance(given.dots, tuple):
             with self.target:
                 best, *_ = rank_both(self._shape(), given, self.chip, 1)
             if given.dots or choose_dots(self._shape(), given, best.microseconds, self.chip):
@@ -120,8 +121,9 @@ class MatmulProblem(Problem):
             return given
         with self.target:
             return hs.choose_config(
-                m, n, k, self.dtype, given=given, majors=self.majors, out_dtype=self.out_dtype
-            )
+                m, n, k, self.dtype, given=given, majors=self.majors, out_dtype=self.out_dtype,
+                batch=self.batch,
+            )  # fmt: skip
 
     def configurations(self) -> list[Configuration]:
         """List every legal tile with what goes with it."""
@@ -140,8 +142,18 @@ class MatmulProblem(Problem):
         near = times < FAR * times.min(initial=np.inf)
         return [
             *(x for x, is_near in zip(tiles, near.tolist(), strict=True) if is_near),
-            *(x for x in (*self._dots(), *self._direct()) if self._goes(x)),
+            *(x for x in self._without_tiles() if self._goes(x)),
         ]
+
+    @property
+    def _goes_without_tiles(self) -> bool:
+        """Tell whether threads and warps can compute it from what they load themselves."""
+        return self.batch == 1 and self.dtype in HALF_DTYPES
+
+    def _without_tiles(self) -> Iterator[MatmulConfig]:
+        if self._goes_without_tiles:
+            yield from self._dots()
+            yield from self._direct()
 
     def _goes(self, config: MatmulConfig) -> bool:
         """Tell whether a configuration goes with what is after the product."""
@@ -153,7 +165,7 @@ class MatmulProblem(Problem):
 
     def _shape(self) -> ProductShape:
         m, n, k = self.extents
-        return as_product(m, n, k, self.dtype, self.majors, self.out_dtype)
+        return as_product(m, n, k, self.dtype, self.majors, self.out_dtype, self.batch)
 
     def _dots(self) -> Iterator[MatmulConfig]:
         """Yield ways to compute dot products, of few rows."""
@@ -189,11 +201,13 @@ class MatmulProblem(Problem):
         plain = MatmulConfig(
             tile=tile, consumers=consumers, accumulate=self.accumulate, transposed=way or None
         )
-        count = num_tiles(rows, columns, tile)
+        count = self.batch * num_tiles(rows, columns, tile)
         sms = self.chip.num_sms
         steps = -(-self.extents[2] // tile[2])
         most = min(most_stages(tile, self.dtype, ARCH), 8)
         for parts in PARTS:
+            if parts > 1 and not self._shape().may_share_sums:
+                continue
             if parts > 1 and (count > MOST_WAVES * sms or steps < FEWEST_STEPS * parts):
                 continue
             depth = max(2, -(-steps // parts))
@@ -218,7 +232,7 @@ class MatmulProblem(Problem):
         assert tile is not None
         assert base.stages is not None
         most = most_stages(tile, self.dtype, ARCH)
-        count, below = num_tiles(rows, columns, tile), -(-rows // tile[0])
+        count, below = self.batch * num_tiles(rows, columns, tile), -(-rows // tile[0])
         stores: list[MatmulConfig] = []
         if columns > 1 and tile[1] % WIDEST_STORE == 0 and most > 2:  # one column is no box
             stores = [replace(base, stages=min(most - 1, base.stages), store="tma")]
@@ -368,25 +382,27 @@ def as_matmul(func: Any, target: Any) -> MatmulProblem | None:
     if site is None:
         return None
     found = site.problem
-    extents = tuple(axis.extent for axis in (found.m, found.n, found.k))
+    extents = (found.m.extent, found.n.extent, found.depth, found.batch)
     if not all(isinstance(x, int) for x in extents):
         return None
     majors = (found.lhs.major, found.rhs.major)
-    m, n, k = extents
+    m, n, k, batch = extents
     mod = canonical(func)
     problem = MatmulProblem(
         mod,
         target,
         f"matmul {found.lhs.dtype} {site.out_dtype} {majors[0]} {majors[1]}"
-        + (f" gathered {site.gathered}" if site.gathered > 1 else ""),
+        + (f" gathered {site.gathered}" if site.gathered > 1 else "")
+        + (f" batch {batch}" if batch > 1 else ""),
         (m, n, k),
         bytes_of(mod["main"]),
-        m * n * k,
+        batch * m * n * k,
         found.lhs.dtype,
         site.out_dtype,
         majors,
-        None if found.acc_dtype == "float32" else "float32",
+        "float32" if found.acc_dtype in HALF_DTYPES else None,
         site.gathered,
+        batch,
     )
     try:
         problem.schedule(problem.built_in())

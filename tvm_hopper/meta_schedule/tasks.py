@@ -23,9 +23,11 @@ from tvm.target import Target
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import HopperError, cannot_tune
+from tvm_hopper.facts.dtypes import HALF_DTYPES
 from tvm_hopper.relax import prepare
 from tvm_hopper.requests import marks
 from tvm_hopper.requests.targets import find_processor, name_target
+from tvm_hopper.schedule.products.recognize import check_types
 
 from .matmul_problems import as_matmul, find_product
 from .memory_problems import as_memory_bound, serves_any_rows
@@ -208,9 +210,13 @@ def _add_symbolic(
     if isinstance(problem.m.extent, int) or not isinstance(n, int) or not isinstance(k, int):
         found.left[name] = "a symbolic extent that is not the rows"
         return
-    accumulate = None if problem.acc_dtype == "float32" else "float32"
+    if problem.has_batch:
+        found.left[name] = "a batch of products with symbolic rows"
+        return
+    accumulate = "float32" if problem.acc_dtype in HALF_DTYPES else None
     bounds: Sequence[int] = ()
     with target, contextlib.suppress(HopperError):  # then nothing can be scheduled
+        check_types(problem, hs.MatmulConfig(accumulate=accumulate))
         bounds = hs.choose_classes(
             n,
             k,

@@ -130,8 +130,8 @@ class ReferenceEmitter:
         has them.
     """
 
-    def __init__(self, program: PlainProgram) -> None:
-        self.program = program
+    def __init__(self, program: PlainProgram, cuts_factors: bool = False) -> None:
+        self.program, self.cuts_factors = program, cuts_factors
         self.meta: dict[Any, int] = {}
         self.reals: dict[Any, int] = {}
         self.meta_array = _array("meta", I64)
@@ -303,6 +303,7 @@ class ReferenceEmitter:
         at = self._flat(carrier, indices)
         added = added_term(store)
         if added is not None:
+            lifter.cuts_factors = self.cuts_factors
             term = lifter.lift(added[0])
             element = carrier.value[at]
             value = element + term.value if added[1] > 0 else element - term.value

@@ -83,6 +83,8 @@ class Reference:
         Loops and stores, scheduled or not; loops that are bound to threads are run one by one.
     name : str, optional
         The function, if there are several.
+    tf32 : bool
+        Whether a kernel may multiply float32 by the 10 highest bits of its fraction.
 
     Raises
     ------
@@ -90,9 +92,9 @@ class Reference:
         The program has a statement whose meaning is not known here.
     """
 
-    def __init__(self, plain: Any, name: str | None = None) -> None:
+    def __init__(self, plain: Any, name: str | None = None, tf32: bool = False) -> None:
         self.program = read(pick_function(plain, name))
-        self.emitter = ReferenceEmitter(self.program)
+        self.emitter = ReferenceEmitter(self.program, tf32)
         self.outside: list[Outside] = []
         self.call = build(self.emitter.function)
 

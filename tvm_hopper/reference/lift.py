@@ -27,7 +27,7 @@ from tvm_hopper.facts.dtypes import DTYPES
 
 from .functions import DISCRETE, EXACT_CALLS, FUNCTIONS, INTEGER_CALLS
 from .plain import PlainProgramError, dtype_of, op_name, variables
-from .rounding import F64, FORMATS, const, magnitude, round_to
+from .rounding import F64, FORMATS, MANTISSA, const, magnitude, round_to
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,8 @@ SECOND_ORDER = 2.0  # errors are of first order: so many times one has to be exp
 MOST_DIVISOR = (
     2.0**125
 )  # from there on 1/x may be zero in float32 (transforms/math/approximate_functions_plan.py)
+TF32_FRACTION = 10  # bits; PTX ISA 9.1, 5.2.3
+TF32_QUANTUM = 2.0**-136  # the smallest positive number: float32's, 13 bits higher
 DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
@@ -107,6 +109,7 @@ class Lifter:
         self.check = check
         self.clamped = 0  # inside of what a condition chooses: indices may lie outside
         self.guards: list[Any] = []  # these conditions, as far as they are known
+        self.cuts_factors = False  # whether a kernel multiplies float32 as tf32
 
     def lift(self, expr: Any) -> Number:
         """Lift one expression."""
@@ -200,6 +203,8 @@ class Lifter:
             b = self._guarded(a.value if kind is tirx.And else tirx.Not(a.value), expr.b)
             return Number(kind(a.value, b.value), _either(a.error, b.error), "bool")
         a, b = self.lift(expr.a), self.lift(expr.b)
+        if kind is tirx.Mul and self.cuts_factors and a.dtype == "float32":
+            a, b = self._as_tf32(a), self._as_tf32(b)
         if kind in COMPARISONS:
             return self._compare(kind, a, b)
         if not a.is_float:
@@ -222,6 +227,14 @@ class Lifter:
             exact, passed = False, plus(a.error, b.error)
         own = None if exact else self.rounding(value, a.dtype, passed)
         return Number(value, self._name(plus(passed, own)), a.dtype, bits)
+
+    def _as_tf32(self, a: Number) -> Number:
+        """Add what a tensor core leaves out of a float32: all but 10 bits of its fraction."""
+        bits = T.reinterpret("int64", a.value)
+        kept = T.bitwise_and(bits, tirx.const(-(1 << (MANTISSA - TF32_FRACTION)), "int64"))
+        lost = magnitude(a.value) * const(2.0**-TF32_FRACTION) + const(TF32_QUANTUM)
+        own = tirx.Select(kept == bits, const(0), lost)
+        return replace(a, error=self._name(plus(a.error, own)))
 
     def rounding(self, value: Any, dtype: str, passed: Any) -> Any:
         """Return how much the rounding of a result may change it.

@@ -223,6 +223,8 @@ def _product(func: tirx.PrimFunc) -> ProductRecord | None:
     except HopperError:
         return None
     problem = found.problem
+    if problem.has_batch:
+        return None  # its time is that of its bytes, mostly
     columns, depth = problem.n.extent, problem.k.extent
     if not isinstance(columns, int) or not isinstance(depth, int):
         return None

@@ -28,6 +28,7 @@ from .keep_records import KeepRecords
 from .options import WHERE, ModelOptions, as_options
 from .row_places import RowPlaces
 from .schedule_functions import ScheduleFunctions
+from .simplify_operands import SimplifyOperands
 from .wide_functions import WideFunctions
 
 
@@ -40,6 +41,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         How products are computed.
     """
     return [
+        SimplifyOperands(),  # weights are neither repeated for a batch nor transposed before a cast
         FuseTransposes(),  # weights stay as they lie, instead of a copy a call
         WideFunctions(),  # activations and norms in float32, where TVM has them in 16 bits
         RowPlaces(),  # of rows of -inf TVM says -1

@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from tvm_hopper.facts.devices import Chip
-from tvm_hopper.facts.dtypes import OPERAND_DTYPES, dtype_bytes
+from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
 from tvm_hopper.schedule.products.class_choice import estimate_all
 from tvm_hopper.schedule.products.model import as_product, choose_config
 from tvm_hopper.schedule.products.ranges import choose_ranges
@@ -93,7 +93,7 @@ def call_time(
     shapes = [[value_of(x, sizes) for x in shape] for shape in call.shapes]
     if len(shapes) != len(record.tensors) or any(x is None for shape in shapes for x in shape):
         return None
-    if record.product is None or record.product.dtype not in OPERAND_DTYPES:
+    if record.product is None or record.product.dtype not in HALF_DTYPES:
         dear = {x.tensor: max(2, x.fetched / x.num_bytes) for x in record.elements}
         moved = sum(
             prod(x or 0 for x in shape) * dtype_bytes(tensor.dtype) * dear.get(tensor.name, 1)

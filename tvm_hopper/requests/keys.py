@@ -49,6 +49,7 @@ MOST_PARTS = 64  # by kernels
 # -- on the block that multiplies two shared tiles into a register tile
 WGMMA = "tvm_hopper.wgmma"
 ACCUMULATE = "tvm_hopper.accumulate"
+OPERANDS = "tvm_hopper.operands"
 CHOICE = "tvm_hopper.choice"
 # -- on the block that multiplies two register tiles of a warp
 MMA_SYNC = "tvm_hopper.mma_sync"
@@ -215,6 +216,7 @@ KEYS: dict[str, Key] = {
             (1,),
         ),
         Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),
+        Key(OPERANDS, (BLOCK,), str, "what float32 operands are multiplied as", ("tf32",)),
         Key(CHOICE, (BLOCK,), str, "the best estimated configurations, a line each, for `explain`"),
         Key(CONSUMERS, (LOOP,), int, "consumer warp groups", bounds=(1, MOST_CONSUMERS)),
         Key(

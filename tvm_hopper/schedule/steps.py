@@ -46,6 +46,7 @@ from .asking import ask as _ask
 from .products import tiles
 from .products.config import (
     ACCUMULATE,
+    OPERANDS,
     PENDING,
     Roles,
     check_consumers,
@@ -314,7 +315,9 @@ def async_store(
 
 
 @all_or_nothing("a tile of plain loops around the multiply-add alone")
-def wgmma(sch: s_tir.Schedule, block: Any, accumulate: str | None = None) -> Any:
+def wgmma(
+    sch: s_tir.Schedule, block: Any, accumulate: str | None = None, operands: str | None = None
+) -> Any:
     """Compute a multiply-add of two shared tiles into registers by WGMMA.
 
     The three innermost loops around the block are one consumer's tile, rows, columns and depth; the
@@ -329,6 +332,8 @@ def wgmma(sch: s_tir.Schedule, block: Any, accumulate: str | None = None) -> Any
         The multiply-add, tiled and reordered.
     accumulate : str, optional
         "float32": sum in float32 although the block's own type is narrower.
+    operands : str, optional
+        "tf32": multiply float32 operands by the 10 highest bits of their mantissas.
 
     Returns
     -------
@@ -343,10 +348,12 @@ def wgmma(sch: s_tir.Schedule, block: Any, accumulate: str | None = None) -> Any
     block = as_block(sch, block)
     where = f"block {sch.get(block).name_hint}"
     accumulate = as_choice(where, "accumulate", accumulate, ACCUMULATE)
+    operands = as_choice(where, "operands", operands, OPERANDS)
+    requests = {k: v for k, v in ((keys.ACCUMULATE, accumulate), (keys.OPERANDS, operands)) if v}
     asked = _asked_around(sch, block)
     if asked is not None:
-        if accumulate is not None:
-            _ask(sch, where, asked, keys.ACCUMULATE, accumulate)
+        for key, value in requests.items():
+            _ask(sch, where, asked, key, value)
         return asked
     loops = sch.get_loops(block)
     if len(loops) < 4:
@@ -357,8 +364,10 @@ def wgmma(sch: s_tir.Schedule, block: Any, accumulate: str | None = None) -> Any
         need = 'two operands in shared memory, by cache_read(block, i, "shared.dyn")'
         raise cannot_schedule(where, f"{len(shared)} shared operands", need)
     dtype = ir.dtype_of(shared[0])
-    if dtype not in OPERAND_DTYPES:
-        raise cannot_schedule(where, f"operands of {dtype}", " or ".join(OPERAND_DTYPES))
+    if dtype not in OPERAND_DTYPES or (dtype == "float32" and operands is None):
+        need = " or ".join(x for x in OPERAND_DTYPES if x != dtype)
+        fix = 'give operands="tf32"' if dtype == "float32" else ""
+        raise cannot_schedule(where, f"operands of {dtype}", need, fix)
     tile = tiles.find_tile(sch, block)
     steps = (wgmma_facts.INSTRUCTION_M, 8, wgmma_facts.instruction_k(dtype))
     if any(e is None or e % step for e, step in zip(tile, steps, strict=True)):
@@ -369,8 +378,8 @@ def wgmma(sch: s_tir.Schedule, block: Any, accumulate: str | None = None) -> Any
         sch.decompose_reduction(block, loops[-4])
     outer = sch.blockize(loops[-3])
     sch.annotate(outer, keys.WGMMA, 1)
-    if accumulate is not None:
-        sch.annotate(outer, keys.ACCUMULATE, accumulate)
+    for key, value in requests.items():
+        sch.annotate(outer, key, value)
     return outer
 
 

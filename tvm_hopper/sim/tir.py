@@ -149,7 +149,7 @@ def dtype_of(node: Any) -> str:
 def split_lanes(dtype: str) -> tuple[str, int]:
     """Split "float16x2" into its scalar type and its number of vector lanes."""
     head, cross, tail = dtype.rpartition("x")
-    if cross and tail.isdigit() and head and head[-1].isdigit():
+    if cross and tail.isdigit() and head and (head[-1].isdigit() or head.startswith("float8")):
         return head, int(tail)
     return dtype, 1
 

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import tvm_ffi
+from tvm import ir
+
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.sim.implied import spell_out
 from tvm_hopper.sim.launch.signature import Argument, signature
-from tvm_hopper.sim.tir import arch_of_kernel
+from tvm_hopper.sim.tir import arch_of_kernel, short_name
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,14 @@ class Program:
     def arch(self) -> Arch:
         """The architecture of the kernels."""
         return next(map(arch_of_kernel, self.kernels.values()), DEFAULT_ARCH)
+
+    @property
+    def multiplies_tf32(self) -> bool:
+        """Tell whether a kernel multiplies float32 by a part of its bits."""
+        calls: list[ir.Call] = []
+        for kernel in self.kernels.values():
+            tvm_ffi.structural_walk(kernel.body, [(ir.Call, calls.append)], order="pre")
+        return any("wgmma_tf32" in short_name(call) for call in calls)
 
 
 def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> Program:

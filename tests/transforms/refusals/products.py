@@ -179,7 +179,8 @@ PRODUCTS = [
     ),
     product(
         "operands of two types",
-        WHERE + r"found operands of types \['bfloat16', 'float16'\]; need operands of one type",
+        WHERE
+        + r"found operands of types \['bfloat16', 'float16'\]; need operands of one type, two",
         (
             'b = T.sblock_alloc_buffer((1, 8, 16), "float16"',
             'b = T.sblock_alloc_buffer((1, 8, 16), "bfloat16"',
@@ -189,7 +190,8 @@ PRODUCTS = [
     ),
     product(
         "operands in float32",
-        WHERE.removesuffix(": ") + r", operand a: found type float32; need float16 or bfloat16",
+        WHERE.removesuffix(": ") + r", operand a: found type float32; need a type that WGMMA "
+        r"multiplies as it is; pass operands=\"tf32\" \(annotation tvm_hopper.operands\)",
         ('"float16"', '"float32"'),
     ),
     product(

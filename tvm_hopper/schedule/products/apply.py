@@ -226,7 +226,7 @@ def _apply(
     views = make_views(sch, block, loads)
     problem = find_matmul(sch, block, known)
     config = kernel.config
-    check_operands(problem, config.accumulate, views)
+    check_operands(problem, config, views)
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
     check_outputs(problem, epilogue.outputs)
     if epilogue.operands:
@@ -296,6 +296,7 @@ def _fit(
         sizes=sizes,
         majors=_majors(problem),
         out_dtype=epilogue.outputs[0],
+        batch=problem.batch,
     )
     config = choose(rows, given=given)
     if kernel.is_open:  # tiles are ordered and distributed for as many as there may be
@@ -350,7 +351,7 @@ def _fit(
 def _extents(problem: Matmul, kernel: ClassKernel) -> tuple[Any, Any, Any]:
     """Return what a configuration is chosen for: a class has the rows of its bound."""
     rows = problem.m.extent if kernel.rows is None else kernel.rows
-    return rows, problem.n.extent, problem.k.extent
+    return rows, problem.n.extent, problem.depth
 
 
 def _majors(problem: Matmul) -> tuple[str, str]:

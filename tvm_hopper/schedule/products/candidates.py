@@ -176,7 +176,7 @@ def instruction_columns(columns: int, consumers: int, dtype: str, panel: int = 1
     most = registers.widest_instruction(consumers, ARCH)
     return max(
         n
-        for n in wgmma.legal_n(dtype)
+        for n in wgmma.emitted_n(dtype)
         if n <= most and columns % n == 0 and (n == columns or n % panel == 0)
     )
 

@@ -56,6 +56,7 @@ class AnyRows:
     chip: Chip
     majors: tuple[str, str]
     out_dtype: str
+    batch: int = 1
 
     @staticmethod
     def of(
@@ -82,7 +83,7 @@ class AnyRows:
             given = for_any_rows(self.given, m)
             return choose_config(
                 m, self.n, self.k, self.dtype, given, num_sms=self.chip.num_sms,
-                majors=self.majors, out_dtype=self.out_dtype,
+                majors=self.majors, out_dtype=self.out_dtype, batch=self.batch,
             )  # fmt: skip
 
         largest = one(rows[-1])
@@ -99,7 +100,7 @@ class AnyRows:
         return choose_dots(row, self.given, best.microseconds, self.chip)
 
     def _product(self, m: int) -> ProductShape:
-        return as_product(m, self.n, self.k, self.dtype, self.majors, self.out_dtype)
+        return as_product(m, self.n, self.k, self.dtype, self.majors, self.out_dtype, self.batch)
 
 
 def choose_classes(

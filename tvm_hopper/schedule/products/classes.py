@@ -8,23 +8,22 @@ The default classes: ranges.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import s_tir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError, cannot_schedule
-from tvm_hopper.facts.dtypes import OPERAND_DTYPES
 from tvm_hopper.schedule.arguments import as_bounds, as_int, as_ranges, check_type
 
 from .branches import ProductSite, check_rows, look_at
 from .class_choice import MOST_CLASSES
 from .config import MatmulConfig
-from .model import as_product
+from .model import SYMBOLIC_BATCH, as_product
 from .product_shape import ProductShape
 from .ranges import choose_ranges
-from .recognize import Matmul
+from .recognize import Matmul, check_types
 
 CUTS = ("tile", "stages", "last_stage", "consumers", "registers", "dots", "direct")  # of one kernel
 
@@ -107,8 +106,8 @@ def product_of(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -
     """Describe a product for the estimate: a class has the rows of its bound."""
     majors = problem.lhs.major, problem.rhs.major
     rows = problem.m.extent if kernel.rows is None else kernel.rows
-    extents = rows, problem.n.extent, problem.k.extent
-    return as_product(*extents, problem.lhs.dtype, majors, outputs[0])
+    extents = rows, problem.n.extent, problem.depth
+    return as_product(*extents, problem.lhs.dtype, majors, outputs[0], problem.batch)
 
 
 def find_kernels(
@@ -175,13 +174,25 @@ def _check_symbolic(problem: Matmul, rows: int) -> None:
 def _by_model(found: ProductSite, given: MatmulConfig) -> dict[int, int]:
     """Choose the ranges by the model; none if only one kernel is possible."""
     problem = found.problem
-    m, n, k = problem.m.extent, problem.n.extent, problem.k.extent
+    m, n, k = problem.m.extent, problem.n.extent, problem.depth
     if isinstance(m, int) or not isinstance(n, int) or not isinstance(k, int):
         return {}
-    if not found.is_outermost or problem.lhs.dtype not in OPERAND_DTYPES:
+    if not found.is_outermost or _is_refused(problem, given):
         return {}  # what is refused is refused as one kernel, whose words name the tensor
     majors = problem.lhs.major, problem.rhs.major
-    return choose_ranges(n, k, problem.lhs.dtype, given, majors=majors, out_dtype=found.out_dtype)
+    return choose_ranges(
+        n, k, problem.lhs.dtype, given, majors=majors, out_dtype=found.out_dtype,
+        batch=problem.batch if isinstance(problem.batch, int) else SYMBOLIC_BATCH,
+    )  # fmt: skip
+
+
+def _is_refused(problem: Matmul, given: MatmulConfig) -> bool:
+    """Tell a product of types that are refused, but for a sum of 16 bits."""
+    try:
+        check_types(problem, replace(given, accumulate="float32"))
+    except HopperError:
+        return True
+    return False
 
 
 def _has_symbols(func: Any) -> bool:

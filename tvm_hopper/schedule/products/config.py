@@ -33,6 +33,7 @@ ARCH = ARCHS[tags.ARCH]  # that products are scheduled for: its warp groups mult
 CONSUMERS = (1, 2, 3)  # of a product
 PENDING = (0, 1)  # WGMMA groups in flight over an iteration
 ACCUMULATE = ("float32",)
+OPERANDS = (dtypes.TF32,)
 SPLIT_MODES = split.MODES
 SCHEDULES = ("cooperative", "pingpong")  # of consumers over output tiles
 STORES = ("tma",)  # mechanisms by which outputs leave shared memory
@@ -108,6 +109,9 @@ class MatmulConfig:
         number for its device at each launch.
     accumulate : str, optional
         "float32" allows a block whose accumulator is float16 or bfloat16 to be summed in float32.
+    operands : str, optional
+        "tf32" multiplies float32 operands by the 10 highest bits of their mantissas. None: operands
+        count as they are, and float32 is refused.
     last_stage : int or random variable, optional
         The same as `stages = last_stage + 1`, but may be sampled; give one of the two.
     store : str, optional
@@ -200,6 +204,7 @@ class MatmulConfig:
     schedule: str | None = None
     early_launch: bool | None = None
     raster_curve: str | None = None
+    operands: str | None = None
 
     def __post_init__(self) -> None:
         where = "MatmulConfig"
@@ -222,6 +227,7 @@ class MatmulConfig:
             raster_curve=as_choice(where, "raster_curve", self.raster_curve, CURVES),
             persistent=as_int(where, "persistent", self.persistent, BY_DEVICE, MOST_BLOCKS),
             accumulate=as_choice(where, "accumulate", self.accumulate, ACCUMULATE),
+            operands=as_choice(where, "operands", self.operands, OPERANDS),
             store=as_choice(where, "store", self.store, STORES),
             store_parts=as_int(where, "store_parts", self.store_parts, 1),
             split_k=as_int(where, "split_k", self.split_k, 1),

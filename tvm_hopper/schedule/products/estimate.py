@@ -33,7 +33,7 @@ INSTRUCTION_ROWS = 64
 LINK_CYCLES = 800  # from one block to the next that adds to the same tile; of 72x72x30208
 SUM_BYTES = 4  # of an accumulator
 MANY_ROWS = 1024  # of an output
-WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thread, else 4
+WIDE_COLUMNS = 32  # of 16 bits: an instruction of a multiple of them stores 16 bytes a thread
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class _Estimate:
     def _count_waves(self) -> None:
         """Count clusters, how many run at once, and the steps of a block."""
         tiles, chip = self.tiles, self.chip
-        self.count = self.down * self.across
+        self.count = self.down * self.across * self.product.batch
         blocks = tiles.parts * tiles.rows_of_blocks * tiles.columns_of_blocks
         if self.form.by_kernels:
             self.at_once = chip.num_sms / blocks
@@ -147,7 +147,8 @@ class _Estimate:
             own = self.columns_of_one.astype(int)
             width = columns_in_panels(product.dtype)[self.tiles.consumers, own]
         self.width = width
-        self.wide = (width % WIDE_COLUMNS == 0) & (product.output_bytes == 2)
+        columns = WIDE_COLUMNS * 2 // min(product.output_bytes, 2)
+        self.wide = (width % columns == 0) & (product.output_bytes <= 2)
         self.stored_at = np.where(self.wide, rates.wide_store_bytes, rates.narrow_store_bytes)
         if product.is_transposed:
             at_vectors = np.asarray(product.m) * product.output_bytes % THREAD_ACCESS_BYTES == 0
@@ -215,7 +216,7 @@ class _Estimate:
         if form.spare and majors[1] == "k":
             right = np.where((self.row_blocks > 1) | in_turn, right, 0)
         # Of all boxes, in each block that a box is sent to.
-        beyond = left * across + right * down
+        beyond = (left * across + right * down) * self.product.batch
         lines = self.depth * self.size / LINE_BYTES
         cycles = self.rates.out_of_bounds_row_cycles * beyond * self.parts / self.waves * lines
         return np.asarray(cycles)
@@ -244,7 +245,7 @@ class _Estimate:
         if not self.form.by_kernels:
             meeting = rates.cluster_sum_cycles + rates.cluster_peer_cycles * self.parts
             return np.asarray(meeting + tile / rates.exchange_bytes)
-        sums = self.m * self.n * self.parts * SUM_BYTES / self.chip.num_sms
+        sums = self.m * self.n * self.product.batch * self.parts * SUM_BYTES / self.chip.num_sms
         meeting = tile / rates.workspace_bytes
         # Where stores are wide a thread adds up more registers of each part.
         each = rates.partial_sum_cycles * np.where(
@@ -290,6 +291,7 @@ class _Estimate:
             * np.where(self.form.boxes, rates.tma_store_partial_sector_share, 1)
         )
         moved = self.size * (m + n) * self.k + product.output_bytes * m * n * (1 + parted)
+        moved = moved * product.batch
         in_memory = moved / (rates.memory_bytes * self.chip.memory_rate)
         if self.form.any_rows:  # few blocks do not keep it busy
             in_memory = np.maximum(in_memory, moved / (rates.sm_memory_bytes * self.active))
@@ -302,7 +304,8 @@ class _Estimate:
     def microseconds(self) -> Floats:
         """Return the time of each of the tiles."""
         rates, chip = self.rates, self.chip
-        power = rates.flop_power * self.m * self.n * self.k / 1e9
+        products = self.m * self.n * self.k * self.product.batch / 1e9
+        power = rates.flop_power * self.size / 2 * products  # by bytes, as multipliers are
         in_power = power * chip.megahertz / chip.power_rate
         in_loop = self.in_all * self._step()
         bounds = (np.full_like(in_loop, x) for x in (self._in_memory(), in_power))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.transforms.mma_sync.lower_mma_sync_plan import VECTOR
@@ -28,6 +28,8 @@ from .dots import DotKernel, apply_dots
 from .model import rank_both
 from .recognize import Matmul
 from .staging import leaves_operands_open
+
+BATCH = "a batch, or a sum over several axes; one product over one axis"
 
 
 def may_be_few_rows(given: MatmulConfig) -> bool:
@@ -226,6 +228,10 @@ def _chosen_for(kernel: ClassKernel, time: float) -> tuple[int, ...]:
 
 def _unserved_directly(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
     """Say why warps cannot load what they multiply, and what can; empty if they can."""
+    if problem.has_batch:
+        return BATCH
+    if problem.lhs.dtype not in HALF_DTYPES:
+        return f"operands of {problem.lhs.dtype}; {' or '.join(HALF_DTYPES)}"
     for operand in (problem.lhs, problem.rhs):
         if len(operand.buffer.ty.strides) or any(operand.buffer.same_as(x) for x in views):
             return "an operand that is a part of a tensor, or has strides; whole compact tensors"
@@ -244,6 +250,10 @@ def _unserved_directly(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
 
 def _unserved(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
     """Say why a product cannot be computed as dot products, and what can; empty if it can."""
+    if problem.has_batch:
+        return BATCH
+    if problem.lhs.dtype not in HALF_DTYPES:
+        return f"operands of {problem.lhs.dtype}; {' or '.join(HALF_DTYPES)}"
     vector = VECTOR_BYTES // dtype_bytes(problem.rhs.dtype)
     for operand in (problem.lhs, problem.rhs):
         if operand.major != "k":

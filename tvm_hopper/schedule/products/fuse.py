@@ -19,8 +19,9 @@ from tvm import s_tir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.contraction import CASTS_NEEDED
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.dtypes import EXACT_DTYPES, OPERAND_DTYPES
+from tvm_hopper.facts.dtypes import OPERAND_DTYPES, exact_dtypes
 from tvm_hopper.schedule import reasons
 from tvm_hopper.schedule.arguments import as_block
 from tvm_hopper.schedule.trial import all_or_nothing
@@ -61,8 +62,7 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
                 raise cannot_schedule(
                     f"block {node.name_hint}",
                     f"{found} before the matmul {sch.get(block).name_hint}",
-                    f"{' or '.join(OPERAND_DTYPES)} in memory, "
-                    f"at most cast to {' or '.join(EXACT_DTYPES)}",
+                    f"{' or '.join(OPERAND_DTYPES)} in memory, {CASTS_NEEDED}",
                     _way_to_memory(sch, producer),
                 )
             inline_block(sch, sch.compute_inline, producer)
@@ -94,7 +94,7 @@ def _more_than_a_cast(value: Any, load: Any) -> str:
     if not isinstance(load, ir.TensorLoad):
         return "a computation"
     old, new = ir.dtype_of(load), ir.dtype_of(value)
-    if old == new or (old in OPERAND_DTYPES and new in EXACT_DTYPES):
+    if old == new or (old in OPERAND_DTYPES and new in exact_dtypes(old)):
         return ""
     return f"a cast of {load.source.name} from {old} to {new}"
 

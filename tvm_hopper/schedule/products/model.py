@@ -44,6 +44,7 @@ RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B f
 BLOCKS_SHARING_LINES = 16  # thread blocks that load the same lines
 RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
 SYMBOLIC_EXTENT = 4096  # what an extent that is known at run time only is taken for
+SYMBOLIC_BATCH = 32  # what a batch that is known at run time only is taken for
 MAJORS = ("k", "mn")
 # Rows on an instruction's columns where extents are symbolic, or a tensor of the output's shape is
 # read: TMA brings that for rows of the output alone.
@@ -87,6 +88,7 @@ def choose_config(
     num_sms: int | None = None,
     majors: tuple[str, str] = ("k", "k"),
     out_dtype: str | None = None,
+    batch: Any = 1,
 ) -> MatmulConfig:
     """Choose the open fields of a configuration from the shape, for a kernel of tiles.
 
@@ -107,6 +109,8 @@ def choose_config(
         For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
     out_dtype : str, optional
         Type of the output; None: that of the operands.
+    batch : int or expression
+        How many such products the kernel computes.
 
     Returns
     -------
@@ -118,9 +122,9 @@ def choose_config(
     ScheduleError
         An argument is illegal. `hs.matmul` checks the limits of the chip.
     """
-    m, n, k = (
+    m, n, k, batch = (
         as_size("choose_config", name, size, symbolic="an expression of a symbolic extent")
-        for name, size in (("m", m), ("n", n), ("k", k))
+        for name, size in (("m", m), ("n", n), ("k", k), ("batch", batch))
     )
     check_type("choose_config", "dtype", dtype, str, "the name of a type")
     dtype = as_choice("choose_config", "dtype", dtype, OPERAND_DTYPES) or OPERAND_DTYPES[0]
@@ -140,7 +144,7 @@ def choose_config(
     chip = chip_of_target()
     num_sms = as_int("choose_config", "num_sms", num_sms, 1) or chip.num_sms
     if is_open:
-        wanted = as_product(m, n, k, dtype, majors, out_dtype)
+        wanted = as_product(m, n, k, dtype, majors, out_dtype, batch)
         config = _choose_tile(wanted, config, replace(chip, num_sms=num_sms))
     if not config.shares_sums:
         config = replace(config, split_mode=None)
@@ -151,7 +155,7 @@ def choose_config(
     if sizes is None or given is None or given.tile is None:
         sizes = tuple((size,) for size in config.tile or ())
     config = _choose_ring(config, sizes, dtype, k)
-    return _choose_order(config, sizes, (m, n, k), dtype, num_sms, is_open)
+    return _choose_order(config, sizes, (m, n, k, batch), dtype, num_sms, is_open)
 
 
 def _choose_tile(wanted: ProductShape, config: MatmulConfig, chip: Chip) -> MatmulConfig:
@@ -191,13 +195,14 @@ def _choose_ring(
 def _choose_order(
     config: MatmulConfig,
     sizes: tuple[tuple[int, ...], ...],
-    extents: tuple[Any, Any, Any],
+    extents: tuple[Any, Any, Any, Any],
     dtype: str,
     num_sms: int,
     is_open: bool,
 ) -> MatmulConfig:
     """Choose in which order tiles are visited, and by how many thread blocks."""
-    rows, columns, depth = map(_known, extents)
+    rows, columns, depth = map(_known, extents[:3])
+    batch = _known(extents[3], SYMBOLIC_BATCH)
     # Thread blocks of a cluster are one in all orders.
     row_blocks, column_blocks = config.cluster or (1, 1)
     smallest = min(sizes[0]) * row_blocks, min(sizes[1]) * column_blocks
@@ -206,24 +211,27 @@ def _choose_order(
         if is_open or config.transposed:
             blocks = row_blocks * column_blocks
             group = choose_raster_group(
-                rows, columns, depth, smallest, dtype, num_sms, blocks, config.transposed
+                rows, columns, depth, smallest, dtype, num_sms, blocks * batch, config.transposed
             )
+        if batch > 1:  # tiles of one product together
+            down = -(-rows // smallest[0])
+            group = max(x for x in range(1, group + 1) if down % x == 0)
         config = replace(config, raster_group=group)
     if config.persistent is None:
-        whole = all(isinstance(x, int) for x in extents[:2])
+        whole = all(isinstance(x, int) for x in (*extents[:2], extents[3]))
         static = whole and all(len(x) == 1 for x in sizes[:2])
         clusters = num_sms // (row_blocks * column_blocks)
         # each SM gets one at most
-        alone = static and num_tiles(rows, columns, smallest) <= clusters
+        alone = static and batch * num_tiles(rows, columns, smallest) <= clusters
         # Blocks that share a sum compute one tile each.
         alone = (alone or config.parts > 1) and not config.takes_turns
         config = replace(config, persistent=0 if alone else BY_DEVICE)
     return config
 
 
-def _known(extent: Any) -> int:
+def _known(extent: Any, large: int = SYMBOLIC_EXTENT) -> int:
     """Return an extent; one that is known at run time only is taken to be large."""
-    return extent if isinstance(extent, int) else SYMBOLIC_EXTENT
+    return extent if isinstance(extent, int) else large
 
 
 def num_tiles(m: int, n: int, tile: tuple[int, ...]) -> int:
@@ -232,13 +240,15 @@ def num_tiles(m: int, n: int, tile: tuple[int, ...]) -> int:
 
 
 def as_product(
-    m: Any, n: Any, k: Any, dtype: str, majors: tuple[str, str], out_dtype: str
+    m: Any, n: Any, k: Any, dtype: str, majors: tuple[str, str], out_dtype: str, batch: Any = 1
 ) -> ProductShape:
     """Describe a product for the estimate; symbolic extents are taken to be large."""
     rows, columns, depth = map(_known, (m, n, k))
-    symbolic = not all(isinstance(e, int) for e in (m, n, k))
-    out_bytes = dtype_bytes(out_dtype)
-    return ProductShape(rows, columns, depth, dtype, majors, out_bytes, is_symbolic=symbolic)
+    symbolic = not all(isinstance(e, int) for e in (m, n, k, batch))
+    out_bytes, batch = dtype_bytes(out_dtype), _known(batch, SYMBOLIC_BATCH)
+    return ProductShape(
+        rows, columns, depth, dtype, majors, out_bytes, is_symbolic=symbolic, batch=batch
+    )
 
 
 def rank(

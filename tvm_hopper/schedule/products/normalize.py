@@ -38,6 +38,7 @@ from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import label
 from tvm_hopper.schedule.trial import as_one_step
 
+from .axes import sort_axes
 from .fuse import fuse_prologue
 from .recognize import check_plain_loops, product_loads
 from .views import find_access
@@ -45,16 +46,16 @@ from .views import find_access
 
 @dataclass(frozen=True)
 class NormalForm:
-    """One product to rewrite: its loop nest, and which axes of C[m, n] it lacks.
+    """One product to rewrite: its loop nest, and which axes of C[batch, m, n] it lacks.
 
-    `axes` are the positions of the block's own variables for m and n, None for a missing one;
-    `rows` the loads of the operands that need the missing axis, with the axis; `unbound` the
+    `axes` are the positions of the block's own variables for a batch, m and n, None for a missing
+    one; `rows` the loads of the operands that need the missing axis, with the axis; `unbound` the
     positions of variables that no loop moves.
     """
 
     nest: Any
     realize: Any
-    axes: tuple[int | None, int | None]
+    axes: tuple[int | None, ...]
     rows: tuple[tuple[Any, int], ...]
     unbound: tuple[int, ...]
     keeps_old_value: bool
@@ -193,7 +194,7 @@ def _part_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
             continue
         tensor = first.source
         alike = tvm_ffi.structural_equal(first.indices, second.indices)
-        if alike or not tensor.same_as(second.source) or tensor.ty.strides:
+        if alike or not tensor.same_as(second.source):
             continue
         names = ir.Names(str(x.name) for x in (*func.params, *root.block.alloc_buffers))
         copy = ir.new_buffer(
@@ -246,19 +247,22 @@ def plan_normal_form(nest: Any, block: str) -> NormalForm | None:
     if output is None or any(access is None for access in accesses):
         return None
     every = [v for _, v in sorted(output.moving.items())]
-    wide = _without_units(node, every, loads)
-    product = [*wide, *(i for i, x in enumerate(node.iter_vars) if x in reductions)]
+    batch = sort_axes(node, loads).batch
+    lead = [v for v in every if v in batch]
+    wide = _without_units(node, [v for v in every if v not in batch], loads)
+    product = [*lead, *wide, *(i for i, x in enumerate(node.iter_vars) if x in reductions)]
     unbound = tuple(i for i in product if bindings[node.iter_vars[i].var] < 0)
     has_unit = any(ir.is_const(node.iter_vars[v].dom.extent, 1) for v in wide)
     in_place = every[-2:] == wide or not has_unit  # views sort out what else has extent one
-    if len(wide) >= 2 and node.init is not None and not unbound and in_place:
-        return None
-    if len(wide) > 2 or any(node.iter_vars[v].iter_type != IterVar.DataPar for v in wide):
-        return None
     axes, rows = _missing_axes(wide, loads, accesses)
-    if axes is None:
+    if len(rows) == 2 and (lead or wide):
+        return None  # element by element, which no tile can share
+    if not rows and node.init is not None and not unbound and in_place:
         return None
-    return NormalForm(nest, realize, axes, rows, unbound, node.init is None)
+    if any(node.iter_vars[v].iter_type != IterVar.DataPar for v in wide):
+        return None
+    added = tuple((load, len(lead) + axis) for load, axis in rows)
+    return NormalForm(nest, realize, (*lead, *axes), added, unbound, node.init is None)
 
 
 def _without_units(node: Any, wide: list[int], loads: Any) -> list[int]:
@@ -283,17 +287,15 @@ def _without_units(node: Any, wide: list[int], loads: Any) -> list[int]:
 
 def _missing_axes(
     wide: list[int], loads: Any, accesses: list[Any]
-) -> tuple[Any, tuple[tuple[Any, int], ...]]:
-    """Return the positions of m and n, and the loads that need an axis of extent one."""
-    if len(wide) == 2:
-        return (wide[0], wide[1]), ()
-    if not wide:
-        return (None, None), ((loads[0], 0), (loads[1], 1))
-    (column,) = wide
-    without = [i for i, access in enumerate(accesses) if column not in access.moving.values()]
-    if len(without) != 1:
-        return None, ()
-    return (None, column), ((loads[without[0]], 0),)
+) -> tuple[tuple[int | None, ...], tuple[tuple[Any, int], ...]]:
+    """Return the axes of the output, and the loads that need one of extent one, with its place."""
+    moving = [set(access.moving.values()) for access in accesses]
+    alone = [[v for v in wide if v in moving[i] - moving[1 - i]] for i in (0, 1)]
+    if all(alone):
+        return tuple(wide), ()
+    if not any(alone):
+        return (*wide, None, None), ((loads[0], len(wide)), (loads[1], len(wide) + 1))
+    return (None, *wide), ((loads[alone.index([])], 0),)
 
 
 def _rewrite(form: NormalForm, buffers: list[Any], names: ir.Names) -> ir.Stmt:
@@ -304,9 +306,9 @@ def _rewrite(form: NormalForm, buffers: list[Any], names: ir.Names) -> ir.Stmt:
     loops: dict[int, Any] = {}
     for axis, position in enumerate(form.axes):
         if position is None:
-            var = ir.Var("v_" + "mn"[axis], dtype)
+            var = ir.Var("v_" + _name(form, axis), dtype)
             made[axis] = IterVar(tvm.ir.Range(0, one), var, IterVar.DataPar)
-            loops[axis] = ir.Var("mn"[axis], dtype)
+            loops[axis] = ir.Var(_name(form, axis), dtype)
     variables = [
         made[axis].var if position is None else node.iter_vars[position].var
         for axis, position in enumerate(form.axes)
@@ -351,6 +353,11 @@ def _rewrite(form: NormalForm, buffers: list[Any], names: ir.Names) -> ir.Stmt:
     for var in reversed(list(loops.values())):
         inner = ir.For(var, tirx.IntImm(dtype, 0), one, ir.ForKind.SERIAL, inner)
     return ir.seq(first, inner, _store_sum(form, total, names))
+
+
+def _name(form: NormalForm, axis: int) -> str:
+    """Name an axis that is missing."""
+    return "mn"[form.axes[:axis].count(None)]
 
 
 def _with_sum(store: Any, total: Any, variables: list[Any]) -> Any:
@@ -412,7 +419,7 @@ def _store_sum(form: NormalForm, total: Any, names: ir.Names) -> ir.Stmt:
     place: list[Any] = []
     for axis, position in enumerate(form.axes):
         if position is None:
-            var, extent = ir.Var("v_" + "mn"[axis], dtype), tirx.IntImm(dtype, 1)
+            var, extent = ir.Var("v_" + _name(form, axis), dtype), tirx.IntImm(dtype, 1)
         else:
             old = node.iter_vars[position]
             var, extent = ir.Var(old.var.name, dtype), old.dom.extent

@@ -22,6 +22,7 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.swizzle import CHUNK_BYTES, SWIZZLES, span_bytes
 from tvm_hopper.schedule import steps
 
+from .axes import walk_as_one
 from .fuse import followers
 
 
@@ -101,6 +102,7 @@ def stage_operands(sch: s_tir.Schedule, store: Any, piece: Any, slots: int) -> i
     for tensor in tensors:
         index = next(i for i, x in enumerate(sch.get(store).reads) if x.source.same_as(tensor))
         copy = sch.cache_read(store, index, "shared.dyn")
+        walk_as_one(sch, copy, "write", sch.get(store).body)
         sch.compute_at(copy, piece)
         columns = ir.static_int(sch.get(sch.get_loops(copy)[-1]).extent) or 0
         swizzle = widest_swizzle(columns * dtype_bytes(ir.dtype_of(tensor)))

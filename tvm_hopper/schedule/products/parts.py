@@ -91,9 +91,9 @@ def in_parts(
     """
     if given.parts > 1:
         return _with(tiles, np.arange(len(tiles)), parts=given.parts)
-    if not may_share_sums(given) or product.is_symbolic:
+    if not may_share_sums(given) or product.is_symbolic or not product.may_share_sums:
         return tiles
-    count = -(-product.m // tiles.rows) * -(-product.n // tiles.columns)
+    count = product.batch * -(-product.m // tiles.rows) * -(-product.n // tiles.columns)
     steps = -(-product.k // tiles.depth)
     few = np.flatnonzero(count <= MOST_WAVES * chip.num_sms)
     places, parts = [np.arange(len(tiles))], [tiles.parts]
@@ -139,7 +139,7 @@ def in_clusters(
         whole = tiles.parts == 1
         if is_pair and given.split_mode in (WORKSPACE, CALLER):  # else the parts are the cluster
             count = -(-product.m // (tiles.rows * rows))
-            count *= -(-product.n // (tiles.columns * columns))
+            count *= product.batch * -(-product.n // (tiles.columns * columns))
             filled = count * tiles.parts * rows * columns <= chip.num_sms
             in_both = (tiles.parts % 2 == 0) | (tiles.parts % 3 == 0)
             whole |= filled & (in_both | (given.split_mode == WORKSPACE))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.dtypes import dtype_bytes, sum_dtype
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class ProductShape:
     # whether m runs along the rows of C in memory: elements are then stored one by one
     is_transposed: bool = False
     is_symbolic: bool = False  # whether an extent is a guess
+    batch: int = 1  # how many such products a kernel computes
 
     @property
     def row_bytes(self) -> tuple[int, int]:
@@ -28,6 +29,11 @@ class ProductShape:
         left = self.k if self.majors[0] == "k" else self.m
         right = self.k if self.majors[1] == "k" else self.n
         return left * dtype_bytes(self.dtype), right * dtype_bytes(self.dtype)
+
+    @property
+    def may_share_sums(self) -> bool:
+        """Tell whether blocks can share a sum: parts of it are added in float32."""
+        return sum_dtype(self.dtype) == "float32"
 
     @property
     def transposed(self) -> ProductShape:

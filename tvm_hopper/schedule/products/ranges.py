@@ -15,8 +15,11 @@ rows, in which no kernel needs another tile, gets the fastest kernel, except for
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+
+from tvm_hopper.schedule.arguments import as_int
 
 from .class_choice import LADDER, MIN_GAIN_PER_KERNEL, OCTAVE, POINTS, TILE_CLASSES, AnyRows
 from .config import MatmulConfig
@@ -49,6 +52,7 @@ def choose_ranges(
     num_sms: int | None = None,
     majors: tuple[str, str] = ("k", "k"),
     out_dtype: str | None = None,
+    batch: int = 1,
 ) -> dict[int, int]:
     """Choose kernels of a product with symbolic rows, and the ranges of row counts of each.
 
@@ -66,6 +70,8 @@ def choose_ranges(
         For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
     out_dtype : str, optional
         Type of the output; None: that of the operands.
+    batch : int
+        How many such products a kernel computes.
 
     Returns
     -------
@@ -80,6 +86,7 @@ def choose_ranges(
         An argument is illegal.
     """
     asked = AnyRows.of("choose_ranges", n, k, dtype, given, num_sms, majors, out_dtype)
+    asked = replace(asked, batch=as_int("choose_ranges", "batch", batch, 1) or 1)
     configs = asked.choose(RUNGS)
     if len(configs) == 1:
         return {RUNGS[-1]: RUNGS[-1]}  # one kernel for all
@@ -90,7 +97,7 @@ def choose_ranges(
     rows = sorted({*ends, *(m for m in PLACES if m <= ends[-1])})
     dealt = deal_out(asked.estimate(rows, kernels), rows, ends)
     ranges = {end: RUNGS[picked[i]] for end, i in dealt.items()}
-    return {1: 1, **ranges} if asked.has_dots() else ranges
+    return {1: 1, **ranges} if batch == 1 and asked.has_dots() else ranges
 
 
 def _is_asked(rows: Sequence[int]) -> Floats:

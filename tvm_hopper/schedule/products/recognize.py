@@ -10,7 +10,9 @@ in front.  Nothing is scheduled here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,9 +23,20 @@ from tvm.tirx import IterVar
 from tvm_hopper import ir
 from tvm_hopper.analysis.contraction import CASTS_NEEDED, Contraction, find_contraction
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.dtypes import OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
+from tvm_hopper.facts.dtypes import (
+    DTYPES,
+    HALF_DTYPES,
+    OPERAND_DTYPES,
+    OUTPUT_DTYPES,
+    TF32,
+    dtype_bytes,
+    may_multiply,
+    sum_dtype,
+)
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 from tvm_hopper.facts.swizzle import span_elements
+
+from .axes import tile_axes
 
 CAST = (
     "cast what is of another type in a function in front (hs.pointwise), or leave the product to "
@@ -65,7 +78,8 @@ class Matmul:
     m: Axis
     n: Axis
     k: Axis
-    lead: tuple[Axis, ...]  # of extent one
+    lead: tuple[Axis, ...]  # of the output, outside of tiles: a batch, and dimensions of extent one
+    deep: tuple[Axis, ...]  # of the sum, around k
     lhs: MatmulOperand  # the one that is indexed by m
     rhs: MatmulOperand
     output: Any
@@ -73,6 +87,21 @@ class Matmul:
     acc_dtype: str
     node: Any  # the block
     starts_from_zero: bool = True
+
+    @property
+    def batch(self) -> Any:
+        """How many products of tiles there are: the extent of all other axes of the output."""
+        return _times(x.extent for x in self.lead)
+
+    @property
+    def depth(self) -> Any:
+        """Terms of a sum."""
+        return _times(x.extent for x in (*self.deep, self.k))
+
+    @property
+    def has_batch(self) -> bool:
+        """Tell whether there are axes outside of tiles, of the output or of the sum."""
+        return not all(ir.is_const(x.extent, 1) for x in (*self.lead, *self.deep))
 
     @property
     def transposed(self) -> Matmul:
@@ -116,10 +145,10 @@ def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) ->
     _check_initial_value(where, node)
     contraction = require_contraction(where, node)
 
-    m, n, k, lead = _find_axes(where, node, loops, bindings, contraction)
+    m, n, k, lead, deep = _find_axes(where, node, loops, bindings, contraction)
     by_axis = {}
     for load in contraction.products[0].loads:
-        operand, side = _operand(where, load, m, n, k, lead)
+        operand, side = _operand(where, load, m, n, k, (*lead, *deep))
         by_axis[side] = operand
     if set(by_axis) != {"m", "n"}:
         need = "one operand indexed by m and k, the other by n and k"
@@ -128,55 +157,57 @@ def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) ->
     if lhs.buffer.same_as(rhs.buffer):
         fix = "pass the tensor a second time, as an argument of its own"
         raise cannot_schedule(where, f"{lhs.name} as both operands", "two tensors", fix)
-    if lhs.dtype != rhs.dtype:
+    if not may_multiply(lhs.dtype, rhs.dtype):
         found = f"{lhs.name} {lhs.dtype}, {rhs.name} {rhs.dtype}"
-        need = f"both of {' or both of '.join(OPERAND_DTYPES)}"
+        need = "operands of one type, two of float8, or two of 8-bit integers"
         raise cannot_schedule(where, found, need, CAST)
     rank = len(store.indices)
     kept = (rank - 2, rank - 1)
     zero = ir.is_zero(contraction.initial)
     output, dtype = contraction.accumulator, contraction.accumulator_dtype
-    return Matmul(name, m, n, k, lead, lhs, rhs, output, kept, dtype, node, zero)
+    return Matmul(name, m, n, k, lead, deep, lhs, rhs, output, kept, dtype, node, zero)
 
 
 def _find_axes(
     where: str, node: Any, loops: list[Any], bindings: dict[Any, int], contraction: Contraction
-) -> tuple[Axis, Axis, Axis, tuple[Axis, ...]]:
-    """Return rows, columns and depth of a product, and dimensions of extent one."""
+) -> tuple[Axis, Axis, Axis, tuple[Axis, ...], tuple[Axis, ...]]:
+    """Return rows, columns and depth of a product's tiles, and the axes outside of these."""
     store = node.body
     axes = {var.var: _axis(var, bindings[var.var], loops) for var in node.iter_vars}
-    lead = tuple(a for a in axes.values() if a.extent == 1 and not _is_reduction(a.iter_var))
     out = list(store.indices)
     if len(out) < 2 or any(v not in axes for v in out[-2:]) or out[-1].same_as(out[-2]):
-        need = "C[m, n] with one loop for each, after dimensions of extent one"
+        need = "C[m, n] with one loop for each, after a batch and dimensions of extent one"
         raise cannot_schedule(where, f"the output index {list(store.indices)}", need)
     m, n = (axes[v] for v in out[-2:])
-    lead = tuple(a for a in lead if a not in (m, n))
-    reductions = [a for a in axes.values() if _is_reduction(a.iter_var)]
-    if len(reductions) != 1:
-        raise cannot_schedule(where, f"{len(reductions)} reduction loops", "one, over k")
-    (k,) = reductions
-    for axis in axes.values():
-        if axis in (m, n, k, *lead):
-            continue
-        shared = contraction.sides(list(axes)).batch
-        batch = next((axes[v] for v in shared if axes[v].extent != 1), None)
-        if batch is None:
-            wide = [axes[v] for v in out if v in axes and axes[v].extent != 1]
-            sizes = ", ".join(f"{a.iter_var.var.name} of {a.extent}" for a in wide)
-            found = f"{len(wide)} dimensions of the output ({sizes})"
-            need = "rows and columns, and other dimensions of extent one"
-            raise cannot_schedule(where, found, need, "let one dimension count the rows")
-        found = f"a batch of {batch.extent} ({batch.iter_var.var.name})"
-        fix = "call a function of one product for each"
-        raise cannot_schedule(where, found, "a leading batch of one", fix)
-    if not all(ir.is_const(extent, 1) for extent in store.buffer.shape[:-2]):
-        found = f"{store.buffer.name}, of which it writes a part"
-        raise cannot_schedule(where, found, "an output that is one matrix")
+    every = list(axes.values())
+    lead = tuple(a for a in every if a not in (m, n) and not _is_reduction(a.iter_var))
+    summed = [a for a in every if _is_reduction(a.iter_var)]
+    depth = tile_axes(node, contraction.products[0].loads)[2]
+    if not summed:
+        raise cannot_schedule(where, "no reduction loop", "one, over k")
+    k = summed[-1] if depth is None else every[depth]
+    deep = tuple(a for a in summed if a is not k)
+    for index, extent in zip(out[:-2], store.buffer.shape, strict=False):
+        batch = axes.get(index)
+        if not ir.is_const(extent, 1) and (batch is None or not _covers(batch, extent)):
+            found = f"{store.buffer.name}, of which it writes a part"
+            raise cannot_schedule(
+                where, found, "an output whose dimensions are axes of the product"
+            )
     for label, axis in (("M", m), ("N", n), ("K", k)):
         if axis.loop < 0:
             raise cannot_schedule(where, f"no loop over {label}", "one loop a dimension")
-    return m, n, k, lead
+    return m, n, k, lead, deep
+
+
+def _times(extents: Iterable[Any]) -> Any:
+    """Multiply extents, without the ones."""
+    return functools.reduce(operator.mul, (x for x in extents if not ir.is_const(x, 1)), 1)
+
+
+def _covers(axis: Axis, extent: Any) -> bool:
+    """Tell whether an axis runs over a whole dimension."""
+    return ir.is_const(ir.simplify(extent - ir.cast_like(axis.extent, extent)), 0)
 
 
 def _axis(var: IterVar, position: int, loops: list[Any]) -> Axis:
@@ -267,7 +298,7 @@ def check_plain_loops(where: str, loops: list[Any], node: Any) -> dict[Any, int]
     return bound
 
 
-def check_operands(matmul: Matmul, accumulate: str | None, views: Sequence[Any] = ()) -> None:
+def check_operands(matmul: Matmul, config: Any, views: Sequence[Any] = ()) -> None:
     """Refuse types that WGMMA lacks and tensors that a tensor map cannot describe.
 
     `views` are operands whose memory was looked at already, after them.
@@ -275,22 +306,8 @@ def check_operands(matmul: Matmul, accumulate: str | None, views: Sequence[Any] 
     Sources: PTX ISA 9.1, `wgmma.mma_async` (types); CUDA driver API, `cuTensorMapEncodeTiled`
     (strides of a multiple of 16 bytes, contiguous innermost dimension).
     """
+    check_types(matmul, config)
     where = f"block {matmul.name}"
-    for operand in (matmul.lhs, matmul.rhs):
-        if operand.dtype not in OPERAND_DTYPES:
-            need = f"one of {', '.join(OPERAND_DTYPES)}"
-            raise cannot_schedule(f"{where}, tensor {operand.name}", operand.dtype, need, CAST)
-    if matmul.acc_dtype not in OUTPUT_DTYPES:
-        need = f"one of {', '.join(OUTPUT_DTYPES)}"
-        found = f"a sum in {matmul.acc_dtype}"
-        raise cannot_schedule(f"{where}, tensor {matmul.output.name}", found, need)
-    if matmul.acc_dtype != "float32" and accumulate is None:
-        raise cannot_schedule(
-            f"{where}, tensor {matmul.output.name}",
-            f"a sum in {matmul.acc_dtype}",
-            "a sum in float32",
-            'give accumulate="float32" to sum in float32 and round once at the end',
-        )
     sides = [
         (operand, outer)
         for operand, outer in ((matmul.lhs, "M"), (matmul.rhs, "N"))
@@ -303,6 +320,40 @@ def check_operands(matmul: Matmul, accumulate: str | None, views: Sequence[Any] 
         raise cannot_schedule(f"{where}, tensor {tensor}", found, need, "; ".join([fix, *more]))
 
 
+def check_types(matmul: Matmul, config: Any) -> None:
+    """Refuse types, and orders of operands of a type, that WGMMA lacks."""
+    where = f"block {matmul.name}"
+    for operand in (matmul.lhs, matmul.rhs):
+        if operand.dtype not in OPERAND_DTYPES:
+            need = f"one of {', '.join(OPERAND_DTYPES)}"
+            raise cannot_schedule(f"{where}, tensor {operand.name}", operand.dtype, need, CAST)
+        if operand.dtype == "float32" and config.operands != TF32:
+            need = "a type that tensor cores multiply as it is"
+            fix = f'give operands="{TF32}" to count 10 bits of each mantissa; or {CAST}'
+            raise cannot_schedule(f"{where}, tensor {operand.name}", operand.dtype, need, fix)
+        if operand.major != "k" and not DTYPES[operand.dtype].mn_major:
+            found = f"{operand.dtype} whose neighbours in memory are not neighbours along k"
+            need = "rows along k: WGMMA reads operands of 8 and of 32 bits in no other order"
+            side = "A as [m, k]" if operand is matmul.lhs else "B as [n, k]"
+            fix = f"store {side} ({operand.name} transposed)"
+            raise cannot_schedule(f"{where}, tensor {operand.name}", found, need, fix)
+    _check_sum(where, matmul, config.accumulate)
+
+
+def _check_sum(where: str, matmul: Matmul, accumulate: str | None) -> None:
+    """Refuse a sum in a type that WGMMA does not have for the operands."""
+    need = sum_dtype(matmul.lhs.dtype)
+    if matmul.acc_dtype == need:
+        return
+    tensor, found = f"{where}, tensor {matmul.output.name}", f"a sum in {matmul.acc_dtype}"
+    if need != "float32" or matmul.acc_dtype not in HALF_DTYPES:
+        needed = f"a sum in {need} of products of {matmul.lhs.dtype}"
+        raise cannot_schedule(tensor, found, needed, CAST)
+    if accumulate is None:
+        fix = 'give accumulate="float32" to sum in float32 and round once at the end'
+        raise cannot_schedule(tensor, found, "a sum in float32", fix)
+
+
 def _stride_violations(operand: MatmulOperand, outer: str) -> list[tuple[str, str, str, str]]:
     """Return which of TMA's rules the tensor's known strides break: tensor, found, need, fix."""
     buffer, size = operand.buffer, dtype_bytes(operand.dtype)
@@ -313,8 +364,10 @@ def _stride_violations(operand: MatmulOperand, outer: str) -> list[tuple[str, st
     if strides and strides[-1] != 1:
         found = f"stride {strides[-1]} in the last dimension"
         return [(operand.name, found, "a contiguous last dimension", "copy it first")]
-    row = strides[operand.kept[0]] if strides else _known(buffer.shape[-1])
     step = BULK_ALIGNMENT // size
+    outside = [s for s, n in zip(strides, buffer.shape, strict=False) if not ir.is_const(n, 1)][:-1]
+    row = strides[operand.kept[0]] if strides else _known(buffer.shape[-1])
+    row = next((s for s in outside if isinstance(s, int) and s % step), row)
     offset = _known(buffer.ty.elem_offset)
     if isinstance(offset, int) and offset % step:
         found = f"an offset of {offset} elements, {offset * size} bytes"
@@ -375,12 +428,11 @@ def product_loads(where: str, node: Any) -> tuple[Any, Any]:
 
 
 def _operand(
-    where: str, load: Any, m: Axis, n: Axis, k: Axis, lead: tuple[Axis, ...]
+    where: str, load: Any, m: Axis, n: Axis, k: Axis, others: tuple[Axis, ...]
 ) -> tuple[MatmulOperand, str]:
     """Describe one load; say whether it is the side of m or of n."""
     buffer = load.source
     sides, kept = [], []
-    units = [a.iter_var.var for a in lead]
     names = ((m, "m"), (n, "n"), (k, "k"))
     for position, index in enumerate(load.indices):
         side = next((s for a, s in names if index.same_as(a.iter_var.var)), None)
@@ -388,15 +440,16 @@ def _operand(
             sides.append(side)
             kept.append(position)
             continue
-        is_unit = ir.is_const(buffer.shape[position], 1)
-        if not (is_unit and (ir.is_const(index, 0) or any(index.same_as(u) for u in units))):
+        is_unit = ir.is_const(buffer.shape[position], 1) and ir.is_const(index, 0)
+        if not is_unit and not any(index.same_as(x.iter_var.var) for x in others):
             tensor = f"{where}, tensor {buffer.name}"
             need = "one loop a dimension, other dimensions of extent one"
             raise cannot_schedule(tensor, f"the index {index}", need)
     if sorted(sides) not in (["k", "m"], ["k", "n"]) or kept[-1] != len(load.indices) - 1:
         tensor = f"{where}, tensor {buffer.name}"
         need = "an operand indexed by k and one of m, n, the last dimension by either"
-        raise cannot_schedule(tensor, f"the index {list(load.indices)}", need)
+        fix = f"store {buffer.name} so that neighbours along k, or along its rows, are neighbours"
+        raise cannot_schedule(tensor, f"the index {list(load.indices)}", need, fix)
     major = "k" if sides[-1] == "k" else "mn"
     side = "m" if "m" in sides else "n"
     return MatmulOperand(buffer, ir.dtype_of(buffer), major, tuple(kept)), side

@@ -32,6 +32,7 @@ from tvm_hopper.transforms.common.shared_memory_size import (
     ring_memory,
 )
 
+from .axes import walk_as_one
 from .boxes import leave_as_boxes
 from .config import STORES, MatmulConfig, ring_slots, split_axis
 from .operands import is_loadable, stage_operands, widest_swizzle
@@ -394,6 +395,7 @@ def stage_output(sch: s_tir.Schedule, store: Any, config: MatmulConfig) -> int:
     piece, inner = sch.split(columns, [config.store_parts, None])
     sch.reorder(piece, rows, inner)
     copy = sch.cache_write(store, 0, "shared.dyn")
+    walk_as_one(sch, copy, "read", sch.get(store).body)
     sch.reverse_compute_at(copy, piece)
     slots = config.operand_slots
     operands = stage_operands(sch, store, piece, slots) if slots else 0

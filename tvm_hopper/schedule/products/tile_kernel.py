@@ -17,6 +17,7 @@ from typing import Any
 from tvm import s_tir
 from tvm.tirx import IndexMap
 
+from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule import cluster, reductions, steps, tile_order
@@ -76,7 +77,7 @@ def apply_tiles(
     if loops.k_parts is not None:
         sch.decompose_reduction(block, loops.k_parts)
         reductions.across_cluster(sch, loops.k_parts, config.split_mode or "cluster")
-    product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
+    product = steps.wgmma(sch, block, _accumulate(problem, config), config.operands)
     if tiles.choices:
         sch.annotate(product, keys.CHOICE, tiles.choices)
     steps.pipeline(
@@ -119,6 +120,9 @@ def _cut(sch: s_tir.Schedule, block: Any, problem: Matmul, tiles: TilePlan) -> _
     k_parts = None
     if parts > 1:  # which take the steps in turn: so a symbolic depth divides, too
         k_parts, k_inner = sch.split(k_inner, [parts, tile_k])
+    if deep := [loops[a.loop] for a in problem.deep if a.loop >= 0]:
+        sch.reorder(*deep, k_outer)  # inside of each other, and then one
+        k_outer = sch.fuse(*deep, k_outer)
     if tiles.axis == "m":
         part, m_tile = sch.split(m_tile, [config.sharers, None])
     else:
@@ -187,11 +191,14 @@ def _writes(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
 
 
 def _drop_unit_dims(sch: s_tir.Schedule, block: Any, kept: tuple[int, ...]) -> None:
-    """Give the tile that a block writes two dimensions, whatever the tensor has in front."""
-    rank = len(sch.get(block).writes[0].source.shape)
-    if kept == tuple(range(rank)):
+    """Leave the tile that a block writes two dimensions and a batch, of which it has one."""
+    shape = sch.get(block).writes[0].source.shape
+    rank = len(shape)
+    batch = [d for d in range(rank) if d not in kept and not ir.is_const(shape[d], 1)]
+    left = [*batch, *kept]
+    if left == list(range(rank)):
         return
-    tile = IndexMap.from_func(lambda *i: [i[d] for d in kept], ndim=rank, index_dtype="int32")
+    tile = IndexMap.from_func(lambda *i: [i[d] for d in left], ndim=rank, index_dtype="int32")
     sch.transform_layout(block, ("write", 0), tile)
 
 

@@ -26,6 +26,7 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.dtypes import dtype_bytes
 
+from .axes import contiguous_axis, merge_axes, tile_axes
 from .recognize import check_plain_loops, loops_around, product_loads
 
 
@@ -51,7 +52,9 @@ class View:
 
 
 def make_views(sch: s_tir.Schedule, block: Any, loads: tuple[Any, Any] | None = None) -> list[Any]:
-    """Insert views where a product does not work on whole tensors; return the buffers of operands.
+    """Merge axes, and insert views where a product does not work on whole tensors of its axes.
+
+    Returns the buffers of the operands' views.
 
     Parameters
     ----------
@@ -73,8 +76,11 @@ def make_views(sch: s_tir.Schedule, block: Any, loads: tuple[Any, Any] | None = 
     loads = loads or product_loads(where, node)
     for buffer in (*(load.source for load in loads), node.body.buffer):
         _check_declaration(where, buffer)
+    if merge_axes(sch, block, loads):
+        node = sch.get(block)
+        loads = product_loads(where, node)
     operands = [view for load in loads if (view := plan_operand(where, node, load))]
-    output = plan_output(node)
+    output = plan_output(node, loads)
     made = []
     for view in (*operands, *plan_initial_values(node, loads)):
         position = _position(node.reads, view.buffer)
@@ -133,33 +139,42 @@ def _in_digits(node: Any, load: Any) -> View | None:
 
     B[j % 16 // 8, j // 16, j % 8, k] becomes B_view[j, k]: each digit of j is a dimension.
     """
-    variables = [x.var for x in node.iter_vars]
-    used = [[i for i, v in enumerate(variables) if ir.depends_on(x, [v])] for x in load.indices]
-    places = [x[0] for x in used if len(x) == 1]
-    last = load.indices[-1]
-    whole = places and len(places) == len(used) and last.same_as(variables[places[-1]])
-    if not whole or places.count(places[-1]) != 1 or len(set(places)) != 2:
+    used = _variables_of(node, load.indices)
+    inner = contiguous_axis(node, load)
+    if len(used) < 2 or inner not in (None, used[-1]):
         return None
-    inner = places[-1]
-    (outer,) = set(places) - {inner}
-    return View(load.source, (outer, inner))
+    return View(load.source, used)
 
 
-def plan_output(node: Any) -> View | None:
-    """Decide whether the output needs a view: a matrix after dimensions of extent one."""
+def _variables_of(node: Any, indices: Any) -> tuple[int, ...]:
+    """Return the variables that indices follow, in order; none where an index follows several."""
+    variables = [x.var for x in node.iter_vars]
+    used = [[i for i, v in enumerate(variables) if ir.depends_on(x, [v])] for x in indices]
+    if any(len(x) > 1 for x in used):
+        return ()
+    return tuple(dict.fromkeys(x[0] for x in used if x))
+
+
+def plan_output(node: Any, loads: Any) -> View | None:
+    """Decide whether the output needs a view: tiles' rows and columns after all others."""
     store = node.body
     access = find_access(node, store.buffer, store.indices)
-    if access is None or len(access.moving) < 2:
+    used = _variables_of(node, store.indices)
+    if (access is not None and len(access.moving) < 2) or len(used) < 2:
         return None
-    dims = sorted(access.moving)
-    units = [d for d in dims if _is_unit(node, access.moving[d])]
-    wide = [d for d in dims if d not in units]
+    units = [v for v in used if _is_unit(node, v)]
+    rows_and_columns = tile_axes(node, loads)[:2]
+    wide = [v for v in used if v in rows_and_columns and v not in units]
     missing = max(0, 2 - len(wide))  # a row or a column of extent one: the innermost unit
-    matrix = sorted([*wide, *units[len(units) - missing :]]) if missing else wide
-    if _is_whole(node, access) and matrix == [len(store.indices) - 2, len(store.indices) - 1]:
+    matrix = [v for v in used if v in [*wide, *units[len(units) - missing :]]]
+    if missing and len(matrix) < 2:
         return None
-    lead = [d for d in dims if d not in matrix]
-    return View(store.buffer, tuple(access.moving[d] for d in (*lead, *matrix)))
+    order = (*(v for v in used if v not in matrix), *matrix)
+    rank = len(store.indices)
+    last = [] if access is None else sorted(d for d, v in access.moving.items() if v in matrix)
+    if access is not None and _is_whole(node, access) and last == [rank - 2, rank - 1]:
+        return None
+    return View(store.buffer, order)
 
 
 def plan_initial_values(node: Any, loads: tuple[Any, ...]) -> list[View]:

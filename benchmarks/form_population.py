@@ -1,0 +1,104 @@
+"""Products of other types and batches as users have them, drawn from a seed.
+
+    fp8, fp8 rows, int8, tf32    layers of language models, anything up to 8192, deep sums
+    bmm                          scores and values of attention, small products by thousands
+
+Operands are A[b, m, k] and B[b, n, k], or B[b, k, n] where the layout says NN; rows are multiples
+of 16 bytes wherever TMA needs it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from .population import _draw_shape, _even_in_logarithm
+
+DTYPES = {
+    "fp8": "float8_e4m3fn",
+    "fp8 rows": "float8_e4m3fn",
+    "int8": "int8",
+    "tf32": "float32",
+    "bmm": "bfloat16",
+}
+FORMS = tuple(DTYPES)
+HEADS = (8, 12, 16, 32, 64)
+BATCHES = (1, 2, 4, 8, 16, 32)
+LENGTHS = (49, 128, 197, 256, 257, 384, 512, 577, 1024, 2048)
+HEAD_WIDTHS = (32, 64, 80, 96, 128)
+SMALL = (16, 32, 48, 64, 96, 128)
+LEAST_ROWS = 17  # of an operand of `torch._int_mm`
+MOST_BYTES, MOST_WORK = 2 << 30, 2e12  # of one problem: operands and output; multiply-adds
+FIXED = {  # problems that marks are stated for
+    "bmm": ((1024, 64, 64, 64, "NT"), (384, 197, 197, 64, "NT")),
+    "fp8": ((1, 4096, 4096, 4096, "NT"),),
+}
+
+
+@dataclass(frozen=True)
+class FormProblem:
+    """One problem: C[b, m, n] = A B, in one of `FORMS`."""
+
+    form: str
+    b: int
+    m: int
+    n: int
+    k: int
+    layout: str = "NT"
+
+    @property
+    def dtype(self) -> str:
+        """Type of the operands."""
+        return DTYPES[self.form]
+
+    @property
+    def name(self) -> str:
+        """A text that tells the problem from every other."""
+        batch = f"{self.b}x" if self.form == "bmm" else ""
+        return f"{self.form} {batch}{self.m}x{self.n}x{self.k} {self.layout}"
+
+
+def problems(form: str, seed: int, count: int) -> list[FormProblem]:
+    """Return `count` different problems of a form, those with stated marks in front."""
+    fixed = [FormProblem(form, *extents) for extents in FIXED.get(form, ())]
+    return list(islice(_unlike(form, random.Random(f"{form}/{seed}"), fixed), count))
+
+
+def _unlike(form: str, source: random.Random, fixed: list[FormProblem]) -> Iterator[FormProblem]:
+    yield from fixed
+    seen = set(fixed)
+    draw = _draw_batch if form == "bmm" else _draw_product
+    while True:
+        found = draw(form, source)
+        size = 4 if form == "tf32" else 2
+        num_bytes = size * found.b * (found.m + found.n) * found.k
+        num_bytes += 4 * found.b * found.m * found.n
+        work = found.b * found.m * found.n * found.k
+        if found not in seen and num_bytes < MOST_BYTES and work < MOST_WORK:
+            seen.add(found)
+            yield found
+
+
+def _draw_product(form: str, source: random.Random) -> FormProblem:
+    m, n, k = _draw_shape(source)
+    if form == "int8":
+        m = max(m, LEAST_ROWS)
+    return FormProblem(form, 1, m, -(-n // 16) * 16, -(-k // 16) * 16)
+
+
+def _draw_batch(form: str, source: random.Random) -> FormProblem:
+    """Draw products of attention, of small matrices, or of any sizes."""
+    kind = source.choice(("scores", "values", "small", "any"))
+    if kind == "small":
+        m, n, k = (source.choice(SMALL) for _ in range(3))
+        return FormProblem(form, source.choice((256, 1024, 4096)), m, n, k)
+    if kind == "any":
+        m, n, k = (_even_in_logarithm(source, 64, 2048, 8) for _ in range(3))
+        return FormProblem(form, source.randint(2, 64), m, n, k, source.choice(("NT", "NN")))
+    batch = source.choice(HEADS) * source.choice(BATCHES)
+    length, width = source.choice(LENGTHS), source.choice(HEAD_WIDTHS)
+    if kind == "scores":
+        return FormProblem(form, batch, length, length, width)
+    return FormProblem(form, batch, length, width, -(-length // 8) * 8, "NN")

@@ -1,0 +1,41 @@
+"""Problems of `benchmarks.forms`: drawn from a seed, scheduled, and how ratios count."""
+
+import pytest
+
+from benchmarks import forms
+from benchmarks.form_population import FORMS, FormProblem, problems
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_seed_gives_the_same_problems_and_a_longer_list_begins_like_a_shorter_one(form):
+    assert problems(form, 7, 20) == problems(form, 7, 40)[:20]
+    assert len(set(problems(form, 7, 40))) == 40
+    assert problems(form, 7, 20) != problems(form, 8, 20)
+
+
+@pytest.mark.sampled(every=2)
+@pytest.mark.parametrize("form", FORMS)
+def test_problems_are_scheduled(form):
+    """One drawn problem of each form, and one that marks are stated for."""
+    first, *_, last = problems(form, 1, 4)
+    for problem in {first, last}:
+        assert forms.schedule(problem).mod["main"]
+
+
+def test_formulas_say_what_a_problem_computes():
+    bmm, rows = FormProblem("bmm", 3, 16, 8, 24, "NN"), FormProblem("fp8 rows", 1, 16, 16, 32)
+    shapes = [[tuple(map(int, x.ty.shape)) for x in forms.module(p)["main"].params]
+              for p in (bmm, rows)]  # fmt: skip
+    assert shapes[0] == [(3, 16, 24), (3, 24, 8), (3, 16, 8)]
+    assert shapes[1] == [(16, 32), (16, 32), (16,), (16,), (16, 16)]
+
+
+def test_ratios_are_clipped_before_the_mean():
+    found = [
+        {"problem": "fp8 1x1x1 NT", "ratio": 6.0, "error of its bound": 0.2},
+        {"problem": "fp8 2x1x1 NT", "ratio": 1.5, "error of its bound": 1.2},
+        {"problem": "fp8 rows 1x1x1 NT", "message": "refused"},
+    ]
+    first, second = forms.summary(found)
+    assert (first["form"], first["geometric mean"], first["wrong"]) == ("fp8", 1.5, 1)
+    assert (second["form"], second["refused or failed"]) == ("fp8 rows", 1)

@@ -1,0 +1,74 @@
+"""Products of every type and with any axes on the chip, against float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks import forms
+from benchmarks.form_population import FORMS, FormProblem, problems
+from tests.schedule import test_contractions as contractions
+
+pytestmark = pytest.mark.gpu
+
+MOST = 1 << 33  # multiply-adds of a problem here
+
+
+def small(form: str) -> list[FormProblem]:
+    found = problems(form, 11, 60)
+    return [x for x in found if x.b * x.m * x.n * x.k < MOST][:8]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_drawn_problems_are_right(form: str, tmp_path) -> None:
+    """Errors are within the bound; those of float8 also calibrate how its sums are cut."""
+    import tvm
+
+    for problem in small(form):
+        path = str(tmp_path / "kernel.so")
+        forms.build_library(problem, path)
+        run = tvm.runtime.load_module(path)["main"]
+        assert forms.check(run, forms.Tensors(problem)) < 1, problem.name
+
+
+@pytest.mark.parametrize("formula", contractions.FORMS)
+def test_axes(formula: str) -> None:
+    """Integers, whose sums are exact, in float16."""
+    import torch
+    import tvm
+    from tvm import s_tir
+
+    from tvm_hopper import schedule as hs
+    from tvm_hopper.testing.contractions import contraction, reference
+    from tvm_hopper.testing.workloads import make_inputs
+
+    mod = contraction(formula, contractions.sizes_of(formula))
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C")
+    run = tvm.compile(sch.mod, target=forms.TARGET)["main"]
+    a, b = make_inputs(mod)
+    want = reference(formula, a, b)
+    out = torch.full(want.shape, float("nan"), device="cuda")
+    run(*(torch.from_numpy(np.ascontiguousarray(x)).cuda() for x in (a, b)), out)
+    torch.cuda.synchronize()
+    np.testing.assert_array_equal(out.cpu().numpy(), want)
+
+
+def test_strides_of_a_batch() -> None:
+    """A batch stride of zero and one that a call decides: the driver takes both."""
+    import torch
+    import tvm
+    from tvm import s_tir
+
+    from tvm_hopper import schedule as hs
+
+    sch = s_tir.Schedule(contractions.as_module(contractions.strided))
+    hs.matmul(sch, "C")
+    run = tvm.compile(sch.mod, target=forms.TARGET)["main"]
+    memory = torch.randint(-2, 3, (2, 60, 48), device="cuda").half()
+    a = memory[:, :50, :40]
+    b = torch.randint(-2, 3, (24, 48), device="cuda").half()[:, :40].expand(2, 24, 40)
+    out = torch.full((2, 50, 24), float("nan"), device="cuda")
+    run(a, b, out)
+    torch.cuda.synchronize()
+    assert torch.equal(out.double(), a.double() @ b.double().transpose(1, 2))

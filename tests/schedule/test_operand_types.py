@@ -1,0 +1,142 @@
+"""Products of float8, of 8-bit integers and of float32 as tf32: values, sums, outputs, refusals."""
+
+import numpy as np
+import pytest
+from tvm import s_tir, te
+
+from tests.schedule.refuse import refuse
+from tvm_hopper import explain
+from tvm_hopper import schedule as hs
+from tvm_hopper.facts.dtypes import may_multiply
+from tvm_hopper.simulation import simulate, verify
+from tvm_hopper.testing.contractions import contraction, reference
+from tvm_hopper.testing.workloads import make_inputs
+
+E4, E5, I8, U8 = "float8_e4m3fn", "float8_e5m2", "int8", "uint8"
+SIZES = {"m": 72, "n": 40, "k": 96}
+SMALL = {"tile": (64, 64, 64), "stages": 2, "consumers": 1}
+TF32 = SMALL | {"tile": (64, 64, 32), "operands": "tf32"}
+
+
+def const(value):
+    return te.const(value, "float32")
+
+
+def scaled(dtype):
+    """Scale the sum by rows and columns, and store it in a type that saturates or is rounded to."""
+
+    def epilogue(total, i, j):
+        value = total(i, j).astype("float32") * const(0.25)
+        if dtype != I8:
+            return value.astype(dtype)
+        bounded = te.max(te.min(te.round(value), const(127.0)), const(-128.0))
+        return bounded.astype(I8)
+
+    return epilogue
+
+
+def product(types, sums, epilogue=None, formula="mk,nk->mn"):
+    return contraction(formula, SIZES, types, sums, epilogue)
+
+
+@pytest.mark.parametrize(
+    ("types", "sums", "options"),
+    [
+        ((E4, E4), "float32", SMALL),
+        ((E4, E5), "float32", SMALL),
+        ((I8, U8), "int32", SMALL),
+        ((I8, I8), "int32", SMALL | {"persistent": 1}),
+        (("float32", "float32"), "float32", TF32),
+    ],
+    ids=str,
+)
+def test_values(types, sums, options):
+    mod = product(types, sums)
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig(**options))
+    a, b = make_inputs(mod)
+    result = simulate(sch, {"A": a, "B": b})
+    result.require_clean()
+    np.testing.assert_array_equal(result.outputs["C"], reference("mk,nk->mn", a, b))
+
+
+@pytest.mark.parametrize(
+    ("types", "sums", "out", "options"),
+    [
+        ((E4, E4), "float32", E4, SMALL),
+        ((I8, I8), "int32", I8, SMALL),
+        (("float32", "float32"), "float32", "bfloat16", TF32),
+    ],
+    ids=str,
+)
+def test_outputs_are_verified(types, sums, out, options):
+    """On normal numbers a tf32 product is within what its operands leave out."""
+    mod = product(types, sums, scaled(out))
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig(**options))
+    report = verify(sch, against=mod)
+    assert report.verdict == "clean", report.table()
+
+
+@pytest.mark.parametrize("out", [E4, "bfloat16"])
+def test_scales_of_a_tensor_of_rows_and_of_columns(out):
+    def scale(total, i, j, S, R, W):
+        return (total(i, j) * S[0] * R[i] * W[j]).astype(out)
+
+    scales = {"S": "1", "R": "m", "W": "n"}
+    mod = contraction("mk,nk->mn", SIZES, (E4, E4), "float32", scale, scales)
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig(**SMALL))
+    report = verify(sch, against=mod)
+    assert report.verdict == "clean", report.table()
+
+
+@pytest.mark.parametrize(("columns", "num_bytes"), [(128, 16), (80, 16), (72, 2), (97, 1)])
+def test_bytes_are_stored_by_vectors(columns, num_bytes):
+    """Rows that begin at multiples of 16 bytes, by 16 of them, also where a tile is cut."""
+    mod = contraction("mk,nk->mn", SIZES | {"n": columns}, (I8, I8), "int32", scaled(I8))
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig(**SMALL | {"tile": (64, 128, 64)}))
+    kernels = explain(sch, "nvidia/nvidia-h200").kernels
+    assert [x.num_bytes for kernel in kernels for x in kernel.stores] == [num_bytes]
+    report = verify(sch, against=mod)
+    assert report.verdict == "clean", report.table()
+
+
+def test_float32_that_is_not_multiplied_as_tf32_is_told_apart(monkeypatch):
+    """Against the program as it is written, without what tf32 leaves out, the values are wrong."""
+    from tvm_hopper.verification.program import Program
+
+    mod = product(("float32", "float32"), "float32")
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig(**TF32))
+    monkeypatch.setattr(Program, "multiplies_tf32", False)
+    assert "WRONG_VALUE" in {x.rule for x in verify(sch, against=mod).findings}
+
+
+@pytest.mark.parametrize(
+    ("types", "sums", "formula", "match"),
+    [
+        ((E4, E4), "float32", "mk,kn->mn", r"tensor B: found float8_e4m3fn whose neighbours in me"),
+        ((I8, I8), "int32", "km,nk->mn", r"tensor A: .* store A as \[m, k\] \(A transposed\)"),
+        (("float32",) * 2, "float32", "mk,nk->mn", r"found float32; .*give operands=\"tf32\""),
+        ((I8, I8), "float32", "mk,nk->mn", r"found a sum in float32; need a sum in int32 of prod"),
+        ((E4, "float16"), "float32", "mk,nk->mn", r"found A float8_e4m3fn, B float16; need oper"),
+    ],
+)
+def test_refusals(types, sums, formula, match):
+    refuse(product(types, sums, formula=formula), match)
+
+
+def test_types_that_one_instruction_multiplies():
+    assert may_multiply(E4, E5)
+    assert may_multiply(U8, I8)
+    assert not may_multiply(E4, I8)
+    assert not may_multiply("float16", "bfloat16")
+
+
+@pytest.mark.parametrize(("dtype", "depth"), [(E4, 128), (I8, 128), ("float32", 32)])
+def test_choices_count_bytes(dtype, depth):
+    """A tile is as deep as rows of the swizzle, whatever the elements are."""
+    config = hs.choose_config(4096, 4096, 4096, dtype, out_dtype="float32")
+    assert config.tile[2] % depth == 0

@@ -1,0 +1,154 @@
+"""Take a product's operands as they lie in memory: without repeats, casts before transposes.
+
+    t = permute_dims(w); r = broadcast_to(t, (b, k, n)); c = astype(r, "float16"); y = matmul(x, c)
+  ->
+    c = astype(w, "float16"); t = permute_dims(c); y = matmul(x, t)
+
+Importers repeat a weight for every element of a batch, which `matmul` does by itself, and cast what
+they have transposed: then a kernel would write the repeated weight at each call.  What is left is a
+plain product of more rows (FlattenBatch), of a tensor whose transpose FuseTransposes takes along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_hopper import ir
+
+MATMUL, PERMUTE, REPEAT, CAST, RESHAPE = (
+    tvm.ir.Op.get(f"relax.{x}")
+    for x in ("matmul", "permute_dims", "broadcast_to", "astype", "reshape")
+)
+
+
+@dataclass(frozen=True)
+class StoredOperand:
+    """An operand of a product, as its source and what is done to that.
+
+    Attributes
+    ----------
+    source
+        A tensor.
+    lead
+        Whether the operand has dimensions in front of its last two that the source lacks.
+    is_turned
+        Whether its last two dimensions are the source's, swapped.
+    dtype
+        Its type.
+    steps
+        How many operations lie in between.
+    """
+
+    source: Any
+    dtype: str
+    lead: bool = False
+    is_turned: bool = False
+    steps: int = 0
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.SimplifyOperands")
+class SimplifyOperands:
+    """See the module's docstring for the rewrite."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite the products of a module."""
+        rewriter = _Products(mod)
+        for gv, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                rewriter.changed = False
+                new = rewriter.visit_expr(func)
+                if rewriter.changed:
+                    rewriter.builder_.update_func(gv, relax.analysis.remove_all_unused(new))
+        return rewriter.builder_.get()
+
+
+@mutator
+class _Products(PyExprMutator):  # type: ignore[misc]
+    changed = False
+
+    def visit_call_(self, call: Any) -> Any:
+        """Rewrite one product."""
+        call = super().visit_call_(call)
+        if call.op != MATMUL or not self.builder_.current_block_is_dataflow():
+            return call
+        found = [self._operand(x) for x in call.args]
+        if all(x.lead for x in found):  # else nothing would say how often
+            found[0] = StoredOperand(call.args[0], found[0].dtype)
+        if not any(_gains(x) for x in found):
+            return call
+        new = relax.op.matmul(*map(self._made, found), out_dtype=call.attrs.out_dtype)
+        if not _same(self.builder_.normalize(new).ty.shape.values, call.ty.shape.values):
+            return call
+        self.changed = True
+        return new
+
+    def _operand(self, x: Any) -> StoredOperand:
+        """Look behind what a product needs not have done to an operand."""
+        here = StoredOperand(x, str(x.ty.dtype))
+        made = self.lookup_binding(x) if isinstance(x, relax.Var) else None
+        shape = getattr(x.ty, "shape", None)
+        if not isinstance(made, relax.Call) or not isinstance(shape, relax.ShapeExpr):
+            return here
+        if made.op not in (PERMUTE, REPEAT, CAST, RESHAPE):
+            return here
+        inner = self._operand(made.args[0])
+        inner = replace(inner, steps=inner.steps + 1)
+        before = getattr(made.args[0].ty, "shape", None)
+        if not isinstance(before, relax.ShapeExpr):
+            return here
+        old, new = list(before.values), list(shape.values)
+        if made.op == CAST:
+            return replace(inner, dtype=here.dtype) if _may_cast_first(inner, here) else here
+        if made.op == PERMUTE:
+            return replace(inner, is_turned=not inner.is_turned) if _turns(made, old) else here
+        if _same(old, new):
+            return inner
+        ends = len(old) >= 2 and _same(old[-2:], new[-2:])
+        ones = all(ir.is_const(n, 1) for n in old[:-2])
+        if made.op == REPEAT:
+            return replace(inner, lead=True) if ends and ones else here
+        return inner if ends and (ones or inner.lead) else here  # a view of the same matrices
+
+    def _made(self, x: StoredOperand) -> Any:
+        """Build an operand again, its cast first."""
+        made = x.source
+        if x.lead or x.steps:
+            size = list(made.ty.shape.values)
+            if len(size) > 2 and all(ir.is_const(n, 1) for n in size[:-2]):
+                made = self.builder_.emit(relax.op.reshape(made, size[-2:]))
+        if str(made.ty.dtype) != x.dtype:
+            made = self.builder_.emit(relax.op.astype(made, x.dtype))
+        if x.is_turned:
+            rank = made.ty.ndim
+            made = self.builder_.emit(
+                relax.op.permute_dims(made, [*range(rank - 2), rank - 1, rank - 2])
+            )
+        return made
+
+
+def _gains(x: StoredOperand) -> bool:
+    """Tell whether an operand is a repeat, or a cast of a transposed tensor."""
+    return x.lead or (x.is_turned and str(x.source.ty.dtype) != x.dtype)
+
+
+def _may_cast_first(inner: StoredOperand, here: StoredOperand) -> bool:
+    """Tell a cast next to which there is no other one: two round twice."""
+    return str(inner.source.ty.dtype) in (inner.dtype, here.dtype)
+
+
+def _turns(made: Any, shape: Sequence[Any]) -> bool:
+    """Tell a transpose of the last two dimensions."""
+    rank, axes = len(shape), made.attrs.axes
+    order = [int(x) % rank for x in axes] if axes is not None else list(range(rank))[::-1]
+    return rank >= 2 and order == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(map(tvm_ffi.structural_equal, one, other))

@@ -12,6 +12,15 @@ import numpy as np
 
 from tvm_hopper.sim.machine.memory import RANK_SHIFT
 
+from .last_uses import (
+    CLUSTER_ARRIVE,
+    without_added_meetings,
+    without_last_waits_for_the_cluster,
+    without_late_releases,
+    without_meetings_behind_the_cluster,
+    without_unawaited_counts,
+    without_unmet_arrivals,
+)
 from .recording import Operation, Trace
 from .spare_syncs import (
     WAITS,
@@ -285,7 +294,7 @@ def commute(one: Operation, other: Operation) -> bool:
         return True
     if names & REGISTERS_ALONE and names & FENCES:
         return True
-    if one.name == "mbarrier_arrive" and other.name in ("load", "store"):
+    if one.name in ("mbarrier_arrive", CLUSTER_ARRIVE) and other.name in ("load", "store"):
         return True
     return names == {"load"} or (names == {"store"} and apart(one, other))
 
@@ -301,6 +310,7 @@ def apart(one: Operation, other: Operation) -> bool:
 
 ORDER, SAME, MORE = "another order", "the same operations", "waits for more"
 AGAIN = "the same again"
+MEETS_MORE = "meets more"
 IDLE = "CTAs that leave nothing behind"
 LEAVES_NOTHING = {
     "mbarrier_init",
@@ -409,17 +419,22 @@ RULES: dict[str, Callable[[Trace], Trace]] = {
     "each lane waits for the grid": each_warp(grid_waits_by_lanes),
     "one value by any lanes": each_warp(stored_by_anybody),
     "element by element": each_warp(element_by_element),
+    "a barrier right behind the cluster's": without_meetings_behind_the_cluster,
+    "an arrival at a barrier that nobody waits at": without_unmet_arrivals,
     "another number of a barrier": meetings_by_who_meets,
     "another lane of the warp": each_warp(elected_by_anybody),
     "meetings that order nothing": without_spare_meetings,
     AGAIN: each_warp(once(REPEATABLE)),
     "the phase before the first": each_warp(without_first_phase),
+    "a count that nobody waits for": without_unawaited_counts,
     "a release that nobody waits for": without_unawaited_releases,
+    "a release behind the last wait": without_late_releases,
     "an mbarrier that nobody comes to": without_unused_barriers,
     "one sum": each_warp(fences_of_registers_once),
     "another warp of the group": released_by_any_warp,
     "a wait for no group": each_warp(without_waits_for_none),
     "a wait right behind another": each_warp(last_wait),
+    "another warp stays for the cluster": without_last_waits_for_the_cluster,
 }
 # The last step, each alone: what an order of neighbours covers is covered with all in place.
 LAST_RULES: dict[str, Callable[[Trace], Trace]] = {
@@ -444,7 +459,9 @@ def reason(before: Trace, after: Trace) -> str:
     if one.keys() != other.keys():
         return ""
     alike = (name for name, rule in LAST_RULES.items() if rule(one) == rule(other))
-    return _reordered(one, other) or next(alike, "")
+    if found := _reordered(one, other) or next(alike, ""):
+        return found
+    return MEETS_MORE if _reordered(one, without_added_meetings(one, other)) else ""
 
 
 def _reordered(one: Trace, other: Trace) -> str:

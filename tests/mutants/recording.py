@@ -112,6 +112,8 @@ def _operation(
     name: str, mask: Any, args: Any, named: dict[str, Any], registers: list[Any]
 ) -> Operation:
     active = np.arange(32) if mask is None else np.nonzero(mask)[0]
+    if name in MEMORY:  # type, number and width of the elements of a lane, each an operand
+        args = [x for arg in args for x in (arg if _is_elements(arg) else (arg,))]
     operands = {f"{i}": value for i, value in enumerate(args)} | named
     tmap = next((v for v in operands.values() if isinstance(v, BoundTensorMap)), None)
     if tmap is not None:
@@ -120,6 +122,10 @@ def _operation(
         _read_descriptors(operands, active)
     plain = {key: _plain(value, active, registers) for key, value in operands.items()}
     return Operation(name.removeprefix("op_"), tuple(map(int, active)), tuple(plain.items()))
+
+
+def _is_elements(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 3 and isinstance(value[0], np.dtype)
 
 
 def _read_descriptors(operands: dict[str, Any], active: np.ndarray) -> None:

@@ -390,6 +390,10 @@ def test_every_rule_is_tried():
         *("an mbarrier that nobody comes to", "each lane waits for the grid"),
         "one value by any lanes",  # these two: test_places.py
         "element by element",
+        # these: test_last_uses.py
+        *("a release behind the last wait", "a count that nobody waits for"),
+        *("an arrival at a barrier that nobody waits at", "another warp stays for the cluster"),
+        "a barrier right behind the cluster's",
     }  # tests of their own
     assert {row[2] for row in rows} | own == {
         SAME,

@@ -83,11 +83,12 @@ def read_facts(log: str, assembly: bytes = b"") -> dict[str, KernelFacts]:
     parts = _ENTRY.split(log)
     for name, text in zip(parts[1::2], parts[2::2], strict=True):
         stack = _STACK.search(text)
-        numbers = [int(n) for n in stack.groups()] if stack else [0, 0, 0]
+        frame, stores, loads = map(int, stack.groups()) if stack else (0, 0, 0)
+        used, barriers, shared = (_number(x, text) for x in (_USED, _BARRIERS, _SHARED))
+        has_arrays = arrays is None or name in arrays
         facts[name] = KernelFacts(
-            name, _number(_USED, text), _number(_BARRIERS, text), _number(_SHARED, text), *numbers,
-            has_arrays=arrays is None or name in arrays,
-        )  # fmt: skip
+            name, used, barriers, shared, frame, stores, loads, has_arrays=has_arrays
+        )
     return facts
 
 

@@ -261,9 +261,7 @@ def test_weights_of_other_types(dtype):
             out = builder.emit_output(builder.emit(relax.op.matmul(x, w)))
         builder.emit_func_output(out)
     mod = builder.finalize()
-    with pytest.warns(
-        HopperWarning, match=rf"matmul: Matmul: .*found {dtype}; need one of float16"
-    ):
+    with pytest.warns(HopperWarning, match=rf"matmul: Matmul: .*found {dtype}.*; need "):
         (one,) = report(build(mod)).functions
     assert one.computed_by == STOCK
     assert dict(one.refused)["Matmul"]

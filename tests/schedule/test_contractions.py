@@ -6,6 +6,7 @@ import tvm
 from tvm import s_tir, te
 from tvm.script import tirx as T
 
+from tests.schedule.refuse import refuse
 from tvm_hopper import schedule as hs
 from tvm_hopper.requests.keys import BY_DEVICE
 from tvm_hopper.schedule.products.branches import look_at
@@ -164,6 +165,24 @@ def test_a_tensor_by_itself_in_a_batch():
     sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C", SMALL)
     assert verify(sch, against=mod).verdict == "clean"
+
+
+def test_an_output_element_for_two_rows_is_refused():
+    @T.prim_func(s_tir=True)
+    def halves(
+        A: T.Buffer((64, 64), "float16"), B: T.Buffer((64, 64), "float16"),
+        C: T.Buffer((32, 64), "float32"),
+    ):  # fmt: skip
+        for i, j, k in T.grid(64, 64, 64):
+            with T.sblock("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi // 2, vj] = T.float32(0)
+                C[vi // 2, vj] = C[vi // 2, vj] + T.Cast("float32", A[vi, vk]) * T.Cast(
+                    "float32", B[vj, vk]
+                )
+
+    refuse(as_module(halves), r"block C: found the output index")
 
 
 def test_traces_replay():

@@ -1,8 +1,11 @@
 """Transfers: what is moved, from where to where, under which predicate, by which operation."""
 
+import pytest
+
 from tests.transforms.refusals.copies import COPY
 from tests.transforms.scripts import parse
 from tvm_hopper import ir
+from tvm_hopper.errors import LoweringError
 from tvm_hopper.transforms.common.transfer import find_transfers
 
 
@@ -24,6 +27,23 @@ def test_a_padded_copy():
     (copy,) = find_transfers(parse(COPY, ("A[bx * 8 + i, j]", padded)).body)
     assert str(copy.condition) == "i < 7"
     assert ir.is_zero(copy.fill)
+
+
+def test_a_padded_copy_of_float8_that_tvm_chooses_in_float32():
+    """What another type is chosen in stays a computation."""
+    wide = (
+        'T.Cast("{}", T.if_then_else(i < 7, T.Cast("float32", A[bx * 8 + i, j]), '
+        'T.Cast("float32", T.float8_e4m3fn(0))))'
+    )
+    types = ('"float16"', '"float8_e4m3fn"')
+    padded = ("A[bx * 8 + i, j]", wide.format("float8_e4m3fn"))
+    (copy,) = find_transfers(parse(COPY, types, padded).body)
+    assert str(copy.condition) == "i < 7"
+    assert str(copy.src.indices[0]) == "bx * 8 + i"
+    assert ir.is_zero(copy.fill)
+    other = ("A[bx * 8 + i, j]", wide.format("float8_e5m2"))
+    with pytest.raises(LoweringError, match="need a plain load"):
+        find_transfers(parse(COPY, types, other).body)
 
 
 def test_a_predicate_on_the_store_is_part_of_the_condition():

@@ -19,8 +19,8 @@ from tvm import s_tir, tirx
 from tvm.tirx import IndexMap, IterVar
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.access import step_of, strides_bytes
-from tvm_hopper.analysis.digits import find_runs, merge
+from tvm_hopper.analysis.access import AffineAccess, step_of, strides_bytes
+from tvm_hopper.analysis.digits import find_runs, is_digit, merge
 from tvm_hopper.facts.dtypes import dtype_bytes
 
 LARGE = 1 << 40  # what an extent that is known at run time only counts as
@@ -141,6 +141,18 @@ def merge_axes(sch: s_tir.Schedule, block: Any, loads: Sequence[Any]) -> bool:
         block, IndexMap.from_func(merged, ndim=len(extents), index_dtype=dtype)
     )
     return True
+
+
+def walks_through(store: Any) -> bool:
+    """Tell an index that is a variable, or digits of one, in each dimension: no element twice."""
+    shape = list(store.buffer.shape)
+    strides = AffineAccess(store.buffer, tuple(store.indices), ()).strides
+    indices = list(store.indices)
+    merged = [
+        merge([indices[d] for d in run], [shape[d] for d in run])
+        for run in find_runs(indices, shape, strides)
+    ]
+    return not any(is_digit([x]) for x in merged)
 
 
 def walk_as_one(sch: s_tir.Schedule, copy: Any, kind: str, store: Any) -> None:

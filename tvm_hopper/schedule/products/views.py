@@ -26,7 +26,7 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.dtypes import dtype_bytes
 
-from .axes import contiguous_axis, merge_axes, tile_axes
+from .axes import contiguous_axis, merge_axes, tile_axes, walks_through
 from .recognize import check_plain_loops, loops_around, product_loads
 
 
@@ -160,7 +160,7 @@ def plan_output(node: Any, loads: Any) -> View | None:
     store = node.body
     access = find_access(node, store.buffer, store.indices)
     used = _variables_of(node, store.indices)
-    if (access is not None and len(access.moving) < 2) or len(used) < 2:
+    if len(used) < 2 or (access is None and not walks_through(store)):
         return None
     units = [v for v in used if _is_unit(node, v)]
     rows_and_columns = tile_axes(node, loads)[:2]

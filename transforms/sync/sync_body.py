@@ -410,7 +410,7 @@ class BodyReader:
         return Access(buffer, is_write, -self.late.get(buffer, 0))
 
     def _release(self, block: ir.SBlock) -> Step:
-        late = int(block.annotations[RELEASE])
+        late = int(block.annotations[RELEASE][0])
         rings = [
             ring for call in find_calls(block, FREE_SLOT) for ring in self.channels[call.channel]
         ]

@@ -28,7 +28,7 @@ from .problems import Problem
 from .workers.pool import WorkerPool
 from .workers.process import WorkerProcess
 
-NOTES = (keys.CHOICE, keys.CHOSEN, keys.CHOSEN_FOR, keys.CONFIGURATION)  # that change no code
+NOTES = (keys.CHOSEN, keys.CHOSEN_FOR, keys.CONFIGURATION)  # that change no code
 FEWEST_CPUS = 8  # of which builders can spare some
 CPUS, MOST = 4, 8  # for each process, and how many there are
 SECONDS = 60.0

@@ -190,7 +190,7 @@ def _kernels(func: tirx.PrimFunc, tuned: TunedChoice | None) -> tuple[KernelReco
             (x.annotations[keys.CHOSEN_FOR] for x in loops if keys.CHOSEN_FOR in x.annotations),
             (None, None),
         )
-        texts = [str(x.annotations[keys.CHOICE]) for x in ir.find_blocks(kernel, keys.CHOICE)]
+        texts = [str(x.annotations[keys.CHOSEN]) for x in ir.find_blocks(kernel, keys.CHOSEN)]
         texts += [str(x.annotations[keys.CHOSEN]) for x in loops if keys.CHOSEN in x.annotations]
         best = re.split(r"\n|; then ", texts[0])[0] if texts else ""
         text, _, time = best.partition(" stages: ")

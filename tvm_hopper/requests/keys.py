@@ -49,7 +49,6 @@ MOST_PARTS = 64  # by kernels
 # -- on the block that multiplies two shared tiles into a register tile
 WGMMA = "tvm_hopper.wgmma"
 ACCUMULATE = "tvm_hopper.accumulate"
-CHOICE = "tvm_hopper.choice"
 # -- on the block that multiplies two register tiles of a warp
 MMA_SYNC = "tvm_hopper.mma_sync"
 # -- on the pipelined loop
@@ -68,7 +67,7 @@ SHARE_LOADS = "tvm_hopper.share_loads"
 EARLY_LAUNCH = "tvm_hopper.early_launch"
 # -- on the loop bound to blockIdx.x of a memory-bound kernel
 MEMORY_BOUND = "tvm_hopper.memory_bound"
-CHOSEN = "tvm_hopper.chosen"
+CHOSEN = "tvm_hopper.chosen"  # also on the block of a product
 BLOCKS_PER_SM = "tvm_hopper.blocks_per_sm"
 MOST_BLOCKS_PER_SM = 32
 KEPT_END = "tvm_hopper.kept_end"
@@ -89,9 +88,8 @@ MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
 BY_DEVICE = -1  # value of PERSISTENT: the host counts thread blocks for the device at each launch
 # -- options of a whole compilation (function attribute or PassContext)
 STRICT = "tvm_hopper.strict"
-VERIFY = "tvm_hopper.verify"
+CHECKS = "tvm_hopper.checks"
 COMPILER = "tvm_hopper.compiler"
-CHECK_ASSEMBLER_LOG = "tvm_hopper.check_assembler_log"
 DETERMINISTIC = "tvm_hopper.deterministic"
 FUNCTIONS = "tvm_hopper.functions"
 # -- TVM's own keys, with their TVM meaning
@@ -128,6 +126,9 @@ class Key:
 AUTO, BY_THREADS = "auto", "none"
 MECHANISMS = (*async_ops.MECHANISMS, AUTO, BY_THREADS)
 CACHE_HINTS = ("evict_first", "evict_last")
+
+# Of checks.
+SYNCHRONIZATION, ASSEMBLER_LOG = "synchronization", "assembler_log"
 
 # Of memory-bound kernels.
 POINTWISE, ROW_REDUCTION = "pointwise", "row_reduction"
@@ -215,7 +216,6 @@ KEYS: dict[str, Key] = {
             (1,),
         ),
         Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),
-        Key(CHOICE, (BLOCK,), str, "the best estimated configurations, a line each, for `explain`"),
         Key(CONSUMERS, (LOOP,), int, "consumer warp groups", bounds=(1, MOST_CONSUMERS)),
         Key(
             REGISTERS,
@@ -301,9 +301,10 @@ KEYS: dict[str, Key] = {
         ),
         Key(
             CHOSEN,
-            (LOOP,),
+            (LOOP, BLOCK),
             str,
-            "the cost model's choice and the runners-up, for `explain`",
+            "the cost model's choice and the runners-up, for `explain`; of a product a line each, "
+            "on its block",
             axis="blockIdx.x",
         ),
         Key(
@@ -367,7 +368,15 @@ KEYS: dict[str, Key] = {
             bounds=(1, 1),
         ),
         Key(STRICT, (FUNCTION,), bool, "raise an error for each fallback", option=True),
-        Key(VERIFY, (FUNCTION,), bool, "check the synchronisation of the result", option=True),
+        Key(
+            CHECKS,
+            (FUNCTION,),
+            str,
+            "checks of a build that raise errors: of its synchronisation; of the assembler's log "
+            "(serialised WGMMA, ignored setmaxnreg, stack frames; if strict, spills)",
+            ("all", SYNCHRONIZATION, ASSEMBLER_LOG, "none"),
+            option=True,
+        ),
         Key(COMPILER, (FUNCTION,), str, "CUDA compiler", ("nvrtc", "nvcc"), option=True),
         Key(
             FUNCTIONS,
@@ -375,13 +384,6 @@ KEYS: dict[str, Key] = {
             str,
             "how activations with 16-bit results are computed",
             ("short", "approximate", "library"),
-            option=True,
-        ),
-        Key(
-            CHECK_ASSEMBLER_LOG,
-            (FUNCTION,),
-            bool,
-            "fail on serialised WGMMA, ignored setmaxnreg, stack frames; if strict, on spills",
             option=True,
         ),
         Key(
@@ -426,8 +428,8 @@ DMA_COPY = "tirx.dma_copy"
 # start: slot = trip % slots. The loop that binds it advances it.
 CHANNEL = "tvm_hopper.channel"
 NUM_SLOTS = "tvm_hopper.num_slots"
-STORES_IN_FLIGHT = "tvm_hopper.stores_in_flight"  # on a block of loads: slots reserved for stores
-KEPT = "tvm_hopper.kept"  # slots reserved for late statements
+# On a block of loads: slots that stores in flight or late statements still read.
+RESERVED_SLOTS = "tvm_hopper.reserved_slots"
 AHEAD = "tvm_hopper.ahead"  # on a block of loads: iterations that each load runs ahead
 IN_PARTS = "tvm_hopper.in_parts"  # on a block of loads: each thread arrives for its part
 FILL_SLOT = "tvm_hopper.fill_slot"  # call_extern(.., channel, trip[, bytes]): fill the slot
@@ -451,5 +453,5 @@ CHANNEL_CALLS = (FILL_SLOT, AWAIT_FILLED, AWAIT_FREE, FREE_SLOT, STORE_SLOT, REA
 APART = "tvm_hopper.apart"
 TAKES_PLACE = "tvm_hopper.takes_place"  # on a store of accumulators: reuses an operand's tile
 OVERLAY = "tvm_hopper.overlay"  # call_extern(.., &a, &b): two shared arrays may share bytes
-RELEASE = "tvm_hopper.release"  # on a block: releases the slot of n iterations ago
-ARRIVALS = "tvm_hopper.arrivals"  # with RELEASE: number of threads that arrive
+# On a block, [n, arrivals]: so many threads release the slot of n iterations ago.
+RELEASE = "tvm_hopper.release"

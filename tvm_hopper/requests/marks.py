@@ -26,20 +26,12 @@ from tvm_hopper.requests.targets import find_processor, name_target
 
 LEFT = "left_to_tvm"  # on a function that an option requested and the lowering refused
 OURS = "tvm_hopper"  # target key, set by us on a function that asked; its two halves inherit it
-_PARTNER = {  # a key that says how, and the one that says what; alone it would change nothing
-    keys.SWIZZLE: keys.ASYNC_COPY,
-    keys.CACHE_HINT: keys.ASYNC_COPY,
-    keys.SPARE_ROWS: keys.ASYNC_COPY,
-    keys.STORE_SLOTS: keys.ASYNC_COPY,
-    keys.REDUCE: keys.ASYNC_COPY,
-    keys.ACCUMULATE: keys.WGMMA,
-    keys.CHOICE: keys.WGMMA,
-    keys.CONSUMERS: keys.STAGE,
-    keys.REGISTERS: keys.STAGE,
-    keys.WGMMA_PENDING: keys.STAGE,
-    keys.CHOSEN: keys.MEMORY_BOUND,
-    keys.BLOCKS_PER_SM: keys.MEMORY_BOUND,
-    keys.ROW_CLUSTER: keys.MEMORY_BOUND,
+_PARTNERS = {  # a key that says how: the keys that say what, without which it changes nothing
+    **dict.fromkeys(keys.BESIDE_COPY, (keys.ASYNC_COPY,)),
+    keys.ACCUMULATE: (keys.WGMMA,),
+    **dict.fromkeys((keys.CONSUMERS, keys.REGISTERS, keys.WGMMA_PENDING), (keys.STAGE,)),
+    **dict.fromkeys((keys.BLOCKS_PER_SM, keys.ROW_CLUSTER), (keys.MEMORY_BOUND,)),
+    keys.CHOSEN: (keys.MEMORY_BOUND, keys.WGMMA),
 }
 _INSTEAD = {  # a key, another one that it does not be beside, and what is meant there
     keys.LOAD_HINT: (keys.ASYNC_COPY, keys.CACHE_HINT),
@@ -255,11 +247,10 @@ def check_request(function: str, request: Request) -> None:
     value = options.plain(request.value)
     if not options.value_fits(key, value):
         raise cannot_lower(where, f"{key.name} = {value!r}", options.value_need(key))
-    partner = _PARTNER.get(request.name)
-    if partner and request.place != keys.FUNCTION and partner not in request.beside:
-        raise cannot_lower(
-            where, f"{key.name} without {partner}", f"both on the same {request.place}"
-        )
+    partners = _PARTNERS.get(request.name, ())
+    if partners and request.place != keys.FUNCTION and not request.beside & {*partners}:
+        found = f"{key.name} without {' or '.join(partners)}"
+        raise cannot_lower(where, found, f"both on the same {request.place}")
     other, instead = _INSTEAD.get(request.name, ("", ""))
     if other in request.beside:
         raise cannot_lower(where, f"{key.name} next to {other}", f"{instead} there")

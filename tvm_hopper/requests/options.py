@@ -1,6 +1,6 @@
 """Options of a compilation: PassContext keys and function attributes, checked.
 
-An annotation wins over a function attribute, that over `PassContext(config={"tvm_hopper.x": ...})`,
+An annotation wins over a function attribute, that over `PassContext(config={"tvm_hopper.strict": True})`,
 that over the default.  Tuning workers see annotations and attributes alone: a PassContext does not
 travel to them.
 
@@ -29,10 +29,9 @@ CARRIER = "tirx.add_lower_pass"
 DEFAULTS: dict[str, object] = {
     keys.ASYNC_COPY: "",  # async pipelines without our annotations stay with TVM
     keys.STRICT: False,
-    keys.VERIFY: True,
+    keys.CHECKS: "all",
     keys.COMPILER: "nvrtc",
     keys.FAST_MATH: False,
-    keys.CHECK_ASSEMBLER_LOG: True,
     keys.DETERMINISTIC: False,
     keys.FUNCTIONS: "short",
 }

@@ -18,8 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax, s_tir, sym, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm import s_tir, sym, tirx
 from tvm.target import Target
 from tvm.tirx import IndexMap
 
@@ -29,9 +28,9 @@ from tvm_hopper.dlight.product import products
 from tvm_hopper.schedule.reasons import TVM_ERRORS
 
 from .flat_functions import has_product
-from .fuse_rows import fuse, pair_name
+from .fuse_rows import fuse, fuse_pairs
 from .options import ModelOptions
-from .row_pairs import Pair, find_pairs, reduces
+from .row_pairs import Pair, reduces
 
 GATES = 2
 
@@ -52,26 +51,14 @@ class FuseGates:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Fuse pairs of calls, where `hs.matmul` takes the function of both."""
         target = Target.current(allow_none=False)
-        made: dict[Any, Any] = {}
-        found: dict[Any, list[tuple[Pair, Any]]] = {}
-        for gv, func in mod.functions.items():
-            if not isinstance(func, relax.Function):
-                continue
-            for block in func.body.blocks:
-                for pair in find_pairs(mod, func, block, has_product, _is_behind, same_shape=False):
-                    if pair.both:
-                        continue
-                    if pair.key not in made:
-                        made[pair.key] = gated_function(mod, pair, target, self.options)
-                    if made[pair.key] is not None:
-                        found.setdefault(gv, []).append((pair, made[pair.key]))
-        rewriter = _Gates(mod)
-        for gv, chosen in found.items():
-            rewriter.enter(gv, mod[gv], chosen)
-        return rewriter.builder_.get() if found else mod
+
+        def make(pair: Pair) -> tirx.PrimFunc | None:
+            return None if pair.both else gated_function(mod, pair, target, self.options)
+
+        return fuse_pairs(mod, has_product, _is_epilogue, make, same_shape=False)
 
 
-def _is_behind(func: tirx.PrimFunc) -> bool:
+def _is_epilogue(func: tirx.PrimFunc) -> bool:
     return not reduces(func)
 
 
@@ -189,43 +176,3 @@ def _plain(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return simplified(block, mutate) if block.iter_vars else mutate.default_mutate(block)
 
     return func.with_body(ir.mutate(func.body, [(ir.SBlock, leaf)]))
-
-
-@mutator
-class _Gates(PyExprMutator):  # type: ignore[misc]
-    """Calls one function for both of a pair, with another view of the weight."""
-
-    def __init__(self, mod: tvm.IRModule) -> None:
-        super().__init__(mod)
-        self.added: dict[Any, Any] = {}
-        self.pairs: dict[Any, tuple[Pair, Any]] = {}
-        self.firsts: set[Any] = set()
-
-    def enter(self, gv: Any, func: relax.Function, pairs: list[tuple[Pair, Any]]) -> None:
-        """Rewrite one function."""
-        self.pairs = {x.second.var: (x, made) for x, made in pairs}
-        self.firsts = {x.first.var for x, _ in pairs}
-        self.builder_.update_func(gv, self.visit_expr(func))
-
-    def visit_var_binding_(self, binding: Any) -> None:
-        """Emit nothing for the first, and the call of both where the second was called."""
-        if binding.var in self.firsts:
-            return
-        if binding.var not in self.pairs:
-            super().visit_var_binding_(binding)
-            return
-        pair, made = self.pairs[binding.var]
-        if pair.key not in self.added:
-            self.added[pair.key] = self.builder_.add_func(made, pair_name(pair))
-        others = [x for i, x in enumerate(pair.second.value.args[1].fields) if i != pair.place]
-        given = [self.visit_expr(x) for x in [*pair.first.value.args[1].fields, *others]]
-        args = []
-        for x, param in zip(given, made.params, strict=False):
-            shape = list(param.ty.shape)
-            if len(shape) != len(x.ty.shape.values):
-                x = self.builder_.emit(relax.op.reshape(x, shape))
-            args.append(x)
-        call = relax.call_tir(self.added[pair.key], args, pair.second.value.ty_args[0])
-        is_inner = isinstance(binding.var, relax.DataflowVar)
-        emit = self.builder_.emit if is_inner else self.builder_.emit_output
-        self.set_var_remap(binding.var, emit(call))

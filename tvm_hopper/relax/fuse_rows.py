@@ -15,6 +15,7 @@ Leaves: functions of two outputs, each of which `hs.row_reduction` takes; others
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -37,26 +38,41 @@ class FuseRows:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Fuse pairs of calls, where the function of both is one that a rule of ours takes."""
-        made: dict[Any, Any] = {}
-        found: dict[Any, list[tuple[Pair, Any]]] = {}
-        for gv, func in mod.functions.items():
-            if not isinstance(func, relax.Function):
-                continue
-            pairs = [
-                x
-                for block in func.body.blocks
-                for x in find_pairs(mod, func, block, is_elementwise, reduces)
-            ]
-            for pair in pairs:
-                key = pair.key
-                if key not in made:
-                    made[key] = fused_function(mod, pair, Target.current(allow_none=False))
-                if made[key] is not None:
-                    found.setdefault(gv, []).append((pair, made[key]))
-        rewriter = _Pairs(mod)
-        for gv, chosen in found.items():
-            rewriter.enter(gv, mod[gv], chosen)
-        return rewriter.builder_.get() if found else mod
+        target = Target.current(allow_none=False)
+        return fuse_pairs(mod, is_elementwise, reduces, lambda x: fused_function(mod, x, target))
+
+
+def fuse_pairs(
+    mod: tvm.IRModule,
+    is_first: Callable[[tirx.PrimFunc], bool],
+    is_second: Callable[[tirx.PrimFunc], bool],
+    make: Callable[[Pair], tirx.PrimFunc | None],
+    same_shape: bool = True,
+) -> tvm.IRModule:
+    """Call one function for each pair of calls of which `make` returns one.
+
+    Parameters
+    ----------
+    mod : IRModule
+        The model.
+    is_first, is_second, same_shape
+        Which calls are pairs, see `find_pairs`.
+    make : callable
+        Returns one function of both; None: they stay two.
+    """
+    made: dict[Any, Any] = {}
+    found: dict[Any, list[tuple[Pair, Any]]] = {}
+    for gv, func in mod.functions.items():
+        for block in func.body.blocks if isinstance(func, relax.Function) else ():
+            for pair in find_pairs(mod, func, block, is_first, is_second, same_shape):
+                if pair.key not in made:
+                    made[pair.key] = make(pair)
+                if made[pair.key] is not None:
+                    found.setdefault(gv, []).append((pair, made[pair.key]))
+    rewriter = _Pairs(mod)
+    for gv, chosen in found.items():
+        rewriter.enter(gv, mod[gv], chosen)
+    return rewriter.builder_.get() if found else mod
 
 
 def fused_function(mod: tvm.IRModule, pair: Pair, target: Target) -> tirx.PrimFunc | None:
@@ -145,7 +161,12 @@ class _Pairs(PyExprMutator):  # type: ignore[misc]
             self.added[key] = self.builder_.add_func(made, pair_name(pair))
         place = pair.place
         second = [x for i, x in enumerate(pair.second.value.args[1].fields) if i != place]
-        args = [self.visit_expr(x) for x in [*pair.first.value.args[1].fields, *second]]
+        args = [
+            self._viewed(self.visit_expr(x), list(param.ty.shape))
+            for x, param in zip(
+                [*pair.first.value.args[1].fields, *second], made.params, strict=False
+            )
+        ]
         results = [pair.first, pair.second] if pair.both else [pair.second]
         types = [x.value.ty_args[0] for x in results]
         call = relax.call_tir(self.added[key], args, types if pair.both else types[0])
@@ -155,3 +176,9 @@ class _Pairs(PyExprMutator):  # type: ignore[misc]
             is_inner = isinstance(x.var, relax.DataflowVar)
             emit = self.builder_.emit if is_inner else self.builder_.emit_output
             self.set_var_remap(x.var, emit(value))
+
+    def _viewed(self, x: Any, shape: list[Any]) -> Any:
+        """Return a tensor as the function of both takes it: some view a weight."""
+        if len(shape) == len(x.ty.shape.values):
+            return x
+        return self.builder_.emit(relax.op.reshape(x, shape))

@@ -16,6 +16,8 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.transform import fuse_transpose_matmul as stock
 
+from .wide_functions import is_for_library
+
 NAME = "transpose_matmul_fuse"  # by which TVM's pass finds what was fused
 MATMUL, PERMUTE = (tvm.ir.Op.get(f"relax.{x}") for x in ("matmul", "permute_dims"))
 
@@ -57,17 +59,12 @@ def _apart(mod: tvm.IRModule) -> tvm.IRModule:
     """Give each product that is fused a transposed tensor of its own."""
     rewriter = _OwnTransposes(mod)
     for gv, func in mod.functions_items():
-        if isinstance(func, relax.Function) and not _is_left(func):
+        if isinstance(func, relax.Function) and not is_for_library(func):
             rewriter.changed = False
             new = rewriter.visit_expr(func)
             if rewriter.changed:
                 rewriter.builder_.update_func(gv, relax.analysis.remove_all_unused(new))
     return rewriter.builder_.get()
-
-
-def _is_left(func: relax.Function) -> bool:
-    """Tell a function that a library computes."""
-    return bool(func.attrs) and ("Codegen" in func.attrs or "Composite" in func.attrs)
 
 
 @mutator

@@ -39,14 +39,14 @@ class WideFunctions:
 def rewrite_functions(mod: tvm.IRModule, rewriter: Any) -> tvm.IRModule:
     """Let a mutator rewrite the Relax functions of a module that no library computes."""
     for gv, func in mod.functions_items():
-        if isinstance(func, relax.Function) and not _is_left(func):
+        if isinstance(func, relax.Function) and not is_for_library(func):
             new = rewriter.visit_expr(func)
             if not new.same_as(func):
                 rewriter.builder_.update_func(gv, new)
     return rewriter.builder_.get()
 
 
-def _is_left(func: relax.Function) -> bool:
+def is_for_library(func: relax.Function) -> bool:
     """Tell a function that a library computes."""
     return bool(func.attrs) and ("Codegen" in func.attrs or "Composite" in func.attrs)
 

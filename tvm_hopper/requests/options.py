@@ -1,8 +1,9 @@
 """Options of a compilation: PassContext keys and function attributes, checked.
 
-An annotation wins over a function attribute, that over `PassContext(config={"tvm_hopper.strict": True})`,
-that over the default.  Tuning workers see annotations and attributes alone: a PassContext does not
-travel to them.
+An annotation wins over a function attribute, that over the config of the PassContext, that over the
+default. Tuning workers see annotations and attributes alone: a PassContext does not travel to them.
+
+    with PassContext(config={"tvm_hopper.strict": True}): ...
 
 TVM refuses a config key that its C++ code did not register.  So ours travel as rows of a stock key
 that TVM registers, types as `Array[Array[Object]]`, and never reads:

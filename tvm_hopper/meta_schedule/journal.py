@@ -109,8 +109,8 @@ def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
         why = f"a log that cannot be read ({error.strerror})"
         raise cannot_tune(str(path), why, "a file of records") from error
     torn = lines.pop()  # nothing, if the last line is whole
-    found = [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
-    for number, row in enumerate(found, 1):
+    rows = [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    for number, row in enumerate(rows, 1):
         _check_header(row, number, path)
     if not lines and not HEADER.startswith(torn.replace(b" ", b"")[: len(HEADER)]):
         _parse(torn, f"{path}:1")
@@ -120,7 +120,7 @@ def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
             with writing(path), path.open("r+b") as file:
                 file.truncate(path.stat().st_size - len(torn))
                 os.fsync(file.fileno())
-    return found
+    return rows
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:

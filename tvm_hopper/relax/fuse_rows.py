@@ -61,18 +61,18 @@ def fuse_pairs(
         Returns one function of both; None: they stay two.
     """
     made: dict[Any, Any] = {}
-    found: dict[Any, list[tuple[Pair, Any]]] = {}
+    fused: dict[Any, list[tuple[Pair, Any]]] = {}
     for gv, func in mod.functions.items():
         for block in func.body.blocks if isinstance(func, relax.Function) else ():
             for pair in find_pairs(mod, func, block, is_first, is_second, same_shape):
                 if pair.key not in made:
                     made[pair.key] = make(pair)
                 if made[pair.key] is not None:
-                    found.setdefault(gv, []).append((pair, made[pair.key]))
+                    fused.setdefault(gv, []).append((pair, made[pair.key]))
     rewriter = _Pairs(mod)
-    for gv, chosen in found.items():
+    for gv, chosen in fused.items():
         rewriter.enter(gv, mod[gv], chosen)
-    return rewriter.builder_.get() if found else mod
+    return rewriter.builder_.get() if fused else mod
 
 
 def fused_function(mod: tvm.IRModule, pair: Pair, target: Target) -> tirx.PrimFunc | None:
@@ -92,13 +92,13 @@ def fused_function(mod: tvm.IRModule, pair: Pair, target: Target) -> tirx.PrimFu
 def fuse(mod: tvm.IRModule, pair: Pair) -> tirx.PrimFunc:
     """Let TVM fuse two functions: parameters are the first one's, then the second one's others."""
     names = [x.value.args[0] for x in (pair.first, pair.second)]
-    one, other = (mod[x] for x in names)
+    first_func, second_func = (mod[x] for x in names)
     place = pair.place
-    made = _type(one.params[-1])
-    same = dict(zip(other.params[place].ty.shape, made.shape.values, strict=True))
+    made = _type(first_func.params[-1])
+    same = dict(zip(second_func.params[place].ty.shape, made.shape.values, strict=True))
     same = {x: y for x, y in same.items() if isinstance(x, tirx.Var)}
-    types = [_type(x, same) for x in other.params]
-    params = [relax.Var(f"p{i}", _type(x)) for i, x in enumerate(one.params[:-1])]
+    types = [_type(x, same) for x in second_func.params]
+    params = [relax.Var(f"p{i}", _type(x)) for i, x in enumerate(first_func.params[:-1])]
     others = [relax.Var(f"q{i}", x) for i, x in enumerate(types[:-1]) if i != place]
     builder = relax.BlockBuilder()
     first, second = (builder.add_func(mod[x], x.name_hint) for x in names)

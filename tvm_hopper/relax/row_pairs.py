@@ -43,8 +43,8 @@ class Pair:
     @property
     def names(self) -> tuple[str, str]:
         """The functions' names."""
-        one, other = (str(x.value.args[0].name_hint) for x in (self.first, self.second))
-        return one, other
+        first, second = (str(x.value.args[0].name_hint) for x in (self.first, self.second))
+        return first, second
 
     @property
     def key(self) -> tuple[str, str, int, bool]:
@@ -85,7 +85,7 @@ def find_pairs(
     for binding in block.bindings:
         relax.analysis.post_order_visit(binding.value, count)
     relax.analysis.post_order_visit(func.body.body, count)
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     taken: set[Any] = set()
     for second in block.bindings:
         if not _is_call(mod, second) or not is_second(mod[second.value.args[0]]):
@@ -101,10 +101,10 @@ def find_pairs(
             is_whole = not same_shape or tvm_ffi.structural_equal(x.ty, second.var.ty)
             if all(known) and is_whole and args.count(x) == 1:
                 both = readers[x] > 1 or not isinstance(x, relax.DataflowVar)
-                found.append(Pair(first, second, both))
+                pairs.append(Pair(first, second, both))
                 taken |= {first.var, second.var}
                 break
-    return found
+    return pairs
 
 
 def _is_call(mod: tvm.IRModule, binding: Any) -> bool:
@@ -145,8 +145,8 @@ def _in_order(read: Any, write: Any) -> bool:
     axes = [x.min for x in write]
     places = []
     for index in (x.min for x in read):
-        found = [i for i, axis in enumerate(axes) if index.same_as(axis)]
-        if not found and ir.static_int(index) is None:
+        matches = [i for i, axis in enumerate(axes) if index.same_as(axis)]
+        if not matches and ir.static_int(index) is None:
             return False
-        places += found
+        places += matches
     return places == sorted(set(places))

@@ -131,15 +131,15 @@ def to_carrier(config: Any) -> Any:
     """
     if not isinstance(config, Mapping):
         return config
-    asked = {
+    given = {
         k: v for k, v in config.items() if isinstance(k, str) and spelling.claims_to_be_ours(k)
     }
     carried, others = _split(config.get(CARRIER, ()))
-    ours = {**carried, **asked}
+    ours = {**carried, **given}
     if not ours:
         return config
     rows = [[name, _boxed(check_option(name, value))] for name, value in ours.items()]
-    rest = {name: value for name, value in config.items() if name not in asked}
+    rest = {name: value for name, value in config.items() if name not in given}
     if others is not None:  # else TVM says what is wrong with the carrier's own value
         rest[CARRIER] = [*others, *rows]
     return rest

@@ -89,7 +89,7 @@ def test_pairs_load_for_one_another_where_the_package_may_choose_them():
     large = [c for c in pairs if c.cluster == (4, 1)]
     assert len({(c.tile, c.consumers) for c in large}) == len(large)  # one of each
     off.schedule(random.Random(2).choice(pairs))
-    even = as_matmul(workloads.matmul(1024, 2048, 256, out_dtype="float16")["main"], H200)
+    even = as_matmul(workloads.matmul(1024, 2048, 64, out_dtype="float16")["main"], H200)
     assert not {c.cluster for c in even.configurations()} & {(1, 2), (2, 1)}  # rows at sectors
 
 

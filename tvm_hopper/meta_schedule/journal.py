@@ -41,45 +41,31 @@ AMOUNTS = ("weight", "bytes", "multiply_adds", "bound_us")  # of a workload, whe
 
 MODULE = re.compile(r'\["-?[0-9]+", ?"[A-Za-z0-9+/=]*"\]')  # its hash, and itself in base64
 
+
+def _fields(*, text: str = "", number: str = "", **others: tuple[type, ...]) -> dict[str, Any]:
+    return {
+        **dict.fromkeys(text.split(), (str,)),
+        **dict.fromkeys(number.split(), (int,)),
+        **others,
+    }
+
+
 # The fields of a line next to "is", and their types. A line may have more fields.
 FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
-    "header": {"format": (int,), "package": (str,), "passes": (str,), "tvm": (str,)},
-    "workload": {
-        "key": (str,),
-        "name": (str,),
-        "form": (str,),
-        "extents": (list,),
-        "arch": (str,),
-        "num_sms": (int,),
-        "target": (str,),
-        "module": (str,),
-    },
-    "classes": {
-        "key": (str,),
-        "name": (str,),
-        "arch": (str,),
-        "num_sms": (int,),
-        "bounds": (list,),
-    },
-    "machine": {"number": (int,)},
-    "trial": {
-        "workload": (str,),
-        "configuration": (str,),
-        "kernel": (str,),
-        "seconds": (list, type(None)),
-        "error": (str, type(None)),
-        "machine": (int,),
-        "predicted": (int, float),
-    },
-    "end": {"workload": (str,), "trials": (int,), "why": (str,)},
-    "final": {"workload": (str,), "finalists": (list,), "winner": (str,)},
-    "check": {
-        "workload": (str,),
-        "configuration": (str,),
-        "verdict": (str,),
-        "by": (str,),
-        "record": (str, type(None)),
-    },
+    "header": _fields(text="package passes tvm", number="format"),
+    "workload": _fields(text="key name form arch target module", number="num_sms", extents=(list,)),
+    "classes": _fields(text="key name arch", number="num_sms", bounds=(list,)),
+    "machine": _fields(number="number"),
+    "trial": _fields(
+        text="workload configuration kernel",
+        number="machine",
+        seconds=(list, type(None)),
+        error=(str, type(None)),
+        predicted=(int, float),
+    ),
+    "end": _fields(text="workload why", number="trials"),
+    "final": _fields(text="workload winner", finalists=(list,)),
+    "check": _fields(text="workload configuration verdict by", record=(str, type(None))),
 }
 
 

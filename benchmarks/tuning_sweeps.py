@@ -216,12 +216,12 @@ def _row(one: _Made) -> dict[str, Any]:
 
 
 def _measured(one: _Made, runner: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    from tvm_hopper.meta_schedule.workers.pool import NOBODY
+    from tvm_hopper.meta_schedule.workers.pool import NOT_TRIED
 
     result, known = one.run.result(), runner.take(one.path)
     if result.run_secs is None:
         error = str(result.error_msg)
-        if NOBODY not in error:
+        if NOT_TRIED not in error:
             yield one.name, {**_row(one), "error": error[:200]}
         return
     seconds = statistics.median(float(x) for x in result.run_secs)

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import tvm_hopper
 from tests.docs.blocks import ROOT
 from tvm_hopper import dlight, relax, schedule
@@ -16,30 +14,17 @@ from tvm_hopper import dlight, relax, schedule
 FACTS = sorted(path.stem for path in (ROOT / "tvm_hopper" / "facts").glob("[a-z]*.py"))
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run what `make docs` runs, into another folder."""
-    out = tmp_path_factory.mktemp("site")
-    (line,) = re.findall(r"^\t\$\(PY\) (-m sphinx .*) build/docs$", makefile(), re.M)
-    assert "-W" in line.split()
-    done = subprocess.run(
-        [sys.executable, *line.split(), str(out)], cwd=ROOT, capture_output=True, text=True
-    )
-    assert not done.returncode, done.stderr
-    return out
-
-
 def makefile() -> str:
     return (ROOT / "Makefile").read_text()
 
 
-def test_every_page_is_there(site: Path) -> None:
+def every_page_is_there(site: Path) -> None:
     for page in ("index", "README", "DESIGN", "CHANGELOG", "docs/schedule", "docs/simulator"):
         assert (site / f"{page}.html").is_file()
     assert "docs/index.html" in (site / "index.html").read_text()
 
 
-def test_the_first_page_shows_what_it_is(site: Path) -> None:
+def the_first_page_shows_what_it_is(site: Path) -> None:
     text = (site / "docs" / "index.html").read_text()
     for shown in ("hs", "timeline_product.png", "<table", "get_started.html"):
         assert shown in text
@@ -48,20 +33,20 @@ def test_the_first_page_shows_what_it_is(site: Path) -> None:
     assert "benchmarks/results" not in sidebar
 
 
-def test_tutorials_show_what_they_print_and_draw(site: Path) -> None:
+def tutorials_show_what_they_print_and_draw(site: Path) -> None:
     for tutorial in (ROOT / "tutorials").glob("*.md"):
         text = (site / "tutorials" / f"{tutorial.stem}.html").read_text()
         assert "<pre class='output'>" in text or "data:image/png" in text
     assert "data:image/png" in (site / "tutorials" / "01_first_matmul.html").read_text()
 
 
-def test_lines_of_code_are_not_cut(site: Path) -> None:
+def lines_of_code_are_not_cut(site: Path) -> None:
     sheet = (site / "_static" / "site.css").read_text()
     assert "white-space: pre-wrap" in sheet
     assert "site.css" in (site / "docs" / "schedule.html").read_text()
 
 
-def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+def nothing_is_fetched_from_elsewhere(site: Path) -> None:
     for page in site.glob("**/*.html"):
         text = page.read_text()
         assert not re.search(r'<(?:script|link|img|iframe)[^>]* (?:src|href)="(?:https?:)?//', text)
@@ -69,7 +54,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
         assert not re.search(r"@import|url\([\"']?(?:https?:)?//", sheet.read_text())
 
 
-def test_the_reference_holds_every_public_name(site: Path) -> None:
+def the_reference_holds_every_public_name(site: Path) -> None:
     text = "".join(page.read_text() for page in (site / "docs" / "reference").glob("*.html"))
     shown = set(re.findall(r'<dt class="sig[^"]*" id="([\w.]+)"', text))
     wanted = {f"tvm_hopper.schedule.{name}" for name in schedule.__all__}
@@ -81,3 +66,22 @@ def test_the_reference_holds_every_public_name(site: Path) -> None:
     modules = set(re.findall(r'id="module-([\w.]+)"', text))
     assert {f"tvm_hopper.facts.{name}" for name in FACTS} <= modules
     assert {"tvm_hopper.keys", "tvm_hopper.schedule"} <= modules
+
+
+def test_the_site_is_whole(tmp_path: Path) -> None:
+    """Run what `make docs` runs, into another folder: once, since it takes half a minute."""
+    (line,) = re.findall(r"^\t\$\(PY\) (-m sphinx .*) build/docs$", makefile(), re.M)
+    assert "-W" in line.split()
+    done = subprocess.run(
+        [sys.executable, *line.split(), str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert not done.returncode, done.stderr
+    for check in (
+        every_page_is_there,
+        the_first_page_shows_what_it_is,
+        tutorials_show_what_they_print_and_draw,
+        lines_of_code_are_not_cut,
+        nothing_is_fetched_from_elsewhere,
+        the_reference_holds_every_public_name,
+    ):
+        check(tmp_path)

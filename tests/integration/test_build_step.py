@@ -168,7 +168,7 @@ def test_a_bad_log_is_an_error_of_tvm_compile(with_runtime, monkeypatch) -> None
     monkeypatch.setitem(compilers._COMPILERS, "nvrtc", bad)
     with pytest.raises(CompileError, match="found C7510 wgmma serialized"):
         tvm.compile(tvm.IRModule({"main": ours(threads=40)}), target=H200)
-    let_pass = ours(threads=40, **{keys.CHECK_ASSEMBLER_LOG: False})
+    let_pass = ours(threads=40, **{keys.CHECKS: keys.SYNCHRONIZATION})
     tvm.compile(tvm.IRModule({"main": let_pass}), target=H200)
 
 

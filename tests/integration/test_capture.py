@@ -37,7 +37,7 @@ def test_modules_are_those_that_were_printed() -> None:
 
 
 def test_options_travel_with_the_record() -> None:
-    mod = ours(**{keys.COMPILER: "nvcc", keys.CHECK_ASSEMBLER_LOG: False})
+    mod = ours(**{keys.COMPILER: "nvcc", keys.CHECKS: keys.SYNCHRONIZATION})
     with tvm.transform.PassContext(config={keys.FAST_MATH: True}):
         record = capture.lookup(tvm.compile(mod, target=H200).mod)
     assert (record.compiler, record.fast_math, record.check_assembler_log) == ("nvcc", True, False)
@@ -54,7 +54,7 @@ def test_final_checks_see_what_will_be_printed(monkeypatch) -> None:
     with pytest.raises(VerifyError, match="main_kernel: found a race"):
         tvm.compile(ours(), target=H200)
     assert seen == [["main_kernel", "__tvm_ffi_main"]]
-    tvm.compile(ours(**{keys.VERIFY: False}), target=H200)
+    tvm.compile(ours(**{keys.CHECKS: keys.ASSEMBLER_LOG}), target=H200)
     tvm.compile(_programs.add_one().mod, target=H200)
     assert len(seen) == 1
 

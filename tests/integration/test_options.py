@@ -31,12 +31,11 @@ def func(**attributes: object):
     ("name", "value"),
     [
         (keys.STRICT, True),
-        (keys.VERIFY, False),
+        (keys.CHECKS, "none"),
         (keys.COMPILER, "nvcc"),
         (keys.WGMMA_PENDING, 1),
         (keys.RASTER_GROUP, 16),
         (keys.ASYNC_COPY, "tma"),
-        (keys.CHECK_ASSEMBLER_LOG, False),
         (keys.DETERMINISTIC, True),
         (keys.FUNCTIONS, "library"),
     ],
@@ -232,10 +231,10 @@ def test_nested_contexts_replace_and_come_back() -> None:
     with PassContext(config={keys.STRICT: True}):
         with PassContext(config={keys.COMPILER: "nvcc"}):
             assert dict(PassContext.current().config) == {keys.COMPILER: "nvcc"}
-            inherited = {**PassContext.current().config, keys.VERIFY: False}
+            inherited = {**PassContext.current().config, keys.STRICT: True}
             with PassContext(config=inherited):
                 assert options.read(keys.COMPILER) == "nvcc"
-                assert options.read(keys.VERIFY) is False
+                assert options.read(keys.STRICT) is True
         assert options.read(keys.STRICT) is True
     assert options.read(keys.STRICT) is False
 

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from tvm_hopper.meta_schedule import tuning
 from tvm_hopper.meta_schedule.measuring import artifact
+
+
+@pytest.fixture(scope="package", autouse=True)
+def schedule_in_this_process():
+    """Start no scheduler processes on machines with many CPUs: each one imports TVM."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "spare_processes", lambda _cpus: 0)
+        yield
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ class HostDriver:
         self.queue.append("synchronize")
 
     @contextmanager
-    def own_stream(self):
+    def new_stream(self):
         yield 1
 
     def capture(self, _stream, first, calls):

@@ -6,7 +6,7 @@ from tvm.target import Target
 
 from tvm_hopper.meta_schedule.budget import FEWEST, Account, choose, share, why_enough
 from tvm_hopper.meta_schedule.memory_problems import as_memory_bound
-from tvm_hopper.meta_schedule.progress import Progress, said
+from tvm_hopper.meta_schedule.progress import Progress, describe
 from tvm_hopper.meta_schedule.search import Measured
 from tvm_hopper.meta_schedule.tasks import Task
 from tvm_hopper.schedule import PointwiseConfig
@@ -71,8 +71,8 @@ def test_when_it_is_enough():
 def test_what_a_line_says():
     shown = account()
     shown.failed, shown.stopped = 2, "at the bound"
-    assert said(shown) == "10.0 us, 2.00x, 2 failed, at the bound"
-    assert said(account(best=None)) == ""
+    assert describe(shown) == "10.0 us, 2.00x, 2 failed, at the bound"
+    assert describe(account(best=None)) == ""
 
 
 def test_names_with_brackets_are_shown_as_they_are(capsys):

@@ -17,7 +17,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.meta_schedule import builder as builders
 from tvm_hopper.meta_schedule.measuring import artifact
 from tvm_hopper.meta_schedule.workers import leftovers
-from tvm_hopper.meta_schedule.workers.pool import NOBODY
+from tvm_hopper.meta_schedule.workers.pool import NOT_TRIED
 from tvm_hopper.testing import faulty, workloads
 
 TARGET = "nvidia/nvidia-h200"
@@ -92,7 +92,7 @@ def test_a_full_disk_says_nothing_of_a_kernel(builder):
     before = set(builder.folder.iterdir())
     resource.prlimit(place.station.pid, resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
     (late,) = build(builder, scheduled())
-    assert str(late.error_msg).startswith(f"{NOBODY}[Errno 27] File too large")
+    assert str(late.error_msg).startswith(f"{NOT_TRIED}[Errno 27] File too large")
     assert "need room for temporary files" in str(late.error_msg)
     assert set(builder.folder.iterdir()) == before
     free = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)

@@ -12,8 +12,8 @@ from tvm_hopper.meta_schedule.checking import (
     WRONG,
     Simulated,
     Verdict,
-    judge,
     no_check,
+    run_check,
 )
 from tvm_hopper.meta_schedule.scheduling import canonical
 from tvm_hopper.meta_schedule.tasks import find_tasks
@@ -68,4 +68,4 @@ def test_problems_keep_the_plain_program(problem):
 @pytest.mark.parametrize("told", [None, "equal", Verdict("fine", "me")])
 def test_what_is_no_verdict_is_refused(problem, told):
     with pytest.raises(TuningError, match=r"check: found .*; need a checking\.Verdict of"):
-        judge(lambda *_: told, problem, problem.built_in())
+        run_check(lambda *_: told, problem, problem.built_in())

@@ -121,7 +121,7 @@ def test_other_threads_note_nothing():
     def work():
         with InterruptNoted() as interrupt:
             interrupt.check()
-            found.append(interrupt.asked)
+            found.append(interrupt.is_requested)
 
     thread = threading.Thread(target=work)
     thread.start()

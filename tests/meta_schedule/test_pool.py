@@ -106,7 +106,7 @@ def test_workers_that_do_nothing_but_break_are_retired_even_if_tasks_are_to_blam
     stations = [Station(x, breaks) for x in "ab"]
     pool = WorkerPool(stations, seconds=1, retire_after=1)
     replies = answers(submit(pool, 30))
-    assert replies[-1]["error"].startswith("nobody tried: no worker is left: ")
+    assert replies[-1]["error"].startswith("not tried: no worker is left: ")
     assert sum(len(x.seen) for x in stations) <= 2 * pools.UNJUDGED
     pool.close()
 
@@ -146,8 +146,8 @@ def test_the_last_worker_has_more_chances_and_then_all_fails_at_once():
     assert len(alone.seen) == 2 * pools.UNJUDGED
     assert replies[0]["error"] == "a: broke over 0"
     last = {x["error"] for x in replies[2 * pools.UNJUDGED :]}
-    assert last == {f"nobody tried: no worker is left: a (broke over {2 * pools.UNJUDGED - 1})"}
-    assert pool.submit({"n": 1}).reply["error"].startswith("nobody tried: no worker is left")
+    assert last == {f"not tried: no worker is left: a (broke over {2 * pools.UNJUDGED - 1})"}
+    assert pool.submit({"n": 1}).reply["error"].startswith("not tried: no worker is left")
     pool.close()
 
 
@@ -157,7 +157,7 @@ def test_a_worker_that_cannot_start_costs_no_task_an_attempt():
     pool.close()
     pool = WorkerPool([Station("a", starts_not)], seconds=1)
     (reply,) = answers(submit(pool, 1))
-    assert reply["error"] == "nobody tried: no worker is left: a (cannot start: no driver)"
+    assert reply["error"] == "not tried: no worker is left: a (cannot start: no driver)"
     pool.close()
 
 
@@ -220,7 +220,7 @@ def test_workers_with_nothing_to_do_are_let_go():
     waiting = pool.submit({"n": 1})
     assert pool.waiting == 1
     pool.fail_waiting("nobody came")
-    assert waiting.reply == {"error": "nobody tried: nobody came"}
+    assert waiting.reply == {"error": "not tried: nobody came"}
     pool.close()
 
 
@@ -235,7 +235,7 @@ def test_close_ends_what_runs_and_what_waits():
     while not station.seen:
         time.sleep(0.01)
     pool.close()
-    assert {x["error"] for x in answers(tasks)} == {"nobody tried: the runner was closed"}
+    assert {x["error"] for x in answers(tasks)} == {"not tried: the runner was closed"}
     assert station.stopped
 
 

@@ -9,7 +9,12 @@ from tvm.target import Target
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.arch import SM_90A
-from tvm_hopper.meta_schedule.matmul_problems import CLUSTERS_APART, FAR, as_matmul, find_product
+from tvm_hopper.meta_schedule.matmul_problems import (
+    CLUSTER_FEATURE_SCALE,
+    FAR,
+    as_matmul,
+    find_product,
+)
 from tvm_hopper.meta_schedule.memory_problems import as_memory_bound
 from tvm_hopper.meta_schedule.problems import LAUNCH_US, bytes_of, key_of
 from tvm_hopper.schedule.products.config import find_violations
@@ -23,6 +28,11 @@ PRODUCT = workloads.matmul(256, 384, 512, out_dtype="float16")["main"]
 @pytest.fixture(scope="module")
 def product():
     return as_matmul(PRODUCT, H200)
+
+
+@pytest.fixture(scope="module")
+def configs(product):
+    return product.configurations()
 
 
 def test_a_product_is_described(product):
@@ -52,8 +62,7 @@ def test_keys_depend_on_the_part(product):
     assert key_of(product.mod, other).endswith("-sm_90a-78-h20")
 
 
-def test_listed_products_are_legal(product):
-    configs = product.configurations()
+def test_listed_products_are_legal(configs):
     assert len(configs) == len(set(configs)) > 1000
     for config in configs:
         assert not find_violations(config.tile, config.stages, config, "float16", SM_90A)
@@ -62,8 +71,8 @@ def test_listed_products_are_legal(product):
     assert {c.persistent for c in configs if c.tile[:2] == (64, 64)} == {0}  # one wave
 
 
-def test_what_the_model_calls_twice_as_slow_is_left_out(product):
-    times = product.estimates(product.configurations())
+def test_what_the_model_calls_twice_as_slow_is_left_out(product, configs):
+    times = product.estimates(configs)
     assert 1.5 < times.max() / times.min() < FAR
 
 
@@ -76,11 +85,11 @@ def test_pairs_load_for_one_another_where_the_package_may_choose_them():
     assert all(c.parts == 1 for c in pairs)
     columns = off.features(configs)[:, -3:-1]
     ours = columns[[c.cluster == (2, 1) for c in configs]]
-    assert set(map(tuple, ours)) == {(CLUSTERS_APART, 0.0)}
+    assert set(map(tuple, ours)) == {(CLUSTER_FEATURE_SCALE, 0.0)}
     large = [c for c in pairs if c.cluster == (4, 1)]
     assert len({(c.tile, c.consumers) for c in large}) == len(large)  # one of each
     off.schedule(random.Random(2).choice(pairs))
-    even = as_matmul(workloads.matmul(1024, 2048, 256, out_dtype="float16")["main"], H200)
+    even = as_matmul(workloads.matmul(1024, 2048, 64, out_dtype="float16")["main"], H200)
     assert not {c.cluster for c in even.configurations()} & {(1, 2), (2, 1)}  # rows at sectors
 
 
@@ -104,8 +113,8 @@ def test_one_row_may_leave_through_shared_memory_and_one_column_may_not():
     assert not any(c.store for c in column.configurations())
 
 
-def test_few_of_them_are_refused(product):
-    some = random.Random(1).sample(product.configurations(), 10)
+def test_few_of_them_are_refused(product, configs):
+    some = random.Random(1).sample(configs, 10)
     refused = 0
     for config in some:
         try:
@@ -115,8 +124,7 @@ def test_few_of_them_are_refused(product):
     assert refused <= 4
 
 
-def test_the_choice_has_the_least_estimate(product):
-    configs = product.configurations()
+def test_the_choice_has_the_least_estimate(product, configs):
     times = product.estimates(configs)
     choice = product.resolved(product.built_in())
     assert choice.tile is not None
@@ -136,13 +144,14 @@ def test_few_rows_are_tried_both_ways():
 
 def test_one_row_is_tried_by_dot_products():
     problem = as_matmul(workloads.matmul(1, 4096, 4096)["main"], H200)
-    dots = [x for x in problem.configurations() if x.dots]
+    configs = problem.configurations()
+    dots = [x for x in configs if x.dots]
     choice = problem.resolved(problem.built_in())
     assert len(dots) > 5
     assert choice.dots == problem.resolved(hs.MatmulConfig(dots=True)).dots == (128, 1, 1, 4)
     assert problem.resolved(dots[0]) == dots[0]
     assert np.isfinite(problem.estimates(dots)).all()
-    tiles = [x for x in problem.configurations() if x.tile][:3]
+    tiles = [x for x in configs if x.tile][:3]
     rows = problem.features([*tiles, *dots])
     assert len(np.unique(rows, axis=0)) == len(rows)
     assert problem.schedule(dots[0])
@@ -160,8 +169,8 @@ def test_few_rows_are_tried_by_warps_that_load_what_they_multiply(layout):
         assert problem.schedule(config)
 
 
-def test_features_are_of_one_scale_and_tell_configurations_apart(product):
-    some = random.Random(0).sample(product.configurations(), 200)
+def test_features_are_of_one_scale_and_tell_configurations_apart(product, configs):
+    some = random.Random(0).sample(configs, 200)
     features = product.features(some)
     assert features.shape[0] == 200
     assert np.isfinite(features).all()

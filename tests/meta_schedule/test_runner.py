@@ -12,7 +12,7 @@ from tvm_hopper.errors import HopperError
 from tvm_hopper.meta_schedule import runner as runners
 from tvm_hopper.meta_schedule.measurement import Measurement
 from tvm_hopper.meta_schedule.pool_runner import Measuring
-from tvm_hopper.meta_schedule.workers.pool import NOBODY, QueuedTask
+from tvm_hopper.meta_schedule.workers.pool import NOT_TRIED, QueuedTask
 
 ARGUMENTS = [ms.arg_info.TensorInfo("float16", [4, 8])]
 
@@ -64,7 +64,7 @@ def test_a_run_ends_by_itself_with_the_right_best(make_artifact, caplog):
     runner.close()
     assert runner.gpus == []
     (after,) = runner.run(inputs(paths[:1]))
-    assert after.result().error_msg == "nobody tried: the runner was closed"
+    assert after.result().error_msg == "not tried: the runner was closed"
 
 
 def test_none_left_is_one_clear_error_for_every_job(make_artifact):
@@ -74,7 +74,7 @@ def test_none_left_is_one_clear_error_for_every_job(make_artifact):
     errors = [str(future.result().error_msg) for future in runner.run(inputs(paths))]
     assert all("the process ended by exit code 7" in x for x in errors)
     last = errors[-1]
-    assert last.startswith("nobody tried: no worker is left: fake GPU ")
+    assert last.startswith("not tried: no worker is left: fake GPU ")
     assert {"fake GPU 0", "fake GPU 1"} == set(runner.retired)
     (after,) = runner.run(inputs(paths[:1]))
     assert after.done()
@@ -85,8 +85,8 @@ def test_none_left_is_one_clear_error_for_every_job(make_artifact):
 
 def test_what_no_kernel_is_to_blame_for_names_the_gpu_too():
     task = QueuedTask({})
-    task.finish({"error": f"{NOBODY}no room"}, "GPU 0")
-    assert Measuring._named(task) == f"{NOBODY}GPU 0: no room"
+    task.finish({"error": f"{NOT_TRIED}no room"}, "GPU 0")
+    assert Measuring._named(task) == f"{NOT_TRIED}GPU 0: no room"
 
 
 def test_an_error_names_the_gpu(make_artifact):

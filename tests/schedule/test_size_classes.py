@@ -16,7 +16,7 @@ from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.analysis.launches import as_text, conditions_around
 from tvm_hopper.errors import ScheduleError
-from tvm_hopper.requests.keys import CHOICE, CHOSEN_FOR, PERSISTENT, RASTER_GROUP
+from tvm_hopper.requests.keys import CHOSEN, CHOSEN_FOR, PERSISTENT, RASTER_GROUP
 from tvm_hopper.schedule.origins import plain_of
 from tvm_hopper.schedule.products.branches import look_at
 from tvm_hopper.testing import workloads
@@ -193,9 +193,9 @@ def test_one_kernel_on_request():
     one, many, few = (s_tir.Schedule(mod) for _ in range(3))
     hs.matmul(one, "C", classes=())
     hs.matmul(many, "C", hs.choose_config(4096, 4096, 256, out_dtype="float32"))
-    choices = [x for x in ir.find_all(one.mod["main"].body, ir.SBlock) if CHOICE in x.annotations]
+    choices = [x for x in ir.find_all(one.mod["main"].body, ir.SBlock) if CHOSEN in x.annotations]
     assert len(choices) == 1  # noted where the tile was left open
-    one.unannotate(one.get_sblock(choices[0].name_hint), CHOICE)
+    one.unannotate(one.get_sblock(choices[0].name_hint), CHOSEN)
     tvm.ir.assert_structural_equal(one.mod, many.mod)
     hs.matmul(few, "C", rows=64)
     (kernel,) = ir.kernels(few.mod["main"])

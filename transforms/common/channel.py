@@ -30,7 +30,6 @@ from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP, WARP_GROUP_THREADS
 from tvm_hopper.requests.keys import (
-    ARRIVALS,
     ASYNC_OP,
     AWAIT_FREE,
     CHANNEL,
@@ -127,7 +126,7 @@ def find_channels(kernel: Any) -> list[Channel]:
                 number,
                 int(own[0].writes[0].source.shape[0]),
                 slot_bytes(issued[0]) if issued else 0,
-                sum(int(block.annotations[ARRIVALS]) for block in releases),
+                sum(int(block.annotations[RELEASE][1]) for block in releases),
                 completes_by_group(own[0]),
                 count_loading_threads(kernel) if len(issued) < len(own) else 0,
             )

@@ -37,10 +37,10 @@ from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
     AUTO,
-    BESIDE_COPY,
     BY_OPTION,
     BY_THREADS,
     CACHE_HINT,
+    COPY_OPTIONS,
     DIM_ALIGN,
     SPARE_ROWS,
     UNPADDED,
@@ -180,7 +180,7 @@ def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
             k: v for k, v in block.annotations.items() if k not in (ASYNC_COPY, UNPADDED, BY_OPTION)
         }
         if mechanism is None:
-            notes = {k: v for k, v in notes.items() if k not in BESIDE_COPY}
+            notes = {k: v for k, v in notes.items() if k not in COPY_OPTIONS}
         else:
             notes[ASYNC_COPY] = mechanism
             notes = {k: v for k, v in notes.items() if k != CACHE_HINT or mechanism in HINTED}

@@ -18,7 +18,7 @@ from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.injective import is_injective
-from tvm_hopper.requests.keys import APART
+from tvm_hopper.requests.keys import DISJOINT_WRITES
 from tvm_hopper.transforms.common.copy_nests import counts_threads
 
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
@@ -55,7 +55,7 @@ def deal_out(kernel: ir.For, nest: ir.Stmt) -> ir.Stmt:
         stmt,
         reads=[ir.full_region(x.source) for x in block.reads],
         writes=[ir.full_region(x.source) for x in block.writes],
-        annotations={APART: 1},
+        annotations={DISJOINT_WRITES: 1},
     )
 
 

@@ -62,7 +62,6 @@ from tvm_hopper import ir
 from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import (
     AHEAD,
-    ARRIVALS,
     CHANNEL,
     FREE_SLOT,
     KERNEL,
@@ -122,7 +121,7 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
     def load(realize: ir.SBlockRealize, mutator: Any) -> ir.Stmt:
         block = realize.block
         if RELEASE in block.annotations:
-            notes = {k: v for k, v in block.annotations.items() if k not in (RELEASE, ARRIVALS)}
+            notes = {k: v for k, v in block.annotations.items() if k != RELEASE}
             block = ir.with_block(block, annotations=notes)
             return mutator.default_mutate(ir.SBlockRealize([], True, block))
         if CHANNEL not in block.annotations:

@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.row_pointers import reads_rows
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.requests.keys import AHEAD, ASYNC_OP, FILL_SLOT, KEPT, STORES_IN_FLIGHT
+from tvm_hopper.requests.keys import AHEAD, ASYNC_OP, FILL_SLOT, RESERVED_SLOTS
 from tvm_hopper.transforms.common.channel import (
     completes_by_group,
     find_calls,
@@ -46,8 +46,8 @@ class LoadAhead:
     def ahead(self) -> int:
         """Trips."""
         block = self.load.block
-        left = max(int(block.annotations.get(key, 0)) for key in (STORES_IN_FLIGHT, KEPT))
-        return int(block.writes[0].source.shape[0]) - 1 - left
+        reserved = int(block.annotations.get(RESERVED_SLOTS, 0))
+        return int(block.writes[0].source.shape[0]) - 1 - reserved
 
     @property
     def behind(self) -> ir.Stmt | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.requests.keys import ASYNC_OP, CHANNEL, IN_PARTS, STORES_IN_FLIGHT
+from tvm_hopper.requests.keys import ASYNC_OP, CHANNEL, IN_PARTS, RESERVED_SLOTS
 from tvm_hopper.transforms.common.channel import fill, filled_bytes, is_made_in_parts
 
 from .plan_ring_buffers_plan import PipelinePlan
@@ -45,7 +45,7 @@ def _join(plan: PipelinePlan, trip: ir.Var, blocks: list[ir.SBlock]) -> ir.Stmt:
     num_bytes = _sum([filled_bytes(block) for block in blocks])
     begin = fill(plan.number, trip, num_bytes)
     binds = plan.site.binds
-    in_flight = {STORES_IN_FLIGHT: plan.stores_in_flight} if plan.stores_in_flight else {}
+    in_flight = {RESERVED_SLOTS: plan.stores_in_flight} if plan.stores_in_flight else {}
     # Bytes that are known at run time alone may be counted by what the loads bind.
     body = ir.seq(*(begin, binds) if isinstance(num_bytes, int) else (binds, begin), loads)
     return ir.opaque_block(

@@ -37,7 +37,15 @@ from tvm import ir as tvm_ir
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import CHANNEL, FREE_SLOT, HANDED_ON, KEPT, LATE, RELEASE, SHIFT
+from tvm_hopper.requests.keys import (
+    CHANNEL,
+    FREE_SLOT,
+    HANDED_ON,
+    LATE,
+    RELEASE,
+    RESERVED_SLOTS,
+    SHIFT,
+)
 from tvm_hopper.transforms.common.channel import find_calls, is_load, make_call
 
 from .pipeline_compute_stages_plan import SkewPlan, plan_delayed_statements
@@ -130,7 +138,8 @@ def _keep(part: ir.Stmt, plan: SkewPlan) -> ir.Stmt:
     block = part.block
     if is_load(part) and plan.kept.get(int(block.annotations[CHANNEL])):
         kept = plan.kept[int(block.annotations[CHANNEL])]
-        new = ir.with_block(block, annotations={**block.annotations, KEPT: kept})
+        kept = max(kept, int(block.annotations.get(RESERVED_SLOTS, 0)))
+        new = ir.with_block(block, annotations={**block.annotations, RESERVED_SLOTS: kept})
         return ir.SBlockRealize(part.iter_values, part.predicate, new)
     if RELEASE in block.annotations:
         (call,) = find_calls(block, FREE_SLOT)
@@ -154,9 +163,9 @@ def _release_later(part: ir.SBlockRealize, late: int) -> ir.Stmt:
         return ir.IfThenElse(ir.conjunction([*terms, begun]), ir.Evaluate(free), None)
 
     block = ir.mutate(part.block, [(ir.IfThenElse, arrive)])
-    return ir.SBlockRealize(
-        [], True, ir.with_block(block, annotations={**block.annotations, RELEASE: late})
-    )
+    release = [late, block.annotations[RELEASE][1]]
+    notes = {**block.annotations, RELEASE: release}
+    return ir.SBlockRealize([], True, ir.with_block(block, annotations=notes))
 
 
 def _new_ring(tile: ir.Var, slots: int, names: ir.Names) -> ir.Var:

@@ -100,7 +100,7 @@ def _releases(
         if isinstance(part, ir.SBlockRealize) and RELEASE in part.block.annotations:
             (call,) = find_calls(part, FREE_SLOT)
             if call.channel in kept:
-                late, before = kept[call.channel], int(part.block.annotations[RELEASE])
+                late, before = kept[call.channel], int(part.block.annotations[RELEASE][0])
                 # With no slot to spare nothing may be left of one iteration over the next.
                 both = late + before
                 released[call.channel] = both if both < slots[call.channel] else max(late, before)

@@ -39,7 +39,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import cluster
-from tvm_hopper.requests.keys import APART, BY_CLUSTER, BY_KERNELS, IN_TURNS
+from tvm_hopper.requests.keys import BY_CLUSTER, BY_KERNELS, DISJOINT_WRITES, IN_TURNS
 from tvm_hopper.requests.targets import arch_of
 from tvm_hopper.transforms.common.explain_notes import RemarkNote, note_kernels, renumber_notes
 from tvm_hopper.transforms.common.multicast_groups import AXIS
@@ -80,7 +80,7 @@ def rewrite_split_k(kernel: ir.For, plan: ClusterSum) -> ir.For:
         ),
         reads=[ir.full_region(accumulator)],
         writes=[ir.full_region(sums)],
-        annotations={APART: 1},
+        annotations={DISJOINT_WRITES: 1},
     )
     planned: dict[Any, Any] = {plan.loop: ir.seq(body, publish, cluster.arrive(), cluster.wait())}
     for stmt in plan.start:

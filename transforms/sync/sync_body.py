@@ -28,10 +28,10 @@ from tvm_hopper.facts.hexagon import HEXAGONS
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.requests.keys import (
     AHEAD,
-    APART,
     ASYNC_COPY,
     ASYNC_OP,
     AWAIT_FILLED,
+    DISJOINT_WRITES,
     FREE_SLOT,
     HANDED_ON,
     LATE,
@@ -266,7 +266,7 @@ class BodyReader:
         written = ir.once([x.buffer for x in shared if x.writes])
         if not written or self.thread is None:
             return True
-        if isinstance(stmt, ir.SBlockRealize) and APART in stmt.block.annotations:
+        if isinstance(stmt, ir.SBlockRealize) and DISJOINT_WRITES in stmt.block.annotations:
             return not any(_is_one_of(x.buffer, written) for x in shared if x.reads)
         if not isinstance(stmt, ir.For):
             return False
@@ -410,7 +410,7 @@ class BodyReader:
         return Access(buffer, is_write, -self.late.get(buffer, 0))
 
     def _release(self, block: ir.SBlock) -> Step:
-        late = int(block.annotations[RELEASE])
+        late = int(block.annotations[RELEASE][0])
         rings = [
             ring for call in find_calls(block, FREE_SLOT) for ring in self.channels[call.channel]
         ]

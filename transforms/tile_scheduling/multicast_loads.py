@@ -53,7 +53,6 @@ from tvm_hopper.codegen_patches.ptx import cluster
 from tvm_hopper.facts.op_names import CLUSTER_BARRIERS, is_op
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import (
-    ARRIVALS,
     FREE_SLOT,
     MULTICAST,
     RELEASE,
@@ -91,8 +90,9 @@ def rewrite_shared_loads(kernel: ir.For, plan: SharedLoads) -> ir.For:
         if RELEASE not in block.annotations:
             return block
         calls = find_calls(block, FREE_SLOT)  # one for each block that gets an arrival
-        arrivals = int(block.annotations[ARRIVALS]) * len(calls)
-        return ir.with_block(block, annotations={**block.annotations, ARRIVALS: arrivals})
+        late, arrivals = map(int, block.annotations[RELEASE])
+        notes = {**block.annotations, RELEASE: [late, arrivals * len(calls)]}
+        return ir.with_block(block, annotations=notes)
 
     def free(stmt: ir.Evaluate, mutator: Any) -> ir.Stmt:
         call = parse_call(stmt.value)

@@ -28,7 +28,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
-from tvm_hopper.requests.keys import ARRIVALS, AWAIT_FILLED, FREE_SLOT, RELEASE, TILE_WORK, TURNS
+from tvm_hopper.requests.keys import AWAIT_FILLED, FREE_SLOT, RELEASE, TILE_WORK, TURNS
 from tvm_hopper.transforms.common.channel import find_calls, make_call
 from tvm_hopper.transforms.pipeline.plan_ring_buffers import ROLLED
 
@@ -94,7 +94,7 @@ def _give_back(loop: ir.For, tile: ir.Var) -> list[ir.Stmt]:
     """Free the slots of a tile's last iterations, which are given back late inside of the loop."""
     found: list[ir.Stmt] = []
     for block in ir.find_blocks(loop, RELEASE):
-        pending = int(block.annotations[RELEASE])
+        pending = int(block.annotations[RELEASE][0])
         if not pending:
             continue
         (call,) = find_calls(block, FREE_SLOT)
@@ -106,7 +106,5 @@ def _give_back(loop: ir.For, tile: ir.Var) -> list[ir.Stmt]:
         for late in range(pending, 0, -1):
             free = make_call(FREE_SLOT, call.channel, end - late)
             elected = ir.IfThenElse(branch.condition.a, tirx.Evaluate(free), None)
-            found.append(
-                ir.opaque_block("give_back", elected, annotations={RELEASE: late, ARRIVALS: 0})
-            )
+            found.append(ir.opaque_block("give_back", elected, annotations={RELEASE: [late, 0]}))
     return found

@@ -57,13 +57,12 @@ from tvm_hopper.codegen_patches.ptx import fences, registers
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests.fallbacks import report
 from tvm_hopper.requests.keys import (
-    ARRIVALS,
     AWAIT_FILLED,
     AWAIT_FREE,
     FREE_SLOT,
     KERNEL,
     RELEASE,
-    STORES_IN_FLIGHT,
+    RESERVED_SLOTS,
     TILE_WORK,
 )
 from tvm_hopper.requests.targets import arch_of
@@ -154,7 +153,7 @@ def emit_release(
     # With no slot to spare the producer waits for this one before it fills the next.
     has_spare = int(slots[0].shape[0]) > plan.pending
     pending = plan.pending if unit > THREADS_PER_WARP and has_spare else 0
-    pending = max(pending, int(loads[0].block.annotations.get(STORES_IN_FLIGHT, 0)))
+    pending = max(pending, int(loads[0].block.annotations.get(RESERVED_SLOTS, 0)))
     elected = (thread % unit).equal(0)
     if pending:
         # What was left in flight after another set's tile that set gives back.
@@ -165,7 +164,7 @@ def emit_release(
     return ir.opaque_block(
         "release",
         ir.seq(meet, ir.IfThenElse(elected, arrive, None)),
-        annotations={RELEASE: pending, ARRIVALS: plan.consumer.agent.num_threads // unit},
+        annotations={RELEASE: [pending, plan.consumer.agent.num_threads // unit]},
     )
 
 

@@ -26,7 +26,7 @@ from tvm_hopper.codegen_patches.hold import fence_code
 from tvm_hopper.codegen_patches.ptx import matrix
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
-from tvm_hopper.requests.keys import APART
+from tvm_hopper.requests.keys import DISJOINT_WRITES
 
 from . import fragment_layout
 from .fragment_loops import PAIR, Fragment, bounds, only_if
@@ -157,4 +157,4 @@ class StagedFragment(Fragment):
     @property
     def _notes(self) -> dict[str, Any]:
         # Each element has one register, and each register one thread: see fragment_loops_plan.py.
-        return {APART: 1}
+        return {DISJOINT_WRITES: 1}

@@ -42,7 +42,7 @@ from tvm_hopper.codegen_patches.ptx.address import generic_to_shared
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests.fallbacks import Fallback, report
-from tvm_hopper.requests.keys import ASYNC_OP, CHOICE
+from tvm_hopper.requests.keys import ASYNC_OP, CHOSEN
 from tvm_hopper.requests.targets import arch_of
 from tvm_hopper.transforms.common.explain_notes import (
     FallbackNote,
@@ -254,6 +254,6 @@ def _facts(plan: MmaPlan, threads: Threads) -> list[Note]:
         if not fragment.is_fill
     ]
     block, tile = plan.product.block, (plan.m, plan.n, plan.k)
-    choice = str(block.annotations.get(CHOICE, ""))
+    choice = str(block.annotations.get(CHOSEN, ""))
     mma = MmaNote(block.name_hint, tile, plan.instruction, plan.registers, choice)
     return [mma, *stores, *map(RemarkNote, remarks)]

@@ -69,8 +69,8 @@ def find_bounds(
                 from_zero[at] = True
             continue
         axis = next((a for a, bound in usual if _same_bound(term, bound, analyzer)), None)
-        found = (axis, shape[axis]) if axis is not None else _bound(term, indices, variables)
-        if found is None:
+        axis_bound = (axis, shape[axis]) if axis is not None else _bound(term, indices, variables)
+        if axis_bound is None:
             low = [n for n, index in enumerate(indices) if _starts_at(term, index, analyzer)]
             for at in low:
                 from_zero[at] = True
@@ -79,8 +79,8 @@ def find_bounds(
             same = [a for a, bound in usual if _same_places(term, bound, loops)]
             if not same:
                 return None
-            found = same[0], shape[same[0]]
-        axis, bound = found
+            axis_bound = same[0], shape[same[0]]
+        axis, bound = axis_bound
         bounds[axis] = _lower(bounds[axis], bound)
     return Bounds(tuple(bounds), tuple(from_zero))
 
@@ -94,11 +94,11 @@ def _lower(known: Any, bound: Any) -> Any:
 
 def _bounds_by_shape(indices: tuple[Any, ...], shape: tuple[Any, ...]) -> list[tuple[int, Any]]:
     """Return that indices are within a shape, each with its axis."""
-    found = [
+    orders = [
         (axis, index < ir.cast_like(extent, index))
         for axis, (index, extent) in enumerate(zip(indices, shape, strict=True))
     ]
-    return [(axis, x) for axis, x in found if isinstance(x, tirx.LT)]  # 0 < 1 is a constant
+    return [(axis, x) for axis, x in orders if isinstance(x, tirx.LT)]  # 0 < 1 is a constant
 
 
 def _as_order(term: Any, analyzer: sym.Analyzer) -> Any:

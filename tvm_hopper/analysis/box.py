@@ -88,12 +88,14 @@ def find_box(
     base, relative = _split(indices, domain, still)
     condition = ir.substitute(predicate, still)
     tried = (True, _of_nest(condition, loops), condition)
-    found = next((x for some in tried if (x := _detect(relative, domain, some)) is not None), None)
-    if found is None:
+    pattern = next(
+        (x for some in tried if (x := _detect(relative, domain, some)) is not None), None
+    )
+    if pattern is None:
         return None
     loop_vars = tuple(ir.Var(name, "int32") for name in names)
     sizes, sums, outputs = [], [], []
-    for index, total, var in zip(relative, found, loop_vars, strict=True):
+    for index, total, var in zip(relative, pattern, loop_vars, strict=True):
         size = 1 if ir.is_const(index, 0) else _size_of(total)
         if size is None:
             return None
@@ -137,22 +139,22 @@ def _of_nest(condition: Any, loops: Sequence[ir.For]) -> Any:
 
     What cuts a tile where its tensor ends depends on where the tile lies, and the box does not.
     """
-    own = [x.loop_var for x in loops]
+    variables = [x.loop_var for x in loops]
 
-    def is_own(term: Any) -> bool:
-        return not ir.has_any(term, ir.Var, lambda x: not any(x.same_as(y) for y in own))
+    def is_of_nest(term: Any) -> bool:
+        return not ir.has_any(term, ir.Var, lambda x: not any(x.same_as(y) for y in variables))
 
-    return ir.conjunction(filter(is_own, ir.conjuncts(condition)))
+    return ir.conjunction(filter(is_of_nest, ir.conjuncts(condition)))
 
 
 def _detect(indices: list[Any], domain: dict[ir.Var, Any], condition: Any) -> Any:
     """Return an iteration map that takes each element once, None without one."""
     moving = [index for index in indices if not ir.is_const(index, 0)]
     try:
-        found = sym.detect_iter_map(moving, domain, condition, "bijective")
+        iter_map = sym.detect_iter_map(moving, domain, condition, "bijective")
     except (tvm.error.InternalError, ValueError):  # some maps make it divide by 0 or overflow
         return None
-    if len(found.indices) != len(moving):
+    if len(iter_map.indices) != len(moving):
         return None
-    sums = iter(found.indices)
+    sums = iter(iter_map.indices)
     return [None if ir.is_const(index, 0) else next(sums) for index in indices]

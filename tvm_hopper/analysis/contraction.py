@@ -21,6 +21,8 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES, exact_dtypes
 
+from .updates import is_element
+
 CASTS_NEEDED = (
     f"casts to {' or '.join(exact_dtypes('float32'))} alone, of integers to int32 or int64"
 )
@@ -37,7 +39,7 @@ class Factor:
     casts
         Types that it is cast to, the outermost first.
     load
-        The load behind the casts; None if the factor is computed inside the product.
+        The load without its casts; None if the factor is computed inside the product.
     """
 
     expr: Any
@@ -185,7 +187,7 @@ class Contraction:
 
 
 def find_contraction(statement: Any, init: Any = None) -> Contraction | None:
-    """Take `C[...] = C[...] + x * y` apart.
+    """Split `C[...] = C[...] + x * y` into its parts.
 
     Parameters
     ----------
@@ -203,7 +205,7 @@ def find_contraction(statement: Any, init: Any = None) -> Contraction | None:
     if not isinstance(statement, ir.BufferStore):
         return None
     terms = _summands(statement.value)
-    added = [term for term in terms if not _is_element(term, statement)]
+    added = [term for term in terms if not is_element(term, statement)]
     products = [product for term in added if (product := _product(term)) is not None]
     if not products or len(products) != len(added) or len(added) != len(terms) - 1:
         return None
@@ -218,27 +220,19 @@ def _summands(value: Any) -> list[Any]:
     return [value]
 
 
-def _is_element(term: Any, store: Any) -> bool:
-    return (
-        isinstance(term, ir.TensorLoad)
-        and term.source.same_as(store.buffer)
-        and tvm_ffi.structural_equal(term.indices, store.indices)
-    )
-
-
 def _product(term: Any) -> Product | None:
-    expr, casts = _behind_casts(term)
+    expr, casts = _without_casts(term)
     if not isinstance(expr, tirx.Mul):
         return None
     return Product(expr, casts, (_factor(expr.a), _factor(expr.b)))
 
 
 def _factor(expr: Any) -> Factor:
-    load, casts = _behind_casts(expr)
+    load, casts = _without_casts(expr)
     return Factor(expr, casts, load if isinstance(load, ir.TensorLoad) else None)
 
 
-def _behind_casts(expr: Any) -> tuple[Any, tuple[str, ...]]:
+def _without_casts(expr: Any) -> tuple[Any, tuple[str, ...]]:
     """Return what is cast, and the types of the casts, outermost first."""
     casts = []
     while isinstance(expr, tirx.Cast):
@@ -249,6 +243,6 @@ def _behind_casts(expr: Any) -> tuple[Any, tuple[str, ...]]:
 
 def may_be_product(node: Any) -> bool:
     """Tell a block that sums products of two loaded elements: no squares, nothing computed."""
-    found = find_contraction(node.body, node.init)
-    first, second = (None, None) if found is None else found.products[0].loads
+    contraction = find_contraction(node.body, node.init)
+    first, second = (None, None) if contraction is None else contraction.products[0].loads
     return first is not None and second is not None and not tvm_ffi.structural_equal(first, second)

@@ -22,8 +22,8 @@ def divisor(expr: Any) -> int:
     known = ir.static_int(expr)
     if known is not None:
         return known
-    found = sym.Analyzer().modular_set(ir.simplify(expr))
-    return gcd(int(found.coeff), int(found.base))
+    modular = sym.Analyzer().modular_set(ir.simplify(expr))
+    return gcd(int(modular.coeff), int(modular.base))
 
 
 def divides(length: int, expr: Any) -> bool:

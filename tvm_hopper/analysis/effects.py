@@ -91,18 +91,18 @@ class Effect:
 
 def find_effects(root: Any) -> list[Effect]:
     """Return what is read and written below `root`, in the order of the program's text."""
-    found: list[Effect] = []
+    effects: list[Effect] = []
 
     def load(node: ir.TensorLoad) -> None:
-        found.append(Effect(node.source, READ))
+        effects.append(Effect(node.source, READ))
 
     def store(node: ir.BufferStore) -> None:
-        found.append(Effect(node.buffer, WRITE))
+        effects.append(Effect(node.buffer, WRITE))
 
     def call(node: ir.Call) -> Any:
         if (target := _target(node)) is not None:
             buffer, mode, inside = target
-            found.append(Effect(buffer, mode, by_pointer=True))
+            effects.append(Effect(buffer, mode, by_pointer=True))
             walk(inside)
             return tvm_ffi.WalkResult.SKIP
         pointers = POINTERS.get(function_of(node))
@@ -115,7 +115,7 @@ def find_effects(root: Any) -> list[Effect]:
                 walk([arg])
             else:
                 buffer, _, inside = target
-                found.append(Effect(buffer, known.mode, by_pointer=True))
+                effects.append(Effect(buffer, known.mode, by_pointer=True))
                 walk(inside)
         return tvm_ffi.WalkResult.SKIP
 
@@ -125,7 +125,7 @@ def find_effects(root: Any) -> list[Effect]:
 
     callbacks: list[Any] = [(ir.TensorLoad, load), (ir.BufferStore, store), (ir.Call, call)]
     walk([root])
-    return found
+    return effects
 
 
 def writes(root: Any, buffer: ir.Var) -> bool:

@@ -87,7 +87,7 @@ def find_element_accesses(
     if not vectors and not fragments:
         return []
     most = max(map(_size, arguments), default=0)
-    found: dict[tuple[str, bool], ElementAccess] = {}
+    accesses: dict[tuple[str, bool], ElementAccess] = {}
     for site in sites:
         if fragments and site.is_store:
             continue
@@ -103,11 +103,11 @@ def find_element_accesses(
         distance = abs(site.step or SECTOR) * dtype_bytes(ir.dtype_of(site.buffer))
         name = str(site.buffer.name)
         fetched = min(SECTOR, max(distance, site.num_bytes))
-        one = ElementAccess(name, site.num_bytes, fetched, site.is_store)
-        before = found.get((name, site.is_store))
+        access = ElementAccess(name, site.num_bytes, fetched, site.is_store)
+        before = accesses.get((name, site.is_store))
         if before is None or before.fetched < fetched:
-            found[name, site.is_store] = one
-    return list(found.values())
+            accesses[name, site.is_store] = access
+    return list(accesses.values())
 
 
 def _of_elements(buffer: Any, sites: list[_Site]) -> int:
@@ -118,8 +118,8 @@ def _of_elements(buffer: Any, sites: list[_Site]) -> int:
 def _is_pair(site: _Site, sites: list[_Site]) -> bool:
     """Tell an element whose neighbor a thread loads as well: four threads fill a sector."""
     places = [_first(x) for x in sites if x.buffer.same_as(site.buffer)]
-    own = _first(site)
-    return own is not None and not {own - 1, own + 1}.isdisjoint(places)
+    first = _first(site)
+    return first is not None and not {first - 1, first + 1}.isdisjoint(places)
 
 
 def _first(site: _Site) -> int | None:
@@ -139,8 +139,8 @@ def _walk(stmt: Any, loops: tuple[ir.For, ...], tails: list[Any], sites: list[_S
         is_loop = stmt.kind != ir.ForKind.THREAD_BINDING
         _walk(stmt.body, (*loops, stmt) if is_loop else loops, tails, sites)
     elif isinstance(stmt, ir.SeqStmt):
-        for one in stmt.seq:
-            _walk(one, loops, tails, sites)
+        for part in stmt.seq:
+            _walk(part, loops, tails, sites)
     elif isinstance(stmt, ir.IfThenElse):
         _collect(stmt.condition, loops, tails, sites)
         first = len(sites)

@@ -40,7 +40,7 @@ def touched_elements(host: ir.Stmt) -> list[tuple[Any, str]]:
         for call in ir.find_all(host, ir.Call, lambda x: getattr(x.op, "name", "") in ADDRESSES)
         for load in ir.find_all(list(call.args), ir.TensorLoad)
     ]
-    found: list[tuple[Any, str]] = [
+    touched: list[tuple[Any, str]] = [
         (store, f"a store into {store.buffer.name}")
         for store in ir.find_all(host, ir.BufferStore)
         if store.buffer.scope() in ("", "global")
@@ -48,8 +48,8 @@ def touched_elements(host: ir.Stmt) -> list[tuple[Any, str]]:
     for load in ir.find_all(host, ir.TensorLoad):
         in_memory = load.source.scope() in ("", "global")
         if in_memory and not any(load.same_as(x) for x in named):
-            found.append((load, f"a load of {load.source.name}"))
-    return found
+            touched.append((load, f"a load of {load.source.name}"))
+    return touched
 
 
 def place_of(host: ir.Stmt, node: Any) -> str:

@@ -49,10 +49,10 @@ def is_injective(
     # the predicate, `i * n + j if j < n`, and some only without it.
     for condition in (True, ir.substitute(predicate, still)):
         try:
-            found = sym.detect_iter_map(indices, domain, condition, "bijective")
+            iter_map = sym.detect_iter_map(indices, domain, condition, "bijective")
         except (tvm.error.InternalError, ValueError):  # some maps make it divide by 0 or overflow
             continue
-        if len(found.indices):
+        if len(iter_map.indices):
             return True
     return _never_meet(indices, moving)
 
@@ -74,14 +74,14 @@ def _never_meet(indices: Sequence[Any], extents: Mapping[ir.Var, Any]) -> bool:
         return False
     numbers = np.zeros(prod(sizes), np.int64)
     for place in places:
-        own = np.unique(place, return_inverse=True)[1]
-        numbers = np.unique(numbers * prod(sizes) + own, return_inverse=True)[1]
+        first_numbers = np.unique(place, return_inverse=True)[1]
+        numbers = np.unique(numbers * prod(sizes) + first_numbers, return_inverse=True)[1]
     return int(numbers.max()) + 1 == prod(sizes)
 
 
 def _bounded(extents: Mapping[ir.Var, Any], predicate: Any) -> Mapping[ir.Var, Any]:
     """Cut extents that terms of a predicate bound: `t * 3 + b < 2` leaves `t` 0, `b` 0 and 1."""
-    found = dict(extents)
+    sizes = dict(extents)
     for term in ir.conjuncts(predicate):
         limit = ir.static_int(term.b) if isinstance(term, tirx.LT) else None
         if limit is None:
@@ -90,10 +90,10 @@ def _bounded(extents: Mapping[ir.Var, Any], predicate: Any) -> Mapping[ir.Var, A
         if not steps or min(steps.values()) <= 0 or not _starts_at_zero(term.a, extents):
             continue
         for var, step in steps.items():
-            size = ir.static_int(found[var])
+            size = ir.static_int(sizes[var])
             if size is not None:
-                found[var] = min(size, max(-(-limit // step), 1))
-    return found
+                sizes[var] = min(size, max(-(-limit // step), 1))
+    return sizes
 
 
 def _starts_at_zero(expr: Any, extents: Mapping[ir.Var, Any]) -> bool:
@@ -109,7 +109,7 @@ def _is_mixed_radix(indices: Sequence[Any], extents: Mapping[ir.Var, Any]) -> bo
     sums = [_linear(ir.simplify(index), extents) for index in indices]
     known: set[ir.Var] = set()
     while True:
-        found = {
+        readable = {
             var
             for steps in sums
             if steps is not None
@@ -117,9 +117,9 @@ def _is_mixed_radix(indices: Sequence[Any], extents: Mapping[ir.Var, Any]) -> bo
             if _is_positional(rest, extents)
             for var in rest
         }
-        if not found - known:
+        if not readable - known:
             return len(known) == len(extents)
-        known |= found
+        known |= readable
 
 
 def _is_positional(steps: Mapping[ir.Var, int], extents: Mapping[ir.Var, Any]) -> bool:

@@ -22,7 +22,7 @@ from tvm_hopper import ir
 LAUNCH = "tirx.call_ffi_kernel"
 WITH_A_VALUE = ("blockIdx.", "threadIdx.", "clusterCtaIdx.", "tirx.use_dyn_shared_memory")
 PLAIN_CALLS = ("tirx.shift_right", "tirx.shift_left", "tirx.bitwise_and")
-_FOUND = tvm_ffi.VisitInterrupt(None)
+_STOP = tvm_ffi.VisitInterrupt(None)
 _OPPOSITE = {tirx.LT: tirx.GE, tirx.GE: tirx.LT, tirx.LE: tirx.GT, tirx.GT: tirx.LE}
 
 
@@ -41,7 +41,7 @@ class KernelLaunch:
 
 def find_launches(func: tirx.PrimFunc) -> list[KernelLaunch]:
     """Return the launches of a packed host function, in order."""
-    found = []
+    launches = []
     for stmt in ir.find_all(func.body, ir.Evaluate):
         call = stmt.value
         if not isinstance(call, ir.Call) or call.op.name != LAUNCH:
@@ -50,8 +50,8 @@ def find_launches(func: tirx.PrimFunc) -> list[KernelLaunch]:
         name, *args = call.args
         split = len(args) - len(tags)
         extents = dict(zip(tags, args[split:], strict=True))
-        found.append(KernelLaunch(stmt, str(name.value), tuple(args[:split]), extents))
-    return found
+        launches.append(KernelLaunch(stmt, str(name.value), tuple(args[:split]), extents))
+    return launches
 
 
 def written_out(expr: Any, named: Mapping[ir.Var, Any]) -> Any:
@@ -96,24 +96,24 @@ def conditions_around(root: Any, node: Any) -> tuple[HostCondition, ...]:
 
     def enter(branch: ir.IfThenElse, visitor: Any) -> Any:
         if branch.same_as(node) or ir.uses_node(branch.condition, node):
-            return _FOUND
+            return _STOP
         for arm, holds in ((branch.then_case, True), (branch.else_case, False)):
             if arm is None:
                 continue
             around.append(HostCondition(branch.condition, holds))
             if visitor.visit(arm) is not None:
-                return _FOUND
+                return _STOP
             around.pop()
         return None
 
     def look(other: Any, visitor: Any) -> Any:
-        return _FOUND if other.same_as(node) else visitor.default_visit(other)
+        return _STOP if other.same_as(node) else visitor.default_visit(other)
 
     callbacks: list[Any] = [(ir.IfThenElse, enter)]
     if not isinstance(node, ir.IfThenElse):
         callbacks.append((type(node), look))
-    found = tvm_ffi.structural_visit(root, callbacks)
-    return tuple(around) if found is not None else ()
+    result = tvm_ffi.structural_visit(root, callbacks)
+    return tuple(around) if result is not None else ()
 
 
 @contextlib.contextmanager

@@ -52,12 +52,12 @@ class RowPointer:
 
 def find_row_pointers(root: Any) -> tuple[RowPointer, ...]:
     """Return the pointers to rows below `root`."""
-    found = []
+    pointers = []
     for call in ir.find_all(root, ir.Call, lambda x: function_of(x) in POINTERS):
         for position, effect in POINTERS[function_of(call)].items():
             if (pointer := _row_pointer(call, position, effect)) is not None:
-                found.append(pointer)
-    return tuple(found)
+                pointers.append(pointer)
+    return tuple(pointers)
 
 
 def reads_rows(root: Any, buffer: ir.Var) -> bool:

@@ -34,7 +34,7 @@ class Update:
 
 
 def find_update(store: Any) -> Update | None:
-    """Take a store apart if it combines the element that it stores with one other value."""
+    """Split a store that combines the element that it stores with one other value."""
     if not isinstance(store, ir.BufferStore):
         return None
     operation = _NODES.get(type(store.value))
@@ -42,7 +42,7 @@ def find_update(store: Any) -> Update | None:
         return None
     sides = store.value.a, store.value.b
     for old, value in (sides, sides[::-1]):
-        if _is_element(old, store) and not ir.uses(value, store.buffer):
+        if is_element(old, store) and not ir.uses(value, store.buffer):
             return Update(operation, value)
     return None
 
@@ -58,7 +58,8 @@ def moved_value(store: ir.BufferStore) -> Any:
     return store.value if update is None else update.value
 
 
-def _is_element(value: Any, store: ir.BufferStore) -> bool:
+def is_element(value: Any, store: ir.BufferStore) -> bool:
+    """Tell the element that a statement stores to."""
     return (
         isinstance(value, ir.TensorLoad)
         and value.source.same_as(store.buffer)

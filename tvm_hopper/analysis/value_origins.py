@@ -111,20 +111,20 @@ class OriginWalk:
 
     def _join(self, other: dict[Any, Places]) -> None:
         for root, places in other.items():
-            own = self.registers.setdefault(root, {})
+            elements = self.registers.setdefault(root, {})
             for place, origin in places.items():
-                own[place] = own.get(place, 0) | origin
+                elements[place] = elements.get(place, 0) | origin
 
     def _store(self, store: ir.BufferStore) -> None:
         origin, root = self.value(store.value, store), self.root(store.buffer)
         if self.scope(store.buffer) != "local":
             self.memory[root] = self.memory.get(root, 0) | origin
             return
-        places, found = self.registers.setdefault(root, {}), self._places(store)
-        if found is None:
+        places, stored = self.registers.setdefault(root, {}), self._places(store)
+        if stored is None:
             places[_ANY] = places.get(_ANY, 0) | origin
         else:
-            places.update(dict.fromkeys(found, origin))
+            places.update(dict.fromkeys(stored, origin))
 
     def _call(self, call: Any) -> None:
         """Take what a call is given for loaded by it, or for computed: it may be a result."""
@@ -134,12 +134,12 @@ class OriginWalk:
         args = list(call.args)
         given: list[Any] = [(x.source, self._places(x)) for x in ir.find_all(args, ir.TensorLoad)]
         given += [(ir.pointer_of(x), None) for x in ir.find_all(args, ir.Call)]
-        for buffer, found in given:
+        for buffer, accessed in given:
             if buffer is None or self.scope(buffer) != "local":
                 continue
             places = self.registers.setdefault(self.root(buffer), {})
-            for place in [_ANY] if found is None else found:
-                kept = 0 if is_load and found is not None else places.get(place, 0)
+            for place in [_ANY] if accessed is None else accessed:
+                kept = 0 if is_load and accessed is not None else places.get(place, 0)
                 places[place] = kept | (LOADED if is_load else COMPUTED)
 
     def _places(self, access: Any) -> range | None:
@@ -219,9 +219,9 @@ class OriginWalk:
             origin = self.memory.get(root, 0)
             self.loaded[root] = self.loaded.get(root, origin) & origin
             return origin | (LOADED if scope == "global" else COMPUTED)
-        places, found = self.registers.get(root, {}), self._places(load)
+        places, accessed = self.registers.get(root, {}), self._places(load)
         origin = places.get(_ANY, 0)
-        for place in places if found is None else found:
+        for place in places if accessed is None else accessed:
             origin |= places.get(place, 0)
         return origin
 

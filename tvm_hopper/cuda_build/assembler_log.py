@@ -162,5 +162,5 @@ def check(log: str, facts: Mapping[str, KernelFacts], strict: bool = False) -> N
         names = ", ".join(facts) or "CUDA module"
         raise CompileError(
             f"assembler log of {names}: " + " | ".join(problems) + " (the option "
-            "tvm_hopper.check_assembler_log=False lets it pass)"
+            "tvm_hopper.checks='synchronization' lets it pass)"
         )

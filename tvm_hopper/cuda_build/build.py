@@ -52,8 +52,7 @@ class Settings:
 
     compiler: str
     fast_math: bool
-    check_assembler_log: bool
-    verify: bool
+    checks: str
     strict: bool  # some function of the module is compiled so
 
     @staticmethod
@@ -64,7 +63,7 @@ class Settings:
         for gv, func in mod.functions.items():
             if not marks.is_marked(func):
                 continue
-            for name in (keys.VERIFY, keys.COMPILER, keys.CHECK_ASSEMBLER_LOG):
+            for name in (keys.CHECKS, keys.COMPILER):
                 value = options.read(name, func)
                 if values.setdefault(name, value) != value:
                     raise HopperError(
@@ -75,8 +74,7 @@ class Settings:
         return Settings(
             compiler=str(values[keys.COMPILER]),
             fast_math=options.fast_math(),
-            check_assembler_log=bool(values[keys.CHECK_ASSEMBLER_LOG]),
-            verify=bool(values[keys.VERIFY]),
+            checks=str(values[keys.CHECKS]),
             strict=strict,
         )
 
@@ -84,8 +82,12 @@ class Settings:
         """Return the first line of a text, which alone tells builds of one kernel apart."""
         return (
             f"// {keys.COMPILER}={self.compiler}, {keys.FAST_MATH}={self.fast_math}, "
-            f"{keys.CHECK_ASSEMBLER_LOG}={self.check_assembler_log}\n"
+            f"{keys.CHECKS}={self.checks}\n"
         )
+
+    def requires(self, check: str) -> bool:
+        """Tell whether the build is to pass a check, one of the values of `keys.CHECKS`."""
+        return self.checks in ("all", check)
 
 
 # -- what the finalisers hand over
@@ -156,7 +158,7 @@ class ModuleBuild:
 
     def check(self) -> None:
         """Run the final checks on each kernel, together with the host function that launches it."""
-        if not self.settings.verify:
+        if not self.settings.requires(keys.SYNCHRONIZATION):
             return
         hosts: dict[str, tirx.PrimFunc] = {}  # by the texts in them, which name their kernels
         for func in self.host.functions.values():
@@ -178,7 +180,7 @@ class ModuleBuild:
             tvm.IRModule(self.module.functions),
             compiler=settings.compiler,
             fast_math=settings.fast_math,
-            check_assembler_log=settings.check_assembler_log,
+            check_assembler_log=settings.requires(keys.ASSEMBLER_LOG),
             strict=settings.strict,
             arch=next(arch_of(f) for f in self.module.functions.values() if marks.is_marked(f)),
         )

@@ -63,14 +63,14 @@ def configurations_of(thing: Any) -> list[Configuration]:
     """
     mod = thing.mod if isinstance(thing, s_tir.Schedule) else thing
     functions = mod.functions.values() if isinstance(mod, tvm.IRModule) else [mod]
-    found = []
+    configs = []
     for func in functions:
         if isinstance(func, tirx.PrimFunc):
             for loop in ir.find_all(func.body, ir.For):
                 if CONFIGURATION in loop.annotations:
                     where = f"loop {loop.loop_var.name}"
-                    found.append(from_text(str(loop.annotations[CONFIGURATION]), where))
-    return found
+                    configs.append(from_text(str(loop.annotations[CONFIGURATION]), where))
+    return configs
 
 
 def _blocks(sch: s_tir.Schedule, scope: Any) -> Iterator[Any]:

@@ -59,12 +59,12 @@ def _scheduled(mod: tvm.IRModule, database: Database, target: Target) -> tvm.IRM
     for gv, func in mod.functions.items():
         if not isinstance(func, tirx.PrimFunc) or marks.find_requests(func):
             continue
-        found = lookup(database, func, target)
-        if found is None:
+        config = lookup(database, func, target)
+        if config is None:
             continue
         try:
             with target:
-                sch = schedule_with(func, found)
+                sch = schedule_with(func, config)
         except ScheduleError as error:
             warn(f"{gv.name_hint}: a record does not fit any more: {error}", stacklevel=2)
             continue

@@ -7,7 +7,7 @@ from typing import Any
 from tvm_hopper.errors import cannot_tune
 
 MOST_PROCESSES = 1024
-MOST_SECONDS = 1 << 40  # of a whole number; math.inf is a time, too
+MOST_SECONDS = 1 << 40  # of a whole number; math.inf is a time as well
 
 
 def check_number(where: str, name: str, value: Any, most: int) -> None:

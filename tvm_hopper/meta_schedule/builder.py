@@ -68,9 +68,12 @@ class ArtifactBuilder(PyBuilder):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         # The user's processors are ours while we build: one thread a process.
-        one = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1"}
+        threads = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1"}
         self._pool = WorkerPool(
-            [WorkerProcess(f"build worker {i}", "build", environment=one) for i in range(count)],
+            [
+                WorkerProcess(f"build worker {i}", "build", environment=threads)
+                for i in range(count)
+            ],
             seconds=seconds,
             attempts=1,
             retire_after=8,

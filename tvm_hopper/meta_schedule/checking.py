@@ -26,7 +26,7 @@ DETAIL = 300  # characters of a reason
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a check: "equal", "wrong" or "unchecked", with its judge and reason."""
+    """The result of a check: "equal", "wrong" or "unchecked", with who checked and the reason."""
 
     verdict: str
     by: str
@@ -79,7 +79,7 @@ def no_check(problem: Problem, config: Configuration) -> Verdict:
     return Verdict(UNCHECKED, "nothing")
 
 
-def judge(check: Check, problem: Problem, config: Configuration) -> Verdict:
+def run_check(check: Check, problem: Problem, config: Configuration) -> Verdict:
     """Return what a check says.
 
     Raises
@@ -87,8 +87,8 @@ def judge(check: Check, problem: Problem, config: Configuration) -> Verdict:
     TuningError
         It says something else than a verdict.
     """
-    told = check(problem, config)
-    if isinstance(told, Verdict) and told.verdict in (EQUAL, WRONG, UNCHECKED):
-        return told
+    verdict = check(problem, config)
+    if isinstance(verdict, Verdict) and verdict.verdict in (EQUAL, WRONG, UNCHECKED):
+        return verdict
     need = f'a checking.Verdict of "{EQUAL}", "{WRONG}" or "{UNCHECKED}"'
-    raise cannot_tune("check", f"{told!r}"[:DETAIL], need)
+    raise cannot_tune("check", f"{verdict!r}"[:DETAIL], need)

@@ -19,12 +19,12 @@ from .tuning import tune
 
 def tune_command(arguments: argparse.Namespace) -> int:
     """Tune what a Python file makes, and print the table."""
-    with contextlib.ExitStack() as own:
+    with contextlib.ExitStack() as stack:
         runner = None
         if arguments.fake:
             runner = fake_gpus(arguments.fake)
-            own.callback(runner.close)
-        own.enter_context(_told_how_to_go_on(arguments.work_dir))
+            stack.callback(runner.close)
+        stack.enter_context(_explain_interruption(arguments.work_dir))
         database = tune(
             load_kernel(*arguments.kernel),
             arguments.target,
@@ -46,7 +46,7 @@ def tune_command(arguments: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _told_how_to_go_on(work_dir: Any) -> Iterator[None]:
+def _explain_interruption(work_dir: Any) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:

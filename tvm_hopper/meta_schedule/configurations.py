@@ -96,13 +96,13 @@ def from_text(text: Any, where: str = "configuration") -> Configuration:
     known = {field.name for field in fields(made)}
     values: dict[str, Any] = {}
     for word in words:
-        found = _WORD.fullmatch(word)
-        if found is None or found[1] in values:
+        match = _WORD.fullmatch(word)
+        if match is None or match[1] in values:
             raise cannot_tune(where, f"{text[:80]!r}", need)
-        if found[1] not in known:
+        if match[1] not in known:
             fields_of = f"fields of a {made.__name__}: {', '.join(sorted(known))}"
-            raise cannot_tune(where, f"{found[1]!r} in {text[:80]!r}", fields_of)
-        values[found[1]] = _value(found[2])
+            raise cannot_tune(where, f"{match[1]!r} in {text[:80]!r}", fields_of)
+        values[match[1]] = _value(match[2])
     try:
         config: Configuration = made(**values)
     except (HopperError, TypeError, ValueError) as error:

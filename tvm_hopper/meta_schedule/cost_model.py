@@ -46,7 +46,7 @@ class CostModel:
         """Whether anything was measured."""
         return self._features is not None
 
-    def fit(self, own: Residuals, others: Sequence[Residuals] = ()) -> None:
+    def fit(self, residuals: Residuals, others: Sequence[Residuals] = ()) -> None:
         """Learn from the measurements of a problem, and from those of problems like it.
 
         Parameters
@@ -56,10 +56,10 @@ class CostModel:
         others : sequence of Residuals
             Of problems of the same form.
         """
-        offsets = [float(np.median(x.residuals)) for x in (own, *others) if len(x.residuals)]
+        offsets = [float(np.median(x.residuals)) for x in (residuals, *others) if len(x.residuals)]
         self._offset = offsets[0] if offsets else 0.0
-        rows = [own.features] * bool(len(own.residuals))
-        values = [own.residuals - self._offset] * bool(len(own.residuals))
+        rows = [residuals.features] * bool(len(residuals.residuals))
+        values = [residuals.residuals - self._offset] * bool(len(residuals.residuals))
         for other in others:
             if len(other.residuals):
                 rows.append(other.features)
@@ -109,8 +109,8 @@ class CostModel:
 
 def _kernel(left: Floats, right: Floats, length: float) -> Floats:
     squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None, :]
-    apart = np.maximum(squares - 2 * left @ right.T, 0)
-    return np.asarray(SPREAD**2 * np.exp(-apart / (2 * length**2)))
+    distances = np.maximum(squares - 2 * left @ right.T, 0)
+    return np.asarray(SPREAD**2 * np.exp(-distances / (2 * length**2)))
 
 
 def _solve(factor: Floats, values: Floats) -> Floats:

@@ -48,17 +48,17 @@ class FakeRunner(PyRunner):
         super().__init__()
         self._settings = {"seed": seed, "noise": noise}
         self._keep_artifacts = keep_artifacts
-        self._found: dict[str, Measurement] = {}
+        self._measurements: dict[str, Measurement] = {}
         logger.warning("FakeRunner: %s", WARNING)
 
     def run(self, runner_inputs: list[RunnerInput]) -> list[RunnerFuture]:
         """Return futures that are done."""
-        return [self._one(str(item.artifact_path)) for item in runner_inputs]
+        return [self._report(str(item.artifact_path)) for item in runner_inputs]
 
-    def _one(self, path: str) -> RunnerFuture:
+    def _report(self, path: str) -> RunnerFuture:
         try:
             reply = fake_measurement(path, self._settings)
-            self._found[path] = as_measurement(reply, "fake GPU", {"name": "fake GPU"})
+            self._measurements[path] = as_measurement(reply, "fake GPU", {"name": "fake GPU"})
             result = RunnerResult(reply["seconds"], None)
         except HopperError as error:
             result = RunnerResult(None, str(error))
@@ -68,7 +68,7 @@ class FakeRunner(PyRunner):
 
     def take(self, path: str) -> Measurement | None:
         """Return all that is said of an artifact, once; it is marked as fake."""
-        return self._found.pop(path, None)
+        return self._measurements.pop(path, None)
 
     def contest(
         self,
@@ -79,13 +79,13 @@ class FakeRunner(PyRunner):
         """Report the model's times of some artifacts, as GpuRunner does measured ones."""
         try:
             reply = fake_contest(list(paths), self._settings)
-            found: Contested | str = as_contested(reply, "fake GPU", {"name": "fake GPU"})
+            result: Contested | str = as_contested(reply, "fake GPU", {"name": "fake GPU"})
         except HopperError as error:
-            found = str(error)
+            result = str(error)
         if not self._keep_artifacts:
             for path in [*paths, *([reference] if reference else [])]:
                 artifact.remove(path)
-        return lambda: found
+        return lambda: result
 
     def close(self) -> None:
         """Do nothing: there is no worker to stop."""
@@ -133,10 +133,11 @@ def fake_gpus(
         _check_fault(gpu, fault, count)
     remove_stale(Path(tempfile.gettempdir()), PREFIX)
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}_"))
-    told = fake_settings(count, faults, folder, seed, noise, measuring_seconds)
+    worker_settings = fake_settings(count, faults, folder, seed, noise, measuring_seconds)
     names = [f"fake GPU {i}" for i in range(count)]
     workers = [
-        WorkerProcess(name, "fake", settings) for name, settings in zip(names, told, strict=True)
+        WorkerProcess(name, "fake", settings)
+        for name, settings in zip(names, worker_settings, strict=True)
     ]
     logger.warning("fake_gpus: %s", WARNING)
     runner = GpuRunner(workers, **options)
@@ -161,11 +162,11 @@ def fake_settings(
     measuring_seconds: float,
 ) -> list[dict[str, Any]]:
     """Return the settings of each fake worker; a folder holds their request counters."""
-    found = []
+    all_settings = []
     for i in range(count):
         settings: dict[str, Any] = {"seed": seed, "noise": noise, "seconds": measuring_seconds}
         if faults and i in faults:
             settings["fault"], settings["every"] = faults[i]
             settings["counter"] = str(folder / f"requests_{i}")
-        found.append(settings)
-    return found
+        all_settings.append(settings)
+    return all_settings

@@ -1,13 +1,13 @@
 """Final round of a search: remeasure the fastest against the default, and verify them.
 
-    finals = Finals(database, append, Bench(builder, runner, target), check, is_own=False)
+    finals = Finals(database, append, Bench(builder, runner, target), check, is_users=False)
     finals.hold(problems)
 
-Times of a search are of single calls, minutes and GPUs apart. A configuration replaces the
-package's choice only where both were measured in turn on one GPU: it must certainly be faster back
-to back at full load, by more than another day or other tensors change, and no slower in single
-calls. What no runner compares is ranked as measured;
-where comparing failed the package's choice stays until the next run tries it again.
+Times of a search are of single calls, at different times and on different GPUs. A configuration
+replaces the package's choice only where both were measured alternately on one GPU: it must
+certainly be faster back to back at full load, by more than another day or other tensors change, and
+no slower in single calls. What no runner compares is ranked as measured; where comparing failed the
+package's choice stays until the next run tries it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tvm.target import Target
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 
-from .checking import WRONG, Check, judge
+from .checking import WRONG, Check, run_check
 from .configurations import as_text
 from .database import RECORDS, Database, Trial
 from .matmul_problems import MatmulProblem
@@ -62,7 +62,7 @@ class Gain:
 
 
 def gain_of(first: Sequence[float], other: Sequence[float]) -> Gain:
-    """Return how much faster `other` is, from times that were taken in turn."""
+    """Return how much faster `other` is, from alternating measurements."""
     ratios = sorted(a / b for a, b in zip(first, other, strict=True))
     count = len(ratios)
     off = MANY * math.sqrt(count) / 2  # of the rank of a median, by the binomial distribution
@@ -81,15 +81,15 @@ def decide(
     sustained, single : sequence of sequence of float
         Times of each contender, round by round; none of those that are out.
     """
-    best, found = 0, Gain(1.0, 1.0, 1.0)
+    best, most = 0, Gain(1.0, 1.0, 1.0)
     for number in range(1, len(sustained)):
         if not sustained[number] or not sustained[0]:
             continue
         gain = gain_of(sustained[0], sustained[number])
         alone = gain_of(single[0], single[number])
-        if gain.low > LEAST_GAIN and alone.middle >= LEAST_SINGLE and gain.middle > found.middle:
-            best, found = number, gain
-    return best, found
+        if gain.low > LEAST_GAIN and alone.middle >= LEAST_SINGLE and gain.middle > most.middle:
+            best, most = number, gain
+    return best, most
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Finals:
         Where finalists are built and compared.
     check : callable
         Judges a winner that was not compared with a reference.
-    is_own : bool
+    is_users : bool
         Whether `check` is the user's: then it checks every winner.
     schedule : callable
         Schedules configurations, see `schedulers.scheduled_here`.
@@ -126,18 +126,18 @@ class Finals:
         append: Append,
         bench: Bench,
         check: Check,
-        is_own: bool,
+        is_users: bool,
         schedule: Schedule = scheduled_here,
     ) -> None:
         self._database, self._append = database, append
         self._bench = bench
-        self._check, self._is_own = check, is_own
+        self._check, self._is_users = check, is_users
         self._schedule = schedule
 
     def hold(self, problems: Sequence[Problem]) -> None:
         """Find a checked winner of each problem that has a trial which ran."""
         left = [x for x in problems if finalists(self._database, x)]
-        while left:  # again for those whose winner turns out to be wrong
+        while left:  # repeated for problems whose winner is wrong
             new = [x for x in left if is_open(self._database, x)]
             for problem, result in zip(new, self._begin(new), strict=True):
                 self._settle(problem, result() if result is not None else BY_TIME)
@@ -149,13 +149,15 @@ class Finals:
             return [None] * len(problems)
         mods: list[list[Any]] = []
         for problem in problems:
-            asked = [(x.config, False) for x in finalists(self._database, problem)]
-            own = [
+            requests = [(x.config, False) for x in finalists(self._database, problem)]
+            contenders = [
                 problem.schedule(config).mod if made is None else made.mod  # it says why not
-                for made, (config, _) in zip(self._schedule(problem, asked), asked, strict=True)
+                for made, (config, _) in zip(
+                    self._schedule(problem, requests), requests, strict=True
+                )
             ]
             reference = as_tvm_has_it(problem)
-            mods.append(own if reference is None else [*own, reference])
+            mods.append(contenders if reference is None else [*contenders, reference])
         inputs = [ms.builder.BuilderInput(mod, self._bench.target, None) for x in mods for mod in x]
         built = iter(list(self._bench.builder.build(inputs)) if inputs else [])
         return [
@@ -167,19 +169,19 @@ class Finals:
         count = len(finalists(self._database, problem))
         paths = [None if x.artifact_path is None else str(x.artifact_path) for x in built]
         errors = [str(x.error_msg) for x in built[:count] if x.artifact_path is None]
-        asked = None
+        contest = None
         if not errors:
-            asked = self._bench.runner.contest(
+            contest = self._bench.runner.contest(
                 paths[:count],
                 reference=paths[count] if len(paths) > count else None,
                 library=_as_library(problem),
             )
 
         def result() -> Contested | str:
-            found: Contested | str = f"not built: {errors[0]}" if asked is None else asked()
+            outcome: Contested | str = f"not built: {errors[0]}" if contest is None else contest()
             for path in filter(None, paths):
                 shutil.rmtree(Path(path).parent, ignore_errors=True)
-            return found
+            return outcome
 
         return result
 
@@ -226,7 +228,7 @@ class Finals:
                 "at": round(time.time(), 3),
             }
         )
-        if verdict == "equal" and not self._is_own:
+        if verdict == "equal" and not self._is_users:
             self._say(problem, winner, verdict, result.worker, why)
 
     def _is_checked(self, problem: Problem) -> bool:
@@ -236,8 +238,8 @@ class Finals:
         trial = self._database.decided(problem.key)
         assert trial is not None
         if not self._database.verdict(problem.key, trial):
-            told = judge(self._check, problem, trial.config)
-            self._say(problem, trial, told.verdict, told.by, told.detail)
+            verdict = run_check(self._check, problem, trial.config)
+            self._say(problem, trial, verdict.verdict, verdict.by, verdict.detail)
         return self._database.verdict(problem.key, trial) != WRONG
 
     def _say(self, problem: Problem, trial: Trial, verdict: str, by: str, why: str) -> None:
@@ -258,17 +260,17 @@ def finalists(database: Database, problem: Problem) -> list[Trial]:
     """Return who is compared: the package's choice first, if it ran, then the fastest ones."""
     ranked = [x for x in database.ranked(problem.key) if not _is_wrong(database, problem, x)]
     built_in = as_text(problem.built_in())
-    found = [x for x in ranked if x.text == built_in][:1]
+    chosen = [x for x in ranked if x.text == built_in][:1]
     others = [x for x in ranked if x.text != built_in]
     seen: dict[Any, int] = {}
     for trial in others:
         shape = problem.shape_of(trial.config)
         seen[shape] = seen.get(shape, 0) + 1
         if seen[shape] <= OF_A_SHAPE:
-            found.append(trial)
+            chosen.append(trial)
     most = FINALISTS + (len(ranked) > len(others))
-    left = [x for x in others if x not in found]
-    return [*found, *left][:most]
+    left = [x for x in others if x not in chosen]
+    return [*chosen, *left][:most]
 
 
 def is_open(database: Database, problem: Problem) -> bool:

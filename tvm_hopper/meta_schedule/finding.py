@@ -36,9 +36,9 @@ def open_database(database: Database | str | Path) -> Database | None:
     """
     made = database if isinstance(database, Database) else Database(database)
     if different := made.other_versions:
-        told = ", ".join(f"{name} {made.header.get(name)}" for name in different)
+        versions = ", ".join(f"{name} {made.header.get(name)}" for name in different)
         warn(
-            f"database {made.folder}: found records of {told}; need those of this process; "
+            f"database {made.folder}: found records of {versions}; need those of this process; "
             "they are ignored, tune again",
             stacklevel=3,
         )
@@ -90,15 +90,15 @@ def lookup(
         winner = made.winner(workload)
         if winner is not None and not isinstance(winner.config, MatmulConfig):
             return _for_any_rows(made, workload, winner.config)
-    found: list[tuple[int, MatmulConfig]] = []
+    classes: list[tuple[int, MatmulConfig]] = []
     for rows, workload in row["bounds"]:
         winner = made.winner(workload)
         if winner is None or not isinstance(winner.config, MatmulConfig):
             continue
-        if found and found[-1][1] == winner.config and winner.config.tile is not None:
-            found.pop()  # one kernel is as good for both
-        found.append((rows, winner.config))
-    return found or None
+        if classes and classes[-1][1] == winner.config and winner.config.tile is not None:
+            classes.pop()  # one kernel is as good for both
+        classes.append((rows, winner.config))
+    return classes or None
 
 
 def _for_any_rows(database: Database, workload: str, config: Configuration) -> Configuration:

@@ -25,11 +25,11 @@ from tvm_hopper.errors import cannot_tune
 
 from .search import Candidate
 from .tasks import Task
-from .workers.pool import NOBODY
+from .workers.pool import NOT_TRIED
 
 POLL = 0.01  # seconds between two looks at a runner, so that Ctrl-C is heard
 LONGEST = 1e9  # seconds, above which TVM means a failure
-SAID = 600  # characters of an error that a record keeps
+ERROR_CHARACTERS = 600  # that a record keeps
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +52,9 @@ class Outcome:
     details: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def by_nobody(self) -> bool:
+    def was_not_tried(self) -> bool:
         """Whether no worker was available: this is no trial."""
-        return self.error is not None and self.error.partition(": ")[2].startswith(NOBODY)
+        return self.error is not None and self.error.partition(": ")[2].startswith(NOT_TRIED)
 
 
 @dataclass(eq=False)
@@ -115,7 +115,7 @@ class Flights:
         self._flying.append(_Flight(task, candidates, handed))
 
     def close(self) -> None:
-        """Begin nothing more; what is under way is left behind."""
+        """Begin nothing more; abandon what is under way."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _hand_over(self, task: Task, candidates: list[Candidate]) -> list[tuple[Any, Any]]:
@@ -128,9 +128,9 @@ class Flights:
             for x in built
             if x.artifact_path is not None
         ]
-        found = list(self._runner.run(runs)) if runs else []
-        _check_count("runner", found, runs)
-        futures = iter(found)
+        run_futures = list(self._runner.run(runs)) if runs else []
+        _check_count("runner", run_futures, runs)
+        futures = iter(run_futures)
         return [(x, None if x.artifact_path is None else next(futures)) for x in built]
 
     def finished(self) -> Iterator[Outcome]:
@@ -151,13 +151,13 @@ class Flights:
 
     def _outcome(self, task: Task, candidate: Candidate, built: Any, future: Any) -> Outcome:
         if future is None:
-            return Outcome(task, candidate, None, f"build: {built.error_msg}"[:SAID])
+            return Outcome(task, candidate, None, f"build: {built.error_msg}"[:ERROR_CHARACTERS])
         self._wait(future.done)
         result, path = future.result(), str(built.artifact_path)
         shutil.rmtree(Path(path).parent, ignore_errors=True)  # some runners did that by themselves
-        device, details = _told(self._runner, path)
+        device, details = _details_of(self._runner, path)
         if result.run_secs is None:
-            error = f"run: {result.error_msg}"[:SAID]
+            error = f"run: {result.error_msg}"[:ERROR_CHARACTERS]
             return Outcome(task, candidate, None, error, device, details)
         times = [float(x) for x in result.run_secs]
         if not times or not all(0 < x < LONGEST for x in times):
@@ -165,22 +165,22 @@ class Flights:
         return Outcome(task, candidate, times, None, device, details)
 
 
-def _check_count(who: str, found: list[Any], asked: list[Any]) -> None:
-    if len(found) != len(asked):
-        raise cannot_tune(who, f"{len(found)} results for {len(asked)} inputs", "one for each")
+def _check_count(who: str, results: list[Any], inputs: list[Any]) -> None:
+    if len(results) != len(inputs):
+        raise cannot_tune(who, f"{len(results)} results for {len(inputs)} inputs", "one for each")
 
 
-def _told(runner: Any, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _details_of(runner: Any, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what a runner of this package knows of a measurement next to its times."""
     take = getattr(runner, "take", None)
-    found = take(path) if take is not None else None
-    if found is None:
+    measurement = take(path) if take is not None else None
+    if measurement is None:
         return {}, {}
     details = {
-        "worker": str(found.worker),
-        "as_measured": [float(x) for x in found.seconds],
-        "megahertz": float(found.megahertz),
-        "worker_seconds": round(float(found.worker_seconds), 4),
+        "worker": str(measurement.worker),
+        "as_measured": [float(x) for x in measurement.seconds],
+        "megahertz": float(measurement.megahertz),
+        "worker_seconds": round(float(measurement.worker_seconds), 4),
     }
-    device = {str(k): v for k, v in found.device.items()}
-    return {**device, "is_fake": True} if found.is_fake else device, details
+    device = {str(k): v for k, v in measurement.device.items()}
+    return {**device, "is_fake": True} if measurement.is_fake else device, details

@@ -17,7 +17,7 @@ class InterruptNoted:
     """Notes Ctrl-C, in the main thread; elsewhere it does nothing."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.is_requested = False
         self._before: Any = None
 
     def __enter__(self) -> InterruptNoted:
@@ -32,11 +32,11 @@ class InterruptNoted:
 
     def check(self) -> None:
         """Raise the KeyboardInterrupt that was requested."""
-        if self.asked:
+        if self.is_requested:
             raise KeyboardInterrupt
 
     def _hear(self, *_: object) -> None:
-        if self.asked:
+        if self.is_requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.is_requested = True
         print("interrupted: checking what was found; again to leave", file=sys.stderr)

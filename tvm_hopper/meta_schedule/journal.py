@@ -41,45 +41,31 @@ AMOUNTS = ("weight", "bytes", "multiply_adds", "bound_us")  # of a workload, whe
 
 MODULE = re.compile(r'\["-?[0-9]+", ?"[A-Za-z0-9+/=]*"\]')  # its hash, and itself in base64
 
+
+def _fields(*, text: str = "", number: str = "", **others: tuple[type, ...]) -> dict[str, Any]:
+    return {
+        **dict.fromkeys(text.split(), (str,)),
+        **dict.fromkeys(number.split(), (int,)),
+        **others,
+    }
+
+
 # The fields of a line next to "is", and their types. A line may have more fields.
 FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
-    "header": {"format": (int,), "package": (str,), "passes": (str,), "tvm": (str,)},
-    "workload": {
-        "key": (str,),
-        "name": (str,),
-        "form": (str,),
-        "extents": (list,),
-        "arch": (str,),
-        "num_sms": (int,),
-        "target": (str,),
-        "module": (str,),
-    },
-    "classes": {
-        "key": (str,),
-        "name": (str,),
-        "arch": (str,),
-        "num_sms": (int,),
-        "bounds": (list,),
-    },
-    "machine": {"number": (int,)},
-    "trial": {
-        "workload": (str,),
-        "configuration": (str,),
-        "kernel": (str,),
-        "seconds": (list, type(None)),
-        "error": (str, type(None)),
-        "machine": (int,),
-        "predicted": (int, float),
-    },
-    "end": {"workload": (str,), "trials": (int,), "why": (str,)},
-    "final": {"workload": (str,), "finalists": (list,), "winner": (str,)},
-    "check": {
-        "workload": (str,),
-        "configuration": (str,),
-        "verdict": (str,),
-        "by": (str,),
-        "record": (str, type(None)),
-    },
+    "header": _fields(text="package passes tvm", number="format"),
+    "workload": _fields(text="key name form arch target module", number="num_sms", extents=(list,)),
+    "classes": _fields(text="key name arch", number="num_sms", bounds=(list,)),
+    "machine": _fields(number="number"),
+    "trial": _fields(
+        text="workload configuration kernel",
+        number="machine",
+        seconds=(list, type(None)),
+        error=(str, type(None)),
+        predicted=(int, float),
+    ),
+    "end": _fields(text="workload why", number="trials"),
+    "final": _fields(text="workload winner", finalists=(list,)),
+    "check": _fields(text="workload configuration verdict by", record=(str, type(None))),
 }
 
 
@@ -109,8 +95,8 @@ def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
         why = f"a log that cannot be read ({error.strerror})"
         raise cannot_tune(str(path), why, "a file of records") from error
     torn = lines.pop()  # nothing, if the last line is whole
-    found = [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
-    for number, row in enumerate(found, 1):
+    rows = [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    for number, row in enumerate(rows, 1):
         _check_header(row, number, path)
     if not lines and not HEADER.startswith(torn.replace(b" ", b"")[: len(HEADER)]):
         _parse(torn, f"{path}:1")
@@ -120,7 +106,7 @@ def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
             with writing(path), path.open("r+b") as file:
                 file.truncate(path.stat().st_size - len(torn))
                 os.fsync(file.fileno())
-    return found
+    return rows
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """Search space of products: legal tiles, stages, rasterization and split-K.
 
 tiles        what the chip can hold: `schedule/products/candidates.py`, both ways to multiply
-stages       the deepest ring, and one that leaves room for what else an SM holds
+stages       the deepest ring, and one that leaves shared memory for other data
 order        tiles as the grid has them, or in groups of rows by as many blocks as SMs
 parts        1; 2, 4, 8 where tiles alone leave SMs without work
 clusters     that load for one another, where the package's choice may be one: pairs in all
              orders, larger ones in one
-turns        consumers that compute tiles in turn, of shallow sums and several waves
+ping-pong    consumers that alternate between tiles, of shallow sums and several waves
 dots         of one or two rows, dot products by threads
 direct       of few rows, warps that load what they multiply
 store        by each thread, or through shared memory
@@ -60,7 +60,7 @@ FEWEST_STEPS = 4  # of the ring, for each part
 GROUPS = (1, 4, 8, 16)  # rows of tiles that are visited together
 TURNS, MOST_STEPS_IN_TURNS = (2, 3), 8  # consumers, and steps of a sum above which they lose
 NUM_FEATURES = 21
-CLUSTERS_APART = 0.7  # near enough to each other that one of them tells of the next
+CLUSTER_FEATURE_SCALE = 0.7  # near enough to each other that one of them tells of the next
 # Times the least estimate, beyond which tiles are left out. Of 16x29568x4096, all 1672 measured on
 # an H200, none of the 156 beyond it came within 1.47 of the best.
 FAR = 2.0
@@ -130,14 +130,14 @@ class MatmulProblem(Problem):
         m, n, _ = self.extents
         chosen = self.resolved(self.built_in())  # of many rows the other way where it is chosen
         ways = [False, True] if m <= MOST_TRANSPOSED or chosen.transposed else [False]
-        found: dict[MatmulConfig, None] = {}
+        configs: dict[MatmulConfig, None] = {}
         for way in ways:
             rows, columns = (n, m) if way else (m, n)
             for tile, consumers in _tiles(self.dtype):
                 if not _reaches_too_far(tile, rows, columns):
                     for config in self._around(tile, consumers, rows, columns, way):
-                        found[config] = None
-        tiles: list[Configuration] = [x for x in found if self._goes(x)]
+                        configs[config] = None
+        tiles: list[Configuration] = [x for x in configs if self._goes(x)]
         times = self.estimates(tiles)
         near = times < FAR * times.min(initial=np.inf)
         return [
@@ -224,10 +224,13 @@ class MatmulProblem(Problem):
                     )
                     yield from _orders(base, count, sms, -(-rows // tile[0]))
             if parts == 1 and not way:
-                yield from self._beside(replace(plain, stages=min(most, depth)), rows, columns)
+                deepest = replace(plain, stages=min(most, depth))
+                yield from self._with_mechanisms(deepest, rows, columns)
 
-    def _beside(self, base: MatmulConfig, rows: int, columns: int) -> Iterator[MatmulConfig]:
-        """Yield other mechanisms with the deepest ring that they leave: stores, clusters, turns."""
+    def _with_mechanisms(
+        self, base: MatmulConfig, rows: int, columns: int
+    ) -> Iterator[MatmulConfig]:
+        """Yield other mechanisms with their deepest ring: stores, clusters, ping-pong."""
         tile, sms = base.tile, self.chip.num_sms
         assert tile is not None
         assert base.stages is not None
@@ -242,22 +245,24 @@ class MatmulProblem(Problem):
             if cluster[0] * cluster[1] > 2:  # one of each: of six products none won by one
                 yield next(_orders(plain, count, sms, below))
                 continue
-            for one in (plain, *(replace(x, cluster=cluster) for x in stores)):
-                yield from _orders(one, count, sms, below)
+            for config in (plain, *(replace(x, cluster=cluster) for x in stores)):
+                yield from _orders(config, count, sms, below)
         steps = -(-self.extents[2] // tile[2])
         if base.consumers == 1 and base.stages > 1 and count > sms and steps <= MOST_STEPS_IN_TURNS:
-            for turns in TURNS:
-                given: dict[str, Any] = {"consumers": turns, "schedule": "pingpong"}
-                for one in _orders(base, count, sms, below):
-                    made = replace(one, wgmma_pending=1, **given) if one.persistent else None
+            for groups in TURNS:
+                given: dict[str, Any] = {"consumers": groups, "schedule": "pingpong"}
+                for config in _orders(base, count, sms, below):
+                    made = replace(config, wgmma_pending=1, **given) if config.persistent else None
                     if made and not find_violations(tile, base.stages, made, self.dtype, ARCH):
                         yield made
 
     def _clusters(self, base: MatmulConfig) -> list[tuple[int, int]]:
         """Return the clusters of tiles whose blocks the package might let load for one another."""
         alone = as_candidates([base], self.dtype, self.extents[2])
-        found = in_clusters(alone, self._shape(), base, self.chip)
-        pairs = zip(found.rows_of_blocks.tolist(), found.columns_of_blocks.tolist(), strict=True)
+        clusters = in_clusters(alone, self._shape(), base, self.chip)
+        pairs = zip(
+            clusters.rows_of_blocks.tolist(), clusters.columns_of_blocks.tolist(), strict=True
+        )
         return [x for x in pairs if x != (1, 1)]
 
     def estimates(self, configs: list[Configuration]) -> Floats:
@@ -306,7 +311,7 @@ class MatmulProblem(Problem):
         m, n = self._oriented(config)
         k, parts, sms = self.extents[2], config.parts, self.chip.num_sms
         consumers = config.sharers
-        beside = config.cluster or (1, 1)
+        cluster = config.cluster or (1, 1)
         count = num_tiles(m, n, config.tile) * parts
         waves = count / sms
         steps = -(-k // (tile_k * parts))
@@ -333,8 +338,8 @@ class MatmulProblem(Problem):
             2 * float(bool(config.transposed)),
             1.5 * float(config.store is not None),
             float(tile_n % 64 == 0),
-            CLUSTERS_APART * np.log2(beside[0]),
-            CLUSTERS_APART * np.log2(beside[1]),
+            CLUSTER_FEATURE_SCALE * np.log2(cluster[0]),
+            CLUSTER_FEATURE_SCALE * np.log2(cluster[1]),
             0.5 * (config.turns - 1) if config.turns > 1 else 0.0,
         ]
 
@@ -353,9 +358,9 @@ def _orders(base: MatmulConfig, count: int, sms: int, rows: int) -> Iterator[Mat
 
 def _tiles(dtype: str) -> Iterator[tuple[tuple[int, int, int], int]]:
     """Yield every legal tile with every number of consumers."""
-    found = candidates(dtype, MatmulConfig())
-    for place in range(len(found)):
-        yield found.tile(place), int(found.consumers[place])
+    tiles = candidates(dtype, MatmulConfig())
+    for place in range(len(tiles)):
+        yield tiles.tile(place), int(tiles.consumers[place])
 
 
 def _reaches_too_far(tile: tuple[int, int, int], rows: int, columns: int) -> bool:

@@ -33,8 +33,8 @@ ROW_THREADS = (4, 8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024)
 ROWS = (1, 2, 4, 8)
 ELEMENT_THREADS = (64, 128, 256, 512, 1024)
 CHUNKS = (1, 2, 3, 4, 8)
-AGAIN = ((False, False), (True, False), (True, True))  # what is computed again, and loaded again
-ON_ONE = (1, 2, 3, 4, 6, 8)  # thread blocks of an SM
+RECOMPUTE_AND_RELOAD = ((False, False), (True, False), (True, True))
+BLOCKS_PER_SM = (1, 2, 3, 4, 6, 8)
 AHEAD = (0, 1, 2, 4)  # rows of a persistent kernel that are requested in advance
 STREAM_THREADS, STREAM_CHUNKS = (256, 512, 768, 1024), (1, 2, 4, 8, 16)
 COLUMN_THREADS, FLIGHT = (16, 32, 64, 128, 256), (1, 2, 4, 8, 16)
@@ -146,14 +146,14 @@ def _of_rows(choice: RowReductionConfig) -> Iterator[Configuration]:
         return
     flags = (choice.preload, choice.recompute, choice.reload)
     for threads, rows, vector, preload, (recompute, reload) in product(
-        ROW_THREADS, ROWS, _vectors(choice.vector), (True, False), AGAIN
+        ROW_THREADS, ROWS, _vectors(choice.vector), (True, False), RECOMPUTE_AND_RELOAD
     ):
         if not fits_block(threads, rows):
             continue
         plain = RowReductionConfig(threads, rows, vector, preload, recompute, reload)
         yield plain
         if (preload, recompute, reload) == flags and vector == choice.vector:
-            for blocks in ON_ONE:
+            for blocks in BLOCKS_PER_SM:
                 if blocks * threads * rows <= THREADS_PER_SM:
                     yield replace(plain, blocks=blocks)
             yield replace(plain, hint=not choice.hint)
@@ -161,10 +161,10 @@ def _of_rows(choice: RowReductionConfig) -> Iterator[Configuration]:
 
 def _of_clusters(choice: RowReductionConfig) -> Iterator[Configuration]:
     """Yield rows that thread blocks of a cluster share, half of its size and twice as many."""
-    one = choice.cluster or 1
-    for size in sorted({max(1, one // 2), one, min(CLUSTERS[-1], 2 * one)}):
+    chosen = choice.cluster or 1
+    for size in sorted({max(1, chosen // 2), chosen, min(CLUSTERS[-1], 2 * chosen)}):
         for threads, vector, preload, (recompute, reload) in product(
-            ROW_THREADS, _vectors(choice.vector), (True, False), AGAIN
+            ROW_THREADS, _vectors(choice.vector), (True, False), RECOMPUTE_AND_RELOAD
         ):
             if threads >= THREADS_PER_WARP:
                 yield RowReductionConfig(
@@ -185,10 +185,10 @@ def _of_streams(choice: RowReductionConfig) -> Iterator[Configuration]:
 
 def _of_gradients(choice: RowReductionConfig, rows: int, sms: int) -> Iterator[Configuration]:
     """Yield persistent kernels: thread blocks that share all rows, and rows requested ahead."""
-    for threads, below, vector, ahead, on_one in product(
+    for threads, below, vector, ahead, per_sm in product(
         ROW_THREADS, ROWS, _vectors(choice.vector), AHEAD, (1, 2, 3, 4)
     ):
-        count = on_one * sms
+        count = per_sm * sms
         if fits_block(threads, below) and count * below <= rows:
             yield RowReductionConfig(threads, below, vector, persistent=count, ahead=ahead)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from tvm_hopper.errors import HopperError
 
 from .configurations import from_text
 from .database import Database
-from .matmul_problems import MatmulProblem
 from .memory_problems import MemoryProblem
 from .problems import Problem
 from .search import Measured
@@ -27,7 +27,7 @@ def near_trials(database: Database, problem: Problem) -> list[tuple[Problem, lis
     problem : Problem
         What they are to be like.
     """
-    found: list[tuple[float, Problem, list[Measured]]] = []
+    problems: list[tuple[float, Problem, list[Measured]]] = []
     for key, row in database.workloads.items():
         if key == problem.key or row["form"] != problem.form or not _same_part(row, problem):
             continue
@@ -37,9 +37,9 @@ def near_trials(database: Database, problem: Problem) -> list[tuple[Problem, lis
                 other = _rebuilt(row, problem)
             except (HopperError, KeyError, TypeError):
                 continue  # written by hand: no help, and no harm
-            found.append((_distance(other.extents, problem.extents), other, trials))
-    found.sort(key=lambda x: x[0])
-    return [(other, trials) for _, other, trials in found[:MOST]]
+            problems.append((_distance(other.extents, problem.extents), other, trials))
+    problems.sort(key=lambda x: x[0])
+    return [(other, trials) for _, other, trials in problems[:MOST]]
 
 
 def _same_part(row: dict[str, Any], problem: Problem) -> bool:
@@ -51,23 +51,14 @@ def _rebuilt(row: dict[str, Any], like: Problem) -> Problem:
     extents = tuple(row["extents"])
     if len(extents) != len(like.extents):
         raise TypeError("extents")
-    amounts = (int(row["bytes"]), int(row["multiply_adds"]))
-    if isinstance(like, MatmulProblem):
-        return MatmulProblem(
-            like.mod,
-            like.target,
-            like.form,
-            extents,
-            *amounts,
-            like.dtype,
-            like.out_dtype,
-            like.majors,
-            like.accumulate,
-            like.gathered,
-        )
-    assert isinstance(like, MemoryProblem)
-    choice = from_text(row["choice"])
-    return MemoryProblem(like.mod, like.target, like.form, extents, *amounts, choice)
+    changed: dict[str, Any] = {
+        "extents": extents,
+        "moved_bytes": int(row["bytes"]),
+        "multiply_adds": int(row["multiply_adds"]),
+    }
+    if isinstance(like, MemoryProblem):
+        changed["choice"] = from_text(row["choice"])
+    return replace(like, **changed)
 
 
 def _distance(left: tuple[int, ...], right: tuple[int, ...]) -> float:

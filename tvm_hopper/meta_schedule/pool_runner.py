@@ -12,7 +12,7 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerInput, 
 
 from .measurement import Contested, Measurement, as_contested, as_measurement
 from .measuring import artifact
-from .workers.pool import NOBODY, QueuedTask, WorkerPool
+from .workers.pool import NOT_TRIED, QueuedTask, WorkerPool
 
 CONTEST = 3  # times the deadline of a measurement: a library is loaded, too
 KEPT = 4096  # measurements, until they are taken
@@ -50,7 +50,7 @@ class Measuring:
         self._correct = correct
         self._keep_artifacts = keep_artifacts
         self._repeats = repeats
-        self._found: OrderedDict[str, Measurement] = OrderedDict()
+        self._measurements: OrderedDict[str, Measurement] = OrderedDict()
         _open.add(self)
 
     def run(self, inputs: Sequence[RunnerInput]) -> list[RunnerFuture]:
@@ -95,8 +95,8 @@ class Measuring:
     @staticmethod
     def _named(task: QueuedTask) -> str:
         text, name = str(task.reply["error"]), task.worker
-        if name and text.startswith(NOBODY):
-            return f"{NOBODY}{name}: {text.removeprefix(NOBODY)}"
+        if name and text.startswith(NOT_TRIED):
+            return f"{NOT_TRIED}{name}: {text.removeprefix(NOT_TRIED)}"
         return text if not name or text.startswith(name) else f"{name}: {text}"
 
     def _finish(self, path: str, task: QueuedTask) -> RunnerResult:
@@ -106,16 +106,16 @@ class Measuring:
         if "error" in reply:
             return RunnerResult(None, self._named(task))
         worker = str(reply.get("worker", task.worker))
-        found = as_measurement(reply, worker, reply.get("device") or self._about(task.worker))
-        self._found[path] = found
-        while len(self._found) > KEPT:
-            self._found.popitem(last=False)
-        seconds = found.corrected if self._correct else found.seconds
+        measurement = as_measurement(reply, worker, reply.get("device") or self._about(task.worker))
+        self._measurements[path] = measurement
+        while len(self._measurements) > KEPT:
+            self._measurements.popitem(last=False)
+        seconds = measurement.corrected if self._correct else measurement.seconds
         return RunnerResult(list(seconds), None)
 
     def take(self, path: str) -> Measurement | None:
         """Return all that is known of a measured artifact, once."""
-        return self._found.pop(str(path), None)
+        return self._measurements.pop(str(path), None)
 
     def close(self) -> None:
         """Stop the workers."""
@@ -141,7 +141,7 @@ class PooledRunner(PyRunner):
         reference: str | None = None,
         library: Mapping[str, Any] | None = None,
     ) -> Callable[[], Contested | str]:
-        """Compare artifacts of one function in turn, on one GPU.
+        """Compare artifacts of one function on one GPU, alternating.
 
         Parameters
         ----------

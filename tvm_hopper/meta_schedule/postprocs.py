@@ -51,9 +51,9 @@ def violations(sch: s_tir.Schedule) -> list[str]:
 
 def sampled_sizes(trace: Any) -> tuple[int, int, int, int] | None:
     """Return what a trace of `spaces.space()` decided, None for any other trace."""
-    found = []
+    sizes = []
     for instruction in trace.insts:
         if instruction.kind.name == "SampleCategorical":
             values = [int(x) for x in instruction.attrs[0]]
-            found.append(values[int(trace.decisions[instruction])])
-    return (found[0], found[1], found[2], found[3]) if len(found) == SIZES else None
+            sizes.append(values[int(trace.decisions[instruction])])
+    return (sizes[0], sizes[1], sizes[2], sizes[3]) if len(sizes) == SIZES else None

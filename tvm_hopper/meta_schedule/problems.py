@@ -45,7 +45,7 @@ class Problem:
     form : str
         Kind, types and layouts. Configurations of problems of one form may be tried on each other.
     extents : tuple of int
-        What tells problems of one form apart.
+        What distinguishes problems of one form.
     moved_bytes : int
         Bytes of all tensors: what at least is read or written.
     multiply_adds : int

@@ -41,7 +41,7 @@ class Progress:
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[said]}"),
+            TextColumn("{task.fields[text]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=Console(stderr=True),
@@ -49,10 +49,10 @@ class Progress:
             refresh_per_second=4,
         )
         self._lines: dict[int, Any] = {}
-        self._all = self._bars.add_task("all", total=total, said="")
+        self._all = self._bars.add_task("all", total=total, text="")
         for account in accounts[:MOST_LINES]:
             name = escape(account.task.name)
-            line = self._bars.add_task(name, total=None, said="")
+            line = self._bars.add_task(name, total=None, text="")
             self._lines[id(account)] = line
 
     def __enter__(self) -> Progress:
@@ -67,14 +67,14 @@ class Progress:
         self._bars.update(self._all, completed=done)
         line = self._lines.get(id(account))
         if line is not None:
-            self._bars.update(line, completed=account.trials, said=escape(said(account)))
+            self._bars.update(line, completed=account.trials, text=escape(describe(account)))
 
     def say(self, text: str) -> None:
         """Show what is done now."""
-        self._bars.update(self._all, said=escape(text))
+        self._bars.update(self._all, text=escape(text))
 
 
-def said(account: Account) -> str:
+def describe(account: Account) -> str:
     """Return the best time so far, what it gained, failures, and why no more is tried."""
     best = account.search.best
     words = []

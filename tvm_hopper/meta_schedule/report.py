@@ -47,7 +47,7 @@ class TunedRow:
         Of the check of the best one: "equal", "unchecked", or nothing yet; "wrong" where all
         that ran were found wrong.
     is_compared : bool
-        Whether both times were taken in turn on one GPU at full load; else they are the search's.
+        Whether both times were measured alternately on one GPU at full load; else by the search.
     library, library_us : str, float or None
         What else computes the same, and its time then.
     ended : str
@@ -111,8 +111,8 @@ class TuningReport:
         title = f"{escape(str(self.folder))}: {sum(x.trials for x in self.rows)} trials{fake}"
         table = Table(title=title, title_justify="left")
         libraries = sorted({row.library for row in self.rows if row.library})
-        beside = [f"of {' or '.join(libraries)}"] if libraries else []
-        names = ("kernel", "trials", "failed", "built-in us", "best us", "gain", *beside, "rate")
+        columns = [f"of {' or '.join(libraries)}"] if libraries else []
+        names = ("kernel", "trials", "failed", "built-in us", "best us", "gain", *columns, "rate")
         for name in names:
             is_text = name == "kernel"
             least = NAMES if is_text else None
@@ -134,16 +134,16 @@ class TuningReport:
                 escape(row.configuration) or "-",
                 row.verdict or ("-" if row.failure else "not yet"),
             )
-        said = [
+        captions = [
             f"{visible(x.name)}: {x.trials} trials, {visible(x.ended)}"
             for x in self.rows
             if _is_early(x)
         ]
-        said += [
+        captions += [
             f"{visible(x.name)}: no trial ran; {_short(x.failure)}" for x in self.rows if x.failure
         ]
-        if said:
-            table.caption, table.caption_justify = escape("\n".join(said)), "left"
+        if captions:
+            table.caption, table.caption_justify = escape("\n".join(captions)), "left"
         return table
 
     def html(self, path: str | Path) -> None:
@@ -151,8 +151,8 @@ class TuningReport:
         console = Console(record=True, file=io.StringIO(), width=WIDTH)
         console.print(self.table())
         for machine in self.machines:
-            told = {k: v for k, v in machine.items() if k not in ("is", "number")}
-            console.print(escape(", ".join(f"{k} {v}" for k, v in told.items())))
+            known = {k: v for k, v in machine.items() if k not in ("is", "number")}
+            console.print(escape(", ".join(f"{k} {v}" for k, v in known.items())))
         Path(path).write_text(console.export_html(inline_styles=True), encoding="utf-8")
 
     def to_json(self) -> dict[str, Any]:
@@ -167,23 +167,25 @@ class TuningReport:
 
 def wide_console(stderr: bool = False) -> Console:
     """Return where a table is printed: lines of a narrow terminal wrap, but no column is lost."""
-    found = Console(stderr=stderr)
-    return found if found.width >= LEAST_WIDTH else Console(stderr=stderr, width=LEAST_WIDTH)
+    console = Console(stderr=stderr)
+    return console if console.width >= LEAST_WIDTH else Console(stderr=stderr, width=LEAST_WIDTH)
 
 
 def _row(database: Database, key: str, with_extents: bool) -> TunedRow:
-    told = database.workloads[key]
-    extents = f" {'x'.join(map(str, told['extents']))}" * with_extents  # of functions of one name
+    workload = database.workloads[key]
+    extents = (
+        f" {'x'.join(map(str, workload['extents']))}" * with_extents
+    )  # of functions of one name
     trials = database.trials(key)
     right = [x for x in database.ranked(key) if database.verdict(key, x) != "wrong"]
     best = database.winner(key) or (right[0] if right else None)
     first = next((x for x in trials if is_built_in(x.config)), None)
     final = database.finals.get(key, {})
     is_final, choice, time, library = _times(final, first, best)
-    amount, moved = float(told.get("multiply_adds", 0)), float(told.get("bytes", 0))
-    bound = float(told.get("bound_us", 0))
+    amount, moved = float(workload.get("multiply_adds", 0)), float(workload.get("bytes", 0))
+    bound = float(workload.get("bound_us", 0))
     return TunedRow(
-        told["name"] + extents,
+        workload["name"] + extents,
         key,
         len(trials),
         sum(x.seconds is None for x in trials),
@@ -194,7 +196,7 @@ def _row(database: Database, key: str, with_extents: bool) -> TunedRow:
         2 * amount / time / 1e12 if time and amount else None,
         moved / time / 1e12 if time else None,
         bound / (time * 1e6) if time else None,
-        _said(told, best),
+        _configuration_text(workload, best),
         database.verdict(key, best) if best is not None else "wrong" * bool(database.ranked(key)),
         is_final,
         str(final.get("library", "")) if library else "",
@@ -207,9 +209,9 @@ def _row(database: Database, key: str, with_extents: bool) -> TunedRow:
 def _times(
     final: dict[str, Any], first: Trial | None, best: Trial | None
 ) -> tuple[bool, float | None, float | None, float | None]:
-    """Return whether trials were compared in turn, and seconds: choice, best and library.
+    """Return whether trials were compared on one GPU, and seconds: choice, best and library.
 
-    Times that were taken in turn on one GPU go before those of a search.
+    Times of that comparison go before those of a search.
     """
     finalists, sustained = final.get("finalists", ()), final.get("sustained_us") or ()
     compared = dict(zip(finalists, sustained, strict=False))
@@ -243,12 +245,12 @@ def _seconds(microseconds: Any) -> float | None:
     return microseconds * 1e-6 if is_time else None
 
 
-def _said(told: dict[str, Any], best: Any) -> str:
+def _configuration_text(workload: dict[str, Any], best: Any) -> str:
     if best is None:
         return ""
     if is_built_in(best.config):
-        choice = say(from_text(told["choice"])) if isinstance(told.get("choice"), str) else ""
-        return f"built-in choice: {choice}"
+        choice = workload.get("choice")
+        return f"built-in choice: {say(from_text(choice)) if isinstance(choice, str) else ''}"
     return say(best.config)
 
 

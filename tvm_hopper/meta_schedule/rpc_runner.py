@@ -101,7 +101,7 @@ class ServerFinder:
         self._patience = patience
         self._kept: list[RemoteStation] = []
         self._problem = ""
-        self._asked: dict[str, float] = {}  # servers that are being connected to, and since when
+        self._connecting: dict[str, float] = {}  # since when, by the server's match key
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="servers", daemon=True)
         self._thread.start()
@@ -131,7 +131,7 @@ class ServerFinder:
                 self._problem = f"{error}" or type(error).__name__
                 if self._client is not None:
                     self._client.close()
-                self._client = None  # connected to again on the next turn
+                self._client = None  # the next look connects a new one
             self._pool.release_idle(IDLE_SECONDS)
         if self._client is not None:
             self._client.close()
@@ -142,10 +142,10 @@ class ServerFinder:
         if self._client is None:
             self._client = TrackerClient(self._address)
         late = time.monotonic() - CONNECT_SECONDS
-        asked = sum(begin > late for begin in list(self._asked.values()))
-        for _ in range(min(self._client.free(), self._pool.waiting) - asked):
+        connecting = sum(begin > late for begin in list(self._connecting.values()))
+        for _ in range(min(self._client.free(), self._pool.waiting) - connecting):
             host, port, match = self._client.request()
-            self._asked[match] = time.monotonic()
+            self._connecting[match] = time.monotonic()
             threading.Thread(target=self._connect, args=(host, port, match), daemon=True).start()
 
     def _connect(self, host: str, port: int, match: str) -> None:
@@ -156,7 +156,7 @@ class ServerFinder:
             logger.warning("%s", error)
             return
         finally:
-            self._asked.pop(match, None)
+            self._connecting.pop(match, None)
         if self._stopped.is_set():
             station.stop()
         elif station.name in self._pool.retired:

@@ -45,7 +45,7 @@ class GpuRunner(PooledRunner):
     keep_artifacts : bool
         Whether to keep artifacts.
     processes : int
-        Of each GPU, which take turns: one loads while another one measures.
+        Of each GPU: one loads while another one measures.
 
     Raises
     ------
@@ -95,12 +95,14 @@ def gpu_workers(gpus: Any, processes: int = 1) -> list[Any]:
     """
     if isinstance(gpus, list) and gpus and all(isinstance(x, WorkerProcess) for x in gpus):
         return gpus
-    found: list[Any] = []
+    stations: list[Any] = []
     for gpu in wanted_gpus(gpus):
         name = f"GPU {gpu}"
-        own = [WorkerProcess(name, "measure", environment={VISIBLE: gpu}) for _ in range(processes)]
-        found += own if processes == 1 else Device(own).stations
-    return found
+        workers = [
+            WorkerProcess(name, "measure", environment={VISIBLE: gpu}) for _ in range(processes)
+        ]
+        stations += workers if processes == 1 else Device(workers).stations
+    return stations
 
 
 def wanted_gpus(gpus: str | Sequence[int | str]) -> list[str]:

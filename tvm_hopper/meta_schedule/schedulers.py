@@ -28,13 +28,13 @@ from .problems import Problem
 from .workers.pool import WorkerPool
 from .workers.process import WorkerProcess
 
-NOTES = (keys.CHOICE, keys.CHOSEN, keys.CHOSEN_FOR, keys.CONFIGURATION)  # that change no code
+NOTES = (keys.CHOSEN, keys.CHOSEN_FOR, keys.CONFIGURATION)  # that change no code
 FEWEST_CPUS = 8  # of which builders can spare some
 CPUS, MOST = 4, 8  # for each process, and how many there are
 SECONDS = 60.0
 KEPT = 64  # modules of a process
 
-Asked = tuple[Configuration, bool]  # and whether it is built at once, elsewhere
+Request = tuple[Configuration, bool]  # and whether it is built at once, elsewhere
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,20 +46,20 @@ class Scheduled:
     sch: s_tir.Schedule | None = None
 
 
-Schedule = Callable[[Problem, Sequence[Asked]], list[Scheduled | None]]
+Schedule = Callable[[Problem, Sequence[Request]], list[Scheduled | None]]
 
 
-def scheduled_here(problem: Problem, asked: Sequence[Asked]) -> list[Scheduled | None]:
+def scheduled_here(problem: Problem, requests: Sequence[Request]) -> list[Scheduled | None]:
     """Schedule configurations in this process; None is one that does not fit."""
-    found: list[Scheduled | None] = []
-    for config, is_fast in asked:
+    results: list[Scheduled | None] = []
+    for config, is_fast in requests:
         try:
             sch = schedule_fast(problem, config) if is_fast else problem.schedule(config)
         except HopperError:
-            found.append(None)
+            results.append(None)
             continue
-        found.append(Scheduled(sch.mod, kernel_name(sch), sch))
-    return found
+        results.append(Scheduled(sch.mod, kernel_name(sch), sch))
+    return results
 
 
 def schedule_fast(problem: Problem, config: Configuration) -> s_tir.Schedule:
@@ -106,11 +106,11 @@ class Schedulers:
     """
 
     def __init__(self, count: int) -> None:
-        one = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1"}
+        threads = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1"}
         names = [f"scheduler {i}" for i in range(count)]
         self._pool: WorkerPool | None = None
         if count:
-            stations = [WorkerProcess(name, "schedule", environment=one) for name in names]
+            stations = [WorkerProcess(name, "schedule", environment=threads) for name in names]
             self._pool = WorkerPool(stations, seconds=SECONDS, attempts=1, retire_after=3)
 
     def start(self) -> None:
@@ -118,7 +118,7 @@ class Schedulers:
         if self._pool is not None:
             self._pool.start()
 
-    def schedule(self, problem: Problem, asked: Sequence[Asked]) -> list[Scheduled | None]:
+    def schedule(self, problem: Problem, requests: Sequence[Request]) -> list[Scheduled | None]:
         """Schedule configurations of one problem; None is one that does not fit.
 
         Parameters
@@ -129,22 +129,22 @@ class Schedulers:
             True: without the rehearsal of what is built at once, elsewhere.
         """
         if self._pool is None:
-            return scheduled_here(problem, asked)
-        told = {"mod": tvm.ir.save_json(problem.mod), "target": str(problem.target)}
+            return scheduled_here(problem, requests)
+        fields = {"mod": tvm.ir.save_json(problem.mod), "target": str(problem.target)}
         tasks = [
-            self._pool.submit({**told, "configuration": as_text(config), "is_fast": is_fast})
-            for config, is_fast in asked
+            self._pool.submit({**fields, "configuration": as_text(config), "is_fast": is_fast})
+            for config, is_fast in requests
         ]
-        found: list[Scheduled | None] = []
-        for one, task in zip(asked, tasks, strict=True):
+        results: list[Scheduled | None] = []
+        for request, task in zip(requests, tasks, strict=True):
             task.wait()
             if "refused" in task.reply:
-                found.append(None)
+                results.append(None)
             elif "kernel" in task.reply:
-                found.append(Scheduled(ir.load_saved(task.reply["mod"]), task.reply["kernel"]))
+                results.append(Scheduled(ir.load_saved(task.reply["mod"]), task.reply["kernel"]))
             else:
-                found += scheduled_here(problem, [one])
-        return found
+                results += scheduled_here(problem, [request])
+        return results
 
     def close(self) -> None:
         """Stop the processes."""
@@ -171,8 +171,8 @@ def answerer(_settings: dict[str, Any]) -> tuple[Callable[[dict[str, Any]], dict
                 problems.clear()
             mod, target = ir.load_saved(place[0]), tvm.target.Target(json.loads(place[1]))
             problems[place] = Problem(mod, target, "", (), 0, 0)
-        asked = (from_text(request["configuration"]), bool(request["is_fast"]))
-        (made,) = scheduled_here(problems[place], [asked])
+        wanted = (from_text(request["configuration"]), bool(request["is_fast"]))
+        (made,) = scheduled_here(problems[place], [wanted])
         if made is None:
             return {"refused": True}
         return {"kernel": made.kernel, "mod": tvm.ir.save_json(made.mod)}

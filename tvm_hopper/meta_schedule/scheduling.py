@@ -119,15 +119,15 @@ def _schedule_product(sch: s_tir.Schedule, config: MatmulConfig) -> None:
     raise error
 
 
-def _schedule_classes(mod: tvm.IRModule, found: list[tuple[int, MatmulConfig]]) -> s_tir.Schedule:
+def _schedule_classes(mod: tvm.IRModule, pairs: list[tuple[int, MatmulConfig]]) -> s_tir.Schedule:
     """Schedule a kernel for each class; the one above all others balances by the device."""
-    if not found or not all(isinstance(config, MatmulConfig) for _, config in found):
-        raise cannot_tune("schedule_with", f"{found!r}", "(rows, MatmulConfig) pairs, at least one")
-    bound, last = found[-1]
+    if not pairs or not all(isinstance(config, MatmulConfig) for _, config in pairs):
+        raise cannot_tune("schedule_with", f"{pairs!r}", "(rows, MatmulConfig) pairs, at least one")
+    bound, last = pairs[-1]
     if last.tile is not None and last.parts == 1:
         last = replace(last, persistent=BY_DEVICE)
     last = without_allocator(last)
-    classes = {x: without_allocator(one) for x, one in [*found[:-1], (bound, last)]}
+    classes = {rows: without_allocator(x) for rows, x in [*pairs[:-1], (bound, last)]}
     sch = s_tir.Schedule(mod)
     error: HopperError = cannot_schedule("function", "no reduction", "a product")
     for name in reductions_of(sch):

@@ -25,9 +25,9 @@ from .problems import Floats, Problem
 from .schedulers import Schedule, scheduled_here
 
 MOST_STARTS = 3  # configurations of other problems that are tried before the model is asked
-UNLIKE = 3  # every so manyth trial is of a shape that nobody tried, whatever was learnt
+UNLIKE = 3  # every so manyth trial is of an untried shape, whatever was learnt
 FARTHEST = 6.0  # standard deviations, beyond which all of a distribution lies on one side
-MOST_REFUSED = 64  # configurations in a row that turn out illegal before the search gives up
+MOST_REFUSED = 64  # illegal configurations in a row before the search gives up
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ class Search:
         self._order: list[int] = self._estimates.argsort(kind="stable").tolist()
         self._shapes = [problem.shape_of(x) for x in self._space]
         self._known_shapes: set[Any] = set()
-        self._turn = 0
+        self._picks = 0
         self._place = {config: i for i, config in enumerate(self._space)}
         self._kernels: set[str] = set()
         self._flying: dict[str, int] = {}  # places of what was proposed and not reported yet
@@ -119,8 +119,8 @@ class Search:
     def first_us(self) -> float | None:
         """The time of the package's own choice, if it was measured."""
         built_in = self.problem.built_in()
-        found = (x.microseconds for x in self._measured if x.config == built_in)
-        return next(found, None)
+        times = (x.microseconds for x in self._measured if x.config == built_in)
+        return next(times, None)
 
     @property
     def is_exhausted(self) -> bool:
@@ -144,7 +144,7 @@ class Search:
         if not self._open.any():
             return 0.0
         self._refit()
-        if self._gain is None:  # requested all functions at every turn of a run
+        if self._gain is None:  # every step of a run requests it of all functions
             self._gain = float(self._improvements().max())
         return self._gain
 
@@ -156,15 +156,15 @@ class Search:
         count : int
             How many.
         """
-        found: list[Candidate] = []
+        candidates: list[Candidate] = []
         refused = 0
         pending = list(self._flying.values())
-        while len(found) < count and refused < MOST_REFUSED:
-            picked = self._pick(min(count - len(found), MOST_REFUSED), pending)
+        while len(candidates) < count and refused < MOST_REFUSED:
+            picked = self._pick(min(count - len(candidates), MOST_REFUSED), pending)
             if not picked:
                 break
-            refused += len(picked) - self._take(picked, found)
-        return found
+            refused += len(picked) - self._take(picked, candidates)
+        return candidates
 
     def _pick(self, count: int, pending: list[int]) -> list[Configuration]:
         """Return configurations that come next, which are open no more."""
@@ -175,8 +175,8 @@ class Search:
                 self._open[place] = False
             picked.append(config)
         while len(picked) < count and self._open.any():
-            self._turn += 1
-            place = self._unlike() if self._turn % UNLIKE == 0 else None
+            self._picks += 1
+            place = self._unlike() if self._picks % UNLIKE == 0 else None
             if place is None:
                 scores = np.where(self._open, self._improvements(pending), -np.inf)
                 place = int(scores.argmax())
@@ -193,12 +193,12 @@ class Search:
                 return place
         return None
 
-    def _take(self, picked: list[Configuration], found: list[Candidate]) -> int:
+    def _take(self, picked: list[Configuration], candidates: list[Candidate]) -> int:
         """Schedule configurations; take those that are legal and make separate kernels."""
         # The choice of the package is none of the space: all is to be as usual there.
-        asked = [(config, config in self._place) for config in picked]
+        requests = [(config, config in self._place) for config in picked]
         taken = 0
-        for config, made in zip(picked, self._schedule(self.problem, asked), strict=True):
+        for config, made in zip(picked, self._schedule(self.problem, requests), strict=True):
             if made is None:
                 self.refused += 1
                 continue
@@ -208,7 +208,7 @@ class Search:
             if (place := self._place.get(config)) is not None:
                 self._flying[made.kernel] = place
             predicted = self.predicted_us(config)
-            found.append(Candidate(config, made.mod, made.kernel, predicted, made.sch))
+            candidates.append(Candidate(config, made.mod, made.kernel, predicted, made.sch))
             taken += 1
         return taken
 
@@ -221,10 +221,10 @@ class Search:
 
     def _refit(self) -> None:
         if self._is_stale:
-            own = Residuals(self._features[:0], np.zeros(0))
+            residuals = Residuals(self._features[:0], np.zeros(0))
             if self._measured:
-                own = points_of(self.problem, self._measured)
-            self._model.fit(own, self._near)
+                residuals = points_of(self.problem, self._measured)
+            self._model.fit(residuals, self._near)
             self._predicted = self._model.predict(self._features)
             self._is_stale, self._gain = False, None
 
@@ -249,10 +249,10 @@ class Search:
 
 def _below(score: Floats) -> Floats:
     """Return the share of a normal distribution below each score."""
-    found = np.where(score > 0, 1.0, 0.0)
+    shares = np.where(score > 0, 1.0, 0.0)
     near = np.abs(score) < FARTHEST
-    found[near] = [0.5 * math.erfc(-x / math.sqrt(2)) for x in score[near].tolist()]
-    return np.asarray(found)
+    shares[near] = [0.5 * math.erfc(-x / math.sqrt(2)) for x in score[near].tolist()]
+    return np.asarray(shares)
 
 
 def points_of(problem: Problem, trials: Sequence[Measured]) -> Residuals:
@@ -276,11 +276,11 @@ def points_of(problem: Problem, trials: Sequence[Measured]) -> Residuals:
 
 def _starts(near: Sequence[tuple[Problem, Sequence[Measured]]]) -> list[Configuration]:
     """Return the best configurations of other problems, without repetition."""
-    found: dict[Any, None] = {}
+    configs: dict[Any, None] = {}
     for other, trials in near:
         timed = [x for x in trials if x.microseconds is not None]
         best = min(timed, key=lambda x: x.microseconds or math.inf, default=None)
         if best is not None:
-            found[best.config] = None
-            found[other.resolved(best.config)] = None
-    return list(found)[: 2 * MOST_STARTS]
+            configs[best.config] = None
+            configs[other.resolved(best.config)] = None
+    return list(configs)[: 2 * MOST_STARTS]

@@ -155,7 +155,7 @@ def by_dlight(mod: Any, target: Any) -> s_tir.Schedule:
     """Return TVM's default schedule of a function for GPUs."""
     with target:
         for rule in (dl.gpu.Reduction(), dl.gpu.GeneralReduction(), dl.gpu.Fallback()):
-            found = rule.apply(mod["main"], target, False)
-            if found is not None:
-                return found[0] if isinstance(found, list) else found
+            designs = rule.apply(mod["main"], target, False)
+            if designs is not None:
+                return designs[0] if isinstance(designs, list) else designs
     return s_tir.Schedule(mod)

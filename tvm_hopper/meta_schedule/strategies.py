@@ -105,12 +105,12 @@ def _known(database: Any, mod: Any) -> list[Measured]:
     """Return what a stock database has of a function."""
     if database is None or not database.has_workload(mod):
         return []
-    found = []
+    trials = []
     for record in database.get_top_k(database.commit_workload(mod), 1 << 20):
         config = configuration_in(record.trace)
         times = sorted(float(x) for x in record.run_secs or [])
         if config is not None and times:
             failed = times[0] > 1e9
             time = None if failed else 1e6 * times[len(times) // 2]
-            found.append(Measured(config, f"of {config}", time))
-    return found
+            trials.append(Measured(config, f"of {config}", time))
+    return trials

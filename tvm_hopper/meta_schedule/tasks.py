@@ -135,21 +135,12 @@ def look_for_tasks(mod: Any, target: Target) -> TaskList:
         raise cannot_tune("tune", type(mod).__name__, "an IRModule or a PrimFunc in plain loops")
     if _is_model(mod):
         mod = prepare(mod, target)
-    found = TaskList([], [], {})
-    known: dict[str, Task] = {}
+    finder = _TaskFinder(target)
     calls = _calls(mod)
     for name, func in sorted((gv.name_hint, f) for gv, f in mod.functions.items()):
-        if not isinstance(func, tirx.PrimFunc):
-            continue
-        if marks.find_requests(func) or _is_scheduled(func):
-            found.left[name] = "scheduled already"
-        elif symbols := symbols_of(func):
-            _add_symbolic(name, func, symbols, target, found, known, max(1, calls[name]))
-        elif (task := _add(name, func, target, found, known, max(1, calls[name]))) is None:
-            found.left[name] = _why_left(func, target)
-        else:
-            task.modules.append(as_stock(func))
-    return found
+        if isinstance(func, tirx.PrimFunc):
+            finder.add(name, func, max(1, calls[name]))
+    return finder.task_list
 
 
 def _why_left(func: tirx.PrimFunc, target: Target) -> str:
@@ -173,111 +164,102 @@ def _calls(mod: tvm.IRModule) -> Counter[str]:
     )
 
 
-def _add(
-    name: str, func: Any, target: Target, found: TaskList, known: dict[str, Task], weight: int
-) -> Task | None:
-    key = key_of(canonical(func), target)
-    if key in known:
-        known[key].weight += weight
-        return known[key]
-    problem = next((x for kind in KINDS if (x := kind(func, target)) is not None), None)
-    if problem is None:
-        return None
-    known[key] = Task(name, problem, weight)
-    found.tasks.append(known[key])
-    return known[key]
+class _TaskFinder:
+    """Collects the tasks of a module's functions, each once."""
 
+    def __init__(self, target: Target) -> None:
+        self.task_list = TaskList([], [], {})
+        self._target = target
+        self._known: dict[str, Task] = {}
 
-def _add_symbolic(
-    name: str,
-    func: Any,
-    symbols: list[Any],
-    target: Target,
-    found: TaskList,
-    known: dict[str, Task],
-    weight: int,
-) -> None:
-    """Add the size classes of a product with symbolic rows."""
-    if len(symbols) > 1:
-        found.left[name] = f"{len(symbols)} symbolic extents; one of them is tuned"
-        return
-    site = find_product(func, target)
-    if site is None:
-        _add_any_rows(name, func, symbols[0], target, found, known, weight)
-        return
-    problem = site.problem
-    n, k = problem.n.extent, problem.k.extent
-    if isinstance(problem.m.extent, int) or not isinstance(n, int) or not isinstance(k, int):
-        found.left[name] = "a symbolic extent that is not the rows"
-        return
-    if problem.has_batch:
-        found.left[name] = "a batch of products with symbolic rows"
-        return
-    accumulate = "float32" if problem.acc_dtype in HALF_DTYPES else None
-    bounds: Sequence[int] = ()
-    with target, contextlib.suppress(HopperError):  # then nothing can be scheduled
-        check_types(problem, hs.MatmulConfig(accumulate=accumulate))
-        bounds = hs.choose_classes(
-            n,
-            k,
-            problem.lhs.dtype,
-            hs.MatmulConfig(accumulate=accumulate),
-            majors=(problem.lhs.major, problem.rhs.major),
-            out_dtype=site.out_dtype,
-        )
-    keys = []
-    for rows in bounds:
-        try:
-            static = bind_rows(func, symbols[0], rows)
-        except HopperError:
-            continue
-        task = _add(f"{name} [{rows} rows]", static, target, found, known, weight)
-        if task is not None:
-            keys.append((rows, task.problem.key))
-    if not keys:
-        found.left[name] = "a product that cannot be scheduled"
-        return
-    own = key_of(canonical(func), target)
-    found.classes.append(SizeClasses(name, own, tuple(keys)))
+    def add(self, name: str, func: tirx.PrimFunc, weight: int) -> None:
+        """Add the tasks of a function, or why it is left to TVM."""
+        why = ""
+        if marks.find_requests(func) or _is_scheduled(func):
+            why = "scheduled already"
+        elif symbols := symbols_of(func):
+            why = self._add_symbolic(name, func, symbols, weight)
+        elif (task := self._add_static(name, func, weight)) is None:
+            why = _why_left(func, self._target)
+        else:
+            task.modules.append(as_stock(func))
+        if why:
+            self.task_list.left[name] = why
 
+    def _add_static(self, name: str, func: Any, weight: int) -> Task | None:
+        key = key_of(canonical(func), self._target)
+        if key in self._known:
+            self._known[key].weight += weight
+            return self._known[key]
+        problem = next((x for kind in KINDS if (x := kind(func, self._target)) is not None), None)
+        if problem is None:
+            return None
+        self._known[key] = Task(name, problem, weight)
+        self.task_list.tasks.append(self._known[key])
+        return self._known[key]
 
-def _add_any_rows(
-    name: str,
-    func: Any,
-    symbol: Any,
-    target: Target,
-    found: TaskList,
-    known: dict[str, Task],
-    weight: int,
-) -> None:
-    """Add a kernel over rows or elements of any number: one kernel serves all, so one size does."""
-    if not serves_any_rows(func, target):
-        found.left[name] = "symbolic extents of what is no product and no kernel over rows"
-        return
-    try:
-        static = bind_rows(func, symbol, TUNED_ROWS)
-    except HopperError:
-        static = None
-    named = f"{name} [{TUNED_ROWS} rows]"
-    task = None if static is None else _add(named, static, target, found, known, weight)
-    if task is None:
-        found.left[name] = "a kernel over rows that cannot be scheduled"
-        return
-    own = key_of(canonical(func), target)
-    found.classes.append(SizeClasses(name, own, ((TUNED_ROWS, task.problem.key),)))
+    def _add_symbolic(self, name: str, func: Any, symbols: list[Any], weight: int) -> str:
+        """Add the size classes of a function with symbolic rows; return why there are none."""
+        if len(symbols) > 1:
+            return f"{len(symbols)} symbolic extents; one of them is tuned"
+        site = find_product(func, self._target)
+        if site is None:
+            # One kernel serves any number of rows or elements, so one size does.
+            if not serves_any_rows(func, self._target):
+                return "symbolic extents of what is no product and no kernel over rows"
+            is_tuned = self._add_sizes(name, func, symbols[0], (TUNED_ROWS,), weight)
+            return "" if is_tuned else "a kernel over rows that cannot be scheduled"
+        problem = site.problem
+        n, k = problem.n.extent, problem.k.extent
+        if isinstance(problem.m.extent, int) or not isinstance(n, int) or not isinstance(k, int):
+            return "a symbolic extent that is not the rows"
+        if problem.has_batch:
+            return "a batch of products with symbolic rows"
+        accumulate = "float32" if problem.acc_dtype in HALF_DTYPES else None
+        bounds: Sequence[int] = ()
+        with self._target, contextlib.suppress(HopperError):  # then nothing can be scheduled
+            check_types(problem, hs.MatmulConfig(accumulate=accumulate))
+            bounds = hs.choose_classes(
+                n,
+                k,
+                problem.lhs.dtype,
+                hs.MatmulConfig(accumulate=accumulate),
+                majors=(problem.lhs.major, problem.rhs.major),
+                out_dtype=site.out_dtype,
+            )
+        is_tuned = self._add_sizes(name, func, symbols[0], bounds, weight)
+        return "" if is_tuned else "a product that cannot be scheduled"
+
+    def _add_sizes(
+        self, name: str, func: Any, symbol: Any, sizes: Sequence[int], weight: int
+    ) -> bool:
+        """Add the tasks of a function with so many rows; tell whether there are any."""
+        keys = []
+        for rows in sizes:
+            try:
+                static = bind_rows(func, symbol, rows)
+            except HopperError:
+                continue
+            task = self._add_static(f"{name} [{rows} rows]", static, weight)
+            if task is not None:
+                keys.append((rows, task.problem.key))
+        if keys:
+            key = key_of(canonical(func), self._target)
+            self.task_list.classes.append(SizeClasses(name, key, tuple(keys)))
+        return bool(keys)
 
 
 def symbols_of(func: tirx.PrimFunc) -> list[Any]:
     """Return the variables in the shapes of a function's tensors, each once."""
-    found: list[Any] = []
+    symbols: list[Any] = []
     for param in func.params:
         if tirx.is_buffer_var(param):
             for extent in param.ty.shape:
                 if ir.static_int(extent) is not None:
                     continue
                 names = [extent] if isinstance(extent, tirx.Var) else ir.find_all(extent, tirx.Var)
-                found += [x for x in names if not any(x.same_as(y) for y in found)]
-    return found
+                symbols += [x for x in names if not any(x.same_as(y) for y in symbols)]
+    return symbols
 
 
 def bind_rows(func: tirx.PrimFunc, symbol: Any, rows: int) -> tirx.PrimFunc:

@@ -108,18 +108,18 @@ class TuneOptions:
 
         Where there is nothing to measure, that is no more than the caller gave.
         """
-        with contextlib.ExitStack() as own:
+        with contextlib.ExitStack() as stack:
             runner, builder = self.runner, self.builder
             if runner is None and is_needed:
-                runner = self._own_runner()
-                own.callback(runner.close)
+                runner = self._make_runner()
+                stack.callback(runner.close)
             if builder is None and is_needed:
                 builder = _measuring("ArtifactBuilder")()
-                own.callback(builder.close)
+                stack.callback(builder.close)
                 builder.start()  # while the spaces are listed
             yield Bench(builder, runner, target)
 
-    def _own_runner(self) -> Any:
+    def _make_runner(self) -> Any:
         if self.tracker is not None:
             return _measuring("RpcRunner")(self.tracker)
         return _measuring("GpuRunner")(self.gpus)
@@ -182,30 +182,30 @@ def tune(
     KeyboardInterrupt
         Ctrl-C, after the measurements so far are verified and kept.
     """
-    asked = TuneOptions(trials, seconds, gpus, **options)
+    tune_options = TuneOptions(trials, seconds, gpus, **options)
     folder = as_folder(work_dir, "tune")
     where = as_target(target)
-    found = _tasks_of(mod, where)
+    task_list = _tasks_of(mod, where)
     processes = Schedulers(spare_processes(usable_cpus()))
     with Journal(folder) as journal, contextlib.closing(processes) as schedulers:
-        run = Run(journal, found, where, asked, schedulers.schedule)
+        run = Run(journal, task_list, where, tune_options, schedulers.schedule)
         if run.left() > 0:
             schedulers.start()
         run.go_on()
-        if asked.progress or (asked.progress is None and sys.stderr.isatty()):
+        if tune_options.progress or (tune_options.progress is None and sys.stderr.isatty()):
             wide_console(stderr=True).print(TuningReport(run.database).table())
         return run.database
 
 
 def _tasks_of(mod: Any, target: Target) -> TaskList:
     """Find what can be tuned, at least one function."""
-    found = look_for_tasks(mod, target)
-    if found.tasks:
-        return found
-    said = "; ".join(f"{name}: {why}" for name, why in found.left.items()) or "no PrimFunc"
+    task_list = look_for_tasks(mod, target)
+    if task_list.tasks:
+        return task_list
+    reasons = "; ".join(f"{name}: {why}" for name, why in task_list.left.items()) or "no PrimFunc"
     need = "a PrimFunc in plain loops: a product, reductions of rows, or elementwise (Relax"
     need += " operators become some by tvm_hopper.relax.prepare)"
-    raise cannot_tune("tune", said[:1000], need)
+    raise cannot_tune("tune", reasons[:1000], need)
 
 
 class Run:
@@ -214,7 +214,7 @@ class Run:
     def __init__(
         self,
         journal: Journal,
-        found: TaskList,
+        task_list: TaskList,
         target: Target,
         options: TuneOptions,
         schedule: Schedule = scheduled_here,
@@ -222,12 +222,12 @@ class Run:
         self._options, self._each, self._schedule = options, options.each, schedule
         self._end = None if options.seconds is None else time.monotonic() + options.seconds
         self._journal = journal
-        self._left_alone = ""  # why nobody is there to build or to measure
+        self._no_worker = ""  # why no worker is left to build or to measure
         self._target = target
         self.database = Database.of(journal)
-        self._announce(found)
+        self._announce(task_list)
         self._here = machine()
-        self._tasks = found.tasks
+        self._tasks = task_list.tasks
         self.accounts: list[Account] = []
 
     def left(self) -> int:
@@ -258,7 +258,7 @@ class Run:
     def _search(self, bench: Bench, interrupt: InterruptNoted) -> None:
         """Propose, build and measure until the trials are used up or nothing is worth one.
 
-        After Ctrl-C what is under way is left behind.
+        After Ctrl-C what is under way is abandoned.
         """
         if self.left() <= 0:
             return
@@ -271,7 +271,7 @@ class Run:
                 self._stop_what_is_done()
                 left = self.left() - flights.count()
                 may_start = left > 0 and not flights.is_full and not self._is_late
-                may_start = may_start and not self._left_alone
+                may_start = may_start and not self._no_worker
                 account = choose(self.accounts, 2 * batch, self._each) if may_start else None
                 if account is not None:
                     count = share(account, self.accounts, left, batch, self._each)
@@ -307,21 +307,21 @@ class Run:
         TuningError
             All workers, GPUs or servers are gone.
         """
-        if self._left_alone:
+        if self._no_worker:
             made = sum(x.trials for x in self.accounts)
             raise cannot_tune(
                 "tune",
-                f"{self._left_alone[:600]}, after {made} trials",
+                f"{self._no_worker[:600]}, after {made} trials",
                 "processes that build, and GPUs or servers that measure",
                 f"the same call goes on from there: {self._journal.folder} has what was measured",
             )
 
     def _finish(self, bench: Bench) -> None:
         """Compare the fastest, check the winners, and write what TVM's own database reads."""
-        own = self._options.check
+        users_check = self._options.check
         finals = Finals(
-            *(self.database, self._append, bench, own or Simulated()),
-            is_own=own is not None,
+            *(self.database, self._append, bench, users_check or Simulated()),
+            is_users=users_check is not None,
             schedule=self._schedule,
         )
         finals.hold([x.problem for x in self._tasks])
@@ -335,9 +335,9 @@ class Run:
         self._journal.append(row)
         self.database.add(row)
 
-    def _announce(self, found: TaskList) -> None:
+    def _announce(self, task_list: TaskList) -> None:
         """Write the functions and their size classes into the log, those that it lacks."""
-        for task in found.tasks:
+        for task in task_list.tasks:
             problem = task.problem
             choice = problem.resolved(problem.built_in())
             row = {
@@ -358,7 +358,7 @@ class Run:
                 text = json.dumps(ms.database.Workload(module).as_json())
                 if not self.database.has_module(problem.key, text):
                     self._append({**row, "module": text})
-        for classes in found.classes:
+        for classes in task_list.classes:
             row = {
                 "is": "classes",
                 "key": classes.key,
@@ -369,13 +369,13 @@ class Run:
             if self.database.classes.get(classes.key) != row:
                 self._append(row)
 
-    def _machine(self, told: dict[str, Any]) -> int:
+    def _machine(self, known: dict[str, Any]) -> int:
         """Return the number of a machine, under which the log says once what it is."""
         for row in self.database.machines:
-            if {k: v for k, v in row.items() if k not in ("is", "number")} == told:
+            if {k: v for k, v in row.items() if k not in ("is", "number")} == known:
                 return int(row["number"])
         number = len(self.database.machines)
-        self._append({"is": "machine", "number": number, **told})
+        self._append({"is": "machine", "number": number, **known})
         return number
 
     def _open(self, task: Task) -> Account:
@@ -406,9 +406,9 @@ class Run:
     def _keep(self, outcome: Outcome) -> None:
         """Write a trial into the log, and let its search learn from it."""
         account, candidate = self._account(outcome.task), outcome.candidate
-        if outcome.by_nobody:
+        if outcome.was_not_tried:
             account.under_way -= 1
-            self._left_alone = str(outcome.error)
+            self._no_worker = str(outcome.error)
             return
         where = self._machine(outcome.device or self._here)
         self._append(

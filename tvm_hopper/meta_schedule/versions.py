@@ -38,10 +38,10 @@ def pass_list() -> str:
 
 
 def part(target: Target) -> dict[str, Any]:
-    """Return what tells targets apart whose times must not be mixed."""
+    """Return what distinguishes targets whose times must not be mixed."""
     named = named_part(target)
-    found = {"arch": target_arch(target), "num_sms": num_sms(target)}
-    return {**found, "part": named} if named else found
+    fields = {"arch": target_arch(target), "num_sms": num_sms(target)}
+    return {**fields, "part": named} if named else fields
 
 
 def machine() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm_hopper.meta_schedule.workers import messages, parent
-from tvm_hopper.meta_schedule.workers.pool import NOBODY
+from tvm_hopper.meta_schedule.workers.pool import NOT_TRIED
 
 ROLES = {  # role -> module and function that make its answerer
     "build": ("tvm_hopper.meta_schedule.measuring.compile", "answerer"),
@@ -25,7 +25,7 @@ ROLES = {  # role -> module and function that make its answerer
 }
 
 # A disk that is full, or took enough of one file: that says nothing of a kernel.
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -60,8 +60,8 @@ def main(argv: list[str]) -> int:
 
 def _text(error: Exception) -> str:
     """Return an exception as text, with its kind and place if it is none of ours."""
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return f"{NOBODY}{error}; need room for temporary files"
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        return f"{NOT_TRIED}{error}; need room for temporary files"
     if isinstance(error, messages.CannotGoOn) or "; need " in str(error):
         return str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]

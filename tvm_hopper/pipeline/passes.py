@@ -84,7 +84,8 @@ def _passes_at(place: Place) -> list[Pass]:
 def final_checks() -> list[Callable[[tirx.PrimFunc, tirx.PrimFunc | None], object]]:
     """List the checks of what will be printed: each takes a kernel and the host function of it.
 
-    They run in every build unless the option `tvm_hopper.verify` is off, and raise a HopperError.
+    They run in every build unless the option `tvm_hopper.checks` leaves them out; they raise a
+    HopperError.
     """
     from tvm_hopper.static_check import require_room, require_sync
 

@@ -38,10 +38,10 @@ class CheckServed:
                     "write a schedule and mark the function tirx.is_scheduled, or, if it is for "
                     "the host, tirx.is_host_func",
                 )
-        if (found := describe_little(records)) is not None:
+        if (shortage := describe_little(records)) is not None:
             if options.read(keys.STRICT):
-                raise cannot_lower(f"model, {keys.STRICT}", found, NEED, FIX)
-            warn(f"model: found {found}; need {NEED}; {FIX}")
+                raise cannot_lower(f"model, {keys.STRICT}", shortage, NEED, FIX)
+            warn(f"model: found {shortage}; need {NEED}; {FIX}")
         return mod
 
 

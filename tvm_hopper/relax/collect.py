@@ -46,7 +46,7 @@ def of_scheduled(
     name: str,
     plain: tirx.PrimFunc,
     now: tirx.PrimFunc | None,
-    said: Sequence[Decision],
+    decisions: Sequence[Decision],
     tuned: TunedChoice | None = None,
 ) -> FunctionRecord:
     """Record what rules made of a function.
@@ -64,7 +64,7 @@ def of_scheduled(
     tuned : TunedChoice, optional
         What a database decided of it.
     """
-    taken = next((x for x in said if x.taken), None)
+    taken = next((x for x in decisions if x.taken), None)
     if taken is None or now is None:
         by, rule = _without_rule(plain)
     else:
@@ -79,7 +79,7 @@ def of_scheduled(
         kernels=_kernels(now, tuned) if now is not None and by == OURS else (),
         product=_product(plain) if by == OURS else None,
         elements=taken.elements if taken else (),
-        refused=tuple((x.rule, x.reason or "") for x in said if not x.taken),
+        refused=tuple((x.rule, x.reason or "") for x in decisions if not x.taken),
     )
 
 
@@ -148,10 +148,10 @@ def find_calls(mod: tvm.IRModule) -> tuple[dict[str, list[CallRecord]], list[str
                     counts[caller, name, ()] += 1
 
         relax.analysis.post_order_visit(func, visit)
-    found: dict[str, list[CallRecord]] = {}
+    calls: dict[str, list[CallRecord]] = {}
     for (caller, callee, shapes), count in counts.items():
-        found.setdefault(callee, []).append(CallRecord(caller, shapes, count))
-    return found, list(libraries)
+        calls.setdefault(callee, []).append(CallRecord(caller, shapes, count))
+    return calls, list(libraries)
 
 
 def _shape(ty: Any) -> tuple[str, ...]:
@@ -183,14 +183,14 @@ def _is_ours(kernel: Any) -> bool:
 def _kernels(func: tirx.PrimFunc, tuned: TunedChoice | None) -> tuple[KernelRecord, ...]:
     """Read what the schedule noted on a function's kernels."""
     given = tuned.configs if tuned is not None else {}
-    found = []
+    records = []
     for kernel in ir.kernels(func):
         loops = ir.find_all(kernel, ir.For)
         rows, tenths = next(
             (x.annotations[keys.CHOSEN_FOR] for x in loops if keys.CHOSEN_FOR in x.annotations),
             (None, None),
         )
-        texts = [str(x.annotations[keys.CHOICE]) for x in ir.find_blocks(kernel, keys.CHOICE)]
+        texts = [str(x.annotations[keys.CHOSEN]) for x in ir.find_blocks(kernel, keys.CHOSEN)]
         texts += [str(x.annotations[keys.CHOSEN]) for x in loops if keys.CHOSEN in x.annotations]
         best = re.split(r"\n|; then ", texts[0])[0] if texts else ""
         text, _, time = best.partition(" stages: ")
@@ -201,7 +201,7 @@ def _kernels(func: tirx.PrimFunc, tuned: TunedChoice | None) -> tuple[KernelReco
         rows = None if rows is None else int(rows)
         if rows in given:
             text = f"{text or describe(given[rows])}, tuned"
-        found.append(
+        records.append(
             KernelRecord(
                 launched_for=as_text(conditions_around(func.body, kernel)),
                 rows=rows,
@@ -209,7 +209,7 @@ def _kernels(func: tirx.PrimFunc, tuned: TunedChoice | None) -> tuple[KernelReco
                 microseconds=None if tenths is None else int(tenths) / 10,
             )
         )
-    return tuple(found)
+    return tuple(records)
 
 
 def _product(func: tirx.PrimFunc) -> ProductRecord | None:
@@ -219,15 +219,15 @@ def _product(func: tirx.PrimFunc) -> ProductRecord | None:
     if len(names) != 1:
         return None
     try:
-        found = look_at(sch, names[0])
+        site = look_at(sch, names[0])
     except HopperError:
         return None
-    problem = found.problem
+    problem = site.problem
     if problem.has_batch:
         return None  # its time is that of its bytes, mostly
     columns, depth = problem.n.extent, problem.k.extent
     if not isinstance(columns, int) or not isinstance(depth, int):
         return None
     majors = problem.lhs.major, problem.rhs.major
-    dtype, out = problem.lhs.dtype, found.out_dtype
+    dtype, out = problem.lhs.dtype, site.out_dtype
     return ProductRecord(extent_text(problem.m.extent), columns, depth, dtype, out, majors)

@@ -84,9 +84,9 @@ def flatten_function(func: tirx.PrimFunc, lead: int | None = None) -> FlatFuncti
     places = _places_of(sch, dims, least)
     if places is None:
         return None
-    touched, found = places
-    flattened = tuple(any(x.same_as(buffer) for buffer in found) for x in func.params)
-    for buffer, (block, kind, i) in found.items():
+    touched, layouts = places
+    flattened = tuple(any(x.same_as(buffer) for buffer in layouts) for x in func.params)
+    for buffer, (block, kind, i) in layouts.items():
         sch.transform_layout(block, (kind, i), _as_rows(dims, len(buffer.shape)))
     for block, rank in touched:
         sch.transform_block_layout(block, _as_rows(dims, rank))
@@ -108,7 +108,7 @@ def _places_of(
     None if one of them does not run over all of these dimensions.
     """
     touched: list[tuple[Any, int]] = []
-    found: dict[Any, tuple[Any, str, int]] = {}
+    places: dict[Any, tuple[Any, str, int]] = {}
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         node = sch.get(block)
         regions = [*(("read", i, x) for i, x in enumerate(node.reads))]
@@ -120,8 +120,8 @@ def _places_of(
             return None
         touched.append((block, len(node.iter_vars)))
         for kind, i, x in large:
-            found.setdefault(x.source, (block, kind, i))
-    return touched, found
+            places.setdefault(x.source, (block, kind, i))
+    return touched, places
 
 
 def _name_lengths(func: tirx.PrimFunc, tensors: Sequence[Any]) -> tirx.PrimFunc:

@@ -38,13 +38,13 @@ class FlattenBatch:
         flat = {}
         for gv, func in mod.functions.items():
             if isinstance(func, tirx.PrimFunc) and is_plain(func):
-                found = flatten_function(func)
-                if found is not None:
-                    flat[gv] = found
+                flat_function = flatten_function(func)
+                if flat_function is not None:
+                    flat[gv] = flat_function
         if not flat:
             return mod
         mod = _rewritten(mod, flat)
-        more = _behind_products(mod)
+        more = _after_products(mod)
         return _rewritten(mod, more) if more else mod
 
 
@@ -56,22 +56,22 @@ def _rewritten(mod: tvm.IRModule, flat: dict[Any, FlatFunction]) -> tvm.IRModule
     return calls.builder_.get()
 
 
-def _behind_products(mod: tvm.IRModule) -> dict[Any, FlatFunction]:
+def _after_products(mod: tvm.IRModule) -> dict[Any, FlatFunction]:
     """Flatten functions of static batches that read rows of a product, which became rows."""
-    found: dict[Any, FlatFunction] = {}
+    functions: dict[Any, FlatFunction] = {}
     for func in mod.functions.values():
         if not isinstance(func, relax.Function):
             continue
         values = {x.var: x.value for block in func.body.blocks for x in block.bindings}
         for call in values.values():
-            if not _is_call(call) or call.args[0] in found or not is_plain(mod[call.args[0]]):
+            if not _is_call(call) or call.args[0] in functions or not is_plain(mod[call.args[0]]):
                 continue
             callee = mod[call.args[0]]
             if any(_is_view_of_rows(mod, values, x) for x in call.args[1].fields):
                 flat = flatten_function(callee, lead=len(callee.params[-1].ty.shape) - 1)
                 if flat is not None:
-                    found[call.args[0]] = flat
-    return found
+                    functions[call.args[0]] = flat
+    return functions
 
 
 def _is_call(call: Any) -> bool:
@@ -87,8 +87,8 @@ def _is_view_of_rows(mod: tvm.IRModule, values: dict[Any, Any], x: Any) -> bool:
     made = values.get(view.args[0])
     if made is None or not _is_call(made) or not str(made.args[0].name_hint).endswith(SUFFIX):
         return False
-    one, other = (list(y.ty.shape.values) for y in (x, view.args[0]))
-    same = len(other) == 2 and len(one) > 2 and _same(one[-1:], other[-1:])
+    shape, source_shape = (list(y.ty.shape.values) for y in (x, view.args[0]))
+    same = len(source_shape) == 2 and len(shape) > 2 and _same(shape[-1:], source_shape[-1:])
     return same and has_product(mod[made.args[0]])
 
 
@@ -123,16 +123,16 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
         gv, (out,) = call.args[0], call.ty_args
         outs = list(out.fields) if isinstance(out, relax.TupleType) else [out]
         given = [x for x in call.args[1].fields if isinstance(x.ty, relax.TensorType)]
-        found = self.flat[gv]
-        if len(found.flattened) != len(given) + len(outs):
+        flat_function = self.flat[gv]
+        if len(flat_function.flattened) != len(given) + len(outs):
             return call
         if gv not in self.added:
-            self.added[gv] = self.builder_.add_func(found.func, gv.name_hint + SUFFIX)
-        flags = iter(found.flattened)
-        args = [self._as_rows(x, found.lead) if next(flags) else x for x in given]
+            self.added[gv] = self.builder_.add_func(flat_function.func, gv.name_hint + SUFFIX)
+        flags = iter(flat_function.flattened)
+        args = [self._as_rows(x, flat_function.lead) if next(flags) else x for x in given]
         is_flat = list(flags)
         types = [
-            relax.TensorType(flat_shape(x.shape.values, found.lead), x.dtype) if flat else x
+            relax.TensorType(flat_shape(x.shape.values, flat_function.lead), x.dtype) if flat else x
             for x, flat in zip(outs, is_flat, strict=True)
         ]
         made = self.builder_.emit(
@@ -169,7 +169,7 @@ def flat_shape(shape: Sequence[Any], lead: int) -> list[Any]:
     return [count_rows(dims[:lead]), *dims[lead:]]
 
 
-def _same(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and all(
-        tvm_ffi.structural_equal(a, b) for a, b in zip(one, other, strict=True)
+def _same(shape: list[Any], wanted: list[Any]) -> bool:
+    return len(shape) == len(wanted) and all(
+        tvm_ffi.structural_equal(a, b) for a, b in zip(shape, wanted, strict=True)
     )

@@ -16,6 +16,8 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.transform import fuse_transpose_matmul as stock
 
+from .wide_functions import is_for_library
+
 NAME = "transpose_matmul_fuse"  # by which TVM's pass finds what was fused
 MATMUL, PERMUTE = (tvm.ir.Op.get(f"relax.{x}") for x in ("matmul", "permute_dims"))
 
@@ -34,7 +36,7 @@ class FuseTransposes:
             inner = isinstance(var, relax.DataflowVar) and len(context.var_usages[var]) == 1
             return inner and _reads_two(product, turned)
 
-        mod = _apart(mod)
+        mod = _separate_transposes(mod)
         patterns = [(NAME, pattern, parts, is_fused)]
         mod = relax.transform.FuseOpsByPattern(patterns, bind_constants=False)(mod)
         fuser = stock._TransposeMatmulFuser(mod)
@@ -46,28 +48,23 @@ class FuseTransposes:
 
 def _reads_two(product: Any, turned: Any) -> bool:
     """Tell a product of a tensor and another one whose last two dimensions are swapped."""
-    one, ndim, axes = product.args[0], turned.args[0].ty.ndim, turned.attrs.axes
-    if ndim < 2 or one.same_as(product.args[1]) or one.same_as(turned.args[0]):
+    lhs, ndim, axes = product.args[0], turned.args[0].ty.ndim, turned.attrs.axes
+    if ndim < 2 or lhs.same_as(product.args[1]) or lhs.same_as(turned.args[0]):
         return False
     order = [int(x) % ndim for x in axes] if axes is not None else list(range(ndim))[::-1]
     return order == [*range(ndim - 2), ndim - 1, ndim - 2]
 
 
-def _apart(mod: tvm.IRModule) -> tvm.IRModule:
+def _separate_transposes(mod: tvm.IRModule) -> tvm.IRModule:
     """Give each product that is fused a transposed tensor of its own."""
     rewriter = _OwnTransposes(mod)
     for gv, func in mod.functions_items():
-        if isinstance(func, relax.Function) and not _is_left(func):
+        if isinstance(func, relax.Function) and not is_for_library(func):
             rewriter.changed = False
             new = rewriter.visit_expr(func)
             if rewriter.changed:
                 rewriter.builder_.update_func(gv, relax.analysis.remove_all_unused(new))
     return rewriter.builder_.get()
-
-
-def _is_left(func: relax.Function) -> bool:
-    """Tell a function that a library computes."""
-    return bool(func.attrs) and ("Codegen" in func.attrs or "Composite" in func.attrs)
 
 
 @mutator
@@ -90,5 +87,5 @@ class _OwnTransposes(PyExprMutator):  # type: ignore[misc]
         if inner == [True, False]:  # of another dataflow block, maybe
             return call
         self.changed = True
-        again = self.builder_.emit(relax.op.permute_dims(turned.args[0], turned.attrs.axes))
-        return relax.op.matmul(call.args[0], again, out_dtype=call.attrs.out_dtype)
+        transposed = self.builder_.emit(relax.op.permute_dims(turned.args[0], turned.attrs.axes))
+        return relax.op.matmul(call.args[0], transposed, out_dtype=call.attrs.out_dtype)

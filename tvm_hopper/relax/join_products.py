@@ -96,7 +96,7 @@ def join_products(mod: tvm.IRModule, *, gates: bool = True) -> tvm.IRModule:
 
 def find_gates(mod: tvm.IRModule) -> set[Any]:
     """Return the right operands of products that are combined by a binary elementwise operator."""
-    found: set[Any] = set()
+    weights: set[Any] = set()
     for func in mod.functions.values():
         if not isinstance(func, relax.Function):
             continue
@@ -111,10 +111,10 @@ def find_gates(mod: tvm.IRModule) -> set[Any]:
                     continue
                 from_products = [weight[x] for x in call.args if x in weight]
                 if call.op in _OF_TWO and len(from_products) == 2:
-                    found |= set(from_products)
+                    weights |= set(from_products)
                 elif len(call.args) == 1 and from_products:
                     (weight[binding.var],) = from_products
-    return found
+    return weights
 
 
 def _is_packed(func: relax.Function) -> bool:

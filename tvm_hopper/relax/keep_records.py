@@ -91,5 +91,5 @@ def _find(executable: Any) -> str | None:
         )
     if not module.implements_function("stats"):
         return None
-    found = re.search(MARK + r"([A-Za-z0-9+/=]+)", str(module["stats"]()))
-    return zlib.decompress(base64.b64decode(found[1])).decode() if found else None
+    match = re.search(MARK + r"([A-Za-z0-9+/=]+)", str(module["stats"]()))
+    return zlib.decompress(base64.b64decode(match[1])).decode() if match else None

@@ -133,22 +133,22 @@ def from_text(text: str) -> tuple[FunctionRecord, ...]:
     return tuple(map(_function, json.loads(text)))
 
 
-def _function(said: dict[str, Any]) -> FunctionRecord:
-    product = said.pop("product")
+def _function(fields: dict[str, Any]) -> FunctionRecord:
+    product = fields.pop("product")
     if product is not None:
         product = ProductRecord(**{**product, "majors": tuple(product["majors"])})
-    calls = said.pop("calls")
+    calls = fields.pop("calls")
     return FunctionRecord(
         tensors=tuple(
-            TensorRecord(**{**x, "shape": tuple(x["shape"])}) for x in said.pop("tensors")
+            TensorRecord(**{**x, "shape": tuple(x["shape"])}) for x in fields.pop("tensors")
         ),
-        kernels=tuple(KernelRecord(**x) for x in said.pop("kernels")),
+        kernels=tuple(KernelRecord(**x) for x in fields.pop("kernels")),
         product=product,
-        elements=tuple(ElementsNote(**x) for x in said.pop("elements")),
-        refused=tuple((rule, why) for rule, why in said.pop("refused")),
+        elements=tuple(ElementsNote(**x) for x in fields.pop("elements")),
+        refused=tuple((rule, why) for rule, why in fields.pop("refused")),
         calls=tuple(
             CallRecord(**{**x, "shapes": tuple(tuple(shape) for shape in x["shapes"])})
             for x in calls
         ),
-        **said,
+        **fields,
     )

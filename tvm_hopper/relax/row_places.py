@@ -45,7 +45,7 @@ class _PlacesOfRows(PyExprMutator):  # type: ignore[misc]
         axis, keeps = call.attrs.axis, bool(call.attrs.keepdims)
 
         def place(x: te.Tensor) -> te.Tensor:
-            found = PLACES[name](x, None if axis is None else int(axis), keeps)
-            return topi.maximum(found, tvm.tirx.const(0, found.dtype))
+            index = PLACES[name](x, None if axis is None else int(axis), keeps)
+            return topi.maximum(index, tvm.tirx.const(0, index.dtype))
 
         return self.builder_.call_te(place, call.args[0], primfunc_name_hint=name.split(".")[1])

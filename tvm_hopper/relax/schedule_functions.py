@@ -63,12 +63,12 @@ class ScheduleFunctions:
                 records.append(collect.of_given(name, func, "for the host"))
                 continue
             tuned = find_tuned(database, name, func, target)
-            done, said = self._schedule(name, func, target, tuned)
-            record = collect.of_scheduled(name, func, done, said, tuned)
+            done, decisions = self._schedule(name, func, target, tuned)
+            record = collect.of_scheduled(name, func, done, decisions, tuned)
             if tuned.configs and record.rule != tuned.rule:  # a record is advice, no order
-                done, own = self._schedule(name, func, target, TunedChoice())
-                record = collect.of_scheduled(name, func, done, own)
-                record = replace(record, note=_joined(record.note, tuned.refusal(said)))
+                done, untuned = self._schedule(name, func, target, TunedChoice())
+                record = collect.of_scheduled(name, func, done, untuned)
+                record = replace(record, note=_joined(record.note, tuned.refusal(decisions)))
             if done is not None:
                 new[gv] = done
             records.append(record)
@@ -82,15 +82,15 @@ class ScheduleFunctions:
     def _schedule(
         self, name: str, func: tirx.PrimFunc, target: Target, tuned: TunedChoice
     ) -> tuple[Any, list[Decision]]:
-        """Ask the rules in turn; return the function as the first that takes it leaves it.
+        """Apply the rules in order; return the function as the first one that accepts it leaves it.
 
         TVM's rules make sums in the type that the function says: they are asked about the function
         with wide sums, as kernels of ours make them, and only if all refuse as it is.
         """
-        said: list[Decision] = []
+        decisions: list[Decision] = []
         wide, note = self._widened(func)
         rules = dlight.rules(
-            said,
+            decisions,
             accumulate=self.options.accumulate,
             classes=tuned.classes if tuned.configs else self.options.classes,
             config=tuned.config or without_allocator(MatmulConfig()),  # a model's calls have none
@@ -98,15 +98,15 @@ class ScheduleFunctions:
         )
         ours = [x for x in rules if isinstance(x, HopperRule)]
         others = [x for x in rules if not isinstance(x, HopperRule)]
-        asked = [*((x, func) for x in ours), *((x, wide) for x in others)]
+        attempts = [*((x, func) for x in ours), *((x, wide) for x in others)]
         if wide is not func:
-            asked += [(x, func) for x in others]
-        for rule, given in asked:
+            attempts += [(x, func) for x in others]
+        for rule, given in attempts:
             result = rule.apply(given, target, False)
             if result is None:
                 continue
             if given is not func:
-                said[-1] = replace(said[-1], reason=note)
+                decisions[-1] = replace(decisions[-1], reason=note)
             sch = result[0] if isinstance(result, list) else result
             if len(sch.mod.functions) != 1:
                 raise HopperError(
@@ -116,10 +116,10 @@ class ScheduleFunctions:
             (new,) = sch.mod.functions.values()
             fault = find_fault(new, target) if isinstance(rule, HopperRule) else None
             if fault is not None:
-                said[-1] = replace(said[-1], taken=False, reason=fault)
+                decisions[-1] = replace(decisions[-1], taken=False, reason=fault)
                 continue
-            return _named_as(func, new).with_attr("tirx.is_scheduled", True), said
-        return None, said
+            return _named_as(func, new).with_attr("tirx.is_scheduled", True), decisions
+        return None, decisions
 
     def _widened(self, func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, str]:
         """Return a function whose sums of 16 bits are wide ones, and what was done."""

@@ -45,11 +45,11 @@ class TunedChoice:
     @property
     def configs(self) -> dict[int | None, Any]:
         """The configuration of each class by its bound; None stands for all rows."""
-        found: dict[int | None, Any] = {}
-        found.update((self.classes or {}).items())
+        configs: dict[int | None, Any] = {}
+        configs.update((self.classes or {}).items())
         if self.config is not None:
-            found[None] = self.config
-        return found
+            configs[None] = self.config
+        return configs
 
     @property
     def rule(self) -> str:
@@ -57,9 +57,9 @@ class TunedChoice:
         kinds = {type(x) for x in self.configs.values()}
         return RULES[kinds.pop()] if kinds else ""
 
-    def refusal(self, said: Sequence[Decision]) -> str:
+    def refusal(self, decisions: Sequence[Decision]) -> str:
         """Say why the rule did not take what was decided, for the report."""
-        reasons = (x.reason for x in said if x.rule == self.rule and not x.taken)
+        reasons = (x.reason for x in decisions if x.rule == self.rule and not x.taken)
         return f"tuned configuration not used: {next(reasons, 'another rule came first')}"
 
 
@@ -109,16 +109,16 @@ def find_tuned(database: Any, name: str, func: tirx.PrimFunc, target: Target) ->
     """
     if database is None:
         return TunedChoice()
-    found = _reader(database).lookup(database, func, target)
-    if found is None:
+    answer = _reader(database).lookup(database, func, target)
+    if answer is None:
         return TunedChoice()
-    if isinstance(found, tuple(RULES)):
-        return TunedChoice(config=found)
+    if isinstance(answer, tuple(RULES)):
+        return TunedChoice(config=answer)
     try:
-        classes = {int(bound): config for bound, config in found}
+        classes = {int(bound): config for bound, config in answer}
     except (TypeError, ValueError):
         classes = {}
     if not classes or not all(isinstance(x, MatmulConfig) for x in classes.values()):
-        what = f"{found!r} for function {name} in database={database!r}"
+        what = f"{answer!r} for function {name} in database={database!r}"
         raise cannot_configure(WHERE, what, "a configuration, or (bound, MatmulConfig) pairs")
     return TunedChoice(classes=classes)

@@ -39,14 +39,14 @@ class WideFunctions:
 def rewrite_functions(mod: tvm.IRModule, rewriter: Any) -> tvm.IRModule:
     """Let a mutator rewrite the Relax functions of a module that no library computes."""
     for gv, func in mod.functions_items():
-        if isinstance(func, relax.Function) and not _is_left(func):
+        if isinstance(func, relax.Function) and not is_for_library(func):
             new = rewriter.visit_expr(func)
             if not new.same_as(func):
                 rewriter.builder_.update_func(gv, new)
     return rewriter.builder_.get()
 
 
-def _is_left(func: relax.Function) -> bool:
+def is_for_library(func: relax.Function) -> bool:
     """Tell a function that a library computes."""
     return bool(func.attrs) and ("Codegen" in func.attrs or "Composite" in func.attrs)
 
@@ -146,11 +146,11 @@ def _softplus(attrs: Any) -> Function:
 def _log_add_exp(_attrs: Any) -> Function:
     def of(x: te.Tensor, y: te.Tensor) -> te.Tensor:
         top = topi.maximum(x, y)
-        apart = topi.abs(topi.subtract(x, y))
+        distance = topi.abs(topi.subtract(x, y))
         most = _f32(float("inf"))
 
-        def value(*i: Any) -> Any:  # equal infinities are not apart
-            soft = top[i] + tirx.log1p(tirx.exp(_f32(0) - apart[i]))
+        def value(*i: Any) -> Any:  # equal infinities have no distance
+            soft = top[i] + tirx.log1p(tirx.exp(_f32(0) - distance[i]))
             return tirx.Select(tirx.abs(top[i]).equal(most), top[i], soft)
 
         return te.compute(top.shape, value, name="log_add_exp")
@@ -190,8 +190,8 @@ def _count(extents: Iterable[Any]) -> Any:
 
 
 def _variance(x: te.Tensor, axis: Any, keepdims: bool) -> te.Tensor:
-    apart = topi.subtract(x, _mean(x, axis, True))
-    return _mean(topi.multiply(apart, apart), axis, keepdims)
+    deviation = topi.subtract(x, _mean(x, axis, True))
+    return _mean(topi.multiply(deviation, deviation), axis, keepdims)
 
 
 def _std(x: te.Tensor, axis: Any, keepdims: bool) -> te.Tensor:
@@ -224,11 +224,11 @@ def _norm(attrs: Any) -> Function:
 
         sums = total(lambda _row, v: v, "sum")
         mean = te.compute(shape, lambda *row: sums[row] / count, name="mean")
-        apart = total(lambda row, v: (v - mean[row]) * (v - mean[row]), "squares")
+        squares = total(lambda row, v: (v - mean[row]) * (v - mean[row]), "squares")
 
         def value(*i: Any) -> Any:
             row = tuple(i[a] // size if a == channel else i[a] for a in rows)
-            scale = tirx.rsqrt(apart[row] / count + _f32(float(attrs.epsilon)))
+            scale = tirx.rsqrt(squares[row] / count + _f32(float(attrs.epsilon)))
             return (x[i] - mean[row]) * scale * w[i[channel]] + b[i[channel]]
 
         return te.compute(x.shape, value, name="norm")

@@ -81,7 +81,7 @@ def without_empty_stages(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def without_padding(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Take the padding of rows off tiles whose copies ask, and leave a note that it was there.
 
-    `Schedule.storage_align` keeps threads that read columns apart from one another's banks. Boxes
+    `Schedule.storage_align` keeps threads that read columns in different banks. Boxes
     have no gaps between rows, and the lowering chooses where a tile's elements lie by itself.
     """
 
@@ -131,7 +131,7 @@ def _ask_in_stages(func: tirx.PrimFunc, mechanism: str) -> tirx.PrimFunc | None:
 
 
 def _counted(parts: list[ir.Stmt]) -> list[ir.Stmt]:
-    """Name each statement as often as TVM counts it: an inner pipeline comes apart to three."""
+    """Name each statement as often as TVM counts it: an inner pipeline becomes three."""
     return [
         x
         for part in parts
@@ -167,7 +167,7 @@ def _ask_in_scopes(func: tirx.PrimFunc, mechanism: str) -> tirx.PrimFunc | None:
         if str(attr.attr_key) != SCOPE:
             return mutator.default_mutate(attr)
         body = mutator.mutate(attr.body)
-        return ir.mutate(body, [(ir.For, _apart), (ir.BufferStore, _in_block(mechanism))])
+        return ir.mutate(body, [(ir.For, _split_stages), (ir.BufferStore, _in_block(mechanism))])
 
     def drop(stmt: ir.Evaluate, mutator: Any) -> ir.Stmt:
         call = stmt.value
@@ -198,7 +198,7 @@ def _as_loop(attr: tirx.AttrStmt, body: ir.Stmt) -> ir.For:
     return ir.For(axis.var, zero, extent, ir.ForKind.THREAD_BINDING, body, thread_binding=bound)
 
 
-def _apart(loop: ir.For, mutator: Any) -> ir.Stmt:
+def _split_stages(loop: ir.For, mutator: Any) -> ir.Stmt:
     """Give each of several copies loops of its own: they share a nest and nothing else."""
     loops, body = ir.loop_nest(loop)
     parts = ir.statements(body)
@@ -208,8 +208,8 @@ def _apart(loop: ir.For, mutator: Any) -> ir.Stmt:
     nests = []
     for part in parts:
         nest = part
-        for one in reversed(loops):
-            nest = ir.with_body(one, nest)
+        for inner in reversed(loops):
+            nest = ir.with_body(inner, nest)
         nests.append(mutator.default_mutate(ir.fresh_variables(nest)))
     return ir.seq(nests)
 

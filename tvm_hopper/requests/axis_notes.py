@@ -32,8 +32,8 @@ def set_notes_apart(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if loop.kind != ir.ForKind.THREAD_BINDING or not ours or not _leaves_a_loop(loop.body):
             return loop
         note = ir.Var(f"{loop.loop_var.name}_note", ir.dtype_of(loop.loop_var))
-        zero, one = (tirx.IntImm(ir.dtype_of(note), x) for x in (0, 1))
-        return ir.with_body(loop, ir.For(note, zero, one, ir.ForKind.SERIAL, loop.body))
+        zero, one_value = (tirx.IntImm(ir.dtype_of(note), x) for x in (0, 1))
+        return ir.with_body(loop, ir.For(note, zero, one_value, ir.ForKind.SERIAL, loop.body))
 
     body = ir.mutate(func.body, [(ir.For, visit)])
     return func if body.same_as(func.body) else func.with_body(body)

@@ -62,7 +62,7 @@ def load_kernel(file: Path, name: str) -> Any:
 
 
 def _module_of(made: Any, name: str) -> Any:
-    import tvm  # late: a mistake in the file is told without it
+    import tvm  # late: a mistake in the file is reported without it
     from tvm import s_tir, tirx
 
     if isinstance(made, s_tir.Schedule):

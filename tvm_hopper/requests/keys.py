@@ -8,6 +8,7 @@ only if TVM has none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tvm_hopper.facts import async_ops, reductions
 from tvm_hopper.facts.programming_model import (
@@ -33,13 +34,7 @@ EARLY_LOADS = "tvm_hopper.early_loads"
 # -- on the block that copies a tile from shared to global memory
 STORE_SLOTS = "tvm_hopper.store_slots"
 REDUCE = "tvm_hopper.reduce"
-BESIDE_COPY = (
-    SWIZZLE,
-    STORE_SLOTS,
-    REDUCE,
-    CACHE_HINT,
-    SPARE_ROWS,
-)  # how a copy is made; ASYNC_COPY says that it is
+COPY_OPTIONS = (SWIZZLE, STORE_SLOTS, REDUCE, CACHE_HINT, SPARE_ROWS)  # next to ASYNC_COPY
 # -- on a serial loop around such copies
 ACROSS_BLOCKS = "tvm_hopper.across_blocks"
 # -- on a serial loop around the pipelined loop of a product
@@ -50,7 +45,6 @@ MOST_PARTS = 64  # by kernels
 WGMMA = "tvm_hopper.wgmma"
 ACCUMULATE = "tvm_hopper.accumulate"
 OPERANDS = "tvm_hopper.operands"
-CHOICE = "tvm_hopper.choice"
 # -- on the block that multiplies two register tiles of a warp
 MMA_SYNC = "tvm_hopper.mma_sync"
 # -- on the pipelined loop
@@ -69,7 +63,7 @@ SHARE_LOADS = "tvm_hopper.share_loads"
 EARLY_LAUNCH = "tvm_hopper.early_launch"
 # -- on the loop bound to blockIdx.x of a memory-bound kernel
 MEMORY_BOUND = "tvm_hopper.memory_bound"
-CHOSEN = "tvm_hopper.chosen"
+CHOSEN = "tvm_hopper.chosen"  # also on the block of a product
 BLOCKS_PER_SM = "tvm_hopper.blocks_per_sm"
 MOST_BLOCKS_PER_SM = 32
 KEPT_END = "tvm_hopper.kept_end"
@@ -90,9 +84,8 @@ MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
 BY_DEVICE = -1  # value of PERSISTENT: the host counts thread blocks for the device at each launch
 # -- options of a whole compilation (function attribute or PassContext)
 STRICT = "tvm_hopper.strict"
-VERIFY = "tvm_hopper.verify"
+CHECKS = "tvm_hopper.checks"
 COMPILER = "tvm_hopper.compiler"
-CHECK_ASSEMBLER_LOG = "tvm_hopper.check_assembler_log"
 DETERMINISTIC = "tvm_hopper.deterministic"
 FUNCTIONS = "tvm_hopper.functions"
 # -- TVM's own keys, with their TVM meaning
@@ -130,269 +123,221 @@ AUTO, BY_THREADS = "auto", "none"
 MECHANISMS = (*async_ops.MECHANISMS, AUTO, BY_THREADS)
 CACHE_HINTS = ("evict_first", "evict_last")
 
+# Of checks.
+SYNCHRONIZATION, ASSEMBLER_LOG = "synchronization", "assembler_log"
+
 # Of memory-bound kernels.
 POINTWISE, ROW_REDUCTION = "pointwise", "row_reduction"
 COLUMN_REDUCTION, DOT_PRODUCTS, FRAGMENTS = "column_reduction", "dot_products", "fragments"
 KINDS = (POINTWISE, ROW_REDUCTION, COLUMN_REDUCTION, DOT_PRODUCTS, FRAGMENTS)
 
+
+def _block(name: str, kind: type, meaning: str, legal: tuple[object, ...] = (), **more: Any) -> Key:
+    return Key(name, (BLOCK,), kind, meaning, legal, **more)
+
+
+def _loop(name: str, kind: type, meaning: str, legal: tuple[object, ...] = (), **more: Any) -> Key:
+    return Key(name, (LOOP,), kind, meaning, legal, **more)
+
+
+def _grid(name: str, kind: type, meaning: str, legal: tuple[object, ...] = (), **more: Any) -> Key:
+    """Describe a key of the loop bound to blockIdx.x."""
+    return _loop(name, kind, meaning, legal, axis="blockIdx.x", **more)
+
+
+def _option(name: str, kind: type, meaning: str, legal: tuple[object, ...] = ()) -> Key:
+    """Describe an option of a whole compilation."""
+    return Key(name, (FUNCTION,), kind, meaning, legal, option=True)
+
+
 KEYS: dict[str, Key] = {
     key.name: key
     for key in (
-        Key(
-            ASYNC_COPY,
-            (BLOCK,),
-            str,
-            "mechanism of an asynchronous copy",
-            MECHANISMS,
-            option=True,
-        ),
-        Key(SWIZZLE, (BLOCK,), int, "swizzle of the shared tile, in bytes", (0, 32, 64, 128)),
-        Key(
+        _block(ASYNC_COPY, str, "mechanism of an asynchronous copy", MECHANISMS, option=True),
+        _block(SWIZZLE, int, "swizzle of the shared tile, in bytes", (0, 32, 64, 128)),
+        _block(
             CACHE_HINT,
-            (BLOCK,),
             str,
             "L2 eviction policy of a load: evict its bytes first, or last",
             CACHE_HINTS,
         ),
-        Key(
+        _block(
             SPARE_ROWS,
-            (BLOCK,),
             int,
             "out-of-bounds rows of the loaded tile need not be zero-filled; their contents are "
             "ignored",
             (1,),
         ),
-        Key(
+        _block(
             LOAD_HINT,
-            (BLOCK,),
             str,
             "L1 and L2 eviction policy of a thread's vector loads: evict first, or last",
             CACHE_HINTS,
         ),
-        Key(
+        _block(
             EARLY_LOADS,
-            (BLOCK,),
             int,
             "register loads of data that no earlier launch writes: they do not wait for one",
             (1,),
         ),
-        Key(
+        _block(
             STORE_SLOTS,
-            (BLOCK,),
             int,
             "ring slots of the tile that an asynchronous store reads; all but one may be in flight",
             bounds=(1, MOST_STORE_SLOTS),
         ),
-        Key(
+        _block(
             REDUCE,
-            (BLOCK,),
             str,
             "operation that combines the copied elements with the destination's",
             reductions.OPERATIONS,
         ),
-        Key(
+        _loop(
             ACROSS_BLOCKS,
-            (LOOP,),
             str,
             "grid axis whose thread blocks share the iterations of a serial loop",
             ("blockIdx.y", "blockIdx.z"),
         ),
-        Key(
+        _loop(
             ACROSS_CLUSTER,
-            (LOOP,),
             int,
             "split-K: thread blocks share the reduction loop. 1: a cluster; 2: partial sums in a "
             "workspace, added by a second kernel; 3: 2 if the call has an allocator, else 1; 4: "
-            "serially, in one sum in global memory; 5: 4 if the call has an allocator, else 1; 6: "
-            "atomic reductions",
+            "serially, in one sum in global memory; 5: 4 if the call has an allocator, else 1; "
+            "6: atomic reductions",
             (BY_CLUSTER, BY_KERNELS, BY_CALLER, IN_TURNS, BY_TURNS, BY_ATOMICS),
         ),
-        Key(WGMMA, (BLOCK,), int, "lower this multiply-add block to WGMMA", (1,)),
-        Key(
+        _block(WGMMA, int, "lower this multiply-add block to WGMMA", (1,)),
+        _block(
             MMA_SYNC,
-            (BLOCK,),
             int,
             "lower this multiply-add block to mma.sync; each lane loads its operands",
             (1,),
         ),
-        Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),
-        Key(OPERANDS, (BLOCK,), str, "what float32 operands are multiplied as", ("tf32",)),
-        Key(CHOICE, (BLOCK,), str, "the best estimated configurations, a line each, for `explain`"),
-        Key(CONSUMERS, (LOOP,), int, "consumer warp groups", bounds=(1, MOST_CONSUMERS)),
-        Key(
+        _block(ACCUMULATE, str, "type of the accumulator in registers", ("float32",)),
+        _block(OPERANDS, str, "what float32 operands are multiplied as", ("tf32",)),
+        _loop(CONSUMERS, int, "consumer warp groups", bounds=(1, MOST_CONSUMERS)),
+        _loop(
             REGISTERS,
-            (LOOP,),
             int,
             "registers of a producer thread and of a consumer thread (setmaxnreg)",
             length=2,
             bounds=(SETMAXNREG_MIN, SETMAXNREG_MAX),
         ),
-        Key(
+        _loop(
             WGMMA_PENDING,
-            (LOOP,),
             int,
             "WGMMA groups left in flight at the end of an iteration",
             (0, 1),
             option=True,
         ),
-        Key(
-            RASTER_GROUP,
-            (LOOP,),
-            int,
-            "rasterization: rows of output tiles in a group",
-            axis="blockIdx.x",
-            option=True,
-        ),
-        Key(RASTER_CURVE, (LOOP,), str, "curve through a group", CURVES, axis="blockIdx.x"),
-        Key(
+        _grid(RASTER_GROUP, int, "rasterization: rows of output tiles in a group", option=True),
+        _grid(RASTER_CURVE, str, "curve through a group", CURVES),
+        _grid(
             PERSISTENT,
-            (LOOP,),
             int,
             "thread blocks of a persistent kernel; -1: chosen at launch for the device",
             beyond=(BY_DEVICE,),
-            axis="blockIdx.x",
         ),
-        Key(
+        _grid(
             TURNS,
-            (LOOP,),
             int,
             "consumer groups that take turns on a thread block's output tiles (ping-pong)",
             bounds=(2, MOST_TURNS),
-            axis="blockIdx.x",
         ),
-        Key(
+        _grid(
             STREAM,
-            (LOOP,),
             int,
             "stream-K: persistent thread blocks take equal shares of all k steps, and add a "
             "tile's parts in order. 1: if the call has an allocator, else whole tiles; 2: always",
             (STREAM_BY_CALLER, STREAM_ALWAYS),
-            axis="blockIdx.x",
         ),
-        Key(
+        _grid(
             CHOSEN_FOR,
-            (LOOP,),
             int,
             "rows that the kernel was chosen for, and its estimate in 0.1 us, for `explain`",
             length=2,
-            axis="blockIdx.x",
         ),
-        Key(
+        _grid(
             SHARE_LOADS,
-            (LOOP,),
             int,
             "multicast: thread blocks along blockIdx.z are a cluster and load shared tiles once",
             (1,),
-            axis="blockIdx.x",
         ),
-        Key(
+        _grid(
             EARLY_LAUNCH,
-            (LOOP,),
             int,
             "programmatic dependent launch: start early, and wait before reading earlier results",
             (1,),
-            axis="blockIdx.x",
         ),
-        Key(
-            MEMORY_BOUND,
-            (LOOP,),
-            str,
-            "marks a memory-bound kernel, with its kind",
-            KINDS,
-            axis="blockIdx.x",
-        ),
+        _grid(MEMORY_BOUND, str, "marks a memory-bound kernel, with its kind", KINDS),
         Key(
             CHOSEN,
-            (LOOP,),
+            (LOOP, BLOCK),
             str,
-            "the cost model's choice and the runners-up, for `explain`",
+            "the cost model's choice and the runners-up, for `explain`; of a product a line "
+            "each, on its block",
             axis="blockIdx.x",
         ),
-        Key(
-            CONFIGURATION,
-            (LOOP,),
-            str,
-            "the tuned configuration, as its record has it",
-            axis="blockIdx.x",
-        ),
-        Key(
+        _grid(CONFIGURATION, str, "the tuned configuration, as its record has it"),
+        _grid(
             BLOCKS_PER_SM,
-            (LOOP,),
             int,
             "occupancy: thread blocks per SM that the register limit must allow",
             bounds=(1, MOST_BLOCKS_PER_SM),
-            axis="blockIdx.x",
         ),
-        Key(
+        _grid(
             KEPT_END,
-            (LOOP,),
             int,
             "number of last thread blocks whose stores L2 evicts last, and whose loads with "
             "`tvm_hopper.load_hint` it evicts first",
-            axis="blockIdx.x",
         ),
-        Key(
+        _grid(
             LAUNCHED_TOGETHER,
-            (LOOP,),
             int,
             "neighbouring thread blocks that start together, as a cluster",
             bounds=(2, MOST_LAUNCHED_TOGETHER),
-            axis="blockIdx.x",
         ),
-        Key(
+        _grid(
             ROW_CLUSTER,
-            (LOOP,),
             int,
             "thread blocks of a cluster that share a row; threadIdx.z counts them",
             bounds=(2, MOST_ROW_CLUSTER),
-            axis="blockIdx.x",
         ),
-        Key(
+        _loop(
             PREFETCH_ROWS,
-            (LOOP,),
             int,
             "row-loop iterations by which rows are prefetched into L2 ahead of their loads",
             bounds=(1, MOST_TURNS_AHEAD),
         ),
-        Key(
+        _loop(
             STAGE_ROWS,
-            (LOOP,),
             int,
             "row-loop iterations by which rows are copied to shared memory ahead of their use",
             bounds=(1, MOST_TURNS_AHEAD),
         ),
-        Key(
+        _loop(
             SKEW_TURNS,
-            (LOOP,),
             int,
             "software-pipeline the row loop: reduce row r + 1 before the cluster sum of row r",
             bounds=(1, 1),
         ),
-        Key(STRICT, (FUNCTION,), bool, "raise an error for each fallback", option=True),
-        Key(VERIFY, (FUNCTION,), bool, "check the synchronisation of the result", option=True),
-        Key(COMPILER, (FUNCTION,), str, "CUDA compiler", ("nvrtc", "nvcc"), option=True),
-        Key(
+        _option(STRICT, bool, "raise an error for each fallback"),
+        _option(
+            CHECKS,
+            str,
+            "checks of a build that raise errors: of its synchronisation; of the assembler's log "
+            "(serialised WGMMA, ignored setmaxnreg, stack frames; if strict, spills)",
+            ("all", SYNCHRONIZATION, ASSEMBLER_LOG, "none"),
+        ),
+        _option(COMPILER, str, "CUDA compiler", ("nvrtc", "nvcc")),
+        _option(
             FUNCTIONS,
-            (FUNCTION,),
             str,
             "how activations with 16-bit results are computed",
             ("short", "approximate", "library"),
-            option=True,
         ),
-        Key(
-            CHECK_ASSEMBLER_LOG,
-            (FUNCTION,),
-            bool,
-            "fail on serialised WGMMA, ignored setmaxnreg, stack frames; if strict, on spills",
-            option=True,
-        ),
-        Key(
-            DETERMINISTIC,
-            (FUNCTION,),
-            bool,
-            "refuse kernels whose results may differ from run to run",
-            option=True,
-        ),
+        _option(DETERMINISTIC, bool, "refuse kernels whose results may differ from run to run"),
     )
 }
 
@@ -428,8 +373,8 @@ DMA_COPY = "tirx.dma_copy"
 # start: slot = trip % slots. The loop that binds it advances it.
 CHANNEL = "tvm_hopper.channel"
 NUM_SLOTS = "tvm_hopper.num_slots"
-STORES_IN_FLIGHT = "tvm_hopper.stores_in_flight"  # on a block of loads: slots reserved for stores
-KEPT = "tvm_hopper.kept"  # slots reserved for late statements
+# On a block of loads: slots that stores in flight or late statements still read.
+RESERVED_SLOTS = "tvm_hopper.reserved_slots"
 AHEAD = "tvm_hopper.ahead"  # on a block of loads: iterations that each load runs ahead
 IN_PARTS = "tvm_hopper.in_parts"  # on a block of loads: each thread arrives for its part
 FILL_SLOT = "tvm_hopper.fill_slot"  # call_extern(.., channel, trip[, bytes]): fill the slot
@@ -450,8 +395,8 @@ LATE = "tvm_hopper.late"
 HANDED_ON = "tvm_hopper.handed_on"
 CHANNEL_CALLS = (FILL_SLOT, AWAIT_FILLED, AWAIT_FREE, FREE_SLOT, STORE_SLOT, READ_SLOT)
 # On a block: no two of its threads or iterations write the same element of shared memory.
-APART = "tvm_hopper.apart"
+DISJOINT_WRITES = "tvm_hopper.disjoint_writes"
 TAKES_PLACE = "tvm_hopper.takes_place"  # on a store of accumulators: reuses an operand's tile
 OVERLAY = "tvm_hopper.overlay"  # call_extern(.., &a, &b): two shared arrays may share bytes
-RELEASE = "tvm_hopper.release"  # on a block: releases the slot of n iterations ago
-ARRIVALS = "tvm_hopper.arrivals"  # with RELEASE: number of threads that arrive
+# On a block, [n, arrivals]: so many threads release the slot of n iterations ago.
+RELEASE = "tvm_hopper.release"

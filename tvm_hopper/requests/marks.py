@@ -26,22 +26,14 @@ from tvm_hopper.requests.targets import find_processor, name_target
 
 LEFT = "left_to_tvm"  # on a function that an option requested and the lowering refused
 OURS = "tvm_hopper"  # target key, set by us on a function that asked; its two halves inherit it
-_PARTNER = {  # a key that says how, and the one that says what; alone it would change nothing
-    keys.SWIZZLE: keys.ASYNC_COPY,
-    keys.CACHE_HINT: keys.ASYNC_COPY,
-    keys.SPARE_ROWS: keys.ASYNC_COPY,
-    keys.STORE_SLOTS: keys.ASYNC_COPY,
-    keys.REDUCE: keys.ASYNC_COPY,
-    keys.ACCUMULATE: keys.WGMMA,
-    keys.CHOICE: keys.WGMMA,
-    keys.CONSUMERS: keys.STAGE,
-    keys.REGISTERS: keys.STAGE,
-    keys.WGMMA_PENDING: keys.STAGE,
-    keys.CHOSEN: keys.MEMORY_BOUND,
-    keys.BLOCKS_PER_SM: keys.MEMORY_BOUND,
-    keys.ROW_CLUSTER: keys.MEMORY_BOUND,
+_PARTNERS = {  # a key that says how: the keys that say what, without which it changes nothing
+    **dict.fromkeys(keys.COPY_OPTIONS, (keys.ASYNC_COPY,)),
+    keys.ACCUMULATE: (keys.WGMMA,),
+    **dict.fromkeys((keys.CONSUMERS, keys.REGISTERS, keys.WGMMA_PENDING), (keys.STAGE,)),
+    **dict.fromkeys((keys.BLOCKS_PER_SM, keys.ROW_CLUSTER), (keys.MEMORY_BOUND,)),
+    keys.CHOSEN: (keys.MEMORY_BOUND, keys.WGMMA),
 }
-_INSTEAD = {  # a key, another one that it does not be beside, and what is meant there
+_INSTEAD = {  # a key, another one that excludes it, and what is meant there
     keys.LOAD_HINT: (keys.ASYNC_COPY, keys.CACHE_HINT),
     keys.EARLY_LOADS: (keys.ASYNC_COPY, "loads to registers"),
 }
@@ -56,7 +48,7 @@ class Request:
     name: str
     value: object
     axis: str = ""  # thread axis that the loop is bound to
-    beside: frozenset[str] = frozenset()  # every annotation of the same block or loop
+    neighbors: frozenset[str] = frozenset()  # every annotation of the same block or loop
 
 
 def is_marked(func: BaseFunc) -> bool:
@@ -72,20 +64,20 @@ def find_requests(func: tirx.PrimFunc) -> list[Request]:
     as well.
     """
     every = _annotations(func)
-    found = [r for r in every if spelling.claims_to_be_ours(r.name)]
-    return [r for r in every if spelling.claims_to_be_ours(r.name, beside_ours=bool(found))]
+    ours = [r for r in every if spelling.claims_to_be_ours(r.name)]
+    return [r for r in every if spelling.claims_to_be_ours(r.name, beside_ours=bool(ours))]
 
 
 def _annotations(func: tirx.PrimFunc) -> list[Request]:
     """List every attribute and annotation of a function."""
-    found = [
+    requests = [
         Request(keys.FUNCTION, "attribute", str(name), value) for name, value in func.attrs.items()
     ]
 
     def collect(place: str, owner: str, annotations: Mapping[str, object], axis: str = "") -> None:
-        beside = frozenset(map(str, annotations))
+        neighbors = frozenset(map(str, annotations))
         for name, value in annotations.items():
-            found.append(Request(place, owner, str(name), value, axis, beside))
+            requests.append(Request(place, owner, str(name), value, axis, neighbors))
 
     for block in ir.find_all(func.body, ir.SBlock, lambda b: bool(b.annotations)):
         collect(keys.BLOCK, block.name_hint, block.annotations)
@@ -93,7 +85,7 @@ def _annotations(func: tirx.PrimFunc) -> list[Request]:
         bound = loop.thread_binding
         axis = str(bound.thread_tag) if bound is not None else ""
         collect(keys.LOOP, loop.loop_var.name, loop.annotations, axis)
-    return found
+    return requests
 
 
 def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
@@ -103,7 +95,7 @@ def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
     stays TVM's own with synchronous ones.
 
     The mark is a key of the function's target and of that target's host, so kernel and host part
-    inherit it when they are split.  It also makes TVM compile our kernels apart from others'.
+    inherit it when they are split.  It also makes TVM compile our kernels in a separate module.
     """
     marked = {}
     for gv, func in mod.functions.items():
@@ -255,13 +247,12 @@ def check_request(function: str, request: Request) -> None:
     value = options.plain(request.value)
     if not options.value_fits(key, value):
         raise cannot_lower(where, f"{key.name} = {value!r}", options.value_need(key))
-    partner = _PARTNER.get(request.name)
-    if partner and request.place != keys.FUNCTION and partner not in request.beside:
-        raise cannot_lower(
-            where, f"{key.name} without {partner}", f"both on the same {request.place}"
-        )
+    partners = _PARTNERS.get(request.name, ())
+    if partners and request.place != keys.FUNCTION and not request.neighbors & {*partners}:
+        found = f"{key.name} without {' or '.join(partners)}"
+        raise cannot_lower(where, found, f"both on the same {request.place}")
     other, instead = _INSTEAD.get(request.name, ("", ""))
-    if other in request.beside:
+    if other in request.neighbors:
         raise cannot_lower(where, f"{key.name} next to {other}", f"{instead} there")
     if not key.axis and request.place == keys.LOOP and request.axis:
         found = f"{key.name} on a loop bound to {request.axis}"

@@ -1,8 +1,9 @@
 """Options of a compilation: PassContext keys and function attributes, checked.
 
-An annotation wins over a function attribute, that over `PassContext(config={"tvm_hopper.x": ...})`,
-that over the default.  Tuning workers see annotations and attributes alone: a PassContext does not
-travel to them.
+An annotation wins over a function attribute, that over the config of the PassContext, that over the
+default. Tuning workers see annotations and attributes alone: a PassContext does not travel to them.
+
+    with PassContext(config={"tvm_hopper.strict": True}): ...
 
 TVM refuses a config key that its C++ code did not register.  So ours travel as rows of a stock key
 that TVM registers, types as `Array[Array[Object]]`, and never reads:
@@ -29,10 +30,9 @@ CARRIER = "tirx.add_lower_pass"
 DEFAULTS: dict[str, object] = {
     keys.ASYNC_COPY: "",  # async pipelines without our annotations stay with TVM
     keys.STRICT: False,
-    keys.VERIFY: True,
+    keys.CHECKS: "all",
     keys.COMPILER: "nvrtc",
     keys.FAST_MATH: False,
-    keys.CHECK_ASSEMBLER_LOG: True,
     keys.DETERMINISTIC: False,
     keys.FUNCTIONS: "short",
 }
@@ -131,15 +131,15 @@ def to_carrier(config: Any) -> Any:
     """
     if not isinstance(config, Mapping):
         return config
-    asked = {
+    given = {
         k: v for k, v in config.items() if isinstance(k, str) and spelling.claims_to_be_ours(k)
     }
     carried, others = _split(config.get(CARRIER, ()))
-    ours = {**carried, **asked}
+    ours = {**carried, **given}
     if not ours:
         return config
     rows = [[name, _boxed(check_option(name, value))] for name, value in ours.items()]
-    rest = {name: value for name, value in config.items() if name not in asked}
+    rest = {name: value for name, value in config.items() if name not in given}
     if others is not None:  # else TVM says what is wrong with the carrier's own value
         rest[CARRIER] = [*others, *rows]
     return rest

@@ -25,14 +25,14 @@ def check_pins() -> None:
     ffi = tvm_ffi.__version__
     known = is_release(ffi, FFI)
     partly = not known and is_release(ffi, PARTLY_USABLE_FFI)
-    found = []
+    wrong = []
     if not known and not partly:
-        found.append(f"apache-tvm-ffi {ffi}")
+        wrong.append(f"apache-tvm-ffi {ffi}")
     if not is_release(tvm_version, TVM):
-        found.append(f"apache-tvm {tvm_version}")
-    if found:
+        wrong.append(f"apache-tvm {tvm_version}")
+    if wrong:
         raise ImportError(
-            f"tvm_hopper: found {' and '.join(found)}; need apache-tvm {TVM} with "
+            f"tvm_hopper: found {' and '.join(wrong)}; need apache-tvm {TVM} with "
             f"apache-tvm-ffi {FFI} (later ones crash with it); run: {REMEDY}"
         )
     if partly:

@@ -14,7 +14,7 @@ _LETTERS = PREFIX[:-1].replace("_", "")
 _DOTS = ".:/"
 _NEARLY = 0.85  # likeness of a prefix that is taken for a misspelt one of ours
 _ALIKE = 0.8  # likeness of what follows a prefix that may be another project's
-_BESIDE = 0.6  # the same in a function that carries keys of ours
+CUTOFF_WITH_OURS = 0.6  # in a function that carries keys of ours
 
 
 @functools.lru_cache(maxsize=1024)  # requested every annotation of every build
@@ -25,7 +25,7 @@ def claims_to_be_ours(name: str, beside_ours: bool = False) -> bool:
     letter may be wrong. "hopper.x" may be another project's: it claims where `x` is like a key of
     ours, in a function that carries such keys (`beside_ours`) already where it is a little.
     """
-    likeness = _BESIDE if beside_ours else _ALIKE
+    likeness = CUTOFF_WITH_OURS if beside_ours else _ALIKE
     dotted = any(dot in name for dot in _DOTS)
     return any(
         head == _LETTERS
@@ -38,8 +38,8 @@ def claims_to_be_ours(name: str, beside_ours: bool = False) -> bool:
 def closest(name: str, among: Iterable[str] | None = None) -> str:
     """Return the known key nearest to a misspelt one, or an empty string."""
     known = [*KEYS, *PIPELINE_KEYS, FAST_MATH] if among is None else list(among)
-    found = (_nearest(rest, known, _BESIDE) for _, rest in reversed(_heads(name)))
-    return next(filter(None, found), "")
+    nearest = (_nearest(rest, known, CUTOFF_WITH_OURS) for _, rest in reversed(_heads(name)))
+    return next(filter(None, nearest), "")
 
 
 def is_misspelt_pipeline_key(name: str) -> bool:
@@ -55,8 +55,8 @@ def closest_pipeline_key(name: str) -> str:
 
 
 def _like_pipeline_key(name: str, cutoff: float) -> str:
-    found = difflib.get_close_matches(name.lower(), PIPELINE_KEYS, n=1, cutoff=cutoff)
-    return next(iter(found), "")
+    matches = difflib.get_close_matches(name.lower(), PIPELINE_KEYS, n=1, cutoff=cutoff)
+    return next(iter(matches), "")
 
 
 def _heads(name: str) -> list[tuple[str, str]]:
@@ -83,5 +83,5 @@ def _is_misspelt(head: str) -> bool:
 
 def _nearest(rest: str, known: Iterable[str], cutoff: float) -> str:
     names = {_letters(_STOCK_PREFIX.sub("", key)): key for key in known}
-    found = difflib.get_close_matches(_letters(rest), names, n=1, cutoff=cutoff)
-    return names[found[0]] if found else ""
+    matches = difflib.get_close_matches(_letters(rest), names, n=1, cutoff=cutoff)
+    return names[matches[0]] if matches else ""

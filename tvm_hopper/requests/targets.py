@@ -47,7 +47,7 @@ def find_processor(target: Target | None) -> Processor | None:
 
 
 def name_target(target: Target) -> str:
-    """Name a target by its kind and what tells chips of that kind apart."""
+    """Name a target by its kind and the chip."""
     attr = "mcpu" if target.kind.name == "hexagon" else "arch"
     chip = target_arch(target) if attr == "arch" else str(target.attrs.get(attr, ""))
     return f"{target.kind.name} {chip}".rstrip()
@@ -62,8 +62,8 @@ def processor_of(func: tirx.PrimFunc) -> Processor:
         Nothing is known of what its target names.
     """
     target = func.attrs.get("target", None) if func.attrs else None
-    found = find_processor(target)
-    return arch_of(func) if found is None else found
+    processor = find_processor(target)
+    return arch_of(func) if processor is None else processor
 
 
 def arch_of(func: tirx.PrimFunc) -> Arch:
@@ -93,8 +93,8 @@ def arch_in_scope() -> Arch:
     """Return the architecture of the target in scope, `DEFAULT_ARCH` where it names no GPU."""
     from tvm.target import Target
 
-    found = find_processor(Target.current(allow_none=True))
-    return found if isinstance(found, Arch) else DEFAULT_ARCH
+    processor = find_processor(Target.current(allow_none=True))
+    return processor if isinstance(processor, Arch) else DEFAULT_ARCH
 
 
 def is_ours(target: Target | None) -> bool:
@@ -113,12 +113,12 @@ def num_sms(target: Target | None = None) -> int:
     from tvm.target import Target
 
     target = Target.current(allow_none=True) if target is None else target
-    said = target.attrs.get(NUM_SMS_ATTR) if target is not None else None
-    if said is None:
+    value = target.attrs.get(NUM_SMS_ATTR) if target is not None else None
+    if value is None:
         return NUM_SMS.get(named_part(target), DEFAULT_NUM_SMS)
-    if isinstance(said, (bool, float, str)) or int(said) < 1:
-        raise cannot_schedule("target", f"{NUM_SMS_ATTR} = {said!r}", "a number of SMs, e.g. 132")
-    return int(said)
+    if isinstance(value, (bool, float, str)) or int(value) < 1:
+        raise cannot_schedule("target", f"{NUM_SMS_ATTR} = {value!r}", "a number of SMs, e.g. 132")
+    return int(value)
 
 
 def chip_of_target(target: Target | None = None) -> Chip:
@@ -143,8 +143,8 @@ def named_part(target: Target | None) -> str:
     ScheduleError
         It is none that is known.
     """
-    said = target.attrs.get(PART_ATTR) if target is not None else None
-    if said is not None and str(said) not in CHIPS:
+    value = target.attrs.get(PART_ATTR) if target is not None else None
+    if value is not None and str(value) not in CHIPS:
         need = f"one of {', '.join(CHIPS)}"
-        raise cannot_schedule("target", f"{PART_ATTR} = {str(said)!r}", need)
-    return "" if said is None else str(said)
+        raise cannot_schedule("target", f"{PART_ATTR} = {str(value)!r}", need)
+    return "" if value is None else str(value)

@@ -274,7 +274,7 @@ DEALT = """
                 with T.sblock("copy"):
                     T.reads(tile[0:8, 0:100])
                     T.writes(C[0:32, 0:101])
-                    T.sblock_attr({"tvm_hopper.apart": 1})
+                    T.sblock_attr({"tvm_hopper.disjoint_writes": 1})
                     for turn in range(7):
                         if turn * 128 + tx < 800:
                             with T.sblock("copy"):
@@ -328,7 +328,7 @@ def test_other_loops_stay(changes):
         text = text.replace(old, new)
     after = run(parse(text), SelectCopyMechanisms()).script()
     assert "turn" not in after
-    assert "tvm_hopper.apart" not in after
+    assert "tvm_hopper.disjoint_writes" not in after
 
 
 PLACES = """

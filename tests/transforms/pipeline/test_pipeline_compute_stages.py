@@ -72,7 +72,7 @@ AFTER = (
                                 {
                                     "tvm_hopper.async_op": "tma_load",
                                     "tvm_hopper.channel": 0,
-                                    "tvm_hopper.kept": 1,
+                                    "tvm_hopper.reserved_slots": 1,
                                 }
                             )
                             T.call_extern("int32", "tvm_hopper.fill_slot", 0, trip)
@@ -134,7 +134,7 @@ RELEASE = """
                             T.reads()
                             T.writes()
                             T.sblock_attr(
-                                {{"tvm_hopper.release": {late}, "tvm_hopper.arrivals": 1}}
+                                {{"tvm_hopper.release": [{late}, 1]}}
                             )
                             if {condition}:
                                 T.call_extern("int32", "tvm_hopper.free_slot", 0, {trip})
@@ -157,7 +157,7 @@ def test_slots_that_are_read_later_are_given_back_later(late, slots, later):
     (block,) = ir.find_blocks(got.body, "tvm_hopper.release")
     (free,) = ir.find_all(block, ir.IfThenElse)
     (call,) = find_calls(block, FREE_SLOT)
-    assert int(block.annotations["tvm_hopper.release"]) == later
+    assert int(block.annotations["tvm_hopper.release"][0]) == later
     assert str(free.condition) == f"tx % 32 == 0 and trip >= {later}"
     assert str(call.trip) == f"trip - {later}"
 

@@ -249,7 +249,7 @@ REDUCTIONS = [
     cluster(
         "no product in the loop",
         r"found 0 products in it; need one product by WGMMA whose sum is float32",
-        ('"tvm_hopper.async_op": "wgmma"', '"tvm_hopper.apart": 1'),
+        ('"tvm_hopper.async_op": "wgmma"', '"tvm_hopper.disjoint_writes": 1'),
     ),
     cluster(
         "a sum of halves",

@@ -36,7 +36,7 @@ EXCHANGE = """
                     with T.sblock("publish"):
                         T.reads(acc[0:8])
                         T.writes(sums[0:8, 0:128])
-                        T.sblock_attr({"tvm_hopper.apart": 1})
+                        T.sblock_attr({"tvm_hopper.disjoint_writes": 1})
                         for i in T.serial(8, annotations={"pragma_unroll": 8}):
                             sums[i, tx] = acc[i]
                     T.ptx.barrier.cluster.arrive.release.aligned()

@@ -49,7 +49,7 @@ def func(A_map: T.handle("tensormap"), C: T.Buffer((4,), "float32"), n: T.int32)
                     with T.sblock("release"):
                         T.reads()
                         T.writes()
-                        T.sblock_attr({"tvm_hopper.release": 0, "tvm_hopper.arrivals": 1})
+                        T.sblock_attr({"tvm_hopper.release": [0, 1]})
                         if (tx - 128) % 128 == 0:
                             T.call_extern("int32", "tvm_hopper.free_slot", 0, trip)
                 with T.sblock("store"):
@@ -124,7 +124,7 @@ HOLD = (
     '    T.call_intrin("void", "tirx.tvm_hopper_hold_float32", acc[i])',
 )
 LATE = (
-    ('"tvm_hopper.release": 0', '"tvm_hopper.release": 1'),
+    ('"tvm_hopper.release": [0', '"tvm_hopper.release": [1'),
     ("if (tx - 128) % 128 == 0:", "if (tx - 128) % 128 == 0 and trip >= 1:"),
     ('free_slot", 0, trip)', 'free_slot", 0, trip - 1)'),
 )

@@ -66,7 +66,7 @@ def test_a_role():
 
 
 def test_a_release_of_an_earlier_trip_names_its_version():
-    script = changed(ROLES, ('"tvm_hopper.release": 0', '"tvm_hopper.release": 1'))
+    script = changed(ROLES, ('"tvm_hopper.release": [0', '"tvm_hopper.release": [1'))
     _, items, _ = read(script, consumers=True)
     loop = flatten(items)[1]
     assert [access.ahead for access in loop.body[3].accesses] == [-1]

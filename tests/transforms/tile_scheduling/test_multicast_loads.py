@@ -53,7 +53,7 @@ def func(
                             with T.sblock("release"):
                                 T.reads()
                                 T.writes()
-                                T.sblock_attr({"tvm_hopper.release": 0, "tvm_hopper.arrivals": 2})
+                                T.sblock_attr({"tvm_hopper.release": [0, 2]})
                                 if tx % 128 == 0:
                                     T.call_extern("int32", "tvm_hopper.free_slot", 0, k)
                         D[tx] = T.float32(0)
@@ -90,7 +90,7 @@ AFTER = (
         '     for bx in T.thread_binding(8, thread="blockIdx.x"):\n',
     ),
     (TWO_LOOPS, SHARED),
-    ('"tvm_hopper.arrivals": 2', '"tvm_hopper.arrivals": 4'),
+    ('"tvm_hopper.release": [0, 2]', '"tvm_hopper.release": [0, 4]'),
     (
         f"{FREE})\n",
         f"{FREE}, T.uint32(0))\n{IN}{FREE}, T.uint32(1))\n",

@@ -194,7 +194,7 @@ def func(
                             with T.sblock("release"):
                                 T.reads()
                                 T.writes()
-                                T.sblock_attr({"tvm_hopper.release": 0, "tvm_hopper.arrivals": 4})
+                                T.sblock_attr({"tvm_hopper.release": [0, 4]})
                                 T.cuda.warp_sync()
                                 if (tx - 32) % 32 == 0:
                                     T.call_extern("int32", "tvm_hopper.free_slot", 0, trip)

@@ -112,7 +112,7 @@ def func(A_map: T.handle("tensormap"), B_map: T.handle("tensormap"), C: T.Buffer
                             with T.sblock("release"):
                                 T.reads()
                                 T.writes()
-                                T.sblock_attr({"tvm_hopper.release": 0, "tvm_hopper.arrivals": 2})
+                                T.sblock_attr({"tvm_hopper.release": [0, 2]})
                                 if (tx - 128) % 128 == 0:
                                     T.call_extern("int32", "tvm_hopper.free_slot", 0, trip)
                         with T.sblock("store"):
@@ -122,7 +122,7 @@ def func(A_map: T.handle("tensormap"), B_map: T.handle("tensormap"), C: T.Buffer
 """.replace("LOAD", repr(LOAD))
 
 LATE_RELEASE = (
-    ('"tvm_hopper.release": 0', '"tvm_hopper.release": 1'),
+    ('"tvm_hopper.release": [0', '"tvm_hopper.release": [1'),
     ("if (tx - 128) % 128 == 0:", "if (tx - 128) % 128 == 0 and trip >= 1:"),
     ('"tvm_hopper.free_slot", 0, trip)', '"tvm_hopper.free_slot", 0, trip - 1)'),
 )
@@ -136,7 +136,7 @@ PLAIN_ROLES = (
     ("if tx < 128:", "if tx < 32:"),
     ("(tx - 128) // 128", "(tx - 32) // 128"),
     ("(tx - 128) % 4", "(tx - 32) % 4"),
-    ('"tvm_hopper.arrivals": 2', '"tvm_hopper.arrivals": 8'),
+    ('"tvm_hopper.release": [0, 2]', '"tvm_hopper.release": [0, 8]'),
     (
         "                                if (tx - 128) % 128 == 0:\n",
         "                                T.cuda.warp_sync()\n"
@@ -199,8 +199,8 @@ def test_slots_that_plain_threads_read_beside_a_product_are_free_once_both_are_d
     )
     got = run(parse(PLANNED, asking("wgmma_pending"), reader), SpecializeWarps())
     (release,) = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "release")
-    notes = {str(key): int(value) for key, value in release.annotations.items()}
-    assert notes == {"tvm_hopper.release": 0, "tvm_hopper.arrivals": 8}
+    notes = {str(key): [*map(int, value)] for key, value in release.annotations.items()}
+    assert notes == {"tvm_hopper.release": [0, 8]}
     assert "T.cuda.warp_sync()" in release.script()
 
 
@@ -294,7 +294,7 @@ def test_a_single_slot_is_given_back_at_once_whatever_groups_are_pending():
     func = parse(BEFORE, *OUTSIDE, ASK_PENDING, ASK_PERSISTENT)
     got = run(func, PlanRingBuffers(), SpecializeWarps())
     releases = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "release")
-    assert [int(x.annotations["tvm_hopper.release"]) for x in releases] == [1, 0]
+    assert [int(x.annotations["tvm_hopper.release"][0]) for x in releases] == [1, 0]
 
 
 def test_a_producer_keeps_the_variables_that_it_uses():
@@ -320,7 +320,7 @@ def test_a_load_around_a_loop_does_not_hold_back_pending_groups():
     func = parse(BEFORE, around_k(LOAD_Q, K_LOOP), look).with_attr("tvm_hopper.wgmma_pending", 1)
     got = run(func, PlanRingBuffers(), SpecializeWarps())
     releases = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "release")
-    assert [int(x.annotations["tvm_hopper.release"]) for x in releases] == [1, 0]
+    assert [int(x.annotations["tvm_hopper.release"][0]) for x in releases] == [1, 0]
     notes = notes_of(got)
     assert [x.pending for x in notes if isinstance(x, RolesNote)] == [1]
     assert not [x for x in notes if isinstance(x, FallbackNote)]

@@ -6,7 +6,7 @@ from tvm.ir import Call
 
 from tests.transforms.scripts import notes_of, parse, run
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import APART
+from tvm_hopper.requests.keys import DISJOINT_WRITES
 from tvm_hopper.transforms import LowerWgmma
 from tvm_hopper.transforms.common.explain_notes import StoreNote
 
@@ -48,7 +48,7 @@ def lower(dtype="float16", width=32):
     """Return the block that fills the tile, and the function."""
     script = SCRIPT.replace("DTYPE", dtype).replace("WIDTH", str(width))
     func = run(parse(script.replace("PARTS", str(32 // width))), LowerWgmma())
-    (block,) = ir.find_blocks(func.body, APART)
+    (block,) = ir.find_blocks(func.body, DISJOINT_WRITES)
     return block, func
 
 
@@ -111,7 +111,7 @@ def test_functions_are_computed_in_front_of_the_stores_that_they_are_for():
     plain, _ = lower()
     script = SCRIPT.replace("DTYPE", "float16").replace("WIDTH", "32").replace("PARTS", "1")
     script = script.replace("acc[i, part * 32 + j])", "T.exp(acc[i, part * 32 + j]))")
-    (block,) = ir.find_blocks(run(parse(script), LowerWgmma()).body, APART)
+    (block,) = ir.find_blocks(run(parse(script), LowerWgmma()).body, DISJOINT_WRITES)
     fences = [
         ir.find_all(x, Call, lambda x: x.op.name == "tirx.tvm_hopper_code_fence")
         for x in (plain, block)
@@ -147,7 +147,9 @@ def test_neighbours_of_a_shared_tile_are_loaded_together(panels, columns, place,
         assert old in script
         script = script.replace(old, new, 1)
     script = script.replace("PANELS", str(panels)).replace("COLUMNS", str(columns))
-    (block,) = ir.find_blocks(run(parse(script.replace("PLACE", place)), LowerWgmma()).body, APART)
+    (block,) = ir.find_blocks(
+        run(parse(script.replace("PLACE", place)), LowerWgmma()).body, DISJOINT_WRITES
+    )
     loads = ir.find_all(block, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
     found = [x.body.value for x in loads]
     assert len(found) == 2 * pairs  # of sixteen rows and sixteen columns

@@ -124,21 +124,23 @@ def _machine_code(text: str, kind: str, target: tvm.target.Target) -> bytes:
 
 
 def _entry(mod: tvm.IRModule) -> tuple[str, tirx.PrimFunc]:
-    found = {
+    functions = {
         gv.name_hint: func for gv, func in mod.functions.items() if isinstance(func, tirx.PrimFunc)
     }
-    if "main" in found:
-        return "main", found["main"]
-    if len(found) != 1:
-        raise HopperError(f"module: found functions {sorted(found)}; need one, or one named main")
-    return next(iter(found.items()))
+    if "main" in functions:
+        return "main", functions["main"]
+    if len(functions) != 1:
+        raise HopperError(
+            f"module: found functions {sorted(functions)}; need one, or one named main"
+        )
+    return next(iter(functions.items()))
 
 
 def arguments_of(func: tirx.PrimFunc) -> tuple[artifact.TensorArgument, ...]:
     """Return the tensors that a function takes, and which of them it writes."""
     written = [region.source for block in ir.find_all(func.body, SBlock) for region in block.writes]
     written += [store.buffer for store in ir.find_all(func.body, tirx.BufferStore)]
-    found = []
+    arguments = []
     for param in func.params:
         shape = getattr(param.ty, "shape", None)
         if shape is None:
@@ -151,15 +153,15 @@ def arguments_of(func: tirx.PrimFunc) -> tuple[artifact.TensorArgument, ...]:
             )
         is_written = any(buffer.same_as(param) for buffer in written)
         dtype = str(getattr(param.ty.dtype, "dtype", param.ty.dtype))
-        found.append(artifact.TensorArgument(str(param.name), extents, dtype, is_written))
-    return tuple(found)
+        arguments.append(artifact.TensorArgument(str(param.name), extents, dtype, is_written))
+    return tuple(arguments)
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

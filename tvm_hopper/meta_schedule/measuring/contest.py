@@ -1,7 +1,7 @@
 """Compare artifacts of one function: are they right, and which is fastest.
 
-A search ranks single calls, minutes and GPUs apart, each after a pause in which the clock rises.
-The last few are compared again in one process, in turn, in both ways in which kernels are used:
+A search ranks single calls of different times and GPUs, each after a pause that lifts the clock.
+The finalists are compared in one process, alternating, in both ways in which kernels are used:
 
     sustained    calls back to back, as graphs, after a while at full load; each call meets tensors
                  that the calls before it have driven out of the L2 cache: six times its bytes,
@@ -56,7 +56,7 @@ Arguments = tuple[artifact.TensorArgument, ...]
 def loaded(paths: Sequence[str]) -> Iterator[list[tuple[Function, artifact.Manifest]]]:
     """Load artifacts whose arguments are the same; what was checked is what is loaded."""
     with tempfile.TemporaryDirectory() as folder:
-        found = []
+        functions = []
         for number, path in enumerate(paths):
             files = artifact.read_files(path)
             manifest = artifact.check(path, files)
@@ -64,8 +64,8 @@ def loaded(paths: Sequence[str]) -> Iterator[list[tuple[Function, artifact.Manif
             place.mkdir()
             for name in manifest.digests:
                 (place / name).write_bytes(files[name])
-            found.append((artifact.load(place, manifest), manifest))
-        yield found
+            functions.append((artifact.load(place, manifest), manifest))
+        yield functions
 
 
 def answer(bench: Any, request: dict[str, Any]) -> dict[str, Any]:
@@ -83,14 +83,14 @@ def answer(bench: Any, request: dict[str, Any]) -> dict[str, Any]:
     """
     reference = request.get("reference")
     paths = [*request["contest"], *([reference] if reference else [])]
-    with loaded(paths) as found:
-        arguments = found[0][1].arguments
-        for path, (_, manifest) in zip(paths, found, strict=True):
+    with loaded(paths) as loaded_functions:
+        arguments = loaded_functions[0][1].arguments
+        for path, (_, manifest) in zip(paths, loaded_functions, strict=True):
             if _shapes(manifest.arguments) != _shapes(arguments):
                 raise HopperError(f"contest: found other arguments in {path}; need the same ones")
-        functions = [function for function, _ in found[: len(request["contest"])]]
+        functions = [function for function, _ in loaded_functions[: len(request["contest"])]]
         contest = Contest(bench, arguments)
-        verdicts = contest.judge(functions, found[-1][0] if reference else None)
+        verdicts = contest.compare(functions, loaded_functions[-1][0] if reference else None)
         sound = [f for f, (v, _) in zip(functions, verdicts, strict=True) if v != "wrong"]
         name, call = library.find(request.get("library"), arguments)
         if call is not None:
@@ -125,27 +125,29 @@ class Contest:
         count = max(1, min(wanted, MOST_SETS, SETS_BYTES // max(each, 1)))
         self._sets = [bench.tensors(arguments, number) for number in range(count)]
 
-    def judge(
+    def compare(
         self, functions: Sequence[Function], reference: Function | None
     ) -> list[tuple[str, str]]:
         """Compare what functions write with what the reference writes."""
         wanted = self._results(reference) if reference is not None else None
-        found = []
+        verdicts = []
         for function in functions:
             try:
                 results = self._results(function)
             except HopperError as error:  # it left a part of an output as it was
-                found.append(("wrong", str(error)))
+                verdicts.append(("wrong", str(error)))
                 continue
             if wanted is None:
-                found.append(("unchecked", "there is no reference"))
+                verdicts.append(("unchecked", "there is no reference"))
                 continue
             names = [x.name for x in self._arguments if x.is_written]
             dtypes = [x.dtype for x in self._arguments if x.is_written]
-            said = [differ(*x) for x in zip(names, results, wanted, dtypes, strict=True)]
-            wrong = "; ".join(text for is_wrong, text in said if is_wrong)
-            found.append(("wrong", wrong) if wrong else ("equal", "; ".join(x for _, x in said)))
-        return found
+            differences = [differ(*x) for x in zip(names, results, wanted, dtypes, strict=True)]
+            wrong = "; ".join(text for is_wrong, text in differences if is_wrong)
+            verdicts.append(
+                ("wrong", wrong) if wrong else ("equal", "; ".join(x for _, x in differences))
+            )
+        return verdicts
 
     def _results(self, function: Function) -> list[Any]:
         values = self._sets[0]
@@ -171,7 +173,7 @@ class Contest:
         sets = len(self._sets)
         most = max(sets, MOST_CALLS // sets * sets)
         count = min(most, sets * max(1, math.ceil(GRAPH_SECONDS / max(longest, 1e-7) / sets)))
-        with self._driver.own_stream() as stream:
+        with self._driver.new_stream() as stream:
             graphs: list[Any] = []
             for function in functions:
 
@@ -188,12 +190,12 @@ class Contest:
         }
 
     def _singles(self, calls: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:
-        found: list[list[float]] = [[] for _ in calls]
+        times: list[list[float]] = [[] for _ in calls]
         for number in range(rounds):
             for place in _order(len(calls), number):
                 (seconds,), _ = self._bench.repeat(calls[place], 1)
-                found[place].append(seconds)
-        return found
+                times[place].append(seconds)
+        return times
 
     def _sustained(self, graphs: Sequence[Any], stream: Any, seconds: float) -> list[list[float]]:
         driver = self._driver
@@ -204,7 +206,7 @@ class Contest:
             driver.synchronize()
         rounds = int(SECONDS / max(seconds * len(graphs), 1e-6))
         rounds = max(FEWEST_ROUNDS, min(MOST_ROUNDS, rounds))
-        found: list[list[float]] = [[] for _ in graphs]
+        times: list[list[float]] = [[] for _ in graphs]
         events = [(driver.event(), driver.event()) for _ in graphs]
         for number in range(rounds):
             order = _order(len(graphs), number)
@@ -214,12 +216,12 @@ class Contest:
                 driver.record(events[place][1], stream)
             driver.synchronize()
             for place in order:
-                found[place].append(driver.seconds_between(*events[place]))
-        return found
+                times[place].append(driver.seconds_between(*events[place]))
+        return times
 
 
 def _order(count: int, number: int) -> list[int]:
-    """Return who comes when in a round: each comes first in turn, and after each other one."""
+    """Return the order of a round: over the rounds each comes first, and after each other one."""
     order = [(number + i) % count for i in range(count)]
     return order if number // count % 2 == 0 else order[::-1]
 
@@ -229,12 +231,12 @@ def num_bytes(argument: artifact.TensorArgument) -> int:
     return math.prod(argument.shape) * tensors.numpy_type(argument.dtype).itemsize
 
 
-def differ(name: str, found: Any, wanted: Any, dtype: str) -> tuple[bool, str]:
+def differ(name: str, result: Any, wanted: Any, dtype: str) -> tuple[bool, str]:
     """Tell whether two results differ by more than roundings, and in what."""
     if dtype not in DIGITS:  # integers and bool
-        count = int((found.view(np.uint8) != wanted.view(np.uint8)).sum())
+        count = int((result.view(np.uint8) != wanted.view(np.uint8)).sum())
         return bool(count), f"{name}: {count} bytes differ" if count else f"{name}: the same bytes"
-    pairs = [(found[i : i + PIECE], wanted[i : i + PIECE]) for i in range(0, len(wanted), PIECE)]
+    pairs = [(result[i : i + PIECE], wanted[i : i + PIECE]) for i in range(0, len(wanted), PIECE)]
     squares, count, ill = 0.0, 0, 0
     for pair in pairs:
         _, b, odd = _finite(*pair)
@@ -252,8 +254,8 @@ def differ(name: str, found: Any, wanted: Any, dtype: str) -> tuple[bool, str]:
         errors += _squares(off)
         if far.any():
             place = int(far.argmax())
-            said = f"the first one {seen + place}: {a[place]:g}, of the reference {b[place]:g}"
-            first, wrong = first or said, wrong + int(far.sum())
+            text = f"the first one {seen + place}: {a[place]:g}, of the reference {b[place]:g}"
+            first, wrong = first or text, wrong + int(far.sum())
         seen += len(b)
     if wrong:
         return True, f"{name}: {wrong} of {count} elements differ, {first}"
@@ -261,9 +263,9 @@ def differ(name: str, found: Any, wanted: Any, dtype: str) -> tuple[bool, str]:
     return False, f"{name}: within roundings of the program as TVM schedules it, {error:.1e}"
 
 
-def _finite(found: Any, wanted: Any) -> tuple[Any, Any, int]:
+def _finite(result: Any, wanted: Any) -> tuple[Any, Any, int]:
     """Return two results where the second one is finite, and in how many places that differs."""
-    a, b = (np.asarray(x, dtype=np.float32) for x in (found, wanted))
+    a, b = (np.asarray(x, dtype=np.float32) for x in (result, wanted))
     whole, same = np.isfinite(b), np.isfinite(a)
     if whole.all() and same.all():
         return a, b, 0

@@ -159,7 +159,7 @@ class Driver:
     # -- calls as one graph
 
     @contextmanager
-    def own_stream(self) -> Iterator[Any]:
+    def new_stream(self) -> Iterator[Any]:
         """Make a stream, on which calls can be captured."""
         stream = self.call("cuStreamCreate", 0)
         yield stream
@@ -196,8 +196,8 @@ class Driver:
             self._clock_kernel = self.call("cuModuleGetFunction", self._module, b"read_clock")
         values = (results + index * _RECORD, CLOCK_CYCLES)
         kinds = (ctypes.c_void_p, ctypes.c_uint64)
-        one = (1, 1, 1)
-        self.call("cuLaunchKernel", self._clock_kernel, *one, *one, 0, 0, (values, kinds), 0)
+        ones = (1, 1, 1)
+        self.call("cuLaunchKernel", self._clock_kernel, *ones, *ones, 0, 0, (values, kinds), 0)
 
     def read_clocks(self, results: int, count: int) -> list[float]:
         """Return the clocks in MHz that queued kernels have found."""

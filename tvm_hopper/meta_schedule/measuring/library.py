@@ -13,7 +13,7 @@ NAME = "cuBLAS"
 
 
 def find(
-    asked: Mapping[str, Any] | None, arguments: tuple[artifact.TensorArgument, ...]
+    request: Mapping[str, Any] | None, arguments: tuple[artifact.TensorArgument, ...]
 ) -> tuple[str, Callable[..., Any] | None]:
     """Return the name of a library and a call of its product; an empty name where there is none.
 
@@ -25,7 +25,7 @@ def find(
     arguments : tuple of TensorArgument
         A, B and the output.
     """
-    if asked is None or importlib.util.find_spec("torch") is None:
+    if request is None or importlib.util.find_spec("torch") is None:
         return "", None
     dtypes = [x.dtype for x in arguments]
     if len(set(dtypes)) > 1 or dtypes[0] not in ("float16", "bfloat16", "float32"):
@@ -37,13 +37,13 @@ def find(
             return "", None
     except Exception:  # a torch that does not load is none
         return "", None
-    turn_a, turn_b = asked["majors"][0] != "k", asked["majors"][1] == "k"
+    transpose_a, transpose_b = request["majors"][0] != "k", request["majors"][1] == "k"
 
     def call(*values: Any) -> None:
         import tvm_ffi
 
         a, b, c = (torch.from_dlpack(x) for x in values)
-        a, b = a.mT if turn_a else a, b.mT if turn_b else b
+        a, b = a.mT if transpose_a else a, b.mT if transpose_b else b
         stream = tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", 0))
         with device.stream(device.ExternalStream(stream) if stream else None):
             torch.matmul(a, b, out=c)

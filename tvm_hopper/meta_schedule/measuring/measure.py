@@ -89,12 +89,12 @@ def load(request: dict[str, Any]) -> Loaded:
     return Loaded(function, arguments, repeats, time.perf_counter() - begin)
 
 
-def measure(bench: Any, one: Loaded) -> dict[str, Any]:
+def measure(bench: Any, loaded: Loaded) -> dict[str, Any]:
     """Time a function that is loaded."""
     begin = time.perf_counter()
-    found = dict(bench.run(one.function, one.arguments, one.repeats))
-    found["worker_seconds"] = one.seconds + time.perf_counter() - begin
-    return found
+    result = dict(bench.run(loaded.function, loaded.arguments, loaded.repeats))
+    result["worker_seconds"] = loaded.seconds + time.perf_counter() - begin
+    return result
 
 
 def given_arguments(
@@ -103,9 +103,9 @@ def given_arguments(
     """Compare the tensors that a trial names with those of the artifact; return these."""
     if given is None:
         return manifest.arguments
-    asked = [(str(x[1]), tuple(int(e) for e in x[2])) for x in given if x[0] == "TENSOR"]
+    requested = [(str(x[1]), tuple(int(e) for e in x[2])) for x in given if x[0] == "TENSOR"]
     built = [(x.dtype, x.shape) for x in manifest.arguments]
-    if len(asked) != len(given) or asked != built:
+    if len(requested) != len(given) or requested != built:
         raise HopperError(f"arguments: found {given}; need those that were built for, {built}")
     return manifest.arguments
 

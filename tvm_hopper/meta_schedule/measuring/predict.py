@@ -55,8 +55,8 @@ def predicted_seconds(host: tvm.IRModule | None, arguments: Sequence[TensorArgum
     functions = host.functions.values() if host is not None else ()
     noted = [notes for func in functions if (notes := read_notes(func)) is not None]
     kernels = [kernel for notes in noted for kernel in notes.kernels.values()]
-    found = [_product_seconds(kernel, arguments) for kernel in kernels]
-    known = [seconds for seconds in found if seconds is not None]
+    estimates = [_product_seconds(kernel, arguments) for kernel in kernels]
+    known = [seconds for seconds in estimates if seconds is not None]
     if known:
         return max(known)  # of size classes one runs
     num_bytes = sum(math.prod(x.shape) * _bytes(x.dtype) for x in arguments)

@@ -77,7 +77,7 @@ class ServerGroup:
     host : str
         Address that they listen on.
     devices : dict
-        What each is told, by name.
+        Settings of each, by name.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class ServerGroup:
         self._stopped = threading.Event()
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # of TVM's servers, our children
-        self._servers = {name: self._start(told) for name, told in devices.items()}
+        self._servers = {name: self._start(device) for name, device in devices.items()}
 
-    def _start(self, told: str) -> Any:
+    def _start(self, device: str) -> Any:
         require_packages("serve", "cloudpickle", "psutil", "tornado")  # of TVM's servers
         from tvm import rpc
 
@@ -102,7 +102,7 @@ class ServerGroup:
             key=self._key,
             custom_addr=None if self._host in ANY else self._host,
             silent=True,
-            server_init_callback=functools.partial(prepare_server, told, os.getpid()),
+            server_init_callback=functools.partial(prepare_server, device, os.getpid()),
         )
 
     @property
@@ -128,11 +128,11 @@ class ServerGroup:
         self._stopped.set()
 
 
-def prepare_server(told: str, starter: int) -> None:
+def prepare_server(device: str, starter: int) -> None:
     """Set a server's process up, before it listens."""
     from tvm_hopper.integration import autoload
 
-    os.environ[SERVED] = told
+    os.environ[SERVED] = device
     parent.die_with_parent(starter)
     parent.watch_parent(starter)
     autoload.register()

@@ -48,8 +48,8 @@ def measure(request: str, *sent: Any) -> str:
     reply : str
         JSON: the measurement, or `error`; `lost` where the worker broke over it.
     """
-    worker = _own_worker()
-    asked = json.loads(request)
+    worker = _session_worker()
+    settings = json.loads(request)
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}_") as folder:
         try:
             paths = [
@@ -57,14 +57,14 @@ def measure(request: str, *sent: Any) -> str:
             ]
         except HopperError as error:
             return json.dumps({"error": str(error)})
-        seconds, count = float(asked.pop("seconds")), asked.pop("contest", None)
+        seconds, count = float(settings.pop("seconds")), settings.pop("contest", None)
         if count is None:
-            asked["artifact"] = paths[0]
+            settings["artifact"] = paths[0]
         else:
             reference = paths[count] if len(paths) > count else None
-            asked |= {"contest": paths[:count], "reference": reference}
+            settings |= {"contest": paths[:count], "reference": reference}
         try:
-            reply = worker.call(asked, seconds)
+            reply = worker.call(settings, seconds)
         except WorkerNotStarted as error:
             reply = {"not_started": str(error)}
         except WorkerLost as error:
@@ -83,7 +83,7 @@ def _written(folder: Path, manifest: Any, host: Any, device: Any) -> str:
     return str(artifact.write(folder, known, files))
 
 
-def _own_worker() -> WorkerProcess:
+def _session_worker() -> WorkerProcess:
     """Return the worker of this session, which ends with it."""
     global _worker
     if _worker is None:
@@ -92,10 +92,10 @@ def _own_worker() -> WorkerProcess:
                 "measuring for a client: found a server without a device; need one "
                 "that `python -m tvm_hopper serve` has started"
             )
-        told = json.loads(os.environ[SERVED])
+        device = json.loads(os.environ[SERVED])
         server = os.getppid()
         parent.die_with_parent(server)
         parent.watch_parent(server)
-        visible = {} if told["visible"] is None else {"CUDA_VISIBLE_DEVICES": told["visible"]}
-        _worker = WorkerProcess(told["name"], told["role"], told["settings"], visible)
+        visible = {} if device["visible"] is None else {"CUDA_VISIBLE_DEVICES": device["visible"]}
+        _worker = WorkerProcess(device["name"], device["role"], device["settings"], visible)
     return _worker

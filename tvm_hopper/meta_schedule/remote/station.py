@@ -21,7 +21,7 @@ START_SECONDS = 130.0  # of the first: the server starts its worker
 
 
 class RemoteStation:
-    """A session with one server. Calls run in a thread that can be left behind: TVM's have no end.
+    """A session with one server. TVM's calls have no timeout: a thread makes them.
 
     Parameters
     ----------
@@ -60,16 +60,16 @@ class RemoteStation:
 
     def call(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Send an artifact and have it measured."""
-        asked = {k: v for k, v in request.items() if k not in PATHS} | {"seconds": seconds}
+        settings = {k: v for k, v in request.items() if k not in PATHS} | {"seconds": seconds}
         paths = [request["artifact"]] if "artifact" in request else list(request["contest"])
         if "contest" in request:
-            asked["contest"] = len(paths)
+            settings["contest"] = len(paths)
             paths += [request["reference"]] if request.get("reference") else []
         sent = []
         for files in map(artifact.read_files, paths):
             names = (artifact.MANIFEST, artifact.HOST, artifact.DEVICE)
             sent += [bytearray(files.get(x, b"")) for x in names]
-        arguments = (json.dumps(asked), *sent)
+        arguments = (json.dumps(settings), *sent)
         answer: queue.Queue[Any] = queue.Queue()
         self._calls.put((arguments, answer))
         most = seconds + MORE_SECONDS + (0 if self._is_warm else START_SECONDS)
@@ -77,12 +77,12 @@ class RemoteStation:
         if isinstance(reply, Exception):
             raise WorkerGone(f"the session ended: {_last_line(reply)}")
         self._is_warm = True
-        found = dict(json.loads(reply))
-        if "not_started" in found:
-            raise WorkerNotStarted(str(found["not_started"]))
-        if "lost" in found:
-            raise WorkerLost(f"{found['worker']}: {found['lost']}")
-        return found
+        result = dict(json.loads(reply))
+        if "not_started" in result:
+            raise WorkerNotStarted(str(result["not_started"]))
+        if "lost" in result:
+            raise WorkerLost(f"{result['worker']}: {result['lost']}")
+        return result
 
     def _wait(self, answer: queue.Queue[Any], seconds: float) -> Any:
         waited = 0.0

@@ -1,6 +1,6 @@
 """Query TVM's RPC tracker with deadlines.
 
-The protocol is that of `tvm.rpc.tracker`: JSON behind its length.
+The protocol is that of `tvm.rpc.tracker`: JSON after its length.
 """
 
 from __future__ import annotations

@@ -20,14 +20,14 @@ from .process import WorkerGone, WorkerLost, WorkerNotStarted
 
 logger = logging.getLogger("tvm_hopper.meta_schedule")
 CLOSE_SECONDS = 5.0
-NOBODY = "nobody tried: "  # begins the error of a task that no worker has had
+NOT_TRIED = "not tried: "  # begins the error of a task that no worker has had
 MOST_VANISHED = 5  # workers that may go away over one task
 UNJUDGED = 4  # times as often may a worker break where no other one has checked its tasks
 
 
-def _by_nobody(message: str) -> dict[str, Any]:
+def _not_tried(message: str) -> dict[str, Any]:
     """Return the reply for tasks that no worker could take."""
-    return {"error": f"{NOBODY}{message}"}
+    return {"error": f"{NOT_TRIED}{message}"}
 
 
 class Station(Protocol):
@@ -141,7 +141,7 @@ class WorkerPool:
         task = QueuedTask(request, seconds)
         with self._changed:
             if self._failure:
-                task.finish(_by_nobody(self._failure))
+                task.finish(_not_tried(self._failure))
             else:
                 self._queue.append(task)
                 self._changed.notify_all()
@@ -162,7 +162,7 @@ class WorkerPool:
         """Fail what waits."""
         with self._changed:
             while self._queue:
-                self._queue.popleft().finish(_by_nobody(message))
+                self._queue.popleft().finish(_not_tried(message))
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -258,14 +258,14 @@ class WorkerPool:
             for other in list(self._places):
                 if task in other.lost:
                     other.faults += 1
-                    self._judge(other)
+                    self._retire_if_faulty(other)
         task.finish(reply, place.station.name)
 
     def _lost(self, place: _Post, task: QueuedTask, error: WorkerLost) -> None:
         name = place.station.name
         with self._changed:
             if self._failure:  # closed while it was busy
-                task.finish(_by_nobody(self._failure))
+                task.finish(_not_tried(self._failure))
                 return
             logger.info("%s: %s", name, error)
             if isinstance(error, WorkerGone):
@@ -282,11 +282,11 @@ class WorkerPool:
                 else:
                     task.losses.append((name, str(error)))
             self._queue.appendleft(task)
-            self._judge(place)
+            self._retire_if_faulty(place)
             self._sweep()
             self._changed.notify_all()
 
-    def _judge(self, place: _Post) -> None:
+    def _retire_if_faulty(self, place: _Post) -> None:
         """Retire a worker that has broken too often in a row."""
         most = self._retire_after
         if place not in self._places or (place.faults < most and place.losses < UNJUDGED * most):
@@ -313,5 +313,5 @@ class WorkerPool:
             if len(tried) > 1:  # the task's fault
                 for place in self._places:
                     place.lost[:] = [other for other in place.lost if other is not task]
-            said = [f"{name}: {text}" for name, text in task.losses] + task.vanished
-            task.finish({"error": "; then ".join(said)}, tried[-1] if tried else "")
+            reasons = [f"{name}: {text}" for name, text in task.losses] + task.vanished
+            task.finish({"error": "; then ".join(reasons)}, tried[-1] if tried else "")

@@ -28,7 +28,7 @@ class Device:
     """
 
     def __init__(self, processes: Sequence[WorkerProcess]) -> None:
-        self._turn = threading.Lock()
+        self._gpu_lock = threading.Lock()
         self._speaking = [threading.Lock() for _ in processes]  # each answers one at a time
         self._processes = list(processes)
 
@@ -42,12 +42,12 @@ class Device:
         if not request:  # it is to start: nothing runs
             return self._ask(number, request, seconds)
         if "artifact" not in request:
-            with self._turn:
+            with self._gpu_lock:
                 return self._ask(0, request, seconds)
         reply = self._ask(number, {**request, "step": LOAD}, seconds)
         if "error" in reply:
             return reply
-        with self._turn:
+        with self._gpu_lock:
             return self._ask(number, {"step": RUN}, seconds)
 
     def _ask(self, number: int, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def apply_tiles(
         reductions.across_cluster(sch, loops.k_parts, config.split_mode or "cluster")
     product = steps.wgmma(sch, block, _accumulate(problem, config), config.operands)
     if tiles.choices:
-        sch.annotate(product, keys.CHOICE, tiles.choices)
+        sch.annotate(product, keys.CHOSEN, tiles.choices)
     steps.pipeline(
         sch,
         loops.k_outer,

@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.requests.kernel_file import load_kernel
@@ -27,6 +27,9 @@ from tvm_hopper.verification.launches import bound_launches, run_launches
 from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
 from tvm_hopper.verification.report import Report
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["RUNS", "Program", "Report", "load", "simulate", "verify", "verify_command"]
 
@@ -57,6 +60,15 @@ class SimulateOptions:
     progress: bool | None = None
 
 
+class SimulateKeywords(TypedDict, total=False):
+    """Types of the fields of `SimulateOptions` as keywords."""
+
+    detect_races: bool
+    num_sms: int
+    allocator: bool
+    progress: bool | None
+
+
 def simulate(
     ex_or_mod: Any,
     inputs: Mapping[str, Any],
@@ -65,7 +77,7 @@ def simulate(
     blocks: Sequence[tuple[int, ...]] | None = None,
     target: Any = None,
     entry: str | None = None,
-    **options: Any,
+    **options: Unpack[SimulateKeywords],
 ) -> Result:
     """Run a module on numpy inputs, without a GPU.
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
@@ -40,6 +40,9 @@ from .search import Measured, Search
 from .tasks import Task, TaskList, as_target, look_for_tasks
 from .versions import machine, part
 from .workers.cpus import usable_cpus
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 BATCH = 8  # trials of a task at once: both workers of a builder have some, and the model learns
 MOST_TRIALS = 1_000_000
@@ -125,6 +128,18 @@ class TuneOptions:
         return _measuring("GpuRunner")(self.gpus)
 
 
+class TuneKeywords(TypedDict, total=False):
+    """Types of the rarer fields of `TuneOptions` as keywords."""
+
+    each: int | None
+    runner: ms.runner.Runner | None
+    builder: ms.builder.Builder | None
+    tracker: str | None
+    batch: int
+    check: Check | None
+    progress: bool | None
+
+
 def tune(
     mod: Any,
     target: Any = None,
@@ -133,7 +148,7 @@ def tune(
     seconds: float | None = None,
     gpus: Any = "all",
     work_dir: str | Path = "tuned",
-    **options: Any,
+    **options: Unpack[TuneKeywords],
 ) -> Database:
     """Tune the functions of a module, and keep the best verified configurations.
 

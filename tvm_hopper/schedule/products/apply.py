@@ -36,6 +36,7 @@ from .class_choice import estimate_all
 from .classes import ClassKernel, as_asked, find_kernels, product_of, ranges_of
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, refuse_all
 from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows, trials_of
+from .field_values import TMA
 from .gather import check_gather, for_gather
 from .model import SYMBOLIC_EXTENT, choose_config, in_rows, listed
 from .normalize import normalized
@@ -106,7 +107,7 @@ def matmul(
     asked = as_asked(config, classes, rows)
     given = config or MatmulConfig()
     check_sampled(sch, "matmul", "tile", *(given.tile or ()))
-    check_sampled(sch, "matmul", "last_stage", given.last_stage)
+    check_sampled(sch, "matmul", "stages", given.last_stage)
 
     fresh = normalized(sch, block)
     if fresh is not None:
@@ -256,14 +257,14 @@ def _check_sampled_sizes(problem: Matmul, config: MatmulConfig) -> None:
     """Refuse parts of sums and clusters of which some sizes are sampled."""
     asked: dict[str, tuple[Any, str]] = {}
     if config.parts > 1:
-        asked["split_k"] = (config.parts, "a tile of each part is padded")
+        asked["split_k"] = (config.split_k, "a tile of each part is padded")
     if config.in_cluster:
         asked["cluster"] = (config.cluster, "tiles of a cluster are padded together")
     for name, (value, why) in asked.items():
         if is_sampled(config):
             raise cannot_schedule(
                 f"block {problem.name}",
-                f"{name}={value} with a sampled tile or last_stage",
+                f"{name}={value!r} with a sampled tile or stages",
                 f"sizes that are known: {why}",
                 f"give the tile and the stages, or leave {name} out",
             )
@@ -278,7 +279,7 @@ def _fit(
     """
     dtype, config = problem.lhs.dtype, kernel.config
     is_open = config.tile is None
-    is_depth_open = config.stages is None and config.last_stage is None
+    is_depth_open = config.stages is None
     sizes = None
     if config.tile is not None:
         sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
@@ -300,12 +301,12 @@ def _fit(
     config = choose(rows, given=given)
     if kernel.is_open:  # tiles are ordered and distributed for as many as there may be
         few = not isinstance(rows, int) or rows < SYMBOLIC_EXTENT
-        kept = (given if few else config).raster_group
-        config = replace(config, raster_group=kept, persistent=given.persistent)
+        kept = (given if few else config).raster
+        config = replace(config, raster=kept, persistent=given.persistent)
         config = choose(problem.m.extent, given=config)
     elif kernel.bounds and kernel.bounds[-1] > rows:
-        kept = (config if config.transposed else given).raster_group
-        given = replace(config, raster_group=kept, persistent=given.persistent)
+        kept = (config if config.transposed else given).raster
+        given = replace(config, raster=kept, persistent=given.persistent)
         config = choose(kernel.bounds[-1], given=given)
     problem = oriented(problem, config)
     if sizes is None:
@@ -318,14 +319,11 @@ def _fit(
         in_place = not kernel.apart and takes_place(config, shape, epilogue)
         epilogue = replace(epilogue, in_place=in_place)
         if is_open and leaves_by_tma(config, shape, dtype, epilogue, k, is_depth_open, ARCH):
-            config = plain = replace(config, store="tma")
+            config = plain = replace(config, store=TMA)
     config = choose_staging(config, sizes, is_depth_open, dtype, epilogue, ARCH)
     if plain.store is None and not config.operand_slots:
         config = plain  # without operands there is no reason for another way out
-    if config.stages is not None:
-        stages = config.stages
-    else:
-        stages = min(steps.candidates(sch, config.last_stage)) + 1
+    stages = config.num_stages or min(steps.candidates(sch, config.last_stage)) + 1
     consumers = config.sharers
     where = f"block {problem.name}, tile {'x'.join('/'.join(map(str, s)) for s in sizes)}"
     broken = find_violations(smallest, stages, config, dtype, ARCH)

@@ -39,6 +39,7 @@ from .wide_sums import widen_product
 class DirectKernel:
     """Plan of a product whose warps load their operands directly."""
 
+    rows: int  # of the output that a thread block computes
     shape: DirectShape  # how the work is distributed
     chosen: str  # what `explain` says of it
     chosen_for: tuple[int, ...]  # of a size class what `keys.CHOSEN_FOR` says, else nothing
@@ -72,7 +73,7 @@ def apply_direct(
     shape = kernel.shape
     if kernel.is_narrow:
         block = widen_product(sch, block)
-    whole = shape.rows, shape.columns, shape.warps * shape.depth
+    whole = kernel.rows, shape.columns, shape.warps * shape.depth
     problem = steps.pad_matmul(sch, block, find_matmul(sch, block, known), whole)
     if outputs > 1:
         stores = keep_in_registers(sch, block, separate_outputs(sch, block))
@@ -82,7 +83,7 @@ def apply_direct(
     places = [a.loop for a in (problem.m, problem.n, problem.k)]
     m, n, k = (loops[x] for x in places)
     lead = [loop for i, loop in enumerate(loops) if i not in places]  # of extent one
-    m_outer, m_inner = sch.split(m, [None, shape.rows])
+    m_outer, m_inner = sch.split(m, [None, kernel.rows])
     n_outer, n_inner = sch.split(n, [None, shape.columns])
     k_outer, warp, k_inner = sch.split(k, [None, shape.warps, shape.depth])
     sch.reorder(*lead, m_outer, n_outer, warp, m_inner, n_inner, k_outer, k_inner)

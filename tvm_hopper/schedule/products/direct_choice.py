@@ -25,11 +25,7 @@ SHAPES_ALONG_ROWS = ((16, 64, 64), (8, 64, 64), (8, 64, 32), (4, 64, 32), (2, 64
 
 def may_be_direct(given: MatmulConfig) -> bool:
     """Tell whether a configuration leaves open, or asks, that warps load what they multiply."""
-    if given.direct is not None:
-        return given.direct is not False
-    if given.dots:
-        return False
-    return asks_for_no_tile(given)
+    return given.direct or (given.form is None and asks_for_no_tile(given))
 
 
 def estimate_direct(product: ProductShape, chip: Chip) -> float:
@@ -50,5 +46,5 @@ def choose_direct_shape(rows: int, along_k: bool) -> DirectShape:
     """
     padded = padded_rows(rows)
     columns, depth = steps_of(along_k)
-    shapes = [DirectShape(padded, *x) for x in (SHAPES_ALONG_K if along_k else SHAPES_ALONG_ROWS)]
-    return next((x for x in shapes if not x.shortfall), DirectShape(padded, 1, columns, depth))
+    shapes = [DirectShape(*x) for x in (SHAPES_ALONG_K if along_k else SHAPES_ALONG_ROWS)]
+    return next((x for x in shapes if not x.shortfall(padded)), DirectShape(1, columns, depth))

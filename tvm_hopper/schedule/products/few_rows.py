@@ -25,6 +25,7 @@ from .direct_shape import DirectShape, padded_rows, steps_of
 from .dot_choice import choose_dots, choose_shape, estimate_dots, may_be_dots
 from .dot_shape import MOST_ROWS, VECTOR_BYTES, DotShape
 from .dots import DotKernel, apply_dots
+from .field_values import DIRECT, DOTS, THREADS, TILES, WEIGHTS
 from .model import rank_both
 from .recognize import Matmul
 from .staging import leaves_operands_open
@@ -32,21 +33,21 @@ from .staging import leaves_operands_open
 
 def may_be_few_rows(given: MatmulConfig) -> bool:
     """Tell whether a product may use direct loads or dot products by default."""
-    return not given.dots and not given.direct and (may_be_dots(given) or may_be_direct(given))
+    return given.has_tiles and (may_be_dots(given) or may_be_direct(given))
 
 
 def by_tiles(kernel: ClassKernel) -> ClassKernel:
     """Return the tiled kernel of a class, unless tiles are excluded by request."""
     if not may_be_few_rows(kernel.config):
         return kernel
-    return replace(kernel, config=replace(kernel.config, dots=False, direct=False))
+    return replace(kernel, config=replace(kernel.config, form=TILES))
 
 
 def by_threads(kernel: ClassKernel) -> ClassKernel:
     """Let threads load operands of an epilogue, as far as that was left open, and has tiles."""
     is_open = leaves_operands_open(kernel.config)
     is_open = is_open and (kernel.rows or MOST_ROWS + 1) > MOST_ROWS  # dot products go with none
-    return replace(kernel, config=replace(kernel.config, operand_slots=0)) if is_open else kernel
+    return replace(kernel, config=replace(kernel.config, store=THREADS)) if is_open else kernel
 
 
 def trials_of(kernel: ClassKernel) -> list[tuple[bool, ClassKernel]]:
@@ -54,9 +55,9 @@ def trials_of(kernel: ClassKernel) -> list[tuple[bool, ClassKernel]]:
 
     What is chosen for operands of the epilogue may be what does not.
     """
-    if kernel.config.dots or kernel.config.direct or not leaves_operands_open(kernel.config):
+    if not kernel.config.has_tiles or not leaves_operands_open(kernel.config):
         return [(True, kernel)]
-    loaded = replace(kernel, config=replace(kernel.config, operand_slots=0))  # by threads
+    loaded = replace(kernel, config=replace(kernel.config, store=THREADS))
     return [(False, kernel), (False, replace(kernel, apart=True)), (True, loaded)]
 
 
@@ -99,12 +100,12 @@ def apply_few_rows(
         return apply_dots(sch, block, problem, dots, len(outputs))
     if direct := find_direct(problem, kernel, views, outputs):
         return apply_direct(sch, block, problem, direct, len(outputs))
-    if kernel.config.early_weights:
+    if kernel.config.early_launch == WEIGHTS:
         raise cannot_schedule(
-            f"block {problem.name}, early_weights",
+            f"block {problem.name}, early_launch={WEIGHTS!r}",
             "tiles, whose weights come through shared memory",
             "few rows, whose weights each thread loads itself",
-            "request direct=True, or leave early_weights out",
+            f"request form={DIRECT!r}, or leave early_launch out",
         )
     return None
 
@@ -137,24 +138,29 @@ def find_dots(
     if why := _unserved(problem, rows, views):
         if config.dots:
             found, _, need = why.partition("; ")
-            fix = "leave dots out: tensor cores take it"
-            raise cannot_schedule(f"block {problem.name}, dots", found, need, fix)
+            fix = "leave form out: tensor cores take it"
+            raise cannot_schedule(f"block {problem.name}, form={DOTS!r}", found, need, fix)
         return None
     wanted, chip = product_of(problem, kernel, outputs), chip_of_target()
     time = estimate_dots(wanted, chip)
     shape = choose_shape(rows, wanted.n, wanted.k, wanted.dtype, chip)
     chosen = f"{shape}: {time:.1f} us by estimate"
-    if isinstance(config.dots, tuple):
-        shape = DotShape(*config.dots)
+    if isinstance(config.form, DotShape):
+        shape = config.form
         chosen = str(shape)
-    elif config.dots is None:
+    elif config.form is None:
         best, *_ = rank_both(wanted, config, chip, 1)
         if not choose_dots(wanted, config, best.microseconds, chip):
             return None
         chosen += f"; then {best}"
     chosen_for = _chosen_for(kernel, time)
     return DotKernel(
-        rows, shape, chosen, chosen_for, problem.acc_dtype != "float32", config.early_weights
+        rows,
+        shape,
+        chosen,
+        chosen_for,
+        problem.acc_dtype != "float32",
+        config.early_launch == WEIGHTS,
     )
 
 
@@ -182,39 +188,40 @@ def find_direct(
     config = kernel.config
     if not may_be_direct(config):
         return None
-    where = f"block {problem.name}, direct"
+    where = f"block {problem.name}, form={DIRECT!r}"
     rows = problem.m.extent if kernel.rows is None else kernel.rows
     if why := _unserved_directly(problem, rows, views):
         if config.direct:
             found, _, need = why.partition("; ")
-            raise cannot_schedule(where, found, need, "leave direct out: tiles take it")
+            raise cannot_schedule(where, found, need, "leave form out: tiles take it")
         return None
     wanted, chip = product_of(problem, kernel, outputs), chip_of_target()
     time = estimate_direct(wanted, chip)
     shape = choose_direct_shape(rows, problem.rhs.major == "k")
     chosen = f"fragments from memory, {shape}: {time:.1f} us by estimate"
-    if isinstance(config.direct, tuple):
-        shape = DirectShape(padded_rows(rows), *config.direct)
+    if isinstance(config.form, DirectShape):
+        shape = config.form
         chosen = f"fragments from memory, {shape}"
         columns, depth = steps_of(problem.rhs.major == "k")
         if shape.columns % columns or shape.depth % depth:
             found = f"{shape.columns} columns and a depth of {shape.depth}"
             need = f"multiples of {columns} and {depth} for the rows of {problem.rhs.name}"
             raise cannot_schedule(where, found, need)
-        if shape.shortfall:
-            found, _, need = shape.shortfall.partition("; ")
+        if why := shape.shortfall(padded_rows(rows)):
+            found, _, need = why.partition("; ")
             raise cannot_schedule(where, found, need)
-    elif config.direct is None:
+    elif config.form is None:
         best, *_ = rank_both(wanted, config, chip, 1)
         if not choose_direct(wanted, config, best.microseconds, chip):
             return None
         chosen += f"; then {best}"
     return DirectKernel(
+        padded_rows(rows),
         shape,
         chosen,
         _chosen_for(kernel, time),
         problem.acc_dtype != "float32",
-        config.early_weights,
+        config.early_launch == WEIGHTS,
     )
 
 

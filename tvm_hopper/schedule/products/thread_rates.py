@@ -7,16 +7,17 @@ Constants are fitted to times of an H200 (docs/choice.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
 
 from .config import MatmulConfig
+from .field_values import WEIGHTS
 from .product_shape import ProductShape
 
 # Fields of a configuration that such ways go with; whatever else is given requests a tile.
-BESIDE = ("direct", "dots", "accumulate", "batch_invariant", "early_weights", "split_mode")
+BESIDE = ("form", "accumulate")
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,14 @@ class ThreadRates:
 def asks_for_no_tile(given: MatmulConfig) -> bool:
     """Tell whether nothing is given that tiles alone have, or that keeps the order of sums."""
     # Blocks that load alone are what such ways are made of, too.
-    beside = BESIDE if given.in_cluster else (*BESIDE, "cluster")
-    decided = (x for x in fields(given) if x.name not in beside)
-    return not given.batch_invariant and all(getattr(given, x.name) is None for x in decided)
+    beside = {*BESIDE}
+    if not given.in_cluster:
+        beside.add("cluster")
+    if given.split_parts is None:
+        beside.add("split_k")
+    if given.early_launch == WEIGHTS:
+        beside.add("early_launch")
+    return beside.issuperset(given.given)
 
 
 def estimate_threads(product: ProductShape, rates: ThreadRates, chip: Chip) -> float:

@@ -160,7 +160,7 @@ def test_slots_are_given_up_only_where_nobody_asked_for_them():
     tile = (128, 192, 96)  # 61440 bytes a slot: three of them leave 48 KiB
     stages, parts = staged(3, tile=tile, outputs=("float32", "float32", "float32", "float32"))
     behind = EpilogueTypes(("float32",) * 4)
-    config = hs.MatmulConfig(store="tma", store_parts=parts)
+    config = hs.MatmulConfig(store=hs.TmaStore(parts))
     memory = staging_memory(tile, stages, config, "float16", behind)
     assert memory.num_bytes <= SM_90A.smem_per_block
     full = (128, 256, 64)

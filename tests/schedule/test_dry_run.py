@@ -62,14 +62,14 @@ def test_a_failure_of_tvm_is_told_in_words(monkeypatch):
 
 
 def test_a_sampled_configuration_is_not_tried(refusing):
-    for part in ("tile", "last_stage"):
+    for part in ("tile", "stages"):
         sch = s_tir.Schedule(workloads.matmul(128, 128, 128))
         if part == "tile":
             tile = (sch.sample_categorical([64, 128], [0.5, 0.5]), 64, 64)
             config = hs.MatmulConfig(tile, stages=2, consumers=1)
         else:
             last = sch.sample_categorical([1, 2], [0.5, 0.5])
-            config = hs.MatmulConfig((64, 64, 64), consumers=1, last_stage=last)
+            config = hs.MatmulConfig((64, 64, 64), consumers=1, stages=last + 1)
         hs.matmul(sch, "C", config)
 
 

@@ -94,10 +94,10 @@ def test_verdict():
 @pytest.mark.parametrize(
     "config",
     [
-        {"transposed": True},
+        {"form": "transposed"},
         {"split_k": 2},
-        {"dots": True},
-        {"direct": True},
+        {"form": "dots"},
+        {"form": "direct"},
         {"store": "tma"},
         {"cluster": (2, 1)},
     ],

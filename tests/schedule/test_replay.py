@@ -30,9 +30,7 @@ CASES = {
             "out_dtype": "float16",
             "epilogue": ("bias_col", "silu", "residual"),
         },
-        hs.MatmulConfig(
-            swizzle=64, consumers=2, registers=(40, 232), wgmma_pending=1, raster_group=4
-        ),
+        hs.MatmulConfig(swizzle=64, consumers=2, registers=(40, 232), wgmma_pending=1, raster=4),
     ),
     "narrow": (
         {"m": 72, "n": 40, "k": 72, "acc_dtype": "float16", "cast": "none", "out_dtype": "float16"},

@@ -47,12 +47,11 @@ def tiled(m_tile=64, n_tile=64, k_tile=64, scope="shared.dyn"):
             r"found registers alone; need consumers too",
         ),
         (lambda: hs.MatmulConfig(stages=0), r"MatmulConfig: found stages=0; need 1 or more"),
-        (lambda: hs.MatmulConfig(last_stage=-1), r"found last_stage=-1; need 0 or more"),
-        (lambda: hs.MatmulConfig(stages=2, last_stage=1), r"found stages and last_stage; need one"),
+        (lambda: hs.MatmulConfig(stages=0), r"found stages=0; need 1 or more"),
         (lambda: hs.MatmulConfig(swizzle=16), r"found swizzle=16; need one of 0, 32, 64, 128 or N"),
         (lambda: hs.MatmulConfig(wgmma_pending=2), r"found wgmma_pending=2; need one of 0, 1 or"),
         (lambda: hs.MatmulConfig(accumulate="half"), r"found accumulate='half'; need one of 'floa"),
-        (lambda: hs.MatmulConfig(raster_group=0), r"found raster_group=0; need 1 or more"),
+        (lambda: hs.MatmulConfig(raster=0), r"found raster=0; need 1 or more"),
     ],
 )
 def test_illegal_options(make, match):
@@ -169,8 +168,8 @@ def test_pipeline_without_copies():
 
 def test_pipeline_without_depth():
     sch, _, k0, _ = tiled()
-    with pytest.raises(ScheduleError, match=r"loop k_0: found neither stages nor last_stage"):
-        hs.pipeline(sch, k0)
+    with pytest.raises(ScheduleError, match=r"loop k_0: found stages=None; need the slots of the"):
+        hs.pipeline(sch, k0, None)
 
 
 def test_pipeline_writes_flat_lists():

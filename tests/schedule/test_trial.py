@@ -212,7 +212,7 @@ def test_equal_requests_change_nothing():
     hs.async_copy(sch, names["A"], swizzle=128)
     hs.async_copy(sch, names["A"])
     hs.pipeline(sch, names["k0"], 3, hs.Roles(1, (56, 256)), wgmma_pending=1)
-    hs.pipeline(sch, names["k0"], last_stage=2)
+    hs.pipeline(sch, names["k0"], stages=3)
     assert sch.mod.same_as(before)
     annotates = [x for x in sch.trace.insts[length:] if x.kind.name == "Annotate"]
     assert annotates == []
@@ -263,7 +263,7 @@ def test_a_sampled_stage_beside_a_fixed_one():
     sch, names = kernel()
     sample = sch.sample_categorical([2, 2], [0.5, 0.5])  # equal now says nothing of later
     match = r"a second request, software_pipeline_stage = \[0, 0, .*\], next to"
-    refuse(sch, match, hs.pipeline, names["k0"], last_stage=sample)
+    refuse(sch, match, hs.pipeline, names["k0"], stages=sample + 1)
 
 
 # -- the trial itself
@@ -273,9 +273,9 @@ def test_a_step_is_called_by_the_names_of_its_arguments():
     sch, names = kernel(upto="wgmma")
     hs.wgmma(block=names["block"], sch=sch)
     with pytest.raises(TypeError, match="missing a required argument: 'loop'"):
-        hs.pipeline(sch)
+        hs.pipeline(sch, stages=2)
     with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
-        hs.pipeline(sch, names["k0"], depth=3)
+        hs.pipeline(sch, names["k0"], 3, depth=3)
 
 
 def test_helpers_inside_of_one_step_are_not_tried_again(monkeypatch):

@@ -9,13 +9,14 @@ import pytest
 from tests.sim_kernels.each_sync import POLICIES, rules_broken
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, instructions
+from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import Program, load, verify
 from tvm_hopper.testing import workloads
 
 SLOW = pytest.mark.slow
 SMALL = {"m": 256, "n": 128, "k": 48, "epilogue": ("residual", "relu"), "out_dtype": "float16"}
 BF16 = {"dtype": "bfloat16", "out_dtype": "bfloat16"}
-STAGED = {"stages": 2, "consumers": 2, "persistent": 1, "store": "tma", "store_parts": 2}
+STAGED = {"stages": 2, "consumers": 2, "persistent": 1, "store": hs.TmaStore(2)}
 
 
 @pytest.mark.parametrize(
@@ -24,10 +25,12 @@ STAGED = {"stages": 2, "consumers": 2, "persistent": 1, "store": "tma", "store_p
         ({}, {}),
         pytest.param({"m": 200, "n": 120}, {}, marks=SLOW),
         pytest.param(
-            {"dtype": "bfloat16", "out_dtype": "bfloat16"}, {"operand_slots": 1}, marks=SLOW
+            {"dtype": "bfloat16", "out_dtype": "bfloat16"},
+            {"store": hs.TmaStore(2, 1)},
+            marks=SLOW,
         ),
         pytest.param({"epilogue": ("residual", "gelu")}, {"persistent": 0}, marks=SLOW),
-        pytest.param({"epilogue": ("bias_col", "residual")}, {"store_parts": 1}, marks=SLOW),
+        pytest.param({"epilogue": ("bias_col", "residual")}, {"store": hs.TmaStore(1)}, marks=SLOW),
         pytest.param({"out_dtype": "float32"}, {}, marks=SLOW),
         pytest.param({}, {"cluster": (1, 2), "tile": (128, 64, 16)}, marks=SLOW),
     ],

@@ -63,9 +63,9 @@ def test_a_symbolic_matmul(rows: int) -> None:
     "config",
     [
         {"persistent": 7},
-        {"persistent": hs.BY_DEVICE, "raster_group": 4},
-        {"raster_group": 3},
-        {"raster_group": 8, "raster_curve": "hilbert"},
+        {"persistent": hs.BY_DEVICE, "raster": 4},
+        {"raster": 3},
+        {"raster": hs.Raster(8, "hilbert")},
         {"consumers": 2, "tile": (128, 64, 64)},
     ],
     ids=str,

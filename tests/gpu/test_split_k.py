@@ -34,11 +34,7 @@ def _gpu():
 
 def case(m, n, k, tile, parts, **form):
     dtype = form.pop("dtype", "bfloat16")
-    config = {
-        "tile": tile,
-        "split_k": parts,
-        "form": "transposed" if form.pop("transposed", None) else None,
-    }
+    config = {"tile": tile, "split_k": parts, "form": form.pop("form", None)}
     return Case(m, n, k, "NT", dtype, form.pop("out_dtype", dtype), config, form)
 
 

@@ -13,7 +13,7 @@ from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads
 
 ONE_WARP, FOUR_WARPS = hs.DirectShape(1, 16, 64), hs.DirectShape(4, 32, 32)
-ALONG_ROWS = (8, 64, 32)
+ALONG_ROWS = hs.DirectShape(8, 64, 32)
 FORMS = {  # m, n, k, layout, direct, other arguments of the workload
     "eight rows": (8, 32, 256, "NT", FOUR_WARPS, {}),
     "what no tile divides": (5, 40, 200, "NT", FOUR_WARPS, {"dtype": "float16"}),

@@ -14,7 +14,7 @@ from tvm_hopper.testing import workloads
 
 ONE_WARP, TWO_WARPS = hs.DotShape(32, 2, 2, 2), hs.DotShape(64, 1, 2, 1)
 FORMS = {  # m, n, k, dots, other arguments of the workload
-    "one row": (1, 16, 1024, (32, 4, 1, 4), {}),
+    "one row": (1, 16, 1024, hs.DotShape(32, 4, 1, 4), {}),
     "ends within a vector of a thread": (1, 9, 520, ONE_WARP, {"dtype": "float16"}),
     "several warps a sum, three rows": (3, 6, 1000, TWO_WARPS, {}),
     "eight rows": (8, 5, 264, ONE_WARP, {"out_dtype": "float32"}),

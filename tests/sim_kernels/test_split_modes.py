@@ -152,10 +152,10 @@ MORE = [
 )
 @pytest.mark.parametrize("mode", ["serial", "atomic"])
 def test_values_and_verdicts(mode, problem, parts, config):
-    if mode == "atomic" and "transposed" in config:
+    if mode == "atomic" and "form" in config:
         pytest.skip("its rows are no rows in memory")
     given = {"stages": 2, "consumers": 1, "split_k": hs.SplitK(parts, mode), **config}
-    tile = given.pop("tile", (64, 24 if config.get("transposed") else 16, 16))
+    tile = given.pop("tile", (64, 24 if config.get("form") else 16, 16))
     mod, module = scheduled({**problem, "out_dtype": "float32"}, tile, **given)
     report = verify(module, against=mod)
     assert report.verdict == "clean", str(report)
@@ -189,7 +189,7 @@ AHEAD = BIAS, {"persistent": 3, "tile": (64, 64, 16)}  # loaded in front of the 
 )
 def test_equal_shares(problem, config):
     given = {"stages": 2, "consumers": 1, "split_k": "stream", **config}
-    tile = given.pop("tile", (64, 24 if config.get("transposed") else 16, 16))
+    tile = given.pop("tile", (64, 24 if config.get("form") else 16, 16))
     mod, module = scheduled({"out_dtype": "float32", **problem}, tile, **given)
     report = verify(module, against=mod)
     assert report.verdict == "clean", str(report)
@@ -204,11 +204,7 @@ EPILOGUE = {**PROBLEM, "epilogue": ("relu",)}
     ("problem", "fields", "match"),
     [
         (EPILOGUE, {}, r"found an epilogue, what is stored to .*; need the sum itself, or rounded"),
-        (
-            PROBLEM,
-            {"form": "transposed"},
-            r"store='tma' with transposed=True; need one of the two",
-        ),
+        (PROBLEM, {"form": "transposed"}, r"store='tma' with form='transposed'; need one of the"),
     ],
 )
 def test_what_cannot_be_added_in_any_order(problem, fields, match):

@@ -24,7 +24,7 @@ PAIR = {"tile": (128, 32, 16), "stages": 2, "consumers": 2, "persistent": 0}
 def scheduled(problem, **config):
     """Schedule a matmul whose stores go by TMA."""
     sch = s_tir.Schedule(workloads.matmul(**{"out_dtype": "float16", **problem}))
-    hs.matmul(sch, "C", hs.MatmulConfig(store="tma", **config))
+    hs.matmul(sch, "C", hs.MatmulConfig(**{"store": "tma", **config}))
     return sch
 
 

@@ -39,20 +39,7 @@ EXIT_CODES = {"clean": 0, "review": 3, "incomplete": 4, "error": 5}
 
 @dataclass(frozen=True)
 class SimulateOptions:
-    """The device that `simulate` assumes, and what it does besides.
-
-    Attributes
-    ----------
-    detect_races : bool
-        Also follow who knows of whose accesses; without it values alone are computed.
-    num_sms : int
-        Multiprocessors of the device, for host code that asks.
-    allocator : bool
-        Whether the call comes with an allocator, as one with PyTorch's tensors does.
-    progress : bool or None
-        Whether a line on stderr says how far the run of a large grid is, and what it will take;
-        None: if it is a terminal.
-    """
+    """Parameters of `simulate` for the device and the run, and their defaults."""
 
     detect_races: bool = True
     num_sms: int = DEFAULT_NUM_SMS

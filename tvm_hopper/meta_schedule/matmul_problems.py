@@ -185,12 +185,8 @@ class MatmulProblem(Problem):
         self, tile: tuple[int, int, int], consumers: int, rows: int, columns: int, way: bool
     ) -> Iterator[MatmulConfig]:
         """Yield what a tile is tried with."""
-        plain = MatmulConfig(
-            tile=tile,
-            consumers=consumers,
-            accumulate=self.accumulate,
-            form="transposed" if way else None,
-        )
+        form = "transposed" if way else None
+        plain = MatmulConfig(tile, None, consumers, accumulate=self.accumulate, form=form)
         count = num_tiles(rows, columns, tile)
         sms = self.chip.num_sms
         steps = -(-self.extents[2] // tile[2])

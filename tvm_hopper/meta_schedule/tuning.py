@@ -50,32 +50,7 @@ MOST_TRIALS = 1_000_000
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """How `tune` goes about it.
-
-    Attributes
-    ----------
-    trials : int
-        Total number of measured kernels, including those already in `work_dir`.
-    seconds : float, optional
-        After which no more trials begin.
-    gpus : str or list of int
-        GPUs of this machine that measure, or "all".
-    each : int, optional
-        Trials that one function gets at most.
-    runner : tvm.s_tir.meta_schedule.runner.Runner, optional
-        What measures instead.
-    builder : tvm.s_tir.meta_schedule.builder.Builder, optional
-        What builds; left out, warm worker processes of this machine.
-    tracker : str, optional
-        "host:port/key" of a TVM RPC tracker whose servers measure.
-    batch : int
-        Trials of one function at once.
-    check : callable, optional
-        Judges winners, see `meta_schedule.checking`; left out, the GPU that compares the last few
-        runs the program as TVM schedules it, too, or else the simulator does.
-    progress : bool, optional
-        Whether progress and a table are shown on stderr; None: if it is a terminal.
-    """
+    """Parameters of `tune`, which says what each is, and the checks of their values."""
 
     trials: int = 64
     seconds: float | None = None

@@ -75,9 +75,7 @@ def schedule(mod: tvm.IRModule, tiling: ProductTiling) -> s_tir.Schedule:
         hs.async_copy(sch, copy, mechanism, tiling.swizzle)
     hs.fuse_epilogue(sch, store)
     if tiling.store is not None:
-        config = hs.MatmulConfig(
-            tiling.tile, consumers=tiling.consumers, store=hs.TmaStore(parts=1)
-        )
+        config = hs.MatmulConfig(tiling.tile, consumers=tiling.consumers, store=hs.TmaStore(1))
         stage_output(sch, store, config)
     hs.wgmma(sch, block)
     if tiling.stages is not None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tvm.ir import Expr
+
 from tvm_hopper.errors import cannot_schedule, found_and_need
 from tvm_hopper.facts import dtypes, registers, swizzle, wgmma
 from tvm_hopper.facts.arch import ARCHS, Arch
@@ -22,7 +24,6 @@ from tvm_hopper.schedule.arguments import (
     as_pair,
     as_stages,
     as_tile,
-    last_stage,
 )
 from tvm_hopper.schedule.given_fields import GivenFields
 from tvm_hopper.transforms.common.shared_memory_size import (
@@ -245,9 +246,9 @@ class MatmulConfig(GivenFields):
             raise cannot_schedule(where, found, "the form alone: there are no tiles")
 
     @property
-    def last_stage(self) -> Any:
-        """The last stage of the ring: an int, a sampled variable, or None."""
-        return last_stage(self.stages)
+    def is_sampled(self) -> bool:
+        """Whether a tuner decides on a part: what one decision breaks, another may not."""
+        return any(isinstance(size, Expr) for size in (*(self.tile or ()), self.stages))
 
     @property
     def num_stages(self) -> int | None:

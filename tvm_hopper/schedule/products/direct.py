@@ -19,7 +19,6 @@ sum is fixed, and another one than that of a single accumulator.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import s_tir
@@ -32,23 +31,12 @@ from . import fuse
 from .direct_shape import DirectShape
 from .outputs import keep_in_registers, separate_outputs
 from .recognize import Matmul, find_matmul, read_index
+from .thread_rates import ThreadKernel
 from .wide_sums import widen_product
 
 
-@dataclass(frozen=True)
-class DirectKernel:
-    """Plan of a product whose warps load their operands directly."""
-
-    rows: int  # of the output that a thread block computes
-    shape: DirectShape  # how the work is distributed
-    chosen: str  # what `explain` says of it
-    chosen_for: tuple[int, ...]  # of a size class what `keys.CHOSEN_FOR` says, else nothing
-    is_narrow: bool  # the program sums in 16 bits
-    early: bool  # weights are loaded before earlier launches have ended
-
-
 def apply_direct(
-    sch: s_tir.Schedule, block: Any, known: Matmul, kernel: DirectKernel, outputs: int
+    sch: s_tir.Schedule, block: Any, known: Matmul, kernel: ThreadKernel[DirectShape], outputs: int
 ) -> Any:
     """Schedule a product whose warps load what they multiply.
 
@@ -60,7 +48,7 @@ def apply_direct(
         The multiply-add, in plain loops; its casts are inlined.
     known : Matmul
         What it is.
-    kernel : DirectKernel
+    kernel : ThreadKernel
         How.
     outputs : int
         Tensors that the kernel leaves in memory.
@@ -99,10 +87,7 @@ def apply_direct(
     sch.bind(n_outer, "blockIdx.x")
     _add_up(sch, block, stores, shape)
     _multiply(sch, part, handed_on, n_outer, operands, kernel.early)
-    sch.annotate(n_outer, keys.MEMORY_BOUND, keys.FRAGMENTS)
-    sch.annotate(n_outer, keys.CHOSEN, kernel.chosen)
-    if kernel.chosen_for:
-        sch.annotate(n_outer, keys.CHOSEN_FOR, list(kernel.chosen_for))
+    kernel.note(sch, n_outer, keys.FRAGMENTS)
     return block
 
 

@@ -18,21 +18,11 @@ MOST_SHARED = 48 << 10  # bytes of a block's sums, without requesting more
 
 @dataclass(frozen=True)
 class DirectShape(GivenFields):
-    """Work of each warp of a product whose warps load their operands.
+    """Work of each warp of a product whose warps load their operands."""
 
-    Parameters
-    ----------
-    warps : int
-        Warps that share each sum of a thread block.
-    columns : int
-        Columns of the output that a thread block computes.
-    depth : int
-        Part of a sum that a warp has in flight, in elements.
-    """
-
-    warps: int
-    columns: int
-    depth: int
+    warps: int  # that share each sum of a thread block
+    columns: int  # of the output that a thread block computes
+    depth: int  # of a sum that a warp has in flight, in elements
 
     def __post_init__(self) -> None:
         where = "DirectShape"

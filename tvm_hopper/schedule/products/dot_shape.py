@@ -16,24 +16,12 @@ VECTOR_BYTES = 16  # that a thread loads at once
 
 @dataclass(frozen=True)
 class DotShape(GivenFields):
-    """Work of each thread group of a product by dot products.
+    """Work of each thread group of a product by dot products."""
 
-    Parameters
-    ----------
-    threads : int
-        Threads that share a sum, neighbours by their number.
-    groups : int
-        Such groups in a thread block, each with columns of the output of its own.
-    columns : int
-        Columns of the output that a group sums together.
-    vectors : int
-        Vectors of weights that a thread has in flight, for each of these columns.
-    """
-
-    threads: int
-    groups: int
-    columns: int
-    vectors: int
+    threads: int  # threads that share a sum, neighbours by their number
+    groups: int  # such groups in a thread block, each with columns of the output of its own
+    columns: int  # columns of the output that a group sums together
+    vectors: int  # vectors of weights that a thread has in flight, for each of these columns
 
     def __post_init__(self) -> None:
         where = "DotShape"

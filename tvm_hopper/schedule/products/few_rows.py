@@ -18,22 +18,23 @@ from tvm_hopper.transforms.mma_sync.lower_mma_sync_plan import VECTOR
 
 from .classes import ClassKernel, product_of
 from .config import MatmulConfig
-from .direct import DirectKernel, apply_direct
-from .direct_choice import choose_direct, choose_direct_shape, estimate_direct, may_be_direct
+from .direct import apply_direct
+from .direct_choice import choose_direct_shape, estimate_direct
 from .direct_shape import MOST_ROWS as MOST_DIRECT
 from .direct_shape import DirectShape, padded_rows, steps_of
 from .dot_choice import choose_dots, choose_shape, estimate_dots, may_be_dots
 from .dot_shape import MOST_ROWS, VECTOR_BYTES, DotShape
-from .dots import DotKernel, apply_dots
+from .dots import apply_dots
 from .field_values import DIRECT, DOTS, THREADS, TILES, WEIGHTS
 from .model import rank_both
 from .recognize import Matmul
 from .staging import leaves_operands_open
+from .thread_rates import ThreadKernel
 
 
 def may_be_few_rows(given: MatmulConfig) -> bool:
-    """Tell whether a product may use direct loads or dot products by default."""
-    return given.has_tiles and (may_be_dots(given) or may_be_direct(given))
+    """Tell whether a product may use dot products by default."""
+    return given.has_tiles and may_be_dots(given)
 
 
 def by_tiles(kernel: ClassKernel) -> ClassKernel:
@@ -112,30 +113,13 @@ def apply_few_rows(
 
 def find_dots(
     problem: Matmul, kernel: ClassKernel, views: Sequence[Any], outputs: tuple[str, ...]
-) -> DotKernel | None:
-    """Return how a product is computed as dot products, None where tensor cores take it.
-
-    Parameters
-    ----------
-    problem : Matmul
-        The product.
-    kernel : ClassKernel
-        What was requested.
-    views : sequence of Buffer
-        Operands that are parts of tensors.
-    outputs : tuple of str
-        Types of what the kernel leaves in memory.
-
-    Raises
-    ------
-    ScheduleError
-        Dot products were requested, and cannot serve the product.
-    """
+) -> ThreadKernel[DotShape] | None:
+    """Return how a product is computed as dot products, None where tensor cores take it."""
     config = kernel.config
     if not may_be_dots(config):
         return None
     rows = problem.m.extent if kernel.rows is None else kernel.rows
-    if why := _unserved(problem, rows, views):
+    if why := _unserved_as_dots(problem, rows, views):
         if config.dots:
             found, _, need = why.partition("; ")
             fix = "leave form out: tensor cores take it"
@@ -153,56 +137,26 @@ def find_dots(
         if not choose_dots(wanted, config, best.microseconds, chip):
             return None
         chosen += f"; then {best}"
-    chosen_for = _chosen_for(kernel, time)
-    return DotKernel(
-        rows,
-        shape,
-        chosen,
-        chosen_for,
-        problem.acc_dtype != "float32",
-        config.early_launch == WEIGHTS,
-    )
+    return _kernel(problem, kernel, rows, shape, chosen, time)
 
 
 def find_direct(
     problem: Matmul, kernel: ClassKernel, views: Sequence[Any], outputs: tuple[str, ...]
-) -> DirectKernel | None:
-    """Return how warps compute a product from what they load, None where tiles take it.
-
-    Parameters
-    ----------
-    problem : Matmul
-        The product.
-    kernel : ClassKernel
-        What was requested.
-    views : sequence of Buffer
-        Operands that are parts of tensors.
-    outputs : tuple of str
-        Types of what the kernel leaves in memory.
-
-    Raises
-    ------
-    ScheduleError
-        It was requested, and cannot serve the product.
-    """
+) -> ThreadKernel[DirectShape] | None:
+    """Return how warps compute a product from what they load, None unless it was requested."""
     config = kernel.config
-    if not may_be_direct(config):
+    if not config.direct:
         return None
     where = f"block {problem.name}, form={DIRECT!r}"
     rows = problem.m.extent if kernel.rows is None else kernel.rows
     if why := _unserved_directly(problem, rows, views):
-        if config.direct:
-            found, _, need = why.partition("; ")
-            raise cannot_schedule(where, found, need, "leave form out: tiles take it")
-        return None
-    wanted, chip = product_of(problem, kernel, outputs), chip_of_target()
-    time = estimate_direct(wanted, chip)
-    shape = choose_direct_shape(rows, problem.rhs.major == "k")
-    chosen = f"fragments from memory, {shape}: {time:.1f} us by estimate"
+        found, _, need = why.partition("; ")
+        raise cannot_schedule(where, found, need, "leave form out: tiles take it")
+    time = estimate_direct(product_of(problem, kernel, outputs), chip_of_target())
+    along_k = problem.rhs.major == "k"
     if isinstance(config.form, DirectShape):
-        shape = config.form
-        chosen = f"fragments from memory, {shape}"
-        columns, depth = steps_of(problem.rhs.major == "k")
+        shape, estimated = config.form, ""
+        columns, depth = steps_of(along_k)
         if shape.columns % columns or shape.depth % depth:
             found = f"{shape.columns} columns and a depth of {shape.depth}"
             need = f"multiples of {columns} and {depth} for the rows of {problem.rhs.name}"
@@ -210,60 +164,55 @@ def find_direct(
         if why := shape.shortfall(padded_rows(rows)):
             found, _, need = why.partition("; ")
             raise cannot_schedule(where, found, need)
-    elif config.form is None:
-        best, *_ = rank_both(wanted, config, chip, 1)
-        if not choose_direct(wanted, config, best.microseconds, chip):
-            return None
-        chosen += f"; then {best}"
-    return DirectKernel(
-        padded_rows(rows),
-        shape,
-        chosen,
-        _chosen_for(kernel, time),
-        problem.acc_dtype != "float32",
-        config.early_launch == WEIGHTS,
-    )
+    else:
+        shape, estimated = choose_direct_shape(rows, along_k), f": {time:.1f} us by estimate"
+    chosen = f"fragments from memory, {shape}{estimated}"
+    return _kernel(problem, kernel, padded_rows(rows), shape, chosen, time)
 
 
-def _chosen_for(kernel: ClassKernel, time: float) -> tuple[int, ...]:
-    """Return what `keys.CHOSEN_FOR` says of a size class."""
+def _kernel(
+    problem: Matmul, kernel: ClassKernel, rows: int, shape: Any, chosen: str, time: float
+) -> ThreadKernel[Any]:
+    """Return the plan of a product; a size class notes for how many rows it was chosen."""
     tenths = min(max(1, round(10 * time)), keys.INT32_MAX)
-    return () if kernel.rows is None else (kernel.rows, tenths)
+    chosen_for = () if kernel.rows is None else (kernel.rows, tenths)
+    early = kernel.config.early_launch == WEIGHTS
+    return ThreadKernel(rows, shape, chosen, chosen_for, problem.acc_dtype != "float32", early)
 
 
 def _unserved_directly(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
     """Say why warps cannot load what they multiply, and what can; empty if they can."""
-    for operand in (problem.lhs, problem.rhs):
-        if len(operand.buffer.ty.strides) or any(operand.buffer.same_as(x) for x in views):
-            return "an operand that is a part of a tensor, or has strides; whole compact tensors"
-    if not isinstance(rows, int) or rows > MOST_DIRECT:
-        return f"{rows} rows; at most {MOST_DIRECT}, or a size class of as many"
-    for name, axis in (("N", problem.n), ("K", problem.k)):
-        if not isinstance(axis.extent, int):
-            return f"{name} = {axis.extent}, symbolic; static N and K"
+    if why := _unserved(problem, rows, views, MOST_DIRECT):
+        return why
     runs, extent = ("K", problem.k.extent) if problem.rhs.major == "k" else ("N", problem.n.extent)
     if extent % VECTOR:
         return f"{runs} = {extent}, along which the rows of B run; a multiple of {VECTOR}"
-    if not problem.starts_from_zero:
-        return "a sum that does not start from zero; one that does, with the rest after it"
     return ""
 
 
-def _unserved(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
+def _unserved_as_dots(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
     """Say why a product cannot be computed as dot products, and what can; empty if it can."""
-    vector = VECTOR_BYTES // dtype_bytes(problem.rhs.dtype)
     for operand in (problem.lhs, problem.rhs):
         if operand.major != "k":
             return f"{operand.name} with rows that do not run along k; A[m, k] and B[n, k]"
+    if why := _unserved(problem, rows, views, MOST_ROWS):
+        return why
+    vector = VECTOR_BYTES // dtype_bytes(problem.rhs.dtype)
+    if problem.k.extent % vector:
+        return f"K = {problem.k.extent}; a multiple of {vector}"
+    return ""
+
+
+def _unserved(problem: Matmul, rows: Any, views: Sequence[Any], most: int) -> str:
+    """Say why threads cannot load operands for themselves, and what can; empty if they can."""
+    for operand in (problem.lhs, problem.rhs):
         if len(operand.buffer.ty.strides) or any(operand.buffer.same_as(x) for x in views):
             return "an operand that is a part of a tensor, or has strides; whole compact tensors"
-    if not isinstance(rows, int) or rows > MOST_ROWS:
-        return f"{rows} rows; at most {MOST_ROWS}, or a size class of as many"
+    if not isinstance(rows, int) or rows > most:
+        return f"{rows} rows; at most {most}, or a size class of as many"
     for name, axis in (("N", problem.n), ("K", problem.k)):
         if not isinstance(axis.extent, int):
             return f"{name} = {axis.extent}, symbolic; static N and K"
-    if problem.k.extent % vector:
-        return f"K = {problem.k.extent}; a multiple of {vector}"
     if not problem.starts_from_zero:
         return "a sum that does not start from zero; one that does, with the rest after it"
     return ""

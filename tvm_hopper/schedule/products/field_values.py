@@ -136,10 +136,9 @@ def as_form(where: str, value: Any) -> str | DotShape | DirectShape | None:
 
 def as_early_launch(where: str, value: Any) -> bool | str | None:
     """Return whether a kernel starts early: a bool, "weights" or None."""
-    if value is None or isinstance(value, bool) or value == WEIGHTS:
+    if isinstance(value, bool):
         return value
-    need = f"True, False, {WEIGHTS!r} or None"
-    raise cannot_schedule(where, f"early_launch={value!r}", need)
+    return _as_word(where, "early_launch", value, (WEIGHTS,), "True, False")
 
 
 def _as_part(

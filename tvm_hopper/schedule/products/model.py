@@ -160,7 +160,7 @@ def _choose_tile(wanted: ProductShape, config: MatmulConfig, chip: Chip) -> Matm
     if best.transposed:
         config = replace(config, form=TRANSPOSED)
     if best.parts > 1:
-        mode = given_mode(config) if best.by_kernels else None
+        mode = (config.split_mode or CALLER) if best.by_kernels else None
         config = replace(config, split_k=SplitK(best.parts, mode))
     if best.cluster != (1, 1):
         config = replace(config, cluster=best.cluster)
@@ -320,16 +320,11 @@ def _rank_both(
         return tuple(_rank_ways(wanted, given, chip, count, sizes))
     found = _rank_ways(wanted, replace(given, split_k=CLUSTER), chip, count, sizes)
     if sizes == CLUSTER_SIZES and may_share_sums(given) and not wanted.is_symbolic:
-        mode = given_mode(given)
+        mode = given.split_mode or CALLER  # outside of clusters the safest one
         parts = CLUSTER_DIVISIBLE_PARTS if mode == CALLER else tuple(range(2, MOST_PARTS + 1))
         wide = replace(given, split_k=mode)
         found += [x for x in _rank_ways(wanted, wide, chip, count, parts) if x.by_kernels]
     return tuple(sorted(found, key=lambda x: x.microseconds)[:count])
-
-
-def given_mode(given: MatmulConfig) -> str:
-    """Return the split-K mode outside of clusters: the given one, else the safest."""
-    return given.split_mode or CALLER
 
 
 def _rank_ways(

@@ -90,16 +90,17 @@ def check_request(where: str, config: Any) -> None:
 
 def check_stream(where: str, config: Any) -> None:
     """Refuse what does not go with equal shares of all tiles' steps."""
-    asked = f"split_k={config.split_k!r}"
+    found, need = "", ""
     if config.split_parts is not None:
         need = "no parts: where sums come apart follows from the number of thread blocks"
-        raise cannot_schedule(where, asked, need)
-    if config.persistent == 0:
+    elif config.persistent == 0:
+        found = " with persistent=0"
         need = "thread blocks that share all tiles: their number, or persistent=-1 for the SMs"
-        raise cannot_schedule(where, f"{asked} with persistent=0", need)
-    if config.by_tma:
+    elif config.by_tma:
+        found = f" with store={config.store!r}"
         need = 'threads that store what they hold, store="threads"'
-        raise cannot_schedule(where, f"{asked} with store={config.store!r}", need)
+    if need:
+        raise cannot_schedule(where, f"split_k={config.split_k!r}{found}", need)
 
 
 # -- checks of a product --------------------------------------------------------------------------

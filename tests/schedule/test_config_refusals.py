@@ -4,6 +4,7 @@ import pytest
 import tvm
 from tvm import s_tir, te
 
+from tests.schedule.programs import operands, product, tensor
 from tests.schedule.refuse import refuse
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
@@ -120,14 +121,9 @@ def test_operands_that_find_no_room():
 
 
 def test_operands_that_meet_no_element_of_their_own():
-    a, b = (te.placeholder((64, 16), "float16", name=x) for x in "AB")
-    other = te.placeholder((64, 64), "float16", name="other")
-    k = te.reduce_axis((0, 16), "k")
-    c = te.compute(
-        (64, 64),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k),
-        name="C",
-    )
+    a, b = operands(64, 64, 16)
+    other = tensor(64, 64, dtype="float16", name="other")
+    c = product(a, b, shape=(64, 64, 16))
     d = te.compute((64, 64), lambda i, j: c[i, j] + other[j, i].astype("float32"), name="D")
     func = te.create_prim_func([a, b, other, d]).with_attr("global_symbol", "main")
     config = hs.MatmulConfig((64, 64, 16), 2, 1, store=hs.TmaStore(operand_slots=1))

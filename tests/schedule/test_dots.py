@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import tvm
-from tvm import s_tir, te
+from tvm import s_tir
 
 import tvm_hopper
+from tests.schedule.programs import module, product, tensor
 from tests.schedule.refuse import refuse
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
@@ -50,15 +50,10 @@ def test_what_becomes_dot_products(m, layout, config, chosen):
 
 
 def test_a_part_of_a_tensor_goes_to_tensor_cores():
-    a = te.placeholder((1, 512), "float16", name="A")
-    b = te.placeholder((64, 1024), "float16", name="B")
-    k = te.reduce_axis((0, 512), "k")
-    c = te.compute(
-        (1, 64),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k + 256].astype("float32"), axis=k),
-        name="C",
-    )
-    mod = tvm.IRModule({"main": te.create_prim_func([a, b, c])})
+    a = tensor(1, 512, dtype="float16", name="A")
+    b = tensor(64, 1024, dtype="float16", name="B")
+    c = product(a, b, shape=(1, 64, 512), right=lambda j, k: (j, k + 256))
+    mod = module(a, b, c)
     assert kinds(mod) == [False]
     refuse(mod, "found an operand that is a part of a tensor", config=hs.MatmulConfig(form="dots"))
 

@@ -79,11 +79,3 @@ def test_both_kinds_of_calls():
     assert "with an allocator" in with_memory.launched_for
     assert "without an allocator" in without.launched_for
     assert not without.notes
-
-
-def test_a_trace_says_it():
-    sch = s_tir.Schedule(workloads.matmul(320, 256, 512))
-    hs.matmul(sch, "C", replace(STREAM, tile=(64, 64, 64), persistent=8))
-    again = s_tir.Schedule(workloads.matmul(320, 256, 512))
-    sch.trace.apply_to_schedule(again, remove_postproc=False)
-    assert str(again.mod) == str(sch.mod)

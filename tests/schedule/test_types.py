@@ -23,7 +23,7 @@ from tvm_hopper.testing import workloads
             r"found form='rows'; need one of 'tiles', .*, an hs.DirectShape or",
         ),
         ({"form": (32, 4)}, r"found form=\(32, 4\); need one of 'tiles', "),
-        ({"early_launch": 1}, r"found early_launch=1; need True, False, 'weights' or None"),
+        ({"early_launch": 1}, r"found early_launch=1; need one of 'weights', True, False or None"),
         ({"batch_invariant": 1}, r"found batch_invariant=1; need True or False"),
         ({"persistent": 1.0}, r"found persistent=1.0; need an int or None"),
         ({"persistent": 10**12}, r"found persistent=1000000000000; need at most 2147483647"),

@@ -5,7 +5,15 @@ import tvm
 from tvm import s_tir, te
 from tvm.script import tirx as T
 
-from tests.schedule.programs import module, multiply, operands, product, tensor, written
+from tests.schedule.programs import (
+    MULTIPLY_ADD,
+    module,
+    multiply,
+    operands,
+    product,
+    tensor,
+    written,
+)
 from tests.schedule.refuse import refuse
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
@@ -355,14 +363,13 @@ def test_cast_that_changes_values_is_refused():
 
 
 @pytest.mark.parametrize(
-    "update",
+    "value",
     [
-        'C[vi, vj] = T.max(C[vi, vj], T.Cast("float32", A[vi, vk]))',
-        'C[vi, vj] = T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])',
+        f"T.max(C[vi, vj], {MULTIPLY_ADD})",
+        f'{MULTIPLY_ADD} + T.Cast("float32", B[vi, vk]) * T.Cast("float32", A[vj, vk])',
     ],
-    ids=["maximum", "no sum"],
+    ids=["maximum", "two products"],
 )
-def test_update_that_does_not_add_to_its_element_is_refused(update):
-    refuse(
-        written(update=update), r"block C: found .*need C\[\.\.\.\] \+ x\[\.\.\.\] \* y\[\.\.\.\]"
-    )
+def test_update_that_does_not_add_to_its_element_is_refused(value):
+    match = r"block C: found .*need C\[\.\.\.\] \+ x\[\.\.\.\] \* y\[\.\.\.\]"
+    refuse(written(update=f"C[vi, vj] = {value}"), match)

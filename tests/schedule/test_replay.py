@@ -106,7 +106,15 @@ REPLAYED = {  # the program, and what schedules it
     **{name: (workloads.matmul(**x), by_matmul(config)) for name, (x, config) in CASES.items()},
     **{
         name: (FORMS[name](100, 104, 72, "float16"), by_matmul(SMALL))
-        for name in ("slices", "bias_first", "two_outputs", "beta", "in_place", "one_row")
+        for name in (
+            "slices",
+            "bias_first",
+            "two_outputs",
+            "beta",
+            "in_place",
+            "one_row",
+            "matrix_vector",
+        )
     },
     "stream-K": (workloads.matmul(320, 256, 512), by_matmul(STREAM)),
     "LayerNorm": (memory_bound.layer_norm(8, 256), hs.row_reduction),

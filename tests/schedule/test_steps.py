@@ -48,7 +48,6 @@ def tiled(m_tile=64, n_tile=64, k_tile=64, scope="shared.dyn"):
             r"found registers alone; need consumers too",
         ),
         (lambda: hs.MatmulConfig(stages=0), r"MatmulConfig: found stages=0; need 1 or more"),
-        (lambda: hs.MatmulConfig(stages=0), r"found stages=0; need 1 or more"),
         (lambda: hs.MatmulConfig(swizzle=16), r"found swizzle=16; need one of 0, 32, 64, 128 or N"),
         (lambda: hs.MatmulConfig(wgmma_pending=2), r"found wgmma_pending=2; need one of 0, 1 or"),
         (lambda: hs.MatmulConfig(accumulate="half"), r"found accumulate='half'; need one of 'floa"),

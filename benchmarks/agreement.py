@@ -47,7 +47,7 @@ def cases() -> list[Case]:
         Case(200, 136, 392, "TN", "float16", "float16", {**tile["deep"], "stages": 2}),
         Case(72, 264, 128, "NN", "float16", "float16", {**tile["column"], "stages": 1}),
         Case(300, 520, 128, "NT", "float16", "float16",
-             {**tile["wide"], "stages": 4, "persistent": 3, "raster_group": 2}),
+             {**tile["wide"], "stages": 4, "persistent": 3, "raster": 2}),
         Case(136, 200, 328, "NT", "float16", "float32",
              {**tile["small"], "stages": 3, "wgmma_pending": 1}),
         Case(136, 200, 328, "NT", "float16", "float32",

@@ -3,8 +3,8 @@
     python -m benchmarks.chains
 
 Square layers, `C = A B^T`, as a decoder runs them one after the other, a graph of them replayed;
-weights are together larger than the L2 cache. What begins early (`early_weights=True`) must leave
-the same bits as what does not. Writes a dated table.
+weights are together larger than the L2 cache. What begins early (`early_launch="weights"`) must
+leave the same bits as what does not. Writes a dated table.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .matmul_case import Case, build, register
 COLD_BYTES = 150 << 20
 RUNS = 20  # of a chain, whose bits are compared
 WAYS: dict[str, dict[str, Any]] = {
-    "tiles": {"dots": False, "direct": False},
-    "dots": {"dots": True},
-    "dots, early": {"dots": True, "early_weights": True},
-    "direct": {"direct": True},
-    "direct, early": {"direct": True, "early_weights": True},
+    "tiles": {"form": "tiles"},
+    "dots": {"form": "dots"},
+    "dots, early": {"form": "dots", "early_launch": "weights"},
+    "direct": {"form": "direct"},
+    "direct, early": {"form": "direct", "early_launch": "weights"},
 }
 COLUMNS = ["rows", "width", "layers", "cuBLAS, us a layer", *WAYS]
 

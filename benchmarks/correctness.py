@@ -166,7 +166,7 @@ OPTIONS = {
     "tile": ((64, 64, 64), (128, 128, 64), (128, 128, 128), (256, 128, 64), (64, 48, 16)),
     "swizzle": (0, 32, 64, 128),
     "wgmma_pending": (0, 1),
-    "raster_group": (1, 3),
+    "raster": (1, 3),
     "persistent": (0, 4),
     "layout": LAYOUTS,
 }

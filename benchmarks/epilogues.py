@@ -6,7 +6,7 @@ turn with all others of its size and with `torch.matmul(out=)` in this one proce
 
     python -m benchmarks.epilogues --variant "" --variant store=tma --variant store=tma,stages=3
     python -m benchmarks.epilogues --size 8192x14336x4096 --dtype bfloat16 --variant ""
-    python -m benchmarks.epilogues --variant functions=library,operand_slots=0    (as it was)
+    python -m benchmarks.epilogues --variant functions=library,store=threads      (as it was)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EPILOGUES = (
     "silu",
     "residual, relu",
 )
-VARIANTS = ("", "store=tma", "store=tma,stages=4", "functions=library,operand_slots=0")
+VARIANTS = ("", "store=tma", "store=tma,stages=4", "functions=library,store=threads")
 SAMPLED_ROWS = 64
 TOLERANCE = {"float16": 1e-3, "bfloat16": 6e-3}  # relative Frobenius error of the outputs
 RESULTS = Path(__file__).parent / "results"

@@ -33,9 +33,9 @@ WEIGHTS = (
 DRAWN = 600  # problems, of which those of one row are taken
 WAYS: dict[str, dict[str, Any]] = {
     "default": {},
-    "tensor cores": {"dots": False},
-    "dot products": {"dots": True},
-    "direct": {"direct": True},
+    "tensor cores": {"form": "tiles"},
+    "dot products": {"form": "dots"},
+    "direct": {"form": "direct"},
 }
 MOST_DOT_ROWS = 8
 COLUMNS = ["m", "n", "k", "type", "cuBLAS, us", *(f"{x}, us" for x in WAYS), "of cuBLAS", "TB/s"]
@@ -105,7 +105,7 @@ def main(argv: list[str]) -> int:
                 ways = {
                     name: Case(**case.as_dict() | {"config": config})
                     for name, config in WAYS.items()
-                    if not config.get("dots") or (case.m or 0) <= MOST_DOT_ROWS
+                    if config.get("form") != "dots" or (case.m or 0) <= MOST_DOT_ROWS
                 }
                 built.append(
                     {

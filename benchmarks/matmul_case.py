@@ -54,6 +54,8 @@ class Case:
 def _short(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return ("x" if all(isinstance(v, int) for v in value) else "+").join(map(str, value))
+    if isinstance(value, dict):
+        return "+".join(f"{k}:{v}" for k, v in value.items() if v is not None)
     return str(value)
 
 
@@ -88,12 +90,13 @@ def build(case: Case) -> Any:
 
 def configuration(case: Case) -> Any:
     """Return the fields that the case names as a configuration; the package chooses the others."""
+    from tvm_hopper.meta_schedule.configurations import as_value
     from tvm_hopper.schedule import MatmulConfig
 
     if not case.config:
         return None
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in case.config.items()}
-    return MatmulConfig(**fields)
+    return MatmulConfig(**{name: as_value(name, value) for name, value in fields.items()})
 
 
 def register() -> None:

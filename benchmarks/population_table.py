@@ -64,8 +64,8 @@ def chosen_for(problem: Problem) -> tuple[str, dict[str, Any]]:
     if dot_choice.choose_dots(wanted, given, best.microseconds, chip):
         return f"dot products: {dot_choice.estimate_dots(wanted, chip):.1f} us", {}
     config = model.choose_config(*extents, problem.dtype, majors=majors)
-    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-    return str(best), {k: v for k, v in fields.items() if k in TILE_FIELDS and v is not None}
+    fields = {name: getattr(config, name) for name in TILE_FIELDS} | {"split_k": config.split_parts}
+    return str(best), {k: v for k, v in fields.items() if v not in (None, False)}
 
 
 def build_library(case: Case, path: str) -> None:

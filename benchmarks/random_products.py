@@ -27,10 +27,7 @@ from typing import Any
 from .matmul_case import Case, build, check, register
 
 EPILOGUES = ((), (), ("relu",), ("bias_col",), ("bias_row",), ("residual",), ("bias_col", "gelu"))
-SPECIAL = (
-    *("split_k", "split_mode", "cluster", "schedule", "store", "transposed"),
-    *("dots", "direct", "early_weights"),
-)
+SPECIAL = (*("split_k", "cluster", "schedule", "store", "form", "early_launch"),)
 LARGEST = 1 << 31  # multiply-adds: a product in float64 to compare with takes milliseconds
 MOST_EXACT = 16384  # terms of a sum that tensor cores take within float32's tolerance
 RUNS = 3  # of the same product, with other values
@@ -69,18 +66,25 @@ def draw(rng: random.Random) -> Case:
         sizes, m = tuple(sorted({0, 1, rng.randint(2, 64), rng.randint(65, 1024), m})), 0
         config = rng.choice(({}, {"batch_invariant": True}))
     out_dtype = dtype if k > MOST_EXACT else rng.choice(("float32", dtype))
-    if config.get("split_mode") == "atomic":  # rounds each part to the output's type
+    split = config.get("split_k")
+    if (
+        isinstance(split, dict) and split["mode"] == "atomic"
+    ):  # rounds each part to the output's type
         out_dtype, form["epilogue"], k = "float32", (), min(k, MOST_EXACT)
     return Case(None if sizes else m, n, k, layout, dtype, out_dtype, config, form, sizes)
 
 
 def draw_config(rng: random.Random, few: bool) -> dict[str, Any]:
-    """Draw fields of a `MatmulConfig`; not all go together, and some serve few rows alone."""
+    """Draw fields of a `MatmulConfig`; not all go together, and some serve few rows alone.
+
+    A field of several values is a dictionary of them: cases are written down as JSON.
+    """
     if few:
         columns = rng.choice((16, 32, 64, 128))
-        shape = (rng.choice((1, 2, 4, 8, 16)), columns, rng.choice((16, 32, 64, 128, 256)))
-        way = rng.choice(({"dots": True}, {"direct": True}, {"direct": shape}))
-        return way | ({"early_weights": True} if rng.random() < 0.3 else {})
+        warps, depth = rng.choice((1, 2, 4, 8, 16)), rng.choice((16, 32, 64, 128, 256))
+        shape = {"warps": warps, "columns": columns, "depth": depth}
+        way = {"form": rng.choice(("dots", "direct", shape))}
+        return way | ({"early_launch": "weights"} if rng.random() < 0.3 else {})
     if rng.random() < 0.35:
         return {}
     given: dict[str, Any] = {
@@ -92,8 +96,10 @@ def draw_config(rng: random.Random, few: bool) -> dict[str, Any]:
         "stages": rng.randint(1, 6),
         "consumers": rng.choice((1, 2, 3)),
         "wgmma_pending": rng.choice((None, None, 0, 1)),
-        "raster_group": rng.choice((None, 1, 2, 3, 8)),
-        "raster_curve": rng.choice((None, None, None, "hilbert")),
+        "raster": {
+            "group": rng.choice((None, 1, 2, 3, 8)),
+            "curve": rng.choice((None, None, None, "hilbert")),
+        },
         "persistent": rng.choice((None, 0, 1, 7, 132)),
         "swizzle": rng.choice((None, None, 0, 32, 64, 128)),
     }
@@ -102,18 +108,18 @@ def draw_config(rng: random.Random, few: bool) -> dict[str, Any]:
         given |= {"split_k": rng.randint(2, 8), "persistent": None}
     elif special == 1:
         mode = rng.choice(("workspace", "workspace", "serial", "serial", "atomic"))
-        given |= {"split_k": rng.randint(2, 40), "split_mode": mode, "persistent": None}
+        given |= {"split_k": {"parts": rng.randint(2, 40), "mode": mode}, "persistent": None}
     elif special == 2:
         given["cluster"] = rng.choice(((1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4)))
     elif special == 3:
         given |= {"schedule": "pingpong", "persistent": None}
     elif special == 4:
-        given["transposed"] = True
+        given["form"] = "transposed"
     elif special == 5:
         given["store"] = "tma"
     elif special == 6:
         blocks = rng.choice((None, 3, 7, 131, 132, 200))
-        given |= {"split_mode": "stream", "persistent": blocks}
+        given |= {"split_k": "stream", "persistent": blocks}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -65,13 +65,13 @@ def worth_timing(
     from tvm_hopper.schedule.products.class_choice import AnyRows
     from tvm_hopper.schedule.products.ranges import RUNGS
 
-    asked = AnyRows.of("row_matrix", n, k, "float16", None, None, ("k", "k"), None)
+    asked = AnyRows.of("row_matrix", n, k, "float16", None, ("k", "k"), None)
     configs = asked.choose(RUNGS)
     times = asked.estimate(rows, configs)
     times = times / times.min(axis=1, keepdims=True)
     found, seen = [], set()
     for i, (rung, config) in enumerate(zip(RUNGS, configs, strict=True)):
-        key = (config.tile, config.consumers, config.transposed, config.split_k, config.split_mode)
+        key = (config.tile, config.consumers, config.transposed, config.split_k)
         if key in seen or (times[:, i] > near).all():
             continue
         seen.add(key)

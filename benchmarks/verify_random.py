@@ -70,7 +70,7 @@ def draw(rng: random.Random) -> Drawn:
         "stages": rng.randint(1, 6),
         "consumers": rng.choice((1, 2, 3)),
         "wgmma_pending": rng.choice((None, None, 0, 1)),
-        "raster_group": rng.choice((None, 1, 2, 3, 8)),
+        "raster": rng.choice((None, 1, 2, 3, 8)),
         "persistent": rng.choice((None, 0, 1, 7, 132)),
         "swizzle": rng.choice((None, None, 0, 32, 64, 128)),
     }

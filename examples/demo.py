@@ -39,7 +39,7 @@ TARGET = "nvidia/nvidia-h200"
 TILE = (128, 256, 64)
 # One thread block an output tile, in the hardware's order, so that a block is named by its place;
 # the default would be a persistent kernel here.
-CONFIG = hs.MatmulConfig(tile=TILE, stages=4, consumers=2, raster_group=1, persistent=0)
+CONFIG = hs.MatmulConfig(tile=TILE, stages=4, consumers=2, raster=1, persistent=0)
 SCHEDULES = (("on_wait", 0), ("lifo", 0), ("random", 1))  # of the simulator
 # What a Hopper kernel must contain: mnemonic in the machine code, what it is.
 EVIDENCE = {

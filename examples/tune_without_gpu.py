@@ -37,7 +37,7 @@ def space(sch: s_tir.Schedule) -> None:
     """Describe all candidates once: what is sampled goes into the schedule as it is."""
     tile_n = sch.sample_categorical([64, 128, 256], [0.3, 0.3, 0.4])
     last_stage = sch.sample_categorical([1, 2, 3], [0.2, 0.4, 0.4])
-    hs.matmul(sch, "C", hs.MatmulConfig(tile=(128, tile_n, 64), last_stage=last_stage))
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(128, tile_n, 64), stages=last_stage + 1))
 
 
 def build(mod: tvm.IRModule, target: tvm.target.Target, _params: object) -> str:

@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.requests.kernel_file import load_kernel
@@ -28,6 +28,9 @@ from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
 from tvm_hopper.verification.report import Report
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 __all__ = ["RUNS", "Program", "Report", "load", "simulate", "verify", "verify_command"]
 
 MIN_WIDTH = 80  # characters that a table of findings needs
@@ -36,25 +39,21 @@ EXIT_CODES = {"clean": 0, "review": 3, "incomplete": 4, "error": 5}
 
 @dataclass(frozen=True)
 class SimulateOptions:
-    """The device that `simulate` assumes, and what it does besides.
-
-    Attributes
-    ----------
-    detect_races : bool
-        Also follow who knows of whose accesses; without it values alone are computed.
-    num_sms : int
-        Multiprocessors of the device, for host code that asks.
-    allocator : bool
-        Whether the call comes with an allocator, as one with PyTorch's tensors does.
-    progress : bool or None
-        Whether a line on stderr says how far the run of a large grid is, and what it will take;
-        None: if it is a terminal.
-    """
+    """Parameters of `simulate` for the device and the run, and their defaults."""
 
     detect_races: bool = True
     num_sms: int = DEFAULT_NUM_SMS
     allocator: bool = False
     progress: bool | None = None
+
+
+class SimulateKeywords(TypedDict, total=False):
+    """Types of the fields of `SimulateOptions` as keywords."""
+
+    detect_races: bool
+    num_sms: int
+    allocator: bool
+    progress: bool | None
 
 
 def simulate(
@@ -65,7 +64,7 @@ def simulate(
     blocks: Sequence[tuple[int, ...]] | None = None,
     target: Any = None,
     entry: str | None = None,
-    **options: Any,
+    **options: Unpack[SimulateKeywords],
 ) -> Result:
     """Run a module on numpy inputs, without a GPU.
 

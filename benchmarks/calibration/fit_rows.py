@@ -81,7 +81,7 @@ def read(path: Path) -> list[Layer]:
     layers = []
     for (n, k), by_rows in times.items():
         rungs = sorted({x for one in by_rows.values() for x in one})
-        asked = AnyRows.of("fit_rows", n, k, "float16", None, None, ("k", "k"), None)
+        asked = AnyRows.of("fit_rows", n, k, "float16", None, ("k", "k"), None)
         configs = asked.choose(rungs)
         table = np.array([[one.get(x, np.nan) for x in rungs] for one in by_rows.values()])
         table -= [0.0 if x.parts > 1 and x.split_mode is None else OPEN for x in configs]
@@ -123,7 +123,7 @@ def read_pairs(path: Path) -> list[Pair]:
         if not row["M"] or int(row["M"]) > MOST_ROWS or int(row["kernel for"]) == 1:
             continue
         (n, k), m = map(int, row["N x K"].split(" x ")), int(row["M"])
-        asked = AnyRows.of("fit_rows", n, k, "float16", None, None, ("k", "k"), None)
+        asked = AnyRows.of("fit_rows", n, k, "float16", None, ("k", "k"), None)
         (kernel,) = asked.choose([int(row["kernel for"])])
         static = choose_config(m, n, k)
         if static.cluster in (None, (1, 1)):

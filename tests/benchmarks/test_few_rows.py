@@ -14,4 +14,4 @@ def test_weights_by_rows_and_types_and_what_a_seed_draws():
 
 
 def test_every_way_is_a_configuration():
-    assert [hs.MatmulConfig(**x).dots for x in WAYS.values()] == [None, False, True, None]
+    assert [hs.MatmulConfig(**x).form for x in WAYS.values()] == [None, "tiles", "dots", "direct"]

@@ -29,7 +29,7 @@ def test_constants_are_found_again(path):
     assert (layer.n, layer.k, layer.rows) == (1024, 4096, (16,))
     assert layer.times.tolist() == [[5.2, 6.0 - fit_rows.OPEN]]
     rows, rungs = (4, 16, 64, 128, 300), (16, 40, 64, 128, 320)
-    configs = fit_rows.AnyRows.of("", 1024, 4096, "float16", None, None, ("k", "k"), None)
+    configs = fit_rows.AnyRows.of("", 1024, 4096, "float16", None, ("k", "k"), None)
     large = replace(layer, rows=rows, configs=configs.choose(rungs), times=np.ones((5, 5)))
     rates = replace(MEASURED, any_rows_workspace_cycles=4000.0)
     large = replace(large, times=np.exp(large.errors(rates)))

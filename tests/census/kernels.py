@@ -70,7 +70,7 @@ def _ring(shape: tuple[int, int], tiling: Tiling) -> Subject:
 
 
 KERNELS = {
-    "product": product(128, 128, 128, (128, 64, 64), consumers=2, raster_group=2),
+    "product": product(128, 128, 128, (128, 64, 64), consumers=2, raster=2),
     "product, any number of rows": product(
         "m", 120, 72, epilogue=("bias_col", "gelu"), out_dtype="float16"
     ),
@@ -78,13 +78,15 @@ KERNELS = {
         *(128, 64, 64, (128, 64, 32), 2), epilogue=("residual",), out_dtype="float16", store="tma"
     ),
     "split-K, cluster": product(64, 64, 256, split_k=2),
-    "split-K, by caller": product(64, 64, 256, split_k=2, split_mode="caller"),
-    "split-K, atomic": product(64, 64, 256, split_k=2, split_mode="atomic"),
-    "stream-K": product(128, 128, 256, persistent=3, split_mode="stream"),
+    "split-K, by caller": product(64, 64, 256, split_k=hs.SplitK(2, "caller")),
+    "split-K, atomic": product(64, 64, 256, split_k=hs.SplitK(2, "atomic")),
+    "stream-K": product(128, 128, 256, persistent=3, split_k="stream"),
     "pingpong": product(128, 192, 128, persistent=-1, schedule="pingpong", consumers=2),
     "multicast": product(128, 128, 128, cluster=(2, 1)),
-    "dot products": product(*(2, 64, 256, None, None), dots=(32, 2, 1, 2), accumulate="float32"),
-    "direct product": product(8, 64, 256, None, None, direct=True, accumulate="float32"),
+    "dot products": product(
+        *(2, 64, 256, None, None), form=hs.DotShape(32, 2, 1, 2), accumulate="float32"
+    ),
+    "direct product": product(8, 64, 256, None, None, form="direct", accumulate="float32"),
     "RMSNorm, staged": rows("rms_norm", "n", 1024, threads=64, rows=1, stage=True),
     "RMSNorm, as chosen": rows("rms_norm", "n", 4096),
     "RMSNorm, persistent": rows(

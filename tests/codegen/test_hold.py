@@ -55,7 +55,7 @@ def test_each_type_of_register_has_one(dtype):
 def test_the_place_of_a_tile_of_any_rows_is_divided_out_once():
     """Not in each turn of the loads: the compiler moves no division out of a loop."""
     sch = s_tir.Schedule(workloads.matmul("m", 256, 256, "NT", "float16", "float16"))
-    config = hs.MatmulConfig((64, 64, 64), raster_group=2, persistent=0)
+    config = hs.MatmulConfig((64, 64, 64), raster=2, persistent=0)
     hs.matmul(sch, "C", config, rows=128)
     ex = tvm.compile(sch.mod, target="nvidia/nvidia-h200")
     ptx = with_nvrtc(capture.lookup(ex).source, "sm_90a", fast_math=False).assembly.decode()

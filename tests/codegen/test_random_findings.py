@@ -17,7 +17,7 @@ CASES = {
     ),
     "the same, by two kernels": (
         *(48, 96, 72, "NT"),
-        {"tile": (256, 64, 16), "consumers": 1, "split_k": 15, "split_mode": "workspace"},
+        {"tile": (256, 64, 16), "consumers": 1, "split_k": hs.SplitK(15, "workspace")},
     ),
     "instructions as wide as 256 columns, of three consumers in turn": (
         *(40, 296, 248, "NN"),

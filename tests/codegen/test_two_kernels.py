@@ -110,7 +110,7 @@ def test_two_kernels_of_ours_in_a_function():
     a, b, d = (te.placeholder(shape, "float16", name) for name, shape in shapes.items())
     func = te.create_prim_func([a, b, d, product(a, b, "E"), product(a, d, "F")])
     sch = s_tir.Schedule(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
-    hs.matmul(sch, "E", hs.MatmulConfig((64, 16, 64), stages=2, consumers=1, raster_group=2))
+    hs.matmul(sch, "E", hs.MatmulConfig((64, 16, 64), stages=2, consumers=1, raster=2))
     hs.matmul(sch, "F", hs.MatmulConfig((64, 16, 16), stages=3, consumers=2, wgmma_pending=1))
     rng = np.random.default_rng(0)
     values = {name: rng.integers(-2, 3, shape).astype("float16") for name, shape in shapes.items()}

@@ -31,7 +31,7 @@ def module():
         stages=3,
         consumers=2,
         registers=(40, 232),
-        raster_group=1,
+        raster=1,
         persistent=0,
     )
 
@@ -152,7 +152,7 @@ def test_a_product_that_the_program_rounds_is_reported(dtype):
 def test_a_raster_order_is_said_when_it_is_not_the_hardwares(explanation):
     assert explanation.kernels[0].raster_group == 1
     assert "raster order" not in str(explanation)
-    asked = tvm_hopper.explain(scheduled(tile=(128, 128, 64), raster_group=4), TARGET)
+    asked = tvm_hopper.explain(scheduled(tile=(128, 128, 64), raster=4), TARGET)
     assert asked.kernels[0].raster_group == 4
     assert "4 rows of output tiles together" in str(asked)
 
@@ -217,7 +217,7 @@ def test_the_kernel_of_a_class_is_that_of_a_static_build_of_its_bound(options):
     kernels = tvm_hopper.explain(sch.mod, TARGET).kernels
     for bound, kernel in zip(bounds, kernels, strict=True):
         static = s_tir.Schedule(workloads.matmul(bound, n, k, **options))
-        in_rows = hs.MatmulConfig(transposed=False)  # of many rows classes have no other tiles
+        in_rows = hs.MatmulConfig(form="untransposed")  # of many rows classes have no other tiles
         hs.matmul(static, "C", in_rows if bound > MOST_ROWS_ACROSS else None)
         (own,) = tvm_hopper.explain(static.mod, TARGET).kernels
         alike = "rings", "roles", "wgmma_pending", "raster_group", "smem_bytes", "fallbacks"

@@ -108,7 +108,7 @@ def test_silent_because_a_request_is_dropped():
     says(case(Step("pass", {"stages": 3})), "silent", "asked for stages = 3, got 1")
     group = (Step("pass", {"raster_group": 1}), Step("pass", {"raster_group": 4}))
     made = case(*group)
-    first = matmul_step("C", {"tile": (64, 64, 64), "stages": 1, "consumers": 1, "raster_group": 1})
+    first = matmul_step("C", {"tile": (64, 64, 64), "stages": 1, "consumers": 1, "raster": 1})
     says(replace(made, steps=(first, *group)), "silent", "raster_group = 4, got 1")
 
 

@@ -27,7 +27,7 @@ def _gpu():
         ((64, 64, 64), (8, 1), {"wgmma_pending": 1}),
         ((128, 64, 64), (2, 1), {"split_k": 4}),
         ((128, 128, 64), (1, 2), {"store": "tma"}),
-        ((128, 64, 64), (2, 1), {"transposed": True}),
+        ((128, 64, 64), (2, 1), {"form": "transposed"}),
     ],
 )
 def test_values(layout, tile, cluster, more):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.matmul_case import Case, build, check
+from tvm_hopper import schedule as hs
 
 pytestmark = pytest.mark.gpu
 
@@ -27,12 +28,12 @@ def _gpu():
         Case(1, 3001, 1000, "NT", "float16", "float32"),
         Case(1, 130, 29440, "NT", "bfloat16", "bfloat16"),
         Case(1, 64, 64, "NT", "float16", "float16"),
-        Case(8, 1000, 4104, "NT", "float16", "float16", {"dots": True}),
-        Case(3, 1001, 1000, "NT", "bfloat16", "bfloat16", {"dots": (64, 2, 2, 2)}),
-        Case(5, 4096, 11008, "NT", "bfloat16", "bfloat16", {"dots": (32, 4, 4, 2)}),
+        Case(8, 1000, 4104, "NT", "float16", "float16", {"form": "dots"}),
+        Case(3, 1001, 1000, "NT", "bfloat16", "bfloat16", {"form": hs.DotShape(64, 2, 2, 2)}),
+        Case(5, 4096, 11008, "NT", "bfloat16", "bfloat16", {"form": hs.DotShape(32, 4, 4, 2)}),
         Case(1, 4096, 4096, "NT", "float16", "float16", {"accumulate": "float32"}, NARROW),
         Case(
-            *(2, 2056, 512, "NT", "float16", "float16", {"dots": True}),
+            *(2, 2056, 512, "NT", "float16", "float16", {"form": "dots"}),
             {"epilogue": ("bias_col", "silu", "residual")},
         ),
         Case(None, 4096, 4096, "NT", "float16", "float16", sizes=(0, 1, 2, 8, 9, 100)),

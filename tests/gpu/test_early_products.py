@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.matmul_case import Case, build
+from tvm_hopper import schedule as hs
 
 pytestmark = pytest.mark.gpu
 
@@ -54,8 +55,8 @@ class Chain:
         (64, 256, {}),
         (16, 4096, {}),
         (300, 2048, {"tile": (128, 128, 64), "cluster": (2, 1)}),
-        (128, 2048, {"tile": (128, 128, 64), "split_k": 4, "split_mode": "workspace"}),
-        (640, 512, {"tile": (64, 64, 64), "split_k": 2, "split_mode": "serial"}),
+        (128, 2048, {"tile": (128, 128, 64), "split_k": hs.SplitK(4, "workspace")}),
+        (640, 512, {"tile": (64, 64, 64), "split_k": hs.SplitK(2, "serial")}),
     ],
 )
 def test_the_same_bits_launch_after_launch_and_in_graphs(rows, width, config):

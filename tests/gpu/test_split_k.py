@@ -34,7 +34,7 @@ def _gpu():
 
 def case(m, n, k, tile, parts, **form):
     dtype = form.pop("dtype", "bfloat16")
-    config = {"tile": tile, "split_k": parts, "transposed": form.pop("transposed", None)}
+    config = {"tile": tile, "split_k": parts, "form": form.pop("form", None)}
     return Case(m, n, k, "NT", dtype, form.pop("out_dtype", dtype), config, form)
 
 
@@ -56,7 +56,7 @@ def test_values(m, n, k, tile, parts, out_dtype):
 )
 @pytest.mark.parametrize("epilogue", [(), ("bias_col", "relu", "residual")])
 def test_transposed(m, n, k, tile, parts, epilogue):
-    one = case(m, n, k, tile, parts, transposed=True, epilogue=epilogue)
+    one = case(m, n, k, tile, parts, form="transposed", epilogue=epilogue)
     check(one, build(one)["main"])
 
 

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 tvm_ffi = pytest.importorskip("tvm_ffi")
 
 RUNS = 100
-STREAM = {"split_mode": "stream"}
+STREAM = {"split_k": "stream"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +37,7 @@ CASES = [
     Case(128, 512, 20000, "NT", "bfloat16", "bfloat16", {"tile": (128, 256, 64), **STREAM}),
     Case(4000, 3000, 520, "TN", "float16", "float16", {"tile": (128, 192, 64), **STREAM}),
     Case(3000, 2000, 1000, "NT", "float16", "float32", {"consumers": 2, **STREAM}),
-    Case(40, 4096, 4096, "NT", "bfloat16", "bfloat16", {"transposed": True, **STREAM}),
+    Case(40, 4096, 4096, "NT", "bfloat16", "bfloat16", {"form": "transposed", **STREAM}),
     Case(5000, 1000, 640, "NT", "bfloat16", "bfloat16", {"wgmma_pending": 1, **STREAM}),
     Case(
         700, 900, 3000, "NT", "float16", "float16", {**STREAM}, {"epilogue": ("bias_col", "gelu")}

@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from benchmarks.matmul_case import Case, build, check, shapes
+from tvm_hopper import schedule as hs
 
 pytestmark = pytest.mark.gpu
 
@@ -25,7 +26,7 @@ CASE = Case(
     "NT",
     "bfloat16",
     "bfloat16",
-    {"tile": (128, 80, 64), "split_k": 8, "split_mode": "caller"},
+    {"tile": (128, 80, 64), "split_k": hs.SplitK(8, "caller")},
 )
 
 
@@ -68,7 +69,7 @@ def allocations():
 @pytest.mark.parametrize("parts", [2, 12, 64])
 @pytest.mark.parametrize("k", [1000, 20000])
 def test_values(parts, k):
-    fields = {"tile": (128, 64, 64), "split_k": parts, "split_mode": "caller"}
+    fields = {"tile": (128, 64, 64), "split_k": hs.SplitK(parts, "caller")}
     one = Case(200, 136, k, "NT", "bfloat16", "bfloat16", fields)
     for call in ways(build(one)["main"]).values():
         check(one, call)
@@ -189,7 +190,7 @@ MODES = [
 
 
 def in_mode(m, n, k, tile, parts, mode, out_dtype):
-    config = {"tile": tile, "split_k": parts, "split_mode": mode}
+    config = {"tile": tile, "split_k": hs.SplitK(parts, mode)}
     return Case(m, n, k, "NT", "bfloat16", out_dtype, config)
 
 
@@ -204,7 +205,7 @@ def test_other_modes(m, n, k, tile, parts, mode):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_parts_that_are_rounded_one_by_one(dtype):
-    config = {"tile": (128, 64, 64), "split_k": 4, "split_mode": "atomic"}
+    config = {"tile": (128, 64, 64), "split_k": hs.SplitK(4, "atomic")}
     one = Case(200, 136, 512, "NT", dtype, dtype, config)
     run = build(one)["main"]
     made = {"dtype": getattr(torch, dtype), "device": "cuda"}

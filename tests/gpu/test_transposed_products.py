@@ -10,7 +10,7 @@ pytestmark = pytest.mark.gpu
 
 torch = pytest.importorskip("torch")
 
-TILE = {"transposed": True, "consumers": 1}
+TILE = {"form": "transposed", "consumers": 1}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,14 +22,14 @@ def _gpu():
 @pytest.mark.parametrize(
     "case",
     [
-        Case(1, 4096, 4096, "NT", "float16", "float16", {"dots": False}),
+        Case(1, 4096, 4096, "NT", "float16", "float16", {"form": "tiles"}),
         Case(16, 1024, 24576, "NT", "bfloat16", "bfloat16"),
         Case(64, 5120, 1024, "TN", "float16", "float16"),
         Case(7, 1000, 520, "NN", "bfloat16", "float32", TILE | {"tile": (64, 8, 64)}),
         Case(96, 1032, 264, "TT", "float16", "float16", TILE | {"tile": (64, 56, 128)}),
         Case(
             *(33, 2056, 512, "NT", "float16", "float16"),
-            {"transposed": True, "consumers": 3, "tile": (192, 40, 64)},
+            {"form": "transposed", "consumers": 3, "tile": (192, 40, 64)},
             {"epilogue": ("bias_col", "relu", "residual")},
         ),
     ],

@@ -22,7 +22,7 @@ def _gpu():
 
 
 def in_parts(m, n, k, tile, parts, **fields):
-    config = {"tile": tile, "split_k": parts, "split_mode": "workspace"}
+    config = {"tile": tile, "split_k": hs.SplitK(parts, "workspace")}
     return Case(m, n, k, "NT", "bfloat16", fields.pop("out_dtype", "bfloat16"), config | fields)
 
 
@@ -43,15 +43,15 @@ def test_sums_by_two_kernels(m, n, k, tile, parts, out_dtype):
 
 
 def test_sums_by_two_kernels_transposed():
-    one = in_parts(17, 200, 5000, (128, 24, 64), 9, transposed=True)
+    one = in_parts(17, 200, 5000, (128, 24, 64), 9, form="transposed")
     check(one, build(one)["main"])
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(344, 296, 55680), (1024, 768, 28672)])
 def test_what_is_chosen(m, n, k):
-    given = hs.MatmulConfig(split_mode="workspace")
+    given = hs.MatmulConfig(split_k="workspace")
     assert hs.choose_config(m, n, k, "bfloat16", given).split_mode == "workspace"
-    one = Case(m, n, k, "NT", "bfloat16", "bfloat16", {"split_mode": "workspace"})
+    one = Case(m, n, k, "NT", "bfloat16", "bfloat16", {"split_k": "workspace"})
     check(one, build(one)["main"])
 
 

@@ -72,7 +72,7 @@ def test_each_class_carries_its_own():
     configs = [hs.MatmulConfig((64, 64, 64), consumers=1), hs.MatmulConfig((128, 64, 64))]
     sch = schedule_with(mod["main"], list(zip((64, 512), configs, strict=True)))
     first, second = configurations_of(sch)
-    assert first == replace(configs[0], split_mode="cluster")  # runners have no allocator
+    assert first == replace(configs[0], split_k="cluster")  # runners have no allocator
     assert second.tile == (128, 64, 64)
     assert second.persistent == hs.BY_DEVICE  # it also runs above 512 rows
 

@@ -34,7 +34,7 @@ TRIAL = {
 
 
 def write(folder, *rows, end="\n"):
-    header = {"is": "header", "format": 1, **versions()}
+    header = {"is": "header", "format": 2, **versions()}
     texts = [x if isinstance(x, str) else json.dumps(x) for x in (header, *rows)]
     (folder / FILE).write_text("\n".join(texts) + end)
 
@@ -115,7 +115,7 @@ HOSTILE = {
     "a text for a time": {**TRIAL, "seconds": ["1"]},
     "NaN": json.dumps(TRIAL).replace("1e-05", "NaN"),
     "a number of 400 digits": json.dumps(TRIAL).replace("10.0", "1" + "0" * 400),
-    "a header in between": {"is": "header", "format": 1, **versions()},
+    "a header in between": {"is": "header", "format": 2, **versions()},
     "extents": {**WORKLOAD, "extents": [0]},
     "a bound that is no number": {**WORKLOAD, "bound_us": "x"},
     "a module of two lines": {**WORKLOAD, "module": '["1", "eA=="]\n'},
@@ -154,8 +154,8 @@ def test_a_line_that_is_too_long(tmp_path, monkeypatch):
 
 
 def test_another_format(tmp_path):
-    (tmp_path / FILE).write_text(json.dumps({"is": "header", "format": 2, **versions()}) + "\n")
-    with pytest.raises(TuningError, match=":1: found format 2; need a header of format 1"):
+    (tmp_path / FILE).write_text(json.dumps({"is": "header", "format": 1, **versions()}) + "\n")
+    with pytest.raises(TuningError, match=":1: found format 1; need a header of format 2"):
         Journal(tmp_path)
     (tmp_path / FILE).write_text(json.dumps(TRIAL) + "\n")
     with pytest.raises(TuningError, match=":1: found a trial first; need a header"):
@@ -164,7 +164,7 @@ def test_another_format(tmp_path):
 
 @pytest.mark.parametrize("name", ["package", "passes", "tvm"])
 def test_records_of_other_versions_are_not_gone_on_with(name, tmp_path):
-    header = {"is": "header", "format": 1, **versions(), name: "other"}
+    header = {"is": "header", "format": 2, **versions(), name: "other"}
     (tmp_path / FILE).write_text(json.dumps(header) + "\n")
     with pytest.raises(TuningError, match=f"found records of {name} other; need those of"):
         Journal(tmp_path)

@@ -148,7 +148,8 @@ def test_one_row_is_tried_by_dot_products():
     dots = [x for x in configs if x.dots]
     choice = problem.resolved(problem.built_in())
     assert len(dots) > 5
-    assert choice.dots == problem.resolved(hs.MatmulConfig(dots=True)).dots == (128, 1, 1, 4)
+    asked = problem.resolved(hs.MatmulConfig(form="dots"))
+    assert choice.form == asked.form == hs.DotShape(128, 1, 1, 4)
     assert problem.resolved(dots[0]) == dots[0]
     assert np.isfinite(problem.estimates(dots)).all()
     tiles = [x for x in configs if x.tile][:3]

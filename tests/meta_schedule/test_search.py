@@ -124,10 +124,10 @@ def test_it_starts_from_the_best_of_a_problem_like_it():
 
 def test_kernels_are_told_apart_by_what_changes_code():
     func = workloads.matmul(128, 128, 128)["main"]
-    config = hs.MatmulConfig((64, 64, 64), stages=2, consumers=1, raster_group=1, persistent=0)
-    same = hs.MatmulConfig((64, 64, 64), stages=2, consumers=1, raster_group=1, persistent=0,
+    config = hs.MatmulConfig((64, 64, 64), stages=2, consumers=1, raster=1, persistent=0)
+    same = hs.MatmulConfig((64, 64, 64), stages=2, consumers=1, raster=1, persistent=0,
                            swizzle=None)  # fmt: skip
-    other = hs.MatmulConfig((64, 64, 64), stages=1, consumers=1, raster_group=1, persistent=0)
+    other = hs.MatmulConfig((64, 64, 64), stages=1, consumers=1, raster=1, persistent=0)
     names = [kernel_name(schedule_with(func, x)) for x in (config, same, other)]
     assert names[0] == names[1] != names[2]
 

@@ -171,7 +171,7 @@ def _gradient() -> Any:
 
 def _split_k(mode: str) -> Any:
     problem = {"m": 64, "n": 16, "k": 80}
-    config = {"stages": 2, "consumers": 1, "split_k": 2, "split_mode": mode}
+    config = {"stages": 2, "consumers": 1, "split_k": hs.SplitK(2, mode)}
     return _product(problem, (64, 16, 16), **config)
 
 

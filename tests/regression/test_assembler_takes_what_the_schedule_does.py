@@ -142,7 +142,7 @@ def spilling(strict: bool) -> Any:
     mod = workloads.matmul(576, 336, 256, out_dtype="float16", epilogue=("gelu",))
     sch = s_tir.Schedule(mod)
     config = hs.MatmulConfig(
-        tile=(192, 168, 64), stages=4, consumers=3, persistent=0, raster_group=1, wgmma_pending=0
+        tile=(192, 168, 64), stages=4, consumers=3, persistent=0, raster=1, wgmma_pending=0
     )
     hs.matmul(sch, "C", config)
     func = sch.mod["main"].with_attr("tvm_hopper.strict", strict)

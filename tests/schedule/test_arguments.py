@@ -46,7 +46,7 @@ def test_any_kind_of_integer_in_a_configuration(kind):
         swizzle=kind(64),
         registers=(kind(40), kind(232)),
         wgmma_pending=kind(1),
-        raster_group=kind(2),
+        raster=kind(2),
         persistent=kind(4),
     )
     want = hs.MatmulConfig((128, 64, 64), 2, 2, 64, (40, 232), 1, 2, 4)
@@ -60,17 +60,15 @@ def test_any_kind_of_integer_in_a_configuration(kind):
 
 
 def test_a_constant_of_tvm_is_an_integer():
-    config = hs.MatmulConfig([tirx.IntImm("int64", 64)] * 3, last_stage=tirx.IntImm("int32", 1))
-    assert config.tile == (64, 64, 64)
-    assert config.last_stage == 1
+    for stages in (tirx.IntImm("int32", 2), tirx.IntImm("int32", 1) + 1):
+        config = hs.MatmulConfig([tirx.IntImm("int64", 64)] * 3, stages=stages)
+        assert (config.tile, config.stages) == ((64, 64, 64), 2)
 
 
-@pytest.mark.parametrize("name", ["stages", "last_stage"])
-def test_any_kind_of_integer_in_a_pipeline(name):
+def test_any_kind_of_integer_in_a_pipeline():
     sch, loop, _ = with_copy()
-    hs.pipeline(sch, loop, **{name: np.int64(2)}, wgmma_pending=np.int32(0))
-    last = 2 if name == "last_stage" else 1
-    assert list(sch.get(loop).annotations["software_pipeline_stage"]) == [0, last]
+    hs.pipeline(sch, loop, np.int64(2), wgmma_pending=np.int32(0))
+    assert list(sch.get(loop).annotations["software_pipeline_stage"]) == [0, 1]
 
 
 def test_any_kind_of_integer_elsewhere():
@@ -90,14 +88,12 @@ def test_any_kind_of_integer_elsewhere():
 
 
 @pytest.mark.parametrize("value", [True, 2.0, 1.5, "2", [2], None, np.float32(2), np.bool_(True)])
-@pytest.mark.parametrize("name", ["stages", "last_stage", "wgmma_pending", "roles"])
+@pytest.mark.parametrize("name", ["stages", "wgmma_pending", "roles"])
 def test_another_type_in_a_pipeline(name, value):
-    sch, loop, _ = with_copy()
-    given = {"stages": 2, name: value} if name in ("wgmma_pending", "roles") else {name: value}
-    if value is None:
-        if name in ("stages", "last_stage"):
-            refused(r"loop k_0: found neither stages nor last_stage", hs.pipeline, sch, loop)
+    if value is None and name != "stages":
         return
+    sch, loop, _ = with_copy()
+    given = {"stages": 2, name: value}
     refused(rf"loop k_0: found {name}=.*; need ", hs.pipeline, sch, loop, **given)
 
 
@@ -111,7 +107,7 @@ def test_another_type_elsewhere(value):
     refused(
         rf"loop i0: found persistent={shown}; need an int", hs.raster, sch, loop, persistent=value
     )
-    refused(rf"MatmulConfig: found last_stage={shown}", hs.MatmulConfig, last_stage=value)
+    refused(rf"MatmulConfig: found stages={shown}; need an int", hs.MatmulConfig, stages=value)
     refused(r"pad: found tile=", hs.pad, plain(), "C", (64, 64, value))
     sch, _, copy = with_copy()
     refused(
@@ -127,7 +123,6 @@ def test_another_type_elsewhere(value):
 def test_values_out_of_range():
     sch, loop, _ = with_copy()
     refused(r"loop k_0: found stages=0; need 1 or more", hs.pipeline, sch, loop, 0)
-    refused(r"loop k_0: found last_stage=-1; need 0 or m", hs.pipeline, sch, loop, last_stage=-1)
     sch = plain()
     loop = sch.get_loops("C")[0]
     sch.bind(loop, "blockIdx.x")
@@ -145,15 +140,11 @@ def test_no_ring_is_that_deep(stages):
     sch, loop, _ = with_copy()
     refused(rf"found stages={stages}; need at most 65536", hs.pipeline, sch, loop, stages)
     refused(rf"found stages={stages}; need at most 65536", hs.MatmulConfig, stages=stages)
-    match = rf"found last_stage={stages}; need at most 65535"
-    refused(match, hs.pipeline, sch, loop, last_stage=stages)
-    refused(match, hs.MatmulConfig, last_stage=stages)
 
 
 def test_groups_in_flight_need_more_slots():
     match = r"found wgmma_pending=1 with 1 stages; need 2 stages or more: a group in flight keeps"
     refused(match, hs.MatmulConfig, stages=1, wgmma_pending=1)
-    refused(match, hs.MatmulConfig, last_stage=0, wgmma_pending=1)
     sch, loop, _ = with_copy()
     refused(match, hs.pipeline, sch, loop, 1, wgmma_pending=1)
     hs.pipeline(sch, loop, 2, wgmma_pending=1)
@@ -184,17 +175,21 @@ def test_samples_of_another_schedule():
     match = r"found tile=.*, which is not sampled by this schedule; need an int, or a sample"
     refused(match, hs.pad, plain(), "C", (sample, 64, 64))
     refused(match, hs.matmul, plain(), "C", hs.MatmulConfig((sample, 64, 64)))
-    refused(r"found last_stage", hs.matmul, plain(), "C", hs.MatmulConfig(last_stage=sample))
+    refused(r"found stages=", hs.matmul, plain(), "C", hs.MatmulConfig(stages=sample + 1))
     sch, loop, _ = with_copy()
-    refused(r"loop k_0: found last_stage", hs.pipeline, sch, loop, last_stage=sample)
+    refused(r"loop k_0: found stages=", hs.pipeline, sch, loop, stages=sample + 1)
 
 
 def test_expressions_that_are_no_integers():
-    half = tirx.FloatImm("float32", 0.5)
-    refused(r"found last_stage=.*; need an int, or a sampled", hs.MatmulConfig, last_stage=half)
+    match = r"found stages=.*; need an int, or last \+ 1 with a sampled random variable"
+    half = tirx.Var("half", "float32")
     tensor = te.create_prim_func([te.placeholder((8,), "int32", name="A")]).params[0]
-    refused(r"found last_stage=.*; need an int, or a sampled", hs.MatmulConfig, last_stage=tensor)
-    refused(r"found last_stage=", hs.MatmulConfig, last_stage=tirx.IntImm("bool", 1))
+    last = tirx.Var("last", "int32")
+    for stages in (half + 1, tensor, last, last + 2, tirx.IntImm("bool", 1)):
+        refused(match, hs.MatmulConfig, stages=stages)
+    for stages in (last + 1, 1 + last):
+        found = arguments.last_stage(hs.MatmulConfig(stages=stages).stages)
+        assert found.same_as(last)
 
 
 # -- schedules, blocks and loops

@@ -7,6 +7,7 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 import tvm_hopper
+from tests.schedule.devices import gpu_of_sms
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.facts.arch import SM_90A
@@ -68,10 +69,10 @@ def test_symbolic_extents_are_taken_to_be_large():
 
 def test_choosing_is_quick():
     best(64, 64, 64)
-    start = time.perf_counter()
+    start = time.process_time()
     for i in range(10):
         best(1000 + i, 1000, 1000, count=5)
-    assert (time.perf_counter() - start) / 10 < 0.02
+    assert (time.process_time() - start) / 10 < 0.02
 
 
 def test_estimates_ascend_and_every_one_fits_the_chip():
@@ -121,8 +122,8 @@ def test_a_single_consumer_leaves_a_group_in_flight():
 
 
 def test_transposed_tiles_side_by_side_load_the_larger_operand_once():
-    tile = MatmulConfig((128, 80, 128), transposed=True)
-    for given in (MatmulConfig(transposed=True), tile):
+    tile = MatmulConfig((128, 80, 128), form="transposed")
+    for given in (MatmulConfig(form="transposed"), tile):
         assert choose_config(300, 4096, 4096, given=given).raster_group == 1
     assert choose_config(1000, 256, 4096, given=tile).raster_group == 2  # of A, which is larger
 
@@ -187,7 +188,7 @@ def test_a_short_reduction_gets_a_short_ring():
 
 
 def test_what_is_given_stays():
-    given = MatmulConfig(accumulate="float32", swizzle=64, raster_group=4, stages=2)
+    given = MatmulConfig(accumulate="float32", swizzle=64, raster=4, stages=2)
     config = choose_config(4096, 4096, 4096, given=given)
     assert (config.accumulate, config.swizzle, config.raster_group) == ("float32", 64, 4)
     assert config.stages == 2
@@ -215,9 +216,11 @@ def test_given_consumers_get_a_tile_that_they_can_share():
         assert find_violations(config.tile, config.stages, config, "float16", SM_90A) == []
 
 
-def test_a_sampled_last_stage_stays_what_it_is():
-    config = choose_config(4096, 4096, 4096, given=MatmulConfig(last_stage=2))
-    assert (config.stages, config.last_stage) == (None, 2)
+def test_a_sampled_depth_stays_what_it_is():
+    stages = tirx.Var("last", "int32") + 1
+    config = choose_config(4096, 4096, 4096, given=MatmulConfig(stages=stages))
+    assert config.stages.same_as(stages)
+    assert config.num_stages is None
 
 
 def slot_bytes(tile, dtype):
@@ -257,7 +260,7 @@ def test_order_of_tiles_is_chosen_from_the_shape():
 
 
 def test_a_given_order_of_tiles_stays():
-    config = choose_config(4096, 4096, 4096, given=MatmulConfig(raster_group=1, persistent=0))
+    config = choose_config(4096, 4096, 4096, given=MatmulConfig(raster=1, persistent=0))
     assert (config.raster_group, config.persistent) == (1, 0)
 
 
@@ -266,8 +269,8 @@ def test_a_given_order_of_tiles_stays():
 )
 def test_tiles_are_shared_where_there_are_more_than_sms(num_sms, persistent):
     given = MatmulConfig(tile=(128, 128, 64))  # 8 x 16 tiles
-    config = choose_config(1024, 2048, 512, given=given, num_sms=num_sms)
-    assert config.persistent == persistent
+    with gpu_of_sms(num_sms):
+        assert choose_config(1024, 2048, 512, given=given).persistent == persistent
 
 
 def test_the_number_of_sms_is_that_of_the_target_in_scope():
@@ -276,8 +279,6 @@ def test_the_number_of_sms_is_that_of_the_target_in_scope():
     for name, persistent in (("h20", BY_DEVICE), ("h100-pcie", BY_DEVICE), ("h200", 0)):
         with Target(f"nvidia/nvidia-{name}"):
             assert choose_config(1024, 2048, 512, given=config).persistent == persistent
-            told = choose_config(1024, 2048, 512, given=config, num_sms=200)
-            assert told.persistent == 0
 
 
 def test_the_tile_follows_the_number_of_sms():
@@ -285,15 +286,3 @@ def test_the_tile_follows_the_number_of_sms():
     (many,), (few,) = (best(64, 640, 4096, chip=Chip(sms)) for sms in (40, 5))
     assert many.tile[1] < few.tile[1]
     assert many.microseconds < few.microseconds
-
-
-@pytest.mark.parametrize(
-    ("num_sms", "message"),
-    [
-        (0, r"choose_config: found num_sms=0; need 1 or more"),
-        (1.5, r"choose_config: found num_sms=1.5; need an int or None"),
-    ],
-)
-def test_refuses_what_is_no_number_of_sms(num_sms, message):
-    with pytest.raises(ScheduleError, match=message):
-        choose_config(64, 64, 64, num_sms=num_sms)

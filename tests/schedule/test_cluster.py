@@ -12,7 +12,7 @@ def test_the_steps_make_the_same_schedule():
     """What `cluster` stands for, written out."""
     mod = workloads.matmul(512, 128, 128, out_dtype="float16")
     whole, sch = s_tir.Schedule(mod), s_tir.Schedule(mod)
-    hs.matmul(whole, "C", hs.MatmulConfig((128, 64, 64), 2, 2, cluster=(2, 1), raster_group=2))
+    hs.matmul(whole, "C", hs.MatmulConfig((128, 64, 64), 2, 2, cluster=(2, 1), raster=2))
     block = sch.get_sblock("C")
     i, j, k = sch.get_loops(block)
     i0, i1 = sch.split(i, [None, 128])
@@ -63,8 +63,8 @@ def test_loops_that_are_no_cluster():
     ("config", "match"),
     [
         (
-            {"cluster": (2, 1), "split_k": 2, "split_mode": "serial"},
-            r"cluster=\(2, 1\) with split_mode='serial'; need one of the two",
+            {"cluster": (2, 1), "split_k": hs.SplitK(2, "serial")},
+            r"cluster=\(2, 1\) with split_k=SplitK\(parts=2, mode='serial'\); need one of the two",
         ),
         (
             {"cluster": (4, 4)},

@@ -4,6 +4,7 @@ import pytest
 import tvm
 from tvm import s_tir, te
 
+from tests.schedule.programs import operands, product, tensor
 from tests.schedule.refuse import refuse
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
@@ -34,28 +35,28 @@ from tvm_hopper.testing import workloads
             r"found 256 accumulators a thread \(128x256 over 1 consumers\); need at most 229 of 2",
         ),
         (
-            hs.MatmulConfig((128, 256, 64), 4, 2, store="tma", store_parts=3),
-            r"found store_parts=3 of 256 columns of float32; need one of 1, 2, 4, 8, 16, 32, of "
+            hs.MatmulConfig((128, 256, 64), 4, 2, store=hs.TmaStore(3)),
+            r"found 3 parts of 256 columns of float32; need one of 1, 2, 4, 8, 16, 32, of "
             r"which a row is a multiple of 16 bytes and of 8 elements",
         ),
         (
-            hs.MatmulConfig((128, 256, 64), 4, 2, persistent=1, store="tma", store_parts=2),
-            r"found a ring of 4 stages and 65536 B of staging \(store_parts=2\), 262208 B of "
+            hs.MatmulConfig((128, 256, 64), 4, 2, persistent=1, store=hs.TmaStore(2)),
+            r"found a ring of 4 stages and 65536 B of staging \(TmaStore\(parts=2.*\), 262208 B of "
             r"shared memory; need at most 232448 B, by more parts, fewer stages or a smaller tile",
         ),
         (
-            hs.MatmulConfig((128, 256, 64), 3, 2, store="tma", store_parts=4, operand_slots=2),
+            hs.MatmulConfig((128, 256, 64), 3, 2, store=hs.TmaStore(4, 2)),
             r"found operand_slots=2 of an epilogue without a tensor to load; need one of the "
             r"output's shape, static, whose rows are multiples of 16 bytes",
         ),
         (
-            hs.MatmulConfig((64, 256, 64), 3, 2, store="tma", store_parts=2),
-            r"found store_parts=2 of 128 columns of float32; need one of 1, of .* 8 elements; "
+            hs.MatmulConfig((64, 256, 64), 3, 2, store=hs.TmaStore(2)),
+            r"found 2 parts of 128 columns of float32; need one of 1, of .* 8 elements; "
             r"2 warp groups share the columns: parts of theirs are no run",
         ),
         (
             hs.MatmulConfig((192, 256, 64), 3, 2, persistent=1, store="tma"),
-            r"3 stages and 196608 B of staging \(store_parts=1\), .*; need at most 232448 B, by "
+            r"3 stages and 196608 B of staging \(TmaStore\(parts=1.*; need at most 232448 B, by "
             r"fewer stages or a smaller tile",
         ),
     ],
@@ -113,40 +114,61 @@ def test_operands_that_find_no_room():
     mod = workloads.matmul(256, 256, 64, out_dtype="float16", epilogue=("residual",))
     refuse(
         mod,
-        r"found a ring of 4 stages and 49152 B of staging \(store_parts=4, operand_slots=3\), "
-        r"245\d+ B of shared memory; need at most 232448 B, by more parts",
-        config=hs.MatmulConfig(
-            (128, 256, 64), 4, 2, persistent=1, store="tma", store_parts=4, operand_slots=3
-        ),
+        r"found a ring of 4 stages and 49152 B of staging \(TmaStore\(parts=4, operand_slots=3"
+        r"\)\), 245\d+ B of shared memory; need at most 232448 B, by more parts",
+        config=hs.MatmulConfig((128, 256, 64), 4, 2, persistent=1, store=hs.TmaStore(4, 3)),
     )
 
 
 def test_operands_that_meet_no_element_of_their_own():
-    a, b = (te.placeholder((64, 16), "float16", name=x) for x in "AB")
-    other = te.placeholder((64, 64), "float16", name="other")
-    k = te.reduce_axis((0, 16), "k")
-    c = te.compute(
-        (64, 64),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k),
-        name="C",
-    )
+    a, b = operands(64, 64, 16)
+    other = tensor(64, 64, dtype="float16", name="other")
+    c = product(a, b, shape=(64, 64, 16))
     d = te.compute((64, 64), lambda i, j: c[i, j] + other[j, i].astype("float32"), name="D")
     func = te.create_prim_func([a, b, other, d]).with_attr("global_symbol", "main")
-    config = hs.MatmulConfig((64, 64, 16), 2, 1, store="tma", operand_slots=1)
+    config = hs.MatmulConfig((64, 64, 16), 2, 1, store=hs.TmaStore(operand_slots=1))
     match = "found operand_slots=1 of an epilogue that reads no tensor as a whole"
     refuse(tvm.IRModule({"main": func}), match, config=config)
 
 
-def test_operands_of_a_store_that_there_is_not():
-    with pytest.raises(ScheduleError, match='found operand_slots alone; need store="tma" too'):
-        hs.MatmulConfig(operand_slots=2)
-    with pytest.raises(ScheduleError, match="operand_slots=-1; need 0 or more"):
-        hs.MatmulConfig(operand_slots=-1)
-    assert hs.MatmulConfig(operand_slots=0).store is None
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: hs.TmaStore(operand_slots=-1), "TmaStore: found operand_slots=-1; need 0 or more"),
+        (lambda: hs.TmaStore(0), "TmaStore: found parts=0; need 1 or more"),
+        (lambda: hs.Raster(0), "Raster: found group=0; need 1 or more"),
+        (lambda: hs.Raster(8, "peano"), "Raster: found curve='peano'; need one of 'hilbert' or N"),
+        (lambda: hs.SplitK(0), "SplitK: found parts=0; need 1 or more"),
+        (lambda: hs.SplitK(2, "free"), "SplitK: found mode='free'; need one of 'cluster', "),
+        (
+            lambda: hs.MatmulConfig(split_k=hs.SplitK(2, "atomic"), store="threads"),
+            r"mode='atomic'\) with store='threads'; need TMA, which adds to memory",
+        ),
+    ],
+)
+def test_parts_of_a_field(make, match):
+    with pytest.raises(ScheduleError, match=match):
+        make()
 
 
-def test_parts_of_a_store_that_there_is_not():
-    with pytest.raises(ScheduleError, match='found store_parts alone; need store="tma" too'):
-        hs.MatmulConfig(store_parts=2)
-    with pytest.raises(ScheduleError, match="found store='bulk'; need one of 'tma' or None"):
-        hs.MatmulConfig(store="bulk")
+@pytest.mark.parametrize(
+    ("given", "same", "shown"),
+    [
+        ({"raster": hs.Raster(8)}, {"raster": 8}, "raster=8"),
+        ({"raster": hs.Raster(curve="hilbert")}, {"raster": "hilbert"}, "raster='hilbert'"),
+        ({"split_k": hs.SplitK(4)}, {"split_k": 4}, "split_k=4"),
+        ({"split_k": hs.SplitK(mode="stream")}, {"split_k": "stream"}, "split_k='stream'"),
+        ({"split_k": hs.SplitK()}, {}, ""),
+        ({"store": hs.TmaStore()}, {"store": "tma"}, "store='tma'"),
+        (
+            {"split_k": hs.SplitK(4, "serial")},
+            {"split_k": hs.SplitK(4, "serial")},
+            "split_k=SplitK(parts=4, mode='serial')",
+        ),
+    ],
+)
+def test_a_field_of_one_part_is_that_part(given, same, shown):
+    config = hs.MatmulConfig(**given)
+    assert config == hs.MatmulConfig(**same)
+    assert repr(config) == f"MatmulConfig({shown})"
+    assert eval(repr(config), vars(hs)) == config

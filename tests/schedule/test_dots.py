@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-import tvm
-from tvm import s_tir, te
+from tvm import s_tir
 
 import tvm_hopper
+from tests.schedule.programs import module, product, tensor
 from tests.schedule.refuse import refuse
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
-from tvm_hopper.meta_schedule.configurations import as_text, from_text
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.products import few_rows
@@ -21,7 +20,7 @@ from tvm_hopper.schedule.products.wide_sums import widen_product
 from tvm_hopper.testing import workloads
 
 TARGET = "nvidia/nvidia-h200"
-SHAPE = (32, 4, 1, 4)
+SHAPE = hs.DotShape(32, 4, 1, 4)
 
 
 def kinds(mod, config=None, **options):
@@ -39,11 +38,11 @@ def kinds(mod, config=None, **options):
         (1, "NT", hs.MatmulConfig(accumulate="float32"), True),
         (1, "NN", None, False),
         (16, "NT", None, False),
-        (1, "NT", hs.MatmulConfig(dots=False), False),
+        (1, "NT", hs.MatmulConfig(form="tiles"), False),
         (1, "NT", hs.MatmulConfig(batch_invariant=True), False),
         (1, "NT", hs.MatmulConfig((64, 64, 64)), False),
-        (1, "NT", hs.MatmulConfig(raster_group=1), False),
-        (MOST_ROWS, "NT", hs.MatmulConfig(dots=True), True),
+        (1, "NT", hs.MatmulConfig(raster=1), False),
+        (MOST_ROWS, "NT", hs.MatmulConfig(form="dots"), True),
     ],
 )
 def test_what_becomes_dot_products(m, layout, config, chosen):
@@ -51,17 +50,12 @@ def test_what_becomes_dot_products(m, layout, config, chosen):
 
 
 def test_a_part_of_a_tensor_goes_to_tensor_cores():
-    a = te.placeholder((1, 512), "float16", name="A")
-    b = te.placeholder((64, 1024), "float16", name="B")
-    k = te.reduce_axis((0, 512), "k")
-    c = te.compute(
-        (1, 64),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k + 256].astype("float32"), axis=k),
-        name="C",
-    )
-    mod = tvm.IRModule({"main": te.create_prim_func([a, b, c])})
+    a = tensor(1, 512, dtype="float16", name="A")
+    b = tensor(64, 1024, dtype="float16", name="B")
+    c = product(a, b, shape=(1, 64, 512), right=lambda j, k: (j, k + 256))
+    mod = module(a, b, c)
     assert kinds(mod) == [False]
-    refuse(mod, "found an operand that is a part of a tensor", config=hs.MatmulConfig(dots=True))
+    refuse(mod, "found an operand that is a part of a tensor", config=hs.MatmulConfig(form="dots"))
 
 
 def test_symbolic_rows_have_a_class_of_them_where_it_pays():
@@ -86,7 +80,7 @@ def test_what_they_cannot_do_is_left_to_tiles(monkeypatch, m):
     monkeypatch.setattr(few_rows, "apply_direct", fail)
     assert not any(kinds(mod))
     with pytest.raises(ScheduleError, match="something odd"):
-        kinds(mod, hs.MatmulConfig(dots=True), **{} if m == 1 else {"rows": 1})
+        kinds(mod, hs.MatmulConfig(form="dots"), **{} if m == 1 else {"rows": 1})
 
 
 @pytest.mark.parametrize(
@@ -113,7 +107,7 @@ def test_explain_says_how_and_what_came_after():
     assert "dot products: 128 threads a sum" in told
     assert "us by estimate; then 64x8x" in told
     one = s_tir.Schedule(workloads.matmul("m", 4096, 4096))
-    hs.matmul(one, "C", hs.MatmulConfig(dots=SHAPE), rows=1)
+    hs.matmul(one, "C", hs.MatmulConfig(form=SHAPE), rows=1)
     told = str(tvm_hopper.explain(one, TARGET))
     assert "chosen for" in told
     assert "1 row," in told
@@ -138,30 +132,21 @@ def test_explain_says_what_a_promise_costs():
 )
 def test_what_cannot_be_served_is_refused_where_it_was_asked_for(form, match):
     mod = workloads.matmul(**{"m": 1, "n": 64, "k": 512} | form)
-    refuse(mod, match, config=hs.MatmulConfig(dots=SHAPE))
+    refuse(mod, match, config=hs.MatmulConfig(form=SHAPE))
 
 
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ({"dots": (32, 4)}, r"dots=\(32, 4\); need True, False, or 4 ints"),
-        ({"dots": "yes"}, "dots='yes'; need True"),
-        ({"dots": (16, 2, 1, 4)}, "2 groups of 16 threads; need whole warps"),
-        ({"dots": (1024, 2, 1, 4)}, "2 groups of 1024 threads; need whole warps"),
-        ({"dots": (32, 1, 9, 4)}, "dots, columns=9; need at most 8"),
-        ({"dots": True, "batch_invariant": True}, "dots with batch_invariant=True"),
-        ({"dots": SHAPE, "stages": 3}, "dots with stages=3; need dots alone"),
+        ((16, 2, 1, 4), "2 groups of 16 threads; need whole warps"),
+        ((1024, 2, 1, 4), "2 groups of 1024 threads; need whole warps"),
+        ((32, 1, 9, 4), "DotShape: found columns=9; need at most 8"),
+        ((32, 1, 1, "4"), "DotShape: found vectors='4'; need an int"),
     ],
 )
-def test_configurations_that_are_none(given, match):
+def test_shapes_that_are_none(given, match):
     with pytest.raises(ScheduleError, match=match):
-        hs.MatmulConfig(**given)
-
-
-@pytest.mark.parametrize("dots", [True, False, SHAPE])
-def test_a_configuration_is_text_and_back(dots):
-    config = hs.MatmulConfig(dots=dots)
-    assert from_text(as_text(config)) == config
+        hs.DotShape(*given)
 
 
 def test_a_sum_is_widened_and_rounded_behind_it():

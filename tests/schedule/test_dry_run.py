@@ -5,9 +5,9 @@ import pytest
 import tvm
 from tvm import s_tir, te
 from tvm.ir.transform import PassContext
-from tvm.script import tirx as T
 
 import tvm_hopper
+from tests.schedule.programs import module, operands, product, tensor, written
 from tests.schedule.test_steps import two_products
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import LoweringError, ScheduleError
@@ -62,37 +62,32 @@ def test_a_failure_of_tvm_is_told_in_words(monkeypatch):
 
 
 def test_a_sampled_configuration_is_not_tried(refusing):
-    for part in ("tile", "last_stage"):
+    for part in ("tile", "stages"):
         sch = s_tir.Schedule(workloads.matmul(128, 128, 128))
         if part == "tile":
             tile = (sch.sample_categorical([64, 128], [0.5, 0.5]), 64, 64)
             config = hs.MatmulConfig(tile, stages=2, consumers=1)
         else:
             last = sch.sample_categorical([1, 2], [0.5, 0.5])
-            config = hs.MatmulConfig((64, 64, 64), consumers=1, last_stage=last)
+            config = hs.MatmulConfig((64, 64, 64), consumers=1, stages=last + 1)
         hs.matmul(sch, "C", config)
 
 
-def test_what_the_lowering_refuses_is_refused_at_once():
-    @T.prim_func(s_tir=True)
-    def main(
-        A: T.Buffer((64, 64), "float16"),
-        B: T.Buffer((64, 64), "float16"),
-        D: T.Buffer((64,), "float32"),
-    ):
-        C = T.sblock_alloc_buffer((64, 64), "float32")
-        for i, j, k in T.grid(64, 64, 64):
-            with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                with T.init():
-                    C[vi, vj] = T.float32(0)
-                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
-        for i, j in T.grid(64, 64):
-            with T.sblock("D"):
-                vi, vj = T.axis.remap("SS", [i, j])
-                D[vi] = C[vi, vj]
+DIAGONAL = """
+for i, j in T.grid(64, 64):
+    with T.sblock("D"):
+        vi, vj = T.axis.remap("SS", [i, j])
+        D[vi] = C[vi, vj]
+"""
 
-    sch = s_tir.Schedule(main)
+
+def test_what_the_lowering_refuses_is_refused_at_once():
+    mod = written(
+        shapes=((64, 64), (64, 64), None),
+        after=DIAGONAL,
+        more=', D: T.Buffer((64,), "float32")',
+    )
+    sch = s_tir.Schedule(mod)
     with pytest.raises(ScheduleError, match=r"block (D|C_local): found "):
         hs.matmul(sch, "C", SMALL)
 
@@ -120,16 +115,11 @@ def test_other_products_may_be_scheduled_later(shape):
 
 
 def beside_a_host_block():
-    a, b = (te.placeholder((128, 128), "float16", name=name) for name in "AB")
-    x = te.placeholder((8,), "float32", name="X")
+    a, b = operands(128, 128, 128)
+    x = tensor(8, name="X")
     y = te.compute((8,), lambda i: x[i] + te.const(1, "float32"), name="Y")
-    k = te.reduce_axis((0, 128), "k")
-    c = te.compute(
-        (128, 128),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), k),
-        name="C",
-    )
-    return scheduled(te.create_prim_func([a, b, x, y, c]))
+    c = product(a, b, shape=(128, 128, 128))
+    return scheduled(module(a, b, x, y, c))
 
 
 def test_a_host_block_may_be_scheduled_later():
@@ -142,29 +132,24 @@ def test_a_host_block_may_be_scheduled_later():
 
 def test_a_block_that_scheduling_left_beside_the_kernel():
     sch = beside_a_host_block()
-    product = sch.get_sblock("C_update_o")
+    kernel = sch.get_sblock("C_update_o")
     before = dry_run.block_names(sch)
-    dry_run.check_nothing_left(sch, product, before)
+    dry_run.check_nothing_left(sch, kernel, before)
     match = (
         r"block Y: found Y\[v_i\] computed from X\[v_i\], left next to the kernel of C_update_o; "
         r"need pads and copies that can be a part of the kernel; choose a tile that divides"
     )
     with pytest.raises(ScheduleError, match=match):
-        dry_run.check_nothing_left(sch, product, before - {"Y"})
+        dry_run.check_nothing_left(sch, kernel, before - {"Y"})
 
 
 def and_row_squares(of_product):
-    a, b = (te.placeholder((64, 64), "float16", name=name) for name in "AB")
-    x = te.placeholder((64, 64), "float32", name="X")
-    k, t = te.reduce_axis((0, 64), "k"), te.reduce_axis((0, 64), "t")
-    c = te.compute(
-        (64, 64),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), k),
-        name="C",
-    )
+    a, b = operands(64, 64, 64)
+    x = tensor(64, 64, name="X")
+    c, t = product(a, b), te.reduce_axis((0, 64), "t")
     summed = c if of_product else x
     s = te.compute((64,), lambda i: te.sum(summed[i, t] * summed[i, t], t), name="S")
-    return s_tir.Schedule(te.create_prim_func([a, b, x, c, s]))
+    return s_tir.Schedule(module(a, b, x, c, s))
 
 
 @pytest.mark.parametrize("of_product", [True, False])
@@ -197,16 +182,10 @@ def test_a_product_inside_of_another_block_is_left_to_the_build():
 @pytest.mark.parametrize("consumers", [1, 2])
 def test_columns_left_out_in_front(offset, consumers):
     """D[i, j] = C[i, j + 8]: bounds from below that each warp group's columns are compared with."""
-    a = te.placeholder((64, 64), "float16", name="A")
-    b = te.placeholder((128, 64), "float16", name="B")
-    k = te.reduce_axis((0, 64), "k")
-    c = te.compute(
-        (64, 128),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), k),
-        name="C",
-    )
+    a, b = operands(64, 128, 64)
+    c = product(a, b, shape=(64, 128, 64))
     d = te.compute((64, 128 - offset), lambda i, j: c[i, j + offset], name="D")
-    mod = tvm.IRModule({"main": te.create_prim_func([a, b, d])})
+    mod = module(a, b, d)
     sch = scheduled(mod, hs.MatmulConfig((64, 64, 64), stages=1, consumers=consumers))
     inputs = workloads.make_inputs(mod)
     lib = tvm.compile(sch.mod, target=TARGET)

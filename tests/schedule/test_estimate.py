@@ -1,6 +1,6 @@
 """The formula of the estimate, term by term, against sums by hand."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -14,39 +14,10 @@ from tvm_hopper.schedule.products.product_shape import ProductShape
 from tvm_hopper.schedule.products.rate_constants import Rates
 
 # Every term but those that a test puts in: exponents so high that the norm is the largest term.
-PLAIN = Rates(
-    operand_bytes=1e9,
-    shortest_cycles=0.0,
-    slot_handover_cycles=0.0,
-    handover_share_pending=1.0,
-    register_pressure_cost=0.0,
-    fill_bytes=1e9,
-    narrow_swizzle_cost=0.0,
-    latency_cycles=0.0,
-    off_sector=0.0,
-    off_line=0.0,
-    l2_bytes=1e9,
-    split_k_l2_exponent=0.0,
-    out_of_bounds_row_cycles=0.0,
-    start_cycles=0.0,
-    wide_store_bytes=1e9,
-    narrow_store_bytes=1e9,
-    transposed_store_bytes=1e9,
-    epilogue_overlap=0.0,
-    memory_bytes=1e9,
-    partial_sector_cost=0.0,
-    flop_power=0.0,
-    cluster_sum_cycles=0.0,
-    cluster_peer_cycles=0.0,
-    exchange_bytes=1e9,
-    edge_tile_cost=0.0,
-    third_consumer_cost=0.0,
-    multicast_cycles=0.0,
-    multicast_off_sector_cycles=0.0,
-    start_off_sector_cost=0.0,
-    step_exponent=200.0,
-    time_exponent=200.0,
-)
+NORMS = {"handover_share_pending": 1.0, "step_exponent": 200.0, "time_exponent": 200.0}
+NAMES = [x.name for x in fields(Rates)]
+PLAIN = Rates(**{name: 1e9 if "_bytes" in name else 0.0 for name in NAMES} | NORMS)
+USUAL = KernelForm()
 ONE_MEGAHERTZ = Chip(megahertz=1.0)  # a cycle is a microsecond
 
 
@@ -59,8 +30,8 @@ def tiles(
     return Candidates(*(np.array([int(x)]) for x in fields))
 
 
-def cycles(shape, tile, chip=ONE_MEGAHERTZ, **rates):
-    (found,) = estimate(shape, tile, chip, replace(PLAIN, **rates))
+def cycles(shape, tile, chip=ONE_MEGAHERTZ, form=USUAL, **rates):
+    (found,) = estimate(shape, tile, chip, replace(PLAIN, **rates), form)
     return pytest.approx(found, rel=0.02)
 
 
@@ -133,10 +104,7 @@ def test_rows_outside_of_a_tensor_cost_every_thread_block():
     tile, rates = tiles(64, 128, consumers=1), {"out_of_bounds_row_cycles": 0.5}
     assert cycles(columns, tile, **rates) == 0.5 * 60 * 100 * 10
     assert cycles(rows, tile, **rates) == cycles(rows, tile).expected
-    (before,) = estimate(
-        rows, tile, ONE_MEGAHERTZ, replace(PLAIN, **rates), KernelForm(spare=False)
-    )
-    assert before == pytest.approx(0.5 * 60 * 100 * 10, rel=0.02)
+    assert cycles(rows, tile, form=KernelForm(spare=False), **rates) == 0.5 * 60 * 100 * 10
     pair = tiles(64, 128, consumers=1, cluster=(1, 2))
     assert cycles(rows, pair, **rates) == 0.5 * 60 * 100 * 10
     few = replace(ONE_MEGAHERTZ, num_sms=50)
@@ -189,15 +157,9 @@ def test_power_bounds_all_that_is_multiplied():
 
 def test_what_tma_stores_touches_less_of_sectors():
     shape, rates = ProductShape(1024, 1000, 64), {"memory_bytes": 1.0, "partial_sector_cost": 0.5}
-    (found,) = estimate(
-        shape,
-        tiles(),
-        ONE_MEGAHERTZ,
-        replace(PLAIN, tma_store_partial_sector_share=0.4, **rates),
-        KernelForm(boxes=True),
-    )
+    rates |= {"tma_store_partial_sector_share": 0.4}
     moved = 2 * (1024 + 1000) * 64 + 1024 * 1000 * 2 * 1.2
-    assert found == pytest.approx(moved, rel=0.02)
+    assert cycles(shape, tiles(), form=KernelForm(boxes=True), **rates) == moved
 
 
 def test_what_stands_around_the_loop_hides_behind_no_memory():
@@ -326,10 +288,8 @@ def test_transposed_tiles_of_many_columns_store_vectors():
     less = cycles(replace(shape, n=32), few).expected
     assert cycles(replace(shape, n=32), few, **stores) == less + 128 * 32 * 2 / 8
     assert cycles(replace(shape, m=shape.m - 4), tiles(), **stores) == loop + 128 * 128 * 2 / 8
-    (before,) = estimate(
-        shape, tiles(), ONE_MEGAHERTZ, replace(PLAIN, **stores), KernelForm(turned=False)
-    )
-    assert before == pytest.approx(loop + 128 * 128 * 2 / 8, rel=0.02)
+    before = cycles(shape, tiles(), form=KernelForm(turned=False), **stores)
+    assert before == loop + 128 * 128 * 2 / 8
 
 
 def test_stores_of_many_rows_transposed_have_a_rate_of_their_own():
@@ -338,14 +298,7 @@ def test_stores_of_many_rows_transposed_have_a_rate_of_their_own():
     for shape, rate in ((few, 32), (many, 64)):
         loop = cycles(shape, tiles(), transposed_store_bytes_many_rows=1e9).expected
         assert cycles(shape, tiles(), **stores) == loop + 128 * 128 * 2 / rate
-    none = {
-        "any_rows_start_saved_cycles": 0.0,
-        "early_launch_saved_cycles": 0.0,
-        "sm_memory_bytes": 1e9,
-    }
-    rates = replace(PLAIN, **none, **stores)
-    (made,) = estimate(many, tiles(), ONE_MEGAHERTZ, rates, KernelForm(any_rows=True))
-    assert made == pytest.approx(loop + 128 * 128 * 2 / 32, rel=0.02)
+    assert of_any_rows(many, tiles(), **stores) == loop + 128 * 128 * 2 / 32
 
 
 def test_a_cluster_with_blocks_without_work_takes_as_long():
@@ -357,24 +310,8 @@ def test_a_cluster_with_blocks_without_work_takes_as_long():
     )
 
 
-OF_ANY = {
-    "multi_tile_cost": 0.0,
-    "multi_tile_split_k_cost": 0.0,
-    "third_consumer_cost_any_rows": 0.0,
-    "any_rows_start_saved_cycles": 0.0,
-}
-OF_ANY |= {
-    "any_rows_workspace_cycles": 0.0,
-    "early_launch_saved_cycles": 0.0,
-    "sm_memory_bytes": 1e9,
-    "extra_tile_cost": 0.0,
-}
-
-
 def of_any_rows(shape, tile, **rates):
-    rates = replace(PLAIN, **(OF_ANY | rates))
-    (found,) = estimate(shape, tile, ONE_MEGAHERTZ, rates, KernelForm(any_rows=True))
-    return pytest.approx(found, rel=0.02)
+    return cycles(shape, tile, form=KernelForm(any_rows=True), **rates)
 
 
 @pytest.mark.parametrize(("parts", "most", "saved"), [(1, 66, 100), (4, 15, 200)])

@@ -14,13 +14,13 @@ from tvm_hopper.testing import columns, memory_bound, workloads
 
 PRODUCT = """
 tile [(64, 16, 64), (256, 128, 64)]; stages [1, 8]; consumers [1, 3]; swizzle [0, 64];
-registers [(24, 240)]; wgmma_pending [0, 1]; raster_group [8]; raster_curve ["hilbert"];
-persistent [0, -1, 5]; accumulate ["float32"]; last_stage [1]; store ["tma"]; store_parts [2];
-split_k [2, 16]; split_mode ["cluster", "workspace", "caller", "serial", "atomic", "stream"];
-cluster [(1, 1), (2, 1), (1, 4), (2, 2), (8, 1), (2, 4)]; operand_slots [0, 1];
-transposed [True, False]; batch_invariant [True]; dots [True]; direct [True];
-early_weights [True]; operands ["tf32"]; early_launch [True, False];
-schedule ["cooperative", "pingpong"]
+registers [(24, 240)]; wgmma_pending [0, 1]; raster [8, "hilbert", hs.Raster(4, "hilbert")];
+persistent [0, -1, 5]; accumulate ["float32"]; operands ["tf32"];
+store ["tma", "threads", hs.TmaStore(2), hs.TmaStore(operand_slots=1)];
+split_k [2, 16, "cluster", "workspace", "caller", "serial", "atomic", "stream"];
+cluster [(1, 1), (2, 1), (1, 4), (2, 2), (8, 1), (2, 4)];
+form ["tiles", "untransposed", "transposed", "dots", "direct"]; batch_invariant [True];
+early_launch [True, False, "weights"]; schedule ["cooperative", "pingpong"]
 """
 ROWS = """
 threads [1, 96, 1024]; rows [1, 3]; vector [1, 8]; preload [True, False];

@@ -72,7 +72,7 @@ def test_size_classes():
     sch = s_tir.Schedule(mod)
     with Target(H200):
         hs.matmul(sch, "C", classes=(1, 64))
-    for m in (1, 50, 70):
+    for m in (1, 70):  # dot products would be chosen for the first, the last class has more rows
         values = given(m, 64, 64)
         out = {"D": np.zeros((m, 64), "float16")}
         done = simulate(sch, {**values, **out}, target=H200)
@@ -94,10 +94,10 @@ def test_verdict():
 @pytest.mark.parametrize(
     "config",
     [
-        {"transposed": True},
+        {"form": "transposed"},
         {"split_k": 2},
-        {"dots": True},
-        {"direct": True},
+        {"form": "dots"},
+        {"form": "direct"},
         {"store": "tma"},
         {"cluster": (2, 1)},
     ],

@@ -18,7 +18,7 @@ def whole(sch):
         CONSUMERS,
         swizzle=128,
         registers=REGISTERS,
-        raster_group=4,
+        raster=4,
         persistent=132,
     )
     hs.matmul(sch, "C", config)
@@ -142,7 +142,7 @@ def test_a_kernel_begins_early_or_not():
 
 def test_raster_group_stands_on_the_loop_of_column_tiles():
     sch = s_tir.Schedule(workloads.matmul(512, 512, 256))
-    hs.matmul(sch, "C", hs.MatmulConfig(TILE, STAGES, raster_group=8, wgmma_pending=1))
+    hs.matmul(sch, "C", hs.MatmulConfig(TILE, STAGES, raster=8, wgmma_pending=1))
     loops = [sch.get(loop) for loop in sch.get_loops("C_update_o")]
     assert str(loops[1].thread_binding.thread_tag) == "blockIdx.x"
     assert int(loops[1].annotations["tvm_hopper.raster_group"]) == 8

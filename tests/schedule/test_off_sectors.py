@@ -27,8 +27,8 @@ def test_sums_of_few_terms(n, k, out_dtype):
         (7264, 96, None),  # rows at sectors
         (7254, 96, None),  # no rows for TMA
         (7256, 96, hs.MatmulConfig((128, 192, 64))),
-        (7256, 96, hs.MatmulConfig(operand_slots=0)),
-        (7256, 96, hs.MatmulConfig(transposed=True)),
+        (7256, 96, hs.MatmulConfig(store="threads")),
+        (7256, 96, hs.MatmulConfig(form="transposed")),
     ],
 )
 def test_others_leave_as_before(n, k, config):

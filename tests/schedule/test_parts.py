@@ -75,7 +75,7 @@ def test_as_many_parts_as_are_given():
         hs.MatmulConfig(batch_invariant=True),
         hs.MatmulConfig(persistent=16),
         hs.MatmulConfig(store="tma"),
-        hs.MatmulConfig(last_stage=tirx.Var("sampled", "int32")),
+        hs.MatmulConfig(stages=tirx.Var("sampled", "int32") + 1),
     ],
 )
 def test_what_goes_with_no_parts_keeps_sums_whole(given):
@@ -92,26 +92,26 @@ def test_an_extent_that_is_not_known_keeps_sums_whole():
 
 def test_a_deep_sum_of_few_outputs_is_shared():
     config = hs.choose_config(*DEEP)
-    assert config.split_k in CLUSTER_DIVISIBLE_PARTS
+    assert config.parts in CLUSTER_DIVISIBLE_PARTS
     assert config.persistent == 0
     assert config == hs.choose_config(*DEEP)
     tiles = -(-128 // config.tile[0]) * -(-256 // config.tile[1])
-    assert tiles * config.split_k > 40
+    assert tiles * config.parts > 40
     assert hs.choose_config(4096, 4096, 4096).split_k is None
 
 
 def test_a_workspace_is_used_where_it_may_be_and_is_worth_it():
     """Parts beyond a cluster's, and no more blocks than SMs; small sums stay in clusters."""
-    may = hs.MatmulConfig(split_mode="workspace")
+    may = hs.MatmulConfig(split_k="workspace")
     config = hs.choose_config(344, 296, 55680, given=may)
     assert config.split_mode == "workspace"
     tiles = -(-344 // config.tile[0]) * -(-296 // config.tile[1])
-    assert 100 < tiles * config.split_k <= 132
-    apart = hs.choose_config(344, 296, 55680, given=hs.MatmulConfig(split_mode="cluster"))
-    assert (apart.split_mode, apart.split_k in CLUSTER_SIZES) == (None, True)
+    assert 100 < tiles * config.parts <= 132
+    apart = hs.choose_config(344, 296, 55680, given=hs.MatmulConfig(split_k="cluster"))
+    assert (apart.split_mode, apart.parts in CLUSTER_SIZES) == (None, True)
     both = hs.choose_config(344, 296, 55680)
-    assert (both.split_mode, both.split_k in CLUSTER_DIVISIBLE_PARTS) == ("caller", True)
-    assert both == hs.choose_config(344, 296, 55680, given=hs.MatmulConfig(split_mode="caller"))
+    assert (both.split_mode, both.parts in CLUSTER_DIVISIBLE_PARTS) == ("caller", True)
+    assert both == hs.choose_config(344, 296, 55680, given=hs.MatmulConfig(split_k="caller"))
     small = hs.choose_config(64, 64, 512, given=may)
     assert small.split_mode is None
     assert hs.choose_config(4096, 4096, 4096, given=may).split_k is None
@@ -124,7 +124,7 @@ def test_a_workspace_is_used_where_it_may_be_and_is_worth_it():
 def test_few_rows_are_shared_transposed():
     config = hs.choose_config(4, 1024, 28672)
     assert config.transposed
-    assert config.split_k in CLUSTER_DIVISIBLE_PARTS
+    assert config.parts in CLUSTER_DIVISIBLE_PARTS
 
 
 def test_a_ring_has_no_more_slots_than_a_part_has_steps():
@@ -137,7 +137,7 @@ def test_explain_lists_parts():
     hs.matmul(sch, "C")
     text = str(tvm_hopper.explain(sch.mod, target="nvidia/nvidia-h200"))
     assert "chosen by estimate" in text
-    parts = hs.choose_config(64, 128, 8192).split_k
+    parts = hs.choose_config(64, 128, 8192).parts
     assert f" in {parts} parts" in text
     assert "without batch_invariant" not in text
 
@@ -154,7 +154,7 @@ def test_a_promise_of_bits_keeps_the_sum_whole_and_says_what_it_costs():
 
 def test_more_parts_than_run_everywhere_are_told_of_and_not_taken():
     wanted = ProductShape(64, 128, 65536)
-    clusters = hs.MatmulConfig(split_mode="cluster")
+    clusters = hs.MatmulConfig(split_k="cluster")
     config = hs.choose_config(64, 128, 65536, given=clusters)
     assert config.split_k in CLUSTER_SIZES
     *five, more = listed(wanted, clusters, Chip())
@@ -208,7 +208,7 @@ def test_whole_sums_of_every_class_where_bits_are_promised():
     given = hs.MatmulConfig(batch_invariant=True)
     for rows in (1, 16, 64, 512):
         assert hs.choose_config(rows, 1024, 28672, given=given).split_k is None
-    shared = [hs.choose_config(rows, 1024, 28672).split_k for rows in (1, 16, 64)]
+    shared = [hs.choose_config(rows, 1024, 28672).parts for rows in (1, 16, 64)]
     assert np.all([parts in CLUSTER_DIVISIBLE_PARTS for parts in shared])
 
 

@@ -3,6 +3,7 @@
 import pytest
 from tvm import s_tir, te
 
+from tests.schedule.programs import module, product, tensor
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.schedule.reasons import TVM_ERRORS, formula_of, in_words, tvm_reason
@@ -79,7 +80,7 @@ def test_formula_of_a_block():
     xs = [te.placeholder((8,), "float32", name=f"X{i}") for i in range(6)]
     total = te.compute((8,), lambda i: sum((x[i] for x in xs[1:]), xs[0][i]), name="sum")
     constant = te.compute((8,), lambda i: te.const(1, "float32"), name="one")
-    sch = s_tir.Schedule(te.create_prim_func([*xs, total, constant]))
+    sch = s_tir.Schedule(module(*xs, total, constant))
     texts = {name: formula_of(sch.get(sch.get_sblock(name))) for name in ("sum", "one")}
     assert texts["sum"].endswith("X0[v_i], X1[v_i], X2[v_i], X3[v_i], ...")
     assert texts["one"] == "one[v_i] computed from no tensor"
@@ -88,24 +89,11 @@ def test_formula_of_a_block():
 # -- prologues: what to do is not what the program does already
 
 
-def matmul_of(operand, b, name="C"):
-    k = te.reduce_axis((0, b.shape[1]), "k")
-    return te.compute(
-        (operand.shape[0], b.shape[0]),
-        lambda i, j: te.sum(operand[i, k].astype("float32") * b[j, k].astype("float32"), k),
-        name=name,
-    )
-
-
-def half(shape, name):
-    return te.placeholder(shape, "float16", name=name)
-
-
 def test_a_cast_that_is_no_part_of_the_product():
-    a = te.placeholder((64, 64), "int8", name="Aq")
+    a = tensor(64, 64, dtype="int8", name="Aq")
     wide = te.compute(a.shape, lambda *i: a(*i).astype("float16"), name="Aw")
-    b = half((64, 64), "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b, matmul_of(wide, b)]))
+    b = tensor(64, 64, dtype="float16", name="B")
+    sch = s_tir.Schedule(module(a, b, product(wide, b)))
     match = (
         r"block Aw: found a cast of Aq from int8 to float16 before the matmul C; need float16 or "
         r"bfloat16 in memory, at most cast to float32 or float64; bind the rest to threads first"
@@ -116,12 +104,12 @@ def test_a_cast_that_is_no_part_of_the_product():
 
 @pytest.mark.parametrize("relu", [False, True])
 def test_a_product_that_is_to_be_scheduled_first(relu):
-    a, b, e = half((64, 64), "A"), half((64, 64), "B"), half((64, 64), "E")
-    c = matmul_of(a, b)
+    a, b, e = (tensor(64, 64, dtype="float16", name=name) for name in "ABE")
+    c = product(a, b)
     if relu:
         c = te.compute(c.shape, lambda *i: te.max(c(*i), te.const(0, "float32")), name="R")
     h = te.compute(c.shape, lambda *i: c(*i).astype("float16"), name="H")
-    sch = s_tir.Schedule(te.create_prim_func([a, b, e, matmul_of(h, e, "G")]))
+    sch = s_tir.Schedule(module(a, b, e, product(h, e, "G")))
     found = "a cast of . from float32 to float16"
     match = rf"block H: found {found} before the matmul G; .*; schedule block C first, whose store"
     with pytest.raises(ScheduleError, match=match):
@@ -129,13 +117,13 @@ def test_a_product_that_is_to_be_scheduled_first(relu):
 
 
 def test_the_batch_is_the_axis_of_both_operands():
-    a, b = half((100, 2, 72), "A"), half((80, 2, 72), "B")
+    a, b = (tensor(n, 2, 72, dtype="float16", name=name) for n, name in ((100, "A"), (80, "B")))
     k = te.reduce_axis((0, 72), "k")
     c = te.compute(
         (100, 2, 80),
         lambda i, b_, j: te.sum(a[i, b_, k].astype("float32") * b[j, b_, k].astype("float32"), k),
         name="C",
     )
-    sch = s_tir.Schedule(te.create_prim_func([a, b, c]))
+    sch = s_tir.Schedule(module(a, b, c))
     with pytest.raises(ScheduleError, match=r"block C: found a batch of 2 \(v_b_\); need a leadin"):
         hs.matmul(sch, "C")

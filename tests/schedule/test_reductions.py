@@ -107,15 +107,14 @@ def test_another_axis():
     [
         ({"split_k": 17}, r"found split_k=17 in a cluster; need at most 16 parts.*workspace"),
         (
-            {"split_k": 65, "split_mode": "workspace"},
-            r"found split_k=65 in global memory; need at most 64",
+            {"split_k": hs.SplitK(65, "workspace")},
+            r"found .*parts=65.* in global memory; need at most 64",
         ),
         (
-            {"split_k": 11, "split_mode": "caller"},
-            r"found split_k=11 as the caller decides; need a multiple of a number from 2 to 8",
+            {"split_k": hs.SplitK(11, "caller")},
+            r"found .*parts=11.* as the caller decides; need a multiple of a number from 2 to 8",
         ),
         ({"split_k": 0}, r"split_k=0"),
-        ({"split_k": 2, "split_mode": "free"}, r"split_mode='free'; need one of"),
         ({"split_k": 2, "persistent": 4}, r"split_k=2 with persistent=4; need a cluster for each"),
         ({"split_k": 2, "store": "tma"}, r"split_k=2 with store='tma'; need threads that store"),
     ],
@@ -202,5 +201,5 @@ def test_a_loop_that_no_cluster_shares():
 def test_sampled_sizes_are_no_parts():
     sch = s_tir.Schedule(workloads.matmul(256, 256, 256))
     tile_n = sch.sample_categorical([64, 128], [0.5, 0.5])
-    with pytest.raises(ScheduleError, match="found split_k=2 with a sampled tile or last_stage"):
+    with pytest.raises(ScheduleError, match="found split_k=2 with a sampled tile or stages"):
         hs.matmul(sch, "C", hs.MatmulConfig(tile=(128, tile_n, 64), stages=2, split_k=2))

@@ -5,6 +5,15 @@ import tvm
 from tvm import s_tir, te
 from tvm.script import tirx as T
 
+from tests.schedule.programs import (
+    MULTIPLY_ADD,
+    module,
+    multiply,
+    operands,
+    product,
+    tensor,
+    written,
+)
 from tests.schedule.refuse import refuse
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
@@ -12,22 +21,6 @@ from tvm_hopper.testing import workloads
 
 SHAPE = (256, 256, 256)
 EXACT = {"acc_dtype": "float16", "cast": "none", "out_dtype": "float16"}
-
-
-def multiply(x, y):
-    return x.astype("float32") * y.astype("float32")
-
-
-def product(a, b, name="C", shape=SHAPE, **given):
-    m, n, k = shape
-    axis = te.reduce_axis((0, k), "k")
-    value = given.get("value", multiply)
-    return te.compute((m, n), lambda i, j: te.sum(value(a[i, axis], b[j, axis]), axis), name=name)
-
-
-def operands(dtype="float16", shape=SHAPE):
-    m, n, k = shape
-    return te.placeholder((m, k), dtype, name="A"), te.placeholder((n, k), dtype, name="B")
 
 
 # -- tensors that TMA or WGMMA cannot take
@@ -87,94 +80,81 @@ def test_operand_outside_global_memory():
 
 
 def test_mixed_types():
-    a, _ = operands()
-    _, b = operands("bfloat16")
-    refuse(
-        te.create_prim_func([a, b, product(a, b)]),
-        r"found A float16, B bfloat16; need operands of one type, two of float8",
-    )
+    (a, _), (_, b) = operands(*SHAPE), operands(*SHAPE, "bfloat16")
+    refuse(module(a, b, product(a, b)), r"found A float16, B bfloat16; need operands of one type, two of float8")
 
 
 # -- blocks around the product
 
 
 def test_computation_before_the_product():
-    a, b = operands()
+    a, b = operands(*SHAPE)
     relu = te.compute(a.shape, lambda *i: te.max(a(*i), te.const(0, "float16")), name="R")
-    func = te.create_prim_func([a, b, product(relu, b)])
-    refuse(func, r"block R: found a computation before the matmul C; need float16 or bfloat16")
+    match = r"block R: found a computation before the matmul C; need float16 or bfloat16"
+    refuse(module(a, b, product(relu, b)), match)
 
 
 def test_prologue_that_tvm_cannot_inline():
-    a, b = operands()
+    a, b = operands(*SHAPE)
     cast = te.compute(a.shape, lambda *i: a(*i).astype("float32"), name="A_cast")
-    func = te.create_prim_func([a, b, cast, product(cast, b)])  # the cast is an output too
     refuse(
-        func,
+        module(a, b, cast, product(cast, b)),  # the cast is an output too
         r"block A_cast: found A_cast\[.*\] computed from A\[.*\], which TVM cannot inline \(.*\);",
     )
 
 
-def test_block_behind_the_product_that_tvm_cannot_inline():
-    a, b = operands()
-    c = product(a, b)
-    d = te.compute((256,), lambda i: c[i, i], name="D")
-    refuse(
-        te.create_prim_func([a, b, d]),
-        r"block D: found a read of C\[v_i, v_i\], by which elements of the product are used more "
-        r"than once, .*; need each element of the product for one element of the output; make",
-    )
-
-
-def test_element_of_the_product_for_two_of_the_output():
-    a, b = operands(shape=(100, 104, 72))
-    c = product(a, b, shape=(100, 104, 72))
-    d = te.compute((100, 208), lambda i, j: c[i, j // 2], name="D")
-    refuse(te.create_prim_func([a, b, d]), r"block D: found a read of C\[v_i, v_j // 2\]")
-
-
-def test_element_of_the_product_under_a_condition():
-    a, b = operands(shape=(64, 40, 64))
-    c = product(a, b, shape=(64, 40, 64))
-    d = te.compute(
-        (64, 48), lambda i, j: te.if_then_else(j < 40, c[i, j], te.const(3, "float32")), name="D"
-    )
-    refuse(te.create_prim_func([a, b, d]), r"block D: found a read of C.* under a condition, which")
+@pytest.mark.parametrize(
+    ("shape", "value", "match"),
+    [
+        (
+            (100,),
+            lambda c: lambda i: c[i, i],
+            r"block D: found a read of C\[v_i, v_i\], by which elements of the product are used "
+            r"more than once, .*; need each element of the product for one element of the output; ",
+        ),
+        (
+            (100, 208),
+            lambda c: lambda i, j: c[i, j // 2],
+            r"block D: found a read of C\[v_i, v_j // 2\]",
+        ),
+        (
+            (100, 112),
+            lambda c: lambda i, j: te.if_then_else(j < 104, c[i, j], te.const(3, "float32")),
+            r"block D: found a read of C.* under a condition, which",
+        ),
+    ],
+    ids=["diagonal", "each twice", "condition"],
+)
+def test_elements_that_are_no_output_each(shape, value, match):
+    a, b = operands(100, 104, 72)
+    refuse(module(a, b, te.compute(shape, value(product(a, b)), name="D")), match)
 
 
 @pytest.mark.parametrize("is_output", [False, True], ids=["inside", "output"])
 def test_two_elements_of_the_product_for_one_of_the_output(is_output):
-    a, b = operands()
+    a, b = operands(*SHAPE)
     c = product(a, b)
     mirrored = te.compute(SHAPE[:2], lambda i, j: c[i, 255 - j], name="M")
     d = te.compute(SHAPE[:2], lambda i, j: c[i, j] + mirrored[i, j], name="D")
     tensors = [a, b, c, d] if is_output else [a, b, d]
-    refuse(
-        te.create_prim_func(tensors),
-        r"block [MD]: found .*; need .*; make the block a separate kernel",
-    )
+    refuse(module(*tensors), r"block [MD]: found .*; need .*; make the block a separate kernel")
+
+
+STORE = """
+for i, j in T.grid(64, 64):
+    with T.sblock("D"):
+        vi, vj = T.axis.remap("SS", [i, j])
+        {}
+"""
 
 
 def test_other_element_of_the_output_behind_the_product():
-    @T.prim_func(s_tir=True)
-    def main(
-        A: T.Buffer((64, 64), "float16"), B: T.Buffer((64, 64), "float16"),
-        D: T.Buffer((64, 64), "float32"),
-    ):  # fmt: skip
-        C = T.sblock_alloc_buffer((64, 64), "float32")
-        for i, j, k in T.grid(64, 64, 64):
-            with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                with T.init():
-                    C[vi, vj] = T.float32(0)
-                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
-        for i, j in T.grid(64, 64):
-            with T.sblock("D"):
-                vi, vj = T.axis.remap("SS", [i, j])
-                D[vi, vj] = D[vj, vi] + C[vi, vj]
-
     refuse(
-        script(main),
+        written(
+            shapes=((64, 64), (64, 64), None),
+            after=STORE.format("D[vi, vj] = D[vj, vi] + C[vi, vj]"),
+            more=', D: T.Buffer((64, 64), "float32")',
+        ),
         r"block D: found a read of D\[vj, vi\] in a store to D\[vi, vj\]; need the element that is",
     )
 
@@ -204,42 +184,27 @@ def test_a_refusal_is_one_error_without_another_behind_it():
 
 
 def test_unknown_block():
-    refuse(
-        workloads.matmul(*SHAPE),
-        r"block Z: found none of that name in function main; need one of C",
-        block="Z",
-    )
+    match = r"block Z: found none of that name in function main; need one of C"
+    refuse(workloads.matmul(*SHAPE), match, block="Z")
 
 
 def test_a_batch_whose_elements_are_neighbours_in_an_operand():
-    a = te.placeholder((64, 64, 8), "float16", name="A")
-    b = te.placeholder((8, 64, 64), "float16", name="B")
-    axis = te.reduce_axis((0, 64), "k")
-    c = te.compute(
-        (8, 64, 64),
-        lambda x, i, j: te.sum(
-            a[i, axis, x].astype("float32") * b[x, j, axis].astype("float32"), axis
-        ),
-        name="C",
-    )
+    a, b = tensor(64, 64, 8, dtype="float16", name="A"), tensor(8, 64, 64, dtype="float16", name="B")
+    k = te.reduce_axis((0, 64), "k")
+    value = lambda x, i, j: te.sum(multiply(a[i, k, x], b[x, j, k]), k)  # noqa: E731
+    c = te.compute((8, 64, 64), value, name="C")
     refuse(
-        te.create_prim_func([a, b, c]),
+        module(a, b, c),
         r"tensor A: found the index .* store A so that neighbours along k, or along its rows, are",
     )
 
 
 def test_a_sum_of_two_axes_that_operands_order_differently():
-    a = te.placeholder((64, 4, 16), "float16", name="A")
-    b = te.placeholder((64, 16, 4), "float16", name="B")
-    k0, k1 = te.reduce_axis((0, 4), "k0"), te.reduce_axis((0, 16), "k1")
-    c = te.compute(
-        (64, 64),
-        lambda i, j: te.sum(
-            a[i, k0, k1].astype("float32") * b[j, k1, k0].astype("float32"), [k0, k1]
-        ),
-        name="C",
-    )
-    refuse(te.create_prim_func([a, b, c]), r"tensor B: found the index .* store B so that neigh")
+    a, b = tensor(64, 4, 16, dtype="float16", name="A"), tensor(64, 16, 4, dtype="float16", name="B")
+    k, l = te.reduce_axis((0, 4), "k0"), te.reduce_axis((0, 16), "k1")
+    value = lambda i, j: te.sum(multiply(a[i, k, l], b[j, l, k]), [k, l])  # noqa: E731
+    c = te.compute((64, 64), value, name="C")
+    refuse(module(a, b, c), r"tensor B: found the index .* store B so that neigh")
 
 
 @pytest.mark.parametrize(
@@ -260,61 +225,42 @@ def test_a_sum_of_two_axes_that_operands_order_differently():
     ids=["sum", "sum-of-both", "expression", "two-products", "narrow-cast"],
 )
 def test_value_that_is_no_product(value, match):
-    a, b = operands()
-    refuse(te.create_prim_func([a, b, product(a, b, value=value)]), match)
+    a, b = operands(*SHAPE)
+    refuse(module(a, b, product(a, b, value=value)), match)
 
 
 def test_maximum_instead_of_a_sum():
-    a, b = operands()
+    a, b = operands(*SHAPE)
     k = te.reduce_axis((0, 256), "k")
-    c = te.compute(
-        SHAPE[:2],
-        lambda i, j: te.max(a[i, k].astype("float32") * b[j, k].astype("float32"), k),
-        name="C",
-    )
-    refuse(te.create_prim_func([a, b, c]), r"block C: found the value T.max\(.*need C\[")
-
-
-def test_operands_indexed_alike():
-    a, b = operands()
-    k = te.reduce_axis((0, 256), "k")
-    c = te.compute(
-        SHAPE[:2],
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[i, k].astype("float32"), k),
-        name="C",
-    )
-    refuse(te.create_prim_func([a, b, c]), r"block C: found both operands indexed alike")
+    c = te.compute(SHAPE[:2], lambda i, j: te.max(multiply(a[i, k], b[j, k]), k), name="C")
+    refuse(module(a, b, c), r"block C: found the value T.max\(.*need C\[")
 
 
 @pytest.mark.parametrize(
-    ("index", "match"),
+    ("left", "match"),
     [
         (lambda i, k: (i + k, k), r"tensor A: found the index v_i \+ v_k; need one loop"),
         (lambda i, k: (i, i), r"tensor A: found the index \[v_i, v_i\]; need an operand indexed"),
     ],
     ids=["sum", "diagonal"],
 )
-def test_index_that_is_no_matrix(index, match):
-    _, b = operands()
-    a = te.placeholder((512, 256), "float16", name="A")
+def test_index_that_is_no_matrix(left, match):
+    a, b = operands(512, 256, 256)
+    refuse(module(a, b, product(a, b, shape=SHAPE, left=left)), match)
+
+
+def test_operands_indexed_alike():
+    a, b = operands(*SHAPE)
     k = te.reduce_axis((0, 256), "k")
-    c = te.compute(
-        SHAPE[:2],
-        lambda i, j: te.sum(a[index(i, k)].astype("float32") * b[j, k].astype("float32"), k),
-        name="C",
-    )
-    refuse(te.create_prim_func([a, b, c]), match)
+    c = te.compute(SHAPE[:2], lambda i, j: te.sum(multiply(a[i, k], b[i, k]), k), name="C")
+    refuse(module(a, b, c), r"block C: found both operands indexed alike")
 
 
 def test_output_that_is_a_vector():
-    a, b = operands()
+    a, b = operands(*SHAPE)
     k = te.reduce_axis((0, 256), "k")
-    c = te.compute(
-        (256,),
-        lambda i: te.sum(a[i, k].astype("float32") * b[0, k].astype("float32"), k),
-        name="C",
-    )
-    sch = s_tir.Schedule(te.create_prim_func([a, b, c]))  # `hs.matmul` gives it a row of its own
+    c = te.compute((256,), lambda i: te.sum(multiply(a[i, k], b[0, k]), k), name="C")
+    sch = s_tir.Schedule(module(a, b, c))  # `hs.matmul` gives it a row of its own
     with pytest.raises(ScheduleError, match=r"block C: found the output index .*; need C\[m, n\]"):
         hs.pad(sch, "C", (64, 64, 64))
 
@@ -327,159 +273,107 @@ def test_empty_shape():
 # -- blocks that are scheduled already, or that are no plain loops
 
 
-def script(body):
-    """Parse one prim_func whose body is that of a matmul of 128."""
-    return tvm.IRModule({"main": body})
-
-
-def test_scheduled_loop():
-    sch = s_tir.Schedule(workloads.matmul(*SHAPE))
+def bound(sch):
     sch.bind(sch.get_loops("C")[0], "blockIdx.x")
-    refuse(sch.mod, r"block C: found loop i0 that is scheduled already; need plain serial loops")
 
 
-def test_tiled_loop():
-    sch = s_tir.Schedule(workloads.matmul(*SHAPE))
+def tiled(sch):
     sch.split(sch.get_loops("C")[0], [None, 16])
-    refuse(sch.mod, r"block C: found v_i0 bound to i0_0 \* 16 \+ i0_1; need one loop")
 
 
-def test_predicate():
-    sch = s_tir.Schedule(workloads.matmul(100, 128, 128))
-    outer, inner = sch.split(sch.get_loops("C")[0], [None, 64])
-    sch.fuse(outer, inner)
-    refuse(sch.mod, r"block C: found the predicate .* < 100; need none")
+def predicated(sch):
+    sch.fuse(*sch.split(sch.get_loops("C")[0], [None, 65]))
 
 
-def test_statements_between_the_loops():
-    sch = s_tir.Schedule(workloads.matmul(*SHAPE))
+def decomposed(sch):
     sch.decompose_reduction("C", sch.get_loops("C")[2])
-    refuse(sch.mod, r"block C_update: found no initial value", block="C_update")
+
+
+def with_a_store(sch):
+    sch.reverse_compute_at(sch.cache_write("C", 0, "global"), sch.get_loops("C")[0])
+
+
+def blockized(sch):
+    sch.blockize(sch.get_loops("C")[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "block", "match"),
+    [
+        (bound, "C", r"block C: found loop i0 that is scheduled already; need plain serial loops"),
+        (tiled, "C", r"block C: found v_i0 bound to i0_0 \* 16 \+ i0_1; need one loop"),
+        (predicated, "C", r"block C: found the predicate .* < 256; need none"),
+        (decomposed, "C_update", r"block C_update: found no initial value"),
+        (with_a_store, "C", r"block C: found other statements between its loops"),
+        (blockized, "C_o", r"block C_o: found For; need one multiply-add"),
+    ],
+)
+def test_blocks_that_are_scheduled(change, block, match):
     sch = s_tir.Schedule(workloads.matmul(*SHAPE))
-    store = sch.cache_write("C", 0, "global")
-    sch.reverse_compute_at(store, sch.get_loops("C")[0])
-    refuse(sch.mod, r"block C: found other statements between its loops")
+    change(sch)
+    refuse(sch.mod, match, block=block)
 
 
-def test_block_around_a_block():
-    sch = s_tir.Schedule(workloads.matmul(*SHAPE))
-    outer = sch.get(sch.blockize(sch.get_loops("C")[1])).name_hint
-    refuse(sch.mod, rf"block {outer}: found For; need one multiply-add", block=str(outer))
+ONE_ROW = 'vi = T.axis.spatial(1, 0)\nvj, vk = T.axis.remap("SR", [j, k])'
+NO_LOOP = "vi, vj, vk = T.axis.spatial(1, 0), T.axis.spatial(1, 0), T.axis.reduce(1, 0)"
 
 
-def test_odd_loops():
-    @T.prim_func(s_tir=True)
-    def no_loop(
-        A: T.Buffer((1, 8), "float16"), B: T.Buffer((1, 8), "float16"),
-        C: T.Buffer((1, 1), "float32"),
-    ):  # fmt: skip
-        with T.sblock("C"):
-            vi, vj, vk = T.axis.spatial(1, 0), T.axis.spatial(1, 0), T.axis.reduce(1, 0)
-            with T.init():
-                C[vi, vj] = T.float32(0)
-            C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"loops": "", "axes": NO_LOOP, "shapes": ((1, 8), (1, 8), (1, 1))}, "found no loops"),
+        (
+            {"loops": "for again, i, j, k in T.grid(2, 64, 64, 64):"},
+            "found loop again that repeats it; need one product",
+        ),
+        (
+            {"loops": "for i in range(8, 64):\n    for j, k in T.grid(64, 64):"},
+            "found loop i from 8; need from 0",
+        ),
+    ],
+)
+def test_loops_that_are_none_of_a_product(options, match):
+    refuse(written(**options), f"block C: {match}")
 
-    @T.prim_func(s_tir=True)
-    def no_row_loop(
-        A: T.Buffer((1, 64), "float16"), B: T.Buffer((64, 64), "float16"),
-        C: T.Buffer((1, 64), "float32"),
-    ):  # fmt: skip
-        for j, k in T.grid(64, 64):
-            with T.sblock("C"):
-                vi = T.axis.spatial(1, 0)
-                vj, vk = T.axis.remap("SR", [j, k])
-                with T.init():
-                    C[vi, vj] = T.float32(0)
-                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
 
-    @T.prim_func(s_tir=True)
-    def repeated(
-        A: T.Buffer((64, 64), "float16"), B: T.Buffer((64, 64), "float16"),
-        C: T.Buffer((64, 64), "float32"),
-    ):  # fmt: skip
-        for _again, i, j, k in T.grid(2, 64, 64, 64):
-            with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                with T.init():
-                    C[vi, vj] = T.float32(0)
-                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
-
-    @T.prim_func(s_tir=True)
-    def shifted(
-        A: T.Buffer((64, 64), "float16"), B: T.Buffer((64, 64), "float16"),
-        C: T.Buffer((64, 64), "float32"),
-    ):  # fmt: skip
-        for i in range(8, 64):
-            for j, k in T.grid(64, 64):
-                with T.sblock("C"):
-                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                    with T.init():
-                        C[vi, vj] = T.float32(0)
-                    C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast(
-                        "float32", B[vj, vk]
-                    )
-
-    @T.prim_func(s_tir=True)
-    def part(
-        A: T.Buffer((64, 64), "float16"), B: T.Buffer((64, 64), "float16"),
-        C: T.Buffer((4, 64, 64), "float32"),
-    ):  # fmt: skip
-        for i, j, k in T.grid(64, 64, 64):
-            with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                with T.init():
-                    C[2, vi, vj] = T.float32(0)
-                C[2, vi, vj] = C[2, vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast(
-                    "float32", B[vj, vk]
-                )
-
-    refuse(script(no_loop), r"block C: found no loops")
-    refuse(script(repeated), r"block C: found loop _again that repeats it; need one product")
-    refuse(script(shifted), r"block C: found loop i from 8; need from 0")
-    for program, match in (
-        (no_row_loop, r"block C: found no loop over M; need one loop a dimension"),
-        (part, r"block C: found C, of which it writes a part; need an output whose"),
-    ):  # `hs.matmul` gives both a form that serves; the steps take a product as it is
-        sch = s_tir.Schedule(script(program))
-        with pytest.raises(ScheduleError, match=match):
-            hs.pad(sch, "C", (64, 64, 64))
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (
+            {"loops": "for j, k in T.grid(64, 64):", "axes": ONE_ROW,
+             "shapes": ((1, 64), (64, 64), (1, 64))},
+            "found no loop over M; need one loop a dimension",
+        ),
+        (
+            {"at": "2, vi, vj", "shapes": ((64, 64), (64, 64), (4, 64, 64))},
+            "found C, of which it writes a part; need an output whose",
+        ),
+    ],
+)  # fmt: skip
+def test_steps_take_a_product_as_it_is(options, match):
+    """`hs.matmul` gives these a form that serves."""
+    with pytest.raises(ScheduleError, match=f"block C: {match}"):
+        hs.pad(s_tir.Schedule(written(**options)), "C", (64, 64, 64))
 
 
 # -- forms of the update that are no sum of products
 
 
 def test_cast_that_changes_values_is_refused():
-    a, b = operands("bfloat16")
-    c = product(
-        a,
-        b,
-        value=lambda x, y: (x.astype("float16") * y.astype("float16")).astype("float32"),
-    )
-    refuse(te.create_prim_func([a, b, c]), r"operand [AB] cast to float16, which can change its")
+    a, b = operands(*SHAPE, "bfloat16")
+    narrow = lambda x, y: (x.astype("float16") * y.astype("float16")).astype("float32")  # noqa: E731
+    match = r"operand [AB] cast to float16, which can change its"
+    refuse(module(a, b, product(a, b, value=narrow)), match)
 
 
-@pytest.mark.parametrize("update", ["maximum", "two products"])
-def test_update_that_does_not_add_to_its_element_is_refused(update):
-    maximum = update == "maximum"
-
-    @T.prim_func(s_tir=True)
-    def main(
-        A: T.Buffer((256, 256), "float16"),
-        B: T.Buffer((256, 256), "float16"),
-        C: T.Buffer((256, 256), "float32"),
-    ):
-        for i, j, k in T.grid(256, 256, 256):
-            with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                with T.init():
-                    C[vi, vj] = T.float32(0)
-                if maximum:
-                    C[vi, vj] = T.max(
-                        C[vi, vj], T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
-                    )
-                else:
-                    C[vi, vj] = T.Cast("float32", A[vi, vk]) * T.Cast(
-                        "float32", B[vj, vk]
-                    ) + T.Cast("float32", B[vi, vk]) * T.Cast("float32", A[vj, vk])
-
-    refuse(main, r"block C: found .*need C\[\.\.\.\] \+ x\[\.\.\.\] \* y\[\.\.\.\]")
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"T.max(C[vi, vj], {MULTIPLY_ADD})",
+        f'{MULTIPLY_ADD} + T.Cast("float32", B[vi, vk]) * T.Cast("float32", A[vj, vk])',
+    ],
+    ids=["maximum", "two products"],
+)
+def test_update_that_does_not_add_to_its_element_is_refused(value):
+    match = r"block C: found .*need C\[\.\.\.\] \+ x\[\.\.\.\] \* y\[\.\.\.\]"
+    refuse(written(update=f"C[vi, vj] = {value}"), match)

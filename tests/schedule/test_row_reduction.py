@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pytest
 import tvm
 from tvm import s_tir, te
 from tvm.script import tirx as T
 
+from tests.schedule.programs import axis, module, tensor
+from tests.schedule.refuse import refuse
 from tvm_hopper import explain, ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import LoweringError, ScheduleError
@@ -22,17 +25,7 @@ from tvm_hopper.testing import memory_bound
 TARGET = "nvidia/nvidia-h200"
 
 
-def refuse(mod, match, config=None, block=None):
-    sch = s_tir.Schedule(mod)
-    before, length = sch.mod, len(sch.trace.insts)
-    with pytest.raises(ScheduleError, match=match):
-        hs.row_reduction(sch, block, config)
-    assert sch.mod.same_as(before)
-    assert len(sch.trace.insts) == length
-
-
-def module(*tensors):
-    return tvm.IRModule({"main": te.create_prim_func(list(tensors))})
+refuse = functools.partial(refuse, helper=hs.row_reduction)
 
 
 def chosen(mod, config=None):
@@ -40,14 +33,6 @@ def chosen(mod, config=None):
     hs.row_reduction(sch, config=config)
     (kernel,) = ir.kernels(sch.mod["main"])
     return kernel, str(kernel.annotations[keys.CHOSEN])
-
-
-def tensor(*shape, dtype="float32", name="X"):
-    return te.placeholder(shape, dtype, name=name)
-
-
-def axis(extent, name="k"):
-    return te.reduce_axis((0, extent), name=name)
 
 
 # -- what it is ----------------------------------------------------------------------------------
@@ -76,15 +61,6 @@ def test_a_block_says_which_function_is_meant():
     assert keys.MEMORY_BOUND in ir.kernels(sch.mod["main"])[0].annotations
 
 
-def test_a_trace_replays_without_this_package():
-    mod = memory_bound.layer_norm(8, 256)
-    sch = s_tir.Schedule(mod)
-    hs.row_reduction(sch)
-    again = s_tir.Schedule(mod)
-    sch.trace.apply_to_schedule(again, remove_postproc=False)
-    tvm.ir.assert_structural_equal(again.mod, sch.mod)
-
-
 def test_what_is_dear_and_used_twice_is_kept_or_computed_again():
     kept, _ = chosen(memory_bound.softmax(8, 256), hs.RowReductionConfig(recompute=False))
     again, _ = chosen(memory_bound.softmax(8, 256), hs.RowReductionConfig(recompute=True))
@@ -111,61 +87,68 @@ def test_cumulative_sums_by_name():
     refuse(tvm.IRModule({"main": func}), "block Y: found a cumulative sum or another recurrence")
 
 
-def test_columns_by_name():
+def columns():
     x, k = tensor(64, 32), axis(64)
-    y = te.compute((32,), lambda j: te.sum(x[k, j], axis=k), name="Y")
-    refuse(module(x, y), "dimension 0 of 2: of columns, not of rows; need the last dimension")
+    return x, te.compute((32,), lambda j: te.sum(x[k, j], axis=k), name="Y")
 
 
-def test_several_axes_that_are_not_the_last():
+def axes_in_front():
     x, k, m = tensor(8, 4, 16), axis(8), axis(16, "m")
-    y = te.compute((4,), lambda i: te.sum(x[k, i, m], axis=[k, m]), name="Y")
-    refuse(module(x, y), "a reduction over .*k, .*m; need one axis, the last, or several that lie")
+    return x, te.compute((4,), lambda i: te.sum(x[k, i, m], axis=[k, m]), name="Y")
 
 
-def test_a_product():
+def a_product():
     a, b, k = tensor(32, 64, name="A"), tensor(32, 64, name="B"), axis(64)
-    c = te.compute((32, 32), lambda i, j: te.sum(a[i, k] * b[j, k], axis=k), name="C")
-    refuse(module(a, b, c), "found the index .*; need a row for each result")
+    return a, b, te.compute((32, 32), lambda i, j: te.sum(a[i, k] * b[j, k], axis=k), name="C")
 
 
-def test_rows_of_two_lengths():
-    x, z, k, m = tensor(4, 64), tensor(4, 32, name="Z"), axis(64), axis(32, "m")
-    s = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="S")
-    r = te.compute((4,), lambda i: te.sum(z[i, m], axis=m), name="R")
-    refuse(module(x, z, s, r), "4 rows of 32 elements next to 4 of 64 in block S; need rows of one")
+def two_lengths():
+    (x, s), (z, r) = row_sum(), row_sum((4, 32), "Z", "R")
+    return x, z, s, r
 
 
-def test_a_result_of_another_shape():
-    x, k = tensor(4, 64), axis(64)
-    s = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="S")
-    y = te.compute((4, 64, 2), lambda i, j, c: x[i, j] * s[i] + c, name="Y")
-    refuse(module(x, s, y), "a result of 4 x 64 x 2 elements next to 4 rows of 64")
+def another_shape():
+    x, s = row_sum()
+    return x, s, te.compute((4, 64, 2), lambda i, j, c: x[i, j] * s[i] + c, name="Y")
 
 
-def test_results_that_are_read_elsewhere():
-    x, k = tensor(4, 64), axis(64)
-    s = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="S")
-    y = te.compute((4, 64), lambda i, j: x[i, j] * s[3 - i], name="Y")
-    refuse(module(x, s, y), r"tensor S: found the index \[.*\] of a result of this function")
+def read_elsewhere():
+    x, s = row_sum()
+    return x, s, te.compute((4, 64), lambda i, j: x[i, j] * s[3 - i], name="Y")
 
 
-def test_halves_are_not_summed():
-    x, k = tensor(4, 64, dtype="float16"), axis(64)
-    y = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="Y")
-    refuse(module(x, y), "a reduction in float16; need float32 or .*; cast the input to float32")
+def no_row():
+    x, k = tensor(4), axis(64)
+    return x, te.compute((4,), lambda i: te.sum(x[i] * k, axis=k), name="Y")
 
 
-def test_rows_of_unknown_length():
-    x, k = te.placeholder((4, te.var("n")), "float32", name="X"), None
-    k = te.reduce_axis((0, x.shape[1]), name="k")
-    y = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="Y")
-    refuse(module(x, y), "rows of n elements; need a length that is known")
+def row_sum(shape=(4, 64), name="X", result="S", dtype="float32"):
+    x = tensor(*shape, dtype=dtype, name=name)
+    k = axis(x.shape[1])
+    return x, te.compute(shape[:1], lambda i: te.sum(x[i, k], axis=k), name=result)
 
 
-def test_one_element_and_none():
-    refuse(memory_bound.row_sum(4, 1), "rows of 1 elements; need 2 or more")
-    refuse(memory_bound.row_sum(0, 64), "no elements; need one or more along each dimension")
+@pytest.mark.parametrize(
+    ("build", "match"),
+    [
+        (columns, "dimension 0 of 2: of columns, not of rows; need the last dimension"),
+        (axes_in_front, "a reduction over .*k, .*m; need one axis, the last, or several that lie"),
+        (a_product, "found the index .*; need a row for each result"),
+        (two_lengths, "4 rows of 32 elements next to 4 of 64 in block S; need rows of one"),
+        (another_shape, "a result of 4 x 64 x 2 elements next to 4 rows of 64"),
+        (read_elsewhere, r"tensor S: found the index \[.*\] of a result of this function"),
+        (no_row, "no tensor along .*k; need a row to reduce"),
+        (
+            lambda: row_sum(dtype="float16"),
+            "a reduction in float16; need float32 or .*; cast the input to float32",
+        ),
+        (lambda: row_sum((4, te.var("n"))), "rows of n elements; need a length that is known"),
+        (lambda: row_sum((4, 1)), "rows of 1 elements; need 2 or more"),
+        (lambda: row_sum((0, 64)), "no elements; need one or more along each dimension"),
+    ],
+)
+def test_programs_that_are_none_of_rows(build, match):
+    refuse(module(*build()), match)
 
 
 def test_rows_that_do_not_fit():
@@ -195,12 +178,6 @@ def test_what_rows_share_that_no_bulk_copy_brings():
     match = "preload=True for rows of 1032 elements of int8; need a multiple of 16 bytes of each"
     refuse(module(x, w, y), match, hs.RowReductionConfig(stage=True, preload=True))
     hs.row_reduction(s_tir.Schedule(module(x, w, y)), config=hs.RowReductionConfig(stage=True))
-
-
-def test_no_row_to_reduce():
-    x, k = tensor(4), axis(64)
-    y = te.compute((4,), lambda i: te.sum(x[i] * k, axis=k), name="Y")
-    refuse(module(x, y), "no tensor along .*k; need a row to reduce")
 
 
 def test_pairs_of_which_the_last_of_equal_values_is_taken():

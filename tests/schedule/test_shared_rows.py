@@ -7,6 +7,7 @@ import tvm
 from tvm import s_tir, te
 from tvm.target import Target
 
+from tests.schedule.devices import gpu_of_sms
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.requests.keys import SKEW_TURNS
@@ -111,7 +112,7 @@ def held_rows(program):
 
 
 def test_fewer_sms_hold_no_clusters_of_sixteen():
-    with Target({"kind": "cuda", "arch": "sm_90a", "feature.num_sms": 78}):
+    with gpu_of_sms(78):
         assert held_rows(memory_bound.add_rms_norm(1024, 262144)) is None
         assert held_rows(memory_bound.add_rms_norm(1024, 163840)) is not None
 
@@ -157,7 +158,7 @@ def test_what_cannot_be_is_not_chosen(monkeypatch):
 @pytest.mark.parametrize(("columns", "persistent"), [(131072, 8), (262144, None)])
 def test_parts_with_fewer_sms(columns, persistent):
     """They hold fewer clusters, and of 16 thread blocks perhaps none."""
-    small = Target({"kind": "cuda", "arch": "sm_90a", "feature.num_sms": 78})
+    small = gpu_of_sms(78)
     with small:
         chosen = chosen_rows(s_tir.Schedule(memory_bound.layer_norm(4096, columns)))
     assert chosen.persistent == persistent

@@ -5,6 +5,7 @@ import pytest
 import tvm
 from tvm import s_tir, te
 
+from tests.schedule.programs import module, operands, product, tensor
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
@@ -47,12 +48,10 @@ def tiled(m_tile=64, n_tile=64, k_tile=64, scope="shared.dyn"):
             r"found registers alone; need consumers too",
         ),
         (lambda: hs.MatmulConfig(stages=0), r"MatmulConfig: found stages=0; need 1 or more"),
-        (lambda: hs.MatmulConfig(last_stage=-1), r"found last_stage=-1; need 0 or more"),
-        (lambda: hs.MatmulConfig(stages=2, last_stage=1), r"found stages and last_stage; need one"),
         (lambda: hs.MatmulConfig(swizzle=16), r"found swizzle=16; need one of 0, 32, 64, 128 or N"),
         (lambda: hs.MatmulConfig(wgmma_pending=2), r"found wgmma_pending=2; need one of 0, 1 or"),
         (lambda: hs.MatmulConfig(accumulate="half"), r"found accumulate='half'; need one of 'floa"),
-        (lambda: hs.MatmulConfig(raster_group=0), r"found raster_group=0; need 1 or more"),
+        (lambda: hs.MatmulConfig(raster=0), r"found raster=0; need 1 or more"),
     ],
 )
 def test_illegal_options(make, match):
@@ -76,10 +75,10 @@ def test_copy_by_an_unknown_mechanism():
 
 
 def test_copy_inlines_its_pad_but_no_other_block():
-    a = te.placeholder((100, 128), "float16", name="A")
+    a = tensor(100, 128, dtype="float16", name="A")
     twice = te.compute(a.shape, lambda *i: a(*i) + a(*i), name="twice")
     out = te.compute(a.shape, lambda *i: twice(*i) * twice(*i), name="out")
-    sch = s_tir.Schedule(te.create_prim_func([a, out]))
+    sch = s_tir.Schedule(module(a, out))
     copy = sch.cache_read("out", 0, "shared.dyn")
     hs.async_copy(sch, copy)
     assert sch.get(sch.get_sblock("twice")).name_hint == "twice"
@@ -169,8 +168,8 @@ def test_pipeline_without_copies():
 
 def test_pipeline_without_depth():
     sch, _, k0, _ = tiled()
-    with pytest.raises(ScheduleError, match=r"loop k_0: found neither stages nor last_stage"):
-        hs.pipeline(sch, k0)
+    with pytest.raises(ScheduleError, match=r"loop k_0: found stages=None; need the slots of the"):
+        hs.pipeline(sch, k0, None)
 
 
 def test_pipeline_writes_flat_lists():
@@ -194,17 +193,12 @@ def test_pipeline_writes_flat_lists():
 
 def with_neighbours():
     """Scale A, multiply, sum the rows: three kernels in one function, of which two are bound."""
-    a = te.placeholder((256, 256), "float16", name="A")
-    b = te.placeholder((256, 256), "float16", name="B")
+    a, b = operands(256, 256, 256)
     twice = te.compute(a.shape, lambda *i: a(*i) + a(*i), name="twice")
-    k, r = te.reduce_axis((0, 256), "k"), te.reduce_axis((0, 256), "r")
-    c = te.compute(
-        (256, 256),
-        lambda i, j: te.sum(twice[i, k].astype("float32") * b[j, k].astype("float32"), k),
-        name="C",
-    )
+    r = te.reduce_axis((0, 256), "r")
+    c = product(twice, b)
     d = te.compute((256,), lambda i: te.sum(c[i, r], r), name="rows")
-    sch = s_tir.Schedule(te.create_prim_func([a, b, d]))
+    sch = s_tir.Schedule(module(a, b, d))
     for name in ("twice", "rows"):
         sch.bind(sch.get_loops(name)[0], "blockIdx.x")
     return sch
@@ -220,17 +214,12 @@ def test_bound_neighbours_stay_as_they_are():
 
 
 def test_value_that_a_neighbour_and_the_epilogue_read():
-    a = te.placeholder((256, 256), "float16", name="A")
-    b = te.placeholder((256, 256), "float16", name="B")
-    k, r = te.reduce_axis((0, 256), "k"), te.reduce_axis((0, 256), "r")
-    c = te.compute(
-        (256, 256),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), k),
-        name="C",
-    )
+    a, b = operands(256, 256, 256)
+    r = te.reduce_axis((0, 256), "r")
+    c = product(a, b)
     d = te.compute((256,), lambda i: te.sum(c[i, r], r), name="rows")
     e = te.compute((256, 256), lambda *i: te.max(c(*i), te.const(0, "float32")), name="E")
-    sch = s_tir.Schedule(te.create_prim_func([a, b, d, e]))
+    sch = s_tir.Schedule(module(a, b, d, e))
     sch.bind(sch.get_loops("rows")[0], "blockIdx.x")
     hs.matmul(sch, "C", SMALL)  # C is stored for the neighbor, E is computed from the registers
     stored = {str(x.buffer.name) for x in ir.find_all(sch.mod["main"].body, ir.BufferStore)}
@@ -245,11 +234,11 @@ def two_products(m, n, k):
         te.placeholder(s, "float16", name=name)
         for s, name in (((m, k), "X"), ((n, k), "W1"), ((k, n), "W2"))
     )
-    h = contract(x, w1, "H")
+    h = product(x, w1, "H")
     g = te.compute(h.shape, lambda *i: te.max(h(*i), te.const(0, "float32")), name="G")
     g16 = te.compute(g.shape, lambda *i: g(*i).astype("float16"), name="G16")
-    y = contract(g16, w2, "Y")
-    return tvm.IRModule({"main": te.create_prim_func([x, w1, w2, y])})
+    y = product(g16, w2, "Y")
+    return module(x, w1, w2, y)
 
 
 SMALL = hs.MatmulConfig((64, 64, 64), stages=2, consumers=1)
@@ -282,15 +271,6 @@ def test_second_product_that_tvm_cannot_pad():
     with pytest.raises(ScheduleError, match=match):
         hs.matmul(sch, "Y", SMALL)
     assert sch.mod.same_as(before)
-
-
-def contract(a, b, name):
-    k = te.reduce_axis((0, a.shape[1]), "k")
-    return te.compute(
-        (a.shape[0], b.shape[0]),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), k),
-        name=name,
-    )
 
 
 def test_second_function_of_a_module():

@@ -29,8 +29,8 @@ def test_where_three_slots_have_room_beside_half_a_tile(tile):
     [
         {"config": replace(WAVES, persistent=0)},  # one wave: nothing runs behind the store
         {"config": replace(WAVES, store="tma")},
-        {"config": replace(WAVES, operand_slots=0)},
-        {"config": replace(WAVES, transposed=True)},
+        {"config": replace(WAVES, store="threads")},
+        {"config": replace(WAVES, form="transposed")},
         {"config": replace(WAVES, tile=(256, 192, 64), consumers=3)},  # by columns
         {"config": replace(WAVES, tile=(128, 160, 64))},  # no whole swizzles
         {"config": replace(WAVES, tile=(256, 192, 64))},

@@ -3,6 +3,7 @@
 import pytest
 from tvm import s_tir, te
 
+from tests.schedule.programs import module
 from tests.schedule.refuse import refuse
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
@@ -19,7 +20,7 @@ def test_a_product_beside_a_kernel_whose_tiles_cross_an_edge():
     c = te.compute((72, 64), lambda i, j: te.sum(wide(a[i, k]) * wide(b[j, k]), k), name="C")
     h = te.compute((72, 64), lambda i, j: c[i, j].astype("float16"), name="H")
     e = te.compute((72, 40), lambda i, j: te.sum(wide(h[i, r]) * wide(w[j, r]), r), name="E")
-    sch = s_tir.Schedule(te.create_prim_func([a, b, w, e]))
+    sch = s_tir.Schedule(module(a, b, w, e))
     config = hs.MatmulConfig(tile=(64, 64, 64), stages=2)
     hs.matmul(sch, "C", config)
     before = sch.mod

@@ -7,6 +7,7 @@ from tvm import s_tir, te
 from tvm.script import tirx as T
 
 import tvm_hopper
+from tests.schedule.programs import module, operands, product, written
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.schedule import trial
@@ -148,22 +149,16 @@ def test_pad_of_a_matmul_that_tvm_cannot_pad():
     refuse(sch, r"block C: found what TVM cannot schedule", hs.pad, "C", (64, 48, 64))
 
 
-def in_place():
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((64, 64), "float16"), B: T.Buffer((64, 64), "float16")):
-        C = T.sblock_alloc_buffer((64, 64), "float32")
-        for i, j, k in T.grid(64, 64, 64):
-            with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                with T.init():
-                    C[vi, vj] = T.float32(0)
-                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
-        for i, j in T.grid(64, 64):
-            with T.sblock("D"):
-                vi, vj = T.axis.remap("SS", [i, j])
-                A[vi, vj] = T.Cast("float16", C[vi, vj])
+OVERWRITES = """
+for i, j in T.grid(64, 64):
+    with T.sblock("D"):
+        vi, vj = T.axis.remap("SS", [i, j])
+        A[vi, vj] = T.Cast("float16", C[vi, vj])
+"""
 
-    return main
+
+def in_place():
+    return written(shapes=((64, 64), (64, 64), None), after=OVERWRITES)
 
 
 def test_a_product_that_overwrites_its_operand():
@@ -179,12 +174,11 @@ def test_the_epilogue_of_another_block():
 
 def test_half_a_prologue():
     """The first cast can be inlined, the second is an output: neither is."""
-    a, b = (te.placeholder((64, 64), "float16", name=name) for name in "AB")
+    a, b = operands(64, 64, 64)
     first = te.compute(a.shape, lambda *i: a(*i).astype("float32"), name="A_cast")
     second = te.compute(b.shape, lambda *i: b(*i).astype("float32"), name="B_cast")
-    k = te.reduce_axis((0, 64), "k")
-    c = te.compute((64, 64), lambda i, j: te.sum(first[i, k] * second[j, k], k), name="C")
-    sch = s_tir.Schedule(te.create_prim_func([a, b, second, c]))
+    c = product(first, second, value=lambda x, y: x * y)
+    sch = s_tir.Schedule(module(a, b, second, c))
     match = r"block B_cast: found B_cast\[.*\] computed from B\[.*\], which TVM cannot inline"
     refuse(sch, match, hs.fuse_prologue, "C")
 
@@ -212,7 +206,7 @@ def test_equal_requests_change_nothing():
     hs.async_copy(sch, names["A"], swizzle=128)
     hs.async_copy(sch, names["A"])
     hs.pipeline(sch, names["k0"], 3, hs.Roles(1, (56, 256)), wgmma_pending=1)
-    hs.pipeline(sch, names["k0"], last_stage=2)
+    hs.pipeline(sch, names["k0"], stages=3)
     assert sch.mod.same_as(before)
     annotates = [x for x in sch.trace.insts[length:] if x.kind.name == "Annotate"]
     assert annotates == []
@@ -263,7 +257,7 @@ def test_a_sampled_stage_beside_a_fixed_one():
     sch, names = kernel()
     sample = sch.sample_categorical([2, 2], [0.5, 0.5])  # equal now says nothing of later
     match = r"a second request, software_pipeline_stage = \[0, 0, .*\], next to"
-    refuse(sch, match, hs.pipeline, names["k0"], last_stage=sample)
+    refuse(sch, match, hs.pipeline, names["k0"], stages=sample + 1)
 
 
 # -- the trial itself
@@ -273,9 +267,9 @@ def test_a_step_is_called_by_the_names_of_its_arguments():
     sch, names = kernel(upto="wgmma")
     hs.wgmma(block=names["block"], sch=sch)
     with pytest.raises(TypeError, match="missing a required argument: 'loop'"):
-        hs.pipeline(sch)
+        hs.pipeline(sch, stages=2)
     with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
-        hs.pipeline(sch, names["k0"], depth=3)
+        hs.pipeline(sch, names["k0"], 3, depth=3)
 
 
 def test_helpers_inside_of_one_step_are_not_tried_again(monkeypatch):

@@ -23,7 +23,7 @@ def sampled(mod):
     tile_m = sch.sample_categorical([64, 128], [0.5, 0.5])
     tile_n = sch.sample_categorical([32, 48], [0.5, 0.5])
     last_stage = sch.sample_categorical([0, 1, 2], [0.2, 0.4, 0.4])
-    hs.matmul(sch, "C", hs.MatmulConfig((tile_m, tile_n, 64), consumers=1, last_stage=last_stage))
+    hs.matmul(sch, "C", hs.MatmulConfig((tile_m, tile_n, 64), consumers=1, stages=last_stage + 1))
     return sch
 
 
@@ -62,7 +62,7 @@ def test_sampled_tile_equals_the_fixed_one():
     sch = decide(sampled(mod).trace, mod, (1, 0, 2))
     fixed = s_tir.Schedule(mod)
     # a sampled tile leaves the number of tiles open, so that the device is asked
-    config = hs.MatmulConfig((128, 32, 64), stages=3, consumers=1, raster_group=2, persistent=-1)
+    config = hs.MatmulConfig((128, 32, 64), stages=3, consumers=1, raster=2, persistent=-1)
     hs.matmul(fixed, "C", config)
     tvm.ir.assert_structural_equal(sch.mod, fixed.mod)
 

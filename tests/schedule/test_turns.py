@@ -35,7 +35,10 @@ PINGPONG = {"schedule": "pingpong"}
             r"with cluster=\(2, 1\); need one of the two: slots that blocks fill",
         ),
         ({"store": "tma"}, r"with store='tma'; need threads that store what they hold"),
-        ({"store": "tma", "operand_slots": 1}, r"with operand_slots; need threads that store"),
+        (
+            {"store": hs.TmaStore(operand_slots=1)},
+            r"with store=TmaStore\(operand_slots=1\); need threads that store",
+        ),
     ],
 )
 def test_what_does_not_go_with_turns(fields, match):
@@ -49,7 +52,7 @@ def test_turns_alone_choose_nothing_that_does_not_go_with_them(extents):
     free = hs.choose_config(*extents)
     assert free.cluster or free.split_k
     config = hs.choose_config(*extents, given=hs.MatmulConfig(**PINGPONG))
-    assert (config.cluster, config.split_k, config.split_mode) == (None, None, None)
+    assert (config.cluster, config.split_k) == (None, None)
     hs.matmul(s_tir.Schedule(workloads.matmul(*extents)), "C", hs.MatmulConfig(**PINGPONG))
 
 
@@ -118,7 +121,7 @@ def test_two_loops_of_products():
     [
         (
             ("residual",),
-            {"operand_slots": 1},
+            {"store": hs.TmaStore(operand_slots=1)},
             r"found residual_shared.dyn, shared memory that consumer",
         ),
         (
@@ -131,7 +134,7 @@ def test_two_loops_of_products():
 def test_epilogues_through_shared_memory(epilogue, config, match):
     mod = workloads.matmul(512, 256, 256, epilogue=epilogue)
     sch = s_tir.Schedule(mod)
-    config = hs.MatmulConfig((64, 64, 64), 2, 1, persistent=2, store="tma", **config)
+    config = hs.MatmulConfig((64, 64, 64), 2, 1, persistent=2, **{"store": "tma", **config})
     hs.matmul(sch, "C", config)
     block = sch.get_sblock("C_update_o")
     columns = next(

@@ -11,8 +11,20 @@ from tvm_hopper.testing import workloads
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"raster_group": "8"}, r"MatmulConfig: found raster_group='8'; need an int or None"),
-        ({"raster_curve": "peano"}, r"found raster_curve='peano'; need one of 'hilbert' or None"),
+        ({"raster": "8"}, r"found raster='8'; need an int, one of 'hilbert', an hs.Raster or None"),
+        ({"raster": 1.5}, r"found raster=1.5; need an int, one of 'hilbert', an hs.Raster or None"),
+        (
+            {"split_k": "free"},
+            r"found split_k='free'; need an int, one of 'cluster', .* an hs.S",
+        ),
+        ({"store": "bulk"}, r"found store='bulk'; need one of 'tma', 'threads', an hs.TmaStore or"),
+        (
+            {"form": "rows"},
+            r"found form='rows'; need one of 'tiles', .*, an hs.DirectShape or",
+        ),
+        ({"form": (32, 4)}, r"found form=\(32, 4\); need one of 'tiles', "),
+        ({"early_launch": 1}, r"found early_launch=1; need one of 'weights', True, False or None"),
+        ({"batch_invariant": 1}, r"found batch_invariant=1; need True or False"),
         ({"persistent": 1.0}, r"found persistent=1.0; need an int or None"),
         ({"persistent": 10**12}, r"found persistent=1000000000000; need at most 2147483647"),
         ({"stages": 2.0}, r"found stages=2.0; need an int or None"),

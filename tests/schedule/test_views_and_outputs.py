@@ -12,6 +12,7 @@ import tvm_ffi
 from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
+from tests.schedule.programs import module, multiply, operands, product, tensor, written
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
@@ -34,8 +35,11 @@ def run(mod, **options):
 
 
 def check(mod, config=SMALL):
+    """Compare a schedule with its program; no tensor but the arguments lies in global memory."""
     sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C", config)
+    buffers = [b for x in ir.find_all(sch.mod["main"], ir.SBlock) for b in x.alloc_buffers]
+    assert {b.scope() for b in buffers} == {"local", "shared.dyn"}
     want, got = run(mod), run(sch.mod)
     for name, view in got.items():
         np.testing.assert_array_equal(view, want[name], name)
@@ -61,40 +65,11 @@ def test_forms_with_consumers_by_columns(form):
     check(FORMS[form](70, 136, 40, "float16"), WIDE)
 
 
-def test_nothing_is_copied_in_memory():
-    """Views, pads and rows are inlined again: no tensor but the arguments lies in global memory."""
-    for name, form in FORMS.items():
-        sch = s_tir.Schedule(form(100, 104, 72, "float16"))
-        hs.matmul(sch, "C", SMALL)
-        buffers = [b for x in ir.find_all(sch.mod["main"], ir.SBlock) for b in x.alloc_buffers]
-        assert {b.scope() for b in buffers} == {"local", "shared.dyn"}, name
-
-
 def test_whole_tensors_get_no_view():
     sch = s_tir.Schedule(workloads.matmul(100, 104, 72))
     hs.matmul(sch, "C", SMALL)
     kinds = {str(inst.kind.name) for inst in sch.trace.insts}
     assert not kinds & {"ReIndexCacheRead", "ReIndexCacheWrite", "UnsafeHideBufferAccess"}
-
-
-@pytest.mark.parametrize("form", ["slices", "bias_first", "two_outputs", "beta"])
-def test_traces_replay(form):
-    mod = FORMS[form](100, 104, 72, "float16")
-    sch = s_tir.Schedule(mod)
-    hs.matmul(sch, "C", SMALL)
-    again = s_tir.Schedule(mod)
-    s_tir.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
-    tvm.ir.assert_structural_equal(again.mod, sch.mod)
-
-
-@pytest.mark.parametrize("form", ["in_place", "one_row", "matrix_vector"])
-def test_traces_of_rewritten_products_replay_on_the_normal_form(form):
-    mod = FORMS[form](100, 104, 72, "float16")
-    sch = s_tir.Schedule(mod)
-    hs.matmul(sch, "C", SMALL)
-    again = s_tir.Schedule(hs.normalize(mod))
-    s_tir.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
-    tvm.ir.assert_structural_equal(again.mod, sch.mod)
 
 
 # -- the normal form
@@ -161,31 +136,23 @@ def test_the_normal_form_as_code():
 
 def test_other_blocks_keep_their_form():
     """A sum of rows, a product of three, a product by rows: none has the form of a matmul."""
-    a = te.placeholder((16, 8), "float32", name="A")
+    a = tensor(16, 8, name="A")
     k = te.reduce_axis((0, 8), "k")
     rows = te.compute((16,), lambda i: te.sum(a[i, k], k), name="rows")
     squares = te.compute((16,), lambda i: te.sum(a[i, k] * a[i, k], k), name="squares")
-    mod = tvm.IRModule({"main": te.create_prim_func([a, rows, squares])})
+    mod = module(a, rows, squares)
     assert hs.normalize(mod).same_as(mod)
     func = mod["main"]
     assert hs.normalize(func).same_as(func)
 
 
 def test_a_variable_without_a_loop_gets_one():
-    @T.prim_func(s_tir=True)
-    def main(
-        A: T.Buffer((1, 64), "float16"), B: T.Buffer((64, 64), "float16"),
-        C: T.Buffer((1, 64), "float32"),
-    ):  # fmt: skip
-        for j, k in T.grid(64, 64):
-            with T.sblock("C"):
-                vi = T.axis.spatial(1, 0)
-                vj, vk = T.axis.remap("SR", [j, k])
-                with T.init():
-                    C[vi, vj] = T.float32(0)
-                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
-
-    check(tvm.IRModule({"main": main}))
+    mod = written(
+        loops="for j, k in T.grid(64, 64):",
+        axes='vi = T.axis.spatial(1, 0)\nvj, vk = T.axis.remap("SR", [j, k])',
+        shapes=((1, 64), (64, 64), (1, 64)),
+    )
+    check(mod)
 
 
 # -- parts
@@ -197,33 +164,21 @@ def test_a_part_of_the_output_leaves_the_rest_alone():
 
 
 def test_more_rows_than_the_product_takes():
-    a = te.placeholder((130, 72), "float16", name="A")
-    b = te.placeholder((104, 80), "float16", name="B")
-    k = te.reduce_axis((0, 72), "k")
-    c = te.compute(
-        (100, 104),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), k),
-        name="C",
-    )
-    check(tvm.IRModule({"main": te.create_prim_func([a, b, c])}))
+    a = tensor(130, 72, dtype="float16", name="A")
+    b = tensor(104, 80, dtype="float16", name="B")
+    c = product(a, b, shape=(100, 104, 72))
+    check(module(a, b, c))
 
 
 def test_an_offset_that_a_call_gives():
-    @T.prim_func(s_tir=True)
-    def main(
-        A: T.Buffer((300, 64), "float16"), B: T.Buffer((64, 64), "float16"),
-        C: T.Buffer((100, 64), "float32"), start: T.int32,
-    ):  # fmt: skip
-        for i, j, k in T.grid(100, 64, 64):
-            with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                with T.init():
-                    C[vi, vj] = T.float32(0)
-                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi + start, vk]) * T.Cast(
-                    "float32", B[vj, vk]
-                )
-
-    sch = s_tir.Schedule(tvm.IRModule({"main": main}))
+    mod = written(
+        loops="for i, j, k in T.grid(100, 64, 64):",
+        update='C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi + start, vk]) * '
+        'T.Cast("float32", B[vj, vk])',
+        shapes=((300, 64), (64, 64), (100, 64)),
+        more=", start: T.int32",
+    )
+    sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C", SMALL)
     views = {name: x.view for name, x in make_arguments(sch.mod["main"]).items()}
     executable = tvm.compile(as_serial(sch.mod), target="llvm")
@@ -245,15 +200,10 @@ def test_an_offset_that_a_call_gives():
     ids=["columns", "rows"],
 )
 def test_parts_that_no_tensor_map_can_describe(width, start, match):
-    a = te.placeholder((128, width), "float16", name="A")
-    b = te.placeholder((64, 64), "float16", name="B")
-    k = te.reduce_axis((0, 64), "k")
-    c = te.compute(
-        (64, 64),
-        lambda i, j: te.sum(a[i, k + start].astype("float32") * b[j, k].astype("float32"), k),
-        name="C",
-    )
-    sch = s_tir.Schedule(te.create_prim_func([a, b, c]))
+    a = tensor(128, width, dtype="float16", name="A")
+    b = tensor(64, 64, dtype="float16", name="B")
+    c = product(a, b, shape=(64, 64, 64), left=lambda i, k: (i, k + start))
+    sch = s_tir.Schedule(module(a, b, c))
     before = sch.mod
     with pytest.raises(ScheduleError, match=match):
         hs.matmul(sch, "C", SMALL)
@@ -262,23 +212,12 @@ def test_parts_that_no_tensor_map_can_describe(width, start, match):
 
 def test_a_loop_shorter_than_the_block_declares():
     def program(rows, depth):
-        @T.prim_func(s_tir=True)
-        def main(
-            A: T.Buffer((128, 128), "float16"), B: T.Buffer((128, 128), "float16"),
-            C: T.Buffer((128, 128), "float32"),
-        ):  # fmt: skip
-            for i, j, k in T.grid(rows, 128, depth):
-                with T.sblock("C"):
-                    vi = T.axis.spatial(128, i)
-                    vj = T.axis.spatial(128, j)
-                    vk = T.axis.reduce(128, k)
-                    with T.init():
-                        C[vi, vj] = T.float32(0)
-                    C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast(
-                        "float32", B[vj, vk]
-                    )
-
-        return tvm.IRModule({"main": main})
+        axes = ("vi = T.axis.spatial", "vj = T.axis.spatial", "vk = T.axis.reduce")
+        return written(
+            loops=f"for i, j, k in T.grid({rows}, 128, {depth}):",
+            axes="\n".join(f"{x}(128, {i})" for x, i in zip(axes, "ijk", strict=True)),
+            shapes=((128, 128),) * 3,
+        )
 
     check(program(64, 64))  # tiles divide the loops
     for rows, depth, match in (
@@ -301,15 +240,9 @@ def test_numpy_ints_in_configurations():
 
 def test_symbols_in_a_view():
     m = tirx.Var("m", "int64")
-    a = te.placeholder((m + 8, 72), "float16", name="A")
-    b = te.placeholder((104, 72), "float16", name="B")
-    k = te.reduce_axis((0, 72), "k")
-    c = te.compute(
-        (m, 104),
-        lambda i, j: te.sum(a[i + 8, k].astype("float32") * b[j, k].astype("float32"), k),
-        name="C",
-    )
-    mod = tvm.IRModule({"main": te.create_prim_func([a, b, c])})
+    a, b = operands(m + 8, 104, 72)
+    c = product(a, b, shape=(m, 104, 72), left=lambda i, k: (i + 8, k))
+    mod = module(a, b, c)
     sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C", SMALL)
     for extent in (1, 63, 64, 65):
@@ -345,14 +278,8 @@ def main(a: T.handle, b: T.handle, c: T.handle):
 
 
 def test_rows_that_begin_again_in_the_middle():
-    a = te.placeholder((40, 64), "float16", name="A")
-    b = te.placeholder((64, 64), "float16", name="B")
-    k = te.reduce_axis((0, 64), "k")
-    c = te.compute(
-        (40, 64),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), k),
-        name="C",
-    )
+    a, b = operands(40, 64, 64)
+    c = product(a, b, shape=(40, 64, 64))
     d = te.compute((40, 64), lambda i, j: c[(i + 8) % 40, j], name="D")
     for tensors in ([a, b, d], [a, b, c, d]):
         sch = s_tir.Schedule(te.create_prim_func(tensors))

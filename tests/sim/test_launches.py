@@ -177,7 +177,7 @@ def test_a_workspace_of_another_device_is_refused():
 
 def test_memory_of_the_callers_allocator_is_a_workspace():
     mod, module = scheduled(
-        {"m": 64, "n": 8, "k": 32}, (64, 8, 16), split_k=2, split_mode="caller", stages=1
+        {"m": 64, "n": 8, "k": 32}, (64, 8, 16), split_k=hs.SplitK(2, "caller"), stages=1
     )
     program = load(module)
     names = [p.name for p in mod["main"].params]

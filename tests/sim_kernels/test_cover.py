@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks.covering import pairwise
 from tests.sim_kernels.kernels import check
+from tvm_hopper import schedule as hs
 
 FACTORS = {
     "tile": ((64, 64, 64), (64, 48, 32), (64, 32, 64), (64, 24, 16), (64, 8, 16)),
@@ -20,10 +21,10 @@ FACTORS = {
     "swizzle": (None, 0, 32),
     "order": (
         {},
-        {"raster_group": 2},
+        {"raster": 2},
         {"persistent": 2},
-        {"persistent": 3, "raster_group": 4},
-        {"persistent": 3, "raster_group": 2, "raster_curve": "hilbert"},
+        {"persistent": 3, "raster": 4},
+        {"persistent": 3, "raster": hs.Raster(2, "hilbert")},
     ),
     "form": (
         {},

@@ -23,7 +23,7 @@ RUNS = (("lifo", 0), ("random", 1), ("starve:consumer", 0))
 @pytest.fixture(scope="module", params=PROBLEMS)
 def built(request):
     problem, extents, tiles = PROBLEMS[request.param]
-    config = {"stages": 2, "consumers": 1, "raster_group": 2, "persistent": hs.BY_DEVICE}
+    config = {"stages": 2, "consumers": 1, "raster": 2, "persistent": hs.BY_DEVICE}
     mod, module = scheduled(problem, TILE, **config)
     inputs = workloads.make_inputs(mod, seed=1, **extents)
     names = [param.name for param in mod["main"].params]

@@ -10,8 +10,8 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads
 
-ONE_WARP, FOUR_WARPS = (1, 16, 64), (4, 32, 32)
-ALONG_ROWS = (8, 64, 32)
+ONE_WARP, FOUR_WARPS = hs.DirectShape(1, 16, 64), hs.DirectShape(4, 32, 32)
+ALONG_ROWS = hs.DirectShape(8, 64, 32)
 FORMS = {  # m, n, k, layout, direct, other arguments of the workload
     "eight rows": (8, 32, 256, "NT", FOUR_WARPS, {}),
     "what no tile divides": (5, 40, 200, "NT", FOUR_WARPS, {"dtype": "float16"}),
@@ -40,7 +40,7 @@ def scheduled(m, n, k, layout, direct, form, **more):
     form = {"dtype": "bfloat16", "out_dtype": "bfloat16"} | form
     mod = workloads.matmul(m, n, k, layout, **form)
     sch = s_tir.Schedule(mod)
-    hs.matmul(sch, "C", hs.MatmulConfig(direct=direct, accumulate="float32", **more))
+    hs.matmul(sch, "C", hs.MatmulConfig(form=direct, accumulate="float32", **more))
     return mod, sch
 
 
@@ -52,7 +52,7 @@ def test_forms(name):
 
 
 def test_weights_that_are_loaded_early():
-    mod, sch = scheduled(8, 32, 256, "NT", FOUR_WARPS, {}, early_weights=True)
+    mod, sch = scheduled(8, 32, 256, "NT", FOUR_WARPS, {}, early_launch="weights")
     assert verify(sch, against=mod).verdict == "clean"
 
 
@@ -62,7 +62,7 @@ def test_a_size_class_of_them(rows):
     mod = workloads.matmul("m", 32, 128, "NT", "bfloat16", "bfloat16")
     sch = s_tir.Schedule(mod)
     tiles = hs.MatmulConfig((64, 64, 64), stages=2, consumers=1)
-    hs.matmul(sch, "C", classes={8: hs.MatmulConfig(direct=FOUR_WARPS), 64: tiles})
+    hs.matmul(sch, "C", classes={8: hs.MatmulConfig(form=FOUR_WARPS), 64: tiles})
     a = np.random.default_rng(1).standard_normal((rows, 128)).astype(ml_dtypes.bfloat16)
     assert verify(sch, against=mod, inputs={"A": a}).verdict == "clean"
 

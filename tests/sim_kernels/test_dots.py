@@ -10,9 +10,9 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads
 
-ONE_WARP, TWO_WARPS = (32, 2, 2, 2), (64, 1, 2, 1)
+ONE_WARP, TWO_WARPS = hs.DotShape(32, 2, 2, 2), hs.DotShape(64, 1, 2, 1)
 FORMS = {  # m, n, k, dots, other arguments of the workload
-    "one row": (1, 16, 1024, (32, 4, 1, 4), {}),
+    "one row": (1, 16, 1024, hs.DotShape(32, 4, 1, 4), {}),
     "ends within a vector of a thread": (1, 9, 520, ONE_WARP, {"dtype": "float16"}),
     "several warps a sum, three rows": (3, 6, 1000, TWO_WARPS, {}),
     "eight rows": (8, 5, 264, ONE_WARP, {"out_dtype": "float32"}),
@@ -29,7 +29,7 @@ def scheduled(m, n, k, dots, form=None, classes=None):
     mod = workloads.matmul(m, n, k, "NT", **{"dtype": "bfloat16", "out_dtype": "bfloat16"} | form)
     sch = s_tir.Schedule(mod)
     if classes is None:
-        hs.matmul(sch, "C", hs.MatmulConfig(dots=dots, accumulate="float32"))
+        hs.matmul(sch, "C", hs.MatmulConfig(form=dots, accumulate="float32"))
     else:
         hs.matmul(sch, "C", classes=classes)
     return mod, sch
@@ -56,7 +56,7 @@ def test_a_sum_in_16_bits_is_one_in_float32():
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_a_size_class_of_them(rows):
-    few = hs.MatmulConfig(dots=(32, 2, 1, 2))
+    few = hs.MatmulConfig(form=hs.DotShape(32, 2, 1, 2))
     classes = {2: few, 64: hs.MatmulConfig((64, 64, 64), stages=2, consumers=1)}
     mod, sch = scheduled("m", 64, 512, None, {}, classes)
     a = np.random.default_rng(1).standard_normal((rows, 512)).astype(ml_dtypes.bfloat16)
@@ -66,7 +66,7 @@ def test_a_size_class_of_them(rows):
 def test_more_rows_than_the_one_kernel_was_chosen_for():
     mod = workloads.matmul("m", 16, 512, "NT", "bfloat16", "bfloat16")
     sch = s_tir.Schedule(mod)
-    hs.matmul(sch, "C", hs.MatmulConfig(dots=ONE_WARP), rows=2)
+    hs.matmul(sch, "C", hs.MatmulConfig(form=ONE_WARP), rows=2)
     a = np.random.default_rng(1).standard_normal((5, 512)).astype(ml_dtypes.bfloat16)
     assert verify(sch, against=mod, inputs={"A": a}).verdict == "clean"
 

@@ -13,14 +13,14 @@ TILE = (64, 64, 64)
 MODES = {
     "default": {},
     "cluster": {"tile": TILE, "split_k": 2},
-    "workspace": {"tile": TILE, "split_k": 3, "split_mode": "workspace"},
-    "one after another": {"tile": TILE, "split_k": 2, "split_mode": "serial"},
-    "in any order": {"tile": TILE, "split_k": 2, "split_mode": "atomic"},
+    "workspace": {"tile": TILE, "split_k": hs.SplitK(3, "workspace")},
+    "one after another": {"tile": TILE, "split_k": hs.SplitK(2, "serial")},
+    "in any order": {"tile": TILE, "split_k": hs.SplitK(2, "atomic")},
     "persistent": {"tile": TILE, "persistent": -1},
     "shared loads": {"tile": TILE, "cluster": (1, 2)},
     "in turn": {"tile": (128, 128, 64), "schedule": "pingpong"},
     "stored by TMA": {"tile": TILE, "store": "tma"},
-    "transposed": {"tile": TILE, "transposed": True},
+    "transposed": {"tile": TILE, "form": "transposed"},
 }
 
 

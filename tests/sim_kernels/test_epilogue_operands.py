@@ -14,7 +14,7 @@ from tvm_hopper.testing import workloads
 
 H200 = "nvidia/nvidia-h200"
 PAIR = {"tile": (128, 32, 16), "stages": 2, "consumers": 2, "persistent": 2}
-PARTS = {**PAIR, "store": "tma", "store_parts": 2}
+PARTS = {**PAIR, "store": hs.TmaStore(2)}
 RESIDUAL = ("residual", "relu")
 
 
@@ -38,10 +38,14 @@ def check(sch) -> str:
     [
         ({"m": 256, "n": 64, "k": 32}, {**PAIR}),
         pytest.param(
-            {"m": 256, "n": 64, "k": 32}, {**PARTS, "operand_slots": 2}, marks=pytest.mark.slow
+            {"m": 256, "n": 64, "k": 32},
+            {**PAIR, "store": hs.TmaStore(2, 2)},
+            marks=pytest.mark.slow,
         ),
         pytest.param(
-            {"m": 200, "n": 40, "k": 48}, {**PARTS, "operand_slots": 1}, marks=pytest.mark.slow
+            {"m": 200, "n": 40, "k": 48},
+            {**PAIR, "store": hs.TmaStore(2, 1)},
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"m": 200, "n": 40, "k": 16, "batch": True}, {**PARTS}, marks=pytest.mark.slow
@@ -60,7 +64,7 @@ def test_every_form(problem, config):
 
 
 def test_what_is_asked_for_otherwise_is_loaded_by_threads():
-    sch = scheduled({"m": 72, "n": 40, "k": 16}, **PAIR, operand_slots=0)
+    sch = scheduled({"m": 72, "n": 40, "k": 16}, **PAIR, store="threads")
     text = str(capture.lookup(tvm.compile(sch.mod, target=H200)).source)
     assert "residual_map" not in text
     assert "D_map" not in text
@@ -102,7 +106,7 @@ def test_what_is_read_at_another_place_is_loaded_by_threads():
 
 def test_parts_of_the_accumulator_stay_in_registers():
     """A pipelined loop is not unrolled, unless it counts registers."""
-    sch = scheduled({"m": 256, "n": 64, "k": 32}, **PARTS, operand_slots=2)
+    sch = scheduled({"m": 256, "n": 64, "k": 32}, **PAIR, store=hs.TmaStore(2, 2))
     text = str(capture.lookup(tvm.compile(sch.mod, target=H200)).source)
     loop = text[: text.index("stmatrix_sync_aligned_m8n8_x4_shared_b16(tvm")].rindex("ax1_0")
     before = text[:loop].splitlines()
@@ -117,7 +121,7 @@ def test_parts_of_the_accumulator_stay_in_registers():
 @functools.cache
 def right():
     """Return a kernel of four tiles in two parts, on two thread blocks."""
-    return load(scheduled({"m": 256, "n": 64, "k": 16}, **PARTS, operand_slots=1).mod)
+    return load(scheduled({"m": 256, "n": 64, "k": 16}, **PAIR, store=hs.TmaStore(2, 1)).mod)
 
 
 # The lanes of a warp meet before one gives a slot back: behind a store of the output they have met

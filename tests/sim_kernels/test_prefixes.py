@@ -70,7 +70,7 @@ KERNELS = {
         MATMUL, {"m": 128, "n": 16, "k": 32}, tile=(64, 16, 16), cluster=(2, 1)
     ),
     "parts by two kernels": functools.partial(
-        MATMUL, {"m": 64, "n": 8, "k": 32}, split_k=2, split_mode="workspace"
+        MATMUL, {"m": 64, "n": 8, "k": 32}, split_k=hs.SplitK(2, "workspace")
     ),
     "consumers in turn": functools.partial(
         MATMUL, {"m": 64, "n": 24, "k": 32}, persistent=1, schedule="pingpong", consumers=2
@@ -79,7 +79,7 @@ KERNELS = {
         MATMUL,
         {"m": 64, "n": 16, "k": 48},
         persistent=4,
-        split_mode="stream",
+        split_k="stream",
         change=of_every_call,
     ),
     "columns that blocks share": lambda: check_columns(

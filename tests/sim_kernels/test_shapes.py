@@ -68,7 +68,7 @@ def test_symbolic_rows(extent):
 @pytest.mark.parametrize("extent", [0, 1, 65])
 def test_symbolic_rows_of_a_persistent_kernel(extent):
     problem = {"m": "m", "n": 136, "k": 24, "index": "int64"}
-    config = {"stages": 2, "consumers": 1, "persistent": 2, "raster_group": 2}
+    config = {"stages": 2, "consumers": 1, "persistent": 2, "raster": 2}
     check(problem, extents={"m": extent}, **config)
 
 
@@ -85,7 +85,7 @@ def test_symbolic_depth(extent, persistent):
 @pytest.mark.parametrize("extent", [0, 1, 64, 65])
 def test_symbolic_columns(extent):
     problem = {"m": 72, "n": "n", "k": 40, "out_dtype": "float16", "epilogue": ("bias_col",)}
-    check(problem, extents={"n": extent}, stages=2, consumers=2, raster_group=2)
+    check(problem, extents={"n": extent}, stages=2, consumers=2, raster=2)
 
 
 @pytest.mark.parametrize("accumulator", ["float16", "bfloat16"])

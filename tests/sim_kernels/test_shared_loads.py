@@ -78,7 +78,7 @@ def test_parts_of_sums(m, n, k, cluster, parts):
 
 @SLOW
 def test_transposed():
-    check({"m": 24, "n": 260, "k": 40}, TILE, (2, 1), stages=2, consumers=1, transposed=True)
+    check({"m": 24, "n": 260, "k": 40}, TILE, (2, 1), stages=2, consumers=1, form="transposed")
 
 
 @SLOW

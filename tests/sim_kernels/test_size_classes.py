@@ -20,7 +20,7 @@ CLASSES = {
     4: hs.MatmulConfig((64, 8, 16), stages=2, consumers=1),
     64: hs.MatmulConfig((64, 40, 64), stages=1, consumers=1),
     130: hs.MatmulConfig((128, 24, 32), stages=2, consumers=2, persistent=0),
-    500: hs.MatmulConfig((64, 16, 64), stages=2, consumers=1, raster_group=2),
+    500: hs.MatmulConfig((64, 16, 64), stages=2, consumers=1, raster=2),
 }
 
 CASES = {0: None, 1: 0, 4: 0, 5: 1, 64: 1, 65: 2, 130: 2, 131: 3, 200: 3}
@@ -96,9 +96,9 @@ def ranged(plain):
 
 
 TRANSPOSED = {
-    4: hs.MatmulConfig((64, 8, 64), stages=2, consumers=1, transposed=True),
-    16: hs.MatmulConfig((64, 16, 64), stages=2, consumers=1, transposed=True),
-    40: hs.MatmulConfig((128, 32, 64), stages=2, consumers=2, transposed=True, persistent=0),
+    4: hs.MatmulConfig((64, 8, 64), stages=2, consumers=1, form="transposed"),
+    16: hs.MatmulConfig((64, 16, 64), stages=2, consumers=1, form="transposed"),
+    40: hs.MatmulConfig((128, 32, 64), stages=2, consumers=2, form="transposed", persistent=0),
 }
 
 

@@ -25,7 +25,7 @@ TILE = (64, 16, 16)
     [
         ({"m": 72, "n": 16, "k": 40}, TILE, {}),  # the last tile has 8 of 64 rows
         ({"m": 3, "n": 24, "k": 40}, TILE, {}),  # of both operands some
-        pytest.param({"m": 65, "n": 40, "k": 40}, TILE, {"transposed": True}, marks=SLOW),
+        pytest.param({"m": 65, "n": 40, "k": 40}, TILE, {"form": "transposed"}, marks=SLOW),
         pytest.param({"m": 72, "n": 16, "k": 96}, TILE, {"split_k": 2}, marks=SLOW),
         pytest.param({"m": 100, "n": 16, "k": 40, "dtype": "bfloat16"}, TILE, {}, marks=SLOW),
     ],
@@ -45,7 +45,7 @@ def test_of_several_tiles_and_in_clusters_the_hardware_fills(config):
 
 @pytest.mark.parametrize(
     ("rows", "config"),
-    [(136, {}), pytest.param(200, {"transposed": True}, marks=SLOW)],
+    [(136, {}), pytest.param(200, {"form": "transposed"}, marks=SLOW)],
 )
 def test_of_several_tiles_of_any_rows_the_last_one_has_a_box_of_its_own(rows, config):
     """A kernel that is given any number of rows meets few tiles, too, of which one crosses."""

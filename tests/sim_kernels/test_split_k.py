@@ -49,7 +49,7 @@ def test_sums_of_several_blocks(m, n, k, parts):
     ],
 )
 def test_few_rows_transposed(m, n, k, tile, parts):
-    check({"m": m, "n": n, "k": k}, tile, parts, stages=2, consumers=1, transposed=True)
+    check({"m": m, "n": n, "k": k}, tile, parts, stages=2, consumers=1, form="transposed")
 
 
 @SLOW

@@ -29,7 +29,7 @@ POLICIES = (("eager", 0), ("on_wait", 0), ("lifo", 0), ("random", 1), ("random",
 FORMS = {  # what else may be asked of them: begun early, as they are unless told, or not
     "plain": {},
     "late": {"early_launch": False},
-    "hilbert": {"m": 128, "n": 32, "raster_group": 2, "raster_curve": "hilbert"},
+    "hilbert": {"m": 128, "n": 32, "raster": hs.Raster(2, "hilbert")},
     "consumers": {"m": 128, "consumers": 2, "tile": (128, 16, 16)},
 }
 
@@ -37,10 +37,10 @@ FORMS = {  # what else may be asked of them: begun early, as they are unless tol
 @functools.cache
 def right(mode: str, form: str = "plain") -> tuple[Program, dict]:
     """Return a program as our passes emit it, and inputs."""
-    config = {"tile": (64, 16, 16), "split_k": 3 if mode == "atomic" else 4, "stages": 2}
-    config |= {"split_mode": mode, **FORMS[form]}
+    split_k = mode if mode == "stream" else hs.SplitK(3 if mode == "atomic" else 4, mode)
+    config = {"tile": (64, 16, 16), "split_k": split_k, "stages": 2, **FORMS[form]}
     if mode == "stream":  # blocks that have less than a tile, so that sums go from one to the next
-        config |= {"persistent": 3, "split_k": None}
+        config |= {"persistent": 3}
     problem = {name: config.pop(name, value) for name, value in PROBLEM.items()}
     mod, module = scheduled(problem, config.pop("tile"), **config)
     names = [p.name for p in mod["main"].params]
@@ -138,8 +138,8 @@ def test_what_is_wrong_is_found_in_other_forms(name, form):
 MORE = [
     ({"m": 72, "n": 24, "k": 80}, 3, {}),  # ragged, the last part ends early
     ({"m": 64, "n": 16, "k": 400}, 24, {}),  # more than a cluster has
-    ({"m": 17, "n": 72, "k": 80}, 3, {"transposed": True}),
-    ({"m": 384, "n": 32, "k": 112}, 2, {"consumers": 2, "tile": (128, 16, 16), "raster_group": 2}),
+    ({"m": 17, "n": 72, "k": 80}, 3, {"form": "transposed"}),
+    ({"m": 384, "n": 32, "k": 112}, 2, {"consumers": 2, "tile": (128, 16, 16), "raster": 2}),
     ({"m": 64, "n": 16, "k": 1040}, 64, {}),
 ]
 
@@ -150,10 +150,10 @@ MORE = [
 )
 @pytest.mark.parametrize("mode", ["serial", "atomic"])
 def test_values_and_verdicts(mode, problem, parts, config):
-    if mode == "atomic" and "transposed" in config:
+    if mode == "atomic" and "form" in config:
         pytest.skip("its rows are no rows in memory")
-    given = {"stages": 2, "consumers": 1, "split_k": parts, "split_mode": mode, **config}
-    tile = given.pop("tile", (64, 24 if config.get("transposed") else 16, 16))
+    given = {"stages": 2, "consumers": 1, "split_k": hs.SplitK(parts, mode), **config}
+    tile = given.pop("tile", (64, 24 if config.get("form") else 16, 16))
     mod, module = scheduled({**problem, "out_dtype": "float32"}, tile, **given)
     report = verify(module, against=mod).require_clean()
     assert "values compared" in str(report)
@@ -164,14 +164,14 @@ SHARES = [  # what is stored where shares end inside of tiles, and at their edge
     ({"m": 200, "n": 40, "k": 112}, {"persistent": 5}),  # ragged, a whole tile each, then shares
     ({"m": 64, "n": 16, "k": 400}, {"persistent": 7}),  # a tile of many blocks
     ({"m": 128, "n": 32, "k": 16}, {"persistent": 3}),  # one step a tile
-    ({"m": 17, "n": 72, "k": 80}, {"persistent": 2, "transposed": True}),
+    ({"m": 17, "n": 72, "k": 80}, {"persistent": 2, "form": "transposed"}),
     ({"m": 384, "n": 32, "k": 112}, {"persistent": 4, "consumers": 2, "tile": (128, 16, 16)}),
     (
         {"m": 192, "n": 48, "k": 112, "layout": "TN"},
         {"persistent": 4, "stages": 3, "wgmma_pending": 1},
     ),
     ({"m": 192, "n": 48, "k": 80, "epilogue": ("bias_col", "relu")}, {"persistent": 100}),
-    ({"m": 192, "n": 48, "k": 80, "epilogue": ("residual",)}, {"persistent": 5, "raster_group": 2}),
+    ({"m": 192, "n": 48, "k": 80, "epilogue": ("residual",)}, {"persistent": 5, "raster": 2}),
 ]
 AHEAD = BIAS, {"persistent": 3, "tile": (64, 64, 16)}  # loaded in front of the sum, in pairs
 
@@ -185,8 +185,8 @@ AHEAD = BIAS, {"persistent": 3, "tile": (64, 64, 16)}  # loaded in front of the 
     ],
 )
 def test_equal_shares(problem, config):
-    given = {"stages": 2, "consumers": 1, "split_mode": "stream", **config}
-    tile = given.pop("tile", (64, 24 if config.get("transposed") else 16, 16))
+    given = {"stages": 2, "consumers": 1, "split_k": "stream", **config}
+    tile = given.pop("tile", (64, 24 if config.get("form") else 16, 16))
     mod, module = scheduled({"out_dtype": "float32", **problem}, tile, **given)
     report = verify(module, against=mod).require_clean()
     assert "values compared" in str(report)
@@ -200,22 +200,18 @@ EPILOGUE = {**PROBLEM, "epilogue": ("relu",)}
     ("problem", "fields", "match"),
     [
         (EPILOGUE, {}, r"found an epilogue, what is stored to .*; need the sum itself, or rounded"),
-        (
-            PROBLEM,
-            {"transposed": True},
-            r"store='tma' with transposed=True; need one of the two",
-        ),
+        (PROBLEM, {"form": "transposed"}, r"store='tma' with form='transposed'; need one of the"),
     ],
 )
 def test_what_cannot_be_added_in_any_order(problem, fields, match):
     with pytest.raises(ScheduleError, match=match):
-        scheduled(problem, (64, 16, 16), split_k=2, split_mode="atomic", **fields)
+        scheduled(problem, (64, 16, 16), split_k=hs.SplitK(2, "atomic"), **fields)
 
 
 def test_the_same_bits_in_each_run_are_no_atomic_sums():
     """As of every sum in any order."""
-    _, atomic = scheduled(PROBLEM, (64, 16, 16), split_k=2, split_mode="atomic")
-    _, serial = scheduled(PROBLEM, (64, 16, 16), split_k=2, split_mode="serial")
+    _, atomic = scheduled(PROBLEM, (64, 16, 16), split_k=hs.SplitK(2, "atomic"))
+    _, serial = scheduled(PROBLEM, (64, 16, 16), split_k=hs.SplitK(2, "serial"))
     with PassContext(config={"tvm_hopper.deterministic": True}):
         with pytest.raises(LoweringError, match=r"whose terms come in any order; need results"):
             load(atomic)
@@ -224,5 +220,5 @@ def test_the_same_bits_in_each_run_are_no_atomic_sums():
 
 @pytest.mark.parametrize("mode", ["serial", "atomic"])
 def test_a_way_that_nothing_chooses(mode):
-    with pytest.raises(ScheduleError, match=f"split_mode='{mode}' alone; need split_k too"):
-        hs.MatmulConfig(split_mode=mode)
+    with pytest.raises(ScheduleError, match=f"split_k='{mode}' alone; need a number of parts"):
+        hs.MatmulConfig(split_k=mode)

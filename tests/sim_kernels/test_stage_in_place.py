@@ -12,7 +12,7 @@ from tvm_hopper.simulation import Program, verify
 SLOW = pytest.mark.slow
 SMALL = {"m": 256, "n": 128, "k": 48, "epilogue": ("residual", "relu"), "out_dtype": "float16"}
 BF16 = {"dtype": "bfloat16", "out_dtype": "bfloat16"}
-STAGED = {"stages": 2, "consumers": 2, "persistent": 1, "store": "tma", "store_parts": 2}
+STAGED = {"stages": 2, "consumers": 2, "persistent": 1, "store": hs.TmaStore(2)}
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,12 @@ STAGED = {"stages": 2, "consumers": 2, "persistent": 1, "store": "tma", "store_p
         ({}, {}),
         pytest.param({"m": 200, "n": 120}, {}, marks=SLOW),
         pytest.param(
-            {"dtype": "bfloat16", "out_dtype": "bfloat16"}, {"operand_slots": 1}, marks=SLOW
+            {"dtype": "bfloat16", "out_dtype": "bfloat16"},
+            {"store": hs.TmaStore(2, 1)},
+            marks=SLOW,
         ),
         pytest.param({"epilogue": ("residual", "gelu")}, {"persistent": 0}, marks=SLOW),
-        pytest.param({"epilogue": ("bias_col", "residual")}, {"store_parts": 1}, marks=SLOW),
+        pytest.param({"epilogue": ("bias_col", "residual")}, {"store": hs.TmaStore(1)}, marks=SLOW),
         pytest.param({"out_dtype": "float32"}, {}, marks=SLOW),
         pytest.param({}, {"cluster": (1, 2), "tile": (128, 64, 16)}, marks=SLOW),
     ],

@@ -22,7 +22,7 @@ PAIR = {"tile": (128, 32, 16), "stages": 2, "consumers": 2, "persistent": 0}
 def scheduled(problem, **config):
     """Schedule a matmul whose stores go by TMA."""
     sch = s_tir.Schedule(workloads.matmul(**{"out_dtype": "float16", **problem}))
-    hs.matmul(sch, "C", hs.MatmulConfig(store="tma", **config))
+    hs.matmul(sch, "C", hs.MatmulConfig(**{"store": "tma", **config}))
     return sch
 
 
@@ -40,7 +40,7 @@ def check(sch) -> None:
         ({"m": 40, "n": 72, "k": 24}, SMALL),
         ({"m": 72, "n": 136, "k": 32}, {**SMALL, "persistent": 2}),
         ({"m": 136, "n": 40, "k": 16}, PAIR),
-        ({"m": 200, "n": 32, "k": 48}, {**PAIR, "persistent": 1, "store_parts": 2}),
+        ({"m": 200, "n": 32, "k": 48}, {**PAIR, "persistent": 1, "store": hs.TmaStore(2)}),
         ({"m": 64, "n": 64, "k": 16}, {**PAIR, "tile": (64, 64, 16)}),  # consumers share columns
         ({"m": 64, "n": 24, "k": 16}, {**SMALL, "tile": (64, 24, 16)}),  # three matrices in a row
     ],
@@ -85,7 +85,7 @@ def test_one_column_does_not_leave_by_tma():
 
 @pytest.mark.parametrize(("width", "swizzle"), [(8, 0), (16, 32), (32, 64), (64, 128)])
 def test_the_widest_swizzle_that_a_row_has_room_for(width, swizzle):
-    sch = scheduled({"m": 64, "n": 64, "k": 16}, **SMALL, store_parts=64 // width)
+    sch = scheduled({"m": 64, "n": 64, "k": 16}, **SMALL, store=hs.TmaStore(64 // width))
     text = pipeline.lower(sch.mod, H200, until="tvm_hopper.SwizzleSharedTiles").script()
     store = text[text.rindex("tvm_hopper.async_copy") :]
     assert f'"tvm_hopper.swizzle": {swizzle}' in store
@@ -125,7 +125,9 @@ WORDS = ("stmatrix", 'T.ptx.fence("proxy"', "T.ptx.bar(", '"bulk_group"', "commi
 
 
 def test_a_warp_group_waits_for_its_own_part_alone():
-    sch = scheduled({"m": 256, "n": 32, "k": 32}, **{**PAIR, "persistent": 1, "store_parts": 2})
+    sch = scheduled(
+        {"m": 256, "n": 32, "k": 32}, **{**PAIR, "persistent": 1, "store": hs.TmaStore(2)}
+    )
     text = pipeline.lower(sch.mod, H200, until="tvm_hopper.InsertSyncs").script()
     lines = text[text.index("else:") :].splitlines()
     found = [word for line in lines for word in WORDS if word in line and "wgmma" not in line]
@@ -160,7 +162,9 @@ def test_warp_groups_that_load_for_each_other_meet():
 @functools.cache
 def right():
     """Return a kernel of two tiles in two parts, two consumers."""
-    sch = scheduled({"m": 256, "n": 32, "k": 16}, **{**PAIR, "persistent": 1, "store_parts": 2})
+    sch = scheduled(
+        {"m": 256, "n": 32, "k": 16}, **{**PAIR, "persistent": 1, "store": hs.TmaStore(2)}
+    )
     return load(sch.mod)
 
 

@@ -37,7 +37,7 @@ def elements(*shape):
 
 
 def split(mode, **more):
-    fields = {"tile": (64, 16, 16), "split_mode": mode, "split_k": 2, "stages": 2, **more}
+    fields = {"tile": (64, 16, 16), "split_k": hs.SplitK(2, mode), "stages": 2, **more}
     return product(64, 16, 64, out="float32", **fields)
 
 
@@ -55,7 +55,7 @@ PROGRAMS = {
     "columns first": lambda: product(layout="TN"),
     "odd columns": lambda: product(n=12),
     "one row": lambda: product(1, 16, 64),
-    "few rows": lambda: product(8, 64, 64, direct=True),
+    "few rows": lambda: product(8, 64, 64, form="direct"),
     "staged": lambda: product(tile=(64, 16, 64), store="tma"),
     "residual": lambda: helped(
         workloads.matmul(64, 16, 64, "NT", *PAIR, epilogue=("bias_col", "residual")), hs.matmul, "C"
@@ -66,7 +66,7 @@ PROGRAMS = {
     "caller": lambda: split("caller"),
     "serial": lambda: split("serial"),
     "atomic": lambda: split("atomic"),
-    "stream": lambda: split("stream", split_k=None, persistent=3),
+    "stream": lambda: split("stream", split_k="stream", persistent=3),
     **{f"kind: {name}": (lambda name=name: by_rows(name)) for name in KINDS},
 }
 COPIES = {x: y for x, y in mechanisms.MECHANISMS.items() if "ring" not in x}

@@ -12,12 +12,12 @@ from tvm_hopper.testing.forms import FORMS
 
 SLOW = pytest.mark.slow
 TILE = (64, 16, 16)
-WORKSPACE = {"split_mode": "workspace", "stages": 2, "consumers": 1}
+PAIR = {"stages": 2, "consumers": 1}
 
 
-def check(problem, tile, parts, max_ctas=8, **config):
+def check(problem, tile, parts, max_ctas=8, mode="workspace", **config):
     """Verify a product, and its values against the plain program."""
-    mod, module = scheduled(problem, tile, split_k=parts, **WORKSPACE | config)
+    mod, module = scheduled(problem, tile, split_k=hs.SplitK(parts, mode), **PAIR | config)
     report = verify(module, against=mod, max_ctas=max_ctas).require_clean()
     assert "values compared" in str(report)
 
@@ -38,7 +38,7 @@ def test_sums_of_several_blocks(m, n, k, parts):
 @SLOW
 def test_few_rows_transposed():
     problem = {"m": 17, "n": 72, "k": 80}
-    check(problem, (64, 24, 16), 3, transposed=True)
+    check(problem, (64, 24, 16), 3, form="transposed")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_few_rows_transposed():
 )
 def test_blocks_that_load_for_one_another(cluster, mode, parts):
     problem = {"m": 136, "n": 24, "k": 112}
-    check(problem, TILE, parts, 128, cluster=cluster, split_mode=mode)
+    check(problem, TILE, parts, 128, mode, cluster=cluster)
 
 
 @SLOW
@@ -64,7 +64,7 @@ def test_types_and_epilogues(out_dtype):
 @SLOW
 def test_two_consumers_and_an_order_of_tiles():
     problem = {"m": 384, "n": 64, "k": 64}
-    check(problem, (128, 16, 16), 2, consumers=2, raster_group=2)
+    check(problem, (128, 16, 16), 2, consumers=2, raster=2)
 
 
 @SLOW
@@ -72,7 +72,7 @@ def test_two_consumers_and_an_order_of_tiles():
 def test_forms_of_products(form):
     mod = FORMS[form](64, 32, 64, "float16")
     sch = s_tir.Schedule(mod)
-    hs.matmul(sch, "C", hs.MatmulConfig((64, 32, 16), split_k=2, **WORKSPACE))
+    hs.matmul(sch, "C", hs.MatmulConfig((64, 32, 16), split_k=hs.SplitK(2, "workspace"), **PAIR))
     verify(sch.mod, against=mod).require_clean()
 
 
@@ -80,11 +80,13 @@ def test_forms_of_products(form):
 @pytest.mark.parametrize("rows", [1, 64, 100])
 def test_rows_that_are_known_at_run_time(rows):
     problem = {"m": "m", "n": 32, "k": 64}
-    numbers(problem, TILE, extents={"m": rows}, split_k=2, **WORKSPACE)
+    numbers(problem, TILE, extents={"m": rows}, split_k=hs.SplitK(2, "workspace"), **PAIR)
 
 
 def test_verify_sees_a_part_that_is_left_out():
-    mod, module = scheduled({"m": 64, "n": 16, "k": 32}, TILE, split_k=2, **WORKSPACE)
+    mod, module = scheduled(
+        {"m": 64, "n": 16, "k": 32}, TILE, split_k=hs.SplitK(2, "workspace"), **PAIR
+    )
     program = load(module)
     name, second = next(x for x in program.kernels.items() if x[0].endswith("_1"))
     adds = ir.find_all(second.body, ir.BufferStore, lambda x: "local" in str(x.buffer.scope()))

@@ -15,7 +15,7 @@ TARGET = "nvidia/nvidia-h200"
 def scheduled(m, n, k, layout="NT", form=None, **fields):
     mod = workloads.matmul(m, n, k, layout, "float16", "float16", **(form or {}))
     sch = s_tir.Schedule(mod)
-    hs.matmul(sch, "C", hs.MatmulConfig(**fields, transposed=True))
+    hs.matmul(sch, "C", hs.MatmulConfig(**fields, form="transposed"))
     return mod, sch
 
 
@@ -74,10 +74,9 @@ def test_few_rows_are_transposed_by_default():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"store": "tma"}, r"found store='tma' with transposed=True; need one of the two"),
-        ({"transposed": 1.5}, r"found transposed=1\.5; need True, False or None"),
+        ({"store": "tma"}, r"found store='tma' with form='transposed'; need one of the two"),
     ],
 )
 def test_what_does_not_go_together_is_refused(fields, message):
     with pytest.raises(ScheduleError, match=message):
-        hs.MatmulConfig(**{"transposed": True, **fields})
+        hs.MatmulConfig(**{"form": "transposed", **fields})

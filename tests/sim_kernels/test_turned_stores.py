@@ -13,7 +13,7 @@ TURN = "movmatrix"
 
 
 def kernel_of(problem, tile, **config):
-    fields = {"stages": 2, "consumers": 1, "transposed": True, **config}
+    fields = {"stages": 2, "consumers": 1, "form": "transposed", **config}
     mod, module = scheduled({**HALF, **problem}, tile, **fields)
     return mod, load(module)
 
@@ -38,16 +38,18 @@ def count(problem, tile, **config):
         ({"m": 72, "n": 128, "k": 32, "epilogue": ("bias_col", "relu")}, (64, 72, 16), {}),
         ({"m": 72, "n": 128, "k": 32, "epilogue": ("residual",)}, (128, 64, 16), {}),
         ({"m": 136, "n": 128, "k": 64}, (64, 72, 16), {"persistent": 3}),
-        ({"m": 136, "n": 128, "k": 64}, (64, 72, 16), {"persistent": 3, "split_mode": "stream"}),
+        ({"m": 136, "n": 128, "k": 64}, (64, 72, 16), {"persistent": 3, "split_k": "stream"}),
     ],
 )
 def test_values(problem, tile, config):
-    check({**HALF, **problem}, tile, **{"stages": 2, "consumers": 1, "transposed": True, **config})
+    check(
+        {**HALF, **problem}, tile, **{"stages": 2, "consumers": 1, "form": "transposed", **config}
+    )
 
 
 def test_bfloat16():
     problem = {"m": 64, "n": 72, "k": 32, "dtype": "bfloat16", "out_dtype": "bfloat16"}
-    check(problem, (64, 64, 16), stages=2, consumers=1, transposed=True)
+    check(problem, (64, 64, 16), stages=2, consumers=1, form="transposed")
 
 
 def test_eight_at_a_time():

@@ -26,7 +26,7 @@ def split(mode: str, parts: int = 4, size: int = 256):
     mod = workloads.matmul(size, size, 512)
     sch = s_tir.Schedule(mod)
     tile = {"tile": (64, 64, 64), "stages": 2, "consumers": 1}
-    hs.matmul(sch, "C", hs.MatmulConfig(**tile, split_k=parts, split_mode=mode))
+    hs.matmul(sch, "C", hs.MatmulConfig(**tile, split_k=hs.SplitK(parts, mode)))
     return mod, sch
 
 

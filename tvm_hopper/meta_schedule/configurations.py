@@ -1,6 +1,6 @@
 """Serialise configurations to text for records and annotations.
 
-    matmul consumers=2 stages=4 tile=128x256x64 transposed=yes
+    matmul consumers=2 form=transposed split_k=parts:4,mode:workspace tile=128x256x64
     row_reduction threads=128
     pointwise
 
@@ -18,10 +18,16 @@ from typing import Any
 from tvm_hopper.errors import HopperError, cannot_tune
 from tvm_hopper.schedule import (
     ColumnReductionConfig,
+    DirectShape,
+    DotShape,
     MatmulConfig,
     PointwiseConfig,
+    Raster,
     RowReductionConfig,
+    SplitK,
+    TmaStore,
 )
+from tvm_hopper.schedule.given_fields import GivenFields
 
 Configuration = MatmulConfig | RowReductionConfig | PointwiseConfig | ColumnReductionConfig
 CLASSES: dict[str, type[Any]] = {
@@ -29,6 +35,12 @@ CLASSES: dict[str, type[Any]] = {
     "row_reduction": RowReductionConfig,
     "pointwise": PointwiseConfig,
     "column_reduction": ColumnReductionConfig,
+}
+PARTS: dict[str, tuple[type[Any], ...]] = {  # classes of fields that consist of several values
+    "raster": (Raster,),
+    "split_k": (SplitK,),
+    "store": (TmaStore,),
+    "form": (DotShape, DirectShape),
 }
 _KINDS = {made: kind for kind, made in CLASSES.items()}
 MOST_TEXT = 4096  # characters; a configuration has a few hundred
@@ -43,10 +55,10 @@ _WORDS = {  # how a field reads in a table
     "vector": "of {}",
     "split_k": "{} parts",
     "wgmma_pending": "{} pending",
-    "raster_group": "raster {}",
+    "form": "{}",
     "accumulate": "",  # goes without saying: there is no other
 }
-_WORD = re.compile(r"([a-z_]+)=([a-z0-9_-]+)")
+_WORD = re.compile(r"([a-z_]+)=([a-z0-9_:,-]+)")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -57,7 +69,7 @@ def kind_of(config: Configuration) -> str:
 
 def as_text(config: Configuration) -> str:
     """Return a configuration as one line; `from_text` reads it back exactly."""
-    given = [f"{name}={_plain(value)}" for name, value in sorted(_given(config).items())]
+    given = [f"{name}={_plain(value)}" for name, value in sorted(config.given.items())]
     return " ".join([kind_of(config), *given])
 
 
@@ -93,7 +105,7 @@ def from_text(text: Any, where: str = "configuration") -> Configuration:
     made = CLASSES.get(kind)
     if made is None:
         raise cannot_tune(where, f"{text[:80]!r}", f"one of the kinds {', '.join(CLASSES)}")
-    known = {field.name for field in fields(made)}
+    known = _names(made)
     values: dict[str, Any] = {}
     for word in words:
         match = _WORD.fullmatch(word)
@@ -104,6 +116,7 @@ def from_text(text: Any, where: str = "configuration") -> Configuration:
             raise cannot_tune(where, f"{match[1]!r} in {text[:80]!r}", fields_of)
         values[match[1]] = _value(match[2])
     try:
+        values = {name: as_value(name, value) for name, value in values.items()}
         config: Configuration = made(**values)
     except (HopperError, TypeError, ValueError) as error:
         raise cannot_tune(where, f"{text[:200]!r} ({error})", "a legal configuration") from error
@@ -112,10 +125,13 @@ def from_text(text: Any, where: str = "configuration") -> Configuration:
 
 def say(config: Configuration) -> str:
     """Return a configuration in words, for tables."""
-    given = _given(config)
+    given = config.given
     tile = given.pop("tile", None)
     words = ["x".join(map(str, tile))] if tile else []
     for name, value in given.items():
+        if isinstance(value, GivenFields):
+            words.append(str(value))
+            continue
         plain = name.replace("_", " ")
         form = _WORDS.get(name, plain if value is True else f"{plain} {{}}")
         word = form.format(_plain(value))
@@ -123,20 +139,33 @@ def say(config: Configuration) -> str:
     return ", ".join(filter(None, words)) or "built-in choice"
 
 
-def _given(config: Configuration) -> dict[str, Any]:
-    """Return what a configuration does not leave open."""
-    values = ((field, getattr(config, field.name)) for field in fields(config))
-    return {field.name: value for field, value in values if value != field.default}
+def as_value(field: str, value: Any) -> Any:
+    """Return what a field holds: of a mapping of names to values an object of the field's class."""
+    if not isinstance(value, dict):
+        return value
+    made = next((x for x in PARTS.get(field, ()) if _names(x).issuperset(value)), None)
+    if made is None:
+        raise ValueError(f"{field} has no parts {', '.join(value)}")
+    return made(**value)
+
+
+def _names(made: type[Any]) -> set[str]:
+    return {field.name for field in fields(made)}
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, GivenFields):
+        return ",".join(f"{name}:{_plain(x)}" for name, x in value.given.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _value(text: str) -> Any:
-    """Read a value as `_plain` writes it."""
+    """Read a value as `_plain` writes it; several with names as a dictionary."""
+    if ":" in text:
+        words = (word.partition(":") for word in text.split(","))
+        return {name: _value(value) for name, _, value in words}
     if text in ("yes", "no"):
         return text == "yes"
     parts = text.split("x")

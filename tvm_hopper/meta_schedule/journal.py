@@ -1,6 +1,6 @@
 """Append-only log of a work folder: one JSON object a line, whole or not at all.
 
-    {"is": "header", "format": 1, "package": "0.1.0", ...}      what wrote the rest
+    {"is": "header", "format": 2, "package": "0.1.0", ...}      what wrote the rest
     {"is": "workload", "key": "1f..", "form": "matmul ..", ...}  a function that is tuned
     {"is": "classes", "key": "9c..", "bounds": [[16, "1f.."]]}  size classes of symbolic rows
     {"is": "machine", "number": 0, "gpu": "NVIDIA H200", ...}   where trials ran

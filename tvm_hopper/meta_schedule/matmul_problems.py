@@ -38,7 +38,7 @@ from tvm_hopper.schedule.products.dot_choice import (
     estimate_dots,
     may_be_dots,
 )
-from tvm_hopper.schedule.products.dot_shape import VECTOR_BYTES
+from tvm_hopper.schedule.products.dot_shape import VECTOR_BYTES, DotShape
 from tvm_hopper.schedule.products.gather import choose_tile, excluded, is_whole, plain_config
 from tvm_hopper.schedule.products.model import (
     MOST_TRANSPOSED,
@@ -111,13 +111,17 @@ class MatmulProblem(Problem):
         if self.gathered > 1:
             with self.target:
                 given, _ = choose_tile(self._shape(), plain_config(given), self.gathered)
-        if self._goes_without_tiles and may_be_dots(given) and not isinstance(given.dots, tuple):
+        if (
+            self._goes_without_tiles
+            and may_be_dots(given)
+            and not isinstance(given.form, DotShape)
+        ):
             with self.target:
                 best, *_ = rank_both(self._shape(), given, self.chip, 1)
             if given.dots or choose_dots(self._shape(), given, best.microseconds, self.chip):
                 shape = choose_shape(m, n, k, self.dtype, self.chip)
-                return replace(given, dots=astuple(shape))
-        if given.dots or given.direct:
+                return replace(given, form=shape)
+        if not given.has_tiles:
             return given
         with self.target:
             return hs.choose_config(
@@ -177,8 +181,8 @@ class MatmulProblem(Problem):
             for columns in (1, 2):
                 for vectors in DOT_VECTORS:
                     if threads * vectors < 2 * count and columns <= m:
-                        dots = (threads, groups, columns, vectors)
-                        yield MatmulConfig(accumulate=self.accumulate, dots=dots)
+                        shape = DotShape(threads, groups, columns, vectors)
+                        yield MatmulConfig(accumulate=self.accumulate, form=shape)
 
     def _direct(self) -> Iterator[MatmulConfig]:
         """Yield ways to multiply what warps load, of few rows."""
@@ -188,19 +192,17 @@ class MatmulProblem(Problem):
         columns, depth = steps_of(self.majors[1] == "k")
         for warps in DIRECT_WARPS:
             for wide, deep in ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 2)):
-                way = (warps, wide * columns, deep * depth)
-                shape = DirectShape(padded_rows(m), *way)
+                shape = DirectShape(warps, wide * columns, deep * depth)
                 reaches = warps * shape.depth < 2 * k and shape.columns < 2 * n
-                if reaches and not shape.shortfall:
-                    yield MatmulConfig(accumulate=self.accumulate, direct=way)
+                if reaches and not shape.shortfall(padded_rows(m)):
+                    yield MatmulConfig(accumulate=self.accumulate, form=shape)
 
     def _around(
         self, tile: tuple[int, int, int], consumers: int, rows: int, columns: int, way: bool
     ) -> Iterator[MatmulConfig]:
         """Yield what a tile is tried with."""
-        plain = MatmulConfig(
-            tile=tile, consumers=consumers, accumulate=self.accumulate, transposed=way or None
-        )
+        form = "transposed" if way else None
+        plain = MatmulConfig(tile, None, consumers, accumulate=self.accumulate, form=form)
         count = self.batch * num_tiles(rows, columns, tile)
         sms = self.chip.num_sms
         steps = -(-self.extents[2] // tile[2])
@@ -271,7 +273,7 @@ class MatmulProblem(Problem):
         given = cast("list[MatmulConfig]", configs)
         times = np.full(len(given), estimate_dots(shape, self.chip))
         times[[bool(x.direct) for x in given]] = estimate_direct(shape, self.chip)
-        tiled = [i for i, config in enumerate(given) if not config.dots and not config.direct]
+        tiled = [i for i, config in enumerate(given) if config.has_tiles]
         if tiled:
             with self.target:
                 times[tiled] = estimate_all([shape], [given[i] for i in tiled], self.chip)[0]
@@ -283,14 +285,14 @@ class MatmulProblem(Problem):
             several = num_tiles(rows, columns, config.tile) > sms
             late = several and not config.persistent and config.parts == 1
             times[place] *= 1 + 0.02 * late + 0.01 * (several and config.raster_group == 1)
-            times[place] *= 1 + 0.02 * (config.store is not None)
+            times[place] *= 1 + 0.02 * config.by_tma
         return np.asarray(times, dtype=np.float64)
 
     def shape_of(self, config: Configuration) -> Any:
         """Return tile and parts of a sum, or how products of few rows are made."""
         given = cast(MatmulConfig, config)
         way = "dots" if given.dots else "direct" if given.direct else given.tile
-        return way, bool(given.transposed), given.parts
+        return way, given.transposed, given.parts
 
     def features(self, configs: list[Configuration]) -> Floats:
         """Return waves, tail, steps, ring, registers, bytes, and what is set of the rest."""
@@ -302,10 +304,9 @@ class MatmulProblem(Problem):
         return (n, m) if config.transposed else (m, n)
 
     def _row(self, config: MatmulConfig) -> list[float]:
-        if isinstance(config.dots, tuple):
-            return [0.0, 5.0, *(float(np.log2(x)) for x in config.dots)]  # far from all tiles
-        if isinstance(config.direct, tuple):
-            return [5.0, 0.0, *(float(np.log2(x)) for x in config.direct)]
+        if isinstance(config.form, (DotShape, DirectShape)):  # far from all tiles
+            far = [0.0, 5.0] if config.dots else [5.0, 0.0]
+            return [*far, *(float(np.log2(x)) for x in astuple(config.form))]
         assert config.tile is not None
         tile_m, tile_n, tile_k = config.tile
         m, n = self._oriented(config)
@@ -335,8 +336,8 @@ class MatmulProblem(Problem):
             np.log2(config.raster_group or 1) / 3,
             1.5 * float((config.persistent or 0) == 0),
             np.log2(parts),
-            2 * float(bool(config.transposed)),
-            1.5 * float(config.store is not None),
+            2 * float(config.transposed),
+            1.5 * float(config.by_tma),
             float(tile_n % 64 == 0),
             CLUSTER_FEATURE_SCALE * np.log2(cluster[0]),
             CLUSTER_FEATURE_SCALE * np.log2(cluster[1]),
@@ -349,11 +350,11 @@ def _orders(base: MatmulConfig, count: int, sms: int, rows: int) -> Iterator[Mat
     groups = sorted({min(group, rows) for group in GROUPS})
     if base.parts > 1 or count <= sms:
         for group in sorted({1, groups[-1]}):
-            yield replace(base, raster_group=group, persistent=0)
+            yield replace(base, raster=group, persistent=0)
         return
     for group in groups:
-        yield replace(base, raster_group=group, persistent=BY_DEVICE)
-    yield replace(base, raster_group=groups[-1], persistent=0)
+        yield replace(base, raster=group, persistent=BY_DEVICE)
+    yield replace(base, raster=groups[-1], persistent=0)
 
 
 def _tiles(dtype: str) -> Iterator[tuple[tuple[int, int, int], int]]:

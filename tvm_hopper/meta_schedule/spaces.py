@@ -119,7 +119,7 @@ def sampled_products(mod: Any, problem: MatmulProblem) -> list[s_tir.Schedule]:
             config = hs.MatmulConfig(
                 tile=(sizes[0], sizes[1], sizes[2]),
                 consumers=consumers,
-                last_stage=sizes[3],
+                stages=sizes[3] + 1,
                 accumulate=problem.accumulate,
             )
             try:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
@@ -41,38 +41,16 @@ from .tasks import Task, TaskList, as_target, look_for_tasks
 from .versions import machine, part
 from .workers.cpus import usable_cpus
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 BATCH = 8  # trials of a task at once: both workers of a builder have some, and the model learns
 MOST_TRIALS = 1_000_000
 
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """How `tune` goes about it.
-
-    Attributes
-    ----------
-    trials : int
-        Total number of measured kernels, including those already in `work_dir`.
-    seconds : float, optional
-        After which no more trials begin.
-    gpus : str or list of int
-        GPUs of this machine that measure, or "all".
-    each : int, optional
-        Trials that one function gets at most.
-    runner : tvm.s_tir.meta_schedule.runner.Runner, optional
-        What measures instead.
-    builder : tvm.s_tir.meta_schedule.builder.Builder, optional
-        What builds; left out, warm worker processes of this machine.
-    tracker : str, optional
-        "host:port/key" of a TVM RPC tracker whose servers measure.
-    batch : int
-        Trials of one function at once.
-    check : callable, optional
-        Judges winners, see `meta_schedule.checking`; left out, the GPU that compares the last few
-        runs the program as TVM schedules it, too, or else the simulator does.
-    progress : bool, optional
-        Whether progress and a table are shown on stderr; None: if it is a terminal.
-    """
+    """Parameters of `tune`, which says what each is, and the checks of their values."""
 
     trials: int = 64
     seconds: float | None = None
@@ -125,6 +103,18 @@ class TuneOptions:
         return _measuring("GpuRunner")(self.gpus)
 
 
+class TuneKeywords(TypedDict, total=False):
+    """Types of the rarer fields of `TuneOptions` as keywords."""
+
+    each: int | None
+    runner: ms.runner.Runner | None
+    builder: ms.builder.Builder | None
+    tracker: str | None
+    batch: int
+    check: Check | None
+    progress: bool | None
+
+
 def tune(
     mod: Any,
     target: Any = None,
@@ -133,7 +123,7 @@ def tune(
     seconds: float | None = None,
     gpus: Any = "all",
     work_dir: str | Path = "tuned",
-    **options: Any,
+    **options: Unpack[TuneKeywords],
 ) -> Database:
     """Tune the functions of a module, and keep the best verified configurations.
 

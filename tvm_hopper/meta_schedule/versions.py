@@ -14,7 +14,7 @@ from tvm.target import Target
 from tvm_hopper.requests import pins
 from tvm_hopper.requests.targets import named_part, num_sms, target_arch
 
-FORMAT = 1  # of the work folder
+FORMAT = 2  # of the work folder, and of the texts of configurations in it
 QUERY = {  # name in a record -> field of nvidia-smi
     "gpu": "name",
     "driver": "driver_version",

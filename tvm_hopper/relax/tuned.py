@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -66,8 +66,7 @@ class TunedChoice:
 def describe(config: Any) -> str:
     """Write what a configuration says of tile, consumers and stages, or all that it says."""
     if not isinstance(config, MatmulConfig):
-        given = ((x.name, getattr(config, x.name)) for x in fields(config))
-        return ", ".join(f"{name}={value}" for name, value in given if value is not None)
+        return ", ".join(f"{name}={value}" for name, value in config.given.items())
     tile = "x".join(map(str, config.tile or ()))
     parts = [tile, "transposed" if config.transposed else ""]
     parts += [f"{config.consumers} consumers"] if config.consumers else []

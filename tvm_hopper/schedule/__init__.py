@@ -15,6 +15,9 @@ from .products.apply import matmul
 from .products.branches import size_classes
 from .products.class_choice import choose_classes
 from .products.config import MatmulConfig, Roles
+from .products.direct_shape import DirectShape
+from .products.dot_shape import DotShape
+from .products.field_values import Raster, SplitK, TmaStore
 from .products.fuse import fuse_epilogue, fuse_prologue
 from .products.model import choose_config
 from .products.normalize import normalize
@@ -28,10 +31,15 @@ from .tile_order import raster
 __all__ = [
     "BY_DEVICE",
     "ColumnReductionConfig",
+    "DirectShape",
+    "DotShape",
     "MatmulConfig",
     "PointwiseConfig",
+    "Raster",
     "Roles",
     "RowReductionConfig",
+    "SplitK",
+    "TmaStore",
     "across_blocks",
     "across_cluster",
     "async_copy",

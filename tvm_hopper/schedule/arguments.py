@@ -42,13 +42,6 @@ def as_int(
     return number
 
 
-def set_ints(config: Any, where: str, bounds: Mapping[str, tuple[int, int]]) -> None:
-    """Give a configuration plain ints in place of its own, each between two bounds, or None."""
-    for name, (least, most) in bounds.items():
-        value = as_int(where, name, getattr(config, name), least, most)
-        object.__setattr__(config, name, value)
-
-
 def as_size(
     where: str,
     name: str,
@@ -131,13 +124,24 @@ def as_pair(where: str, name: str, value: Any, need: str) -> tuple[int, int] | N
     return numbers[0], numbers[1]
 
 
-def as_stages(where: str, stages: Any, last_stage: Any) -> tuple[int | None, Any]:
-    """Return both ways to give the depth of a ring, of which one at most is there."""
-    if stages is not None and last_stage is not None:
-        raise cannot_schedule(where, "stages and last_stage", "one of the two")
-    if last_stage is not None:
-        return None, as_size(where, "last_stage", last_stage, 0, MOST_SIZE - 1)
-    return as_int(where, "stages", stages, 1, MOST_SIZE), None
+def as_stages(where: str, stages: Any) -> Any:
+    """Return the depth of a ring: an int, `last + 1` of a sampled variable `last`, or None."""
+    if isinstance(stages, Expr) and _index(stages) is None:
+        last = last_stage(stages)
+        if last is None or not _is_integer_expr(last):
+            need = "an int, or last + 1 with a sampled random variable `last`"
+            raise cannot_schedule(where, f"stages={_show(stages)}", need)
+        return stages
+    return as_int(where, "stages", stages, 1, MOST_SIZE)
+
+
+def last_stage(stages: Any) -> Any:
+    """Return `stages - 1`: of the expression `last + 1` the variable, which a trace can hold."""
+    if isinstance(stages, int):
+        return stages - 1
+    if not isinstance(stages, tirx.Add):
+        return None
+    return stages.a if _index(stages.b) == 1 else stages.b if _index(stages.a) == 1 else None
 
 
 def as_choice(where: str, name: str, value: Any, legal: tuple[Any, ...]) -> Any:

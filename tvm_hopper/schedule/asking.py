@@ -7,6 +7,7 @@ from typing import Any
 from tvm import s_tir
 from tvm.ir import Expr
 
+from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.requests import options
 
@@ -33,3 +34,11 @@ def ask(
             "one of them",
             f'take the first one back: sch.unannotate(..., "{key}")',
         )
+
+
+def check_serial(where: str, loop: ir.For, most: int, what: str, fix: str) -> None:
+    """Refuse a loop whose iterations cannot be thread blocks: a serial one of 2 to `most`."""
+    extent = ir.static_int(loop.extent)
+    if loop.kind != ir.ForKind.SERIAL or extent is None or not 2 <= extent <= most:
+        found = f"a loop of kind {ir.ForKind(loop.kind).name.lower()} and {loop.extent} iterations"
+        raise cannot_schedule(where, found, f"a serial loop of 2 to {most} iterations{what}", fix)

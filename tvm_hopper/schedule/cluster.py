@@ -19,7 +19,7 @@ from tvm_hopper.facts.arch import MAX_CLUSTER
 from tvm_hopper.requests import keys
 
 from .arguments import as_loop
-from .asking import ask
+from .asking import ask, check_serial
 from .trial import all_or_nothing
 
 AXIS = "blockIdx.z"
@@ -49,15 +49,8 @@ def share_loads(sch: s_tir.Schedule, loop: Any) -> None:
     loop = as_loop(sch, loop)
     node = sch.get(loop)
     where = f"loop {node.loop_var.name}"
-    extent, most = ir.static_int(node.extent), MAX_CLUSTER
-    if node.kind != ir.ForKind.SERIAL or extent is None or not 2 <= extent <= most:
-        kind = ir.ForKind(node.kind).name.lower()
-        raise cannot_schedule(
-            where,
-            f"a loop of kind {kind} and {node.extent} iterations",
-            f"a serial loop of 2 to {most} iterations, the thread blocks of a cluster",
-            "split one of the loops over thread blocks by that number",
-        )
+    fix = "split one of the loops over thread blocks by that number"
+    check_serial(where, node, MAX_CLUSTER, ", the thread blocks of a cluster", fix)
     around = sch.get_loops(sch.get_child_blocks(loop)[0])
     columns = [x for x in around if _tag(sch.get(x)) == COLUMNS]
     if not columns:

@@ -12,13 +12,16 @@ was about to do.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import tvm
 from tvm import s_tir
 
 from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
 
 TVM_ERRORS = (s_tir.ScheduleError, tvm.error.InternalError)  # some primitives only have a check
 MESSAGE = "Error message: "
@@ -58,6 +61,16 @@ _PLAIN_WORDS = (  # what TVM says in words of its own making
         for words in ("previous index for the same", "int32 vs. int64", "int64 vs. int32")
     ),
 )
+
+
+@contextlib.contextmanager
+def as_refusal(where: str, need: str, fix: str = "") -> Iterator[None]:
+    """Raise what TVM refuses as one error of this package."""
+    try:
+        yield
+    except TVM_ERRORS as error:
+        found = f"what TVM cannot schedule{in_words(error)}"
+        raise cannot_schedule(where, found, need, fix) from error
 
 
 def tvm_reason(error: Exception) -> str:

@@ -24,7 +24,7 @@ from tvm_hopper.facts.arch import LARGEST_CLUSTER
 from tvm_hopper.requests import keys
 
 from .arguments import as_choice, as_loop
-from .asking import ask
+from .asking import ask, check_serial
 from .trial import all_or_nothing
 
 AXES = ("blockIdx.z", "blockIdx.y")
@@ -131,16 +131,8 @@ def across_cluster(sch: s_tir.Schedule, loop: Any, mode: str = "cluster") -> Non
     where = f"loop {node.loop_var.name}"
     mode = as_choice(where, "mode", mode, MODES) or MODES[0]
     by_kernels = mode != MODES[0]
-    extent = ir.static_int(node.extent)
     most = keys.MOST_PARTS if by_kernels else LARGEST_CLUSTER
-    if node.kind != ir.ForKind.SERIAL or extent is None or not 2 <= extent <= most:
-        kind = ir.ForKind(node.kind).name.lower()
-        raise cannot_schedule(
-            where,
-            f"a loop of kind {kind} and {node.extent} iterations",
-            f"a serial loop of 2 to {most} iterations"
-            + (", parts that a second kernel adds" if by_kernels else OF_A_CLUSTER),
-            "split the sum by that number",
-        )
+    what = ", parts that a second kernel adds" if by_kernels else OF_A_CLUSTER
+    check_serial(where, node, most, what, "split the sum by that number")
     value = VALUES[MODES.index(mode)]
     ask(sch, where, loop, keys.ACROSS_CLUSTER, value)

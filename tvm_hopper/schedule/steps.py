@@ -41,6 +41,7 @@ from .arguments import (
     as_tile,
     check_sampled,
     check_type,
+    last_stage,
 )
 from .asking import ask as _ask
 from .products import tiles
@@ -387,10 +388,9 @@ def wgmma(
 def pipeline(
     sch: s_tir.Schedule,
     loop: Any,
-    stages: int | None = None,
+    stages: Int,
     roles: Roles | None = None,
     *,
-    last_stage: Int = None,
     wgmma_pending: int | None = None,
 ) -> None:
     """Software-pipeline a loop: a ring buffer of `stages` slots, and producer and consumer roles.
@@ -402,13 +402,12 @@ def pipeline(
     loop : LoopRV
         Its body is the copies, then one product or plain thread loops. One of these may contain a
         pipeline of its own, which must be requested first.
-    stages : int
-        Slots of the ring buffer.
+    stages : int or expression
+        Slots of the ring buffer. For tuning: `last + 1`, where `last` is a sampled random variable
+        of the schedule.
     roles : Roles, optional
         Consumer warp groups and registers. None: one consumer for a product; no roles for plain
         loops, whose threads also issue the copies.
-    last_stage : int or random variable
-        `stages - 1`, for tuning: a trace can hold a sampled value, but no expression of it.
     wgmma_pending : int, optional
         WGMMA groups left in flight at the end of an iteration, 0 or 1.
 
@@ -419,14 +418,14 @@ def pipeline(
     """
     loop = as_loop(sch, loop)
     where = f"loop {sch.get(loop).loop_var.name}"
-    stages, last_stage = as_stages(where, stages, last_stage)
-    if stages is None and last_stage is None:
-        raise cannot_schedule(where, "neither stages nor last_stage", "one of the two")
-    check_sampled(sch, where, "last_stage", last_stage)
+    if stages is None:
+        raise cannot_schedule(where, "stages=None", "the slots of the ring buffer")
+    stages = as_stages(where, stages)
+    last = last_stage(stages)  # a trace can hold a sampled value, but no expression of it
+    check_sampled(sch, where, "stages", last)
     wgmma_pending = as_choice(where, "wgmma_pending", wgmma_pending, PENDING)
-    check_pending(where, stages, last_stage, wgmma_pending)
+    check_pending(where, stages, wgmma_pending)
     check_type(where, "roles", roles, Roles, "an hs.Roles")
-    last = stages - 1 if stages is not None else last_stage
     num_copies = len(plain_loops.find_loads(sch.get(loop)))
     if not num_copies:
         need = f"copies that carry {keys.ASYNC_COPY} (async_copy) before the pipeline is requested"

@@ -11,7 +11,7 @@ from tvm_hopper.requests import keys
 
 from .arguments import as_choice, as_int, as_loop
 from .asking import ask
-from .products.config import MOST_BLOCKS
+from .products.field_values import MOST_BLOCKS
 from .trial import all_or_nothing
 
 

@@ -5,7 +5,7 @@ sch = step_products.schedule(workloads.matmul(64, 64, 66), ProductTiling(a="cp_a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import tvm
 from tvm import s_tir
@@ -75,8 +75,8 @@ def schedule(mod: tvm.IRModule, tiling: ProductTiling) -> s_tir.Schedule:
         hs.async_copy(sch, copy, mechanism, tiling.swizzle)
     hs.fuse_epilogue(sch, store)
     if tiling.store is not None:
-        config = hs.MatmulConfig(tiling.tile, consumers=tiling.consumers, store=tiling.store)
-        stage_output(sch, store, replace(config, store_parts=1))
+        config = hs.MatmulConfig(tiling.tile, consumers=tiling.consumers, store=hs.TmaStore(1))
+        stage_output(sch, store, config)
     hs.wgmma(sch, block)
     if tiling.stages is not None:
         roles = hs.Roles(tiling.consumers)

@@ -207,7 +207,7 @@ def make(draw: Draw) -> Case:
         "tile": (64 * consumers, 64, 64),
         "stages": draw.choose((2, 1, 3)),
         "consumers": consumers,
-        "raster_group": draw.choose((1, 2)),
+        "raster": draw.choose((1, 2)),
         "persistent": draw.choose((0, 2)),
     }
     # without what it asks for: an annotation may ask for something else

@@ -28,7 +28,7 @@ def make(draw: Draw) -> Case:
     asked: dict[str, Any] = {
         "swizzle": draw.maybe((128, 64, 32, 0), 40),
         "wgmma_pending": draw.maybe((0, 1), 30),
-        "raster_group": draw.maybe((1, 2, 3), 30),
+        "raster": draw.maybe((1, 2, 3), 30),
         "persistent": draw.maybe((0, 1, 2, 132), 40),
         "registers": draw_registers(draw, config["consumers"], 20),
     }

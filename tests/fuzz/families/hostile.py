@@ -16,8 +16,8 @@ ODD = ("None", '"2"', "2.5", "True", "np.int64(2)", "-1", "0", "2**31", "2**40",
        '"C"', "float('nan')", "{}", "np.float32(2)", "np.array(2)", "3", "1")  # fmt: skip
 NO_INT = ('"2"', "2.5", "-1", "[2]", "(2, 3)", '"C"', "float('nan')", "{}", "np.float32(2)")
 NUMPY = "np.int64(64)"
-ARGUMENTS = ("stages", "consumers", "registers", "swizzle", "raster_group", "persistent",
-             "wgmma_pending", "last_stage", "accumulate", "tile")  # fmt: skip
+ARGUMENTS = ("stages", "consumers", "registers", "swizzle", "raster", "persistent",
+             "wgmma_pending", "accumulate", "tile")  # fmt: skip
 CALLS = (
     "hs.matmul(sch, {odd})",
     "hs.matmul(sch, sch.get_loops('C')[0])",
@@ -48,7 +48,6 @@ IN_PLACE = (  # a loop or a copy that the step could serve, and an odd value
     "x = sch.get_loops('C')[0]; sch.bind(x, 'blockIdx.x'); hs.raster(sch, x, group={odd})",
     "x = sch.get_loops('C')[0]; sch.bind(x, 'blockIdx.x'); hs.raster(sch, x, persistent={odd})",
     "{copy}; hs.pipeline(sch, k0, stages={odd})",
-    "{copy}; hs.pipeline(sch, k0, last_stage={odd})",
     "{copy}; hs.pipeline(sch, k0, stages=2, roles={odd})",
     "{copy}; hs.pipeline(sch, k0, stages=2, wgmma_pending={odd})",
     "c = sch.cache_read('C', 0, 'shared.dyn'); hs.async_copy(sch, c, swizzle={odd})",
@@ -119,8 +118,6 @@ def make(draw: Draw) -> Case:
         given = {**{k: repr(v) for k, v in tile.items()}, draw.choose(ARGUMENTS): odd}
         if draw.chance(40):
             given["tile"] = f"(64, 64, {draw.choose((NUMPY, odd))})"
-        if "last_stage" in given:
-            del given["stages"]
         text = ", ".join(f"{k}={v}" for k, v in given.items())
         return Case(program, (Step(f'hs.matmul(sch, "C", hs.MatmulConfig({text}))'),))
     if kind == "after":

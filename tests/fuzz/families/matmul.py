@@ -36,7 +36,7 @@ def draw_config(draw: Draw) -> dict[str, Any]:
         "swizzle": draw.maybe((128, 64, 32, 0), 25),
         "wgmma_pending": draw.maybe((0, 1), 20),
         "persistent": draw.maybe((0, 1, 2, 3, 132), 35),
-        "raster_group": draw.maybe(GROUPS, 35),
+        "raster": draw.maybe(GROUPS, 35),
     }
     registers = draw_registers(draw, asked["consumers"] or 1, 15)
     if asked["consumers"] is not None:
@@ -58,8 +58,9 @@ def config_text(config: dict[str, Any]) -> str:
 
 def matmul_step(block: str, config: dict[str, Any]) -> Step:
     """Return the call of `hs.matmul`, with what it asks of the kernel."""
-    names = ("stages", "consumers", "swizzle", "wgmma_pending", "raster_group", "persistent")
-    asks = {name: config[name] for name in names if name in config}
+    names = ("stages", "consumers", "swizzle", "wgmma_pending", "raster", "persistent")
+    noted = {"raster": "raster_group"}
+    asks = {noted.get(name, name): config[name] for name in names if name in config}
     argument = f", {config_text(config)}" if config else ""
     return Step(f'hs.matmul(sch, "{block}"{argument})', asks)
 

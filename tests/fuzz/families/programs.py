@@ -19,7 +19,7 @@ CONFIGS: tuple[dict[str, object], ...] = (
     {"tile": (64, 64, 64), "stages": 1, "consumers": 1},
     {},
     {"tile": (128, 64, 64), "stages": 3, "consumers": 2, "persistent": 2},
-    {"tile": (64, 48, 32), "stages": 2, "consumers": 2, "raster_group": 1, "persistent": 0},
+    {"tile": (64, 48, 32), "stages": 2, "consumers": 2, "raster": 1, "persistent": 0},
 )
 
 

@@ -112,7 +112,7 @@ REPLACE: tuple[tuple[str, str], ...] = (
     ("wgmma", "pass"),
     ("pipeline", "pass"),
     ("pipeline", "hs.pipeline(sch, k0, stages={s}, roles=hs.Roles({c} % 3 + 1))"),
-    ("pipeline", "hs.pipeline(sch, k0, last_stage={s})"),
+    ("pipeline", "hs.pipeline(sch, k0, {s} - 1)"),
 )
 
 

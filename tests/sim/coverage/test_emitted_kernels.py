@@ -64,9 +64,9 @@ def test_a_symbolic_matmul(rows: int) -> None:
     "config",
     [
         {"persistent": 7},
-        {"persistent": hs.BY_DEVICE, "raster_group": 4},
-        pytest.param({"raster_group": 3}, marks=SLOW),
-        {"raster_group": 8, "raster_curve": "hilbert"},
+        {"persistent": hs.BY_DEVICE, "raster": 4},
+        pytest.param({"raster": 3}, marks=SLOW),
+        {"raster": hs.Raster(8, "hilbert")},
         {"consumers": 2, "tile": (128, 64, 64)},
     ],
     ids=str,

@@ -50,7 +50,7 @@ AFTER = BEFORE.replace(
     "                for c in range(2):",
     "                T.ptx.griddepcontrol.launch_dependents()\n                for c in range(2):",
 )  # fmt: skip
-ONE = hs.MatmulConfig(direct=(2, 16, 64), early_weights=True)
+ONE = hs.MatmulConfig(form=hs.DirectShape(2, 16, 64), early_launch="weights")
 
 
 def test_a_kernel_waits_in_the_first_turn_behind_its_early_loads():
@@ -217,7 +217,7 @@ def test_a_product_by_tiles_waits_for_the_one_in_front():
         (("relu",), {"split_k": 2}, True),
         (("residual",), {}, True),  # which TMA loads
         (("bias_col",), {}, False),
-        (("residual",), {"transposed": True}, False),
+        (("residual",), {"form": "transposed"}, False),
         (("bias_col",), {"early_launch": True}, True),
         ((), {"early_launch": False}, False),
     ],

@@ -30,7 +30,7 @@ def test_what_does_not_wait_is_launched_as_ever():
     assert [str(x) for x in got.attrs[LAUNCH_PARAMS]] == ["blockIdx.x"]
 
 
-@pytest.mark.parametrize("config", [ONE, hs.MatmulConfig(dots=True, early_weights=True)])
+@pytest.mark.parametrize("config", [ONE, hs.MatmulConfig(form="dots", early_launch="weights")])
 def test_the_launch_says_so_and_pointers_may_be_one_another(config):
     sch = s_tir.Schedule(workloads.matmul(1, 64, 256, "NT", "float16", "float16"))
     hs.matmul(sch, "C", config)
@@ -38,6 +38,6 @@ def test_the_launch_says_so_and_pointers_may_be_one_another(config):
     assert PROGRAMMATIC in [str(x) for x in kernel.attrs[LAUNCH_PARAMS]]
     assert NO_ALIAS not in kernel.attrs
     other = s_tir.Schedule(workloads.matmul(1, 64, 256, "NT", "float16", "float16"))
-    hs.matmul(other, "C", hs.MatmulConfig(direct=True))
+    hs.matmul(other, "C", hs.MatmulConfig(form="direct"))
     (kernel,) = lower_final(other.mod, "nvidia/nvidia-h200").device.functions.values()
     assert NO_ALIAS in kernel.attrs

@@ -96,8 +96,8 @@ def test_columns_take_turns_at_the_chips_reciprocal():
     assert tvm_ffi.structural_equal(let.value, (store.indices[-1] % 2).equal(1))
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-def test_indices_stand_in_front_of_names_in_a_value(transposed):
+@pytest.mark.parametrize("form", ["untransposed", "transposed"])
+def test_indices_stand_in_front_of_names_in_a_value(form):
     # TVM's CommonSubexprElim used them behind such a name before they were there
     a, b = (te.placeholder((64, 64), "float16", name=x) for x in "AB")
     k = te.reduce_axis((0, 64), "k")
@@ -110,7 +110,7 @@ def test_indices_stand_in_front_of_names_in_a_value(transposed):
     out = te.compute((64, 64), lambda i, j: te.tanh(half * total[i, j]).astype("float16"), name="D")
     plain = te.create_prim_func([a, b, out])
     sch = s_tir.Schedule(plain)
-    hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, 64, 64), transposed=transposed))
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, 64, 64), form=form))
     built = tvm.compile(sch.mod, "nvidia/nvidia-h200")
     assert tvm_hopper.verify(built, against=plain).verdict == "clean"
     tvm_hopper.cubin(built)

@@ -133,7 +133,7 @@ def test_a_kernel_without_such_a_product_stays():
 def loads(layout, k=64, m=8):
     """Return the widths of the loads of A and of B, as loops, behind the pass."""
     sch = s_tir.Schedule(workloads.matmul(m, 64, k, layout, "float16", "float16"))
-    hs.matmul(sch, "C", hs.MatmulConfig(direct=True))
+    hs.matmul(sch, "C", hs.MatmulConfig(form="direct"))
     func = lower(sch.mod, "nvidia/nvidia-h200", until="tvm_hopper.LowerMmaSync")["main"]
     found = {}
     for loop in ir.find_all(func.body, ir.For, lambda x: isinstance(x.body, ir.SBlockRealize)):

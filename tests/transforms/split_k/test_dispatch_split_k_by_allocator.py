@@ -64,7 +64,7 @@ def test_a_block_of_a_cluster_has_the_steps_of_several_parts():
 def test_equal_shares_where_there_is_memory_for_them():
     """Else each block computes whole tiles, as persistent ones do that nobody asked."""
     sch = s_tir.Schedule(workloads.matmul(320, 256, 512))
-    config = hs.MatmulConfig((64, 64, 64), consumers=1, persistent=8, split_mode="stream")
+    config = hs.MatmulConfig((64, 64, 64), consumers=1, persistent=8, split_k="stream")
     hs.matmul(sch, "C", config)
     before = lower(sch.mod, "nvidia/nvidia-h200", before="tvm_hopper.MakeSplitKKernels")["main"]
     shared, whole = branches(run(before, dispatch_split_k_by_allocator))
@@ -117,7 +117,7 @@ def test_both_kernels_are_judged_and_explained(parts, names):
     plain = workloads.matmul(64, 16, 200, out_dtype="float16")
     sch = s_tir.Schedule(plain)
     given = {"tile": (64, 16, 16), "stages": 2, "consumers": 1}
-    hs.matmul(sch, "C", hs.MatmulConfig(**given, split_k=parts, split_mode="caller"))
+    hs.matmul(sch, "C", hs.MatmulConfig(**given, split_k=hs.SplitK(parts, "caller")))
     report = tvm_hopper.verify(sch, against=plain)
     assert report.verdict == "clean", str(report)
     assert {x.kernel for x in report.choices} == {"main_kernel", "main_kernel_1", "main_kernel_2"}

@@ -27,10 +27,7 @@ from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests import keys
-from tvm_hopper.schedule import origins
-from tvm_hopper.schedule.arguments import as_block, check_program, check_type
 from tvm_hopper.schedule.memory_bound.inline import inline_parts
 from tvm_hopper.schedule.memory_bound.partial import (
     leave_columns,
@@ -39,11 +36,15 @@ from tvm_hopper.schedule.memory_bound.partial import (
     pack_partial,
 )
 from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, block_names, is_plain
-from tvm_hopper.schedule.memory_bound.tiles import first_of_row, flat, widest_vector
-from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
+from tvm_hopper.schedule.memory_bound.tiles import (
+    first_of_row,
+    flat,
+    sum_bytes,
+    whole_vector,
+)
+from tvm_hopper.schedule.memory_bound.whole_function import WholeFunction
 from tvm_hopper.schedule.row_reduction.apply import schedule_rest
 from tvm_hopper.schedule.row_reduction.config import RowReductionConfig, of_partial
-from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
 from .config import ColumnReductionConfig
 from .model import ColumnTile, ColumnWork, choose_columns, choose_group
@@ -80,15 +81,7 @@ def column_reduction(
         The function is not a supported program of column reductions, or the configuration does not
         fit it.
     """
-    check_program(HELPER, sch)
-    check_type(HELPER, "config", config, ColumnReductionConfig, "an hs.ColumnReductionConfig")
-    if block is not None:
-        as_block(sch.copy(), block)  # a look-up would stay in the trace
-    given = config or ColumnReductionConfig()
-    program = MemoryProgram.parse(twin(sch)[0], HELPER)
-    rehearse(sch, lambda copy, _same: _schedule(program.on(copy), given))
-    with origins.noted(sch), as_one_step():
-        _schedule(program.on(sch), given)
+    RULE.schedule(sch, block, config)
 
 
 def chosen_columns(
@@ -108,17 +101,7 @@ def chosen_columns(
     ScheduleError
         The same as from `column_reduction`.
     """
-    with as_one_step():
-        program = MemoryProgram.parse(twin(sch)[0], HELPER)
-        return _schedule(program, config or ColumnReductionConfig())
-
-
-def _schedule(program: MemoryProgram, given: ColumnReductionConfig) -> ColumnReductionConfig:
-    try:
-        return _apply(program, given)
-    except TVM_ERRORS as error:
-        found = f"what TVM cannot schedule{in_words(error)}"
-        raise cannot_schedule(HELPER, found, "plain loops over rows and columns") from error
+    return RULE.chosen(sch, config)
 
 
 def _apply(program: MemoryProgram, given: ColumnReductionConfig) -> ColumnReductionConfig:
@@ -190,19 +173,13 @@ def _choose(
     count = [ir.static_int(x) for x in program.rows]
     columns = prod(ir.static_int(x) or 0 for x in program.columns)
     side = ir.static_int(program.columns[-1])  # by side in each tensor, and in the rest
-    vector = widest_vector(side, tensors, given.vector)
-    if given.vector is not None and vector != given.vector:
-        raise cannot_schedule(
-            "ColumnReductionConfig",
-            f"vector={given.vector} for {side} columns",
-            f"at most 16 bytes of the widest tensor, and whole vectors: {vector}",
-        )
+    where = f" for {side} columns"
     work = ColumnWork(
         rows=None if None in count else prod(x or 0 for x in count),
         columns=columns,
-        vector=vector,
-        loaded=sum(dtype_bytes(ir.dtype_of(x)) for x in tensors),
-        written=sum(dtype_bytes(ir.dtype_of(x)) for p in sums for x in p.outputs),
+        vector=whole_vector("ColumnReductionConfig", where, side, tensors, given.vector),
+        loaded=sum_bytes(tensors),
+        written=sum_bytes(x for p in sums for x in p.outputs),
     )
     return choose_columns(work, given)
 
@@ -295,3 +272,6 @@ def _load(sch: s_tir.Schedule, partial: list[Any], load: Any, tile: ColumnTile) 
 def _position(sch: s_tir.Schedule, block: Any, tensor: Any) -> int | None:
     regions = sch.get(block).reads
     return next((i for i, x in enumerate(regions) if x.source.same_as(tensor)), None)
+
+
+RULE = WholeFunction(HELPER, ColumnReductionConfig, "plain loops over rows and columns", _apply)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.requests.keys import INT32_MAX
-from tvm_hopper.schedule.arguments import as_int
+from tvm_hopper.schedule.given_fields import GivenFields
 
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
 MOST_FLIGHT = 16  # rows that a thread loads at once: their registers are few
 MOST_BLOCKS = 1 << 16  # that share a strip of columns: each has a value a column in memory
 
 
-@dataclass(frozen=True)
-class ColumnReductionConfig:
+@dataclass(frozen=True, repr=False)
+class ColumnReductionConfig(GivenFields):
     """Configuration of a column reduction; fields left out are chosen from the shape.
 
     Parameters
@@ -57,11 +57,10 @@ class ColumnReductionConfig:
             "vector": MOST_VECTOR,
             "group": INT32_MAX,
         }
-        for name, bound in most.items():
-            object.__setattr__(self, name, as_int(where, name, getattr(self, name), 1, bound))
+        self.set_ints(where, {name: (1, bound) for name, bound in most.items()})
         if self.vector is not None and self.vector & (self.vector - 1):
             raise cannot_schedule(where, f"vector={self.vector}", "a power of two")
-        beside = [k for k in most if k != "group" and getattr(self, k) is not None]
+        beside = [k for k in self.given if k != "group"]
         if self.group is not None and beside:
             found = f"group={self.group} next to {beside[0]}="
             raise cannot_schedule(where, found, "group= alone: no columns are left then")

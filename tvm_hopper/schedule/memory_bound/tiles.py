@@ -17,7 +17,7 @@ All nests distribute a row in the same way, so that each thread keeps its elemen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -25,6 +25,7 @@ from typing import Any
 from tvm import s_tir, tirx
 
 from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
 
 from .program import equal
@@ -221,6 +222,25 @@ def widest_vector(columns: Any, tensors: list[Any], most: int | None = None) -> 
     ):
         vector //= 2
     return vector
+
+
+def whole_vector(
+    config: str, where: str, columns: Any, tensors: list[Any], asked: int | None
+) -> int:
+    """Return the elements of a vector; refuse a request that rows or the widest tensor rule out.
+
+    `where` says of which rows; without tensors a vector is one element.
+    """
+    vector = widest_vector(columns, tensors, asked) if tensors else 1
+    if asked is not None and vector != asked:
+        need = f"at most 16 bytes of the widest tensor, and whole vectors: {vector}"
+        raise cannot_schedule(config, f"vector={asked}{where}", need)
+    return vector
+
+
+def sum_bytes(tensors: Iterable[Any]) -> int:
+    """Return the bytes of one element of each tensor."""
+    return sum(dtype_bytes(ir.dtype_of(x)) for x in tensors)
 
 
 def _apart(tensor: Any) -> list[Any]:

@@ -16,12 +16,8 @@ from typing import Any
 from tvm import s_tir
 
 from tvm_hopper import ir
-from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
-from tvm_hopper.schedule import origins
-from tvm_hopper.schedule.arguments import as_block, check_program, check_type
 from tvm_hopper.schedule.memory_bound.arrays import Read, find_reads
 from tvm_hopper.schedule.memory_bound.inline import inline_moves, inline_parts, is_dear
 from tvm_hopper.schedule.memory_bound.nests import (
@@ -36,10 +32,14 @@ from tvm_hopper.schedule.memory_bound.nests import (
     row_loop,
 )
 from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, params
-from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, widest_vector
+from tvm_hopper.schedule.memory_bound.tiles import (
+    RegisterTile,
+    deal_out,
+    sum_bytes,
+    whole_vector,
+)
+from tvm_hopper.schedule.memory_bound.whole_function import WholeFunction
 from tvm_hopper.schedule.memory_bound.widen import HALVES
-from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
-from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
 from .columns import find_columns_read
 from .config import PointwiseConfig
@@ -79,15 +79,7 @@ def pointwise(
     ScheduleError
         The function is not elementwise, or the configuration does not fit it.
     """
-    check_program(HELPER, sch)
-    check_type(HELPER, "config", config, PointwiseConfig, "an hs.PointwiseConfig")
-    if block is not None:
-        as_block(sch.copy(), block)  # a look-up would stay in the trace
-    given = config or PointwiseConfig()
-    program = MemoryProgram.parse(twin(sch)[0], HELPER)
-    rehearse(sch, lambda copy, _same: _schedule(program.on(copy), given))
-    with origins.noted(sch), as_one_step():
-        _schedule(program.on(sch), given)
+    RULE.schedule(sch, block, config)
 
 
 def chosen_elements(sch: s_tir.Schedule, config: PointwiseConfig | None = None) -> PointwiseConfig:
@@ -108,17 +100,7 @@ def chosen_elements(sch: s_tir.Schedule, config: PointwiseConfig | None = None) 
     ScheduleError
         The same as from `pointwise`.
     """
-    with as_one_step():
-        program = MemoryProgram.parse(twin(sch)[0], HELPER)
-        return _schedule(program, config or PointwiseConfig())
-
-
-def _schedule(program: MemoryProgram, given: PointwiseConfig) -> PointwiseConfig:
-    try:
-        return _apply(program, given)
-    except TVM_ERRORS as error:
-        found = f"what TVM cannot schedule{in_words(error)}"
-        raise cannot_schedule(HELPER, found, "plain loops over elements") from error
+    return RULE.chosen(sch, config)
 
 
 def _apply(program: MemoryProgram, given: PointwiseConfig) -> PointwiseConfig:
@@ -172,8 +154,7 @@ def _apply_kernel(
         sch.annotate(block, keys.LAUNCHED_TOGETHER, choice.together)
     if choice.hint:
         hint_loads(sch, nests)
-        size = sum(dtype_bytes(ir.dtype_of(x)) for x in written)
-        keep_end(sch, block, tile.columns * size, chip_of_target().l2_bytes)
+        keep_end(sch, block, tile.columns * sum_bytes(written), chip_of_target().l2_bytes)
     if given.early_launch:
         sch.annotate(block, keys.EARLY_LAUNCH, 1)
     return replace(choice.config, early_launch=given.early_launch)
@@ -196,11 +177,8 @@ def _vector(program: ElementProgram, tensors: list[Any], wanted: int | None) -> 
     Rows begin at a multiple of it: tensors are loaded by whole vectors, but for the last one.
     """
     columns = program.columns if program.rows else FLAT
-    vector = widest_vector(columns, tensors, wanted) if tensors else 1
-    if wanted is not None and vector != wanted:
-        raise cannot_schedule(
-            "PointwiseConfig",
-            f"vector={wanted}" + (f" for rows of {columns} elements" if program.rows else ""),
-            f"at most 16 bytes of the widest tensor, and whole vectors: {vector}",
-        )
-    return vector
+    where = f" for rows of {columns} elements" if program.rows else ""
+    return whole_vector("PointwiseConfig", where, columns, tensors, wanted)
+
+
+RULE = WholeFunction(HELPER, PointwiseConfig, "plain loops over elements", _apply)

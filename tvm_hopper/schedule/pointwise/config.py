@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM, MOST_LAUNCHED_TOGETHER
-from tvm_hopper.schedule.arguments import check_type, set_ints
+from tvm_hopper.schedule.given_fields import GivenFields
 
 THREADS_PER_SM = 2048
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
 MOST_CHUNKS = 16  # vectors of a thread: their registers are few
 
 
-@dataclass(frozen=True)
-class PointwiseConfig:
+@dataclass(frozen=True, repr=False)
+class PointwiseConfig(GivenFields):
     """Configuration of an elementwise kernel; fields left out are chosen from the shape.
 
     Parameters
@@ -59,10 +59,9 @@ class PointwiseConfig:
             "blocks": (1, MOST_BLOCKS_PER_SM),
             "together": (1, MOST_LAUNCHED_TOGETHER),
         }
-        set_ints(self, where, bounds)
+        self.set_ints(where, bounds)
         threads, vector, blocks = self.threads, self.vector, self.blocks
-        for name in ("hint", "early_launch"):
-            check_type(where, name, getattr(self, name), bool, "a bool")
+        self.check_flags(where, "hint", "early_launch")
         if threads is not None and threads % THREADS_PER_WARP:
             need = f"a multiple of {THREADS_PER_WARP}"
             raise cannot_schedule(where, f"threads={threads}", need)

@@ -25,9 +25,16 @@ from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule import origins, steps
-from tvm_hopper.schedule.arguments import as_block, check_program, check_sampled, check_type, label
+from tvm_hopper.schedule.arguments import (
+    as_block,
+    check_program,
+    check_sampled,
+    check_type,
+    label,
+    last_stage,
+)
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
-from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
+from tvm_hopper.schedule.reasons import as_refusal
 from tvm_hopper.schedule.trial import as_one_step, is_thrown_away, rehearse
 
 from . import fuse
@@ -36,6 +43,7 @@ from .class_choice import estimate_all
 from .classes import ClassKernel, as_asked, find_kernels, product_of, ranges_of
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, refuse_all
 from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows, trials_of
+from .field_values import TMA
 from .gather import check_gather, for_gather
 from .model import SYMBOLIC_EXTENT, choose_config, in_rows, listed
 from .normalize import normalized
@@ -51,7 +59,6 @@ from .recognize import (
     find_swizzle_violations,
     product_loads,
 )
-from .samples import check_nothing_sampled, is_sampled
 from .split import check_known, check_spread
 from .staging import (
     EpilogueTypes,
@@ -106,17 +113,17 @@ def matmul(
     asked = as_asked(config, classes, rows)
     given = config or MatmulConfig()
     check_sampled(sch, "matmul", "tile", *(given.tile or ()))
-    check_sampled(sch, "matmul", "last_stage", given.last_stage)
+    check_sampled(sch, "matmul", "stages", last_stage(given.stages))
 
     fresh = normalized(sch, block)
     if fresh is not None:
-        check_nothing_sampled(given, "hs.normalize(mod)")
+        _check_nothing_sampled(given, "hs.normalize(mod)")
         block = label(sch, block).removeprefix("block ")
     plain = fresh or sch
     kernels = find_kernels(plain, block, given, asked)
     if len(kernels) > 1:
         for kernel in kernels:
-            check_nothing_sampled(kernel.config, "hs.size_classes(mod, ...)")
+            _check_nothing_sampled(kernel.config, "hs.size_classes(mod, ...)")
         fresh = _schedule_classes_somehow(plain, block, kernels)
         with origins.noted(sch):
             ir.replace_schedule(sch, fresh)
@@ -135,10 +142,21 @@ def matmul(
                 _accept(sch, product, before, given)
 
 
+def _check_nothing_sampled(config: MatmulConfig, rewritten: str) -> None:
+    """Refuse samples of a schedule that begins again, with `rewritten`: they would be void."""
+    if config.is_sampled:
+        raise cannot_schedule(
+            "matmul",
+            "a sampled tile or stages for a product that has to be rewritten first",
+            "a schedule of what it becomes",
+            f"make it: s_tir.Schedule({rewritten}), and sample there",
+        )
+
+
 def _accept(sch: s_tir.Schedule, product: Any, before: frozenset[str], given: MatmulConfig) -> None:
     """Refuse a schedule that leaves something next to the kernel, or that a build would refuse."""
     check_nothing_left(sch, product, before)
-    if not is_sampled(given):
+    if not given.is_sampled:
         check_lowering(sch, product)
 
 
@@ -206,12 +224,9 @@ def _schedule(
     """Schedule a product; return its block, and the product as it was recognised."""
     block = as_block(sch, block)
     name = sch.get(block).name_hint
-    try:
+    need = "a matmul that is padded and tiled by itself"
+    with as_refusal(f"block {name}", need, fuse.SEPARATE):
         return _apply(sch, block, kernel, known)
-    except TVM_ERRORS as error:
-        found = f"what TVM cannot schedule{in_words(error)}"
-        need = "a matmul that is padded and tiled by itself"
-        raise cannot_schedule(f"block {name}", found, need, fuse.SEPARATE) from error
 
 
 def _apply(
@@ -239,10 +254,10 @@ def _apply(
         choices = "\n".join(lines)
     if few := apply_few_rows(sch, block, problem, kernel, views, epilogue.outputs):
         return few, problem
-    check_known(problem, config.split_mode, is_sampled(config))
+    check_known(problem, config.split_mode, config.is_sampled)
     fitted, axis = _fit(sch, problem, kernel, epilogue)
     assert fitted.tile is not None
-    if gathered > 1 and not is_sampled(fitted):
+    if gathered > 1 and not fitted.is_sampled:
         sharers = fitted.sharers if axis == "n" else 1
         check_gather(problem, fitted.tile[1], sharers, gathered)
     noted = _chosen_for(problem, kernel, fitted, epilogue.outputs)
@@ -254,16 +269,14 @@ def _apply(
 
 def _check_sampled_sizes(problem: Matmul, config: MatmulConfig) -> None:
     """Refuse parts of sums and clusters of which some sizes are sampled."""
-    asked: dict[str, tuple[Any, str]] = {}
-    if config.parts > 1:
-        asked["split_k"] = (config.parts, "a tile of each part is padded")
-    if config.in_cluster:
-        asked["cluster"] = (config.cluster, "tiles of a cluster are padded together")
-    for name, (value, why) in asked.items():
-        if is_sampled(config):
+    for name, is_asked, why in (
+        ("split_k", config.parts > 1, "a tile of each part is padded"),
+        ("cluster", config.in_cluster, "tiles of a cluster are padded together"),
+    ):
+        if is_asked and config.is_sampled:
             raise cannot_schedule(
                 f"block {problem.name}",
-                f"{name}={value} with a sampled tile or last_stage",
+                f"{name}={getattr(config, name)!r} with a sampled tile or stages",
                 f"sizes that are known: {why}",
                 f"give the tile and the stages, or leave {name} out",
             )
@@ -278,7 +291,7 @@ def _fit(
     """
     dtype, config = problem.lhs.dtype, kernel.config
     is_open = config.tile is None
-    is_depth_open = config.stages is None and config.last_stage is None
+    is_depth_open = config.stages is None
     sizes = None
     if config.tile is not None:
         sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
@@ -301,32 +314,29 @@ def _fit(
     config = choose(rows, given=given)
     if kernel.is_open:  # tiles are ordered and distributed for as many as there may be
         few = not isinstance(rows, int) or rows < SYMBOLIC_EXTENT
-        kept = (given if few else config).raster_group
-        config = replace(config, raster_group=kept, persistent=given.persistent)
+        kept = (given if few else config).raster
+        config = replace(config, raster=kept, persistent=given.persistent)
         config = choose(problem.m.extent, given=config)
     elif kernel.bounds and kernel.bounds[-1] > rows:
-        kept = (config if config.transposed else given).raster_group
-        given = replace(config, raster_group=kept, persistent=given.persistent)
+        kept = (config if config.transposed else given).raster
+        given = replace(config, raster=kept, persistent=given.persistent)
         config = choose(kernel.bounds[-1], given=given)
     problem = oriented(problem, config)
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())
     smallest = min(sizes[0]), min(sizes[1]), min(sizes[2])
     plain = config
-    if not is_sampled(config):
+    if not config.is_sampled:
         shape = problem.output.shape
         config = through_shared_memory(config, shape, epilogue)
         in_place = not kernel.apart and takes_place(config, shape, epilogue)
         epilogue = replace(epilogue, in_place=in_place)
         if is_open and leaves_by_tma(config, shape, dtype, epilogue, k, is_depth_open, ARCH):
-            config = plain = replace(config, store="tma")
+            config = plain = replace(config, store=TMA)
     config = choose_staging(config, sizes, is_depth_open, dtype, epilogue, ARCH)
     if plain.store is None and not config.operand_slots:
         config = plain  # without operands there is no reason for another way out
-    if config.stages is not None:
-        stages = config.stages
-    else:
-        stages = min(steps.candidates(sch, config.last_stage)) + 1
+    stages = config.num_stages or min(steps.candidates(sch, last_stage(config.stages))) + 1
     consumers = config.sharers
     where = f"block {problem.name}, tile {'x'.join('/'.join(map(str, s)) for s in sizes)}"
     broken = find_violations(smallest, stages, config, dtype, ARCH)
@@ -372,7 +382,7 @@ def _chosen_for(
     problem: Matmul, kernel: ClassKernel, config: MatmulConfig, outputs: tuple[str, ...]
 ) -> list[int]:
     """Return what `keys.CHOSEN_FOR` says; nothing of rows that are known, or of a sampled tile."""
-    if kernel.rows is None or is_sampled(config):
+    if kernel.rows is None or config.is_sampled:
         return []
     (time,) = estimate_all([product_of(problem, kernel, outputs)], [config])[0]
     return [kernel.rows, min(max(1, round(10 * time)), keys.INT32_MAX)]

@@ -170,14 +170,11 @@ def look_at(sch: s_tir.Schedule, block: Any) -> ProductSite:
     nests = [x for x in ir.statements(place.stmt.body) if isinstance(x, ir.For)]
     is_outermost = place.parent is None and any(ir.uses_node(x, node) for x in nests)
     conditions = conditions_around(copy.mod[copy.func_working_on].body, node)
-    try:
+    need = "a matmul whose operands are tensors, or parts of them"
+    with reasons.as_refusal(f"block {node.name_hint}", need):
         with as_one_step():
             fuse_prologue(copy, block)
         make_views(copy, block)
-    except reasons.TVM_ERRORS as error:
-        found = f"what TVM cannot schedule{reasons.in_words(error)}"
-        need = "a matmul whose operands are tensors, or parts of them"
-        raise cannot_schedule(f"block {node.name_hint}", found, need) from error
     problem = find_matmul(copy, block)
     with known_at(conditions) as analyzer:
         most_rows = most(problem.m.extent, analyzer) if conditions else None

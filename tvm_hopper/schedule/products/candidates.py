@@ -80,8 +80,7 @@ def candidates(dtype: str, given: MatmulConfig) -> Candidates:
     given : MatmulConfig
         A tile and parts of the sum in it are not looked at: these are for `parts.in_parts`.
     """
-    last = given.last_stage
-    stages = given.stages or (last + 1 if isinstance(last, int) else None)
+    stages = given.num_stages
     if given.takes_turns:
         return _in_turns(dtype, given.turns, stages, given.wgmma_pending)
     return _candidates(dtype, given.consumers, given.registers, stages, given.wgmma_pending)
@@ -103,7 +102,7 @@ def as_candidates(configs: Sequence[MatmulConfig], dtype: str, depth: int) -> Ca
     for config in configs:
         assert config.tile is not None
         count = config.sharers
-        slots = config.stages or config.last_stage + 1
+        slots = config.stages
         if slots >= -(-depth // (config.tile[2] * config.parts)):
             slots = max(slots, min(most_stages(config.tile, dtype, ARCH), MAX_STAGES))
         more = (config.parts, *(config.cluster or (1, 1)))

@@ -19,7 +19,7 @@ import numpy as np
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.requests.targets import chip_of_target
-from tvm_hopper.schedule.arguments import as_int, as_size
+from tvm_hopper.schedule.arguments import as_size
 
 from .candidates import as_candidates
 from .config import MatmulConfig
@@ -65,16 +65,13 @@ class AnyRows:
         k: int,
         dtype: str,
         given: MatmulConfig | None,
-        num_sms: int | None,
         majors: tuple[str, str],
         out_dtype: str | None,
     ) -> AnyRows:
         """Check what a helper was given."""
         n, k = as_size(where, "n", n), as_size(where, "k", k)
-        chip = chip_of_target()
-        chip = replace(chip, num_sms=as_int(where, "num_sms", num_sms, 1) or chip.num_sms)
         given = for_any_rows(given or MatmulConfig())
-        return AnyRows(n, k, dtype, given, chip, majors, out_dtype or dtype)
+        return AnyRows(n, k, dtype, given, chip_of_target(), majors, out_dtype or dtype)
 
     def choose(self, rows: Sequence[int]) -> list[MatmulConfig]:
         """Return what is chosen for each of some row counts; that for the last if it is decided."""
@@ -82,9 +79,11 @@ class AnyRows:
         def one(m: int) -> MatmulConfig:
             given = for_any_rows(self.given, m)
             return choose_config(
-                m, self.n, self.k, self.dtype, given, num_sms=self.chip.num_sms,
-                majors=self.majors, out_dtype=self.out_dtype, batch=self.batch,
-            )  # fmt: skip
+                *(m, self.n, self.k, self.dtype, given),
+                majors=self.majors,
+                out_dtype=self.out_dtype,
+                batch=self.batch,
+            )
 
         largest = one(rows[-1])
         return [largest] if self.given.tile is not None else [*map(one, rows[:-1]), largest]
@@ -108,7 +107,6 @@ def choose_classes(
     k: int,
     dtype: str = "float16",
     given: MatmulConfig | None = None,
-    num_sms: int | None = None,
     majors: tuple[str, str] = ("k", "k"),
     out_dtype: str | None = None,
 ) -> tuple[int, ...]:
@@ -122,8 +120,6 @@ def choose_classes(
         Type of the operands.
     given : MatmulConfig, optional
         Fields that are fixed.
-    num_sms : int, optional
-        SMs of the device; None: those of the target in scope, else 132.
     majors : tuple of str
         For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
     out_dtype : str, optional
@@ -140,7 +136,7 @@ def choose_classes(
     ScheduleError
         An argument is illegal.
     """
-    asked = AnyRows.of("choose_classes", n, k, dtype, given, num_sms, majors, out_dtype)
+    asked = AnyRows.of("choose_classes", n, k, dtype, given, majors, out_dtype)
     configs = asked.choose(LADDER)
     if len(configs) == 1:
         return LADDER[-1:]  # one kernel for all

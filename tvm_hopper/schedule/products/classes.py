@@ -25,7 +25,7 @@ from .product_shape import ProductShape
 from .ranges import choose_ranges
 from .recognize import Matmul, check_types
 
-CUTS = ("tile", "stages", "last_stage", "consumers", "registers", "dots", "direct")  # of one kernel
+CUTS = ("tile", "stages", "consumers", "registers")  # of one kernel; and forms without tiles
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ def as_asked(config: MatmulConfig | None, classes: Any, rows: Any) -> Asked:
         need = "one of the two: rows chooses one kernel"
         raise cannot_schedule("matmul", f"classes and rows={rows}", need)
     given = config or MatmulConfig()
-    decided = next((x for x in CUTS if getattr(given, x) not in (None, False)), None)
+    cuts = CUTS if given.has_tiles else (*CUTS, "form")
+    decided = next((x for x in cuts if getattr(given, x) is not None), None)
     if classes is None:
         return Asked({} if rows is not None or decided is not None else None, rows)
     configs: dict[int, MatmulConfig] = {}
@@ -70,7 +71,7 @@ def as_asked(config: MatmulConfig | None, classes: Any, rows: Any) -> Asked:
     if bounds and decided is not None and not configs:
         raise cannot_schedule(
             "matmul",
-            f"classes of kernels that all have {decided}={getattr(given, decided)}",
+            f"classes of kernels that all have {decided}={getattr(given, decided)!r}",
             "a configuration for each class, or one without this field",
             f"give them: classes={{{bounds[0]}: hs.MatmulConfig(...), ...}}",
         )

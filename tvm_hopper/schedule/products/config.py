@@ -8,15 +8,24 @@ all of them, and the lowering refuses illegal samples.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
+
+from tvm.ir import Expr
 
 from tvm_hopper.errors import cannot_schedule, found_and_need
 from tvm_hopper.facts import dtypes, registers, swizzle, wgmma
 from tvm_hopper.facts.arch import ARCHS, Arch
 from tvm_hopper.requests import tags
-from tvm_hopper.requests.keys import BY_DEVICE, CURVES, MOST_CONSUMERS
-from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair, as_stages, as_tile
+from tvm_hopper.requests.keys import BY_DEVICE, MOST_CONSUMERS
+from tvm_hopper.schedule.arguments import (
+    as_choice,
+    as_int,
+    as_pair,
+    as_stages,
+    as_tile,
+)
+from tvm_hopper.schedule.given_fields import GivenFields
 from tvm_hopper.transforms.common.shared_memory_size import (
     BARRIER_BYTES,
     TILE_ALIGNMENT,
@@ -26,22 +35,37 @@ from tvm_hopper.transforms.common.shared_memory_size import (
 )
 
 from . import split
-from .direct_shape import as_direct
-from .dot_shape import as_dots
+from .direct_shape import DirectShape
+from .dot_shape import DotShape
+from .field_values import (
+    DIRECT,
+    DOTS,
+    MOST_BLOCKS,
+    THREADS,
+    TILES,
+    TMA,
+    TRANSPOSED,
+    WEIGHTS,
+    Raster,
+    SplitK,
+    TmaStore,
+    as_early_launch,
+    as_form,
+    as_raster,
+    as_split_k,
+    as_store,
+)
 
 ARCH = ARCHS[tags.ARCH]  # that products are scheduled for: its warp groups multiply
 CONSUMERS = (1, 2, 3)  # of a product
 PENDING = (0, 1)  # WGMMA groups in flight over an iteration
 ACCUMULATE = ("float32",)
 OPERANDS = (dtypes.TF32,)
-SPLIT_MODES = split.MODES
 SCHEDULES = ("cooperative", "pingpong")  # of consumers over output tiles
-STORES = ("tma",)  # mechanisms by which outputs leave shared memory
-MOST_BLOCKS = (1 << 31) - 1  # of a grid, in x
 
 
 @dataclass(frozen=True)
-class Roles:
+class Roles(GivenFields):
     """Roles of a warp-specialised pipeline: one producer and its consumers.
 
     The producer is a warp group for a product, one warp for plain loops.
@@ -64,10 +88,8 @@ class Roles:
             need = f"1 to {MOST_CONSUMERS} warp groups (1, 2 or 3 of a product)"
             raise cannot_schedule("roles", f"consumers={consumers}", need)
         need = "registers of a producer and of a consumer thread, e.g. (40, 232)"
-        _store(
-            self,
-            consumers=consumers,
-            registers=as_pair("roles", "registers", self.registers, need),
+        self.set_fields(
+            consumers=consumers, registers=as_pair("roles", "registers", self.registers, need)
         )
         if self.registers is None:
             return
@@ -77,8 +99,8 @@ class Roles:
             raise refuse_all(where, list(broken))
 
 
-@dataclass(frozen=True)
-class MatmulConfig:
+@dataclass(frozen=True, repr=False)
+class MatmulConfig(GivenFields):
     """One way to compute a matmul with TMA, an mbarrier ring and WGMMA.
 
     `choose_config` fills in the other fields from the shape.
@@ -88,8 +110,9 @@ class MatmulConfig:
     tile : tuple, optional
         Rows, columns and depth of a thread block's tile, in elements: three ints, or sampled
         random variables of the schedule.
-    stages : int, optional
-        Stages of the shared-memory ring buffer.
+    stages : int or expression, optional
+        Stages of the shared-memory ring buffer. For tuning: `last + 1`, where `last` is a sampled
+        random variable of the schedule.
     consumers : int, optional
         Consumer warp groups; they share the tile by rows, or by columns when rows do not divide.
     swizzle : int, optional
@@ -98,11 +121,9 @@ class MatmulConfig:
         Registers of a producer and of a consumer thread; None: the default of the consumer count.
     wgmma_pending : int, optional
         WGMMA groups left in flight at the end of an iteration, 0 or 1; None: the lowering decides.
-    raster_group : int, optional
-        Rasterization for L2: rows of output tiles in a group; 1 is the hardware's order.
-    raster_curve : str, optional
-        "hilbert": a Hilbert curve through squares of tiles, whose side is the largest power of two
-        up to `raster_group`. None: down each column of a group.
+    raster : int, str or Raster, optional
+        Rasterization for L2: rows of output tiles in a group (1 is the hardware's order), or
+        "hilbert", a curve through the tiles of a group, or both.
     persistent : int, optional
         Thread blocks of a persistent kernel, which overlaps loads of the next tile with the
         epilogue of the current one; 0: one block a tile. BY_DEVICE (-1): the host chooses the
@@ -112,98 +133,61 @@ class MatmulConfig:
     operands : str, optional
         "tf32" multiplies float32 operands by the 10 highest bits of their mantissas. None: operands
         count as they are, and float32 is refused.
-    last_stage : int or random variable, optional
-        The same as `stages = last_stage + 1`, but may be sampled; give one of the two.
-    store : str, optional
-        "tma": TMA stores the output from shared memory. None: "tma" if the epilogue reads a tensor
-        of the output's shape that TMA can load, else each thread stores its accumulators.
-    store_parts : int, optional
-        With `store`: number of column parts that each consumer stores one after another through
-        the same shared memory. None: the fewest that fit next to the ring.
-    split_k : int, optional
-        Thread blocks that share the sum of one output tile; None or 1: no split.
-    split_mode : str, optional
-        How the parts are added:
-
-        * "cluster": in a cluster of 2 to 8 blocks, through shared memory, in a fixed order.
-        * "workspace": up to 64 blocks store partial sums to global memory, and a second kernel adds
-          them in a fixed order. The caller's allocator (PyTorch's) gives that memory for the stream
-          of the call. With TVM's own tensors it belongs to the calling thread, whose calls must
-          then share one stream.
-        * "caller": "workspace" if the call has an allocator, else "cluster".
-        * "serial": up to 64 blocks add in a fixed order to a buffer of the output's size, and the
-          last one stores. Without an allocator: "cluster".
-        * "atomic": up to 64 blocks add to the output by atomic reductions, in any order, each
-          rounded to the output's type.
-        * "stream" (stream-K): `persistent` blocks (None: one for each SM) take equal shares of all
-          k steps, and add a tile's parts in order. Without an allocator: whole tiles. Excludes
-          `split_k`.
-
-        None: "cluster" if `split_k` is given, else the faster of "caller" and "cluster".
+    store : str or TmaStore, optional
+        "tma", or a `TmaStore`: TMA stores the output from shared memory. "threads": each thread
+        stores its accumulators, and loads what the epilogue reads. None: "tma" if the epilogue
+        reads a tensor of the output's shape that TMA can load, else the faster one.
+    split_k : int, str or SplitK, optional
+        Thread blocks that share the sum of one output tile (1: no split), how their parts are added
+        ("cluster", "workspace", "caller", "serial", "atomic", "stream"), or both: see `SplitK`.
     cluster : tuple of int, optional
         Rows and columns of output tiles whose thread blocks form a cluster of 2 to 8: a row of
         blocks loads A once (multicast), a column loads B once. None or (1, 1): no cluster.
-    operand_slots : int, optional
-        Slots for parts of an epilogue operand of the output's shape (a residual), which TMA
-        prefetches into separate shared memory; outputs of the same type are stored from there.
-        0: threads load it, as they do if TMA cannot. None: as many as fit; stages beyond the third
-        are given up for them.
+    form : str, DotShape or DirectShape, optional
+        What a thread block computes, and with which instructions:
+
+        * "tiles": WGMMA on shared tiles, of C or of its transpose, as the shape decides.
+        * "untransposed": tiles of C.
+        * "transposed": tiles of C^T = B^T A^T, so that an output of few rows needs no tile of 64
+          rows: M is along the instruction's columns. Elements are stored one by one, unless a tile
+          has at least 64 columns of 16-bit elements whose rows start at multiples of 16 bytes.
+        * "dots", or a `DotShape`: threads compute dot products, for up to 8 rows of A[m, k] and
+          B[n, k].
+        * "direct", or a `DirectShape`: mma.sync on operands that warps load from global memory to
+          registers, for up to 64 rows of A.
+
+        With the last two only `accumulate` and `early_launch="weights"` combine. None: chosen from
+        the shape, tiles or dot products.
+    batch_invariant : bool, optional
+        True: an output's bits depend only on its row of A and its column of B. Every sum runs in
+        ascending order of k in one accumulator, for any number of rows. Excludes split-K.
     schedule : str, optional
         "cooperative": all consumers share a tile. "pingpong": consumers take turns on whole tiles,
         so that one multiplies while another stores; needs a persistent kernel with 2 or 3
         consumers. None: "cooperative".
-    batch_invariant : bool, optional
-        True: an output's bits depend only on its row of A and its column of B. Every sum runs in
-        ascending order of k in one accumulator, for any number of rows. Excludes split-K.
-    transposed : bool, optional
-        True multiplies C^T = B^T A^T, so that an output of few rows needs no tile of 64 rows: M is
-        along the instruction's columns. Elements are stored one by one, unless a tile has at least
-        64 columns of 16-bit elements whose rows start at multiples of 16 bytes. None: chosen from
-        the shape together with the tile.
-    dots : bool or tuple of int, optional
-        True computes dot products by threads instead of tiles by tensor cores, for up to 8 rows of
-        A[m, k] and B[n, k]; only `accumulate` combines with it. A tuple gives the threads per sum,
-        the groups of such threads per block, the output columns per group, and the weight vectors
-        in flight per thread and column. None: chosen from the shape.
-    direct : bool or tuple of int, optional
-        True uses mma.sync on operands that warps load from global memory to registers, for up to 64
-        rows of A, instead of WGMMA on shared tiles; only `accumulate` combines with it. A tuple
-        gives the warps per sum, the output columns per thread block, and the loads in flight per
-        warp. None: tiles.
-    early_weights : bool, optional
-        True starts the kernel, and loads B, before earlier launches of the stream have ended
-        (programmatic dependent launch). The caller promises that none of them writes B. For
-        `direct` and `dots`; the next launch may start as early, too.
-    early_launch : bool, optional
+    early_launch : bool or str, optional
         True uses programmatic dependent launch: the kernel initialises its barriers while the
-        previous launch ends, and waits before it accesses memory. None: True, unless threads load
-        tensors for its epilogue.
+        previous launch ends, and waits before it accesses memory. "weights": B is loaded before
+        that wait, too. The caller promises that no earlier launch of the stream that may still run
+        writes B; for "dots" and "direct". None: True, unless threads load tensors for the epilogue.
     """
 
     tile: tuple[Any, Any, Any] | None = None
-    stages: int | None = None
+    stages: Any = None
     consumers: int | None = None
     swizzle: int | None = None
     registers: tuple[int, int] | None = None
     wgmma_pending: int | None = None
-    raster_group: int | None = None
+    raster: int | str | Raster | None = None
     persistent: int | None = None
     accumulate: str | None = None
-    last_stage: Any = None
-    store: str | None = None
-    store_parts: int | None = None
-    split_k: int | None = None
-    split_mode: str | None = None
+    store: str | TmaStore | None = None
+    split_k: int | str | SplitK | None = None
     cluster: tuple[int, int] | None = None
-    operand_slots: int | None = None
-    transposed: bool | None = None
+    form: str | DotShape | DirectShape | None = None
     batch_invariant: bool = False
-    dots: tuple[int, ...] | bool | None = None
-    direct: tuple[int, ...] | bool | None = None
-    early_weights: bool = False
     schedule: str | None = None
-    early_launch: bool | None = None
-    raster_curve: str | None = None
+    early_launch: bool | str | None = None
     operands: str | None = None
 
     def __post_init__(self) -> None:
@@ -211,84 +195,138 @@ class MatmulConfig:
         if self.consumers is not None:
             roles = Roles(self.consumers, self.registers)
             check_consumers(where, roles.consumers)
-            _store(self, consumers=roles.consumers, registers=roles.registers)
+            self.set_fields(consumers=roles.consumers, registers=roles.registers)
         elif self.registers is not None:
             need = "consumers too, which the registers are distributed between"
             raise cannot_schedule(where, "registers alone", need)
-        stages, last_stage = as_stages(where, self.stages, self.last_stage)
-        _store(
-            self,
+        need = "rows and columns of tiles, e.g. (2, 1)"
+        self.set_fields(
             tile=None if self.tile is None else as_tile(where, self.tile),
-            stages=stages,
-            last_stage=last_stage,
+            stages=as_stages(where, self.stages),
             swizzle=as_choice(where, "swizzle", self.swizzle, swizzle.SWIZZLES),
             wgmma_pending=as_choice(where, "wgmma_pending", self.wgmma_pending, PENDING),
-            raster_group=as_int(where, "raster_group", self.raster_group, 1, MOST_BLOCKS),
-            raster_curve=as_choice(where, "raster_curve", self.raster_curve, CURVES),
+            raster=as_raster(where, self.raster),
             persistent=as_int(where, "persistent", self.persistent, BY_DEVICE, MOST_BLOCKS),
             accumulate=as_choice(where, "accumulate", self.accumulate, ACCUMULATE),
             operands=as_choice(where, "operands", self.operands, OPERANDS),
-            store=as_choice(where, "store", self.store, STORES),
-            store_parts=as_int(where, "store_parts", self.store_parts, 1),
-            split_k=as_int(where, "split_k", self.split_k, 1),
-            split_mode=as_choice(where, "split_mode", self.split_mode, SPLIT_MODES),
-            cluster=as_pair(
-                where, "cluster", self.cluster, "rows and columns of tiles, e.g. (2, 1)"
-            ),
-            operand_slots=as_int(where, "operand_slots", self.operand_slots, 0),
+            store=as_store(where, self.store),
+            split_k=as_split_k(where, self.split_k),
+            cluster=as_pair(where, "cluster", self.cluster, need),
+            form=as_form(where, self.form),
             schedule=as_choice(where, "schedule", self.schedule, SCHEDULES),
+            early_launch=as_early_launch(where, self.early_launch),
         )
+        if not isinstance(self.batch_invariant, bool):
+            found = f"batch_invariant={self.batch_invariant!r}"
+            raise cannot_schedule(where, found, "True or False")
         if self.split_mode == split.ATOMIC and self.store is None:
-            _store(self, store=STORES[0])  # what the hardware copies out it can add, too
+            self.set_fields(store=TMA)  # what the hardware copies out it can add, too
         if self.takes_turns:
             check_turns(where, self)
-        split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
-        split.check_cluster(where, self.cluster, self.split_k, self.split_mode)
-        check_pending(where, stages, last_stage, self.wgmma_pending)
-        for name in ("batch_invariant", "early_weights"):
-            if not isinstance(getattr(self, name), bool):
-                found = f"{name}={getattr(self, name)!r}"
-                raise cannot_schedule(where, found, "True or False")
+        split.check_request(where, self)
+        split.check_cluster(where, self)
+        check_pending(where, self.stages, self.wgmma_pending)
         if self.batch_invariant and self.shares_sums:
             need = "one of the two: parts of a sum are added in another order"
-            asked = f"split_k={self.split_k}" if self.parts > 1 else f"split_mode={split.STREAM!r}"
-            raise cannot_schedule(where, f"{asked} with batch_invariant=True", need)
-        _store(self, dots=as_dots(where, self.dots), direct=as_direct(where, self.direct))
-        for name in ("dots", "direct"):
-            if getattr(self, name):
-                self._check_alone(where, name)
-        for name in ("transposed", "early_launch"):
-            if not isinstance(value := getattr(self, name), (bool, type(None))):
-                raise cannot_schedule(where, f"{name}={value!r}", "True, False or None")
-        if self.transposed and self.store is not None:
+            found = f"split_k={self.split_k!r} with batch_invariant=True"
+            raise cannot_schedule(where, found, need)
+        if not self.has_tiles:
+            self._check_alone(where)
+        if self.transposed and self.by_tma:
             need = "one of the two: rows of a transposed tile are no rows in memory"
-            raise cannot_schedule(where, f"store={self.store!r} with transposed=True", need)
-        if self.store_parts is not None and self.store is None:
-            raise cannot_schedule(where, "store_parts alone", 'store="tma" too, which it divides')
-        if self.operand_slots and self.store is None:
-            need = 'store="tma" too: operands come in the parts that the output leaves in'
-            raise cannot_schedule(where, "operand_slots alone", need)
+            raise cannot_schedule(where, f"store={self.store!r} with form='transposed'", need)
 
-    def _check_alone(self, where: str, name: str) -> None:
-        """Refuse what speaks of tiles next to a product of few rows that has none."""
-        if self.streams:
-            need = f"{name} alone: there are no tiles"
-            raise cannot_schedule(where, f"{name} with split_mode={split.STREAM!r}", need)
+    def _check_alone(self, where: str) -> None:
+        """Refuse fields of tiles next to a form that has none."""
+        asked = f"form={self.form!r} with "
         if self.batch_invariant:
             need = "one of the two: parts of a sum are added in another order"
-            raise cannot_schedule(where, f"{name} with batch_invariant=True", need)
-        beside = (name, "accumulate", "early_weights", "split_mode")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is None or value is False or field.name in beside:
-                continue
-            need = f"{name} alone: there are no tiles"
-            raise cannot_schedule(where, f"{name} with {field.name}={value}", need)
+            raise cannot_schedule(where, f"{asked}batch_invariant=True", need)
+        beside = {"form", "accumulate"}
+        if self.split_parts is None and not self.streams:
+            beside.add("split_k")
+        if self.early_launch in (False, WEIGHTS):
+            beside.add("early_launch")
+        if others := [x for x in self.given if x not in beside]:
+            found = f"{asked}{others[0]}={getattr(self, others[0])!r}"
+            raise cannot_schedule(where, found, "the form alone: there are no tiles")
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether a tuner decides on a part: what one decision breaks, another may not."""
+        return any(isinstance(size, Expr) for size in (*(self.tile or ()), self.stages))
+
+    @property
+    def num_stages(self) -> int | None:
+        """Stages of the ring, where they are known: not sampled."""
+        return self.stages if isinstance(self.stages, int) else None
+
+    @property
+    def raster_group(self) -> int | None:
+        """Rows of output tiles in a group."""
+        return self.raster.group if isinstance(self.raster, Raster) else _as(int, self.raster)
+
+    @property
+    def raster_curve(self) -> str | None:
+        """Curve through the tiles of a group."""
+        return self.raster.curve if isinstance(self.raster, Raster) else _as(str, self.raster)
+
+    @property
+    def split_parts(self) -> int | None:
+        """Thread blocks that share the sum of a tile, as given."""
+        return self.split_k.parts if isinstance(self.split_k, SplitK) else _as(int, self.split_k)
+
+    @property
+    def split_mode(self) -> str | None:
+        """How parts of a sum are added, as given."""
+        return self.split_k.mode if isinstance(self.split_k, SplitK) else _as(str, self.split_k)
+
+    @property
+    def by_tma(self) -> bool:
+        """Whether outputs leave through shared memory."""
+        return self.store is not None and self.store != THREADS
+
+    @property
+    def store_parts(self) -> int | None:
+        """Column parts that each consumer stores one after another."""
+        return self.store.parts if isinstance(self.store, TmaStore) else None
+
+    @property
+    def operand_slots(self) -> int | None:
+        """Slots for parts of an epilogue operand; 0: threads load it."""
+        if isinstance(self.store, TmaStore):
+            return self.store.operand_slots
+        return 0 if self.store == THREADS else None
+
+    @property
+    def dots(self) -> bool:
+        """Whether threads compute dot products."""
+        return self.form == DOTS or isinstance(self.form, DotShape)
+
+    @property
+    def direct(self) -> bool:
+        """Whether warps load their operands."""
+        return self.form == DIRECT or isinstance(self.form, DirectShape)
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether tiles are multiplied, as far as the configuration says."""
+        return not self.dots and not self.direct
+
+    @property
+    def transposed(self) -> bool:
+        """Whether tiles of C^T are computed."""
+        return self.form == TRANSPOSED
+
+    @property
+    def is_orientation_open(self) -> bool:
+        """Whether it is open if tiles of C or of C^T are computed."""
+        return self.form in (None, TILES)
 
     @property
     def parts(self) -> int:
         """Thread blocks that share the sum of an output tile."""
-        return self.split_k or 1
+        return self.split_parts or 1
 
     @property
     def streams(self) -> bool:
@@ -342,37 +380,32 @@ def check_turns(where: str, config: MatmulConfig) -> None:
         raise cannot_schedule(where, f"{asked}registers={config.registers}", need)
     if config.shares_sums:
         need = "one of the two: blocks that share a sum compute one tile each"
-        found = f"split_k={config.split_k}" if config.parts > 1 else f"split_mode={split.STREAM!r}"
-        raise cannot_schedule(where, f"{asked}{found}", need)
+        raise cannot_schedule(where, f"{asked}split_k={config.split_k!r}", need)
     if config.in_cluster:
         need = "one of the two: slots that blocks fill for one another are released by all at once"
         raise cannot_schedule(where, f"{asked}cluster={config.cluster}", need)
-    if config.store is not None or config.operand_slots:
-        found = "operand_slots" if config.operand_slots else f"store={config.store!r}"
+    if config.by_tma:
         need = "threads that store what they hold: the sets would share the memory"
-        raise cannot_schedule(where, f"{asked}{found}", need)
+        raise cannot_schedule(where, f"{asked}store={config.store!r}", need)
 
 
-def check_pending(where: str, stages: int | None, last_stage: Any, pending: int | None) -> None:
+def check_pending(where: str, stages: Any, pending: int | None) -> None:
     """Refuse as many groups in flight as ring slots: the producer would wait forever.
 
     A slot is released one iteration late for each group that stays in flight after it. A sampled
     depth is checked by the lowering.
     """
-    slots = last_stage + 1 if isinstance(last_stage, int) else stages
-    if slots is not None and pending is not None and pending >= slots:
+    if isinstance(stages, int) and pending is not None and pending >= stages:
         raise cannot_schedule(
             where,
-            f"wgmma_pending={pending} with {slots} stages",
+            f"wgmma_pending={pending} with {stages} stages",
             f"{pending + 1} stages or more: a group in flight keeps its slot",
             "take more stages or fewer pending groups",
         )
 
 
-def _store(config: Any, **plain: Any) -> None:
-    """Set fields of a frozen dataclass, while it is being made."""
-    for name, value in plain.items():
-        object.__setattr__(config, name, value)
+def _as(kind: type, value: Any) -> Any:
+    return value if isinstance(value, kind) else None
 
 
 def refuse_all(where: str, broken: list[str]) -> Exception:

@@ -19,7 +19,6 @@ sum is fixed, and another one than that of a single accumulator.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import s_tir
@@ -32,22 +31,12 @@ from . import fuse
 from .direct_shape import DirectShape
 from .outputs import keep_in_registers, separate_outputs
 from .recognize import Matmul, find_matmul, read_index
+from .thread_rates import ThreadKernel
 from .wide_sums import widen_product
 
 
-@dataclass(frozen=True)
-class DirectKernel:
-    """Plan of a product whose warps load their operands directly."""
-
-    shape: DirectShape  # how the work is distributed
-    chosen: str  # what `explain` says of it
-    chosen_for: tuple[int, ...]  # of a size class what `keys.CHOSEN_FOR` says, else nothing
-    is_narrow: bool  # the program sums in 16 bits
-    early: bool  # weights are loaded before earlier launches have ended
-
-
 def apply_direct(
-    sch: s_tir.Schedule, block: Any, known: Matmul, kernel: DirectKernel, outputs: int
+    sch: s_tir.Schedule, block: Any, known: Matmul, kernel: ThreadKernel[DirectShape], outputs: int
 ) -> Any:
     """Schedule a product whose warps load what they multiply.
 
@@ -59,7 +48,7 @@ def apply_direct(
         The multiply-add, in plain loops; its casts are inlined.
     known : Matmul
         What it is.
-    kernel : DirectKernel
+    kernel : ThreadKernel
         How.
     outputs : int
         Tensors that the kernel leaves in memory.
@@ -72,7 +61,7 @@ def apply_direct(
     shape = kernel.shape
     if kernel.is_narrow:
         block = widen_product(sch, block)
-    whole = shape.rows, shape.columns, shape.warps * shape.depth
+    whole = kernel.rows, shape.columns, shape.warps * shape.depth
     problem = steps.pad_matmul(sch, block, find_matmul(sch, block, known), whole)
     if outputs > 1:
         stores = keep_in_registers(sch, block, separate_outputs(sch, block))
@@ -82,7 +71,7 @@ def apply_direct(
     places = [a.loop for a in (problem.m, problem.n, problem.k)]
     m, n, k = (loops[x] for x in places)
     lead = [loop for i, loop in enumerate(loops) if i not in places]  # of extent one
-    m_outer, m_inner = sch.split(m, [None, shape.rows])
+    m_outer, m_inner = sch.split(m, [None, kernel.rows])
     n_outer, n_inner = sch.split(n, [None, shape.columns])
     k_outer, warp, k_inner = sch.split(k, [None, shape.warps, shape.depth])
     sch.reorder(*lead, m_outer, n_outer, warp, m_inner, n_inner, k_outer, k_inner)
@@ -98,10 +87,7 @@ def apply_direct(
     sch.bind(n_outer, "blockIdx.x")
     _add_up(sch, block, stores, shape)
     _multiply(sch, part, handed_on, n_outer, operands, kernel.early)
-    sch.annotate(n_outer, keys.MEMORY_BOUND, keys.FRAGMENTS)
-    sch.annotate(n_outer, keys.CHOSEN, kernel.chosen)
-    if kernel.chosen_for:
-        sch.annotate(n_outer, keys.CHOSEN_FOR, list(kernel.chosen_for))
+    kernel.note(sch, n_outer, keys.FRAGMENTS)
     return block
 
 

@@ -1,21 +1,18 @@
-"""Choose whether and how warps load their operands directly.
+"""Choose how warps load their operands directly, and estimate what they take.
 
     time = start + bytes / memory                       bytes: of the weights, and of A and C
 
-Set next to the time of the best tile.  Constants are fitted to times of an H200 (docs/choice.md).
+On request alone: tiles were as fast or faster, measured.
+Constants are fitted to times of an H200 (docs/choice.md).
 """
 
 from __future__ import annotations
 
 from tvm_hopper.facts.devices import Chip
 
-from .config import MatmulConfig
 from .direct_shape import DirectShape, padded_rows, steps_of
 from .product_shape import ProductShape
-from .thread_rates import ThreadRates, asks_for_no_tile, estimate_threads
-
-MOST_CHOSEN = 0  # rows up to which it is chosen unasked: tiles were as fast or faster, measured
-
+from .thread_rates import ThreadRates, estimate_threads
 
 RATES = ThreadRates(start_us=2.5, memory_bytes=4.6e6)
 # Warps, columns and depth, the fastest first.
@@ -23,24 +20,9 @@ SHAPES_ALONG_K = ((8, 32, 128), (8, 32, 64), (4, 32, 64), (4, 16, 64))
 SHAPES_ALONG_ROWS = ((16, 64, 64), (8, 64, 64), (8, 64, 32), (4, 64, 32), (2, 64, 32))
 
 
-def may_be_direct(given: MatmulConfig) -> bool:
-    """Tell whether a configuration leaves open, or asks, that warps load what they multiply."""
-    if given.direct is not None:
-        return given.direct is not False
-    if given.dots:
-        return False
-    return asks_for_no_tile(given)
-
-
 def estimate_direct(product: ProductShape, chip: Chip) -> float:
     """Estimate how long it takes, in microseconds."""
     return estimate_threads(product, RATES, chip)
-
-
-def choose_direct(product: ProductShape, given: MatmulConfig, other_us: float, chip: Chip) -> bool:
-    """Tell whether it is estimated to take less than the best other way."""
-    few = not product.is_symbolic and product.m <= MOST_CHOSEN
-    return few and may_be_direct(given) and estimate_direct(product, chip) < other_us
 
 
 def choose_direct_shape(rows: int, along_k: bool) -> DirectShape:
@@ -50,5 +32,5 @@ def choose_direct_shape(rows: int, along_k: bool) -> DirectShape:
     """
     padded = padded_rows(rows)
     columns, depth = steps_of(along_k)
-    shapes = [DirectShape(padded, *x) for x in (SHAPES_ALONG_K if along_k else SHAPES_ALONG_ROWS)]
-    return next((x for x in shapes if not x.shortfall), DirectShape(padded, 1, columns, depth))
+    shapes = [DirectShape(*x) for x in (SHAPES_ALONG_K if along_k else SHAPES_ALONG_ROWS)]
+    return next((x for x in shapes if not x.shortfall(padded)), DirectShape(1, columns, depth))

@@ -37,11 +37,7 @@ RATES = ThreadRates(start_us=2.3, memory_bytes=4.67e6)
 
 def may_be_dots(given: MatmulConfig) -> bool:
     """Tell whether a configuration leaves open, or asks, that dot products are computed."""
-    if given.dots is not None:
-        return given.dots is not False
-    if given.direct:
-        return False
-    return asks_for_no_tile(given)
+    return given.dots or (given.form is None and asks_for_no_tile(given))
 
 
 def estimate_dots(product: ProductShape, chip: Chip) -> float:

@@ -34,19 +34,8 @@ from . import fuse
 from .dot_shape import VECTOR_BYTES, DotShape
 from .outputs import keep_in_registers, separate_outputs
 from .recognize import Matmul, find_matmul, read_index
+from .thread_rates import ThreadKernel
 from .wide_sums import widen_product
-
-
-@dataclass(frozen=True)
-class DotKernel:
-    """Plan of a product by dot products."""
-
-    rows: int  # of the output, that a thread block computes together
-    shape: DotShape  # how the work is distributed
-    chosen: str  # what `explain` says of it
-    chosen_for: tuple[int, ...]  # of a size class what `keys.CHOSEN_FOR` says, else nothing
-    is_narrow: bool  # the program sums in 16 bits
-    early: bool = False  # weights are loaded before earlier launches have ended
 
 
 @dataclass(frozen=True)
@@ -64,7 +53,7 @@ class DotSite:
 
 
 def apply_dots(
-    sch: s_tir.Schedule, block: Any, known: Matmul, kernel: DotKernel, outputs: int
+    sch: s_tir.Schedule, block: Any, known: Matmul, kernel: ThreadKernel[DotShape], outputs: int
 ) -> Any:
     """Schedule a product as dot products.
 
@@ -76,7 +65,7 @@ def apply_dots(
         The multiply-add, in plain loops; its casts are inlined.
     known : Matmul
         What it is.
-    kernel : DotKernel
+    kernel : ThreadKernel
         How.
     outputs : int
         Tensors that the kernel leaves in memory.
@@ -97,10 +86,7 @@ def apply_dots(
     inner = _share_out(sch, site, shape, vector, kernel.early)
     sch.bind(site.grid, "blockIdx.y")
     sch.bind(inner, "blockIdx.x")
-    sch.annotate(inner, keys.MEMORY_BOUND, keys.DOT_PRODUCTS)
-    sch.annotate(inner, keys.CHOSEN, kernel.chosen)
-    if kernel.chosen_for:
-        sch.annotate(inner, keys.CHOSEN_FOR, list(kernel.chosen_for))
+    kernel.note(sch, inner, keys.DOT_PRODUCTS)
     return block
 
 

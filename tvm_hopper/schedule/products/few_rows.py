@@ -18,37 +18,39 @@ from tvm_hopper.transforms.mma_sync.lower_mma_sync_plan import VECTOR
 
 from .classes import ClassKernel, product_of
 from .config import MatmulConfig
-from .direct import DirectKernel, apply_direct
-from .direct_choice import choose_direct, choose_direct_shape, estimate_direct, may_be_direct
+from .direct import apply_direct
+from .direct_choice import choose_direct_shape, estimate_direct
 from .direct_shape import MOST_ROWS as MOST_DIRECT
 from .direct_shape import DirectShape, padded_rows, steps_of
 from .dot_choice import choose_dots, choose_shape, estimate_dots, may_be_dots
 from .dot_shape import MOST_ROWS, VECTOR_BYTES, DotShape
-from .dots import DotKernel, apply_dots
+from .dots import apply_dots
+from .field_values import DIRECT, DOTS, THREADS, TILES, WEIGHTS
 from .model import rank_both
 from .recognize import Matmul
 from .staging import leaves_operands_open
+from .thread_rates import ThreadKernel
 
 BATCH = "a batch, or a sum over several axes; one product over one axis"
 
 
 def may_be_few_rows(given: MatmulConfig) -> bool:
-    """Tell whether a product may use direct loads or dot products by default."""
-    return not given.dots and not given.direct and (may_be_dots(given) or may_be_direct(given))
+    """Tell whether a product may use dot products by default."""
+    return given.has_tiles and may_be_dots(given)
 
 
 def by_tiles(kernel: ClassKernel) -> ClassKernel:
     """Return the tiled kernel of a class, unless tiles are excluded by request."""
     if not may_be_few_rows(kernel.config):
         return kernel
-    return replace(kernel, config=replace(kernel.config, dots=False, direct=False))
+    return replace(kernel, config=replace(kernel.config, form=TILES))
 
 
 def by_threads(kernel: ClassKernel) -> ClassKernel:
     """Let threads load operands of an epilogue, as far as that was left open, and has tiles."""
     is_open = leaves_operands_open(kernel.config)
     is_open = is_open and (kernel.rows or MOST_ROWS + 1) > MOST_ROWS  # dot products go with none
-    return replace(kernel, config=replace(kernel.config, operand_slots=0)) if is_open else kernel
+    return replace(kernel, config=replace(kernel.config, store=THREADS)) if is_open else kernel
 
 
 def trials_of(kernel: ClassKernel) -> list[tuple[bool, ClassKernel]]:
@@ -56,9 +58,9 @@ def trials_of(kernel: ClassKernel) -> list[tuple[bool, ClassKernel]]:
 
     What is chosen for operands of the epilogue may be what does not.
     """
-    if kernel.config.dots or kernel.config.direct or not leaves_operands_open(kernel.config):
+    if not kernel.config.has_tiles or not leaves_operands_open(kernel.config):
         return [(True, kernel)]
-    loaded = replace(kernel, config=replace(kernel.config, operand_slots=0))  # by threads
+    loaded = replace(kernel, config=replace(kernel.config, store=THREADS))
     return [(False, kernel), (False, replace(kernel, apart=True)), (True, loaded)]
 
 
@@ -101,172 +103,122 @@ def apply_few_rows(
         return apply_dots(sch, block, problem, dots, len(outputs))
     if direct := find_direct(problem, kernel, views, outputs):
         return apply_direct(sch, block, problem, direct, len(outputs))
-    if kernel.config.early_weights:
+    if kernel.config.early_launch == WEIGHTS:
         raise cannot_schedule(
-            f"block {problem.name}, early_weights",
+            f"block {problem.name}, early_launch={WEIGHTS!r}",
             "tiles, whose weights come through shared memory",
             "few rows, whose weights each thread loads itself",
-            "request direct=True, or leave early_weights out",
+            f"request form={DIRECT!r}, or leave early_launch out",
         )
     return None
 
 
 def find_dots(
     problem: Matmul, kernel: ClassKernel, views: Sequence[Any], outputs: tuple[str, ...]
-) -> DotKernel | None:
-    """Return how a product is computed as dot products, None where tensor cores take it.
-
-    Parameters
-    ----------
-    problem : Matmul
-        The product.
-    kernel : ClassKernel
-        What was requested.
-    views : sequence of Buffer
-        Operands that are parts of tensors.
-    outputs : tuple of str
-        Types of what the kernel leaves in memory.
-
-    Raises
-    ------
-    ScheduleError
-        Dot products were requested, and cannot serve the product.
-    """
+) -> ThreadKernel[DotShape] | None:
+    """Return how a product is computed as dot products, None where tensor cores take it."""
     config = kernel.config
     if not may_be_dots(config):
         return None
     rows = problem.m.extent if kernel.rows is None else kernel.rows
-    if why := _unserved(problem, rows, views):
+    if why := _unserved_as_dots(problem, rows, views):
         if config.dots:
             found, _, need = why.partition("; ")
-            fix = "leave dots out: tensor cores take it"
-            raise cannot_schedule(f"block {problem.name}, dots", found, need, fix)
+            fix = "leave form out: tensor cores take it"
+            raise cannot_schedule(f"block {problem.name}, form={DOTS!r}", found, need, fix)
         return None
     wanted, chip = product_of(problem, kernel, outputs), chip_of_target()
     time = estimate_dots(wanted, chip)
     shape = choose_shape(rows, wanted.n, wanted.k, wanted.dtype, chip)
     chosen = f"{shape}: {time:.1f} us by estimate"
-    if isinstance(config.dots, tuple):
-        shape = DotShape(*config.dots)
+    if isinstance(config.form, DotShape):
+        shape = config.form
         chosen = str(shape)
-    elif config.dots is None:
+    elif config.form is None:
         best, *_ = rank_both(wanted, config, chip, 1)
         if not choose_dots(wanted, config, best.microseconds, chip):
             return None
         chosen += f"; then {best}"
-    chosen_for = _chosen_for(kernel, time)
-    return DotKernel(
-        rows, shape, chosen, chosen_for, problem.acc_dtype != "float32", config.early_weights
-    )
+    return _kernel(problem, kernel, rows, shape, chosen, time)
 
 
 def find_direct(
     problem: Matmul, kernel: ClassKernel, views: Sequence[Any], outputs: tuple[str, ...]
-) -> DirectKernel | None:
-    """Return how warps compute a product from what they load, None where tiles take it.
-
-    Parameters
-    ----------
-    problem : Matmul
-        The product.
-    kernel : ClassKernel
-        What was requested.
-    views : sequence of Buffer
-        Operands that are parts of tensors.
-    outputs : tuple of str
-        Types of what the kernel leaves in memory.
-
-    Raises
-    ------
-    ScheduleError
-        It was requested, and cannot serve the product.
-    """
+) -> ThreadKernel[DirectShape] | None:
+    """Return how warps compute a product from what they load, None unless it was requested."""
     config = kernel.config
-    if not may_be_direct(config):
+    if not config.direct:
         return None
-    where = f"block {problem.name}, direct"
+    where = f"block {problem.name}, form={DIRECT!r}"
     rows = problem.m.extent if kernel.rows is None else kernel.rows
     if why := _unserved_directly(problem, rows, views):
-        if config.direct:
-            found, _, need = why.partition("; ")
-            raise cannot_schedule(where, found, need, "leave direct out: tiles take it")
-        return None
-    wanted, chip = product_of(problem, kernel, outputs), chip_of_target()
-    time = estimate_direct(wanted, chip)
-    shape = choose_direct_shape(rows, problem.rhs.major == "k")
-    chosen = f"fragments from memory, {shape}: {time:.1f} us by estimate"
-    if isinstance(config.direct, tuple):
-        shape = DirectShape(padded_rows(rows), *config.direct)
-        chosen = f"fragments from memory, {shape}"
-        columns, depth = steps_of(problem.rhs.major == "k")
+        found, _, need = why.partition("; ")
+        raise cannot_schedule(where, found, need, "leave form out: tiles take it")
+    time = estimate_direct(product_of(problem, kernel, outputs), chip_of_target())
+    along_k = problem.rhs.major == "k"
+    if isinstance(config.form, DirectShape):
+        shape, estimated = config.form, ""
+        columns, depth = steps_of(along_k)
         if shape.columns % columns or shape.depth % depth:
             found = f"{shape.columns} columns and a depth of {shape.depth}"
             need = f"multiples of {columns} and {depth} for the rows of {problem.rhs.name}"
             raise cannot_schedule(where, found, need)
-        if shape.shortfall:
-            found, _, need = shape.shortfall.partition("; ")
+        if why := shape.shortfall(padded_rows(rows)):
+            found, _, need = why.partition("; ")
             raise cannot_schedule(where, found, need)
-    elif config.direct is None:
-        best, *_ = rank_both(wanted, config, chip, 1)
-        if not choose_direct(wanted, config, best.microseconds, chip):
-            return None
-        chosen += f"; then {best}"
-    return DirectKernel(
-        shape,
-        chosen,
-        _chosen_for(kernel, time),
-        problem.acc_dtype != "float32",
-        config.early_weights,
-    )
+    else:
+        shape, estimated = choose_direct_shape(rows, along_k), f": {time:.1f} us by estimate"
+    chosen = f"fragments from memory, {shape}{estimated}"
+    return _kernel(problem, kernel, padded_rows(rows), shape, chosen, time)
 
 
-def _chosen_for(kernel: ClassKernel, time: float) -> tuple[int, ...]:
-    """Return what `keys.CHOSEN_FOR` says of a size class."""
+def _kernel(
+    problem: Matmul, kernel: ClassKernel, rows: int, shape: Any, chosen: str, time: float
+) -> ThreadKernel[Any]:
+    """Return the plan of a product; a size class notes for how many rows it was chosen."""
     tenths = min(max(1, round(10 * time)), keys.INT32_MAX)
-    return () if kernel.rows is None else (kernel.rows, tenths)
+    chosen_for = () if kernel.rows is None else (kernel.rows, tenths)
+    early = kernel.config.early_launch == WEIGHTS
+    return ThreadKernel(rows, shape, chosen, chosen_for, problem.acc_dtype != "float32", early)
 
 
 def _unserved_directly(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
     """Say why warps cannot load what they multiply, and what can; empty if they can."""
-    if problem.has_batch:
-        return BATCH
-    if problem.lhs.dtype not in HALF_DTYPES:
-        return f"operands of {problem.lhs.dtype}; {' or '.join(HALF_DTYPES)}"
-    for operand in (problem.lhs, problem.rhs):
-        if len(operand.buffer.ty.strides) or any(operand.buffer.same_as(x) for x in views):
-            return "an operand that is a part of a tensor, or has strides; whole compact tensors"
-    if not isinstance(rows, int) or rows > MOST_DIRECT:
-        return f"{rows} rows; at most {MOST_DIRECT}, or a size class of as many"
-    for name, axis in (("N", problem.n), ("K", problem.k)):
-        if not isinstance(axis.extent, int):
-            return f"{name} = {axis.extent}, symbolic; static N and K"
+    if why := _unserved(problem, rows, views, MOST_DIRECT):
+        return why
     runs, extent = ("K", problem.k.extent) if problem.rhs.major == "k" else ("N", problem.n.extent)
     if extent % VECTOR:
         return f"{runs} = {extent}, along which the rows of B run; a multiple of {VECTOR}"
-    if not problem.starts_from_zero:
-        return "a sum that does not start from zero; one that does, with the rest after it"
     return ""
 
 
-def _unserved(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
+def _unserved_as_dots(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
     """Say why a product cannot be computed as dot products, and what can; empty if it can."""
+    for operand in (problem.lhs, problem.rhs):
+        if operand.major != "k":
+            return f"{operand.name} with rows that do not run along k; A[m, k] and B[n, k]"
+    if why := _unserved(problem, rows, views, MOST_ROWS):
+        return why
+    vector = VECTOR_BYTES // dtype_bytes(problem.rhs.dtype)
+    if problem.k.extent % vector:
+        return f"K = {problem.k.extent}; a multiple of {vector}"
+    return ""
+
+
+def _unserved(problem: Matmul, rows: Any, views: Sequence[Any], most: int) -> str:
+    """Say why threads cannot load operands for themselves, and what can; empty if they can."""
     if problem.has_batch:
         return BATCH
     if problem.lhs.dtype not in HALF_DTYPES:
         return f"operands of {problem.lhs.dtype}; {' or '.join(HALF_DTYPES)}"
-    vector = VECTOR_BYTES // dtype_bytes(problem.rhs.dtype)
     for operand in (problem.lhs, problem.rhs):
-        if operand.major != "k":
-            return f"{operand.name} with rows that do not run along k; A[m, k] and B[n, k]"
         if len(operand.buffer.ty.strides) or any(operand.buffer.same_as(x) for x in views):
             return "an operand that is a part of a tensor, or has strides; whole compact tensors"
-    if not isinstance(rows, int) or rows > MOST_ROWS:
-        return f"{rows} rows; at most {MOST_ROWS}, or a size class of as many"
+    if not isinstance(rows, int) or rows > most:
+        return f"{rows} rows; at most {most}, or a size class of as many"
     for name, axis in (("N", problem.n), ("K", problem.k)):
         if not isinstance(axis.extent, int):
             return f"{name} = {axis.extent}, symbolic; static N and K"
-    if problem.k.extent % vector:
-        return f"K = {problem.k.extent}; a multiple of {vector}"
     if not problem.starts_from_zero:
         return "a sum that does not start from zero; one that does, with the rest after it"
     return ""

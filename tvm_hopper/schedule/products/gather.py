@@ -21,6 +21,7 @@ from tvm_hopper.requests.targets import chip_of_target
 
 from .classes import ClassKernel, product_of
 from .config import MatmulConfig, split_axis
+from .field_values import THREADS, UNTRANSPOSED
 from .fuse import followers, fuse_side_inputs, inline_block
 from .model import CONFIGS_SHOWN, rank_both
 from .product_shape import ProductShape
@@ -34,13 +35,10 @@ def plain_config(given: MatmulConfig) -> MatmulConfig:
     """Return a configuration with what goes with such an epilogue, its tile open or as it was."""
     return replace(
         given,
-        transposed=False,
+        form=UNTRANSPOSED,
         split_k=1,
-        split_mode=None,
-        dots=False,
-        direct=False,
         cluster=(1, 1),
-        operand_slots=0,
+        store=THREADS,
     )
 
 
@@ -73,12 +71,9 @@ def choose_tile(
 def excluded(given: MatmulConfig) -> str:
     """Return what of a configuration does not go with such an epilogue, empty if all does."""
     asked = {
-        "transposed=True": given.transposed,
-        f"split_k={given.split_k}": given.parts > 1,
-        f"split_mode={given.split_mode!r}": given.streams,
-        "dots": given.dots,
-        "direct": given.direct,
-        f"store={given.store!r}": given.store is not None,
+        f"form={given.form!r}": given.transposed or not given.has_tiles,
+        f"split_k={given.split_k!r}": given.shares_sums,
+        f"store={given.store!r}": given.by_tma,
         f"cluster={given.cluster}": given.in_cluster,
     }
     return next((name for name, is_asked in asked.items() if is_asked), "")

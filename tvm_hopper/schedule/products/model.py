@@ -21,13 +21,14 @@ from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
 from tvm_hopper.requests.keys import BY_DEVICE, MOST_PARTS
 from tvm_hopper.requests.targets import chip_of_target
-from tvm_hopper.schedule.arguments import as_choice, as_int, as_size, as_sizes, check_type
+from tvm_hopper.schedule.arguments import as_choice, as_size, as_sizes, check_type
 
 from .boxes import leave_as_boxes
 from .candidates import MAX_STAGES, Candidates, candidates
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
 from .dot_choice import choose_dots, estimate_dots
 from .estimate import KernelForm, estimate
+from .field_values import TRANSPOSED, UNTRANSPOSED, Raster, SplitK
 from .parts import (
     CLUSTER_DIVISIBLE_PARTS,
     CLUSTER_SIZES,
@@ -85,12 +86,13 @@ def choose_config(
     dtype: str = "float16",
     given: MatmulConfig | None = None,
     sizes: tuple[tuple[int, ...], ...] | None = None,
-    num_sms: int | None = None,
     majors: tuple[str, str] = ("k", "k"),
     out_dtype: str | None = None,
     batch: Any = 1,
 ) -> MatmulConfig:
     """Choose the open fields of a configuration from the shape, for a kernel of tiles.
+
+    The target in scope says for which GPU, an H200 without one. The kernel is correct on others.
 
     Parameters
     ----------
@@ -102,9 +104,6 @@ def choose_config(
         Fields that are fixed.
     sizes : tuple, optional
         The values that each size of the given tile can take, when it is sampled.
-    num_sms : int, optional
-        SMs of the device; None: those of the target in scope, else 132. The kernel is correct on
-        any device.
     majors : tuple of str
         For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
     out_dtype : str, optional
@@ -115,7 +114,7 @@ def choose_config(
     Returns
     -------
     config : MatmulConfig
-        With tile, consumers, and stages or last_stage.
+        With tile, consumers and stages.
 
     Raises
     ------
@@ -142,20 +141,19 @@ def choose_config(
     config = given or MatmulConfig()
     is_open = config.tile is None
     chip = chip_of_target()
-    num_sms = as_int("choose_config", "num_sms", num_sms, 1) or chip.num_sms
     if is_open:
         wanted = as_product(m, n, k, dtype, majors, out_dtype, batch)
-        config = _choose_tile(wanted, config, replace(chip, num_sms=num_sms))
+        config = _choose_tile(wanted, config, chip)
     if not config.shares_sums:
-        config = replace(config, split_mode=None)
+        config = replace(config, split_k=config.split_parts)
     if config.streams and config.persistent in (None, BY_DEVICE):  # shares follow from the number
-        config = replace(config, persistent=num_sms)
+        config = replace(config, persistent=chip.num_sms)
     if config.transposed:
         m, n = n, m
     if sizes is None or given is None or given.tile is None:
         sizes = tuple((size,) for size in config.tile or ())
     config = _choose_ring(config, sizes, dtype, k)
-    return _choose_order(config, sizes, (m, n, k, batch), dtype, num_sms, is_open)
+    return _choose_order(config, sizes, (m, n, k, batch), dtype, chip.num_sms, is_open)
 
 
 def _choose_tile(wanted: ProductShape, config: MatmulConfig, chip: Chip) -> MatmulConfig:
@@ -164,10 +162,10 @@ def _choose_tile(wanted: ProductShape, config: MatmulConfig, chip: Chip) -> Matm
     count = config.turns if config.takes_turns else best.consumers
     config = replace(config, tile=best.tile, consumers=count)
     if best.transposed:
-        config = replace(config, transposed=True)
+        config = replace(config, form=TRANSPOSED)
     if best.parts > 1:
-        mode = given_mode(config) if best.by_kernels else None
-        config = replace(config, split_k=best.parts, split_mode=mode)
+        mode = (config.split_mode or CALLER) if best.by_kernels else None
+        config = replace(config, split_k=SplitK(best.parts, mode))
     if best.cluster != (1, 1):
         config = replace(config, cluster=best.cluster)
     if best.pending and config.wgmma_pending is None:
@@ -182,9 +180,9 @@ def _choose_ring(
     if config.consumers is None:
         count = 2 if config.takes_turns else choose_consumers(sizes, dtype)
         config = replace(config, consumers=count)
-    if config.takes_turns and config.wgmma_pending is None and config.stages != 1:
+    if config.takes_turns and config.wgmma_pending is None and config.num_stages != 1:
         config = replace(config, wgmma_pending=1)  # the others store while one multiplies
-    if config.stages is None and config.last_stage is None:
+    if config.stages is None:
         largest = max(sizes[0]), max(sizes[1]), max(sizes[2])
         most = most_stages(largest, dtype, ARCH)
         step = max(1, min(sizes[2])) * config.parts
@@ -216,7 +214,7 @@ def _choose_order(
         if batch > 1:  # tiles of one product together
             down = -(-rows // smallest[0])
             group = max(x for x in range(1, group + 1) if down % x == 0)
-        config = replace(config, raster_group=group)
+        config = replace(config, raster=Raster(group, config.raster_curve))
     if config.persistent is None:
         whole = all(isinstance(x, int) for x in (*extents[:2], extents[3]))
         static = whole and all(len(x) == 1 for x in sizes[:2])
@@ -328,45 +326,40 @@ def rank_both(
 def _rank_both(
     wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int, sizes: tuple[int, ...]
 ) -> tuple[RankedTile, ...]:
-    if given.split_k is not None or given.split_mode == CLUSTER or given.streams:
+    if given.split_parts is not None or given.split_mode == CLUSTER or given.streams:
         return tuple(_rank_ways(wanted, given, chip, count, sizes))
-    found = _rank_ways(wanted, replace(given, split_mode=CLUSTER), chip, count, sizes)
+    found = _rank_ways(wanted, replace(given, split_k=CLUSTER), chip, count, sizes)
     if sizes == CLUSTER_SIZES and may_share_sums(given) and not wanted.is_symbolic:
-        mode = given_mode(given)
+        mode = given.split_mode or CALLER  # outside of clusters the safest one
         parts = CLUSTER_DIVISIBLE_PARTS if mode == CALLER else tuple(range(2, MOST_PARTS + 1))
-        wide = replace(given, split_mode=mode)
+        wide = replace(given, split_k=mode)
         found += [x for x in _rank_ways(wanted, wide, chip, count, parts) if x.by_kernels]
     return tuple(sorted(found, key=lambda x: x.microseconds)[:count])
-
-
-def given_mode(given: MatmulConfig) -> str:
-    """Return the split-K mode outside of clusters: the given one, else the safest."""
-    return given.split_mode or CALLER
 
 
 def _rank_ways(
     wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int, sizes: tuple[int, ...]
 ) -> list[RankedTile]:
     ways = [given.transposed]
-    if given.transposed is None:
+    if given.is_orientation_open:
         ways = [False, True] if may_be_transposed(wanted, given) else [False]
     found = []
     for way in ways:
         shape = wanted.transposed if way else wanted
-        found += [replace(x, transposed=bool(way)) for x in rank(shape, given, chip, count, sizes)]
+        found += [replace(x, transposed=way) for x in rank(shape, given, chip, count, sizes)]
     return sorted(found, key=lambda x: x.microseconds)[:count]
 
 
 def may_be_transposed(wanted: ProductShape, given: MatmulConfig) -> bool:
     """Tell whether C^T = B^T A^T is tried too, where a configuration leaves that open."""
-    return given.store is None and (wanted.m <= MOST_TRANSPOSED or not wanted.is_symbolic)
+    return not given.by_tma and (wanted.m <= MOST_TRANSPOSED or not wanted.is_symbolic)
 
 
 def in_rows(given: MatmulConfig, rows: Any) -> MatmulConfig:
     """Keep many rows of the output on the tile's rows, where nothing else is requested."""
-    is_open = given.tile is None and given.transposed is None
+    is_open = given.tile is None and given.is_orientation_open
     many = not isinstance(rows, int) or rows > MOST_TRANSPOSED
-    return replace(given, transposed=False) if is_open and many else given
+    return replace(given, form=UNTRANSPOSED) if is_open and many else given
 
 
 def listed(wanted: ProductShape, given: MatmulConfig, chip: Chip) -> list[str]:
@@ -388,8 +381,7 @@ def listed(wanted: ProductShape, given: MatmulConfig, chip: Chip) -> list[str]:
 
 def _in_boxes(wanted: ProductShape, tiles: Candidates, given: MatmulConfig) -> Any:
     """Tell which tiles' outputs are stored by TMA, where nothing else is requested."""
-    asked = given.store is not None or given.operand_slots is not None
-    asked = asked or given.takes_turns or given.streams
+    asked = given.store is not None or given.takes_turns or given.streams
     if asked or wanted.is_transposed or wanted.is_symbolic:
         return False
     size = wanted.output_bytes

@@ -1,6 +1,6 @@
 """Prefetch epilogue operands of the output's shape into shared memory.
 
-    for piece in range(store_parts):                              pipelined, operand_slots
+    for piece in range(store.parts):                              pipelined, store.operand_slots
         shared = residual[rows, columns of a piece]               by TMA, with the next A and B
         staging[rows, columns of a piece] = f(accumulator, shared)
         output[rows, columns of a piece] = staging

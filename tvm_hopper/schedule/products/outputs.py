@@ -124,7 +124,7 @@ def keep_in_registers(sch: s_tir.Schedule, block: Any, outputs: list[Any]) -> li
     return stores
 
 
-def starts_early(sch: s_tir.Schedule, stores: list[Any], asked: bool | None) -> bool:
+def starts_early(sch: s_tir.Schedule, stores: list[Any], asked: bool | str | None) -> bool:
     """Decide whether a kernel begins while the launch before it ends.
 
     What an epilogue loads would have to stay in order then, and take longer: unless it is asked
@@ -136,10 +136,10 @@ def starts_early(sch: s_tir.Schedule, stores: list[Any], asked: bool | None) -> 
         It is left as it is.
     stores : list of SBlockRV
         The blocks that store what the product summed, with their epilogues.
-    asked : bool or None
+    asked : bool, str or None
         What the configuration says.
     """
     if asked is not None:
-        return asked
+        return bool(asked)
     loaded = [x.source for store in stores for x in sch.get(store).reads]
     return all(str(x.scope()) not in ("", "global") for x in loaded)

@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+from tvm.ir import Expr
 
 from tvm_hopper.facts.arch import LARGEST_CLUSTER, MAX_CLUSTER
 from tvm_hopper.facts.devices import Chip
@@ -20,6 +21,7 @@ from tvm_hopper.requests.keys import MOST_PARTS
 
 from .candidates import Candidates, Ints
 from .config import MatmulConfig
+from .field_values import UNTRANSPOSED
 from .product_shape import ProductShape
 from .split import ANYWHERE, CALLER, CLUSTER, WORKSPACE
 
@@ -45,26 +47,26 @@ def for_any_rows(config: MatmulConfig, chosen_for: Any = 0) -> MatmulConfig:
     Few rows would leave blocks of a cluster without any. Chosen for more than `MOST_ROWS_ACROSS`
     rows, a transposed tile serves no greater number of them well.
     """
-    if config.dots or config.direct:
-        return config  # there are no tiles
-    if config.transposed is None and isinstance(chosen_for, int) and chosen_for > MOST_ROWS_ACROSS:
-        config = replace(config, transposed=False)
+    if not config.has_tiles:
+        return config
+    many = isinstance(chosen_for, int) and chosen_for > MOST_ROWS_ACROSS
+    if config.is_orientation_open and many:
+        config = replace(config, form=UNTRANSPOSED)
     return replace(config, cluster=(1, 1)) if config.cluster is None else config
 
 
 def without_allocator(config: MatmulConfig) -> MatmulConfig:
     """Let parts of a sum be chosen for calls that come with no allocator: TVM's own tensors."""
-    is_open = config.split_mode is None and config.split_k is None
-    is_open = is_open and not config.dots and not config.direct
-    return replace(config, split_mode=CLUSTER) if is_open else config
+    is_open = config.split_k is None and config.has_tiles
+    return replace(config, split_k=CLUSTER) if is_open else config
 
 
 def may_share_sums(given: MatmulConfig) -> bool:
     """Tell whether a configuration leaves open in how many parts a sum is taken."""
-    decided = (given.split_k, given.store, given.persistent or None, given.operand_slots or None)
-    is_sampled = not isinstance(given.last_stage, (int, type(None)))
+    decided = given.split_parts is not None or given.by_tma or given.persistent
+    is_sampled = isinstance(given.stages, Expr)
     whole = given.batch_invariant or given.takes_turns or given.streams
-    return not whole and not is_sampled and all(x is None for x in decided)
+    return not (whole or is_sampled or decided)
 
 
 def in_parts(
@@ -188,9 +190,9 @@ def _can_share_loads(tiles: Candidates, product: ProductShape, rows: int, column
 
 def may_load_together(given: MatmulConfig) -> bool:
     """Tell whether a configuration leaves open whether thread blocks load for one another."""
-    is_sampled = not isinstance(given.last_stage, (int, type(None)))
+    is_sampled = isinstance(given.stages, Expr)
     alone = given.takes_turns or given.streams
-    return given.split_k in (None, 1) and not is_sampled and not alone
+    return given.parts == 1 and not is_sampled and not alone
 
 
 def _with(tiles: Candidates, places: Ints, **changed: Ints | int) -> Candidates:

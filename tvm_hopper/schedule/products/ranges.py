@@ -49,7 +49,6 @@ def choose_ranges(
     k: int,
     dtype: str = "float16",
     given: MatmulConfig | None = None,
-    num_sms: int | None = None,
     majors: tuple[str, str] = ("k", "k"),
     out_dtype: str | None = None,
     batch: int = 1,
@@ -64,8 +63,6 @@ def choose_ranges(
         Type of the operands.
     given : MatmulConfig, optional
         Fields that are fixed.
-    num_sms : int, optional
-        SMs of the device; None: those of the target in scope, else 132.
     majors : tuple of str
         For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
     out_dtype : str, optional
@@ -85,7 +82,7 @@ def choose_ranges(
     ScheduleError
         An argument is illegal.
     """
-    asked = AnyRows.of("choose_ranges", n, k, dtype, given, num_sms, majors, out_dtype)
+    asked = AnyRows.of("choose_ranges", n, k, dtype, given, majors, out_dtype)
     asked = replace(asked, batch=as_int("choose_ranges", "batch", batch, 1) or 1)
     configs = asked.choose(RUNGS)
     if len(configs) == 1:

@@ -12,7 +12,7 @@ added in a fixed order
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.arch import LARGEST_CLUSTER, MAX_CLUSTER
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 MODES = ("cluster", "workspace", "caller", "serial", "atomic", "stream")
 CLUSTER, WORKSPACE, CALLER, SERIAL, ATOMIC, STREAM = MODES
+THREADS = "threads"  # that store without TMA
 ANYWHERE = MODES[1:5]  # blocks that are no cluster: in global memory
 
 
-def check_cluster(
-    where: str,
-    blocks: tuple[int, int] | None,
-    parts: int | None,
-    mode: str | None = None,
-) -> None:
+# -- checks of a `MatmulConfig`, whose module imports this one ------------------------------------
+
+
+def check_cluster(where: str, config: Any) -> None:
     """Refuse clusters that not every chip holds, and what they cannot go with."""
+    blocks, mode = config.cluster, config.split_mode
     if blocks is None:
         return
     count, most = blocks[0] * blocks[1], MAX_CLUSTER
@@ -42,77 +42,68 @@ def check_cluster(
             f"cluster={blocks}",
             f"rows and columns of tiles, from 1, that are at most {most} together",
         )
+    asked = f"cluster={blocks} with split_k={config.split_k!r}"
     if count > 1 and mode in (SERIAL, ATOMIC, STREAM):
-        raise cannot_schedule(
-            where,
-            f"cluster={blocks} with split_mode={mode!r}",
-            "one of the two: blocks that add to the same memory are no cluster",
-        )
-    if count > 1 and mode in (None, CLUSTER) and count * (parts or 1) > most:
-        raise cannot_schedule(
-            where,
-            f"cluster={blocks} with split_k={parts}",
-            f"at most {most} blocks: each part of a sum has as many as there are tiles",
-        )
+        need = "one of the two: blocks that add to the same memory are no cluster"
+        raise cannot_schedule(where, asked, need)
+    if count > 1 and mode in (None, CLUSTER) and count * config.parts > most:
+        need = f"at most {most} blocks: each part of a sum has as many as there are tiles"
+        raise cannot_schedule(where, asked, need)
 
 
-def check_request(
-    where: str,
-    parts: int | None,
-    mode: str | None,
-    persistent: int | None,
-    store: str | None,
-) -> None:
+def check_request(where: str, config: Any) -> None:
     """Refuse parts that no mode can distribute, and what cannot go with them."""
+    parts, mode, asked = config.parts, config.split_mode, f"split_k={config.split_k!r}"
     if mode == STREAM:
-        check_stream(where, parts, persistent, store)
+        check_stream(where, config)
         return
-    if (parts or 1) == 1:
-        if mode in (SERIAL, ATOMIC) and parts is None:
-            need = "split_k too: nothing but this request takes sums apart in that way"
-            raise cannot_schedule(where, f"split_mode={mode!r} alone", need)
+    if parts == 1:
+        if mode in (SERIAL, ATOMIC) and config.split_parts is None:
+            need = f"a number of parts too, e.g. SplitK(4, {mode!r}): no other choice implies one"
+            raise cannot_schedule(where, f"{asked} alone", need)
         return
     if mode in ANYWHERE:
         most = MAX_CLUSTER
-        if mode in (CALLER, SERIAL) and all((parts or 1) % x for x in range(2, most + 1)):
+        if mode in (CALLER, SERIAL) and all(parts % x for x in range(2, most + 1)):
             need = f"a multiple of a number from 2 to {most}: clusters for calls with no allocator"
-            raise cannot_schedule(where, f"split_k={parts} as the caller decides", need)
-        if (parts or 1) > keys.MOST_PARTS:
+            raise cannot_schedule(where, f"{asked} as the caller decides", need)
+        if parts > keys.MOST_PARTS:
             need = f"at most {keys.MOST_PARTS}, which are added one by one"
-            raise cannot_schedule(where, f"split_k={parts} in global memory", need)
-    elif (parts or 1) > LARGEST_CLUSTER:
+            raise cannot_schedule(where, f"{asked} in global memory", need)
+    elif parts > LARGEST_CLUSTER:
         raise cannot_schedule(
             where,
-            f"split_k={parts} in a cluster",
+            f"{asked} in a cluster",
             f"at most {LARGEST_CLUSTER} parts, the blocks of a cluster",
-            'split_mode="workspace" has more',
+            f'SplitK({parts}, "workspace") has more',
         )
-    if persistent:
-        raise cannot_schedule(
-            where,
-            f"split_k={parts} with persistent={persistent}",
-            "a cluster for each output tile, persistent=0",
-        )
-    if store is not None and mode != ATOMIC:
-        raise cannot_schedule(
-            where,
-            f"split_k={parts} with store={store!r}",
-            "threads that store their own part of the sum, store=None",
-        )
+    if config.persistent:
+        need = "a cluster for each output tile, persistent=0"
+        raise cannot_schedule(where, f"{asked} with persistent={config.persistent}", need)
+    if config.store == THREADS and mode == ATOMIC:
+        need = "TMA, which adds to memory, store='tma'"
+        raise cannot_schedule(where, f"{asked} with store={config.store!r}", need)
+    if config.by_tma and mode != ATOMIC:
+        need = 'threads that store their own part of the sum, store="threads"'
+        raise cannot_schedule(where, f"{asked} with store={config.store!r}", need)
 
 
-def check_stream(where: str, parts: int | None, persistent: int | None, store: str | None) -> None:
+def check_stream(where: str, config: Any) -> None:
     """Refuse what does not go with equal shares of all tiles' steps."""
-    asked = f"split_mode={STREAM!r} with "
-    if parts is not None:
-        need = "split_k left out: where sums come apart follows from the number of thread blocks"
-        raise cannot_schedule(where, f"{asked}split_k={parts}", need)
-    if persistent == 0:
+    found, need = "", ""
+    if config.split_parts is not None:
+        need = "no parts: where sums come apart follows from the number of thread blocks"
+    elif config.persistent == 0:
+        found = " with persistent=0"
         need = "thread blocks that share all tiles: their number, or persistent=-1 for the SMs"
-        raise cannot_schedule(where, f"{asked}persistent=0", need)
-    if store is not None:
-        need = "threads that store what they hold, store=None"
-        raise cannot_schedule(where, f"{asked}store={store!r}", need)
+    elif config.by_tma:
+        found = f" with store={config.store!r}"
+        need = 'threads that store what they hold, store="threads"'
+    if need:
+        raise cannot_schedule(where, f"split_k={config.split_k!r}{found}", need)
+
+
+# -- checks of a product --------------------------------------------------------------------------
 
 
 def check_known(problem: Matmul, mode: str | None, is_sampled: bool) -> None:
@@ -121,10 +112,10 @@ def check_known(problem: Matmul, mode: str | None, is_sampled: bool) -> None:
     if mode == STREAM and (is_sampled or not all(isinstance(x, int) for x in extents)):
         raise cannot_schedule(
             f"block {problem.name}",
-            f"split_mode={STREAM!r} with "
-            + ("a sampled tile or last_stage" if is_sampled else "symbolic extents"),
+            f"split_k={STREAM!r} with "
+            + ("a sampled tile or stages" if is_sampled else "symbolic extents"),
             "extents and a tile that are known: shares of thread blocks follow from them",
-            "leave split_mode out",
+            "leave split_k out",
         )
 
 

@@ -2,7 +2,7 @@
 
     for part in threadIdx.y:
         accumulator = ...                                          in registers
-        for piece in range(store_parts):
+        for piece in range(store.parts):
             staging[rows, columns of a piece] = f(accumulator)
             output[rows, columns of a piece] = staging             by TMA, fire and forget
 
@@ -34,7 +34,8 @@ from tvm_hopper.transforms.common.shared_memory_size import (
 
 from .axes import walk_as_one
 from .boxes import leave_as_boxes
-from .config import STORES, MatmulConfig, ring_slots, split_axis
+from .config import MatmulConfig, ring_slots, split_axis
+from .field_values import TMA, TmaStore
 from .operands import is_loadable, stage_operands, widest_swizzle
 
 Tile = tuple[int, int, int]
@@ -74,7 +75,7 @@ def staging_memory(
     tile, stages
         Of the ring; elements, slots.
     config
-        With `store_parts` and `operand_slots`, and `persistent` where it is known.
+        With parts and slots of `store`, and `persistent` where it is known.
     dtype, epilogue
         Types of the product's operands, and of what follows it.
     """
@@ -151,7 +152,7 @@ def leaves_operands_open(config: MatmulConfig) -> bool:
     Transposed tiles and blocks that share a sum have no other way than by threads.
     """
     is_by_threads = config.transposed or config.shares_sums or config.takes_turns
-    return config.store is None and config.operand_slots is None and not is_by_threads
+    return config.store is None and not is_by_threads
 
 
 def through_shared_memory(
@@ -171,7 +172,7 @@ def through_shared_memory(
     if not leaves_operands_open(config) or not epilogue.operands:
         return config
     rows = {dtype: is_loadable(shape, dtype) for dtype in epilogue.outputs}
-    return replace(config, store=STORES[0]) if all(rows.values()) else config
+    return replace(config, store=TMA) if all(rows.values()) else config
 
 
 def leaves_off_sectors(config: MatmulConfig, shape: Any, epilogue: EpilogueTypes, k: Any) -> bool:
@@ -201,13 +202,13 @@ def choose_staging(
     Parameters
     ----------
     config
-        Complete but for `store_parts`.
+        Complete but for the parts of `store`.
     sizes
         The values that each size of the tile can take.
     may_take_stages
         The number of stages is not requested.
     """
-    if config.store is None:
+    if not config.by_tma:
         return config
     if config.store_parts is not None:
         shared = [config.store_parts]
@@ -218,14 +219,14 @@ def choose_staging(
         ]
         shared = [x for x in legal[0] if all(x in others for others in legal)]
     largest = max(sizes[0]), max(sizes[1]), max(sizes[2])
-    stages = config.stages or 1
+    stages = config.num_stages or 1
     choices = _choices(config, stages, may_take_stages, shared, epilogue, largest[1])
     for slots, parts, ahead in choices:
-        trial = replace(config, store_parts=parts, operand_slots=ahead)
+        trial = replace(config, store=TmaStore(parts, ahead))
         if staging_memory(largest, slots, trial, dtype, epilogue).fits_on(arch):
             return replace(trial, stages=slots) if may_take_stages else trial
     ahead = config.operand_slots or 0
-    return replace(config, store_parts=shared[-1] if shared else 1, operand_slots=ahead)
+    return replace(config, store=TmaStore(shared[-1] if shared else 1, ahead))
 
 
 def _choices(
@@ -319,11 +320,11 @@ def leaves_by_tma(
     if not all(is_loadable(shape, x) for x in epilogue.outputs):
         return False
     sizes = {dtype_bytes(x) for x in epilogue.outputs}
-    if (config.stages or 0) < ENOUGH_STAGES or sizes != {MEASURED_BYTES}:
+    if (config.num_stages or 0) < ENOUGH_STAGES or sizes != {MEASURED_BYTES}:
         return False
     legal = [x for x in legal_parts(tile[1], 1, epilogue.outputs) if x <= MOST_PIECES]
     parts = [x for x in legal if tile[1] // x * MEASURED_BYTES % WIDEST == 0]
-    trials = (replace(config, store=STORES[0], store_parts=x, operand_slots=0) for x in parts)
+    trials = (replace(config, store=TmaStore(x, 0)) for x in parts)
     return any(
         staging_memory(tile, ENOUGH_STAGES, x, dtype, epilogue).fits_on(arch) for x in trials
     )
@@ -338,17 +339,16 @@ def find_staging_violations(
     arch: Arch,
 ) -> list[str]:
     """Return what the staging of a tile of known size breaks, as "found ...; need ..."."""
-    if config.store is None:
+    if not config.by_tma:
         return []
     parts, groups = config.store_parts or 1, _column_groups(tile, config)
-    ahead = f", operand_slots={config.operand_slots}" if config.operand_slots else ""
     broken, outputs, apart, more = [], epilogue.outputs, "", "more parts, "
     if groups > 1:
         apart, more = f"; {groups} warp groups share the columns: parts of theirs are no run", ""
     legal = sorted(legal_parts(tile[1], groups, outputs))
     if parts not in legal:
         broken.append(
-            f"found store_parts={parts} of {tile[1] // groups} columns of {' and '.join(outputs)}; "
+            f"found {parts} parts of {tile[1] // groups} columns of {' and '.join(outputs)}; "
             f"need one of {', '.join(map(str, legal)) or 'none'}, of which a row is a multiple of "
             f"{CHUNK_BYTES} bytes and of 8 elements{apart}"
         )
@@ -361,8 +361,8 @@ def find_staging_violations(
     if not broken and not memory.fits_on(arch):
         staging = sum(x.num_bytes for x in memory.arrays if x.name.startswith(STAGED))
         broken.append(
-            f"found a ring of {stages} stages and {staging} B of staging (store_parts={parts}"
-            f"{ahead}), {memory.num_bytes} B of shared memory; need at most "
+            f"found a ring of {stages} stages and {staging} B of staging ({config.store}), "
+            f"{memory.num_bytes} B of shared memory; need at most "
             f"{arch.smem_per_block} B, by {more}fewer stages or a smaller tile"
         )
     return broken
@@ -399,5 +399,5 @@ def stage_output(sch: s_tir.Schedule, store: Any, config: MatmulConfig) -> int:
     sch.reverse_compute_at(copy, piece)
     slots = config.operand_slots
     operands = stage_operands(sch, store, piece, slots) if slots else 0
-    steps.async_store(sch, copy, config.store or STORES[0])
+    steps.async_store(sch, copy, TMA)
     return operands

@@ -85,7 +85,6 @@ def apply_tiles(
         loops.k_outer,
         config.stages,
         Roles(config.sharers, config.registers),
-        last_stage=config.last_stage,
         wgmma_pending=config.wgmma_pending,
     )
     return product
@@ -173,7 +172,7 @@ def _store(
             stores[number] = fuse_gather(sch, store, loops.part, tiles.gathered)
             continue
         fuse.fuse_epilogue(sch, store)
-        if config.store is not None:
+        if config.by_tma:
             operands += stage_output(sch, store, config)
     if starts_early(sch, stores, config.early_launch):
         sch.annotate(loops.n_outer, keys.EARLY_LAUNCH, 1)

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -50,9 +49,14 @@ from tvm_hopper.schedule.memory_bound.program import (
     results,
     tensors_read,
 )
-from tvm_hopper.schedule.memory_bound.tiles import deal_out, ends_with, widest_vector
+from tvm_hopper.schedule.memory_bound.tiles import (
+    deal_out,
+    ends_with,
+    sum_bytes,
+    whole_vector,
+)
 from tvm_hopper.schedule.memory_bound.work import PersistentWork, RowWork
-from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
+from tvm_hopper.schedule.reasons import TVM_ERRORS, as_refusal
 from tvm_hopper.schedule.trial import as_one_step, rehearse, thrown_away_if_refused, twin
 
 from .choice import RowChoice
@@ -70,7 +74,7 @@ from .split import EARLY, find_late, may_split, read_late
 from .stage import ask_for_bulk, stage_rows
 from .stream import Pass, count_passes, deal_out_passes, find_kept, plan_passes, read_apart
 
-HELPER = "row_reduction"
+HELPER, NEED = "row_reduction", "plain loops over whole rows"
 
 
 def row_reduction(
@@ -159,7 +163,7 @@ class _Plan:
 
 def _try(sch: s_tir.Schedule, given: RowReductionConfig, node: Any = None) -> _Plan:
     """Parse a program and choose the rest open; schedule a copy, for what that raises."""
-    with as_one_step(), _as_refusal():
+    with as_one_step(), as_refusal(HELPER, NEED):
         program = MemoryProgram.parse(twin(sch)[0], HELPER)
         if node is not None:
             _check_block(program, node)
@@ -174,16 +178,6 @@ def _check_block(program: MemoryProgram, node: Any) -> None:
     if part is None or not part.reduced:
         need = "a block with a reduction axis"
         raise cannot_schedule(f"block {node.name_hint}", "no reduction", need)
-
-
-@contextlib.contextmanager
-def _as_refusal() -> Iterator[None]:
-    """Let what TVM refuses be an error of ours."""
-    try:
-        yield
-    except TVM_ERRORS as error:
-        found = f"what TVM cannot schedule{in_words(error)}"
-        raise cannot_schedule(HELPER, found, "plain loops over whole rows") from error
 
 
 def _plan(sch: s_tir.Schedule, program: MemoryProgram, given: RowReductionConfig) -> _Plan:
@@ -212,7 +206,7 @@ def _plan(sch: s_tir.Schedule, program: MemoryProgram, given: RowReductionConfig
 
 def _schedule(sch: s_tir.Schedule, plan: _Plan) -> RowReductionConfig:
     """Schedule a program; return what was chosen for its first kernel."""
-    with _as_refusal():
+    with as_refusal(HELPER, NEED):
         program = plan.program.on(sch)
         if plan.rows is None:
             return _schedule_persistent(program, plan.given)
@@ -326,7 +320,7 @@ def schedule_rows(
     sch, choice = program.sch, plan.choice
     parts = inline_rows(program, choice.recompute)
     rows = find_rows(parts)
-    stored = _bytes(in_memory(sch, parts, rows.full))
+    stored = sum_bytes(in_memory(sch, parts, rows.full))
     kernel = _make_nests(sch, parts, rows, choice)
     block = _share_rows(sch, kernel, rows, choice)
     sch.bind(block, "blockIdx.x")
@@ -429,16 +423,17 @@ def _count_work(program: MemoryProgram, given: RowReductionConfig) -> tuple[str,
     reloads = load_again(find_reads(again.sch, early, numbered=True), early)
     of_rows = [x.tensor for x in reads if x.has_rows]
     of_all = [x.tensor for x in reads if not x.has_rows]
+    where = f" for rows of {rows.columns} elements"
     work = RowWork(
         rows=None if None in count else prod(x or 0 for x in count),
         columns=rows.columns,
-        vector=widest_vector(rows.columns, tensors, given.vector) if tensors else 1,
-        loaded=_bytes(of_rows),
-        shared=_bytes(of_all),
-        kept=_bytes(kept),
+        vector=whole_vector("RowReductionConfig", where, rows.columns, tensors, given.vector),
+        loaded=sum_bytes(of_rows),
+        shared=sum_bytes(of_all),
+        kept=sum_bytes(kept),
         reductions=sum(bool(p.reduced) for p in parts),
         again=any(x.again for x in reloads),
-        moved=_bytes(of_rows) + _bytes(elements),
+        moved=sum_bytes(of_rows) + sum_bytes(elements),
         passes=count_passes(early, rows.full),
         splits=may_split(parts, rows.full, reads, stored),
         unstaged=_why_unstaged(early, rows, of_rows),
@@ -447,12 +442,6 @@ def _count_work(program: MemoryProgram, given: RowReductionConfig) -> tuple[str,
         beside=_reads_beside(copy, parts, [x.tensor for x in reads]),
         moments=are_moments(parts),
     )
-    if given.vector is not None and work.vector != given.vector:
-        raise cannot_schedule(
-            "RowReductionConfig",
-            f"vector={given.vector} for rows of {rows.columns} elements",
-            f"at most 16 bytes of the widest tensor, and whole vectors: {work.vector}",
-        )
     return parts[0].name, work
 
 
@@ -477,7 +466,3 @@ def _reads_beside(sch: s_tir.Schedule, parts: list[Part], tensors: list[Any]) ->
     """Tell whether a program reads something else than rows and what they share."""
     known = [*tensors, *(x for p in parts for x in p.outputs)]
     return any(not any(x.same_as(y) for y in known) for x in tensors_read(sch, parts))
-
-
-def _bytes(tensors: Iterable[Any]) -> int:
-    return sum(dtype_bytes(ir.dtype_of(x)) for x in tensors)

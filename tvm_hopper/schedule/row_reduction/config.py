@@ -12,7 +12,7 @@ from tvm_hopper.requests.keys import (
     MOST_ROW_CLUSTER,
     MOST_TURNS_AHEAD,
 )
-from tvm_hopper.schedule.arguments import check_type, set_ints
+from tvm_hopper.schedule.given_fields import GivenFields
 
 MOST_CHUNKS = 16  # vectors of a thread: their registers are few
 FEW_CHUNKS = 8  # of them that a thread of a row has in flight at most by default
@@ -21,8 +21,8 @@ THREADS_PER_SM = 2048
 MOST_BLOCKS = 1 << 16  # of a grid whose thread blocks each leave sums of columns
 
 
-@dataclass(frozen=True)
-class RowReductionConfig:
+@dataclass(frozen=True, repr=False)
+class RowReductionConfig(GivenFields):
     """Configuration of a row reduction; fields left out are chosen from the shape.
 
     Parameters
@@ -102,10 +102,10 @@ class RowReductionConfig:
             "blocks": (1, MOST_BLOCKS_PER_SM),
             "together": (1, MOST_LAUNCHED_TOGETHER),
         }
-        set_ints(self, where, bounds)
+        self.set_ints(where, bounds)
         threads, rows, cluster, blocks = self.threads, self.rows, self.cluster, self.blocks
-        for name in ("preload", "recompute", "reload", "hint", "stage", "early_launch"):
-            check_type(where, name, getattr(self, name), bool, "a bool")
+        flags = ("preload", "recompute", "reload", "hint", "stage", "early_launch")
+        self.check_flags(where, *flags)
         for name, value in (("vector", self.vector), ("cluster", cluster)):
             if value is not None and value & (value - 1):
                 raise cannot_schedule(where, f"{name}={value}", "a power of two")

@@ -28,7 +28,7 @@ from tvm_hopper.schedule.memory_bound.estimate import (
 )
 from tvm_hopper.schedule.memory_bound.nests import in_memory
 from tvm_hopper.schedule.memory_bound.program import Part
-from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, widest_vector
+from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, sum_bytes, whole_vector
 from tvm_hopper.schedule.memory_bound.work import PersistentWork
 
 from .choice import CLUSTERS
@@ -80,24 +80,18 @@ def find_work(
         The vectors requested do not fit the rows.
     """
     tensors = [*(x.tensor for x in reads), *in_memory(sch, own, program.full)]
-    vector = widest_vector(program.columns, tensors, given.vector)
-    if given.vector is not None and vector != given.vector:
-        raise cannot_schedule(
-            "RowReductionConfig",
-            f"vector={given.vector} for rows of {program.columns} elements",
-            f"at most 16 bytes of the widest tensor, and whole vectors: {vector}",
-        )
+    where = f" for rows of {program.columns} elements"
     count = [ir.static_int(x) for x in program.rows]
-    loaded = sum(dtype_bytes(ir.dtype_of(x.tensor)) for x in reads if x.has_rows)
-    shared = sum(dtype_bytes(ir.dtype_of(x.tensor)) for x in reads if not x.has_rows)
-    summed = sum(dtype_bytes(ir.dtype_of(x)) for p in sums for x in p.outputs)
+    loaded = sum_bytes(x.tensor for x in reads if x.has_rows)
+    shared = sum_bytes(x.tensor for x in reads if not x.has_rows)
+    summed = sum_bytes(x for p in sums for x in p.outputs)
     return PersistentWork(
         rows=None if None in count else prod(x or 0 for x in count),
         columns=program.columns,
-        vector=vector,
+        vector=whole_vector("RowReductionConfig", where, program.columns, tensors, given.vector),
         loaded=loaded,
         held=loaded + shared + summed,
-        moved=loaded + sum(dtype_bytes(ir.dtype_of(x)) for x in in_memory(sch, own, program.full)),
+        moved=loaded + sum_bytes(in_memory(sch, own, program.full)),
         sums=sum(len(p.outputs) for p in sums),
         narrow=min(dtype_bytes(ir.dtype_of(x.tensor)) for x in reads if x.has_rows),
     )

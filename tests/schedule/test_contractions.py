@@ -95,11 +95,11 @@ def test_symbolic_extents(formula, names, options):
 OPTIONS = [
     {"persistent": 3},
     {"split_k": 2},
-    {"split_k": 2, "split_mode": "serial"},
-    {"split_mode": "stream", "persistent": 3},
+    {"split_k": hs.SplitK(2, "serial")},
+    {"split_k": "stream", "persistent": 3},
     {"schedule": "pingpong", "persistent": 2, "consumers": 2, "stages": 3},
     {"cluster": (2, 1)},
-    {"transposed": True},
+    {"form": "transposed"},
     {"store": "tma"},
 ]
 

@@ -81,7 +81,10 @@ def test_operand_outside_global_memory():
 
 def test_mixed_types():
     (a, _), (_, b) = operands(*SHAPE), operands(*SHAPE, "bfloat16")
-    refuse(module(a, b, product(a, b)), r"found A float16, B bfloat16; need operands of one type, two of float8")
+    refuse(
+        module(a, b, product(a, b)),
+        r"found A float16, B bfloat16; need operands of one type, two of float8",
+    )
 
 
 # -- blocks around the product
@@ -189,7 +192,10 @@ def test_unknown_block():
 
 
 def test_a_batch_whose_elements_are_neighbours_in_an_operand():
-    a, b = tensor(64, 64, 8, dtype="float16", name="A"), tensor(8, 64, 64, dtype="float16", name="B")
+    a, b = (
+        tensor(64, 64, 8, dtype="float16", name="A"),
+        tensor(8, 64, 64, dtype="float16", name="B"),
+    )
     k = te.reduce_axis((0, 64), "k")
     value = lambda x, i, j: te.sum(multiply(a[i, k, x], b[x, j, k]), k)  # noqa: E731
     c = te.compute((8, 64, 64), value, name="C")
@@ -200,7 +206,10 @@ def test_a_batch_whose_elements_are_neighbours_in_an_operand():
 
 
 def test_a_sum_of_two_axes_that_operands_order_differently():
-    a, b = tensor(64, 4, 16, dtype="float16", name="A"), tensor(64, 16, 4, dtype="float16", name="B")
+    a, b = (
+        tensor(64, 4, 16, dtype="float16", name="A"),
+        tensor(64, 16, 4, dtype="float16", name="B"),
+    )
     k, l = te.reduce_axis((0, 4), "k0"), te.reduce_axis((0, 16), "k1")
     value = lambda i, j: te.sum(multiply(a[i, k, l], b[j, l, k]), [k, l])  # noqa: E731
     c = te.compute((64, 64), value, name="C")

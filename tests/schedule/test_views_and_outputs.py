@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
-from tests.schedule.programs import module, multiply, operands, product, tensor, written
+from tests.schedule.programs import module, operands, product, tensor, written
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError

@@ -7,6 +7,7 @@ import pytest
 from tests.sim_kernels.each_sync import POLICIES, product, rules_broken
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, instructions
+from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import Program, verify
 
 SLOW = pytest.mark.slow

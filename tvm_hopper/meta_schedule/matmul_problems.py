@@ -111,11 +111,7 @@ class MatmulProblem(Problem):
         if self.gathered > 1:
             with self.target:
                 given, _ = choose_tile(self._shape(), plain_config(given), self.gathered)
-        if (
-            self._goes_without_tiles
-            and may_be_dots(given)
-            and not isinstance(given.form, DotShape)
-        ):
+        if self._goes_without_tiles and may_be_dots(given) and not isinstance(given.form, DotShape):
             with self.target:
                 best, *_ = rank_both(self._shape(), given, self.chip, 1)
             if given.dots or choose_dots(self._shape(), given, best.microseconds, self.chip):

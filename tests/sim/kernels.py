@@ -1,7 +1,5 @@
 """Small kernels for the simulator's tests, and the way from script to final functions."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np
@@ -13,6 +11,8 @@ from tvm.tirx.build import split_host_device_mods
 from tvm.tirx.transform import BindTarget
 
 from tvm_hopper.simulation import Program, simulate
+
+from . import ptx
 
 ENCODE = "runtime.cuTensorMapEncodeTiled"
 LOAD_1D = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -74,21 +74,16 @@ def roundtrip(swizzle: int, rank: int, dtype: str, box, dims, coords, steps=None
             bar = T.decl_buffer(
                 (size * itemsize // 8 + 128,), "uint64", data=smem.data, scope="shared.dyn"
             )
+            ptx.set_up(tx, (bar[size * itemsize // 8], 1))
             if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[size * itemsize // 8]), T.uint32(1))
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.tvm_storage_sync("shared")
-            if tx == 0:
-                T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                    T.address_of(bar[size * itemsize // 8]), T.uint32(size * itemsize)
-                )
+                ptx.expect_bytes(bar[size * itemsize // 8], size * itemsize)
                 T.ptx[load](
                     T.address_of(tile[0]),
                     T.address_of(a_map),
                     *coords,
                     T.address_of(bar[size * itemsize // 8]),
                 )
-            T.cuda.mbarrier_wait(T.address_of(bar[size * itemsize // 8]), 0)
+            ptx.wait(bar[size * itemsize // 8], 0)
             for i in T.serial((size + 127) // 128):
                 if i * 128 + tx < size:
                     C[i * 128 + tx] = tile[i * 128 + tx]

@@ -1,13 +1,12 @@
 """A kernel of one mma.sync: registers as they lie in A, B, C and E, D out again."""
 
-from __future__ import annotations
-
 import functools
 
 from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout, variants
 from tvm.script import tirx as T
 
-from tests.sim.kernels import lower
+from .hand_threaded import U32, Elements, Local, hand_threaded
+from .kernels import lower
 
 ROWS = [name for name in TABLE if name == "mma" or name.startswith("mma_")]
 _HOLDS = {"f64": "float64", "f32": "float32"}
@@ -45,47 +44,38 @@ def program(name, tokens, selector=0, lanes=32):
     sparse = "spvariant" in found
     form = spelled(name, tokens)
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(32, grid=None)
     def main(
-        A: T.Buffer((32 * num_a,), inputs),
-        B: T.Buffer((32 * num_b,), inputs),
-        C: T.Buffer((32 * num_c,), sums),
-        E: T.Buffer((32,), "uint32"),
-        D: T.Buffer((32 * num_d,), results),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            a = T.alloc_buffer((num_a,), inputs, scope="local")
-            b = T.alloc_buffer((num_b,), inputs, scope="local")
-            c = T.alloc_buffer((num_c,), sums, scope="local")
-            d = T.alloc_buffer((num_d,), results, scope="local")
-            e = T.alloc_buffer((1,), "uint32", scope="local")
-            e[0] = E[tx]
-            for i in T.serial(num_a):
-                a[i] = A[tx * num_a + i]
-            for i in T.serial(num_b):
-                b[i] = B[tx * num_b + i]
-            for i in T.serial(num_c):
-                c[i] = C[tx * num_c + i]
-            if tx < lanes:
-                if sparse:
-                    T.ptx[form](
-                        *[d[i] for i in range(num_d)],
-                        *[a[i] for i in range(num_a)],
-                        *[b[i] for i in range(num_b)],
-                        *[c[i] for i in range(num_c)],
-                        e[0],
-                        selector,
-                    )
-                else:
-                    T.ptx[form](
-                        *[d[i] for i in range(num_d)],
-                        *[a[i] for i in range(num_a)],
-                        *[b[i] for i in range(num_b)],
-                        *[c[i] for i in range(num_c)],
-                    )
-            for i in T.serial(num_d):
-                D[tx * num_d + i] = d[i]
+        A: Elements(inputs)[32 * num_a], B: Elements(inputs)[32 * num_b],
+        C: Elements(sums)[32 * num_c], E: U32[32], D: Elements(results)[32 * num_d],
+        tx, a: Local[Elements(inputs), num_a], b: Local[Elements(inputs), num_b],
+        c: Local[Elements(sums), num_c], d: Local[Elements(results), num_d], e: Local[U32],
+    ):  # fmt: skip
+        e[0] = E[tx]
+        for i in T.serial(num_a):
+            a[i] = A[tx * num_a + i]
+        for i in T.serial(num_b):
+            b[i] = B[tx * num_b + i]
+        for i in T.serial(num_c):
+            c[i] = C[tx * num_c + i]
+        if tx < lanes:
+            if sparse:
+                T.ptx[form](
+                    *[d[i] for i in range(num_d)],
+                    *[a[i] for i in range(num_a)],
+                    *[b[i] for i in range(num_b)],
+                    *[c[i] for i in range(num_c)],
+                    e[0],
+                    selector,
+                )
+            else:
+                T.ptx[form](
+                    *[d[i] for i in range(num_d)],
+                    *[a[i] for i in range(num_a)],
+                    *[b[i] for i in range(num_b)],
+                    *[c[i] for i in range(num_c)],
+                )
+        for i in T.serial(num_d):
+            D[tx * num_d + i] = d[i]
 
     return lower(main)

@@ -1,7 +1,5 @@
 """Random operands of a form of mma.sync, and its result by numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tests.sim import mma_kernels, sparse_operands

@@ -4,8 +4,6 @@ A second formulation of what `sim/layouts/fragments.py` computes by one rule. Re
 a lane; `packed` and `unpacked` go between them and the numbers of a fragment.
 """
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 

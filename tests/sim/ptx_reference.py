@@ -4,8 +4,6 @@ Numbers are a sign and a fraction, "inf" or "nan". Rounding looks for the two ne
 bit patterns of the format. Nothing here is shared with the simulator.
 """
 
-from __future__ import annotations
-
 import functools
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """References for the register instructions by their names in TVM's table: bits in, bits out."""
 
-from __future__ import annotations
-
 import math
 
 from . import ptx_reference as ref

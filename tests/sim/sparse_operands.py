@@ -1,7 +1,5 @@
 """Sparse operands of mma.sp: a dense A with zeros where the metadata says, element by element."""
 
-from __future__ import annotations
-
 import numpy as np
 
 PAIRS = ("u4", "s4")

@@ -19,6 +19,7 @@ from tvm_hopper.sim.tir import numpy_dtype
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads
 
+from .hand_threaded import F32, hand_threaded
 from .kernels import lower, roundtrip
 
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
@@ -141,11 +142,8 @@ def test_the_timeline_has_a_lane_per_role_and_unit(program, tmp_path):
 
 
 def test_a_finding_is_marked_in_the_timeline_and_refused_by_require_clean():
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
+    @hand_threaded(64, by_hand=False)
+    def main(A: F32[64], C: F32[64], tx):
         C[0] = A[tx]
 
     result = simulate(lower(main), {"A": np.ones(64, "float32")})

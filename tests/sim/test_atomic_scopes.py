@@ -6,6 +6,7 @@ from tvm.script import tirx as T
 
 from tvm_hopper.simulation import verify
 
+from .hand_threaded import F32, U32, Local, hand_threaded
 from .kernels import lower, rules
 
 IN = {"X": np.arange(64, dtype="float32"), "C": np.zeros(4, "uint32")}
@@ -24,25 +25,17 @@ def touched(first, second, ctas=2, cluster=1, before="", of=0):
         else:
             T.ptx[how](T.address_of(C[0]), T.uint32(1))
 
-    @T.prim_func(s_tir=True)
-    def main(
-        X: T.Buffer((64,), "float32"), Y: T.Buffer((64,), "float32"), C: T.Buffer((4,), "uint32")
-    ):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", ctas)
-        T.launch_thread("clusterCtaIdx.x", cluster)
-        tx = T.launch_thread("threadIdx.x", 64 // ctas)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            word = T.alloc_buffer((1,), "uint32", scope="local")
-            Y[bx * (64 // ctas) + tx] = X[bx * (64 // ctas) + tx]
-            if before == "read" and tx == 0 and bx == of:
-                word[0] = C[0]
-            if before == "write" and tx == 0 and bx == of:
-                C[0] = T.uint32(0)
-            if tx == 0 and bx == 0:
-                touch(first, word, C)
-            if tx == (32 if ctas == 1 else 0) and bx == ctas - 1:
-                touch(second, word, C)
+    @hand_threaded(64 // ctas, grid=ctas, cluster=cluster)
+    def main(X: F32[64], Y: F32[64], C: U32[4], bx, tx, word: Local[U32]):
+        Y[bx * (64 // ctas) + tx] = X[bx * (64 // ctas) + tx]
+        if before == "read" and tx == 0 and bx == of:
+            word[0] = C[0]
+        if before == "write" and tx == 0 and bx == of:
+            C[0] = T.uint32(0)
+        if tx == 0 and bx == 0:
+            touch(first, word, C)
+        if tx == (32 if ctas == 1 else 0) and bx == ctas - 1:
+            touch(second, word, C)
 
     return main
 
@@ -55,7 +48,7 @@ ADD, LOAD, STORE = (
 PAIRS = [(ADD, ADD), (STORE, LOAD), (ADD, LOAD), ("atom.relaxed.{}.global.add.u32", STORE)]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 @pytest.mark.parametrize(
     ("scopes", "cluster", "ctas", "strong"),

@@ -1,7 +1,5 @@
 """Every operation that takes an address, with addresses below and above what it may touch."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm.script import tirx as T
@@ -9,8 +7,9 @@ from tvm.script import tirx as T
 from tvm_hopper.facts import wgmma as facts
 from tvm_hopper.simulation import simulate
 
-from . import test_wgmma
-from .kernels import ENCODE, LOAD_1D, STORE_1D, lower
+from . import ptx, test_wgmma
+from .hand_threaded import U8, U32, Local, Map, Shared, hand_threaded
+from .kernels import LOAD_1D, STORE_1D, lower
 
 SHARED_BYTES, GLOBAL_BYTES = 2048, 4096
 COPY = "cp.async.ca.shared.global"
@@ -62,40 +61,31 @@ def operation(space, name, place):
     """Make one operation, by one lane, at a byte of its memory."""
     emit = (OF_SHARED if space == "shared" else OF_TENSORS)[name]
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(32, smem=SHARED_BYTES)
     def main(
-        W: T.Buffer((GLOBAL_BYTES,), "uint8"),
-        X: T.Buffer((GLOBAL_BYTES,), "uint8"),
-        Y: T.Buffer((32,), "uint32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(ENCODE, a_map, "uint8", 1, X.data, GLOBAL_BYTES, 64, 1, 0, 0, 0, 0)
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((SHARED_BYTES,), "uint8", scope="shared.dyn", align=1024)
-            raw = T.decl_buffer((SHARED_BYTES,), "uint8", data=smem.data, scope="shared.dyn")
-            r = T.alloc_buffer((4,), "uint32", scope="local")
-            for i in T.unroll(4):
-                r[i] = T.uint32(0)
-            raw[tx] = W[tx] + X[tx]
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(raw[1024]), T.uint32(1))
-                emit(
-                    T.address_of(raw[place]) if space == "shared" else T.address_of(X[place]),
-                    T.address_of(raw[0]),
-                    T.address_of(X[0]),
-                    T.address_of(raw[1024]),
-                    T.address_of(a_map),
-                    r,
-                )
-            Y[tx] = r[0]
+        W: U8[GLOBAL_BYTES], X: U8[GLOBAL_BYTES], Y: U32[32],
+        a_map: Map("X", (GLOBAL_BYTES,), (64,), 0, 0),
+        tx, raw: Shared[U8], r: Local[U32, 4],
+    ):  # fmt: skip
+        for i in T.unroll(4):
+            r[i] = T.uint32(0)
+        raw[tx] = W[tx] + X[tx]
+        if tx == 0:
+            ptx.init_mbarrier(raw[1024], 1)
+            emit(
+                T.address_of(raw[place]) if space == "shared" else T.address_of(X[place]),
+                T.address_of(raw[0]),
+                T.address_of(X[0]),
+                T.address_of(raw[1024]),
+                T.address_of(a_map),
+                r,
+            )
+        Y[tx] = r[0]
 
     return lower(main)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(("space", "name"), CASES)
 def test_an_address_outside_is_found_and_named(space, name):
     zeros = np.zeros(GLOBAL_BYTES, np.uint8)

@@ -12,6 +12,7 @@ from tvm_hopper.sim.launch.host import run_host
 from tvm_hopper.simulation import load, verify
 from tvm_hopper.testing import workloads
 
+from .hand_threaded import I32, hand_threaded
 from .kernels import lower
 
 
@@ -48,24 +49,20 @@ def test_a_large_one_runs_ends_edges_or_kinds():
 
 
 def grid_kernel(body, blocks=200):
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((200,), "int32"), C: T.Buffer((200,), "int32")):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", blocks)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            if body == "plain" and tx == 0:
-                C[bx] = A[bx]
-            if body == "trips":
-                for _ in T.serial((500 - bx) // 200):
-                    T.tvm_storage_sync("shared")
-            if body == "data":
-                for _ in T.serial(A[bx]):
-                    T.tvm_storage_sync("shared")
-            if body == "atomic" and tx == 0:
-                T.evaluate(T.cuda.atomic_add(T.address_of(C[0]), T.int32(1)))
-            if body == "ticket" and tx == 0:
-                C[bx] = T.cuda.atomic_add(T.address_of(A[0]), T.int32(1))
+    @hand_threaded(32, grid=blocks)
+    def main(A: I32[200], C: I32[200], bx, tx):
+        if body == "plain" and tx == 0:
+            C[bx] = A[bx]
+        if body == "trips":
+            for _ in T.serial((500 - bx) // 200):
+                T.tvm_storage_sync("shared")
+        if body == "data":
+            for _ in T.serial(A[bx]):
+                T.tvm_storage_sync("shared")
+        if body == "atomic" and tx == 0:
+            T.evaluate(T.cuda.atomic_add(T.address_of(C[0]), T.int32(1)))
+        if body == "ticket" and tx == 0:
+            C[bx] = T.cuda.atomic_add(T.address_of(A[0]), T.int32(1))
 
     return lower(main)
 
@@ -105,5 +102,4 @@ def test_a_covered_launch_is_clean(body):
     inputs = {"A": np.ones(200, "int32")}
     if body == "trips":  # stores nothing
         inputs["C"] = np.zeros(200, "int32")
-    report = verify(grid_kernel(body), inputs)
-    assert report.verdict == "clean", str(report)
+    verify(grid_kernel(body), inputs).require_clean()

@@ -6,62 +6,49 @@ from tvm.script import tirx as T
 
 from tvm_hopper.simulation import simulate
 
+from . import ptx
+from .hand_threaded import F32, U32, U64, Local, Shared, hand_threaded
 from .kernels import lower, rules
 
 CTAS = 4
 A = {"A": np.arange(CTAS * 32, dtype="float32")}
 
 
-def exchange(access, meet=True):
+@hand_threaded(32, grid=CTAS, cluster=CTAS, smem=2048)
+def exchange(
+    A: F32[CTAS * 32], C: F32[CTAS * 32],
+    bx, rank, tx, tile: Shared[F32], at: Local[U32], value: Local[F32, 2],
+    *, access, meet=True,
+):  # fmt: skip
     """Let lane i touch a word of CTA i % 4, by one instruction for all lanes."""
-
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((CTAS * 32,), "float32"), C: T.Buffer((CTAS * 32,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", CTAS)
-        rank = T.launch_thread("clusterCtaIdx.x", CTAS)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((2048,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((512,), "float32", data=smem.data, scope="shared.dyn")
-            at = T.alloc_buffer((1,), "uint32", scope="local")
-            value = T.alloc_buffer((2,), "float32", scope="local")
-            tile[tx] = A[bx * 32 + tx]
-            tile[32 + tx] = T.float32(0)
-            tile[64 + tx] = T.float32(0)
-            value[1] = T.float32(0)
-            if meet:
-                T.cuda.cluster_sync()
-            T.ptx.mapa.shared__cluster.u32(
-                at[0],
-                T.cuda.cvta_generic_to_shared(T.address_of(tile[tx // 2 * 2])),
-                T.Cast("uint32", tx // 2 % CTAS),
-            )
-            if access == "half a warp":
-                if tx % 8 < 4:
-                    T.ptx.ld.shared__cluster.f32(value[0], at[0])
-                else:
-                    value[0] = T.float32(-1)
-            elif access == "ld.v2":
-                T.ptx.ld.shared__cluster.v2.f32(value[0], value[1], at[0])
-            elif access == "st":
-                if tx % 2 == 0:
-                    T.ptx.st.shared__cluster.f32(
-                        at[0] + T.Cast("uint32", 128 + rank * 4), A[bx * 32 + tx]
-                    )
-            elif access == "atom":
-                T.ptx["atom.relaxed.cluster.shared::cluster.add.f32"](
-                    value[0], at[0] + T.uint32(128), T.float32(1)
-                )
-            else:
-                T.ptx.ld.shared__cluster.f32(value[0], at[0])
-            T.cuda.cluster_sync()
-            if access in ("st", "atom"):
-                C[bx * 32 + tx] = tile[32 + tx]
-            else:
-                C[bx * 32 + tx] = value[0] + value[1]
-
-    return main
+    tile[tx] = A[bx * 32 + tx]
+    tile[32 + tx] = T.float32(0)
+    tile[64 + tx] = T.float32(0)
+    value[1] = T.float32(0)
+    if meet:
+        T.cuda.cluster_sync()
+    ptx.map_to_rank(at[0], tile[tx // 2 * 2], tx // 2 % CTAS)
+    if access == "half a warp":
+        if tx % 8 < 4:
+            T.ptx.ld.shared__cluster.f32(value[0], at[0])
+        else:
+            value[0] = T.float32(-1)
+    elif access == "ld.v2":
+        T.ptx.ld.shared__cluster.v2.f32(value[0], value[1], at[0])
+    elif access == "st":
+        if tx % 2 == 0:
+            T.ptx.st.shared__cluster.f32(at[0] + T.Cast("uint32", 128 + rank * 4), A[bx * 32 + tx])
+    elif access == "atom":
+        T.ptx["atom.relaxed.cluster.shared::cluster.add.f32"](
+            value[0], at[0] + T.uint32(128), T.float32(1)
+        )
+    else:
+        T.ptx.ld.shared__cluster.f32(value[0], at[0])
+    T.cuda.cluster_sync()
+    if access in ("st", "atom"):
+        C[bx * 32 + tx] = tile[32 + tx]
+    else:
+        C[bx * 32 + tx] = value[0] + value[1]
 
 
 LANE = np.arange(32)
@@ -107,45 +94,29 @@ def test_each_of_the_ctas_is_judged(access):
     )
 
 
-def window(form, rank):
+@hand_threaded(32, grid=2, cluster=2, smem=2048)
+def window(
+    C: U32[64],
+    bx, rank, tx, tile: Shared[U32], bar: Shared[U64], at: Local[U32], value: Local[U32],
+    *, form, whose,
+):  # fmt: skip
     """Touch the shared memory of one CTA by an instruction for the own window, or for all."""
-
-    @T.prim_func(s_tir=True)
-    def main(C: T.Buffer((64,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", 2)
-        own = T.launch_thread("clusterCtaIdx.x", 2)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((2048,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((512,), "uint32", data=smem.data, scope="shared.dyn")
-            bar = T.decl_buffer((256,), "uint64", data=smem.data, scope="shared.dyn")
-            at = T.alloc_buffer((1,), "uint32", scope="local")
-            value = T.alloc_buffer((1,), "uint32", scope="local")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[200]), T.uint32(1))
-                T.ptx.fence.mbarrier_init.release.cluster()
-            tile[tx] = T.Cast("uint32", bx)
-            value[0] = T.uint32(7)
-            T.cuda.cluster_sync()
-            T.ptx.mapa.shared__cluster.u32(
-                at[0],
-                T.cuda.cvta_generic_to_shared(T.address_of(tile[tx])),
-                T.Cast("uint32", own if rank == "own" else 1 - own),
-            )
-            if form.startswith("ld"):
-                T.ptx[form](value[0], at[0])
-            elif form.startswith("atom"):
-                T.ptx[form](value[0], at[0], T.uint32(1))
-            elif form.startswith("mbarrier"):
-                if tx == 0:
-                    T.ptx[form](at[0] + T.uint32(1600))
-            else:
-                T.ptx[form](at[0], T.uint32(3))
-            T.cuda.cluster_sync()
-            C[bx * 32 + tx] = value[0]
-
-    return main
+    ptx.set_up(tx, (bar[200], 1), sync=None)
+    tile[tx] = T.Cast("uint32", bx)
+    value[0] = T.uint32(7)
+    T.cuda.cluster_sync()
+    ptx.map_to_rank(at[0], tile[tx], rank if whose == "own" else 1 - rank)
+    if form.startswith("ld"):
+        T.ptx[form](value[0], at[0])
+    elif form.startswith("atom"):
+        T.ptx[form](value[0], at[0], T.uint32(1))
+    elif form.startswith("mbarrier"):
+        if tx == 0:
+            T.ptx[form](at[0] + T.uint32(1600))
+    else:
+        T.ptx[form](at[0], T.uint32(3))
+    T.cuda.cluster_sync()
+    C[bx * 32 + tx] = value[0]
 
 
 OWN_WINDOW = [

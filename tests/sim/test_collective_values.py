@@ -1,13 +1,12 @@
 """Votes, matches, reductions and shuffles of lanes, and barriers with votes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm.script import tirx as T
 
 from tvm_hopper.simulation import simulate, verify
 
+from .hand_threaded import U32, Local, Shared, hand_threaded
 from .kernels import lower, rules
 
 RNG = np.random.default_rng(3)
@@ -21,26 +20,20 @@ def run(name, x, extra=(), outputs=1, predicate=False):
     threads = len(x)
     given = [T.uint32(e) for e in extra]
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((threads,), "uint32"), Y: T.Buffer((threads * outputs,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", threads)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            r = T.alloc_buffer((2,), "uint32", scope="local")
-            r[0] = T.uint32(0)
-            r[1] = T.uint32(0)
-            if predicate:
-                T.ptx[name](r[0], X[tx] > T.uint32(1), *given)
-            elif outputs == 2:
-                T.ptx[name](r[0], r[1], X[tx], *given)
-            else:
-                T.ptx[name](r[0], X[tx], *given)
-            for i in T.unroll(outputs):
-                Y[tx * outputs + i] = r[i]
+    @hand_threaded(threads)
+    def main(X: U32[threads], Y: U32[threads * outputs], tx, r: Local[U32, 2]):
+        r[0] = T.uint32(0)
+        r[1] = T.uint32(0)
+        if predicate:
+            T.ptx[name](r[0], X[tx] > T.uint32(1), *given)
+        elif outputs == 2:
+            T.ptx[name](r[0], r[1], X[tx], *given)
+        else:
+            T.ptx[name](r[0], X[tx], *given)
+        for i in T.unroll(outputs):
+            Y[tx * outputs + i] = r[i]
 
-    report = verify(lower(main), {"X": x})
-    assert report.verdict == "clean", str(report)
+    verify(lower(main), {"X": x}).require_clean()
     result = simulate(lower(main), {"X": x})
     return result.outputs["Y"].reshape(-1, 32, outputs)
 
@@ -133,22 +126,13 @@ def test_a_matrix_is_transposed():
     assert (found[0, :, 0] == want).all()
 
 
-def halves(name, args):
+@hand_threaded(32)
+def halves(X: U32[32], Y: U32[32], tx, r: Local[U32], *, name, args):
     """Execute a collective in the lower half of a warp alone, with the mask of all."""
-
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((32,), "uint32"), Y: T.Buffer((32,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            r = T.alloc_buffer((1,), "uint32", scope="local")
-            r[0] = T.uint32(0)
-            if tx < 16:
-                T.ptx[name](r[0], X[tx], *args)
-            Y[tx] = r[0]
-
-    return main
+    r[0] = T.uint32(0)
+    if tx < 16:
+        T.ptx[name](r[0], X[tx], *args)
+    Y[tx] = r[0]
 
 
 @pytest.mark.parametrize(
@@ -175,27 +159,20 @@ def voting(name, extra=(), mixed=False, missing=False):
     """Store to shared memory, vote at a barrier, read what another warp stored."""
     given = [T.uint32(e) for e in extra]
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "uint32"), Y: T.Buffer((256,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((256,), "uint32", data=smem.data, scope="shared.dyn")
-            r = T.alloc_buffer((1,), "uint32", scope="local")
-            r[0] = T.uint32(0)
-            tile[tx] = X[tx]
-            if mixed:
-                if tx < 32:
-                    T.ptx["bar.sync"](*given)
-                else:
-                    T.ptx[name](r[0], *given, X[tx] > T.uint32(2))
+    @hand_threaded(128)
+    def main(X: U32[128], Y: U32[256], tx, tile: Shared[U32], r: Local[U32]):
+        r[0] = T.uint32(0)
+        tile[tx] = X[tx]
+        if mixed:
+            if tx < 32:
+                T.ptx["bar.sync"](*given)
             else:
-                if not missing:
-                    T.ptx[name](r[0], *given, X[tx] > T.uint32(2))
-            Y[tx] = r[0]
-            Y[128 + tx] = tile[127 - tx]
+                T.ptx[name](r[0], *given, X[tx] > T.uint32(2))
+        else:
+            if not missing:
+                T.ptx[name](r[0], *given, X[tx] > T.uint32(2))
+        Y[tx] = r[0]
+        Y[128 + tx] = tile[127 - tx]
 
     return main
 
@@ -213,8 +190,7 @@ def voting(name, extra=(), mixed=False, missing=False):
 )
 def test_a_barrier_counts_the_votes_of_all_its_threads(text, extra, op, function):
     main = voting(f"{text}.{op}", extra)
-    report = verify(lower(main), {"X": VALUES})
-    assert report.verdict == "clean", str(report)
+    verify(lower(main), {"X": VALUES}).require_clean()
     found = simulate(lower(main), {"X": VALUES}).outputs["Y"]
     assert (found[:128] == function(VALUES > 2)).all()
     assert (found[128:] == VALUES[::-1]).all()
@@ -235,21 +211,14 @@ def test_a_barrier_with_votes_and_one_without_do_not_mix():
 def test_the_block_votes(op, values):
     vote = T.cuda.syncthreads_and if op == "and" else T.cuda.syncthreads_or
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "uint32"), Y: T.Buffer((256,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((256,), "uint32", data=smem.data, scope="shared.dyn")
-            tile[tx] = X[tx]
-            Y[tx] = T.Cast("uint32", vote(T.Cast("int32", X[tx] > T.uint32(2))))
-            Y[128 + tx] = tile[127 - tx]
+    @hand_threaded(128)
+    def main(X: U32[128], Y: U32[256], tx, tile: Shared[U32]):
+        tile[tx] = X[tx]
+        Y[tx] = T.Cast("uint32", vote(T.Cast("int32", X[tx] > T.uint32(2))))
+        Y[128 + tx] = tile[127 - tx]
 
     x = np.resize(np.array(values, np.uint32), 128)
-    report = verify(lower(main), {"X": x})
-    assert report.verdict == "clean", str(report)
+    verify(lower(main), {"X": x}).require_clean()
     found = simulate(lower(main), {"X": x}).outputs["Y"]
     want = (x > 2).all() if op == "and" else (x > 2).any()
     assert (found[:128] == int(want)).all()
@@ -262,32 +231,25 @@ def test_the_block_votes(op, values):
 def test_what_they_compute_may_steer_the_kernel(kind, value):
     """A race that only some values lead to: no run may leave the values out."""
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "uint32"), Y: T.Buffer((128,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((256,), "uint32", data=smem.data, scope="shared.dyn")
-            r = T.alloc_buffer((2,), "uint32", scope="local")
-            if kind == "redux":
-                T.ptx["redux_sync.max.u32"](r[0], X[tx], T.uint32(0xFFFFFFFF))
-            elif kind == "add":
-                T.ptx["add.u32"](r[0], X[tx], T.uint32(0))
-            elif kind == "helper":
-                r[0] = T.cuda.reduce_add_sync_u32(T.uint32(0xFFFFFFFF), X[tx])
-            elif kind == "block":
-                r[0] = T.Cast("uint32", T.cuda.syncthreads_or(T.Cast("int32", X[tx])))
-            elif kind == "vector":
-                T.ptx["ld.global.v2.u32"](r[0], r[1], T.address_of(X[tx // 2 * 2]))
-            else:
-                r[0] = T.cuda.ldg(T.address_of(X[tx]), "uint32")
-            tile[tx] = X[tx]
-            if r[0] > T.uint32(0):
-                Y[tx] = tile[127 - tx]
-            else:
-                Y[tx] = T.uint32(0)
+    @hand_threaded(128)
+    def main(X: U32[128], Y: U32[128], tx, tile: Shared[U32], r: Local[U32, 2]):
+        if kind == "redux":
+            T.ptx["redux_sync.max.u32"](r[0], X[tx], T.uint32(0xFFFFFFFF))
+        elif kind == "add":
+            T.ptx["add.u32"](r[0], X[tx], T.uint32(0))
+        elif kind == "helper":
+            r[0] = T.cuda.reduce_add_sync_u32(T.uint32(0xFFFFFFFF), X[tx])
+        elif kind == "block":
+            r[0] = T.Cast("uint32", T.cuda.syncthreads_or(T.Cast("int32", X[tx])))
+        elif kind == "vector":
+            T.ptx["ld.global.v2.u32"](r[0], r[1], T.address_of(X[tx // 2 * 2]))
+        else:
+            r[0] = T.cuda.ldg(T.address_of(X[tx]), "uint32")
+        tile[tx] = X[tx]
+        if r[0] > T.uint32(0):
+            Y[tx] = tile[127 - tx]
+        else:
+            Y[tx] = T.uint32(0)
 
     report = verify(lower(main), {"X": np.full(128, value, np.uint32)})
     assert report.verdict == ("error" if value else "clean"), str(report)

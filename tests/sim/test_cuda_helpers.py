@@ -1,7 +1,5 @@
 """Device functions that TVM prints: reductions of a warp and a block, conversions, sleep, traps."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -9,6 +7,7 @@ from tvm.script import tirx as T
 
 from tvm_hopper.simulation import simulate, verify
 
+from .hand_threaded import F16, F32, I32, U32, U64, Elements, Local, Shared, hand_threaded
 from .kernels import lower, rules
 
 RNG = np.random.default_rng(2)
@@ -21,17 +20,12 @@ REDUCE = {"sum": np.sum, "max": np.max, "min": np.min}
 @pytest.mark.parametrize("width", [2, 8, 32])
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 def test_a_warp_reduces_within_groups_of_lanes(op, width, dtype):
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((64,), dtype), Y: T.Buffer((64,), dtype)):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            Y[tx] = T.cuda.warp_reduce(X[tx], op, width)
+    @hand_threaded(64)
+    def main(X: Elements(dtype)[64], Y: Elements(dtype)[64], tx):
+        Y[tx] = T.cuda.warp_reduce(X[tx], op, width)
 
     x = RNG.integers(-50, 50, 64).astype(dtype)
-    report = verify(lower(main), {"X": x})
-    assert report.verdict == "clean", str(report)
+    verify(lower(main), {"X": x}).require_clean()
     found = simulate(lower(main), {"X": x}).outputs["Y"]
     want = REDUCE[op](x.reshape(-1, width), axis=1).repeat(width)
     assert (found == want).all()
@@ -40,22 +34,18 @@ def test_a_warp_reduces_within_groups_of_lanes(op, width, dtype):
 def block(op, times, sync, num_warps=4, dtype="float32"):
     """Reduce over a block, twice with the same scratch memory."""
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((256,), dtype), Y: T.Buffer((256,), dtype)):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((256,), dtype, data=smem.data, scope="shared.dyn")
-            for i in T.serial(times):
-                if sync:
-                    T.cuda.cta_sync()
-                Y[i * 128 + tx] = T.cuda.cta_reduce(
-                    X[i * 128 + tx], op, num_warps, T.address_of(tile[0])
-                )
-            if times == 1:
-                Y[128 + tx] = X[tx]
+    @hand_threaded(128)
+    def main(
+        X: Elements(dtype)[256], Y: Elements(dtype)[256], tx, tile: Shared[Elements(dtype), 256],
+    ):  # fmt: skip
+        for i in T.serial(times):
+            if sync:
+                T.cuda.cta_sync()
+            Y[i * 128 + tx] = T.cuda.cta_reduce(
+                X[i * 128 + tx], op, num_warps, T.address_of(tile[0])
+            )
+        if times == 1:
+            Y[128 + tx] = X[tx]
 
     return main
 
@@ -65,8 +55,7 @@ def block(op, times, sync, num_warps=4, dtype="float32"):
 def test_a_block_reduces_and_all_threads_get_the_result(op, times):
     x = RNG.integers(-50, 50, 256).astype(np.float32)
     main = block(op, times, sync=True)
-    report = verify(lower(main), {"X": x})
-    assert report.verdict == "clean", str(report)
+    verify(lower(main), {"X": x}).require_clean()
     found = simulate(lower(main), {"X": x}).outputs["Y"][: 128 * times].reshape(times, 128)
     assert (found == REDUCE[op](x.reshape(2, 128), axis=1)[:times, None]).all()
 
@@ -84,17 +73,11 @@ def test_fewer_warps_than_the_block_has_lose_values():
 
 
 def test_a_block_reduction_needs_all_threads():
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((256,), "float32", data=smem.data, scope="shared.dyn")
-            Y[tx] = X[tx]
-            if tx < 48:
-                Y[tx] = T.cuda.cta_reduce(X[tx], "sum", 4, T.address_of(tile[0]))
+    @hand_threaded(128)
+    def main(X: F32[128], Y: F32[128], tx, tile: Shared[F32]):
+        Y[tx] = X[tx]
+        if tx < 48:
+            Y[tx] = T.cuda.cta_reduce(X[tx], "sum", 4, T.address_of(tile[0]))
 
     found = rules(main, {"X": np.ones(128, np.float32)})
     assert "WARP_CONVERGENCE" in found
@@ -108,13 +91,9 @@ def test_a_block_maximum_of_integers_is_incomplete_by_name(op):
 
 
 def test_a_vote_of_the_block_inside_of_an_expression_is_incomplete_by_name():
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "int32"), Y: T.Buffer((128,), "int32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            Y[tx] = T.if_then_else(X[tx] > 0, T.cuda.syncthreads_or(X[tx]), 0)
+    @hand_threaded(128)
+    def main(X: I32[128], Y: I32[128], tx):
+        Y[tx] = T.if_then_else(X[tx] > 0, T.cuda.syncthreads_or(X[tx]), 0)
 
     report = verify(lower(main), {"X": np.ones(128, np.int32)})
     assert report.verdict == "incomplete"
@@ -125,13 +104,9 @@ def test_a_vote_of_the_block_inside_of_an_expression_is_incomplete_by_name():
 def test_lanes_reduce_words(op):
     function = getattr(T.cuda, f"reduce_{op}_sync_u32")
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((64,), "uint32"), Y: T.Buffer((64,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            Y[tx] = function(T.uint32(0xFFFFFFFF), X[tx])
+    @hand_threaded(64)
+    def main(X: U32[64], Y: U32[64], tx):
+        Y[tx] = function(T.uint32(0xFFFFFFFF), X[tx])
 
     x = RNG.integers(0, 2**32, 64, dtype=np.uint64).astype(np.uint32)
     found = simulate(lower(main), {"X": x}).outputs["Y"].reshape(2, 32)
@@ -195,28 +170,21 @@ def test_helpers_compute(name):
     arrays = [*arrays, *[A] * (4 - len(arrays))]
     count = len(CASES[name][0])
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(32)
     def main(
-        X: T.Buffer((32,), kinds[0]),
-        V: T.Buffer((32,), kinds[1]),
-        W: T.Buffer((32,), kinds[2]),
-        Z: T.Buffer((32,), kinds[3]),
-        Y: T.Buffer((32,), out),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            if count == 1:
-                Y[tx] = function(X[tx])
-            elif count == 2:
-                Y[tx] = function(X[tx], V[tx])
-            else:
-                Y[tx] = function(X[tx], V[tx], W[tx], Z[tx])
+        X: Elements(kinds[0])[32], V: Elements(kinds[1])[32], W: Elements(kinds[2])[32],
+        Z: Elements(kinds[3])[32], Y: Elements(out)[32],
+        tx,
+    ):  # fmt: skip
+        if count == 1:
+            Y[tx] = function(X[tx])
+        elif count == 2:
+            Y[tx] = function(X[tx], V[tx])
+        else:
+            Y[tx] = function(X[tx], V[tx], W[tx], Z[tx])
 
     given = dict(zip("XVWZ", arrays, strict=True))
-    report = verify(lower(main), given)
-    assert report.verdict == "clean", str(report)
+    verify(lower(main), given).require_clean()
     assert (simulate(lower(main), given).outputs["Y"] == want).all()
 
 
@@ -224,40 +192,34 @@ def test_helpers_compute(name):
 def test_loads_through_the_read_only_path(vec):
     count = int(vec[1:] or 1) if vec else 1
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128 // count)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            r = T.alloc_buffer((4,), "float32", scope="local")
-            if count == 1:
-                r[0] = T.cuda.ldg(T.address_of(X[tx]), "float32")
-            elif count == 2:
-                T.cuda.ldg(
-                    T.address_of(X[tx * 2]),
-                    "float32",
-                    dst=(T.address_of(r[0]), T.address_of(r[1])),
-                    vec="v2",
-                )
-            else:
-                T.cuda.ldg(
-                    T.address_of(X[tx * 4]),
-                    "float32",
-                    vec="v4",
-                    dst=(
-                        T.address_of(r[0]),
-                        T.address_of(r[1]),
-                        T.address_of(r[2]),
-                        T.address_of(r[3]),
-                    ),
-                )
-            for i in T.unroll(count):
-                Y[tx * count + i] = r[i]
+    @hand_threaded(128 // count)
+    def main(X: F32[128], Y: F32[128], tx, r: Local[F32, 4]):
+        if count == 1:
+            r[0] = T.cuda.ldg(T.address_of(X[tx]), "float32")
+        elif count == 2:
+            T.cuda.ldg(
+                T.address_of(X[tx * 2]),
+                "float32",
+                dst=(T.address_of(r[0]), T.address_of(r[1])),
+                vec="v2",
+            )
+        else:
+            T.cuda.ldg(
+                T.address_of(X[tx * 4]),
+                "float32",
+                vec="v4",
+                dst=(
+                    T.address_of(r[0]),
+                    T.address_of(r[1]),
+                    T.address_of(r[2]),
+                    T.address_of(r[3]),
+                ),
+            )
+        for i in T.unroll(count):
+            Y[tx * count + i] = r[i]
 
     x = RNG.normal(size=128).astype(np.float32)
-    report = verify(lower(main), {"X": x})
-    assert report.verdict == "clean", str(report)
+    verify(lower(main), {"X": x}).require_clean()
     assert (simulate(lower(main), {"X": x}).outputs["Y"] == x).all()
 
 
@@ -265,30 +227,23 @@ def test_loads_through_the_read_only_path(vec):
 def test_registers_are_converted_through_pointers(name):
     count = 8 if name == "float8tohalf8" else 2
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((256,), "float32"), Y: T.Buffer((256,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            f = T.alloc_buffer((8,), "float32", scope="local")
-            h = T.alloc_buffer((8,), "float16", scope="local")
-            for i in T.unroll(8):
-                f[i] = X[tx * 8 + i]
-                h[i] = T.float16(0)  # a buffer whose address alone is used is made smaller
-            if name == "float8tohalf8":
-                T.evaluate(T.cuda.float8tohalf8(T.address_of(f[0]), T.address_of(h[0])))
-                T.evaluate(T.cuda.half8tofloat8(T.address_of(h[0]), T.address_of(f[0])))
-            else:
-                T.evaluate(T.cuda.float22half2(T.address_of(h[0]), T.address_of(f[0])))
-                for i in T.unroll(2):
-                    f[i] = T.Cast("float32", h[i])
-            for i in T.unroll(8):
-                Y[tx * 8 + i] = f[i]
+    @hand_threaded(32)
+    def main(X: F32[256], Y: F32[256], tx, f: Local[F32, 8], h: Local[F16, 8]):
+        for i in T.unroll(8):
+            f[i] = X[tx * 8 + i]
+            h[i] = T.float16(0)  # a buffer whose address alone is used is made smaller
+        if name == "float8tohalf8":
+            T.evaluate(T.cuda.float8tohalf8(T.address_of(f[0]), T.address_of(h[0])))
+            T.evaluate(T.cuda.half8tofloat8(T.address_of(h[0]), T.address_of(f[0])))
+        else:
+            T.evaluate(T.cuda.float22half2(T.address_of(h[0]), T.address_of(f[0])))
+            for i in T.unroll(2):
+                f[i] = T.Cast("float32", h[i])
+        for i in T.unroll(8):
+            Y[tx * 8 + i] = f[i]
 
     x = RNG.normal(size=256).astype(np.float32)
-    report = verify(lower(main), {"X": x})
-    assert report.verdict == "clean", str(report)
+    verify(lower(main), {"X": x}).require_clean()
     found = simulate(lower(main), {"X": x}).outputs["Y"].reshape(32, 8)
     want = x.reshape(32, 8).copy()
     want[:, :count] = want[:, :count].astype(np.float16)
@@ -296,71 +251,50 @@ def test_registers_are_converted_through_pointers(name):
 
 
 def test_a_conversion_in_memory_is_incomplete_by_name():
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((256,), "float32"), Y: T.Buffer((256,), "float16")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            T.evaluate(T.cuda.float8tohalf8(T.address_of(X[tx * 8]), T.address_of(Y[tx * 8])))
+    @hand_threaded(32)
+    def main(X: F32[256], Y: F16[256], tx):
+        T.evaluate(T.cuda.float8tohalf8(T.address_of(X[tx * 8]), T.address_of(Y[tx * 8])))
 
     report = verify(lower(main), {"X": np.zeros(256, np.float32)})
     assert report.verdict == "incomplete"
     assert "cuda.float8tohalf8" in report.findings[0].message
 
 
-def waiting(sleep):
-    @T.prim_func(s_tir=True)
-    def main(F: T.Buffer((1,), "uint32"), Y: T.Buffer((2,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", 2)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            r = T.alloc_buffer((1,), "uint32", scope="local")
-            if tx == 0:
-                if bx == 1:
-                    T.ptx["st.release.gpu.global.u32"](T.address_of(F[0]), T.uint32(1))
-                    Y[1] = T.uint32(1)
-                else:
-                    r[0] = T.uint32(0)
-                    while r[0] == T.uint32(0):
-                        if sleep:
-                            T.cuda.nano_sleep(20)
-                        T.ptx["ld.acquire.gpu.global.u32"](r[0], T.address_of(F[0]))
-                    Y[0] = r[0]
-
-    return main
+@hand_threaded(32, grid=2)
+def waiting(F: U32[1], Y: U32[2], bx, tx, r: Local[U32], *, sleep):
+    if tx == 0:
+        if bx == 1:
+            T.ptx["st.release.gpu.global.u32"](T.address_of(F[0]), T.uint32(1))
+            Y[1] = T.uint32(1)
+        else:
+            r[0] = T.uint32(0)
+            while r[0] == T.uint32(0):
+                if sleep:
+                    T.cuda.nano_sleep(20)
+                T.ptx["ld.acquire.gpu.global.u32"](r[0], T.address_of(F[0]))
+            Y[0] = r[0]
 
 
 @pytest.mark.parametrize("sleep", [True, False])
 def test_a_thread_may_sleep_while_it_waits(sleep):
-    report = verify(lower(waiting(sleep)), {"F": np.zeros(1, np.uint32)})
-    assert report.verdict == "clean", str(report)
+    verify(lower(waiting(sleep)), {"F": np.zeros(1, np.uint32)}).require_clean()
 
 
 @pytest.mark.parametrize("least", [0, 5])
 def test_a_trap_that_is_reached_is_an_error(least):
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((32,), "int32"), Y: T.Buffer((32,), "int32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            T.evaluate(T.cuda.trap_when_assert_failed(X[tx] >= least))
-            Y[tx] = X[tx]
+    @hand_threaded(32)
+    def main(X: I32[32], Y: I32[32], tx):
+        T.evaluate(T.cuda.trap_when_assert_failed(X[tx] >= least))
+        Y[tx] = X[tx]
 
     assert rules(main, {"X": np.arange(32, dtype=np.int32)}) == ({"TRAP"} if least else set())
 
 
 @pytest.mark.parametrize("register", ["laneid", "cluster_ctarank", "smid"])
 def test_special_registers(register):
-    @T.prim_func(s_tir=True)
-    def main(Y: T.Buffer((64,), "int32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            Y[tx] = T.cuda.mov_sreg(32, register)
+    @hand_threaded(64)
+    def main(Y: I32[64], tx):
+        Y[tx] = T.cuda.mov_sreg(32, register)
 
     report = verify(lower(main), {})
     assert report.verdict == ("incomplete" if register == "smid" else "clean"), str(report)
@@ -371,17 +305,13 @@ def test_special_registers(register):
 
 @pytest.mark.parametrize("what", ["printf", "clock64"])
 def test_what_is_not_modelled_is_incomplete_by_name(what):
-    @T.prim_func(s_tir=True)
-    def main(Y: T.Buffer((32,), "uint64")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            Y[tx] = T.uint64(0)
-            if what == "printf":
-                T.evaluate(T.cuda.printf("x"))
-            else:
-                Y[tx] = T.cuda.clock64()
+    @hand_threaded(32)
+    def main(Y: U64[32], tx):
+        Y[tx] = T.uint64(0)
+        if what == "printf":
+            T.evaluate(T.cuda.printf("x"))
+        else:
+            Y[tx] = T.cuda.clock64()
 
     report = verify(lower(main), {})
     assert report.verdict == "incomplete"
@@ -393,28 +323,19 @@ def test_what_all_blocks_of_a_large_grid_do_is_proved(outside):
     """Two CTAs run; loads through the read-only path and stores are in bounds for all of them."""
     count = 300
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(128, grid=count)
     def main(
-        X: T.Buffer((count * 128,), "float32"),
-        U: T.Buffer((count * 128,), "uint32"),
-        Y: T.Buffer((count * 128,), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", count)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((256,), "float32", data=smem.data, scope="shared.dyn")
-            r = T.alloc_buffer((2,), "uint32", scope="local")
-            f = T.alloc_buffer((3,), "float32", scope="local")
-            f[0] = T.cuda.ldg(T.address_of(X[bx * 128 + tx + bx // 299 * outside]), "float32")
-            f[1] = T.cuda.cta_reduce(
-                T.cuda.warp_reduce(f[0], "max", 32), "sum", 4, T.address_of(tile[0])
-            )
-            T.ptx["ex2.approx.ftz.f32"](f[2], f[0])
-            r[0] = T.cuda.reduce_add_sync_u32(T.uint32(0xFFFFFFFF), U[bx * 128 + tx])
-            T.ptx["redux_sync.max.u32"](r[1], U[bx * 128 + tx], T.uint32(0xFFFFFFFF))
-            Y[bx * 128 + tx] = f[1] + f[2] + T.Cast("float32", r[0] + r[1])
+        X: F32[count * 128], U: U32[count * 128], Y: F32[count * 128],
+        bx, tx, tile: Shared[F32], r: Local[U32, 2], f: Local[F32, 3],
+    ):  # fmt: skip
+        f[0] = T.cuda.ldg(T.address_of(X[bx * 128 + tx + bx // 299 * outside]), "float32")
+        f[1] = T.cuda.cta_reduce(
+            T.cuda.warp_reduce(f[0], "max", 32), "sum", 4, T.address_of(tile[0])
+        )
+        T.ptx["ex2.approx.ftz.f32"](f[2], f[0])
+        r[0] = T.cuda.reduce_add_sync_u32(T.uint32(0xFFFFFFFF), U[bx * 128 + tx])
+        T.ptx["redux_sync.max.u32"](r[1], U[bx * 128 + tx], T.uint32(0xFFFFFFFF))
+        Y[bx * 128 + tx] = f[1] + f[2] + T.Cast("float32", r[0] + r[1])
 
     report = verify(
         lower(main),

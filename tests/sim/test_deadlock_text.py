@@ -1,7 +1,5 @@
 """What a deadlock says: slot and iteration, the suspect first, and a fix that fits."""
 
-from __future__ import annotations
-
 import pytest
 from tvm import s_tir
 from tvm.script import tirx as T
@@ -13,6 +11,8 @@ from tvm_hopper.simulation import Report, load, verify
 from tvm_hopper.testing import workloads
 from tvm_hopper.verification.causes import arranged
 
+from . import ptx
+from .hand_threaded import F32, U64, Shared, hand_threaded
 from .kernels import lower
 
 ONE_RUN = (("eager", 0),)
@@ -47,24 +47,18 @@ def test_a_slot_that_is_never_released():
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_each_thread_may_initialise_a_barrier(count):
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((128,), "float32"), C: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            bar = T.decl_buffer((128,), "uint64", data=smem.data, scope="shared.dyn")
-            if tx < 4:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[100 + tx]), T.uint32(1))
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.tvm_storage_sync("shared")
-            if tx == 0:
-                for _ in T.serial(count):
-                    T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[100]))
-            if tx >= 32:
-                T.cuda.mbarrier_wait(T.address_of(bar[100]), 0)
-            C[tx] = A[tx]
+    @hand_threaded(128)
+    def main(A: F32[128], C: F32[128], tx, bar: Shared[U64]):
+        if tx < 4:
+            ptx.init_mbarrier(bar[100 + tx], 1)
+            T.ptx.fence.mbarrier_init.release.cluster()
+        T.tvm_storage_sync("shared")
+        if tx == 0:
+            for _ in T.serial(count):
+                ptx.arrive(bar[100])
+        if tx >= 32:
+            ptx.wait(bar[100], 0)
+        C[tx] = A[tx]
 
     report = verify(lower(main), runs=ONE_RUN)
     assert report.verdict == ("clean" if count == 1 else "error"), str(report)

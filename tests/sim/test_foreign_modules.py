@@ -10,54 +10,43 @@ from tvm_hopper.sim.run import compiled, run_kernel
 from tvm_hopper.sim.translate.scope import Scope
 from tvm_hopper.simulation import simulate, verify
 
-from .kernels import LOAD_1D, lower, rules
+from . import ptx
+from .hand_threaded import F32, I32, U64, Local, Shared, hand_threaded
+from .kernels import lower, rules
 
 X = np.arange(128, dtype="float32")
 
 
-def wild(how):
+@hand_threaded(128)
+def wild(
+    X: F32[128], Y: F32[128], tx, tile: Shared[F32], bar: Shared[U64], reg: Local[F32, 4], *, how,
+):  # fmt: skip
     """Do something that no memory or register is for."""
-
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((256,), "float32", data=smem.data, scope="shared.dyn")
-            bar = T.decl_buffer((128,), "uint64", data=smem.data, scope="shared.dyn")
-            reg = T.alloc_buffer((4,), "float32", scope="local")
-            for i in T.serial(4):
-                reg[i] = X[tx]
-            if how == "init beyond":
-                if tx == 0:
-                    T.ptx.mbarrier.init.shared.b64(T.address_of(bar[128]), T.uint32(1))
-            elif how == "init in global memory":
-                if tx == 0:
-                    T.ptx.mbarrier.init.shared.b64(T.address_of(Y[0]), T.uint32(1))
-            elif how == "copy from nowhere":
-                if tx == 0:
-                    T.ptx.mbarrier.init.shared.b64(T.address_of(bar[100]), T.uint32(1))
-                    T.ptx[LOAD_1D](
-                        T.address_of(tile[0]), T.address_of(X[100000]), T.uint32(4000000000),
-                        T.address_of(bar[100]),
-                    )  # fmt: skip
-            elif how == "register":
-                reg[0] = reg[7]
-            elif how == "register of a loop":
-                for i in T.serial(6):
-                    reg[i] = X[tx]
-            elif how == "register before the first":
-                for i in T.serial(2):
-                    reg[i - 1] = X[tx]
-            elif how == "registers by lane":
-                reg[0] = reg[tx % 8]
-            elif how == "registers written by lane":
-                reg[tx % 8 - 2] = X[tx]
-            Y[tx] = reg[0]
-
-    return main
+    for i in T.serial(4):
+        reg[i] = X[tx]
+    if how == "init beyond":
+        if tx == 0:
+            ptx.init_mbarrier(bar[128], 1)
+    elif how == "init in global memory":
+        if tx == 0:
+            ptx.init_mbarrier(Y[0], 1)
+    elif how == "copy from nowhere":
+        if tx == 0:
+            ptx.init_mbarrier(bar[100], 1)
+            ptx.load_bytes(tile[0], X[100000], 4000000000, bar[100])
+    elif how == "register":
+        reg[0] = reg[7]
+    elif how == "register of a loop":
+        for i in T.serial(6):
+            reg[i] = X[tx]
+    elif how == "register before the first":
+        for i in T.serial(2):
+            reg[i - 1] = X[tx]
+    elif how == "registers by lane":
+        reg[0] = reg[tx % 8]
+    elif how == "registers written by lane":
+        reg[tx % 8 - 2] = X[tx]
+    Y[tx] = reg[0]
 
 
 @pytest.mark.parametrize(
@@ -78,41 +67,29 @@ def test_places_that_do_not_exist_are_findings(how):
 
 
 def test_lanes_that_name_different_barriers():
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            T.ptx.bar.sync(T.Cast("uint32", tx % 2 + 1), T.uint32(128))
-            Y[tx] = X[tx]
+    @hand_threaded(128)
+    def main(X: F32[128], Y: F32[128], tx):
+        T.ptx.bar.sync(T.Cast("uint32", tx % 2 + 1), T.uint32(128))
+        Y[tx] = X[tx]
 
     assert "WARP_CONVERGENCE" in rules(main, {"X": X}, [("eager", 0)])
 
 
-def endless(how):
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            count = T.alloc_buffer((1,), "int32", scope="local")
-            count[0] = 0
-            if how == "for":
-                for _ in T.serial(T.int64(1 << 40)):
-                    Y[tx] = X[tx]
-            elif how == "nested":
-                for _ in T.serial(1000):
-                    for _ in T.serial(1000):
-                        for _ in T.serial(1000):
-                            Y[tx] = X[tx]
-            elif how == "while":
-                while count[0] >= 0:
-                    count[0] = (count[0] + 1) % 1000
+@hand_threaded(128, then=lower)
+def endless(X: F32[128], Y: F32[128], tx, count: Local[I32], *, how):
+    count[0] = 0
+    if how == "for":
+        for _ in T.serial(T.int64(1 << 40)):
             Y[tx] = X[tx]
-
-    return lower(main)
+    elif how == "nested":
+        for _ in T.serial(1000):
+            for _ in T.serial(1000):
+                for _ in T.serial(1000):
+                    Y[tx] = X[tx]
+    elif how == "while":
+        while count[0] >= 0:
+            count[0] = (count[0] + 1) % 1000
+    Y[tx] = X[tx]
 
 
 @pytest.mark.parametrize("how", ["for", "nested", "while"])
@@ -123,15 +100,11 @@ def test_a_run_that_takes_too_long_is_incomplete(how):
 
 
 def many(ctas):
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", ctas)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            if bx == 0:
-                T.tvm_storage_sync("shared")
-                Y[tx] = X[tx]
+    @hand_threaded(128, grid=ctas)
+    def main(X: F32[128], Y: F32[128], bx, tx):
+        if bx == 0:
+            T.tvm_storage_sync("shared")
+            Y[tx] = X[tx]
 
     return lower(main)
 
@@ -171,16 +144,12 @@ def test_a_kernel_may_have_any_name(name):
 
 
 def test_more_loops_than_python_nests_are_incomplete():
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            for a, b, c, d, e, f, g, h, i, j, k in T.grid(*[2] * 11):
-                for x, m, n, o, p, q, r, s, t, u, v in T.grid(*[2] * 11):
-                    if a + b + c + d + e + f + g + h + i + j + k == 11:
-                        Y[tx] = X[tx] + T.Cast("float32", x + m + n + o + p + q + r + s + t + u + v)
+    @hand_threaded(128)
+    def main(X: F32[128], Y: F32[128], tx):
+        for a, b, c, d, e, f, g, h, i, j, k in T.grid(*[2] * 11):
+            for x, m, n, o, p, q, r, s, t, u, v in T.grid(*[2] * 11):
+                if a + b + c + d + e + f + g + h + i + j + k == 11:
+                    Y[tx] = X[tx] + T.Cast("float32", x + m + n + o + p + q + r + s + t + u + v)
 
     result = simulate(lower(main), {"X": X})
     assert result.rules == {"INCOMPLETE"}

@@ -1,7 +1,5 @@
 """Every fragment of mma.sync: a bijection, and the one that PTX's formulas give."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

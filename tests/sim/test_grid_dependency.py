@@ -9,6 +9,8 @@ from tvm.script import tirx as T
 from tvm_hopper.sim.tir import PROGRAMMATIC, PROMISED, launch_tags
 from tvm_hopper.simulation import Program, simulate, verify
 
+from . import ptx
+from .hand_threaded import F32, Local, hand_threaded
 from .kernels import lower, rules
 
 X = np.arange(128, dtype="float32")
@@ -87,15 +89,9 @@ def chain(wait="first", does="read", middle_waits=True):
                 Y[tz] = X[tz]
             else:
                 if tz == 0:
-                    T.ptx.mbarrier.init.shared.b64(T.address_of(bar[100]), T.uint32(1))
+                    ptx.init_mbarrier(bar[100], 1)
                     T.ptx.fence.mbarrier_init.release.cluster()
-                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                        T.address_of(bar[100]), T.uint32(512)
-                    )
-                    T.ptx[LOAD](
-                        T.address_of(tile[0]), T.address_of(W[0]), T.uint32(512),
-                        T.address_of(bar[100]),
-                    )  # fmt: skip
+                    ptx.expect_and_load(tile[0], W[0], 512, bar[100])
                 T.cuda.cta_sync()
                 T.cuda.mbarrier_wait(T.address_of(bar[100]), 0)
                 Y[tz] = tile[tz]
@@ -136,8 +132,7 @@ def test_what_no_earlier_launch_uses_needs_no_wait():
 
 @pytest.mark.parametrize("wait", ["first", "last", "never"])
 def test_without_the_tag_it_has_no_effect(wait):
-    report = verify(chain(wait), {"X": X})
-    assert report.verdict == "clean", str(report)
+    verify(chain(wait), {"X": X}).require_clean()
 
 
 def test_with_the_tag_the_whole_verdict_follows():
@@ -206,22 +201,14 @@ def test_what_is_wrong_with_a_discard_is_named(options, rule):
     assert rule in rules(discarded(**options), {"W": X})
 
 
-@functools.cache
-def first(waits):
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        given = T.alloc_buffer((1,), "float32", scope="local")
-        if waits == "first":
-            T.ptx.griddepcontrol.wait()
-        given[0] = X[tx]
-        if waits == "after loads":
-            T.ptx.griddepcontrol.wait()
-        Y[tx] = given[0]
-
-    return lower(main)
+@hand_threaded(128, by_hand=False, then=lower)
+def first(X: F32[128], Y: F32[128], tx, given: Local[F32], *, waits):
+    if waits == "first":
+        T.ptx.griddepcontrol.wait()
+    given[0] = X[tx]
+    if waits == "after loads":
+        T.ptx.griddepcontrol.wait()
+    Y[tx] = given[0]
 
 
 @pytest.mark.parametrize(

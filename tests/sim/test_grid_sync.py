@@ -9,6 +9,7 @@ from tvm.script import tirx as T
 from tvm_hopper.sim import cta_selection
 from tvm_hopper.simulation import simulate, verify
 
+from .hand_threaded import F32, hand_threaded
 from .kernels import POLICIES, lower
 
 COOPERATIVE = ["blockIdx.x", "threadIdx.x", "tirx.use_cooperative_launch"]
@@ -18,34 +19,26 @@ COOPERATIVE = ["blockIdx.x", "threadIdx.x", "tirx.use_cooperative_launch"]
 def program(ctas=4, syncs=1, who="all", cooperative=True, again=False, threads=128):
     """Let each CTA read, behind the barrier, what its neighbour stored before it."""
 
-    @T.prim_func(s_tir=True)
-    def main(
-        X: T.Buffer((ctas, 128), "float32"),
-        W: T.Buffer((ctas, 128), "float32"),
-        Y: T.Buffer((ctas, 128), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", ctas)
-        tx = T.launch_thread("threadIdx.x", threads)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            W[bx, tx] = X[bx, tx] * T.float32(2)
-            if who == "all":
-                for _ in T.serial(syncs):
-                    T.cuda.grid_sync()
-            elif who == "some blocks":
-                if bx > 0:
-                    T.cuda.grid_sync()
-            elif who == "some lanes":
-                if tx % 2 == 0:
-                    T.cuda.grid_sync()
-            elif who == "not the first warp":
-                if tx >= 32:
-                    T.cuda.grid_sync()
-            elif who == "the first warp" and tx < 32:
+    @hand_threaded(threads, grid=ctas)
+    def main(X: F32[ctas, 128], W: F32[ctas, 128], Y: F32[ctas, 128], bx, tx):
+        W[bx, tx] = X[bx, tx] * T.float32(2)
+        if who == "all":
+            for _ in T.serial(syncs):
                 T.cuda.grid_sync()
-            Y[bx, tx] = W[(bx + 1) % ctas, tx]
-            if again:
-                W[(bx + 2) % ctas, tx] = T.float32(0)
+        elif who == "some blocks":
+            if bx > 0:
+                T.cuda.grid_sync()
+        elif who == "some lanes":
+            if tx % 2 == 0:
+                T.cuda.grid_sync()
+        elif who == "not the first warp":
+            if tx >= 32:
+                T.cuda.grid_sync()
+        elif who == "the first warp" and tx < 32:
+            T.cuda.grid_sync()
+        Y[bx, tx] = W[(bx + 1) % ctas, tx]
+        if again:
+            W[(bx + 2) % ctas, tx] = T.float32(0)
 
     return lower(main.with_attr("tirx.kernel_launch_params", COOPERATIVE) if cooperative else main)
 
@@ -62,8 +55,7 @@ def test_what_stands_before_the_barrier_is_seen_behind_it(policy, seed):
 
 @pytest.mark.parametrize("ctas", [4, 12])
 def test_the_whole_verdict_is_clean_and_every_cta_runs(ctas):
-    report = verify(program(ctas), inputs(ctas))
-    assert report.verdict == "clean", str(report)
+    report = verify(program(ctas), inputs(ctas)).require_clean()
     assert report.choices[0].everything
     if ctas > 8:
         assert report.choices[0].reason == "all: they communicate (cuda.grid_sync)"

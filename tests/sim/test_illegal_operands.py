@@ -11,37 +11,24 @@ from tvm.script import tirx as T
 from tests.sim_kernels.mutate import change, with_argument
 from tvm_hopper.simulation import Program, simulate
 
-from . import test_wgmma
+from . import ptx, test_wgmma
+from .hand_threaded import F32, I32, U32, U64, Shared, hand_threaded
 from .kernels import lower
 
 PARITIES = [0, 1, 2, -1]
 
 
-@functools.cache
-def program(index):
+@hand_threaded(128, smem=64, then=lower)
+def program(P: I32[4], C: I32[128], tx, bar: Shared[U64], *, index):
     """Return a warp group that waits for a parity out of memory, then for groups of every kind."""
-
-    @T.prim_func(s_tir=True)
-    def main(P: T.Buffer((4,), "int32"), C: T.Buffer((128,), "int32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((64,), "uint8", scope="shared.dyn", align=1024)
-            bar = T.decl_buffer((8,), "uint64", data=smem.data, scope="shared.dyn")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[0]), T.uint32(1))
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.tvm_storage_sync("shared")
-            if tx == 0:
-                T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[0]))
-            T.cuda.mbarrier_wait(T.address_of(bar[0]), P[index] * 1)
-            T.ptx["cp.async.wait_group"](0)
-            T.ptx["cp.async.bulk.wait_group"](0)
-            T.ptx.wgmma.wait_group.sync.aligned(0)
-            C[tx] = tx
-
-    return lower(main)
+    ptx.set_up(tx, (bar[0], 1))
+    if tx == 0:
+        ptx.arrive(bar[0])
+    T.cuda.mbarrier_wait(T.address_of(bar[0]), P[index] * 1)
+    T.ptx["cp.async.wait_group"](0)
+    T.ptx["cp.async.bulk.wait_group"](0)
+    T.ptx.wgmma.wait_group.sync.aligned(0)
+    C[tx] = tx
 
 
 def run(kernel):
@@ -113,24 +100,13 @@ def test_a_product_needs_lanes_that_exist():
     assert "wgmma.mma_async with 31 of 32 lanes" in found
 
 
-@functools.cache
-def copies(first):
+@hand_threaded(32, smem=512, then=lower)
+def copies(S: U32[32], X: F32[128], tx, tile: Shared[F32], *, first):
     """Copy 16 bytes a lane, as many as `S` says of them read, to 512 bytes from `first` on."""
-
-    @T.prim_func(s_tir=True)
-    def main(S: T.Buffer((32,), "uint32"), X: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((512,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((128,), "float32", data=smem.data, scope="shared.dyn")
-            T.ptx["cp.async.cg.shared.global"](
-                T.address_of(tile[tx * 4 + first]), T.address_of(X[tx * 4]), 16, S[tx]
-            )
-            T.ptx["cp.async.wait_all"]()
-
-    return lower(main)
+    T.ptx["cp.async.cg.shared.global"](
+        T.address_of(tile[tx * 4 + first]), T.address_of(X[tx * 4]), 16, S[tx]
+    )
+    T.ptx["cp.async.wait_all"]()
 
 
 def copy_findings(sizes, first=0):

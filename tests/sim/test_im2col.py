@@ -15,6 +15,7 @@ from tvm_hopper.sim.launch.im2col import check_im2col
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.simulation import simulate, verify
 
+from . import ptx
 from .kernels import lower
 
 ENCODE = "runtime.cuTensorMapEncodeIm2col"
@@ -65,14 +66,9 @@ def program(
             smem = T.alloc_buffer((count * 4 + 1024,), "uint8", scope="shared.dyn", align=1024)
             tile = T.decl_buffer((count + 256,), "float32", data=smem.data, scope="shared.dyn")
             bar = T.decl_buffer((count // 2 + 128,), "uint64", data=smem.data, scope="shared.dyn")
+            ptx.set_up(tx, (bar[count // 2], 1), sync=T.cuda.cta_sync)
             if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[count // 2]), T.uint32(1))
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.cuda.cta_sync()
-            if tx == 0:
-                T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                    T.address_of(bar[count // 2]), T.uint32(num_bytes)
-                )
+                ptx.expect_bytes(bar[count // 2], num_bytes)
                 T.ptx[load](
                     T.address_of(tile[0]), T.address_of(a_map), *start,
                     T.address_of(bar[count // 2]), *more,
@@ -187,8 +183,7 @@ def test_a_column_is_stored_where_it_came_from(reduce):
 
 
 def test_the_whole_verdict_is_clean():
-    report = verify(program(store=True), GIVEN)
-    assert report.verdict == "clean", str(report)
+    verify(program(store=True), GIVEN).require_clean()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """TVM's own cp.async, which its code generator prints of attributes and a call of its own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

@@ -13,6 +13,7 @@ from tvm_hopper.sim.launch.host import evaluate
 from tvm_hopper.simulation import load, verify
 from tvm_hopper.verification.launches import bound_launches
 
+from .hand_threaded import F32, I32, U32, Local, Static, hand_threaded
 from .kernels import lower
 
 QUICK = (("eager", 0), ("on_wait", 0), ("random", 1))
@@ -27,65 +28,59 @@ def choice_of(program, max_ctas=8):
 def kernel(body, grid=200, threads=64, rows=6400):
     """Build a kernel over A and C of `rows` integers, with a shared tile and a register."""
 
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((rows,), "int32"), C: T.Buffer((rows,), "int32")):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", grid)
-        tx = T.launch_thread("threadIdx.x", threads)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            tile = T.alloc_buffer((256,), "int32", scope="shared")
-            n = T.alloc_buffer((1,), "int32", scope="local")
-            n[0] = 1
-            if body == "iterations in a register":
-                n[0] = bx // 150 + 1
-                for _ in T.serial(n[0]):
-                    T.tvm_storage_sync("shared")
-            if body == "iterations from memory":
-                n[0] = A[bx]
-                for _ in T.serial(n[0]):
-                    T.tvm_storage_sync("shared")
-            if body == "iterations from one place":
-                for _ in T.serial(A[0]):
-                    T.tvm_storage_sync("shared")
-            if body == "place in shared memory":
-                tile[(tx + bx * 8) % 64] = A[tx]
+    @hand_threaded(threads, grid=grid)
+    def main(A: I32[rows], C: I32[rows], bx, tx, tile: Static[I32, 256], n: Local[I32]):
+        n[0] = 1
+        if body == "iterations in a register":
+            n[0] = bx // 150 + 1
+            for _ in T.serial(n[0]):
                 T.tvm_storage_sync("shared")
-                C[bx * 32] = tile[tx]
-            if body == "a place for each":
-                tile[(tx + bx) % 64] = A[tx]
+        if body == "iterations from memory":
+            n[0] = A[bx]
+            for _ in T.serial(n[0]):
                 T.tvm_storage_sync("shared")
-                C[bx * 32] = tile[tx]
-            if body == "edge" and bx * 32 + tx < 6380:
+        if body == "iterations from one place":
+            for _ in T.serial(A[0]):
+                T.tvm_storage_sync("shared")
+        if body == "place in shared memory":
+            tile[(tx + bx * 8) % 64] = A[tx]
+            T.tvm_storage_sync("shared")
+            C[bx * 32] = tile[tx]
+        if body == "a place for each":
+            tile[(tx + bx) % 64] = A[tx]
+            T.tvm_storage_sync("shared")
+            C[bx * 32] = tile[tx]
+        if body == "edge" and bx * 32 + tx < 6380:
+            tile[tx] = A[tx]
+        if body == "edge of global memory" and bx * 32 + tx < 6380:
+            C[bx * 32 + tx % 32] = A[tx]
+        if body == "one block meets" and bx == 123:
+            if tx < 32:
                 tile[tx] = A[tx]
-            if body == "edge of global memory" and bx * 32 + tx < 6380:
-                C[bx * 32 + tx % 32] = A[tx]
-            if body == "one block meets" and bx == 123:
-                if tx < 32:
-                    tile[tx] = A[tx]
-                C[tx] = tile[tx]
+            C[tx] = tile[tx]
+            T.tvm_storage_sync("shared")
+        if body == "while":
+            n[0] = 0
+            while n[0] < bx % 3:
+                n[0] = n[0] + 1
                 T.tvm_storage_sync("shared")
-            if body == "while":
-                n[0] = 0
-                while n[0] < bx % 3:
-                    n[0] = n[0] + 1
+        if body == "strided rows":
+            for r in T.serial(4):
+                if r * 200 + bx < 730:
                     T.tvm_storage_sync("shared")
-            if body == "strided rows":
-                for r in T.serial(4):
-                    if r * 200 + bx < 730:
-                        T.tvm_storage_sync("shared")
-            if body == "strided rows of warps":
-                for r in T.serial(3):
-                    if r * 400 + bx * 2 + tx // 32 < 1001:
-                        tile[tx] = A[tx]
-            if body == "one strided row":
-                for r in T.serial(4):
-                    if r * 200 + bx == 330:
-                        T.tvm_storage_sync("shared")
-            if body == "choice":
-                C[tx] = T.if_then_else(bx < 7, tile[tx], 0)
-            if body == "loop from a separate place":
-                for i in T.serial(bx % 2, 5):
-                    tile[tx + i] = 0
+        if body == "strided rows of warps":
+            for r in T.serial(3):
+                if r * 400 + bx * 2 + tx // 32 < 1001:
+                    tile[tx] = A[tx]
+        if body == "one strided row":
+            for r in T.serial(4):
+                if r * 200 + bx == 330:
+                    T.tvm_storage_sync("shared")
+        if body == "choice":
+            C[tx] = T.if_then_else(bx < 7, tile[tx], 0)
+        if body == "loop from a separate place":
+            for i in T.serial(bx % 2, 5):
+                tile[tx + i] = 0
 
     return lower(main)
 
@@ -135,25 +130,20 @@ def test_what_memory_decides_is_not_proved():
 def copied(place, grid=200):
     """Copy words to shared memory by cp.async, and let one of them say how often to meet."""
 
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((6400,), "int32")):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", grid)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            tile = T.alloc_buffer((128,), "int32", scope="shared")
-            if place == "own":
-                T.ptx["cp.async.cg.shared.global"](
-                    T.address_of(tile[tx * 4]), T.address_of(A[bx * 32 + tx % 8 * 4]), T.int32(16)
-                )
-            else:
-                T.ptx["cp.async.cg.shared.global"](
-                    T.address_of(tile[tx * 4]), T.address_of(A[tx * 4]), T.int32(16)
-                )
-            T.ptx["cp.async.wait_all"]()
+    @hand_threaded(32, grid=grid)
+    def main(A: I32[6400], bx, tx, tile: Static[I32, 128]):
+        if place == "own":
+            T.ptx["cp.async.cg.shared.global"](
+                T.address_of(tile[tx * 4]), T.address_of(A[bx * 32 + tx % 8 * 4]), T.int32(16)
+            )
+        else:
+            T.ptx["cp.async.cg.shared.global"](
+                T.address_of(tile[tx * 4]), T.address_of(A[tx * 4]), T.int32(16)
+            )
+        T.ptx["cp.async.wait_all"]()
+        T.tvm_storage_sync("shared")
+        for _ in T.serial(tile[0]):
             T.tvm_storage_sync("shared")
-            for _ in T.serial(tile[0]):
-                T.tvm_storage_sync("shared")
 
     return lower(main)
 
@@ -181,31 +171,21 @@ def semaphores(tiles, splits, odd=-1, by="ld.acquire.gpu.global.u32"):
     `odd`: the tile whose last CTA waits for a value that nobody sets.
     """
 
-    @T.prim_func(s_tir=True)
-    def main(
-        X: T.Buffer((32,), "float32"),
-        C: T.Buffer((tiles * 32,), "float32"),
-        F: T.Buffer((tiles,), "uint32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", tiles)
-        bz = T.launch_thread("blockIdx.z", splits)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            v = T.alloc_buffer((1,), "uint32", scope="local")
-            if tx == 0:
-                v[0] = T.uint32(0)
-                if bx == odd:
-                    while v[0] != T.Cast("uint32", bz * 2):
-                        T.ptx[by](v[0], T.address_of(F[bx]))
-                else:
-                    while v[0] != T.Cast("uint32", bz):
-                        T.ptx[by](v[0], T.address_of(F[bx]))
-            T.tvm_storage_sync("shared")
-            C[bx * 32 + tx] = C[bx * 32 + tx] + X[tx]
-            T.tvm_storage_sync("shared")
-            if tx == 0:
-                T.ptx["st.release.gpu.global.u32"](T.address_of(F[bx]), T.Cast("uint32", bz + 1))
+    @hand_threaded(32, grid=(tiles, None, splits))
+    def main(X: F32[32], C: F32[tiles * 32], F: U32[tiles], bx, bz, tx, v: Local[U32]):
+        if tx == 0:
+            v[0] = T.uint32(0)
+            if bx == odd:
+                while v[0] != T.Cast("uint32", bz * 2):
+                    T.ptx[by](v[0], T.address_of(F[bx]))
+            else:
+                while v[0] != T.Cast("uint32", bz):
+                    T.ptx[by](v[0], T.address_of(F[bx]))
+        T.tvm_storage_sync("shared")
+        C[bx * 32 + tx] = C[bx * 32 + tx] + X[tx]
+        T.tvm_storage_sync("shared")
+        if tx == 0:
+            T.ptx["st.release.gpu.global.u32"](T.address_of(F[bx]), T.Cast("uint32", bz + 1))
 
     return lower(main)
 
@@ -240,11 +220,11 @@ def test_every_load_that_may_hear_makes_a_group(by):
     assert "in groups of 4" in choice_of(semaphores(30, 4, by=by)).reason
 
 
-def test_one_group_of_eighty_runs_whole():
-    program = semaphores(1, 80)
+def test_one_large_group_runs_whole():
+    program = semaphores(1, 40)
     choice = choice_of(program)
     assert choice.covered
-    assert len(choice.blocks) == 80
+    assert len(choice.blocks) == 40
     verify(program, inputs(1), runs=QUICK).require_clean()
 
 
@@ -257,27 +237,22 @@ def test_a_group_beyond_the_limit_is_incomplete():
 def flags(place, grid=300, atomic="heard"):
     """Build CTAs that set a flag and look at another one."""
 
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((1200,), "int32"), F: T.Buffer((1200,), "int32")):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", grid)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            v = T.alloc_buffer((1,), "int32", scope="local")
-            if tx == 0:
-                if place == "own":
-                    v[0] = T.cuda.atomic_add(T.address_of(F[bx]), 1)
-                if place == "pairs":
-                    v[0] = T.cuda.atomic_add(T.address_of(F[bx // 2]), 1)
-                if place == "neighbours":
-                    v[0] = T.cuda.atomic_add(T.address_of(F[bx]), 1)
-                    v[0] = T.cuda.atomic_add(T.address_of(F[bx + 1]), 1)
-                if place == "memory":
-                    v[0] = T.cuda.atomic_add(T.address_of(F[A[bx]]), 1)
-                if place == "unheard":
-                    T.evaluate(T.cuda.atomic_add(T.address_of(F[0]), 1))
-            if place == "threads":
-                v[0] = T.cuda.atomic_add(T.address_of(F[bx % 2 * 32 + tx]), 1)
+    @hand_threaded(32, grid=grid)
+    def main(A: I32[1200], F: I32[1200], bx, tx, v: Local[I32]):
+        if tx == 0:
+            if place == "own":
+                v[0] = T.cuda.atomic_add(T.address_of(F[bx]), 1)
+            if place == "pairs":
+                v[0] = T.cuda.atomic_add(T.address_of(F[bx // 2]), 1)
+            if place == "neighbours":
+                v[0] = T.cuda.atomic_add(T.address_of(F[bx]), 1)
+                v[0] = T.cuda.atomic_add(T.address_of(F[bx + 1]), 1)
+            if place == "memory":
+                v[0] = T.cuda.atomic_add(T.address_of(F[A[bx]]), 1)
+            if place == "unheard":
+                T.evaluate(T.cuda.atomic_add(T.address_of(F[0]), 1))
+        if place == "threads":
+            v[0] = T.cuda.atomic_add(T.address_of(F[bx % 2 * 32 + tx]), 1)
 
     return lower(main)
 

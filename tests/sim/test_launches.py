@@ -6,7 +6,7 @@ import tvm
 from tvm import s_tir, te
 from tvm.script import tirx as T
 
-from tests.sim_kernels.kernels import scheduled
+from tests.sim_kernels.kernels import multiply_by_hand, scheduled
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim import RunOptions, run_host
@@ -84,23 +84,14 @@ def test_nothing_is_judged_behind_a_launch_that_cannot_be_evaluated(monkeypatch)
 
 def test_one_kernel_launched_in_a_host_loop_covers_the_output():
     sch = s_tir.Schedule(workloads.matmul(128, 64, 64))
-    block = sch.get_sblock("C")
-    i, j, k = sch.get_loops(block)
+    i, j, k = sch.get_loops("C")
     launches, i, rows = sch.split(i, [None, 1, 64])
     j, columns = sch.split(j, [None, 64])
     k, depth = sch.split(k, [None, 64])
     sch.reorder(launches, j, i, k, rows, columns, depth)
     sch.bind(j, "blockIdx.x")
     sch.bind(i, "threadIdx.y")
-    store = sch.cache_write(block, 0, "local")
-    sch.reverse_compute_at(store, i)
-    for operand in (0, 1):
-        copy = sch.cache_read(block, operand, "shared.dyn")
-        sch.compute_at(copy, k)
-        hs.async_copy(sch, copy)
-    hs.fuse_epilogue(sch, store)
-    hs.wgmma(sch, block)
-    hs.pipeline(sch, k, stages=1)
+    multiply_by_hand(sch, i, k, fused=True)
     program = load(sch.mod)
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-2, 3, (rows, 64)).astype("float16") for rows in (128, 64))
@@ -148,8 +139,9 @@ def test_a_workspace_passes_values_between_two_kernels():
 
 @pytest.mark.parametrize("blocks", [8, 3000])
 def test_chosen_blocks_of_both_kernels_speak_for_the_others(blocks):
-    report = verify(two_kernels(blocks), runs=(("eager", 0), ("on_wait", 0), ("random", 1)))
-    assert report.verdict == "clean", str(report)
+    report = verify(
+        two_kernels(blocks), runs=(("eager", 0), ("on_wait", 0), ("random", 1))
+    ).require_clean()
     assert [len(choice.blocks) <= 8 for choice in report.choices] == [True, True]
 
 
@@ -241,6 +233,5 @@ def test_the_last_launch_in_part_reads_what_a_whole_one_wrote():
     for loop, axis in zip(sch.split(row, [None, 4]), ("blockIdx.x", "threadIdx.x"), strict=True):
         sch.bind(loop, axis)
     hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, 64, 64), stages=1, consumers=1))
-    report = verify(sch.mod, max_ctas=2)
-    assert report.verdict == "clean", str(report)
+    report = verify(sch.mod, max_ctas=2).require_clean()
     assert "2 of 16 CTAs" in str(report)

@@ -1,7 +1,5 @@
 """Runs that leave out values and turns judge as whole runs do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm.script import tirx as T
@@ -19,6 +17,7 @@ from tvm_hopper.sim.trips.plan import plan_trips
 from tvm_hopper.simulation import simulate
 from tvm_hopper.verification.launches import bound_launches, run_launches
 
+from .hand_threaded import U32, U64, Local, hand_threaded
 from .kernels import lower
 from .pointwise_rings import inputs, with_producer, without_producer
 from .test_pointwise_rings import NEEDED_WITH, NEEDED_WITHOUT
@@ -50,7 +49,7 @@ def ring_rules(build, name, policy, seed):
     return whole, short
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(("policy", "seed"), [("eager", 0), ("on_wait", 0), ("random", 1)])
 @pytest.mark.parametrize(("build", "name"), RINGS, ids=lambda x: getattr(x, "__name__", x))
 def test_a_ring_is_judged_alike_with_fewer_turns(build, name, policy, seed):
@@ -64,12 +63,11 @@ def test_a_ring_is_judged_alike_with_fewer_turns(build, name, policy, seed):
 
 
 def test_most_rings_are_cut():
-    cut = [name for build, name in RINGS if ring_rules(build, name, "eager", 0)[1].cuts]
-    assert len(cut) > len(RINGS) / 2
+    some = RINGS[::3]
+    assert sum(bool(ring_rules(*ring, "eager", 0)[1].cuts) for ring in some) > len(some) / 2
 
 
-@pytest.mark.sampled(every=2)
-@pytest.mark.parametrize("mutation", some_quick([*GOLDEN, *MUTATIONS], 3), ids=_id)
+@pytest.mark.parametrize("mutation", some_quick([*GOLDEN, *MUTATIONS], 6), ids=_id)
 def test_a_golden_kernel_is_judged_alike_without_values(mutation):
     kernel = mutation.build()
     lowered = lower_golden(kernel.func)
@@ -107,12 +105,8 @@ def test_what_hands_values_on_is_run_with_values(golden, reason):
 def test_an_address_from_a_register_is_stored_to_and_watched():
     """Translation sees no store to C: the run begins again, with a copy of C that is watched."""
 
-    @T.prim_func(s_tir=True)
-    def main(C: T.Buffer((64,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        place = T.alloc_buffer((1,), "uint64", scope="local")
+    @hand_threaded(64, by_hand=False)
+    def main(C: U32[64], tx, place: Local[U64]):
         place[0] = T.reinterpret("uint64", T.address_of(C[0]))
         T.ptx.st.relaxed.gpu.global_.b32(place[0], T.uint32(tx + 1))
 

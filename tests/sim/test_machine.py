@@ -7,6 +7,7 @@ from tvm.script import tirx as T
 
 from tvm_hopper.simulation import simulate
 
+from .hand_threaded import F32, I32, Elements, Local, Static, hand_threaded
 from .kernels import lower, rules
 
 X = np.arange(128, dtype="float32")
@@ -15,53 +16,48 @@ X = np.arange(128, dtype="float32")
 def one_block(body_name, size=128, dtype="float32", out=128):
     """Build `C[i] = body(A, i)` for one block of `size` threads."""
 
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((128,), dtype), C: T.Buffer((out,), dtype)):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", size)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            acc = T.alloc_buffer((2,), dtype, scope="local")
-            if body_name == "divergent":
-                if tx % 3 == 0:
-                    C[tx] = A[tx] * T.float32(2)
+    @hand_threaded(size)
+    def main(A: Elements(dtype)[128], C: Elements(dtype)[out], tx, acc: Local[Elements(dtype), 2]):
+        if body_name == "divergent":
+            if tx % 3 == 0:
+                C[tx] = A[tx] * T.float32(2)
+            else:
+                if tx % 3 == 1:
+                    C[tx] = -A[tx]
                 else:
-                    if tx % 3 == 1:
-                        C[tx] = -A[tx]
-                    else:
-                        C[tx] = T.float32(7)
-            if body_name == "lane_loop":
-                acc[0] = T.float32(0)
-                for i in T.serial(tx % 5):
-                    acc[0] = acc[0] + A[i]
-                C[tx] = acc[0]
-            if body_name == "while":
-                acc[0] = A[tx]
-                while acc[0] > T.float32(10):
-                    acc[0] = acc[0] - T.float32(10)
-                C[tx] = acc[0]
-            if body_name == "guarded":
-                C[tx] = T.if_then_else(tx < 100, A[tx + 28], T.float32(-1))
-            if body_name == "logical":
-                if (tx > 0 and A[tx - 1] > T.float32(50)) or tx == 3:
-                    C[tx] = T.float32(1)
-                else:
-                    C[tx] = T.float32(0)
-            if body_name == "math":
-                C[tx] = T.exp(-A[tx]) + T.sqrt(A[tx]) + T.max(A[tx], T.float32(3))
-            if body_name == "select":
-                C[tx] = T.Select(tx // 7 % 2 == 0, A[tx], T.Cast("float32", tx - 200))
-            if body_name == "shuffle":
-                C[tx] = T.tvm_warp_shuffle_down(T.uint32(0xFFFFFFFF), A[tx], 4, 32, 32)
-            if body_name == "out_of_bounds":
-                C[tx + 1] = A[tx]
-            if body_name == "uninitialised":
-                C[tx] = C[127 - tx] + A[tx]
-            if body_name == "half":  # noqa: SIM102 (a Python value outside of a TIR condition)
-                if tx < 64:
-                    C[tx] = A[tx]
-            if body_name == "unordered":
-                C[0] = A[tx]
+                    C[tx] = T.float32(7)
+        if body_name == "lane_loop":
+            acc[0] = T.float32(0)
+            for i in T.serial(tx % 5):
+                acc[0] = acc[0] + A[i]
+            C[tx] = acc[0]
+        if body_name == "while":
+            acc[0] = A[tx]
+            while acc[0] > T.float32(10):
+                acc[0] = acc[0] - T.float32(10)
+            C[tx] = acc[0]
+        if body_name == "guarded":
+            C[tx] = T.if_then_else(tx < 100, A[tx + 28], T.float32(-1))
+        if body_name == "logical":
+            if (tx > 0 and A[tx - 1] > T.float32(50)) or tx == 3:
+                C[tx] = T.float32(1)
+            else:
+                C[tx] = T.float32(0)
+        if body_name == "math":
+            C[tx] = T.exp(-A[tx]) + T.sqrt(A[tx]) + T.max(A[tx], T.float32(3))
+        if body_name == "select":
+            C[tx] = T.Select(tx // 7 % 2 == 0, A[tx], T.Cast("float32", tx - 200))
+        if body_name == "shuffle":
+            C[tx] = T.tvm_warp_shuffle_down(T.uint32(0xFFFFFFFF), A[tx], 4, 32, 32)
+        if body_name == "out_of_bounds":
+            C[tx + 1] = A[tx]
+        if body_name == "uninitialised":
+            C[tx] = C[127 - tx] + A[tx]
+        if body_name == "half":
+            if tx < 64:
+                C[tx] = A[tx]
+        if body_name == "unordered":
+            C[0] = A[tx]
 
     return main
 
@@ -112,11 +108,8 @@ def test_a_wrong_access_is_named(body, rule):
 def test_types_keep_their_arithmetic(dtype):
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
 
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((128,), dtype), C: T.Buffer((128,), dtype)):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
+    @hand_threaded(64, by_hand=False)
+    def main(A: Elements(dtype)[128], C: Elements(dtype)[128], tx):
         for v in T.vectorized(2):
             C[tx * 2 + v] = A[tx * 2 + v] + A[tx * 2 + v]
 
@@ -126,11 +119,8 @@ def test_types_keep_their_arithmetic(dtype):
 
 
 def test_atomics_of_many_blocks_add_up():
-    @T.prim_func(s_tir=True)
-    def main(S: T.Buffer((1,), "int32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 4)
-        tx = T.launch_thread("threadIdx.x", 64)
+    @hand_threaded(64, grid=4, by_hand=False)
+    def main(S: I32[1], tx):
         if tx % 2 == 0:
             T.evaluate(T.cuda.atomic_add(T.address_of(S[0]), T.int32(3)))
 
@@ -140,17 +130,12 @@ def test_atomics_of_many_blocks_add_up():
 
 def test_a_barrier_orders_shared_memory_and_its_absence_is_a_race():
     def build(synced):
-        @T.prim_func(s_tir=True)
-        def main(A: T.Buffer((128,), "float32"), C: T.Buffer((128,), "float32")):
-            T.func_attr({"global_symbol": "main"})
-            T.launch_thread("blockIdx.x", 1)
-            tx = T.launch_thread("threadIdx.x", 128)
-            with T.attr(T.int32(0), "hand_threaded", 1):
-                tile = T.alloc_buffer((128,), "float32", scope="shared")
-                tile[tx] = A[tx]
-                if synced:
-                    T.tvm_storage_sync("shared")
-                C[tx] = tile[127 - tx]
+        @hand_threaded(128)
+        def main(A: F32[128], C: F32[128], tx, tile: Static[F32, 128]):
+            tile[tx] = A[tx]
+            if synced:
+                T.tvm_storage_sync("shared")
+            C[tx] = tile[127 - tx]
 
         return main
 
@@ -159,11 +144,8 @@ def test_a_barrier_orders_shared_memory_and_its_absence_is_a_race():
 
 
 def test_an_unknown_operation_is_incomplete_by_name():
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((128,), "float32"), C: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
+    @hand_threaded(128, by_hand=False)
+    def main(A: F32[128], C: F32[128], tx):
         C[tx] = T.call_extern("float32", "my_fn", A[tx])
 
     result = simulate(lower(main), {"A": X})

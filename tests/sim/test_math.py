@@ -12,6 +12,7 @@ from tvm_hopper.sim.machine import lanes
 from tvm_hopper.sim.translate.device_math import plain_name
 from tvm_hopper.simulation import simulate, verify
 
+from .hand_threaded import I32, U32, hand_threaded
 from .kernels import lower
 
 POSITIVE = np.linspace(0.03125, 4, 128)
@@ -91,11 +92,8 @@ def test_a_power_of_two_and_the_active_lanes_are_known():
     got = simulate(program, {"A": a}).require_clean().outputs["D"]
     assert np.array_equal(got, np.ldexp(a, np.arange(128, dtype="int32") % 5 - 2))
 
-    @T.prim_func(s_tir=True)
-    def main(D: T.Buffer((128,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
+    @hand_threaded(128, by_hand=False)
+    def main(D: U32[128], tx):
         D[tx] = T.uint32(0)
         if tx % 32 < 5:
             D[tx] = T.tvm_warp_activemask()
@@ -232,11 +230,8 @@ def test_a_float8_input_is_widened_exactly(dtype):
 def divided(size=32):
     """Build `C[i] = 7 / (A[0] - A[0])`: the simulator divides by the number zero."""
 
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((size,), "int32"), C: T.Buffer((size,), "int32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", size)
+    @hand_threaded(size, by_hand=False)
+    def main(A: I32[size], C: I32[size], tx):
         C[tx] = T.truncdiv(7, A[0])
 
     return lower(main)

@@ -1,7 +1,5 @@
 """ldmatrix and stmatrix in all forms: which lane gets which element; rows that are wrong."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 

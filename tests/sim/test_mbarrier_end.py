@@ -6,34 +6,26 @@ from tvm.script import tirx as T
 
 from tvm_hopper.simulation import verify
 
+from . import ptx
+from .hand_threaded import F32, U64, Shared, hand_threaded
 from .kernels import lower, rules
 
 FEW = (("on_wait", 0), ("random", 1))
 
 
-def ended(when):
+@hand_threaded(64, smem=64)
+def ended(X: F32[64], Y: F32[64], tx, bar: Shared[U64], *, when):
     """Invalidate an mbarrier once all have met behind their waits, or right behind the own wait."""
-
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((64,), "float32"), Y: T.Buffer((64,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((64,), "uint8", scope="shared.dyn", align=1024)
-            bar = T.decl_buffer((8,), "uint64", data=smem.data, scope="shared.dyn")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[0]), T.uint32(64))
-            T.tvm_storage_sync("shared")
-            T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[0]))
-            T.cuda.mbarrier_wait(T.address_of(bar[0]), 0)
-            Y[tx] = X[tx]
-            if when == "all have met":
-                T.tvm_storage_sync("shared")
-            if tx == 0:
-                T.ptx.mbarrier.inval.shared.b64(T.address_of(bar[0]))
-
-    return main
+    if tx == 0:
+        ptx.init_mbarrier(bar[0], 64)
+    T.tvm_storage_sync("shared")
+    ptx.arrive(bar[0])
+    ptx.wait(bar[0], 0)
+    Y[tx] = X[tx]
+    if when == "all have met":
+        T.tvm_storage_sync("shared")
+    if tx == 0:
+        T.ptx.mbarrier.inval.shared.b64(T.address_of(bar[0]))
 
 
 @pytest.mark.parametrize(

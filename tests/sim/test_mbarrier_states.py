@@ -8,57 +8,47 @@ from tvm.script import tirx as T
 
 from tvm_hopper.simulation import simulate, verify
 
+from . import ptx
+from .hand_threaded import F32, U32, U64, Local, Shared, hand_threaded
 from .kernels import POLICIES, lower
 
 X = np.arange(128, dtype="float32")
 
 
-@functools.cache
-def counted(first=3, second=1, expected=128, form="arrive.noComplete", query="own"):
+@hand_threaded(128, smem=2048, then=lower)
+def counted(
+    X: F32[128], Y: F32[128], P: U32[4],
+    tx, tile: Shared[F32], bar: Shared[U64], state: Local[U64, 2], count: Local[U32],
+    ok: Local[U32],
+    *, first=3, second=1, expected=128, form="arrive.noComplete", query="own",
+):  # fmt: skip
     """Let lane 0 of each warp arrive for some, then every warp's last lane for the rest.
 
     Stores what was pending before each of the first arrivals.
     """
-
-    @T.prim_func(s_tir=True)
-    def main(
-        X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32"), P: T.Buffer((4,), "uint32")
-    ):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((2048,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((512,), "float32", data=smem.data, scope="shared.dyn")
-            bar = T.decl_buffer((256,), "uint64", data=smem.data, scope="shared.dyn")
-            state = T.alloc_buffer((2,), "uint64", scope="local")
-            count = T.alloc_buffer((1,), "uint32", scope="local")
-            ok = T.alloc_buffer((1,), "uint32", scope="local")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[200]), T.uint32(expected))
-            T.cuda.cta_sync()
-            tile[tx] = X[tx]
-            T.cuda.warp_sync()
-            state[0] = T.uint64(0)
-            if tx % 32 == 0:
-                T.ptx[f"mbarrier.{form}.release.cta.shared::cta.b64"](
-                    state[0], T.address_of(bar[200]), T.uint32(first)
-                )
-                if query == "own":
-                    T.ptx["mbarrier.pending_count.b64"](count[0], state[0])
-                    P[tx // 32] = count[0]
-            T.ptx["mbarrier.arrive.release.cta.shared::cta.b64"](
-                state[1], T.address_of(bar[200]), T.uint32(second)
-            )
-            if query == "other" and tx % 32 == 0:
-                T.ptx["mbarrier.pending_count.b64"](count[0], state[1])
-                P[tx // 32] = count[0]
-            ok[0] = T.uint32(0)
-            while ok[0] == T.uint32(0):
-                T.ptx["mbarrier.test_wait.shared::cta.b64"](ok[0], T.address_of(bar[200]), state[1])
-            Y[tx] = tile[(tx + 40) % 128]
-
-    return lower(main)
+    if tx == 0:
+        ptx.init_mbarrier(bar[200], expected)
+    T.cuda.cta_sync()
+    tile[tx] = X[tx]
+    T.cuda.warp_sync()
+    state[0] = T.uint64(0)
+    if tx % 32 == 0:
+        T.ptx[f"mbarrier.{form}.release.cta.shared::cta.b64"](
+            state[0], T.address_of(bar[200]), T.uint32(first)
+        )
+        if query == "own":
+            T.ptx["mbarrier.pending_count.b64"](count[0], state[0])
+            P[tx // 32] = count[0]
+    T.ptx["mbarrier.arrive.release.cta.shared::cta.b64"](
+        state[1], T.address_of(bar[200]), T.uint32(second)
+    )
+    if query == "other" and tx % 32 == 0:
+        T.ptx["mbarrier.pending_count.b64"](count[0], state[1])
+        P[tx // 32] = count[0]
+    ok[0] = T.uint32(0)
+    while ok[0] == T.uint32(0):
+        T.ptx["mbarrier.test_wait.shared::cta.b64"](ok[0], T.address_of(bar[200]), state[1])
+    Y[tx] = tile[(tx + 40) % 128]
 
 
 GIVEN = {"X": X, "P": np.zeros(4, "uint32")}
@@ -105,29 +95,22 @@ def added(form):
     vector = f".v{count}" if count > 1 else ""
     name = form.partition(".")[0]
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            old = T.alloc_buffer((2,), "float32", scope="local")
-            if count == 1:
-                if name == "red":
-                    T.ptx["red.relaxed.gpu.global.add.noftz.f32"](T.address_of(Y[tx]), X[tx])
-                else:
-                    T.ptx["atom.relaxed.gpu.global.add.noftz.f32"](
-                        old[0], T.address_of(Y[tx]), X[tx]
-                    )
-            elif tx < 64:
-                if name == "red":
-                    T.ptx[f"red.relaxed.gpu.global.add.noftz{vector}.f32"](
-                        T.address_of(Y[tx * 2]), X[tx * 2], X[tx * 2 + 1]
-                    )
-                else:
-                    T.ptx[f"atom.relaxed.gpu.global.add.noftz{vector}.f32"](
-                        old[0], old[1], T.address_of(Y[tx * 2]), X[tx * 2], X[tx * 2 + 1]
-                    )
+    @hand_threaded(128)
+    def main(X: F32[128], Y: F32[128], tx, old: Local[F32, 2]):
+        if count == 1:
+            if name == "red":
+                T.ptx["red.relaxed.gpu.global.add.noftz.f32"](T.address_of(Y[tx]), X[tx])
+            else:
+                T.ptx["atom.relaxed.gpu.global.add.noftz.f32"](old[0], T.address_of(Y[tx]), X[tx])
+        elif tx < 64:
+            if name == "red":
+                T.ptx[f"red.relaxed.gpu.global.add.noftz{vector}.f32"](
+                    T.address_of(Y[tx * 2]), X[tx * 2], X[tx * 2 + 1]
+                )
+            else:
+                T.ptx[f"atom.relaxed.gpu.global.add.noftz{vector}.f32"](
+                    old[0], old[1], T.address_of(Y[tx * 2]), X[tx * 2], X[tx * 2 + 1]
+                )
 
     return lower(main)
 

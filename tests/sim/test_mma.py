@@ -1,113 +1,15 @@
-"""mma.sync and the calls around it: values, fragments, convergence, races, what is not modelled."""
+"""Forms that mma.sync has not, and TVM's older calls: values, convergence, races, refusals.
 
-from __future__ import annotations
+The values of every form are those of `test_mma_forms.py`.
+"""
 
-import ml_dtypes
 import numpy as np
 import pytest
 from tvm.script import tirx as T
 
 from tests.sim.kernels import lower, rules
-from tvm_hopper.sim.ops.mma import FragmentProduct, find_product
+from tvm_hopper.sim.ops.mma import find_product
 from tvm_hopper.simulation import simulate
-
-TYPES = {
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "f32": np.float32,
-    "s8": np.int8,
-    "u8": np.uint8,
-    "s32": np.int32,
-    "e4m3": ml_dtypes.float8_e4m3fn,
-    "e5m2": ml_dtypes.float8_e5m2,
-}
-LANE = np.arange(32)
-GROUP, THREAD = LANE >> 2, LANE % 4
-
-
-# -- fragments, word by word as PTX ISA 9.1, 9.7.14.5.7 to 9.7.14.5.10, gives them
-
-
-def place_a(depth, size, i):
-    """Return row and column, in each lane, of the i-th element of A."""
-    if (depth, size) == (8, 2):
-        return (GROUP if i < 2 else GROUP + 8), THREAD * 2 + (i & 1)
-    if (depth, size) == (16, 2):
-        row = GROUP if i < 2 or 4 <= i < 6 else GROUP + 8
-        return row, THREAD * 2 + (i & 1) + (0 if i < 4 else 8)
-    if (depth, size) == (16, 1):
-        return (GROUP if i < 4 else GROUP + 8), THREAD * 4 + (i & 3)
-    assert (depth, size) == (32, 1)
-    row = GROUP if i < 4 or 8 <= i < 12 else GROUP + 8
-    return row, THREAD * 4 + (i & 3) + (0 if i < 8 else 16)
-
-
-def place_b(depth, size, i):
-    """Return row and column of the i-th element of B."""
-    if size == 2:
-        return THREAD * 2 + (i & 1) + (0 if i < 2 else 8), GROUP
-    return THREAD * 4 + (i & 3) + (0 if i < 4 else 16), GROUP
-
-
-def place_c(i):
-    """Return row and column of the i-th element of C or D."""
-    return (GROUP if i < 2 else GROUP + 8), THREAD * 2 + (i & 1)
-
-
-def fragment(matrix, places):
-    """Return a matrix as bytes of the lanes' registers."""
-    values = np.stack([matrix[place] for place in places], axis=1)
-    return np.ascontiguousarray(values).view(np.uint8)
-
-
-def operands(depth, types, low=-4, high=5):
-    """Return random A, B and C of whole numbers."""
-    rng = np.random.default_rng(0)
-    shapes = ((16, depth), (depth, 8), (16, 8))
-    low = 0 if "u8" in types else low
-    return [
-        rng.integers(low, high, shape).astype(TYPES[kind])
-        for shape, kind in zip(shapes, types, strict=True)
-    ]
-
-
-FORMS = [
-    (8, ("f16", "f16", "f32")),
-    (8, ("bf16", "bf16", "f32")),
-    (16, ("f16", "f16", "f32")),
-    (16, ("f16", "f16", "f16")),
-    (16, ("bf16", "bf16", "f32")),
-    (16, ("s8", "s8", "s32")),
-    (32, ("s8", "s8", "s32")),
-    (32, ("s8", "u8", "s32")),
-    (32, ("u8", "u8", "s32")),
-    (32, ("e4m3", "e4m3", "f32")),
-    (32, ("e5m2", "e4m3", "f32")),
-]
-
-
-@pytest.mark.parametrize(("depth", "types"), FORMS)
-def test_each_form(depth, types):
-    product = find_product(f"m16n8k{depth}", ("row", "col"), types, False)
-    assert product is not None
-    a, b, c = operands(depth, types)
-    size = a.itemsize
-    got = product.multiply(
-        fragment(a, [place_a(depth, size, i) for i in range(depth // 2)]),
-        fragment(b, [place_b(depth, size, i) for i in range(depth // 4)]),
-        fragment(c, [place_c(i) for i in range(4)]),
-    )
-    want = (a.astype(np.float64) @ b.astype(np.float64) + c.astype(np.float64)).astype(c.dtype)
-    np.testing.assert_array_equal(got, fragment(want, [place_c(i) for i in range(4)]))
-
-
-@pytest.mark.parametrize(("saturates", "want"), [(False, -(2**31) + 32 - 1), (True, 2**31 - 1)])
-def test_integers_wrap_around_or_saturate(saturates, want):
-    product = FragmentProduct(32, "s8", "s8", "s32", saturates)
-    ones = np.ones((32, 16), np.int8).view(np.uint8)
-    most = np.full((32, 4), 2**31 - 1, np.int32).view(np.uint8)
-    got = product.multiply(ones, ones[:, :8], most).view(np.int32)
-    assert (got == want).all()
 
 
 @pytest.mark.parametrize(
@@ -288,73 +190,3 @@ def test_a_form_that_ptx_does_not_have_is_a_finding(changes, name):
     found = run(product(**changes)).findings
     text = f"{name}: need a form of the instruction that PTX has"
     assert {x.message for x in found if x.rule == "ILLEGAL_OPERAND"} == {text}
-
-
-# -- the instruction that names each register
-
-
-def named(form, registers, dtype, lanes=32):
-    """Build a kernel that multiplies fragments as they lie in A, B and C."""
-    num_a, num_b, num_c = registers
-
-    @T.prim_func(s_tir=True)
-    def main(
-        A: T.Buffer((32 * num_a,), "uint32"),
-        B: T.Buffer((32 * num_b,), "uint32"),
-        C: T.Buffer((32 * num_c,), dtype),
-        D: T.Buffer((32 * num_c,), dtype),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            a = T.alloc_buffer((num_a,), "uint32", scope="local")
-            b = T.alloc_buffer((num_b,), "uint32", scope="local")
-            d = T.alloc_buffer((num_c,), dtype, scope="local")
-            for i in T.serial(num_a):
-                a[i] = A[tx * num_a + i]
-            for i in T.serial(num_b):
-                b[i] = B[tx * num_b + i]
-            for i in T.serial(num_c):
-                d[i] = C[tx * num_c + i]
-            if tx < lanes:
-                T.ptx[form](
-                    *[d[i] for i in range(num_c)],
-                    *[a[i] for i in range(num_a)],
-                    *[b[i] for i in range(num_b)],
-                    *[d[i] for i in range(num_c)],
-                )
-            for i in T.serial(num_c):
-                D[tx * num_c + i] = d[i]
-
-    return main
-
-
-NAMED = {
-    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": (16, ("f16", "f16", "f32"), "float32"),
-    "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16": (16, ("f16", "f16", "f16"), "uint32"),
-    "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32": (32, ("s8", "s8", "s32"), "uint32"),
-}
-
-
-@pytest.mark.parametrize("form", NAMED)
-def test_registers_named_one_by_one(form):
-    depth, types, dtype = NAMED[form]
-    a, b, c = operands(depth, types)
-    size = a.itemsize
-    raw = [
-        fragment(a, [place_a(depth, size, i) for i in range(depth // 2)]),
-        fragment(b, [place_b(depth, size, i) for i in range(depth // 4)]),
-        fragment(c, [place_c(i) for i in range(4)]),
-    ]
-    kinds = ("uint32", "uint32", dtype)
-    values = [x.view(kind).ravel() for x, kind in zip(raw, kinds, strict=True)]
-    registers = tuple(x.shape[1] // 4 for x in raw)
-    result = simulate(lower(named(form, registers, dtype)), dict(zip("ABC", values, strict=True)))
-    assert result.findings == ()
-    want = (a.astype(np.float64) @ b.astype(np.float64) + c.astype(np.float64)).astype(c.dtype)
-    got = result.outputs["D"].view(np.uint8).reshape(32, -1)
-    np.testing.assert_array_equal(got, fragment(want, [place_c(i) for i in range(4)]))
-    half = simulate(
-        lower(named(form, registers, dtype, lanes=16)), dict(zip("ABC", values, strict=True))
-    )
-    assert "WARP_CONVERGENCE" in half.rules

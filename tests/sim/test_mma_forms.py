@@ -1,7 +1,5 @@
 """Every form of mma.sync and mma.sp of TVM's table: values against numpy, and what is refused."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,15 +1,15 @@
 """TVM's older call `ptx_legacy.mma` in the forms that it may spell, beside m16n8k16 of halves."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm.script import tirx as T
 
 from tests.sim import mma_kernels
-from tests.sim.kernels import lower
 from tests.sim.mma_operands import Operands
 from tvm_hopper.simulation import simulate
+
+from .hand_threaded import Elements, Local, hand_threaded
+from .kernels import lower
 
 # (row, types of A, B and C in the older call, type of their registers, operator)
 FORMS = [
@@ -30,30 +30,24 @@ def program(shape, layouts, types, registers, counts, operator):
     num_a, num_b, num_c = counts
     more = () if operator is None else (operator,)
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(32, grid=None)
     def main(
-        A: T.Buffer((32 * num_a,), inputs),
-        B: T.Buffer((32 * num_b,), inputs),
-        C: T.Buffer((32 * num_c,), sums),
-        D: T.Buffer((32 * num_c,), sums),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            a = T.alloc_buffer((num_a,), inputs, scope="local")
-            b = T.alloc_buffer((num_b,), inputs, scope="local")
-            c = T.alloc_buffer((num_c,), sums, scope="local")
-            for i in T.serial(num_a):
-                a[i] = A[tx * num_a + i]
-            for i in T.serial(num_b):
-                b[i] = B[tx * num_b + i]
-            for i in T.serial(num_c):
-                c[i] = C[tx * num_c + i]
-            T.ptx_legacy.mma(
-                shape, *layouts, *types, a.data, 0, b.data, 0, c.data, 0, False, *more, dtype=sums
-            )
-            for i in T.serial(num_c):
-                D[tx * num_c + i] = c[i]
+        A: Elements(inputs)[32 * num_a], B: Elements(inputs)[32 * num_b],
+        C: Elements(sums)[32 * num_c], D: Elements(sums)[32 * num_c],
+        tx, a: Local[Elements(inputs), num_a], b: Local[Elements(inputs), num_b],
+        c: Local[Elements(sums), num_c],
+    ):  # fmt: skip
+        for i in T.serial(num_a):
+            a[i] = A[tx * num_a + i]
+        for i in T.serial(num_b):
+            b[i] = B[tx * num_b + i]
+        for i in T.serial(num_c):
+            c[i] = C[tx * num_c + i]
+        T.ptx_legacy.mma(
+            shape, *layouts, *types, a.data, 0, b.data, 0, c.data, 0, False, *more, dtype=sums
+        )
+        for i in T.serial(num_c):
+            D[tx * num_c + i] = c[i]
 
     return lower(main)
 

@@ -1,7 +1,5 @@
 """The page that lists which PTX instructions are modelled is the code's own list."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

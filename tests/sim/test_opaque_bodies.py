@@ -8,7 +8,9 @@ from tvm_hopper.sim.protocol.check import explore_skeleton
 from tvm_hopper.simulation import simulate, verify
 from tvm_hopper.static_check import check_sync
 
-from .kernels import STORE_1D, lower
+from . import ptx
+from .hand_threaded import F32, U64, Local, Shared, hand_threaded
+from .kernels import lower
 
 X = np.arange(128, dtype="float32")
 RAW = "__device__ void somebody_does(int x) {}"
@@ -30,42 +32,35 @@ def hidden(what, how):
         else:
             T.evaluate(T.call_extern("void", "somebody_does", tx))
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((256,), "float32", data=smem.data, scope="shared.dyn")
-            bar = T.decl_buffer((128,), "uint64", data=smem.data, scope="shared.dyn")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[100]), T.uint32(1))
-            T.tvm_storage_sync("shared")
-            if tx == 0 and what == "overflow":
-                T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[100]), T.uint32(2))
-            if tx == 0:
-                if what == "arrive":
-                    call(tx)
-                else:
-                    T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[100]))
-            tile[tx] = X[tx]
-            if what == "fence":
+    @hand_threaded(128)
+    def main(X: F32[128], Y: F32[128], tx, tile: Shared[F32], bar: Shared[U64]):
+        if tx == 0:
+            ptx.init_mbarrier(bar[100], 1)
+        T.tvm_storage_sync("shared")
+        if tx == 0 and what == "overflow":
+            T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[100]), T.uint32(2))
+        if tx == 0:
+            if what == "arrive":
                 call(tx)
             else:
-                T.ptx.fence.proxy.async_.shared__cta()
-            T.tvm_storage_sync("shared")
-            T.cuda.mbarrier_wait(T.address_of(bar[100]), 0)
-            if tx == 0:
-                T.ptx[STORE_1D](T.address_of(Y[0]), T.address_of(tile[0]), T.uint32(512))
-                if what == "commit":
-                    call(tx)
-                else:
-                    T.ptx.cp.async_.bulk.commit_group()
-                if what == "wait":
-                    call(tx)
-                else:
-                    T.ptx["cp.async.bulk.wait_group.read"](0)
+                ptx.arrive(bar[100])
+        tile[tx] = X[tx]
+        if what == "fence":
+            call(tx)
+        else:
+            T.ptx.fence.proxy.async_.shared__cta()
+        T.tvm_storage_sync("shared")
+        ptx.wait(bar[100], 0)
+        if tx == 0:
+            ptx.store_bytes(Y[0], tile[0], 512)
+            if what == "commit":
+                call(tx)
+            else:
+                T.ptx.cp.async_.bulk.commit_group()
+            if what == "wait":
+                call(tx)
+            else:
+                T.ptx["cp.async.bulk.wait_group.read"](0)
 
     return main
 
@@ -98,27 +93,16 @@ def test_a_rule_that_is_broken_before_the_hidden_body_is_an_error_of_every_judge
     assert "MBAR_ARRIVE_OVERFLOW" in simulate(program, {"X": X}).rules
 
 
-def registers(hidden, least):
+@hand_threaded(384, min_blocks=1)
+def registers(X: F32[384], Y: F32[384], tx, *, hidden, least):
     """Hand registers from one warp group to two others, perhaps behind a hidden body."""
-
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((384,), "float32"), Y: T.Buffer((384,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 384)
-        with (
-            T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", 1),
-            T.attr(T.int32(0), "hand_threaded", 1),
-        ):
-            if tx < 128:
-                if hidden and tx == 0:
-                    T.evaluate(T.call_extern("void", "somebody_does", tx))
-                T.ptx["setmaxnreg.dec.sync.aligned.u32"](least)
-            else:
-                T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
-            Y[tx] = X[tx]
-
-    return main
+    if tx < 128:
+        if hidden and tx == 0:
+            T.evaluate(T.call_extern("void", "somebody_does", tx))
+        T.ptx["setmaxnreg.dec.sync.aligned.u32"](least)
+    else:
+        T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
+    Y[tx] = X[tx]
 
 
 @pytest.mark.parametrize(
@@ -136,52 +120,41 @@ def test_registers_are_not_counted_where_not_all_is_known(hidden, least, rules):
     assert {f.rule for f in check_sync(kernel, program.host)} == rules
 
 
-def read_through(how):
+@hand_threaded(128, smem=512, then=lower)
+def read_through(
+    X: F32[128], P: U64[2], Y: F32[128], tx, places: Shared[U64], at: Local[U64, 2], *, how,
+):  # fmt: skip
     """Read a row through an address that comes from somewhere."""
-
-    @T.prim_func(s_tir=True)
-    def main(
-        X: T.Buffer((128,), "float32"), P: T.Buffer((2,), "uint64"), Y: T.Buffer((128,), "float32")
-    ):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((512,), "uint8", scope="shared.dyn", align=1024)
-            places = T.decl_buffer((64,), "uint64", data=smem.data, scope="shared.dyn")
-            at = T.alloc_buffer((2,), "uint64", scope="local")
-            words = T.decl_buffer((4,), "uint32", data=at.data, scope="local")
-            v = T.alloc_buffer((1,), "float32", scope="local")
-            if how == "table":
-                T.ptx["ld.global.f32"](v[0], P[0] + T.Cast("uint64", tx * 4))
-            if how == "register":
-                at[1] = P[0]
-                at[0] = at[1] + T.Cast("uint64", tx * 4)
-                T.ptx["ld.global.f32"](v[0], at[0])
-            if how == "loaded":
-                T.ptx["ld.global.u64"](at[0], T.address_of(P[0]))
-                T.ptx["ld.f32"](v[0], at[0])
-            if how == "ldg":
-                at[0] = T.cuda.ldg(T.address_of(P[0]), "uint64")
-                T.ptx["ld.f32"](v[0], at[0])
-            if how == "halves":
-                words[0] = T.Cast("uint32", P[0])
-                words[1] = T.uint32(0)
-                T.ptx["ld.global.f32"](v[0], at[0])
-            if how == "offset":
-                at[0] = T.reinterpret("uint64", T.address_of(X[tx])) + P[1]
-                T.ptx["ld.global.f32"](v[0], at[0])
-            if how == "shared":
-                if tx == 0:
-                    places[0] = T.reinterpret("uint64", T.address_of(X[0]))
-                T.tvm_storage_sync("shared")
-                at[0] = places[0] + T.Cast("uint64", tx * 4)
-                T.ptx["ld.global.f32"](v[0], at[0])
-            if how == "index":
-                T.ptx["ld.global.f32"](v[0], T.address_of(X[T.Cast("int32", P[1]) + tx]))
-            Y[tx] = v[0]
-
-    return lower(main)
+    words = T.decl_buffer((4,), "uint32", data=at.data, scope="local")
+    v = T.alloc_buffer((1,), "float32", scope="local")
+    if how == "table":
+        T.ptx["ld.global.f32"](v[0], P[0] + T.Cast("uint64", tx * 4))
+    if how == "register":
+        at[1] = P[0]
+        at[0] = at[1] + T.Cast("uint64", tx * 4)
+        T.ptx["ld.global.f32"](v[0], at[0])
+    if how == "loaded":
+        T.ptx["ld.global.u64"](at[0], T.address_of(P[0]))
+        T.ptx["ld.f32"](v[0], at[0])
+    if how == "ldg":
+        at[0] = T.cuda.ldg(T.address_of(P[0]), "uint64")
+        T.ptx["ld.f32"](v[0], at[0])
+    if how == "halves":
+        words[0] = T.Cast("uint32", P[0])
+        words[1] = T.uint32(0)
+        T.ptx["ld.global.f32"](v[0], at[0])
+    if how == "offset":
+        at[0] = T.reinterpret("uint64", T.address_of(X[tx])) + P[1]
+        T.ptx["ld.global.f32"](v[0], at[0])
+    if how == "shared":
+        if tx == 0:
+            places[0] = T.reinterpret("uint64", T.address_of(X[0]))
+        T.tvm_storage_sync("shared")
+        at[0] = places[0] + T.Cast("uint64", tx * 4)
+        T.ptx["ld.global.f32"](v[0], at[0])
+    if how == "index":
+        T.ptx["ld.global.f32"](v[0], T.address_of(X[T.Cast("int32", P[1]) + tx]))
+    Y[tx] = v[0]
 
 
 @pytest.mark.parametrize("how", ["table", "register", "loaded", "ldg", "halves"])

@@ -1,7 +1,5 @@
 """Atomics of halves, packed halves and vectors: numbers, order, alignment."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -9,6 +7,7 @@ from tvm.script import tirx as T
 
 from tvm_hopper.simulation import simulate, verify
 
+from .hand_threaded import F32, U16, U32, Elements, Local, hand_threaded
 from .kernels import lower, rules
 
 RNG = np.random.default_rng(11)
@@ -20,24 +19,22 @@ def adding(name, words, carrier, skew=0, result=False):
     """Apply an atomic with `words` registers in 64 threads of two CTAs, 8 places in turn."""
     size = 64 * words
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((size,), carrier), Y: T.Buffer((8 * words + 8,), carrier)):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", 2)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            r = T.alloc_buffer((8,), carrier, scope="local")
-            for i in T.unroll(words):
-                r[i] = X[(bx * 32 + tx) * words + i]
-            if result:
-                o = T.alloc_buffer((8,), carrier, scope="local")
-                T.ptx[name](
-                    *[o[i] for i in range(words)],
-                    T.address_of(Y[tx % 8 * words + skew]),
-                    *[r[i] for i in range(words)],
-                )
-            else:
-                T.ptx[name](T.address_of(Y[tx % 8 * words + skew]), *[r[i] for i in range(words)])
+    @hand_threaded(32, grid=2)
+    def main(
+        X: Elements(carrier)[size], Y: Elements(carrier)[8 * words + 8],
+        bx, tx, r: Local[Elements(carrier), 8],
+    ):  # fmt: skip
+        for i in T.unroll(words):
+            r[i] = X[(bx * 32 + tx) * words + i]
+        if result:
+            o = T.alloc_buffer((8,), carrier, scope="local")
+            T.ptx[name](
+                *[o[i] for i in range(words)],
+                T.address_of(Y[tx % 8 * words + skew]),
+                *[r[i] for i in range(words)],
+            )
+        else:
+            T.ptx[name](T.address_of(Y[tx % 8 * words + skew]), *[r[i] for i in range(words)])
 
     return main
 
@@ -84,8 +81,7 @@ def test_each_element_is_combined_by_itself(result, text, op, kind, words, packe
     main = adding(name, words, carrier, result=result)
     x, y = inputs(kind, words, packed)
     given = {"X": as_words(x, packed), "Y": as_words(y, packed)}
-    report = verify(lower(main), given)
-    assert report.verdict == "clean", str(report)
+    verify(lower(main), given).require_clean()
     found = simulate(lower(main), given, policy="random", seed=1).outputs["Y"]
     elements = words * (2 if packed else 1)
     want = y.astype(np.float32).copy()
@@ -104,13 +100,9 @@ def test_a_vector_atomic_is_aligned_to_its_size(text, words, carrier):
     if carrier == "h2":  # a pair at an odd half
         name = f"red.relaxed.gpu.global.{text}"
 
-        @T.prim_func(s_tir=True)
-        def main(X: T.Buffer((64,), "uint32"), Y: T.Buffer((16,), "uint16")):
-            T.func_attr({"global_symbol": "main"})
-            T.launch_thread("blockIdx.x", 1)
-            tx = T.launch_thread("threadIdx.x", 32)
-            with T.attr(T.int32(0), "hand_threaded", 1):
-                T.ptx[name](T.address_of(Y[1]), X[tx])
+        @hand_threaded(32)
+        def main(X: U32[64], Y: U16[16], tx):
+            T.ptx[name](T.address_of(Y[1]), X[tx])
 
         given = {"X": np.zeros(64, np.uint32), "Y": np.zeros(16, np.uint16)}
     else:
@@ -121,21 +113,17 @@ def test_a_vector_atomic_is_aligned_to_its_size(text, words, carrier):
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_a_plain_store_beside_an_atomic_races(plain):
-    @T.prim_func(s_tir=True)
-    def main(Y: T.Buffer((4,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            v = T.float32(1)
-            if tx < 32:
-                T.ptx["red.relaxed.gpu.global.add.v4.f32"](T.address_of(Y[0]), v, v, v, v)
-            else:
-                if tx == 32:
-                    if plain:
-                        T.ptx["st.global.v4.f32"](T.address_of(Y[0]), v, v, v, v)
-                    else:
-                        T.ptx["red.relaxed.gpu.global.add.v4.f32"](T.address_of(Y[0]), v, v, v, v)
+    @hand_threaded(64)
+    def main(Y: F32[4], tx):
+        v = T.float32(1)
+        if tx < 32:
+            T.ptx["red.relaxed.gpu.global.add.v4.f32"](T.address_of(Y[0]), v, v, v, v)
+        else:
+            if tx == 32:
+                if plain:
+                    T.ptx["st.global.v4.f32"](T.address_of(Y[0]), v, v, v, v)
+                else:
+                    T.ptx["red.relaxed.gpu.global.add.v4.f32"](T.address_of(Y[0]), v, v, v, v)
 
     found = rules(main, {"Y": np.zeros(4, np.float32)})
     assert bool(found & RACES) == plain
@@ -145,26 +133,19 @@ def handed(sem):
     """Add to a vector of counters behind a store; the other CTA waits for them and reads."""
     name = f"atom.{sem}.gpu.global.add.v2.f32"
 
-    @T.prim_func(s_tir=True)
-    def main(
-        F: T.Buffer((2,), "float32"), D: T.Buffer((32,), "float32"), Y: T.Buffer((32,), "float32")
-    ):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", 2)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            r = T.alloc_buffer((4,), "float32", scope="local")
-            one = T.float32(1)
-            if bx == 0:
-                D[tx] = T.Cast("float32", tx)
-                T.cuda.warp_sync()
-                if tx == 0:
-                    T.ptx[name](r[0], r[1], T.address_of(F[0]), one, one)
-            else:
-                r[3] = T.float32(0)
-                while r[3] == T.float32(0):
-                    T.ptx["ld.acquire.gpu.global.f32"](r[3], T.address_of(F[1]))
-                Y[tx] = D[tx]
+    @hand_threaded(32, grid=2)
+    def main(F: F32[2], D: F32[32], Y: F32[32], bx, tx, r: Local[F32, 4]):
+        one = T.float32(1)
+        if bx == 0:
+            D[tx] = T.Cast("float32", tx)
+            T.cuda.warp_sync()
+            if tx == 0:
+                T.ptx[name](r[0], r[1], T.address_of(F[0]), one, one)
+        else:
+            r[3] = T.float32(0)
+            while r[3] == T.float32(0):
+                T.ptx["ld.acquire.gpu.global.f32"](r[3], T.address_of(F[1]))
+            Y[tx] = D[tx]
 
     return main
 
@@ -175,30 +156,21 @@ def test_a_vector_atomic_releases_at_each_of_its_elements(sem):
     assert bool(rules(handed(sem), given) & RACES) == (sem == "relaxed")
 
 
-def counting(name, result):
-    @T.prim_func(s_tir=True)
-    def main(Y: T.Buffer((2,), "uint32"), Z: T.Buffer((64,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            r = T.alloc_buffer((1,), "uint32", scope="local")
-            r[0] = T.uint32(0)
-            if result:
-                T.ptx[name](r[0], T.address_of(Y[0]), T.Cast("uint32", tx + 1))
-            else:
-                T.ptx[name](T.address_of(Y[0]), T.Cast("uint32", tx + 1))
-            Z[tx] = r[0]
-
-    return main
+@hand_threaded(64)
+def counting(Y: U32[2], Z: U32[64], tx, r: Local[U32], *, name, result):
+    r[0] = T.uint32(0)
+    if result:
+        T.ptx[name](r[0], T.address_of(Y[0]), T.Cast("uint32", tx + 1))
+    else:
+        T.ptx[name](T.address_of(Y[0]), T.Cast("uint32", tx + 1))
+    Z[tx] = r[0]
 
 
 @pytest.mark.parametrize("result", [True, False])
 def test_an_exchange_hands_each_value_on_once(result):
     main = counting("atom.relaxed.gpu.global.exch.b32", result)
     given = {"Y": np.zeros(2, np.uint32)}
-    report = verify(lower(main), given)
-    assert report.verdict == "clean", str(report)
+    verify(lower(main), given).require_clean()
     found = simulate(lower(main), given)
     if result:
         left = set(range(65)) - set(found.outputs["Z"].tolist())
@@ -212,15 +184,11 @@ def test_an_atomic_without_a_result_adds():
 
 
 def test_a_compare_and_swap_without_a_result_swaps_once():
-    @T.prim_func(s_tir=True)
-    def main(Y: T.Buffer((1,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            T.ptx["atom.relaxed.gpu.global.cas.b32"](
-                T.address_of(Y[0]), T.uint32(0), T.Cast("uint32", tx + 5)
-            )
+    @hand_threaded(64)
+    def main(Y: U32[1], tx):
+        T.ptx["atom.relaxed.gpu.global.cas.b32"](
+            T.address_of(Y[0]), T.uint32(0), T.Cast("uint32", tx + 5)
+        )
 
     found = simulate(lower(main), {"Y": np.zeros(1, np.uint32)}).outputs["Y"][0]
     assert 5 <= found < 69

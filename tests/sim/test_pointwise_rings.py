@@ -49,23 +49,14 @@ def test_a_right_ring_gives_the_sum(build, policy, seed):
 @pytest.mark.parametrize("build", [with_producer, without_producer])
 @pytest.mark.parametrize("slots", [2, 3, 4])
 def test_a_right_ring_verifies(build, slots):
-    report = verify(build("", slots, 6), inputs())
-    assert report.verdict == "clean", str(report)
+    verify(build("", slots, 6), inputs()).require_clean()
 
 
 @pytest.mark.parametrize(("build", "name", "rules"), CASES, ids=lambda x: getattr(x, "__name__", x))
 def test_without_one_synchronisation_verify_finds_it(build, name, rules):
     report = verify(build(name), inputs())
-    assert report.verdict == "error"
     assert rules <= {f.rule for f in report.findings}
-
-
-@pytest.mark.parametrize(
-    ("build", "name"), [(build, name) for build, name, _ in CASES], ids=lambda x: str(x)[:20]
-)
-def test_without_one_synchronisation_a_run_finds_it_too(build, name):
-    runs = (simulate(build(name), inputs(), policy=p, seed=s) for p, s in RUNS)
-    assert any(run.verdict == "error" for run in runs)
+    assert "error" in {verdict for _, _, verdict in report.runs}  # not by the skeleton alone
 
 
 def test_a_missing_syncwarp_is_named():

@@ -1,7 +1,5 @@
 """Every form of a register instruction against a reference that shares nothing with it."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal, localcontext
 

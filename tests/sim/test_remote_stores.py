@@ -12,6 +12,8 @@ from tests.sim_kernels.mutate import change as mutated
 from tests.sim_kernels.mutate import with_argument
 from tvm_hopper.simulation import simulate, verify
 
+from . import ptx
+from .hand_threaded import F32, U32, U64, Elements, Local, Shared, hand_threaded
 from .kernels import POLICIES, lower, rules
 
 STORE = "st_async.shared::cluster.mbarrier::complete_tx::bytes"
@@ -30,54 +32,40 @@ def sent(
     num_bytes = expected or 128 * 4
     kind = "uint32" if form.endswith("u32") else "float32"
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((256,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", 2)
-        cr = T.launch_thread("clusterCtaIdx.x", cluster)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((2048,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((512,), "float32", data=smem.data, scope="shared.dyn")
-            bar = T.decl_buffer((256,), "uint64", data=smem.data, scope="shared.dyn")
-            at = T.alloc_buffer((2,), "uint32", scope="local")
-            v = T.alloc_buffer((4,), kind, scope="local")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[200]), T.uint32(1))
-                T.ptx.fence.mbarrier_init.release.cluster()
-                T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                    T.address_of(bar[200]), T.uint32(num_bytes)
-                )
-            if first:
-                T.cuda.cluster_sync()
-            T.ptx.mapa.shared__cluster.u32(
-                at[0],
-                T.cuda.cvta_generic_to_shared(
-                    T.address_of(tile[(tx if place == "own" else tx // 2) * count + shift])
-                ),
-                T.Cast("uint32", 1 - cr if to == "peer" else cr),
-            )
-            T.ptx.mapa.shared__cluster.u32(
-                at[1],
-                T.cuda.cvta_generic_to_shared(T.address_of(bar[200])),
-                T.Cast("uint32", 1 - cr if bar_to == "peer" else cr),
-            )
-            if tx < 128 // count:
-                for i in T.unroll(count):
-                    v[i] = T.reinterpret(kind, X[tx * count + i] + T.Cast("float32", cr))
-                if form == "f32":
+    @hand_threaded(128, grid=2, cluster=cluster, smem=2048)
+    def main(
+        X: F32[128], Y: F32[256],
+        bx, rank, tx, tile: Shared[F32], bar: Shared[U64], at: Local[U32, 2],
+        v: Local[Elements(kind), 4],
+    ):  # fmt: skip
+        if tx == 0:
+            ptx.init_mbarrier(bar[200], 1)
+            T.ptx.fence.mbarrier_init.release.cluster()
+            ptx.expect_bytes(bar[200], num_bytes)
+        if first:
+            T.cuda.cluster_sync()
+        ptx.map_to_rank(
+            at[0],
+            tile[(tx if place == "own" else tx // 2) * count + shift],
+            1 - rank if to == "peer" else rank,
+        )
+        ptx.map_to_rank(at[1], bar[200], 1 - rank if bar_to == "peer" else rank)
+        if tx < 128 // count:
+            for i in T.unroll(count):
+                v[i] = T.reinterpret(kind, X[tx * count + i] + T.Cast("float32", rank))
+            if form == "f32":
+                T.ptx[STORE + ".f32"](at[0], v[0], at[1])
+                if again:
                     T.ptx[STORE + ".f32"](at[0], v[0], at[1])
-                    if again:
-                        T.ptx[STORE + ".f32"](at[0], v[0], at[1])
-                elif form == "v2.u32":
-                    T.ptx[STORE + ".v2.u32"](at[0], v[0], v[1], at[1])
-                else:
-                    T.ptx[STORE + ".v4.f32"](at[0], v[0], v[1], v[2], v[3], at[1])
-            if wait:
-                T.cuda.mbarrier_wait(T.address_of(bar[200]), 0)
-            Y[bx * 128 + tx] = tile[tx]
-            if last:
-                T.cuda.cluster_sync()
+            elif form == "v2.u32":
+                T.ptx[STORE + ".v2.u32"](at[0], v[0], v[1], at[1])
+            else:
+                T.ptx[STORE + ".v4.f32"](at[0], v[0], v[1], v[2], v[3], at[1])
+        if wait:
+            T.cuda.mbarrier_wait(T.address_of(bar[200]), 0)
+        Y[bx * 128 + tx] = tile[tx]
+        if last:
+            T.cuda.cluster_sync()
 
     return main
 
@@ -97,8 +85,7 @@ def test_a_store_may_stay_in_its_own_cta():
 
 
 def test_the_whole_verdict_of_a_store_is_clean():
-    report = verify(lower(sent()), {"X": X})
-    assert report.verdict == "clean", str(report)
+    report = verify(lower(sent()), {"X": X}).require_clean()
     assert report.skeletons[0].startswith("main_kernel: ")
 
 
@@ -140,52 +127,31 @@ def test_where_a_store_may_not_go_is_said(change, text):
 def ring(released=True, trips=3, scope="cluster"):
     """Send a row each turn; the reader hands the slot back to the peer, which waits for that."""
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((2, trips, 128), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", 2)
-        cr = T.launch_thread("clusterCtaIdx.x", 2)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((2048,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((512,), "float32", data=smem.data, scope="shared.dyn")
-            bar = T.decl_buffer((256,), "uint64", data=smem.data, scope="shared.dyn")
-            at = T.alloc_buffer((3,), "uint32", scope="local")
+    @hand_threaded(128, grid=2, cluster=2, smem=2048)
+    def main(
+        X: F32[128], Y: F32[2, trips, 128],
+        bx, rank, tx, tile: Shared[F32], bar: Shared[U64], at: Local[U32, 3],
+    ):  # fmt: skip
+        ptx.set_up(tx, (bar[200], 1), (bar[201], 128), sync=T.cuda.cluster_sync)
+        ptx.map_to_rank(at[0], tile[tx], 1 - rank)
+        for i in T.unroll(2):
+            ptx.map_to_rank(at[1 + i], bar[200 + i], 1 - rank)
+        for k in T.serial(trips):
             if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[200]), T.uint32(1))
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[201]), T.uint32(128))
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.cuda.cluster_sync()
-            T.ptx.mapa.shared__cluster.u32(
-                at[0],
-                T.cuda.cvta_generic_to_shared(T.address_of(tile[tx])),
-                T.Cast("uint32", 1 - cr),
-            )
-            for i in T.unroll(2):
-                T.ptx.mapa.shared__cluster.u32(
-                    at[1 + i],
-                    T.cuda.cvta_generic_to_shared(T.address_of(bar[200 + i])),
-                    T.Cast("uint32", 1 - cr),
-                )
-            for k in T.serial(trips):
-                if tx == 0:
-                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                        T.address_of(bar[200]), T.uint32(512)
-                    )
-                if released:
-                    T.cuda.mbarrier_wait_acquire_cluster(T.address_of(bar[201]), k % 2 ^ 1)
-                T.ptx[STORE + ".f32"](at[0], X[tx] + T.Cast("float32", k), at[1])
-                T.cuda.mbarrier_wait(T.address_of(bar[200]), k % 2)
-                Y[bx, k, tx] = tile[tx]
-                T.ptx[f"mbarrier.arrive.release.{scope}.shared::cluster.b64"](at[2], T.uint32(1))
-            T.cuda.cluster_sync()
+                ptx.expect_bytes(bar[200], 512)
+            if released:
+                T.cuda.mbarrier_wait_acquire_cluster(T.address_of(bar[201]), k % 2 ^ 1)
+            T.ptx[STORE + ".f32"](at[0], X[tx] + T.Cast("float32", k), at[1])
+            T.cuda.mbarrier_wait(T.address_of(bar[200]), k % 2)
+            Y[bx, k, tx] = tile[tx]
+            T.ptx[f"mbarrier.arrive.release.{scope}.shared::cluster.b64"](at[2], T.uint32(1))
+        T.cuda.cluster_sync()
 
     return main
 
 
 def test_a_slot_is_sent_to_again_once_it_is_released():
-    report = verify(lower(ring()), {"X": X})
-    assert report.verdict == "clean", str(report)
+    verify(lower(ring()), {"X": X}).require_clean()
     found = simulate(lower(ring()), {"X": X}).outputs["Y"]
     assert np.array_equal(found, np.stack([np.stack([X, X + 1, X + 2])] * 2))
 
@@ -205,54 +171,39 @@ def reduced(op="add", kind="u32", sync=True, to="peer", zeroed=True, how="red"):
     sends = 2 if how == "red" else 1
     step = BULK + f".{op}.{kind}"
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), dtype), Y: T.Buffer((256,), dtype)):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", 2)
-        cr = T.launch_thread("clusterCtaIdx.x", 2)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((4096,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((4096 // size,), dtype, data=smem.data, scope="shared.dyn")
-            bar = T.decl_buffer((512,), "uint64", data=smem.data, scope="shared.dyn")
-            at = T.alloc_buffer((2,), "uint32", scope="local")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[400]), T.uint32(1))
-                T.ptx.fence.mbarrier_init.release.cluster()
-                T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                    T.address_of(bar[400]), T.uint32(sends * 128 * size)
-                )
-            if zeroed:
-                tile[tx] = T.Cast(dtype, 5)
-            tile[128 + tx] = X[tx]
-            if how == "bulk":
-                T.ptx.fence.proxy.async_.shared__cta()
-            if sync:
-                T.cuda.cluster_sync()
-            else:
-                T.ptx.barrier.cluster.arrive.relaxed.aligned()
-                T.ptx.barrier.cluster.wait.acquire.aligned()
-            T.ptx.mapa.shared__cluster.u32(
-                at[0],
-                T.cuda.cvta_generic_to_shared(T.address_of(tile[tx if how == "red" else 0])),
-                T.Cast("uint32", 1 - cr if to == "peer" else cr),
-            )
-            T.ptx.mapa.shared__cluster.u32(
-                at[1],
-                T.cuda.cvta_generic_to_shared(T.address_of(bar[400])),
-                T.Cast("uint32", 1 - cr if to == "peer" else cr),
-            )
-            if how == "red":
-                T.ptx[REDUCE + f".{op}.{kind}"](at[0], X[tx], at[1])
-                T.ptx[REDUCE + f".{op}.{kind}"](at[0], X[tx], at[1])
-            elif tx == 0:
-                T.ptx[step](
-                    at[0], T.cuda.cvta_generic_to_shared(T.address_of(tile[128])),
-                    T.uint32(128 * size), at[1],
-                )  # fmt: skip
-            T.cuda.mbarrier_wait(T.address_of(bar[400]), 0)
-            Y[bx * 128 + tx] = tile[tx]
+    @hand_threaded(128, grid=2, cluster=2, smem=4096)
+    def main(
+        X: Elements(dtype)[128], Y: Elements(dtype)[256],
+        bx, rank, tx, tile: Shared[Elements(dtype), 4096 // size], bar: Shared[U64],
+        at: Local[U32, 2],
+    ):  # fmt: skip
+        if tx == 0:
+            ptx.init_mbarrier(bar[400], 1)
+            T.ptx.fence.mbarrier_init.release.cluster()
+            ptx.expect_bytes(bar[400], sends * 128 * size)
+        if zeroed:
+            tile[tx] = T.Cast(dtype, 5)
+        tile[128 + tx] = X[tx]
+        if how == "bulk":
+            T.ptx.fence.proxy.async_.shared__cta()
+        if sync:
             T.cuda.cluster_sync()
+        else:
+            T.ptx.barrier.cluster.arrive.relaxed.aligned()
+            T.ptx.barrier.cluster.wait.acquire.aligned()
+        ptx.map_to_rank(at[0], tile[tx if how == "red" else 0], 1 - rank if to == "peer" else rank)
+        ptx.map_to_rank(at[1], bar[400], 1 - rank if to == "peer" else rank)
+        if how == "red":
+            T.ptx[REDUCE + f".{op}.{kind}"](at[0], X[tx], at[1])
+            T.ptx[REDUCE + f".{op}.{kind}"](at[0], X[tx], at[1])
+        elif tx == 0:
+            T.ptx[step](
+                at[0], T.cuda.cvta_generic_to_shared(T.address_of(tile[128])),
+                T.uint32(128 * size), at[1],
+            )  # fmt: skip
+        T.cuda.mbarrier_wait(T.address_of(bar[400]), 0)
+        Y[bx * 128 + tx] = tile[tx]
+        T.cuda.cluster_sync()
 
     return main
 
@@ -296,8 +247,7 @@ def test_a_reduction_reaches_the_other_cta(op, kind, how):
 
 @pytest.mark.parametrize("how", ["red", "bulk"])
 def test_the_whole_verdict_of_a_reduction_is_clean(how):
-    report = verify(lower(reduced(how=how)), {"X": np.arange(128, dtype="uint32")})
-    assert report.verdict == "clean", str(report)
+    verify(lower(reduced(how=how)), {"X": np.arange(128, dtype="uint32")}).require_clean()
 
 
 @pytest.mark.parametrize(
@@ -318,41 +268,27 @@ def forwarded(fence):
     """Store by bulk copy what asynchronous stores brought."""
     bulk = "cp.async.bulk.global.shared::cta.bulk_group"
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((256,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", 2)
-        cr = T.launch_thread("clusterCtaIdx.x", 2)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((2048,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((512,), "float32", data=smem.data, scope="shared.dyn")
-            bar = T.decl_buffer((256,), "uint64", data=smem.data, scope="shared.dyn")
-            at = T.alloc_buffer((2,), "uint32", scope="local")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[200]), T.uint32(1))
-                T.ptx.fence.mbarrier_init.release.cluster()
-                T.ptx.mbarrier.arrive.expect_tx.shared.b64(T.address_of(bar[200]), T.uint32(512))
-            T.cuda.cluster_sync()
-            T.ptx.mapa.shared__cluster.u32(
-                at[0],
-                T.cuda.cvta_generic_to_shared(T.address_of(tile[tx])),
-                T.Cast("uint32", 1 - cr),
-            )
-            T.ptx.mapa.shared__cluster.u32(
-                at[1],
-                T.cuda.cvta_generic_to_shared(T.address_of(bar[200])),
-                T.Cast("uint32", 1 - cr),
-            )
-            T.ptx[STORE + ".f32"](at[0], X[tx], at[1])
-            if tx == 0:
-                T.cuda.mbarrier_wait(T.address_of(bar[200]), 0)
-                if fence:
-                    T.ptx.fence.proxy.async_.shared__cta()
-                T.ptx[bulk](T.address_of(Y[bx * 128]), T.address_of(tile[0]), T.uint32(512))
-                T.ptx.cp.async_.bulk.commit_group()
-                T.ptx["cp.async.bulk.wait_group"](0)
-            T.cuda.cluster_sync()
+    @hand_threaded(128, grid=2, cluster=2, smem=2048)
+    def main(
+        X: F32[128], Y: F32[256],
+        bx, rank, tx, tile: Shared[F32], bar: Shared[U64], at: Local[U32, 2],
+    ):  # fmt: skip
+        if tx == 0:
+            ptx.init_mbarrier(bar[200], 1)
+            T.ptx.fence.mbarrier_init.release.cluster()
+            ptx.expect_bytes(bar[200], 512)
+        T.cuda.cluster_sync()
+        ptx.map_to_rank(at[0], tile[tx], 1 - rank)
+        ptx.map_to_rank(at[1], bar[200], 1 - rank)
+        T.ptx[STORE + ".f32"](at[0], X[tx], at[1])
+        if tx == 0:
+            T.cuda.mbarrier_wait(T.address_of(bar[200]), 0)
+            if fence:
+                T.ptx.fence.proxy.async_.shared__cta()
+            T.ptx[bulk](T.address_of(Y[bx * 128]), T.address_of(tile[0]), T.uint32(512))
+            T.ptx.cp.async_.bulk.commit_group()
+            T.ptx["cp.async.bulk.wait_group"](0)
+        T.cuda.cluster_sync()
 
     return main
 

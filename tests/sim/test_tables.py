@@ -1,17 +1,15 @@
 """Findings as tables: what each row says, and that nothing of a module becomes markup."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
-from tvm.script import tirx as T
 
+from tvm_hopper.cli import main
 from tvm_hopper.sim import Result
 from tvm_hopper.sim.findings import MAX_LISTED_BLOCKS, Finding, finding
 from tvm_hopper.sim.tables import findings_html, findings_text
 from tvm_hopper.simulation import Report, simulate
 
+from .hand_threaded import F32, hand_threaded
 from .kernels import lower
 
 EVIL = "<b onmouseover=alert(1)>[red]x[/]\x1b[2J"
@@ -108,11 +106,8 @@ def test_many_ctas_are_named_by_the_finding():
 
 
 def test_the_call_as_printed_finds_it_again():
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((256,), "float32"), C: T.Buffer((256,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", 4)
-        tx = T.launch_thread("threadIdx.x", 64)
+    @hand_threaded(64, grid=4, by_hand=False)
+    def main(A: F32[256], C: F32[256], bx, tx):
         C[bx * 64] = A[bx * 64 + tx]
 
     ex, inputs = lower(main), {"A": np.arange(256, dtype="float32")}
@@ -123,7 +118,7 @@ def test_the_call_as_printed_finds_it_again():
     assert again.findings == found
 
 
-def test_the_command_prints_the_table(tmp_path):
+def test_the_command_prints_the_table(tmp_path, capsys):
     (tmp_path / "kernel.py").write_text(
         "from tvm.script import tirx as T\n"
         "@T.prim_func(s_tir=True)\n"
@@ -133,8 +128,7 @@ def test_the_command_prints_the_table(tmp_path):
         "    tx = T.launch_thread('threadIdx.x', 64)\n"
         "    C[0] = A[tx]\n"
     )
-    command = [sys.executable, "-m", "tvm_hopper", "verify", f"{tmp_path / 'kernel.py'}:main"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 5, done.stderr
-    assert "| RACE_WRITE_WRITE" in done.stdout
-    assert "simulate(ex, inputs, policy=" in done.stdout
+    assert main(["verify", f"{tmp_path / 'kernel.py'}:main"]) == 5
+    text = capsys.readouterr().out
+    assert "| RACE_WRITE_WRITE" in text
+    assert "simulate(ex, inputs, policy=" in text

@@ -14,6 +14,7 @@ from tests.sim_kernels.mutate import change as mutated
 from tests.sim_kernels.mutate import with_argument
 from tvm_hopper.simulation import simulate, verify
 
+from . import ptx
 from .kernels import ENCODE, POLICIES, lower
 
 LOAD = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -80,10 +81,7 @@ def program(
             desc = T.decl_buffer((1024,), "uint32", data=smem.data, scope="shared.dyn")
             bar = T.decl_buffer((512,), "uint64", data=smem.data, scope="shared.dyn")
             word = T.alloc_buffer((1,), "uint32", scope="local")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[480]), T.uint32(1))
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.cuda.cta_sync()
+            ptx.set_up(tx, (bar[480], 1), sync=T.cuda.cta_sync)
             if bx == 0:
                 if tx < 32:
                     word[0] = T.uint32(0)
@@ -139,9 +137,7 @@ def program(
                 if tx == (0 if user == "same" else 64):
                     if user == "same" and acquire != "":
                         T.ptx[f"{ACQUIRE}.{acquire}"](T.address_of(W[shift]))
-                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                        T.address_of(bar[480]), T.uint32(size * 4)
-                    )
+                    ptx.expect_bytes(bar[480], size * 4)
                     if to == "own":
                         T.ptx[LOAD](
                             T.address_of(tile[0]), T.address_of(W[shift]), *start,
@@ -167,7 +163,7 @@ def program(
                         T.ptx[f"{REPLACE}.global_address.global.b1024.b64"](
                             T.address_of(W[shift]), T.reinterpret("uint64", T.address_of(A[0]))
                         )
-                T.cuda.mbarrier_wait(T.address_of(bar[480]), 0)
+                ptx.wait(bar[480], 0)
                 for i in T.serial((size + 127) // 128):
                     if i * 128 + tx < size:
                         C[i * 128 + tx] = tile[i * 128 + tx]
@@ -201,8 +197,7 @@ def test_a_copy_uses_the_map_that_was_released(where, policy, seed):
     [{}, {"where": "shared"}, {"other_cta": True}, {"user": "other"}, {"to": "parameter"}],
 )
 def test_the_whole_verdict_is_clean(options):
-    report = verify(program(**options), given())
-    assert report.verdict == "clean", str(report)
+    verify(program(**options), given()).require_clean()
 
 
 def pick(array, rows, columns):

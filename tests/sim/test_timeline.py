@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-from tvm.script import tirx as T
 
 from tests.seeded.golden import g1_warp_specialized, g2_multicast, g3_tma_store, g5_cp_async
 from tests.seeded.running import run
@@ -19,6 +18,7 @@ from tvm_hopper.sim.timeline.spans import Mark
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing.pointwise import Tiling
 
+from .hand_threaded import F32, hand_threaded
 from .kernels import lower
 
 
@@ -332,11 +332,8 @@ def test_names_of_a_module_do_not_become_html(tmp_path):
 
 
 def racing():
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
+    @hand_threaded(64, by_hand=False)
+    def main(A: F32[64], C: F32[64], tx):
         C[0] = A[tx]
 
     return lower(main)

@@ -1,7 +1,5 @@
 """Which loops may leave out turns, which turns run, and what is found although they do."""
 
-from __future__ import annotations
-
 import functools
 import random
 from dataclasses import replace
@@ -23,6 +21,8 @@ from tvm_hopper.simulation import Program, load, verify
 from tvm_hopper.verification import case
 from tvm_hopper.verification.launches import bound_launches, run_launches
 
+from . import ptx
+from .hand_threaded import F32, I32, U64, Local, Static, hand_threaded
 from .kernels import lower
 
 TURNS = 64
@@ -173,16 +173,14 @@ def with_condition(program, name, which, condition):
 
 
 def test_both_roles_are_cut_alike():
-    report = verify(product())
-    assert report.verdict == "clean", str(report)
+    report = verify(product()).require_clean()
     assert report.cuts == ("k_0: 8 of 64 iterations, period 4",)
     assert "loop k_0: 8 of 64 iterations, period 4" in str(report)
     assert report.to_json()["cuts"] == list(report.cuts)
 
 
 def test_a_pending_group_moves_the_turns():
-    report = verify(product(wgmma_pending=1))
-    assert report.verdict == "clean", str(report)
+    report = verify(product(wgmma_pending=1)).require_clean()
     assert report.cuts == ("k_0: 12 of 64 iterations, period 4",)
 
 
@@ -253,47 +251,41 @@ def test_no_time_for_the_whole_run_is_a_doubt(monkeypatch):
 def ring(body, turns=TURNS):
     """One warp waits for its own arrival in each turn; `body` says with which parity."""
 
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((turns,), "int32"), C: T.Buffer((32,), "int32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            full = T.alloc_buffer((1,), "uint64", scope="shared")
-            phase = T.alloc_buffer((1,), "int32", scope="local")
+    @hand_threaded(32)
+    def main(A: I32[turns], C: I32[32], tx, full: Static[U64], phase: Local[I32]):
+        if tx == 0:
+            ptx.init_mbarrier(full[0], 1)
+        T.tvm_storage_sync("shared")
+        phase[0] = 0
+        for k in T.serial(turns):
             if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(full[0]), T.uint32(1))
-            T.tvm_storage_sync("shared")
-            phase[0] = 0
-            for k in T.serial(turns):
-                if tx == 0:
-                    T.ptx.mbarrier.arrive.shared.b64(T.address_of(full[0]))
-                body(A, full, phase, k)
-                T.cuda.warp_sync()
-            C[tx] = tx
+                ptx.arrive(full[0])
+            body(A, full, phase, k)
+            T.cuda.warp_sync()
+        C[tx] = tx
 
     return lower(main)
 
 
 @T.inline
 def by_turn(A, full, phase, k):
-    T.cuda.mbarrier_wait(T.address_of(full[0]), k & 1)
+    ptx.wait(full[0], k & 1)
 
 
 @T.inline
 def by_register(A, full, phase, k):
-    T.cuda.mbarrier_wait(T.address_of(full[0]), phase[0])
+    ptx.wait(full[0], phase[0])
     phase[0] = phase[0] ^ 1
 
 
 @T.inline
 def by_data(A, full, phase, k):
-    T.cuda.mbarrier_wait(T.address_of(full[0]), A[k] & 1)
+    ptx.wait(full[0], A[k] & 1)
 
 
 @T.inline
 def with_a_square(A, full, phase, k):
-    T.cuda.mbarrier_wait(T.address_of(full[0]), k * k & 1)
+    ptx.wait(full[0], k * k & 1)
 
 
 def planned(program):
@@ -305,8 +297,7 @@ def test_a_parity_of_the_turn_is_cut():
     program = ring(by_turn)
     ((_, cut),) = planned(program).cuts
     assert (cut.name, cut.period) == ("k", 2)
-    report = verify(program, GIVEN)
-    assert report.verdict == "clean", str(report)
+    report = verify(program, GIVEN).require_clean()
     assert report.cuts == ("k: 4 of 64 iterations, period 2",)
 
 
@@ -315,8 +306,7 @@ def test_what_is_not_known_to_repeat_runs_in_full(body):
     program = ring(body)
     plan = planned(program)
     assert plan == TripPlan("")
-    report = verify(program, GIVEN)
-    assert report.verdict == "clean", str(report)
+    report = verify(program, GIVEN).require_clean()
     assert report.cuts == ()
 
 
@@ -326,8 +316,7 @@ def test_control_that_depends_on_data_is_run_with_data():
     turns = np.arange(TURNS, dtype="int32")
     unknown = verify(program).findings  # errors first, of the numbers that were drawn
     assert [x.rule for x in unknown] == ["DEADLOCK", "INCOMPLETE", "INCOMPLETE"]
-    report = verify(program, {"A": turns})
-    assert report.verdict == "clean", str(report)
+    report = verify(program, {"A": turns}).require_clean()
     assert {verdict for _, _, verdict in report.runs} == {"clean"}
     assert "by what A holds in this call" in str(report)
     wrong = verify(program, {"A": turns // 2})
@@ -337,11 +326,8 @@ def test_control_that_depends_on_data_is_run_with_data():
 
 @pytest.mark.parametrize(("value", "verdict"), [("equal", "clean"), ("own", "error")])
 def test_lanes_that_write_one_place_are_run_with_values(value, verdict):
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((32,), "float32"), C: T.Buffer((2,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
+    @hand_threaded(32, by_hand=False)
+    def main(A: F32[32], C: F32[2], tx):
         C[tx // 16] = A[0 if value == "equal" else tx]
 
     program = lower(main)
@@ -354,11 +340,8 @@ def test_lanes_that_write_one_place_are_run_with_values(value, verdict):
 
 
 def test_a_tensor_that_is_read_and_written_keeps_all_turns():
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((TURNS * 32,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
+    @hand_threaded(32, by_hand=False)
+    def main(A: F32[TURNS * 32], tx):
         for k in T.serial(TURNS):
             A[k * 32 + tx] = A[k * 32 + tx] + 1.0
             T.tvm_storage_sync("shared")

@@ -1,7 +1,5 @@
 """Registers that are used before their thread wrote them, and the same forms with a write."""
 
-import functools
-
 import numpy as np
 import pytest
 from tvm import tirx
@@ -11,6 +9,7 @@ from tests.sim_kernels.mutate import change, with_argument
 from tvm_hopper.simulation import simulate, verify
 
 from . import test_wgmma
+from .hand_threaded import F16, F32, I32, U32, Local, Shared, hand_threaded
 from .kernels import lower, rules
 from .test_illegal_operands import product
 
@@ -25,71 +24,61 @@ def named(value):
     return tirx.Let(outer, value, tirx.Let(inner, outer * outer, chosen))
 
 
-@functools.cache
-def used(how, written):
+@hand_threaded(128, then=lower)
+def used(
+    X: F32[128], Y: F32[128],
+    tx, tile: Shared[F32], v: Local[I32, 2], f: Local[F32, 4], *, how, written,
+):  # fmt: skip
     """Use `v`, of which the second element is written, or not; `how` names the use."""
-
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((256,), "float32", data=smem.data, scope="shared.dyn")
-            v = T.alloc_buffer((2,), "int32", scope="local")
-            f = T.alloc_buffer((4,), "float32", scope="local")
-            v[0] = 1
-            if written:
-                v[1] = 1
-            f[0] = T.float32(2)
-            f[3] = T.Cast("float32", v[1])  # a copy is no use
-            if how != "place":
-                Y[tx] = X[tx]
-            if how == "store":
-                Y[tx] = T.Cast("float32", v[0] + v[1])
-            elif how == "branch":
-                if v[1] > 0:
-                    Y[tx] = T.float32(2)
-            elif how == "loop":
-                for i in T.serial(v[1]):
-                    Y[tx] = Y[tx] + T.Cast("float32", i)
-            elif how == "while":
-                while v[1] < 1:
-                    v[1] = v[1] + 1
-            elif how == "index":
-                Y[tx] = X[v[1] & 127]
-            elif how == "place":
-                Y[(tx + v[1]) & 127] = X[tx]
-            elif how == "register index":
-                f[v[1] & 1] = T.float32(3)
-            elif how == "copy":
-                f[1] = T.Cast("float32", v[1])
-                f[2] = f[1] * T.float32(2)
-                Y[tx] = f[2]
-            elif how == "vector":
-                f[1] = T.Cast("float32", v[1])
-                tile[T.Ramp(tx * 2, 1, 2)] = f[T.Ramp(0, 1, 2)]
-            elif how == "instruction":
-                T.ptx["fma.rn.f32"](f[1], f[0], T.Cast("float32", v[1]), f[0])
-                Y[tx] = f[1]
-            elif how == "selp":
-                T.ptx["selp.f32"](f[1], f[0], T.Cast("float32", v[1]), tx < 8)
-                Y[tx] = f[1]
-            elif how == "ptx store":
-                T.ptx["st.shared.u32"](T.address_of(tile[tx]), T.Cast("uint32", v[1]))
-            elif how == "predicate":
-                T.ptx["st.shared.u32"](T.address_of(tile[tx]), T.uint32(1), pred=v[1] != 0)
-            elif how == "barrier":
-                T.ptx["barrier.sync"](T.Cast("uint32", v[1] & 1))
-            elif how == "chosen":
-                Y[tx] = T.if_then_else(tx < 8, T.Cast("float32", v[1]), T.float32(0))
-            elif how == "named":
-                Y[tx] = named(T.Cast("float32", v[1]))
-            elif how == "and" and tx < 8 and v[1] > 0:
-                Y[tx] = T.float32(2)
-
-    return lower(main)
+    v[0] = 1
+    if written:
+        v[1] = 1
+    f[0] = T.float32(2)
+    f[3] = T.Cast("float32", v[1])  # a copy is no use
+    if how != "place":
+        Y[tx] = X[tx]
+    if how == "store":
+        Y[tx] = T.Cast("float32", v[0] + v[1])
+    elif how == "branch":
+        if v[1] > 0:
+            Y[tx] = T.float32(2)
+    elif how == "loop":
+        for i in T.serial(v[1]):
+            Y[tx] = Y[tx] + T.Cast("float32", i)
+    elif how == "while":
+        while v[1] < 1:
+            v[1] = v[1] + 1
+    elif how == "index":
+        Y[tx] = X[v[1] & 127]
+    elif how == "place":
+        Y[(tx + v[1]) & 127] = X[tx]
+    elif how == "register index":
+        f[v[1] & 1] = T.float32(3)
+    elif how == "copy":
+        f[1] = T.Cast("float32", v[1])
+        f[2] = f[1] * T.float32(2)
+        Y[tx] = f[2]
+    elif how == "vector":
+        f[1] = T.Cast("float32", v[1])
+        tile[T.Ramp(tx * 2, 1, 2)] = f[T.Ramp(0, 1, 2)]
+    elif how == "instruction":
+        T.ptx["fma.rn.f32"](f[1], f[0], T.Cast("float32", v[1]), f[0])
+        Y[tx] = f[1]
+    elif how == "selp":
+        T.ptx["selp.f32"](f[1], f[0], T.Cast("float32", v[1]), tx < 8)
+        Y[tx] = f[1]
+    elif how == "ptx store":
+        T.ptx["st.shared.u32"](T.address_of(tile[tx]), T.Cast("uint32", v[1]))
+    elif how == "predicate":
+        T.ptx["st.shared.u32"](T.address_of(tile[tx]), T.uint32(1), pred=v[1] != 0)
+    elif how == "barrier":
+        T.ptx["barrier.sync"](T.Cast("uint32", v[1] & 1))
+    elif how == "chosen":
+        Y[tx] = T.if_then_else(tx < 8, T.Cast("float32", v[1]), T.float32(0))
+    elif how == "named":
+        Y[tx] = named(T.Cast("float32", v[1]))
+    elif how == "and" and tx < 8 and v[1] > 0:
+        Y[tx] = T.float32(2)
 
 
 USES = [
@@ -111,81 +100,71 @@ def test_the_whole_verdict_says_so():
     assert verify(used("store", True), GIVEN).verdict == "clean"
 
 
-@functools.cache
-def harmless(how):
+@hand_threaded(128, smem=2048, then=lower)
+def harmless(
+    X: F32[128], Y: F32[128],
+    tx, half: Shared[F16], v: Local[F32, 4], w: Local[F32, 4], words: Local[U32, 4],
+    *, how,
+):  # fmt: skip
     """Leave a register without a value where nobody asks for it."""
-
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((2048,), "uint8", scope="shared.dyn", align=1024)
-            half = T.decl_buffer((1024,), "float16", data=smem.data, scope="shared.dyn")
-            v = T.alloc_buffer((4,), "float32", scope="local")
-            w = T.alloc_buffer((4,), "float32", scope="local")
-            words = T.alloc_buffer((4,), "uint32", scope="local")
-            if how == "copied":  # and overwritten
-                w[1] = v[1] + T.float32(1)
-                w[1] = T.float32(1)
-                Y[tx] = w[1]
-            elif how == "lanes":  # each lane uses what it wrote
-                if tx % 2 == 0:
-                    v[0] = T.float32(1)
-                else:
-                    v[1] = T.float32(2)
-                if tx % 2 == 0:
-                    Y[tx] = v[0]
-                else:
-                    Y[tx] = v[1]
-            elif how == "chosen":
-                if tx < 8:
-                    v[0] = T.float32(1)
-                Y[tx] = T.if_then_else(tx < 8, v[0], T.float32(0))
-            elif how == "or":
-                if tx < 8:
-                    v[0] = T.float32(1)
-                Y[tx] = T.float32(0)
-                if tx >= 8 or v[0] > T.float32(0):
-                    Y[tx] = T.float32(1)
-            elif how == "selp":
-                w[0] = T.float32(3)
-                T.ptx["selp.f32"](w[1], w[0], v[0], tx >= 0)
-                Y[tx] = w[1]
-            elif how == "lane index":
-                for i in T.serial(4):
-                    v[(tx + i) % 4] = T.float32(1)
-                Y[tx] = v[0] + v[tx % 4]
-            elif how == "vectors":
-                v[T.Ramp(0, 1, 2)] = X[T.Ramp(tx // 2 * 2, 1, 2)]
-                w[T.Ramp(0, 1, 4)] = v[T.Ramp(0, 1, 4)]  # of which half holds nothing
-                Y[tx] = w[0] + w[1]
-            elif how == "shuffle":  # of a lane that has it
-                if tx % 32 == 0:
-                    v[0] = T.float32(1)
-                Y[tx] = T.tvm_warp_shuffle(T.uint32(0xFFFFFFFF), v[0], 0, 32, 32)
-            else:  # fragments, filled by instructions
-                T.ptx.mov.b32(words[0], T.uint32(0))
-                for i in T.serial(8):
-                    half[tx * 8 + i] = T.float16(0)
-                T.cuda.cta_sync()
-                T.ptx["ldmatrix.sync.aligned.m8n8.x4.shared.b16"](
-                    words[0], words[1], words[2], words[3], T.address_of(half[tx % 32 * 8])
-                )
-                for i in T.serial(4):
-                    w[i] = T.float32(0)
-                T.ptx["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"](
-                    v[0], v[1], v[2], v[3], words[0], words[1], words[2], words[3], words[0],
-                    words[1], w[0], w[1], w[2], w[3],
-                )  # fmt: skip
-                T.cuda.cta_sync()
-                T.ptx["stmatrix.sync.aligned.m8n8.x2.shared.b16"](
-                    T.address_of(half[tx // 32 * 256 + tx % 32 * 8]), words[0], words[1]
-                )
-                Y[tx] = v[0] + v[3]
-
-    return lower(main)
+    if how == "copied":  # and overwritten
+        w[1] = v[1] + T.float32(1)
+        w[1] = T.float32(1)
+        Y[tx] = w[1]
+    elif how == "lanes":  # each lane uses what it wrote
+        if tx % 2 == 0:
+            v[0] = T.float32(1)
+        else:
+            v[1] = T.float32(2)
+        if tx % 2 == 0:
+            Y[tx] = v[0]
+        else:
+            Y[tx] = v[1]
+    elif how == "chosen":
+        if tx < 8:
+            v[0] = T.float32(1)
+        Y[tx] = T.if_then_else(tx < 8, v[0], T.float32(0))
+    elif how == "or":
+        if tx < 8:
+            v[0] = T.float32(1)
+        Y[tx] = T.float32(0)
+        if tx >= 8 or v[0] > T.float32(0):
+            Y[tx] = T.float32(1)
+    elif how == "selp":
+        w[0] = T.float32(3)
+        T.ptx["selp.f32"](w[1], w[0], v[0], tx >= 0)
+        Y[tx] = w[1]
+    elif how == "lane index":
+        for i in T.serial(4):
+            v[(tx + i) % 4] = T.float32(1)
+        Y[tx] = v[0] + v[tx % 4]
+    elif how == "vectors":
+        v[T.Ramp(0, 1, 2)] = X[T.Ramp(tx // 2 * 2, 1, 2)]
+        w[T.Ramp(0, 1, 4)] = v[T.Ramp(0, 1, 4)]  # of which half holds nothing
+        Y[tx] = w[0] + w[1]
+    elif how == "shuffle":  # of a lane that has it
+        if tx % 32 == 0:
+            v[0] = T.float32(1)
+        Y[tx] = T.tvm_warp_shuffle(T.uint32(0xFFFFFFFF), v[0], 0, 32, 32)
+    else:  # fragments, filled by instructions
+        T.ptx.mov.b32(words[0], T.uint32(0))
+        for i in T.serial(8):
+            half[tx * 8 + i] = T.float16(0)
+        T.cuda.cta_sync()
+        T.ptx["ldmatrix.sync.aligned.m8n8.x4.shared.b16"](
+            words[0], words[1], words[2], words[3], T.address_of(half[tx % 32 * 8])
+        )
+        for i in T.serial(4):
+            w[i] = T.float32(0)
+        T.ptx["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"](
+            v[0], v[1], v[2], v[3], words[0], words[1], words[2], words[3], words[0],
+            words[1], w[0], w[1], w[2], w[3],
+        )  # fmt: skip
+        T.cuda.cta_sync()
+        T.ptx["stmatrix.sync.aligned.m8n8.x2.shared.b16"](
+            T.address_of(half[tx // 32 * 256 + tx % 32 * 8]), words[0], words[1]
+        )
+        Y[tx] = v[0] + v[3]
 
 
 HARMLESS = [
@@ -198,37 +177,27 @@ def test_nothing_is_said_of_registers_that_are_not_used(how):
     simulate(harmless(how), GIVEN).require_clean()
 
 
-@functools.cache
-def multiplied(missing):
+@hand_threaded(32)
+def multiplied(
+    Y: F32[32], tx, a: Local[U32, 4], b: Local[U32, 2], c: Local[F32, 4], d: Local[F32, 4],
+    *, missing,
+):  # fmt: skip
     """Multiply by `mma`, with one register of the named operand not written."""
-
-    @T.prim_func(s_tir=True)
-    def main(Y: T.Buffer((32,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            a = T.alloc_buffer((4,), "uint32", scope="local")
-            b = T.alloc_buffer((2,), "uint32", scope="local")
-            c = T.alloc_buffer((4,), "float32", scope="local")
-            d = T.alloc_buffer((4,), "float32", scope="local")
-            for i in T.serial(4):
-                if missing != "a" or i > 0:
-                    a[i] = T.uint32(0)
-                if missing != "c" or i > 0:
-                    c[i] = T.float32(0)
-            for i in T.serial(2):
-                if missing != "b, one lane" or i > 0 or tx != 5:
-                    b[i] = T.uint32(0)
-            T.ptx["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"](
-                d[0], d[1], d[2], d[3], a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], c[2], c[3]
-            )
-            if missing == "c, not stored":
-                Y[tx] = d[1]
-            else:
-                Y[tx] = d[0]
-
-    return main
+    for i in T.serial(4):
+        if missing != "a" or i > 0:
+            a[i] = T.uint32(0)
+        if missing != "c" or i > 0:
+            c[i] = T.float32(0)
+    for i in T.serial(2):
+        if missing != "b, one lane" or i > 0 or tx != 5:
+            b[i] = T.uint32(0)
+    T.ptx["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"](
+        d[0], d[1], d[2], d[3], a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], c[2], c[3]
+    )
+    if missing == "c, not stored":
+        Y[tx] = d[1]
+    else:
+        Y[tx] = d[0]
 
 
 @pytest.mark.parametrize("missing", ["a", "b, one lane", "c"])

@@ -6,41 +6,32 @@ from tvm.script import tirx as T
 
 from tvm_hopper.simulation import simulate, verify
 
+from . import ptx
+from .hand_threaded import F32, U32, U64, Local, Shared, hand_threaded
 from .kernels import lower
 
 X = np.arange(128, dtype="float32")
 
 
-def early(how):
+@hand_threaded(128)
+def early(X: F32[128], Y: F32[128], tx, tile: Shared[F32], *, how):
     """End some warps before the others meet."""
-
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((256,), "float32", data=smem.data, scope="shared.dyn")
-            if tx < 32:
-                Y[tx] = X[tx]
-            else:
-                tile[tx] = X[tx]
-                if how == "block":
-                    T.cuda.cta_sync()
-                if how == "uncounted":
-                    T.ptx.bar.sync(T.uint32(2))
-                if how == "counted":
-                    T.ptx.bar.sync(T.uint32(1), T.uint32(128))
-                Y[tx] = tile[(tx - 32 + 48) % 96 + 32]
-
-    return main
+    if tx < 32:
+        Y[tx] = X[tx]
+    else:
+        tile[tx] = X[tx]
+        if how == "block":
+            T.cuda.cta_sync()
+        if how == "uncounted":
+            T.ptx.bar.sync(T.uint32(2))
+        if how == "counted":
+            T.ptx.bar.sync(T.uint32(1), T.uint32(128))
+        Y[tx] = tile[(tx - 32 + 48) % 96 + 32]
 
 
 @pytest.mark.parametrize("how", ["block", "uncounted"])
 def test_a_barrier_of_the_block_does_not_wait_for_threads_that_have_exited(how):
-    report = verify(lower(early(how)), {"X": X})
-    assert report.verdict == "clean", str(report)
+    verify(lower(early(how)), {"X": X}).require_clean()
 
 
 def test_a_barrier_with_a_count_waits_for_that_many():
@@ -48,31 +39,21 @@ def test_a_barrier_with_a_count_waits_for_that_many():
     assert {f.rule for f in report.findings} == {"DEADLOCK"}
 
 
-def opaque(what):
+@hand_threaded(128)
+def opaque(X: F32[128], Y: F32[128], tx, tile: Shared[F32], *, what):
     """Run one operation that is not modelled, and go wrong after it, or before."""
-
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((256,), "float32", data=smem.data, scope="shared.dyn")
-            if what == "before":
-                Y[tx] = tile[tx]
-            if what == "print":
-                T.evaluate(T.cuda.printf("x"))
-            elif what == "later chip":
-                T.ptx["st_bulk.weak.shared::cta"](T.address_of(tile[0]), T.uint32(64))
-            elif what == "condition":
-                if T.call_extern("int32", "somebody_knows", tx) > 0:
-                    Y[tx] = X[tx]
-            else:
-                T.evaluate(T.call_extern("void", "somebody_does", tx))
-            Y[tx] = tile[tx]
-
-    return main
+    if what == "before":
+        Y[tx] = tile[tx]
+    if what == "print":
+        T.evaluate(T.cuda.printf("x"))
+    elif what == "later chip":
+        T.ptx["st_bulk.weak.shared::cta"](T.address_of(tile[0]), T.uint32(64))
+    elif what == "condition":
+        if T.call_extern("int32", "somebody_knows", tx) > 0:
+            Y[tx] = X[tx]
+    else:
+        T.evaluate(T.call_extern("void", "somebody_does", tx))
+    Y[tx] = tile[tx]
 
 
 @pytest.mark.parametrize("what", ["print", "later chip", "call", "condition"])
@@ -88,54 +69,37 @@ def test_what_is_wrong_before_an_unknown_operation_is_an_error():
     assert simulate(lower(opaque("before")), {"X": X}).rules == {"INCOMPLETE", "UNINIT_READ"}
 
 
-def pushed(rank):
+def pushed(to):
     """Send a row to the peer of a cluster, or to the own CTA, which waits for it."""
     copy = "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((128,), "float32"), Y: T.Buffer((256,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", 2)
-        cr = T.launch_thread("clusterCtaIdx.x", 2)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((2048,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((512,), "float32", data=smem.data, scope="shared.dyn")
-            bar = T.decl_buffer((256,), "uint64", data=smem.data, scope="shared.dyn")
-            at = T.alloc_buffer((2,), "uint32", scope="local")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[200]), T.uint32(1))
-                T.ptx.fence.mbarrier_init.release.cluster()
-            tile[tx] = X[tx] + T.Cast("float32", cr)
-            T.ptx.fence.proxy.async_.shared__cta()
-            if tx == 0:
-                T.ptx.mbarrier.arrive.expect_tx.shared.b64(T.address_of(bar[200]), T.uint32(512))
-            T.cuda.cluster_sync()
-            if tx == 0:
-                T.ptx.mapa.shared__cluster.u32(
-                    at[0],
-                    T.cuda.cvta_generic_to_shared(T.address_of(tile[256])),
-                    T.Cast("uint32", 1 - cr if rank == "peer" else 1),
-                )
-                T.ptx.mapa.shared__cluster.u32(
-                    at[1],
-                    T.cuda.cvta_generic_to_shared(T.address_of(bar[200])),
-                    T.Cast("uint32", 1 - cr if rank == "peer" else 1),
-                )
-                T.ptx[copy](
-                    at[0], T.cuda.cvta_generic_to_shared(T.address_of(tile[0])), T.uint32(512),
-                    at[1],
-                )  # fmt: skip
-            T.cuda.mbarrier_wait(T.address_of(bar[200]), 0)
-            Y[bx * 128 + tx] = tile[256 + tx]
-            T.cuda.cluster_sync()
+    @hand_threaded(128, grid=2, cluster=2, smem=2048)
+    def main(
+        X: F32[128], Y: F32[256],
+        bx, rank, tx, tile: Shared[F32], bar: Shared[U64], at: Local[U32, 2],
+    ):  # fmt: skip
+        ptx.set_up(tx, (bar[200], 1), sync=None)
+        tile[tx] = X[tx] + T.Cast("float32", rank)
+        T.ptx.fence.proxy.async_.shared__cta()
+        if tx == 0:
+            ptx.expect_bytes(bar[200], 512)
+        T.cuda.cluster_sync()
+        if tx == 0:
+            ptx.map_to_rank(at[0], tile[256], 1 - rank if to == "peer" else 1)
+            ptx.map_to_rank(at[1], bar[200], 1 - rank if to == "peer" else 1)
+            T.ptx[copy](
+                at[0], T.cuda.cvta_generic_to_shared(T.address_of(tile[0])), T.uint32(512),
+                at[1],
+            )  # fmt: skip
+        ptx.wait(bar[200], 0)
+        Y[bx * 128 + tx] = tile[256 + tx]
+        T.cuda.cluster_sync()
 
     return main
 
 
 def test_the_skeleton_follows_copies_into_another_cta():
-    report = verify(lower(pushed("peer")), {"X": X})
-    assert report.verdict == "clean", str(report)
+    verify(lower(pushed("peer")), {"X": X}).require_clean()
 
 
 def test_the_skeleton_counts_their_bytes_where_they_land():

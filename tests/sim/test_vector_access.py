@@ -1,13 +1,12 @@
 """Vector loads and stores, cache hints, and registers that hold another kind of number."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm.script import tirx as T
 
 from tvm_hopper.simulation import simulate, verify
 
+from .hand_threaded import F32, U32, U64, Elements, Local, Shared, hand_threaded
 from .kernels import lower, rules
 
 RNG = np.random.default_rng(5)
@@ -18,28 +17,23 @@ def copy(load, store, dtype, count, register, skew=0, hint=False):
     """Copy `count` elements a thread with one load and one store."""
     size = 32 * count + 32
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((size,), dtype), Y: T.Buffer((size,), dtype)):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            r = T.alloc_buffer((8,), register, scope="local")
-            q = T.alloc_buffer((1,), "uint64", scope="local")
-            T.ptx["createpolicy.fractional.L2::evict_last.b64"](q[0], T.float32(1))
-            if hint:
-                T.ptx[load](*[r[i] for i in range(count)], T.address_of(X[tx * count + skew]), q[0])
-                T.ptx[store](
-                    T.address_of(Y[tx * count + skew]), *[r[i] for i in range(count)], q[0]
-                )
-            else:
-                T.ptx[load](*[r[i] for i in range(count)], T.address_of(X[tx * count + skew]))
-                T.ptx[store](T.address_of(Y[tx * count + skew]), *[r[i] for i in range(count)])
-            if tx == 0:
-                for i in T.serial(skew):
-                    Y[i] = X[i]
-                for i in T.serial(32 - skew):
-                    Y[32 * count + skew + i] = X[32 * count + skew + i]
+    @hand_threaded(32)
+    def main(
+        X: Elements(dtype)[size], Y: Elements(dtype)[size],
+        tx, r: Local[Elements(register), 8], q: Local[U64],
+    ):  # fmt: skip
+        T.ptx["createpolicy.fractional.L2::evict_last.b64"](q[0], T.float32(1))
+        if hint:
+            T.ptx[load](*[r[i] for i in range(count)], T.address_of(X[tx * count + skew]), q[0])
+            T.ptx[store](T.address_of(Y[tx * count + skew]), *[r[i] for i in range(count)], q[0])
+        else:
+            T.ptx[load](*[r[i] for i in range(count)], T.address_of(X[tx * count + skew]))
+            T.ptx[store](T.address_of(Y[tx * count + skew]), *[r[i] for i in range(count)])
+        if tx == 0:
+            for i in T.serial(skew):
+                Y[i] = X[i]
+            for i in T.serial(32 - skew):
+                Y[32 * count + skew + i] = X[32 * count + skew + i]
 
     return main
 
@@ -76,8 +70,7 @@ def test_vectors_are_copied(load, store, dtype, count, register):
 
         x = x.astype(ml_dtypes.bfloat16)
     main = copy(load, store, dtype, count, register)
-    report = verify(lower(main), {"X": x})
-    assert report.verdict == "clean", str(report)
+    verify(lower(main), {"X": x}).require_clean()
     assert (simulate(lower(main), {"X": x}).outputs["Y"] == x).all()
 
 
@@ -85,8 +78,7 @@ def test_a_cache_policy_changes_nothing():
     x = values("float32", 4)
     names = ("ld.global.L2::cache_hint.v4.f32", "st.global.L2::cache_hint.v4.f32")
     main = copy(*names, "float32", 4, "float32", hint=True)
-    report = verify(lower(main), {"X": x})
-    assert report.verdict == "clean", str(report)
+    verify(lower(main), {"X": x}).require_clean()
     assert (simulate(lower(main), {"X": x}).outputs["Y"] == x).all()
 
 
@@ -106,60 +98,37 @@ def test_a_vector_is_aligned_to_its_size(load, store, count, skew):
     assert rules(main, {"X": x, "Y": np.zeros_like(x)}) == {"MISALIGNED"}
 
 
-def exchange(sync):
+@hand_threaded(64)
+def exchange(X: F32[256], Y: F32[256], tx, tile: Shared[F32], r: Local[F32, 4], *, sync):
     """Store four elements a thread to shared memory, load those of another warp."""
-
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((256,), "float32"), Y: T.Buffer((256,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((256,), "float32", data=smem.data, scope="shared.dyn")
-            r = T.alloc_buffer((4,), "float32", scope="local")
-            T.ptx["ld.global.v4.f32"](r[0], r[1], r[2], r[3], T.address_of(X[tx * 4]))
-            T.ptx["st.shared.v4.f32"](T.address_of(tile[tx * 4]), r[0], r[1], r[2], r[3])
-            if sync:
-                T.cuda.cta_sync()
-            T.ptx["ld.shared.v4.f32"](r[0], r[1], r[2], r[3], T.address_of(tile[252 - tx * 4]))
-            T.ptx["st.global.v4.f32"](T.address_of(Y[252 - tx * 4]), r[0], r[1], r[2], r[3])
-
-    return main
+    T.ptx["ld.global.v4.f32"](r[0], r[1], r[2], r[3], T.address_of(X[tx * 4]))
+    T.ptx["st.shared.v4.f32"](T.address_of(tile[tx * 4]), r[0], r[1], r[2], r[3])
+    if sync:
+        T.cuda.cta_sync()
+    T.ptx["ld.shared.v4.f32"](r[0], r[1], r[2], r[3], T.address_of(tile[252 - tx * 4]))
+    T.ptx["st.global.v4.f32"](T.address_of(Y[252 - tx * 4]), r[0], r[1], r[2], r[3])
 
 
 def test_vectors_of_other_warps_need_a_barrier():
     x = RNG.normal(size=256).astype(np.float32)
-    report = verify(lower(exchange(True)), {"X": x})
-    assert report.verdict == "clean", str(report)
+    verify(lower(exchange(True)), {"X": x}).require_clean()
     assert (simulate(lower(exchange(True)), {"X": x}).outputs["Y"] == x).all()
     assert rules(exchange(False), {"X": x}) & RACES
 
 
-def flagged(store, load):
+@hand_threaded(32, grid=2)
+def flagged(F: U32[2], D: F32[32], Y: F32[32], bx, tx, r: Local[U32, 2], *, store, load):
     """CTA 0 writes data and a vector of flags; CTA 1 waits for the flags and reads the data."""
-
-    @T.prim_func(s_tir=True)
-    def main(
-        F: T.Buffer((2,), "uint32"), D: T.Buffer((32,), "float32"), Y: T.Buffer((32,), "float32")
-    ):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", 2)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            r = T.alloc_buffer((2,), "uint32", scope="local")
-            if bx == 0:
-                D[tx] = T.Cast("float32", tx)
-                T.cuda.warp_sync()
-                if tx == 0:
-                    T.ptx[store](T.address_of(F[0]), T.uint32(1), T.uint32(2))
-            else:
-                r[1] = T.uint32(0)
-                while r[1] != T.uint32(2):
-                    T.ptx[load](r[0], r[1], T.address_of(F[0]))
-                Y[tx] = D[tx]
-
-    return main
+    if bx == 0:
+        D[tx] = T.Cast("float32", tx)
+        T.cuda.warp_sync()
+        if tx == 0:
+            T.ptx[store](T.address_of(F[0]), T.uint32(1), T.uint32(2))
+    else:
+        r[1] = T.uint32(0)
+        while r[1] != T.uint32(2):
+            T.ptx[load](r[0], r[1], T.address_of(F[0]))
+        Y[tx] = D[tx]
 
 
 INPUTS = {"F": np.zeros(2, np.uint32), "D": np.zeros(32, np.float32)}
@@ -167,8 +136,7 @@ INPUTS = {"F": np.zeros(2, np.uint32), "D": np.zeros(32, np.float32)}
 
 def test_a_vector_that_releases_and_one_that_acquires_order_memory():
     main = flagged("st.release.gpu.global.v2.u32", "ld.acquire.gpu.global.v2.u32")
-    report = verify(lower(main), INPUTS)
-    assert report.verdict == "clean", str(report)
+    verify(lower(main), INPUTS).require_clean()
 
 
 @pytest.mark.parametrize("weaker", ["store", "load"])
@@ -180,32 +148,22 @@ def test_relaxed_vectors_order_nothing(weaker):
 
 @pytest.mark.parametrize("load", ["ld.global.b32", "ldu.global.b32", "ld.global.nc.b32"])
 def test_words_are_looked_at_as_the_register_holds_them(load):
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((32,), "float32"), Y: T.Buffer((32,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            r = T.alloc_buffer((2,), "float32", scope="local")
-            T.ptx[load](r[0], T.address_of(X[tx]))
-            T.ptx["mov.b32"](r[1], r[0])
-            T.ptx["st.global.b32"](T.address_of(Y[tx]), r[1])
+    @hand_threaded(32)
+    def main(X: F32[32], Y: F32[32], tx, r: Local[F32, 2]):
+        T.ptx[load](r[0], T.address_of(X[tx]))
+        T.ptx["mov.b32"](r[1], r[0])
+        T.ptx["st.global.b32"](T.address_of(Y[tx]), r[1])
 
     x = RNG.normal(size=32).astype(np.float32)
     assert (simulate(lower(main), {"X": x}).outputs["Y"] == x).all()
 
 
 def test_registers_of_128_bits_are_incomplete_by_name():
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((32,), "uint64"), Y: T.Buffer((32,), "uint64")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            r = T.alloc_buffer((1,), "uint128", scope="local")
-            if tx < 16:
-                T.ptx["ld.global.b128"](r[0], T.address_of(X[tx * 2]))
-            Y[tx] = X[tx]
+    @hand_threaded(32)
+    def main(X: U64[32], Y: U64[32], tx, r: Local[Elements("uint128")]):
+        if tx < 16:
+            T.ptx["ld.global.b128"](r[0], T.address_of(X[tx * 2]))
+        Y[tx] = X[tx]
 
     report = verify(lower(main), {"X": np.arange(32, dtype=np.uint64)})
     assert report.verdict == "incomplete"
@@ -218,21 +176,14 @@ def test_registers_of_128_bits_are_incomplete_by_name():
 def test_generic_addresses_know_their_space(space, want, where):
     text = f"isspacep.{space}"
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((32,), "uint32"), Y: T.Buffer((32,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((256,), "uint32", data=smem.data, scope="shared.dyn")
-            r = T.alloc_buffer((1,), "uint32", scope="local")
-            if where == "global":
-                T.ptx[text](r[0], T.address_of(X[tx]))
-            else:
-                tile[tx] = X[tx]
-                T.ptx[text](r[0], T.address_of(tile[tx]))
-            Y[tx] = r[0]
+    @hand_threaded(32)
+    def main(X: U32[32], Y: U32[32], tx, tile: Shared[U32], r: Local[U32]):
+        if where == "global":
+            T.ptx[text](r[0], T.address_of(X[tx]))
+        else:
+            tile[tx] = X[tx]
+            T.ptx[text](r[0], T.address_of(tile[tx]))
+        Y[tx] = r[0]
 
     found = simulate(lower(main), {"X": np.zeros(32, np.uint32)}).outputs["Y"]
     assert (found == (want if where == "global" else 1 - want)).all()
@@ -242,39 +193,26 @@ def test_generic_addresses_know_their_space(space, want, where):
 def test_addresses_go_to_their_space_and_back(space):
     to, back = f"cvta.to.{space}.u64", f"cvta.{space}.u64"
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((32,), "uint32"), Y: T.Buffer((32,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((256,), "uint32", data=smem.data, scope="shared.dyn")
-            q = T.alloc_buffer((2,), "uint64", scope="local")
-            r = T.alloc_buffer((1,), "uint32", scope="local")
-            tile[tx] = X[tx]
-            if space == "global":
-                T.ptx[to](q[0], T.address_of(X[tx]))
-            else:
-                T.ptx[to](q[0], T.address_of(tile[tx]))
-            T.ptx[back](q[1], q[0])
-            T.ptx["ld.u32"](r[0], T.reinterpret("handle", q[1]))
-            Y[tx] = r[0]
+    @hand_threaded(32)
+    def main(X: U32[32], Y: U32[32], tx, tile: Shared[U32], q: Local[U64, 2], r: Local[U32]):
+        tile[tx] = X[tx]
+        if space == "global":
+            T.ptx[to](q[0], T.address_of(X[tx]))
+        else:
+            T.ptx[to](q[0], T.address_of(tile[tx]))
+        T.ptx[back](q[1], q[0])
+        T.ptx["ld.u32"](r[0], T.reinterpret("handle", q[1]))
+        Y[tx] = r[0]
 
     x = np.arange(32, dtype=np.uint32)
     assert (simulate(lower(main), {"X": x}).outputs["Y"] == x).all()
 
 
 def test_spaces_that_do_not_exist_here_are_incomplete_by_name():
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((32,), "uint32"), Y: T.Buffer((32,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            r = T.alloc_buffer((1,), "uint32", scope="local")
-            T.ptx["isspacep.const"](r[0], T.address_of(X[tx]))
-            Y[tx] = r[0]
+    @hand_threaded(32)
+    def main(X: U32[32], Y: U32[32], tx, r: Local[U32]):
+        T.ptx["isspacep.const"](r[0], T.address_of(X[tx]))
+        Y[tx] = r[0]
 
     report = verify(lower(main), {"X": np.zeros(32, np.uint32)})
     assert report.verdict == "incomplete"
@@ -283,25 +221,17 @@ def test_spaces_that_do_not_exist_here_are_incomplete_by_name():
 
 @pytest.mark.parametrize("name", ["st.relaxed.gpu.global.u32", "st.release.gpu.global.u32"])
 def test_a_store_with_an_order_reads_nothing(name):
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((32,), "uint32"), Y: T.Buffer((32,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            T.ptx[name](T.address_of(Y[tx]), X[tx])
+    @hand_threaded(32)
+    def main(X: U32[32], Y: U32[32], tx):
+        T.ptx[name](T.address_of(Y[tx]), X[tx])
 
     assert rules(main, {"X": np.arange(32, dtype=np.uint32)}) == set()
 
 
 def test_an_atomic_reads_what_it_finds():
-    @T.prim_func(s_tir=True)
-    def main(Y: T.Buffer((32,), "uint32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            T.ptx["red.relaxed.gpu.global.add.u32"](T.address_of(Y[tx]), T.uint32(1))
+    @hand_threaded(32)
+    def main(Y: U32[32], tx):
+        T.ptx["red.relaxed.gpu.global.add.u32"](T.address_of(Y[tx]), T.uint32(1))
 
     assert rules(main, {}) == {"UNINIT_READ"}
 
@@ -309,24 +239,17 @@ def test_an_atomic_reads_what_it_finds():
 @pytest.mark.parametrize("how", ["address_of", "ptr"])
 @pytest.mark.parametrize("dtype", ["int32", "int16"])
 def test_an_address_is_as_wide_as_one_whatever_its_index_is_read_from(how, dtype):
-    @T.prim_func(s_tir=True)
-    def main(
-        X: T.Buffer((64,), dtype), C: T.Buffer((4096,), "uint32"), Y: T.Buffer((64,), "uint32")
-    ):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            r = T.alloc_buffer((1,), "uint32", scope="local")
-            if how == "address_of":
-                T.ptx["atom.relaxed.gpu.global.add.u32"](
-                    r[0], T.address_of(C[T.Cast("int32", X[tx])]), T.uint32(1)
-                )
-            else:
-                T.ptx["atom.relaxed.gpu.global.add.u32"](
-                    r[0], C.access_ptr("rw", offset=T.Cast("int32", X[tx])), T.uint32(1)
-                )
-            Y[tx] = r[0]
+    @hand_threaded(64)
+    def main(X: Elements(dtype)[64], C: U32[4096], Y: U32[64], tx, r: Local[U32]):
+        if how == "address_of":
+            T.ptx["atom.relaxed.gpu.global.add.u32"](
+                r[0], T.address_of(C[T.Cast("int32", X[tx])]), T.uint32(1)
+            )
+        else:
+            T.ptx["atom.relaxed.gpu.global.add.u32"](
+                r[0], C.access_ptr("rw", offset=T.Cast("int32", X[tx])), T.uint32(1)
+            )
+        Y[tx] = r[0]
 
     given = {"X": np.arange(64).astype(dtype) // 2, "C": np.arange(4096, dtype=np.uint32)}
     report = simulate(lower(main), given)
@@ -334,28 +257,19 @@ def test_an_address_is_as_wide_as_one_whatever_its_index_is_read_from(how, dtype
     assert (report.outputs["C"] - given["C"]).sum() == 64
 
 
-def shifted(load_from, store_to):
+@hand_threaded(32)
+def shifted(X: F32[66], Y: F32[66], tx, *, load_from, store_to):
     """Copy pairs by TIR's own vectors, from and to places that are two apart."""
-
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((66,), "float32"), Y: T.Buffer((66,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            Y[T.Ramp(tx * 2 + store_to, 1, 2)] = X[T.Ramp(tx * 2 + load_from, 1, 2)]
-            if tx == 0:
-                for i in T.serial(store_to):
-                    Y[i] = T.float32(0)
-                for i in T.serial(2 - store_to):
-                    Y[64 + store_to + i] = T.float32(0)
-
-    return main
+    Y[T.Ramp(tx * 2 + store_to, 1, 2)] = X[T.Ramp(tx * 2 + load_from, 1, 2)]
+    if tx == 0:
+        for i in T.serial(store_to):
+            Y[i] = T.float32(0)
+        for i in T.serial(2 - store_to):
+            Y[64 + store_to + i] = T.float32(0)
 
 
 def test_a_load_that_is_not_proved_aligned_is_printed_element_by_element():
     x = {"X": np.arange(66, dtype="float32")}
     assert rules(shifted(1, 0), x) == set()
     assert rules(shifted(0, 1), x) == {"MISALIGNED"}
-    report = verify(lower(shifted(1, 0)), x)
-    assert report.verdict == "clean", str(report)
+    verify(lower(shifted(1, 0)), x).require_clean()

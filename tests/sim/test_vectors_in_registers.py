@@ -1,7 +1,5 @@
 """Registers that hold vectors: TVM makes them of arrays whose accesses are all as wide."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm
@@ -52,6 +50,5 @@ def test_values(dtype, wide, held, mechanism):
 
 
 def test_a_pipeline_through_them_is_verified():
-    report = verify(schedule("float32", 4, "bulk"))
-    assert report.verdict == "clean", str(report)
+    report = verify(schedule("float32", 4, "bulk")).require_clean()
     assert "values compared" in str(report)

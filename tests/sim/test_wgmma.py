@@ -14,6 +14,7 @@ from tvm_hopper.sim.layouts.matrix_descriptor import MatrixDescriptor
 from tvm_hopper.sim.protocol.trace import thread_extents
 from tvm_hopper.simulation import simulate
 
+from .hand_threaded import U32, U64, Elements, Local, Shared, hand_threaded
 from .kernels import lower
 
 N = 64
@@ -48,46 +49,40 @@ def kernel(dtype, trans_a, trans_b, acc, num_bytes, a_desc, b_desc, b_start):
     if dtype in ("float16", "bfloat16"):
         flags = [1, 1, trans_a, trans_b]
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((words,), "uint32"), C: T.Buffer((64 * N,), acc)):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((num_bytes,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((words,), "uint32", data=smem.data, scope="shared.dyn")
-            d = T.alloc_buffer((registers,), acc, scope="local")
-            desc = T.alloc_buffer((2,), "uint64", scope="local")
-            for i in T.serial((words + 127) // 128):
-                if i * 128 + tx < words:
-                    tile[i * 128 + tx] = X[i * 128 + tx]
-            T.ptx.fence.proxy.async_.shared__cta()
-            T.tvm_storage_sync("shared")
-            base = T.meta_var(
-                T.Cast("uint64", T.cuda.cvta_generic_to_shared(T.address_of(tile[0])))
-                >> T.uint64(4)
-            )
-            # the parser takes no literal above 2**63
-            desc[0] = (T.uint64(a_desc >> 32) << T.uint64(32)) + T.uint64(a_desc & low) + base
-            desc[1] = (T.uint64(b_desc >> 32) << T.uint64(32)) + T.uint64(b_desc & low) + base
-            desc[1] = desc[1] + T.uint64(b_start // 16)
-            T.ptx.wgmma.fence.sync.aligned()
-            T.ptx[name](
-                *[d[i] for i in range(registers)],
-                desc[0],
-                desc[1],
-                T.bool(False),
-                *flags,
-            )
-            T.ptx.wgmma.commit_group.sync.aligned()
-            T.ptx.wgmma.wait_group.sync.aligned(0)
-            for i in T.serial(registers):
-                C[
-                    (tx // 32 * 16 + i // 2 % 2 * 8 + tx % 32 // 4) * N
-                    + i // 4 * 8
-                    + tx % 4 * 2
-                    + i % 2
-                ] = d[i]
+    @hand_threaded(128, smem=num_bytes)
+    def main(
+        X: U32[words], C: Elements(acc)[64 * N],
+        tx, tile: Shared[U32, words], d: Local[Elements(acc), registers], desc: Local[U64, 2],
+    ):  # fmt: skip
+        for i in T.serial((words + 127) // 128):
+            if i * 128 + tx < words:
+                tile[i * 128 + tx] = X[i * 128 + tx]
+        T.ptx.fence.proxy.async_.shared__cta()
+        T.tvm_storage_sync("shared")
+        base = T.meta_var(
+            T.Cast("uint64", T.cuda.cvta_generic_to_shared(T.address_of(tile[0]))) >> T.uint64(4)
+        )
+        # the parser takes no literal above 2**63
+        desc[0] = (T.uint64(a_desc >> 32) << T.uint64(32)) + T.uint64(a_desc & low) + base
+        desc[1] = (T.uint64(b_desc >> 32) << T.uint64(32)) + T.uint64(b_desc & low) + base
+        desc[1] = desc[1] + T.uint64(b_start // 16)
+        T.ptx.wgmma.fence.sync.aligned()
+        T.ptx[name](
+            *[d[i] for i in range(registers)],
+            desc[0],
+            desc[1],
+            T.bool(False),
+            *flags,
+        )
+        T.ptx.wgmma.commit_group.sync.aligned()
+        T.ptx.wgmma.wait_group.sync.aligned(0)
+        for i in T.serial(registers):
+            C[
+                (tx // 32 * 16 + i // 2 % 2 * 8 + tx % 32 // 4) * N
+                + i // 4 * 8
+                + tx % 4 * 2
+                + i % 2
+            ] = d[i]
 
     return lower(main)
 

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tests.sim.kernels import lower
 from tests.sim.test_wgmma import facts, place
 from tvm_hopper.sim.layouts.warp_group import a_fragment_index
 from tvm_hopper.simulation import simulate
+
+from .hand_threaded import U32, U64, Local, Shared, hand_threaded
+from .kernels import lower
 
 N, REGISTERS = 16, 8
 B_START, NUM_BYTES = 4096, 8192
@@ -21,51 +23,40 @@ def kernel(form, from_registers, a_desc, b_desc):
     """Build a kernel that adds one product to C; A is in shared memory or in F."""
     low = 0xFFFFFFFF
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(128, smem=NUM_BYTES)
     def main(
-        X: T.Buffer((WORDS,), "uint32"),
-        F: T.Buffer((512,), "uint32"),
-        C: T.Buffer((128 * REGISTERS,), "uint32"),
-        D: T.Buffer((128 * REGISTERS,), "uint32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 128)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((NUM_BYTES,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((WORDS,), "uint32", data=smem.data, scope="shared.dyn")
-            d = T.alloc_buffer((REGISTERS,), "uint32", scope="local")
-            a = T.alloc_buffer((4,), "uint32", scope="local")
-            desc = T.alloc_buffer((2,), "uint64", scope="local")
-            for i in T.serial(WORDS // 128):
-                tile[i * 128 + tx] = X[i * 128 + tx]
-            for i in T.serial(4):
-                a[i] = F[tx * 4 + i]
-            for i in T.serial(REGISTERS):
-                d[i] = C[tx * REGISTERS + i]
-            T.ptx.fence.proxy.async_.shared__cta()
-            T.tvm_storage_sync("shared")
-            base = T.meta_var(
-                T.Cast("uint64", T.cuda.cvta_generic_to_shared(T.address_of(tile[0])))
-                >> T.uint64(4)
+        X: U32[WORDS], F: U32[512], C: U32[128 * REGISTERS], D: U32[128 * REGISTERS],
+        tx, tile: Shared[U32, WORDS], d: Local[U32, REGISTERS], a: Local[U32, 4],
+        desc: Local[U64, 2],
+    ):  # fmt: skip
+        for i in T.serial(WORDS // 128):
+            tile[i * 128 + tx] = X[i * 128 + tx]
+        for i in T.serial(4):
+            a[i] = F[tx * 4 + i]
+        for i in T.serial(REGISTERS):
+            d[i] = C[tx * REGISTERS + i]
+        T.ptx.fence.proxy.async_.shared__cta()
+        T.tvm_storage_sync("shared")
+        base = T.meta_var(
+            T.Cast("uint64", T.cuda.cvta_generic_to_shared(T.address_of(tile[0]))) >> T.uint64(4)
+        )
+        desc[0] = (T.uint64(a_desc >> 32) << T.uint64(32)) + T.uint64(a_desc & low) + base
+        desc[1] = (T.uint64(b_desc >> 32) << T.uint64(32)) + T.uint64(b_desc & low) + base
+        desc[1] = desc[1] + T.uint64(B_START // 16)
+        T.ptx.wgmma.fence.sync.aligned()
+        if from_registers:
+            T.ptx[form](
+                *[d[i] for i in range(REGISTERS)],
+                *[a[i] for i in range(4)],
+                desc[1],
+                T.bool(True),
             )
-            desc[0] = (T.uint64(a_desc >> 32) << T.uint64(32)) + T.uint64(a_desc & low) + base
-            desc[1] = (T.uint64(b_desc >> 32) << T.uint64(32)) + T.uint64(b_desc & low) + base
-            desc[1] = desc[1] + T.uint64(B_START // 16)
-            T.ptx.wgmma.fence.sync.aligned()
-            if from_registers:
-                T.ptx[form](
-                    *[d[i] for i in range(REGISTERS)],
-                    *[a[i] for i in range(4)],
-                    desc[1],
-                    T.bool(True),
-                )
-            else:
-                T.ptx[form](*[d[i] for i in range(REGISTERS)], desc[0], desc[1], T.bool(True))
-            T.ptx.wgmma.commit_group.sync.aligned()
-            T.ptx.wgmma.wait_group.sync.aligned(0)
-            for i in T.serial(REGISTERS):
-                D[tx * REGISTERS + i] = d[i]
+        else:
+            T.ptx[form](*[d[i] for i in range(REGISTERS)], desc[0], desc[1], T.bool(True))
+        T.ptx.wgmma.commit_group.sync.aligned()
+        T.ptx.wgmma.wait_group.sync.aligned(0)
+        for i in T.serial(REGISTERS):
+            D[tx * REGISTERS + i] = d[i]
 
     return lower(main)
 

@@ -1,7 +1,5 @@
 """Draw small kernels: a right one of some family, and wrong ones that differ from it a little."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

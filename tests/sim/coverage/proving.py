@@ -1,7 +1,5 @@
 """Lower a kernel given as text and look at the indices of all of its CTAs."""
 
-from __future__ import annotations
-
 import textwrap
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@
 `and` mean the same in TVMScript and in Python.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, field
 

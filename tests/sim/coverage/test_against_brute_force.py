@@ -1,7 +1,5 @@
 """The pass over indices says of small random kernels what running every thread of them says."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -24,7 +22,7 @@ def _agree(seed: int) -> set[str] | None:
     return expected
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("part", range(8))
 def test_verdicts_are_those_of_running_every_thread(part: int) -> None:
     met: set[str] = set()

@@ -1,7 +1,5 @@
 """Boxes, cells and cut tensor-map boxes against sets of bytes."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

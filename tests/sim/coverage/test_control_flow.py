@@ -1,7 +1,5 @@
 """Loops, early exits and registers on the way to an access; and what cannot be told."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

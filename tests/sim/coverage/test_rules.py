@@ -1,7 +1,5 @@
 """Each rule on a small kernel: what is found, and what is proven."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

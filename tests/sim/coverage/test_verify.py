@@ -1,11 +1,10 @@
 """`verify` speaks of every CTA, also of those that are not simulated."""
 
-from __future__ import annotations
-
 import numpy as np
 import tvm
 from tvm.script import tirx as T
 
+from tests.sim.hand_threaded import F32, hand_threaded
 from tests.sim.kernels import lower
 from tvm_hopper.simulation import simulate, verify
 
@@ -18,36 +17,24 @@ def rules(func: tvm.tirx.PrimFunc, **options: object) -> set[str]:
     return {found.rule for found in report.findings}
 
 
-@T.prim_func(s_tir=True)
-def copies(X: T.Buffer((8192,), "float32"), Z: T.Buffer((8192,), "float32")):
-    T.func_attr({"global_symbol": "main"})
-    bx = T.launch_thread("blockIdx.x", 64)
-    tx = T.launch_thread("threadIdx.x", 128)
+@hand_threaded(128, grid=64, by_hand=False)
+def copies(X: F32[8192], Z: F32[8192], bx, tx):
     Z[bx * 128 + tx] = X[bx * 128 + tx]
 
 
-@T.prim_func(s_tir=True)
-def some_do_nothing(X: T.Buffer((8192,), "float32"), Z: T.Buffer((8192,), "float32")):
-    T.func_attr({"global_symbol": "main"})
-    bx = T.launch_thread("blockIdx.x", 64)
-    tx = T.launch_thread("threadIdx.x", 128)
+@hand_threaded(128, grid=64, by_hand=False)
+def some_do_nothing(X: F32[8192], Z: F32[8192], bx, tx):
     if bx < 20 or bx > 24:
         Z[bx * 128 + tx] = X[bx * 128 + tx]
 
 
-@T.prim_func(s_tir=True)
-def some_read_beyond(X: T.Buffer((8192,), "float32"), Z: T.Buffer((8192,), "float32")):
-    T.func_attr({"global_symbol": "main"})
-    bx = T.launch_thread("blockIdx.x", 64)
-    tx = T.launch_thread("threadIdx.x", 128)
+@hand_threaded(128, grid=64, by_hand=False)
+def some_read_beyond(X: F32[8192], Z: F32[8192], bx, tx):
     Z[bx * 128 + tx] = X[T.if_then_else(bx >= 20 and bx <= 24, bx * 128 + tx + 8192, bx * 128 + tx)]
 
 
-@T.prim_func(s_tir=True)
-def two_share_a_tile(X: T.Buffer((8192,), "float32"), Z: T.Buffer((8192,), "float32")):
-    T.func_attr({"global_symbol": "main"})
-    bx = T.launch_thread("blockIdx.x", 65)
-    tx = T.launch_thread("threadIdx.x", 128)
+@hand_threaded(128, grid=65, by_hand=False)
+def two_share_a_tile(X: F32[8192], Z: F32[8192], bx, tx):
     Z[T.if_then_else(bx > 40, bx - 1, bx) * 128 + tx] = X[tx]
 
 
@@ -63,8 +50,7 @@ def in_two_launches(X: T.Buffer((8192,), "float32"), Z: T.Buffer((8192,), "float
 
 
 def test_a_clean_report_says_what_was_proven() -> None:
-    report = verify(lower(copies), INPUTS, ONE_RUN)
-    assert report.verdict == "clean", str(report)
+    report = verify(lower(copies), INPUTS, ONE_RUN).require_clean()
     assert len(report.choices[0].blocks) < 64
     text = (
         "covers main_kernel: 64 CTAs: indices of 1 statement in bounds and aligned, "
@@ -91,7 +77,6 @@ def test_the_same_rule_is_not_reported_twice_where_all_ctas_run() -> None:
 
 
 def test_launches_cover_an_output_together() -> None:
-    report = verify(lower(in_two_launches), INPUTS, ONE_RUN)
-    assert report.verdict == "clean", str(report)
+    report = verify(lower(in_two_launches), INPUTS, ONE_RUN).require_clean()
     assert report.proven[-1] == "every element of Z is stored to"
     assert len(report.proven) == 3

@@ -1,10 +1,9 @@
 """What the simulator says of a product from which each synchronisation is taken away in turn."""
 
-from __future__ import annotations
-
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import pytest
 import tvm
 from tvm import tirx
 
@@ -12,16 +11,17 @@ from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, name_of
 from tvm_hopper import ir
 from tvm_hopper.simulation import Program, load, simulate
+from tvm_hopper.static_check import check_sync
 from tvm_hopper.testing import workloads
 
 POLICIES = ("eager", "on_wait", "lifo", "random", "starve:producer", "starve:consumer")
 HINTS = {"prefetch"}  # which order nothing: a kernel without them is right too
-Table = Mapping[tuple[str, int], set[str]]  # an instruction, which of them: rules broken without it
+Table = Mapping[tuple, set[str]]  # ..., an instruction, which of them: rules broken without it
 
 
 def emitted_by(program: Program) -> list[str]:
     """Return the names of a kernel's instructions but for hints, in the order of the program."""
-    (kernel,) = program.kernels.values()
+    kernel = program.kernels["main_kernel"]
     calls = ir.find_all(kernel.body, tirx.Evaluate, lambda x: isinstance(x.value, tvm.ir.Call))
     names = [name_of(statement.value) for statement in calls]
     return [name for name in names if name not in HINTS]
@@ -50,15 +50,40 @@ def rules_broken(
     return rules
 
 
-def check_one(right: Program, values: Mapping[str, Any], table: Table, name: str, i: int) -> None:
-    """Take one instruction away: the rules of the table are broken, or none where it has none."""
-    want = table[name, i]
-    rules = rules_broken(change(right, name, i), values, want)
-    assert want <= rules, rules
-    assert bool(rules) == bool(want)
+def make_tests(
+    right: Callable[..., tuple[Program, Mapping[str, Any]]],
+    table: Table,
+    others: Collection[str],
+    policies: Collection[str] = POLICIES,
+    **options: Any,
+) -> tuple[Callable[..., None], Callable[..., None], Callable[..., None]]:
+    """Make the tests of a table: right kernels are clean, each sync is needed, none is missing.
 
+    `right` makes a kernel and its values, of the words that stand in front of the instructions of
+    the table. `others` are no syncs.
+    """
+    kinds = list(dict.fromkeys(key[:-2] for key in table))
 
-def check_complete(right: Program, table: Table, others: Collection[str]) -> None:
-    """Every instruction that a program has is in the table, but for `others`."""
-    names = [name for name in emitted_by(right) if name not in others]
-    assert {(name, i) for name in names for i in range(names.count(name))} == set(table)
+    def broken(kind: tuple, program: Program, want: Collection[str] = ()) -> set[str]:
+        return rules_broken(program, right(*kind)[1], want, policies, **options)
+
+    @pytest.mark.parametrize("kind", kinds, ids=str)
+    def is_clean(kind: tuple) -> None:
+        program = right(*kind)[0]
+        checked = {x.rule for x in check_sync(program.kernels["main_kernel"], program.host)}
+        assert broken(kind, program) | checked == set()
+
+    @pytest.mark.parametrize("key", table, ids=lambda key: "-".join(map(str, key)))
+    def without_one(key: tuple) -> None:
+        *kind, name, which = key
+        rules = broken(kind, change(right(*kind)[0], name, which), table[key])
+        assert table[key] <= rules, rules
+        assert bool(rules) == bool(table[key])
+
+    @pytest.mark.parametrize("kind", kinds, ids=str)
+    def is_complete(kind: tuple) -> None:
+        names = [name for name in emitted_by(right(*kind)[0]) if name not in others]
+        found = {(*kind, name, i) for name in names for i in range(names.count(name))}
+        assert found == {key for key in table if key[:-2] == kind}
+
+    return is_clean, without_one, is_complete

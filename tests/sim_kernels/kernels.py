@@ -1,7 +1,5 @@
 """Schedule a matmul, run its final device function in the simulator, compare with float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -57,5 +55,21 @@ def check(
         np.testing.assert_array_equal(got, want.astype(workloads.numpy_type(dtype)))
     for name, value in values.items():
         np.testing.assert_array_equal(result.outputs[name], value)  # inputs stay as they are
-    report = verify(kernel, values, RUNS, max_ctas=2)
-    assert report.verdict == "clean", str(report)
+    verify(kernel, values, RUNS, max_ctas=2).require_clean()
+
+
+def multiply_by_hand(
+    sch: s_tir.Schedule, group: Any, step: Any, fused: bool = False, **pipeline: Any
+) -> None:
+    """Let the loops of "C" under a warp group's loop multiply by WGMMA, a step of copies ahead."""
+    block = sch.get_sblock("C")
+    store = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(store, group)
+    for operand in (0, 1):
+        copy = sch.cache_read(block, operand, "shared.dyn")
+        sch.compute_at(copy, step)
+        hs.async_copy(sch, copy)
+    if fused:
+        hs.fuse_epilogue(sch, store)
+    hs.wgmma(sch, block)
+    hs.pipeline(sch, step, **{"stages": 1, **pipeline})

@@ -1,7 +1,5 @@
 """Take a sync instruction out of a final device function, or corrupt it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Schedule a pointwise program, run its device function in the simulator, compare with float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -45,5 +43,4 @@ def check(
     np.testing.assert_allclose(got.astype(float), want, rtol=tolerance, atol=tolerance)
     for tensor, value in values.items():
         np.testing.assert_array_equal(result.outputs[tensor], value)  # inputs stay as they are
-    report = verify(kernel, values, RUNS, max_ctas=2)
-    assert report.verdict == "clean", str(report)
+    verify(kernel, values, RUNS, max_ctas=2).require_clean()

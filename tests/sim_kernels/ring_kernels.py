@@ -3,8 +3,6 @@
 Each thread sums its own column of tiles of 8 rows by 128 columns.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import tvm
 from tvm.script import tirx as T
@@ -96,6 +94,27 @@ def kernel(*body: str, rows: tuple[int, int], persistent: int = 0) -> tvm.IRModu
     return tvm.IRModule({"main": tvm.script.from_source(text, extra_vars={"T": T})})
 
 
+def counted(*body: str, tensors: str = "A") -> tvm.IRModule:
+    """Build a kernel of lines whose turns the symbol `n`, or the tensor `L`, counts."""
+    given = [f'{x}: T.Buffer((80, 128), "float32")' for x in tensors]
+    given += ['L: T.Buffer((2,), "int32")', "n: T.int32", 'C: T.Buffer((2, 128), "float32")']
+    inside = block(
+        'acc = T.sblock_alloc_buffer((1,), "float32", scope="local")\n',
+        "acc[0] = T.float32(0)\n",
+        *body,
+        "C[i, tx] = acc[0]\n",
+    )
+    text = "@T.prim_func(s_tir=True)\n" + loop(
+        f"def main({', '.join(given)})",
+        'T.func_attr({"global_symbol": "main"})\n',
+        loop(
+            'for i in T.thread_binding(2, thread="blockIdx.x")',
+            loop('for tx in T.thread_binding(128, thread="threadIdx.x")', inside),
+        ),
+    )
+    return tvm.IRModule({"main": tvm.script.from_source(text, extra_vars={"T": T})})
+
+
 def check(mod: tvm.IRModule, want, policy: str = "on_wait") -> None:
     """Run a kernel on small integers: the values of `want(a, b)`, and a clean verdict."""
     program = load(mod)
@@ -105,5 +124,4 @@ def check(mod: tvm.IRModule, want, policy: str = "on_wait") -> None:
     result = simulate(program, {"A": a, "B": b}, policy, 0)
     assert not result.findings, "\n".join(map(str, result.findings))
     np.testing.assert_array_equal(result.outputs["C"], want(a, b))
-    report = verify(program, {"A": a, "B": b}, RUNS, max_ctas=2)
-    assert report.verdict == "clean", str(report)
+    verify(program, {"A": a, "B": b}, RUNS, max_ctas=2).require_clean()

@@ -1,7 +1,5 @@
 """Programs whose tiles are computed by threads and leave by asynchronous stores, scheduled."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tvm

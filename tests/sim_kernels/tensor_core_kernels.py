@@ -1,7 +1,5 @@
 """Schedule a product for mma.sync, run its device function in the simulator, compare."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes
@@ -48,5 +46,4 @@ def check(
         np.testing.assert_array_equal(result.outputs[tensor], value)  # inputs stay as they are
     if not every_schedule:
         return
-    report = verify(kernel, values, RUNS, max_ctas=2)
-    assert report.verdict == "clean", str(report)
+    verify(kernel, values, RUNS, max_ctas=2).require_clean()

@@ -1,7 +1,5 @@
 """Copies by TMA and by threads, stores by TMA and products in one kernel: clean, exact waits."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -43,6 +41,7 @@ def scheduled(stages: int | None) -> s_tir.Schedule:
     return sch
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("stages", "by_threads"),
     [
@@ -53,8 +52,7 @@ def scheduled(stages: int | None) -> s_tir.Schedule:
 )
 def test_each_kind_is_waited_for_by_itself(stages, by_threads):
     sch = scheduled(stages)
-    report = verify(sch)
-    assert report.verdict == "clean", str(report)
+    report = verify(sch).require_clean()
     assert "values compared" in str(report)
     text = str(pipeline.lower_final(sch.mod, H200).device)
     waits = re.findall(r'cp\((\d), "async", ("bulk", )?"wait_group", ("read", )?', text)
@@ -65,6 +63,7 @@ def test_each_kind_is_waited_for_by_itself(stages, by_threads):
     assert len(re.findall(r"mbarrier_wait\(|mbarrier_try_wait", text)) == 1
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("pending", "products"), [(0, ["0"]), (1, ["1", "0"])])
 def test_products_stores_and_copies_of_both_kinds(pending, products):
     """A by cp.async, B by TMA, their product by WGMMA, its sum out by TMA.
@@ -74,8 +73,7 @@ def test_products_stores_and_copies_of_both_kinds(pending, products):
     mod = workloads.matmul(136, 96, 200, "NT", "float16", "float16")
     tiling = ProductTiling((64, 64, 64), stages=3, wgmma_pending=pending, store="tma")
     sch = step_products.schedule(mod, tiling)
-    report = verify(load(sch), against=mod)
-    assert report.verdict == "clean", str(report)
+    report = verify(load(sch), against=mod).require_clean()
     assert "values compared" in str(report)
     text = str(pipeline.lower_final(sch.mod, H200).device)
     assert re.findall(r'wgmma\((\d), "wait_group"', text) == products

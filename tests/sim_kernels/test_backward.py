@@ -1,9 +1,5 @@
 """Losses, gradients and reductions of columns in the simulator: values, reads, the barriers."""
 
-from __future__ import annotations
-
-from collections import Counter
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -14,7 +10,6 @@ from tests.sim_kernels.mutate import change
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
-from tvm_hopper.sim.machine.load_store import LoadStore
 from tvm_hopper.sim.protocol.check import explore_skeleton
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import backward, columns, losses
@@ -81,37 +76,24 @@ def column(name, rows, width, config=None):
 # -- values, and how often each element is read
 
 
-@pytest.fixture
-def read(monkeypatch):
-    counts: Counter[str] = Counter()
-    gather = LoadStore.gather
-
-    def counting(self, region, offsets, dtype, count):
-        counts[region.name] += np.size(offsets) * count
-        return gather(self, region, offsets, dtype, count)
-
-    monkeypatch.setattr(LoadStore, "gather", counting)
-    return counts
-
-
 @pytest.mark.parametrize("name", backward.BACKWARD)
 def test_gradients_read_each_element_once(name, read):
     inputs = gradient(name, 7, 520)
     for tensor, values in inputs.items():
         if values.ndim == 2:
-            assert read[tensor] == values.size, tensor
+            assert read[tensor] == values.nbytes, tensor
 
 
 @pytest.mark.parametrize("name", losses.LOSSES)
 def test_losses_read_each_element_once(name, read):
     inputs = loss(name, 5, 520)
-    assert read["X"] == inputs["X"].size  # by vectors: the logit of a label is a load of its own
+    assert read["X"] == inputs["X"].nbytes  # by vectors: the logit of a label is a load of its own
 
 
 @pytest.mark.parametrize("name", columns.COLUMNS)
 def test_columns_read_each_element_once(name, read):
     inputs = column(name, 203, 264, hs.ColumnReductionConfig(threads=32, rows=2, blocks=3))
-    assert read["X"] == inputs["X"].size
+    assert read["X"] == inputs["X"].nbytes
 
 
 @pytest.mark.parametrize("shape", [(3, 264), (70, 33), (2, 8)], ids=str)
@@ -142,8 +124,7 @@ def test_columns_of_images(shape):
     )
     mod = tvm.IRModule({"main": te.create_prim_func([x, value])})
     sch = scheduled(mod, hs.column_reduction)
-    report = verify(sch, against=mod, runs=(("eager", 0),))
-    assert report.verdict == "clean"
+    verify(sch, against=mod, runs=(("eager", 0),)).require_clean()
 
 
 def test_no_rows_have_sums_of_nothing():
@@ -212,25 +193,26 @@ def test_what_is_no_number_stays_in_its_row_and_column():
 # -- verified, and what each barrier is for
 
 
-@pytest.mark.parametrize("target", [None, {"kind": "cuda", "arch": "sm_80"}], ids=["90", "80"])
+AMPERE = {"kind": "cuda", "arch": "sm_80"}
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("target", [None, pytest.param(AMPERE, marks=SLOW)], ids=["90", "80"])
 def test_a_gradient_is_clean(target):
     mod = backward.rms_norm_backward(9, 264)
     sch = scheduled(mod, config=hs.RowReductionConfig(64, 1, persistent=3, ahead=1))
-    report = verify(sch, target=target, against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(sch, target=target, against=mod).require_clean()
 
 
-@pytest.mark.parametrize("target", [None, {"kind": "cuda", "arch": "sm_80"}], ids=["90", "80"])
+@pytest.mark.parametrize("target", [None, AMPERE], ids=["90", "80"])
 def test_columns_are_clean(target):
     mod = columns.column_sum(40, 72)
-    report = verify(scheduled(mod, hs.column_reduction), target=target, against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(scheduled(mod, hs.column_reduction), target=target, against=mod).require_clean()
 
 
 def test_a_loss_is_clean():
     mod = losses.top_one(3, 264)
-    report = verify(scheduled(mod), against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(scheduled(mod), against=mod).require_clean()
 
 
 def named_inputs(name, rows, width):
@@ -259,11 +241,14 @@ WIDE = hs.RowReductionConfig(
 BOTH = hs.RowReductionConfig(32, persistent=2, cluster=2, ahead=2, stage=True, reload=True)
 
 
-@pytest.mark.parametrize("config", [STAGED, SHARED, BOTH], ids=["staged", "shared", "both"])
+@pytest.mark.parametrize(
+    "config",
+    [BOTH, pytest.param(STAGED, marks=SLOW), pytest.param(SHARED, marks=SLOW)],
+    ids=["both", "staged", "shared"],
+)
 def test_a_gradient_in_shared_memory_and_across_a_cluster_is_clean(config):
     mod = backward.layer_norm_backward(9, 512)
-    report = verify(scheduled(mod, config=config), against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(scheduled(mod, config=config), against=mod).require_clean()
 
 
 def two_sums_of_a_row(rows, columns, of_rows=False):
@@ -295,11 +280,10 @@ def test_few_turns_of_a_cluster_whose_rows_are_staged_are_certified():
     assert report.verdict == "clean", report.findings
 
 
-@pytest.mark.parametrize("config", [SHARED, WIDE], ids=["shared", "wide"])
+@pytest.mark.parametrize("config", [pytest.param(SHARED, marks=SLOW), WIDE], ids=["shared", "wide"])
 def test_two_reductions_in_a_turn_of_a_cluster_are_clean(config):
     mod = two_sums_of_a_row(11, 512)
-    report = verify(scheduled(mod, config=config), against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(scheduled(mod, config=config), against=mod).require_clean()
 
 
 def test_sums_of_columns_of_what_a_row_is_reduced_to_are_refused():
@@ -309,9 +293,7 @@ def test_sums_of_columns_of_what_a_row_is_reduced_to_are_refused():
 
 def test_on_a_chip_without_bulk_copies_rows_are_loaded_as_they_come():
     mod = backward.rms_norm_backward(5, 512)
-    target = {"kind": "cuda", "arch": "sm_80"}
-    report = verify(scheduled(mod, config=STAGED), target=target, against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(scheduled(mod, config=STAGED), target=AMPERE, against=mod).require_clean()
 
 
 @pytest.fixture(scope="module")
@@ -358,12 +340,12 @@ def test_rows_that_are_streamed_are_read_once(name, read):
     mod = losses.LOSSES[name](3, 1100)
     sch = scheduled(mod, config=hs.RowReductionConfig(threads=32, chunks=2))
     inputs = [x, labels] if name == "cross_entropy" else [x]
-    compare(sch, mod, inputs, lambda given: losses.reference(name, *given))
-    assert read["X"] - (3 if name == "cross_entropy" else 0) <= x.size
+    given = compare(sch, mod, inputs, lambda given: losses.reference(name, *given))["X"]
+    labels_of_rows = 3 * given.itemsize if name == "cross_entropy" else 0
+    assert read["X"] - labels_of_rows <= given.nbytes
 
 
 def test_a_loss_that_is_streamed_is_clean():
     mod = losses.cross_entropy(2, 600)
     sch = scheduled(mod, config=hs.RowReductionConfig(threads=32, chunks=1))
-    report = verify(sch, against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=mod).require_clean()

@@ -4,8 +4,6 @@ What is no number, infinite or zero ends as the unscheduled program has it; tens
 otherwise in memory than the kernel needs are one error.
 """
 
-from __future__ import annotations
-
 import ml_dtypes  # noqa: F401, numpy knows bfloat16 by it
 import numpy as np
 import pytest
@@ -157,7 +155,7 @@ def test_one_tensor_as_source_and_destination(kind):
     np.testing.assert_array_equal(result.outputs["Y"], wanted)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_rows_of_a_number_known_at_run_time(kind):
     sch = scheduled(kind, "n")

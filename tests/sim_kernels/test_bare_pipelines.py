@@ -3,8 +3,6 @@
 Each by every mechanism and by threads, on both chips: the same values, and no finding.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

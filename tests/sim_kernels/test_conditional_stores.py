@@ -4,8 +4,6 @@ A trip is waited for where its slot is filled again, stored or not: a wait in th
 let the next trips of one slot pass in the wrong phase.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm
@@ -19,8 +17,7 @@ TARGET = "nvidia/nvidia-h200"
 
 
 def check(mod, sch) -> None:
-    report = verify(sch.mod, target=TARGET, against=mod)
-    assert report.verdict == "clean", str(report)
+    report = verify(sch.mod, target=TARGET, against=mod).require_clean()
     assert report.values.checked
 
 

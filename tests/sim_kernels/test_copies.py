@@ -3,8 +3,6 @@
 The whole matrix is slow; what stands without that mark is a part of it of each kind.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -26,8 +24,7 @@ SLOTS = (1, 2, 3, 4)
 
 def check(shape: tuple[int, ...], route: Route, dtype: str = "float16") -> None:
     """Verify a copy in any schedule of the model, and its values against the plain program."""
-    report = verify(copies.schedule(copies.copy(*shape, dtype=dtype), route))
-    assert report.verdict == "clean", str(report)
+    report = verify(copies.schedule(copies.copy(*shape, dtype=dtype), route)).require_clean()
     assert "values compared" in str(report)
 
 
@@ -62,6 +59,7 @@ def test_trips(load, store, stages):
 @pytest.mark.parametrize(
     ("load", "store", "stages", "trips"),
     [
+        *(("tma", "tma", 3, trips) for trips in (1, 2, 4)),
         *(("cp_async", "tma", 3, trips) for trips in (1, 2, 4, 7)),
         *(("bulk", None, 2, trips) for trips in (1, 3, 5)),
     ],
@@ -104,7 +102,8 @@ def test_ranks(load, store, rank):
 
 
 @pytest.mark.parametrize(
-    ("load", "store", "rank"), [("bulk", "tma", 3), ("tma", "bulk", 4), ("cp_async", "bulk", 5)]
+    ("load", "store", "rank"),
+    [("tma", "tma", 1), ("bulk", "tma", 3), ("tma", "bulk", 4), ("cp_async", "bulk", 5)],
 )
 def test_some_ranks(load, store, rank):
     """Boxes merge the rows of a tile; what is copied in bulk beside them follows."""
@@ -120,7 +119,8 @@ def test_types(load, store, dtype):
 
 
 @pytest.mark.parametrize(
-    ("load", "store", "dtype"), [("cp_async", "bulk", "float64"), ("bulk", "tma", "int8")]
+    ("load", "store", "dtype"),
+    [("cp_async", "bulk", "float64"), ("bulk", "tma", "int8"), ("tma", "tma", "float8_e4m3fn")],
 )
 def test_some_types(load, store, dtype):
     check((21, 80), route(load, store, steps=3, stages=2), dtype)
@@ -242,6 +242,5 @@ SHIFTS = [  # down and right; as elements of 2 bytes that TMA may begin at, or b
 def test_what_lies_outside_of_a_tensor_is_zero(load, by):
     """In front of it, too: rows from -1 on, whose condition TVM writes as 1 <= i."""
     mod = copies.shift(40, 96, by)
-    report = verify(copies.schedule_shift(mod, load, 2), against=mod)
-    assert report.verdict == "clean", str(report)
+    report = verify(copies.schedule_shift(mod, load, 2), against=mod).require_clean()
     assert "values compared" in str(report)

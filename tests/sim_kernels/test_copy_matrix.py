@@ -3,8 +3,6 @@
 Shapes, ranks, types and trips of kernels without roles are in `test_copies.py`.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.sim_kernels.test_copies import OURS, SLOTS, check_symbolic, route, trips_of
@@ -21,8 +19,7 @@ H200 = "nvidia/nvidia-h200"
 def check(shape, route: Route, target=H200, dtype: str = "float16") -> None:
     """Verify a copy in any schedule of the model, and its values against the plain program."""
     mod = copies.copy(*shape, dtype=dtype)
-    report = verify(copies.schedule(mod, route).mod, target=target, against=mod)
-    assert report.verdict == "clean", str(report)
+    report = verify(copies.schedule(mod, route).mod, target=target, against=mod).require_clean()
     assert report.values.checked
 
 

@@ -1,7 +1,5 @@
 """Products of few rows as dot products, in the simulator: values of every form, the one barrier."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -37,11 +35,11 @@ def scheduled(m, n, k, dots, form=None, classes=None):
     return mod, sch
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", FORMS)
 def test_forms(name):
     mod, sch = scheduled(*FORMS[name])
-    found = verify(sch, against=mod)
-    assert found.verdict == "clean", found
+    verify(sch, against=mod).require_clean()
 
 
 def test_a_sum_in_16_bits_is_one_in_float32():
@@ -55,6 +53,7 @@ def test_a_sum_in_16_bits_is_one_in_float32():
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_a_size_class_of_them(rows):
     few = hs.MatmulConfig(dots=(32, 2, 1, 2))

@@ -3,17 +3,14 @@
 Five trips over two slots. What nobody misses is said so, with the reason.
 """
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Collection
 
 import numpy as np
 import pytest
 from tvm import tirx
 
 from tests.sim_kernels import pointwise_kernels
-from tests.sim_kernels.each_sync import emitted_by, rules_broken
+from tests.sim_kernels.each_sync import make_tests, rules_broken
 from tests.sim_kernels.mutate import change, with_argument
 from tvm_hopper.simulation import Program, load
 from tvm_hopper.testing import copies
@@ -29,7 +26,6 @@ ROUTES = {
     "cp.async, tma": ("cp_async", "tma"),  # no thread stores: one warp
     "bulk, bulk": ("bulk", "bulk"),
 }
-KINDS = (*ROUTES, LOADED_BY_THREADS)
 DATA = {"cp_async_cg", "cp_async_bulk_g2s_cluster", "cp_async_bulk_s2g", "cp_async_bulk_tensor_s2g"}
 
 COMMIT, WAIT = "cp_async_commit_group", "cp_async_wait_group"
@@ -90,43 +86,23 @@ REMOVED = {
 
 
 @functools.cache
-def right(kind: str) -> Program:
-    """Return the kernel as our passes emit it."""
+def right(kind: str) -> tuple[Program, dict]:
+    """Return the kernel as our passes emit it, and values."""
     if kind in ROUTES:
         threads = 32 if kind.endswith("a warp") else 64
         route = Route((4, 64), 5, *ROUTES[kind], stages=2, threads=threads, vector=1)
-        return load(copies.schedule(copies.copy(*SHAPE, dtype="float32"), route).mod)
-    tiling = Tiling((4, 64), threads=64, steps=5, stages=None, num_shared=0, store="bulk")
-    return load(pointwise_kernels.scheduled("exp_add", COMPUTED, tiling, "float32")[1].mod)
-
-
-def found(kind: str, program: Program, want: Collection[str] = ()) -> set[str]:
-    """Return the rules that the simulator finds broken under any policy."""
+        sch = copies.schedule(copies.copy(*SHAPE, dtype="float32"), route)
+    else:
+        tiling = Tiling((4, 64), threads=64, steps=5, stages=None, num_shared=0, store="bulk")
+        _, sch = pointwise_kernels.scheduled("exp_add", COMPUTED, tiling, "float32")
     rng = np.random.default_rng(1)
     shape, names = (SHAPE, "A") if kind in ROUTES else (COMPUTED, "AB")
-    values = {name: rng.integers(-3, 4, shape).astype("float32") for name in names}
-    return rules_broken(program, values, want)
+    return load(sch.mod), {name: rng.integers(-3, 4, shape).astype("float32") for name in names}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_kernels_are_clean(kind):
-    assert found(kind, right(kind)) == set()
-
-
-@pytest.mark.parametrize(("kind", "instruction", "which"), REMOVED)
-def test_simulator_misses_it(kind, instruction, which):
-    want = REMOVED[kind, instruction, which]
-    rules = found(kind, change(right(kind), instruction, which), want)
-    assert want <= rules
-    assert bool(rules) == bool(want)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_sync_is_in_the_table(kind):
-    names = [x for x in emitted_by(right(kind)) if x not in DATA]
-    assert {(kind, name, i) for name in names for i in range(names.count(name))} == {
-        key for key in REMOVED if key[0] == kind
-    }
+test_the_kernels_are_clean, test_simulator_misses_it, test_every_sync_is_in_the_table = make_tests(
+    right, REMOVED, DATA
+)
 
 
 def plus_one(old):
@@ -142,12 +118,13 @@ def plus_one(old):
     ],
 )
 def test_one_group_more_may_not_be_in_flight(kind, instruction, rule):
-    wrong = change(right(kind), instruction, 0, with_argument(0, plus_one))
-    assert rule in found(kind, wrong, {rule})
+    program, values = right(kind)
+    wrong = change(program, instruction, 0, with_argument(0, plus_one))
+    assert rule in rules_broken(wrong, values, {rule})
 
 
 @pytest.mark.parametrize(("by", "rule"), [(-16, "MBAR_TX_MISMATCH"), (16, "DEADLOCK")])
 def test_bytes_of_a_bulk_load_are_exact(by, rule):
     more = with_argument(1, lambda old: tirx.const(int(old) + by, "uint32"))
-    wrong = change(right("bulk"), EXPECT, None, more)
-    assert rule in found("bulk", wrong, {rule})
+    program, values = right("bulk")
+    assert rule in rules_broken(change(program, EXPECT, None, more), values, {rule})

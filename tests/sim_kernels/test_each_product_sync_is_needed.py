@@ -4,14 +4,11 @@ Five trips over three slots, of which one is to spare: loads by `cp.async` stand
 the tensor cores, and the last trips, without any, are peeled off the loop.
 """
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Collection
 
 import pytest
 
-from tests.sim_kernels.each_sync import emitted_by, rules_broken
+from tests.sim_kernels.each_sync import make_tests, rules_broken
 from tests.sim_kernels.mutate import change, with_argument
 from tests.sim_kernels.tensor_core_kernels import make_inputs, scheduled
 from tvm_hopper.simulation import Program, load
@@ -46,40 +43,19 @@ REMOVED = {
 
 
 @functools.cache
-def right(mechanism: str) -> Program:
+def right(mechanism: str) -> tuple[Program, dict]:
     """Return the kernel as our passes emit it."""
     tiling = WarpTiling((32, 32, 16), (2, 2), stages=3, load=mechanism)
-    return load(scheduled(SHAPE, tiling).mod)
+    return load(scheduled(SHAPE, tiling).mod), make_inputs(SHAPE, ProductKind())
 
 
-def found(program: Program, want: Collection[str] = ()) -> set[str]:
-    """Return the rules that the simulator finds broken under any policy."""
-    values = make_inputs(SHAPE, ProductKind())
-    return rules_broken(program, values, want, POLICIES)
-
-
-@pytest.mark.parametrize("mechanism", [TMA, CHUNKS])
-def test_the_kernels_are_clean(mechanism):
-    assert found(right(mechanism)) == set()
-
-
-@pytest.mark.parametrize(("mechanism", "instruction", "which"), REMOVED)
-def test_simulator_misses_it(mechanism, instruction, which):
-    want = REMOVED[mechanism, instruction, which]
-    rules = found(change(right(mechanism), instruction, which), want)
-    assert want <= rules
-    assert bool(rules) == bool(want)
-
-
-@pytest.mark.parametrize("mechanism", [TMA, CHUNKS])
-def test_every_sync_is_in_the_table(mechanism):
-    names = [x for x in emitted_by(right(mechanism)) if x not in WORK]
-    assert {(mechanism, name, i) for name in names for i in range(names.count(name))} == {
-        key for key in REMOVED if key[0] == mechanism
-    }
+test_the_kernels_are_clean, test_simulator_misses_it, test_every_sync_is_in_the_table = make_tests(
+    right, REMOVED, WORK, POLICIES
+)
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_one_group_more_may_not_be_in_flight(which):
-    wrong = change(right(CHUNKS), WAIT, which, with_argument(0, lambda old: old + 1))
-    assert "RACE_READ_INFLIGHT" in found(wrong)
+    program, values = right(CHUNKS)
+    wrong = change(program, WAIT, which, with_argument(0, lambda old: old + 1))
+    assert "RACE_READ_INFLIGHT" in rules_broken(wrong, values, (), POLICIES)

@@ -5,8 +5,6 @@ pointwise kernels and products by mma.sync, with and without a producer. An inst
 removal nobody objected to would be superfluous, or unguarded.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ import pytest
 from tvm import tirx
 
 from tests.sim_kernels import pointwise_kernels, tensor_core_kernels
-from tests.sim_kernels.each_sync import POLICIES, emitted_by, rules_broken
+from tests.sim_kernels.each_sync import POLICIES, emitted_by, make_tests, rules_broken
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, instructions, with_argument
 from tvm_hopper import ir
@@ -225,38 +223,18 @@ REMOVED = {
 
 
 @functools.cache
-def pointwise(kind: str) -> Program:
-    """Return the kernel as our passes emit it."""
+def pointwise(kind: str) -> tuple[Program, dict]:
+    """Return the kernel as our passes emit it, and values."""
     _, sch = pointwise_kernels.scheduled("exp_add", SHAPE, TILINGS[kind], "float32")
-    return load(sch.mod)
-
-
-def found(program: Program, want: Collection[str] = ()) -> set[str]:
-    """Return the rules that the simulator finds broken in a pointwise kernel."""
     rng = np.random.default_rng(1)
-    values = {name: rng.integers(-3, 4, SHAPE).astype("float32") for name in "AB"}
-    return rules_broken(program, values, want)
+    return load(sch.mod), {name: rng.integers(-3, 4, SHAPE).astype("float32") for name in "AB"}
 
 
-@pytest.mark.parametrize("kind", TILINGS)
-def test_pointwise_kernels_are_clean(kind):
-    assert found(pointwise(kind)) | checked(pointwise(kind)) == set()
-
-
-@pytest.mark.parametrize(("kind", "instruction", "which"), REMOVED)
-def test_simulator_misses_it_in_pointwise_kernels(kind, instruction, which):
-    want = REMOVED[kind, instruction, which]
-    rules = found(change(pointwise(kind), instruction, which), want)
-    assert want <= rules
-    assert bool(rules) == bool(want)
-
-
-@pytest.mark.parametrize("kind", TILINGS)
-def test_every_sync_instruction_of_pointwise_kernels_is_in_the_table(kind):
-    names = [x for x in emitted_by(pointwise(kind)) if x != "cp_async_bulk_tensor_g2s_cluster"]
-    assert {(kind, name, i) for name in names for i in range(names.count(name))} == {
-        key for key in REMOVED if key[0] == kind
-    }
+(
+    test_pointwise_kernels_are_clean,
+    test_simulator_misses_it_in_pointwise_kernels,
+    test_every_sync_of_pointwise_kernels_is_in_the_table,
+) = make_tests(pointwise, REMOVED, {"cp_async_bulk_tensor_g2s_cluster"})
 
 
 # -- products by mma.sync: the same instructions, and each of them as necessary
@@ -269,41 +247,27 @@ PRODUCT = (32, 32, 80)
 
 
 @functools.cache
-def tensor_core(kind: str) -> Program:
-    """Return the kernel as our passes emit it."""
-    return load(tensor_core_kernels.scheduled(PRODUCT, TEAMS[kind]).mod)
+def tensor_core(kind: str) -> tuple[Program, dict]:
+    """Return the kernel as our passes emit it, and values."""
+    sch = tensor_core_kernels.scheduled(PRODUCT, TEAMS[kind])
+    return load(sch.mod), tensor_core_kernels.make_inputs(PRODUCT, ProductKind())
 
 
-def found_in_product(program: Program, want: Collection[str] = ()) -> set[str]:
-    """Return the rules that the simulator finds broken in a product."""
-    values = tensor_core_kernels.make_inputs(PRODUCT, ProductKind())
-    return rules_broken(program, values, want, POLICIES[:4])
-
-
-@pytest.mark.parametrize("kind", TEAMS)
-def test_products_by_mma_sync_are_clean(kind):
-    assert found_in_product(tensor_core(kind)) | checked(tensor_core(kind)) == set()
-
-
-@pytest.mark.parametrize(("kind", "instruction", "which"), REMOVED)
-def test_simulator_misses_it_in_products_by_mma_sync(kind, instruction, which):
-    want = REMOVED[kind, instruction, which]
-    rules = found_in_product(change(tensor_core(kind), instruction, which), want)
-    assert want <= rules
-    assert bool(rules) == bool(want)
+(
+    test_products_by_mma_sync_are_clean,
+    test_simulator_misses_it_in_products_by_mma_sync,
+    test_every_sync_of_products_by_mma_sync_is_in_the_table,
+) = make_tests(
+    tensor_core,
+    REMOVED,
+    {"cp_async_bulk_tensor_g2s_cluster", "ldmatrix", "mma"},
+    POLICIES[:4],
+)
 
 
 def test_one_arrival_for_all_warps_is_too_few():
     """A warp that has read its part says nothing of what others still read."""
-    one = with_argument(1, tirx.const(1, "uint32"))
-    rules = found_in_product(change(tensor_core(SPLIT), "mbarrier_init", 1, one))
+    program, values = tensor_core(SPLIT)
+    wrong = change(program, "mbarrier_init", 1, with_argument(1, tirx.const(1, "uint32")))
+    rules = rules_broken(wrong, values, (), POLICIES[:4])
     assert {"RACE_OVERWRITE_BUSY", "MBAR_ARRIVE_OVERFLOW"} & rules
-
-
-@pytest.mark.parametrize("kind", TEAMS)
-def test_every_sync_instruction_of_products_by_mma_sync_is_in_the_table(kind):
-    data = {"cp_async_bulk_tensor_g2s_cluster", "ldmatrix", "mma"}
-    names = [x for x in emitted_by(tensor_core(kind)) if x not in data]
-    assert {(kind, name, i) for name in names for i in range(names.count(name))} == {
-        key for key in REMOVED if key[0] == kind
-    }

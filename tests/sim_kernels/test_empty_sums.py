@@ -1,7 +1,5 @@
 """Products of symbolic depth whose sum has no term: every way to compute them stores zeros."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm
@@ -40,7 +38,7 @@ def product():
     return tvm.IRModule({"main": func})
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("terms", [0, pytest.param(16, marks=pytest.mark.slow)])
 def test_a_sum_without_terms(mode, terms):
@@ -48,5 +46,4 @@ def test_a_sum_without_terms(mode, terms):
     sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C", hs.MatmulConfig(**MODES[mode]))
     given = {name: np.ones((64, terms), "float16") for name in "AB"}
-    found = verify(sch, against=mod, inputs={**given, "Z": np.zeros(terms // 8, "float32")})
-    assert found.verdict == "clean", found
+    verify(sch, against=mod, inputs={**given, "Z": np.zeros(terms // 8, "float32")}).require_clean()

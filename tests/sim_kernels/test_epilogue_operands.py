@@ -1,7 +1,5 @@
 """Products with tensors of the output's shape behind them, which come through shared memory."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest
@@ -30,8 +28,7 @@ def scheduled(problem, **config):
 
 def check(sch) -> str:
     """Verify a schedule, and its values against the plain program; return the kernel's text."""
-    report = verify(sch)
-    assert report.verdict == "clean", str(report)
+    report = verify(sch).require_clean()
     assert "values compared" in str(report)
     return str(capture.lookup(tvm.compile(sch.mod, target=H200)).source)
 

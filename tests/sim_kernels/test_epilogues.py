@@ -18,7 +18,7 @@ SHAPES = {"whole": (64, 32, 32), "ragged": (72, 40, 40), "odd": (67, 35, 40)}
 OUT_DTYPES = ["float32", "float16", "bfloat16"]
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("step", "out_dtype", "shape"),
     [
@@ -35,7 +35,7 @@ def test_one_step(step, out_dtype, shape):
 
 
 @pytest.mark.looks_ahead
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("chain", CHAINS, ids="+".join)
 def test_chains(chain, shape):

@@ -1,7 +1,5 @@
 """Pipelines whose loop runs as often as a tensor says, another number of times in each block."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm
@@ -108,8 +106,9 @@ def test_tiles(way, target):
 def test_what_is_given_is_followed(way):
     """Turns, and values, are those that the tensor of this call asks for, in every order."""
     runs = [("eager", 0), ("lifo", 0), ("random", 1)]
-    report = verify(tiled(way), inputs(), runs, target=TARGET, progress=False, against=tiles)
-    assert report.verdict == "clean", report.table()
+    report = verify(
+        tiled(way), inputs(), runs, target=TARGET, progress=False, against=tiles
+    ).require_clean()
     assert any("by what N holds in this call" in text for text in report.skeletons)
     assert "2048 of 2048 elements of Y" in str(report)
 

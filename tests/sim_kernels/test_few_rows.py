@@ -1,7 +1,5 @@
 """Few rows: as many thread blocks as a thread has vectors reduce a row, and each stores a part."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -44,8 +42,7 @@ def parts_of(sch):
 def test_several_thread_blocks_share_a_row(name, rows, columns, parts):
     sch = scheduled(name, rows, columns)
     assert parts_of(sch) == parts
-    report = verify(sch, against=getattr(memory_bound, name)(rows, columns))
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=getattr(memory_bound, name)(rows, columns)).require_clean()
 
 
 def test_explain_says_so():

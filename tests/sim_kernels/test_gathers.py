@@ -1,7 +1,5 @@
 """What is read elsewhere than at its own element: rotated pairs, rows of tables, parts of rows."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

@@ -6,8 +6,6 @@ e = c + a                       stage 2, in registers or in shared memory
 acc += e * b                    stage 3
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm
@@ -15,7 +13,17 @@ from tvm.script import tirx as T
 
 from tests.sim_kernels.kernels import RUNS
 from tests.sim_kernels.mutate import change, instructions
-from tests.sim_kernels.ring_kernels import add, block, check, copy, indent, kernel, loop, new
+from tests.sim_kernels.ring_kernels import (
+    add,
+    block,
+    check,
+    copy,
+    counted,
+    indent,
+    kernel,
+    loop,
+    new,
+)
 from tests.sim_kernels.test_pipeline_forms import annotated, tiles
 from tvm_hopper import explain
 from tvm_hopper.simulation import load, simulate, verify
@@ -113,33 +121,12 @@ def test_what_hands_registers_on_runs_together(stages):
     judge(mod, 5, "registers")
 
 
-def counted(by: str, roles: bool, extent: str) -> tvm.IRModule:
-    """Build a kernel whose loop has as many turns as a symbol, or a tensor, says."""
-    head = f"for k in T.serial({extent}, {annotated([0, 0, 1, 2, 3], [0], roles)})"
-    inside = loop(head, body(by, "(i * 5 + k) * 8"))
-    text = f"""
-@T.prim_func(s_tir=True)
-def main(A: T.Buffer((80, 128), "float32"), B: T.Buffer((80, 128), "float32"),
-         L: T.Buffer((2,), "int32"), n: T.int32, C: T.Buffer((2, 128), "float32")):
-    T.func_attr({{"global_symbol": "main"}})
-    for i in T.thread_binding(2, thread="blockIdx.x"):
-        for tx in T.thread_binding(128, thread="threadIdx.x"):
-            with T.sblock(""):
-                T.reads()
-                T.writes()
-                acc = T.sblock_alloc_buffer((1,), "float32", scope="local")
-                acc[0] = T.float32(0)
-{indent(indent(indent(indent(inside))))}
-                C[i, tx] = acc[0]
-"""
-    return tvm.IRModule({"main": tvm.script.from_source(text, extra_vars={"T": T})})
-
-
 @pytest.mark.parametrize(
     ("extent", "by", "roles"), [("n", "tma", False), ("n", "bulk", True), ("L[i]", "tma", False)]
 )
 def test_turns_that_run_time_counts(extent, by, roles):
-    program = load(counted(by, roles, extent))
+    head = f"for k in T.serial({extent}, {annotated([0, 0, 1, 2, 3], [0], roles)})"
+    program = load(counted(loop(head, body(by, "(i * 5 + k) * 8")), tensors="AB"))
     rng = np.random.default_rng(2)
     a, b = (rng.integers(-3, 4, (80, 128)).astype("float32") for _ in range(2))
     for turns in (0, 1, 2, 5):
@@ -240,5 +227,4 @@ def test_stores_go_with_what_writes_their_tile(stages, by, roles):
     result = simulate(program, {"A": a})
     assert not result.findings, "\n".join(map(str, result.findings))
     np.testing.assert_array_equal(result.outputs["C"], 2 * a[:, ::-1] + 1)
-    report = verify(program, {"A": a}, RUNS)
-    assert report.verdict == "clean", str(report)
+    verify(program, {"A": a}, RUNS).require_clean()

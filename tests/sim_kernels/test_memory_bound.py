@@ -1,9 +1,5 @@
 """Elementwise kernels and reductions of rows in the simulator: values, reads, the one barrier."""
 
-from __future__ import annotations
-
-from collections import Counter
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -13,7 +9,6 @@ from tvm import s_tir, te
 from tests.sim_kernels.mutate import change
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
-from tvm_hopper.sim.machine.load_store import LoadStore
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import memory_bound
 
@@ -55,21 +50,13 @@ def outputs_of(name):
 
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", FORMS)
-def test_each_element_is_read_once(name, monkeypatch):
-    read = Counter()
-    gather = LoadStore.gather
-
-    def counting(self, region, offsets, dtype, count):
-        read[region.name] += np.size(offsets) * count
-        return gather(self, region, offsets, dtype, count)
-
-    monkeypatch.setattr(LoadStore, "gather", counting)
+def test_each_element_is_read_once(name, read):
     rows, columns = 3, 520
     inputs = run(name, rows, columns)
     for tensor, values in inputs.items():
-        times = read[tensor] / values.size
-        shared = values.ndim == 1 and len(values) == columns
-        assert times == (rows if shared else 1) or len(values) == rows, (tensor, times)
+        times = read[tensor] / values.nbytes
+        shared = values.shape == (columns,)
+        assert times == (rows if shared else 1) or values.shape == (rows,), (tensor, times)
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (3, 1001)], ids=str)
@@ -84,6 +71,7 @@ def test_types(dtype):
     run("gelu_mul", 3, 264, dtype)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "config",
     [
@@ -102,23 +90,17 @@ def test_configurations(config):
 
 
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "softmax"])
-def test_rows_that_are_loaded_again(name, monkeypatch):
+def test_rows_that_are_loaded_again(name, read):
     """Once for the reductions, once behind the last of them: by vectors, in words of the caches."""
-    read = Counter()
-    monkeypatch.setattr(LoadStore, "gather", _counting(LoadStore.gather, read))
-    rows, columns = 3, 520
     config = hs.RowReductionConfig(64, 1, reload=True, recompute=True, hint=True)
-    run(name, rows, columns, config=config)
-    assert read["X"] == 2 * rows * columns
+    inputs = run(name, 3, 520, config=config)
+    assert read["X"] == 2 * inputs["X"].nbytes
 
 
 @pytest.mark.parametrize(("name", "passes"), [("rms_norm", 2), ("softmax", 2), ("row_sum", 1)])
-def test_rows_that_are_streamed(name, passes, monkeypatch):
-    read = Counter()
-    monkeypatch.setattr(LoadStore, "gather", _counting(LoadStore.gather, read))
-    rows, columns = 3, 1032
-    run(name, rows, columns, config=hs.RowReductionConfig(32, 1, chunks=2, hint=True))
-    assert read["X"] == passes * rows * columns
+def test_rows_that_are_streamed(name, passes, read):
+    inputs = run(name, 3, 1032, config=hs.RowReductionConfig(32, 1, chunks=2, hint=True))
+    assert read["X"] == passes * inputs["X"].nbytes
 
 
 @pytest.mark.parametrize(
@@ -139,8 +121,7 @@ def test_elements_that_are_stored_in_front_of_a_reduction(config):
     mod = tvm.IRModule({"main": te.create_prim_func([x, y, s])})
     sch = s_tir.Schedule(mod)
     hs.row_reduction(sch, config=config)
-    report = verify(sch, against=mod, runs=(("on_wait", 0),), max_ctas=3)
-    assert report.verdict == "clean", str(report)
+    verify(sch, against=mod, runs=(("on_wait", 0),), max_ctas=3).require_clean()
 
 
 def test_pairs_of_sums_whose_results_a_second_reduction_uses():
@@ -161,41 +142,30 @@ def test_pairs_of_sums_whose_results_a_second_reduction_uses():
 
 def test_verified_clean_when_streamed():
     config = hs.RowReductionConfig(64, 1, chunks=1, hint=True)
-    report = verify(
+    verify(
         scheduled("rms_norm", 2, 1544, config=config), against=FORMS["rms_norm"](2, 1544)
-    )
-    assert report.verdict == "clean", report.table()
-
-
-def _counting(gather, read):
-    def counting(self, region, offsets, dtype, count):
-        read[region.name] += np.size(offsets) * count * dtype.itemsize // 2
-        return gather(self, region, offsets, dtype, count)
-
-    return counting
+    ).require_clean()
 
 
 def test_verified_clean_with_hints():
     config = hs.RowReductionConfig(64, 1, reload=True, recompute=True, blocks=2, hint=True)
-    report = verify(scheduled("softmax", 3, 520, config=config), against=FORMS["softmax"](3, 520))
-    assert report.verdict == "clean", report.table()
+    verify(
+        scheduled("softmax", 3, 520, config=config), against=FORMS["softmax"](3, 520)
+    ).require_clean()
 
 
 def test_verified_clean():
     sch = scheduled("layer_norm", 5, 1032)
-    report = verify(sch, against=memory_bound.layer_norm(5, 1032))
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=memory_bound.layer_norm(5, 1032)).require_clean()
 
 
 def test_verified_clean_on_ampere():
-    report = verify(scheduled("softmax", 3, 264), target={"kind": "cuda", "arch": "sm_80"})
-    assert report.verdict == "clean", report.table()
+    verify(scheduled("softmax", 3, 264), target={"kind": "cuda", "arch": "sm_80"}).require_clean()
 
 
 def test_verified_clean_with_a_tail():
     sch = scheduled("sum_and_difference", 7, 101)
-    report = verify(sch, against=memory_bound.sum_and_difference(7, 101))
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=memory_bound.sum_and_difference(7, 101)).require_clean()
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -1,6 +1,7 @@
-"""Rings that different mechanisms fill, in one kernel: side by side, in a row, nested, outside."""
+"""Rings that different mechanisms fill side by side, and trips of each.
 
-from __future__ import annotations
+Rings in a row and in one another are in `test_several_rings.py`.
+"""
 
 import itertools
 
@@ -61,37 +62,6 @@ def test_three_kinds_of_loads_in_one_loop(order, stages):
     body = block(new("a", "b", "c"), *brought, add("a[r, tx] * b[r, tx] + c[r, tx]"))
     mod = kernel(loop(f"for k in T.serial(5, {several(stages, 3)})", body), rows=(80, 80))
     check(mod, lambda x, y: (tiles(x) * tiles(y) + tiles(x)).sum((1, 2)))
-
-
-@pytest.mark.parametrize("stages", STAGES)
-@pytest.mark.parametrize(("a", "b"), PAIRS)
-def test_a_loop_behind_a_loop(a, b, stages):
-    first = turns("k", "a", "A", a, stages, 5, add("a[r, tx]"))
-    second = turns("l", "b", "B", b, 3, 3, add("b[r, tx] * T.float32(2)"))
-    mod = kernel(first, second, rows=(80, 48))
-    check(mod, lambda x, y: tiles(x).sum((1, 2)) + 2 * tiles(y).sum((1, 2)))
-
-
-@pytest.mark.parametrize("outer", [pytest.param(0, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("stages", STAGES)
-@pytest.mark.parametrize(("a", "b"), PAIRS)
-def test_a_ring_in_a_ring(a, b, stages, outer):
-    inner = turns("k", "a", "A", a, stages, 4, PRODUCT).replace("(i * 4", "((i * 3 + n) * 4")
-    body = block(new("b"), copy("b", "B", "(i * 3 + n) * 8", b), inner)
-    mod = kernel(loop(f"for n in T.serial(3, {ring(outer)})", body), rows=(192, 48))
-
-    def want(x, y):
-        return (x.reshape(2, 3, 4, 8, 128) * tiles(y)[:, :, None]).sum((1, 2, 3))
-
-    check(mod, want)
-
-
-@pytest.mark.parametrize("stages", STAGES)
-@pytest.mark.parametrize(("a", "b"), PAIRS)
-def test_a_load_outside_of_loops_that_a_loop_reads(a, b, stages):
-    turning = turns("k", "a", "A", a, stages, 5, PRODUCT)
-    mod = kernel(new("b"), copy("b", "B", "i * 8", b), turning, rows=(80, 16))
-    check(mod, lambda x, y: (tiles(x) * tiles(y)).sum((1, 2)))
 
 
 @pytest.mark.slow

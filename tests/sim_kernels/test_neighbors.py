@@ -1,7 +1,5 @@
 """Tiles with a halo, and tiles that are read along columns: rows and slots that are padded."""
 
-from __future__ import annotations
-
 import pytest
 
 from tvm_hopper import explain
@@ -17,8 +15,7 @@ SLOW = pytest.mark.slow
 def check(mod, tiling, **extents) -> None:
     """Verify a schedule, and its values against the plain program."""
     sch = pointwise.schedule(mod, tiling)
-    report = verify(sch, **extents)
-    assert report.verdict == "clean", str(report)
+    report = verify(sch, **extents).require_clean()
     assert "values compared" in str(report)
 
 

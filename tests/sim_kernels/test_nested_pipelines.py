@@ -1,7 +1,5 @@
 """Pipelines inside of a ring, by `hs.pipeline`: of rows that go to registers, of other copies."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -77,8 +75,7 @@ def test_registers_in_a_ring(by, stages, trips, roles, inner_first, target):
     """`hs.pipeline` counts the inner loop once; what that comes apart to is of the same stage."""
     mod = weighted(trips)
     program = load(scheduled(mod, by, stages, roles, inner_first), target=target)
-    report = verify(program, against=mod)
-    assert report.verdict == "clean", str(report)
+    report = verify(program, against=mod).require_clean()
     assert "values compared" in str(report)
 
 
@@ -112,6 +109,5 @@ def test_a_ring_in_a_ring(outer, inner, stages, trips, roles, target):
     sch.decompose_reduction("C", turn)
     hs.pipeline(sch, trip, stages=stages[1], roles=roles)
     hs.pipeline(sch, turn, stages=stages[0])
-    report = verify(load(sch.mod, target=target), against=mod)
-    assert report.verdict == "clean", str(report)
+    report = verify(load(sch.mod, target=target), against=mod).require_clean()
     assert "values compared" in str(report)

@@ -1,7 +1,5 @@
 """Kernels whose shared arrays have no room side by side: what is dead gives its bytes away."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np
@@ -27,6 +25,7 @@ with T.sblock("staged"):
         s[r, 127 - tx] = acc[0] + T.cast(r, "float32")
     acc[0] = s[tx, tx]
 """
+SLOW = pytest.mark.slow
 
 
 def tiles(x):
@@ -71,8 +70,8 @@ def offsets(mod: tvm.IRModule) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("times", "persistent"),
-    [(1, 0), (2, 0), pytest.param(2, 1, marks=pytest.mark.slow)],
-    ids=["", "in a loop", "in two loops"],
+    [(2, 0), pytest.param(1, 0, marks=SLOW), pytest.param(2, 1, marks=SLOW)],
+    ids=["in a loop", "", "in two loops"],
 )
 def test_a_ring_behind_a_ring(times, persistent):
     mod = two_rings(around="for n in T.serial(2)" if times == 2 else "", persistent=persistent)
@@ -82,7 +81,9 @@ def test_a_ring_behind_a_ring(times, persistent):
 
 
 @pytest.mark.parametrize(
-    ("roles", "persistent"), [(False, 0), (False, 1), (True, 0)], ids=["", "persistent", "producer"]
+    ("roles", "persistent"),
+    [(False, 0), pytest.param(False, 1, marks=SLOW), (True, 0)],
+    ids=["", "persistent", "producer"],
 )
 def test_staging_in_the_bytes_of_a_dead_ring(roles, persistent):
     mod = staged(roles=roles, persistent=persistent)
@@ -146,6 +147,7 @@ def built(mod):
     return load(module), dict(zip("AB", drawn, strict=False))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("mod", "instruction", "which", "rule"),
     [

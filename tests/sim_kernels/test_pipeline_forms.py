@@ -11,18 +11,14 @@ persistent blocks                       an odd number of trips a tile, so that p
 two loops, one behind the other         with one producer for both
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 
 import numpy as np
 import pytest
-import tvm
-from tvm.script import tirx as T
 
 from tests.sim_kernels.kernels import RUNS
-from tests.sim_kernels.ring_kernels import add, block, check, copy, indent, kernel, loop, new, ring
+from tests.sim_kernels.ring_kernels import add, block, check, copy, counted, kernel, loop, new, ring
 from tvm_hopper import pipeline
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.simulation import load, simulate, verify
@@ -143,31 +139,11 @@ def test_a_loop_from_another_start(by, roles, start):
     check(mod, lambda a, _: (tiles(a) * weights).sum((1, 2)))
 
 
-def counted(extent: str, by: str, roles: bool, stages: int = 3) -> tvm.IRModule:
-    """Build a kernel whose loop has as many turns as a symbol, or an element of a tensor, says."""
-    head = f"for k in T.serial({extent}, {ring(stages, roles=roles)})"
-    body = block(new("a"), copy("a", "A", "(i * 5 + k) * 8", by), SUM)
-    text = f"""
-@T.prim_func(s_tir=True)
-def main(A: T.Buffer((80, 128), "float32"), L: T.Buffer((2,), "int32"), n: T.int32,
-         C: T.Buffer((2, 128), "float32")):
-    T.func_attr({{"global_symbol": "main"}})
-    for i in T.thread_binding(2, thread="blockIdx.x"):
-        for tx in T.thread_binding(128, thread="threadIdx.x"):
-            with T.sblock(""):
-                T.reads()
-                T.writes()
-                acc = T.sblock_alloc_buffer((1,), "float32", scope="local")
-                acc[0] = T.float32(0)
-{indent(indent(indent(indent(loop(head, body)))))}
-                C[i, tx] = acc[0]
-"""
-    return tvm.IRModule({"main": tvm.script.from_source(text, extra_vars={"T": T})})
-
-
 @each_way("symbol", "tensor", name="kind", quick=[("tma", True), ("cp_async", False)])
 def test_turns_that_run_time_counts(by, roles, kind):
-    program = load(counted("n" if kind == "symbol" else "L[i]", by, roles))
+    extent = "n" if kind == "symbol" else "L[i]"
+    body = block(new("a"), copy("a", "A", "(i * 5 + k) * 8", by), SUM)
+    program = load(counted(loop(f"for k in T.serial({extent}, {ring(3, roles=roles)})", body)))
     a = np.random.default_rng(2).integers(-3, 4, (80, 128)).astype("float32")
     for turns in ((0, 0), (1, 1), (2, 2), (3, 3), (5, 5), *([(0, 5), (4, 1)] * (kind == "tensor"))):
         values = {"A": a, "L": np.array(turns, "int32"), "n": turns[0]}

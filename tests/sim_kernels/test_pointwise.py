@@ -1,7 +1,5 @@
 """Pointwise kernels over tiles that TMA brings, with and without a producer warp."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.sim_kernels.pointwise_kernels import check, scheduled
@@ -14,6 +12,7 @@ SMALL = {"tile": (8, 128), "threads": 256}
 
 
 @BOTH
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
 def test_every_number_of_slots(roles, stages):
     check("exp_add", (80, 128), Tiling(steps=5, stages=stages, roles=roles, **SMALL))
@@ -55,6 +54,7 @@ def test_a_copy_without_a_pipeline():
     check("exp_add", (32, 128), Tiling(steps=2, stages=None, **SMALL))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("policy", ["lifo", "random", "starve:consumer", "starve:producer"])
 @BOTH
 def test_under_every_policy(roles, policy):

@@ -1,21 +1,17 @@
 """A producer whose threads copy by cp.async and arrive, alone and beside TMA, in one ring."""
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Collection
 
 import numpy as np
 import pytest
 from tvm import tirx
 
 from tests.sim_kernels import pointwise_kernels, step_product_kernels
-from tests.sim_kernels.each_sync import emitted_by, rules_broken
+from tests.sim_kernels.each_sync import emitted_by, make_tests, rules_broken
 from tests.sim_kernels.mutate import change, with_argument
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import Program, load, verify
-from tvm_hopper.static_check import check_sync
 from tvm_hopper.testing import pointwise, step_products, workloads
 from tvm_hopper.testing.pointwise import Tiling
 from tvm_hopper.testing.step_products import ProductTiling
@@ -56,8 +52,7 @@ def test_trips_that_are_counted_at_run_time(by):
     program = load(step_products.schedule(mod, ProductTiling((64, 8, 16), **by)))
     for k in (0, 16, 48, 40):
         a, b = workloads.make_inputs(mod, k=k)
-        report = verify(program, {"A": a, "B": b}, against=mod)
-        assert report.verdict == "clean", str(report)
+        verify(program, {"A": a, "B": b}, against=mod).require_clean()
 
 
 @pytest.mark.parametrize(
@@ -104,8 +99,7 @@ def test_before_there_is_a_producer_all_threads_copy_and_arrive(last, monkeypatc
     mod = workloads.matmul(64, 8, 48)
     program = load(step_products.schedule(mod, ProductTiling((64, 8, 16), **MIXED)))
     assert "cp_async_mbarrier_arrive" in emitted_by(program)
-    report = verify(program, against=mod)
-    assert report.verdict == "clean", str(report)
+    verify(program, against=mod).require_clean()
 
 
 # -- plain loops: a producer warp
@@ -169,47 +163,21 @@ DATA = {"cp_async_cg", "cp_async_bulk_tensor_g2s_cluster", "wgmma_f16_ss"}
 
 
 @functools.cache
-def right(kind: str) -> Program:
-    """Return the kernel as our passes emit it: five trips over two slots."""
+def right(kind: str) -> tuple[Program, dict]:
+    """Return the kernel as our passes emit it, five trips over two slots, and values."""
     if kind == POINTWISE:
         tiling = Tiling((4, 64), 5, 128, 2, 2, hs.Roles(1), load="cp_async")
-        return load(pointwise.schedule(pointwise.exp_add(*SHAPE), tiling))
-    mod = workloads.matmul(*PRODUCT)
-    return load(step_products.schedule(mod, ProductTiling((64, 8, 16), **MIXED)))
-
-
-def found(kind: str, program: Program, want: Collection[str] = ()) -> set[str]:
-    """Return the rules that the simulator finds broken under any policy."""
-    if kind == POINTWISE:
         rng = np.random.default_rng(1)
         values = {name: rng.integers(-3, 4, SHAPE).astype("float32") for name in "AB"}
-    else:
-        values = dict(zip("AB", workloads.make_inputs(workloads.matmul(*PRODUCT)), strict=True))
-    return rules_broken(program, values, want)
+        return load(pointwise.schedule(pointwise.exp_add(*SHAPE), tiling)), values
+    mod = workloads.matmul(*PRODUCT)
+    values = dict(zip("AB", workloads.make_inputs(mod), strict=True))
+    return load(step_products.schedule(mod, ProductTiling((64, 8, 16), **MIXED))), values
 
 
-@pytest.mark.parametrize("kind", [POINTWISE, WGMMA])
-def test_the_kernels_are_clean(kind):
-    ((_, kernel),) = right(kind).kernels.items()
-    assert (
-        found(kind, right(kind)) | {x.rule for x in check_sync(kernel, right(kind).host)} == set()
-    )
-
-
-@pytest.mark.parametrize(("kind", "instruction", "which"), REMOVED)
-def test_simulator_misses_it(kind, instruction, which):
-    want = REMOVED[kind, instruction, which]
-    rules = found(kind, change(right(kind), instruction, which), want)
-    assert want <= rules
-    assert bool(rules) == bool(want)
-
-
-@pytest.mark.parametrize("kind", [POINTWISE, WGMMA])
-def test_every_sync_is_in_the_table(kind):
-    names = [x for x in emitted_by(right(kind)) if x not in DATA]
-    assert {(kind, name, i) for name in names for i in range(names.count(name))} == {
-        key for key in REMOVED if key[0] == kind
-    }
+test_the_kernels_are_clean, test_simulator_misses_it, test_every_sync_is_in_the_table = make_tests(
+    right, REMOVED, DATA
+)
 
 
 @pytest.mark.parametrize("kind", [POINTWISE, WGMMA])
@@ -219,4 +187,5 @@ def test_every_sync_is_in_the_table(kind):
 )
 def test_arrivals_are_exact(kind, by, rules):
     other = with_argument(1, lambda old: tirx.const(int(old) + by, "uint32"))
-    assert rules & found(kind, change(right(kind), "mbarrier_init", 0, other))
+    program, values = right(kind)
+    assert rules & rules_broken(change(program, "mbarrier_init", 0, other), values)

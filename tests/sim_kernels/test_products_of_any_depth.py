@@ -2,8 +2,6 @@
 
 # mypy: disable-error-code="valid-type"
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np
@@ -50,5 +48,4 @@ def test_any_number_of_trips(trips, mechanism):
     want = tensor_cores.reference(values["A"], values["B"])
     np.testing.assert_array_equal(result.outputs["C"].astype(float), want)
     if trips:
-        report = verify(kernel(mechanism), {**values, "n": trips}, RUNS, max_ctas=2)
-        assert report.verdict == "clean", str(report)
+        verify(kernel(mechanism), {**values, "n": trips}, RUNS, max_ctas=2).require_clean()

@@ -1,7 +1,5 @@
 """Stores that combine: values, verdicts, that each sync is needed, and seeded bugs."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection
 
@@ -33,8 +31,7 @@ def plain(operation="add", dtype="float32"):
 
 
 def check(mod, split):
-    report = verify(reductions.schedule(mod, split).mod, against=mod)
-    assert report.verdict == "clean", str(report)
+    report = verify(reductions.schedule(mod, split).mod, against=mod).require_clean()
     assert "values compared" in str(report)
 
 

@@ -1,7 +1,5 @@
 """Rows in reverse: the first rows of the last tile do not exist, and have no place in it."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import s_tir, te

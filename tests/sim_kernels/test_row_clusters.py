@@ -1,6 +1,6 @@
 """Rows that the thread blocks of a cluster share: values, verdicts, and each sync of theirs."""
 
-from __future__ import annotations
+import functools
 
 import ml_dtypes
 import numpy as np
@@ -24,6 +24,7 @@ def scheduled(name, count, columns, rows=1, **config):
     return sch
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("name", "columns", "dtype", "config"),
     [
@@ -47,10 +48,9 @@ def test_values(name, columns, dtype, config):
     ],
 )
 def test_verified_clean(name, columns, given):
-    report = verify(
+    verify(
         scheduled(name, 2, columns, **given), against=getattr(memory_bound, name)(2, columns)
-    )
-    assert report.verdict == "clean", report.table()
+    ).require_clean()
 
 
 @pytest.mark.parametrize("config", [{"stage": True, "chunks": 1}, {"cluster": 1}], ids=str)
@@ -61,14 +61,12 @@ def test_the_last_rows_have_policies_of_their_own(monkeypatch, config):
     sch = scheduled("layer_norm", 4, 1024, **more)
     (kernel,) = ir.kernels(sch.mod["main"])
     assert kernel.annotations["tvm_hopper.kept_end"] == 2
-    report = verify(sch, against=memory_bound.layer_norm(4, 1024))
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=memory_bound.layer_norm(4, 1024)).require_clean()
 
 
 def test_verified_clean_in_turn_on_ampere():
     sch = scheduled("layer_norm", 3, 1032, threads=32, rows=2, cluster=4)
-    report = verify(sch, against=memory_bound.layer_norm(3, 1032), target=AMPERE)
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=memory_bound.layer_norm(3, 1032), target=AMPERE).require_clean()
 
 
 def test_a_number_of_rows_known_at_run_time():
@@ -80,51 +78,18 @@ def test_a_number_of_rows_known_at_run_time():
     np.testing.assert_allclose(got, want, rtol=2e-2, atol=1e-6)
 
 
-@pytest.fixture(scope="module")
-def program():
-    return load(scheduled("softmax", 1, 1024, threads=64, cluster=2))
-
-
-def found(program):
-    x = np.zeros((1, 1024), ml_dtypes.bfloat16)
-    return {f.rule for f in simulate(program, {"X": x}).findings}
-
-
-SYNCS = [
-    ("barrier_cluster_arrive", None, None),
-    ("barrier_cluster_wait", None, None),
-    ("mbarrier_init", 0, None),
-    ("mbarrier_init", 1, None),
-    ("fence_mbarrier_init", None, None),
-    ("mbarrier_arrive_expect_tx", 0, None),
-    ("mbarrier_arrive_expect_tx", 1, None),
-    ("mbarrier_arrive_expect_tx", 0, with_argument(1, 12)),
-    ("mbarrier_wait", 0, None),
-    ("mbarrier_wait", 1, None),
-]
-
-
-def test_as_it_is_the_simulator_has_nothing_to_say(program):
-    assert not found(program)
-
-
-@pytest.mark.parametrize(("name", "which", "new"), SYNCS, ids=range(len(SYNCS)))
-def test_without_each_of_its_syncs_it_has(program, name, which, new):
-    assert found(change(program, name, which, new))
-
-
 def test_pairs_of_a_cluster():
     mod = losses.top_one(2, 1032)
     sch = s_tir.Schedule(mod)
     hs.row_reduction(sch, config=hs.RowReductionConfig(threads=32, rows=1, cluster=2))
-    report = verify(sch, against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=mod).require_clean()
 
 
 STAGED = {"threads": 64, "chunks": 1, "stage": True}
 SMALL = {**STAGED, "threads": 32}
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("name", "columns", "dtype", "config"),
     [
@@ -148,20 +113,17 @@ def test_staged_values(name, columns, dtype, config):
 
 def test_staged_rows_are_verified_clean():
     sch = scheduled("layer_norm", 2, 1544, cluster=2, hint=True, **STAGED)
-    report = verify(sch, against=memory_bound.layer_norm(2, 1544))
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=memory_bound.layer_norm(2, 1544)).require_clean()
 
 
 def test_staged_rows_on_ampere():
     sch = scheduled("softmax", 2, 1032, cluster=2, hint=True, **STAGED)
-    report = verify(sch, against=memory_bound.softmax(2, 1032), target=AMPERE)
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=memory_bound.softmax(2, 1032), target=AMPERE).require_clean()
 
 
 def test_what_staged_rows_share_waits_beside_them():
     sch = scheduled("layer_norm", 3, 520, cluster=2, preload=True, rows=2, **SMALL)
-    report = verify(sch, against=memory_bound.layer_norm(3, 520))
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=memory_bound.layer_norm(3, 520)).require_clean()
 
 
 def test_what_staged_rows_share_on_ampere():
@@ -175,88 +137,74 @@ def test_what_staged_rows_share_on_ampere():
     )
 
 
-STAGED_SYNCS = [
-    ("tvm_storage_sync", 0, None),
-    *[(name, i, None) for name in ("mbarrier_init", "mbarrier_wait") for i in range(3)],
-    *[("mbarrier_arrive_expect_tx", i, None) for i in range(3)],
-    ("fence_mbarrier_init", None, None),  # one, of what the cluster exchanges and of the copies
-    ("barrier_cluster_wait", None, None),
-]
+# -- each sync
+
+COPIES = ("mbarrier_init", "mbarrier_wait", "mbarrier_arrive_expect_tx")
+# A kernel, and the instructions of which each is needed, or may not be another.
+SYNCS = {
+    "exchanged": (
+        ("softmax", 1, {"threads": 64, "cluster": 2}),
+        [
+            ("barrier_cluster_arrive", None),
+            ("barrier_cluster_wait", None),
+            ("fence_mbarrier_init", None),
+            *[(name, i) for name in COPIES for i in range(2)],
+            ("mbarrier_arrive_expect_tx", 0, with_argument(1, 12)),
+        ],
+    ),
+    "staged": (
+        ("softmax", 1, {"cluster": 2, **STAGED}),
+        [
+            ("tvm_storage_sync", 0),
+            *[(name, i) for name in COPIES for i in range(3)],
+            ("fence_mbarrier_init", None),  # of what the cluster exchanges and of the copies
+            ("barrier_cluster_wait", None),
+        ],
+    ),
+    "what rows share": (
+        ("rms_norm", 2, {"cluster": 2, "preload": True, "rows": 2, **STAGED}),
+        [
+            ("tvm_storage_sync", 0),
+            *[(name, i) for name in COPIES for i in range(2)],
+            ("fence_mbarrier_init", None),
+            ("barrier_cluster_wait", None),
+        ],
+    ),
+    "the mean and the squares of staged rows, at once": (
+        ("layer_norm", 2, {"cluster": 2, "preload": True, "rows": 2, **SMALL}),
+        [
+            ("tvm_storage_sync", 0),
+            *[(name, i) for name in (*COPIES, "cp_async_bulk_g2s_cluster") for i in range(3)],
+            *[("st_async", i) for i in range(2)],
+            ("fence_mbarrier_init", 0),
+            ("barrier_cluster_arrive", 0),
+            ("barrier_cluster_wait", 0),
+        ],
+    ),
+}
 
 
-@pytest.fixture(scope="module")
-def staged():
-    return load(scheduled("softmax", 1, 1024, cluster=2, **STAGED))
+@functools.cache
+def right(kind):
+    """Return a kernel over rows of 1024 elements, and zeros for it."""
+    name, rows, config = SYNCS[kind][0]
+    shapes = {"X": (rows, 1024), "W": (1024,), "B": (1024,)}
+    program = load(scheduled(name, rows, 1024, **config))
+    given = {argument.name for argument in program.arguments} & {*shapes}
+    return program, {name: np.zeros(shapes[name], ml_dtypes.bfloat16) for name in given}
 
 
-def test_staged_as_it_is_the_simulator_has_nothing_to_say(staged):
-    assert not found(staged)
+@pytest.mark.parametrize("kind", SYNCS)
+def test_as_it_is_the_simulator_has_nothing_to_say(kind):
+    assert not simulate(*right(kind)).findings
 
 
-@pytest.mark.parametrize(("name", "which", "new"), STAGED_SYNCS, ids=str)
-def test_without_each_sync_of_staged_rows_it_has(staged, name, which, new):
-    assert found(change(staged, name, which, new))
-
-
-@pytest.fixture(scope="module")
-def shared():
-    return load(scheduled("rms_norm", 2, 1024, cluster=2, preload=True, rows=2, **STAGED))
-
-
-SHARED_SYNCS = [
-    ("tvm_storage_sync", 0, None),
-    *[(name, i, None) for name in ("mbarrier_init", "mbarrier_wait") for i in range(2)],
-    *[("mbarrier_arrive_expect_tx", i, None) for i in range(2)],
-    ("fence_mbarrier_init", None, None),
-    ("barrier_cluster_wait", None, None),
-]
-
-
-def found_shared(program):
-    x, w = (np.zeros(shape, ml_dtypes.bfloat16) for shape in ((2, 1024), (1024,)))
-    return {f.rule for f in simulate(program, {"X": x, "W": w}).findings}
-
-
-def test_shared_as_it_is_the_simulator_has_nothing_to_say(shared):
-    assert not found_shared(shared)
-
-
-@pytest.mark.parametrize(("name", "which", "new"), SHARED_SYNCS, ids=str)
-def test_without_each_sync_of_what_rows_share_it_has(shared, name, which, new):
-    assert found_shared(change(shared, name, which, new))
-
-
-MOMENTS_SYNCS = [
-    ("tvm_storage_sync", 0),
-    *[(name, i) for name in ("mbarrier_init", "mbarrier_wait") for i in range(3)],
-    *[("mbarrier_arrive_expect_tx", i) for i in range(3)],
-    *[("cp_async_bulk_g2s_cluster", i) for i in range(3)],
-    *[("st_async", i) for i in range(2)],
-    ("fence_mbarrier_init", 0),
-    ("barrier_cluster_arrive", 0),
-    ("barrier_cluster_wait", 0),
-]
-
-
-@pytest.fixture(scope="module")
-def moments():
-    """Exchange the mean and the squares of staged rows at once."""
-    return load(scheduled("layer_norm", 2, 1024, cluster=2, preload=True, rows=2, **SMALL))
-
-
-def found_moments(program):
-    shapes = {"X": (2, 1024), "W": (1024,), "B": (1024,)}
-    inputs = {name: np.zeros(shape, ml_dtypes.bfloat16) for name, shape in shapes.items()}
-    return {f.rule for f in simulate(program, inputs).findings}
-
-
-def test_moments_as_they_are_the_simulator_has_nothing_to_say(moments):
-    assert not found_moments(moments)
-
-
-@pytest.mark.parametrize(("name", "which"), MOMENTS_SYNCS, ids=str)
-def test_without_each_sync_of_moments_it_has(moments, name, which):
-    assert found_moments(change(moments, name, which))
+@pytest.mark.parametrize(
+    ("kind", "change_of_one"), [(kind, x) for kind in SYNCS for x in SYNCS[kind][1]], ids=str
+)
+def test_without_each_of_its_syncs_it_has(kind, change_of_one):
+    program, values = right(kind)
+    assert simulate(change(program, *change_of_one), values).findings
 
 
 def test_clusters_of_sixteen_on_a_part_that_may_have_no_room_for_one():

@@ -1,14 +1,25 @@
-"""Kernels of several rings: their loads and reads meet, with and without a producer."""
+"""Kernels of several rings: their loads and reads meet, with and without a producer.
 
-from __future__ import annotations
+Rings in a row, in one another, and loads around them: a pairwise cover of who loads and how.
+"""
 
 import pytest
 
+from benchmarks.covering import pairwise
 from tests.sim_kernels.ring_kernels import add, block, check, copy, kernel, loop, new, ring
 
 ROLES = pytest.mark.parametrize("roles", [False, True], ids=["one-role", "producer"])
-PERSISTENT = pytest.mark.parametrize("persistent", [0, 1], ids=["", "persistent"])
 STAGES = pytest.mark.parametrize("stages", [1, 2, 4])
+FACTORS = {
+    "roles": (False, True),
+    "persistent": (0, 1),
+    "stages": (0, 1, 2, 3, 4),
+    "outer_stages": (0, 2, 3),
+    "a": ("tma", "bulk", "cp_async"),
+    "b": ("tma", "bulk", "cp_async"),
+}
+ROWS = pairwise(FACTORS, lambda row: not row.get("roles") or row.get("stages") != 0)
+COVER = pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(map(str, row.values())))
 PRODUCT = add("a[r, tx] * b[r, tx]")
 
 
@@ -17,32 +28,30 @@ def tiles(x, blocks=2):
     return x.reshape(blocks, -1, 8, 128)
 
 
-def inner(stages, *parts, roles=False, trips=5, row="(i * 5 + k) * 8", statements=None):
+def inner(stages, *parts, roles=False, trips=5, row="(i * 5 + k) * 8", by="tma"):
     """Return a loop that loads `a`, and reads it in `parts`."""
-    number = 1 + (statements or len(parts))
-    head = f"for k in T.serial({trips}, {ring(stages, number, roles)})"
-    return loop(head, block(new("a"), copy("a", "A", row), *parts))
+    head = f"for k in T.serial({trips}, {ring(stages, 1 + len(parts), roles)})"
+    return loop(head, block(new("a"), copy("a", "A", row, by), *parts))
 
 
-@pytest.mark.sampled(every=3)
-@ROLES
-@PERSISTENT
-@STAGES
-def test_a_loop_behind_a_loop(roles, persistent, stages):
+@pytest.mark.sampled(every=5)
+@COVER
+def test_a_loop_behind_a_loop(row):
+    first = inner(row["stages"], add("a[r, tx]"), roles=row["roles"], by=row["a"])
     second = loop(
-        f"for k2 in T.serial(3, {ring(2, roles=roles)})",
-        block(new("b"), copy("b", "B", "(i * 3 + k2) * 8"), add("b[r, tx] * T.float32(2)")),
+        f"for k2 in T.serial(3, {ring(2, roles=row['roles'])})",
+        block(
+            new("b"), copy("b", "B", "(i * 3 + k2) * 8", row["b"]), add("b[r, tx] * T.float32(2)")
+        ),
     )
-    mod = kernel(
-        inner(stages, add("a[r, tx]"), roles=roles), second, rows=(80, 48), persistent=persistent
-    )
+    mod = kernel(first, second, rows=(80, 48), persistent=row["persistent"])
     check(mod, lambda a, b: tiles(a).sum((1, 2)) + 2 * tiles(b).sum((1, 2)))
 
 
-def nested(stages, outer_stages, roles, persistent=0):
-    k_loop = inner(stages, PRODUCT, roles=roles, trips=4, row="((i * 3 + n) * 4 + k) * 8")
+def nested(stages, outer_stages, roles, persistent=0, a="tma", b="tma"):
+    k_loop = inner(stages, PRODUCT, roles=roles, trips=4, row="((i * 3 + n) * 4 + k) * 8", by=a)
     head = f"for n in T.serial(3, {ring(outer_stages)})"
-    body = block(new("b"), copy("b", "B", "(i * 3 + n) * 8"), k_loop)
+    body = block(new("b"), copy("b", "B", "(i * 3 + n) * 8", b), k_loop)
     return kernel(loop(head, body), rows=(192, 48), persistent=persistent)
 
 
@@ -50,35 +59,26 @@ def sum_nested(a, b):
     return (a.reshape(2, 3, 4, 8, 128) * tiles(b)[:, :, None]).sum((1, 2, 3))
 
 
-@ROLES
-@PERSISTENT
-@STAGES
-@pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("outer_stages", [0, 2, 3])
-def test_a_load_around_a_loop_of_loads(roles, persistent, stages, outer_stages):
+@pytest.mark.sampled(every=5)
+@COVER
+def test_a_load_around_a_loop_of_loads(row):
     """The outer tile stays where it is while the inner ring turns, and its own ring does too."""
-    check(nested(stages, outer_stages, roles, persistent), sum_nested)
+    check(nested(**row), sum_nested)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("policy", ["lifo", "random", "starve:consumer", "starve:producer"])
 @ROLES
 def test_nested_rings_under_every_policy(roles, policy):
     check(nested(2, 2, roles), sum_nested, policy)
 
 
-@pytest.mark.sampled(every=3)
-@ROLES
-@PERSISTENT
-@STAGES
-def test_a_load_outside_of_loops_that_a_loop_reads(roles, persistent, stages):
-    mod = kernel(
-        new("b"),
-        copy("b", "B", "i * 8"),
-        inner(stages, PRODUCT, roles=roles),
-        rows=(80, 16),
-        persistent=persistent,
-    )
+@pytest.mark.sampled(every=5)
+@COVER
+def test_a_load_outside_of_loops_that_a_loop_reads(row):
+    k_loop = inner(row["stages"], PRODUCT, roles=row["roles"], by=row["a"])
+    brought = copy("b", "B", "i * 8", row["b"])
+    mod = kernel(new("b"), brought, k_loop, rows=(80, 16), persistent=row["persistent"])
     check(mod, lambda a, b: (tiles(a) * tiles(b)).sum((1, 2)))
 
 

@@ -1,7 +1,5 @@
 """Products whose thread blocks load for one another: values, verdicts, each sync."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np
@@ -23,8 +21,7 @@ TILE = (64, 16, 16)
 def check(problem, tile, cluster, **config):
     """Verify a product, and its values against the plain program."""
     mod, module = scheduled(problem, tile, cluster=cluster, **config)
-    report = verify(module, against=mod)
-    assert report.verdict == "clean", str(report)
+    report = verify(module, against=mod).require_clean()
     assert "values compared" in str(report)
 
 
@@ -113,9 +110,7 @@ def test_values_of_larger_clusters(m, n, cluster):
 # -- each sync
 
 DATA = {"cp_async_bulk_tensor_g2s_cluster", "setmaxnreg", "mapa_u32", "wgmma_f16_ss"}
-DATA |= {
-    "griddepcontrol"
-}  # griddepcontrol: tests/transforms/launch/test_enable_programmatic_launch.py
+DATA |= {"griddepcontrol"}  # tests/transforms/launch/test_enable_programmatic_launch.py
 ARRIVE, WAIT = "barrier_cluster_arrive", "barrier_cluster_wait"
 REMOVED = {
     ("mbarrier_init", 0): {"MBAR_USE_BEFORE_INIT"},
@@ -148,17 +143,9 @@ def found(program: Program) -> set[str]:
     return each_sync.rules_broken(program, right()[1])
 
 
-def test_the_kernel_is_clean():
-    assert found(right()[0]) == set()
-
-
-@pytest.mark.parametrize(("instruction", "which"), REMOVED)
-def test_simulator_misses_it(instruction, which):
-    each_sync.check_one(*right(), REMOVED, instruction, which)
-
-
-def test_every_sync_is_in_the_table():
-    each_sync.check_complete(right()[0], REMOVED, DATA)
+test_the_kernels_are_clean, test_simulator_misses_it, test_every_sync_is_in_the_table = (
+    each_sync.make_tests(right, REMOVED, DATA)
+)
 
 
 def counts(number):

@@ -1,7 +1,5 @@
 """Size classes of symbolic rows: each kernel right in the simulator, at and around its bounds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm
@@ -72,8 +70,7 @@ LONGER = pytest.mark.slow  # in `make test-all`
 )
 def test_each_class_is_clean_under_every_schedule_and_computes_the_plain_program(plain, program, m):
     values, *_ = inputs(plain, m)
-    report = verify(program, {"A": values["A"]}, max_ctas=3, against=plain)
-    assert report.verdict == "clean", str(report)
+    report = verify(program, {"A": values["A"]}, max_ctas=3, against=plain).require_clean()
     assert report.values.checked
 
 

@@ -1,16 +1,13 @@
 """Outputs that are staged where a residual came: values, verdicts, and which sync is needed."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest
 
-from tests.sim_kernels.each_sync import POLICIES, rules_broken
+from tests.sim_kernels.each_sync import POLICIES, product, rules_broken
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, instructions
-from tvm_hopper.simulation import Program, load, verify
-from tvm_hopper.testing import workloads
+from tvm_hopper.simulation import Program, verify
 
 SLOW = pytest.mark.slow
 SMALL = {"m": 256, "n": 128, "k": 48, "epilogue": ("residual", "relu"), "out_dtype": "float16"}
@@ -35,16 +32,13 @@ STAGED = {"stages": 2, "consumers": 2, "persistent": 1, "store": "tma", "store_p
 def test_values_and_every_interleaving(problem, config):
     config = STAGED | config
     mod, module = scheduled(SMALL | problem, config.pop("tile", (128, 128, 16)), **config)
-    report = verify(module, against=mod)
-    assert report.verdict == "clean", str(report)
+    report = verify(module, against=mod).require_clean()
     assert "values compared" in str(report)
 
 
 @functools.cache
 def right() -> tuple[Program, dict]:
-    mod, module = scheduled(SMALL, (128, 128, 16), **STAGED)
-    names = [p.name for p in mod["main"].params]
-    return load(module), dict(zip(names, workloads.make_inputs(mod, seed=1), strict=False))
+    return product(SMALL, (128, 128, 16), **STAGED)
 
 
 def is_clean(program: Program) -> bool:

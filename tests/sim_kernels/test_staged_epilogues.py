@@ -1,7 +1,5 @@
 """Products whose output goes through shared memory: values, verdicts, and each sync of the way."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest
@@ -30,8 +28,7 @@ def scheduled(problem, **config):
 
 def check(sch) -> None:
     """Verify a schedule, and its values against the plain program."""
-    report = verify(sch)
-    assert report.verdict == "clean", str(report)
+    report = verify(sch).require_clean()
     assert "values compared" in str(report)
 
 
@@ -157,8 +154,7 @@ def test_warp_groups_that_load_for_each_other_meet():
     )
     for key in [key for key in sch.get(k0).annotations if key in (CONSUMERS, *PIPELINE_KEYS)]:
         sch.unannotate(k0, key)
-    report = verify(sch.mod, against=plain)
-    assert report.verdict == "clean", str(report)
+    verify(sch.mod, against=plain).require_clean()
 
 
 @functools.cache

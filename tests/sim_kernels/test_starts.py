@@ -4,8 +4,6 @@ The host names such a tensor before it launches anything, or the kernel accesses
 that allows: the simulator judges each access by the tensor's real address.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm
@@ -108,7 +106,7 @@ def check_starts(module, target=None):
             assert not result.findings, (name, result.findings)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_a_start_in_a_vector_is_refused_by_name_or_served(kind):
     check_starts(PROGRAMS[kind]().mod)

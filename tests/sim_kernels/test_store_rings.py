@@ -1,7 +1,5 @@
 """Tiles that leave from the slots of a ring: values, verdicts, and that each sync is needed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm
@@ -21,8 +19,7 @@ ROLES = pytest.mark.parametrize("roles", [None, hs.Roles(1)], ids=["one-role", "
 
 def check(sch) -> None:
     """Verify a schedule, and its values against the plain program."""
-    report = verify(sch)
-    assert report.verdict == "clean", str(report)
+    report = verify(sch).require_clean()
     assert "values compared" in str(report)
 
 
@@ -232,8 +229,7 @@ def run_touched(mod: tvm.IRModule, want: dict) -> None:
     assert not result.findings, "\n".join(map(str, result.findings))
     for tensor, value in want.items():
         np.testing.assert_array_equal(result.outputs[tensor], value(a))
-    report = verify(program, {"A": a}, max_ctas=2)
-    assert report.verdict == "clean", str(report)
+    verify(program, {"A": a}, max_ctas=2).require_clean()
 
 
 SOME_ROWS = np.arange(96) // 8 % 6 % 3 != 1  # rows of the trips of `SOME`

@@ -1,7 +1,5 @@
 """Copies that step over rows of their source: values, verdicts, and what is said of them."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -18,8 +16,7 @@ TARGET = "nvidia/nvidia-h200"
 
 
 def check(mod, tile, *more, **options) -> str:
-    report = verify(strided.schedule(mod, tile, *more, **options), against=mod)
-    assert report.verdict == "clean", str(report)
+    report = verify(strided.schedule(mod, tile, *more, **options), against=mod).require_clean()
     assert "values compared" in str(report)
     return str(report)
 

@@ -1,7 +1,5 @@
 """Products whose sum thread blocks share through global memory: values and verdicts."""
 
-from __future__ import annotations
-
 import pytest
 from tvm import s_tir
 
@@ -20,8 +18,7 @@ WORKSPACE = {"split_mode": "workspace", "stages": 2, "consumers": 1}
 def check(problem, tile, parts, max_ctas=8, **config):
     """Verify a product, and its values against the plain program."""
     mod, module = scheduled(problem, tile, split_k=parts, **WORKSPACE | config)
-    report = verify(module, against=mod, max_ctas=max_ctas)
-    assert report.verdict == "clean", str(report)
+    report = verify(module, against=mod, max_ctas=max_ctas).require_clean()
     assert "values compared" in str(report)
 
 
@@ -76,8 +73,7 @@ def test_forms_of_products(form):
     mod = FORMS[form](64, 32, 64, "float16")
     sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C", hs.MatmulConfig((64, 32, 16), split_k=2, **WORKSPACE))
-    report = verify(sch.mod, against=mod)
-    assert report.verdict == "clean", str(report)
+    verify(sch.mod, against=mod).require_clean()
 
 
 @SLOW

@@ -1,7 +1,5 @@
 """Products by ldmatrix and mma.sync over tiles that TMA brings, with and without a producer."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm
@@ -60,6 +58,7 @@ def test_types_and_sides(kind):
     check((32, 64, 128), tiling, kind, every_schedule=False)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("policy", ["lifo", "random", "starve:consumer", "starve:producer"])
 def test_under_every_policy(policy):
     tiling = WarpTiling(stages=2, **TEAMS["producer, 4 consumers"])
@@ -70,6 +69,7 @@ def test_a_copy_without_a_pipeline():
     check((32, 32, 32), WarpTiling(stages=None, **FOUR))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("load", ["tma", "cp_async"])
 @pytest.mark.parametrize("trips", [1, 2, 3, 5])
 def test_loads_behind_what_feeds_the_tensor_cores(trips, load):
@@ -150,6 +150,7 @@ def banks_of_matrices(sch, monkeypatch):
     return set(found)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("mechanism", ["tma", "cp_async"])
 @pytest.mark.parametrize("tile", [(64, 64, 32), (32, 32, 64), (32, 64, 16)], ids=str)
 def test_fragments_come_from_all_banks(tile, mechanism, monkeypatch):

@@ -1,7 +1,5 @@
 """Tensor maps that copies share and that are fetched ahead, and what loads tell L2."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -52,8 +50,7 @@ def test_copies_of_one_tensor_by_one_box_share_a_map():
     text = text_of(sch)
     assert text.count("cuTensorMapEncodeTiled") == 1
     assert len(re.findall(r"tensor map A +box 64 x 8 .*, shared by 2 copies", explained(sch))) == 1
-    report = verify(sch, against=mod)
-    assert report.verdict == "clean", str(report)
+    verify(sch, against=mod).require_clean()
 
 
 def explained(sch) -> str:
@@ -94,8 +91,7 @@ def test_loads_tell_l2_what_to_do(load, hint):
     assert policies == [(hint, hint)]
     assert text.count("L2::cache_hint") == text.count(f"{hint}[0], ") - 1
     assert f"copy of A into A_shared.dyn: L2 policy {hint}" in explained(sch)
-    report = verify(sch, against=mod)
-    assert report.verdict == "clean", str(report)
+    verify(sch, against=mod).require_clean()
 
 
 @pytest.mark.parametrize("load", ["tma", "bulk"])
@@ -108,8 +104,7 @@ def test_the_last_thread_blocks_tell_l2_the_reverse(load):
     text = text_of(sch)
     chosen = re.findall(r"if_then_else\((.*), \w+_evict_(\w+)\[0\], \w+_evict_(\w+)\[0\]", text)
     assert chosen == [("blockIdx_x == 1", "first", "last")]
-    report = verify(sch, against=mod)
-    assert report.verdict == "clean", str(report)
+    verify(sch, against=mod).require_clean()
 
 
 def test_two_hints_in_one_kernel():
@@ -118,8 +113,7 @@ def test_two_hints_in_one_kernel():
         sch.annotate(sch.get_sblock(f"X{n}"), "tvm_hopper.cache_hint", hint)
     text = text_of(sch)
     assert [text.count(f'"L2::{x}"') for x in ("evict_first", "evict_last")] == [1, 1]
-    report = verify(sch, against=mod)
-    assert report.verdict == "clean", str(report)
+    verify(sch, against=mod).require_clean()
 
 
 def test_a_hint_that_threads_cannot_give_is_left_out():

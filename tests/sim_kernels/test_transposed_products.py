@@ -1,7 +1,5 @@
 """Products multiplied as C^T = B^T A^T, so that few rows lie on an instruction's columns."""
 
-from __future__ import annotations
-
 import pytest
 from tvm import s_tir
 

@@ -1,7 +1,5 @@
 """Transposed tiles whose rows run along memory: vectors, where bounds allow them, and values."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.sim_kernels.kernels import check, scheduled

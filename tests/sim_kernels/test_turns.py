@@ -1,7 +1,5 @@
 """Consumers that compute output tiles in turn: values, verdicts, and that each sync is needed."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest
@@ -59,9 +57,7 @@ def test_rows_that_are_known_at_run_time(rows):
 
 HOLDS = {"tvm_hopper_hold_float32", "tvm_hopper_code_fence"}  # for the compiler
 DATA = {"cp_async_bulk_tensor_g2s_cluster", "setmaxnreg", "wgmma_f16_ss", *HOLDS}
-DATA |= {
-    "griddepcontrol"
-}  # griddepcontrol: tests/transforms/launch/test_enable_programmatic_launch.py
+DATA |= {"griddepcontrol"}  # tests/transforms/launch/test_enable_programmatic_launch.py
 REMOVED = {
     ("mbarrier_init", 0): {"MBAR_USE_BEFORE_INIT"},
     ("mbarrier_init", 1): {"MBAR_USE_BEFORE_INIT"},
@@ -91,17 +87,9 @@ def found(program: Program) -> set[str]:
     return each_sync.rules_broken(program, right()[1])
 
 
-def test_the_kernel_is_clean():
-    assert found(right()[0]) == set()
-
-
-@pytest.mark.parametrize(("instruction", "which"), REMOVED)
-def test_simulator_misses_it(instruction, which):
-    each_sync.check_one(*right(), REMOVED, instruction, which)
-
-
-def test_every_sync_is_in_the_table():
-    each_sync.check_complete(right()[0], REMOVED, DATA)
+test_the_kernels_are_clean, test_simulator_misses_it, test_every_sync_is_in_the_table = (
+    each_sync.make_tests(right, REMOVED, DATA)
+)
 
 
 def test_a_turn_that_nobody_waits_for_is_seen():

@@ -8,8 +8,6 @@ their fixed forms are given to `verify` too, and counted by source.  `--assemble
 ptxas says (it needs nvcc); `--families` takes words that the names of families begin with.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Every seeded bug: which golden kernel, what is changed, which diagnostics must name it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Let every judge look at one kernel: static check, simulator, skeleton exploration, numbers."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ The body of every kernel stands in a `hand_threaded` attribute and holds one dyn
 allocation, so neither ThreadSync nor the merging of shared memory changes it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import tvm

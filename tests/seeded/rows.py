@@ -1,7 +1,5 @@
 """One row of the catalogue: a right kernel, and one bug seeded in it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any

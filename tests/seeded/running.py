@@ -1,7 +1,5 @@
 """Run a golden kernel in the simulator and compare its numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -15,6 +15,8 @@ from tvm.script import tirx as T
 from tests.seeded.golden.common import Kernel
 from tests.seeded.lowering import lower
 from tests.seeded.running import run
+from tests.sim import ptx
+from tests.sim.hand_threaded import I32, U32, U64, Local, Shared, hand_threaded
 from tvm_hopper.sim.protocol.agents import Op, SkeletonAgent
 from tvm_hopper.sim.protocol.system import System
 
@@ -62,7 +64,7 @@ def programs(draw):
     """Draw a legal program: (count, steps, answers); undefined steps are left out."""
     count = draw(st.integers(1, 4))
     model, steps, answers = Model(count, count), [], []
-    for action, size in draw(st.lists(st.tuples(ACTION, SIZE), min_size=1, max_size=12)):
+    for action, size in draw(st.lists(st.tuples(ACTION, SIZE), min_size=1, max_size=30)):
         arrives = action in ("arrive", "arrive_expect", "drop")
         if arrives and model.pending == 0:
             continue  # one arrival too many
@@ -106,23 +108,16 @@ def as_kernel(count, steps):
                 T.evaluate(ask(seen[0], T.address_of(bar[0]), T.uint32(p)))
                 T.buffer_store(Y, T.Cast("int32", seen[0]), [i, p])
 
-    @T.prim_func(s_tir=True)
-    def main(Y: T.Buffer((total, 2), "int32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            dyn_smem = T.alloc_buffer((128,), "uint8", scope="shared.dyn", align=1024)
-            bar = T.decl_buffer((16,), "uint64", data=dyn_smem.data, scope="shared.dyn")
-            seen = T.alloc_buffer((1,), "uint32", scope="local")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[0]), T.uint32(count))
-                emit(bar, seen, Y)
+    @hand_threaded(32, smem=128)
+    def main(Y: I32[total, 2], tx, bar: Shared[U64], seen: Local[U32]):
+        if tx == 0:
+            ptx.init_mbarrier(bar[0], count)
+            emit(bar, seen, Y)
 
     return Kernel(main, {})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(programs())
 def test_the_simulator_agrees_with_the_model(program):
     count, steps, answers = program

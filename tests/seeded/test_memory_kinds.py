@@ -4,8 +4,6 @@
 number has to be a wrong value.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -54,7 +52,7 @@ def name_of(case):
     return " ".join([module.__name__.rpartition(".")[2], *words])
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("case", SOFTMAX, ids=name_of)
 def test_softmax_is_clean_and_right(case):
     module, options = case

@@ -1,7 +1,5 @@
 """Products beyond the plain one, verified against their plain programs; what sm_80 allows."""
 
-from __future__ import annotations
-
 import pytest
 
 import tvm_hopper

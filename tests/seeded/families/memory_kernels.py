@@ -1,12 +1,10 @@
 """Kernels bound by memory, and sums over CTAs: their seeded bugs."""
 
-from __future__ import annotations
-
 from ..golden import softmax_block, softmax_cluster, softmax_push, softmax_warp, splitk_reduce
 from ..rows import ALIAS, FENCE, NUMBERS, OVERWRITE, READ, TX, WRITE, Golden, Mutation, mutations
 
 SCOPE = "MBAR_SCOPE_TOO_NARROW"
-UNSEEN = "GLOBAL_NOT_VISIBLE"
+UNSEEN, BEGUN = "GLOBAL_NOT_VISIBLE", "CLUSTER_TARGET_NOT_STARTED"
 
 WARP = Golden("softmax by warps", softmax_warp.build)
 WARP_HALF = Golden("softmax by warps, half", softmax_warp.build, {"dtype": "float16"})
@@ -44,13 +42,7 @@ MUTATIONS: tuple[Mutation, ...] = mutations(
         ("S13", BLOCK, "every lane leaves its partial", WRITE, "V"),
         ("S14", BLOCK, "a few lanes shuffle with a full mask", "WARP_CONVERGENCE", "V"),
         ("S15", BLOCK, "__syncthreads by a part", "WARP_CONVERGENCE + DEADLOCK", "VX"),
-        (
-            "C01",
-            CLUSTER,
-            "no barrier before a peer is read",
-            f"{READ} + CLUSTER_TARGET_NOT_STARTED",
-            "V",
-        ),
+        ("C01", CLUSTER, "no barrier before a peer is read", f"{READ} + {BEGUN}", "V"),
         ("C02", CLUSTER, "no cluster barrier at the end", "CLUSTER_TARGET_EXITED", "V"),
         ("C03", CLUSTER, "a barrier of the CTA alone", READ, "V"),
         ("C04", CLUSTER, "barrier.cluster.arrive.relaxed", SCOPE, "V"),

@@ -4,8 +4,6 @@ A  cp.async and mma.sync for sm_80      T  a TMA store behind a persistent loop
 R  wgmma with A made in registers       F  fp8 wgmma with promotion
 """
 
-from __future__ import annotations
-
 from ..golden import ampere_mma, fp8_promotion, mixed_input, tma_store
 from ..rows import (
     ALIAS,

@@ -6,8 +6,6 @@ filled with zeros by a source size of 0.  Four warps, 32x32 of the 64x64 tile ea
 to A11.
 """
 
-from __future__ import annotations
-
 from tvm.script import tirx as T
 
 from .common import LDMATRIX, Kernel, operands, plain_product, product

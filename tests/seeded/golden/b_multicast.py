@@ -4,10 +4,11 @@ Every CTA expects the whole row: the copies of its peer signal its own barrier. 
 before a row is overwritten, and before they leave.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tvm.script import tirx as T
+
+from tests.sim import ptx
+from tests.sim.hand_threaded import F32, U64, Shared, hand_threaded
 
 from .common import LOAD_1D, Kernel
 
@@ -27,42 +28,33 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
             return T.if_then_else(rank == k % 2, T.uint32(3 * HALF_BYTES), T.uint32(HALF_BYTES))
         return T.uint32(2 * HALF_BYTES)
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((TRIPS, ROW), "float32"), Y: T.Buffer((2, TRIPS, ROW), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 2)
-        rank = T.launch_thread("clusterCtaIdx.x", 2)
-        tx = T.launch_thread("threadIdx.x", ROW)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            dyn_smem = T.alloc_buffer((640,), "uint8", scope="shared.dyn", align=1024)
-            row = T.decl_buffer((160,), "float32", data=dyn_smem.data, scope="shared.dyn")
-            full = T.decl_buffer((80,), "uint64", data=dyn_smem.data, scope="shared.dyn")
+    @hand_threaded(ROW, grid=2, cluster=2, smem=640)
+    def main(
+        X: F32[TRIPS, ROW], Y: F32[2, TRIPS, ROW], rank, tx, row: Shared[F32], full: Shared[U64],
+    ):  # fmt: skip
+        ptx.set_up(tx, (full[64], 1), sync=T.cuda.cluster_sync)
+        for k in T.serial(TRIPS):
             if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(full[64]), T.uint32(1))
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.cuda.cluster_sync()
-            for k in T.serial(TRIPS):
-                if tx == 0:
-                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                        T.address_of(full[64]), expected_bytes(k, rank)
+                T.ptx.mbarrier.arrive.expect_tx.shared.b64(
+                    T.address_of(full[64]), expected_bytes(k, rank)
+                )
+                if m != "B15" or k < TRIPS - 1 or rank == 0:  # B15: the last row from one CTA
+                    T.ptx[MULTICAST](
+                        T.address_of(row[rank * (ROW // 2)]),
+                        T.address_of(X[k, rank * (ROW // 2)]),
+                        T.uint32(HALF_BYTES),
+                        T.address_of(full[64]),
+                        T.Cast("uint16", 1 << rank) if m == "B14" else T.uint16(3),
                     )
-                    if m != "B15" or k < TRIPS - 1 or rank == 0:  # B15: the last row from one CTA
-                        T.ptx[MULTICAST](
-                            T.address_of(row[rank * (ROW // 2)]),
-                            T.address_of(X[k, rank * (ROW // 2)]),
-                            T.uint32(HALF_BYTES),
-                            T.address_of(full[64]),
-                            T.Cast("uint16", 1 << rank) if m == "B14" else T.uint16(3),
-                        )
-                T.cuda.mbarrier_wait(T.address_of(full[64]), k % 2)
-                Y[rank, k, tx] = row[tx] + T.Cast("float32", rank)
-                T.ptx.fence.proxy.async_.shared__cta()
-                if m == "B17":  # met by the threads of one CTA alone
-                    T.tvm_storage_sync("shared")
-                else:
-                    T.cuda.cluster_sync()
-            if m == "B17":
+            ptx.wait(full[64], k % 2)
+            Y[rank, k, tx] = row[tx] + T.Cast("float32", rank)
+            T.ptx.fence.proxy.async_.shared__cta()
+            if m == "B17":  # met by the threads of one CTA alone
+                T.tvm_storage_sync("shared")
+            else:
                 T.cuda.cluster_sync()
+        if m == "B17":
+            T.cuda.cluster_sync()
 
     x = np.random.default_rng(seed).integers(-8, 9, (TRIPS, ROW)).astype("float32")
     both = np.stack([x, x + 1]).astype("float64")

@@ -4,12 +4,13 @@ The tensor has fewer rows than the boxes cover, so that the last box is clipped:
 of its bytes. One slot; everybody waits, reads, and fences before the slot is filled again.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tvm.script import tirx as T
 
-from .common import ENCODE, LOAD_1D, LOAD_2D, Kernel
+from tests.sim import ptx
+from tests.sim.hand_threaded import F16, F32, U64, Local, Map, Shared, hand_threaded
+
+from .common import LOAD_2D, Kernel
 
 ROWS, COLUMNS, TRIPS = 8, 64, 3
 TOTAL = ROWS * TRIPS - 3  # the last box has three rows outside
@@ -36,59 +37,39 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
             )
         return T.uint32(BYTES)
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(COLUMNS, smem=1536)
     def main(
-        A: T.Buffer((TOTAL, COLUMNS), "float16"),
-        S: T.Buffer((TRIPS, COLUMNS), "float32"),
-        Y: T.Buffer((TRIPS, COLUMNS), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, a_map, "float16", 2, A.data, COLUMNS, TOTAL, COLUMNS * 2, COLUMNS, ROWS,
-            1, 1, 0, 0, 2, 0,
-        )  # fmt: skip
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", COLUMNS)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            dyn_smem = T.alloc_buffer((1536,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((768,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            scale = T.decl_buffer((384,), "float32", data=dyn_smem.data, scope="shared.dyn")
-            full = T.decl_buffer((192,), "uint64", data=dyn_smem.data, scope="shared.dyn")
-            acc = T.alloc_buffer((1,), "float32", scope="local")
+        A: F16[TOTAL, COLUMNS], S: F32[TRIPS, COLUMNS], Y: F32[TRIPS, COLUMNS],
+        a_map: Map("A", (COLUMNS, TOTAL), (COLUMNS, ROWS)),
+        tx, tile: Shared[F16], scale: Shared[F32], full: Shared[U64], acc: Local[F32],
+    ):  # fmt: skip
+        ptx.set_up(tx, (full[176], 1), (full[177], 1))
+        for k in T.serial(TRIPS):
             if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(full[176]), T.uint32(1))
-                T.ptx.mbarrier.init.shared.b64(T.address_of(full[177]), T.uint32(1))
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.tvm_storage_sync("shared")
-            for k in T.serial(TRIPS):
-                if tx == 0:
-                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                        T.address_of(full[176]), expected_bytes(k)
+                T.ptx.mbarrier.arrive.expect_tx.shared.b64(
+                    T.address_of(full[176]), expected_bytes(k)
+                )
+                T.ptx[LOAD_2D](
+                    T.address_of(tile[0]), T.address_of(a_map), 0, k * ROWS,
+                    T.address_of(full[176]),
+                )  # fmt: skip
+                if m == "B03":
+                    if k < TRIPS - 1:
+                        ptx.load_bytes(scale[256], S[k, 0], SCALE_BYTES, full[176])
+                else:
+                    ptx.load_bytes(
+                        scale[256],
+                        S[k, 0],
+                        SCALE_BYTES // 2 if m == "B06" else SCALE_BYTES,
+                        full[177 if m == "B07" else 176],
                     )
-                    T.ptx[LOAD_2D](
-                        T.address_of(tile[0]), T.address_of(a_map), 0, k * ROWS,
-                        T.address_of(full[176]),
-                    )  # fmt: skip
-                    if m == "B03":
-                        if k < TRIPS - 1:
-                            T.ptx[LOAD_1D](
-                                T.address_of(scale[256]), T.address_of(S[k, 0]),
-                                T.uint32(SCALE_BYTES), T.address_of(full[176]),
-                            )  # fmt: skip
-                    else:
-                        T.ptx[LOAD_1D](
-                            T.address_of(scale[256]), T.address_of(S[k, 0]),
-                            T.uint32(SCALE_BYTES // 2 if m == "B06" else SCALE_BYTES),
-                            T.address_of(full[177 if m == "B07" else 176]),
-                        )  # fmt: skip
-                T.cuda.mbarrier_wait(T.address_of(full[176]), k % 2)
-                acc[0] = T.float32(0)
-                for r in T.serial(ROWS):
-                    acc[0] = acc[0] + T.Cast("float32", tile[r * COLUMNS + tx])
-                Y[k, tx] = acc[0] * scale[256 + tx]
-                T.ptx.fence.proxy.async_.shared__cta()
-                T.tvm_storage_sync("shared")
+            ptx.wait(full[176], k % 2)
+            acc[0] = T.float32(0)
+            for r in T.serial(ROWS):
+                acc[0] = acc[0] + T.Cast("float32", tile[r * COLUMNS + tx])
+            Y[k, tx] = acc[0] * scale[256 + tx]
+            T.ptx.fence.proxy.async_.shared__cta()
+            T.tvm_storage_sync("shared")
 
     rng = np.random.default_rng(seed)
     a = rng.integers(-2, 3, (TOTAL, COLUMNS)).astype("float16")

@@ -5,16 +5,13 @@ allocation with typed views over all of it, mbarriers as `uint64` in it, a produ
 two consumer warp groups.  The tile is small so that a simulated CTA takes well under a second.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np
 from tvm.script import tirx as T
 from tvm.tirx import PrimFunc
+
+from tests.sim import ptx
 
 TILE_M, TILE_N, TILE_K = 128, 64, 64
 NUM_CONSUMERS = 2
@@ -140,19 +137,15 @@ def plain_product(m: int, n: int, k: int, out: str = "float32") -> PrimFunc:
 @T.inline
 def init_ring(full, empty, ring, full_count, empty_count):
     for s in T.serial(ring.stages):
-        T.ptx.mbarrier.init.shared.b64(T.address_of(full[ring.full + s]), T.uint32(full_count))
-        T.ptx.mbarrier.init.shared.b64(T.address_of(empty[ring.empty + s]), T.uint32(empty_count))
+        ptx.init_mbarrier(full[ring.full + s], full_count)
+        ptx.init_mbarrier(empty[ring.empty + s], empty_count)
 
 
 @T.inline
 def load_stage(sA, sB, full, empty, a_map, b_map, ring, it, k, row, col):
     """Fill slot `it % stages` with the tiles at K step `k`; `it` counts over the whole kernel."""
-    T.cuda.mbarrier_wait(
-        T.address_of(empty[ring.empty + it % ring.stages]), ((it // ring.stages) % 2) ^ 1
-    )
-    T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-        T.address_of(full[ring.full + it % ring.stages]), T.uint32(STAGE_BYTES)
-    )
+    ptx.wait(empty[ring.empty + it % ring.stages], ((it // ring.stages) % 2) ^ 1)
+    ptx.expect_bytes(full[ring.full + it % ring.stages], STAGE_BYTES)
     T.ptx[LOAD_2D](
         T.address_of(sA[(it % ring.stages) * A_ELEMENTS]),
         T.address_of(a_map),
@@ -205,22 +198,15 @@ def multiply_stage(sA, sB, acc, desc, ring, it, group, k):
 def consume_tile(sA, sB, full, empty, acc, desc, ring, first, trips, group, lane):
     """Multiply `trips` slots beginning with ring position `first`, one group left in flight."""
     for k in T.serial(trips):
-        T.cuda.mbarrier_wait(
-            T.address_of(full[ring.full + (first + k) % ring.stages]),
-            ((first + k) // ring.stages) % 2,
-        )
+        ptx.wait(full[ring.full + (first + k) % ring.stages], ((first + k) // ring.stages) % 2)
         multiply_stage(sA, sB, acc, desc, ring, first + k, group, k)
         T.ptx.wgmma.wait_group.sync.aligned(1)
         if k > 0:
             if lane == 0:
-                T.ptx.mbarrier.arrive.shared.b64(
-                    T.address_of(empty[ring.empty + (first + k + ring.stages - 1) % ring.stages])
-                )
+                ptx.arrive(empty[ring.empty + (first + k + ring.stages - 1) % ring.stages])
     T.ptx.wgmma.wait_group.sync.aligned(0)
     if lane == 0:
-        T.ptx.mbarrier.arrive.shared.b64(
-            T.address_of(empty[ring.empty + (first + trips - 1) % ring.stages])
-        )
+        ptx.arrive(empty[ring.empty + (first + trips - 1) % ring.stages])
 
 
 @T.inline

@@ -5,17 +5,14 @@ tensor core sums one K step from zero; the sum times the scales of both tiles is
 registers before the next step begins.  Mutations F01 to F08.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 from tvm.script import tirx as T
 
+from tests.sim import ptx
+from tests.sim.hand_threaded import F32, U8, U64, Elements, Local, Map, Shared, hand_threaded
+
 from .common import (
-    ENCODE,
     LOAD_2D,
     NUM_ACCUMULATORS,
     NUM_THREADS,
@@ -84,107 +81,74 @@ def build(
         for i in T.unroll(NUM_ACCUMULATORS):
             total[i] = total[i] + partial[i] * scale[0]
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(NUM_THREADS, grid=(tiles_n, tiles_m), smem=num_bytes, min_blocks=1)
     def main(
-        A: T.Buffer((m, k), a_type),
-        B: T.Buffer((n, k), "float8_e4m3fn"),
-        SA: T.Buffer((tiles_m, trips), "float32"),
-        SB: T.Buffer((tiles_n, trips), "float32"),
-        C: T.Buffer((m, n), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, a_map, "uint8", 2, A.data, k, m, k, TILE_K, TILE_M,
-            1, 1, 0, SWIZZLE_128B_MAP, 2, 0,
-        )  # fmt: skip
-        b_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, b_map, "uint8", 2, B.data, k, n, k, TILE_K, TILE_N,
-            1, 1, 0, SWIZZLE_128B_MAP, 2, 0,
-        )  # fmt: skip
-        bx = T.launch_thread("blockIdx.x", tiles_n)
-        by = T.launch_thread("blockIdx.y", tiles_m)
-        tx = T.launch_thread("threadIdx.x", NUM_THREADS)
-        with (
-            T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", 1),
-            T.attr(T.int32(0), "hand_threaded", 1),
-        ):
-            dyn_smem = T.alloc_buffer((num_bytes,), "uint8", scope="shared.dyn", align=1024)
-            sA = T.decl_buffer((num_bytes,), "uint8", data=dyn_smem.data, scope="shared.dyn")
-            sB = T.decl_buffer((num_bytes,), "uint8", data=dyn_smem.data, scope="shared.dyn")
-            barriers = T.decl_buffer(
-                (num_bytes // 8,), "uint64", data=dyn_smem.data, scope="shared.dyn"
-            )
-            partial = T.alloc_buffer((NUM_ACCUMULATORS,), "float32", scope="local")
-            total = T.alloc_buffer((NUM_ACCUMULATORS,), "float32", scope="local")
-            scale = T.alloc_buffer((1,), "float32", scope="local")
-            desc = T.alloc_buffer((2,), "uint64", scope="local")
+        A: Elements(a_type)[m, k], B: Elements("float8_e4m3fn")[n, k], SA: F32[tiles_m, trips],
+        SB: F32[tiles_n, trips], C: F32[m, n],
+        a_map: Map("A", (k, m), (TILE_K, TILE_M), SWIZZLE_128B_MAP, dtype="uint8"),
+        b_map: Map("B", (k, n), (TILE_K, TILE_N), SWIZZLE_128B_MAP, dtype="uint8"),
+        bx, by, tx, sA: Shared[U8], sB: Shared[U8], barriers: Shared[U64],
+        partial: Local[F32, NUM_ACCUMULATORS], total: Local[F32, NUM_ACCUMULATORS],
+        scale: Local[F32], desc: Local[U64, 2],
+    ):  # fmt: skip
+        if tx == 0:
+            for s in T.serial(stages):
+                ptx.init_mbarrier(barriers[full_at + s], 1)
+                ptx.init_mbarrier(barriers[empty_at + s], 2)
+            T.ptx.fence.mbarrier_init.release.cluster()
+        T.tvm_storage_sync("shared")
+        if tx < 128:
+            T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
             if tx == 0:
-                for s in T.serial(stages):
-                    T.ptx.mbarrier.init.shared.b64(T.address_of(barriers[full_at + s]), T.uint32(1))
-                    T.ptx.mbarrier.init.shared.b64(
-                        T.address_of(barriers[empty_at + s]), T.uint32(2)
-                    )
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.tvm_storage_sync("shared")
-            if tx < 128:
-                T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
-                if tx == 0:
-                    for step in T.serial(trips):
-                        filled = T.meta_var(T.address_of(barriers[full_at + step % stages]))
-                        T.cuda.mbarrier_wait(
-                            T.address_of(barriers[empty_at + step % stages]),
-                            (step // stages % 2) ^ 1,
-                        )
-                        T.ptx.mbarrier.arrive.expect_tx.shared.b64(filled, T.uint32(loaded))
-                        T.ptx[LOAD_2D](
-                            T.address_of(sA[step % stages * A_BYTES]),
-                            T.address_of(a_map), step * TILE_K, by * TILE_M, filled,
-                        )  # fmt: skip
-                        T.ptx[LOAD_2D](
-                            T.address_of(sB[b_start + step % stages * B_BYTES]),
-                            T.address_of(b_map), step * TILE_K, bx * TILE_N, filled,
-                        )  # fmt: skip
-            else:
-                T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
-                group = T.meta_var(tx // 128 - 1)
-                lane = T.meta_var(tx % 128)
-                for i in T.unroll(NUM_ACCUMULATORS):
-                    total[i] = T.float32(0)
                 for step in T.serial(trips):
-                    released = T.meta_var(T.address_of(barriers[empty_at + step % stages]))
-                    if bug == "F07":  # the scales of the step that is loaded, not of this one
-                        scale[0] = (
-                            SA[by, T.min(step + 1, trips - 1)] * SB[bx, T.min(step + 1, trips - 1)]
-                        )
-                    else:
-                        scale[0] = SA[by, step] * SB[bx, step]
-                    T.cuda.mbarrier_wait(
-                        T.address_of(barriers[full_at + step % stages]), step // stages % 2
+                    filled = T.meta_var(T.address_of(barriers[full_at + step % stages]))
+                    ptx.wait(barriers[empty_at + step % stages], (step // stages % 2) ^ 1)
+                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(filled, T.uint32(loaded))
+                    T.ptx[LOAD_2D](
+                        T.address_of(sA[step % stages * A_BYTES]),
+                        T.address_of(a_map), step * TILE_K, by * TILE_M, filled,
+                    )  # fmt: skip
+                    T.ptx[LOAD_2D](
+                        T.address_of(sB[b_start + step % stages * B_BYTES]),
+                        T.address_of(b_map), step * TILE_K, bx * TILE_N, filled,
+                    )  # fmt: skip
+        else:
+            T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
+            group = T.meta_var(tx // 128 - 1)
+            lane = T.meta_var(tx % 128)
+            for i in T.unroll(NUM_ACCUMULATORS):
+                total[i] = T.float32(0)
+            for step in T.serial(trips):
+                released = T.meta_var(T.address_of(barriers[empty_at + step % stages]))
+                if bug == "F07":  # the scales of the step that is loaded, not of this one
+                    scale[0] = (
+                        SA[by, T.min(step + 1, trips - 1)] * SB[bx, T.min(step + 1, trips - 1)]
                     )
-                    multiply(sA, sB, partial, desc, step, group)
-                    if bug == "F01":
-                        promote(partial, total, scale)
-                    if bug == "F06":
-                        if lane == 0:
-                            T.ptx.mbarrier.arrive.shared.b64(released)
-                    if bug == "F08":
-                        T.ptx.wgmma.wait_group.sync.aligned(1)
-                    else:
-                        T.ptx.wgmma.wait_group.sync.aligned(0)
-                    if bug != "F06":
-                        if lane == 0:
-                            T.ptx.mbarrier.arrive.shared.b64(released)
-                    if bug != "F01":
-                        promote(partial, total, scale)
-                for i in T.serial(NUM_ACCUMULATORS):
-                    c_row = T.meta_var(
-                        by * TILE_M + group * 64 + lane // 32 * 16 + i // 2 % 2 * 8 + lane % 32 // 4
-                    )
-                    c_col = T.meta_var(bx * TILE_N + i // 4 * 8 + lane % 4 * 2 + i % 2)
-                    if T.And(c_row < m, c_col < n):
-                        C[c_row, c_col] = total[i]
+                else:
+                    scale[0] = SA[by, step] * SB[bx, step]
+                ptx.wait(barriers[full_at + step % stages], step // stages % 2)
+                multiply(sA, sB, partial, desc, step, group)
+                if bug == "F01":
+                    promote(partial, total, scale)
+                if bug == "F06":
+                    if lane == 0:
+                        T.ptx.mbarrier.arrive.shared.b64(released)
+                if bug == "F08":
+                    T.ptx.wgmma.wait_group.sync.aligned(1)
+                else:
+                    T.ptx.wgmma.wait_group.sync.aligned(0)
+                if bug != "F06":
+                    if lane == 0:
+                        T.ptx.mbarrier.arrive.shared.b64(released)
+                if bug != "F01":
+                    promote(partial, total, scale)
+            for i in T.serial(NUM_ACCUMULATORS):
+                c_row = T.meta_var(
+                    by * TILE_M + group * 64 + lane // 32 * 16 + i // 2 % 2 * 8 + lane % 32 // 4
+                )
+                c_col = T.meta_var(bx * TILE_N + i // 4 * 8 + lane % 4 * 2 + i % 2)
+                if T.And(c_row < m, c_col < n):
+                    C[c_row, c_col] = total[i]
 
     @T.prim_func(s_tir=True)
     def plain(

@@ -3,17 +3,14 @@
 Mutations M01-M15, M19-M22, M24, M38-M43, M54, M56-M58, M60 and M62 break it in one place each.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
-from __future__ import annotations
-
 from tvm.script import tirx as T
+
+from tests.sim import ptx
+from tests.sim.hand_threaded import F16, F32, U32, U64, Local, Map, Shared, hand_threaded
 
 from .common import (
     A_ELEMENTS,
     B_ELEMENTS,
-    ENCODE,
     LOAD_2D,
     MMA_SS,
     NUM_ACCUMULATORS,
@@ -63,7 +60,6 @@ def build(
     full_parity_flip = 1 if m == "M02" else 0
     parity_period = 1 if m == "M03" else stages
     # without it the register count at entry is unknown and setmaxnreg is ignored
-    launch_bounds = "hand_threaded" if m == "M40" else "tirx.launch_bounds_min_blocks_per_sm"
     producer_registers = {"M38": 40, "M39": 192}.get(m, 40)
     consumer_registers = 240 if m == "M38" else 232
 
@@ -96,145 +92,113 @@ def build(
     def release(empty, slot, lane, tx):
         if m == "M12":
             if tx == 128:
-                T.ptx.mbarrier.arrive.shared.b64(T.address_of(empty[ring.empty + slot]))
+                ptx.arrive(empty[ring.empty + slot])
         elif m == "M13":
-            T.ptx.mbarrier.arrive.shared.b64(T.address_of(empty[ring.empty + slot]))
+            ptx.arrive(empty[ring.empty + slot])
         else:
             if lane == 0:
-                T.ptx.mbarrier.arrive.shared.b64(T.address_of(empty[ring.empty + slot]))
+                ptx.arrive(empty[ring.empty + slot])
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(NUM_THREADS, smem=ring.num_bytes, min_blocks=None if m == "M40" else 1)
     def main(
-        A: T.Buffer((TILE_M, num_k), "float16"),
-        B: T.Buffer((TILE_N, num_k), "float16"),
-        C: T.Buffer((TILE_M, TILE_N), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, a_map, "float16", 2, A.data, num_k, TILE_M, num_k * 2, TILE_K, TILE_M,
-            1, 1, 0, SWIZZLE_128B_MAP, 2, 0,
-        )  # fmt: skip
-        b_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, b_map, "float16", 2, B.data, num_k, TILE_N, num_k * 2, b_box, TILE_N,
-            1, 1, 0, b_swizzle, 2, 0,
-        )  # fmt: skip
-        bx = T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", NUM_THREADS)
-        with (
-            T.attr(T.int32(0), launch_bounds, 1),
-            T.attr(T.int32(0), "hand_threaded", 1),
-        ):
-            dyn_smem = T.alloc_buffer((ring.num_bytes,), "uint8", scope="shared.dyn", align=1024)
-            half, word = T.meta_var(ring.num_bytes // 2), T.meta_var(ring.num_bytes // 8)
-            sA = T.decl_buffer((half,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            sB = T.decl_buffer((half,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            full = T.decl_buffer((word,), "uint64", data=dyn_smem.data, scope="shared.dyn")
-            empty = T.decl_buffer((word,), "uint64", data=dyn_smem.data, scope="shared.dyn")
-            acc = T.alloc_buffer((NUM_ACCUMULATORS,), "float32", scope="local")
-            desc = T.alloc_buffer((2,), "uint64", scope="local")
-            done = T.alloc_buffer((1,), "uint32", scope="local")
-            if tx == 0:
-                for s in T.serial(stages):
-                    T.ptx.mbarrier.init.shared.b64(
-                        T.address_of(full[ring.full + s]), T.uint32(full_count)
-                    )
-                    T.ptx.mbarrier.init.shared.b64(
-                        T.address_of(empty[ring.empty + s]), T.uint32(empty_count)
-                    )
-                T.ptx.fence.mbarrier_init.release.cluster()
-            if m != "M15":
-                T.tvm_storage_sync("shared")
-            if tx < 128:
-                if m == "M39":
-                    if tx < 64:
-                        T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
-                else:
-                    T.ptx["setmaxnreg.dec.sync.aligned.u32"](producer_registers)
-                if tx == 0:
-                    for k in T.serial(producer_trips):
-                        if m != "M09":
-                            T.cuda.mbarrier_wait(
-                                T.address_of(empty[ring.empty + k % stages]),
-                                ((k // parity_period) % 2) ^ first_empty_parity,
-                            )
-                        if tx_first:
-                            issue_load(sA, sB, full, a_map, b_map, k, bx * TILE_M)
-                        if m == "M06":
-                            T.ptx.mbarrier.arrive.shared.b64(
-                                T.address_of(full[ring.full + k % stages])
-                            )
-                            T.ptx.mbarrier.expect_tx.relaxed.cta.shared__cta.b64(
-                                T.address_of(full[ring.full + k % stages]), T.uint32(tx_bytes)
-                            )
-                        else:
-                            T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                                T.address_of(full[ring.full + k % stages]), T.uint32(tx_bytes)
-                            )
-                        if not tx_first:
-                            issue_load(sA, sB, full, a_map, b_map, k, bx * TILE_M)
+        A: F16[TILE_M, num_k], B: F16[TILE_N, num_k], C: F32[TILE_M, TILE_N],
+        a_map: Map("A", (num_k, TILE_M), (TILE_K, TILE_M), SWIZZLE_128B_MAP),
+        b_map: Map("B", (num_k, TILE_N), (b_box, TILE_N), b_swizzle),
+        bx, tx, sA: Shared[F16], sB: Shared[F16], full: Shared[U64], empty: Shared[U64],
+        acc: Local[F32, NUM_ACCUMULATORS], desc: Local[U64, 2], done: Local[U32],
+    ):  # fmt: skip
+        if tx == 0:
+            for s in T.serial(stages):
+                ptx.init_mbarrier(full[ring.full + s], full_count)
+                ptx.init_mbarrier(empty[ring.empty + s], empty_count)
+            T.ptx.fence.mbarrier_init.release.cluster()
+        if m != "M15":
+            T.tvm_storage_sync("shared")
+        if tx < 128:
+            if m == "M39":
+                if tx < 64:
+                    T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
             else:
-                T.ptx["setmaxnreg.inc.sync.aligned.u32"](consumer_registers)
-                group = T.meta_var(tx // 128 - 1)
-                lane = T.meta_var(tx % 128)
-                for i in T.unroll(NUM_ACCUMULATORS if m != "M62" else NUM_ACCUMULATORS // 2):
-                    acc[i] = T.float32(0)
-                if m == "M58":
-                    # the peeled first step of a pipelined loop, with nothing that guards it
-                    T.cuda.mbarrier_wait(T.address_of(full[ring.full]), 0)
-                for k in T.serial(consumer_trips):
-                    if m == "M54":
-                        T.ptx.mbarrier.try_wait.parity.shared.b64(
-                            done[0], T.address_of(full[ring.full + k % stages]),
-                            T.Cast("uint32", (k // stages) % 2),
-                        )  # fmt: skip
-                    else:
-                        T.cuda.mbarrier_wait(
-                            T.address_of(full[ring.full + (k + (m == "M07")) % stages]),
-                            ((k // parity_period) % 2) ^ full_parity_flip,
+                T.ptx["setmaxnreg.dec.sync.aligned.u32"](producer_registers)
+            if tx == 0:
+                for k in T.serial(producer_trips):
+                    if m != "M09":
+                        ptx.wait(
+                            empty[ring.empty + k % stages],
+                            ((k // parity_period) % 2) ^ first_empty_parity,
                         )
-                    if m == "M41":
-                        T.tvm_storage_sync("shared")
-                    if m != "M19":
-                        T.ptx.wgmma.fence.sync.aligned()
-                    T.cuda.wgmma.encode_matrix_descriptor(
-                        T.address_of(desc[0]),
-                        T.address_of(sA[(k % stages) * A_ELEMENTS + group * 64 * TILE_K]),
-                        1, 64, 3,
-                    )  # fmt: skip
-                    T.cuda.wgmma.encode_matrix_descriptor(
-                        T.address_of(desc[1]),
-                        T.address_of(sB[ring.b_start + (k % stages) * B_ELEMENTS]),
-                        1, 64, 3,
-                    )  # fmt: skip
-                    for kk in T.unroll(TILE_K // 16):
-                        T.ptx[MMA_SS](
-                            *[acc[i] for i in range(NUM_ACCUMULATORS)],
-                            desc[0] + T.uint64(kk * 2), desc[1] + T.uint64(kk * 2),
-                            T.bool(True), 1, 1, 0, 0,
-                        )  # fmt: skip
-                    if m == "M24":
-                        if lane < 64:
-                            T.ptx.wgmma.commit_group.sync.aligned()
+                    if tx_first:
+                        issue_load(sA, sB, full, a_map, b_map, k, bx * TILE_M)
+                    if m == "M06":
+                        ptx.arrive(full[ring.full + k % stages])
+                        T.ptx.mbarrier.expect_tx.relaxed.cta.shared__cta.b64(
+                            T.address_of(full[ring.full + k % stages]), T.uint32(tx_bytes)
+                        )
                     else:
+                        ptx.expect_bytes(full[ring.full + k % stages], tx_bytes)
+                    if not tx_first:
+                        issue_load(sA, sB, full, a_map, b_map, k, bx * TILE_M)
+        else:
+            T.ptx["setmaxnreg.inc.sync.aligned.u32"](consumer_registers)
+            group = T.meta_var(tx // 128 - 1)
+            lane = T.meta_var(tx % 128)
+            for i in T.unroll(NUM_ACCUMULATORS if m != "M62" else NUM_ACCUMULATORS // 2):
+                acc[i] = T.float32(0)
+            if m == "M58":
+                # the peeled first step of a pipelined loop, with nothing that guards it
+                ptx.wait(full[ring.full], 0)
+            for k in T.serial(consumer_trips):
+                if m == "M54":
+                    T.ptx.mbarrier.try_wait.parity.shared.b64(
+                        done[0], T.address_of(full[ring.full + k % stages]),
+                        T.Cast("uint32", (k // stages) % 2),
+                    )  # fmt: skip
+                else:
+                    ptx.wait(
+                        full[ring.full + (k + (m == "M07")) % stages],
+                        ((k // parity_period) % 2) ^ full_parity_flip,
+                    )
+                if m == "M41":
+                    T.tvm_storage_sync("shared")
+                if m != "M19":
+                    T.ptx.wgmma.fence.sync.aligned()
+                T.cuda.wgmma.encode_matrix_descriptor(
+                    T.address_of(desc[0]),
+                    T.address_of(sA[(k % stages) * A_ELEMENTS + group * 64 * TILE_K]),
+                    1, 64, 3,
+                )  # fmt: skip
+                T.cuda.wgmma.encode_matrix_descriptor(
+                    T.address_of(desc[1]),
+                    T.address_of(sB[ring.b_start + (k % stages) * B_ELEMENTS]),
+                    1, 64, 3,
+                )  # fmt: skip
+                for kk in T.unroll(TILE_K // 16):
+                    T.ptx[MMA_SS](
+                        *[acc[i] for i in range(NUM_ACCUMULATORS)],
+                        desc[0] + T.uint64(kk * 2), desc[1] + T.uint64(kk * 2),
+                        T.bool(True), 1, 1, 0, 0,
+                    )  # fmt: skip
+                if m == "M24":
+                    if lane < 64:
                         T.ptx.wgmma.commit_group.sync.aligned()
-                    if m == "M20":
-                        for i in T.unroll(NUM_ACCUMULATORS):
-                            acc[i] = acc[i] * T.float32(0.5)
-                    if m == "M10":
-                        release(empty, k % stages, lane, tx)
-                    T.ptx.wgmma.wait_group.sync.aligned(1)
-                    if m == "M11":
-                        release(empty, k % stages, lane, tx)
-                    elif m != "M10":
-                        if k > 0:
-                            release(empty, (k + stages - 1) % stages, lane, tx)
-                if m != "M21" and m != "M22":
-                    T.ptx.wgmma.wait_group.sync.aligned(0)
-                elif m == "M21":
-                    T.ptx.wgmma.wait_group.sync.aligned(1)
-                store_fragment(C, acc, bx * TILE_M + group * 64, 0, lane)
+                else:
+                    T.ptx.wgmma.commit_group.sync.aligned()
+                if m == "M20":
+                    for i in T.unroll(NUM_ACCUMULATORS):
+                        acc[i] = acc[i] * T.float32(0.5)
+                if m == "M10":
+                    release(empty, k % stages, lane, tx)
+                T.ptx.wgmma.wait_group.sync.aligned(1)
+                if m == "M11":
+                    release(empty, k % stages, lane, tx)
+                elif m != "M10":
+                    if k > 0:
+                        release(empty, (k + stages - 1) % stages, lane, tx)
+            if m != "M21" and m != "M22":
+                T.ptx.wgmma.wait_group.sync.aligned(0)
+            elif m == "M21":
+                T.ptx.wgmma.wait_group.sync.aligned(1)
+            store_fragment(C, acc, bx * TILE_M + group * 64, 0, lane)
 
     inputs = operands(TILE_M, TILE_N, num_k, seed)
     expected = product(inputs)

@@ -4,10 +4,11 @@ CTA 1 waits on its own mbarrier with `.acquire.cluster`; CTA 0 arrives on it wit
 `.release.cluster`.  M45 drops both to the default, which is CTA scope.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tvm.script import tirx as T
+
+from tests.sim import ptx
+from tests.sim.hand_threaded import F32, U32, U64, Local, Shared, hand_threaded
 
 from .common import Kernel
 
@@ -18,40 +19,31 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
     """Build it: Y[i] = X[i] by way of the peer's shared memory."""
     m = mutation
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((THREADS,), "float32"), Y: T.Buffer((THREADS,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 2)
-        rank = T.launch_thread("clusterCtaIdx.x", 2)
-        tx = T.launch_thread("threadIdx.x", THREADS)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            dyn_smem = T.alloc_buffer((640,), "uint8", scope="shared.dyn", align=1024)
-            row = T.decl_buffer((160,), "float32", data=dyn_smem.data, scope="shared.dyn")
-            ready = T.decl_buffer((80,), "uint64", data=dyn_smem.data, scope="shared.dyn")
-            remote = T.alloc_buffer((2,), "uint32", scope="local")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(ready[64]), T.uint32(THREADS))
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.cuda.cluster_sync()
-            if rank == 0:
-                T.ptx.mapa.shared__cluster.u32(
-                    remote[0], T.cuda.cvta_generic_to_shared(T.address_of(row[tx])), T.uint32(1)
-                )
-                T.ptx.mapa.shared__cluster.u32(
-                    remote[1], T.cuda.cvta_generic_to_shared(T.address_of(ready[64])), T.uint32(1)
-                )
-                T.ptx["st.shared::cluster.f32"](remote[0], X[tx])
-                if m == "M45":
-                    T.ptx.mbarrier.arrive.shared__cluster.b64(remote[1])
-                else:
-                    T.ptx.mbarrier.arrive.release.cluster.shared__cluster.b64(remote[1])
+    @hand_threaded(THREADS, grid=2, cluster=2, smem=640)
+    def main(
+        X: F32[THREADS], Y: F32[THREADS],
+        rank, tx, row: Shared[F32], ready: Shared[U64], remote: Local[U32, 2],
+    ):  # fmt: skip
+        ptx.set_up(tx, (ready[64], THREADS), sync=T.cuda.cluster_sync)
+        if rank == 0:
+            T.ptx.mapa.shared__cluster.u32(
+                remote[0], T.cuda.cvta_generic_to_shared(T.address_of(row[tx])), T.uint32(1)
+            )
+            T.ptx.mapa.shared__cluster.u32(
+                remote[1], T.cuda.cvta_generic_to_shared(T.address_of(ready[64])), T.uint32(1)
+            )
+            T.ptx["st.shared::cluster.f32"](remote[0], X[tx])
+            if m == "M45":
+                T.ptx.mbarrier.arrive.shared__cluster.b64(remote[1])
             else:
-                if m == "M45":
-                    T.cuda.mbarrier_wait(T.address_of(ready[64]), 0)
-                else:
-                    T.cuda.mbarrier_wait_acquire_cluster(T.address_of(ready[64]), 0)
-                Y[tx] = row[tx]
-            T.cuda.cluster_sync()
+                T.ptx.mbarrier.arrive.release.cluster.shared__cluster.b64(remote[1])
+        else:
+            if m == "M45":
+                ptx.wait(ready[64], 0)
+            else:
+                T.cuda.mbarrier_wait_acquire_cluster(T.address_of(ready[64]), 0)
+            Y[tx] = row[tx]
+        T.cuda.cluster_sync()
 
     x = np.random.default_rng(seed).integers(-8, 9, THREADS).astype("float32")
     return Kernel(main, {"X": x}, {"Y": x.astype("float64")}, grid=2)

@@ -5,15 +5,11 @@ buffer is written again only when the store that read it is known to have read i
 M25-M32, M43 and M55 break the epilogue; it ends with the stores' writes still pending (N15).
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
-from __future__ import annotations
-
 from tvm.script import tirx as T
 
+from tests.sim.hand_threaded import F16, F32, U64, Local, Map, Shared, hand_threaded
+
 from .common import (
-    ENCODE,
     NUM_ACCUMULATORS,
     NUM_THREADS,
     STMATRIX,
@@ -96,60 +92,32 @@ def build(mutation: str | None = None, *, stages: int = 2, trips: int = 3, seed:
             if lane == 0:
                 T.ptx["cp.async.bulk.wait_group.read"](0)
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(NUM_THREADS, smem=ring.num_bytes, min_blocks=1)
     def main(
-        A: T.Buffer((TILE_M, num_k), "float16"),
-        B: T.Buffer((TILE_N, num_k), "float16"),
-        C: T.Buffer((TILE_M, TILE_N), "float16"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, a_map, "float16", 2, A.data, num_k, TILE_M, num_k * 2, TILE_K, TILE_M,
-            1, 1, 0, SWIZZLE_128B_MAP, 2, 0,
-        )  # fmt: skip
-        b_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, b_map, "float16", 2, B.data, num_k, TILE_N, num_k * 2, TILE_K, TILE_N,
-            1, 1, 0, SWIZZLE_128B_MAP, 2, 0,
-        )  # fmt: skip
-        c_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, c_map, "float16", 2, C.data, TILE_N, TILE_M, TILE_N * 2, CHUNK, 64,
-            1, 1, 0, 0, 2, 0,
-        )  # fmt: skip
-        bx = T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", NUM_THREADS)
-        with (
-            T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", 1),
-            T.attr(T.int32(0), "hand_threaded", 1),
-        ):
-            dyn_smem = T.alloc_buffer((ring.num_bytes,), "uint8", scope="shared.dyn", align=1024)
-            half, word = T.meta_var(ring.num_bytes // 2), T.meta_var(ring.num_bytes // 8)
-            sA = T.decl_buffer((half,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            sB = T.decl_buffer((half,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            sC = T.decl_buffer((half,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            full = T.decl_buffer((word,), "uint64", data=dyn_smem.data, scope="shared.dyn")
-            empty = T.decl_buffer((word,), "uint64", data=dyn_smem.data, scope="shared.dyn")
-            acc = T.alloc_buffer((NUM_ACCUMULATORS,), "float32", scope="local")
-            desc = T.alloc_buffer((2,), "uint64", scope="local")
-            pair = T.alloc_buffer((8,), "float16", scope="local")
-            pair32 = T.decl_buffer((4,), "uint32", data=pair.data, scope="local")
+        A: F16[TILE_M, num_k], B: F16[TILE_N, num_k], C: F16[TILE_M, TILE_N],
+        a_map: Map("A", (num_k, TILE_M), (TILE_K, TILE_M), SWIZZLE_128B_MAP),
+        b_map: Map("B", (num_k, TILE_N), (TILE_K, TILE_N), SWIZZLE_128B_MAP),
+        c_map: Map("C", (TILE_N, TILE_M), (CHUNK, 64)),
+        bx, tx, sA: Shared[F16], sB: Shared[F16], sC: Shared[F16], full: Shared[U64],
+        empty: Shared[U64], acc: Local[F32, NUM_ACCUMULATORS], desc: Local[U64, 2],
+        pair: Local[F16, 8],
+    ):  # fmt: skip
+        pair32 = T.decl_buffer((4,), "uint32", data=pair.data, scope="local")
+        if tx == 0:
+            init_ring(full, empty, ring, 1, 2)
+            T.ptx.fence.mbarrier_init.release.cluster()
+        T.tvm_storage_sync("shared")
+        if tx < 128:
+            T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
             if tx == 0:
-                init_ring(full, empty, ring, 1, 2)
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.tvm_storage_sync("shared")
-            if tx < 128:
-                T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
-                if tx == 0:
-                    for k in T.serial(trips):
-                        load_stage(sA, sB, full, empty, a_map, b_map, ring, k, k, bx * TILE_M, 0)
-            else:
-                T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
-                group = T.meta_var(tx // 128 - 1)
-                lane = T.meta_var(tx % 128)
-                consume_tile(sA, sB, full, empty, acc, desc, ring, 0, trips, group, lane)
-                store_tile(sC, c_map, acc, pair, pair32, group, lane, bx * TILE_M, 0)
+                for k in T.serial(trips):
+                    load_stage(sA, sB, full, empty, a_map, b_map, ring, k, k, bx * TILE_M, 0)
+        else:
+            T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
+            group = T.meta_var(tx // 128 - 1)
+            lane = T.meta_var(tx % 128)
+            consume_tile(sA, sB, full, empty, acc, desc, ring, 0, trips, group, lane)
+            store_tile(sC, c_map, acc, pair, pair32, group, lane, bx * TILE_M, 0)
 
     inputs = operands(TILE_M, TILE_N, num_k, seed)
     return Kernel(main, inputs, {"C": product(inputs)})

@@ -4,12 +4,13 @@ The flag is released and acquired at gpu scope; the reader fences the async prox
 before its copy.  M53 leaves that fence out.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tvm.script import tirx as T
 
-from .common import LOAD_1D, Kernel
+from tests.sim import ptx
+from tests.sim.hand_threaded import F32, U32, U64, Local, Shared, hand_threaded
+
+from .common import Kernel
 
 ELEMENTS = 128
 
@@ -18,48 +19,27 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
     """Build it: Y = 2 X, by way of the workspace W."""
     m = mutation
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(ELEMENTS, grid=2, smem=640)
     def main(
-        X: T.Buffer((ELEMENTS,), "float32"),
-        W: T.Buffer((ELEMENTS,), "float32"),
-        S: T.Buffer((1,), "uint32"),
-        Y: T.Buffer((ELEMENTS,), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        part = T.launch_thread("blockIdx.x", 2)
-        tx = T.launch_thread("threadIdx.x", ELEMENTS)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            dyn_smem = T.alloc_buffer((640,), "uint8", scope="shared.dyn", align=1024)
-            row = T.decl_buffer((160,), "float32", data=dyn_smem.data, scope="shared.dyn")
-            full = T.decl_buffer((80,), "uint64", data=dyn_smem.data, scope="shared.dyn")
-            flag = T.alloc_buffer((1,), "uint32", scope="local")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(full[64]), T.uint32(1))
-                T.ptx.fence.mbarrier_init.release.cluster()
+        X: F32[ELEMENTS], W: F32[ELEMENTS], S: U32[1], Y: F32[ELEMENTS],
+        bx, tx, row: Shared[F32], full: Shared[U64], flag: Local[U32],
+    ):  # fmt: skip
+        ptx.set_up(tx, (full[64], 1))
+        if bx == 0:
+            W[tx] = X[tx] * T.float32(2)
             T.tvm_storage_sync("shared")
-            if part == 0:
-                W[tx] = X[tx] * T.float32(2)
-                T.tvm_storage_sync("shared")
-                if tx == 0:
-                    T.ptx.red.release.gpu.global_.add.u32(T.address_of(S[0]), T.uint32(1))
-            else:
-                if tx == 0:
-                    T.cuda.wait_until(
-                        flag[0], T.address_of(S[0]), flag[0] == T.uint32(1), ptx_type="u32"
-                    )
-                    if m != "M53":
-                        T.ptx.fence.proxy.async_.global_()
-                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                        T.address_of(full[64]), T.uint32(ELEMENTS * 4)
-                    )
-                    T.ptx[LOAD_1D](
-                        T.address_of(row[0]),
-                        T.address_of(W[0]),
-                        T.uint32(ELEMENTS * 4),
-                        T.address_of(full[64]),
-                    )
-                T.cuda.mbarrier_wait(T.address_of(full[64]), 0)
-                Y[tx] = row[tx]
+            if tx == 0:
+                T.ptx.red.release.gpu.global_.add.u32(T.address_of(S[0]), T.uint32(1))
+        else:
+            if tx == 0:
+                T.cuda.wait_until(
+                    flag[0], T.address_of(S[0]), flag[0] == T.uint32(1), ptx_type="u32"
+                )
+                if m != "M53":
+                    T.ptx.fence.proxy.async_.global_()
+                ptx.expect_and_load(row[0], W[0], ELEMENTS * 4, full[64])
+            ptx.wait(full[64], 0)
+            Y[tx] = row[tx]
 
     x = np.random.default_rng(seed).integers(-8, 9, ELEMENTS).astype("float32")
     twice = 2 * x.astype("float64")

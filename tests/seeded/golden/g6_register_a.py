@@ -4,14 +4,14 @@ The slot's A half is read through the generic proxy and overwritten by TMA, so e
 async proxy after its ldmatrix and arrives itself (`empty` counts 8).  Mutations M23 and M33.
 """
 
-from __future__ import annotations
-
 from tvm.script import tirx as T
+
+from tests.sim import ptx
+from tests.sim.hand_threaded import F16, F32, U32, U64, Local, Map, Shared, hand_threaded
 
 from .common import (
     A_ELEMENTS,
     B_ELEMENTS,
-    ENCODE,
     LDMATRIX,
     NUM_ACCUMULATORS,
     NUM_THREADS,
@@ -55,82 +55,54 @@ def build(mutation: str | None = None, *, stages: int = 2, trips: int = 3, seed:
             ),
         )
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(NUM_THREADS, smem=ring.num_bytes, min_blocks=1)
     def main(
-        A: T.Buffer((TILE_M, num_k), "float16"),
-        B: T.Buffer((TILE_N, num_k), "float16"),
-        C: T.Buffer((TILE_M, TILE_N), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, a_map, "float16", 2, A.data, num_k, TILE_M, num_k * 2, TILE_K, TILE_M,
-            1, 1, 0, SWIZZLE_128B_MAP, 2, 0,
-        )  # fmt: skip
-        b_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, b_map, "float16", 2, B.data, num_k, TILE_N, num_k * 2, TILE_K, TILE_N,
-            1, 1, 0, SWIZZLE_128B_MAP, 2, 0,
-        )  # fmt: skip
-        bx = T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", NUM_THREADS)
-        with (
-            T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", 1),
-            T.attr(T.int32(0), "hand_threaded", 1),
-        ):
-            dyn_smem = T.alloc_buffer((ring.num_bytes,), "uint8", scope="shared.dyn", align=1024)
-            half, word = T.meta_var(ring.num_bytes // 2), T.meta_var(ring.num_bytes // 8)
-            sA = T.decl_buffer((half,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            sB = T.decl_buffer((half,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            full = T.decl_buffer((word,), "uint64", data=dyn_smem.data, scope="shared.dyn")
-            empty = T.decl_buffer((word,), "uint64", data=dyn_smem.data, scope="shared.dyn")
-            acc = T.alloc_buffer((NUM_ACCUMULATORS,), "float32", scope="local")
-            frag = T.alloc_buffer((4 * NUM_STEPS,), "uint32", scope="local")
-            desc = T.alloc_buffer((1,), "uint64", scope="local")
+        A: F16[TILE_M, num_k], B: F16[TILE_N, num_k], C: F32[TILE_M, TILE_N],
+        a_map: Map("A", (num_k, TILE_M), (TILE_K, TILE_M), SWIZZLE_128B_MAP),
+        b_map: Map("B", (num_k, TILE_N), (TILE_K, TILE_N), SWIZZLE_128B_MAP),
+        bx, tx, sA: Shared[F16], sB: Shared[F16], full: Shared[U64], empty: Shared[U64],
+        acc: Local[F32, NUM_ACCUMULATORS], frag: Local[U32, 4 * NUM_STEPS], desc: Local[U64],
+    ):  # fmt: skip
+        if tx == 0:
+            init_ring(full, empty, ring, 1, 8)
+            T.ptx.fence.mbarrier_init.release.cluster()
+        T.tvm_storage_sync("shared")
+        if tx < 128:
+            T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
             if tx == 0:
-                init_ring(full, empty, ring, 1, 8)
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.tvm_storage_sync("shared")
-            if tx < 128:
-                T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
-                if tx == 0:
-                    for k in T.serial(trips):
-                        load_stage(sA, sB, full, empty, a_map, b_map, ring, k, k, bx * TILE_M, 0)
-            else:
-                T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
-                group = T.meta_var(tx // 128 - 1)
-                lane = T.meta_var(tx % 128)
                 for k in T.serial(trips):
-                    T.cuda.mbarrier_wait(
-                        T.address_of(full[ring.full + k % stages]), (k // stages) % 2
-                    )
-                    for kk in T.unroll(NUM_STEPS):
-                        load_fragment(sA, frag, k % stages, kk, tx, group)
-                    if m != "M33":
-                        T.ptx.fence.proxy.async_.shared__cta()
-                    T.ptx.wgmma.fence.sync.aligned()
-                    T.cuda.wgmma.encode_matrix_descriptor(
-                        T.address_of(desc[0]),
-                        T.address_of(sB[ring.b_start + (k % stages) * B_ELEMENTS]),
-                        1, 64, 3,
+                    load_stage(sA, sB, full, empty, a_map, b_map, ring, k, k, bx * TILE_M, 0)
+        else:
+            T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
+            group = T.meta_var(tx // 128 - 1)
+            lane = T.meta_var(tx % 128)
+            for k in T.serial(trips):
+                ptx.wait(full[ring.full + k % stages], (k // stages) % 2)
+                for kk in T.unroll(NUM_STEPS):
+                    load_fragment(sA, frag, k % stages, kk, tx, group)
+                if m != "M33":
+                    T.ptx.fence.proxy.async_.shared__cta()
+                T.ptx.wgmma.fence.sync.aligned()
+                T.cuda.wgmma.encode_matrix_descriptor(
+                    T.address_of(desc[0]),
+                    T.address_of(sB[ring.b_start + (k % stages) * B_ELEMENTS]),
+                    1, 64, 3,
+                )  # fmt: skip
+                for kk in T.unroll(NUM_STEPS):
+                    T.ptx[MMA_RS](
+                        *[acc[i] for i in range(NUM_ACCUMULATORS)],
+                        *[frag[kk * 4 + i] for i in range(4)],
+                        desc[0] + T.uint64(kk * 2),
+                        (k > 0) if kk == 0 else T.bool(True), 1, 1, 0,
                     )  # fmt: skip
-                    for kk in T.unroll(NUM_STEPS):
-                        T.ptx[MMA_RS](
-                            *[acc[i] for i in range(NUM_ACCUMULATORS)],
-                            *[frag[kk * 4 + i] for i in range(4)],
-                            desc[0] + T.uint64(kk * 2),
-                            (k > 0) if kk == 0 else T.bool(True), 1, 1, 0,
-                        )  # fmt: skip
-                    T.ptx.wgmma.commit_group.sync.aligned()
-                    if m == "M23":
-                        load_fragment(sA, frag, k % stages, 0, tx, group)
-                    T.ptx.wgmma.wait_group.sync.aligned(0)
-                    T.cuda.warp_sync()
-                    if tx % 32 == 0:
-                        T.ptx.mbarrier.arrive.shared.b64(
-                            T.address_of(empty[ring.empty + k % stages])
-                        )
-                store_fragment(C, acc, bx * TILE_M + group * 64, 0, lane)
+                T.ptx.wgmma.commit_group.sync.aligned()
+                if m == "M23":
+                    load_fragment(sA, frag, k % stages, 0, tx, group)
+                T.ptx.wgmma.wait_group.sync.aligned(0)
+                T.cuda.warp_sync()
+                if tx % 32 == 0:
+                    ptx.arrive(empty[ring.empty + k % stages])
+            store_fragment(C, acc, bx * TILE_M + group * 64, 0, lane)
 
     inputs = operands(TILE_M, TILE_N, num_k, seed)
     return Kernel(main, inputs, {"C": product(inputs)})

@@ -5,16 +5,13 @@ first A slot, reads it back with plain loads, and tells the producer through `dr
 next tile may be loaded into it.  Mutations M17, M18, M59 (both forms) and M34 (union).
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
-from __future__ import annotations
-
 from tvm.script import tirx as T
+
+from tests.sim import ptx
+from tests.sim.hand_threaded import F16, F32, U64, Local, Map, Shared, hand_threaded
 
 from .common import (
     A_ELEMENTS,
-    ENCODE,
     NUM_ACCUMULATORS,
     NUM_THREADS,
     STMATRIX,
@@ -112,106 +109,76 @@ def build(
             T.ptx.fence.proxy.async_.shared__cta()
         T.ptx.bar.sync(T.Cast("uint32", group + 1), T.uint32(128))
         if lane == 0:
-            T.ptx.mbarrier.arrive.shared.b64(T.address_of(full[drained]))
+            ptx.arrive(full[drained])
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(NUM_THREADS, grid=grid, smem=ring.num_bytes, min_blocks=1)
     def main(
-        A: T.Buffer((num_m, num_k), "float16"),
-        B: T.Buffer((TILE_N, num_k), "float16"),
-        C: T.Buffer((num_m, TILE_N), "float16"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, a_map, "float16", 2, A.data, num_k, num_m, num_k * 2, TILE_K, TILE_M,
-            1, 1, 0, SWIZZLE_128B_MAP, 2, 0,
-        )  # fmt: skip
-        b_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, b_map, "float16", 2, B.data, num_k, TILE_N, num_k * 2, TILE_K, TILE_N,
-            1, 1, 0, SWIZZLE_128B_MAP, 2, 0,
-        )  # fmt: skip
-        c_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, c_map, "float16", 2, C.data, TILE_N, num_m, TILE_N * 2, CHUNK, 64,
-            1, 1, 0, 0, 2, 0,
-        )  # fmt: skip
-        bx = T.launch_thread("blockIdx.x", grid)
-        tx = T.launch_thread("threadIdx.x", NUM_THREADS)
-        with (
-            T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", 1),
-            T.attr(T.int32(0), "hand_threaded", 1),
-        ):
-            dyn_smem = T.alloc_buffer((ring.num_bytes,), "uint8", scope="shared.dyn", align=1024)
-            half, word = T.meta_var(ring.num_bytes // 2), T.meta_var(ring.num_bytes // 8)
-            sA = T.decl_buffer((half,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            sB = T.decl_buffer((half,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            sC = T.decl_buffer((half,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            full = T.decl_buffer((word,), "uint64", data=dyn_smem.data, scope="shared.dyn")
-            empty = T.decl_buffer((word,), "uint64", data=dyn_smem.data, scope="shared.dyn")
-            acc = T.alloc_buffer((NUM_ACCUMULATORS,), "float32", scope="local")
-            desc = T.alloc_buffer((2,), "uint64", scope="local")
-            pair = T.alloc_buffer((8,), "float16", scope="local")
-            pair32 = T.decl_buffer((4,), "uint32", data=pair.data, scope="local")
-            num_waves = T.meta_var((tiles - bx + grid - 1) // grid if waves is None else waves)
-            if tx == 0:
-                if m != "M17":
+        A: F16[num_m, num_k], B: F16[TILE_N, num_k], C: F16[num_m, TILE_N],
+        a_map: Map("A", (num_k, num_m), (TILE_K, TILE_M), SWIZZLE_128B_MAP),
+        b_map: Map("B", (num_k, TILE_N), (TILE_K, TILE_N), SWIZZLE_128B_MAP),
+        c_map: Map("C", (TILE_N, num_m), (CHUNK, 64)),
+        bx, tx, sA: Shared[F16], sB: Shared[F16], sC: Shared[F16], full: Shared[U64],
+        empty: Shared[U64], acc: Local[F32, NUM_ACCUMULATORS], desc: Local[U64, 2],
+        pair: Local[F16, 8],
+    ):  # fmt: skip
+        pair32 = T.decl_buffer((4,), "uint32", data=pair.data, scope="local")
+        num_waves = T.meta_var((tiles - bx + grid - 1) // grid if waves is None else waves)
+        if tx == 0:
+            if m != "M17":
+                init_ring(full, empty, ring, 1, 2)
+            ptx.init_mbarrier(full[drained], 2)
+            T.ptx.fence.mbarrier_init.release.cluster()
+        T.tvm_storage_sync("shared")
+        if m == "M17":
+            # all threads walk over the tiles together and set the ring up each time
+            for t in T.serial(num_waves):
+                if tx == 0:
                     init_ring(full, empty, ring, 1, 2)
-                T.ptx.mbarrier.init.shared.b64(T.address_of(full[drained]), T.uint32(2))
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.tvm_storage_sync("shared")
-            if m == "M17":
-                # all threads walk over the tiles together and set the ring up each time
-                for t in T.serial(num_waves):
-                    if tx == 0:
-                        init_ring(full, empty, ring, 1, 2)
-                    T.tvm_storage_sync("shared")
-                    if tx == 0:
-                        for k in T.serial(trips):
-                            load_stage(
-                                sA, sB, full, empty, a_map, b_map, ring, k, k,
-                                (t * grid + bx) * TILE_M, 0,
-                            )  # fmt: skip
-                    if tx >= 128:
-                        consume_tile(
-                            sA, sB, full, empty, acc, desc, ring, 0, trips,
-                            tx // 128 - 1, tx % 128,
-                        )  # fmt: skip
-                        store_by_tma(
-                            sC, c_map, acc, pair, pair32, tx // 128 - 1, tx % 128,
-                            (t * grid + bx) * TILE_M,
+                T.tvm_storage_sync("shared")
+                if tx == 0:
+                    for k in T.serial(trips):
+                        load_stage(
+                            sA, sB, full, empty, a_map, b_map, ring, k, k,
+                            (t * grid + bx) * TILE_M, 0,
                         )  # fmt: skip
                 if tx >= 128:
-                    if tx % 128 == 0:
-                        T.ptx["cp.async.bulk.wait_group.read"](0)
-            elif tx < 128:
-                T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
-                if tx == 0:
-                    for t in T.serial(num_waves):
-                        if union:
-                            T.cuda.mbarrier_wait(T.address_of(full[drained]), (t % 2) ^ 1)
-                        for k in T.serial(trips):
-                            load_stage(
-                                sA, sB, full, empty, a_map, b_map, ring, position(t) + k, k,
-                                (t * grid + bx) * TILE_M, 0,
-                            )  # fmt: skip
-            else:
-                T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
-                group = T.meta_var(tx // 128 - 1)
-                lane = T.meta_var(tx % 128)
-                for t in T.serial(num_waves):
                     consume_tile(
-                        sA, sB, full, empty, acc, desc, ring, position(t), trips, group, lane
-                    )
+                        sA, sB, full, empty, acc, desc, ring, 0, trips,
+                        tx // 128 - 1, tx % 128,
+                    )  # fmt: skip
+                    store_by_tma(
+                        sC, c_map, acc, pair, pair32, tx // 128 - 1, tx % 128,
+                        (t * grid + bx) * TILE_M,
+                    )  # fmt: skip
+            if tx >= 128:
+                if tx % 128 == 0:
+                    T.ptx["cp.async.bulk.wait_group.read"](0)
+        elif tx < 128:
+            T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
+            if tx == 0:
+                for t in T.serial(num_waves):
                     if union:
-                        store_by_readback(sC, C, full, acc, group, lane, (t * grid + bx) * TILE_M)
-                    else:
-                        store_by_tma(
-                            sC, c_map, acc, pair, pair32, group, lane, (t * grid + bx) * TILE_M
-                        )
-                if not union:
-                    if lane == 0:
-                        T.ptx["cp.async.bulk.wait_group.read"](0)
+                        ptx.wait(full[drained], (t % 2) ^ 1)
+                    for k in T.serial(trips):
+                        load_stage(
+                            sA, sB, full, empty, a_map, b_map, ring, position(t) + k, k,
+                            (t * grid + bx) * TILE_M, 0,
+                        )  # fmt: skip
+        else:
+            T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
+            group = T.meta_var(tx // 128 - 1)
+            lane = T.meta_var(tx % 128)
+            for t in T.serial(num_waves):
+                consume_tile(sA, sB, full, empty, acc, desc, ring, position(t), trips, group, lane)
+                if union:
+                    store_by_readback(sC, C, full, acc, group, lane, (t * grid + bx) * TILE_M)
+                else:
+                    store_by_tma(
+                        sC, c_map, acc, pair, pair32, group, lane, (t * grid + bx) * TILE_M
+                    )
+            if not union:
+                if lane == 0:
+                    T.ptx["cp.async.bulk.wait_group.read"](0)
 
     inputs = operands(num_m, TILE_N, num_k, seed)
     return Kernel(main, inputs, {"C": product(inputs)}, grid=grid)

@@ -4,10 +4,10 @@ Each CTA adds one by thread 0, with release, and polls with acquire until the co
 number of CTAs times the generation. Rows cross from CTA to CTA between the meetings.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tvm.script import tirx as T
+
+from tests.sim.hand_threaded import F32, U32, Local, hand_threaded
 
 from .common import Kernel
 
@@ -22,32 +22,24 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
     look = f"ld.{'relaxed' if m == 'H28' else 'acquire'}.{scope}.global.u32"
     met = CTAS - 1 if m == "H23" else CTAS
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(ROW, grid=CTAS)
     def main(
-        X: T.Buffer((CTAS, ROW), "float32"),
-        W: T.Buffer((TURNS, CTAS, ROW), "float32"),
-        G: T.Buffer((1,), "uint32"),
-        Y: T.Buffer((CTAS, ROW), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", CTAS)
-        tx = T.launch_thread("threadIdx.x", ROW)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            seen = T.alloc_buffer((1,), "uint32", scope="local")
-            held = T.alloc_buffer((1,), "float32", scope="local")
-            held[0] = X[bx, tx]
-            for turn in T.serial(TURNS):
-                W[0 if m == "H29" else turn, bx, tx] = held[0]
-                if m != "H25":
-                    T.tvm_storage_sync("shared")
-                if tx == 0:
-                    T.ptx[add](T.address_of(G[0]), T.uint32(1))
-                    seen[0] = T.uint32(0)
-                    while seen[0] < T.Cast("uint32", met * (1 if m == "H24" else turn + 1)):
-                        T.ptx[look](seen[0], T.address_of(G[0]))
+        X: F32[CTAS, ROW], W: F32[TURNS, CTAS, ROW], G: U32[1], Y: F32[CTAS, ROW],
+        bx, tx, seen: Local[U32], held: Local[F32],
+    ):  # fmt: skip
+        held[0] = X[bx, tx]
+        for turn in T.serial(TURNS):
+            W[0 if m == "H29" else turn, bx, tx] = held[0]
+            if m != "H25":
                 T.tvm_storage_sync("shared")
-                held[0] = W[0 if m == "H29" else turn, (bx + 1) % CTAS, tx]
-            Y[bx, tx] = held[0]
+            if tx == 0:
+                T.ptx[add](T.address_of(G[0]), T.uint32(1))
+                seen[0] = T.uint32(0)
+                while seen[0] < T.Cast("uint32", met * (1 if m == "H24" else turn + 1)):
+                    T.ptx[look](seen[0], T.address_of(G[0]))
+            T.tvm_storage_sync("shared")
+            held[0] = W[0 if m == "H29" else turn, (bx + 1) % CTAS, tx]
+        Y[bx, tx] = held[0]
 
     x = np.random.default_rng(seed).integers(-8, 9, (CTAS, ROW)).astype("float32")
     inputs = {"X": x, "G": np.zeros(1, "uint32")}

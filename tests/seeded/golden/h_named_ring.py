@@ -4,13 +4,10 @@ Barrier 1 says that the row is full, barrier 2 that it is empty: the one side ar
 waits, 64 threads in all. A pair of barriers serves all trips.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
-from __future__ import annotations
-
 import numpy as np
 from tvm.script import tirx as T
+
+from tests.sim.hand_threaded import F32, Shared, hand_threaded
 
 from .common import Kernel
 
@@ -23,46 +20,40 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
     m = mutation
     threads = 96 if m == "H06" else 64
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((TRIPS, WARP), "float32"), Y: T.Buffer((TRIPS, WARP), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", threads)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            dyn_smem = T.alloc_buffer((128,), "uint8", scope="shared.dyn", align=1024)
-            row = T.decl_buffer((WARP,), "float32", data=dyn_smem.data, scope="shared.dyn")
-            if tx < WARP:
-                for k in T.serial(TRIPS):
-                    if m != "H03":
-                        if k > 0:
-                            T.ptx.bar.sync(T.uint32(EMPTY), T.uint32(96 if m == "H02" else 64))
-                    row[tx] = X[k, tx] * T.float32(2)
-                    if m == "H38":
-                        if tx == 0:
-                            T.ptx.bar.arrive(T.uint32(FULL), T.uint32(64))
-                    else:
+    @hand_threaded(threads, smem=128)
+    def main(X: F32[TRIPS, WARP], Y: F32[TRIPS, WARP], tx, row: Shared[F32, WARP]):
+        if tx < WARP:
+            for k in T.serial(TRIPS):
+                if m != "H03":
+                    if k > 0:
+                        T.ptx.bar.sync(T.uint32(EMPTY), T.uint32(96 if m == "H02" else 64))
+                row[tx] = X[k, tx] * T.float32(2)
+                if m == "H38":
+                    if tx == 0:
                         T.ptx.bar.arrive(T.uint32(FULL), T.uint32(64))
-            else:
-                for k in T.serial(TRIPS):
-                    if m == "H07":  # waits for the row on the barrier of the other direction
-                        T.ptx.bar.sync(T.uint32(EMPTY), T.uint32(64))
-                    else:
-                        T.ptx.bar.sync(T.uint32(FULL), T.uint32(64))
-                    if m == "H04":
-                        if k < TRIPS - 1:
-                            T.ptx.bar.arrive(T.uint32(EMPTY), T.uint32(64))
-                    if tx < 64:
-                        Y[k, tx - WARP] = row[63 - tx]
-                    if m == "H01":  # one warp arrives twice in the end
+                else:
+                    T.ptx.bar.arrive(T.uint32(FULL), T.uint32(64))
+        else:
+            for k in T.serial(TRIPS):
+                if m == "H07":  # waits for the row on the barrier of the other direction
+                    T.ptx.bar.sync(T.uint32(EMPTY), T.uint32(64))
+                else:
+                    T.ptx.bar.sync(T.uint32(FULL), T.uint32(64))
+                if m == "H04":
+                    if k < TRIPS - 1:
                         T.ptx.bar.arrive(T.uint32(EMPTY), T.uint32(64))
-                    elif m != "H04":
-                        if k < TRIPS - 1:
-                            T.ptx.bar.arrive(
-                                T.uint32(FULL if m == "H05" else EMPTY),
-                                T.uint32(96 if m == "H02" else 64),
-                            )
-                if m == "H01":
+                if tx < 64:
+                    Y[k, tx - WARP] = row[63 - tx]
+                if m == "H01":  # one warp arrives twice in the end
                     T.ptx.bar.arrive(T.uint32(EMPTY), T.uint32(64))
+                elif m != "H04":
+                    if k < TRIPS - 1:
+                        T.ptx.bar.arrive(
+                            T.uint32(FULL if m == "H05" else EMPTY),
+                            T.uint32(96 if m == "H02" else 64),
+                        )
+            if m == "H01":
+                T.ptx.bar.arrive(T.uint32(EMPTY), T.uint32(64))
 
     x = np.random.default_rng(seed).integers(-8, 9, (TRIPS, WARP)).astype("float32")
     return Kernel(main, {"X": x}, {"Y": 2 * x[:, ::-1].astype("float64")})

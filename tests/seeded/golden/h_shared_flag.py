@@ -4,13 +4,10 @@ The producer's first lane releases a count of rows after the warp has met; the c
 with acquire, and the warp meets behind it. A second counter says how many rows have been read.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
-from __future__ import annotations
-
 import numpy as np
 from tvm.script import tirx as T
+
+from tests.sim.hand_threaded import F32, U32, Local, Shared, hand_threaded
 
 from .common import Kernel
 
@@ -41,30 +38,25 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
         if tx % WARP == 0:
             T.ptx[release](T.address_of(count), T.Cast("uint32", value))
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((TRIPS, WARP), "float32"), Y: T.Buffer((TRIPS, WARP), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            dyn_smem = T.alloc_buffer((256,), "uint8", scope="shared.dyn", align=1024)
-            row = T.decl_buffer((64,), "float32", data=dyn_smem.data, scope="shared.dyn")
-            counts = T.decl_buffer((64,), "uint32", data=dyn_smem.data, scope="shared.dyn")
-            seen = T.alloc_buffer((1,), "uint32", scope="local")
-            if m != "H13":
-                if tx < 2:
-                    counts[WARP + tx] = T.uint32(0)
-            T.tvm_storage_sync("shared")
-            if tx < WARP:
-                for k in T.serial(TRIPS):
-                    wait(seen, counts[WARP + 1], tx, T.max(k - 1, 0) if m == "H14" else k)
-                    row[tx] = X[k, tx]
-                    tell(counts[WARP], tx, k + 1)
-            else:
-                for k in T.serial(TRIPS):
-                    wait(seen, counts[WARP], tx, k + 2 if m == "H15" else k + 1)
-                    Y[k, tx - WARP] = row[63 - tx]
-                    tell(counts[WARP + 1], tx, k + 1)
+    @hand_threaded(64, smem=256)
+    def main(
+        X: F32[TRIPS, WARP], Y: F32[TRIPS, WARP],
+        tx, row: Shared[F32], counts: Shared[U32], seen: Local[U32],
+    ):  # fmt: skip
+        if m != "H13":
+            if tx < 2:
+                counts[WARP + tx] = T.uint32(0)
+        T.tvm_storage_sync("shared")
+        if tx < WARP:
+            for k in T.serial(TRIPS):
+                wait(seen, counts[WARP + 1], tx, T.max(k - 1, 0) if m == "H14" else k)
+                row[tx] = X[k, tx]
+                tell(counts[WARP], tx, k + 1)
+        else:
+            for k in T.serial(TRIPS):
+                wait(seen, counts[WARP], tx, k + 2 if m == "H15" else k + 1)
+                Y[k, tx - WARP] = row[63 - tx]
+                tell(counts[WARP + 1], tx, k + 1)
 
     x = np.random.default_rng(seed).integers(-8, 9, (TRIPS, WARP)).astype("float32")
     return Kernel(main, {"X": x}, {"Y": x[:, ::-1].astype("float64")})

@@ -7,16 +7,13 @@ then.  A slot is read by every warp through the generic proxy and by its wgmma, 
 each warp, after a proxy fence and the wait.  Mutations R01 to R10.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
-from __future__ import annotations
-
 import numpy as np
 from tvm.script import tirx as T
 
+from tests.sim import ptx
+from tests.sim.hand_threaded import F16, F32, I8, U32, U64, Local, Map, Shared, hand_threaded
+
 from .common import (
-    ENCODE,
     LDMATRIX,
     LOAD_2D,
     MMA_SS,
@@ -109,121 +106,87 @@ def build(
     def release(barriers, step, tx):
         T.cuda.warp_sync()
         if tx % 32 == 0:
-            T.ptx.mbarrier.arrive.shared.b64(T.address_of(barriers[empty_at + step % stages]))
+            ptx.arrive(barriers[empty_at + step % stages])
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(NUM_THREADS, grid=(tiles_n, tiles_m), smem=num_bytes, min_blocks=1)
     def main(
-        A: T.Buffer((m, k), "int8"),
-        S: T.Buffer((m, trips), "float16"),
-        B: T.Buffer((n, k), "float16"),
-        C: T.Buffer((m, n), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, a_map, "uint8", 2, A.data, k, m, k, TILE_K, TILE_M,
-            1, 1, 0, SWIZZLE_64B_MAP, 2, 0,
-        )  # fmt: skip
-        b_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, b_map, "float16", 2, B.data, k, n, k * 2, TILE_K, TILE_N,
-            1, 1, 0, SWIZZLE_128B_MAP, 2, 0,
-        )  # fmt: skip
-        bx = T.launch_thread("blockIdx.x", tiles_n)
-        by = T.launch_thread("blockIdx.y", tiles_m)
-        tx = T.launch_thread("threadIdx.x", NUM_THREADS)
-        with (
-            T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", 1),
-            T.attr(T.int32(0), "hand_threaded", 1),
-        ):
-            dyn_smem = T.alloc_buffer((num_bytes,), "uint8", scope="shared.dyn", align=1024)
-            sA = T.decl_buffer((num_bytes,), "int8", data=dyn_smem.data, scope="shared.dyn")
-            sB = T.decl_buffer((num_bytes // 2,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            barriers = T.decl_buffer(
-                (num_bytes // 8,), "uint64", data=dyn_smem.data, scope="shared.dyn"
-            )
-            acc = T.alloc_buffer((NUM_ACCUMULATORS,), "float32", scope="local")
-            raw32 = T.alloc_buffer((8,), "uint32", scope="local")
-            raw8 = T.decl_buffer((32,), kind, data=raw32.data, scope="local")
-            frag = T.alloc_buffer((32,), "float16", scope="local")
-            frag32 = T.decl_buffer((16,), "uint32", data=frag.data, scope="local")
-            scale = T.alloc_buffer((2,), "float16", scope="local")
-            desc = T.alloc_buffer((1,), "uint64", scope="local")
+        A: I8[m, k], S: F16[m, trips], B: F16[n, k], C: F32[m, n],
+        a_map: Map("A", (k, m), (TILE_K, TILE_M), SWIZZLE_64B_MAP, dtype="uint8"),
+        b_map: Map("B", (k, n), (TILE_K, TILE_N), SWIZZLE_128B_MAP),
+        bx, by, tx, sA: Shared[I8, num_bytes], sB: Shared[F16], barriers: Shared[U64],
+        acc: Local[F32, NUM_ACCUMULATORS], raw32: Local[U32, 8],
+    ):  # fmt: skip
+        raw8 = T.decl_buffer((32,), kind, data=raw32.data, scope="local")
+        frag = T.alloc_buffer((32,), "float16", scope="local")
+        frag32 = T.decl_buffer((16,), "uint32", data=frag.data, scope="local")
+        scale = T.alloc_buffer((2,), "float16", scope="local")
+        desc = T.alloc_buffer((1,), "uint64", scope="local")
+        if tx == 0:
+            for s in T.serial(stages):
+                ptx.init_mbarrier(barriers[full_at + s], 1)
+                ptx.init_mbarrier(barriers[empty_at + s], 8)
+            T.ptx.fence.mbarrier_init.release.cluster()
+        T.tvm_storage_sync("shared")
+        if tx < 128:
+            T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
             if tx == 0:
-                for s in T.serial(stages):
-                    T.ptx.mbarrier.init.shared.b64(T.address_of(barriers[full_at + s]), T.uint32(1))
-                    T.ptx.mbarrier.init.shared.b64(
-                        T.address_of(barriers[empty_at + s]), T.uint32(8)
-                    )
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.tvm_storage_sync("shared")
-            if tx < 128:
-                T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
-                if tx == 0:
-                    for step in T.serial(trips):
-                        filled = T.meta_var(T.address_of(barriers[full_at + step % stages]))
-                        T.cuda.mbarrier_wait(
-                            T.address_of(barriers[empty_at + step % stages]),
-                            (step // stages % 2) ^ 1,
-                        )
-                        T.ptx.mbarrier.arrive.expect_tx.shared.b64(filled, T.uint32(loaded))
-                        T.ptx[LOAD_2D](
-                            T.address_of(sA[step % stages * A_BYTES]),
-                            T.address_of(a_map), step * TILE_K, by * TILE_M, filled,
-                        )  # fmt: skip
-                        T.ptx[LOAD_2D](
-                            T.address_of(sB[(b_start + step % stages * B_BYTES) // 2]),
-                            T.address_of(b_map), step * TILE_K, bx * TILE_N, filled,
-                        )  # fmt: skip
-            else:
-                T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
-                group = T.meta_var(tx // 128 - 1)
-                lane = T.meta_var(tx % 128)
-                row = T.meta_var(by * TILE_M + group * 64 + lane // 32 * 16 + lane % 32 // 4)
                 for step in T.serial(trips):
-                    for i in T.unroll(2):
-                        scale[i] = T.if_then_else(
-                            row + i * 8 < m,
-                            S[
-                                row + i * 8,
-                                T.min(step + 1, trips - 1) if bug == "R09" else step,
-                            ],
-                            T.float16(0),
-                        )
-                    if bug == "R10":
-                        if tx % 32 == 0:
-                            T.cuda.mbarrier_wait(
-                                T.address_of(barriers[full_at + step % stages]), step // stages % 2
-                            )
-                    else:
-                        T.cuda.mbarrier_wait(
-                            T.address_of(barriers[full_at + step % stages]), step // stages % 2
-                        )
-                    T.cuda.wgmma.encode_matrix_descriptor(
-                        T.address_of(desc[0]),
-                        T.address_of(sB[(b_start + step % stages * B_BYTES) // 2]),
-                        1, 64, 3,
+                    filled = T.meta_var(T.address_of(barriers[full_at + step % stages]))
+                    ptx.wait(barriers[empty_at + step % stages], (step // stages % 2) ^ 1)
+                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(filled, T.uint32(loaded))
+                    T.ptx[LOAD_2D](
+                        T.address_of(sA[step % stages * A_BYTES]),
+                        T.address_of(a_map), step * TILE_K, by * TILE_M, filled,
                     )  # fmt: skip
-                    fetch(sA, raw32, step % stages, group, tx)
-                    if bug != "R06":
-                        T.ptx.fence.proxy.async_.shared__cta()
-                    if bug == "R01":
-                        convert(raw8, frag, scale)
-                    T.ptx.wgmma.wait_group.sync.aligned(1 if bug == "R03" else 0)
-                    if bug != "R05":
-                        if step > 0:
-                            release(barriers, step - 1, tx)
-                    if bug != "R01":
-                        convert(raw8, frag, scale)
-                    multiply(acc, frag32, desc, step)
-                    if bug == "R05":
-                        release(barriers, step, tx)
-                T.ptx.wgmma.wait_group.sync.aligned(0)
-                for i in T.serial(NUM_ACCUMULATORS):
-                    c_row = T.meta_var(row + i // 2 % 2 * 8)
-                    c_col = T.meta_var(bx * TILE_N + i // 4 * 8 + lane % 4 * 2 + i % 2)
-                    if T.And(c_row < m, c_col < n):
-                        C[c_row, c_col] = acc[i]
+                    T.ptx[LOAD_2D](
+                        T.address_of(sB[(b_start + step % stages * B_BYTES) // 2]),
+                        T.address_of(b_map), step * TILE_K, bx * TILE_N, filled,
+                    )  # fmt: skip
+        else:
+            T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
+            group = T.meta_var(tx // 128 - 1)
+            lane = T.meta_var(tx % 128)
+            row = T.meta_var(by * TILE_M + group * 64 + lane // 32 * 16 + lane % 32 // 4)
+            for step in T.serial(trips):
+                for i in T.unroll(2):
+                    scale[i] = T.if_then_else(
+                        row + i * 8 < m,
+                        S[
+                            row + i * 8,
+                            T.min(step + 1, trips - 1) if bug == "R09" else step,
+                        ],
+                        T.float16(0),
+                    )
+                if bug == "R10":
+                    if tx % 32 == 0:
+                        ptx.wait(barriers[full_at + step % stages], step // stages % 2)
+                else:
+                    ptx.wait(barriers[full_at + step % stages], step // stages % 2)
+                T.cuda.wgmma.encode_matrix_descriptor(
+                    T.address_of(desc[0]),
+                    T.address_of(sB[(b_start + step % stages * B_BYTES) // 2]),
+                    1, 64, 3,
+                )  # fmt: skip
+                fetch(sA, raw32, step % stages, group, tx)
+                if bug != "R06":
+                    T.ptx.fence.proxy.async_.shared__cta()
+                if bug == "R01":
+                    convert(raw8, frag, scale)
+                T.ptx.wgmma.wait_group.sync.aligned(1 if bug == "R03" else 0)
+                if bug != "R05":
+                    if step > 0:
+                        release(barriers, step - 1, tx)
+                if bug != "R01":
+                    convert(raw8, frag, scale)
+                multiply(acc, frag32, desc, step)
+                if bug == "R05":
+                    release(barriers, step, tx)
+            T.ptx.wgmma.wait_group.sync.aligned(0)
+            for i in T.serial(NUM_ACCUMULATORS):
+                c_row = T.meta_var(row + i // 2 % 2 * 8)
+                c_col = T.meta_var(bx * TILE_N + i // 4 * 8 + lane % 4 * 2 + i % 2)
+                if T.And(c_row < m, c_col < n):
+                    C[c_row, c_col] = acc[i]
 
     @T.prim_func(s_tir=True)
     def plain(

@@ -4,13 +4,11 @@ The golden kernel calls nothing unknown. The mutations hide a step in a body tha
 function, CUDA as text, a printing statement), or break something in front of such a call.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
-from __future__ import annotations
-
 import numpy as np
 from tvm.script import tirx as T
+
+from tests.sim import ptx
+from tests.sim.hand_threaded import F32, U64, Shared, hand_threaded
 
 from .common import Kernel
 
@@ -27,52 +25,45 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
     """Build it: Y[i] = 2 X[reversed i], by way of shared memory and one mbarrier."""
     m = mutation
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((THREADS,), "float32"), Y: T.Buffer((THREADS,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", THREADS)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            dyn_smem = T.alloc_buffer((1152,), "uint8", scope="shared.dyn", align=1024)
-            row = T.decl_buffer((288,), "float32", data=dyn_smem.data, scope="shared.dyn")
-            bars = T.decl_buffer((144,), "uint64", data=dyn_smem.data, scope="shared.dyn")
-            if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bars[128]), T.uint32(1))
+    @hand_threaded(THREADS, smem=1152)
+    def main(X: F32[THREADS], Y: F32[THREADS], tx, row: Shared[F32], bars: Shared[U64]):
+        if tx == 0:
+            ptx.init_mbarrier(bars[128], 1)
+        T.tvm_storage_sync("shared")
+        if m == "O05":  # the first warp is left alone with what nobody knows
+            if tx < 32:
+                T.evaluate(T.call_extern("void", "warm_up", tx))
+        row[tx] = X[tx]
+        if m == "O02":
+            T.evaluate(T.call_extern("void", "meet_all_threads"))
+        elif m == "O05":
+            if tx >= 32:  # nothing orders what these exchange
+                Y[tx] = row[159 - tx]
             T.tvm_storage_sync("shared")
-            if m == "O05":  # the first warp is left alone with what nobody knows
-                if tx < 32:
-                    T.evaluate(T.call_extern("void", "warm_up", tx))
-            row[tx] = X[tx]
-            if m == "O02":
-                T.evaluate(T.call_extern("void", "meet_all_threads"))
-            elif m == "O05":
-                if tx >= 32:  # nothing orders what these exchange
-                    Y[tx] = row[159 - tx]
-                T.tvm_storage_sync("shared")
-            elif m != "O04":
-                T.tvm_storage_sync("shared")
-            if tx == 0:
-                if m == "O01":
-                    T.evaluate(
-                        T.cuda.func_call("signal_row", T.address_of(bars[128]), source_code=SIGNAL)
-                    )
-                else:
-                    T.ptx.mbarrier.arrive.shared.b64(T.address_of(bars[128]))
-            if m == "O06":
-                T.cuda.mbarrier_wait(T.address_of(bars[128]), T.call_extern("int32", "phase_of", 0))
+        elif m != "O04":
+            T.tvm_storage_sync("shared")
+        if tx == 0:
+            if m == "O01":
+                T.evaluate(
+                    T.cuda.func_call("signal_row", T.address_of(bars[128]), source_code=SIGNAL)
+                )
             else:
-                T.cuda.mbarrier_wait(T.address_of(bars[128]), 0)
-            if m == "O03":
-                if T.call_extern("int32", "is_wanted", tx) > 0:
-                    Y[tx] = row[127 - tx] * T.float32(2)
-            elif m == "O04":
-                Y[tx] = T.call_extern("float32", "twice", row[127 - tx])
-            elif m == "O07":
+                ptx.arrive(bars[128])
+        if m == "O06":
+            ptx.wait(bars[128], T.call_extern("int32", "phase_of", 0))
+        else:
+            ptx.wait(bars[128], 0)
+        if m == "O03":
+            if T.call_extern("int32", "is_wanted", tx) > 0:
                 Y[tx] = row[127 - tx] * T.float32(2)
-                T.evaluate(T.cuda.printf("done"))
-                Y[tx] = row[128 + tx]
-            else:
-                Y[tx] = row[127 - tx] * T.float32(2)
+        elif m == "O04":
+            Y[tx] = T.call_extern("float32", "twice", row[127 - tx])
+        elif m == "O07":
+            Y[tx] = row[127 - tx] * T.float32(2)
+            T.evaluate(T.cuda.printf("done"))
+            Y[tx] = row[128 + tx]
+        else:
+            Y[tx] = row[127 - tx] * T.float32(2)
 
     x = np.random.default_rng(seed).integers(-8, 9, THREADS).astype("float32")
     return Kernel(main, {"X": x}, {"Y": 2 * x[::-1].astype("float64")})

@@ -1,7 +1,5 @@
 """What the softmax kernels are compared with: numpy in float64, and plain loops."""
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import te
 from tvm.tirx import PrimFunc

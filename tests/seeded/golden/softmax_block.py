@@ -5,9 +5,9 @@ and leaves the result in one more.  A CTA does several rows, so the slots are us
 every use needs a barrier in front of it.  Mutations S08-S15.
 """
 
-from __future__ import annotations
-
 from tvm.script import tirx as T
+
+from tests.sim.hand_threaded import F32, Elements, Local, Shared, hand_threaded
 
 from .common import Kernel
 from .plain_softmax import LOWEST, plain_softmax, rows_of_softmax, softmax, tolerance
@@ -72,45 +72,39 @@ def build(
             T.tvm_storage_sync("shared")
         value[0] = slots[result]
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((rows, columns), dtype), Y: T.Buffer((rows, columns), dtype)):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", grid)
-        tx = T.launch_thread("threadIdx.x", threads)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((256,), "uint8", scope="shared.dyn", align=1024)
-            slots = T.decl_buffer((64,), "float32", data=smem.data, scope="shared.dyn")
-            x = T.alloc_buffer((each,), "float32", scope="local")
-            top = T.alloc_buffer((1,), "float32", scope="local")
-            total = T.alloc_buffer((1,), "float32", scope="local")
-            for r in T.serial(trips):
-                row = T.meta_var(r * grid + bx)
-                if row < rows:
-                    top[0] = T.float32(LOWEST)
-                    for e in T.serial(each):
-                        x[e] = T.if_then_else(
-                            e * threads + tx < columns,
-                            T.Cast("float32", X[row, e * threads + tx]),
-                            T.float32(LOWEST),
-                        )
-                        top[0] = T.max(top[0], x[e])
-                    reduce_block(slots, top, False, LOWEST, tx)
-                    total[0] = T.float32(0)
-                    for e in T.serial(each):
-                        x[e] = T.exp(x[e] - top[0])
-                        total[0] = total[0] + x[e]
-                    if m == "S15":
-                        # the threads without an element in the last turn need not meet
-                        if (each - 1) * threads + tx < columns:
-                            T.tvm_storage_sync("shared")
-                    elif m != "S10":
+    @hand_threaded(threads, grid=grid, smem=256)
+    def main(
+        X: Elements(dtype)[rows, columns], Y: Elements(dtype)[rows, columns],
+        bx, tx, slots: Shared[F32], x: Local[F32, each], top: Local[F32], total: Local[F32],
+    ):  # fmt: skip
+        for r in T.serial(trips):
+            row = T.meta_var(r * grid + bx)
+            if row < rows:
+                top[0] = T.float32(LOWEST)
+                for e in T.serial(each):
+                    x[e] = T.if_then_else(
+                        e * threads + tx < columns,
+                        T.Cast("float32", X[row, e * threads + tx]),
+                        T.float32(LOWEST),
+                    )
+                    top[0] = T.max(top[0], x[e])
+                reduce_block(slots, top, False, LOWEST, tx)
+                total[0] = T.float32(0)
+                for e in T.serial(each):
+                    x[e] = T.exp(x[e] - top[0])
+                    total[0] = total[0] + x[e]
+                if m == "S15":
+                    # the threads without an element in the last turn need not meet
+                    if (each - 1) * threads + tx < columns:
                         T.tvm_storage_sync("shared")
-                    reduce_block(slots, total, True, 0.0, tx)
-                    for e in T.serial(each):
-                        if e * threads + tx < columns:
-                            Y[row, e * threads + tx] = T.Cast(dtype, x[e] / total[0])
-                    if m != "S11":
-                        T.tvm_storage_sync("shared")
+                elif m != "S10":
+                    T.tvm_storage_sync("shared")
+                reduce_block(slots, total, True, 0.0, tx)
+                for e in T.serial(each):
+                    if e * threads + tx < columns:
+                        Y[row, e * threads + tx] = T.Cast(dtype, x[e] / total[0])
+                if m != "S11":
+                    T.tvm_storage_sync("shared")
 
     x = rows_of_softmax(rows, columns, dtype, seed)
     return Kernel(

@@ -6,9 +6,10 @@ memory, all meet at a cluster barrier, and each thread reads every CTA's maximum
 warp reads that of CTA i, all by one instruction, and a shuffle reduces them.  Mutations C01-C11.
 """
 
-from __future__ import annotations
-
 from tvm.script import tirx as T
+
+from tests.sim import ptx
+from tests.sim.hand_threaded import F32, U32, Elements, Local, Shared, hand_threaded
 
 from .common import Kernel
 from .plain_softmax import LOWEST, plain_softmax, rows_of_softmax, softmax, tolerance
@@ -71,11 +72,7 @@ def build(
 
     @T.inline
     def read_peer(slots, remote, word, slot, peer):
-        T.ptx.mapa.shared__cluster.u32(
-            remote[0],
-            T.cuda.cvta_generic_to_shared(T.address_of(slots[slot])),
-            T.Cast("uint32", peer),
-        )
+        ptx.map_to_rank(remote[0], slots[slot], peer)
         if m == "C09":
             T.ptx["ld.shared::cta.f32"](word[0], remote[0])
         else:
@@ -103,60 +100,52 @@ def build(
                 else:
                     value[0] = T.max(value[0], word[0])
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((rows, columns), dtype), Y: T.Buffer((rows, columns), dtype)):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", size * clusters)
-        rank = T.launch_thread("clusterCtaIdx.x", size)
-        tx = T.launch_thread("threadIdx.x", threads)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((256,), "uint8", scope="shared.dyn", align=1024)
-            slots = T.decl_buffer((64,), "float32", data=smem.data, scope="shared.dyn")
-            x = T.alloc_buffer((each,), "float32", scope="local")
-            top = T.alloc_buffer((1,), "float32", scope="local")
-            total = T.alloc_buffer((1,), "float32", scope="local")
-            word = T.alloc_buffer((1,), "float32", scope="local")
-            remote = T.alloc_buffer((1,), "uint32", scope="local")
-            for r in T.serial(trips):
-                row = T.meta_var(r * clusters + bx // size)
-                # a CTA without columns has nothing to add, but the others count on its slots
-                if T.And(row < rows, rank * part < columns) if m == "C10" else row < rows:
-                    top[0] = T.float32(LOWEST)
-                    for e in T.serial(each):
-                        column = T.meta_var(e * threads + tx)
-                        x[e] = T.if_then_else(
-                            T.And(column < part, rank * part + column < columns),
-                            T.Cast("float32", X[row, rank * part + column]),
-                            T.float32(LOWEST),
-                        )
-                        top[0] = T.max(top[0], x[e])
-                    reduce_block(slots, top, False, to_peers, tx)
-                    if m != "C01":
-                        meet()
-                    reduce_cluster(slots, remote, word, top, False, to_peers, rank, tx % LANES)
-                    total[0] = T.float32(0)
-                    for e in T.serial(each):
-                        x[e] = T.exp(x[e] - top[0])
-                        total[0] = total[0] + x[e]
-                    reduce_block(slots, total, True, to_peers + sum_slot, tx)
-                    if m == "C03":
-                        T.tvm_storage_sync("shared")
-                    elif m == "C04":
-                        T.ptx.barrier.cluster.arrive.relaxed.aligned()
-                        T.ptx.barrier.cluster.wait.acquire.aligned()
-                    elif m == "C08":
-                        T.ptx.barrier.cluster.arrive.release.aligned()
-                    else:
-                        meet()
-                    reduce_cluster(
-                        slots, remote, word, total, True, to_peers + sum_slot, rank, tx % LANES
+    @hand_threaded(threads, grid=size * clusters, cluster=size, smem=256)
+    def main(
+        X: Elements(dtype)[rows, columns], Y: Elements(dtype)[rows, columns],
+        bx, rank, tx, slots: Shared[F32], x: Local[F32, each], top: Local[F32], total: Local[F32],
+        word: Local[F32], remote: Local[U32],
+    ):  # fmt: skip
+        for r in T.serial(trips):
+            row = T.meta_var(r * clusters + bx // size)
+            # a CTA without columns has nothing to add, but the others count on its slots
+            if T.And(row < rows, rank * part < columns) if m == "C10" else row < rows:
+                top[0] = T.float32(LOWEST)
+                for e in T.serial(each):
+                    column = T.meta_var(e * threads + tx)
+                    x[e] = T.if_then_else(
+                        T.And(column < part, rank * part + column < columns),
+                        T.Cast("float32", X[row, rank * part + column]),
+                        T.float32(LOWEST),
                     )
-                    for e in T.serial(each):
-                        column = T.meta_var(e * threads + tx)
-                        if T.And(column < part, rank * part + column < columns):
-                            Y[row, rank * part + column] = T.Cast(dtype, x[e] / total[0])
-            if m != "C02":
-                meet()  # nobody leaves while another CTA may read its shared memory
+                    top[0] = T.max(top[0], x[e])
+                reduce_block(slots, top, False, to_peers, tx)
+                if m != "C01":
+                    meet()
+                reduce_cluster(slots, remote, word, top, False, to_peers, rank, tx % LANES)
+                total[0] = T.float32(0)
+                for e in T.serial(each):
+                    x[e] = T.exp(x[e] - top[0])
+                    total[0] = total[0] + x[e]
+                reduce_block(slots, total, True, to_peers + sum_slot, tx)
+                if m == "C03":
+                    T.tvm_storage_sync("shared")
+                elif m == "C04":
+                    T.ptx.barrier.cluster.arrive.relaxed.aligned()
+                    T.ptx.barrier.cluster.wait.acquire.aligned()
+                elif m == "C08":
+                    T.ptx.barrier.cluster.arrive.release.aligned()
+                else:
+                    meet()
+                reduce_cluster(
+                    slots, remote, word, total, True, to_peers + sum_slot, rank, tx % LANES
+                )
+                for e in T.serial(each):
+                    column = T.meta_var(e * threads + tx)
+                    if T.And(column < part, rank * part + column < columns):
+                        Y[row, rank * part + column] = T.Cast(dtype, x[e] / total[0])
+        if m != "C02":
+            meet()  # nobody leaves while another CTA may read its shared memory
 
     x = rows_of_softmax(rows, columns, dtype, seed)
     return Kernel(

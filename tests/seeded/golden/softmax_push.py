@@ -11,12 +11,10 @@ so a row ends with a cluster barrier, whose wait stands in front of the next rec
 Mutations C12-C22.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
-from __future__ import annotations
-
 from tvm.script import tirx as T
+
+from tests.sim import ptx
+from tests.sim.hand_threaded import F32, U32, U64, Elements, Local, Shared, hand_threaded
 
 from .common import Kernel
 from .plain_softmax import LOWEST, plain_softmax, rows_of_softmax, softmax, tolerance
@@ -78,9 +76,7 @@ def build(
                 words[own + 1] = total[0]
                 if m != "C12":
                     T.ptx.fence.proxy.async_.shared__cta()
-                T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                    T.address_of(bars[came]), T.uint32(num_bytes)
-                )
+                ptx.expect_bytes(bars[came], num_bytes)
             T.cuda.warp_sync()
         if lane < size:
             if lane != rank:
@@ -107,72 +103,63 @@ def build(
     @T.inline
     def receive(bars, r):
         if by == "copy":
-            T.cuda.mbarrier_wait(T.address_of(bars[came]), 0 if m == "C15" else r % 2)
+            ptx.wait(bars[came], 0 if m == "C15" else r % 2)
         elif m == "C21":
-            T.cuda.mbarrier_wait(T.address_of(bars[came]), r % 2)
+            ptx.wait(bars[came], r % 2)
         elif m != "C22":
             T.cuda.mbarrier_wait_acquire_cluster(T.address_of(bars[came]), r % 2)
 
-    @T.prim_func(s_tir=True)
-    def main(X: T.Buffer((rows, columns), dtype), Y: T.Buffer((rows, columns), dtype)):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", size * clusters)
-        rank = T.launch_thread("clusterCtaIdx.x", size)
-        lane = T.launch_thread("threadIdx.x", LANES)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
-            words = T.decl_buffer((256,), "float32", data=smem.data, scope="shared.dyn")
-            bars = T.decl_buffer((128,), "uint64", data=smem.data, scope="shared.dyn")
-            x = T.alloc_buffer((each,), "float32", scope="local")
-            top = T.alloc_buffer((1,), "float32", scope="local")
-            total = T.alloc_buffer((1,), "float32", scope="local")
-            their = T.alloc_buffer((1,), "float32", scope="local")
-            remote = T.alloc_buffer((2,), "uint32", scope="local")
-            if lane == 0:
-                T.ptx.mbarrier.init.shared.b64(T.address_of(bars[came]), T.uint32(arrivals))
-                T.ptx.fence.mbarrier_init.release.cluster()
-                for i in T.serial(RECORD):
-                    words[own + i] = T.float32(0)
-            meet()
-            for r in T.serial(trips):
-                row = T.meta_var(r * clusters + bx // size)
-                if row < rows:
-                    top[0] = T.float32(LOWEST)
-                    for e in T.serial(each):
-                        column = T.meta_var(e * LANES + lane)
-                        x[e] = T.if_then_else(
-                            T.And(column < part, rank * part + column < columns),
-                            T.Cast("float32", X[row, rank * part + column]),
-                            T.float32(LOWEST),
+    @hand_threaded(LANES, grid=size * clusters, cluster=size)
+    def main(
+        X: Elements(dtype)[rows, columns], Y: Elements(dtype)[rows, columns],
+        bx, rank, tx, words: Shared[F32], bars: Shared[U64], x: Local[F32, each], top: Local[F32],
+        total: Local[F32], their: Local[F32], remote: Local[U32, 2],
+    ):  # fmt: skip
+        if tx == 0:
+            ptx.init_mbarrier(bars[came], arrivals)
+            T.ptx.fence.mbarrier_init.release.cluster()
+            for i in T.serial(RECORD):
+                words[own + i] = T.float32(0)
+        meet()
+        for r in T.serial(trips):
+            row = T.meta_var(r * clusters + bx // size)
+            if row < rows:
+                top[0] = T.float32(LOWEST)
+                for e in T.serial(each):
+                    column = T.meta_var(e * LANES + tx)
+                    x[e] = T.if_then_else(
+                        T.And(column < part, rank * part + column < columns),
+                        T.Cast("float32", X[row, rank * part + column]),
+                        T.float32(LOWEST),
+                    )
+                    top[0] = T.max(top[0], x[e])
+                reduce_warp(top, False)
+                total[0] = T.float32(0)
+                for e in T.serial(each):
+                    total[0] = total[0] + T.exp(x[e] - top[0])
+                reduce_warp(total, True)
+                send(words, bars, remote, top, total, rank, tx)
+                receive(bars, r)
+                top[0] = T.float32(LOWEST)
+                if tx < size:
+                    top[0] = words[tx * RECORD]
+                their[0] = top[0]
+                reduce_warp(top, False)
+                total[0] = T.float32(0)
+                if tx < size:
+                    total[0] = words[tx * RECORD + 1] * T.exp(their[0] - top[0])
+                reduce_warp(total, True)
+                for e in T.serial(each):
+                    column = T.meta_var(e * LANES + tx)
+                    if T.And(column < part, rank * part + column < columns):
+                        Y[row, rank * part + column] = T.Cast(
+                            dtype, T.exp(x[e] - top[0]) / total[0]
                         )
-                        top[0] = T.max(top[0], x[e])
-                    reduce_warp(top, False)
-                    total[0] = T.float32(0)
-                    for e in T.serial(each):
-                        total[0] = total[0] + T.exp(x[e] - top[0])
-                    reduce_warp(total, True)
-                    send(words, bars, remote, top, total, rank, lane)
-                    receive(bars, r)
-                    top[0] = T.float32(LOWEST)
-                    if lane < size:
-                        top[0] = words[lane * RECORD]
-                    their[0] = top[0]
-                    reduce_warp(top, False)
-                    total[0] = T.float32(0)
-                    if lane < size:
-                        total[0] = words[lane * RECORD + 1] * T.exp(their[0] - top[0])
-                    reduce_warp(total, True)
-                    for e in T.serial(each):
-                        column = T.meta_var(e * LANES + lane)
-                        if T.And(column < part, rank * part + column < columns):
-                            Y[row, rank * part + column] = T.Cast(
-                                dtype, T.exp(x[e] - top[0]) / total[0]
-                            )
-                    if by == "copy":
-                        if m != "C16":
-                            T.ptx.fence.proxy.async_.shared__cta()
-                    if m != "C17":
-                        meet()
+                if by == "copy":
+                    if m != "C16":
+                        T.ptx.fence.proxy.async_.shared__cta()
+                if m != "C17":
+                    meet()
 
     x = rows_of_softmax(rows, columns, dtype, seed)
     return Kernel(

@@ -10,16 +10,14 @@ and the last one reads it back.  W keeps the sum.
 Mutations K01-K15.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
-from __future__ import annotations
-
 import numpy as np
 from tvm.script import tirx as T
 from tvm.tirx import PrimFunc
 
-from .common import REDUCE_1D, STORE_1D, Kernel
+from tests.sim import ptx
+from tests.sim.hand_threaded import F32, U32, Local, Shared, hand_threaded
+
+from .common import REDUCE_1D, Kernel
 
 M, N = 4, 8  # of the tile
 TILE = M * N  # one element a thread
@@ -91,7 +89,7 @@ def build(
     def add_tile(W, tile, stores):
         """Add the tile to the workspace, and wait until the sum is there."""
         if stores:
-            T.ptx[STORE_1D](T.address_of(W[0]), T.address_of(tile[0]), T.uint32(TILE * 4))
+            ptx.store_bytes(W[0], tile[0], TILE * 4)
         else:
             T.ptx[REDUCE_1D](T.address_of(W[0]), T.address_of(tile[0]), T.uint32(TILE * 4))
         T.ptx.cp.async_.bulk.commit_group()
@@ -121,62 +119,49 @@ def build(
         if tx == 0:
             S[0] = T.uint32(0)
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(threads, grid=splits, smem=256)
     def main(
-        A: T.Buffer((M, k), "float32"),
-        B: T.Buffer((N, k), "float32"),
-        bias: T.Buffer((N,), "float32"),
-        W: T.Buffer((TILE,), "float32"),
-        S: T.Buffer((1,), "uint32"),
-        Y: T.Buffer((M, N), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        split = T.launch_thread("blockIdx.x", splits)
-        tx = T.launch_thread("threadIdx.x", threads)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((256,), "uint8", scope="shared.dyn", align=1024)
-            tile = T.decl_buffer((64,), "float32", data=smem.data, scope="shared.dyn")
-            place = T.decl_buffer((64,), "uint32", data=smem.data, scope="shared.dyn")
-            acc = T.alloc_buffer((1,), "float32", scope="local")
-            old = T.alloc_buffer((1,), "uint32", scope="local")
-            if m == "K07":
-                # the first CTA clears the workspace, and nothing tells the others
-                if split == 0:
-                    if tx < TILE:
-                        W[tx] = T.float32(0)
-            multiply(A, B, tile, acc, split * part, tx)
-            if tx == 0:
-                if turns:
-                    if m != "K11":
-                        T.cuda.wait_until(
-                            old[0],
-                            T.address_of(S[0]),
-                            old[0] == T.Cast("uint32", split + 1 if m == "K12" else split),
-                            ptx_type="u32",
-                        )
-                        T.ptx.fence.proxy.async_.global_()
-                    if split == 0:
-                        add_tile(W, tile, True)
-                    else:
-                        add_tile(W, tile, False)
+        A: F32[M, k], B: F32[N, k], bias: F32[N], W: F32[TILE], S: U32[1], Y: F32[M, N],
+        bx, tx, tile: Shared[F32], place: Shared[U32], acc: Local[F32], old: Local[U32],
+    ):  # fmt: skip
+        if m == "K07":
+            # the first CTA clears the workspace, and nothing tells the others
+            if bx == 0:
+                if tx < TILE:
+                    W[tx] = T.float32(0)
+        multiply(A, B, tile, acc, bx * part, tx)
+        if tx == 0:
+            if turns:
+                if m != "K11":
+                    T.cuda.wait_until(
+                        old[0],
+                        T.address_of(S[0]),
+                        old[0] == T.Cast("uint32", bx + 1 if m == "K12" else bx),
+                        ptx_type="u32",
+                    )
+                    T.ptx.fence.proxy.async_.global_()
+                if bx == 0:
+                    add_tile(W, tile, True)
                 else:
                     add_tile(W, tile, False)
-            if m == "K15":
-                # the second warp meets the first, and tells of a sum that is still under way
-                T.tvm_storage_sync("shared")
-            if tx == signaller:
-                count(S, old)
-                place[TILE] = old[0]
-            if m == "K13":
-                # the lanes of the first warp learn it, the second warp does not wait
-                T.cuda.warp_sync()
-            elif m != "K14":
-                T.tvm_storage_sync("shared")
-            if place[TILE] == T.uint32(limit):
-                finish(W, S, bias, Y, tx)
-            if m == "K15":
-                if tx == 0:
-                    T.ptx["cp.async.bulk.wait_group.read"](0)
+            else:
+                add_tile(W, tile, False)
+        if m == "K15":
+            # the second warp meets the first, and tells of a sum that is still under way
+            T.tvm_storage_sync("shared")
+        if tx == signaller:
+            count(S, old)
+            place[TILE] = old[0]
+        if m == "K13":
+            # the lanes of the first warp learn it, the second warp does not wait
+            T.cuda.warp_sync()
+        elif m != "K14":
+            T.tvm_storage_sync("shared")
+        if place[TILE] == T.uint32(limit):
+            finish(W, S, bias, Y, tx)
+        if m == "K15":
+            if tx == 0:
+                T.ptx["cp.async.bulk.wait_group.read"](0)
 
     rng = np.random.default_rng(seed)
     inputs = {

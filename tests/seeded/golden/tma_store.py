@@ -6,12 +6,11 @@ multiplied.  M, N and K are ragged: loads outside are zeros, stores outside are 
 may lie outside altogether.  Mutations T01 to T08.
 """
 
-from __future__ import annotations
-
 from tvm.script import tirx as T
 
+from tests.sim.hand_threaded import F16, F32, U64, Local, Map, Shared, hand_threaded
+
 from .common import (
-    ENCODE,
     NUM_ACCUMULATORS,
     NUM_THREADS,
     STMATRIX,
@@ -102,76 +101,48 @@ def build(
                 if bug != "T07":
                     T.ptx.cp.async_.bulk.commit_group()
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(NUM_THREADS, grid=grid, smem=ring.num_bytes, min_blocks=1)
     def main(
-        A: T.Buffer((m, k), "float16"),
-        B: T.Buffer((n, k), "float16"),
-        C: T.Buffer((m, n), "float16"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, a_map, "float16", 2, A.data, k, m, k * 2, TILE_K, TILE_M,
-            1, 1, 0, SWIZZLE_128B_MAP, 2, 0,
-        )  # fmt: skip
-        b_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, b_map, "float16", 2, B.data, k, n, k * 2, TILE_K, TILE_N,
-            1, 1, 0, SWIZZLE_128B_MAP, 2, 0,
-        )  # fmt: skip
-        c_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(
-            ENCODE, c_map, "float16", 2, C.data, n, mapped_m, n * 2, PIECE, 64,
-            1, 1, 0, SWIZZLE_64B_MAP, 2, 0,
-        )  # fmt: skip
-        bx = T.launch_thread("blockIdx.x", grid)
-        tx = T.launch_thread("threadIdx.x", NUM_THREADS)
-        with (
-            T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", 1),
-            T.attr(T.int32(0), "hand_threaded", 1),
-        ):
-            dyn_smem = T.alloc_buffer((ring.num_bytes,), "uint8", scope="shared.dyn", align=1024)
-            half, word = T.meta_var(ring.num_bytes // 2), T.meta_var(ring.num_bytes // 8)
-            sA = T.decl_buffer((half,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            sB = T.decl_buffer((half,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            sC = T.decl_buffer((half,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            full = T.decl_buffer((word,), "uint64", data=dyn_smem.data, scope="shared.dyn")
-            empty = T.decl_buffer((word,), "uint64", data=dyn_smem.data, scope="shared.dyn")
-            acc = T.alloc_buffer((NUM_ACCUMULATORS,), "float32", scope="local")
-            desc = T.alloc_buffer((2,), "uint64", scope="local")
-            pair = T.alloc_buffer((8,), "float16", scope="local")
-            pair32 = T.decl_buffer((4,), "uint32", data=pair.data, scope="local")
-            waves = T.meta_var((tiles - bx + grid - 1) // grid)
+        A: F16[m, k], B: F16[n, k], C: F16[m, n],
+        a_map: Map("A", (k, m), (TILE_K, TILE_M), SWIZZLE_128B_MAP),
+        b_map: Map("B", (k, n), (TILE_K, TILE_N), SWIZZLE_128B_MAP),
+        c_map: Map("C", (n, mapped_m), (PIECE, 64), SWIZZLE_64B_MAP),
+        bx, tx, sA: Shared[F16], sB: Shared[F16], sC: Shared[F16], full: Shared[U64],
+        empty: Shared[U64], acc: Local[F32, NUM_ACCUMULATORS], desc: Local[U64, 2],
+        pair: Local[F16, 8],
+    ):  # fmt: skip
+        pair32 = T.decl_buffer((4,), "uint32", data=pair.data, scope="local")
+        waves = T.meta_var((tiles - bx + grid - 1) // grid)
+        if tx == 0:
+            init_ring(full, empty, ring, 1, 2)
+            T.ptx.fence.mbarrier_init.release.cluster()
+        T.tvm_storage_sync("shared")
+        if tx < 128:
+            T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
             if tx == 0:
-                init_ring(full, empty, ring, 1, 2)
-                T.ptx.fence.mbarrier_init.release.cluster()
-            T.tvm_storage_sync("shared")
-            if tx < 128:
-                T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
-                if tx == 0:
-                    for t in T.serial(waves):
-                        tile = T.meta_var(t * grid + bx)
-                        for step in T.serial(trips):
-                            load_stage(
-                                sA, sB, full, empty, a_map, b_map, ring, t * trips + step, step,
-                                tile // tiles_n * TILE_M, tile % tiles_n * TILE_N,
-                            )  # fmt: skip
-            else:
-                T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
-                group = T.meta_var(tx // 128 - 1)
-                lane = T.meta_var(tx % 128)
                 for t in T.serial(waves):
                     tile = T.meta_var(t * grid + bx)
-                    consume_tile(
-                        sA, sB, full, empty, acc, desc, ring,
-                        (t if bug == "T06" else t * trips), trips, group, lane,
-                    )  # fmt: skip
-                    store_tile(
-                        sC, c_map, acc, pair, pair32, group, lane,
-                        tile // tiles_n * TILE_M, tile % tiles_n * TILE_N,
-                    )  # fmt: skip
-                if lane == 0:
-                    T.ptx["cp.async.bulk.wait_group.read"](0)
+                    for step in T.serial(trips):
+                        load_stage(
+                            sA, sB, full, empty, a_map, b_map, ring, t * trips + step, step,
+                            tile // tiles_n * TILE_M, tile % tiles_n * TILE_N,
+                        )  # fmt: skip
+        else:
+            T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
+            group = T.meta_var(tx // 128 - 1)
+            lane = T.meta_var(tx % 128)
+            for t in T.serial(waves):
+                tile = T.meta_var(t * grid + bx)
+                consume_tile(
+                    sA, sB, full, empty, acc, desc, ring,
+                    (t if bug == "T06" else t * trips), trips, group, lane,
+                )  # fmt: skip
+                store_tile(
+                    sC, c_map, acc, pair, pair32, group, lane,
+                    tile // tiles_n * TILE_M, tile % tiles_n * TILE_N,
+                )  # fmt: skip
+            if lane == 0:
+                T.ptx["cp.async.bulk.wait_group.read"](0)
 
     inputs = operands(m, n, k, seed)
     return Kernel(main, inputs, {"C": product(inputs)}, grid, plain_product(m, n, k, "float16"))

@@ -3,10 +3,10 @@
 Every thread fences its own row; thread 0 counts; the last CTA's threads fence again and read all.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tvm.script import tirx as T
+
+from tests.sim.hand_threaded import F32, U32, Local, Shared, hand_threaded
 
 from .common import Kernel
 
@@ -18,38 +18,28 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
     m = mutation
     add = f"atom.relaxed.{'cta' if m == 'X11' else 'gpu'}.global.add.u32"
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(ROW, grid=CTAS, smem=16)
     def main(
-        X: T.Buffer((CTAS, ROW), "float32"),
-        W: T.Buffer((CTAS, ROW), "float32"),
-        C: T.Buffer((1,), "uint32"),
-        Y: T.Buffer((ROW,), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", CTAS)
-        tx = T.launch_thread("threadIdx.x", ROW)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            dyn_smem = T.alloc_buffer((16,), "uint8", scope="shared.dyn", align=1024)
-            place = T.decl_buffer((4,), "uint32", data=dyn_smem.data, scope="shared.dyn")
-            old = T.alloc_buffer((1,), "uint32", scope="local")
-            acc = T.alloc_buffer((1,), "float32", scope="local")
-            W[bx, tx] = X[bx, tx]
-            if m != "X08":
+        X: F32[CTAS, ROW], W: F32[CTAS, ROW], C: U32[1], Y: F32[ROW],
+        bx, tx, place: Shared[U32], old: Local[U32], acc: Local[F32],
+    ):  # fmt: skip
+        W[bx, tx] = X[bx, tx]
+        if m != "X08":
+            T.cuda.thread_fence()
+        if m != "X10":
+            T.tvm_storage_sync("shared")
+        if tx == 0:
+            T.ptx[add](old[0], T.address_of(C[0]), T.uint32(1))
+            place[0] = old[0]
+        if m != "X12":
+            T.tvm_storage_sync("shared")
+        if place[0] == T.uint32(CTAS if m == "X13" else CTAS - 2 if m == "X14" else CTAS - 1):
+            if m != "X09":
                 T.cuda.thread_fence()
-            if m != "X10":
-                T.tvm_storage_sync("shared")
-            if tx == 0:
-                T.ptx[add](old[0], T.address_of(C[0]), T.uint32(1))
-                place[0] = old[0]
-            if m != "X12":
-                T.tvm_storage_sync("shared")
-            if place[0] == T.uint32(CTAS if m == "X13" else CTAS - 2 if m == "X14" else CTAS - 1):
-                if m != "X09":
-                    T.cuda.thread_fence()
-                acc[0] = T.float32(0)
-                for i in T.serial(CTAS):
-                    acc[0] = acc[0] + W[i, tx]
-                Y[tx] = acc[0]
+            acc[0] = T.float32(0)
+            for i in T.serial(CTAS):
+                acc[0] = acc[0] + W[i, tx]
+            Y[tx] = acc[0]
 
     x = np.random.default_rng(seed).integers(-8, 9, (CTAS, ROW)).astype("float32")
     inputs = {"X": x, "C": np.zeros(1, "uint32")}

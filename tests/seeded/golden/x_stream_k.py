@@ -5,13 +5,11 @@ rest of tile 1. Who begins a tile in its middle leaves a partial row in the work
 flag of its own; who begins it at its start waits for that flag, adds, and stores the tile.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
-from __future__ import annotations
-
 import numpy as np
 from tvm.script import tirx as T
+
+from tests.sim import ptx
+from tests.sim.hand_threaded import F32, U32, Local, hand_threaded
 
 from .common import Kernel
 
@@ -41,49 +39,37 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
         flag = T.meta_var(2 if m == "X20" else owner)  # X20: both wait for the last CTA
         if m != "X17":
             if tx == 0:
-                seen[0] = T.uint32(0)
-                while seen[0] == T.uint32(0):
-                    T.ptx[f"ld.acquire.{scope}.global.u32"](seen[0], T.address_of(F[flag]))
+                ptx.poll(f"ld.acquire.{scope}.global.u32", seen, F[flag])
         if m != "X19":
             T.tvm_storage_sync("shared")
         acc[0] = acc[0] + W[owner, tx]
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(ROW, grid=CTAS)
     def main(
-        X: T.Buffer((2, STEPS, ROW), "float32"),
-        W: T.Buffer((CTAS, ROW), "float32"),
-        F: T.Buffer((CTAS,), "uint32"),
-        Y: T.Buffer((2, ROW), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        bx = T.launch_thread("blockIdx.x", CTAS)
-        tx = T.launch_thread("threadIdx.x", ROW)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            acc = T.alloc_buffer((1,), "float32", scope="local")
-            seen = T.alloc_buffer((1,), "uint32", scope="local")
-            if bx == 0:
-                acc[0] = X[0, 0, tx] + X[0, 1, tx]
-                fix_up(W, F, acc, seen, 1, tx)
-                Y[0, tx] = acc[0]
-            elif bx == 1:
-                if m == "X21":  # its own tile first: waits for CTA 2 before it tells CTA 0
-                    acc[0] = X[1, 0, tx]
-                    fix_up(W, F, acc, seen, 2, tx)
-                    Y[1, tx] = acc[0]
-                acc[0] = X[0, 2, tx]
-                leave_partial(W, F, acc, bx, tx)
-                if m != "X21":
-                    acc[0] = X[1, 0, tx]
-                    fix_up(W, F, acc, seen, 2, tx)
-                    Y[1, tx] = acc[0]
-            else:
-                if m == "X21":  # and CTA 2 waits for CTA 1
-                    if tx == 0:
-                        seen[0] = T.uint32(0)
-                        while seen[0] == T.uint32(0):
-                            T.ptx["ld.acquire.gpu.global.u32"](seen[0], T.address_of(F[1]))
-                acc[0] = X[1, 1, tx] + X[1, 2, tx]
-                leave_partial(W, F, acc, bx, tx)
+        X: F32[2, STEPS, ROW], W: F32[CTAS, ROW], F: U32[CTAS], Y: F32[2, ROW],
+        bx, tx, acc: Local[F32], seen: Local[U32],
+    ):  # fmt: skip
+        if bx == 0:
+            acc[0] = X[0, 0, tx] + X[0, 1, tx]
+            fix_up(W, F, acc, seen, 1, tx)
+            Y[0, tx] = acc[0]
+        elif bx == 1:
+            if m == "X21":  # its own tile first: waits for CTA 2 before it tells CTA 0
+                acc[0] = X[1, 0, tx]
+                fix_up(W, F, acc, seen, 2, tx)
+                Y[1, tx] = acc[0]
+            acc[0] = X[0, 2, tx]
+            leave_partial(W, F, acc, bx, tx)
+            if m != "X21":
+                acc[0] = X[1, 0, tx]
+                fix_up(W, F, acc, seen, 2, tx)
+                Y[1, tx] = acc[0]
+        else:
+            if m == "X21":  # and CTA 2 waits for CTA 1
+                if tx == 0:
+                    ptx.poll("ld.acquire.gpu.global.u32", seen, F[1])
+            acc[0] = X[1, 1, tx] + X[1, 2, tx]
+            leave_partial(W, F, acc, bx, tx)
 
     x = np.random.default_rng(seed).integers(-8, 9, (2, STEPS, ROW)).astype("float32")
     inputs = {"X": x, "W": np.zeros((CTAS, ROW), "float32"), "F": np.zeros(CTAS, "uint32")}

@@ -1,7 +1,5 @@
 """Exchange between CTAs: each other's shared memory, partial results, flags, multicast slots."""
 
-from __future__ import annotations
-
 from ...golden import x_dsmem, x_last_block, x_multicast_slots, x_stream_k
 from ...rows import OVERWRITE, READ, Golden, mutations
 

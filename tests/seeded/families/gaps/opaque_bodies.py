@@ -1,7 +1,5 @@
 """Opaque bodies: incomplete by name, never clean; what is wrong in front of them is an error."""
 
-from __future__ import annotations
-
 from ...golden import o_addresses, o_helpers, o_stages
 from ...rows import OVERWRITE, READ, Golden, mutations
 

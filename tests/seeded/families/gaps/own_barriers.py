@@ -1,7 +1,5 @@
 """Barriers by hand: named ones, flags, locks, counters of a grid, an mbarrier as a barrier."""
 
-from __future__ import annotations
-
 from ...golden import h_grid_barrier, h_mbarrier_meet, h_named_ring, h_shared_flag, h_spin_lock
 from ...rows import ALIAS, OVERWRITE, READ, WRITE, Golden, mutations
 

@@ -1,7 +1,5 @@
 """Bytes that an mbarrier expects against those of the copies that are really issued."""
 
-from __future__ import annotations
-
 from ...golden import b_multicast, b_two_copies, b_two_threads
 from ...rows import OVERFLOW, OVERWRITE, READ, TX, Golden, mutations
 

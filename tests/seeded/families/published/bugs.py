@@ -5,8 +5,6 @@ what is tested there. Several wrong forms may be of one bug; the kernel without 
 fixed form. What is taken over is the mechanism alone.
 """
 
-from __future__ import annotations
-
 from ...rows import (
     ALIAS,
     FENCE,
@@ -64,13 +62,7 @@ GOLDEN = (
 OF_RING = (
     ("P01", "TileLang #2566", "its one trip waits for a release", f"DEADLOCK + {ALIAS}", "SVX"),
     ("P02", "TileLang #2567", "released once a later row is full", "DEADLOCK", "SVX"),
-    (
-        "P03",
-        "TileLang #2674",
-        "consumers' phases restart in each tile",
-        f"DEADLOCK + {ALIAS}",
-        "SVX",
-    ),
+    ("P03", "TileLang #2674", "consumers' phases restart each tile", f"DEADLOCK + {ALIAS}", "SVX"),
     ("P04", "TileLang #2674", "all phases restart with each tile", f"{ALIAS} + {OVERWRITE}", "SVX"),
     ("P05", "TileLang #3087", "parity of a ring for one barrier", f"{ALIAS} + {READ}", "SVX"),
     ("P06", "TileLang #2927", "parity of the trip, several barriers", f"DEADLOCK/{ALIAS}", "SVX"),
@@ -90,25 +82,13 @@ OF_STORES = (
     ("P17", "TileOPs #1574", "neither fence nor barrier behind writes", f"{FENCE} + {READ}", "SV"),
     ("P18", "TileOPs 77502ffa", "no proxy fence before the store", FENCE, "SV"),
     ("P19", "CUTLASS #3636", "slots start anew with each tile", OVERWRITE, "V"),
-    (
-        "P20",
-        "Fuser #5448",
-        "one group for all stores, at the end",
-        f"BULK_GROUP_MISUSE/{OVERWRITE}",
-        "SV",
-    ),
+    ("P20", "Fuser #5448", "one group of all stores", f"BULK_GROUP_MISUSE/{OVERWRITE}", "SV"),
     ("P21", "FlashKDA #24", "the fence stands before the writes", FENCE, "SV"),
     ("P22", "FlashKDA #24", "the fence stands in a loop of no trips", FENCE, "SV"),
     ("P23", "Pallas, waits of another thread", "another thread waits", "BULK_GROUP_MISUSE", "SV"),
     ("P24", "Pallas, read-only waits", "read back behind wait_group.read", INVISIBLE, "V"),
     ("P25", "Pallas, not fully waited", "read back with one group pending", INVISIBLE, "V"),
-    (
-        "P26",
-        "Pallas, visible across threads",
-        "threads do not wait for who waited",
-        f"{READ}/{INVISIBLE}",
-        "V",
-    ),
+    ("P26", "Pallas, visible across threads", "others do not wait", f"{READ}/{INVISIBLE}", "V"),
     ("P27", "FlagTree #1166", "another array where a store reads", OVERWRITE, "V"),
     ("P28", "TileLang #2525", "252 bytes in one bulk store", "MISALIGNED", "V"),
 )
@@ -132,31 +112,13 @@ OF_PUSH = (
     ("P41", "QuACK gather_a", "wait of CTA scope", SCOPE, "V"),
     ("P42", "Triton #10669", "one barrier and slot for a peer ahead", OVERWRITE, "V"),
     ("P43", "Meta Triton #3472", "parity 0 in every trip", f"{ALIAS} + {OVERWRITE}", "SVX"),
-    (
-        "P44",
-        "Triton ConSan, expected bytes",
-        "st.async: 4 bytes too many",
-        f"{TX} + DEADLOCK",
-        "SVX",
-    ),
+    ("P44", "Triton ConSan, expected bytes", "4 bytes too many", f"{TX} + DEADLOCK", "SVX"),
 )
 
 OF_PEER = (
-    (
-        "P45",
-        "Triton ConSan, gather",
-        "no barrier before the peer is read",
-        f"{READ} + {BEGUN}",
-        "V",
-    ),
+    ("P45", "Triton ConSan, gather", "no barrier before peers read", f"{READ} + {BEGUN}", "V"),
     ("P46", "Triton ConSan, gather", "relaxed barrier before the peer is read", SCOPE, "V"),
-    (
-        "P47",
-        "Triton ConSan, later read",
-        "no barrier behind the reads",
-        f"{OVERWRITE} + {EXITED}",
-        "V",
-    ),
+    ("P47", "Triton ConSan, later read", "no barrier behind them", f"{OVERWRITE} + {EXITED}", "V"),
     ("P48", "Triton ConSan, later read", "relaxed barrier behind the reads", SCOPE, "V"),
 )
 

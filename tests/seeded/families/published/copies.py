@@ -4,13 +4,10 @@ Each row has two halves, A and B, copied by the thread's own copies; B is read r
 threads than copied it.
 """
 
-
-# thread by the kernel; nesting keeps them apart
-
-from __future__ import annotations
-
 import numpy as np
 from tvm.script import tirx as T
+
+from tests.sim.hand_threaded import F32, Local, Shared, hand_threaded
 
 from ...golden.common import Kernel
 from .pieces import drawn
@@ -33,51 +30,42 @@ def build(mutation: str | None = None, *, groups: int = 1, seed: int = 0) -> Ker
             T.ptx.cp.async_.commit_group()
         T.ptx[COPY](T.address_of(rows[k % slots * 128 + 64 + tx]), T.address_of(B[k, tx]), 4)
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(ROW, smem=1536)
     def main(
-        A: T.Buffer((TRIPS, ROW), "float32"),
-        B: T.Buffer((TRIPS, ROW), "float32"),
-        Y: T.Buffer((TRIPS, ROW), "float32"),
-        Z: T.Buffer((ROW,), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", ROW)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            dyn_smem = T.alloc_buffer((1536,), "uint8", scope="shared.dyn", align=1024)
-            rows = T.decl_buffer((384,), "float32", data=dyn_smem.data, scope="shared.dyn")
-            acc = T.alloc_buffer((1,), "float32", scope="local")
-            acc[0] = T.float32(0)
-            for k in T.serial(AHEAD):
-                fetch(rows, A, B, k, tx)
-                T.ptx.cp.async_.commit_group()
-            for k in T.serial(TRIPS):
-                if m not in ("P62", "P63"):
-                    T.ptx["cp.async.wait_group"](pending)
-                T.tvm_storage_sync("shared")
-                if m == "P63":
-                    T.ptx["cp.async.wait_group"](pending)
-                if k + AHEAD < TRIPS:
-                    fetch(rows, A, B, k + AHEAD, tx)
-                elif m == "P64":  # past the end copies of no bytes fill the slot with zeros
-                    T.ptx[COPY](
-                        T.address_of(rows[(k + AHEAD) % slots * 128 + tx]),
-                        T.address_of(A[TRIPS - 1, tx]), 4, T.uint32(0),
-                    )  # fmt: skip
-                if m == "P66":
-                    if k + AHEAD == TRIPS:
-                        T.ptx.cp.async_.commit_group()
-                elif groups == 2:
-                    T.ptx.cp.async_.commit_group()
-                    if k + AHEAD >= TRIPS:
-                        T.ptx.cp.async_.commit_group()
-                else:
-                    T.ptx.cp.async_.commit_group()
-                Y[k, tx] = rows[k % slots * 128 + tx] * rows[k % slots * 128 + 127 - tx]
-                acc[0] = acc[0] + rows[k % slots * 128 + tx]
-            rows[(TRIPS + 1) % slots * 128 + 63 - tx] = acc[0]
+        A: F32[TRIPS, ROW], B: F32[TRIPS, ROW], Y: F32[TRIPS, ROW], Z: F32[ROW],
+        tx, rows: Shared[F32], acc: Local[F32],
+    ):  # fmt: skip
+        acc[0] = T.float32(0)
+        for k in T.serial(AHEAD):
+            fetch(rows, A, B, k, tx)
+            T.ptx.cp.async_.commit_group()
+        for k in T.serial(TRIPS):
+            if m not in ("P62", "P63"):
+                T.ptx["cp.async.wait_group"](pending)
             T.tvm_storage_sync("shared")
-            Z[tx] = rows[(TRIPS + 1) % slots * 128 + tx]
+            if m == "P63":
+                T.ptx["cp.async.wait_group"](pending)
+            if k + AHEAD < TRIPS:
+                fetch(rows, A, B, k + AHEAD, tx)
+            elif m == "P64":  # past the end copies of no bytes fill the slot with zeros
+                T.ptx[COPY](
+                    T.address_of(rows[(k + AHEAD) % slots * 128 + tx]),
+                    T.address_of(A[TRIPS - 1, tx]), 4, T.uint32(0),
+                )  # fmt: skip
+            if m == "P66":
+                if k + AHEAD == TRIPS:
+                    T.ptx.cp.async_.commit_group()
+            elif groups == 2:
+                T.ptx.cp.async_.commit_group()
+                if k + AHEAD >= TRIPS:
+                    T.ptx.cp.async_.commit_group()
+            else:
+                T.ptx.cp.async_.commit_group()
+            Y[k, tx] = rows[k % slots * 128 + tx] * rows[k % slots * 128 + 127 - tx]
+            acc[0] = acc[0] + rows[k % slots * 128 + tx]
+        rows[(TRIPS + 1) % slots * 128 + 63 - tx] = acc[0]
+        T.tvm_storage_sync("shared")
+        Z[tx] = rows[(TRIPS + 1) % slots * 128 + tx]
 
     a, b = drawn(TRIPS, ROW, seed=seed), drawn(TRIPS, ROW, seed=seed + 1)
     return Kernel(main, {"A": a, "B": b}, {"Y": a * b[:, ::-1], "Z": np.flip(a.sum(0))})

@@ -4,13 +4,10 @@ Matrices stand without swizzle, in pieces of 8 x 16 bytes. With one slot a multi
 for before all meet; with two slots one may be in flight while the other slot is filled.
 """
 
-
-# thread by the kernel; nesting keeps them apart
-
-from __future__ import annotations
-
 import numpy as np
 from tvm.script import tirx as T
+
+from tests.sim.hand_threaded import F16, F32, U64, Local, Shared, hand_threaded
 
 from ...golden.common import Kernel
 
@@ -33,53 +30,40 @@ def build(mutation: str | None = None, *, slots: int = 1, seed: int = 0) -> Kern
     def describe(desc, element):
         T.cuda.wgmma.encode_matrix_descriptor(T.address_of(desc), T.address_of(element), 8, 16, 0)
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(256, smem=6144)
     def main(
-        A: T.Buffer((TRIPS, 64, 16), "float16"),
-        B: T.Buffer((GROUPS, TRIPS, 8, 16), "float16"),
-        C: T.Buffer((GROUPS, 64, 8), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 256)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            dyn_smem = T.alloc_buffer((6144,), "uint8", scope="shared.dyn", align=1024)
-            half = T.decl_buffer((3072,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            acc = T.alloc_buffer((4,), "float32", scope="local")
-            desc = T.alloc_buffer((2,), "uint64", scope="local")
-            for i in T.unroll(4):
-                acc[i] = T.float32(0)
-            for k in T.serial(TRIPS):
-                for i in T.serial(4):
-                    half[k % a_slots * A_SIZE + at(i * 16 + tx // 16, tx % 16)] = A[
-                        k, i * 16 + tx // 16, tx % 16
-                    ]
-                half[
-                    b_start
-                    + (k % slots * GROUPS + tx // 128) * B_SIZE
-                    + at(tx % 128 // 16, tx % 16)
-                ] = B[tx // 128, k, tx % 128 // 16, tx % 16]
-                if m != "P68":
-                    T.ptx.fence.proxy.async_.shared__cta()
+        A: F16[TRIPS, 64, 16], B: F16[GROUPS, TRIPS, 8, 16], C: F32[GROUPS, 64, 8],
+        tx, half: Shared[F16], acc: Local[F32, 4], desc: Local[U64, 2],
+    ):  # fmt: skip
+        for i in T.unroll(4):
+            acc[i] = T.float32(0)
+        for k in T.serial(TRIPS):
+            for i in T.serial(4):
+                half[k % a_slots * A_SIZE + at(i * 16 + tx // 16, tx % 16)] = A[
+                    k, i * 16 + tx // 16, tx % 16
+                ]
+            half[
+                b_start + (k % slots * GROUPS + tx // 128) * B_SIZE + at(tx % 128 // 16, tx % 16)
+            ] = B[tx // 128, k, tx % 128 // 16, tx % 16]
+            if m != "P68":
+                T.ptx.fence.proxy.async_.shared__cta()
+            T.tvm_storage_sync("shared")
+            if m != "P69":
+                T.ptx.wgmma.fence.sync.aligned()
+            describe(desc[0], half[k % a_slots * A_SIZE])
+            describe(desc[1], half[b_start + (k % slots * GROUPS + tx // 128) * B_SIZE])
+            T.ptx[MMA](acc[0], acc[1], acc[2], acc[3], desc[0], desc[1], T.bool(True), 1, 1, 0, 0)
+            T.ptx.wgmma.commit_group.sync.aligned()
+            T.ptx.wgmma.wait_group.sync.aligned(2 if m == "P70" else slots - 1)
+            if m != "P67":
                 T.tvm_storage_sync("shared")
-                if m != "P69":
-                    T.ptx.wgmma.fence.sync.aligned()
-                describe(desc[0], half[k % a_slots * A_SIZE])
-                describe(desc[1], half[b_start + (k % slots * GROUPS + tx // 128) * B_SIZE])
-                T.ptx[MMA](
-                    acc[0], acc[1], acc[2], acc[3], desc[0], desc[1], T.bool(True), 1, 1, 0, 0
-                )
-                T.ptx.wgmma.commit_group.sync.aligned()
-                T.ptx.wgmma.wait_group.sync.aligned(2 if m == "P70" else slots - 1)
-                if m != "P67":
-                    T.tvm_storage_sync("shared")
-            T.ptx.wgmma.wait_group.sync.aligned(0)
-            for i in T.unroll(4):
-                C[
-                    tx // 128,
-                    tx % 128 // 32 * 16 + i // 2 * 8 + tx % 32 // 4,
-                    tx % 4 * 2 + i % 2,
-                ] = acc[i]
+        T.ptx.wgmma.wait_group.sync.aligned(0)
+        for i in T.unroll(4):
+            C[
+                tx // 128,
+                tx % 128 // 32 * 16 + i // 2 * 8 + tx % 32 // 4,
+                tx % 4 * 2 + i % 2,
+            ] = acc[i]
 
     rng = np.random.default_rng(seed)
     a = rng.integers(-2, 3, (TRIPS, 64, 16)).astype("float16")

@@ -4,13 +4,11 @@ A slot is full when its bytes are there, empty when both warps have released it.
 at the end until all slots are empty.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
-from __future__ import annotations
-
 import numpy as np
 from tvm.script import tirx as T
+
+from tests.sim import ptx
+from tests.sim.hand_threaded import F32, U64, Local, Shared, hand_threaded
 
 from ...golden.common import Kernel
 from .pieces import arrive, copy_in, drawn, expect, init
@@ -38,18 +36,21 @@ def build(
 
     @T.inline
     def wait_empty(bars, i, k):
-        T.cuda.mbarrier_wait(
-            T.address_of(bars[EMPTY + i % slots]),
+        ptx.wait(
+            bars[EMPTY + i % slots],
             ((k if m == "P04" else i) // slots % 2) ^ (0 if m == "P01" else 1),
         )
 
     @T.inline
     def wait_full(bars, i, k):
-        T.cuda.mbarrier_wait(
-            T.address_of(bars[FULL + i % slots]),
-            i // 2 % 2 if m == "P05" else i % 2 if m == "P06" else
-            (k if m in ("P03", "P04") else i) // slots % 2,
-        )  # fmt: skip
+        ptx.wait(
+            bars[FULL + i % slots],
+            i // 2 % 2
+            if m == "P05"
+            else i % 2
+            if m == "P06"
+            else (k if m in ("P03", "P04") else i) // slots % 2,
+        )
 
     @T.inline
     def fill(rows, bars, X, F, i):
@@ -74,61 +75,52 @@ def build(
             if tx % LANES == 0:
                 arrive(bars[EMPTY + i % slots])
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(3 * LANES, smem=512)
     def main(
-        X: T.Buffer((total, LANES), "float32"),
-        F: T.Buffer((total,), "float32"),
-        Y: T.Buffer((2, total, LANES), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 3 * LANES)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            dyn_smem = T.alloc_buffer((512,), "uint8", scope="shared.dyn", align=1024)
-            rows = T.decl_buffer((128,), "float32", data=dyn_smem.data, scope="shared.dyn")
-            bars = T.decl_buffer((64,), "uint64", data=dyn_smem.data, scope="shared.dyn")
-            factor = T.alloc_buffer((1,), "float32", scope="local")
-            if tx == 0:
-                init(bars, FULL, slots, 1)
-                init(bars, EMPTY, slots, 2)
-                if m != "P10":
-                    T.ptx.fence.mbarrier_init.release.cluster()
-            if m != "P09":
-                T.tvm_storage_sync("shared")
-            if tx < LANES:
-                if lanes_wait:
-                    for t, k in T.grid(tiles, trips):
-                        wait_empty(bars, t * trips + k, k)
-                        if m != "P07":
-                            T.cuda.warp_sync()
-                        if tx == 0:
-                            fill(rows, bars, X, F, t * trips + k)
-                elif tx == 0:
-                    for t, k in T.grid(tiles, trips):
-                        wait_empty(bars, t * trips + k, k)
-                        fill(rows, bars, X, F, t * trips + k)
-                    for s in T.serial(slots):
-                        wait_empty(bars, total + s, total + s)
-            else:
+        X: F32[total, LANES], F: F32[total], Y: F32[2, total, LANES],
+        tx, rows: Shared[F32], bars: Shared[U64], factor: Local[F32],
+    ):  # fmt: skip
+        if tx == 0:
+            init(bars, FULL, slots, 1)
+            init(bars, EMPTY, slots, 2)
+            if m != "P10":
+                T.ptx.fence.mbarrier_init.release.cluster()
+        if m != "P09":
+            T.tvm_storage_sync("shared")
+        if tx < LANES:
+            if lanes_wait:
                 for t, k in T.grid(tiles, trips):
-                    if m == "P08":
-                        factor[0] = rows[FACTORS + (t * trips + k) % slots]
-                    wait_full(bars, t * trips + k, k)
-                    if m != "P08":
-                        factor[0] = rows[FACTORS + (t * trips + k) % slots]
-                    Y[tx // LANES - 1, t * trips + k, tx % LANES] = (
-                        rows[(t * trips + k) % slots * LANES + tx % LANES]
-                        + T.Cast("float32", tx // LANES - 1)
-                    ) * factor[0]
-                    if m == "P02":
-                        if t * trips + k < total - slots:
-                            wait_full(bars, t * trips + k + slots, k + slots)
-                    if m != "P11":
-                        T.ptx.fence.proxy.async_.shared__cta()
-                    T.cuda.warp_sync()
-                    release(bars, t * trips + k, tx)
-                if waiting == "again":
-                    wait_full(bars, total - 1, trips - 1)
+                    wait_empty(bars, t * trips + k, k)
+                    if m != "P07":
+                        T.cuda.warp_sync()
+                    if tx == 0:
+                        fill(rows, bars, X, F, t * trips + k)
+            elif tx == 0:
+                for t, k in T.grid(tiles, trips):
+                    wait_empty(bars, t * trips + k, k)
+                    fill(rows, bars, X, F, t * trips + k)
+                for s in T.serial(slots):
+                    wait_empty(bars, total + s, total + s)
+        else:
+            for t, k in T.grid(tiles, trips):
+                if m == "P08":
+                    factor[0] = rows[FACTORS + (t * trips + k) % slots]
+                wait_full(bars, t * trips + k, k)
+                if m != "P08":
+                    factor[0] = rows[FACTORS + (t * trips + k) % slots]
+                Y[tx // LANES - 1, t * trips + k, tx % LANES] = (
+                    rows[(t * trips + k) % slots * LANES + tx % LANES]
+                    + T.Cast("float32", tx // LANES - 1)
+                ) * factor[0]
+                if m == "P02":
+                    if t * trips + k < total - slots:
+                        wait_full(bars, t * trips + k + slots, k + slots)
+                if m != "P11":
+                    T.ptx.fence.proxy.async_.shared__cta()
+                T.cuda.warp_sync()
+                release(bars, t * trips + k, tx)
+            if waiting == "again":
+                wait_full(bars, total - 1, trips - 1)
 
     x, f = drawn(total, LANES, seed=seed), drawn(total, seed=seed + 1)
     y = np.stack([(x.astype("float64") + w) * f[:, None] for w in range(2)])

@@ -4,15 +4,13 @@ Sixty-four threads write a row, thread 0 stores it. Behind the loop a sum goes o
 all threads read back what thread 0 has waited for.
 """
 
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
-
-from __future__ import annotations
-
 import numpy as np
 from tvm.script import tirx as T
 
-from ...golden.common import STORE_1D, Kernel
+from tests.sim import ptx
+from tests.sim.hand_threaded import F32, Local, Shared, hand_threaded
+
+from ...golden.common import Kernel
 from .pieces import copy_out, drawn
 
 ROW, BYTES, SLOTS = 64, 256, 2
@@ -48,66 +46,57 @@ def build(
             if fence == "issuer":
                 T.ptx.fence.proxy.async_.shared__cta()
             if m == "P20":
-                T.ptx[STORE_1D](T.address_of(target), T.address_of(row), T.uint32(BYTES))
+                ptx.store_bytes(target, row, BYTES)
             else:
                 copy_out(target, row, BYTES - 4 if m == "P28" else BYTES)
 
-    @T.prim_func(s_tir=True)
+    @hand_threaded(ROW, smem=3 * BYTES)
     def main(
-        X: T.Buffer((rows, ROW), "float32"),
-        Y: T.Buffer((rows, ROW), "float32"),
-        Z: T.Buffer((ROW,), "float32"),
-        R: T.Buffer((ROW,), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main"})
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", ROW)
-        with T.attr(T.int32(0), "hand_threaded", 1):
-            dyn_smem = T.alloc_buffer((3 * BYTES,), "uint8", scope="shared.dyn", align=1024)
-            stage = T.decl_buffer((3 * ROW,), "float32", data=dyn_smem.data, scope="shared.dyn")
-            acc = T.alloc_buffer((1,), "float32", scope="local")
-            acc[0] = T.float32(1)
-            for t, q in T.grid(tiles, parts):
-                if m != "P20":
-                    if tx == (32 if m == "P23" else 0):
-                        T.ptx["cp.async.bulk.wait_group.read"](1)
-                if m != "P16":
-                    T.tvm_storage_sync("shared")
-                if m == "P21":
-                    T.ptx.fence.proxy.async_.shared__cta()
-                stage[(q if m == "P19" else t * parts + q) % SLOTS * ROW + tx] = X[
-                    t * parts + q, tx
-                ] * T.float32(2)
-                acc[0] = acc[0] + X[t * parts + q, tx]
-                publish(in_loop)
-                store(
-                    Y[t * parts + q, 0],
-                    stage[(q if m == "P19" else t * parts + q) % SLOTS * ROW],
-                    tx,
-                )
-            if m == "P20":
-                if tx == 0:
-                    T.ptx.cp.async_.bulk.commit_group()
-                    T.ptx["cp.async.bulk.wait_group.read"](0)
-            stage[(total + 1) % SLOTS * ROW + tx if m == "P27" else SLOTS * ROW + tx] = acc[0]
-            publish(behind_loop)
-            store(Z[0], stage[(total + 1) % SLOTS * ROW if m == "P27" else SLOTS * ROW], tx)
-            if tx == 0:
-                if waits == "again":
-                    T.ptx["cp.async.bulk.wait_group"](1)
-                    T.ptx["cp.async.bulk.wait_group.read"](2)
-                if m == "P24":
-                    T.ptx["cp.async.bulk.wait_group.read"](0)
-                elif m == "P25":
-                    T.ptx["cp.async.bulk.wait_group"](1)
-                else:
-                    T.ptx["cp.async.bulk.wait_group"](0)
-            if m != "P26":
+        X: F32[rows, ROW], Y: F32[rows, ROW], Z: F32[ROW], R: F32[ROW],
+        tx, stage: Shared[F32, 3 * ROW], acc: Local[F32],
+    ):  # fmt: skip
+        acc[0] = T.float32(1)
+        for t, q in T.grid(tiles, parts):
+            if m != "P20":
+                if tx == (32 if m == "P23" else 0):
+                    T.ptx["cp.async.bulk.wait_group.read"](1)
+            if m != "P16":
                 T.tvm_storage_sync("shared")
-            R[tx] = Z[tx] + Y[rows - 1, tx]
-            if m == "P25":
-                if tx == 0:
-                    T.ptx["cp.async.bulk.wait_group"](0)
+            if m == "P21":
+                T.ptx.fence.proxy.async_.shared__cta()
+            stage[(q if m == "P19" else t * parts + q) % SLOTS * ROW + tx] = X[
+                t * parts + q, tx
+            ] * T.float32(2)
+            acc[0] = acc[0] + X[t * parts + q, tx]
+            publish(in_loop)
+            store(
+                Y[t * parts + q, 0],
+                stage[(q if m == "P19" else t * parts + q) % SLOTS * ROW],
+                tx,
+            )
+        if m == "P20":
+            if tx == 0:
+                T.ptx.cp.async_.bulk.commit_group()
+                T.ptx["cp.async.bulk.wait_group.read"](0)
+        stage[(total + 1) % SLOTS * ROW + tx if m == "P27" else SLOTS * ROW + tx] = acc[0]
+        publish(behind_loop)
+        store(Z[0], stage[(total + 1) % SLOTS * ROW if m == "P27" else SLOTS * ROW], tx)
+        if tx == 0:
+            if waits == "again":
+                T.ptx["cp.async.bulk.wait_group"](1)
+                T.ptx["cp.async.bulk.wait_group.read"](2)
+            if m == "P24":
+                T.ptx["cp.async.bulk.wait_group.read"](0)
+            elif m == "P25":
+                T.ptx["cp.async.bulk.wait_group"](1)
+            else:
+                T.ptx["cp.async.bulk.wait_group"](0)
+        if m != "P26":
+            T.tvm_storage_sync("shared")
+        R[tx] = Z[tx] + Y[rows - 1, tx]
+        if m == "P25":
+            if tx == 0:
+                T.ptx["cp.async.bulk.wait_group"](0)
 
     x = drawn(rows, ROW, seed=seed)
     y = 2 * x if total else np.zeros_like(x)

@@ -1,7 +1,5 @@
 """The rows of the table of types, against hand-written figures and the simulator's own table."""
 
-from __future__ import annotations
-
 import pytest
 
 from tvm_hopper.facts import dtypes

@@ -1,7 +1,5 @@
 """Which arch an instruction needs: the table's own rules, and what ptxas says of its examples."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

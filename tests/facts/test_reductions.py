@@ -1,7 +1,5 @@
 """Which reductions there are: the table, and what ptxas says of each combination."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ The exit code is 1 when a fault was found. `--replay matmul:1:17` and `--replay 
 run one case again and show all of it.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

@@ -5,8 +5,6 @@ comes out differently keeps, or reads, what was there before, and is given value
 a program leaves alone has to stay untouched in the kernel too.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

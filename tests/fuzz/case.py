@@ -3,8 +3,6 @@
 All of it is text that a person can read, and what the judge runs is what a reproducer prints.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import Any

@@ -9,8 +9,6 @@ the processes that die or hang on a case, is why the cases are not drawn by hypo
 has a number, belongs to no process, and is replayed from a few integers.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import TypeVar

@@ -9,8 +9,6 @@ function `population(seed, count)`, of cases that have `relax()`. The exit code 
 that was accepted has an array in local memory, a spill or a remark of the assembler.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

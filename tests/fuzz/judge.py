@@ -7,8 +7,6 @@ with a message that `messages.why_unclear` has nothing against, and without a ch
 schedule. Which requests are served and which are refused is not written down here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time

@@ -11,8 +11,6 @@ A clear message is `where: found ...; need ...`, in words of the program. It is 
     it is untrue of the program            told by the generator, which knows the program
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

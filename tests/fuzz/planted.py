@@ -3,8 +3,6 @@
 A planted fault is a statement that does what a broken schedule helper or pass would do.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from .case import BUILD, Case, Program, Step

@@ -5,8 +5,6 @@ casts) or what it computes. Which of them a kernel can serve is the judge's busi
 module's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

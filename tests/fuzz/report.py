@@ -1,7 +1,5 @@
 """Tables of a run: for people on a terminal, and as markdown for docs/fuzzing.md."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from importlib import metadata

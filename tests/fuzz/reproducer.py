@@ -4,8 +4,6 @@ It needs this package, TVM and numpy, and nothing of the fuzzer. The first lines
 decisions of the case, for `python -m tests.fuzz --replay FILE`.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

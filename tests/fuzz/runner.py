@@ -3,8 +3,6 @@
 cases -> workers (one Outcome each) -> groups of one cause -> shrunk scripts in fuzz_out/
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import sys

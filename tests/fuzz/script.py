@@ -6,8 +6,6 @@ script.block("relu", ["i", "j"], [100, 64], ["relu[vi, vj] = T.max(C[vi, vj], T.
 script.program()
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

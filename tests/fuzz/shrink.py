@@ -5,8 +5,6 @@ spans out, set one to 0 and leave out what hung on it, lower single numbers; kee
 alike and has fewer decisions other than 0. Nothing here knows what a decision means.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 

@@ -12,8 +12,6 @@ Only kernels of ours are judged. What TVM's reductions mean is taken for right: 
 least finite number, so log-sum-exp of a row of -inf is -inf, and places of rows with NaN are any.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import multiprocessing

@@ -28,6 +28,7 @@ def test_the_same_seed_gives_the_same_case(family):
         assert made == remade
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_case_in_another_process():
     code = (
         "from tests.fuzz.runner import Task, generate\n"
@@ -67,14 +68,14 @@ def test_the_simplest_case_is_right(family):
     assert judge(FAMILIES[family](Draw([]))).kind == "right"
 
 
-@pytest.mark.parametrize("family", ["matmul", "programs", "loops"])
-def test_stock_tvm_reads_nearly_every_program(family):
+def test_stock_tvm_reads_nearly_every_program():
     invalid = 0
-    for number in range(25):
-        try:
-            read(generate(Task(family, 5, number))[0].program)
-        except Exception:
-            invalid += 1
+    for family in ("matmul", "programs", "loops"):
+        for number in range(10):
+            try:
+                read(generate(Task(family, 5, number))[0].program)
+            except Exception:
+                invalid += 1
     assert invalid <= 1
 
 

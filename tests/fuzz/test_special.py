@@ -1,7 +1,5 @@
 """The judge of programs over special values takes any order of a sum, and nothing else."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tests.fuzz.special import Program, judge, values

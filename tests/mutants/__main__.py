@@ -3,8 +3,6 @@
 Exit code 1 if a mutant survives that no rule of `equivalence.py` covers, or a judge crashes.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

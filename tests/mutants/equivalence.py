@@ -4,8 +4,6 @@ A mutant that no judge objects to is equivalent only if these rules turn what ea
 into what the unchanged kernel's warp does. That nobody objected is no rule.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -4,8 +4,6 @@ TVM passes them to the runtime in a row of cells: `tvm_struct_set(stack, i, 15, 
 i, and a call of the packed function takes them all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

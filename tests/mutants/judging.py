@@ -1,7 +1,5 @@
 """Let every judge look at one program, from cheap to thorough; the first that objects ends it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from typing import Any

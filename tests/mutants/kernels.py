@@ -4,8 +4,6 @@ Five trips over two slots where there is a ring, so that each slot is filled thr
 parity is met twice; inputs are distinct random integers, so that sums are exact.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass

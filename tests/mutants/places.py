@@ -4,8 +4,6 @@ The operators of `sites.py` change a statement or a number wherever it is met. T
 one place of many, which a judge that looks at a sample could miss.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

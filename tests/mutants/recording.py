@@ -4,8 +4,6 @@ Control flow of these kernels does not depend on data, so a warp's sequence is t
 schedule; one eager run shows it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager

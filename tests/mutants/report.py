@@ -1,7 +1,5 @@
 """Tables of a run: class by verdict and first judge."""
 
-from __future__ import annotations
-
 import difflib
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Draw mutants, judge each in a worker, and say what became of it."""
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import random

@@ -4,8 +4,6 @@ One class walks a tree twice: without a target it lists what could be changed, w
 makes that one change. Places count occurrences, since TIR shares nodes between places.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

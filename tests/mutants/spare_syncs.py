@@ -1,7 +1,5 @@
 """Waits, releases, barriers and fences that change nothing: rules of `equivalence.py`."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

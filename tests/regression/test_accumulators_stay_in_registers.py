@@ -5,8 +5,6 @@ reads an accumulator, and ptxas serialised. An accumulator in local memory is sl
 stands in a loop, and C7514 and C7517 where it does not.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from functools import cache
@@ -120,7 +118,7 @@ ALL = list(itertools.product(EPILOGUES, PLACES))
 FEW = [pair for pair in ALL if "side minus sum" in pair or "once, ragged" in pair]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(
     ("epilogue", "place"),
     [pytest.param(*x, marks=() if x in FEW else pytest.mark.slow) for x in ALL],
@@ -131,7 +129,7 @@ def test_no_accumulator_goes_to_local_memory(epilogue: str, place: str) -> None:
     check(built(shape, trips, EPILOGUES[epilogue], **types, **config))
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("side", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("out", ["float16", "bfloat16", "float32"])
 def test_nor_does_it_for_any_types(side: str, out: str) -> None:
@@ -171,6 +169,7 @@ def test_a_ragged_fill_of_two_instructions_does_too(fill: str, trips: int) -> No
         check(built((300, 56), trips, start=FILLS[fill], persistent=persistent))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("fill", FILLS)
 def test_a_fill_that_is_held_is_right(fill: str) -> None:
     shape = (136, 64)
@@ -187,7 +186,7 @@ def test_a_fill_that_is_held_is_right(fill: str) -> None:
 TYPES = [(s, o) for s in ("float16", "float32") for o in ("float16", "bfloat16", "float32")]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("trips", [1, 2, 3, 8])
 @pytest.mark.parametrize("out", ["float16", "bfloat16", "float32"])
 def test_conversions_stay_behind_the_last_wait(trips: int, out: str) -> None:
@@ -206,6 +205,7 @@ def test_so_they_do_in_each_epilogue(trips: int, summed: str, out: str) -> None:
     check(built((200, 64), trips, out=out, summed=summed, persistent=2, **narrow))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("persistent", [0, 2])
 def test_a_product_behind_the_last_wait_is_right(persistent: int) -> None:
     shape = (200, 64)

@@ -1,7 +1,5 @@
 """Programs that were once lowered to wrong kernels: each is right now, or refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

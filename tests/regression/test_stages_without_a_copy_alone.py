@@ -1,7 +1,5 @@
 """A pipeline among whose statements no copy stands alone: a tile in by boxes, and out by boxes."""
 
-from __future__ import annotations
-
 import numpy as np
 import tvm
 from tvm import s_tir, te

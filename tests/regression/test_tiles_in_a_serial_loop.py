@@ -4,14 +4,13 @@ With one trip over k in it, the fill stood behind the fence (C7519), since only 
 loop was taken for one whose product runs once.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm
 from tvm import s_tir
 
 import tvm_hopper
+from tests.sim_kernels.kernels import multiply_by_hand
 from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import simulate
 from tvm_hopper.testing import workloads
@@ -21,23 +20,14 @@ from tvm_hopper.testing import workloads
 def test_it_assembles_and_is_right(depth: int) -> None:
     mod = workloads.matmul(64, 64, depth)
     sch = s_tir.Schedule(mod)
-    block = sch.get_sblock("C")
-    i, j, k = sch.get_loops(block)
+    i, j, k = sch.get_loops("C")
     i0, part, mt = sch.split(i, [None, 1, 64])
     j0, nt = sch.split(j, [None, 32])
     k0, k1 = sch.split(k, [None, 64])
     sch.reorder(i0, j0, part, k0, mt, nt, k1)
     sch.bind(i0, "blockIdx.y")
     sch.bind(part, "threadIdx.y")
-    store = sch.cache_write(block, 0, "local")
-    sch.reverse_compute_at(store, part)
-    for index in (0, 1):
-        copy = sch.cache_read(block, index, "shared.dyn")
-        sch.compute_at(copy, k0)
-        hs.async_copy(sch, copy)
-    hs.fuse_epilogue(sch, store)
-    hs.wgmma(sch, block)
-    hs.pipeline(sch, k0, stages=1, roles=hs.Roles(1))
+    multiply_by_hand(sch, part, k0, fused=True, roles=hs.Roles(1))
     ex = tvm.compile(sch.mod, target="nvidia/nvidia-h200")
     assert tvm_hopper.cubin(ex)  # the assembler's log is judged
     a, b = workloads.make_inputs(mod, seed=1)

@@ -1,7 +1,5 @@
 """Small kernels with their plain programs, and changes of their final device functions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Boxes cover all flagged elements, and little else."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Kernels that synchronise well and compute something else: each is found, by its values alone."""
 
-from __future__ import annotations
-
 import pytest
 from tvm import ir as tvm_ir
 from tvm import s_tir, tirx

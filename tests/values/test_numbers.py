@@ -1,7 +1,5 @@
 """Arguments of the two runs: integers that stay exact, and arrays that cost little."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Where the plain program of a schedule lives, and where it is lost."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
@@ -95,6 +93,7 @@ def test_a_replayed_trace_and_a_module_from_json_are_known_by_content(mod):
     assert is_plain(plain_of(tvm.ir.load_json(tvm.ir.save_json(sch.mod))), mod)
 
 
+@pytest.mark.slow
 def test_another_process_does_not_know_it(mod, tmp_path):
     file = tmp_path / "scheduled.json"
     file.write_text(tvm.ir.save_json(scheduled(mod).mod))

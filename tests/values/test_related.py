@@ -1,7 +1,5 @@
 """Of launches that need each other, and of CTAs that add up what they store, a part is compared."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

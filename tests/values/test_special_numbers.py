@@ -1,7 +1,5 @@
 """Numbers on which wrong constants, initial values, indices and elements left out show."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

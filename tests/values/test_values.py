@@ -1,7 +1,5 @@
 """`verify` compares values: with what, how much, and what it says."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 
@@ -230,8 +228,7 @@ def test_atomic_sums_of_several_blocks_run_whole(order):
 
 
 def test_without_a_plain_program_the_report_says_so():
-    report = verify(kernels.matmul()[1], runs=ONE_RUN)
-    assert report.verdict == "clean"
+    report = verify(kernels.matmul()[1], runs=ONE_RUN).require_clean()
     assert not report.values.checked
     assert "values not checked: no plain program is known" in str(report)
     assert json.loads(json.dumps(report.to_json()))["values"]["checked"] is False

@@ -1,7 +1,5 @@
 """The families of cases: name to a function that makes one case out of decisions, and its share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from ..case import Case

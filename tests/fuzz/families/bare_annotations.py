@@ -5,8 +5,6 @@ of value. What it calls illegal must be refused; what it lets pass may still be 
 value, or be served.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 

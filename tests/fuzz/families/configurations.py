@@ -4,8 +4,6 @@ Plain products, so that what is tried is the configuration: large tiles, one tri
 loop, every number of consumers and stages.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..case import Case

@@ -6,8 +6,6 @@ hs.async_copy(sch, copy0, "cp_async"); hs.async_store(sch, sch.get_sblock("C"), 
 hs.pipeline(sch, k0, stages=3)
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..case import Case, Step

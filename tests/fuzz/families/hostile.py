@@ -3,8 +3,6 @@
 What is neither served nor possible must be refused with one clear error, like anything else.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

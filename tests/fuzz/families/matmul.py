@@ -1,7 +1,5 @@
 """`hs.matmul` over forms of the product, epilogues and configurations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..case import Case, Step

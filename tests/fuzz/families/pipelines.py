@@ -7,8 +7,6 @@ sch.annotate(k0, "software_pipeline_stage", [0, 1, 2, 4])
 sch.annotate(k0, "software_pipeline_order", [0, 2, 1, 3])
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..case import Case, Step

@@ -5,8 +5,6 @@ copy = sch.cache_read("C", 0, "shared.dyn"); sch.compute_at(copy, k0); hs.async_
 hs.pipeline(sch, k0, stages=3)
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..case import Case, Step

@@ -4,8 +4,6 @@ Each function writes one program into a script and returns the blocks that `hs.m
 schedule; some also bind foreign blocks to threads, as a user would.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

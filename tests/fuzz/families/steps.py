@@ -4,8 +4,6 @@ A right schedule is written down as labelled statements; a case changes it in a 
 statement is inserted, replaced, left out, repeated, or exchanged with the next.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..case import Case, Step

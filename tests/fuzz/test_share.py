@@ -12,11 +12,11 @@ from tests.fuzz.families import FAMILIES
 from tests.fuzz.judge import FAULTS, judge
 from tests.fuzz.runner import generate, plan
 
-SEED, CASES, CHUNKS = 2711, 100, 8
+SEED, CASES, CHUNKS = 2711, 100, 16
 TASKS = list(plan(SEED, list(FAMILIES), CASES))
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_fault(chunk):
     found = []

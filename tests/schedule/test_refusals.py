@@ -210,8 +210,8 @@ def test_a_sum_of_two_axes_that_operands_order_differently():
         tensor(64, 4, 16, dtype="float16", name="A"),
         tensor(64, 16, 4, dtype="float16", name="B"),
     )
-    k, l = te.reduce_axis((0, 4), "k0"), te.reduce_axis((0, 16), "k1")
-    value = lambda i, j: te.sum(multiply(a[i, k, l], b[j, l, k]), [k, l])  # noqa: E731
+    k0, k1 = te.reduce_axis((0, 4), "k0"), te.reduce_axis((0, 16), "k1")
+    value = lambda i, j: te.sum(multiply(a[i, k0, k1], b[j, k1, k0]), [k0, k1])  # noqa: E731
     c = te.compute((64, 64), value, name="C")
     refuse(module(a, b, c), r"tensor B: found the index .* store B so that neigh")
 

@@ -11,7 +11,9 @@ from tvm_hopper.relax.work import Work, count_work
 
 
 @T.prim_func(s_tir=True, private=True)
-def gather(W: T.Buffer((1000, 64), "float16"), I: T.Buffer((8,), "int64"), Y: T.Buffer((8, 64), "float16")):
+def gather(
+    W: T.Buffer((1000, 64), "float16"), I: T.Buffer((8,), "int64"), Y: T.Buffer((8, 64), "float16")
+):
     for i, j in T.grid(8, 64):
         with T.sblock("Y"):
             vi, vj = T.axis.remap("SS", [i, j])

@@ -1,8 +1,8 @@
 """Find the calls of a model: who calls which function, with which shapes, and on weights alone.
 
-    lv = R.call_tir(cls.cast, (w,), R.Tensor((4096, 4096), "float16"))      w: a weight
-  ->
-    cast: CallRecord("main", (("4096", "4096"), ("4096", "4096")), 1, of_weights=True)
+  lv = R.call_tir(cls.cast, (w,), R.Tensor((4096, 4096), "float16"))      w: a weight
+->
+  cast: CallRecord("main", (("4096", "4096"), ("4096", "4096")), 1, of_weights=True)
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def find_calls(mod: tvm.IRModule) -> tuple[dict[str, list[CallRecord]], list[str
                 types = _types(node.args[1], node)
                 call = CallRecord(caller, tuple(map(_shape, types)), 1, weights.has(node))
                 counts[str(node.args[0].name_hint), call] += 1
-            called = node.args[0] if _is_op(node, CALL_LIBRARY) else node.op
+            is_operator = _is_op(node, CALL_LIBRARY)
+            called, given = (node.args[0], node.args[1:]) if is_operator else (node.op, node.args)
             if isinstance(called, relax.ExternFunc):
                 name = str(called.global_symbol)
-                given = node.args if called is node.op else node.args[1:]
                 if name == PAGED_ATTENTION or not name.startswith(RUNTIME):
                     libraries[name] = None
                     counts[name, _library_call(caller, name, _types(given, node))] += 1

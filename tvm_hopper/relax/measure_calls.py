@@ -60,7 +60,7 @@ def measure_calls(
             return _RUN
         kind = next(x.device.dlpack_device_type() for x in given if hasattr(x, "device"))
         if kind not in timers:
-            timers[kind] = _timer_of(kind)
+            timers[kind] = timer_of(kind)
         count = 1 if name.startswith("vm.builtin.") else repeats
         samples = [timers[kind](lambda: func(*given)) for _ in range(count)]
         times[name] += statistics.median(samples)
@@ -74,7 +74,7 @@ def measure_calls(
     return dict(times)
 
 
-def _timer_of(kind: int) -> Timer:
+def timer_of(kind: int) -> Timer:
     """Return the timer of a type of devices."""
     if kind == CUDA:
         return _events()

@@ -19,7 +19,13 @@ BAR = 10  # characters of a full bar
 NOT_APPLICABLE = "not applicable"
 HEADS = ("us", "share", "", "function", "by", "FLOPs", "bytes", "how, or why not by tvm_hopper")
 CLASS_HEADS = ("function", "rows", "configuration")
-COLOURS = {OURS: "#2e9e5b", STOCK: "#e07b39", GIVEN: "#6b8fb5", LIBRARY: "#8a7fb8", NOBODY: "#c0392b"}
+COLOURS = {
+    OURS: "#2e9e5b",
+    STOCK: "#e07b39",
+    GIVEN: "#6b8fb5",
+    LIBRARY: "#8a7fb8",
+    NOBODY: "#c0392b",
+}
 EXTERNAL = "an external function, called before our rules are asked"
 PAGED = "TVM's attention on its paged cache, which the model asks for; no rule is asked"
 COPIED = (
@@ -275,7 +281,9 @@ def as_html(report: Any) -> str:
         lines = "".join(_html_row(x, total) for x in rows)
         parts.append(f"<table>{_html_heads(HEADS)}{lines}</table>")
     if classes := _classes(report):
-        lines = "".join("<tr>" + "".join(f"<td>{_cell(x)}</td>" for x in y) + "</tr>" for y in classes)
+        lines = "".join(
+            "<tr>" + "".join(f"<td>{_cell(x)}</td>" for x in y) + "</tr>" for y in classes
+        )
         parts.append(
             "<details><summary>kernels by number of rows</summary>"
             f"<table>{_html_heads(CLASS_HEADS)}{lines}</table></details>"
@@ -293,7 +301,9 @@ def _whole(rows: Any, total: float) -> str:
         if time and total:
             width = f"{100 * time / total:.1f}%"
             text = f"{by} {_percent(time / total)}"
-            parts.append(f'<div style="width:{width};background:{colour}" title="{text}">{text}</div>')
+            parts.append(
+                f'<div style="width:{width};background:{colour}" title="{text}">{text}</div>'
+            )
     return f'<div class="all">{"".join(parts)}</div>'
 
 
@@ -305,10 +315,14 @@ def _html_row(row: Any, total: float) -> str:
     cells = list(_cells(row, total))
     share = (row.cost.microseconds or 0) / total if total else 0.0
     colour = COLOURS[row.function.computed_by]
-    bar = f'<div class="bar" style="width:{max(1, round(160 * share))}px;background:{colour}"></div>'
+    bar = (
+        f'<div class="bar" style="width:{max(1, round(160 * share))}px;background:{colour}"></div>'
+    )
     numbers = (0, 1, 5, 6)
     made = [
-        f'<td class="n">{_cell(x)}</td>' if i in numbers else f"<td>{bar if i == 2 else _cell(x)}</td>"
+        f'<td class="n">{_cell(x)}</td>'
+        if i in numbers
+        else f"<td>{bar if i == 2 else _cell(x)}</td>"
         for i, x in enumerate(cells)
     ]
     return f"<tr>{''.join(made)}</tr>"

@@ -218,7 +218,7 @@ def _time_of_ours(
     if kernel.rows is not None and product.rows.isidentifier():
         chosen_for[product.rows] = kernel.rows
     time, reference = kernel.microseconds, _bound(record, call, chosen_for, rate, Chip())
-    return max(time + bound - reference, min(time, bound))
+    return max(time + (bound - reference), min(time, bound))
 
 
 def _bound(

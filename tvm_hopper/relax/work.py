@@ -125,6 +125,7 @@ class _Counter:
             (tirx.AttrStmt, self._threads),
             (tirx.While, self._by_data),
             (ir.BufferStore, self._store),
+            (ir.TensorLoad, self._load),
         ]
         tvm_ffi.structural_visit(func.body, callbacks)
 
@@ -165,11 +166,14 @@ class _Counter:
         self.is_known = False
         return visitor.default_visit(node)
 
-    def _store(self, store: Any, _visitor: Any) -> Any:
+    def _store(self, store: Any, visitor: Any) -> Any:
         self.total = self.total + _operations(store.value) * _product(x for _, x in self.loops)
         self._touch(store.buffer, store.indices)
-        for load in ir.find_all([store.value, *store.indices], ir.TensorLoad):
-            self._touch(load.source, load.indices)
+        return visitor.default_visit(store)
+
+    def _load(self, load: Any, visitor: Any) -> Any:
+        self._touch(load.source, load.indices)
+        return visitor.default_visit(load)
 
     def _touch(self, buffer: Any, indices: Any) -> None:
         if not any(buffer.same_as(x) for x in self.params):

@@ -217,6 +217,27 @@ def test_sizes_that_nobody_gave():
     assert half.assumed == ("length",)
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("4096", 4096),
+        ("b * s + 3", 13),
+        ("(b + 63) // 64 * 64", 64),
+        ("s % 2 - 1", 0),
+        ("max(b, s)", 5),
+        ("t", None),
+        ("b // 0", None),
+        ("T.max(b, s)", None),
+        ("round(b)", None),
+        ("b * ", None),
+        ("'b'", None),
+        ("b ** 99", None),
+    ],
+)
+def test_extents(text, value):
+    assert value_of(text, {"b": 2, "s": 5}) == value
+
+
 def test_json_keeps_all_of_it():
     records = (product(), product("other", product=None, refused=(("Matmul", "found x; need y"),)))
     assert from_text(to_text(records)) == records
@@ -385,7 +406,7 @@ def test_measured_on_the_host():
     assert all(time > 0 for time in found.times("prefill").values())
     assert "of the measured time" in str(found)
     assert (machine["prefill"](*given).numpy() == want).all()  # no instrument is left
-    with pytest.raises(HopperError, match="found several functions, .*; need one: measure"):
+    with pytest.raises(HopperError, match=r"found several functions, .*; need one: measure"):
         report(models.scheduled_llama("float16", "none")).measure(machine, given)
 
 
@@ -423,14 +444,14 @@ def test_of_an_executable_whose_constants_are_floats():
             )
             builder.emit_func_output(builder.emit(call))
         ex = relax.build(builder.finalize(), "llvm")
-        with pytest.raises(HopperError, match="^model: found no records of tvm_hopper; need one"):
+        with pytest.raises(HopperError, match=r"^model: found no records of tvm_hopper; need one"):
             report(ex)
 
 
 def test_of_files_without_records(tmp_path, capsys):
     path = tmp_path / "other.so"
     path.write_bytes(b"\x7fELF")
-    with pytest.raises(HopperError, match="other.so: found no records of tvm_hopper; need one"):
+    with pytest.raises(HopperError, match=r"other\.so: found no records of tvm_hopper; need one"):
         report(str(path))
     assert main(["model-report", str(tmp_path / "none.so")]) == 2
     assert "none.so: found no file to read" in capsys.readouterr().err

@@ -12,12 +12,12 @@ from tvm_hopper.relax.work import Work, count_work
 
 @T.prim_func(s_tir=True, private=True)
 def gather(
-    W: T.Buffer((1000, 64), "float16"), I: T.Buffer((8,), "int64"), Y: T.Buffer((8, 64), "float16")
+    W: T.Buffer((1000, 64), "float16"), P: T.Buffer((8,), "int64"), Y: T.Buffer((8, 64), "float16")
 ):
     for i, j in T.grid(8, 64):
         with T.sblock("Y"):
             vi, vj = T.axis.remap("SS", [i, j])
-            Y[vi, vj] = W[I[vi], vj]
+            Y[vi, vj] = W[P[vi], vj]
 
 
 @T.prim_func(s_tir=True, private=True)

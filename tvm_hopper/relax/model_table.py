@@ -29,8 +29,8 @@ COLOURS = {
 EXTERNAL = "an external function, called before our rules are asked"
 PAGED = "TVM's attention on its paged cache, which the model asks for; no rule is asked"
 COPIED = (
-    "TVM copies a reshape that the model returns, or that is outside of dataflow blocks; others are "
-    "free"
+    "TVM copies a reshape that the model returns, or that is outside of dataflow blocks; others "
+    "are free"
 )
 HOIST = (
     "bind the weights and fold (relax.transform.BindParams), or make them once "

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
-from tvm.ir import Range
 from tvm import relax, s_tir, sym, tirx
+from tvm.ir import Range
 from tvm.tirx import IterVar
 
 from tvm_hopper import ir

@@ -54,29 +54,38 @@ def import_case(case: Case, tiny: bool = False) -> Imported:
         module = module.eval()
         if case.way == ONNX:
             return _from_onnx(case, module, arguments)
-        if case.dtype == MIXED:
-            return _mixed(module, arguments, FLOAT16, [])
-        own = _as_type(copy.deepcopy(module), case.dtype), _as_type(arguments, case.dtype)
+        return _imported(case.dtype, module, arguments)
+
+
+def _imported(dtype: str, module: Any, arguments: tuple[Any, ...]) -> Imported:
+    """Import a module in its type, or where TVM refuses that as those do who meet it: mixed."""
+    ways = [(dtype, dtype)] if dtype != MIXED else []
+    ways += [(MIXED, x) for x in dict.fromkeys((dtype, FLOAT16)) if x not in (MIXED, FLOAT32)]
+    notes: list[str] = []
+    for way, half in ways:
         try:
-            return Imported(*own, case.dtype, *_exported(*own))
+            if way == MIXED:
+                mod, weights = _exported(module, arguments)
+                mod = relax_mixed(mod, half)
+                return Imported(module, arguments, half, mod, weights, notes)
+            own = _as_type(copy.deepcopy(module), way), _as_type(arguments, way)
+            return Imported(*own, way, *_exported(*own))
         except Exception as error:
-            if case.dtype == FLOAT32:
+            if (way, half) == ways[-1]:
                 raise
-            note = f"TVM imports no {case.dtype} module ({one_line(error)}): ToMixedPrecision"
-            return _mixed(module, arguments, case.dtype, [note])
+            notes.append(f"TVM does not import it as {way} {half}: {one_line(error)}")
+    raise ValueError(f"found type {dtype}; need float16, bfloat16, float32 or mixed")
+
+
+def relax_mixed(mod: Any, half: str) -> Any:
+    """Let products of float32 have 16 bits: weights are cast at each call."""
+    from tvm import relax
+
+    return relax.transform.ToMixedPrecision(out_dtype=half)(mod)
 
 
 def _tiny(tiny: bool) -> dict[str, bool]:
     return {"tiny": True} if tiny else {}
-
-
-def _mixed(module: Any, arguments: tuple[Any, ...], half: str, notes: list[str]) -> Imported:
-    """Import float32, of which products become 16 bits: weights are cast at each call."""
-    from tvm import relax
-
-    mod, weights = _exported(module, arguments)
-    mod = relax.transform.ToMixedPrecision(out_dtype=half)(mod)
-    return Imported(module, arguments, half, mod, weights, notes)
 
 
 def _exported(module: Any, arguments: tuple[Any, ...]) -> tuple[Any, list[Any]]:

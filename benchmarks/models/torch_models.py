@@ -191,15 +191,17 @@ def encoder(batch: int, tiny: bool = False) -> Made:
     return model, (torch.randn(batch, length, width),)
 
 
-def bert(batch: int, tiny: bool = False) -> Made:
-    """Return layers of a BERT base."""
+def bert(batch: int, is_masked: bool = True, tiny: bool = False) -> Made:
+    """Return layers of a BERT base; TVM does not import the mask from an ONNX file."""
     import torch
     from transformers import BertConfig, BertModel
 
     small = {"hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 256}
     config = BertConfig(num_hidden_layers=1 if tiny else 4, **(small if tiny else {}))
     ids = torch.randint(0, 1000, (batch, 32 if tiny else 256))
-    return _first(BertModel(config), "input_ids", "attention_mask"), (ids, torch.ones_like(ids))
+    names, given = ("input_ids", "attention_mask"), (ids, torch.ones_like(ids))
+    count = 2 if is_masked else 1
+    return _first(BertModel(config), *names[:count]), given[:count]
 
 
 def modernbert(batch: int, tiny: bool = False) -> Made:
@@ -300,14 +302,14 @@ def vit(batch: int, tiny: bool = False) -> Made:
 
 
 def swin(batch: int, tiny: bool = False) -> Made:
-    """Return a Swin of torchvision: windows that are shifted."""
+    """Return a Swin of timm, windows that are shifted: torchvision's is not imported by TVM."""
+    import timm
     import torch
-    import torchvision
 
-    if not tiny:
-        return torchvision.models.swin_t(weights=None), (torch.randn(batch, 3, 224, 224),)
-    model = torchvision.models.SwinTransformer([4, 4], 32, [2, 2], [1, 2], [4, 4], num_classes=10)
-    return model, (torch.randn(batch, 3, 32, 32),)
+    small = {"embed_dim": 32, "depths": (2, 2), "num_heads": (1, 2), "num_classes": 10}
+    side, more = (56, small) if tiny else (224, {})
+    name = "swin_tiny_patch4_window7_224"
+    return timm.create_model(name, img_size=side, **more), (torch.randn(batch, 3, side, side),)
 
 
 def resnet(batch: int, tiny: bool = False) -> Made:

@@ -249,9 +249,9 @@ def _time_stock(subject: Any, executable: Any, row: Row) -> None:
 
 def _profiles(calls: dict[str, Callable[[int], Any]], said: Any, row: Row) -> None:
     row.kernels = kernels_of(calls[OURS])[:COSTLIEST]
-    caller = max(said.callers, key=lambda x: len(said.rows(x)))
-    row.served.update({k: v for k, v in said.served(caller).items() if k != "microseconds"})
-    rows = said.rows(caller)
+    section = said.sections[0]
+    row.served.update({k: v for k, v in section.served.items() if k != "microseconds"})
+    rows = section.rows
     row.others = [(x.function.name, why_not(x)) for x in rows if not x.is_served][:3]
     if EAGER in calls:
         work = [(class_of(x), work_of(x), x.is_served) for x in rows]

@@ -7,7 +7,7 @@ from tvm.script import tirx as T
 
 from tests.relax import models
 from tests.relax.kinds import export
-from tvm_hopper.relax.work import Work, count_work
+from tvm_hopper.relax.work import FunctionWork, count_work
 
 
 @T.prim_func(s_tir=True, private=True)
@@ -64,12 +64,15 @@ def reshape(X: T.Buffer((8, 8), "float16"), Y: T.Buffer((64,), "float16")):
 @pytest.mark.parametrize(
     ("func", "wanted"),
     [
-        (gather, Work("pointwise", "0", str(8 * 64 * 2 * 2 + 8 * 8))),  # 8 rows of the table
-        (last_row, Work("pointwise", "128", str(2 * 64 * 4))),
-        (columns, Work("column reduction", "6400", str(6400 * 4 + 64 * 4))),
-        (by_data, Work("pointwise", "", "512")),
-        (threads, Work("pointwise", "64", "512")),
-        (reshape, Work("reshape", "0", "256")),
+        (
+            gather,
+            FunctionWork("pointwise", "0", str(8 * 64 * 2 * 2 + 8 * 8)),
+        ),  # 8 rows of the table
+        (last_row, FunctionWork("pointwise", "128", str(2 * 64 * 4))),
+        (columns, FunctionWork("column reduction", "6400", str(6400 * 4 + 64 * 4))),
+        (by_data, FunctionWork("pointwise", "", "512")),
+        (threads, FunctionWork("pointwise", "64", "512")),
+        (reshape, FunctionWork("reshape", "0", "256")),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
@@ -80,6 +83,6 @@ def test_work(func, wanted):
 def test_work_of_a_model():
     found = {name: count_work(x) for name, x in models.plain_functions(export("encoder")).items()}
     product = found["fused_NT_matmul1_add1_add2_rows"]  # 128 x 128, bias, residual
-    assert product == Work("product", "rows * 33024", "rows * 768 + 33024")
+    assert product == FunctionWork("product", "rows * 33024", "rows * 768 + 33024")
     assert found["layer_norm_rows"].kind == "row reduction"
     assert found["attention"].flops.startswith("batch * length * length *")

@@ -24,60 +24,12 @@ from tvm_hopper.requests.targets import chip_of_target, is_ours
 
 from .keep_records import records_of
 from .lowering import scheduling_passes
-from .model_table import as_html, as_page, as_text, sizes_text
-from .model_times import (
-    QUANTITIES,
-    Cost,
-    assumed_sizes,
-    call_cost,
-    kernel_for,
-    sizes_inside,
-    symbols_of,
-)
+from .model_table import as_html, as_page, as_text
+from .model_times import assumed_sizes, symbols_of
 from .options import as_options
-from .records import OURS, CallRecord, FunctionRecord, KernelRecord
+from .records import OURS, FunctionRecord
+from .report_sections import Section, make_section
 from .schedule_functions import ATTR
-
-ESTIMATED, BOUND, MEASURED = "estimated", "at least", "measured"
-
-
-@dataclass(frozen=True)
-class ReportRow:
-    """What one function costs the function that calls it.
-
-    Attributes
-    ----------
-    caller : str
-        The Relax function.
-    function : FunctionRecord
-        Who computes it, and why.
-    calls : int
-        How many there are.
-    cost : Cost
-        Of all of them.
-    time_is : str
-        "estimated" by our cost models, "at least" what a roofline says, or "measured".
-    kernel : KernelRecord or None
-        The kernel of ours that runs for these sizes, of the most frequent shapes.
-    rows : str
-        What its rows are: "batch * length = 2048".
-    weight_bytes : float
-        Bytes that calls move on weights alone: work that could be done once.
-    """
-
-    caller: str
-    function: FunctionRecord
-    calls: int
-    cost: Cost
-    time_is: str
-    kernel: KernelRecord | None
-    rows: str
-    weight_bytes: float
-
-    @property
-    def is_served(self) -> bool:
-        """Whether kernels of ours compute it."""
-        return self.function.computed_by == OURS
 
 
 @dataclass(frozen=True)
@@ -127,8 +79,8 @@ class ModelReport:
         """The functions of Relax that call kernels."""
         return tuple(dict.fromkeys(c.caller for x in self.functions for c in x.calls))
 
-    def rows(self, caller: str) -> tuple[ReportRow, ...]:
-        """Return what a Relax function calls, the most expensive first.
+    def section(self, caller: str) -> Section:
+        """Return what a Relax function calls, the most expensive first, and the share served.
 
         Parameters
         ----------
@@ -143,59 +95,12 @@ class ModelReport:
         if caller not in self.callers:
             known = ", ".join(self.callers) or "none: nothing is called"
             raise HopperError(f"report: found no calls in {caller!r}; need one of {known}")
-        found = []
-        for record in self.functions:
-            calls = [x for x in record.calls if x.caller == caller]
-            if calls:
-                found.append(self._row(caller, record, calls))
-        return tuple(sorted(found, key=lambda x: -(x.cost.microseconds or 0)))
+        return make_section(caller, self.functions, self.sizes, self.chip, self.measured)
 
-    def times(self, caller: str) -> dict[str, float | None]:
-        """Return the microseconds of all calls of each function, the longest first.
-
-        Parameters
-        ----------
-        caller : str
-            The Relax function that calls.
-
-        Returns
-        -------
-        microseconds : dict of str to float or None
-            None: a size that is needed has no value.
-
-        Raises
-        ------
-        HopperError
-            No function of that name calls a kernel.
-        """
-        return {x.function.name: x.cost.microseconds for x in self.rows(caller)}
-
-    def served(self, caller: str) -> dict[str, float | None]:
-        """Return the shares of a Relax function that kernels of ours compute.
-
-        Parameters
-        ----------
-        caller : str
-            The Relax function that calls.
-
-        Returns
-        -------
-        shares : dict of str to float or None
-            Of "flops", "num_bytes" and "microseconds"; what is not known counts on neither side.
-            None where there is nothing.
-
-        Raises
-        ------
-        HopperError
-            No function of that name calls a kernel.
-        """
-        rows = self.rows(caller)
-        shares: dict[str, float | None] = {}
-        for name in QUANTITIES:
-            ours = sum(getattr(x.cost, name) or 0 for x in rows if x.is_served)
-            total = sum(getattr(x.cost, name) or 0 for x in rows)
-            shares[name] = ours / total if total else None
-        return shares
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """What each Relax function calls, the most expensive one first."""
+        return tuple(sorted(map(self.section, self.callers), key=lambda x: -x.total))
 
     def measure(
         self, machine: Any, arguments: Sequence[Any], caller: str | None = None, repeats: int = 5
@@ -226,8 +131,7 @@ class ModelReport:
                 f'need one: measure(machine, arguments, "{next(iter(self.callers), "main")}")'
             )
         caller = caller or self.callers[0]
-        wanted = {x.function.name for x in self.rows(caller)}
-        times = measure_calls(machine, caller, arguments, wanted, repeats)
+        times = measure_calls(machine, caller, arguments, self.section(caller).times, repeats)
         found = {(caller, name): time for name, time in times.items()}
         return replace(self, measured={**self.measured, **found})
 
@@ -237,8 +141,7 @@ class ModelReport:
             "sizes": dict(self.sizes),
             "assumed": list(self.assumed),
             "functions": [asdict(x) for x in self.functions],
-            "served": {caller: self.served(caller) for caller in self.callers},
-            "rows": {caller: [_plain(x) for x in self.rows(caller)] for caller in self.callers},
+            "callers": {x.caller: x.as_dict() for x in self.sections},
         }
         plain: dict[str, Any] = json.loads(json.dumps(found))
         return plain
@@ -252,41 +155,6 @@ class ModelReport:
 
     def _repr_html_(self) -> str:
         return as_html(self)
-
-    def _row(self, caller: str, record: FunctionRecord, calls: list[CallRecord]) -> ReportRow:
-        costs = [call_cost(record, x, self.sizes, self.chip).times(x.count) for x in calls]
-        cost = sum(costs, Cost())
-        time_is = ESTIMATED if record.computed_by == OURS else BOUND
-        if (caller, record.name) in self.measured:
-            cost = replace(cost, microseconds=self.measured[caller, record.name])
-            time_is = MEASURED
-        main = max(calls, key=lambda x: x.count)
-        again = [y.num_bytes or 0 for x, y in zip(calls, costs, strict=True) if x.of_weights]
-        return ReportRow(
-            caller,
-            record,
-            sum(x.count for x in calls),
-            cost,
-            time_is,
-            kernel_for(record, sizes_inside(record, main, self.sizes)),
-            _rows_text(record, main, self.sizes),
-            sum(again),
-        )
-
-
-def _plain(row: ReportRow) -> dict[str, Any]:
-    """Return a row as plain values; `functions` has the rest of its function."""
-    return {**asdict(row), "function": row.function.name}
-
-
-def _rows_text(record: FunctionRecord, call: CallRecord, sizes: Mapping[str, int]) -> str:
-    """Say what a function's rows are in a call; empty where they are a number."""
-    rows = record.product.rows if record.product is not None else "rows"
-    for tensor, shape in zip(record.tensors, call.shapes, strict=False):
-        for name, text in zip(tensor.shape, shape, strict=False):
-            if name == rows and name.isidentifier():
-                return f"{text}{sizes_text(text, sizes)}"
-    return ""
 
 
 def report(

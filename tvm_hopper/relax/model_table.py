@@ -5,13 +5,14 @@ Names come from the model, and configurations hold brackets: both are escaped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from html import escape
 from io import StringIO
 from typing import Any
 
-from .model_times import names_in, ranges_of, symbols_of, value_of
+from .model_times import ranges_of
 from .records import GIVEN, LIBRARY, NOBODY, OURS, STOCK, FunctionRecord
+from .report_sections import BOUND, MEASURED, ReportRow, Section
 from .work import RESHAPE, RULE_OF_KIND, plain_text
 
 WIDTH = 150  # columns of a text
@@ -89,22 +90,16 @@ def _range_text(low: float, high: float) -> str:
     return f"{high:.0f}" if max(low, 1) == high else f"{max(low, 1):.0f} to {high:.0f}"
 
 
-def sizes_text(text: str, sizes: Mapping[str, int]) -> str:
-    """Return what an extent comes to, " = 2048"; nothing for a number."""
-    value = value_of(text, sizes)
-    return f" = {value}" if names_in([text]) and value is not None else ""
-
-
-def summary(report: Any, caller: str) -> str:
+def summary(report: Any, section: Section) -> str:
     """Say how much of a Relax function is served."""
-    rows, shares = report.rows(caller), report.served(caller)
+    rows, shares = section.rows, section.served
     ours = sum(x.is_served for x in rows)
     kinds = {x.time_is for x in rows}
-    time = "the measured time" if "measured" in kinds else "the estimated time"
+    time = "the measured time" if MEASURED in kinds else "the estimated time"
     names = ("the FLOPs", "the bytes", time)
     parts = [f"{_percent(x)} of {name}" for name, x in zip(names, shares.values(), strict=True)]
-    parts[2] = f"at most {parts[2]}" if "at least" in kinds else parts[2]  # others may take longer
-    symbols = {x: report.sizes[x] for x in _symbols(rows) if x in report.sizes}
+    parts[2] = f"at most {parts[2]}" if BOUND in kinds else parts[2]  # others may take longer
+    symbols = {x: report.sizes[x] for x in section.symbols if x in report.sizes}
     sizes = ", ".join(f"{name} = {size}" for name, size in symbols.items())
     assumed = [x for x in symbols if x in report.assumed]
     told = f"; sizes: {sizes}" if sizes else ""
@@ -114,28 +109,20 @@ def summary(report: Any, caller: str) -> str:
     nobody = sum(x.function.computed_by == NOBODY for x in rows)
     told += f"; {nobody} by nobody: they will not build" if nobody else ""
     return (
-        f"tvm_hopper serves {parts[0]}, {parts[1]} and {parts[2]} of {caller} "
+        f"tvm_hopper serves {parts[0]}, {parts[1]} and {parts[2]} of {section.caller} "
         f"({ours} of {len(rows)} functions{told})"
     )
 
 
-def _symbols(rows: Any) -> list[str]:
-    found = {x for row in rows for call in row.function.calls for x in symbols_of(call)
-             if call.caller == row.caller}  # fmt: skip
-    return sorted(found)
-
-
-def advice(report: Any, caller: str) -> Iterator[str]:
+def advice(section: Section) -> Iterator[str]:
     """Yield what costs most and could be otherwise."""
-    rows = report.rows(caller)
-    total = sum(x.cost.microseconds or 0 for x in rows)
+    rows, total = section.rows, section.total
     left = [x for x in rows if not x.is_served and x.cost.microseconds]
     if left:
-        one = left[0]
-        share = _percent(one.cost.microseconds / total)
+        time = left[0].cost.microseconds or 0.0
         yield (
-            f"most of what is not ours: {one.function.name}, {share} of the time "
-            f"({one.time_is} {one.cost.microseconds:.1f} us): {reason(one.function)}"
+            f"most of what is not ours: {left[0].function.name}, {_percent(time / total)} of the "
+            f"time ({left[0].time_is} {time:.1f} us): {reason(left[0].function)}"
         )
     again = [x for x in rows if x.weight_bytes]
     if again:
@@ -164,7 +151,7 @@ def _percent(share: float | None) -> str:
     return "under 1%" if 0 < share < 0.005 else f"{100 * share:.0f}%"
 
 
-def _explained(row: Any) -> str:
+def _explained(row: ReportRow) -> str:
     record, lines = row.function, []
     if row.is_served:
         kernel = row.kernel
@@ -183,11 +170,11 @@ def _explained(row: Any) -> str:
     return "\n".join(x for x in lines if x)
 
 
-def _cells(row: Any, total: float) -> tuple[str, ...]:
+def _cells(row: ReportRow, total: float) -> tuple[str, ...]:
     time, record = row.cost.microseconds, row.function
     share = (time or 0) / total if total else 0.0
     calls = f" x {row.calls}" if row.calls > 1 else ""
-    sign = "≥ " if row.time_is == "at least" else ""
+    sign = "≥ " if row.time_is == BOUND else ""
     by = record.computed_by + (f", {record.rule}" if record.rule and not row.is_served else "")
     return (
         "?" if time is None else f"{sign}{time:.1f}",
@@ -199,13 +186,6 @@ def _cells(row: Any, total: float) -> tuple[str, ...]:
         number(row.cost.num_bytes, "B"),
         _explained(row),
     )
-
-
-def _sections(report: Any) -> list[tuple[str, Any, float]]:
-    """Return (caller, rows, time) of each Relax function, the most expensive first."""
-    found = [(x, report.rows(x)) for x in report.callers]
-    timed = [(x, rows, sum(y.cost.microseconds or 0 for y in rows)) for x, rows in found]
-    return sorted(timed, key=lambda x: -x[2])
 
 
 def _classes(report: Any) -> list[tuple[str, str, str]]:
@@ -239,15 +219,13 @@ def as_text(report: Any) -> str:
             table.add_row(*(Text(cell, overflow="fold") for cell in row))
         console.print(table)
 
-    sections = _sections(report)
-    if not sections:
-        console.print(Text("nothing is called"))
-    for caller, _, _ in sections:
-        console.print(Text(summary(report, caller)))
-    for caller, rows, total in sections:
-        for line in advice(report, caller):
-            console.print(Text(f"{caller}: {line}"))
-        show(f"{caller}: {total:.1f} us", HEADS, [_cells(x, total) for x in rows])
+    lines = [summary(report, x) for x in report.sections] or ["nothing is called"]
+    console.print(Text("\n".join(lines)))
+    for section in report.sections:
+        for line in advice(section):
+            console.print(Text(f"{section.caller}: {line}"))
+        title = f"{section.caller}: {section.total:.1f} us"
+        show(title, HEADS, [_cells(x, section.total) for x in section.rows])
     if classes := _classes(report):
         show("kernels by number of rows", CLASS_HEADS, classes)
     if left := _uncalled(report):
@@ -272,13 +250,13 @@ def as_html(report: Any) -> str:
         for by, colour in COLOURS.items()
         if any(x.computed_by == by for x in report.functions)
     )
-    sections = _sections(report)
-    parts += [f"<p><b>{escape(summary(report, caller))}</b></p>" for caller, _, _ in sections]
+    parts += [f"<p><b>{escape(summary(report, x))}</b></p>" for x in report.sections]
     parts.append(f"<p>{legend}</p>")
-    for caller, rows, total in sections:
-        parts.append(f"<h3>{escape(caller)}: {total:.1f} us</h3>{_whole(rows, total)}")
-        parts += [f"<p>{escape(x)}</p>" for x in advice(report, caller)]
-        lines = "".join(_html_row(x, total) for x in rows)
+    for section in report.sections:
+        title = f"<h3>{escape(section.caller)}: {section.total:.1f} us</h3>"
+        parts.append(title + _whole(section))
+        parts += [f"<p>{escape(x)}</p>" for x in advice(section)]
+        lines = "".join(_html_row(x, section.total) for x in section.rows)
         parts.append(f"<table>{_html_heads(HEADS)}{lines}</table>")
     if classes := _classes(report):
         lines = "".join(
@@ -293,9 +271,9 @@ def as_html(report: Any) -> str:
     return "".join([*parts, "</div>"])
 
 
-def _whole(rows: Any, total: float) -> str:
+def _whole(section: Section) -> str:
     """Return one bar: the time by who takes it."""
-    parts = []
+    parts, rows, total = [], section.rows, section.total
     for by, colour in COLOURS.items():
         time = sum(x.cost.microseconds or 0 for x in rows if x.function.computed_by == by)
         if time and total:
@@ -311,7 +289,7 @@ def _html_heads(heads: tuple[str, ...]) -> str:
     return "<tr>" + "".join(f"<th>{_cell(x)}</th>" for x in heads) + "</tr>"
 
 
-def _html_row(row: Any, total: float) -> str:
+def _html_row(row: ReportRow, total: float) -> str:
     cells = list(_cells(row, total))
     share = (row.cost.microseconds or 0) / total if total else 0.0
     colour = COLOURS[row.function.computed_by]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import prod
 
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, Chip
@@ -58,23 +58,16 @@ class Cost:
     microseconds: float | None = 0.0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(*(_both(getattr(self, x), getattr(other, x)) for x in QUANTITIES))
+        return _each(operator.add, self, other)
 
     def times(self, count: int) -> Cost:
         """Return the cost of so many calls."""
-        return Cost(*(None if x is None else count * x for x in self.values))
-
-    @property
-    def values(self) -> tuple[float | None, ...]:
-        """FLOPs, bytes and time."""
-        return self.flops, self.num_bytes, self.microseconds
+        return _each(operator.mul, self, Cost(count, count, count))
 
 
-QUANTITIES = ("flops", "num_bytes", "microseconds")
-
-
-def _both(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
+def _each(combine: Callable[[float, float], float], one: Cost, other: Cost) -> Cost:
+    pairs = zip(astuple(one), astuple(other), strict=True)
+    return Cost(*(None if None in pair else combine(*pair) for pair in pairs))
 
 
 def value_of(text: str, sizes: Mapping[str, int]) -> int | None:

@@ -44,8 +44,8 @@ _NO_ARITHMETIC = ("tirx.if_then_else", "tirx.likely", "tirx.reinterpret", "tirx.
 
 
 @dataclass(frozen=True)
-class Work:
-    """Work of one call of a function, as text in its symbols.
+class FunctionWork:
+    """FunctionWork of one call of a function, as text in its symbols.
 
     Attributes
     ----------
@@ -62,10 +62,10 @@ class Work:
     num_bytes: str
 
 
-def count_work(func: tirx.PrimFunc) -> Work:
+def count_work(func: tirx.PrimFunc) -> FunctionWork:
     """Count the work of a function in loops, plain or scheduled."""
     counter = _Counter(func)
-    return Work(kind_of(func), counter.flops(), counter.num_bytes())
+    return FunctionWork(kind_of(func), counter.flops(), counter.num_bytes())
 
 
 def kind_of(func: tirx.PrimFunc) -> str:

@@ -309,7 +309,7 @@ def test_the_page_shows_who_takes_the_time():
         (product(computed_by=STOCK, kind="row reduction", refused=REFUSED), "RowReduction: rows"),
         (product(computed_by=STOCK, kind="pointwise", refused=REFUSED), "Matmul: no product"),
         (product(computed_by=GIVEN, rule="scheduled already"), "scheduled already"),
-        (product(computed_by=LIBRARY), "an external function, called before our rules are asked"),
+        (product(computed_by=LIBRARY), "an external function, dispatched before our pipeline"),
         (product(computed_by=STOCK, kind="reshape", refused=REFUSED), COPIED),
         (product(computed_by=STOCK, kind="attention"), PAGED),
     ],

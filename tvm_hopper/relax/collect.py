@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
-from math import prod
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -72,7 +71,6 @@ def of_scheduled(
         computed_by=by,
         rule=rule,
         note=(taken.reason or "") if taken else "",
-        operations=_operations(plain),
         **_work(plain),
         tensors=_tensors(plain),
         kernels=_kernels(now, tuned) if now is not None and by == OURS else (),
@@ -99,19 +97,10 @@ def is_for_host(func: tirx.PrimFunc, target: Target) -> bool:
     return bool(func.attrs and func.attrs.get("tirx.is_host_func", False)) or "cpu" in target.keys
 
 
-def _operations(func: tirx.PrimFunc) -> int:
-    """Count the elements of a function's largest block: its loops' extents, symbols left out."""
-    blocks = ir.find_all(func.body, ir.SBlock, lambda x: len(x.iter_vars) > 0)
-    extents = [[ir.static_int(x.dom.extent) or 1 for x in block.iter_vars] for block in blocks]
-    return max(map(prod, extents), default=1)
-
-
 def of_given(name: str, func: tirx.PrimFunc, rule: str = "scheduled already") -> FunctionRecord:
     """Record a function that stays as it came."""
     by = GIVEN if not any(map(_is_ours, ir.kernels(func))) else OURS
-    return FunctionRecord(
-        name, by, rule, operations=_operations(func), tensors=_tensors(func), **_work(func)
-    )
+    return FunctionRecord(name, by, rule, tensors=_tensors(func), **_work(func))
 
 
 def of_library(name: str) -> FunctionRecord:

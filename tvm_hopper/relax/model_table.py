@@ -27,7 +27,7 @@ COLOURS = {
     LIBRARY: "#8a7fb8",
     NOBODY: "#c0392b",
 }
-EXTERNAL = "an external function, called before our rules are asked"
+EXTERNAL = "an external function, dispatched before our pipeline"
 PAGED = "TVM's attention on its paged cache, which the model asks for; no rule is asked"
 COPIED = (
     "TVM copies a reshape that the model returns, or that is outside of dataflow blocks; others "

@@ -110,8 +110,6 @@ class FunctionRecord:
         The rule that took it.
     note : str
         What that did next to the plain request.
-    operations : int
-        Elements that its loops compute or add up, a symbolic extent counted as one.
     refused : tuple of (str, str)
         The rules before it that were asked, and their reasons.
     elements : tuple of ElementsNote
@@ -126,7 +124,6 @@ class FunctionRecord:
     computed_by: str
     rule: str = ""
     note: str = ""
-    operations: int = 0
     tensors: tuple[TensorRecord, ...] = ()
     kernels: tuple[KernelRecord, ...] = ()
     product: ProductRecord | None = None

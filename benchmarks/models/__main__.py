@@ -49,7 +49,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--again", action="store_true", help="measure what has been measured, too")
     parser.add_argument("--tiny", action="store_true", help="small sizes: to try a machine")
     parser.add_argument("--no-stock", action="store_true", help="leave TVM's own pipeline out")
-    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument(
+        "--compile-seconds", type=float, default=90, help="of a mode of torch.compile; 0: none"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="the file of rows")
     parser.add_argument("--case", help=argparse.SUPPRESS)  # of a model's own process
     parser.add_argument("--row", type=Path, help=argparse.SUPPRESS)
@@ -85,7 +87,7 @@ def run_case(case: Case, options: argparse.Namespace) -> int:
 
     about = machine.describe()
     given = Options(
-        options.row, options.lock, options.tiny, not options.no_stock, not options.no_compile
+        options.row, options.lock, options.tiny, not options.no_stock, options.compile_seconds
     )
     measure_case(case, given, save)
     return 0
@@ -133,13 +135,13 @@ class Process:
             for flag, is_on in (
                 ("--tiny", options.tiny),
                 ("--no-stock", options.no_stock),
-                ("--no-compile", options.no_compile),
             )
             if is_on
         ]
         command = [
             *(sys.executable, "-m", "benchmarks.models", "--case", case.name),
             *("--row", str(self.path), "--lock", str(folder / "lock"), *flags),
+            *("--compile-seconds", str(options.compile_seconds)),
         ]
         self.log = self.path.with_suffix(".log").open("w+", encoding="utf-8")
         self.begin = time.monotonic()

@@ -22,7 +22,6 @@ from .rows import COMPILED, EAGER, OURS, STOCK, Row, weighted_share
 REPEATS, FEW_REPEATS = 15, 5  # of all, and of stock TVM
 COSTLIEST = 10
 MODES = ("max-autotune-no-cudagraphs", "default")  # of torch.compile, in this order
-COMPILE_SECONDS = 90.0  # after which the next mode is tried
 # PyTorch's operators by class; functions of a model have the same classes.
 PRODUCTS, BATCHED, CONVOLUTIONS, REST = "products", "attention", "convolutions", "rest"
 OPERATORS = {
@@ -40,7 +39,7 @@ class Options:
     lock: Path  # held while the GPU is used: several cases are imported and built at once
     tiny: bool = False
     with_stock: bool = True
-    with_compile: bool = True
+    compile_seconds: float = 90.0  # after which the next mode is tried; 0: no torch.compile
 
 
 class Parts:
@@ -146,8 +145,10 @@ def _on_gpu(
             parts.do("profile", lambda: _profiles(calls, said, row))
         if not case.is_timed:
             return
-        if options.with_compile and EAGER in calls:
-            compiled = parts.do("torch.compile", lambda: _compiled(subject, row))
+        if options.compile_seconds and EAGER in calls:
+            compiled = parts.do(
+                "torch.compile", lambda: _compiled(subject, row, options.compile_seconds)
+            )
             if compiled is not None:
                 calls[COMPILED] = compiled
         parts.do("times", lambda: row.times.update(_times(calls, subject.num_sets, row, REPEATS)))
@@ -181,12 +182,12 @@ def relative_error(got: Any, want: Any, is_routed: bool = False) -> float:
     return float((got - want).norm() / want.norm())
 
 
-def _compiled(subject: Any, row: Row) -> Callable[[int], Any]:
+def _compiled(subject: Any, row: Row, seconds: float) -> Callable[[int], Any]:
     import torch
 
     for mode in MODES:
         try:
-            with within(COMPILE_SECONDS):
+            with within(seconds):
                 return _tried(
                     subject.of_torch(
                         lambda x, mode=mode: torch.compile(x, mode=mode, dynamic=False)
@@ -194,7 +195,7 @@ def _compiled(subject: Any, row: Row) -> Callable[[int], Any]:
                 )
         except TimeoutError:
             torch._dynamo.reset()
-            row.notes.append(f"torch.compile: {mode} took over {COMPILE_SECONDS:.0f} s")
+            row.notes.append(f"torch.compile: {mode} took over {seconds:.0f} s")
     raise TimeoutError("found no mode that compiles in time")
 
 

@@ -123,6 +123,7 @@ def weighted_share(
     return share / whole
 
 
+ABOUT = ("chip", "driver", "torch", "apache-tvm", "commit")  # of the machine
 HEADS = (
     "model", "sizes", "way, type", "us", "of eager", "of torch.compile", "of stock TVM",
     "served: FLOPs, bytes, PyTorch's time", "error; PyTorch's",
@@ -138,7 +139,7 @@ def table(rows: Mapping[str, Row], cases: Sequence[Case] = CASES) -> str:
         (case, row) for case, row in known if (row.ratio(COMPILED) or WORST_RATIO) < WORST_RATIO
     ]
     failed = [(case, row) for case, row in known if row.failures]
-    text = "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n" + _about([row for _, row in known])
     for opponent in (EAGER, COMPILED):
         ratios = [x for _, row in known if (x := row.ratio(opponent)) is not None]
         if ratios:
@@ -159,6 +160,16 @@ def table(rows: Mapping[str, Row], cases: Sequence[Case] = CASES) -> str:
     if missing:
         text += f"\nNot run: {', '.join(missing)}.\n"
     return text
+
+
+def _about(rows: Sequence[Row]) -> str:
+    """Say what the rows were measured with; a field that differs has all its values."""
+    found = []
+    for name in ABOUT:
+        values = dict.fromkeys(x.machine[name] for x in rows if name in x.machine)
+        if values:
+            found.append(f"{name} {' or '.join(values)}")
+    return f"\nMeasured with: {', '.join(found)}.\n" if found else ""
 
 
 def _cells(case: Case, row: Row) -> list[str]:

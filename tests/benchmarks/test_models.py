@@ -33,6 +33,7 @@ def a_row(name=CASES[0].name, **changes) -> Row:
         "served": {"flops": 0.97, "num_bytes": 0.5, "torch_time": None},
         "kernels": [("matmul6_kernel", 2, 60.0), ("softmax", 1, 20.0)],
         "others": [("matmul6", "Matmul: a batch")],
+        "machine": {"chip": "NVIDIA H200", "commit": name},
     }
     return Row(name, **{**given, **changes})
 
@@ -110,6 +111,7 @@ def test_the_table():
     assert "- vit_1: build: LoweringError: x / y" in text
     assert "bert_1:" not in text  # not slower than torch.compile, as far as is known
     assert "Not run: encoder" in text
+    assert "Measured with: chip NVIDIA H200, commit llama_prefill or bert_1." in text
     assert all(x.count("|") == len(rows.HEADS) + 1 for x in text.splitlines() if x[:1] == "|")
     assert rows.table({}).splitlines()[0].startswith("| model |")
 

@@ -29,6 +29,16 @@ def last_row(X: T.Buffer((100, 64), "float32"), Y: T.Buffer((1, 64), "float32"))
 
 
 @T.prim_func(s_tir=True, private=True)
+def joined(
+    X: T.Buffer((8,), "float16"), Z: T.Buffer((8,), "float16"), Y: T.Buffer((16,), "float16")
+):
+    for i in range(16):
+        with T.sblock("Y"):
+            vi = T.axis.spatial(16, i)
+            Y[vi] = T.if_then_else(vi < 8, X[vi], Z[vi - 8])
+
+
+@T.prim_func(s_tir=True, private=True)
 def columns(X: T.Buffer((100, 64), "float32"), Y: T.Buffer((64,), "float32")):
     for j, i in T.grid(64, 100):
         with T.sblock("Y"):
@@ -69,6 +79,7 @@ def reshape(X: T.Buffer((8, 8), "float16"), Y: T.Buffer((64,), "float16")):
             FunctionWork("pointwise", "0", str(8 * 64 * 2 * 2 + 8 * 8)),
         ),  # 8 rows of the table
         (last_row, FunctionWork("pointwise", "128", str(2 * 64 * 4))),
+        (joined, FunctionWork("pointwise", "0", str(2 * 16 * 2))),
         (columns, FunctionWork("column reduction", "6400", str(6400 * 4 + 64 * 4))),
         (by_data, FunctionWork("pointwise", "", "512")),
         (threads, FunctionWork("pointwise", "64", "512")),

@@ -40,7 +40,7 @@ _ARITHMETIC = (
     *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod),
     *(tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max),
 )
-_NO_ARITHMETIC = ("tirx.if_then_else", "tirx.likely", "tirx.reinterpret", "tirx.ret")
+_NO_ARITHMETIC = ("if_then_else", "likely", "reinterpret")  # of calls
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _operations(value: Any) -> int:
 
     def call(node: Any) -> None:
         nonlocal count
-        name = str(getattr(node.op, "name", ""))
+        name = str(getattr(node.op, "name", "")).rpartition(".")[2]
         count += "float" in ir.dtype_of(node) and name not in _NO_ARITHMETIC
 
     skip = tvm_ffi.WalkResult.SKIP

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import statistics
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine
-from benchmarks.relax import RESULTS, captured, measure
-from benchmarks.relax_models import TARGET, Step, load
+from benchmarks import machine, timing
+from benchmarks.models.imported import TARGET
+from benchmarks.models.measure import captured
+from benchmarks.models.rows import Row
 from tvm_hopper.testing.llama import LlamaShape, separate_block
 
+RESULTS = Path(__file__).parent / "results"
+REPEATS = 25
 ROWS = (1, 16, 128, 2048)
 CASES = ("two", "one", "apart", "joined", "gates apart")
 FLUSHED = 256 << 20  # bytes written between two calls: more than L2 holds
@@ -85,41 +90,50 @@ def apart_pipeline() -> Any:
     return tvm.transform.Sequential(passes)
 
 
-def step(function: Any, *given: Any) -> Step:
-    """Return a call on PyTorch's tensors, in front of which L2 is filled with others."""
-    import torch
+def load(library: str) -> Any:
+    """Load what `build_case` made on the device."""
+    import tvm
+    from tvm import relax
+
+    return relax.VirtualMachine(tvm.runtime.load_module(library), tvm.cuda(0))
+
+
+def step(function: Any, *given: Any) -> Callable[[int], Any]:
+    """Return a call on PyTorch's tensors."""
     import tvm_ffi
 
-    other = torch.empty(FLUSHED, dtype=torch.int8, device="cuda")
     arguments = [
         [tvm_ffi.from_dlpack(y) for y in x] if isinstance(x, list) else tvm_ffi.from_dlpack(x)
         for x in given
     ]
 
-    def call() -> Any:
+    def call(_: int) -> Any:
         with tvm_ffi.use_torch_stream():
             return function(*arguments)
 
-    return Step(call, other.zero_)
+    return call
 
 
-def row(what: str, rows: int, steps: dict[str, Step], seconds: float) -> dict[str, Any]:
-    """Time two contenders; return a row of the table."""
+def row(what: str, rows: int, steps: dict[str, Callable[[int], Any]]) -> dict[str, Any]:
+    """Time contenders, in front of each of which L2 is filled with others; return a row."""
     import torch
 
-    results = [[torch.from_dlpack(x).double() for x in s.call()] for s in steps.values()]
+    results = [[torch.from_dlpack(x).double() for x in call(0)] for call in steps.values()]
     differ = max(
         float((a - b).norm() / a.norm())
         for other in results[1:]
         for a, b in zip(results[0], other, strict=True)
     )
-    times = measure({n: captured(s) for n, s in steps.items()}, seconds)
-    apart, *others = times.values()
+    flushed = torch.empty(FLUSHED, dtype=torch.int8, device="cuda")
+    notes = Row(what)
+    graphs = [captured(call, 1, name, notes)[0] for name, call in steps.items()]
+    times = [statistics.median(x) for x in timing.by_events(graphs, REPEATS, flushed.zero_)]
+    apart, *others = times
     values: list[Any] = [what, rows, round(apart, 2)]
     for time in others:
         values += [round(time, 2), round(apart / time, 3)]
     values += [*[""] * (len(COLUMNS) - 1 - len(values)), f"{differ:.1e}"]
-    print(*values, sep="  ", flush=True)
+    print(*values, *notes.notes, sep="  ", flush=True)
     return dict(zip(COLUMNS, values, strict=True))
 
 
@@ -128,7 +142,6 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.relax_fusions", description=__doc__)
     parser.add_argument("--dtype", default="float16", choices=("float16", "bfloat16"))
     parser.add_argument("--classes", default="1,16,128,2048", help="bounds of size classes")
-    parser.add_argument("--seconds", type=float, default=0.3, help="of each row")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
     import torch
@@ -151,21 +164,21 @@ def main(argv: list[str]) -> int:
         x, y = (torch.randn(rows, shape.hidden, **made) for _ in range(2))
         weight = torch.rand(shape.hidden, **made)
         steps = {n: step(m["main"], x, y, weight) for n, m in norms.items()}
-        table.append(row("residual and norm", rows, steps, arguments.seconds))
+        table.append(row("residual and norm", rows, steps))
     joined = {x: models[x] for x in ("joined", "gates apart")}
     heads = [shape.heads * shape.head, *2 * [shape.kv_heads * shape.head]]
     sizes = [*((x, shape.hidden) for x in heads), (shape.hidden, heads[0])]
     sizes += [*2 * [(shape.inner, shape.hidden)], (shape.hidden, shape.inner)]
     weights = [torch.rand(shape.hidden, **made) + 0.5 for _ in range(2)]
     weights += [torch.randn(size, **made) * size[1] ** -0.5 for size in sizes]
-    once = {n: step(m["transform_params"], weights).call() for n, m in joined.items()}
+    once = {n: step(m["transform_params"], weights)(0) for n, m in joined.items()}
     for rows in ROWS:
         x = torch.randn(1, rows, shape.hidden, **made)
         steps = {"apart": step(models["apart"]["main"], x, weights)}
         for name, model in joined.items():
             given = [torch.from_dlpack(y) for y in once[name]]
             steps[name] = step(model["main"], x, given)
-        table.append(row("block of a model", rows, steps, arguments.seconds))
+        table.append(row("block of a model", rows, steps))
     title = f"Products joined, norms with their sums, {arguments.dtype}"
     print(machine.save(arguments.out, "relax_fusions", title, COLUMNS, table))
     return 0

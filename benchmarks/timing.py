@@ -60,15 +60,15 @@ def measure(
     in the cache to be written is not the next one's to pay for. It is not for graphs.
     """
     _warm_up(contenders, num_sets, warmup_seconds)
-    rough = _by_events([_one_call(c, num_sets) for c in contenders], 10)
+    rough = by_events([_one_call(c, num_sets) for c in contenders], 10)
     if min(statistics.median(times) for times in rough) >= GRAPH_BELOW_US:
         steps, per_step, method = [_one_call(c, num_sets) for c in contenders], 1, "events"
     else:
         steps = [_graph(c, num_sets, calls_per_graph) for c in contenders]
         per_step, method = calls_per_graph, "graph"
-        _by_events(steps, 10)
+        by_events(steps, 10)
         before = None
-    samples = _by_events(steps, repeats, before)
+    samples = by_events(steps, repeats, before)
     return [
         _summary(contender.name, [t / per_step for t in times], method)
         for contender, times in zip(contenders, samples, strict=True)
@@ -91,8 +91,8 @@ def measure_cold(
         _warm_up(contenders, num_sets, warmup_seconds)
     per_graph = num_sets * max(1, -(-calls // num_sets))
     steps = [_graph(contender, num_sets, per_graph) for contender in contenders]
-    _by_events(steps, 2)
-    samples = _by_events(steps, repeats)
+    by_events(steps, 2)
+    samples = by_events(steps, repeats)
     return [
         _summary(contender.name, [t / per_graph for t in times], "cold graph")
         for contender, times in zip(contenders, samples, strict=True)
@@ -131,7 +131,7 @@ def _graph(contender: Contender, num_sets: int, num_calls: int) -> Callable[[int
     return lambda _: graph.replay()
 
 
-def _by_events(
+def by_events(
     steps: Sequence[Callable[[int], None]],
     repeats: int,
     before: Callable[[], Any] | None = None,

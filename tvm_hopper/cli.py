@@ -162,6 +162,34 @@ def add_report(commands: Any) -> None:
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the searches, too")
 
 
+def add_model_report(commands: Any) -> None:
+    """Add `model-report`: what each function of a built Relax model costs."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        _load_tvm()
+        from tvm_hopper.relax.model_report import model_report_command
+
+        return model_report_command(arguments)
+
+    text = "what each function of a built Relax model costs, and who computes it"
+    parser = _command(commands, "model-report", text, run)
+    parser.epilog = (
+        "needs no GPU and no driver; exit code: 0; 2 a mistake in the command line, or a file that "
+        "was not built by tvm_hopper"
+    )
+    parser.add_argument(
+        "file", type=Path, metavar="FILE.so", help="a library that ex.export_library wrote"
+    )
+    parser.add_argument(
+        "--sizes",
+        type=_sizes,
+        default=(),
+        metavar="NAME=N,...",
+        help="values of the model's symbols, as batch=1,length=2048",
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as a page, too")
+
+
 def add_serve(commands: Any) -> None:
     """Add `serve`: measure for tuning runs elsewhere, on the GPUs of this machine."""
 
@@ -201,6 +229,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_passes,
     add_tune,
     add_report,
+    add_model_report,
     add_serve,
 )
 
@@ -285,6 +314,13 @@ def _kernel(spec: str) -> tuple[Path, str]:
             f"found no file {file}; need the FILE.py:NAME of a kernel, from {Path.cwd()}"
         )
     return Path(file), name
+
+
+def _sizes(text: str) -> list[tuple[str, int]]:
+    pairs = [x.partition("=") for x in text.split(",")]
+    if not all(name.isidentifier() and size.isdigit() for name, _, size in pairs):
+        raise argparse.ArgumentTypeError(f"found {text!r}; need NAME=N,NAME=N")
+    return [(name, int(size)) for name, _, size in pairs]
 
 
 def _positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -96,7 +96,7 @@ def test_contenders_swap_at_each_repeat(monkeypatch) -> None:
     event = types.SimpleNamespace(record=lambda: None, elapsed_time=lambda end: 1.0)
     cuda = types.SimpleNamespace(Event=lambda **_: event, synchronize=lambda: None)
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
-    found = timing._by_events([lambda _: order.append("a"), lambda _: order.append("b")], 3)
+    found = timing.by_events([lambda _: order.append("a"), lambda _: order.append("b")], 3)
     assert "".join(order) == "abbaab"
     assert [len(times) for times in found] == [3, 3]
 

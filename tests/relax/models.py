@@ -7,6 +7,8 @@ import functools
 import numpy as np
 import tvm
 from tvm import relax, tirx
+from tvm.relax.frontend import nn
+from tvm.relax.frontend.nn import spec
 from tvm.target import Target
 
 from tvm_hopper import ir
@@ -52,6 +54,21 @@ def schedule(mod: tvm.IRModule, **options) -> tvm.IRModule:
 def scheduled_llama(dtype: str, attention: str = "plain") -> tvm.IRModule:
     """Return a small Llama as our passes leave it."""
     return schedule(llama(SMALL, dtype, attention))
+
+
+def linear(rows: int, depth: int, columns: int) -> tvm.IRModule:
+    """Return a model of one product of float16, "forward"."""
+
+    class Linear(nn.Module):
+        def __init__(self):
+            self.weight = nn.Linear(depth, columns, bias=False)
+
+        def forward(self, x):
+            return self.weight(x)
+
+    model = Linear()
+    model.to("float16")
+    return model.export_tvm(spec={"forward": {"x": spec.Tensor([rows, depth], "float16")}})[0]
 
 
 def draw(func: tirx.PrimFunc, rows: int) -> dict[str, np.ndarray]:
@@ -118,8 +135,12 @@ def on_processor(mod: tvm.IRModule, name: str, arguments: list) -> list[np.ndarr
     """Run a function of a Relax module by llvm, as it is."""
     ex = relax.build(mod, target="llvm", relax_pipeline="default_build")
     machine = relax.VirtualMachine(ex, tvm.cpu())
-    given = [_to_tvm(x) for x in arguments]
-    return _to_numpy(machine[name](*given))
+    return _to_numpy(machine[name](*on_device(arguments)))
+
+
+def on_device(arguments: list) -> list:
+    """Return arguments as tensors on this machine's processor."""
+    return [_to_tvm(x) for x in arguments]
 
 
 def _to_tvm(value):

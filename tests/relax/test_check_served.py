@@ -58,7 +58,8 @@ def test_a_function_for_the_host():
 
 def record(by, operations, count=1):
     calls = (CallRecord("main", (), count),)
-    return FunctionRecord("f", by, "r", operations=operations, calls=calls, refused=(("R", "why"),))
+    why, flops = (("R", "why"),), f"rows * {operations}"
+    return FunctionRecord("f", by, "r", flops=flops, calls=calls, refused=why)
 
 
 @pytest.mark.parametrize(

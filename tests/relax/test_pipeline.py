@@ -91,10 +91,10 @@ def test_one_kernel_by_option():
     assert len(one.kernels) == 1
     (one,) = report(build(classes=(8, 64))).functions
     assert [x.rows for x in one.kernels] == [8, 64]
-    assert one.kernels[0].launched_for == "s <= 8"
+    assert one.kernels[0].launched_for == "rows <= 8"
     (one,) = report(build(classes={8: 8, 64: 64, 96: 8, 256: 64})).functions
-    assert [x.launched_for for x in one.kernels] == ["s <= 8 or 65 <= s <= 96",
-                                                    "9 <= s <= 64 or s >= 97"]  # fmt: skip
+    assert [x.launched_for for x in one.kernels] == ["rows <= 8 or 65 <= rows <= 96",
+                                                    "9 <= rows <= 64 or rows >= 97"]  # fmt: skip
 
 
 def test_sums_as_the_model_says():

@@ -10,17 +10,24 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
-from tests.relax import models
+from tests.relax import kinds, models
+from tvm_hopper.cli import main
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.relax import report
-from tvm_hopper.relax.keep_records import FUNCTION, MARK, KeepRecords, records_of
+from tvm_hopper.relax.calls import PAGED_ATTENTION, find_calls
+from tvm_hopper.relax.collect import of_library
+from tvm_hopper.relax.keep_records import END, FUNCTION, MARK, KeepRecords, records_of
+from tvm_hopper.relax.measure_calls import timer_of
 from tvm_hopper.relax.model_report import ModelReport
-from tvm_hopper.relax.model_table import rows_of
-from tvm_hopper.relax.model_times import call_time, value_of
+from tvm_hopper.relax.model_table import COLOURS, COPIED, PAGED, class_rows, reason
+from tvm_hopper.relax.model_times import assumed_sizes, call_cost, value_of
 from tvm_hopper.relax.records import (
+    GIVEN,
+    LIBRARY,
     NOBODY,
     OURS,
+    STOCK,
     CallRecord,
     FunctionRecord,
     KernelRecord,
@@ -33,6 +40,7 @@ from tvm_hopper.relax.schedule_functions import ATTR
 from tvm_hopper.testing.llama import SMALL, LlamaShape, llama
 from tvm_hopper.transforms.common.explain_notes import ElementsNote
 
+REFUSED = (("Matmul", "no product"), ("RowReduction", "rows"))
 SIZES = {"batch": 2, "length": 8}
 
 
@@ -53,6 +61,9 @@ def product(name="linear", **changes) -> FunctionRecord:
         "product": ProductRecord("rows", 4096, 4096, "float16", "float16", ("k", "k")),
         "calls": (CallRecord("prefill", called, 3),),
         "rule": "Matmul",
+        "kind": "product",
+        "flops": "rows * 33554432",
+        "num_bytes": "rows * 16384 + 33554432",
         **changes,
     }
     return FunctionRecord(name, given.pop("computed_by", OURS), **given)
@@ -64,17 +75,20 @@ def test_of_a_module_that_was_scheduled():
     assert said.others == ()
     assert set(said.callers) == {"prefill", "decode"}
     linear = said["NT_matmul_rows"]
-    assert linear.product == ProductRecord("batch", 256, 128, "float16", "float16", ("k", "k"))
-    assert [x.launched_for for x in linear.kernels] == ["batch <= 16", "batch >= 17"]
+    assert linear.product == ProductRecord("rows", 256, 128, "float16", "float16", ("k", "k"))
+    assert [x.launched_for for x in linear.kernels] == ["rows <= 16", "rows >= 17"]
     assert [x.rows for x in linear.kernels] == list(models.CLASSES)
     assert {(x.caller, x.count) for x in linear.calls} == {("prefill", 1), ("decode", 1)}
-    assert all(time is not None for time in said.times("prefill").values())
+    (row,) = (x for x in said.section("prefill").rows if x.function is linear)
+    assert row.rows == "batch * length = 16"
+    assert row.kernel is linear.kernels[0]
+    assert said.section("prefill").served == {"flops": 1, "num_bytes": 1, "microseconds": 1}
     assert list(said) == list(said.functions)
     assert len(said) == len(said.functions)
     with pytest.raises(HopperError, match="found no function linear; need one of"):
         said["linear"]
     with pytest.raises(HopperError, match=r"found no calls in 'forward'; need one of .*prefill"):
-        said.times("forward")
+        said.section("forward")
 
 
 def test_of_a_plain_module():
@@ -84,7 +98,7 @@ def test_of_a_plain_module():
     assert said.functions == want.functions
 
 
-def test_of_an_executable_and_of_what_is_loaded(tmp_path):
+def test_of_an_executable_of_what_is_loaded_and_of_a_file(tmp_path, capsys):
     mod = models.scheduled_llama("float16", "none")
     rest = relax.backend.cuda.pipeline
     with Target(models.H200) as target:
@@ -94,10 +108,20 @@ def test_of_an_executable_and_of_what_is_loaded(tmp_path):
     relax.vm_build._vmcodegen(builder, lowered)
     ex = relax.vm_build._vmlink(builder, None)  # without kernels: a machine without CUDA loads it
     assert report(ex).functions == report(mod).functions
-    path = str(tmp_path / "model.so")
-    ex.export_library(path)
-    loaded = tvm.runtime.load_module(path)
-    assert report(loaded).functions == report(mod).functions
+    path = tmp_path / "model.so"
+    ex.export_library(str(path))
+    assert report(tvm.runtime.load_module(str(path))).functions == report(mod).functions
+    assert report(path).functions == report(mod).functions  # of the file: nothing is loaded
+    command = ["model-report", str(path), "--sizes", "batch=2,length=8"]
+    page = tmp_path / "model.html"
+    assert main([*command, "--html", str(page)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("tvm_hopper serves 100% of the FLOPs, 100% of the bytes and 100% of the")
+    assert "<html" in page.read_text(encoding="utf-8")
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sizes"] == SIZES
+    assert main([*command, "--html", str(tmp_path / "no" / "model.html")]) == 2
+    assert "found no place to write at" in capsys.readouterr().err
 
 
 def test_the_records_are_added_once():
@@ -120,38 +144,76 @@ def test_a_model_may_have_a_function_of_that_name():
     tvm.ir.assert_structural_equal(KeepRecords()(mod), mod)
 
 
+def said_of(*records, sizes=(("b", 2), ("s", 4)), assumed=()) -> ModelReport:
+    return ModelReport(records, dict(sizes), Chip(), assumed)
+
+
 def test_times():
-    said = ModelReport((product(),), {"b": 2, "s": 4}, Chip())
-    (few,) = said.times("prefill").values()
-    more = ModelReport((product(),), {"b": 2, "s": 1024}, Chip())
-    (many,) = more.times("prefill").values()
+    (few,) = said_of(product()).section("prefill").times.values()
+    (many,) = said_of(product(), sizes={"b": 2, "s": 1024}).section("prefill").times.values()
     assert 3 * 9 < few < 3 * 16
     assert 3 * 90 < many < 3 * 140
-    assert ModelReport((product(),), {"b": 0, "s": 4}, Chip()).times("prefill") == {"linear": 0.0}
+    assert said_of(product(), sizes={"b": 0, "s": 4}).section("prefill").times == {"linear": 0.0}
+
+
+def test_a_kernel_has_one_estimate():
+    """That of its choice, wherever it is shown; products of one row, of dot products, too."""
+    (row,) = said_of(product(), sizes={"b": 1, "s": 16}).section("prefill").rows
+    assert row.cost.microseconds == 3 * 11.0
+    assert row.time_is == "estimated"
+    said = report(models.schedule(models.linear(1, 256, 128)))
+    (row,) = said.section("forward").rows
+    assert row.cost.microseconds == row.kernel.microseconds
+    assert "us" not in row.kernel.configuration
+    assert str(said).count(f"{row.cost.microseconds:.1f}") == 2  # the row and its table's title
 
 
 @pytest.mark.parametrize(
     ("record", "sizes"),
-    [
-        (product(), {"b": 2}),
-        (product(computed_by=NOBODY), {"b": 2, "s": 4}),
-        (product(tensors=()), {"b": 2, "s": 4}),
-    ],
-    ids=["a symbol without a value", "not ours", "shapes that are not told"],
+    [(product(), {"b": 2}), (product(tensors=()), {"b": 2, "s": 4})],
+    ids=["a symbol without a value", "shapes that are not told"],
 )
 def test_what_has_no_time(record, sizes):
-    assert call_time(record, record.calls[0], sizes, Chip()) is None
-    assert ModelReport((record,), sizes, Chip()).times("prefill") == {"linear": None}
+    cost = call_cost(record, record.calls[0], sizes, Chip())
+    assert (cost.flops, cost.num_bytes, cost.microseconds) == (None, None, None)
+    said = said_of(record, sizes=sizes)
+    assert said.section("prefill").times == {"linear": None}
+    assert "linear" in str(said)
 
 
 def test_bytes_are_the_time_of_what_is_no_product():
-    one = product(product=None)
-    time = call_time(one, one.calls[0], {"b": 64, "s": 1024}, Chip())
+    moved = "rows * 16384 + 33554432"
+    one = product(product=None, kernels=(), flops="rows * 4096", num_bytes=moved)
+    sizes = {"b": 64, "s": 1024}
+    time = call_cost(one, one.calls[0], sizes, Chip()).microseconds
     assert time == pytest.approx((2 * 65536 * 4096 + 4096 * 4096) * 2 / 4.28e6)
     dear = replace(one, elements=(ElementsNote("w", 2, 32),))  # a sector for each element
-    more = call_time(dear, dear.calls[0], {"b": 64, "s": 1024}, Chip())
+    more = call_cost(dear, dear.calls[0], sizes, Chip()).microseconds
     assert more == pytest.approx(time + 15 * 4096 * 4096 * 2 / 4.28e6)
-    assert "w: 2 bytes at a time" in rows_of(dear)[3]
+    assert "w: 2 bytes at a time" in str(said_of(dear, sizes=sizes))
+
+
+def test_a_bound_for_kernels_of_others():
+    """TVM's rules use no tensor cores: 137 GFLOP take 2 ms and more."""
+    other = product(computed_by=STOCK, kernels=())
+    (row,) = said_of(other, sizes={"b": 1, "s": 4096}).section("prefill").rows
+    assert row.time_is == "at least"
+    assert row.cost.microseconds == pytest.approx(3 * 2 * 4096**3 / 67e6)
+    text = str(said_of(product("served"), other, sizes={"b": 1, "s": 4096}))
+    assert f"≥ {row.cost.microseconds:.1f}" in text
+    assert "50% of the FLOPs, 50% of the bytes and at most 9% of the estimated time" in text
+    assert text.index("linear x 3") < text.index("served x 3")  # sorted by time
+
+
+def test_sizes_that_nobody_gave():
+    assert assumed_sizes([product()]) == {"b": 1, "s": 1024}
+    batch = replace(product(), calls=(CallRecord("main", (("n", "4096"), ("4096", "n")), 1),))
+    assert assumed_sizes([batch]) == {"n": 1024}  # a length, too
+    said = report(models.scheduled_llama("float16", "none"))
+    assert said.sizes == {"batch": 1, "length": 1024}
+    assert "batch = 1, length = 1024 (batch, length assumed)" in " ".join(str(said).split())
+    half = report(models.scheduled_llama("float16", "none"), sizes={"batch": 4})
+    assert half.assumed == ("length",)
 
 
 @pytest.mark.parametrize(
@@ -161,9 +223,11 @@ def test_bytes_are_the_time_of_what_is_no_product():
         ("b * s + 3", 13),
         ("(b + 63) // 64 * 64", 64),
         ("s % 2 - 1", 0),
+        ("max(b, s)", 5),
         ("t", None),
         ("b // 0", None),
         ("T.max(b, s)", None),
+        ("round(b)", None),
         ("b * ", None),
         ("'b'", None),
         ("b ** 99", None),
@@ -176,34 +240,178 @@ def test_extents(text, value):
 def test_json_keeps_all_of_it():
     records = (product(), product("other", product=None, refused=(("Matmul", "found x; need y"),)))
     assert from_text(to_text(records)) == records
-    said = ModelReport(records, {"b": 2, "s": 4}, Chip()).as_dict()
+    said = said_of(*records).as_dict()
     assert json.loads(json.dumps(said)) == said
     assert [x["name"] for x in said["functions"]] == ["linear", "other"]
-    assert set(said["microseconds"]["prefill"]) == {"linear", "other"}
+    assert {x["function"] for x in said["callers"]["prefill"]["rows"]} == {"linear", "other"}
+    with pytest.raises(HopperError, match="found records that another version wrote"):
+        from_text('[{"name": "linear", "by": "tvm_hopper"}]')
 
 
 def test_names_are_escaped():
     name = "linear[m=16]<b>&"
     record = product(name, computed_by=NOBODY, refused=(("Matmul", "found [bold]a < b[/bold]"),))
-    said = ModelReport((record,), {}, Chip())
+    said = said_of(record)
     assert name in str(said)
     assert "[bold]a < b[/bold]" in str(said)
     page = said._repr_html_()
     assert "linear[m=16]&lt;b&gt;&amp;" in page
-    assert "<b>" not in page
+    assert "<b>&" not in page
+    assert "a < b" not in page
 
 
 def test_the_tables():
-    said = ModelReport((product(), product("other", computed_by=NOBODY)), {"b": 2, "s": 4}, Chip())
+    said = said_of(product(), product("other", computed_by=NOBODY), assumed=("s",))
     text = str(said)
-    assert "1 of 2 functions by tvm_hopper, 1 by nobody: they will not build" in text
-    assert "rows <= 16" in text
-    assert "estimated for b = 2, s = 4" in text
-    row = rows_of(product())
-    assert row[1] == "tvm_hopper, Matmul"
-    assert row[3].splitlines()[0] == "rows <= 16: 64x16x128, transposed, 11.0 us at 16 rows"
-    assert row[4] == "3 of prefill"
-    assert text.isascii() or "┃" in text
+    first = text.splitlines()[0]
+    assert first.startswith("tvm_hopper serves 50% of the FLOPs, 50% of the bytes and at most ")
+    assert "b = 2, s = 4 (s assumed); 1 by nobody: they will not build" in " ".join(text.split())
+    assert "linear x 3" in text
+    assert "rows: b * s = 8" in text
+    assert "kernels by number of rows" in text
+    assert class_rows(product()) == [
+        ("1 to 16", "64x16x128, transposed"),
+        ("17 and more", "128x256x64"),
+    ]
+
+
+def test_neighbouring_classes_of_one_configuration_are_one():
+    conditions = [
+        "rows <= 1",
+        "2 <= rows <= 8",
+        "9 <= rows <= 16 or 33 <= rows <= 64",
+        "rows >= 65",
+    ]
+    texts = ["dots", "64x8x128", "64x8x128", "64x64x64"]
+    kernels = tuple(
+        KernelRecord(x, 1, text, 2.0) for x, text in zip(conditions, texts, strict=True)
+    )
+    assert class_rows(product(kernels=kernels)) == [
+        ("1", "dots"),
+        ("2 to 16, 33 to 64", "64x8x128"),
+        ("65 and more", "64x64x64"),
+    ]
+    assert class_rows(product(kernels=(KernelRecord("", None, "", None),))) == [
+        ("any", "as it was given")
+    ]
+
+
+def test_the_page_shows_who_takes_the_time():
+    other = product("other", computed_by=STOCK, kernels=())
+    page = said_of(product(), other)._repr_html_()
+    assert COLOURS[OURS] in page
+    assert page.count(f"background:{COLOURS[STOCK]}") == 2  # of the whole, and of its row
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (product(computed_by=STOCK, kind="row reduction", refused=REFUSED), "RowReduction: rows"),
+        (product(computed_by=STOCK, kind="pointwise", refused=REFUSED), "Matmul: no product"),
+        (product(computed_by=GIVEN, rule="scheduled already"), "scheduled already"),
+        (product(computed_by=LIBRARY), "an external function, dispatched before our pipeline"),
+        (product(computed_by=STOCK, kind="reshape", refused=REFUSED), COPIED),
+        (product(computed_by=STOCK, kind="attention"), PAGED),
+    ],
+    ids=lambda x: getattr(x, "kind", "") or getattr(x, "computed_by", ""),
+)
+def test_one_reason(record, why):
+    assert reason(record) == why
+    assert " ".join(str(said_of(record)).split())
+
+
+# -- what costs ----------------------------------------------------------------
+
+
+def test_convolutions_cost_more_than_a_small_product():
+    said = report(kinds.export("convolutions"), models.H200, sizes={"batch": 8})
+    shares = said.section("forward").served
+    assert shares["flops"] < 0.1
+    assert shares["microseconds"] > shares["flops"]
+    text = " ".join(str(said).split())
+    assert "most of what is not ours: fused_conv2d" in text
+    assert all("Matmul: " in reason(x) for x in said.others)
+
+
+def test_weights_that_are_cast_at_each_call():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((64, 128), "float16"))
+    w = relax.Var("w", relax.TensorType((256, 128), "float32"))
+    with builder.function("main", [x, w], {"num_input": 1}):
+        with builder.dataflow():
+            half = builder.emit(relax.op.astype(w, "float16"))
+            y = builder.emit(relax.op.matmul(x, builder.emit(relax.op.permute_dims(half))))
+            out = builder.emit_output(builder.emit(relax.op.nn.relu(y)))
+        builder.emit_func_output(out)
+    mod = builder.finalize()
+    said = report(mod, models.H200)
+    (cast,) = (x for x in said.section("main").rows if x.weight_bytes)
+    assert cast.weight_bytes == 256 * 128 * (4 + 2)
+    text = " ".join(str(said).split())
+    assert "weights cast, transposed or repeated at each call: 197 kB" in text
+    assert "of weights alone, at each call: 197 kB" in text
+    unknown = mod.clone()
+    unknown["main"] = mod["main"].without_attr("num_input")
+    assert not any(x.weight_bytes for x in report(unknown, models.H200).section("main").rows)
+
+
+def test_attention_of_the_paged_cache():
+    mod = llama(SMALL, attention="paged")
+    calls, libraries = find_calls(mod)
+    assert libraries == [PAGED_ATTENTION]
+    record = replace(of_library(PAGED_ATTENTION), calls=tuple(calls[PAGED_ATTENTION]))
+    assert assumed_sizes([record]) == {"batch": 1, "length": 1024, "context": 1024}
+    said = said_of(record, sizes={"batch": 2, "length": 8, "context": 100})
+    (row,) = said.section("prefill").rows
+    assert row.cost.flops == 2 * 2 * 8 * 100 * 4 * 32
+    assert row.cost.num_bytes == 2 * (2 * 8 * (8 + 4) * 32 + 2 * 100 * 4 * 32)
+    assert reason(record) == PAGED
+    (row,) = said.section("decode").rows
+    assert row.cost.flops == 2 * 2 * 100 * 4 * 32
+
+
+def test_external_functions():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((64, 64), "float16"))
+    half = relax.prim_value(tvm.tirx.FloatImm("float64", 0.5))
+    kind = relax.TensorType((64, 64), "float16")
+    with builder.function("main", [x]):
+        y = builder.emit(relax.Call(relax.ExternFunc("my.scale"), [x, half], ty_args=[kind]))
+        z = builder.emit(relax.op.call_dps_packed("my.other", (y,), kind))
+        builder.emit_func_output(z)
+    calls, libraries = find_calls(builder.finalize())
+    assert libraries == ["my.scale", "my.other"]
+    for name in libraries:
+        said = said_of(replace(of_library(name), calls=tuple(calls[name])), sizes={})
+        (row,) = said.section("main").rows
+        assert (row.cost.flops, row.cost.num_bytes) == (None, 2 * 64 * 64 * 2)
+        assert f"FLOPs unknown, not counted: {name}" in " ".join(str(said).split())
+
+
+# -- times of a device ------------------------------------------------------------
+
+
+def test_measured_on_the_host():
+    """The machine of a processor: kernels are the plain loops of the same names."""
+    mod = models.legalized(llama(SMALL, "float32", "none"))
+    calls, _ = find_calls(mod)
+    functions = (FunctionRecord(name, OURS, calls=tuple(x)) for name, x in calls.items())
+    said = ModelReport(tuple(functions), SIZES)
+    machine = relax.VirtualMachine(relax.build(mod, "llvm"), tvm.cpu())
+    given = models.on_device(models.inputs_of(mod, "prefill", SIZES))
+    want = machine["prefill"](*given).numpy()
+    found = said.measure(machine, given, "prefill", repeats=2)
+    assert {x.time_is for x in found.section("prefill").rows} == {"measured"}
+    assert all(time > 0 for time in found.section("prefill").times.values())
+    assert "of the measured time" in str(found)
+    assert (machine["prefill"](*given).numpy() == want).all()  # no instrument is left
+    with pytest.raises(HopperError, match=r"found several functions, .*; need one: measure"):
+        report(models.scheduled_llama("float16", "none")).measure(machine, given)
+
+
+def test_devices_without_a_timer():
+    with pytest.raises(HopperError, match="on a device of type 4; need a CUDA GPU"):
+        timer_of(4)
 
 
 # -- what there is no report of ---------------------------------------------
@@ -214,16 +422,47 @@ def test_of_what_was_built_otherwise():
     x = relax.Var("x", relax.TensorType((4,), "float32"))
     with builder.function("main", [x]):
         builder.emit_func_output(x)
-    ex = relax.build(builder.finalize(), "llvm")
+    mod = builder.finalize()
+    ex = relax.build(mod, "llvm")
     func = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0)).with_attr("global_symbol", "main")
     for thing in (ex, ex.mod, tvm.compile(func, "llvm").mod):
         with pytest.raises(HopperError, match="found no records of tvm_hopper; need one that it"):
             report(thing)
 
 
-@pytest.mark.parametrize("thing", [None, "model", 3])
+def test_of_an_executable_whose_constants_are_floats():
+    """TVM cannot list them: `stats` raises."""
+    for text in ("nothing", MARK, f"{MARK}text{END}"):
+        builder = relax.BlockBuilder()
+        x = relax.Var("x", relax.TensorType((4,), "float32"))
+        with builder.function("main", [x]):
+            half = relax.prim_value(tvm.tirx.FloatImm("float64", 0.5))
+            kind = relax.TensorType((4,), "float32")
+            call = relax.Call(
+                relax.ExternFunc("my.f"), [x, half, tvm.ir.StringImm(text)], ty_args=[kind]
+            )
+            builder.emit_func_output(builder.emit(call))
+        ex = relax.build(builder.finalize(), "llvm")
+        with pytest.raises(HopperError, match=r"^model: found no records of tvm_hopper; need one"):
+            report(ex)
+
+
+def test_of_files_without_records(tmp_path, capsys):
+    path = tmp_path / "other.so"
+    path.write_bytes(b"\x7fELF")
+    with pytest.raises(HopperError, match=r"other\.so: found no records of tvm_hopper; need one"):
+        report(str(path))
+    assert main(["model-report", str(tmp_path / "none.so")]) == 2
+    assert "none.so: found no file to read" in capsys.readouterr().err
+    assert main(["model-report", str(path), "--sizes", "batch"]) == 2
+    assert "found 'batch'; need NAME=N" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("thing", [None, 3])
 def test_of_what_is_no_model(thing):
-    with pytest.raises(HopperError, match=r"found \w+; need an IRModule, or what relax.build"):
+    with pytest.raises(
+        HopperError, match=r"found \w+; need an IRModule, what relax.build gave, or"
+    ):
         records_of(thing)
 
 

@@ -14,6 +14,7 @@ from tvm_hopper.errors import cannot_lower, warn
 from tvm_hopper.requests import keys, options
 
 from .keep_records import records_of
+from .model_times import names_in, value_of
 from .records import NOBODY, OURS, STOCK, FunctionRecord
 
 LITTLE = 0.1  # of the operations of a model
@@ -51,15 +52,20 @@ def describe_little(records: tuple[FunctionRecord, ...]) -> str | None:
     for record in records:
         if record.computed_by in shares:
             calls = sum(call.count for call in record.calls) or 1
-            shares[record.computed_by] += calls * record.operations
+            shares[record.computed_by] += calls * _operations(record)
     total = sum(shares.values())
     if not total or shares[OURS] >= LITTLE * total:
         return None
     left = [x for x in records if x.computed_by == STOCK]
-    dearest = max(left, key=lambda x: x.operations)
+    dearest = max(left, key=_operations)
     rule, why = dearest.refused[0] if dearest.refused else ("", "")
     percent = 100 * shares[OURS] / total
     return (
         f"{percent:.0f}% of its operations in kernels of tvm_hopper, and the others left to "
         f"TVM's rules ({dearest.name}: {rule}: {why})"
     )
+
+
+def _operations(record: FunctionRecord) -> int:
+    """Return a function's FLOPs, a symbolic extent counted as one."""
+    return value_of(record.flops, dict.fromkeys(names_in([record.flops]), 1)) or 0

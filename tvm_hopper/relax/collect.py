@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
-from math import prod
+from dataclasses import asdict
 from typing import Any
 
-import tvm
-from tvm import relax, s_tir, tirx
+from tvm import s_tir, tirx
 from tvm.target import Target
 
 from tvm_hopper import ir
@@ -21,25 +19,24 @@ from tvm_hopper.errors import HopperError
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule.products.branches import look_at
 
+from .calls import PAGED_ATTENTION
 from .records import (
     GIVEN,
     LIBRARY,
     NOBODY,
     OURS,
     STOCK,
-    CallRecord,
     FunctionRecord,
     KernelRecord,
     ProductRecord,
     TensorRecord,
 )
 from .tuned import TunedChoice, describe
+from .work import count_work, extent_text
 
 STOCK_RULE = "dl.gpu."
 KEYS_OF_OURS = "tvm_hopper."
-CALL_TIR = ("relax.call_tir", "relax.call_tir_inplace")
-CALL_LIBRARY = ("relax.call_dps_packed", "relax.call_pure_packed")
-RUNTIME = ("vm.builtin.", "runtime.")  # functions of the virtual machine compute nothing
+ESTIMATE = re.compile(r": ([0-9.]+) us\b")  # behind a configuration
 
 
 def of_scheduled(
@@ -74,7 +71,7 @@ def of_scheduled(
         computed_by=by,
         rule=rule,
         note=(taken.reason or "") if taken else "",
-        operations=_operations(plain),
+        **_work(plain),
         tensors=_tensors(plain),
         kernels=_kernels(now, tuned) if now is not None and by == OURS else (),
         product=_product(plain) if by == OURS else None,
@@ -100,70 +97,21 @@ def is_for_host(func: tirx.PrimFunc, target: Target) -> bool:
     return bool(func.attrs and func.attrs.get("tirx.is_host_func", False)) or "cpu" in target.keys
 
 
-def _operations(func: tirx.PrimFunc) -> int:
-    """Count the elements of a function's largest block: its loops' extents, symbols left out."""
-    blocks = ir.find_all(func.body, ir.SBlock, lambda x: len(x.iter_vars) > 0)
-    extents = [[ir.static_int(x.dom.extent) or 1 for x in block.iter_vars] for block in blocks]
-    return max(map(prod, extents), default=1)
-
-
 def of_given(name: str, func: tirx.PrimFunc, rule: str = "scheduled already") -> FunctionRecord:
     """Record a function that stays as it came."""
     by = GIVEN if not any(map(_is_ours, ir.kernels(func))) else OURS
-    return FunctionRecord(name, by, rule, operations=_operations(func), tensors=_tensors(func))
+    return FunctionRecord(name, by, rule, tensors=_tensors(func), **_work(func))
 
 
 def of_library(name: str) -> FunctionRecord:
     """Record an external function."""
+    if name == PAGED_ATTENTION:
+        return FunctionRecord(name, STOCK, "paged cache", kind="attention")
     return FunctionRecord(name, LIBRARY)
 
 
-def find_calls(mod: tvm.IRModule) -> tuple[dict[str, list[CallRecord]], list[str]]:
-    """Count the calls of functions, and find libraries among them.
-
-    Returns
-    -------
-    calls : dict
-        Of each function, by its name in the module.
-    libraries : list of str
-        External functions that compute something, in the order of their first calls.
-    """
-    counts: Counter[tuple[str, str, tuple[tuple[str, ...], ...]]] = Counter()
-    libraries: dict[str, None] = {}
-    for gv, func in mod.functions.items():
-        if not isinstance(func, relax.Function):
-            continue
-
-        def visit(node: Any, caller: str = str(gv.name_hint)) -> None:
-            if not isinstance(node, relax.Call) or not isinstance(node.op, tvm.ir.Op):
-                return
-            if node.op.name in CALL_TIR:
-                shapes = [_shape(x.ty) for x in node.args[1].fields]
-                shapes += [_shape(x) for out in node.ty_args for x in getattr(out, "fields", [out])]
-                counts[caller, str(node.args[0].name_hint), tuple(shapes)] += 1
-            elif node.op.name in CALL_LIBRARY and isinstance(node.args[0], relax.ExternFunc):
-                name = str(node.args[0].global_symbol)
-                if not name.startswith(RUNTIME):
-                    libraries[name] = None
-                    counts[caller, name, ()] += 1
-
-        relax.analysis.post_order_visit(func, visit)
-    calls: dict[str, list[CallRecord]] = {}
-    for (caller, callee, shapes), count in counts.items():
-        calls.setdefault(callee, []).append(CallRecord(caller, shapes, count))
-    return calls, list(libraries)
-
-
-def _shape(ty: Any) -> tuple[str, ...]:
-    shape = getattr(ty, "shape", None)
-    values = getattr(shape, "values", None)
-    return tuple(extent_text(x) for x in values) if values is not None else ()
-
-
-def extent_text(extent: Any) -> str:
-    """Write an extent as Python would: integers without their type."""
-    static = ir.static_int(extent)
-    return str(static) if static is not None else re.sub(r"T\.int\d+\((\d+)\)", r"\1", str(extent))
+def _work(func: tirx.PrimFunc) -> dict[str, Any]:
+    return asdict(count_work(func))
 
 
 def _tensors(func: tirx.PrimFunc) -> tuple[TensorRecord, ...]:
@@ -193,11 +141,9 @@ def _kernels(func: tirx.PrimFunc, tuned: TunedChoice | None) -> tuple[KernelReco
         texts = [str(x.annotations[keys.CHOSEN]) for x in ir.find_blocks(kernel, keys.CHOSEN)]
         texts += [str(x.annotations[keys.CHOSEN]) for x in loops if keys.CHOSEN in x.annotations]
         best = re.split(r"\n|; then ", texts[0])[0] if texts else ""
-        text, _, time = best.partition(" stages: ")
-        if time:
-            text += " stages"
+        text, *time = ESTIMATE.split(best)[:2]
         if tenths is None and time:
-            tenths = round(10 * float(time.split()[0]))
+            tenths = round(10 * float(time[0]))
         rows = None if rows is None else int(rows)
         if rows in given:
             text = f"{text or describe(given[rows])}, tuned"

@@ -23,7 +23,7 @@ from tvm.tirx import IndexMap, IterVar
 from tvm_hopper import ir
 from tvm_hopper.dlight.product import products
 
-ROWS = "rows"  # the name of their number where it was a product of symbols
+ROWS = "rows"  # the name of their number: calls say what it is, as batch * length
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def count_rows(dims: Sequence[Any]) -> Any:
 def _name_rows(func: tirx.PrimFunc, dims: Sequence[Any]) -> tirx.PrimFunc | None:
     """Give the number of rows a name; None where its factors are needed next to it."""
     total = count_rows(dims)
-    if isinstance(total, (tirx.IntImm, tirx.Var)):
+    if isinstance(total, tirx.IntImm):
         return func
     shapes = [extent for param in func.params for extent in param.ty.shape]
     places = [func.body, *func.params, *shapes]
@@ -228,7 +228,7 @@ def _name_rows(func: tirx.PrimFunc, dims: Sequence[Any]) -> tirx.PrimFunc | None
     def named(node: Any) -> Any:
         return rows if tvm_ffi.structural_equal(node, total) else node
 
-    func = tvm_ffi.structural_map(func, [(tirx.Mul, named)], order="pre")
+    func = tvm_ffi.structural_map(func, [(type(total), named)], order="pre")
     factors = [x for x in dims if isinstance(x, tirx.Var)]
     shapes = [x for param in func.params for x in param.ty.shape]
     if any(ir.depends_on(x, factors) for x in shapes) or any(

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import base64
 import itertools
+import os
 import re
+import tempfile
 import zlib
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -29,7 +32,7 @@ from .records import FunctionRecord, from_text
 from .schedule_functions import ATTR
 
 FUNCTION = "tvm_hopper_model"
-MARK = "tvm_hopper.model:"
+MARK, END = "tvm_hopper.model:", "!"
 BUILD_IT = 'build it with relax.build(mod, target, relax_pipeline="tvm_hopper")'
 
 
@@ -58,38 +61,67 @@ def _is_ours(name: tvm.ir.GlobalVar, func: Any) -> bool:
 
 
 def records_of(thing: Any) -> tuple[FunctionRecord, ...]:
-    """Read the records of a module that was scheduled, or of an executable.
+    """Read the records of a module that was scheduled, of an executable, or of its file.
 
     Raises
     ------
     HopperError
-        It has none.
+        It has none, or there is no such file.
     """
     if isinstance(thing, tvm.IRModule):
-        text = thing.attrs.get(ATTR) if thing.attrs else None
+        text = str(thing.attrs[ATTR]) if thing.attrs and ATTR in thing.attrs else None
+    elif isinstance(thing, (str, os.PathLike)):
+        text = _unpacked(_read(thing))
     else:
-        text = _find(thing)
+        text = _unpacked(_constants(thing))
     if text is None:
+        where = f"model {thing}" if isinstance(thing, (str, os.PathLike)) else "model"
         raise HopperError(
-            f"model: found no records of tvm_hopper; need one that it built; {BUILD_IT}"
+            f"{where}: found no records of tvm_hopper; need one that it built; {BUILD_IT}"
         )
-    return from_text(str(text))
+    return from_text(text)
 
 
 def _packed(text: str) -> str:
-    return MARK + base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    return MARK + base64.b64encode(zlib.compress(text.encode(), 9)).decode() + END
 
 
-def _find(executable: Any) -> str | None:
-    """Find the records among the constants of an executable."""
+def _unpacked(data: bytes) -> str | None:
+    """Find packed records among bytes: a library holds constants as they are."""
+    for found in re.finditer(MARK.encode() + rb"([A-Za-z0-9+/=]+)" + END.encode(), data):
+        try:
+            return zlib.decompress(base64.b64decode(found[1])).decode()
+        except (ValueError, zlib.error):  # a file that speaks of the mark
+            continue
+    return None
+
+
+def _read(path: Any) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise HopperError(
+            f"model {path}: found no file to read ({error.strerror}); need a library that "
+            "ex.export_library wrote"
+        ) from error
+
+
+def _constants(executable: Any) -> bytes:
+    """Return the constants of an executable, among others."""
     module = executable
     if not isinstance(module, tvm.runtime.Module):
         module = getattr(executable, "mod", None)
     if not isinstance(module, tvm.runtime.Module):
         raise HopperError(
-            f"model: found {type(executable).__name__}; need an IRModule, or what relax.build gave"
+            f"model: found {type(executable).__name__}; need an IRModule, what relax.build gave, "
+            "or the path of a library"
         )
     if not module.implements_function("stats"):
-        return None
-    match = re.search(MARK + r"([A-Za-z0-9+/=]+)", str(module["stats"]()))
-    return zlib.decompress(base64.b64decode(match[1])).decode() if match else None
+        return b""
+    try:
+        return str(module["stats"]()).encode()
+    except RuntimeError:  # TVM cannot list constants that are floats; a file has them
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "executable")
+            module.write_to_file(str(path), "")
+            return path.read_bytes()

@@ -1,14 +1,18 @@
-"""Report of a model: who computes each function, why, and its estimated time.
+"""Report of a model: what each function costs, who computes it, and why not us.
 
 print(tvm_hopper.relax.report(ex))                              # what relax.build returned
+tvm_hopper.relax.report("model.so")                             # a library, without a GPU
 tvm_hopper.relax.report(mod, target, sizes={"length": 2048})    # before it is built
+tvm_hopper.relax.report(ex).measure(machine, arguments)         # times of a GPU
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -20,10 +24,11 @@ from tvm_hopper.requests.targets import chip_of_target, is_ours
 
 from .keep_records import records_of
 from .lowering import scheduling_passes
-from .model_table import as_html, as_text
-from .model_times import call_time, symbols_of
+from .model_table import as_html, as_page, as_text
+from .model_times import assumed_sizes, symbols_of
 from .options import as_options
 from .records import OURS, FunctionRecord
+from .report_sections import Section, make_section
 from .schedule_functions import ATTR
 
 
@@ -36,12 +41,18 @@ class ModelReport:
     functions : tuple of FunctionRecord
         In the order of the module.
     sizes : mapping of str to int
-        Values of the model's symbols, for estimates.
+        Values of the model's symbols.
+    assumed : tuple of str
+        Those of them that nobody gave.
+    measured : mapping of (str, str) to float
+        Microseconds of all calls of a function, by caller and function, see `measure`.
     """
 
     functions: tuple[FunctionRecord, ...]
     sizes: Mapping[str, int]
     chip: Chip = field(default_factory=Chip, repr=False)
+    assumed: tuple[str, ...] = ()
+    measured: Mapping[tuple[str, str], float] = field(default_factory=dict, repr=False)
 
     @property
     def others(self) -> tuple[FunctionRecord, ...]:
@@ -63,19 +74,18 @@ class ModelReport:
     def __len__(self) -> int:
         return len(self.functions)
 
-    def times(self, caller: str) -> dict[str, float | None]:
-        """Estimate the time of a Relax function, by the functions that it calls.
+    @property
+    def callers(self) -> tuple[str, ...]:
+        """The functions of Relax that call kernels."""
+        return tuple(dict.fromkeys(c.caller for x in self.functions for c in x.calls))
+
+    def section(self, caller: str) -> Section:
+        """Return what a Relax function calls, the most expensive first, and the share served.
 
         Parameters
         ----------
         caller : str
             Its name, as "prefill".
-
-        Returns
-        -------
-        microseconds : dict of str to float or None
-            Total time of the calls of each function, longest first; None if unknown: the kernel is
-            not ours, or a symbol has no value.
 
         Raises
         ------
@@ -85,33 +95,60 @@ class ModelReport:
         if caller not in self.callers:
             known = ", ".join(self.callers) or "none: nothing is called"
             raise HopperError(f"report: found no calls in {caller!r}; need one of {known}")
-        found: dict[str, float | None] = {}
-        for record in self.functions:
-            for call in record.calls:
-                if call.caller != caller:
-                    continue
-                one = call_time(record, call, self.sizes, self.chip)
-                so_far = found.get(record.name, 0.0)
-                if one is None or so_far is None:
-                    found[record.name] = None
-                else:
-                    found[record.name] = so_far + call.count * one
-        return dict(sorted(found.items(), key=lambda x: -(x[1] or 0)))
+        return make_section(caller, self.functions, self.sizes, self.chip, self.measured)
 
     @property
-    def callers(self) -> tuple[str, ...]:
-        """The functions of Relax that call kernels."""
-        return tuple(dict.fromkeys(c.caller for x in self.functions for c in x.calls))
+    def sections(self) -> tuple[Section, ...]:
+        """What each Relax function calls, the most expensive one first."""
+        return tuple(sorted(map(self.section, self.callers), key=lambda x: -x.total))
+
+    def measure(
+        self, machine: Any, arguments: Sequence[Any], caller: str | None = None, repeats: int = 5
+    ) -> ModelReport:
+        """Return this report with times of a device in place of estimates.
+
+        Parameters
+        ----------
+        machine : relax.VirtualMachine
+            That runs the model.
+        arguments : sequence
+            Of the Relax function, on its device.
+        caller : str, optional
+            The Relax function; None: the only one that calls kernels.
+        repeats : int
+            How often each kernel is timed, behind a cache that holds other data; the median counts.
+
+        Raises
+        ------
+        HopperError
+            It is unknown which function is meant, or there is no timer for the device.
+        """
+        from .measure_calls import measure_calls
+
+        if caller is None and len(self.callers) != 1:
+            raise HopperError(
+                f"report.measure: found several functions, {', '.join(self.callers)}; "
+                f'need one: measure(machine, arguments, "{next(iter(self.callers), "main")}")'
+            )
+        caller = caller or self.callers[0]
+        times = measure_calls(machine, caller, arguments, self.section(caller).times, repeats)
+        found = {(caller, name): time for name, time in times.items()}
+        return replace(self, measured={**self.measured, **found})
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as JSON has them."""
         found = {
             "sizes": dict(self.sizes),
+            "assumed": list(self.assumed),
             "functions": [asdict(x) for x in self.functions],
-            "microseconds": {caller: self.times(caller) for caller in self.callers},
+            "callers": {x.caller: x.as_dict() for x in self.sections},
         }
         plain: dict[str, Any] = json.loads(json.dumps(found))
         return plain
+
+    def html(self, path: str | Path) -> None:
+        """Write the report as a page of its own."""
+        Path(path).write_text(as_page(self), encoding="utf-8")
 
     def __str__(self) -> str:
         return as_text(self)
@@ -123,18 +160,19 @@ class ModelReport:
 def report(
     model: Any, target: Any = None, sizes: Mapping[str, int] | None = None, **options: Any
 ) -> ModelReport:
-    """Report who computes each function of a model.
+    """Report what each function of a model costs, and who computes it.
 
     Parameters
     ----------
-    model : IRModule or Executable
+    model : IRModule, Executable, or path
         An exported Relax module, which the pipeline then lowers; a module that the pipeline
-        returned; or an executable that it built, also in another process.
+        returned; an executable that it built, also in another process; or the file of one.
     target : Target or str, optional
         For a module that is not lowered yet; None: the one in scope. For others: the chip whose
         times are estimated.
     sizes : mapping of str to int, optional
-        Values of the model's symbols, for estimates: {"batch": 1, "length": 2048}.
+        Values of the model's symbols: {"batch": 1, "length": 2048}. For others one sequence of 1024
+        tokens is assumed. "context" is what each sequence has in a paged cache.
     options
         Options of the pipeline, for a module that is not lowered yet.
 
@@ -159,7 +197,9 @@ def report(
         raise HopperError(f"report: found {names} for a model that is lowered; need a plain module")
     functions = records_of(model)
     _check_sizes(functions, given)
-    return ModelReport(functions, given, chip_of_target(target))
+    assumed = {x: size for x, size in assumed_sizes(functions).items() if x not in given}
+    chip = chip_of_target(target)
+    return ModelReport(functions, {**given, **assumed}, chip, tuple(assumed))
 
 
 def _lowered(mod: tvm.IRModule, target: Any, options: dict[str, Any]) -> tvm.IRModule:
@@ -184,3 +224,18 @@ def _check_sizes(functions: tuple[FunctionRecord, ...], sizes: Mapping[str, int]
             )
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
             raise HopperError(f"report: found size {name}={size!r}; need a number, 0 or more")
+
+
+def model_report_command(arguments: argparse.Namespace) -> int:
+    """Print the report of a library; with a path also as a page."""
+    said = report(arguments.file, sizes=dict(arguments.sizes))
+    if arguments.html is not None:
+        try:
+            said.html(arguments.html)
+        except OSError as error:
+            raise HopperError(
+                f"model-report {arguments.html}: found no place to write at ({error.strerror}); "
+                "need a path in a folder"
+            ) from error
+    print(json.dumps(said.as_dict(), indent=1) if arguments.json else said)
+    return 0

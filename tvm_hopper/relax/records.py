@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tvm_hopper.errors import HopperError
 from tvm_hopper.transforms.common.explain_notes import ElementsNote
 
 OURS, STOCK, GIVEN, LIBRARY, NOBODY = "tvm_hopper", "TVM", "given", "library", "nobody"
@@ -80,11 +81,18 @@ class CallRecord:
         Extents of each argument and output, as text in the caller's symbols.
     count : int
         How many there are.
+    of_weights : bool
+        Whether all tensors among the arguments are weights, or made of weights alone.
+    flops, num_bytes : str
+        Work of one call, as text in the caller's symbols, where the function is external.
     """
 
     caller: str
     shapes: tuple[tuple[str, ...], ...]
     count: int
+    of_weights: bool = False
+    flops: str = ""
+    num_bytes: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,25 +110,29 @@ class FunctionRecord:
         The rule that took it.
     note : str
         What that did next to the plain request.
-    operations : int
-        Elements that its loops compute or add up, a symbolic extent counted as one.
     refused : tuple of (str, str)
         The rules before it that were asked, and their reasons.
     elements : tuple of ElementsNote
         Tensors that a kernel of ours accesses element by element.
+    kind : str
+        What it computes: a key of `work.RULE_OF_KIND`.
+    flops, num_bytes : str
+        Work of one call, as text in the function's symbols; empty where it is not known.
     """
 
     name: str
     computed_by: str
     rule: str = ""
     note: str = ""
-    operations: int = 0
     tensors: tuple[TensorRecord, ...] = ()
     kernels: tuple[KernelRecord, ...] = ()
     product: ProductRecord | None = None
     refused: tuple[tuple[str, str], ...] = ()
     calls: tuple[CallRecord, ...] = ()
     elements: tuple[ElementsNote, ...] = ()
+    kind: str = ""
+    flops: str = ""
+    num_bytes: str = ""
 
 
 def to_text(records: Sequence[FunctionRecord]) -> str:
@@ -129,26 +141,39 @@ def to_text(records: Sequence[FunctionRecord]) -> str:
 
 
 def from_text(text: str) -> tuple[FunctionRecord, ...]:
-    """Read what `to_text` wrote."""
-    return tuple(map(_function, json.loads(text)))
+    """Read what `to_text` wrote.
+
+    Raises
+    ------
+    HopperError
+        Another version of the package wrote it.
+    """
+    try:
+        return tuple(_function(x) for x in json.loads(text))
+    except (KeyError, TypeError, ValueError) as error:
+        raise HopperError(
+            f"model: found records that another version wrote ({error}); need those of this one; "
+            "build the model again"
+        ) from error
 
 
-def _function(fields: dict[str, Any]) -> FunctionRecord:
-    product = fields.pop("product")
-    if product is not None:
-        product = ProductRecord(**{**product, "majors": tuple(product["majors"])})
-    calls = fields.pop("calls")
-    return FunctionRecord(
-        tensors=tuple(
-            TensorRecord(**{**x, "shape": tuple(x["shape"])}) for x in fields.pop("tensors")
-        ),
-        kernels=tuple(KernelRecord(**x) for x in fields.pop("kernels")),
-        product=product,
-        elements=tuple(ElementsNote(**x) for x in fields.pop("elements")),
-        refused=tuple((rule, why) for rule, why in fields.pop("refused")),
-        calls=tuple(
-            CallRecord(**{**x, "shapes": tuple(tuple(shape) for shape in x["shapes"])})
-            for x in calls
-        ),
-        **fields,
-    )
+def _function(said: dict[str, Any]) -> FunctionRecord:
+    parts: dict[str, Any] = {
+        "tensors": TensorRecord,
+        "kernels": KernelRecord,
+        "calls": CallRecord,
+        "elements": ElementsNote,
+    }
+    found = {name: _tuples(value) for name, value in said.items()}
+    for name, kind in parts.items():
+        found[name] = tuple(kind(**x) for x in found[name])
+    if found["product"] is not None:
+        found["product"] = ProductRecord(**found["product"])
+    return FunctionRecord(**found)
+
+
+def _tuples(value: Any) -> Any:
+    """Make tuples of the lists in a value of JSON."""
+    if isinstance(value, dict):
+        return {name: _tuples(x) for name, x in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -26,6 +26,7 @@ from tvm_hopper.schedule.memory_bound.widen import half_sums
 from tvm_hopper.schedule.products.parts import without_allocator
 
 from . import collect
+from .calls import find_calls
 from .check_builds import find_fault
 from .options import ModelOptions
 from .records import FunctionRecord, to_text
@@ -72,7 +73,7 @@ class ScheduleFunctions:
             if done is not None:
                 new[gv] = done
             records.append(record)
-        calls, libraries = collect.find_calls(mod)
+        calls, libraries = find_calls(mod)
         records += [collect.of_library(name) for name in libraries]
         counted = [_with_calls(x, calls) for x in records]
         functions = {gv: new.get(gv, func) for gv, func in mod.functions.items()}

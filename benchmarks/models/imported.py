@@ -1,0 +1,196 @@
+"""Models of PyTorch and ONNX as Relax: imported, built, and called on rotating sets of tensors."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import torch_models
+from .cases import FLOAT16, FLOAT32, MIXED, ONNX, Case, find_maker
+
+TARGET = "nvidia/nvidia-h200"
+SET_BYTES = 130 << 20  # of all sets together: more than twice an L2 cache
+MOST_SETS = 8
+OPSET = 18  # of ONNX files
+
+
+@dataclass
+class Imported:
+    """A model as PyTorch has it, and as Relax has it.
+
+    Attributes
+    ----------
+    module, arguments
+        Of PyTorch, on the processor, in the type that its users give it.
+    half : str
+        The type of PyTorch's own run.
+    mod : IRModule
+        Of Relax; weights are arguments.
+    weights : list of Tensor
+        In the order of the arguments.
+    notes : list of str
+        What the importer needed.
+    """
+
+    module: Any
+    arguments: tuple[Any, ...]
+    half: str
+    mod: Any
+    weights: list[Any]
+    notes: list[str] = field(default_factory=list)
+
+
+def import_case(case: Case, tiny: bool = False) -> Imported:
+    """Make a case's model and import it."""
+    import torch
+
+    torch.manual_seed(0)
+    with torch.no_grad():
+        module, arguments = find_maker(torch_models, case)(**case.given, **_tiny(tiny))
+        module = module.eval()
+        if case.way == ONNX:
+            return _from_onnx(case, module, arguments)
+        return _imported(case.dtype, module, arguments)
+
+
+def _imported(dtype: str, module: Any, arguments: tuple[Any, ...]) -> Imported:
+    """Import a module in its type, or where TVM refuses that as those do who meet it: mixed."""
+    ways = [(dtype, dtype)] if dtype != MIXED else []
+    ways += [(MIXED, x) for x in dict.fromkeys((dtype, FLOAT16)) if x not in (MIXED, FLOAT32)]
+    notes: list[str] = []
+    for way, half in ways:
+        try:
+            if way == MIXED:
+                mod, weights = _exported(module, arguments)
+                mod = relax_mixed(mod, half)
+                return Imported(module, arguments, half, mod, weights, notes)
+            own = _as_type(copy.deepcopy(module), way), _as_type(arguments, way)
+            return Imported(*own, way, *_exported(*own))
+        except Exception as error:
+            if (way, half) == ways[-1]:
+                raise
+            notes.append(f"TVM does not import it as {way} {half}: {one_line(error)}")
+    raise ValueError(f"found type {dtype}; need float16, bfloat16, float32 or mixed")
+
+
+def relax_mixed(mod: Any, half: str) -> Any:
+    """Let products of float32 have 16 bits: weights are cast at each call."""
+    from tvm import relax
+
+    return relax.transform.ToMixedPrecision(out_dtype=half)(mod)
+
+
+def _tiny(tiny: bool) -> dict[str, bool]:
+    return {"tiny": True} if tiny else {}
+
+
+def _exported(module: Any, arguments: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+    import torch
+    from tvm.relax.frontend import detach_params
+    from tvm.relax.frontend.torch import from_exported_program
+
+    program = torch.export.export(module, arguments)
+    mod = from_exported_program(program, keep_params_as_input=True)
+    mod, params = detach_params(mod)
+    return mod, list(params.get("main", []))
+
+
+def _from_onnx(case: Case, module: Any, arguments: tuple[Any, ...]) -> Imported:
+    import onnx
+    import torch
+    from tvm.relax.frontend import detach_params
+    from tvm.relax.frontend.onnx import from_onnx
+
+    module, arguments = _as_type(module, case.dtype), _as_type(arguments, case.dtype)
+    file = io.BytesIO()
+    torch.onnx.export(module, arguments, file, opset_version=OPSET, dynamo=False)
+    file.seek(0)
+    mod = from_onnx(onnx.load(file), keep_params_in_input=True)
+    mod, params = detach_params(mod)
+    return Imported(module, arguments, case.dtype, mod, list(params.get("main", [])))
+
+
+def _as_type(thing: Any, dtype: str) -> Any:
+    """Return a module or tensors in a type of floats."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    if isinstance(thing, tuple):
+        return tuple(x.to(kind) if x.is_floating_point() else x for x in thing)
+    return thing.to(kind)
+
+
+def one_line(error: Any, most: int = 160) -> str:
+    """Return an error in one line, its end where it is long."""
+    text = " ".join(str(error).split())
+    kind = type(error).__name__ if isinstance(error, BaseException) else ""
+    text = text if len(text) <= most else f"...{text[-most:]}"
+    return f"{kind}: {text}" if kind else text
+
+
+class OnGpu:
+    """Sets of a model's tensors on the GPU, and calls of the contenders on them."""
+
+    def __init__(self, one: Imported) -> None:
+        import torch
+
+        self.one = one
+        moved = sum(x.numel() * x.element_size() for x in one.module.parameters())
+        moved += sum(x.numel() * x.element_size() for x in one.arguments)
+        self.num_sets = min(MOST_SETS, max(1, math.ceil(SET_BYTES / max(moved, 1))))
+        self.inputs = [_to_gpu(one.arguments) for _ in range(self.num_sets)]
+        weights = [torch.from_dlpack(x) for x in one.weights]
+        self.weights = [_to_gpu(weights) for _ in range(self.num_sets)]
+
+    def of_torch(self, compile_: Callable[[Any], Any] | None = None) -> Callable[[int], Any]:
+        """Return calls of PyTorch's module in 16 bits, a copy a set."""
+        model = _as_type(copy.deepcopy(self.one.module), self.one.half).cuda()
+        models = [model, *(copy.deepcopy(model) for _ in range(self.num_sets - 1))]
+        inputs = [_as_type(x, self.one.half) for x in self.inputs]
+        if compile_ is not None:
+            models = [compile_(x) for x in models]
+
+        def call(i: int) -> Any:
+            return models[i](*inputs[i])
+
+        return call
+
+    def of_tvm(self, executable: Any) -> Callable[[int], Any]:
+        """Return calls of what Relax built."""
+        import tvm
+        import tvm_ffi
+        from tvm import relax
+
+        main = relax.VirtualMachine(executable, tvm.cuda(0))["main"]
+        given = [
+            [tvm_ffi.from_dlpack(x) for x in (*inputs, *weights)]
+            for inputs, weights in zip(self.inputs, self.weights, strict=True)
+        ]
+
+        def call(i: int) -> Any:
+            with tvm_ffi.use_torch_stream():
+                return main(*given[i])
+
+        return call
+
+    def reference(self) -> Any:
+        """Return the result in float64."""
+        model = copy.deepcopy(self.one.module).double().cuda()
+        return model(*_as_type(self.inputs[0], "float64"))
+
+
+def _to_gpu(tensors: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(x.detach().cuda().contiguous().clone() for x in tensors)
+
+
+def first_tensor(result: Any) -> Any:
+    """Return the first tensor of a result of either side, as PyTorch's."""
+    import torch
+
+    while not hasattr(result, "__dlpack__"):
+        result = result[0]
+    return result if isinstance(result, torch.Tensor) else torch.from_dlpack(result)

@@ -20,11 +20,9 @@ has what is refused.
 
 from __future__ import annotations
 
-from functools import partial
-
 from tvm.ir.transform import Pass
 
-from .copies.request_copies import request_copies
+from .copies.request_copies import CopyRequest
 from .inject_bulk_async_copy import COPIES
 from .mbarriers import LowerChannelsToMbarriers
 from .pipeline import ExpandPipeline, PlanRingBuffers
@@ -51,5 +49,5 @@ def InjectBarrierPipeline() -> Pass:
     LoweringError
         When it runs: no target, or a pipeline that cannot be made.
     """
-    request = partial(request_copies, mechanism="auto", are_loads=True)
-    return stage_pass("InjectBarrierPipeline", (*COPIES, *PIPELINE), request)
+    request = CopyRequest("InjectBarrierPipeline", "auto", are_loads=True)
+    return stage_pass(request.stage, (*COPIES, *PIPELINE), request)

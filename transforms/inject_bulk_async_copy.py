@@ -13,12 +13,10 @@ places the waits, or `tvm.compile` does. docs/bulk_async_copies.md has what is r
 
 from __future__ import annotations
 
-from functools import partial
-
 from tvm.ir.transform import Pass
 
 from .copies import LowerAsyncCopies, SelectCopyMechanisms
-from .copies.request_copies import request_copies
+from .copies.request_copies import CopyRequest
 from .layouts import SwizzleSharedTiles
 from .prepare.lower_to_opaque_blocks import stage_pass
 
@@ -39,5 +37,5 @@ def InjectBulkAsyncCopy(mechanism: str = "auto") -> Pass:
     LoweringError
         When it runs: no target, or a copy that its mechanism cannot make.
     """
-    request = partial(request_copies, mechanism=mechanism, are_loads=True)
-    return stage_pass("InjectBulkAsyncCopy", COPIES, request)
+    request = CopyRequest("InjectBulkAsyncCopy", mechanism, are_loads=True)
+    return stage_pass(request.stage, COPIES, request)

@@ -17,11 +17,9 @@ refused.
 
 from __future__ import annotations
 
-from functools import partial
-
 from tvm.ir.transform import Pass
 
-from .copies.request_copies import request_copies
+from .copies.request_copies import CopyRequest
 from .inject_barrier_pipeline import WAITS
 from .inject_bulk_async_copy import COPIES
 from .pipeline import PlanRingBuffers
@@ -50,6 +48,6 @@ def InjectTmaStoreGroups(
     LoweringError
         When it runs: no target, or a store that the mechanism cannot make.
     """
-    request = partial(request_copies, mechanism=mechanism, are_loads=False, slots=slots)
+    request = CopyRequest("InjectTmaStoreGroups", mechanism, are_loads=False, slots=slots)
     steps = (*COPIES, FuseThreadAxes, PlanRingBuffers, *WAITS) if place_waits else COPIES
-    return stage_pass("InjectTmaStoreGroups", steps, request)
+    return stage_pass(request.stage, steps, request)

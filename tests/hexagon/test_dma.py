@@ -40,51 +40,34 @@ EXPECTED = """
 def main(A: T.Buffer((8, 128), "float32"), C: T.Buffer((8, 128), "float32")):
     T.func_attr({"global_symbol": "main", "tirx.noalias": True})
     with T.sblock("kernel"):
-        T.reads()
-        T.writes()
         tiles = T.sblock_alloc_buffer((3, 1, 128), scope="global.vtcm")
-        with T.sblock("tile"):
-            T.reads()
-            T.writes()
-            T.sblock_attr({"tvm_hopper.tile_work": 1})
+        with T.sblock("tile", reads=[], writes=[], tile_work=1):
             T.call_intrin("int32", "tirx.dma_start_group", 0)
-            T.call_intrin(
-                "int32", "tirx.dma_copy",
-                0, T.address_of(tiles[0, 0, 0]), T.address_of(A[0, 0]), 512, 0
-            )
+            T.call_intrin("int32", "tirx.dma_copy", 0, T.address_of(tiles[0, 0, 0]),
+                T.address_of(A[0, 0]), 512, 0)
             T.call_intrin("int32", "tirx.dma_end_group", 0)
             T.call_intrin("int32", "tirx.dma_start_group", 0)
-            T.call_intrin(
-                "int32", "tirx.dma_copy",
-                0, T.address_of(tiles[1, 0, 0]), T.address_of(A[1, 0]), 512, 0
-            )
+            T.call_intrin("int32", "tirx.dma_copy", 0, T.address_of(tiles[1, 0, 0]),
+                T.address_of(A[1, 0]), 512, 0)
             T.call_intrin("int32", "tirx.dma_end_group", 0)
-            for k in T.serial(6, annotations={"disable_unroll": True}):
+            for k in T.serial(6, disable_unroll=True):
                 T.call_intrin("int32", "tirx.dma_start_group", 0)
-                T.call_intrin(
-                    "int32", "tirx.dma_copy",
-                    0, T.address_of(tiles[(k + 2) % 3, 0, 0]), T.address_of(A[k + 2, 0]), 512, 0
-                )
+                T.call_intrin("int32", "tirx.dma_copy", 0, T.address_of(tiles[(k + 2) % 3, 0, 0]),
+                    T.address_of(A[k + 2, 0]), 512, 0)
                 T.call_intrin("int32", "tirx.dma_end_group", 0)
                 T.call_intrin("int32", "tirx.dma_wait", 0, 2)
                 for i, j in T.grid(1, 128):
                     with T.sblock("C"):
-                        T.reads(tiles[k % 3, 0, j])
-                        T.writes(C[k, j])
                         C[k, j] = tiles[k % 3, 0, j] + T.float32(1.0)
-            for k in T.serial(6, 7, annotations={"disable_unroll": True}):
+            for k in T.serial(6, 7, disable_unroll=True):
                 T.call_intrin("int32", "tirx.dma_wait", 0, 1)
                 for i, j in T.grid(1, 128):
                     with T.sblock("C"):
-                        T.reads(tiles[k % 3, 0, j])
-                        T.writes(C[k, j])
                         C[k, j] = tiles[k % 3, 0, j] + T.float32(1.0)
-            for k in T.serial(7, 8, annotations={"disable_unroll": True}):
+            for k in T.serial(7, 8, disable_unroll=True):
                 T.call_intrin("int32", "tirx.dma_wait", 0, 0)
                 for i, j in T.grid(1, 128):
                     with T.sblock("C"):
-                        T.reads(tiles[k % 3, 0, j])
-                        T.writes(C[k, j])
                         C[k, j] = tiles[k % 3, 0, j] + T.float32(1.0)
 """
 
@@ -174,30 +157,19 @@ def main(A: T.Buffer((8, 4), "float32"), C: T.Buffer((9, 4), "float32")):
         other = T.sblock_alloc_buffer((4,), scope="global.vtcm")
         for i in range(4):
             with T.sblock("first"):
-                T.reads()
-                T.writes(tile[i])
                 tile[i] = T.float32(0)
         for k in range(8):
             for i in range(4):
                 with T.sblock("use"):
-                    T.reads(tile[i])
-                    T.writes(C[k, i])
                     C[k, i] = tile[i]
             for i in range(4):
-                with T.sblock("load"):
-                    T.reads(A[k, i])
-                    T.writes(tile[i])
-                    T.sblock_attr({"tvm_hopper.async_copy": "dma"})
+                with T.sblock("load", async_copy="dma"):
                     tile[i] = A[k, i]
         for i in range(4):
             with T.sblock("fill"):
-                T.reads()
-                T.writes(other[i])
                 other[i] = T.float32(5)
         for i in range(4):
             with T.sblock("last"):
-                T.reads(other[i])
-                T.writes(C[8, i])
                 C[8, i] = other[i]
 """
 

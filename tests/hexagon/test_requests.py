@@ -70,19 +70,12 @@ def main(A: T.Buffer((64, 4), "float32"), C: T.Buffer((64, 4), "float32")):
     T.func_attr({"global_symbol": "main"})
     for b in T.thread_binding(64, "blockIdx.x"):
         with T.sblock("outer"):
-            T.reads(A[b, 0:4])
-            T.writes(C[b, 0:4])
             tile = T.sblock_alloc_buffer((4,), scope="global.vtcm")
             for i in range(4):
-                with T.sblock("load"):
-                    T.reads(A[b, i])
-                    T.writes(tile[i])
-                    T.sblock_attr({"tvm_hopper.async_copy": "dma"})
+                with T.sblock("load", async_copy="dma"):
                     tile[i] = A[b, i]
             for i in range(4):
                 with T.sblock("use"):
-                    T.reads(tile[i])
-                    T.writes(C[b, i])
                     C[b, i] = tile[i]
 """
 

@@ -15,14 +15,15 @@ GATED = (
 )
 ORDERS = {
     "tvm_first": f"import tvm; {GATED}; import tvm_hopper",
-    "hopper_first": f"import tvm_hopper; {GATED}; import tvm",
     "leaf": "import tvm_hopper.integration.autoload",
+    "hopper_first": f"import tvm_hopper; {GATED}; import tvm",
     "submodule": "import tvm_hopper.schedule",
-    "from": "from tvm_hopper import errors, keys; from tvm_hopper.facts import arch",
     "s_tir": "import tvm.s_tir.pipeline, tvm_hopper",
+    "from": "from tvm_hopper import errors, keys; from tvm_hopper.facts import arch",
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("order", ORDERS)
 def test_registered_in_every_import_order(fresh, order: str) -> None:
     fresh("-c", f"{ORDERS[order]}; {GATED}")
@@ -30,34 +31,23 @@ def test_registered_in_every_import_order(fresh, order: str) -> None:
 
 def test_autoload_can_be_turned_off(fresh) -> None:
     check = (
-        "import tvm; from tvm.tirx.compilation_pipeline import PIPELINE_MAP as m;"
-        "assert not hasattr(m['s_tir'], 'gate_of'); assert 'tvm_hopper' in m"
+        "import sys, tvm; from tvm.tirx.compilation_pipeline import PIPELINE_MAP as m;"
+        "assert not hasattr(m['s_tir'], 'gate_of'); assert 'tvm_hopper' in m;"
+        "assert 'tvm_hopper.integration.foreign' not in sys.modules"
     )
     fresh("-c", check, TVM_HOPPER_AUTOLOAD="0")
 
 
 def test_runtime_only_tvm_is_left_alone(fresh) -> None:
+    """There is no gate there; what compiles a text in a loaded module is there all the same."""
     check = (
         "import sys, tvm; assert tvm.base._RUNTIME_ONLY;"
+        "assert 'tvm_hopper.integration.foreign' in sys.modules;"
         "assert 'tvm_hopper.integration.gate' not in sys.modules;"
         "assert not any(m.startswith('tvm.s_tir') for m in sys.modules)"
     )
     # -W default: TVM itself warns there about objects that only its compiler knows.
     fresh("-W", "default", "-c", check, TVM_USE_RUNTIME_LIB="1")
-
-
-def test_heavy_modules_wait_for_the_first_build(fresh) -> None:
-    late = [
-        *("pipeline", "ir", "request", "cuda_build", "transforms", "schedule", "sim"),
-        "simulate",
-    ]
-    check = (
-        "import sys, tvm, tvm_hopper;"
-        f"early = [m for m in {late!r} if 'tvm_hopper.' + m in sys.modules];"
-        "assert not early, early;"
-        "assert not {'rich', 'matplotlib'} & set(sys.modules)"
-    )
-    fresh("-c", check)
 
 
 LIGHT = {  # what `import tvm` loads of this package: a handful of small files, nothing of others
@@ -100,43 +90,27 @@ def test_import_costs_under_50_ms(fresh) -> None:
     assert min(runs) < 0.05, f"{runs} s"
 
 
-def test_tensor_intrinsics_are_never_imported(fresh) -> None:
-    """They cost 25 seconds; a build of ours and a schedule of ours must not pay them."""
+def test_heavy_modules_wait_for_the_first_build(fresh) -> None:
+    """And tensor intrinsics, which cost 25 seconds, for a build that is not of ours."""
     program = Path(__file__).with_name("_ours.py")
     done = fresh(str(program))
-    assert "tensor_intrin: False" in done.stdout
+    assert done.stdout.splitlines() == ["early: []", "callback: None", "tensor_intrin: False"]
 
 
-def test_gate_is_there_in_pool_workers(fresh) -> None:
+def test_an_ffi_that_crashes_is_one_import_error(fresh) -> None:
+    versions = ("0.1.16", "0.1.13")
     check = (
-        "from tvm.support.popen_pool import PopenWorker\n"
-        "from tvm.tirx.compilation_pipeline import PIPELINE_MAP\n"
-        "def gated():\n"
-        "    import tvm\n"
-        "    from tvm.tirx.compilation_pipeline import PIPELINE_MAP\n"
-        "    return hasattr(PIPELINE_MAP['s_tir'], 'gate_of')\n"
-        "worker = PopenWorker()\n"
-        "worker.send(gated)\n"
-        "assert worker.recv() is True\n"
-        "worker.kill()\n"
-    )
-    fresh("-W", "default", "-c", check)
-
-
-@pytest.mark.parametrize("version", ["0.1.16", "0.1.13"])
-def test_an_ffi_that_crashes_is_one_import_error(fresh, version: str) -> None:
-    check = (
-        f"import tvm_ffi; tvm_ffi.__version__ = {version!r}\n"
-        "try:\n"
-        "    import tvm_hopper\n"
-        "except ImportError as error:\n"
-        "    print(error)\n"
+        "import tvm_ffi\n"
+        f"for tvm_ffi.__version__ in {versions!r}:\n"
+        "    try:\n"
+        "        import tvm_hopper\n"
+        "    except ImportError as error:\n"
+        "        print(error)\n"
     )
     done = fresh("-W", "ignore", "-c", check)
-    lines = done.stdout.strip().splitlines()
-    assert len(lines) == 1
-    assert version in lines[0]
-    assert 'pip install "apache-tvm==0.27.0.post1" "apache-tvm-ffi>=0.1.14.post0' in lines[0]
+    for version, line in zip(versions, done.stdout.strip().splitlines(), strict=True):
+        assert version in line
+        assert 'pip install "apache-tvm==0.27.0.post1" "apache-tvm-ffi>=0.1.14.post0' in line
 
 
 def test_an_ffi_that_crashes_in_parts_is_a_warning(fresh) -> None:

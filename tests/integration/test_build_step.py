@@ -222,7 +222,10 @@ def test_workers_of_a_pool_build_as_this_process_does(fresh) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "def build():\n"
-        "    import tvm, tvm_hopper\n"
+        "    import tvm\n"
+        "    from tvm.tirx.compilation_pipeline import PIPELINE_MAP\n"
+        "    assert hasattr(PIPELINE_MAP['s_tir'], 'gate_of')\n"
+        "    import tvm_hopper\n"
         "    from tvm import s_tir\n"
         "    from tvm_hopper import schedule as hs\n"
         "    from tvm_hopper.testing import workloads\n"

@@ -360,16 +360,6 @@ def test_the_toolkit_of_the_machine_is_not_needed(fresh, tmp_path: Path) -> None
     assert int(done.stdout) > 1000
 
 
-def test_importing_the_package_leaves_the_callback_alone(fresh) -> None:
-    code = (
-        "import sys, tvm, tvm_ffi; assert 'tvm_hopper' in sys.modules;"
-        "assert 'tvm_hopper.cuda_build' not in sys.modules;"
-        "callback = tvm_ffi.get_global_func('tvm_callback_cuda_postproc', allow_missing=True);"
-        "assert callback is None"
-    )
-    fresh("-c", code)
-
-
 def test_nvrtc_call_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = (nvrtc.nvrtcResult(11), 0)
     monkeypatch.setattr(nvrtc, "nvrtcGetCUBINSize", lambda program: broken)

@@ -131,20 +131,3 @@ def test_the_runtime_is_loaded_where_there_is_a_driver(monkeypatch, has_driver):
     monkeypatch.setattr("tvm.base._LOADED_LIBS", {"tvm_runtime_cuda": None})
     behind.load_runtime()
     assert len(asked) == has_driver
-
-
-def test_callbacks_of_a_process_that_only_loads(fresh):
-    """Without TVM's compiler there is no gate, and a text in a module compiles all the same."""
-    check = (
-        "import tvm, tvm_ffi\n"
-        "assert tvm.base._RUNTIME_ONLY\n"
-        "import sys\n"
-        "assert 'tvm_hopper.integration.foreign' in sys.modules\n"
-        "assert 'tvm_hopper.integration.gate' not in sys.modules\n"
-    )
-    fresh("-W", "default", "-c", check, TVM_USE_RUNTIME_LIB="1")
-    fresh(
-        "-c",
-        "import sys, tvm; assert 'tvm_hopper.integration.foreign' not in sys.modules",
-        TVM_HOPPER_AUTOLOAD="0",
-    )

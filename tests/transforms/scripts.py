@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
 import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
+from tests.transforms.short_scripts import expand
 from tvm_hopper import ir
 from tvm_hopper.transforms.common.explain_notes import Note, read_notes
 from tvm_hopper.transforms.kernel_pass import Step
@@ -35,18 +40,47 @@ def notes_of(func: tirx.PrimFunc, number: int = 0) -> tuple[Note, ...]:
 
 
 def parse(text: str, *changes: tuple[str, str]) -> tirx.PrimFunc:
-    """Parse TVMScript, some of its words changed; each has to be there."""
+    """Parse TVMScript, long or short, some of its words changed; each has to be there."""
+    return given()(changed(text, *changes))
+
+
+def given(**names: Any) -> Callable[[str], tirx.PrimFunc]:
+    """Return what parses TVMScript, long or short, that uses these names."""
+    return lambda text: tvm.script.from_source(expand(text), extra_vars={"T": T, **names})
+
+
+def changed(text: str, *changes: tuple[str, str]) -> str:
+    """Return a script with some of its words changed; each has to be there."""
     for old, new in changes:
         assert old in text, f"the script has no {old!r}"
         text = text.replace(old, new)
-    return tvm.script.from_source(text, extra_vars={"T": T})
+    return text
 
 
-@T.prim_func(private=True, s_tir=True)
-def _other(X: T.Buffer((64,), "float32")):
+def nest(script: str, start: str) -> str:
+    """Return the lines of the one statement whose first line holds `start`, with what it encloses.
+
+    A header of several lines goes on in lines that are deeper, as what it encloses does.
+    """
+    lines = script.splitlines(keepends=True)
+    (first,) = [at for at, line in enumerate(lines) if start in line]
+    depth = len(lines[first]) - len(lines[first].lstrip())
+    rest = (at for at, line in enumerate(lines) if at > first and line.strip())
+    end = next((at for at in rest if not lines[at].startswith(" " * (depth + 1))), len(lines))
+    return "".join(lines[first:end])
+
+
+def deeper(text: str, spaces: int = 4) -> str:
+    """Indent lines."""
+    return textwrap.indent(text, " " * spaces)
+
+
+_other = parse("""
+def other(X: T.Buffer((64,), "float32")):
     for bx in T.thread_binding(64, thread="blockIdx.x"):
         with T.sblock("init"):
             X[bx] = T.float32(0)
+""")
 
 
 def check_other_kernel_stays(

@@ -7,7 +7,7 @@ from tvm import s_tir, te
 
 import tvm_hopper
 from tvm_hopper import transforms
-from tvm_hopper.errors import LoweringError
+from tvm_hopper.errors import HopperWarning, LoweringError
 from tvm_hopper.requests import marks
 
 TARGET = tvm.target.Target("nvidia/nvidia-h200")
@@ -104,11 +104,39 @@ def test_again_changes_nothing():
     tvm.ir.assert_structural_equal(run(once, *stages), once)
 
 
-def test_functions_without_copies_stay_tvms():
+@pytest.mark.parametrize(
+    ("stage", "copy"),
+    [
+        ("InjectBulkAsyncCopy", r"global into shared memory.* as cache_read\("),
+        ("InjectBarrierPipeline", r"global into shared memory.* as cache_read\("),
+        ("InjectTmaStoreGroups", r"shared into global memory.* as cache_write\("),
+    ],
+)
+def test_functions_without_copies_stay_tvms_which_is_said(stage, copy):
     x = te.placeholder(SHAPE, "float32", name="X")
     mod = s_tir.Schedule(te.create_prim_func([x, te.compute(SHAPE, lambda *i: x(*i) * x(*i))])).mod
-    for stage in (transforms.InjectBulkAsyncCopy(), transforms.InjectBarrierPipeline()):
-        tvm.ir.assert_structural_equal(run(mod, stage), mod)
+    with pytest.warns(HopperWarning, match=f"^{stage}: main: found no copy from {copy}"):
+        tvm.ir.assert_structural_equal(run(mod, getattr(transforms, stage)()), mod)
+
+
+def test_a_stage_for_stores_says_that_there_are_loads_alone():
+    with pytest.warns(HopperWarning, match="found no copy from shared into global memory"):
+        run(tiled(), transforms.InjectTmaStoreGroups())
+    asked = run(tiled(), transforms.InjectBulkAsyncCopy())
+    run(asked, transforms.InjectTmaStoreGroups())  # ours already: no warning
+
+
+@pytest.mark.parametrize("by_stage", [True, False])
+def test_an_error_about_a_request_names_who_wrote_it(by_stage):
+    sch = s_tir.Schedule(tiled())
+    copy = sch.get_sblock("X_shared.dyn")
+    if not by_stage:
+        sch.annotate(copy, "tvm_hopper.async_copy", "dsm")
+    stage = transforms.InjectBulkAsyncCopy("dsm" if by_stage else "tma")
+    with pytest.raises(LoweringError) as caught:
+        run(sch.mod, stage)
+    wrote = "InjectBulkAsyncCopy wrote tvm_hopper.async_copy = 'dsm' on copies that had none"
+    assert (wrote in str(caught.value)) == by_stage
 
 
 def test_schedules_with_requests_reach_opaque_blocks():

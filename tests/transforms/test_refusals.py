@@ -158,6 +158,7 @@ ELSEWHERE = (
     "loops whose loads are handed over",  # tests/schedule/test_turns.py
     "shared memory that consumer groups would use",  # the same
     "vectors of {dtype}",  # tests/transforms/launch/test_assert_alignment.py
+    "request.explained",  # tests/transforms/test_named_stages.py
     "one column of the",  # tests/sim_kernels/test_staged_epilogues.py
 )
 

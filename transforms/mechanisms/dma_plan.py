@@ -16,9 +16,15 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.hexagon import Hexagon
 from tvm_hopper.requests.keys import DMA_COPY
 from tvm_hopper.transforms.common.copy_rules import check_alone, check_once
+from tvm_hopper.transforms.common.shared_layout import Demand, plain_rows
 from tvm_hopper.transforms.common.transfer import Transfer
 
 from .bulk_plan import BulkTransfer, static_runs
+
+
+def demand_rows(copy: Transfer) -> Demand:
+    """Return what DMA needs of a tile: rows as they are declared."""
+    return plain_rows(copy, "by DMA", "leave the swizzle out")
 
 
 def plan_dma_copies(
@@ -31,6 +37,7 @@ def plan_dma_copies(
 def _plan(kernel: Any, copy: Transfer, processor: Hexagon) -> BulkTransfer:
     check_alone(kernel, copy)
     check_once(copy)
+    demand_rows(copy)  # no pass lays out tiles of a processor without threads
     if copy.condition is not None:
         raise cannot_lower(
             copy.where,

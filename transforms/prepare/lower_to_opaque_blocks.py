@@ -16,16 +16,32 @@ again, which would cut ring buffers to one slot. Other functions stay as they ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import tvm
 from tvm import s_tir, tirx
 from tvm.ir.transform import Pass, PassContext
 from tvm.target import Target
 
+from tvm_hopper.errors import LoweringError
 from tvm_hopper.requests import marks
-from tvm_hopper.requests.keys import PREFIX
+from tvm_hopper.requests.keys import ASYNC_COPY, PREFIX
 
 from .simplify_register_indices import SimplifyRegisterIndices
+
+
+class StageRequest(Protocol):
+    """What a stage requests for a module (`copies/request_copies.py`)."""
+
+    def __call__(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        """Return a function with its requests."""
+
+    def warn_if_idle(self, funcs: dict[Any, tirx.PrimFunc]) -> None:
+        """Warn where there is nothing to request."""
+
+    def explained(self, error: LoweringError) -> LoweringError:
+        """Return an error about a request, with who has written it."""
+
 
 IS_OPAQUE = "has_opaque_blocks"  # attribute of a function that has come through
 
@@ -58,7 +74,7 @@ def LowerToOpaqueBlocks() -> Pass:
 def stage_pass(
     name: str,
     passes: Sequence[Callable[[], Pass]],
-    request: Callable[[tirx.PrimFunc], tirx.PrimFunc] | None = None,
+    request: StageRequest | None = None,
 ) -> Pass:
     """Return a pass that runs others in order, on a schedule or after another stage.
 
@@ -68,33 +84,49 @@ def stage_pass(
         Of the pass, without the prefix.
     passes : sequence of callable
         Makers of the passes. They see the functions that carry our mark.
-    request : callable, optional
-        Writes requests into a function, before anything else.
+    request : StageRequest, optional
+        Writes requests into each function, before anything else.
     """
 
     def apply(mod: tvm.IRModule, _: PassContext) -> tvm.IRModule:
-        funcs = {x: f for x, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
-        if request is not None:
-            funcs = {x: request(f) for x, f in funcs.items()}
-        scheduled = {
-            x: _with_target(f)
-            for x, f in funcs.items()
-            if not marks.is_marked(f) and marks.find_requests(f)
-        }
-        lowered = marks.mark_requests(_module(mod, scheduled))
-        for step in (SimplifyRegisterIndices(), *opaque_block_passes()) if scheduled else ():
-            lowered = step(lowered)
-        lowered = _module(mod, {x: f.with_attr(IS_OPAQUE, 1) for x, f in lowered.functions.items()})
-        marked = {x: f for x, f in funcs.items() if marks.is_marked(f)}
-        ours = _module(mod, {**marked, **dict(lowered.functions.items())})
-        for make in passes if ours.functions else ():
-            ours = make()(ours)
-        result = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
-        result.update(ours)
-        return result
+        plain = {x: f for x, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
+        if request is None:
+            return _run(mod, plain, passes)
+        funcs = {x: request(f) for x, f in plain.items()}
+        request.warn_if_idle(funcs)
+        try:
+            return _run(mod, funcs, passes)
+        except LoweringError as error:
+            wrote = not all(f.same_as(plain[x]) for x, f in funcs.items())
+            told = wrote and ASYNC_COPY in str(error)
+            raise (request.explained(error) if told else error) from None
 
     made: Pass = tvm.transform.module_pass(apply, opt_level=0, name=PREFIX + name)
     return made
+
+
+def _run(
+    mod: tvm.IRModule,
+    funcs: dict[tvm.ir.GlobalVar, tirx.PrimFunc],
+    passes: Sequence[Callable[[], Pass]],
+) -> tvm.IRModule:
+    """Bring functions of a module to opaque blocks, then run the passes on those that are ours."""
+    scheduled = {
+        x: _with_target(f)
+        for x, f in funcs.items()
+        if not marks.is_marked(f) and marks.find_requests(f)
+    }
+    lowered = marks.mark_requests(_module(mod, scheduled))
+    for step in (SimplifyRegisterIndices(), *opaque_block_passes()) if scheduled else ():
+        lowered = step(lowered)
+    lowered = _module(mod, {x: f.with_attr(IS_OPAQUE, 1) for x, f in lowered.functions.items()})
+    marked = {x: f for x, f in funcs.items() if marks.is_marked(f)}
+    ours = _module(mod, {**marked, **dict(lowered.functions.items())})
+    for make in passes if ours.functions else ():
+        ours = make()(ours)
+    result = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    result.update(ours)
+    return result
 
 
 def _module(mod: tvm.IRModule, funcs: dict[tvm.ir.GlobalVar, tirx.PrimFunc]) -> tvm.IRModule:

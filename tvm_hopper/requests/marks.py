@@ -108,6 +108,13 @@ def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
             if asking is not None and not options.read(keys.STRICT, func):
                 asking = async_scopes.without_padding(asking)
             if asking is None and _has_threads(func):
+                if options.read(keys.STRICT, func):
+                    raise cannot_lower(
+                        f"{gv.name_hint}, {keys.ASYNC_COPY}",
+                        "asynchronous stages without a copy into shared memory",
+                        "one for hardware to make: stores alone ask for no kernel of this package",
+                        f"request it by {keys.ASYNC_COPY} on a copy's block, or remove the stages",
+                    )
                 marked[gv] = async_scopes.without_empty_stages(func)
             if asking is None or not _is_for(func, option) or not _serves(gv.name_hint, asking):
                 continue

@@ -47,7 +47,7 @@ def test_a_padded_copy_of_float8_that_tvm_chooses_in_float32():
 
 
 def test_a_predicate_on_the_store_is_part_of_the_condition():
-    where = ('with T.sblock("copy"):', 'with T.sblock("copy"):\n                    T.where(i < n)')
+    where = ('"copy"', '"copy", where=i < n')
     (copy,) = find_transfers(parse(COPY, where).body)
     assert copy.is_partial
     assert str(copy.condition) == "i < n"
@@ -82,5 +82,5 @@ def test_copies_come_in_the_order_of_the_program():
 
 
 def test_blocks_that_ask_for_nothing_are_none():
-    nothing = ('T.sblock_attr({"tvm_hopper.async_copy": "tma"})', "")
+    nothing = (', async_copy="tma"', "")
     assert find_transfers(parse(COPY, nothing).body) == ()

@@ -7,7 +7,7 @@ import operator
 import pytest
 from tvm import tirx
 
-from tests.transforms.scripts import check, parse, run
+from tests.transforms.scripts import check, nest, parse, run
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.transforms import LowerAsyncCopies, SwizzleSharedTiles
@@ -15,29 +15,23 @@ from tvm_hopper.transforms.copies.lower_async_copies import plan_copies
 from tvm_hopper.transforms.mechanisms.cp_async_emit import share_out
 
 COPY = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((90, 128), "float16")):
     for bx in T.thread_binding(12, thread="blockIdx.x"):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes()
+            with T.sblock("kernel", reads=[], writes=[]):
                 tile = T.sblock_alloc_buffer((8, 64), "float16", scope="shared.dyn")
                 for i, j in T.grid(8, 64):
-                    with T.sblock("copy"):
-                        T.reads(A[bx * 8 + i, j])
-                        T.writes(tile[i, j])
-                        T.sblock_attr({"tvm_hopper.async_copy": "bulk"})
+                    with T.sblock("copy", reads=[A[bx * 8 + i, j]], writes=[tile[i, j]],
+                        async_copy="bulk"):
                         tile[i, j] = A[bx * 8 + i, j]
 """
-NEST = COPY[COPY.index("                for i, j") :]
+NEST = nest(COPY, "for i, j")
 STORED = ("tile[i, j] = A[bx * 8 + i, j]", "A[bx * 8 + i, j] = tile[i, j]")
-BOUNDED = ('T.sblock("copy"):\n', 'T.sblock("copy"):\n                        T.where({})\n')
 
 
 def where(condition: str) -> tuple[str, str]:
     """Return the change that puts a predicate on the copy."""
-    return BOUNDED[0], BOUNDED[1].format(condition)
+    return '"copy"', f'"copy", where={condition}'
 
 
 def becomes(text: str, *changes: tuple[str, str], head: tuple[tuple[str, str], ...] = ()) -> None:
@@ -54,15 +48,10 @@ def becomes(text: str, *changes: tuple[str, str], head: tuple[tuple[str, str], .
 
 def test_a_run_for_each_row():
     becomes("""
-with T.sblock("copy"):
-    T.reads(A[0:90, 0:128])
-    T.writes(tile[0:8, 0:64])
-    T.sblock_attr({"tvm_hopper.async_op": "bulk_load"})
+with T.sblock("copy", reads=[A[0:90, 0:128]], writes=[tile[0:8, 0:64]], async_op="bulk_load"):
     for i in range(8):
-        T.call_extern(
-            "int32", "tvm_hopper.bulk_load",
-            T.address_of(tile[i, 0]), T.address_of(A[bx * 8 + i, 0]), 128,
-        )
+        T.call_extern("int32", "tvm_hopper.bulk_load", T.address_of(tile[i, 0]),
+            T.address_of(A[bx * 8 + i, 0]), 128)
 """)
 
 
@@ -77,14 +66,9 @@ def test_rows_in_a_row_are_one_run():
     whole = ("(8, 64)", "(8, 128)")
     becomes(
         """
-with T.sblock("copy"):
-    T.reads(A[0:90, 0:128])
-    T.writes(tile[0:8, 0:128])
-    T.sblock_attr({"tvm_hopper.async_op": "bulk_load"})
-    T.call_extern(
-        "int32", "tvm_hopper.bulk_load",
-        T.address_of(tile[0, 0]), T.address_of(A[bx * 8, 0]), 2048,
-    )
+with T.sblock("copy", reads=[A[0:90, 0:128]], writes=[tile[0:8, 0:128]], async_op="bulk_load"):
+    T.call_extern("int32", "tvm_hopper.bulk_load", T.address_of(tile[0, 0]),
+        T.address_of(A[bx * 8, 0]), 2048)
 """,
         whole,
         head=(whole,),
@@ -92,16 +76,10 @@ with T.sblock("copy"):
 
 
 STORE = """
-with T.sblock("copy"):
-    T.reads(tile[0:8, 0:64])
-    T.writes(A[0:90, 0:128])
-    T.sblock_attr({"tvm_hopper.async_op": "bulk_store"})
+with T.sblock("copy", reads=[tile[0:8, 0:64]], writes=[A[0:90, 0:128]], async_op="bulk_store"):
     for i in range(EXTENT):
-        T.ptx["cp.async.bulk.global.shared::cta.bulk_group"](
-            T.address_of(A[bx * 8 + i, 0]),
-            T.cuda.cvta_generic_to_shared(T.address_of(tile[i, 0])),
-            T.uint32(128),
-        )
+        T.ptx["cp.async.bulk.global.shared::cta.bulk_group"](T.address_of(A[bx * 8 + i, 0]),
+            T.cuda.cvta_generic_to_shared(T.address_of(tile[i, 0])), T.uint32(128))
 """
 
 
@@ -122,31 +100,22 @@ def test_a_load_of_rows_that_end_brings_fewer_and_says_so():
     """The block writes as many rows as it brings: that is what a slot's barrier counts."""
     becomes(
         """
-with T.sblock("copy"):
-    T.reads(A[0:90, 0:128])
-    T.writes(tile[0 : T.min(8, 90 - bx * 8), 0:64])
-    T.sblock_attr({"tvm_hopper.async_op": "bulk_load"})
+with T.sblock("copy", reads=[A[0:90, 0:128]], writes=[tile[0 : T.min(8, 90 - bx * 8), 0:64]],
+    async_op="bulk_load"):
     for i in range(T.min(8, 90 - bx * 8)):
-        T.call_extern(
-            "int32", "tvm_hopper.bulk_load",
-            T.address_of(tile[i, 0]), T.address_of(A[bx * 8 + i, 0]), 128,
-        )
+        T.call_extern("int32", "tvm_hopper.bulk_load", T.address_of(tile[i, 0]),
+            T.address_of(A[bx * 8 + i, 0]), 128)
 """,
         where("bx * 8 + i < 90"),
     )
 
 
 TAIL = """
-with T.sblock("copy"):
-    T.reads(line[0:64])
-    T.writes(A[0:1000])
-    T.sblock_attr({"tvm_hopper.async_op": "bulk_store"})
+with T.sblock("copy", reads=[line[0:64]], writes=[A[0:1000]], async_op="bulk_store"):
     if T.min(64, 1000 - bx * 64) * 2 > 0:
-        T.ptx["cp.async.bulk.global.shared::cta.bulk_group"](
-            T.address_of(A[bx * 64]),
+        T.ptx["cp.async.bulk.global.shared::cta.bulk_group"](T.address_of(A[bx * 64]),
             T.cuda.cvta_generic_to_shared(T.address_of(line[0])),
-            T.Cast("uint32", T.bitwise_and(T.min(64, 1000 - bx * 64) * 2, 1048575)),
-        )
+            T.Cast("uint32", T.bitwise_and(T.min(64, 1000 - bx * 64) * 2, 1048575)))
 """
 
 
@@ -158,8 +127,8 @@ def test_bytes_of_a_tail_are_counted_at_run_time():
     )
     stored = (
         ("for i, j in T.grid(8, 64)", "for j in range(64)"),
-        ("T.reads(A[bx * 8 + i, j])", "T.reads(line[j])"),
-        ("T.writes(tile[i, j])", "T.writes(A[bx * 64 + j])"),
+        ("reads=[A[bx * 8 + i, j]]", "reads=[line[j]]"),
+        ("writes=[tile[i, j]]", "writes=[A[bx * 64 + j]]"),
         ("tile[i, j] = A[bx * 8 + i, j]", "A[bx * 64 + j] = line[j]"),
         where("bx * 64 + j < 1000"),
     )
@@ -170,18 +139,11 @@ def test_bytes_of_a_tail_are_counted_at_run_time():
 
 BY_THREADS = ('"bulk"', '"cp_async"')
 CHUNKS = """
-with T.sblock("copy"):
-    T.reads(A[0:90, 0:128])
-    T.writes(tile[0:8, 0:64])
-    T.sblock_attr({"tvm_hopper.async_op": "cp_async"})
-    for chunk in T.serial(64, annotations={"tvm_hopper.shared_out": 1}):
-        T.call_extern(
-            "int32", "tvm_hopper.cp_async",
+with T.sblock("copy", reads=[A[0:90, 0:128]], writes=[tile[0:8, 0:64]], async_op="cp_async"):
+    for chunk in T.serial(64, shared_out=1):
+        T.call_extern("int32", "tvm_hopper.cp_async",
             T.address_of(tile[chunk // 8, chunk % 8 * 8]),
-            T.address_of(A[bx * 8 + chunk // 8, chunk % 8 * 8]),
-            16,
-            16,
-        )
+            T.address_of(A[bx * 8 + chunk // 8, chunk % 8 * 8]), 16, 16)
 """
 
 
@@ -260,19 +222,13 @@ def test_threads_without_a_chunk_do_nothing():
 
 
 SUM = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((64, 128), "float16"), acc: T.Buffer((16,), "float32")):
     for bx in T.thread_binding(1, thread="blockIdx.x"):
         for tx in T.thread_binding(128, thread="threadIdx.x"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes()
+            with T.sblock("kernel", reads=[], writes=[]):
                 tile = T.sblock_alloc_buffer((64, 64), "float16", scope="shared.dyn")
                 for i, j in T.grid(64, 64):
-                    with T.sblock("copy"):
-                        T.sblock_attr(
-                            {"tvm_hopper.async_copy": "cp_async", "tvm_hopper.swizzle": 128}
-                        )
+                    with T.sblock("copy", async_copy="cp_async", swizzle=128):
                         tile[i, j] = A[i, j]
 """
 

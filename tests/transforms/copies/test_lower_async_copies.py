@@ -2,9 +2,8 @@
 
 import pytest
 import tvm
-from tvm.script import tirx as T
 
-from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
+from tests.transforms.scripts import check, given, notes_of, parse, run
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.transforms.common.explain_notes import TensorMapNote
@@ -17,22 +16,19 @@ LOAD = "tvm_hopper.tma_load"
 ENCODE = "runtime.cuTensorMapEncodeTiled"
 
 
-@T.prim_func(private=True, s_tir=True)
+before = parse("""
 def before(A: T.Buffer((96, 128), "float16")):
     for bx in T.thread_binding(3, thread="blockIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((2, 32, 64), "float16", scope="shared.dyn", align=1024)
             for p, r, s in T.grid(2, 32, 64):
-                with T.sblock("copy"):
-                    T.reads(A[bx * 32 + r, p * 64 + s])
-                    T.writes(tile[p, r, s])
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128})
+                with T.sblock("copy", reads=[A[bx * 32 + r, p * 64 + s]], writes=[tile[p, r, s]],
+                    async_copy="tma", swizzle=128):
                     tile[p, r, s] = A[bx * 32 + r, p * 64 + s]
+""")
 
 
-@T.prim_func(private=True, s_tir=True)
+after = given(ENCODE=ENCODE, LOAD=LOAD)("""
 def after(A: T.Buffer((96, 128), "float16")):
     A_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
     T.call_packed(
@@ -54,34 +50,18 @@ def after(A: T.Buffer((96, 128), "float16")):
         0,  # out of bounds is zero
     )
     for bx in T.thread_binding(3, thread="blockIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((2, 32, 64), "float16", scope="shared.dyn", align=1024)
-            with T.sblock("copy"):
-                T.reads(A[0:96, 0:128])
-                T.writes(tile[0:2, 0:32, 0:64])
-                T.sblock_attr({"tvm_hopper.async_op": "tma_load"})
+            with T.sblock("copy", reads=[A[0:96, 0:128]], writes=[tile[0:2, 0:32, 0:64]],
+                async_op="tma_load"):
                 for panel in range(2):
-                    T.call_extern(
-                        "int32",
-                        LOAD,
-                        T.address_of(tile[panel, 0, 0]),
-                        T.address_of(A_map),
-                        panel * 64,
-                        bx * 32,
-                    )
+                    T.call_extern("int32", LOAD, T.address_of(tile[panel, 0, 0]),
+                        T.address_of(A_map), panel * 64, bx * 32)
+""")
 
 
 def test_copy_becomes_one_load_a_panel():
     check(run(before, LowerAsyncCopies()), after)
-
-
-def test_again_finds_nothing():
-    got = run(before, LowerAsyncCopies())
-    (kernel,) = ir.kernels(got)
-    assert plan_copies(kernel, SM_90A) == {}
-    check(run(got, LowerAsyncCopies()), after)
 
 
 def test_facts_for_explain():
@@ -93,34 +73,26 @@ def test_facts_for_explain():
 
 
 # A batch of one, symbolic rows counted in 64 bits, and a pad that is the tensor's own bounds.
-@T.prim_func(private=True, s_tir=True)
+ragged = parse("""
 def ragged(a: T.handle):
     m = T.int64()
     A = T.match_buffer(a, (T.int64(1), m, T.int64(72)), "bfloat16")
     for by in T.thread_binding((m + T.int64(7)) // T.int64(8), thread="blockIdx.y"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((1, 8, 32), "bfloat16", scope="shared.dyn", align=512)
             for k in T.thread_binding(T.int64(3), thread="blockIdx.z"):
                 for p, r, s in T.grid(1, 8, 32):
-                    with T.sblock("copy"):
-                        T.reads(A[T.int64(0), by * T.int64(8) + T.Cast("int64", r), 0])
-                        T.writes(tile[p, r, s])
-                        T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 64})
-                        tile[p, r, s] = T.if_then_else(
-                            by * T.int64(8) + T.Cast("int64", r) < m
-                            and k * T.int64(32) + T.Cast("int64", p * 32 + s) < T.int64(72),
-                            A[
-                                T.int64(0),
-                                by * T.int64(8) + T.Cast("int64", r),
-                                k * T.int64(32) + T.Cast("int64", p * 32 + s),
-                            ],
-                            T.bfloat16(0),
-                        )
+                    with T.sblock("copy", reads=[A[T.int64(0),
+                        by * T.int64(8) + T.Cast("int64", r), 0]], writes=[tile[p, r, s]],
+                        async_copy="tma", swizzle=64):
+                        tile[p, r, s] = T.if_then_else(by * T.int64(8) + T.Cast("int64",
+                            r) < m and k * T.int64(32) + T.Cast("int64", p * 32 + s) < T.int64(72),
+                            A[T.int64(0), by * T.int64(8) + T.Cast("int64", r),
+                            k * T.int64(32) + T.Cast("int64", p * 32 + s)], T.bfloat16(0))
+""")
 
 
-@T.prim_func(private=True, s_tir=True)
+ragged_after = given(ENCODE=ENCODE, LOAD=LOAD)("""
 def ragged_after(a: T.handle):
     m = T.int64()
     A = T.match_buffer(a, (T.int64(1), m, T.int64(72)), "bfloat16")
@@ -145,23 +117,16 @@ def ragged_after(a: T.handle):
             0,
         )
         for by in T.thread_binding((m + T.int64(7)) // T.int64(8), thread="blockIdx.y"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes()
+            with T.sblock("kernel", reads=[], writes=[]):
                 tile = T.sblock_alloc_buffer((1, 8, 32), "bfloat16", scope="shared.dyn", align=512)
                 for k in T.thread_binding(T.int64(3), thread="blockIdx.z"):
-                    with T.sblock("copy"):
-                        T.reads(A[T.int64(0), T.int64(0) : m, T.int64(0) : T.int64(72)])
-                        T.writes(tile[0, 0:8, 0:32])
-                        T.sblock_attr({"tvm_hopper.async_op": "tma_load"})
-                        T.call_extern(
-                            "int32",
-                            LOAD,
-                            T.address_of(tile[0, 0, 0]),
-                            T.address_of(A_map),
-                            T.Cast("int32", k * T.int64(32)),
-                            T.Cast("int32", by * T.int64(8)),
-                        )
+                    with T.sblock("copy", reads=[A[T.int64(0), T.int64(0) : m,
+                        T.int64(0) : T.int64(72)]], writes=[tile[0, 0:8, 0:32]],
+                        async_op="tma_load"):
+                        T.call_extern("int32", LOAD, T.address_of(tile[0, 0, 0]),
+                            T.address_of(A_map), T.Cast("int32", k * T.int64(32)),
+                            T.Cast("int32", by * T.int64(8)))
+""")
 
 
 def test_bounds_of_the_tensor_become_the_hardware_s_fill():
@@ -172,17 +137,13 @@ def test_bounds_of_the_tensor_become_the_hardware_s_fill():
 
 
 VIEW = """
-@T.prim_func(private=True, s_tir=True)
 def func({parameter}):
     {match}
     for bx in T.thread_binding(3, thread="blockIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((1, 32, 64), "float16", scope="shared.dyn", align=1024)
             for p, r, s in T.grid(1, 32, 64):
-                with T.sblock("copy"):
-                    T.sblock_attr({{"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128}})
+                with T.sblock("copy", async_copy="tma", swizzle=128):
                     tile[p, r, s] = {value}
 """
 
@@ -277,35 +238,26 @@ def test_what_the_declaration_promises_is_not_checked_again():
 
 def test_a_panel_of_more_rows_than_a_box_takes_several_loads():
     tall = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((320, 64), "float16")):
     for bx in T.thread_binding(1, thread="blockIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((1, 320, 64), "float16", scope="shared.dyn", align=1024)
             for p, r, s in T.grid(1, 320, 64):
-                with T.sblock("copy"):
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128})
+                with T.sblock("copy", async_copy="tma", swizzle=128):
                     tile[p, r, s] = A[r, p * 64 + s]
 """
     got = run(parse(tall), LowerAsyncCopies())
 
-    @T.prim_func(private=True, s_tir=True)
+    want = given(LOAD=LOAD)("""
     def want():
         with T.sblock(""):
             tile = T.sblock_alloc_buffer((1, 320, 64), "float16", scope="shared.dyn", align=1024)
             A_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
             # 160 is the largest divisor of 320 up to 256 that keeps to atoms of eight rows
             for part in range(2):
-                T.call_extern(
-                    "int32",
-                    LOAD,
-                    T.address_of(tile[0, part * 160, 0]),
-                    T.address_of(A_map),
-                    0,
-                    part * 160,
-                )
+                T.call_extern("int32", LOAD, T.address_of(tile[0, part * 160, 0]),
+                    T.address_of(A_map), 0, part * 160)
+    """)
 
     (block,) = ir.find_blocks(got.body, "tvm_hopper.async_op")
     (loop,) = ir.find_all(want.body, ir.For)
@@ -315,20 +267,14 @@ def func(A: T.Buffer((320, 64), "float16")):
 
 
 SPARE = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((100, 64), "float16")):
     for bx in T.thread_binding(2, thread="blockIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((1, 64, 64), "float16", scope="shared.dyn", align=1024)
             for p, r, s in T.grid(1, 64, 64):
-                with T.sblock("copy"):
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128})
-                    T.sblock_attr({"tvm_hopper.spare_rows": 1})
-                    tile[p, r, s] = T.if_then_else(
-                        bx * 64 + r < 100, A[bx * 64 + r, s], T.float16(0)
-                    )
+                with T.sblock("copy", async_copy="tma", swizzle=128, spare_rows=1):
+                    tile[p, r, s] = T.if_then_else(bx * 64 + r < 100, A[bx * 64 + r, s],
+                        T.float16(0))
 """
 
 
@@ -382,52 +328,37 @@ def test_rows_that_all_lie_inside_are_one_box():
 )
 def test_bounds_are_known_in_any_spelling(predicate):
     script = f"""
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((7, 60), "float32")):
     for bx in T.thread_binding(1, thread="blockIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((2, 8, 32), "float32", scope="shared.dyn", align=1024)
             for p, r, s in T.grid(2, 8, 32):
-                with T.sblock("copy"):
-                    T.sblock_attr({{"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128}})
-                    tile[p, r, s] = T.if_then_else(
-                        {predicate.replace("s ", "p * 32 + s ")},
-                        A[r, p * 32 + s],
-                        T.float32(0)
-                    )
+                with T.sblock("copy", async_copy="tma", swizzle=128):
+                    tile[p, r, s] = T.if_then_else({predicate.replace("s ", "p * 32 + s ")},
+                        A[r, p * 32 + s], T.float32(0))
 """
     assert len(plan_copies(ir.kernels(parse(script))[0], SM_90A)["tma"]) == 1
-
-
-def test_other_kernel_stays():
-    check_other_kernel_stays(before, after, LowerAsyncCopies())
 
 
 # -- out of shared memory
 
 
-@T.prim_func(private=True, s_tir=True)
+store_before = parse("""
 def store_before(C: T.Buffer((90, 128), "float16")):
     for bx in T.thread_binding(3, thread="blockIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((2, 32, 64), "float16", scope="shared.dyn", align=1024)
             for tx in T.thread_binding(64, thread="threadIdx.x"):
                 for i in range(64):
                     tile[i // 32, i % 32, tx] = T.float16(1)
             for p, r, s in T.grid(2, 32, 64):
-                with T.sblock("store"):
-                    T.where(bx * 32 + r < 90)
-                    T.reads(tile[p, r, s])
-                    T.writes(C[bx * 32 + r, p * 64 + s])
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128})
+                with T.sblock("store", where=bx * 32 + r < 90, reads=[tile[p, r, s]],
+                    writes=[C[bx * 32 + r, p * 64 + s]], async_copy="tma", swizzle=128):
                     C[bx * 32 + r, p * 64 + s] = tile[p, r, s]
+""")
 
 
-@T.prim_func(private=True, s_tir=True)
+store_after = given(ENCODE=ENCODE)("""
 def store_after(C: T.Buffer((90, 128), "float16")):
     C_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
     T.call_packed(
@@ -449,18 +380,14 @@ def store_after(C: T.Buffer((90, 128), "float16")):
         0,
     )
     for bx in T.thread_binding(3, thread="blockIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((2, 32, 64), "float16", scope="shared.dyn", align=1024)
             for tx in T.thread_binding(64, thread="threadIdx.x"):
                 for i in range(64):
                     # where the hardware looks for it: 16 bytes are moved by the row
                     tile[i // 32, i % 32, T.bitwise_xor(tx // 8, i % 8) * 8 + tx % 8] = T.float16(1)
-            with T.sblock("store"):
-                T.reads(tile[0:2, 0:32, 0:64])
-                T.writes(C[0:90, 0:128])
-                T.sblock_attr({"tvm_hopper.async_op": "tma_store"})
+            with T.sblock("store", reads=[tile[0:2, 0:32, 0:64]], writes=[C[0:90, 0:128]],
+                async_op="tma_store"):
                 for panel in range(2):
                     T.ptx["cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"](
                         T.address_of(C_map),
@@ -468,6 +395,7 @@ def store_after(C: T.Buffer((90, 128), "float16")):
                         bx * 32,
                         T.address_of(tile[panel, 0, 0]),
                     )
+""")
 
 
 def test_a_tile_is_stored_by_its_panels():

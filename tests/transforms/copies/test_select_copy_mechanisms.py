@@ -3,7 +3,7 @@
 import pytest
 import tvm
 
-from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
+from tests.transforms.scripts import check, deeper, nest, notes_of, parse, run
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.transforms import SelectCopyMechanisms
@@ -12,82 +12,60 @@ from tvm_hopper.transforms.copies.thread_copy_pipelines import with_plain_stages
 
 # 16 rows of 64 elements: four vectors of eight for each of 32 threads.
 BY_THREADS = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((64, 256), "float16"), C: T.Buffer((64, 256), "float16")):
     for bx in T.thread_binding(4, thread="blockIdx.x"):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes()
+            with T.sblock("kernel", reads=[], writes=[]):
                 tile = T.sblock_alloc_buffer((16, 64), "float16", scope="shared")
                 for i in range(4):
                     for v in T.vectorized(8):
-                        with T.sblock("copy"):
-                            T.reads()
-                            T.writes()
-                            T.sblock_attr({"tvm_hopper.async_copy": "auto"})
+                        with T.sblock("copy", reads=[], writes=[], async_copy="auto"):
                             tile[
                                 ((i * 32 + tx) * 8 + v) // 64, ((i * 32 + tx) * 8 + v) % 64
                             ] = A[
                                 bx * 16 + ((i * 32 + tx) * 8 + v) // 64,
                                 64 + ((i * 32 + tx) * 8 + v) % 64,
                             ]
-                with T.sblock("use"):
-                    T.reads()
-                    T.writes()
+                with T.sblock("use", reads=[], writes=[]):
                     C[tx, 0] = tile[tx % 16, tx]
 """
-AUTO = '{"tvm_hopper.async_copy": "auto"}'
+AUTO = 'async_copy="auto"'
 
 # 8 rows of 13 elements, which start at multiples of 2 bytes alone; nobody says who copies them.
 UNBOUND = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((16, 15), "float16"), C: T.Buffer((16, 64), "float16")):
     for bx in T.thread_binding(1, thread="blockIdx.x"):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes()
+            with T.sblock("kernel", reads=[], writes=[]):
                 tile = T.sblock_alloc_buffer((8, 13), "float16", scope="shared.dyn")
                 for k in range(2):
                     for i, j in T.grid(8, 13):
-                        with T.sblock("copy"):
-                            T.reads(A[k * 8 + i, j])
-                            T.writes(tile[i, j])
-                            T.sblock_attr({"tvm_hopper.async_copy": "auto"})
+                        with T.sblock("copy", reads=[A[k * 8 + i, j]], writes=[tile[i, j]],
+                            async_copy="auto"):
                             tile[i, j] = A[k * 8 + i, j]
-                    with T.sblock("use"):
-                        T.reads()
-                        T.writes()
+                    with T.sblock("use", reads=[], writes=[]):
                         C[k, tx] = tile[tx % 8, 0]
 """
 
 AFTER = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((64, 256), "float16"), C: T.Buffer((64, 256), "float16")):
     for bx in T.thread_binding(4, thread="blockIdx.x"):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes()
+            with T.sblock("kernel", reads=[], writes=[]):
                 tile = T.sblock_alloc_buffer((16, 64), "float16", scope="shared.dyn")
                 for i0 in range(16):
                     for i1 in range(64):
-                        with T.sblock("copy"):
-                            T.reads(A[bx * 16 + i0, i1 + 64])
-                            T.writes(tile[i0, i1])
-                            T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                        with T.sblock("copy", reads=[A[bx * 16 + i0, i1 + 64]],
+                            writes=[tile[i0, i1]], async_copy="tma"):
                             tile[i0, i1] = A[bx * 16 + i0, i1 + 64]
-                with T.sblock("use"):
-                    T.reads()
-                    T.writes()
+                with T.sblock("use", reads=[], writes=[]):
                     C[tx, 0] = tile[tx % 16, tx]
 """
 
 
 def asking(mechanism: str, *changes: tuple[str, str]):
     """Return the program with another request, and other changes."""
-    return parse(BY_THREADS, (AUTO, f'{{"tvm_hopper.async_copy": "{mechanism}"}}'), *changes)
+    return parse(BY_THREADS, (AUTO, f'async_copy="{mechanism}"'), *changes)
 
 
 def copied(func) -> str:
@@ -99,17 +77,6 @@ def test_threads_and_vectors_are_one_tile():
     check(run(parse(BY_THREADS), SelectCopyMechanisms()), parse(AFTER))
 
 
-def test_again_changes_nothing():
-    once = run(parse(BY_THREADS), SelectCopyMechanisms())
-    check(run(once, SelectCopyMechanisms()), once)
-
-
-def test_another_kernel_stays():
-    check_other_kernel_stays(
-        parse(BY_THREADS), run(parse(BY_THREADS), SelectCopyMechanisms()), SelectCopyMechanisms()
-    )
-
-
 @pytest.mark.parametrize("mechanism", ["tma", "bulk", "cp_async"])
 def test_a_mechanism_that_is_named_is_kept(mechanism):
     want = parse(AFTER, ('"tma"', f'"{mechanism}"'))
@@ -119,7 +86,7 @@ def test_a_mechanism_that_is_named_is_kept(mechanism):
 def test_none_leaves_the_copy_to_the_threads():
     want = parse(
         BY_THREADS,
-        (f"                            T.sblock_attr({AUTO})\n", ""),
+        (f", {AUTO}", ""),
         ('scope="shared"', 'scope="shared.dyn"'),
     )
     check(run(asking("none"), SelectCopyMechanisms()), want)
@@ -174,19 +141,13 @@ def test_a_store_that_no_hardware_makes_keeps_no_slots():
     """Nor is a mechanism named that stores nothing."""
     store = (
         ("tile[i, j] = A[k * 8 + i, j]", "A[k * 8 + i, j] = tile[i, j]"),
-        (
-            '"tvm_hopper.async_copy": "auto"',
-            '"tvm_hopper.async_copy": "auto", "tvm_hopper.store_slots": 2',
-        ),
+        (AUTO, f"{AUTO}, store_slots=2"),
     )
     got = run(parse(UNBOUND, *store), SelectCopyMechanisms())
     assert "store_slots" not in got.script()
     (note,) = notes_of(got)
     assert "not bulk" in note.text
     assert "cp_async" not in note.text
-
-
-TURNED = ("A[\n", "A[ # turned\n")
 
 
 def test_a_transposed_copy_is_a_tile_too():
@@ -219,20 +180,15 @@ def test_strict_refuses_to_leave_a_copy_to_threads():
 def test_a_predicate_that_bounds_the_iterations_goes():
     """100 elements by 32 threads in four turns, the last of which some leave out."""
     text = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((10, 10), "float32")):
     for tx in T.thread_binding(32, thread="threadIdx.x"):
         with T.sblock("kernel"):
             tile = T.sblock_alloc_buffer((10, 10), "float32", scope="shared.dyn")
             for i in range(4):
-                with T.sblock("copy"):
-                    T.where(i * 32 + tx < 100)
-                    T.reads()
-                    T.writes()
-                    T.sblock_attr({"tvm_hopper.async_copy": "cp_async"})
-                    tile[(i * 32 + tx) // 10, (i * 32 + tx) % 10] = A[
-                        (i * 32 + tx) // 10, (i * 32 + tx) % 10
-                    ]
+                with T.sblock("copy", where=i * 32 + tx < 100, reads=[], writes=[],
+                    async_copy="cp_async"):
+                    tile[(i * 32 + tx) // 10, (i * 32 + tx) % 10] = A[(i * 32 + tx) // 10,
+                        (i * 32 + tx) % 10]
 """
     after = copied(parse(text))
     assert "T.where" not in after
@@ -251,45 +207,29 @@ def test_a_pad_keeps_its_bounds():
 
 # A tile of 8 x 100 that leaves by plain loops: rows of 200 bytes, which no hardware stores.
 STORED = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((800,), "float16"), C: T.Buffer((32, 101), "float16")):
     for bx in T.thread_binding(4, thread="blockIdx.x"):
         for tx in T.thread_binding(128, thread="threadIdx.x"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes()
+            with T.sblock("kernel", reads=[], writes=[]):
                 tile = T.sblock_alloc_buffer((8, 100), "float16", scope="shared.dyn")
-                with T.sblock("fill"):
-                    T.reads()
-                    T.writes()
+                with T.sblock("fill", reads=[], writes=[]):
                     tile[tx // 16, tx % 16] = A[tx]
                 for i, j in T.grid(8, 100):
-                    with T.sblock("copy"):
-                        T.reads(tile[i, j])
-                        T.writes(C[bx * 8 + i, j])
-                        T.sblock_attr({"tvm_hopper.async_copy": "auto"})
+                    with T.sblock("copy", reads=[tile[i, j]], writes=[C[bx * 8 + i, j]],
+                        async_copy="auto"):
                         C[bx * 8 + i, j] = tile[i, j]
 """
 DEALT = """
-                with T.sblock("copy"):
-                    T.reads(tile[0:8, 0:100])
-                    T.writes(C[0:32, 0:101])
-                    T.sblock_attr({"tvm_hopper.disjoint_writes": 1})
+                with T.sblock("copy", reads=[tile[0:8, 0:100]], writes=[C[0:32, 0:101]], disjoint_writes=1):
                     for turn in range(7):
                         if turn * 128 + tx < 800:
-                            with T.sblock("copy"):
-                                T.reads(
-                                    tile[(turn * 128 + tx) // 100, (turn * 128 + tx) % 100]
-                                )
-                                T.writes(
-                                    C[
-                                        bx * 8 + (turn * 128 + tx) // 100,
-                                        (turn * 128 + tx) % 100,
-                                    ]
-                                )
-                                C[
-                                    bx * 8 + (turn * 128 + tx) // 100, (turn * 128 + tx) % 100
-                                ] = tile[(turn * 128 + tx) // 100, (turn * 128 + tx) % 100]
+                            with T.sblock("copy", reads=[tile[(turn * 128 + tx) // 100,
+                                (turn * 128 + tx) % 100]],
+                                writes=[C[bx * 8 + (turn * 128 + tx) // 100,
+                                (turn * 128 + tx) % 100]]):
+                                C[bx * 8 + (turn * 128 + tx) // 100,
+                                    (turn * 128 + tx) % 100] = tile[(turn * 128 + tx) // 100,
+                                    (turn * 128 + tx) % 100]
 """
 LOOPS = STORED[STORED.index("                for i, j") :]
 
@@ -332,29 +272,20 @@ def test_other_loops_stay(changes):
 
 
 PLACES = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((64, 64), "float16"), C: T.Buffer((64, 64), "float16"), n: T.int32):
     for bx in T.thread_binding(4, thread="blockIdx.x"):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
             for k in T.serial(4):
-                with T.sblock("iteration"):
-                    T.reads()
-                    T.writes()
+                with T.sblock("iteration", reads=[], writes=[]):
                     tile = T.sblock_alloc_buffer((4, 64), "float16", scope="shared.dyn")
                     for i, j in T.grid(4, 64):
-                        with T.sblock("copy"):
-                            T.reads()
-                            T.writes()
-                            T.sblock_attr({"tvm_hopper.async_copy": "auto"})
+                        with T.sblock("copy", reads=[], writes=[], async_copy="auto"):
                             tile[i, j] = A[bx * 16 + k * 4 + i, j]
-                    with T.sblock("use"):
-                        T.reads()
-                        T.writes()
+                    with T.sblock("use", reads=[], writes=[]):
                         C[bx * 16 + k, tx] = tile[k, tx]
 """
-GRID = "                    for i, j in T.grid(4, 64):\n"
-COPY = PLACES[PLACES.index(GRID) : PLACES.index('                    with T.sblock("use")')]
-CONDITION = "                    if k < n:\n" + "".join(f"    {x}\n" for x in COPY.splitlines())
+COPY = nest(PLACES, "for i, j in")
+CONDITION = "                    if k < n:\n" + deeper(COPY)
 
 
 @pytest.mark.parametrize(
@@ -378,9 +309,7 @@ def test_auto_looks_at_where_a_copy_stands(changes, reason):
 def test_stages_of_what_threads_copy_are_plain_and_count_from_zero(stages, asynchronous):
     """TVM would commit groups of nothing, and wait for a number of them that is no constant."""
     head = f"""
-            for k in T.serial(4, annotations={{"software_pipeline_stage": {stages},
-                "software_pipeline_async_stages": {asynchronous},
-                "software_pipeline_order": [0, 1]}}):
+            for k in T.serial(4, stage={stages}, async_stages={asynchronous}, order=[0, 1]):
 """
     body = '                with T.sblock("a"):\n                    T.evaluate(0)\n'
     body += body.replace('"a"', '"b"')
@@ -414,12 +343,10 @@ def pipelines_of(func):
 def test_a_pipeline_of_threads_in_one_may_be_named_once(stage, order, stages, orders):
     """TVM's pass expands it first, and counts what comes of it."""
     text = f"""
-            for k in T.serial(4, annotations={{"software_pipeline_stage": {stage},
-                                             "software_pipeline_order": {order}}}):
+            for k in T.serial(4, stage={stage}, order={order}):
                 with T.sblock("a"):
                     T.evaluate(0)
-                for n in T.serial(4, annotations={{"software_pipeline_stage": [0, 1],
-                                                 "software_pipeline_order": [0, 1]}}):
+                for n in T.serial(4, stage=[0, 1], order=[0, 1]):
                     with T.sblock("b"):
                         T.evaluate(1)
                     with T.sblock("c"):

@@ -14,15 +14,13 @@ from tvm_hopper.simulation import simulate
 from tvm_hopper.transforms.copies.thread_copies import deal_out
 
 KERNEL = """
-@T.prim_func(private=True, s_tir=True)
 def func(N: T.Buffer((4,), "int32"), A: T.Buffer((64, 8, 16), "float32")):
     for bx in T.thread_binding(4, thread="blockIdx.x"):
         for tx in T.thread_binding(128, thread="threadIdx.x"):
             with T.sblock("kernel"):
                 tile = T.sblock_alloc_buffer((64, 8, 16), scope="shared.dyn")
                 for i, j, k in T.grid(EXTENTS):
-                    with T.sblock("copy"):
-                        T.sblock_attr({"tvm_hopper.async_copy": "none"})
+                    with T.sblock("copy", async_copy="none"):
                         tile[i, j, k] = A[i, j, k]
 """
 

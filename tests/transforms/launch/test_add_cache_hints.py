@@ -12,41 +12,33 @@ from tvm_hopper.requests import marks
 from tvm_hopper.transforms.launch.add_cache_hints import AddCacheHints
 
 BEFORE = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((8, 512), "float16"), Y: T.Buffer((8, 512), "float16")):
     for bx in T.thread_binding(8, thread="blockIdx.x"):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
-            with T.sblock("work"):
-                T.reads(X[bx, 0:512])
-                T.writes(Y[bx, 0:512])
+            with T.sblock("work", reads=[X[bx, 0:512]], writes=[Y[bx, 0:512]]):
                 kept = T.sblock_alloc_buffer((2, 8), "float16", scope="local")
                 for c in T.unroll(2):
                     for v in T.vectorized(8):
-                        with T.sblock("load"):
-                            T.where(WHERE)
-                            T.reads(X[bx, c * 256 + tx * 8 + v])
-                            T.writes(kept[c, v])
-                            T.sblock_attr({"tvm_hopper.load_hint": "evict_last"})
+                        with T.sblock("load", where=WHERE, reads=[X[bx, c * 256 + tx * 8 + v]],
+                            writes=[kept[c, v]], load_hint="evict_last"):
                             kept[c, v] = X[bx, c * 256 + tx * 8 + v]
 """
 AFTER = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((8, 512), "float16"), Y: T.Buffer((8, 512), "float16")):
     for bx in T.thread_binding(8, thread="blockIdx.x"):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
-            with T.sblock("work"):
-                T.reads(X[bx, 0:512])
-                T.writes(Y[bx, 0:512])
+            with T.sblock("work", reads=[X[bx, 0:512]], writes=[Y[bx, 0:512]]):
                 kept = T.sblock_alloc_buffer((2, 8), "float16", scope="local")
                 policy = T.sblock_alloc_buffer((1,), "uint64", scope="local")
                 T.ptx["createpolicy.fractional.L2::evict_last.b64"](policy[0])
                 for c in T.unroll(2):
                     words = T.decl_buffer((8,), "uint32", data=kept.data, scope="local")
-                    T.ptx["ld.global.L1::evict_last.L2::cache_hint.v4.b32"](
-                        words[c * 4], words[c * 4 + 1], words[c * 4 + 2], words[c * 4 + 3],
+                    T.ptx["ld.global.L1::evict_last.L2::cache_hint.v4.b32"](words[c * 4],
+                        words[c * 4 + 1], words[c * 4 + 2], words[c * 4 + 3],
                         T.address_of(X[bx, c * 256 + tx * 8]), policy[0])
 """
-ALWAYS = ("                            T.where(WHERE)\n", "")
+ALWAYS = ("where=WHERE, ", "")
+PLAIN = (', load_hint="evict_last"', "")
 
 
 def loads(func):
@@ -80,8 +72,7 @@ def test_each_kind_has_a_policy_of_its_own():
 )
 def test_what_is_no_long_vector_is_loaded_without(vector):
     got = run(parse(BEFORE, ALWAYS, vector), AddCacheHints())
-    plain = '                            T.sblock_attr({"tvm_hopper.load_hint": "evict_last"})\n'
-    check(got, parse(BEFORE, ALWAYS, vector, (plain, "")))
+    check(got, parse(BEFORE, ALWAYS, vector, PLAIN))
 
 
 def test_a_copy_by_hardware_has_a_word_of_its_own():
@@ -98,11 +89,7 @@ def test_vectors_of_8_bytes_have_two_words():
 
 
 def test_what_has_no_hint_stays():
-    plain = (
-        '                            T.sblock_attr({"tvm_hopper.load_hint": "evict_last"})\n',
-        "",
-    )
-    func = parse(BEFORE, ALWAYS, plain)
+    func = parse(BEFORE, ALWAYS, PLAIN)
     check(run(func, AddCacheHints()), func)
 
 
@@ -112,16 +99,12 @@ def test_fallbacks_are_found_before():
     assert names.index("tvm_hopper.RecordModelChoice") < place
 
 
-KEPT = (
-    'thread="blockIdx.x"):',
-    'thread="blockIdx.x", annotations={"tvm_hopper.kept_end": 2}):',
-)
+KEPT = ('thread="blockIdx.x"):', 'thread="blockIdx.x", kept_end=2):')
 STORED = """
                 for c in T.unroll(2):
                     for v in T.vectorized(8):
-                        with T.sblock("store"):
-                            T.reads(kept[c, v])
-                            T.writes(Y[bx, c * 256 + tx * 8 + v])
+                        with T.sblock("store", reads=[kept[c, v]],
+                            writes=[Y[bx, c * 256 + tx * 8 + v]]):
                             Y[bx, c * 256 + tx * 8 + v] = kept[c, v]
 """
 POLICIES = """\
@@ -139,8 +122,7 @@ POLICIES = """\
 STORED_BY_POLICY = """
                 for c in T.unroll(2):
                     words_1 = T.decl_buffer((8,), "uint32", data=kept.data, scope="local")
-                    T.ptx["st.global.L2::cache_hint.v4.b32"](
-                        T.address_of(Y[bx, c * 256 + tx * 8]),
+                    T.ptx["st.global.L2::cache_hint.v4.b32"](T.address_of(Y[bx, c * 256 + tx * 8]),
                         words_1[c * 4], words_1[c * 4 + 1], words_1[c * 4 + 2], words_1[c * 4 + 3],
                         stores[0])
 """
@@ -153,8 +135,7 @@ def test_the_last_thread_blocks_keep_what_they_store():
 
 
 def test_an_end_of_stores_alone():
-    hint = '                            T.sblock_attr({"tvm_hopper.load_hint": "evict_last"})\n'
-    text = run(parse(BEFORE + STORED, ALWAYS, KEPT, (hint, "")), AddCacheHints()).script()
+    text = run(parse(BEFORE + STORED, ALWAYS, KEPT, PLAIN), AddCacheHints()).script()
     assert "T.ptx.ld(" not in text
     assert text.count("createpolicy") == 2
 

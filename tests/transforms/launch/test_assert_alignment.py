@@ -5,7 +5,7 @@ import tvm
 from tvm import s_tir
 from tvm.script import tirx as T
 
-from tests.transforms.scripts import check
+from tests.transforms.scripts import check, parse
 from tvm_hopper import ir, pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.analysis.access_widths import access_widths
@@ -72,11 +72,12 @@ def test_vectors_across_rows_of_a_flat_index():
 
 
 def test_vectors_of_parts_of_bytes_are_refused():
-    @T.prim_func(private=True, s_tir=True)
+    kernel = parse("""
     def kernel(A_ptr: T.handle("int4", "global")):
         A = T.decl_buffer((512,), "int4", data=A_ptr)
         with T.launch_thread("threadIdx.x", 64) as tx:
             A[T.Ramp(tx * 8, 1, 8)] = A[T.Ramp(tx * 8, 1, 8)]
+    """)
 
     need = "need elements of whole bytes, one of bool, .*; let a separate kernel unpack them"
     with pytest.raises(LoweringError, match=f"tensor A: found vectors of int4; {need}"):

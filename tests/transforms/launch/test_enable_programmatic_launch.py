@@ -21,27 +21,22 @@ from tvm_hopper.transforms.launch.enable_programmatic_launch import (
 )
 
 BEFORE = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((8, 512), "float16"), W: T.Buffer((8, 512), "float16"),
-         Y: T.Buffer((8, 512), "float16")):
+    Y: T.Buffer((8, 512), "float16")):
     for bx in T.thread_binding(8, thread="blockIdx.x"):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
-            with T.sblock("work"):
-                T.reads(X[bx, 0:512])
-                T.writes(Y[bx, 0:512])
+            with T.sblock("work", reads=[X[bx, 0:512]], writes=[Y[bx, 0:512]]):
                 kept = T.sblock_alloc_buffer((2, 8), "float16", scope="local")
                 for c in range(2):
                     for v in T.vectorized(8):
-                        with T.sblock("load"):
-                            T.reads(W[bx, c * 256 + tx * 8 + v])
-                            T.writes(kept[c, v])
-                            T.sblock_attr({"tvm_hopper.early_loads": 1})
+                        with T.sblock("load", reads=[W[bx, c * 256 + tx * 8 + v]],
+                            writes=[kept[c, v]], early_loads=1):
                             kept[c, v] = W[bx, c * 256 + tx * 8 + v]
                     for v in T.vectorized(8):
                         Y[bx, c * 256 + tx * 8 + v] = kept[c, v] + X[0, 0]
 """
 AFTER = BEFORE.replace(
-    '                            T.sblock_attr({"tvm_hopper.early_loads": 1})\n', ""
+    ", early_loads=1", ""
 ).replace(
     "                    for v in T.vectorized(8):\n                        Y",
     "                    if c == 0:\n                        T.ptx.griddepcontrol.wait()\n"
@@ -61,20 +56,16 @@ def test_a_kernel_waits_in_the_first_turn_behind_its_early_loads():
 
 
 def test_without_early_loads_nothing_is_begun_early():
-    plain = '                            T.sblock_attr({"tvm_hopper.early_loads": 1})\n'
-    func = parse(BEFORE, (plain, ""))
+    func = parse(BEFORE, (", early_loads=1", ""))
     assert run(func, EnableProgrammaticLaunch()).same_as(func)
 
 
 START = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((8, 512), "float16"), Y: T.Buffer((8, 512), "float16"),
-         Z: T.Buffer((8, 512), "float16")):
-    for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvm_hopper.early_launch": 1}):
+    Z: T.Buffer((8, 512), "float16")):
+    for bx in T.thread_binding(8, thread="blockIdx.x", early_launch=1):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
-            with T.sblock("work"):
-                T.reads(X[bx, 0:512])
-                T.writes(Y[bx, 0:512])
+            with T.sblock("work", reads=[X[bx, 0:512]], writes=[Y[bx, 0:512]]):
                 row = T.sblock_alloc_buffer((32,), "float16", scope="shared")
                 row[tx] = T.float16(0)
                 T.tvm_storage_sync("shared")
@@ -82,12 +73,10 @@ def func(X: T.Buffer((8, 512), "float16"), Y: T.Buffer((8, 512), "float16"),
                     Y[bx, tx] = X[bx, tx] + row[31 - tx]
     for bx in T.thread_binding(8, thread="blockIdx.x"):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
-            with T.sblock("next"):
-                T.reads(Y[bx, 0:512])
-                T.writes(Z[bx, 0:512])
+            with T.sblock("next", reads=[Y[bx, 0:512]], writes=[Z[bx, 0:512]]):
                 Z[bx, tx] = Y[bx, tx]
 """
-STARTED = START.replace(', annotations={"tvm_hopper.early_launch": 1}', "").replace(
+STARTED = START.replace(", early_launch=1", "").replace(
     "                if tx < 16:",
     "                T.ptx.griddepcontrol.wait()\n"
     "                T.ptx.griddepcontrol.launch_dependents()\n                if tx < 16:",
@@ -101,16 +90,14 @@ def test_what_begins_early_waits_in_front_of_memory_and_what_is_beside_it_does_n
 
 
 ASKED = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((256,), "float32"), A: T.Buffer((256,), "float32"),
-         Y: T.Buffer((256,), "float32")):
+    Y: T.Buffer((256,), "float32")):
     for bx in T.thread_binding(8, thread="blockIdx.x"):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
             with T.sblock("first"):
                 A[bx * 32 + tx] = X[bx * 32 + tx] + T.float32(1)
-    for bx in T.thread_binding(8, thread="blockIdx.x", annotations={
-        "tvm_hopper.memory_bound": "row_reduction", "tvm_hopper.early_launch": 1
-    }):
+    for bx in T.thread_binding(8, thread="blockIdx.x", early_launch=1,
+        memory_bound="row_reduction"):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
             with T.sblock("second"):
                 Y[bx * 32 + tx] = A[255 - (bx * 32 + tx)] * T.float32(2)
@@ -120,7 +107,7 @@ WAIT, GO = "T.ptx.griddepcontrol.wait()", "T.ptx.griddepcontrol.launch_dependent
 
 def test_a_kernel_that_asks_waits_first_and_lets_the_next_launch_begin():
     got = run(parse(ASKED), EnableProgrammaticLaunch())
-    after = ASKED.replace(', "tvm_hopper.early_launch": 1', "")
+    after = ASKED.replace(" early_launch=1,", "")
     store = "Y[bx * 32 + tx] ="
     after = after.replace(store, f"{WAIT}\n                {GO}\n                {store}")
     check(got.without_attr(LAUNCH_PARAMS), parse(after))
@@ -128,7 +115,7 @@ def test_a_kernel_that_asks_waits_first_and_lets_the_next_launch_begin():
 
 
 def test_a_chip_without_the_instruction_is_launched_as_ever():
-    plain = parse(ASKED.replace(', "tvm_hopper.early_launch": 1', ""))
+    plain = parse(ASKED.replace(" early_launch=1,", ""))
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
     got = run(parse(ASKED).with_attr("target", target), EnableProgrammaticLaunch())
     check(got.without_attr("target"), plain)

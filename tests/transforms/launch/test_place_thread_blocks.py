@@ -18,25 +18,18 @@ from tvm_hopper.transforms.launch.place_thread_blocks import (
 )
 
 BEFORE = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((8, 32), "float32"), Y: T.Buffer((8, 32), "float32")):
-    for bx in T.thread_binding(8, thread="blockIdx.x",
-                               annotations={"tvm_hopper.launched_together": 4}):
+    for bx in T.thread_binding(8, thread="blockIdx.x", launched_together=4):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
-            with T.sblock("work"):
-                T.reads(X[bx, tx])
-                T.writes(Y[bx, tx])
+            with T.sblock("work", reads=[X[bx, tx]], writes=[Y[bx, tx]]):
                 Y[bx, tx] = X[bx, tx]
 """
 AFTER = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((8, 32), "float32"), Y: T.Buffer((8, 32), "float32")):
     for rank in T.thread_binding(4, thread="clusterCtaIdx.x"):
         for bx in T.thread_binding(8, thread="blockIdx.x"):
             for tx in T.thread_binding(32, thread="threadIdx.x"):
-                with T.sblock("work"):
-                    T.reads(X[bx, tx])
-                    T.writes(Y[bx, tx])
+                with T.sblock("work", reads=[X[bx, tx]], writes=[Y[bx, tx]]):
                     Y[bx, tx] = X[bx, tx]
 """
 ODD = ("T.thread_binding(8,", "T.thread_binding(7,")
@@ -68,7 +61,7 @@ def test_a_number_that_is_known_at_run_time():
 def test_again_finds_nothing():
     after = run(parse(BEFORE), PlaceThreadBlocks())
     assert run(after, PlaceThreadBlocks()).same_as(after)
-    plain = parse(BEFORE, ('"tvm_hopper.launched_together": 4', ""))
+    plain = parse(BEFORE, (", launched_together=4", ""))
     assert run(plain, PlaceThreadBlocks()).same_as(plain)
 
 
@@ -112,23 +105,17 @@ def test_a_program_of_whole_and_broken_clusters(target: str, rows: int):
 
 
 FOUR_PER_SM = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((8, 256), "float32")):
-    for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvm_hopper.blocks_per_sm": 4}):
+    for bx in T.thread_binding(8, thread="blockIdx.x", blocks_per_sm=4):
         for tx in T.thread_binding(256, thread="threadIdx.x"):
-            with T.sblock("init"):
-                T.reads()
-                T.writes(X[bx, tx])
+            with T.sblock("init", reads=[], writes=[X[bx, tx]]):
                 X[bx, tx] = T.float32(0)
 """
 BOUNDED = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((8, 256), "float32")):
     for bx in T.thread_binding(8, thread="blockIdx.x"):
         for tx in T.thread_binding(256, thread="threadIdx.x"):
-            with T.sblock("init"):
-                T.reads()
-                T.writes(X[bx, tx])
+            with T.sblock("init", reads=[], writes=[X[bx, tx]]):
                 with T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", 4):
                     X[bx, tx] = T.float32(0)
 """

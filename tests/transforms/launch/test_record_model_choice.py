@@ -10,7 +10,6 @@ from tvm_hopper.transforms.common.explain_notes import FallbackNote, RemarkNote
 from tvm_hopper.transforms.launch.record_model_choice import RecordModelChoice
 
 BEFORE = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((64,), "float32")):
     T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
     for bx in T.thread_binding(64, thread="blockIdx.x", annotations=NOTES):

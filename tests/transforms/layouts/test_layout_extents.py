@@ -8,24 +8,15 @@ from tvm_hopper.errors import LoweringError
 from tvm_hopper.transforms.layouts.swizzle_shared_tiles import SwizzleSharedTiles
 
 LARGER = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((64, 64), "float16"), C: T.Buffer((64, 64), "float16"), n: T.int32):
     for tx in T.thread_binding(32, thread="threadIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((2147483647, 64), "float16", scope="shared.dyn")
             for i, j in T.grid(8, 64):
-                with T.sblock("copy"):
-                    T.reads(A[i, j])
-                    T.writes(tile[i, j])
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                with T.sblock("copy", reads=[A[i, j]], writes=[tile[i, j]], async_copy="tma"):
                     tile[i, j] = A[i, j]
             for j in range(64):
-                with T.sblock("use"):
-                    T.where(tx < 8)
-                    T.reads(tile[tx, j])
-                    T.writes(C[tx, j])
+                with T.sblock("use", where=tx < 8, reads=[tile[tx, j]], writes=[C[tx, j]]):
                     C[tx, j] = tile[tx, j]
 """
 
@@ -33,10 +24,7 @@ def func(A: T.Buffer((64, 64), "float16"), C: T.Buffer((64, 64), "float16"), n: 
 OTHER = """
             other = T.sblock_alloc_buffer((2147483647, 64), "float16", scope="shared.dyn")
             for i in range(T.min(n, 8)):
-                with T.sblock("write"):
-                    T.reads()
-                    T.writes(other[i, 0:64])
-                    T.where(tx < 32)
+                with T.sblock("write", where=tx < 32, reads=[], writes=[other[i, 0:64]]):
                     other[i, tx * 2] = T.float16(1)
 """
 
@@ -63,8 +51,8 @@ def test_a_tile_is_no_larger_than_what_is_copied_and_read():
 @pytest.mark.parametrize(
     "change",
     [
-        ("T.where(tx < 8)", "T.where(tx < 9)"),
-        ("T.where(tx < 8)", "T.where(j < 8)"),
+        ("where=tx < 8", "where=tx < 9"),
+        ("where=tx < 8", "where=j < 8"),
         ("C[tx, j] = tile[tx, j]", 'T.evaluate(T.call_extern("int32", "f", tile.data))'),
     ],
 )

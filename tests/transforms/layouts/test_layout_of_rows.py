@@ -11,9 +11,7 @@ from tvm_hopper.transforms.layouts.swizzle_shared_tiles import SwizzleSharedTile
 FRAGMENTS = """
             fragment = T.sblock_alloc_buffer((256,), "DTYPE", scope="warp")
             for t in T.thread_binding(32, thread="threadIdx.x"):
-                with T.sblock("load"):
-                    T.reads(tile[0:ROWS, 0:COLUMNS])
-                    T.writes(fragment[0:256])
+                with T.sblock("load", reads=[tile[0:ROWS, 0:COLUMNS]], writes=[fragment[0:256]]):
                     T.ptx_legacy.ldmatrix(T.bool(False), 4, ".b16", fragment.data, t * 8,
                         T.address_of(tile[t % 16, t // 16 * 8]), 0, dtype="DTYPE")
 """

@@ -1,87 +1,56 @@
 """SwizzleSharedTiles: each tile gets the layout that all of its writers and readers accept."""
 
 import pytest
-from tvm.script import tirx as T
 
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir
-from tvm_hopper.transforms.layouts.swizzle_shared_tiles import SwizzleSharedTiles, plan_layouts
+from tvm_hopper.transforms.layouts.swizzle_shared_tiles import SwizzleSharedTiles
 
-
-@T.prim_func(private=True, s_tir=True)
+before = parse("""
 def before(A: T.Buffer((64, 256), "float16"), C: T.Buffer((8, 128), "float16")):
     for bx in T.thread_binding(2, thread="blockIdx.x"):
         with T.sblock("kernel"):
-            T.reads(A[bx * 8 : bx * 8 + 8, 64:192])
-            T.writes(C[0:8, 0:128])
             tile = T.sblock_alloc_buffer((8, 128), "float16", scope="shared.dyn")
             for i, j in T.grid(8, 128):
-                with T.sblock("copy"):
-                    T.reads(A[bx * 8 + i, j + 64])
-                    T.writes(tile[i, j])
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                with T.sblock("copy", async_copy="tma"):
                     tile[i, j] = A[bx * 8 + i, j + 64]
-            with T.sblock("product"):
-                T.reads(tile[0:8, 64:128])
-                T.writes(C[0:8, 0:128])
-                T.sblock_attr({"tvm_hopper.wgmma": 1})
+            with T.sblock("product", reads=[tile[0:8, 64:128]], writes=[C[0:8, 0:128]], wgmma=1):
                 for i, j in T.grid(8, 64):
                     C[i, j] = tile[i, j + 64]
-            with T.sblock("use"):
-                T.reads(tile[0:8, 64:128])
-                T.writes(C[0:8, 0:128])
+            with T.sblock("use", reads=[tile[0:8, 64:128]], writes=[C[0:8, 0:128]]):
                 for i, j in T.grid(8, 128):
                     C[i, j] = tile[i, j]
+""")
 
 
-@T.prim_func(private=True, s_tir=True)
+after = parse("""
 def after(A: T.Buffer((64, 256), "float16"), C: T.Buffer((8, 128), "float16")):
     for bx in T.thread_binding(2, thread="blockIdx.x"):
         with T.sblock("kernel"):
-            T.reads(A[bx * 8 : bx * 8 + 8, 64:192])
-            T.writes(C[0:8, 0:128])
             tile = T.sblock_alloc_buffer((2, 8, 64), "float16", scope="shared.dyn", align=1024)
             for p, r, s in T.grid(2, 8, 64):
-                with T.sblock("copy"):
-                    T.reads(A[bx * 8 + r, p * 64 + s + 64])
-                    T.writes(tile[p, r, s])
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128})
+                with T.sblock("copy", async_copy="tma", swizzle=128):
                     tile[p, r, s] = A[bx * 8 + r, p * 64 + s + 64]
-            with T.sblock("product"):
-                T.reads(tile[1, 0:8, 0:64])
-                T.writes(C[0:8, 0:128])
-                T.sblock_attr({"tvm_hopper.wgmma": 1})
+            with T.sblock("product", reads=[tile[1, 0:8, 0:64]], writes=[C[0:8, 0:128]], wgmma=1):
                 for i, j in T.grid(8, 64):
                     C[i, j] = tile[1, i, j]
-            with T.sblock("use"):
-                T.reads(tile[1, 0:8, 0:64])
-                T.writes(C[0:8, 0:128])
+            with T.sblock("use", reads=[tile[1, 0:8, 0:64]], writes=[C[0:8, 0:128]]):
                 for i, j in T.grid(8, 128):
                     C[i, j] = tile[j // 64, i, j % 64]
+""")
 
 
 def test_tile_its_copy_its_readers_and_their_regions_become_panels():
     check(run(before, SwizzleSharedTiles()), after)
 
 
-def test_again_finds_nothing():
-    got = run(before, SwizzleSharedTiles())
-    (kernel,) = ir.kernels(got)
-    assert plan_layouts(kernel) == ()
-    check(run(got, SwizzleSharedTiles()), after)
-
-
 COPY = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((ROWS, COLUMNS), "DTYPE"), C: T.Buffer((ROWS, COLUMNS), "DTYPE")):
     for _bx in T.thread_binding(1, thread="blockIdx.x"):
         with T.sblock("kernel"):
             tile = T.sblock_alloc_buffer((ROWS, COLUMNS), "DTYPE", scope="shared.dyn")
             for i, j in T.grid(ROWS, COLUMNS):
-                with T.sblock("copy"):
-                    T.reads(A[i, j])
-                    T.writes(tile[i, j])
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma"ASKED})
+                with T.sblock("copy", reads=[A[i, j]], writes=[tile[i, j]], async_copy="tma"ASKED):
                     tile[i, j] = A[i, j]
 READER
 """
@@ -90,17 +59,14 @@ PLAIN = """
                 C[t // COLUMNS, t % COLUMNS] = tile[t // COLUMNS, t % COLUMNS]
 """
 PRODUCT = """
-            with T.sblock("product"):
-                T.reads(tile[0:ROWS, 0:COLUMNS])
-                T.writes()
-                T.sblock_attr({"tvm_hopper.wgmma": 1})
+            with T.sblock("product", reads=[tile[0:ROWS, 0:COLUMNS]], writes=[], wgmma=1):
                 T.evaluate(0)
 """
 
 
 def tile_of(rows, columns, asked="", reader=PRODUCT, dtype="float16", mechanism="tma"):
     """Return the swizzle, the shape and the alignment that a tile gets."""
-    asked = f', "tvm_hopper.swizzle": {asked}' if asked != "" else ""
+    asked = f", swizzle={asked}" if asked != "" else ""
     text = COPY.replace("READER", reader).replace("ASKED", asked).replace("DTYPE", dtype)
     text = (
         text.replace('"tma"', f'"{mechanism}"')
@@ -154,61 +120,52 @@ def test_rows_for_plain_loops(rows, columns, dtype, asked, swizzle, shape, align
 
 
 def test_dimensions_of_one_are_dropped():
-    @T.prim_func(private=True, s_tir=True)
+    func = parse("""
     def func(A: T.Buffer((2, 8, 64), "float16"), C: T.Buffer((8, 64), "float16")):
         for b in T.thread_binding(2, thread="blockIdx.x"):
             with T.sblock("kernel"):
                 tile = T.sblock_alloc_buffer((1, 8, 64), "float16", scope="shared.dyn")
                 for u, i, j in T.grid(1, 8, 64):
-                    with T.sblock("copy"):
-                        T.reads(A[b, i, j])
-                        T.writes(tile[u, i, j])
-                        T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                    with T.sblock("copy", async_copy="tma"):
                         tile[u, i, j] = A[b, i, j]
                 C[0, 0] = tile[0, 1, 2]
+    """)
 
-    @T.prim_func(private=True, s_tir=True)
+    want = parse("""
     def want(A: T.Buffer((2, 8, 64), "float16"), C: T.Buffer((8, 64), "float16")):
         for b in T.thread_binding(2, thread="blockIdx.x"):
             with T.sblock("kernel"):
                 tile = T.sblock_alloc_buffer((1, 8, 64), "float16", scope="shared.dyn", align=128)
                 for p, r, s in T.grid(1, 8, 64):
-                    with T.sblock("copy"):
-                        T.reads(A[b, r, p * 64 + s])
-                        T.writes(tile[p, r, s])
-                        T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 0})
+                    with T.sblock("copy", async_copy="tma", swizzle=0):
                         tile[p, r, s] = A[b, r, p * 64 + s]
                 C[0, 0] = tile[0, 1, 2]
+    """)
 
     check(run(func, SwizzleSharedTiles()), want)
 
 
 def test_bounds_of_a_padded_load_move_along():
-    @T.prim_func(private=True, s_tir=True)
+    func = parse("""
     def func(A: T.Buffer((7, 100), "float16")):
         for _bx in T.thread_binding(1, thread="blockIdx.x"):
             with T.sblock("kernel"):
                 tile = T.sblock_alloc_buffer((8, 128), "float16", scope="shared.dyn")
                 for i, j in T.grid(8, 128):
-                    with T.sblock("copy"):
-                        T.reads(A[i, j])
-                        T.writes(tile[i, j])
-                        T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                    with T.sblock("copy", async_copy="tma"):
                         tile[i, j] = T.if_then_else(i < 7 and j < 100, A[i, j], T.float16(0))
+    """)
 
-    @T.prim_func(private=True, s_tir=True)
+    want = parse("""
     def want(A: T.Buffer((7, 100), "float16")):
         for _bx in T.thread_binding(1, thread="blockIdx.x"):
             with T.sblock("kernel"):
                 tile = T.sblock_alloc_buffer((1, 8, 128), "float16", scope="shared.dyn", align=128)
                 for p, r, s in T.grid(1, 8, 128):
-                    with T.sblock("copy"):
-                        T.reads(A[r, p * 128 + s])
-                        T.writes(tile[p, r, s])
-                        T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 0})
-                        tile[p, r, s] = T.if_then_else(
-                            r < 7 and p * 128 + s < 100, A[r, p * 128 + s], T.float16(0)
-                        )
+                    with T.sblock("copy", async_copy="tma", swizzle=0):
+                        tile[p, r, s] = T.if_then_else(r < 7 and p * 128 + s < 100,
+                            A[r, p * 128 + s], T.float16(0))
+    """)
 
     check(run(func, SwizzleSharedTiles()), want)
 
@@ -216,38 +173,26 @@ def test_bounds_of_a_padded_load_move_along():
 def test_a_predicate_on_the_store_becomes_bounds_of_the_load():
     """Elements that the store leaves out hold nothing: TMA may fill them."""
     text = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((7, 100), "float16")):
     for _bx in T.thread_binding(1, thread="blockIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((7, 128), "float16", scope="shared.dyn")
             for i, j in T.grid(8, 128):
-                with T.sblock("copy"):
-                    T.where(i < 7 and j < 100)
-                    T.reads(A[i, j])
-                    T.writes(tile[i, j])
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                with T.sblock("copy", where=i < 7 and j < 100, async_copy="tma"):
                     tile[i, j] = A[i, j]
 """
 
-    @T.prim_func(private=True, s_tir=True)
+    want = parse("""
     def want(A: T.Buffer((7, 100), "float16")):
         for _bx in T.thread_binding(1, thread="blockIdx.x"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes()
+            with T.sblock("kernel", reads=[], writes=[]):
                 # compaction had cut the tile to the rows that are stored
                 tile = T.sblock_alloc_buffer((1, 8, 128), "float16", scope="shared.dyn", align=128)
                 for p, r, s in T.grid(1, 8, 128):
-                    with T.sblock("copy"):
-                        T.reads(A[r, p * 128 + s])
-                        T.writes(tile[p, r, s])
-                        T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 0})
-                        tile[p, r, s] = T.if_then_else(
-                            r < 7 and p * 128 + s < 100, A[r, p * 128 + s], T.float16(0)
-                        )
+                    with T.sblock("copy", async_copy="tma", swizzle=0):
+                        tile[p, r, s] = T.if_then_else(r < 7 and p * 128 + s < 100,
+                            A[r, p * 128 + s], T.float16(0))
+    """)
 
     check(run(parse(text), SwizzleSharedTiles()), want)
     padded = text.replace("= A[i, j]", "= T.if_then_else(j < 90, A[i, j], T.float16(1))")
@@ -259,104 +204,77 @@ def func(A: T.Buffer((7, 100), "float16")):
 
 
 def test_leading_dimensions_become_rows():
-    @T.prim_func(private=True, s_tir=True)
+    func = parse("""
     def func(A: T.Buffer((4, 16, 64), "float16"), C: T.Buffer((4, 64), "float16")):
         for bx in T.thread_binding(2, thread="blockIdx.x"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes()
+            with T.sblock("kernel", reads=[], writes=[]):
                 tile = T.sblock_alloc_buffer((4, 8, 64), "float16", scope="shared.dyn")
                 for b, i, j in T.grid(4, 8, 64):
-                    with T.sblock("copy"):
-                        T.reads(A[b, bx * 8 + i, j])
-                        T.writes(tile[b, i, j])
-                        T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                    with T.sblock("copy", async_copy="tma"):
                         tile[b, i, j] = A[b, bx * 8 + i, j]
-                with T.sblock("use"):
-                    T.reads(tile[0:4, 0:8, 0:64], tile[3, 2:6, 0:64])
-                    T.writes()
+                with T.sblock("use", reads=[tile[0:4, 0:8, 0:64], tile[3, 2:6, 0:64]], writes=[]):
                     for b, j in T.grid(4, 64):
                         C[b, j] = tile[b, 5, j]
+    """)
 
-    @T.prim_func(private=True, s_tir=True)
+    want = parse("""
     def want(A: T.Buffer((4, 16, 64), "float16"), C: T.Buffer((4, 64), "float16")):
         for bx in T.thread_binding(2, thread="blockIdx.x"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes()
+            with T.sblock("kernel", reads=[], writes=[]):
                 tile = T.sblock_alloc_buffer((1, 32, 64), "float16", scope="shared.dyn", align=128)
                 for p, r0, r1, s in T.grid(1, 4, 8, 64):
-                    with T.sblock("copy"):
-                        T.reads(A[r0, bx * 8 + r1, p * 64 + s])
-                        T.writes(tile[p, r0 * 8 + r1, s])
-                        T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 0})
+                    with T.sblock("copy", async_copy="tma", swizzle=0):
                         tile[p, r0 * 8 + r1, s] = A[r0, bx * 8 + r1, p * 64 + s]
-                with T.sblock("use"):
-                    T.reads(tile[0, 0:32, 0:64], tile[0, 26:30, 0:64])
-                    T.writes()
+                with T.sblock("use", reads=[tile[0, 0:32, 0:64], tile[0, 26:30, 0:64]], writes=[]):
                     for b, j in T.grid(4, 64):
                         C[b, j] = tile[0, b * 8 + 5, j]
+    """)
 
     check(run(func, SwizzleSharedTiles()), want)
 
 
 def test_one_dimension_becomes_panels_of_one_row():
-    @T.prim_func(private=True, s_tir=True)
+    func = parse("""
     def func(A: T.Buffer((4096,), "float32"), C: T.Buffer((4096,), "float32")):
         for bx in T.thread_binding(8, thread="blockIdx.x"):
             for t in T.thread_binding(128, thread="threadIdx.x"):
-                with T.sblock("kernel"):
-                    T.reads()
-                    T.writes()
+                with T.sblock("kernel", reads=[], writes=[]):
                     tile = T.sblock_alloc_buffer((512,), "float32", scope="shared.dyn")
                     for i in range(512):
-                        with T.sblock("copy"):
-                            T.reads(A[bx * 512 + i])
-                            T.writes(tile[i])
-                            T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                        with T.sblock("copy", async_copy="tma"):
                             tile[i] = A[bx * 512 + i]
                     for v in T.vectorized(4):
                         with T.sblock("use"):
-                            T.reads(tile[t * 4 + v])
-                            T.writes(C[bx * 512 + t * 4 + v])
                             C[bx * 512 + t * 4 + v] = tile[t * 4 + v] * T.float32(2)
+    """)
 
-    @T.prim_func(private=True, s_tir=True)
+    want = parse("""
     def want(A: T.Buffer((4096,), "float32"), C: T.Buffer((4096,), "float32")):
         for bx in T.thread_binding(8, thread="blockIdx.x"):
             for t in T.thread_binding(128, thread="threadIdx.x"):
-                with T.sblock("kernel"):
-                    T.reads()
-                    T.writes()
+                with T.sblock("kernel", reads=[], writes=[]):
                     tile = T.sblock_alloc_buffer((2, 1, 256), scope="shared.dyn", align=128)
                     for p, r, s in T.grid(2, 1, 256):
-                        with T.sblock("copy"):
-                            T.reads(A[bx * 512 + (p * 256 + s)])
-                            T.writes(tile[p, r, s])
-                            T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 0})
+                        with T.sblock("copy", async_copy="tma", swizzle=0):
                             tile[p, r, s] = A[bx * 512 + (p * 256 + s)]
                     for v in T.vectorized(4):
-                        with T.sblock("use"):
-                            T.reads(tile[0:2, 0, 0:256])
-                            T.writes(C[bx * 512 + t * 4 + v])
-                            C[bx * 512 + t * 4 + v] = tile[t // 64, 0, t % 64 * 4 + v] * T.float32(
-                                2
-                            )
+                        with T.sblock("use", reads=[tile[0:2, 0, 0:256]],
+                            writes=[C[bx * 512 + t * 4 + v]]):
+                            C[bx * 512 + t * 4 + v] = tile[t // 64, 0,
+                                t % 64 * 4 + v] * T.float32(2)
+    """)
 
     check(run(func, SwizzleSharedTiles()), want)
 
 
 def test_a_kernel_without_our_copies_stays():
-    @T.prim_func(private=True, s_tir=True)
+    two = parse("""
     def two(A: T.Buffer((8, 64), "float16"), B: T.Buffer((8, 64), "float16")):
         for _bx in T.thread_binding(1, thread="blockIdx.x"):
             with T.sblock("ours"):
                 tile = T.sblock_alloc_buffer((8, 64), "float16", scope="shared.dyn")
                 for i, j in T.grid(8, 64):
-                    with T.sblock("copy"):
-                        T.reads(A[i, j])
-                        T.writes(tile[i, j])
-                        T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                    with T.sblock("copy", async_copy="tma"):
                         tile[i, j] = A[i, j]
         for _bx in T.thread_binding(1, thread="blockIdx.x"):
             with T.sblock("other"):
@@ -364,6 +282,7 @@ def test_a_kernel_without_our_copies_stays():
                 for i, j in T.grid(8, 64):
                     with T.sblock("copy"):
                         plain[i, j] = B[i, j]
+    """)
 
     got = run(two, SwizzleSharedTiles())
     ours, other = ir.kernels(got)
@@ -374,22 +293,19 @@ def test_a_kernel_without_our_copies_stays():
 
 def test_columns_that_warp_groups_share_are_no_wider_than_their_parts():
     """A panel of 64 columns could not be read from column 32 on."""
-
-    @T.prim_func(private=True, s_tir=True)
+    func = parse("""
     def func(A: T.Buffer((16, 64), "float16")):
         for _bx in T.thread_binding(1, thread="blockIdx.x"):
             for w in T.thread_binding(2, thread="threadIdx.y"):
                 with T.sblock("kernel"):
                     tile = T.sblock_alloc_buffer((16, 64), "float16", scope="shared.dyn")
                     for i, j in T.grid(16, 64):
-                        with T.sblock("copy"):
-                            T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                        with T.sblock("copy", async_copy="tma"):
                             tile[i, j] = A[i, j]
-                    with T.sblock("update"):
-                        T.reads(tile[0:16, w * 32 : w * 32 + 32])
-                        T.writes()
-                        T.sblock_attr({"tvm_hopper.wgmma": 1})
+                    with T.sblock("update", reads=[tile[0:16, w * 32 : w * 32 + 32]], writes=[],
+                        wgmma=1):
                         T.evaluate(0)
+    """)
 
     got = run(func, SwizzleSharedTiles())
     (block,) = ir.find_blocks(got.body, "tvm_hopper.async_copy")
@@ -398,19 +314,12 @@ def test_columns_that_warp_groups_share_are_no_wider_than_their_parts():
 
 
 STORE = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((64, 512), "float16"), n: T.int32):
     for bx in T.thread_binding(8, thread="blockIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((8, 512), "float16", scope="shared.dyn")
             for i, j in T.grid(8, 512):
-                with T.sblock("store"):
-                    T.where(bx * 8 + i < n)
-                    T.reads(tile[i, j])
-                    T.writes(A[bx * 8 + i, j])
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                with T.sblock("store", where=bx * 8 + i < n, async_copy="tma"):
                     A[bx * 8 + i, j] = tile[i, j]
 """
 
@@ -423,7 +332,7 @@ def test_a_copy_out_of_a_tile_keeps_its_predicate():
             ('(8, 512), "float16", scope="shared.dyn"',
              '(2, 8, 256), "float16", scope="shared.dyn", align=128'),
             ("for i, j in T.grid(8, 512):", "for p, i, j in T.grid(2, 8, 256):"),
-            ('"tma"}', '"tma", "tvm_hopper.swizzle": 0}'),
+            ('"tma"', '"tma", swizzle=0'),
             ("tile[i, j]", "tile[p, i, j]"),
             ("A[bx * 8 + i, j]", "A[bx * 8 + i, p * 256 + j]"),
         ),
@@ -431,23 +340,16 @@ def test_a_copy_out_of_a_tile_keeps_its_predicate():
 
 
 POINTED = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((8, 128), "float16")):
     for bx in T.thread_binding(2, thread="blockIdx.x"):
         with T.sblock("kernel"):
             tile = T.sblock_alloc_buffer(SHAPE, "float16", scope="shared.dyn"ALIGN)
             for LOOPS:
-                with T.sblock("copy"):
-                    T.reads(A[i, j])
-                    T.writes(tile[AT])
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma"SWIZZLE})
+                with T.sblock("copy", reads=[A[i, j]], writes=[tile[AT]], async_copy="tma"SWIZZLE):
                     tile[AT] = A[i, j]
-            T.call_extern(
-                "int32",
-                "use",
+            T.call_extern("int32", "use",
                 T.tvm_access_ptr(T.type_annotation("float16"), tile.data, bx * 64, 512, 1),
-                tile.data,
-            )
+                tile.data)
 """
 
 
@@ -457,8 +359,6 @@ def test_pointers_stay_where_they_were():
     before = before.replace("SHAPE", "(8, 128)").replace("ALIGN", "").replace("SWIZZLE", "")
     after = POINTED.replace("AT]", "0, i, j]").replace("LOOPS", "p, i, j in T.grid(1, 8, 128)")
     after = after.replace("SHAPE", "(1, 8, 128)").replace("ALIGN", ", align=128")
-    after = after.replace("SWIZZLE", ', "tvm_hopper.swizzle": 0').replace(
-        "A[i, j]", "A[i, p * 128 + j]"
-    )
+    after = after.replace("SWIZZLE", ", swizzle=0").replace("A[i, j]", "A[i, p * 128 + j]")
     after = after.replace("tile[0, i, j]", "tile[p, i, j]")
     check(run(parse(before), SwizzleSharedTiles()), parse(after))

@@ -15,7 +15,6 @@ from tvm_hopper.simulation import simulate
 from tvm_hopper.transforms.legalize.barrier_after_zero_trip_loops import BarrierAfterZeroTripLoops
 
 KERNEL = """
-@T.prim_func(private=True, s_tir=True)
 def func(n: T.int32, N: T.Buffer((4,), "int32"), A: T.Buffer((4096,), "float32")):
     with T.launch_thread("blockIdx.x", 4) as bx:
         OURS

@@ -13,7 +13,6 @@ from tvm_hopper.testing import memory_bound
 from tvm_hopper.transforms.legalize.unpack_half_pairs import UnpackHalfPairs, plan_joins, plan_pairs
 
 PLAIN = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((4,), "{kind}"), Y: T.Buffer((4,), "{kind}"), Z: T.Buffer((4,), "float32")):
     x = T.alloc_local((4,), "{kind}", layout=None)
     for v in T.vectorized(4):
@@ -41,12 +40,6 @@ def test_upper_halves_and_pairs():
     got = run(plain(), UnpackHalfPairs()).script()
     assert 'x_pairs = x.view("uint32")' in got
     assert PAIRED in got
-
-
-def test_again_finds_nothing():
-    after = run(plain(), UnpackHalfPairs())
-    assert not plan_pairs(after)
-    assert run(after, UnpackHalfPairs()).same_as(after)
 
 
 def test_float16_is_no_half_of_float32():
@@ -98,7 +91,6 @@ def test_values_are_the_same(name: str):
 
 
 GUARDED = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((4,), "float16"), Y: T.Buffer((4,), "float16"), n: T.int32):
     x = T.alloc_local((4,), "float16", layout=None)
     if n < 3:
@@ -111,7 +103,6 @@ def func(X: T.Buffer((4,), "float16"), Y: T.Buffer((4,), "float16"), n: T.int32)
         DONE
 """
 JOINED = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((4,), "float16"), Y: T.Buffer((4,), "float16"), n: T.int32):
     x = T.alloc_local((4,), "float16", layout=None)
     if n < 3:
@@ -129,12 +120,6 @@ def guarded(second: str = "n < 4", done: str = "x[3] = X[3]"):
 
 def test_neighbours_of_one_condition():
     check(run(guarded(), UnpackHalfPairs()), parse(JOINED))
-
-
-def test_again_finds_no_neighbours():
-    after = run(guarded(), UnpackHalfPairs())
-    assert not plan_joins(after)
-    assert run(after, UnpackHalfPairs()).same_as(after)
 
 
 @pytest.mark.parametrize(

@@ -15,24 +15,17 @@ from tvm_hopper.transforms.common.explain_notes import RemarkNote, read_notes
 from tvm_hopper.transforms.math.approximate_functions import approximate_functions
 
 KERNEL = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((64, 128), "float32"), D: T.Buffer((64, 128), "float16")):
     for bx in T.thread_binding(2, thread="blockIdx.x"):
-        with T.sblock("outer"):
-            T.reads(A[0:64, bx * 64:bx * 64 + 64])
-            T.writes(D[0:64, bx * 64:bx * 64 + 64])
+        with T.sblock("outer", reads=[A[0:64, bx * 64:bx * 64 + 64]],
+            writes=[D[0:64, bx * 64:bx * 64 + 64]]):
             tile = T.sblock_alloc_buffer((64, 64), scope="shared.dyn")
             for i, j in T.grid(64, 64):
-                with T.sblock("copy"):
-                    T.reads(A[i, bx * 64 + j])
-                    T.writes(tile[i, j])
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                with T.sblock("copy", async_copy="tma"):
                     tile[i, j] = A[i, bx * 64 + j]
             for i in range(64):
                 for j in LOOP(64):
-                    with T.sblock("store"):
-                        T.reads(tile[i, j])
-                        T.writes(D[i, bx * 64 + j])
+                    with T.sblock("store", reads=[tile[i, j]], writes=[D[i, bx * 64 + j]]):
                         D[i, bx * 64 + j] = T.Cast("float16", VALUE)
 """
 TANH = "T.float32(0.5) * tile[i, j] * (T.float32(1) + T.tanh(tile[i, j]))"
@@ -85,7 +78,7 @@ def test_what_stays_as_it_is(value, loop):
 
 def test_kernels_without_copies_stay_as_they_are():
     text = KERNEL.replace("VALUE", TANH).replace("LOOP", "range")
-    func = parse(text.replace('T.sblock_attr({"tvm_hopper.async_copy": "tma"})', ""))
+    func = parse(text.replace(', async_copy="tma"', ""))
     check(run(func, approximate_functions), func)
 
 
@@ -126,14 +119,10 @@ def _is_output(store):
 
 
 ROWS = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((64, 128), "float16"), D: T.Buffer((64, 128), "float16")):
-    for bx in T.thread_binding(64, thread="blockIdx.x",
-            annotations={"tvm_hopper.memory_bound": "row_reduction"}):
+    for bx in T.thread_binding(64, thread="blockIdx.x", memory_bound="row_reduction"):
         for j in T.thread_binding(128, thread="threadIdx.x"):
-            with T.sblock("work"):
-                T.reads(A[bx, j])
-                T.writes(D[bx, j])
+            with T.sblock("work", reads=[A[bx, j]], writes=[D[bx, j]]):
                 E = T.sblock_alloc_buffer((1,), scope="local")
                 E[0] = T.exp(T.Cast("float32", A[bx, j]))
                 D[bx, j] = T.Cast("float16", E[0] / (T.float32(1) + T.exp(E[0])))

@@ -19,7 +19,6 @@ from tvm_hopper.transforms.math.forbid_fma_contraction import (
 
 TARGET = "nvidia/nvidia-h200"
 BODY = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((8,), "float32"), W: T.Buffer((8,), "float32"), Y: T.Buffer((8,), "float32")):
     x = T.alloc_local((4,), layout=None)
     m = T.alloc_local((2,), layout=None)
@@ -108,7 +107,6 @@ def test_host_functions_stay():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_other_types_vectors_and_views_of_registers(dtype):
     text = f"""
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((8,), "{dtype}"), Y: T.Buffer((8,), "{dtype}")):
     x = T.alloc_local((8,), "{dtype}", layout=None)
     view = T.decl_buffer((8,), "{dtype}", data=x.data, scope="local")

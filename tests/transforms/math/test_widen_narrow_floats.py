@@ -16,7 +16,6 @@ from tvm_hopper.simulation import simulate
 from tvm_hopper.transforms.math.widen_narrow_floats import plan_wide_functions, widen_narrow_floats
 
 PLAIN = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((4,), "{kind}"), Y: T.Buffer((4,), "{kind}")):
     for i in range(4):
         Y[i] = {value}

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.transforms.pipeline.test_plan_ring_buffers import (
-    ANNOTATIONS,
     ASK_PENDING,
     ASK_PERSISTENT,
     BEFORE,
@@ -13,8 +12,9 @@ from tests.transforms.pipeline.test_plan_ring_buffers import (
     PLAIN_COPY,
     PLAIN_READER,
     SECOND,
+    asking,
 )
-from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
+from tests.transforms.scripts import check, parse, run
 from tests.transforms.warp_specialization.test_specialize_warps import LATE_RELEASE, ROLES, calls
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError
@@ -26,7 +26,6 @@ from tvm_hopper.transforms import (
     ScheduleTiles,
     SpecializeWarps,
 )
-from tvm_hopper.transforms.common.channel import find_channels
 
 CHAIN = (
     PlanRingBuffers,
@@ -39,13 +38,10 @@ TMA = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::byt
 
 # One stage is 2 x 64 x 64 x 2 + 16 x 32 x 4 = 18432 bytes. Two consumers: 384 threads.
 AFTER = """
-@T.prim_func(private=True, s_tir=True)
 def func(A_map: T.handle("tensormap"), B_map: T.handle("tensormap"), C: T.Buffer((4,), "float32")):
     for bx in T.thread_binding(3, thread="blockIdx.x"):
         for tx in T.thread_binding(384, thread="threadIdx.x"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes(C[0:4])
+            with T.sblock("kernel", reads=[], writes=[C[0:4]]):
                 acc = T.sblock_alloc_buffer((4,), scope="local")
                 a = T.sblock_alloc_buffer((2, 2, 64, 64), "float16", scope="shared.dyn", align=1024)
                 b = T.sblock_alloc_buffer((2, 1, 16, 32), "float32", scope="shared.dyn", align=1024)
@@ -64,61 +60,37 @@ def func(A_map: T.handle("tensormap"), B_map: T.handle("tensormap"), C: T.Buffer
                 if tx < 128:
                     T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
                     if tx == 0:
-                        for k in T.serial(8, annotations={"disable_unroll": True}):
+                        for k in T.serial(8, disable_unroll=True):
                             T.cuda.mbarrier_wait(T.address_of(empty[k % 2]), (k // 2 + 1) % 2)
-                            T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                                T.address_of(full[k % 2]), T.uint32(18432)
-                            )
+                            T.ptx.mbarrier.arrive.expect_tx.shared.b64(T.address_of(full[k % 2]),
+                                T.uint32(18432))
                             for panel in range(2):
-                                T.ptx[TMA](
-                                    T.address_of(a[k % 2, panel, 0, 0]),
-                                    T.address_of(A_map),
-                                    k * 128 + panel * 64,
-                                    bx * 64,
-                                    T.address_of(full[k % 2]),
-                                )
-                            T.ptx[TMA](
-                                T.address_of(b[k % 2, 0, 0, 0]),
-                                T.address_of(B_map),
-                                k * 32,
-                                0,
-                                T.address_of(full[k % 2]),
-                            )
+                                T.ptx[TMA](T.address_of(a[k % 2, panel, 0, 0]),
+                                    T.address_of(A_map), k * 128 + panel * 64, bx * 64,
+                                    T.address_of(full[k % 2]))
+                            T.ptx[TMA](T.address_of(b[k % 2, 0, 0, 0]), T.address_of(B_map),
+                                k * 32, 0, T.address_of(full[k % 2]))
                 else:
                     T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
                     for i in range(4):
                         acc[i] = T.float32(0)
-                    for k in T.serial(8, annotations={"disable_unroll": True}):
+                    for k in T.serial(8, disable_unroll=True):
                         T.cuda.mbarrier_wait(T.address_of(full[k % 2]), k // 2 % 2)
-                        with T.sblock("mma"):
-                            T.reads(
-                                a[k % 2, 0:2, 0:64, 0:64], b[k % 2, 0, 0:16, 0:32], acc[0:4]
-                            )
-                            T.writes(acc[0:4])
-                            T.sblock_attr({"tvm_hopper.async_op": "wgmma"})
-                            T.call_extern(
-                                "int32",
-                                "mma",
-                                acc[0],
-                                T.address_of(a[k % 2, 0, 0, 0]),
-                                T.address_of(b[k % 2, 0, 0, 0]),
-                                (tx - 128) // 128,
-                                k,
-                            )
-                        with T.sblock("release"):
-                            T.reads()
-                            T.writes()
+                        with T.sblock("mma", reads=[a[k % 2, 0:2, 0:64, 0:64],
+                            b[k % 2, 0, 0:16, 0:32], acc[0:4]], writes=[acc[0:4]],
+                            async_op="wgmma"):
+                            T.call_extern("int32", "mma", acc[0], T.address_of(a[k % 2, 0, 0, 0]),
+                                T.address_of(b[k % 2, 0, 0, 0]), (tx - 128) // 128, k)
+                        with T.sblock("release", reads=[], writes=[]):
                             if (tx - 128) % 128 == 0:
                                 T.ptx.mbarrier.arrive.shared.b64(T.address_of(empty[(k + 2) % 2]))
-                    with T.sblock("store"):
-                        T.reads(acc[0:4])
-                        T.writes(C[0:4])
+                    with T.sblock("store", reads=[acc[0:4]], writes=[C[0:4]]):
                         C[(tx - 128) % 4] = acc[0]
 """.replace("[TMA]", f"[{TMA!r}]")
 
 # Slots and parities count all iterations of a thread block, 8 a tile, and 12 tiles over 2 blocks.
 TILE_LOOP = """\
-for tile in T.serial(T.truncdiv(13 - bx, 2), annotations={"disable_unroll": True}):
+for tile in T.serial(T.truncdiv(13 - bx, 2), disable_unroll=True):
     linear: T.let[T.int32] = tile * 2 + bx
     first: T.let[T.int32] = linear // 3
     inside: T.let[T.int32] = linear % 3
@@ -155,14 +127,6 @@ def test_channels_become_barriers():
     check(run(parse(ROLES), ScheduleTiles(), LowerChannelsToMbarriers()), parse(AFTER))
 
 
-def test_again_finds_nothing():
-    got = run(parse(ROLES), ScheduleTiles(), LowerChannelsToMbarriers())
-    (kernel,) = ir.kernels(got)
-    assert find_channels(kernel) == []
-    assert calls(kernel) == []
-    check(run(got, LowerChannelsToMbarriers()), parse(AFTER))
-
-
 def lowered(*changes):
     """Run the passes from loads to barriers."""
     return run(parse(BEFORE, *changes), *(make() for make in CHAIN))
@@ -191,42 +155,27 @@ def test_from_loads_to_barriers_of_a_persistent_kernel():
 # -- without roles: `full` alone, and an elected thread
 
 TOGETHER = """
-@T.prim_func(private=True, s_tir=True)
 def func(A_map: T.handle("tensormap"), C: T.Buffer((64,), "float32")):
     for bx in T.thread_binding(3, thread="blockIdx.x"):
         for tx in T.thread_binding(64, thread="threadIdx.x"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes(C[0:64])
-                T.sblock_attr({"tvm_hopper.kernel": 1})
+            with T.sblock("kernel", reads=[], writes=[C[0:64]], kernel=1):
                 ring = T.sblock_alloc_buffer((4, 1, 64), "float32", scope="shared.dyn", align=128)
                 for k in range(8):
                     trip: T.let[T.int32] = k
-                    with T.sblock("load"):
-                        T.reads()
-                        T.writes(ring[trip % 4, 0, 0:64])
-                        T.sblock_attr({"tvm_hopper.async_op": "tma_load", "tvm_hopper.channel": 0})
+                    with T.sblock("load", reads=[], writes=[ring[trip % 4, 0, 0:64]],
+                        async_op="tma_load", channel=0):
                         T.call_extern("int32", "tvm_hopper.fill_slot", 0, trip)
-                        T.call_extern(
-                            "int32",
-                            "tvm_hopper.tma_load",
-                            T.address_of(ring[trip % 4, 0, 0]),
-                            T.address_of(A_map),
-                            k,
-                            bx,
-                        )
+                        T.call_extern("int32", "tvm_hopper.tma_load",
+                            T.address_of(ring[trip % 4, 0, 0]), T.address_of(A_map), k, bx)
                     T.call_extern("int32", "tvm_hopper.await_filled", 0, trip)
                     C[tx] = C[tx] + ring[trip % 4, 0, tx]
 """
 
 ELECTED = """
-@T.prim_func(private=True, s_tir=True)
 def func(A_map: T.handle("tensormap"), C: T.Buffer((64,), "float32")):
     for bx in T.thread_binding(3, thread="blockIdx.x"):
         for tx in T.thread_binding(64, thread="threadIdx.x"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes(C[0:64])
+            with T.sblock("kernel", reads=[], writes=[C[0:64]]):
                 ring = T.sblock_alloc_buffer((4, 1, 64), "float32", scope="shared.dyn", align=128)
                 full = T.sblock_alloc_buffer((4,), "uint64", scope="shared.dyn", align=8)
                 if tx == 0:
@@ -237,16 +186,10 @@ def func(A_map: T.handle("tensormap"), C: T.Buffer((64,), "float32")):
                 T.tvm_storage_sync("shared")
                 for k in range(8):
                     if tx == 0:
-                        T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                            T.address_of(full[k % 4]), T.uint32(256)
-                        )
-                        T.ptx[TMA](
-                            T.address_of(ring[k % 4, 0, 0]),
-                            T.address_of(A_map),
-                            k,
-                            bx,
-                            T.address_of(full[k % 4]),
-                        )
+                        T.ptx.mbarrier.arrive.expect_tx.shared.b64(T.address_of(full[k % 4]),
+                            T.uint32(256))
+                        T.ptx[TMA](T.address_of(ring[k % 4, 0, 0]), T.address_of(A_map), k, bx,
+                            T.address_of(full[k % 4]))
                     T.cuda.mbarrier_wait(T.address_of(full[k % 4]), k // 4 % 2)
                     C[tx] = C[tx] + ring[k % 4, 0, tx]
 """.replace("[TMA]", f"[{TMA!r}]")
@@ -256,7 +199,7 @@ def test_without_roles_the_first_thread_loads():
     check(run(parse(TOGETHER), LowerChannelsToMbarriers()), parse(ELECTED))
 
 
-AHEAD = ('"tvm_hopper.channel": 0}', '"tvm_hopper.channel": 0, "tvm_hopper.ahead": [0, 1]}')
+AHEAD = ("channel=0", "channel=0, ahead=[0, 1]")
 
 
 @pytest.mark.parametrize(
@@ -332,10 +275,6 @@ def test_another_statement_in_the_loop_is_no_obstacle():
     assert barriers(lowered(*PLAIN_COPY, PLAIN_READER)) == {"full": 2}
 
 
-def test_other_kernel_stays():
-    check_other_kernel_stays(parse(TOGETHER), parse(ELECTED), LowerChannelsToMbarriers())
-
-
 # -- programs of other kinds
 
 
@@ -345,13 +284,8 @@ def test_a_block_of_the_program_may_have_our_block_s_name():
 
 @pytest.mark.parametrize(
     "note",
-    [
-        '"tvm_hopper.registers": [40, 232]',
-        '"tvm_hopper.wgmma_pending": 1',
-        '"tvm_hopper.wgmma_pending": 1, "tvm_hopper.consumers": 2',
-    ],
+    ["registers=[40, 232]", "wgmma_pending=1", "wgmma_pending=1, consumers=2"],
 )
 def test_an_annotation_that_nothing_acts_on_is_refused(note):
-    ask = (ANNOTATIONS, ANNOTATIONS + note + ",\n")
     with pytest.raises(LoweringError):
-        run(lowered(ask, PLAIN_READER), RejectUnloweredRequests())
+        run(lowered(asking(note), PLAIN_READER), RejectUnloweredRequests())

@@ -8,16 +8,12 @@ from tvm_hopper.transforms.common.transfer import find_transfers
 from tvm_hopper.transforms.mechanisms.tma_row_dimensions import in_digits
 
 COPY = """
-@T.prim_func(private=True, s_tir=True)
 def func(W: T.Buffer((2, 24, 8, 128), "float16")):
     for bx in T.thread_binding(6, thread="blockIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((1, 64, 64), "float16", scope="shared.dyn")
             for p, r, s in T.grid(1, 64, 64):
-                with T.sblock("copy"):
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                with T.sblock("copy", async_copy="tma"):
                     tile[p, r, s] = VALUE
 """
 ROW = "W[r % 16 // 8, bx * 4 + r // 16, r % 8, s]"

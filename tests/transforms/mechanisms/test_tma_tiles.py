@@ -11,30 +11,21 @@ LOAD = "tvm_hopper.tma_load"
 ENCODE = "runtime.cuTensorMapEncodeTiled"
 
 READ = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((32, 128), "float16"), C: T.Buffer((32, 128), "float16")):
     for t in T.thread_binding(256, thread="threadIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((2, 32, 64), "float16", scope="shared.dyn", align=1024)
             for p, r, s in T.grid(2, 32, 64):
-                with T.sblock("copy"):
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128})
+                with T.sblock("copy", async_copy="tma", swizzle=128):
                     tile[p, r, s] = A[r, p * 64 + s]
-            with T.sblock("product"):
-                T.reads()
-                T.writes()
-                T.sblock_attr({"tvm_hopper.wgmma": 1})
+            with T.sblock("product", reads=[], writes=[], wgmma=1):
                 C[0, 0] = tile[1, 7, 13]
             for o in range(2):
                 for v in T.vectorized(8):
-                    with T.sblock("use"):
-                        T.reads(tile[0:2, o * 16 + t // 16, 0:64])
-                        T.writes(C[o * 16 + t // 16, t % 16 * 8 + v])
+                    with T.sblock("use", reads=[tile[0:2, o * 16 + t // 16, 0:64]],
+                        writes=[C[o * 16 + t // 16, t % 16 * 8 + v]]):
                         C[o * 16 + t // 16, t % 16 * 8 + v] = tile[
-                            t % 16 // 8, o * 16 + t // 16, t % 8 * 8 + v
-                        ]
+                            t % 16 // 8, o * 16 + t // 16, t % 8 * 8 + v]
 """
 
 
@@ -63,7 +54,7 @@ def test_plain_readers_follow_the_swizzle():
 
 @pytest.mark.parametrize("swizzle", [0, 128])
 def test_an_update_in_place_follows_the_swizzle(swizzle):
-    text = READ.replace('"tvm_hopper.swizzle": 128', f'"tvm_hopper.swizzle": {swizzle}')
+    text = READ.replace("swizzle=128", f"swizzle={swizzle}")
     text = text.replace(
         "C[o * 16 + t // 16, t % 16 * 8 + v] = tile[\n",
         "tile[t % 16 // 8, o * 16 + t // 16, t % 8 * 8 + v] = T.float16(2) * tile[\n",
@@ -89,19 +80,14 @@ def loads_of(script):
 
 def test_one_dimension():
     encode, load, loops = loads_of("""
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((4000,), "float32")):
     for bx in T.thread_binding(8, thread="blockIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((2, 1, 256), "float32", scope="shared.dyn", align=128)
             for p, r, s in T.grid(2, 1, 256):
-                with T.sblock("copy"):
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 0})
-                    tile[p, r, s] = T.if_then_else(
-                        bx * 512 + p * 256 + s < 4000, A[bx * 512 + p * 256 + s], T.float32(0)
-                    )
+                with T.sblock("copy", async_copy="tma", swizzle=0):
+                    tile[p, r, s] = T.if_then_else(bx * 512 + p * 256 + s < 4000,
+                        A[bx * 512 + p * 256 + s], T.float32(0))
 """)
     # rank 1, and no stride: one extent, one box, one element stride
     assert encode == ["1", "A.data", "T.int64(4000)", "256", "1", "0", "0", "2", "0"]
@@ -112,16 +98,12 @@ def func(A: T.Buffer((4000,), "float32")):
 
 def test_rows_of_two_dimensions_make_one_box():
     encode, load, loops = loads_of("""
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((3, 8, 5, 16, 64), "float16")):
     for bx in T.thread_binding(2, thread="blockIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((1, 32, 64), "float16", scope="shared.dyn", align=1024)
             for p, r0, r1, s in T.grid(1, 4, 8, 64):
-                with T.sblock("copy"):
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128})
+                with T.sblock("copy", async_copy="tma", swizzle=128):
                     tile[p, r0 * 8 + r1, s] = A[2, bx * 4 + r0, 3, r1 + 8, p * 64 + s]
 """)
     sizes, strides, box = encode[2:7], encode[7:11], encode[11:16]
@@ -134,16 +116,12 @@ def func(A: T.Buffer((3, 8, 5, 16, 64), "float16")):
 
 def test_rows_of_two_dimensions_land_in_the_tile_s_order():
     encode, _, _ = loads_of("""
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((8, 4, 64), "float16")):
     for bx in T.thread_binding(1, thread="blockIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((1, 32, 64), "float16", scope="shared.dyn", align=1024)
             for p, r0, r1, s in T.grid(1, 4, 8, 64):
-                with T.sblock("copy"):
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128})
+                with T.sblock("copy", async_copy="tma", swizzle=128):
                     tile[p, r0 * 8 + r1, s] = A[r1, r0, p * 64 + s]
 """)
     # the tensor's first dimension is the tile's inner one
@@ -154,16 +132,12 @@ def func(A: T.Buffer((8, 4, 64), "float16")):
 
 def test_the_outermost_of_two_dimensions_is_cut():
     encode, load, loops = loads_of("""
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((512, 3, 64), "float16")):
     for bx in T.thread_binding(1, thread="blockIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((1, 1536, 64), "float16", scope="shared.dyn", align=1024)
             for p, r0, r1, s in T.grid(1, 512, 3, 64):
-                with T.sblock("copy"):
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128})
+                with T.sblock("copy", async_copy="tma", swizzle=128):
                     tile[p, r0 * 3 + r1, s] = A[r0, r1, p * 64 + s]
 """)
     assert encode[7:10] == ["64", "3", "256"]
@@ -174,16 +148,12 @@ def func(A: T.Buffer((512, 3, 64), "float16")):
 
 def test_one_row_of_a_matrix():
     encode, load, _ = loads_of("""
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((4, 256), "float32")):
     for bx in T.thread_binding(4, thread="blockIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((1, 1, 256), "float32", scope="shared.dyn", align=128)
             for p, r, s in T.grid(1, 1, 256):
-                with T.sblock("copy"):
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 0})
+                with T.sblock("copy", async_copy="tma", swizzle=0):
                     tile[p, r, s] = A[bx, p * 256 + s]
 """)
     assert encode[2:4] == ["T.int64(256)", "T.int64(4)"]

@@ -13,11 +13,8 @@ from tvm_hopper.transforms.memory_bound.fuse_online_softmax import (
 )
 
 KERNEL = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((8, 256), "float16"), Y: T.Buffer((8,), "float32")):
-    for bx in T.thread_binding(
-        8, thread="blockIdx.x", annotations={"tvm_hopper.memory_bound": "row_reduction"}
-    ):
+    for bx in T.thread_binding(8, thread="blockIdx.x", memory_bound="row_reduction"):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
             with T.sblock("kernel"):
                 M = T.sblock_alloc_buffer((1,), scope="local")
@@ -52,16 +49,13 @@ def func(X: T.Buffer((8, 256), "float16"), Y: T.Buffer((8,), "float32")):
                                     again[v] = X[bx, part * 64 + tx * 2 + v]
                             for v in T.unroll(2):
                                 with T.sblock("update"):
-                                    total[0] = total[0] + T.exp(
-                                        T.Cast("float32", again[v]) - M[0]
-                                    )
+                                    total[0] = total[0] + T.exp(T.Cast("float32", again[v]) - M[0])
                     with T.sblock("across"):
                         T.attr(0, "reduce_scope", 0)
                         T.evaluate(total[0])
                     with T.sblock("back"):
                         S[0] = total[0]
-                with T.sblock("store"):
-                    T.where(tx < 1)
+                with T.sblock("store", where=tx < 1):
                     Y[bx] = T.log(S[0]) + M[0]
 """
 
@@ -108,7 +102,7 @@ def test_it_is_noted_and_again_finds_nothing():
         ('T.Cast("float32", again[v]) - M', "T.float32(2) - M"),  # of other elements
         ("T.max(own", "T.min(own"),
         ("total[0] + T.exp(", "total[0] + T.tanh("),
-        ('memory_bound": "row_reduction"', 'chosen": "row_reduction"'),  # not ours
+        ('memory_bound="row_reduction"', 'chosen="row_reduction"'),  # not ours
     ],
     ids=range(7),
 )

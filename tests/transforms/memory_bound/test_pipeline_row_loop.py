@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
-from tvm_hopper import ir
+from tests.transforms.scripts import check, notes_of, parse, run
 from tvm_hopper.errors import LoweringError
-from tvm_hopper.transforms.memory_bound.pipeline_row_loop import PipelineRowLoop, plan_row_pipeline
+from tvm_hopper.transforms.memory_bound.pipeline_row_loop import PipelineRowLoop
 
 HEAD = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((1000, 64), "float32"), Y: T.Buffer((1000, 64), "float32")):
-    for bx in T.thread_binding(
-        16, thread="blockIdx.x", annotations={"tvm_hopper.memory_bound": "row_reduction"}
-    ):
+    for bx in T.thread_binding(16, thread="blockIdx.x", memory_bound="row_reduction"):
         for tx in T.thread_binding(64, thread="threadIdx.x"):
             with T.sblock("kernel"):
                 rooms = T.sblock_alloc_buffer((4,), "float32", scope="shared.dyn")
@@ -24,18 +20,11 @@ def func(X: T.Buffer((1000, 64), "float32"), Y: T.Buffer((1000, 64), "float32"))
 SEND = """
 TABval[0] = X[NUMBER * 16 + bx, tx]
 TABT.tvm_storage_sync("shared", T.bool(False), -1)
-TABT.evaluate(
-TAB    T.ptx.st_async(
-TAB        T.uint32(0), val[0], T.uint32(8), "", "shared::cluster",
-TAB        "mbarrier::complete_tx::bytes", "f32", "",
-TAB    )
-TAB)
+TABT.evaluate(TAB    T.ptx.st_async(TAB        T.uint32(0), val[0], T.uint32(8), "",
+    "shared::cluster", TAB        "mbarrier::complete_tx::bytes", "f32", "", TAB    ) TAB)
 """
 WAIT = "T.evaluate(T.cuda.mbarrier_wait(T.address_of(arrived[r % 4]), r // 4 % 2))"
-MARKED = f"""with T.sblock("wait"):
-TAB    T.reads()
-TAB    T.writes()
-TAB    T.sblock_attr({{"tvm_hopper.skew_turns": 1}})
+MARKED = f"""with T.sblock("wait", reads=[], writes=[], skew_turns=1):
 TAB    {WAIT}"""
 TAKE = """
 TABWAIT
@@ -51,15 +40,11 @@ def indented(text: str, number: str, columns: int) -> str:
 BEFORE = (
     HEAD
     + """
-                for r in T.serial(63, annotations={"tvm_hopper.skew_turns": 1}):
+                for r in T.serial(63, skew_turns=1):
                     if r * 16 + bx < 1000:
-                        with T.sblock("turn"):
-                            T.reads()
-                            T.writes()
+                        with T.sblock("turn", reads=[], writes=[]):
                             total = T.sblock_alloc_buffer((1,), "float32", scope="local")
-                            with T.sblock("sum"):
-                                T.reads()
-                                T.writes()
+                            with T.sblock("sum", reads=[], writes=[]):
                                 val = T.sblock_alloc_buffer((1,), "float32", scope="local")
 """
     + indented(SEND, "r", 32)
@@ -68,9 +53,7 @@ BEFORE = (
 AFTER = (
     HEAD
     + """
-                with T.sblock("turns"):
-                    T.reads()
-                    T.writes()
+                with T.sblock("turns", reads=[], writes=[]):
                     total = T.sblock_alloc_buffer((1,), "float32", scope="local")
                     val = T.sblock_alloc_buffer((1,), "float32", scope="local")
                     if bx < 1000:
@@ -99,20 +82,11 @@ def after():
 def in_order(result: str):
     start = BEFORE.index(indented(TAKE.replace("WAIT", MARKED), "r", 32))
     text = BEFORE[:start] + indented(TAKE, "r", 32)
-    return parse(text, ("RESULT", result), (', annotations={"tvm_hopper.skew_turns": 1}', ""))
+    return parse(text, ("RESULT", result), (", skew_turns=1", ""))
 
 
 def test_the_next_row_is_sent_before_this_turn_waits():
     check(run(before(), PipelineRowLoop()), after())
-
-
-def test_other_kernels_stay():
-    check_other_kernel_stays(before(), after(), PipelineRowLoop())
-
-
-def test_again_finds_nothing():
-    (kernel,) = ir.kernels(run(before(), PipelineRowLoop()))
-    assert plan_row_pipeline(kernel) == ()
 
 
 def test_registers_of_the_earlier_part_keep_the_turns_in_order():

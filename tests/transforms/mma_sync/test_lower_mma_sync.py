@@ -14,102 +14,81 @@ from tvm_hopper.transforms import LowerMmaSync
 
 # One warp, 8 rows of A, 16 columns of the output, 32 of the sum at once; K of A ends at 40.
 BEFORE = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((8, 40), "float16"), B: T.Buffer((64, 64), "float16"),
-         D: T.Buffer((8, 64), "float32")):
+    D: T.Buffer((8, 64), "float32")):
     for bx in T.thread_binding(4, thread="blockIdx.x"):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
-            with T.sblock("work"):
-                T.reads(A[0:8, 0:40], B[bx * 16:bx * 16 + 16, 0:64])
-                T.writes(D[0:8, bx * 16:bx * 16 + 16])
+            with T.sblock("work", reads=[A[0:8, 0:40], B[bx * 16:bx * 16 + 16, 0:64]],
+                writes=[D[0:8, bx * 16:bx * 16 + 16]]):
                 own = T.sblock_alloc_buffer((8, 16), "float32", scope="local")
                 A_local = T.sblock_alloc_buffer((8, 32), "float16", scope="local")
                 B_local = T.sblock_alloc_buffer((16, 32), "float16", scope="local")
                 for j, i in T.grid(8, 16):
-                    with T.sblock("init"):
-                        T.reads()
-                        T.writes(own[j, i])
+                    with T.sblock("init", reads=[], writes=[own[j, i]]):
                         own[j, i] = T.float32(0)
                 for k0 in range(2):
                     for i, k in T.grid(16, 32):
-                        with T.sblock("B_local"):
-                            T.reads(B[bx * 16 + i, k0 * 32 + k])
-                            T.writes(B_local[i, k])
-                            T.sblock_attr({"tvm_hopper.load_hint": "evict_first"})
+                        with T.sblock("B_local", reads=[B[bx * 16 + i, k0 * 32 + k]],
+                            writes=[B_local[i, k]], load_hint="evict_first"):
                             B_local[i, k] = B[bx * 16 + i, k0 * 32 + k]
                     for j, k in T.grid(8, 32):
-                        with T.sblock("A_local"):
-                            T.reads(A[j, k0 * 32 + k])
-                            T.writes(A_local[j, k])
+                        with T.sblock("A_local", reads=[A[j, k0 * 32 + k]],
+                            writes=[A_local[j, k]]):
                             A_local[j, k] = T.if_then_else(
                                 k0 * 32 + k < 40, A[j, k0 * 32 + k], T.float16(0))
-                    with T.sblock("C"):
-                        T.reads(own[0:8, 0:16], A_local[0:8, 0:32], B_local[0:16, 0:32])
-                        T.writes(own[0:8, 0:16])
-                        T.sblock_attr({"tvm_hopper.mma_sync": 1})
+                    with T.sblock("C", reads=[own[0:8, 0:16], A_local[0:8, 0:32],
+                        B_local[0:16, 0:32]], writes=[own[0:8, 0:16]], mma_sync=1):
                         for j, i, k in T.grid(8, 16, 32):
                             own[j, i] = own[j, i] + (
                                 T.Cast("float32", A_local[j, k]) * T.Cast("float32", B_local[i, k]))
                 for j, i in T.grid(8, 16):
-                    with T.sblock("D"):
-                        T.reads(own[j, i])
-                        T.writes(D[j, bx * 16 + i])
+                    with T.sblock("D", reads=[own[j, i]], writes=[D[j, bx * 16 + i]]):
                         D[j, bx * 16 + i] = own[j, i]
 """
 AFTER = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((8, 40), "float16"), B: T.Buffer((64, 64), "float16"),
-         D: T.Buffer((8, 64), "float32")):
+    D: T.Buffer((8, 64), "float32")):
     for bx in T.thread_binding(4, thread="blockIdx.x"):
         for tx in T.thread_binding(32, thread="threadIdx.x"):
-            with T.sblock("work"):
-                T.reads(A[0:8, 0:40], B[bx * 16:bx * 16 + 16, 0:64])
-                T.writes(D[0:8, bx * 16:bx * 16 + 16])
+            with T.sblock("work", reads=[A[0:8, 0:40], B[bx * 16:bx * 16 + 16, 0:64]],
+                writes=[D[0:8, bx * 16:bx * 16 + 16]]):
                 own = T.sblock_alloc_buffer((4,), "float32", scope="local", align=16)
                 A_local = T.sblock_alloc_buffer((8,), "float16", scope="local", align=16)
                 B_local = T.sblock_alloc_buffer((16,), "float16", scope="local", align=16)
-                for h in T.serial(2, annotations={"pragma_unroll": 2}):
-                    for p in T.serial(2, annotations={"pragma_unroll": 2}):
-                        with T.sblock("init"):
-                            T.reads()
-                            T.writes(own[0:4])
+                for h in T.serial(2, pragma_unroll=2):
+                    for p in T.serial(2, pragma_unroll=2):
+                        with T.sblock("init", reads=[], writes=[own[0:4]]):
                             own[h * 2 + p] = T.float32(0)
                 for k0 in range(2):
-                    for h in T.serial(2, annotations={"pragma_unroll": 2}):
+                    for h in T.serial(2, pragma_unroll=2):
                         for v in T.vectorized(8):
-                            with T.sblock("B_local"):
-                                T.reads(B[bx * 16 + h * 8 + tx // 4, k0 * 32 + tx % 4 * 8 + v])
-                                T.writes(B_local[h * 8 + v])
-                                T.sblock_attr({"tvm_hopper.load_hint": "evict_first"})
-                                B_local[h * 8 + v] = (
-                                    B[bx * 16 + h * 8 + tx // 4, k0 * 32 + tx % 4 * 8 + v])
+                            with T.sblock("B_local", reads=[B[bx * 16 + h * 8 + tx // 4,
+                                k0 * 32 + tx % 4 * 8 + v]], writes=[B_local[h * 8 + v]],
+                                load_hint="evict_first"):
+                                B_local[h * 8 + v] = (B[bx * 16 + h * 8 + tx // 4,
+                                    k0 * 32 + tx % 4 * 8 + v])
                     if k0 * 4 + tx % 4 < 5:
                         for v in T.vectorized(8):
-                            with T.sblock("A_local"):
-                                T.reads(A[tx // 4, k0 * 32 + tx % 4 * 8 + v])
-                                T.writes(A_local[v])
+                            with T.sblock("A_local", reads=[A[tx // 4, k0 * 32 + tx % 4 * 8 + v]],
+                                writes=[A_local[v]]):
                                 A_local[v] = A[tx // 4, k0 * 32 + tx % 4 * 8 + v]
                     else:
                         for v in T.vectorized(8):
-                            with T.sblock("A_local"):
-                                T.reads()
-                                T.writes(A_local[v])
+                            with T.sblock("A_local", reads=[], writes=[A_local[v]]):
                                 A_local[v] = T.float16(0)
-                    with T.sblock("C"):
-                        T.reads(own[0:4], A_local[0:8], B_local[0:16])
-                        T.writes(own[0:4])
+                    with T.sblock("C", reads=[own[0:4], A_local[0:8], B_local[0:16]],
+                        writes=[own[0:4]]):
                         b = T.decl_buffer((8,), "uint32", data=B_local.data, scope="local")
                         a = T.decl_buffer((4,), "uint32", data=A_local.data, scope="local")
-                        for s in T.serial(2, annotations={"pragma_unroll": 2}):
-                            T.ptx["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"](
-                                own[0], own[1], own[2], own[3],
-                                b[2 * s], b[4 + 2 * s], b[2 * s + 1], b[4 + 2 * s + 1],
-                                a[2 * s], a[2 * s + 1], own[0], own[1], own[2], own[3])
-                for h in T.serial(2, annotations={"pragma_unroll": 2}):
-                    for p in T.serial(2, annotations={"pragma_unroll": 2}):
-                        with T.sblock("D"):
-                            T.reads(own[0:4])
-                            T.writes(D[tx % 4 * 2 + p, bx * 16 + (h * 8 + tx // 4)])
+                        for s in T.serial(2, pragma_unroll=2):
+                            T.ptx["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"](own[0],
+                                own[1], own[2], own[3], b[2 * s], b[4 + 2 * s], b[2 * s + 1],
+                                b[4 + 2 * s + 1], a[2 * s], a[2 * s + 1], own[0], own[1], own[2],
+                                own[3])
+                for h in T.serial(2, pragma_unroll=2):
+                    for p in T.serial(2, pragma_unroll=2):
+                        with T.sblock("D", reads=[own[0:4]],
+                            writes=[D[tx % 4 * 2 + p, bx * 16 + (h * 8 + tx // 4)]]):
                             D[tx % 4 * 2 + p, bx * 16 + (h * 8 + tx // 4)] = own[h * 2 + p]
 """
 
@@ -126,7 +105,7 @@ def test_lanes_load_what_they_multiply():
 
 
 def test_a_kernel_without_such_a_product_stays():
-    func = parse(BEFORE, ('T.sblock_attr({"tvm_hopper.mma_sync": 1})', "T.evaluate(0)"))
+    func = parse(BEFORE, (", mma_sync=1", ""))
     assert run(func, LowerMmaSync()).same_as(func)
 
 

@@ -36,7 +36,7 @@ def test_facts_for_explain():
 )
 def test_what_does_not_run_in_an_iteration_of_its_own_is_told(stages, order, remark):
     """Why stages are one, and that an order is the program's (delays: elsewhere)."""
-    edits = (*PLAIN_COPY, ("[0, 1, 1]", stages), ('order": [0, 1, 2]', f'order": {order}'))
+    edits = (*PLAIN_COPY, ("[0, 1, 1]", stages), ("order=[0, 1, 2]", f"order={order}"))
     notes = notes_of(run(parse(BEFORE, *edits), PlanRingBuffers()))
     found = [note.text for note in notes if isinstance(note, RemarkNote)]
     assert found == ([f"loop k: {remark}"] if remark else [])

@@ -81,5 +81,5 @@ def test_each_loop_has_slots_of_its_own():
 
 def test_channels_are_numbered_on_from_those_that_a_kernel_has():
     """A pass that makes loads of its own may run after one that has given loads their channels."""
-    known = K_LOOP.replace('"tma_load"}', '"tma_load", "tvm_hopper.channel": 4}')
+    known = K_LOOP.replace('"tma_load"', '"tma_load", channel=4')
     assert pipeline_of((K_LOOP, known + K_LOOP)).number == 5

@@ -19,51 +19,31 @@ from tvm_hopper.transforms import (
 from tvm_hopper.transforms.common.explain_notes import RingNote, StoreRingNote
 
 BEFORE = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((256, 64), "float32"), C: T.Buffer((256, 64), "float32")):
     for by in T.thread_binding(2, thread="blockIdx.y"):
         for bx in T.thread_binding(2, thread="blockIdx.x"):
             for tx in T.thread_binding(64, thread="threadIdx.x"):
                 for n in range(2):
-                    for k in T.serial(4, annotations={}):
-                        with T.sblock(""):
-                            T.reads()
-                            T.writes()
+                    for k in T.serial(4):
+                        with T.sblock("", reads=[], writes=[]):
                             tile = T.sblock_alloc_buffer((8, 64), "float32", scope="shared.dyn")
                             for r in range(8):
                                 tile[r, tx] = A[by * 128 + n * 64 + k * 16 + bx * 8 + r, tx]
-                            with T.sblock("store"):
-                                T.reads(tile[0:8, 0:64])
-                                T.writes(C[0:256, 0:64])
-                                T.sblock_attr(
-                                    {
-                                        "tvm_hopper.async_op": "bulk_store",
-                                        "tvm_hopper.store_slots": 3,
-                                    }
-                                )
-                                T.call_extern(
-                                    "int32",
-                                    "store",
+                            with T.sblock("store", reads=[tile[0:8, 0:64]],
+                                writes=[C[0:256, 0:64]], async_op="bulk_store", store_slots=3):
+                                T.call_extern("int32", "store",
                                     T.address_of(C[by * 128 + n * 64 + k * 16 + bx * 8, 0]),
-                                    T.address_of(tile[0, 0]),
-                                )
+                                    T.address_of(tile[0, 0]))
 """
 
 AFTER = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((256, 64), "float32"), C: T.Buffer((256, 64), "float32")):
     for by in T.thread_binding(2, thread="blockIdx.y"):
         for bx in T.thread_binding(2, thread="blockIdx.x"):
             for tx in T.thread_binding(64, thread="threadIdx.x"):
-                with T.sblock("kernel"):
-                    T.reads()
-                    T.writes()
-                    T.sblock_attr({"tvm_hopper.kernel": 1})
+                with T.sblock("kernel", reads=[], writes=[], kernel=1):
                     tile = T.sblock_alloc_buffer((3, 8, 64), "float32", scope="shared.dyn")
-                    with T.sblock("tile"):
-                        T.reads()
-                        T.writes()
-                        T.sblock_attr({"tvm_hopper.tile_work": 1})
+                    with T.sblock("tile", reads=[], writes=[], tile_work=1):
                         for n in range(2):
                             for k in range(4):
                                 trip: T.let[T.int32] = n * 4 + k
@@ -71,34 +51,20 @@ def func(A: T.Buffer((256, 64), "float32"), C: T.Buffer((256, 64), "float32")):
                                     tile[trip % 3, r, tx] = A[
                                         by * 128 + n * 64 + k * 16 + bx * 8 + r, tx
                                     ]
-                                with T.sblock("store"):
-                                    T.reads(tile[trip % 3, 0:8, 0:64])
-                                    T.writes(C[0:256, 0:64])
-                                    T.sblock_attr(
-                                        {
-                                            "tvm_hopper.async_op": "bulk_store",
-                                            "tvm_hopper.store_ring": 0,
-                                        }
-                                    )
+                                with T.sblock("store", reads=[tile[trip % 3, 0:8, 0:64]],
+                                    writes=[C[0:256, 0:64]], async_op="bulk_store", store_ring=0):
                                     T.call_extern("int32", "tvm_hopper.store_slot", 0, trip)
-                                    T.call_extern(
-                                        "int32",
-                                        "store",
+                                    T.call_extern("int32", "store",
                                         T.address_of(C[by * 128 + n * 64 + k * 16 + bx * 8, 0]),
-                                        T.address_of(tile[trip % 3, 0, 0]),
-                                    )
+                                        T.address_of(tile[trip % 3, 0, 0]))
 """
 
-STAGES = """annotations={
-                        "software_pipeline_stage": [0, 2],
-                        "software_pipeline_order": [0, 1],
-                        "software_pipeline_async_stages": [2],
-                    }"""
-ONE_SLOT = ('"tvm_hopper.store_slots": 3,', '"tvm_hopper.store_slots": 1,')
-NO_REQUEST = ('"tvm_hopper.store_slots": 3,', "")
+STAGES = ("T.serial(4)", "T.serial(4, stage=[0, 2], order=[0, 1], async_stages=[2])")
+ONE_SLOT = ("store_slots=3", "store_slots=1")
+NO_REQUEST = (", store_slots=3", "")
 PERSISTENT = (
     'T.thread_binding(2, thread="blockIdx.x")',
-    'T.thread_binding(2, thread="blockIdx.x", annotations={"tvm_hopper.persistent": 1})',
+    'T.thread_binding(2, thread="blockIdx.x", persistent=1)',
 )
 
 
@@ -109,9 +75,9 @@ def test_each_life_of_a_tile_takes_the_next_slot():
 
 
 def test_stages_of_tvm_say_the_same():
-    by_stages = parse(BEFORE, NO_REQUEST, ("annotations={}", STAGES))
+    by_stages = parse(BEFORE, NO_REQUEST, STAGES)
     check(run(by_stages, PlanRingBuffers()), parse(AFTER))
-    by_both = parse(BEFORE, ("annotations={}", STAGES))
+    by_both = parse(BEFORE, STAGES)
     check(run(by_both, PlanRingBuffers()), parse(AFTER))
 
 
@@ -147,7 +113,7 @@ def pending(text: str) -> list[str]:
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 4])
 def test_all_stores_but_one_may_be_pending(slots):
-    change = (NO_REQUEST[0], f'"tvm_hopper.store_slots": {slots},')
+    change = ("store_slots=3", f"store_slots={slots}")
     text = run(parse(BEFORE, change), PlanRingBuffers(), InsertSyncs()).script()
     assert pending(text) == [(str(slots - 1), "read"), ("0", "read")]
     assert text.count("storage_sync") == 2  # the slot is free; the tile is written

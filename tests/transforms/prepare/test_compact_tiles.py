@@ -10,7 +10,6 @@ from tvm_hopper.simulation import verify
 from tvm_hopper.transforms.prepare.compact_tiles import CompactTiles, plan_tiles
 
 KERNEL = """
-@T.prim_func(private=True, s_tir=True)
 def func(r: T.handle, d: T.handle):
     m = T.int64()
     R = T.match_buffer(r, (m, T.int64(64)), "float16")
@@ -23,19 +22,15 @@ def func(r: T.handle, d: T.handle):
                     T.writes(D[bx * T.int64(128) : bx * T.int64(128) + T.int64(128), 0:64])
                     tile = T.sblock_alloc_buffer((ROWS, T.int64(64)), "float16", scope="SCOPE")
                     for i, j in T.grid(T.int64(128), T.int64(64)):
-                        with T.sblock("copy"):
-                            T.where(bx * T.int64(128) + i < m)
-                            T.reads(R[bx * T.int64(128) + i, j])
-                            T.writes(tile[START + i, j])
+                        with T.sblock("copy", where=bx * T.int64(128) + i < m,
+                            reads=[R[bx * T.int64(128) + i, j]], writes=[tile[START + i, j]]):
                             tile[START + i, j] = R[bx * T.int64(128) + i, j]
                     for i, j in T.grid(T.int64(64), T.int64(64)):
-                        with T.sblock("use"):
-                            T.where(bx * T.int64(128) + ty * T.int64(64) + i < m)
-                            T.reads(tile[OTHER + ty * T.int64(64) + i, j])
-                            T.writes(D[bx * T.int64(128) + ty * T.int64(64) + i, j])
-                            D[bx * T.int64(128) + ty * T.int64(64) + i, j] = tile[
-                                OTHER + ty * T.int64(64) + i, j
-                            ]
+                        with T.sblock("use", where=bx * T.int64(128) + ty * T.int64(64) + i < m,
+                            reads=[tile[OTHER + ty * T.int64(64) + i, j]],
+                            writes=[D[bx * T.int64(128) + ty * T.int64(64) + i, j]]):
+                            D[bx * T.int64(128) + ty * T.int64(64) + i,
+                                j] = tile[OTHER + ty * T.int64(64) + i, j]
 """
 BASE = "bx * T.int64(128)"
 
@@ -100,7 +95,6 @@ def test_accesses_before_the_start_stay():
 
 
 REGISTERS = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((8, 4096), "float16"), Y: T.Buffer((8, 4096), "float16")):
     for bx in T.thread_binding(8, thread="blockIdx.x"):
         for tx in T.thread_binding(256, thread="threadIdx.x"):
@@ -108,15 +102,13 @@ def func(X: T.Buffer((8, 4096), "float16"), Y: T.Buffer((8, 4096), "float16")):
                 part = T.sblock_alloc_buffer((2, 256, 8), "float16", scope="local")
                 for c in T.unroll(2):
                     for v in T.vectorized(8):
-                        with T.sblock("load"):
-                            T.reads(X[bx, c * 2048 + tx * 8 + v])
-                            T.writes(part[c, tx, v])
+                        with T.sblock("load", reads=[X[bx, c * 2048 + tx * 8 + v]],
+                            writes=[part[c, tx, v]]):
                             part[c, tx, v] = X[bx, c * 2048 + tx * 8 + v]
                 for c in T.unroll(2):
                     for v in T.vectorized(8):
-                        with T.sblock("store"):
-                            T.reads(part[c, tx, v])
-                            T.writes(Y[bx, c * 2048 + tx * 8 + v])
+                        with T.sblock("store", reads=[part[c, tx, v]],
+                            writes=[Y[bx, c * 2048 + tx * 8 + v]]):
                             Y[bx, c * 2048 + tx * 8 + v] = part[c, tx, v]
 """
 OF_A_THREAD = REGISTERS.replace("(2, 256, 8)", "(2, 1, 8)").replace(

@@ -8,7 +8,6 @@ from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tvm_hopper.transforms.prepare.hoist_store_guards import HoistStoreGuards
 
 KERNEL = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((96, 64), "float32"), C: T.Buffer((96, 64), "float32")):
     for bx in T.thread_binding(3, thread="blockIdx.x"):
         for tx in T.thread_binding(128, thread="threadIdx.x"):
@@ -16,15 +15,11 @@ def func(A: T.Buffer((96, 64), "float32"), C: T.Buffer((96, 64), "float32")):
                 with T.sblock("trip"):
                     tile = T.sblock_alloc_buffer((8, 64), scope="shared.dyn")
                     for i, j in T.grid(8, 64):
-                        with T.sblock("load"):
-                            T.where(k < 3)
-                            T.sblock_attr({"tvm_hopper.async_copy": "auto"})
+                        with T.sblock("load", where=k < 3, async_copy="auto"):
                             tile[i, j] = A[bx * 32 + k * 8 + i, j]
                     AROUND
                     for i, j in T.grid(8, 64):
-                        with T.sblock("store"):
-                            T.where(CONDITION)
-                            T.sblock_attr({"tvm_hopper.async_copy": "MECHANISM"})
+                        with T.sblock("store", where=CONDITION, async_copy="MECHANISM"):
                             C[bx * 32 + k * 8 + i, j] = tile[i, j]
 """
 
@@ -34,9 +29,7 @@ def kernel(condition: str, mechanism: str = "auto", around: str = ""):
     if around:
         head += f"                    if {around}:\n"
         tail = "".join(f"    {line}\n" for line in tail.splitlines())
-    where = "T.where(CONDITION)"
-    line = next(x for x in tail.splitlines(keepends=True) if where in x)
-    tail = tail.replace(line, line.replace("CONDITION", condition) if condition else "")
+    tail = tail.replace("where=CONDITION, ", f"where={condition}, " if condition else "")
     return parse(head + tail, ("MECHANISM", mechanism))
 
 

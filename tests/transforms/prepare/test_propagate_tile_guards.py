@@ -14,7 +14,6 @@ from tvm_hopper.simulation import verify
 from tvm_hopper.transforms.prepare.propagate_tile_guards import PropagateTileGuards, plan_conditions
 
 KERNEL = """
-@T.prim_func(private=True, s_tir=True)
 def func(n: T.int32, A: T.Buffer((8, 64), "float32"), C: T.Buffer((8, 64), "float32")):
     for bx in T.thread_binding(3, thread="blockIdx.x"):
         with T.sblock("kernel"):
@@ -22,26 +21,22 @@ def func(n: T.int32, A: T.Buffer((8, 64), "float32"), C: T.Buffer((8, 64), "floa
             other = T.sblock_alloc_buffer((8, 64), scope="shared.dyn")
             for i in range(4):
                 for tx in T.thread_binding(128, thread="threadIdx.x"):
-                    with T.sblock("fill"):
-                        T.where(FILL)
+                    with T.sblock("fill", where=FILL):
                         tile[i * 2 + tx // 64, tx % 64] = A[i * 2 + tx // 64, tx % 64]
             for i, j in T.grid(8, 64):
-                with T.sblock("hand_on"):
-                    T.where(HAND_ON)
+                with T.sblock("hand_on", where=HAND_ON):
                     other[i, j] = HANDED
             for i, j in T.grid(8, 64):
-                with T.sblock("store"):
-                    T.where(STORE)
+                with T.sblock("store", where=STORE):
                     C[i, j] = other[i, j]
 """
-NONE = "                    T.where({})\n"
 OWN = "tx % 64 < 60 and bx < 1"
 
 
 def kernel(fill=OWN, hand_on="", store="", handed="tile[i, j]"):
     changes = [("FILL", fill), ("HANDED", handed)]
     for name, condition in (("HAND_ON", hand_on), ("STORE", store)):
-        changes.append((name, condition) if condition else (NONE.format(name), ""))
+        changes.append((name, condition) if condition else (f", where={name}", ""))
     return parse(KERNEL, *changes)
 
 
@@ -83,7 +78,7 @@ def test_two_that_fill_under_conditions_of_their_own():
         "other[i, j] = HANDED", "tile[i, j] = A[i, j]"
     )
     text = text.replace("C[i, j] = other[i, j]", "C[i, j] = tile[i, j]")
-    before = parse(text, ("FILL", OWN), ("HAND_ON", "bx >= 1"), (NONE.format("STORE"), ""))
+    before = parse(text, ("FILL", OWN), ("HAND_ON", "bx >= 1"), (", where=STORE", ""))
     assert run(before, PropagateTileGuards()).same_as(before)
 
 

@@ -1,19 +1,17 @@
 """RecordConfiguration: what a kernel was chosen for is noted, and the annotation is gone."""
 
-from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
+from tests.transforms.scripts import check, notes_of, parse, run
 from tvm_hopper.transforms.common.explain_notes import ConfigurationNote, RowsNote
 from tvm_hopper.transforms.prepare.record_configuration import RecordConfiguration
 
 KERNEL = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((4, 8), "float32")):
     for by in T.thread_binding(4, thread="blockIdx.y"):
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={
-            "tvm_hopper.chosen_for": [64, 203], "tvm_hopper.raster_group": 2}):
+        for bx in T.thread_binding(8, thread="blockIdx.x", chosen_for=[64, 203], raster_group=2):
             with T.sblock("fill"):
                 A[by, bx] = T.float32(0)
 """
-WITHOUT = ('"tvm_hopper.chosen_for": [64, 203], ', "")
+WITHOUT = (", chosen_for=[64, 203]", "")
 
 
 def test_rows_and_time_are_noted():
@@ -23,16 +21,7 @@ def test_rows_and_time_are_noted():
 
 
 def test_a_configuration_is_noted():
-    with_one = ('"tvm_hopper.chosen_for": [64, 203]', '"tvm_hopper.configuration": "matmul"')
+    with_one = ("chosen_for=[64, 203]", 'configuration="matmul"')
     got = run(parse(KERNEL, with_one), RecordConfiguration())
     check(got, parse(KERNEL, WITHOUT))
     assert notes_of(got) == (ConfigurationNote("matmul"),)
-
-
-def test_again_finds_nothing():
-    got = run(parse(KERNEL), RecordConfiguration())
-    assert run(got, RecordConfiguration()).same_as(got)
-
-
-def test_another_kernel_stays():
-    check_other_kernel_stays(parse(KERNEL), parse(KERNEL, WITHOUT), RecordConfiguration())

@@ -14,7 +14,6 @@ from tvm_hopper.transforms.prepare.simplify_register_indices import (
 )
 
 PLAIN = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((256, 784), "float16"), Y: T.Buffer((256, 784), "float16")):
     with T.sblock("root"):
         part = T.sblock_alloc_buffer((256, 98, 8), "float16", scope="local")

@@ -6,7 +6,7 @@ import pytest
 import tvm
 from tvm import s_tir
 
-from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
+from tests.transforms.scripts import check, notes_of, parse, run
 from tvm_hopper import explain, ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import LoweringError
@@ -16,37 +16,28 @@ from tvm_hopper.transforms.reductions.reduce_across_threads import ReduceAcrossT
 from tvm_hopper.transforms.reductions.split_rows_across_cluster import split_rows_across_cluster
 
 BEFORE = """
-@T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((8, 4, 64), "float32"), Y: T.Buffer((8, 4, 64), "float32")):
-    for bx in T.thread_binding(8, thread="blockIdx.x", annotations={
-        "tvm_hopper.memory_bound": "row_reduction", "tvm_hopper.row_cluster": 4}):
+    for bx in T.thread_binding(8, thread="blockIdx.x", memory_bound="row_reduction",
+        row_cluster=4):
         for tz in T.thread_binding(4, thread="threadIdx.z"):
             for tx in T.thread_binding(64, thread="threadIdx.x"):
-                with T.sblock("kernel"):
-                    T.reads()
-                    T.writes()
+                with T.sblock("kernel", reads=[], writes=[]):
                     own = T.sblock_alloc_buffer((1,), "float32", scope="local")
                     total = T.sblock_alloc_buffer((1,), "float32", scope="local")
                     own[0] = X[bx, tz, tx]
-                    with T.sblock("cross"):
-                        T.reads()
-                        T.writes()
-                        T.attr(
-                            T.comm_reducer(lambda x, y: x + y, [T.float32(0)]), "reduce_scope", 0
-                        )
-                        T.tvm_thread_allreduce(
-                            T.uint32(1), own[0], T.bool(True), total[0], tz, tx
-                        )
+                    with T.sblock("cross", reads=[], writes=[]):
+                        T.attr(T.comm_reducer(lambda x, y: x + y, [T.float32(0)]), "reduce_scope",
+                            0)
+                        T.tvm_thread_allreduce(T.uint32(1), own[0], T.bool(True), total[0], tz, tx)
                     Y[bx, tz, tx] = own[0] + total[0]
 """
 SPREAD = (
-    ('    for bx in T.thread_binding(8, thread="blockIdx.x", annotations={\n'
-     '        "tvm_hopper.memory_bound": "row_reduction", "tvm_hopper.row_cluster": 4}):\n'
+    ('    for bx in T.thread_binding(8, thread="blockIdx.x", memory_bound="row_reduction",\n'
+     '        row_cluster=4):\n'
      '        for tz in T.thread_binding(4, thread="threadIdx.z"):\n',
      '    for tz in T.thread_binding(4, thread="blockIdx.z"):\n'
      '      for rank in T.thread_binding(4, thread="clusterCtaIdx.z"):\n'
-     '        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={\n'
-     '        "tvm_hopper.memory_bound": "row_reduction"}):\n'),
+     '        for bx in T.thread_binding(8, thread="blockIdx.x", memory_bound="row_reduction"):\n'),
 )  # fmt: skip
 AMPERE = {"kind": "cuda", "arch": "sm_80"}
 
@@ -55,12 +46,6 @@ def test_parts_are_counted_by_the_thread_blocks_of_a_cluster():
     got = run(parse(BEFORE), split_rows_across_cluster)
     check(got, parse(BEFORE, *SPREAD))
     check(run(got, split_rows_across_cluster), got)
-
-
-def test_other_kernels_stay():
-    check_other_kernel_stays(
-        parse(BEFORE), run(parse(BEFORE), split_rows_across_cluster), split_rows_across_cluster
-    )
 
 
 def test_without_clusters_parts_come_in_turn():

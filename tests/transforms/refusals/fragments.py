@@ -2,7 +2,7 @@
 
 from tests.transforms.launch.test_enable_programmatic_launch import BEFORE as EARLY
 from tests.transforms.mma_sync.test_lower_mma_sync import BEFORE
-from tests.transforms.refusals.case import case
+from tests.transforms.refusals.case import case, on, rows
 from tvm_hopper.transforms import EnableProgrammaticLaunch, LowerMmaSync
 
 WORK = BEFORE[BEFORE.index("                for j, i in T.grid(8, 16):") :]
@@ -14,7 +14,11 @@ def refused(name, match, *changes):
 
 FRAGMENTS = [
     refused("two of them", "found 2 tvm_hopper.mma_sync blocks; need one", (WORK, WORK + WORK)),
-    refused("no warp", "found 64 threads on threadIdx.x; need 32", ("binding(32", "binding(64")),
+    *rows(refused)("""
+no warp
+    binding(32 => binding(64
+    found 64 threads on threadIdx.x; need 32
+    """),
     refused(
         "sums in 16 bits",
         "found sums of float16 in scope 'local'; need float32 in registers",
@@ -29,14 +33,14 @@ FRAGMENTS = [
         ),
         ("] = own[j, i]\n", '] = T.Cast("float32", own[j, i])\n'),
     ),
-    refused(
-        "few columns",
-        "found a warp's tile 8 columns of the output; need a multiple of 16",
-        ("(8, 16)", "(8, 8)"),
-        ("(16, 32)", "(8, 32)"),
-        ("T.grid(8, 16, 32)", "T.grid(8, 8, 32)"),
-        ("0:16", "0:8"),
-    ),
+    *rows(refused)("""
+few columns
+    (8, 16) => (8, 8)
+    (16, 32) => (8, 32)
+    T.grid(8, 16, 32) => T.grid(8, 8, 32)
+    0:16 => 0:8
+    found a warp's tile 8 columns of the output; need a multiple of 16
+    """),
     refused(
         "a loop from elsewhere",
         "found loop k over .*; need static loops from 0",
@@ -67,42 +71,33 @@ FRAGMENTS = [
             'B_local = T.sblock_alloc_buffer((16, 32), "float16", scope="shared")',
         ),
     ),
-    refused(
-        "an operand that is computed",
-        "operand A_local: found a value that is no element.*need if_then_else",
-        ("A[j, k0 * 32 + k], T.float16(0)", "A[j, k0 * 32 + k], T.float16(1)"),
-    ),
-    refused(
-        "an operand that is transposed on its way",
-        "need a loop along each dimension",
-        ("A_local[j, k] = T.if", "A_local[j, (k + 1) % 32] = T.if"),
-    ),
-    refused(
-        "sums at odd places",
-        "found sums at .*; need nests over all sums of a warp",
-        ("D[j, bx * 16 + i] = own[j, i]", "D[j, bx * 16 + i] = own[j, (i + 1) % 16]"),
-    ),
-    refused(
-        "a sum by itself",
-        "found other uses of own; need nests of two loops",
-        (
-            "                for k0 in range(2):",
-            "                own[0, 0] = T.float32(1)\n                for k0 in range(2):",
-        ),
-    ),
+    *rows(refused)(r"""
+an operand that is computed
+    A[j, k0 * 32 + k], T.float16(0) => A[j, k0 * 32 + k], T.float16(1)
+    operand A_local: found a value that is no element...need if_then_else
+an operand that is transposed on its way
+    A_local[j, k] = T.if => A_local[j, (k + 1) % 32] = T.if
+    need a loop along each dimension
+sums at odd places
+    D[j, bx * 16 + i] = own[j, i] => D[j, bx * 16 + i] = own[j, (i + 1) % 16]
+    found sums at ...; need nests over all sums of a warp
+a sum by itself
+    for k0 in range(2): => own[0, 0] = T.float32(1)\n                for k0 in range(2):
+    found other uses of own; need nests of two loops
+    """),
     refused(
         "sums handed on in turns",
         "found sums handed on in each turn of loop r; need one tile for each thread block",
         (
-            '            with T.sblock("work"):',
-            '            for r in range(2):\n             with T.sblock("work"):',
+            '            with T.sblock("work"',
+            '            for r in range(2):\n             with T.sblock("work"',
         ),
         (
             'own = T.sblock_alloc_buffer((8, 16), "float32", scope="local")\n',
             'own = T.sblock_alloc_buffer((8, 16), "float32", scope="local")\n'
             '                handed = T.sblock_alloc_buffer((8, 16), "float32", scope="shared")\n',
         ),
-        ("T.writes(D[j, bx * 16 + i])", "T.writes(handed[j, i])"),
+        ("writes=[D[j, bx * 16 + i]]", "writes=[handed[j, i]]"),
         ("D[j, bx * 16 + i] = own[j, i]", "handed[j, i] = own[j, i]"),
     ),
     case(
@@ -115,11 +110,9 @@ FRAGMENTS = [
             'kept = T.sblock_alloc_buffer((2, 8), "float16", scope="shared")',
         ),
     ),
-    case(
-        "nothing but early loads",
-        EARLY,
-        (EnableProgrammaticLaunch,),
-        "found nothing but such loads in the kernel; need an access to wait for after it",
-        ("Y[bx, c * 256 + tx * 8 + v] = kept[c, v] + X[0, 0]", "kept[c, v] = kept[c, v]"),
-    ),
+    *rows(on(EARLY, (EnableProgrammaticLaunch,)))("""
+nothing but early loads
+    Y[bx, c * 256 + tx * 8 + v] = kept[c, v] + X[0, 0] => kept[c, v] = kept[c, v]
+    found nothing but such loads in the kernel; need an access to wait for after it
+    """),
 ]

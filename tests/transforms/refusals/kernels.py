@@ -2,19 +2,16 @@
 
 from tests.transforms.pipeline import test_plan_ring_buffers
 from tests.transforms.pipeline.test_plan_ring_buffers import (
-    ANNOTATIONS,
-    ASK_CONSUMERS,
-    ASK_PENDING,
     ASK_PERSISTENT,
-    FILL,
     K_LOOP,
     LOAD_B,
+    LOAD_Q,
     NESTED,
     OUTSIDE,
     PLAIN_READER,
-    deeper,
 )
-from tests.transforms.refusals.case import case
+from tests.transforms.refusals.case import case, on, rows
+from tests.transforms.scripts import deeper
 from tests.transforms.sync import test_merge_shared_buffers
 from tests.transforms.tile_scheduling import test_schedule_tiles, test_size_persistent_grid
 from tvm_hopper.transforms import (
@@ -31,11 +28,8 @@ RING = test_plan_ring_buffers.BEFORE
 MERGE = test_merge_shared_buffers.BEFORE
 RASTER = test_schedule_tiles.KERNEL
 
-TILES = RING[RING.rindex('                    with T.sblock("")', 0, RING.index("a = T.sb")) :][:60]
-
-_LOAD_Q = OUTSIDE[0][1]
-_LOAD_Q = _LOAD_Q[_LOAD_Q.index('                with T.sblock("load_q")') : _LOAD_Q.index(FILL)]
-OUTSIDE_IF = (*OUTSIDE, (_LOAD_Q, f"                if bx < 2:\n{deeper(_LOAD_Q)}"))
+TILES = '                    with T.sblock("", reads=[], writes=[]):\n'
+OUTSIDE_IF = (*OUTSIDE, (LOAD_Q, f"                if bx < 2:\n{deeper(LOAD_Q)}"))
 
 
 def ring(name, match, *changes):
@@ -46,46 +40,34 @@ def roles(name, match, *changes):
     return case(name, RING, (PlanRingBuffers, SpecializeWarps), match, *changes)
 
 
-def asking(note):
-    """Return the change that puts an annotation beside those of the pipelined loop."""
-    return (ANNOTATIONS, ANNOTATIONS + f"{note},\n")
-
-
 RINGS = [
-    ring(
-        "more rows of tiles than a grid has",
-        r"loop bx, blockIdx.y: found 65536 thread blocks; need at most 65535; let thread blocks "
-        r"share the tiles \(tvm_hopper.persistent\)",
-        (
-            'T.thread_binding(3, thread="blockIdx.x")',
-            'T.thread_binding(65536, thread="blockIdx.y")',
-        ),
-    ),
+    *rows(ring)("""
+more rows of tiles than a grid has
+    T.thread_binding(3, thread="blockIdx.x") => T.thread_binding(65536, thread="blockIdx.y")
+    loop bx, blockIdx.y: found 65536 thread blocks; need at most 65535; let thread blocks share the
+    tiles (tvm_hopper.persistent)
+    """),
     ring(
         "more bytes than an mbarrier counts",
         r"loop k: found \d+ bytes a stage; need at most 1048575, what an mbarrier can count",
         ("(2, 64, 64)", "(2, 8192, 64)"),
         ("a[0:2, 0:64, 0:64]", "a[0:2, 0:8192, 0:64]"),
     ),
-    ring(
-        "shared memory, itemised",
-        r"loop k: found a 20 x 16384 \+ b 20 x 2048 \+ barriers 320 = 368960 bytes of shared "
-        r"memory; need at most 232448; take 12 stages",
-        ("[0, 0, 1]", "[0, 0, 19]"),
-    ),
-    ring(
-        "a tile that fits not once",
-        r"need at most 232448; choose a smaller tile",
-        ("(2, 64, 64)", "(2, 1024, 64)"),
-        ("a[0:2, 0:64, 0:64]", "a[0:2, 0:1024, 0:64]"),
-    ),
-    ring(
-        "copies in a kernel without threads",
-        r"copies load_a, load_b: found no loop bound to threadIdx.x in their kernel; need threads "
-        r"that read what they bring; bind the loops of a plain statement, schedule a product "
-        r"\(tvm_hopper.schedule.wgmma\), or remove tvm_hopper.async_copy",
-        ('for tx in T.thread_binding(256, thread="threadIdx.x")', "for tx in range(256)"),
-    ),
+    *rows(ring)("""
+shared memory, itemised
+    [0, 0, 1] => [0, 0, 19]
+    loop k: found a 20 x 16384 + b 20 x 2048 + barriers 320 = 368960 bytes of shared memory; need at
+    most 232448; take 12 stages
+a tile that fits not once
+    (2, 64, 64) => (2, 1024, 64)
+    a[0:2, 0:64, 0:64] => a[0:2, 0:1024, 0:64]
+    need at most 232448; choose a smaller tile
+copies in a kernel without threads
+    for tx in T.thread_binding(256, thread="threadIdx.x") => for tx in range(256)
+    copies load_a, load_b: found no loop bound to threadIdx.x in their kernel; need threads that
+    read what they bring; bind the loops of a plain statement, schedule a product
+    (tvm_hopper.schedule.wgmma), or remove tvm_hopper.async_copy
+    """),
     ring(
         "copies in a kernel of two thread axes",
         r"load_a, load_b: found threads on threadIdx.y next to threadIdx.x; need threadIdx.x "
@@ -103,20 +85,18 @@ RINGS = [
         r"reads them; compute_at the copies at the innermost loop over k, or fuse the loops",
         (TILES, f"                   for inner in range(2):\n{TILES}"),
     ),
-    ring(
-        "persistent tiles of different depth",
-        r"loop k, tvm_hopper.persistent: found bx \+ 1 iterations, which differ from tile to tile; "
-        r"need the same number for each output tile; remove persistent",
-        ("                    8,\n", "                    bx + 1,\n"),
-        ASK_PERSISTENT,
-    ),
-    ring(
-        "inner loops of different length",
-        r"loop k: found n \+ 1 iterations, which differ from tile to tile; need the same number "
-        r"for each output tile; pad the loop to its longest",
-        NESTED,
-        ("                        8,\n", "                        n + 1,\n"),
-    ),
+    *rows(ring, ASK_PERSISTENT=ASK_PERSISTENT, NESTED=NESTED)("""
+persistent tiles of different depth
+    range(8, => range(bx + 1,
+    + ASK_PERSISTENT
+    loop k, tvm_hopper.persistent: found bx + 1 iterations, which differ from tile to tile; need the
+    same number for each output tile; remove persistent
+inner loops of different length
+    + NESTED
+    range(8, => range(n + 1,
+    loop k: found n + 1 iterations, which differ from tile to tile; need the same number for each
+    output tile; pad the loop to its longest
+    """),
     ring(
         "copy under a condition in the loop",
         r"copy load_b: found the condition k < 4 around it in loop k; need copies that every "
@@ -129,92 +109,72 @@ RINGS = [
         r"statements of the loop, or of the one block in it; move the other",
         (TILES, f'                    T.call_extern("int32", "f")\n{TILES}'),
     ),
-    ring(
-        "unrolled loop",
-        r"loop k: found a loop of kind unrolled from 0; need a serial loop from 0",
-        ("for k in T.serial(", "for k in T.unroll("),
-    ),
+    *rows(ring)("""
+unrolled loop
+    for k in range( => for k in T.unroll(
+    loop k: found a loop of kind unrolled from 0; need a serial loop from 0
+    """),
     ring(
         "order without stages",
         r"loop k: found software_pipeline_order without software_pipeline_stage; need both",
-        ('"software_pipeline_stage": [0, 0, 1],', ""),
+        ("stage=[0, 0, 1], ", ""),
     ),
-    ring(
-        "stage for each statement",
-        r"loop k: found software_pipeline_stage = \[0, 1\] and software_pipeline_order = "
-        r"\[0, 1, 2\]; need one entry for each of the 3 statements \['load_a', 'load_b', 'mma'\]",
-        ("[0, 0, 1]", "[0, 1]"),
-    ),
-    ring(
-        "copies in different stages",
-        r"loop k: found software_pipeline_async_stages = \[0\]; need stage 1, where the "
-        r"asynchronous copies are, in it",
-        ("[0, 0, 1]", "[0, 1, 2]"),
-    ),
-    ring(
-        "multiplication before its copies",
-        r"loop k: found software_pipeline_stage = \[1, 1, 0\]; need a stage for copies",
-        ("[0, 0, 1]", "[1, 1, 0]"),
-    ),
-    ring(
-        "copies that are not asynchronous",
-        r"loop k: found software_pipeline_async_stages = \[\]; need stage 0, where the "
-        r"asynchronous copies are, in it",
-        ('async_stages": [0]', 'async_stages": []'),
-    ),
-    roles(
-        "more pending groups than slots",
-        r"loop k: found tvm_hopper.wgmma_pending = 1 with 1 stages; need at most 0: a slot is "
-        r"released 1 iterations late, and the producer would wait for it forever; take more",
-        ASK_PENDING,
-        ("[0, 0, 1]", "[0, 0, 0]"),
-    ),
-    roles(
-        "registers that the chip has not",
-        r"loop k, tvm_hopper.registers: found 40 \+ 2 x 240 = 520 registers; need at most 3 x 168 "
-        r"= 504, or a consumer waits forever; take \[40, 232\], or leave the annotation",
-        asking('"tvm_hopper.registers": [40, 240]'),
-    ),
-    roles(
-        "number of consumers",
-        r"loop k, tvm_hopper.consumers: found 3 with 2 warp groups on threadIdx.y; need the same "
-        r"number; split the tile by the number of consumers and bind that loop",
-        asking('"tvm_hopper.consumers": 3'),
-    ),
-    roles(
-        "too many consumers",
-        r"loop k: found 4 consumer warp groups; need 1, 2 or 3",
-        ("T.thread_binding(256", "T.thread_binding(512"),
-    ),
-    roles(
-        "registers of consumers that do not multiply",
-        r"loop k, tvm_hopper.registers: found registers for consumers of plain loops; need "
-        r"consumers that multiply: only their accumulators need more .*; remove the annotation",
-        asking('"tvm_hopper.consumers": 2, "tvm_hopper.registers": [40, 232]'),
-        PLAIN_READER,
-    ),
-    roles(
-        "number of plain consumers",
-        r"loop k, tvm_hopper.consumers: found 3 with 256 threads; need 128 threads a warp group; "
-        r"bind as many threads, or name as many consumers as there are",
-        asking('"tvm_hopper.consumers": 3'),
-        PLAIN_READER,
-    ),
-    roles(
-        "no room for a producer next to plain consumers",
-        r"loop k: found 1024 threads of consumers and a warp of the producer; need at most 1024; "
-        r"bind fewer threads, or remove the consumers: every thread then loads and computes",
-        asking('"tvm_hopper.consumers": 8'),
-        PLAIN_READER,
-        ("T.thread_binding(256", "T.thread_binding(1024"),
-    ),
-    roles(
-        "half a warp",
-        r"loop k: found 144 threads; need whole warps, their number static",
-        ASK_CONSUMERS,
-        PLAIN_READER,
-        ("T.thread_binding(256", "T.thread_binding(144"),
-    ),
+    *rows(ring)("""
+stage for each statement
+    [0, 0, 1] => [0, 1]
+    loop k: found software_pipeline_stage = [0, 1] and software_pipeline_order = [0, 1, 2]; need one
+    entry for each of the 3 statements ['load_a', 'load_b', 'mma']
+copies in different stages
+    [0, 0, 1] => [0, 1, 2]
+    loop k: found software_pipeline_async_stages = [0]; need stage 1, where the asynchronous copies
+    are, in it
+multiplication before its copies
+    [0, 0, 1] => [1, 1, 0]
+    loop k: found software_pipeline_stage = [1, 1, 0]; need a stage for copies
+copies that are not asynchronous
+    async_stages=[0] => async_stages=[]
+    loop k: found software_pipeline_async_stages = []; need stage 0, where the asynchronous copies
+    are, in it
+    """),
+    *rows(roles)("""
+more pending groups than slots
+    async_stages=[0] => async_stages=[0], wgmma_pending=1
+    [0, 0, 1] => [0, 0, 0]
+    loop k: found tvm_hopper.wgmma_pending = 1 with 1 stages; need at most 0: a slot is released 1
+    iterations late, and the producer would wait for it forever; take more
+registers that the chip has not
+    async_stages=[0] => async_stages=[0], registers=[40, 240]
+    loop k, tvm_hopper.registers: found 40 + 2 x 240 = 520 registers; need at most 3 x 168 = 504, or
+    a consumer waits forever; take [40, 232], or leave the annotation
+number of consumers
+    async_stages=[0] => async_stages=[0], consumers=3
+    loop k, tvm_hopper.consumers: found 3 with 2 warp groups on threadIdx.y; need the same number;
+    split the tile by the number of consumers and bind that loop
+too many consumers
+    T.thread_binding(256 => T.thread_binding(512
+    loop k: found 4 consumer warp groups; need 1, 2 or 3
+registers of consumers that do not multiply
+    async_stages=[0] => async_stages=[0], consumers=2, registers=[40, 232]
+    async_op="wgmma" => other=1
+    loop k, tvm_hopper.registers: found registers for consumers of plain loops; need consumers that
+    multiply: only their accumulators need more ...; remove the annotation
+number of plain consumers
+    async_stages=[0] => async_stages=[0], consumers=3
+    async_op="wgmma" => other=1
+    loop k, tvm_hopper.consumers: found 3 with 256 threads; need 128 threads a warp group; bind as
+    many threads, or name as many consumers as there are
+no room for a producer next to plain consumers
+    async_stages=[0] => async_stages=[0], consumers=8
+    async_op="wgmma" => other=1
+    T.thread_binding(256 => T.thread_binding(1024
+    loop k: found 1024 threads of consumers and a warp of the producer; need at most 1024; bind
+    fewer threads, or remove the consumers: every thread then loads and computes
+half a warp
+    async_stages=[0] => async_stages=[0], consumers=2
+    async_op="wgmma" => other=1
+    T.thread_binding(256 => T.thread_binding(144
+    loop k: found 144 threads; need whole warps, their number static
+    """),
     roles(
         "number of threads that run time knows",
         r"loop k: found n threads; need whole warps, their number static",
@@ -227,31 +187,29 @@ RINGS = [
         r"makes; remove the condition around it",
         (K_LOOP, f"                if bx < 2:\n{deeper(K_LOOP)}"),
     ),
-    roles(
-        "copy under a condition outside of loops",
-        r"copy load_q: found a copy inside of a IfThenElse; need copies that every iteration",
-        *OUTSIDE_IF,
-    ),
+    *rows(roles, OUTSIDE_IF=OUTSIDE_IF)("""
+copy under a condition outside of loops
+    + *OUTSIDE_IF
+    copy load_q: found a copy inside of a IfThenElse; need copies that every iteration
+    """),
 ]
 
 HOST = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((64,), "float16"), B: T.Buffer((64,), "float16"), n: T.int32):
     BEFORE
     for q in T.serial(4):
         for bx in T.thread_binding(64, thread="blockIdx.x"):
             for tx in T.thread_binding(1, thread="threadIdx.x"):
-                with T.sblock("copy"):
-                    T.reads()
-                    T.writes()
+                with T.sblock("copy", reads=[], writes=[]):
                     B[bx] = A[bx]
 """
 
 
 def block(*lines):
     """Return a block of its own in front of the kernel."""
-    body = "".join(f"\n            {line}" for line in ("T.reads()", "T.writes()", *lines))
-    return ("BEFORE", f"for i in range(8):\n        with T.sblock('left'):{body}")
+    body = "".join(f"\n            {line}" for line in lines)
+    left = "with T.sblock('left', reads=[], writes=[])"
+    return ("BEFORE", f"for i in range(8):\n        {left}:{body}")
 
 
 def host(name, match, *change):
@@ -287,11 +245,11 @@ HOSTS = [
         r"block left: found a load of A outside of every kernel; need loops bound to blockIdx and",
         block("T.evaluate(A[i])"),
     ),
-    host(
-        "a load outside of every block",
-        r"host code: found a load of A outside of every kernel; need loops bound to blockIdx",
-        ("BEFORE", "T.evaluate(A[0])"),
-    ),
+    *rows(host)("""
+a load outside of every block
+    BEFORE => T.evaluate(A[0])
+    host code: found a load of A outside of every kernel; need loops bound to blockIdx
+    """),
     host(
         "a tensor handed to a host function",
         r"block left: found a call that takes A outside of every kernel",
@@ -300,51 +258,40 @@ HOSTS = [
 ]
 
 LEFT = """
-@T.prim_func(private=True, s_tir=True)
 def func(C: T.Buffer((8,), "float32")):
-    for i in T.serial(8, annotations={"tvm_hopper.consumers": 1}):
+    for i in T.serial(8, consumers=1):
         for j in range(1):
-            with T.sblock("C"):
-                T.sblock_attr({"tvm_hopper.wgmma": 1})
+            with T.sblock("C", wgmma=1):
                 C[i] = T.float32(0)
 """
 
 UNBOUND = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((64,), "float16"), B: T.Buffer((64,), "float16")):
     for i in range(64):
-        with T.sblock("copy"):
-            T.reads()
-            T.writes()
+        with T.sblock("copy", reads=[], writes=[]):
             B[i] = A[i]
 """
 
 REST = [
-    case(
-        "a block that is in no kernel",
-        UNBOUND,
-        (RejectUnloweredRequests,),
-        r"block copy: found a store into B outside of every kernel; need loops bound to blockIdx "
-        r"and threadIdx around it; schedule the block as a kernel, or inline it",
-    ),
-    case(
-        "more tiles than 32 bits count",
-        RASTER,
-        (ScheduleTiles,),
-        r"loop bx: found 536870912 x 8 output tiles in an order of their own; need at most "
-        r"2147483647; choose a larger tile, or leave the order to the hardware",
-        ("(5, ", f"({1 << 29}, "),
-        test_schedule_tiles.noted(raster_group=2),
-    ),
+    *rows(on(UNBOUND, (RejectUnloweredRequests,)))("""
+a block that is in no kernel
+    block copy: found a store into B outside of every kernel; need loops bound to blockIdx and
+    threadIdx around it; schedule the block as a kernel, or inline it
+    """),
+    *rows(on(RASTER, (ScheduleTiles,)))("""
+more tiles than 32 bits count
+    (5, => (536870912,
+    annotations=NOTES => annotations={'tvm_hopper.raster_group': 2}
+    loop bx: found 536870912 x 8 output tiles in an order of their own; need at most 2147483647;
+    choose a larger tile, or leave the order to the hardware
+    """),
     *HOSTS,
-    case(
-        "shared memory of a whole kernel",
-        MERGE,
-        (MergeSharedBuffers,),
-        r"shared memory: found ring 400000 \+ rest 12 \+ full 16 = 400032 bytes with alignment; "
-        r"need at most 232448; take fewer stages or a smaller tile",
-        ("(48,)", "(200000,)"),
-    ),
+    *rows(on(MERGE, (MergeSharedBuffers,)))("""
+shared memory of a whole kernel
+    (48,) => (200000,)
+    shared memory: found ring 400000 + rest 12 + full 16 = 400032 bytes with alignment; need at most
+    232448; take fewer stages or a smaller tile
+    """),
     case(
         "shared buffer of unknown size",
         MERGE,
@@ -353,73 +300,48 @@ REST = [
         ("(48,)", "(n,)"),
         ("def func(", "def func(n: T.int32, "),
     ),
-    case(
-        "raster group of no rows",
-        RASTER,
-        (ScheduleTiles,),
-        r"loop bx, tvm_hopper.raster_group: found 0; need at least one row of tiles",
-        test_schedule_tiles.noted(raster_group=0),
-    ),
-    case(
-        "persistent kernel of no blocks",
-        RASTER,
-        (ScheduleTiles,),
-        r"loop bx, tvm_hopper.persistent: found 0; need at least one thread block",
-        test_schedule_tiles.noted(persistent=0),
-    ),
-    case(
-        "launch without a tensor, which would say on which device",
-        test_size_persistent_grid.HOST,
-        (SizePersistentGrid,),
-        r"a host function: found a kernel launch without a tensor argument; need one, which tells",
-        ("args, 0, 9", "args, 0, 8"),
-        ("args, 1, 9", "args, 1, 8"),
-    ),
-    case(
-        "raster order without rows",
-        RASTER,
-        (ScheduleTiles,),
-        r"loop bx, tvm_hopper.raster_group: found no loop bound to blockIdx.y; need rows of output "
-        r"tiles on blockIdx.y and columns on blockIdx.x, around a pipelined loop",
-        test_schedule_tiles.noted(raster_group=2),
-        ("blockIdx.y", "blockIdx.z"),
-    ),
-    case(
-        "raster order of a kernel without a pipelined loop",
-        RASTER,
-        (ScheduleTiles,),
-        r"loop bx, tvm_hopper.raster_group: found a kernel without a pipelined loop; need rows",
-        test_schedule_tiles.noted(raster_group=2),
-        ('T.sblock_attr({"tvm_hopper.kernel": 1})', "T.evaluate(0)"),
-    ),
-    case(
-        "annotation that nothing acts on: a block outside of kernels",
-        LEFT,
-        (RejectUnloweredRequests,),
-        r"block C, tvm_hopper.wgmma: found an annotation outside of the kernel, or of the loop, "
-        r"that it is about; need it inside loops bound to blockIdx, with asynchronous copies in a "
-        r"pipelined loop; bind the loops first, or remove the annotation",
-    ),
-    case(
-        "annotation that nothing acts on: a loop that is no pipeline",
-        LEFT,
-        (RejectUnloweredRequests,),
-        r"loop i, tvm_hopper.consumers: found an annotation outside of the kernel, or of the loop",
-        ('                T.sblock_attr({"tvm_hopper.wgmma": 1})\n', ""),
-    ),
-    case(
-        "work left on the host",
-        LEFT,
-        (RejectUnloweredRequests,),
-        r"block C: found a store into C outside of every kernel; need loops bound to blockIdx and "
-        r"threadIdx around it; schedule the block as a kernel, or inline it",
-        ('                T.sblock_attr({"tvm_hopper.wgmma": 1})\n', ""),
-        (', annotations={"tvm_hopper.consumers": 1}', ""),
-    ),
+    *rows(on(RASTER, (ScheduleTiles,)))("""
+raster group of no rows
+    annotations=NOTES => annotations={'tvm_hopper.raster_group': 0}
+    loop bx, tvm_hopper.raster_group: found 0; need at least one row of tiles
+persistent kernel of no blocks
+    annotations=NOTES => annotations={'tvm_hopper.persistent': 0}
+    loop bx, tvm_hopper.persistent: found 0; need at least one thread block
+    """),
+    *rows(on(test_size_persistent_grid.HOST, (SizePersistentGrid,)))("""
+launch without a tensor, which would say on which device
+    args, 0, 9 => args, 0, 8
+    args, 1, 9 => args, 1, 8
+    a host function: found a kernel launch without a tensor argument; need one, which tells
+    """),
+    *rows(on(RASTER, (ScheduleTiles,)))("""
+raster order without rows
+    annotations=NOTES => annotations={'tvm_hopper.raster_group': 2}
+    blockIdx.y => blockIdx.z
+    loop bx, tvm_hopper.raster_group: found no loop bound to blockIdx.y; need rows of output tiles
+    on blockIdx.y and columns on blockIdx.x, around a pipelined loop
+raster order of a kernel without a pipelined loop
+    annotations=NOTES => annotations={'tvm_hopper.raster_group': 2}
+    , kernel=1 =>
+    loop bx, tvm_hopper.raster_group: found a kernel without a pipelined loop; need rows
+    """),
+    *rows(on(LEFT, (RejectUnloweredRequests,)))("""
+annotation that nothing acts on: a block outside of kernels
+    block C, tvm_hopper.wgmma: found an annotation outside of the kernel, or of the loop, that it is
+    about; need it inside loops bound to blockIdx, with asynchronous copies in a pipelined loop;
+    bind the loops first, or remove the annotation
+annotation that nothing acts on: a loop that is no pipeline
+    , wgmma=1 =>
+    loop i, tvm_hopper.consumers: found an annotation outside of the kernel, or of the loop
+work left on the host
+    , wgmma=1 =>
+    , consumers=1 =>
+    block C: found a store into C outside of every kernel; need loops bound to blockIdx and
+    threadIdx around it; schedule the block as a kernel, or inline it
+    """),
 ]
 
 TWO_AXES = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((32,), "float16"), C: T.Buffer((32,), "float16"), n: T.int32):
     for tx in T.thread_binding(16, thread="threadIdx.x"):
         for ty in T.thread_binding(2, thread="threadIdx.y"):
@@ -427,27 +349,20 @@ def func(A: T.Buffer((32,), "float16"), C: T.Buffer((32,), "float16"), n: T.int3
                 fragment = T.sblock_alloc_buffer((16,), "float16", scope="warp")
                 tile = T.sblock_alloc_buffer((32,), "float16", scope="shared.dyn")
                 for i in range(32):
-                    with T.sblock("copy"):
-                        T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                    with T.sblock("copy", async_copy="tma"):
                         tile[i] = A[i]
                 fragment[tx] = tile[tx]
                 C[ty * 16 + tx] = fragment[tx]
 """
 THREADS = [
-    case(
-        "a warp's buffer on half a warp",
-        TWO_AXES,
-        (FuseThreadAxes,),
-        r"buffer fragment: found scope 'warp' with 16 threads on threadIdx.x, and others next to "
-        r"it; need 32 threads on threadIdx.x: the lanes of a warp; bind a loop of 32 to "
-        r"threadIdx.x, warps to threadIdx.y",
-    ),
-    case(
-        "a symbolic number of threads",
-        TWO_AXES,
-        (FuseThreadAxes,),
-        r"loop ty, threadIdx.y: found n threads; need a static number of threads; split the loop "
-        r"by a constant and bind the inner one",
-        ("T.thread_binding(2", "T.thread_binding(n"),
-    ),
+    *rows(on(TWO_AXES, (FuseThreadAxes,)))("""
+a warp's buffer on half a warp
+    buffer fragment: found scope 'warp' with 16 threads on threadIdx.x, and others next to it; need
+    32 threads on threadIdx.x: the lanes of a warp; bind a loop of 32 to threadIdx.x, warps to
+    threadIdx.y
+a symbolic number of threads
+    T.thread_binding(2 => T.thread_binding(n
+    loop ty, threadIdx.y: found n threads; need a static number of threads; split the loop by a
+    constant and bind the inner one
+    """),
 ]

@@ -2,7 +2,6 @@
 
 from tests.transforms.pipeline import test_plan_ring_buffers
 from tests.transforms.pipeline.test_plan_ring_buffers import (
-    ANNOTATIONS,
     ASK_PERSISTENT,
     K_LOOP,
     LOAD_B,
@@ -11,16 +10,16 @@ from tests.transforms.pipeline.test_plan_ring_buffers import (
     PLAIN_READER,
     SECOND,
     around_k,
-    deeper,
 )
-from tests.transforms.refusals.case import case
-from tests.transforms.refusals.kernels import OUTSIDE_IF, asking, ring, roles
+from tests.transforms.refusals.case import on, rows
+from tests.transforms.refusals.kernels import OUTSIDE_IF, ring, roles
+from tests.transforms.scripts import deeper
 from tvm_hopper.transforms import PlanRingBuffers, RejectUnloweredRequests, SpecializeWarps
 
 LOOK = '                T.call_extern("int32", "look", q[0, tx % 8])\n'
 PIPELINED = LOAD_B.replace("k * 32", 'T.Cast("int32", C[0])')
 WRITES_C = "address that depends on C; need one that any thread may compute ahead of time"
-
+ALL = (PlanRingBuffers, SpecializeWarps, RejectUnloweredRequests)
 
 PIPELINES = [
     ring(
@@ -40,13 +39,13 @@ PIPELINES = [
             '       if bx < 2:\n        for tx in T.thread_binding(256, thread="threadIdx.x"):',
         ),
     ),
-    ring(
-        "condition that threads decide differently",
-        r"copy load_q: found the condition tx < 128 around it; need one that does not depend on "
-        r"tx: one thread copies for all; put the condition around what reads the tile",
-        *OUTSIDE_IF,
-        ("if bx < 2:", "if tx < 128:"),
-    ),
+    *rows(ring, OUTSIDE_IF=OUTSIDE_IF)("""
+condition that threads decide differently
+    + *OUTSIDE_IF
+    if bx < 2: => if tx < 128:
+    copy load_q: found the condition tx < 128 around it; need one that does not depend on tx: one
+    thread copies for all; put the condition around what reads the tile
+    """),
     ring(
         "copy in a loop without a number of iterations",
         r"copy load_a: found a copy inside of a While; need serial loops around copies, whose",
@@ -87,9 +86,9 @@ PIPELINES = [
         r"copies before all that touches their tiles, with 2 stages; move them there, or remove "
         r"software_pipeline_stage: with one slot order is the program's",
         (
-            '                        with T.sblock("load_a"):',
+            '                        with T.sblock("load_a"',
             '                        T.call_extern("int32", "look", a[0, 0, 0])\n'
-            '                        with T.sblock("load_a"):',
+            '                        with T.sblock("load_a"',
         ),
         ("[0, 0, 1]", "[1, 0, 0, 1]"),
         ("[0, 1, 2]", "[0, 1, 2, 3]"),
@@ -107,48 +106,38 @@ PIPELINES = [
         r"after the copy, in its loop: then the slot returns to the producer; move the copy",
         around_k(LOOK, LOAD_Q, K_LOOP),
     ),
-    roles(
-        "registers without roles",
-        r"loop k, tvm_hopper.registers: found a loop without roles: its threads load and compute; "
-        r"need consumers next to a producer \(tvm_hopper.consumers\); request them, or remove the",
-        asking('"tvm_hopper.registers": [40, 232]'),
-        PLAIN_READER,
-    ),
-    roles(
-        "pending groups without roles",
-        r"loop k, tvm_hopper.wgmma_pending: found a loop without roles",
-        asking('"tvm_hopper.wgmma_pending": 1'),
-        PLAIN_READER,
-    ),
-    roles(
-        "pending groups of consumers that do not multiply",
-        r"loop k, tvm_hopper.wgmma_pending: found groups left in flight by consumers of plain "
-        r"loops; need consumers that multiply: plain loads are complete when they return; remove",
-        asking('"tvm_hopper.wgmma_pending": 1'),
-        (ANNOTATIONS, ANNOTATIONS + '"tvm_hopper.consumers": 2,\n'),
-        PLAIN_READER,
-    ),
-    roles(
-        "two loops that want other registers",
-        r"loop k, tvm_hopper.registers: found \[24, 240\] next to \[40, 232\] of loop k; need one "
-        r"value: the roles are those of the whole kernel; write it on one of the loops alone",
-        SECOND,
-        ("[0, 0, 1]", '[0, 0, 1], "tvm_hopper.registers": [40, 232]'),
-        ("[0, 0, 3]", '[0, 0, 3], "tvm_hopper.registers": [24, 240]'),
-    ),
-    roles(
-        "two loops that want other numbers of pending groups",
-        r"loop k, tvm_hopper.wgmma_pending: found 0 next to 1 of loop k; need one value",
-        SECOND,
-        ("[0, 0, 1]", '[0, 0, 1], "tvm_hopper.wgmma_pending": 1'),
-        ("[0, 0, 3]", '[0, 0, 3], "tvm_hopper.wgmma_pending": 0'),
-    ),
-    case(
-        "request on a loop around the one that loads",
-        test_plan_ring_buffers.BEFORE,
-        (PlanRingBuffers, SpecializeWarps, RejectUnloweredRequests),
-        r"loop n, tvm_hopper.wgmma_pending: found an annotation outside of the kernel, or of the",
-        NESTED,
-        ("range(3)", 'T.serial(3, annotations={"tvm_hopper.wgmma_pending": 1})'),
-    ),
+    *rows(roles, SECOND=SECOND)("""
+registers without roles
+    async_stages=[0] => async_stages=[0], registers=[40, 232]
+    async_op="wgmma" => other=1
+    loop k, tvm_hopper.registers: found a loop without roles: its threads load and compute; need
+    consumers next to a producer (tvm_hopper.consumers); request them, or remove the
+pending groups without roles
+    async_stages=[0] => async_stages=[0], wgmma_pending=1
+    async_op="wgmma" => other=1
+    loop k, tvm_hopper.wgmma_pending: found a loop without roles
+pending groups of consumers that do not multiply
+    async_stages=[0] => async_stages=[0], wgmma_pending=1
+    async_stages=[0] => async_stages=[0], consumers=2
+    async_op="wgmma" => other=1
+    loop k, tvm_hopper.wgmma_pending: found groups left in flight by consumers of plain loops; need
+    consumers that multiply: plain loads are complete when they return; remove
+two loops that want other registers
+    + SECOND
+    [0, 0, 1] => [0, 0, 1], registers=[40, 232]
+    [0, 0, 3] => [0, 0, 3], registers=[24, 240]
+    loop k, tvm_hopper.registers: found [24, 240] next to [40, 232] of loop k; need one value: the
+    roles are those of the whole kernel; write it on one of the loops alone
+two loops that want other numbers of pending groups
+    + SECOND
+    [0, 0, 1] => [0, 0, 1], wgmma_pending=1
+    [0, 0, 3] => [0, 0, 3], wgmma_pending=0
+    loop k, tvm_hopper.wgmma_pending: found 0 next to 1 of loop k; need one value
+    """),
+    *rows(on(test_plan_ring_buffers.BEFORE, ALL), NESTED=NESTED)("""
+request on a loop around the one that loads
+    + NESTED
+    range(3) => range(3, wgmma_pending=1)
+    loop n, tvm_hopper.wgmma_pending: found an annotation outside of the kernel, or of the
+    """),
 ]

@@ -2,7 +2,7 @@
 
 import functools
 
-from tests.transforms.refusals.case import case
+from tests.transforms.refusals.case import case, rows
 from tests.transforms.tile_scheduling.test_stream_k import BEFORE, SHORT, noted
 from tvm_hopper.transforms import ScheduleTiles
 
@@ -49,12 +49,12 @@ STREAM = [
         r"blockIdx.y and blockIdx.x alone",
         script=IN_CLUSTERS,
     ),
-    stream(
-        "shares without a producer",
-        r"loop bx, tvm_hopper.stream: found a kernel without a producer; need a producer and "
-        r"consumers, as a product by WGMMA has them; request consumers on the pipelined loop",
-        ('"tvm_hopper.await_free"', '"other"'),
-    ),
+    *rows(stream)("""
+shares without a producer
+    "tvm_hopper.await_free" => "other"
+    loop bx, tvm_hopper.stream: found a kernel without a producer; need a producer and consumers, as
+    a product by WGMMA has them; request consumers on the pipelined loop
+    """),
     stream(
         "shares next to other copies",
         r"loop bx, tvm_hopper.stream: found other asynchronous copies around the loop over steps, "
@@ -72,26 +72,21 @@ STREAM = [
         ("def func(", "def func(n: T.int32, "),
         ("T.serial(5)", "T.serial(n)"),
     ),
-    stream(
-        "shares of one step",
-        r"loop bx, tvm_hopper.stream: found no loop over steps; need one loop of a known number",
-        ("for k in T.serial(5):", "if by >= 0:"),
-        ("= k\n", "= 0\n"),
-        ("by, bx, k)", "by, bx, 0)"),
-    ),
-    stream(
-        "shares of more steps than 32 bits number",
-        r"loop bx, tvm_hopper.stream: found 4 thread blocks for 3000000000 steps; need at most "
-        r"2147483647 as the product of both, which 32 bits hold; take fewer thread blocks",
-        ("T.serial(5)", "T.serial(500000000)"),
-    ),
-    stream(
-        "shares of a sum in half precision",
-        r"loop bx, tvm_hopper.stream: found sums of acc; need one product by WGMMA whose sum is "
-        r"float32",
-        ("acc = T.sblock_alloc_buffer((4,), ", 'acc = T.sblock_alloc_buffer((4,), "float16", '),
-        ("acc[i] = T.float32(0)", "acc[i] = T.float16(0)"),
-        ("acc[0] + ring", 'T.Cast("float32", acc[0]) + ring'),
-        ("tx - 128] = acc[i]", 'tx - 128] = T.Cast("float32", acc[i])'),
-    ),
+    *rows(stream)("""
+shares of one step
+    for k in T.serial(5): => if by >= 0:
+    = k => = 0
+    by, bx, k) => by, bx, 0)
+    loop bx, tvm_hopper.stream: found no loop over steps; need one loop of a known number
+shares of more steps than 32 bits number
+    T.serial(5) => T.serial(500000000)
+    loop bx, tvm_hopper.stream: found 4 thread blocks for 3000000000 steps; need at most 2147483647
+    as the product of both, which 32 bits hold; take fewer thread blocks
+shares of a sum in half precision
+    acc = T.sblock_alloc_buffer((4,), => acc = T.sblock_alloc_buffer((4,), "float16",
+    acc[i] = T.float32(0) => acc[i] = T.float16(0)
+    acc[0] + ring => T.Cast("float32", acc[0]) + ring
+    tx - 128] = acc[i] => tx - 128] = T.Cast("float32", acc[i])
+    loop bx, tvm_hopper.stream: found sums of acc; need one product by WGMMA whose sum is float32
+    """),
 ]

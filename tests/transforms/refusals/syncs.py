@@ -1,15 +1,14 @@
 """What InsertSyncs refuses; the messages of the sync engine are all in test_insert_syncs.py."""
 
-from tests.transforms.refusals.case import case
+from tests.transforms.refusals.case import case, on, rows
+from tests.transforms.scripts import deeper
 from tests.transforms.sync.test_insert_syncs import ALONE, ROLES
 from tvm_hopper.transforms import InsertSyncs
 
 SIGNATURE = 'def func(A_map: T.handle("tensormap"), C: T.Buffer((4,), "float32"), n: T.int32):\n'
 
-OUT = """            with T.sblock("out"):
-                T.reads(tile[0:64])
-                T.writes(C[0:64])
-                T.sblock_attr({{"tvm_hopper.async_op": "tma_store"}})
+OUT = """\
+            with T.sblock("out", reads=[tile[0:64]], writes=[C[0:64]], async_op="tma_store"):
                 T.call_extern("int32", "store", T.address_of(tile[{}]))
 """
 
@@ -26,15 +25,12 @@ SYNCS = [
             + '    T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_80"})})\n',
         ),
     ),
-    case(
-        "operation that is none",
-        ROLES,
-        (InsertSyncs,),
-        r"block mma: found operation mma on sm_90a; need one that it executes: cp_async, "
-        r"cp_async_arrive, bulk_load, tma_load, tma_store, bulk_store, tma_reduce, bulk_reduce, "
-        r"wgmma$",
-        ('{"tvm_hopper.async_op": "wgmma"}', '{"tvm_hopper.async_op": "mma"}'),
-    ),
+    *rows(on(ROLES, (InsertSyncs,)))("""
+operation that is none
+    async_op="wgmma" => async_op="mma"
+    block mma: found operation mma on sm_90a; need one that it executes: cp_async, cp_async_arrive,
+    bulk_load, tma_load, tma_store, bulk_store, tma_reduce, bulk_reduce, wgmma$
+    """),
     case(
         "store to a tile that copies run ahead into",
         ALONE,
@@ -51,13 +47,7 @@ SYNCS = [
         r"\(T.where\), or put the condition around what fills the tile",
         (
             "            for k in T.serial(8",
-            "            if tx > 7:\n"
-            '                with T.sblock("out"):\n'
-            "                    T.reads(tile[0:64])\n"
-            "                    T.writes(C[0:64])\n"
-            '                    T.sblock_attr({"tvm_hopper.async_op": "tma_store"})\n'
-            '                    T.call_extern("int32", "store", T.address_of(tile[0]))\n'
-            "            for k in T.serial(8",
+            f"            if tx > 7:\n{deeper(OUT.format(0))}            for k in T.serial(8",
         ),
     ),
     case(
@@ -87,8 +77,7 @@ SYNCS = [
         r"next to the readers of its results: .*; move it into the loop of the consumers",
         (
             "                if tx == 0:\n",
-            '                with T.sblock("early"):\n'
-            '                    T.sblock_attr({"tvm_hopper.async_op": "wgmma"})\n'
+            '                with T.sblock("early", async_op="wgmma"):\n'
             '                    T.call_extern("int32", "mma", acc[0])\n'
             "                if tx == 0:\n",
         ),

@@ -21,11 +21,8 @@ from tvm_hopper.transforms.split_k.dispatch_split_k_by_allocator import (
     plan_split_k_dispatch,
 )
 
-ASKED = ('across_cluster": 1', 'across_cluster": 3')
-TWELVE = (
-    'T.serial(4, annotations={"tvm_hopper.across_cluster": 3}',
-    'T.serial(12, annotations={"tvm_hopper.across_cluster": 3}',
-)
+ASKED = ("across_cluster=1", "across_cluster=3")
+TWELVE = ("T.serial(4, across_cluster=3", "T.serial(12, across_cluster=3")
 STEPS = ("part * 2 + k)", "(k * 12 + part) * 64)")
 
 
@@ -42,14 +39,14 @@ def branches(func):
 def test_as_many_blocks_as_parts_are_the_same_loop():
     func = parse(SCRIPT, ASKED)
     wide, narrow = branches(run(func, dispatch_split_k_by_allocator))
-    check(wide, parse(SCRIPT, (ASKED[0], 'across_cluster": 2')))
+    check(wide, parse(SCRIPT, (ASKED[0], "across_cluster=2")))
     check(narrow, parse(SCRIPT))
 
 
 def test_a_block_of_a_cluster_has_the_steps_of_several_parts():
     func = parse(SCRIPT, ASKED, TWELVE, STEPS)
     wide, narrow = branches(run(func, dispatch_split_k_by_allocator))
-    check(wide, parse(SCRIPT, ASKED, TWELVE, STEPS, (TWELVE[1], TWELVE[1].replace("3}", "2}"))))
+    check(wide, parse(SCRIPT, ASKED, TWELVE, STEPS, ("across_cluster=3", "across_cluster=2")))
     blocks = cluster_blocks(12, 2, Chip())
     want = parse(
         SCRIPT,

@@ -3,7 +3,7 @@
 import pytest
 import tvm
 
-from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
+from tests.transforms.scripts import check, notes_of, parse, run
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.transforms import LowerSplitK
@@ -11,39 +11,29 @@ from tvm_hopper.transforms.common.explain_notes import RemarkNote
 from tvm_hopper.transforms.split_k.lower_split_k_plan import plan_split_k
 
 BEFORE = """
-@T.prim_func(private=True, s_tir=True)
 def func(D: T.Buffer((128, 16), "float32"), E: T.Buffer((128,), "float32")):
     for bx in T.thread_binding(2, thread="blockIdx.x"):
         for tx in T.thread_binding(128, thread="threadIdx.x"):
-                with T.sblock("kernel"):
-                    T.reads()
-                    T.writes()
+                with T.sblock("kernel", reads=[], writes=[]):
                     acc = T.sblock_alloc_buffer((8,), scope="local")
-                    for i in T.serial(8, annotations={"pragma_unroll": 8}):
+                    for i in T.serial(8, pragma_unroll=8):
                         acc[i] = T.float32(0.0)
-                    for part in T.serial(4, annotations={"tvm_hopper.across_cluster": 1}):
+                    for part in T.serial(4, across_cluster=1):
                         for k in range(2):
-                            with T.sblock("product"):
-                                T.reads(acc[0:8])
-                                T.writes(acc[0:8])
-                                T.sblock_attr({"tvm_hopper.async_op": "wgmma"})
+                            with T.sblock("product", reads=[acc[0:8]], writes=[acc[0:8]],
+                                async_op="wgmma"):
                                 T.call_extern("int32", "multiply", acc.data, part * 2 + k)
-                    for g in T.serial(4, annotations={"pragma_unroll": 4}):
+                    for g in T.serial(4, pragma_unroll=4):
                         for e in range(2):
                             D[tx, bx * 8 + g * 2 + e] = acc[g * 2 + e]
 """
 EXCHANGE = """
-                    with T.sblock("publish"):
-                        T.reads(acc[0:8])
-                        T.writes(sums[0:8, 0:128])
-                        T.sblock_attr({"tvm_hopper.disjoint_writes": 1})
-                        for i in T.serial(8, annotations={"pragma_unroll": 8}):
+                    with T.sblock("publish", reads=[acc[0:8]], writes=[sums[0:8, 0:128]], disjoint_writes=1):
+                        for i in T.serial(8, pragma_unroll=8):
                             sums[i, tx] = acc[i]
                     T.ptx.barrier.cluster.arrive.release.aligned()
                     T.ptx.barrier.cluster.wait.acquire.aligned()
-                    with T.sblock("gather"):
-                        T.reads()
-                        T.writes()
+                    with T.sblock("gather", reads=[], writes=[]):
                         remote = T.sblock_alloc_buffer((1,), "uint32", scope="local")
                         word = T.sblock_alloc_buffer((1,), scope="local")
                         remote[0] = T.uint32(0)
@@ -52,9 +42,8 @@ GATHER
                     T.ptx.barrier.cluster.arrive.release.aligned()
 """
 READ = """
-{pad}T.ptx.mapa.shared__cluster.u32(
-{pad}    remote[0], T.cuda.cvta_generic_to_shared(T.address_of(sums[{at}, tx])), T.uint32({peer})
-{pad})
+{pad}T.ptx.mapa.shared__cluster.u32({pad}    remote[0],
+    T.cuda.cvta_generic_to_shared(T.address_of(sums[{at}, tx])), T.uint32({peer}) {pad})
 {pad}T.ptx["ld.shared::cluster.f32"](word[0], remote[0])
 {pad}acc[{to}] = {value}
 """
@@ -73,24 +62,19 @@ def written(parts, gather_lines, store):
     """Write the whole function that a cluster of so many blocks runs."""
     return (
         """
-@T.prim_func(private=True, s_tir=True)
 def func(D: T.Buffer((128, 16), "float32"), E: T.Buffer((128,), "float32")):
     for part in T.thread_binding(PARTS, thread="blockIdx.z"):
         for rank in T.thread_binding(PARTS, thread="clusterCtaIdx.z"):
             for bx in T.thread_binding(2, thread="blockIdx.x"):
                 for tx in T.thread_binding(128, thread="threadIdx.x"):
-                  with T.sblock("kernel"):
-                    T.reads()
-                    T.writes()
+                  with T.sblock("kernel", reads=[], writes=[]):
                     acc = T.sblock_alloc_buffer((8,), scope="local")
                     sums = T.sblock_alloc_buffer((8, 128), scope="shared.dyn")
-                    for i in T.serial(8, annotations={"pragma_unroll": 8}):
+                    for i in T.serial(8, pragma_unroll=8):
                         acc[i] = T.float32(0.0)
                     for k in range(2):
-                        with T.sblock("product"):
-                            T.reads(acc[0:8])
-                            T.writes(acc[0:8])
-                            T.sblock_attr({"tvm_hopper.async_op": "wgmma"})
+                        with T.sblock("product", reads=[acc[0:8]], writes=[acc[0:8]],
+                            async_op="wgmma"):
                             T.call_extern("int32", "multiply", acc.data, part * 2 + k)
 """.replace("PARTS", str(parts))
         + EXCHANGE.strip("\n").replace("GATHER", gather_lines.rstrip("\n"))
@@ -129,7 +113,7 @@ def test_pieces_of_a_block(parts, pieces):
     """Of four pieces; where they are no multiple some blocks have fewer, or none."""
     func = parse(
         BEFORE,
-        ('T.serial(4, annotations={"tvm_hopper', f'T.serial({parts}, annotations={{"tvm_hopper'),
+        ("T.serial(4, across", f"T.serial({parts}, across"),
     )
     (kernel,) = ir.kernels(func)
     plan = plan_split_k(kernel, SM_90A)
@@ -142,12 +126,12 @@ def test_pieces_of_a_block(parts, pieces):
 
 
 STORE = """\
-                    for g in T.serial(4, annotations={"pragma_unroll": 4}):
+                    for g in T.serial(4, pragma_unroll=4):
                         for e in range(2):
                             D[tx, bx * 8 + g * 2 + e] = acc[g * 2 + e]
 """
 TWICE = """\
-                    for g in T.serial(2, annotations={"pragma_unroll": 2}):
+                    for g in T.serial(2, pragma_unroll=2):
                         for e in range(4):
                             D[tx, bx * 8 + g * 4 + e] = acc[g * 4 + e]
 """
@@ -177,70 +161,49 @@ def _kind(stmt):
 
 
 IN_TURNS = """
-@T.prim_func(private=True, s_tir=True)
 def func(D: T.Buffer((128, 16), "float32"), E: T.Buffer((128,), "float32")):
-    with T.sblock("root"):
-        T.reads()
-        T.writes()
-        with T.sblock("parts"):
-            T.reads()
-            T.writes()
+    with T.sblock("root", reads=[], writes=[]):
+        with T.sblock("parts", reads=[], writes=[]):
             sums = T.sblock_alloc_buffer((2, 9, 128))
             for block in T.thread_binding(1, thread="blockIdx.x"):
                 for thread in T.thread_binding(256, thread="threadIdx.x"):
-                    with T.sblock("zero"):
-                        T.reads()
-                        T.writes(sums[0:2, 0:9, 0:128])
+                    with T.sblock("zero", reads=[], writes=[sums[0:2, 0:9, 0:128]]):
                         for i in range(4):
                             if T.Cast("int64", i) < T.int64(1):
-                                sums[
-                                    T.Cast("int32", T.Cast("int64", thread)) // 128,
-                                    8,
-                                    T.Cast("int32", T.Cast("int64", thread)) % 128,
-                                ] = T.float32(0)
+                                sums[T.Cast("int32", T.Cast("int64", thread)) // 128, 8,
+                                    T.Cast("int32", T.Cast("int64", thread)) % 128] = T.float32(0)
             for part in T.thread_binding(4, thread="blockIdx.z"):
                 for bx in T.thread_binding(2, thread="blockIdx.x"):
                     for tx in T.thread_binding(128, thread="threadIdx.x"):
-                        with T.sblock("kernel"):
-                            T.reads()
-                            T.writes()
+                        with T.sblock("kernel", reads=[], writes=[]):
                             acc = T.sblock_alloc_buffer((8,), scope="local")
-                            for i in T.serial(8, annotations={"pragma_unroll": 8}):
+                            for i in T.serial(8, pragma_unroll=8):
                                 acc[i] = T.float32(0.0)
                             for k in range(2):
-                                with T.sblock("product"):
-                                    T.reads(acc[0:8])
-                                    T.writes(acc[0:8])
-                                    T.sblock_attr({"tvm_hopper.async_op": "wgmma"})
+                                with T.sblock("product", reads=[acc[0:8]], writes=[acc[0:8]],
+                                    async_op="wgmma"):
                                     T.call_extern("int32", "multiply", acc.data, part * 2 + k)
                             if part > 0:
-                                with T.sblock("take"):
-                                    T.reads(acc[0:8], sums[0:2, 0:9, 0:128])
-                                    T.writes(acc[0:8])
+                                with T.sblock("take", reads=[acc[0:8], sums[0:2, 0:9, 0:128]],
+                                    writes=[acc[0:8]]):
                                     seen = T.sblock_alloc_buffer((1,), "uint32", scope="local")
                                     seen[0] = T.uint32(0)
-                                    T.cuda.wait_until(
-                                        seen[0],
+                                    T.cuda.wait_until(seen[0],
                                         T.address_of(sums[bx, 8, tx // 32 * 32]),
-                                        seen[0] == T.Cast("uint32", part),
-                                        ptx_type="u32",
-                                    )
-                                    for i in T.serial(8, annotations={"pragma_unroll": 8}):
+                                        seen[0] == T.Cast("uint32", part), ptx_type="u32")
+                                    for i in T.serial(8, pragma_unroll=8):
                                         acc[i] = sums[bx, i, tx] + acc[i]
                             if part < 3:
-                                with T.sblock("hand_on"):
-                                    T.reads(acc[0:8])
-                                    T.writes(sums[0:2, 0:9, 0:128])
-                                    for i in T.serial(8, annotations={"pragma_unroll": 8}):
+                                with T.sblock("hand_on", reads=[acc[0:8]],
+                                    writes=[sums[0:2, 0:9, 0:128]]):
+                                    for i in T.serial(8, pragma_unroll=8):
                                         sums[bx, i, tx] = acc[i]
                                     T.cuda.warp_sync()
                                     if tx % 32 == 0:
-                                        T.ptx["st.release.gpu.global.u32"](
-                                            T.address_of(sums[bx, 8, tx // 32 * 32]),
-                                            T.Cast("uint32", part) + T.uint32(1),
-                                        )
+                                        T.ptx["st.release.gpu.global.u32"](T.address_of(sums[bx, 8,
+                                            tx // 32 * 32]), T.Cast("uint32", part) + T.uint32(1))
                             if part == 3:
-                                for g in T.serial(4, annotations={"pragma_unroll": 4}):
+                                for g in T.serial(4, pragma_unroll=4):
                                     for e in range(2):
                                         D[tx, bx * 8 + g * 2 + e] = acc[g * 2 + e]
 """
@@ -248,7 +211,7 @@ def func(D: T.Buffer((128, 16), "float32"), E: T.Buffer((128,), "float32")):
 
 def test_blocks_that_add_in_turn():
     simple = tvm.tirx.transform.StmtSimplify()
-    got = run(parse(BEFORE, ('across_cluster": 1', 'across_cluster": 4')), LowerSplitK())
+    got = run(parse(BEFORE, ("across_cluster=1", "across_cluster=4")), LowerSplitK())
     check(run(got, simple), run(parse(IN_TURNS), simple))
     (remark,) = notes_of(got, 1)
     assert "one after another; the last one stores" in remark.text
@@ -264,10 +227,6 @@ def test_the_first_part_alone_begins_with_the_initial_value():
     check(run(got, simple), run(expected, simple))
 
 
-def test_other_kernels_stay():
-    check_other_kernel_stays(parse(BEFORE), run(parse(BEFORE), LowerSplitK()), LowerSplitK())
-
-
 def test_what_explain_says():
     func = parse(BEFORE).with_attr("target", tvm.target.Target("nvidia/nvidia-h200"))
     (note,) = notes_of(run(func, LowerSplitK()))
@@ -278,56 +237,40 @@ def test_what_explain_says():
 
 
 TWO_KERNELS = """
-@T.prim_func(private=True, s_tir=True)
 def func(D: T.Buffer((128, 16), "float32"), E: T.Buffer((128,), "float32")):
-    with T.sblock("root"):
-        T.reads()
-        T.writes()
-        with T.sblock("parts"):
-            T.reads()
-            T.writes()
+    with T.sblock("root", reads=[], writes=[]):
+        with T.sblock("parts", reads=[], writes=[]):
             sums = T.sblock_alloc_buffer((4, 2, 8, 128))
             for part in T.thread_binding(4, thread="blockIdx.z"):
                 for bx in T.thread_binding(2, thread="blockIdx.x"):
                     for tx in T.thread_binding(128, thread="threadIdx.x"):
-                        with T.sblock("kernel"):
-                            T.reads()
-                            T.writes()
+                        with T.sblock("kernel", reads=[], writes=[]):
                             acc = T.sblock_alloc_buffer((8,), scope="local")
-                            for i in T.serial(8, annotations={"pragma_unroll": 8}):
+                            for i in T.serial(8, pragma_unroll=8):
                                 acc[i] = T.float32(0.0)
                             for k in range(2):
-                                with T.sblock("product"):
-                                    T.reads(acc[0:8])
-                                    T.writes(acc[0:8])
-                                    T.sblock_attr({"tvm_hopper.async_op": "wgmma"})
+                                with T.sblock("product", reads=[acc[0:8]], writes=[acc[0:8]],
+                                    async_op="wgmma"):
                                     T.call_extern("int32", "multiply", acc.data, part * 2 + k)
-                            with T.sblock("publish"):
-                                T.reads(acc[0:8])
-                                T.writes(sums[0:4, 0:2, 0:8, 0:128])
-                                for i in T.serial(8, annotations={"pragma_unroll": 8}):
+                            with T.sblock("publish", reads=[acc[0:8]],
+                                writes=[sums[0:4, 0:2, 0:8, 0:128]]):
+                                for i in T.serial(8, pragma_unroll=8):
                                     sums[part, bx, i, tx] = acc[i]
             for part in T.thread_binding(4, thread="blockIdx.z"):
                 for bx in T.thread_binding(2, thread="blockIdx.x"):
                     for tx in T.thread_binding(128, thread="threadIdx.x"):
-                        with T.sblock("kernel"):
-                            T.reads()
-                            T.writes()
+                        with T.sblock("kernel", reads=[], writes=[]):
                             acc = T.sblock_alloc_buffer((8,), scope="local")
-                            with T.sblock("gather"):
-                                T.reads(sums[0:4, 0:2, 0:8, 0:128])
-                                T.writes(acc[0:8])
-                                for i in T.serial(2, annotations={"pragma_unroll": 2}):
-                                    acc[i] = (
-                                        sums[0, bx, i + part * 2, tx]
-                                        + sums[1, bx, i + part * 2, tx]
-                                        + sums[2, bx, i + part * 2, tx]
-                                        + sums[3, bx, i + part * 2, tx]
-                                    )
+                            with T.sblock("gather", reads=[sums[0:4, 0:2, 0:8, 0:128]],
+                                writes=[acc[0:8]]):
+                                for i in T.serial(2, pragma_unroll=2):
+                                    acc[i] = (sums[0, bx, i + part * 2, tx] + sums[1, bx,
+                                        i + part * 2, tx] + sums[2, bx, i + part * 2, tx] + sums[3,
+                                        bx, i + part * 2, tx])
                             for e in range(2):
                                 D[tx, bx * 8 + part * 2 + e] = acc[e]
 """
-BY_KERNELS = ('across_cluster": 1', 'across_cluster": 2')
+BY_KERNELS = ("across_cluster=1", "across_cluster=2")
 
 
 def test_two_kernels_that_meet_in_a_workspace():

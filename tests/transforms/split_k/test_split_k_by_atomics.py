@@ -7,7 +7,6 @@ from tvm_hopper import ir
 from tvm_hopper.transforms.split_k.split_k_by_atomics import plan_atomic_split_k, split_k_by_atomics
 
 HEAD = """
-@T.prim_func(private=True, s_tir=True)
 def func(D: T.Buffer((100, 16), "float16")):
 """
 BEFORE = (
@@ -15,60 +14,42 @@ BEFORE = (
     + """
     for bx in T.thread_binding(2, thread="blockIdx.x"):
         for tx in T.thread_binding(128, thread="threadIdx.x"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes(D[0:100, 0:16])
+            with T.sblock("kernel", reads=[], writes=[D[0:100, 0:16]]):
                 acc = T.sblock_alloc_buffer((8,), scope="local")
                 for i in range(8):
                     acc[i] = T.float32(1.0)
-                for part in T.serial(4, annotations={"tvm_hopper.across_cluster": 6}):
+                for part in T.serial(4, across_cluster=6):
                     for k in range(2):
-                        with T.sblock("product"):
-                            T.reads(acc[0:8])
-                            T.writes(acc[0:8])
+                        with T.sblock("product", reads=[acc[0:8]], writes=[acc[0:8]]):
                             acc[k] = acc[k] + T.Cast("float32", part * 2 + k)
-                with T.sblock("out"):
-                    T.reads(acc[0:8])
-                    T.writes(D[0:100, 0:16])
+                with T.sblock("out", reads=[acc[0:8]], writes=[D[0:100, 0:16]]):
                     tile = T.sblock_alloc_buffer((100, 8), "float16", scope="shared.dyn")
                     for e in range(8):
                         tile[tx, e] = T.Cast("float16", acc[e])
                     for i, j in T.grid(100, 8):
-                        with T.sblock("copy"):
-                            T.reads(tile[i, j])
-                            T.writes(D[i, bx * 8 + j])
-                            T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                        with T.sblock("copy", reads=[tile[i, j]], writes=[D[i, bx * 8 + j]],
+                            async_copy="tma"):
                             D[i, bx * 8 + j] = tile[i, j]
 """
 )
 ADDING = """
     for bx in T.thread_binding(2, thread="blockIdx.x"):
         for tx in T.thread_binding(128, thread="threadIdx.x"):
-            for part in T.serial(4, annotations={"tvm_hopper.across_blocks": "blockIdx.z"}):
-                with T.sblock("kernel"):
-                    T.reads(D[0:100, 0:16])
-                    T.writes(D[0:100, 0:16])
+            for part in T.serial(4, across_blocks="blockIdx.z"):
+                with T.sblock("kernel", reads=[D[0:100, 0:16]], writes=[D[0:100, 0:16]]):
                     acc = T.sblock_alloc_buffer((8,), scope="local")
                     for i in range(8):
                         acc[i] = T.if_then_else(part == 0, T.float32(1.0), T.float32(0.0))
                     for k in range(2):
-                        with T.sblock("product"):
-                            T.reads(acc[0:8])
-                            T.writes(acc[0:8])
+                        with T.sblock("product", reads=[acc[0:8]], writes=[acc[0:8]]):
                             acc[k] = acc[k] + T.Cast("float32", part * 2 + k)
-                    with T.sblock("out"):
-                        T.reads(acc[0:8])
-                        T.writes(D[0:100, 0:16])
+                    with T.sblock("out", reads=[acc[0:8]], writes=[D[0:100, 0:16]]):
                         tile = T.sblock_alloc_buffer((100, 8), "float16", scope="shared.dyn")
                         for e in range(8):
                             tile[tx, e] = T.Cast("float16", acc[e])
                         for i, j in T.grid(100, 8):
-                            with T.sblock("copy"):
-                                T.reads(D[i, bx * 8 + j], tile[i, j])
-                                T.writes(D[i, bx * 8 + j])
-                                T.sblock_attr(
-                                    {"tvm_hopper.async_copy": "tma", "tvm_hopper.reduce": "add"}
-                                )
+                            with T.sblock("copy", reads=[D[i, bx * 8 + j], tile[i, j]],
+                                writes=[D[i, bx * 8 + j]], async_copy="tma", reduce="add"):
                                 D[i, bx * 8 + j] = D[i, bx * 8 + j] + tile[i, j]
 """
 
@@ -91,6 +72,6 @@ def test_again_finds_nothing():
 
 
 def test_other_kernels_and_ways_stay():
-    other = parse(BEFORE, ('across_cluster": 6', 'across_cluster": 1'))
+    other = parse(BEFORE, ("across_cluster=6", "across_cluster=1"))
     assert run(other, split_k_by_atomics).same_as(other)
     check_other_kernel_stays(other, other, split_k_by_atomics)

@@ -2,7 +2,6 @@
 
 import pytest
 import tvm
-from tvm.script import tirx as T
 
 from tests.transforms.scripts import check, notes_of, parse, run
 from tvm_hopper import ir
@@ -11,7 +10,6 @@ from tvm_hopper.transforms.common.explain_notes import RingNote, SmemNote, note_
 from tvm_hopper.transforms.sync.merge_shared_buffers import MergeSharedBuffers, plan_shared
 
 BEFORE = """
-@T.prim_func(private=True, s_tir=True)
 def func(C: T.Buffer((4,), "float16")):
     with T.launch_thread("blockIdx.x", 2) as bx:
         full = T.alloc_buffer((2,), "uint64", scope="shared.dyn", align=8)
@@ -30,7 +28,6 @@ def func(C: T.Buffer((4,), "float16")):
 # ring at 0 (the most aligned first): 96 bytes. rest at 128 (64 is the alignment of a plain buffer):
 # 12 bytes. full at 144 (16 at least): 16 bytes.
 AFTER = """
-@T.prim_func(private=True, s_tir=True)
 def func(C: T.Buffer((4,), "float16")):
     with T.launch_thread("blockIdx.x", 2) as bx:
         dyn_smem = T.alloc_buffer((160,), "uint8", scope="shared.dyn", align=1024)
@@ -52,12 +49,6 @@ def test_offsets_views_and_every_kind_of_access():
     check(run(parse(BEFORE), MergeSharedBuffers()), parse(AFTER))
 
 
-def test_again_finds_nothing():
-    got = run(parse(BEFORE), MergeSharedBuffers())
-    assert plan_shared(got) == ()
-    check(run(got, MergeSharedBuffers()), parse(AFTER))
-
-
 SHARED = (SmemNote("ring", 0, 96), SmemNote("rest", 128, 12), SmemNote("full", 144, 16))
 
 
@@ -66,13 +57,14 @@ def test_map_of_shared_memory_for_explain():
 
 
 def test_other_kernel_keeps_its_shared_buffers():
-    @T.prim_func(private=True, s_tir=True)
+    other = parse("""
     def other(C: T.Buffer((4,), "float16")):
         with T.launch_thread("blockIdx.x", 2) as bx:
             first = T.alloc_buffer((16,), "float16", scope="shared.dyn")
             second = T.alloc_buffer((16,), "float16", scope="shared.dyn")
             first[bx] = C[0]
             second[bx] = first[bx]
+    """)
 
     ours = parse(BEFORE)
     # the note that the passes before have left: nothing of the first kernel

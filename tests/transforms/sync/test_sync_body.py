@@ -4,8 +4,8 @@ import pytest
 import tvm
 from tvm import tirx
 
-from tests.transforms.scripts import parse
-from tests.transforms.sync.test_insert_syncs import ALONE, ROLES, USE, changed, front, in_branch
+from tests.transforms.scripts import changed, nest, parse
+from tests.transforms.sync.test_insert_syncs import ALONE, ROLES, USE, front, in_branch
 from tvm_hopper import ir
 from tvm_hopper.ir import once
 from tvm_hopper.sync import Branch, Loop
@@ -66,7 +66,7 @@ def test_a_role():
 
 
 def test_a_release_of_an_earlier_trip_names_its_version():
-    script = changed(ROLES, ('"tvm_hopper.release": [0', '"tvm_hopper.release": [1'))
+    script = changed(ROLES, ("release=[0", "release=[1"))
     _, items, _ = read(script, consumers=True)
     loop = flatten(items)[1]
     assert [access.ahead for access in loop.body[3].accesses] == [-1]
@@ -238,18 +238,15 @@ def test_a_call_of_the_table_does_what_the_table_says():
 # -- plain stores to shared memory
 
 STORES = """
-@T.prim_func(private=True, s_tir=True)
 def func(C: T.Buffer((256,), "float16"), n: T.int32):
     for tx in T.thread_binding(32, thread="threadIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
+        with T.sblock("kernel", reads=[], writes=[]):
             tile = T.sblock_alloc_buffer((1024,), "float16", scope="shared.dyn")
             own = T.sblock_alloc_buffer((4,), "int32", scope="local")
             for i, j in T.grid(4, 2):
                 tile[i * 64 + tx * 2 + j] = T.float16(0)
 """
-LOOPS = STORES[STORES.index("            for i, j") :]
+LOOPS = nest(STORES, "for i, j")
 
 
 def number_of_steps(*changes):
@@ -320,10 +317,7 @@ def test_a_store_under_a_predicate_of_its_block_is_a_branch():
     """A block's predicate was dropped with what it is looked through for."""
     store = """\
             for i in range(4):
-                with T.sblock("fill"):
-                    T.where(tx * 4 + i < n)
-                    T.reads()
-                    T.writes()
+                with T.sblock("fill", where=tx * 4 + i < n, reads=[], writes=[]):
                     tile[tx] = T.float16(0)
 """
     _, items, _ = read(changed(STORES, (LOOPS, store)))

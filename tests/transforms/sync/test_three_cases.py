@@ -15,18 +15,10 @@ from tests.transforms.scripts import check, parse, run
 from tvm_hopper.transforms import InsertSyncs
 
 HEAD = """
-@T.prim_func(private=True, s_tir=True)
-def func(
-    A: T.Buffer((128,), "float32"),
-    C: T.Buffer((128,), "float32"),
-    D: T.Buffer((128,), "float32"),
-    tensor_map: T.handle("tensormap"),
-):
+def func(A: T.Buffer((128,), "float32"), C: T.Buffer((128,), "float32"),
+    D: T.Buffer((128,), "float32"), tensor_map: T.handle("tensormap")):
     for tx in T.thread_binding(128, thread="threadIdx.x"):
-        {mark}with T.sblock("kernel"):
-            T.reads()
-            T.writes()
-            T.sblock_attr({{"tvm_hopper.kernel": 1}})
+        {mark}with T.sblock("kernel", reads=[], writes=[], kernel=1):
             acc = T.sblock_alloc_buffer((4,), scope="local")
             acc2 = T.sblock_alloc_buffer((4,), scope="local")
             a = T.sblock_alloc_buffer((128,), scope="shared.dyn")
@@ -38,16 +30,11 @@ def func(
 MARK = 'T.attr("tvm_hopper", "hand_threaded", 1)\n        '
 
 OPERATION = """
-with T.sblock("{op}"):
-    T.reads({reads})
-    T.writes({writes})
-    T.sblock_attr({{"tvm_hopper.async_op": "{op}"{notes}}})
+with T.sblock("{op}", reads=[{reads}], writes=[{writes}], async_op="{op}"{notes}):
     {body}
 """
 PLAIN = """
-with T.sblock("{name}"):
-    T.reads({reads})
-    T.writes({writes})
+with T.sblock("{name}", reads=[{reads}], writes=[{writes}]):
     {body}
 """
 
@@ -82,9 +69,7 @@ def store(tile):
 def copy(tile, channel, trip="0", ahead=None):
     """Return a copy by the threads into a slot of a channel's ring."""
     slot = f"{trip} % 2" if tile == "ring" else "0"
-    notes = f', "tvm_hopper.channel": {channel}'
-    if ahead is not None:
-        notes += f', "tvm_hopper.ahead": [{ahead}]'
+    notes = f", channel={channel}" + (f", ahead=[{ahead}]" if ahead is not None else "")
     fill = call("tvm_hopper.fill_slot", str(channel), trip)
     chunk = call(
         "tvm_hopper.cp_async", f"T.address_of({tile}[{slot}, tx])", "T.address_of(A[tx])", "4", "4"
@@ -106,7 +91,7 @@ def load(tile, channel):
         op="tma_load",
         reads="",
         writes=f"{tile}[0, 0:128]",
-        notes=f', "tvm_hopper.channel": {channel}',
+        notes=f", channel={channel}",
         body=f"{fills}\n    {box}",
     )
     return f"\ntrip: T.let[T.int32] = 0\n{block}"
@@ -201,9 +186,9 @@ def after(*parts, end=""):
     """Return the function with it; `end` stands behind the kernel's block."""
     lines = "".join(parts).replace("?", " " * 4).splitlines(True)
     plain = [re.sub(r"^( *)\+", r"\1", line) for line in lines]
-    body = re.sub(r'"tvm_hopper.async_op": "\w+"(, )?', "", "".join(plain))
+    body = re.sub(r', async_op="\w+"', "", "".join(plain))
     tail = indent(end.replace("+", ""), 8)
-    return parse(HEAD.format(mark=MARK) + indent(body.replace("T.sblock_attr({})", ""), 12) + tail)
+    return parse(HEAD.format(mark=MARK) + indent(body, 12) + tail)
 
 
 def places(*parts, end=""):

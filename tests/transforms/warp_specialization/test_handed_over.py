@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.transforms.scripts import check, notes_of, parse, run
+from tests.transforms.scripts import check, deeper, nest, notes_of, parse, run
 from tests.transforms.warp_specialization.test_specialize_warps import calls, roles
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import SM_80, SM_90A
@@ -19,182 +19,93 @@ from tvm_hopper.transforms.common.load_sites import hands_over
 # What LowerAsyncCopies leaves: chunks for threads to share out, and a box; 128 threads read
 # both.
 BEFORE = """
-@T.prim_func(private=True, s_tir=True)
-def func(
-    A: T.Buffer((40, 64), "float16"), B_map: T.handle("tensormap"), C: T.Buffer((128,), "float32")
-):
+def func(A: T.Buffer((40, 64), "float16"), B_map: T.handle("tensormap"),
+    C: T.Buffer((128,), "float32")):
     for bx in T.thread_binding(3, thread="blockIdx.x"):
         for tx in T.thread_binding(128, thread="threadIdx.x"):
-            with T.sblock(""):
-                T.reads()
-                T.writes(C[0:128])
-                for k in T.serial(
-                    5,
-                    annotations={
-                        "software_pipeline_stage": [0, 0, 1],
-                        "software_pipeline_order": [0, 1, 2],
-                        "software_pipeline_async_stages": [0],
-                        "tvm_hopper.consumers": 1,
-                    },
-                ):
-                    with T.sblock(""):
-                        T.reads()
-                        T.writes()
+            with T.sblock("", reads=[], writes=[C[0:128]]):
+                for k in range(5, stage=[0, 0, 1], order=[0, 1, 2], async_stages=[0], consumers=1):
+                    with T.sblock("", reads=[], writes=[]):
                         a = T.sblock_alloc_buffer((8, 64), "float16", scope="shared.dyn")
-                        b = T.sblock_alloc_buffer(
-                            (1, 128), "float32", scope="shared.dyn", align=128
-                        )
-                        with T.sblock("load_a"):
-                            T.reads(A[0:40, 0:64])
-                            T.writes(a[0:8, 0:64])
-                            T.sblock_attr({"tvm_hopper.async_op": "cp_async"})
-                            for chunk in T.serial(64, annotations={"tvm_hopper.shared_out": 1}):
-                                T.call_extern(
-                                    "int32", "tvm_hopper.cp_async",
+                        b = T.sblock_alloc_buffer((1, 128), "float32", scope="shared.dyn",
+                            align=128)
+                        with T.sblock("load_a", reads=[A[0:40, 0:64]], writes=[a[0:8, 0:64]],
+                            async_op="cp_async"):
+                            for chunk in T.serial(64, shared_out=1):
+                                T.call_extern("int32", "tvm_hopper.cp_async",
                                     T.address_of(a[chunk // 8, chunk % 8 * 8]),
-                                    T.address_of(A[k * 8 + chunk // 8, chunk % 8 * 8]),
-                                    16, 16,
-                                )
-                        with T.sblock("load_b"):
-                            T.reads()
-                            T.writes(b[0, 0:128])
-                            T.sblock_attr({"tvm_hopper.async_op": "tma_load"})
-                            T.call_extern(
-                                "int32", "tvm_hopper.tma_load",
-                                T.address_of(b[0, 0]), T.address_of(B_map), 0, k,
-                            )
+                                    T.address_of(A[k * 8 + chunk // 8, chunk % 8 * 8]), 16, 16)
+                        with T.sblock("load_b", reads=[], writes=[b[0, 0:128]],
+                            async_op="tma_load"):
+                            T.call_extern("int32", "tvm_hopper.tma_load", T.address_of(b[0, 0]),
+                                T.address_of(B_map), 0, k)
                         C[tx] = C[tx] + b[0, tx] + T.Cast("float32", a[tx // 64, tx % 64])
 """
 
 PLANNED = """
-@T.prim_func(private=True, s_tir=True)
-def func(
-    A: T.Buffer((40, 64), "float16"), B_map: T.handle("tensormap"), C: T.Buffer((128,), "float32")
-):
+def func(A: T.Buffer((40, 64), "float16"), B_map: T.handle("tensormap"),
+    C: T.Buffer((128,), "float32")):
     for bx in T.thread_binding(3, thread="blockIdx.x"):
         for tx in T.thread_binding(128, thread="threadIdx.x"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes(C[0:128])
-                T.sblock_attr({"tvm_hopper.kernel": 1})
+            with T.sblock("kernel", reads=[], writes=[C[0:128]], kernel=1):
                 a = T.sblock_alloc_buffer((2, 8, 64), "float16", scope="shared.dyn")
                 b = T.sblock_alloc_buffer((2, 1, 128), "float32", scope="shared.dyn", align=128)
-                with T.sblock("tile"):
-                    T.reads()
-                    T.writes()
-                    T.sblock_attr({"tvm_hopper.tile_work": 1})
-                    for k in T.serial(
-                        5,
-                        annotations={
-                            "disable_unroll": True,
-                            "tvm_hopper.consumers": 1,
-                            "tvm_hopper.num_slots": 2,
-                        },
-                    ):
+                with T.sblock("tile", reads=[], writes=[], tile_work=1):
+                    for k in T.serial(5, disable_unroll=True, consumers=1, num_slots=2):
                         trip: T.let[T.int32] = k
-                        with T.sblock("load_b"):
-                            T.reads()
-                            T.writes(b[trip % 2, 0, 0:128])
-                            T.sblock_attr(
-                                {"tvm_hopper.async_op": "tma_load", "tvm_hopper.channel": 0}
-                            )
+                        with T.sblock("load_b", reads=[], writes=[b[trip % 2, 0, 0:128]],
+                            async_op="tma_load", channel=0):
                             T.call_extern("int32", "tvm_hopper.fill_slot", 0, trip)
-                            T.call_extern(
-                                "int32", "tvm_hopper.tma_load",
-                                T.address_of(b[trip % 2, 0, 0]), T.address_of(B_map), 0, k,
-                            )
-                        with T.sblock("load_a"):
-                            T.reads(A[0:40, 0:64])
-                            T.writes(a[trip % 2, 0:8, 0:64])
-                            T.sblock_attr(
-                                {
-                                    "tvm_hopper.async_op": "cp_async_arrive",
-                                    "tvm_hopper.channel": 0,
-                                    "tvm_hopper.in_parts": 1,
-                                }
-                            )
+                            T.call_extern("int32", "tvm_hopper.tma_load",
+                                T.address_of(b[trip % 2, 0, 0]), T.address_of(B_map), 0, k)
+                        with T.sblock("load_a", reads=[A[0:40, 0:64]],
+                            writes=[a[trip % 2, 0:8, 0:64]], async_op="cp_async_arrive", channel=0,
+                            in_parts=1):
                             T.call_extern("int32", "tvm_hopper.fill_slot", 0, trip)
-                            for chunk in T.serial(64, annotations={"tvm_hopper.shared_out": 1}):
-                                T.call_extern(
-                                    "int32", "tvm_hopper.cp_async",
+                            for chunk in T.serial(64, shared_out=1):
+                                T.call_extern("int32", "tvm_hopper.cp_async",
                                     T.address_of(a[trip % 2, chunk // 8, chunk % 8 * 8]),
-                                    T.address_of(A[k * 8 + chunk // 8, chunk % 8 * 8]),
-                                    16, 16,
-                                )
-                        C[tx] = (
-                            C[tx] + b[trip % 2, 0, tx]
-                            + T.Cast("float32", a[trip % 2, tx // 64, tx % 64])
-                        )
+                                    T.address_of(A[k * 8 + chunk // 8, chunk % 8 * 8]), 16, 16)
+                        C[tx] = (C[tx] + b[trip % 2, 0, tx] + T.Cast("float32",
+                            a[trip % 2, tx // 64, tx % 64]))
 """
 
 ROLES = """
-@T.prim_func(private=True, s_tir=True)
-def func(
-    A: T.Buffer((40, 64), "float16"), B_map: T.handle("tensormap"), C: T.Buffer((128,), "float32")
-):
+def func(A: T.Buffer((40, 64), "float16"), B_map: T.handle("tensormap"),
+    C: T.Buffer((128,), "float32")):
     for bx in T.thread_binding(3, thread="blockIdx.x"):
         for tx in T.thread_binding(160, thread="threadIdx.x"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes(C[0:128])
-                T.sblock_attr({"tvm_hopper.kernel": 1})
+            with T.sblock("kernel", reads=[], writes=[C[0:128]], kernel=1):
                 a = T.sblock_alloc_buffer((2, 8, 64), "float16", scope="shared.dyn")
                 b = T.sblock_alloc_buffer((2, 1, 128), "float32", scope="shared.dyn", align=128)
                 T.attr("tvm_hopper", "hand_threaded", 1)
                 if tx < 32:
-                    with T.sblock("tile"):
-                        T.reads()
-                        T.writes()
-                        T.sblock_attr({"tvm_hopper.tile_work": 1})
-                        for k in T.serial(5, annotations={"disable_unroll": True}):
+                    with T.sblock("tile", reads=[], writes=[], tile_work=1):
+                        for k in T.serial(5, disable_unroll=True):
                             trip: T.let[T.int32] = k
                             T.call_extern("int32", "tvm_hopper.await_free", 0, trip)
                             if tx == 0:
-                                with T.sblock("load_b"):
-                                    T.reads()
-                                    T.writes(b[trip % 2, 0, 0:128])
-                                    T.sblock_attr(
-                                        {"tvm_hopper.async_op": "tma_load", "tvm_hopper.channel": 0}
-                                    )
+                                with T.sblock("load_b", reads=[], writes=[b[trip % 2, 0, 0:128]],
+                                    async_op="tma_load", channel=0):
                                     T.call_extern("int32", "tvm_hopper.fill_slot", 0, trip)
-                                    T.call_extern(
-                                        "int32", "tvm_hopper.tma_load",
-                                        T.address_of(b[trip % 2, 0, 0]), T.address_of(B_map), 0, k,
-                                    )
-                            with T.sblock("load_a"):
-                                T.reads(A[0:40, 0:64])
-                                T.writes(a[trip % 2, 0:8, 0:64])
-                                T.sblock_attr(
-                                    {
-                                        "tvm_hopper.async_op": "cp_async_arrive",
-                                        "tvm_hopper.channel": 0,
-                                        "tvm_hopper.in_parts": 1,
-                                    }
-                                )
+                                    T.call_extern("int32", "tvm_hopper.tma_load",
+                                        T.address_of(b[trip % 2, 0, 0]), T.address_of(B_map), 0, k)
+                            with T.sblock("load_a", reads=[A[0:40, 0:64]],
+                                writes=[a[trip % 2, 0:8, 0:64]], async_op="cp_async_arrive",
+                                channel=0, in_parts=1):
                                 T.call_extern("int32", "tvm_hopper.fill_slot", 0, trip)
-                                for chunk in T.serial(64, annotations={"tvm_hopper.shared_out": 1}):
-                                    T.call_extern(
-                                        "int32", "tvm_hopper.cp_async",
+                                for chunk in T.serial(64, shared_out=1):
+                                    T.call_extern("int32", "tvm_hopper.cp_async",
                                         T.address_of(a[trip % 2, chunk // 8, chunk % 8 * 8]),
-                                        T.address_of(A[k * 8 + chunk // 8, chunk % 8 * 8]),
-                                        16, 16,
-                                    )
+                                        T.address_of(A[k * 8 + chunk // 8, chunk % 8 * 8]), 16, 16)
                 else:
-                    with T.sblock("tile"):
-                        T.reads()
-                        T.writes()
-                        T.sblock_attr({"tvm_hopper.tile_work": 1})
-                        for k in T.serial(5, annotations={"disable_unroll": True}):
+                    with T.sblock("tile", reads=[], writes=[], tile_work=1):
+                        for k in T.serial(5, disable_unroll=True):
                             trip: T.let[T.int32] = k
                             T.call_extern("int32", "tvm_hopper.await_filled", 0, trip)
-                            C[tx - 32] = (
-                                C[tx - 32] + b[trip % 2, 0, tx - 32]
-                                + T.Cast("float32", a[trip % 2, (tx - 32) // 64, (tx - 32) % 64])
-                            )
-                            with T.sblock("release"):
-                                T.reads()
-                                T.writes()
-                                T.sblock_attr({"tvm_hopper.release": [0, 4]})
+                            C[tx - 32] = (C[tx - 32] + b[trip % 2, 0, tx - 32] + T.Cast("float32",
+                                a[trip % 2, (tx - 32) // 64, (tx - 32) % 64]))
+                            with T.sblock("release", reads=[], writes=[], release=[0, 4]):
                                 T.cuda.warp_sync()
                                 if (tx - 32) % 32 == 0:
                                     T.call_extern("int32", "tvm_hopper.free_slot", 0, trip)
@@ -202,15 +113,11 @@ def func(
 
 TMA = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
 AFTER = """
-@T.prim_func(private=True, s_tir=True)
-def func(
-    A: T.Buffer((40, 64), "float16"), B_map: T.handle("tensormap"), C: T.Buffer((128,), "float32")
-):
+def func(A: T.Buffer((40, 64), "float16"), B_map: T.handle("tensormap"),
+    C: T.Buffer((128,), "float32")):
     for bx in T.thread_binding(3, thread="blockIdx.x"):
         for tx in T.thread_binding(160, thread="threadIdx.x"):
-            with T.sblock("kernel"):
-                T.reads()
-                T.writes(C[0:128])
+            with T.sblock("kernel", reads=[], writes=[C[0:128]]):
                 a = T.sblock_alloc_buffer((2, 8, 64), "float16", scope="shared.dyn")
                 b = T.sblock_alloc_buffer((2, 1, 128), "float32", scope="shared.dyn", align=128)
                 full = T.sblock_alloc_buffer((2,), "uint64", scope="shared.dyn", align=8)
@@ -224,52 +131,37 @@ def func(
                     T.ptx.fence.mbarrier_init.release.cluster()
                 T.tvm_storage_sync("shared")
                 if tx < 32:
-                    for k in T.serial(5, annotations={"disable_unroll": True}):
+                    for k in T.serial(5, disable_unroll=True):
                         T.cuda.mbarrier_wait(T.address_of(empty[k % 2]), (k // 2 + 1) % 2)
                         if tx == 0:
-                            T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                                T.address_of(full[k % 2]), T.uint32(512)
-                            )
-                            T.ptx[TMA](
-                                T.address_of(b[k % 2, 0, 0]), T.address_of(B_map), 0, k,
-                                T.address_of(full[k % 2]),
-                            )
+                            T.ptx.mbarrier.arrive.expect_tx.shared.b64(T.address_of(full[k % 2]),
+                                T.uint32(512))
+                            T.ptx[TMA](T.address_of(b[k % 2, 0, 0]), T.address_of(B_map), 0, k,
+                                T.address_of(full[k % 2]))
                         for turn in range(2):
-                            T.ptx["cp.async.cg.shared.global"](
-                                T.address_of(a[k % 2, turn * 4 + tx // 8, tx % 8 * 8]),
-                                T.address_of(A[k * 8 + turn * 4 + tx // 8, tx % 8 * 8]),
-                                16,
-                            )
+                            T.ptx["cp.async.cg.shared.global"](T.address_of(a[k % 2,
+                                turn * 4 + tx // 8, tx % 8 * 8]),
+                                T.address_of(A[k * 8 + turn * 4 + tx // 8, tx % 8 * 8]), 16)
                         T.ptx["cp.async.mbarrier.arrive.noinc.shared.b64"](
                             T.address_of(full[k % 2])
                         )
                 else:
-                    for k in T.serial(5, annotations={"disable_unroll": True}):
+                    for k in T.serial(5, disable_unroll=True):
                         T.cuda.mbarrier_wait(T.address_of(full[k % 2]), k // 2 % 2)
-                        C[tx - 32] = (
-                            C[tx - 32] + b[k % 2, 0, tx - 32]
-                            + T.Cast("float32", a[k % 2, (tx - 32) // 64, (tx - 32) % 64])
-                        )
-                        with T.sblock("release"):
-                            T.reads()
-                            T.writes()
+                        C[tx - 32] = (C[tx - 32] + b[k % 2, 0, tx - 32] + T.Cast("float32",
+                            a[k % 2, (tx - 32) // 64, (tx - 32) % 64]))
+                        with T.sblock("release", reads=[], writes=[]):
                             T.cuda.warp_sync()
                             if (tx - 32) % 32 == 0:
                                 T.ptx.mbarrier.arrive.shared.b64(T.address_of(empty[(k + 2) % 2]))
 """.replace("[TMA]", f"[{TMA!r}]")
 
-K_LOOP = BEFORE[BEFORE.index("                for k in T.serial(") :]
-ALONE = ('                        "tvm_hopper.consumers": 1,\n', "")
-BY_CHUNKS = K_LOOP[
-    K_LOOP.index("                            for chunk") : K_LOOP.index(
-        '                        with T.sblock("load_b")'
-    )
-]
+K_LOOP = nest(BEFORE, "for k in")
+ALONE = (", consumers=1", "")
+BY_CHUNKS = nest(K_LOOP, "for chunk")
 BY_BOX = """\
-                            T.call_extern(
-                                "int32", "tvm_hopper.tma_load",
-                                T.address_of(a[0, 0]), T.address_of(B_map), 0, k,
-                            )
+                            T.call_extern("int32", "tvm_hopper.tma_load", T.address_of(a[0, 0]),
+                                T.address_of(B_map), 0, k)
 """
 
 
@@ -342,14 +234,10 @@ def test_who_waits_for_loads_is_known_before_there_are_roles(changes, arch, want
 
 def test_a_loop_around_others_does_not_ask_for_them():
     """Warp groups multiply beside the loop that loads, what nothing loads."""
-    mma = """                    with T.sblock("mma"):
-                        T.reads()
-                        T.writes()
-                        T.sblock_attr({"tvm_hopper.async_op": "wgmma"})
+    mma = """                    with T.sblock("mma", reads=[], writes=[], async_op="wgmma"):
                         T.call_extern("int32", "mma")
 """
-    inner = "".join("    " + line for line in K_LOOP.splitlines(keepends=True))
-    outer = "                for n in range(2):\n" + inner + mma
+    outer = "                for n in range(2):\n" + deeper(K_LOOP) + mma
     (kernel,) = ir.kernels(parse(BEFORE, ALONE, (K_LOOP.replace(*ALONE), outer.replace(*ALONE))))
     assert not hands_over(kernel, SM_90A)
 

@@ -65,9 +65,7 @@ def test_plain_loops_have_roles_only_where_they_ask():
 
 @pytest.mark.parametrize(("slots", "option", "pending"), [(1, 1, 0), (2, 1, 1), (4, 0, 0)])
 def test_the_option_for_pending_groups_gives_way(slots, option, pending):
-    plan = plan_of(
-        ('"tvm_hopper.num_slots": 2', f'"tvm_hopper.num_slots": {slots}'), pending=option
-    )
+    plan = plan_of(("num_slots=2", f"num_slots={slots}"), pending=option)
     assert plan.pending == pending
 
 

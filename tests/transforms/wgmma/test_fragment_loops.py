@@ -5,12 +5,11 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tests.transforms.scripts import parse, run
+from tests.transforms.scripts import given, parse, run
 from tvm_hopper import ir
 from tvm_hopper.transforms.wgmma.lower_wgmma import LowerWgmma
 
 PRODUCT = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((64, 16), "float16"), C: T.Buffer((64, N), "DTYPE")):
     for bx in T.thread_binding(1, thread="blockIdx.x"):
         with T.sblock(""):
@@ -18,22 +17,17 @@ def func(A: T.Buffer((64, 16), "float16"), C: T.Buffer((64, N), "DTYPE")):
             a = T.sblock_alloc_buffer((1, 64, 16), "float16", scope="shared.dyn", align=256)
             b = T.sblock_alloc_buffer((1, 32, 16), "float16", scope="shared.dyn", align=256)
             for p, r, s in T.grid(1, 64, 16):
-                with T.sblock("load_a"):
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 32})
+                with T.sblock("load_a", async_copy="tma", swizzle=32):
                     a[p, r, s] = A[r, s]
             for p, r, s in T.grid(1, 32, 16):
-                with T.sblock("load_b"):
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 32})
+                with T.sblock("load_b", async_copy="tma", swizzle=32):
                     b[p, r, s] = A[r, s]
-            with T.sblock("update"):
-                T.reads(acc[0:64, 0:32], a[0, 0:64, 0:16], b[0, 0:32, 0:16])
-                T.writes(acc[0:64, 0:32])
-                T.sblock_attr({"tvm_hopper.wgmma": 1})
+            with T.sblock("update", reads=[acc[0:64, 0:32], a[0, 0:64, 0:16], b[0, 0:32, 0:16]],
+                writes=[acc[0:64, 0:32]], wgmma=1):
                 for i, j, k in T.grid(64, 32, 16):
                     acc[i, j] = acc[i, j] + T.Cast("float32", a[0, i, k] * b[0, j, k])
             for i, j in T.grid(64, 32):
-                with T.sblock("store"):
-                    T.where(j < N)
+                with T.sblock("store", where=j < N):
                     C[i, j] = T.Cast("DTYPE", acc[i, j])
 """
 
@@ -51,14 +45,14 @@ def first_loop(func):
 
 
 def test_runs_of_eight_where_all_columns_of_a_run_are_in_bounds_together():
-    @T.prim_func(private=True, s_tir=True)
+    want = given(odd=odd, swap=swap, upper=upper)("""
     def want(tx: T.int32, C: T.Buffer((64, 24), "float16")):
         with T.sblock(""):
             acc = T.sblock_alloc_buffer((16,), scope="local")
             run = T.sblock_alloc_buffer((16,), "float16", scope="local")
-            for h in T.serial(2, annotations={"pragma_unroll": 2}):
+            for h in T.serial(2, pragma_unroll=2):
                 # two columns of every eight, from row 8 h + lane // 4
-                for j in T.serial(4, annotations={"pragma_unroll": 4}):
+                for j in T.serial(4, pragma_unroll=4):
                     run[h * 8 + j * 2] = T.Cast("float16", acc[j * 4 + h * 2])
                     run[h * 8 + j * 2 + 1] = T.Cast("float16", acc[j * 4 + h * 2 + 1])
                 words = T.decl_buffer((8,), "uint32", data=run.data, scope="local", layout=None)
@@ -77,12 +71,12 @@ def test_runs_of_eight_where_all_columns_of_a_run_are_in_bounds_together():
                 words[h * 4 + 1] = T.Select(upper(tx), d, words[h * 4 + 1])
                 words[h * 4 + 3] = T.Select(upper(tx), words[h * 4 + 3], d)
             # now thread t of the four holds columns 8 t to 8 t + 7; branches come last
-            for h in T.serial(2, annotations={"pragma_unroll": 2}):
+            for h in T.serial(2, pragma_unroll=2):
                 if tx % 4 < 3:
                     for e in T.vectorized(8):
-                        C[tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4, tx % 128 % 4 * 8 + e] = run[
-                            h * 8 + e
-                        ]
+                        C[tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4,
+                            tx % 128 % 4 * 8 + e] = run[h * 8 + e]
+    """)
 
     block = ir.find_all(want.body, ir.SBlock, lambda x: x.name_hint == "")[-1]
     tvm.ir.assert_structural_equal(store_of(24, "float16"), block.body, map_free_vars=True)
@@ -104,42 +98,38 @@ def swap(gives_first, first, second, distance):
 
 @pytest.mark.parametrize(("columns", "dtype"), [(20, "float16"), (32, "float32"), (24, "float32")])
 def test_pairs_where_a_run_would_cross_the_bound_or_the_type_is_wide(columns, dtype):
-    @T.prim_func(private=True, s_tir=True)
+    want = given(columns=columns, dtype=dtype)("""
     def want(tx: T.int32, C: T.Buffer((64, columns), dtype)):
         with T.sblock(""):
             acc = T.sblock_alloc_buffer((16,), scope="local")
             pair = T.sblock_alloc_buffer((2,), dtype, scope="local")
-            for g in T.serial(4, annotations={"pragma_unroll": 4}):
-                for h in T.serial(2, annotations={"pragma_unroll": 2}):
+            for g in T.serial(4, pragma_unroll=4):
+                for h in T.serial(2, pragma_unroll=2):
                     if T.Add(g * 8 + tx % 4 * 2, 0) < columns:
                         pair[0] = T.Cast(dtype, acc[g * 4 + h * 2])
                         pair[1] = T.Cast(dtype, acc[g * 4 + h * 2 + 1])
                         for e in T.vectorized(2):
-                            C[
-                                tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4,
-                                g * 8 + tx % 4 * 2 + e,
-                            ] = pair[e]
+                            C[tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4,
+                                g * 8 + tx % 4 * 2 + e] = pair[e]
+    """)
 
     tvm.ir.assert_structural_equal(store_of(columns, dtype), first_loop(want), map_free_vars=True)
 
 
 def test_one_by_one_where_neighbours_are_in_bounds_apart():
-    @T.prim_func(private=True, s_tir=True)
+    want = parse("""
     def want(tx: T.int32, C: T.Buffer((64, 31), "float16")):
         with T.sblock(""):
             acc = T.sblock_alloc_buffer((16,), scope="local")
-            for g in T.serial(4, annotations={"pragma_unroll": 4}):
-                for h in T.serial(2, annotations={"pragma_unroll": 2}):
+            for g in T.serial(4, pragma_unroll=4):
+                for h in T.serial(2, pragma_unroll=2):
                     if g * 8 + tx % 4 * 2 < 31:
-                        C[
-                            tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4,
-                            g * 8 + tx % 4 * 2,
-                        ] = T.Cast("float16", acc[g * 4 + h * 2])
+                        C[tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4,
+                            g * 8 + tx % 4 * 2] = T.Cast("float16", acc[g * 4 + h * 2])
                     if g * 8 + tx % 4 * 2 + 1 < 31:
-                        C[
-                            tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4,
-                            g * 8 + tx % 4 * 2 + 1,
-                        ] = T.Cast("float16", acc[g * 4 + h * 2 + 1])
+                        C[tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4,
+                            g * 8 + tx % 4 * 2 + 1] = T.Cast("float16", acc[g * 4 + h * 2 + 1])
+    """)
 
     tvm.ir.assert_structural_equal(store_of(31, "float16"), first_loop(want), map_free_vars=True)
 

@@ -11,7 +11,6 @@ from tvm_hopper.transforms import LowerWgmma
 from tvm_hopper.transforms.common.explain_notes import StoreNote
 
 SCRIPT = """
-@T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((64, 16), "float16"), C: T.Buffer((64, 32), "DTYPE")):
     for bx in T.thread_binding(1, thread="blockIdx.x"):
         with T.sblock(""):
@@ -20,17 +19,13 @@ def func(A: T.Buffer((64, 16), "float16"), C: T.Buffer((64, 32), "DTYPE")):
             b = T.sblock_alloc_buffer((1, 32, 16), "float16", scope="shared.dyn", align=256)
             tile = T.sblock_alloc_buffer((1, 64, WIDTH), "DTYPE", scope="shared.dyn", align=128)
             for p, r, s in T.grid(1, 64, 16):
-                with T.sblock("load_a"):
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 32})
+                with T.sblock("load_a", async_copy="tma", swizzle=32):
                     a[p, r, s] = A[r, s]
             for p, r, s in T.grid(1, 32, 16):
-                with T.sblock("load_b"):
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 32})
+                with T.sblock("load_b", async_copy="tma", swizzle=32):
                     b[p, r, s] = A[r, s]
-            with T.sblock("update"):
-                T.reads(acc[0:64, 0:32], a[0, 0:64, 0:16], b[0, 0:32, 0:16])
-                T.writes(acc[0:64, 0:32])
-                T.sblock_attr({"tvm_hopper.wgmma": 1})
+            with T.sblock("update", reads=[acc[0:64, 0:32], a[0, 0:64, 0:16], b[0, 0:32, 0:16]],
+                writes=[acc[0:64, 0:32]], wgmma=1):
                 for i, j, k in T.grid(64, 32, 16):
                     acc[i, j] = acc[i, j] + T.Cast("float32", a[0, i, k] * b[0, j, k])
             for part in range(PARTS):
@@ -38,8 +33,7 @@ def func(A: T.Buffer((64, 16), "float16"), C: T.Buffer((64, 32), "DTYPE")):
                     with T.sblock("stage"):
                         tile[0, i, j] = T.Cast("DTYPE", acc[i, part * WIDTH + j])
                 for p, r, s in T.grid(1, 64, WIDTH):
-                    with T.sblock("store"):
-                        T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 0})
+                    with T.sblock("store", async_copy="tma", swizzle=0):
                         C[r, part * WIDTH + s] = tile[p, r, s]
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.findings import RULES, Finding
+from tvm_hopper.sim.findings import Finding, finding
 from tvm_hopper.sim.kinds.groups import CtaGroups, groups_of
 from tvm_hopper.sim.launch.tensors import Pointer
 from tvm_hopper.sim.launch.tma import TensorMapArg
@@ -54,16 +54,8 @@ class Choice:
         """Return `INCOMPLETE` if the CTAs that do not run are not covered."""
         if self.covered:
             return []
-        rule = RULES["INCOMPLETE"]
-        return [
-            Finding(
-                "INCOMPLETE",
-                rule.severity,
-                f"{self.kernel}: {len(self.blocks)} of {self.total} CTAs ran: {self.reason}",
-                hint="run more CTAs (max_ctas)",
-                ptx_section=rule.ptx_section,
-            )
-        ]
+        text = f"{self.kernel}: {len(self.blocks)} of {self.total} CTAs ran: {self.reason}"
+        return [finding("INCOMPLETE", text, hint="run more CTAs (max_ctas)")]
 
     def __str__(self) -> str:
         """Say how much ran and why."""

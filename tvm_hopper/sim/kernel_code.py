@@ -20,20 +20,24 @@ from tvm_hopper.sim.ops.bulk import BulkOps
 from tvm_hopper.sim.ops.cluster_barrier import ClusterBarrierOps
 from tvm_hopper.sim.ops.collective import CollectiveOps
 from tvm_hopper.sim.ops.cp_async import CpAsyncOps
-from tvm_hopper.sim.ops.data import DataOps
+from tvm_hopper.sim.ops.cuda_helpers import CudaHelperOps
 from tvm_hopper.sim.ops.fences import FenceOps
 from tvm_hopper.sim.ops.gather import GatherOps
+from tvm_hopper.sim.ops.generic_addresses import GenericAddressOps
 from tvm_hopper.sim.ops.grid_barrier import GridBarrierOps
 from tvm_hopper.sim.ops.grid_dependency import GridDependencyOps
+from tvm_hopper.sim.ops.lane_values import LaneValueOps
 from tvm_hopper.sim.ops.matrix import MatrixOps
 from tvm_hopper.sim.ops.mbarrier import MBarrierOps
 from tvm_hopper.sim.ops.mbarrier_arrivals import MBarrierArrivalOps
-from tvm_hopper.sim.ops.mbarrier_state import MBarrierStateOps
 from tvm_hopper.sim.ops.mma import MmaOps
 from tvm_hopper.sim.ops.named import NamedOps
 from tvm_hopper.sim.ops.order import OrderOps
+from tvm_hopper.sim.ops.packed_atomics import PackedAtomicOps
+from tvm_hopper.sim.ops.remote_stores import RemoteStoreOps
 from tvm_hopper.sim.ops.tensor_copies import TensorCopyOps
 from tvm_hopper.sim.ops.tensor_maps import TensorMapOps
+from tvm_hopper.sim.ops.vector_access import VectorAccessOps
 from tvm_hopper.sim.ops.wgmma import WgmmaOps
 from tvm_hopper.sim.tir import COOPERATIVE, arch_of_kernel, launch_tags, num_sms_of_kernel
 from tvm_hopper.sim.translate.program import KernelCode
@@ -54,10 +58,14 @@ class Warp(
     OrderOps,
     BulkOps,
     CpAsyncOps,
-    DataOps,
+    VectorAccessOps,
+    PackedAtomicOps,
+    RemoteStoreOps,
+    LaneValueOps,
+    CudaHelperOps,
+    GenericAddressOps,
     GridBarrierOps,
     GridDependencyOps,
-    MBarrierStateOps,
     MatrixOps,
     MmaOps,
     TensorCopyOps,

@@ -15,12 +15,12 @@ from tvm.backend.cuda.ptx.table import TABLE, mods, variants
 
 from tvm_hopper.sim.arithmetic.table import INSTRUCTIONS
 from tvm_hopper.sim.kernel_code import HANDLERS
-from tvm_hopper.sim.ops.forms import refused_form
+from tvm_hopper.sim.ops.forms import handler_of, refused_form
 from tvm_hopper.sim.tir import PRINTED
 from tvm_hopper.sim.translate.cuda_helpers import COMPUTED as COMPUTED_CALLS
 from tvm_hopper.sim.translate.device_math import MATH
 from tvm_hopper.sim.translate.emit_helpers import CONVERSIONS
-from tvm_hopper.sim.translate.emit_ptx import PtxEmitter, is_harmless
+from tvm_hopper.sim.translate.emit_ptx import is_harmless
 from tvm_hopper.sim.translate.exprs import REINTERPRET, SAME
 from tvm_hopper.sim.translate.translate import StmtEmitter
 
@@ -51,12 +51,6 @@ TVM prints these device functions (`T.cuda.*`) as CUDA text of its own:
 |---|---|"""
 
 
-class _Handlers(PtxEmitter):
-    """The names that a translation would look up."""
-
-    handlers = HANDLERS
-
-
 @dataclass(frozen=True)
 class TableRow:
     """What is modelled of one row: `state`, and why some or all forms are not."""
@@ -79,7 +73,7 @@ def _row(name: str, entry: Any) -> TableRow:
         state = COMPUTED
     elif is_harmless(name):
         return TableRow(name, entry.ptx_name, NO_EFFECT, "")
-    elif _Handlers()._handler(name):
+    elif handler_of(name, HANDLERS):
         # One modifier alone decides; all combinations of those of `ld` are hundred thousands.
         tokens = [{"space": "global", s.name: token} for s in entry.slots for token in s.choices]
         reasons, state = {refused_form(name, token) for token in tokens}, MODELLED

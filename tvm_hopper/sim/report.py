@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.findings import RULES, Finding
+from tvm_hopper.sim.findings import RULES, Finding, finding
 from tvm_hopper.sim.races.shadow import ASYNC, TENSORMAP, MemoryAccess, clock_for
 from tvm_hopper.sim.timeline.events import Recorder
 from tvm_hopper.sim.tir import index_sources, shared_buffer, statement_text
@@ -85,21 +85,11 @@ class Reporter:
         if identity in self.seen or len(self.findings) >= MAX_FINDINGS:
             return
         self.seen.add(identity)
-        facts = RULES[rule]
         if self.recorder.on:
             self.recorder.finding(rule, agents[0] if agents else "", len(self.findings))
+        places |= {"hint": hint} if hint else {}
         self.findings.append(
-            Finding(
-                rule,
-                facts.severity,
-                message,
-                agents=agents,
-                hint=hint or facts.hint,
-                policy=self.policy,
-                seed=self.seed,
-                ptx_section=facts.ptx_section,
-                **places,
-            )
+            finding(rule, message, agents=agents, policy=self.policy, seed=self.seed, **places)
         )
 
     def at(self, rule: str, warp: Any, site: int, message: str, **more: Any) -> None:

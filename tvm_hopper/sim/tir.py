@@ -139,6 +139,13 @@ def decode_ptx(call: ir.Call) -> PtxCall | None:
     return PtxCall(name, operands, tuple(writes), modifiers, pred)
 
 
+def nodes_in(root: Any, kind: Any, order: str = "post") -> list[Any]:
+    """Return the nodes of a class in an expression or a statement, in the order of a walk."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(root, [(kind, found.append)], order=order)
+    return found
+
+
 def dtype_of(node: Any) -> str:
     """Return the TIR dtype of an expression ("handle" for a pointer)."""
     ty = getattr(node, "ty", None)
@@ -232,8 +239,7 @@ def slot_of(node: Any, offset: int) -> int | None:
 
     Rings lie in one buffer, each after a constant: at byte 15368, `bar[k % 3 + 1920]` is slot 1.
     """
-    found: list[Any] = []
-    tvm_ffi.structural_walk(node, [(ir.TensorLoad, found.append)], order="pre")
+    found = nodes_in(node, ir.TensorLoad, "pre")
     loads = [load for load in found if load.source.scope().startswith("shared")]
     if not loads or isinstance(index := loads[0].indices[-1], tirx.IntImm):
         return None
@@ -254,9 +260,7 @@ def index_sources(node: Any) -> list[str]:
         indices.extend(access.indices)
 
     tvm_ffi.structural_walk(node, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
-    found: list[Any] = []
-    for index in indices:
-        tvm_ffi.structural_walk(index, [(ir.TensorLoad, found.append)], order="pre")
+    found = [load for index in indices for load in nodes_in(index, ir.TensorLoad, "pre")]
     return list(dict.fromkeys(str(x.source.name) for x in found if x.source.scope() == "global"))
 
 

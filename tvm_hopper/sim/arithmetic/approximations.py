@@ -119,14 +119,7 @@ EXACT: dict[str, Callable[..., Array]] = {
     "ex2": np.exp2,
     "tanh": np.tanh,
 }
-rcp = _nearest(EXACT["rcp"])
-sqrt = _nearest(EXACT["sqrt"])
-rsqrt = _nearest(EXACT["rsqrt"])
-sin = _nearest(EXACT["sin"])
-cos = _nearest(EXACT["cos"])
-lg2 = _nearest(EXACT["lg2"])
-ex2 = _nearest(EXACT["ex2"])
-tanh = _nearest(EXACT["tanh"])
+NEAREST = {name: _nearest(function) for name, function in EXACT.items()}
 
 
 def div(mods: Mods, a: Array, b: Array) -> Array:

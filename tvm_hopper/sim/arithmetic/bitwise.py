@@ -32,31 +32,6 @@ def _words(
 # -- logic ----------------------------------------------------------------------------------------
 
 
-def both(mods: Mods, a: Array, b: Array) -> Array:
-    """Return a and b."""
-    return a & b
-
-
-def either(mods: Mods, a: Array, b: Array) -> Array:
-    """Return a or b."""
-    return a | b
-
-
-def differs(mods: Mods, a: Array, b: Array) -> Array:
-    """Return the exclusive or."""
-    return a ^ b
-
-
-def inverse(mods: Mods, a: Array) -> Array:
-    """Return the complement; of a predicate, its opposite."""
-    return ~a
-
-
-def is_zero(mods: Mods, a: Array) -> Array:
-    """Return 1 where a is zero (`cnot`)."""
-    return (a == 0).astype(a.dtype)
-
-
 def lop3(mods: Mods, a: Array, b: Array, c: Array, table: int) -> Array:
     """Look up each bit of a, b, c in a table of eight (9.7.8.6)."""
     out = np.zeros(np.broadcast_shapes(a.shape, b.shape, c.shape), np.uint32)
@@ -249,11 +224,6 @@ def prmt(mods: Mods, a: Array, b: Array, c: Array) -> Array:
 
 
 # -- moves ----------------------------------------------------------------------------------------
-
-
-def mov(mods: Mods, a: Array) -> Array:
-    """Copy."""
-    return a
 
 
 def mov_pack(mods: Mods, *parts: Array) -> Array:

@@ -13,7 +13,17 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.coverage.accesses import GlobalAccess, PathStep
-from tvm_hopper.sim.coverage.nodes import FAR, INNER, KEY, OUTER, Node, Nodes, Variable, evaluate
+from tvm_hopper.sim.coverage.nodes import (
+    FAR,
+    INNER,
+    KEY,
+    OUTER,
+    Node,
+    Nodes,
+    Variable,
+    conjuncts,
+    evaluate,
+)
 from tvm_hopper.sim.coverage.offsets import MAX_LISTED, Group, Offsets, groups_of, listed
 from tvm_hopper.sim.coverage.points import MAX_POINTS, Deadline, Points, UndecidedError
 from tvm_hopper.sim.coverage.split import SplitSum, Splitter
@@ -172,10 +182,10 @@ class Preparer:
         """Return what a step says: conditions, or a loop of the CTA."""
         nodes, variable = self.nodes, step.variable
         if step.kind == "if":
-            return list(_conjuncts(step.node))
+            return list(conjuncts(step.node))
         assert variable is not None
         if step.kind == "for" and variable not in used:
-            return list(_conjuncts(nodes.make("lt", nodes.zero, step.node)))
+            return list(conjuncts(nodes.make("lt", nodes.zero, step.node)))
         if step.node.unknown:
             if variable in used and (variable.high >= (1 << 31) - 1 or step.kind == "while"):
                 raise UndecidedError(step.node.unknown)
@@ -183,7 +193,7 @@ class Preparer:
         if variable.role == OUTER:
             return [step]
         if step.kind == "while":
-            return [*_conjuncts(step.node)] if monotone(step) else [
+            return [*conjuncts(step.node)] if monotone(step) else [
                 nodes.unknown("a while loop whose turns are not counted")
             ]  # fmt: skip
         return [nodes.make("lt", nodes.var(variable), step.node)]
@@ -201,10 +211,6 @@ class Preparer:
             turn = points.turned if step.kind == "for" else points.repeated
             self._known[key] = turn(step.variable, step.node)
         return self._known[key]
-
-
-def _conjuncts(node: Node) -> list[Node]:
-    return [c for a in node.args for c in _conjuncts(a)] if node.op == "and" else [node]
 
 
 def plain_pieces(prepared: Prepared, start: int) -> list[Piece]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.integers import maximum, minimum
 from tvm_hopper.sim.machine.lanes import tdiv, tmod
 
 FAR = 1 << 80  # beyond any index: an end of a range that is not known
@@ -79,26 +80,6 @@ def _select(cond: Any, yes: Any, no: Any) -> Any:
     return np.where(cond, yes, no) if isinstance(cond, np.ndarray) else yes if cond else no
 
 
-def _least(a: Any, b: Any) -> Any:
-    return min(a, b) if type(a) is int and type(b) is int else np.minimum(a, b)
-
-
-def _most(a: Any, b: Any) -> Any:
-    return max(a, b) if type(a) is int and type(b) is int else np.maximum(a, b)
-
-
-def _both(a: Any, b: Any) -> Any:
-    return np.logical_and(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else (
-        bool(a) and bool(b)
-    )  # fmt: skip
-
-
-def _either(a: Any, b: Any) -> Any:
-    return np.logical_or(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else (
-        bool(a) or bool(b)
-    )  # fmt: skip
-
-
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -107,13 +88,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fmod": _safe(lambda a, b: a % b),
     "tdiv": _safe(tdiv),
     "tmod": _safe(tmod),
-    "min": _least,
-    "max": _most,
+    "min": minimum,
+    "max": maximum,
     "lt": lambda a, b: a < b,
     "eq": lambda a, b: a == b,
-    "and": _both,
-    "or": _either,
-    "not": lambda a: np.logical_not(a) if isinstance(a, np.ndarray) else not a,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
     "band": lambda a, b: a & b,
     "bor": lambda a, b: a | b,
     "bxor": lambda a, b: a ^ b,
@@ -290,6 +271,11 @@ def _truth(op: str, a: Node, b: Node) -> tuple[int, int]:
     if op == "eq" and (a.high < b.low or b.high < a.low):
         return 0, 0
     return 0, 1
+
+
+def conjuncts(node: Node) -> list[Node]:
+    """Return conditions that hold together where one does."""
+    return [c for a in node.args for c in conjuncts(a)] if node.op == "and" else [node]
 
 
 def apply(node: Node, args: Sequence[Any]) -> Any:

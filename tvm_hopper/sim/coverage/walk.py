@@ -26,10 +26,11 @@ from tvm_hopper.sim.coverage.accesses import (
 from tvm_hopper.sim.coverage.expressions import Expressions, integer_type
 from tvm_hopper.sim.coverage.nodes import INNER, OUTER, Node, Nodes, Variable
 from tvm_hopper.sim.coverage.pointers import Pointers
-from tvm_hopper.sim.coverage.registers import counted, leaves, written_registers
+from tvm_hopper.sim.coverage.registers import counted, written_registers
 from tvm_hopper.sim.coverage.turns import most_turns
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.machine.load_store import vector_alignment
+from tvm_hopper.sim.protocol.leaving import ways_to_leave
 from tvm_hopper.sim.tir import (
     dtype_of,
     is_one_load,
@@ -77,7 +78,7 @@ class Walker(Pointers):
             Variable(f"blockIdx.{a}", 0, int(g) - 1, OUTER)
             for a, g in zip("xyz", grid, strict=True)
         ]
-        self._threads(grid, block, cluster)
+        self._threads(block, cluster)
         self.maps = frozenset(n for n, value in params.items() if isinstance(value, TensorMapArg))
         for param, name in zip(func.params, param_names(func), strict=True):
             value = params.get(name)
@@ -86,7 +87,7 @@ class Walker(Pointers):
                 self.expressions.values[param] = self.nodes.const(int(value))
         self.stmt(func.body)
 
-    def _threads(self, grid: Sequence[int], block: Sequence[int], cluster: Sequence[int]) -> None:
+    def _threads(self, block: Sequence[int], cluster: Sequence[int]) -> None:
         nodes, tags = self.nodes, {}
         thread, step = nodes.zero, 1
         for axis, extent, part, variable in zip("xyz", block, cluster, self.axes, strict=True):
@@ -212,7 +213,7 @@ class Walker(Pointers):
     def _counted(self, body: Any) -> dict[Any, tuple[Node, Node]]:
         """Forget registers that a loop writes; return what those that it counts up begin with."""
         known = self.expressions.registers
-        steps = {} if "continue" in leaves(body) else counted(body, self.expressions)
+        steps = {} if "continue" in ways_to_leave(body) else counted(body, self.expressions)
         starts = {key: (known[key], step) for key, step in steps.items() if key in known}
         self._forget(written_registers(body))
         return starts
@@ -226,7 +227,7 @@ class Walker(Pointers):
         }
 
     def _body(self, body: Any, step: PathStep) -> Node | None:
-        exits = leaves(body)
+        exits = ways_to_leave(body)
         steps = [step]
         if exits & {"break", "return"}:
             steps.append(PathStep("if", self.nodes.unknown("a loop that is left early")))

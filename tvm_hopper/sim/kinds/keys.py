@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, sym, tirx
 
 from tvm_hopper.sim.kinds.flow import BLOCK, DATA, Flow
 from tvm_hopper.sim.kinds.grid_values import GridValues, NotOfBlockError
 from tvm_hopper.sim.kinds.operands import is_place
 from tvm_hopper.sim.kinds.reach import UNBOUNDED, Reach
-from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name, statement_text
+from tvm_hopper.sim.tir import dtype_of, nodes_in, numpy_dtype, short_name, statement_text
 
 _COMPARE = ("LT", "LE", "GT", "GE", "EQ", "NE")
 _NOTHING = Reach(0, 0)
@@ -117,7 +116,7 @@ class Keys:
         turns: list[tuple[Any, Any, Any]] = []
         size, waiting, met = self.values.total, [expr], set()
         while waiting:
-            for var in variables_of(waiting.pop()):
+            for var in nodes_in(waiting.pop(), ir.Var):
                 if var in met or var in self.values.env or var in self.values.block_vars:
                     continue
                 met.add(var)
@@ -217,13 +216,6 @@ class Keys:
             low, high = max(bound.min_value, -UNBOUNDED), min(bound.max_value, UNBOUNDED)
             return Sum(0, Reach(low, high))
         return None
-
-
-def variables_of(expr: Any) -> list[Any]:
-    """Return the variables that an expression names."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (ir.Var, found.append))
-    return found
 
 
 def _arrays(value: Any) -> list[np.ndarray]:

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import ir
 from tvm.backend.cuda.ptx.table import TABLE
 
-from tvm_hopper.sim.tir import PtxCall, dtype_of, short_name
+from tvm_hopper.sim.tir import PtxCall, dtype_of, nodes_in, short_name
 
 # Families of PTX that compute registers from registers.
 _NAMES = """
@@ -145,9 +145,7 @@ def global_address(expr: Any) -> bool:
 
 def touches_shared(expr: Any) -> bool:
     """Tell whether an expression loads from shared memory."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
-    return any(scope_of(access.source) == "shared" for access in found)
+    return any(scope_of(load.source) == "shared" for load in nodes_in(expr, ir.TensorLoad))
 
 
 def shared_places(expr: Any) -> list[Any]:

@@ -30,7 +30,7 @@ plain program that the kernel has not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ from tvm import ir, tirx
 from tvm_hopper.sim.kinds.flow import BLOCK, Flow, flow_of
 from tvm_hopper.sim.kinds.grid_values import GridValues
 from tvm_hopper.sim.kinds.groups import MAX_SORTED
-from tvm_hopper.sim.kinds.keys import Keys, UnprovableError, children_of, variables_of
+from tvm_hopper.sim.kinds.keys import Keys, UnprovableError, children_of
 from tvm_hopper.sim.kinds.operands import operands
 from tvm_hopper.sim.kinds.reach import Reach
 from tvm_hopper.sim.launch.tma import TensorMapArg
@@ -49,6 +49,7 @@ from tvm_hopper.sim.tir import (
     PTX,
     decode_ptx,
     dtype_of,
+    nodes_in,
     numpy_dtype,
     op_name,
     param_names,
@@ -210,7 +211,7 @@ class _Places:
         coordinates = [value for name, value in told if name == "coords"]
         for name, value in told:
             if name == "tmap" and coordinates:
-                for var in variables_of(value):
+                for var in nodes_in(value, ir.Var):
                     self._box(self.params.get(var), coordinates)
 
     def _box(self, tensor_map: Any, coordinates: list[Any]) -> None:
@@ -282,10 +283,10 @@ class _Places:
 
     def _integer(self, expr: Any, dtype: str) -> bool:
         """Take the CTAs' parts of an integer; False if it has to be looked at piece by piece."""
-        if not dtype or numpy_dtype(dtype).kind not in "iu" or _loads(expr):
+        if not dtype or numpy_dtype(dtype).kind not in "iu" or nodes_in(expr, ir.TensorLoad):
             return False
         if BLOCK not in self.flow.taint(expr) and not any(
-            isinstance(self.values.env.get(var), np.ndarray) for var in variables_of(expr)
+            isinstance(self.values.env.get(var), np.ndarray) for var in nodes_in(expr, ir.Var)
         ):
             return True
         total = self.reader.sum(expr)
@@ -307,9 +308,3 @@ def _dtype(expr: Any) -> str:
         return dtype_of(expr)
     except (AttributeError, TypeError, ValueError):
         return ""
-
-
-def _loads(expr: Any) -> Iterator[Any] | list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
-    return found

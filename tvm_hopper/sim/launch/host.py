@@ -19,7 +19,7 @@ from tvm_hopper.errors import VerifyError
 from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim.integers import BINARY, CALLS
-from tvm_hopper.sim.launch.runtime_calls import device_attribute, encode_im2col, encode_tiled
+from tvm_hopper.sim.launch.runtime_calls import device_attribute, encode_map
 from tvm_hopper.sim.launch.signature import signature
 from tvm_hopper.sim.launch.tensors import CUDA, HostTensor, Pointer, Workspace
 from tvm_hopper.sim.launch.tma import TensorMapArg
@@ -35,6 +35,7 @@ from tvm_hopper.sim.tir import (
 
 TYPE_INDEX, VALUE, SHAPE_ELEMENT = 13, 15, 17
 DATA, SHAPE, NDIM, CODE, BITS, DEVICE_TYPE = 1, 2, 4, 5, 6, 10  # of a DLTensor
+ENCODE, ENCODE_IM2COL = "runtime.cuTensorMapEncodeTiled", "runtime.cuTensorMapEncodeIm2col"
 ALLOCATOR = "TVMFFIEnvGetDLPackManagedTensorAllocator"
 KDL_TENSOR = 7
 
@@ -333,11 +334,8 @@ class HostInterpreter:
         """Encode a tensor map, answer a question about the device, or note a kernel launch."""
         if name == "__tvm_set_device":
             return 0
-        if name == "runtime.cuTensorMapEncodeTiled":
-            args[0].value = encode_tiled(args[1:])
-            return 0
-        if name == "runtime.cuTensorMapEncodeIm2col":
-            args[0].value = encode_im2col(args[1:])
+        if name in (ENCODE, ENCODE_IM2COL):
+            args[0].value = encode_map(args[1:], name == ENCODE_IM2COL)
             return 0
         if name == "runtime.GetDeviceAttr":
             return device_attribute(args, self.num_sms, self.arch)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.facts import tensor_map as rules
-from tvm_hopper.sim.launch.im2col import check_im2col
-from tvm_hopper.sim.launch.tma import SWIZZLE_BYTES, TensorMapArg
+from tvm_hopper.sim.launch.im2col import check_im2col, check_tiled
+from tvm_hopper.sim.launch.tma import TensorMapArg
 
 NUM_BYTES = 128
 ALIGNMENT = 64  # CUDA driver API, CUtensorMap
@@ -107,7 +107,7 @@ def decode(raw: np.ndarray, tensor: str, byte_offset: int) -> TensorMapArg:
 
 def broken_rules(arg: TensorMapArg) -> list[str]:
     """Return what the driver would refuse of a map."""
-    broken = check_im2col(arg) if arg.lower else _check_tiled(arg)
+    broken = check_im2col(arg) if arg.lower else check_tiled(arg, arg.box)
     if arg.interleave not in rules.INTERLEAVES:
         need = ", ".join(map(str, rules.INTERLEAVES))
         broken.append(f"found interleave {arg.interleave}; need one of {need}")
@@ -117,16 +117,3 @@ def broken_rules(arg: TensorMapArg) -> list[str]:
             f"of {rules.ADDRESS_ALIGNMENT} bytes"
         )
     return broken
-
-
-def _check_tiled(arg: TensorMapArg) -> list[str]:
-    described = rules.TensorMap(
-        arg.dtype,
-        arg.dims,
-        arg.strides_bytes,
-        arg.box,
-        arg.element_strides,
-        SWIZZLE_BYTES.get(arg.swizzle, arg.swizzle),
-        {code: name for name, code in rules.OOB_CODE.items()}.get(arg.oob, str(arg.oob)),
-    )
-    return list(described.check())

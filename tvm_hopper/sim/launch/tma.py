@@ -45,18 +45,20 @@ class TensorMapArg:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Return the traversal strides of a tiled map.
+        """Return the traversal strides.
 
-        "When interleave is CU_TENSOR_MAP_INTERLEAVE_NONE, the first element of this array is
-        ignored since TMA doesn't support the stride for dimension zero" (CUDA driver API,
+        Of a tiled map, "when interleave is CU_TENSOR_MAP_INTERLEAVE_NONE, the first element of this
+        array is ignored since TMA doesn't support the stride for dimension zero" (CUDA driver API,
         cuTensorMapEncodeTiled).
         """
         found = self.element_strides or (1,) * len(self.box)
-        return found if self.interleave else (1, *found[1:])
+        return found if self.interleave or self.lower else (1, *found[1:])
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Return the elements that a tiled copy brings: ceil(box / stride), as it says there."""
+        """Return the elements that a copy brings: of a tiled map ceil(box / stride) each way."""
+        if self.lower:  # channels, pixels
+            return self.box
         return tuple(-(-b // s) for b, s in zip(self.box, self.steps, strict=True))
 
 

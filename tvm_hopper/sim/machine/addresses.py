@@ -31,6 +31,10 @@ class Addresses:
     epoch: int
     it: tuple[int, ...]
 
+    def report(self, rule: str, site: int, message: str, **more: Any) -> None:
+        """Report a rule that a statement of this warp breaks."""
+        self.machine.at(rule, self, site, message, **more)
+
     def region_at(self, address: int) -> tuple[Region | None, int]:
         """Return the region of an address and the offset from its first byte, maybe negative."""
         address = int(address)
@@ -64,16 +68,15 @@ class Addresses:
         known = self.knows(lanes)
         clocks = (known.generic.epochs, known.narrow.epochs)
         if not any(epochs[warp.index] for epochs in clocks for warp in cta.warps):
-            self.machine.at(
+            self.report(
                 "CLUSTER_TARGET_NOT_STARTED",
-                self,
                 site,
                 f"reaches into the shared memory of {cta.label}, which may not have begun: "
                 "nothing of it is known here",
                 key=(site, "begun"),
             )
         if cta.exited:
-            self.machine.at("CLUSTER_TARGET_EXITED", self, site, f"{cta.label} has exited")
+            self.report("CLUSTER_TARGET_EXITED", site, f"{cta.label} has exited")
         self.machine.reached[cta, self, site] = (self.epoch, self.it)
 
     def inside(
@@ -97,20 +100,18 @@ class Addresses:
             where = f"address {at:#x}" if at else "an address"
             text = f"{verb} {where}, where neither a tensor nor shared memory lies"
             text += self.machine.index_text(site)
-            self.machine.at("OOB_ACCESS", self, site, text)
+            self.report("OOB_ACCESS", site, text)
             return False
         low, high = between or ends(offsets)
         if low < region.low or high + size > region.size:
             first, last = low - region.low, high + size - region.low
             text = f"{verb} bytes [{first}, {last}) of {region.name}, which has "
             text += f"{region.size - region.low} bytes{self.machine.index_text(site)}"
-            self.machine.at(
-                "OOB_ACCESS", self, site, text, buffer=region.name, byte_range=(first, last)
-            )
+            self.report("OOB_ACCESS", site, text, buffer=region.name, byte_range=(first, last))
             return False
         if region.is_parameter and "writes" in verb:
             text = f"{verb} a parameter of the kernel, {region.name}, which is constant"
-            self.machine.at("OOB_ACCESS", self, site, text, buffer=region.name)
+            self.report("OOB_ACCESS", site, text, buffer=region.name)
             return False
         if region.outside is not None:
             self._in_view(site, region, region.outside, np.ravel(offsets), size, verb)
@@ -136,9 +137,8 @@ class Addresses:
         if seen[1] - seen[0] <= limit:
             return
         name = self.machine.buffer_of(site) or name
-        self.machine.at(
+        self.report(
             "OOB_ACCESS",
-            self,
             site,
             f"{verb} bytes [{low}, {high}) from the address of {name}, which has {limit} bytes; "
             f"all accesses of it lie in [{seen[0]}, {seen[1]})",
@@ -152,9 +152,8 @@ class Addresses:
         wrong = outside[starts[:, None] + np.arange(size)].any(axis=1)
         if wrong.any():
             first = int(starts[wrong].min())
-            self.machine.at(
+            self.report(
                 "OUT_OF_VIEW",
-                self,
                 site,
                 f"{verb} byte {first} of the memory that {region.name} is a view of, which is none "
                 f"of {region.name}'s own elements",
@@ -195,9 +194,8 @@ class Addresses:
         if region.shared and region.cta is not self.cta:
             self.reach(site, region.cta, ALL_LANES if mask is None else lane_bits(mask))
         if bad:
-            self.machine.at(
+            self.report(
                 "MISALIGNED",
-                self,
                 site,
                 f"offset {low} of {region.name}: need {align}",
                 buffer=region.name,
@@ -214,9 +212,8 @@ class Addresses:
         spread = np.ravel(offsets)[:, None] + np.arange(total)
         if region.live[spread].any():
             name, inside = region.name_of(int(np.min(offsets)))
-            self.machine.at(
+            self.report(
                 "OOB_ACCESS",
-                self,
                 site,
                 "an ordinary access touches a live mbarrier object",
                 buffer=name,

@@ -203,9 +203,8 @@ class LoadStore(Addresses):
         Which one stays is undefined (CUDA C++ Programming Guide, "SIMT Architecture"): the writes
         are of threads that nothing orders. Equal values are no conflict that anybody could see.
         """
-        self.machine.at(
+        self.report(
             "RACE_WRITE_WRITE",
-            self,
             site,
             "lanes of one warp write different values to the same bytes in one store",
             key=(site, "lanes"),

@@ -91,6 +91,17 @@ class MBarrier:
         """The slot of the phase in progress."""
         return self.slots[self.phase]
 
+    def deliver(self, op: Any, num_bytes: int, last: bool, generic: bool = False) -> None:
+        """Take bytes that an operation has written, through the async or the generic proxy."""
+        self.tx -= num_bytes
+        self.delivered_bytes += num_bytes
+        if last:
+            self.outstanding.remove(op)
+            if generic:
+                self.slot.generic_events |= op.events
+            else:
+                self.slot.events |= op.events
+
     def try_complete(self) -> bool:
         """Complete the phase if nothing is pending; tell whether it did."""
         if self.pending or self.tx:

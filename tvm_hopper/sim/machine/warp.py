@@ -280,9 +280,7 @@ class WarpCore(LoadStore):
         if is_lanes(value):
             here = value if mask is None else value[mask]
             if not alike(here):
-                self.machine.at(
-                    "WARP_CONVERGENCE", self, site, f"{what} differs among the lanes of a warp"
-                )
+                self.report("WARP_CONVERGENCE", site, f"{what} differs among the lanes of a warp")
             return int(here[0])
         return int(value)
 
@@ -320,9 +318,8 @@ class WarpCore(LoadStore):
         if mask is not None:
             missing = missing & mask
         if missing.any():
-            self.machine.at(
+            self.report(
                 "UNINIT_READ",
-                self,
                 site,
                 f"{name}: registers are used that lane {int(np.argmax(missing))} never wrote",
                 buffer=name,
@@ -341,9 +338,8 @@ class WarpCore(LoadStore):
         part = slice(None) if count < 0 else slice(low, low + count)
         state.dirty[part] = state.any_dirty = True
         if state.num_busy and state.busy[part].any():
-            self.machine.at(
+            self.report(
                 "WGMMA_REG_INFLIGHT",
-                self,
                 site,
                 f"{state.name} is touched while a wgmma that uses it may still run "
                 f"({len(self.wgmma_groups)} groups not waited for)",
@@ -484,9 +480,8 @@ class WarpCore(LoadStore):
             return
         low = int(where[0]) + cells.start if isinstance(cells, slice) else int(cells[where[0]])
         name, inside = region.name_of(low * shadow.granule)
-        self.machine.at(
+        self.report(
             "UNINIT_READ",
-            self,
             access.site,
             f"{name} is read before any write",
             buffer=name,

@@ -10,6 +10,7 @@ import numpy as np
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes
 from tvm_hopper.sim.ops.fences import narrower
 from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
+from tvm_hopper.sim.ops.reductions import OPERATIONS
 from tvm_hopper.sim.races.clocks import Bundle, Releases
 from tvm_hopper.sim.races.lane_order import lane_bits
 from tvm_hopper.sim.races.shadow import ALL_LANES
@@ -82,9 +83,11 @@ class AtomicOps:
                     self.look(region, offset, dtype.itemsize)
                 old[[x for x in LANES if bit >> x & 1]] = before
                 continue
-            after = _ATOMICS[op](
-                before, values[lane], compares[lane] if compares is not None else 0
-            )
+            after = values[lane]
+            if compares is not None:
+                after = after if before == compares[lane] else before
+            elif op in OPERATIONS:
+                after = OPERATIONS[op](before, after)
             if after != before:
                 self.machine.progress += 1
             cell[offset // dtype.itemsize] = after
@@ -180,26 +183,3 @@ class AtomicOps:
         return self.atomic(
             site, mask, "cas", addr, value, self._type(mods), sem, scope, compare=compare
         )
-
-    def op_red(
-        self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
-    ) -> None:
-        """Read-modify-write without a result."""
-        self.op_atom(site, mask, mods, addr, value)
-
-
-_ATOMICS = {
-    "add": lambda a, b, c: a + b,
-    "min": lambda a, b, c: min(a, b),
-    "max": lambda a, b, c: max(a, b),
-    "fmin": lambda a, b, c: np.fmin(a, b),
-    "fmax": lambda a, b, c: np.fmax(a, b),
-    "and": lambda a, b, c: a & b,
-    "or": lambda a, b, c: a | b,
-    "xor": lambda a, b, c: a ^ b,
-    "exch": lambda a, b, c: b,
-    "store": lambda a, b, c: b,
-    "cas": lambda a, b, c: b if a == c else a,
-    "inc": lambda a, b, c: type(a)(0) if a >= b else a + type(a)(1),
-    "dec": lambda a, b, c: b if a == 0 or a > b else a - type(a)(1),
-}

@@ -58,10 +58,10 @@ class ClusterBarrierOps:
 
     def _cluster_arrive(self, site: int, firm: int, relaxed: int) -> None:
         """Mark the arrival of this warp: of lanes that release, and of lanes that do not."""
-        barrier, machine = self.cta.cluster_barrier, self.machine
+        barrier = self.cta.cluster_barrier
         if self in barrier.arrived:
-            machine.at(
-                "NAMED_BAR_MISMATCH", self, site, "barrier.cluster.arrive twice in one generation"
+            self.report(
+                "NAMED_BAR_MISMATCH", site, "barrier.cluster.arrive twice in one generation"
             )
         barrier.arrived.add(self)
         self.flow.add(ARRIVE, barrier)
@@ -102,8 +102,8 @@ class ClusterBarrierOps:
         self.site = site
         barrier = self.cta.cluster_barrier
         if generation is None:
-            self.machine.at(
-                "NAMED_BAR_MISMATCH", self, site, "barrier.cluster.wait without an arrive before it"
+            self.report(
+                "NAMED_BAR_MISMATCH", site, "barrier.cluster.wait without an arrive before it"
             )
             return
         while barrier.generation <= generation:

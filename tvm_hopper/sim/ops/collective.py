@@ -32,17 +32,16 @@ class CollectiveOps:
         if is_lanes(membermask):
             active = LANES if mask is None else np.nonzero(mask)[0]
             if (membermask[active] != membermask[active[0]]).any():
-                self.machine.at(
-                    "WARP_CONVERGENCE", self, site, f"{what} with a mask that differs among lanes"
+                self.report(
+                    "WARP_CONVERGENCE", site, f"{what} with a mask that differs among lanes"
                 )
         named = ALL_LANES if membermask is None else one(membermask, mask) & ALL_LANES
         here = lane_bits(mask)
         absent = named & ~here & lane_bits(self.partial)
         if absent or here & ~named:
             which = f"{absent:#x} do not execute it" if absent else f"{here & ~named:#x} are not"
-            self.machine.at(
+            self.report(
                 "WARP_CONVERGENCE",
-                self,
                 site,
                 f"{what} with the mask {named:#010x}: lanes {which}"
                 + ("" if absent else " in its mask"),

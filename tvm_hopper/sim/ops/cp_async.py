@@ -50,7 +50,7 @@ class CpAsyncOps:
         src, origin = self.region_at(sources[np.argmax(count > 0)])
         if dst is None or not dst.shared or (count.any() and (src is None or src.shared)):
             text = "cp.async: need shared memory to write to, and a tensor to read from"
-            machine.at("OOB_ACCESS", self, site, text)
+            self.report("OOB_ACCESS", site, text)
             return
         into = targets - (targets[0] - first)
         if not self.inside(site, dst, into, size, "cp.async writes"):
@@ -58,7 +58,7 @@ class CpAsyncOps:
         taken = count > 0
         away = sources - (sources[np.argmax(taken)] - origin)
         if (into % size).any() or (away[taken] % size).any():
-            machine.at("MISALIGNED", self, site, f"cp.async of {size} bytes: address")
+            self.report("MISALIGNED", site, f"cp.async of {size} bytes: address")
         if not all(
             self.inside(site, src, away[count == number], int(number), "cp.async reads")
             for number in np.unique(count[taken])
@@ -121,15 +121,9 @@ class CpAsyncOps:
             count = np.where(as_lanes(ignore_src)[lanes] != 0, 0, size)
         if (count > size).any():
             text = f"cp.async of {size} bytes from {int(count.max())}: need at most {size}"
-            self.machine.at("ILLEGAL_OPERAND", self, site, text)
+            self.report("ILLEGAL_OPERAND", site, text)
             count = np.minimum(count, size)
         return count
-
-    op_cp_async_cg = op_cp_async_ca
-    op_cp_async_ca_src_size = op_cp_async_ca
-    op_cp_async_cg_src_size = op_cp_async_ca
-    op_cp_async_ca_ignore_src = op_cp_async_ca
-    op_cp_async_cg_ignore_src = op_cp_async_ca
 
     def op_cp_async_commit_group(self, site: int, mask: Any, mods: Any) -> None:
         """Close the open cp.async group of each thread."""

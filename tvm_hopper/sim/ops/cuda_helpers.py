@@ -75,4 +75,4 @@ class CudaHelperOps:
         failed = mand(mask, as_lanes(holds) == 0)
         if failed is not False:
             count = 32 if failed is None else int(failed.sum())
-            self.machine.at("TRAP", self, site, f"trap is reached by {count} threads")
+            self.report("TRAP", site, f"trap is reached by {count} threads")

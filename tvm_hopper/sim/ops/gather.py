@@ -134,9 +134,8 @@ class GatherOps:
             self.lanes_met(lane_bits(mask))
         lanes = self.gone & lane_bits(mask)
         if lanes:
-            self.machine.at(
+            self.report(
                 "DEADLOCK",
-                self,
                 site,
                 f"lanes {lanes:#x} of {self.label} come to {what} while the others of their warp "
                 "wait for them at an earlier barrier",

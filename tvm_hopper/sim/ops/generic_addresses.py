@@ -33,18 +33,6 @@ class GenericAddressOps:
             return shared
         return shared & (shared_rank(places) == self.cta.rank)
 
-    def op_getctarank_generic(self, site: int, mask: Any, mods: Any, a: Any) -> Any:
-        """Return the rank of the CTA that owns an address of shared memory."""
-        return self.op_getctarank(site, mask, mods, a)
-
-    def op_mapa_u64_raw(self, site: int, mask: Any, mods: Any, a: Any, b: Any) -> Any:
-        """Return the generic address of the same byte in another CTA."""
-        return self.op_mapa(site, mask, mods, a, b)
-
-    def op_mapa_u64_shared(self, site: int, mask: Any, mods: Any, a: Any, b: Any) -> Any:
-        """Return the shared address of the same byte in another CTA, in a wide register."""
-        return self.op_mapa_u32(site, mask, mods, a, b)
-
     def in_own_window(self, site: int, mask: Any, address: Any) -> None:
         """Report an address of another CTA where an instruction takes it for this one's.
 
@@ -58,9 +46,8 @@ class GenericAddressOps:
         other = (global_number(places) == 0) & (ranks != self.cta.rank)
         if other.any():
             rank = int(ranks[np.argmax(other)])
-            self.machine.at(
+            self.report(
                 "OOB_ACCESS",
-                self,
                 site,
                 f"an address of the CTA with rank {rank} in the cluster, which is outside of "
                 f".shared::cta of {self.cta.label}; need .shared::cluster",

@@ -44,14 +44,14 @@ class GridDependencyOps:
             region, offset = self.region_at(lane_value(addr, lane))
             if region is not None and region.shared:
                 text = "discard: need an address of global memory"
-                self.machine.at("ILLEGAL_OPERAND", self, site, text)
+                self.report("ILLEGAL_OPERAND", site, text)
                 continue
             place = np.asarray([offset])
             if not self.inside(site, region, place, DISCARDED_BYTES, "discard writes"):
                 continue
             if (region.base + offset) % DISCARDED_BYTES:
                 text = f"offset {offset} of {region.name}: need {DISCARDED_BYTES}"
-                self.machine.at("MISALIGNED", self, site, text, buffer=region.name)
+                self.report("MISALIGNED", site, text, buffer=region.name)
                 continue
             region.begin_store()
             self.machine.progress += 1

@@ -31,12 +31,8 @@ class LaneValueOps:
     # -- votes and matches ------------------------------------------------------------------------
 
     def op_vote_sync(self, site: int, mask: Any, mods: Any, a: Any, membermask: Any) -> int:
-        """Return whether a predicate holds in all, any, or all or none of the lanes."""
+        """Return in which lanes a predicate holds, or whether in all, any, all or none of them."""
         return int(self.vote(site, mask, mods["mode"], membermask, a))
-
-    def op_vote_sync_ballot(self, site: int, mask: Any, mods: Any, a: Any, membermask: Any) -> int:
-        """Return the lanes in which a predicate holds."""
-        return int(self.vote(site, mask, "ballot", membermask, a))
 
     def op_match_any_sync(
         self, site: int, mask: Any, mods: Any, a: Any, membermask: Any
@@ -77,8 +73,6 @@ class LaneValueOps:
     def op_redux_sync(self, site: int, mask: Any, mods: Any, a: Any, membermask: Any) -> Any:
         """Reduce integers, or bits."""
         return self.reduce_lanes(site, mask, mods["op"], membermask, a, self._type(mods))
-
-    op_redux_sync_bitwise = op_redux_sync
 
     # -- exchanges --------------------------------------------------------------------------------
 

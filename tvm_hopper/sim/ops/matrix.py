@@ -18,14 +18,13 @@ class MatrixOps:
         addresses = as_lanes(p).astype(np.int64)[: 8 * number]
         region, first = self.region_at(addresses[0])
         offsets = addresses - (addresses[0] - first)
-        machine = self.machine
         if region is None or not region.shared:
-            machine.at("OOB_ACCESS", self, site, "matrix row outside of shared memory")
+            self.report("OOB_ACCESS", site, "matrix row outside of shared memory")
             return None
         if not self.inside(site, region, offsets, 16, "matrix rows in"):
             return None
         if (offsets % 16).any():
-            machine.at("MISALIGNED", self, site, "matrix row address is no multiple of 16")
+            self.report("MISALIGNED", site, "matrix row address is no multiple of 16")
             return None
         if region.live[int(offsets.min()) : int(offsets.max()) + 16].any():
             self._live_object(site, region, offsets, 16)
@@ -52,18 +51,15 @@ class MatrixOps:
     def op_ldmatrix(self, site: int, mask: Any, mods: Any, p: Any) -> Any:
         """Load 1, 2 or 4 matrices; each lane gets two neighbours of a row per matrix."""
         self._require_full(site, mask, "ldmatrix", exists=True)
-        number = {"x1": 1, "x2": 2, "x4": 4}[mods["num"]]
+        number = int(mods["num"][1:])
+        results = np.zeros((number, 32), np.uint32)
         rows = self._rows(site, p, number)
-        if rows is None:
-            empty = np.zeros(32, np.uint32)
-            return empty if number == 1 else (empty,) * number
-        region, offsets = rows
-        if region.shadow is not None:
-            self.check(region, offsets, 16, self.access(site, False), together=True)
-        if not self.machine.values:
-            empty = np.zeros(32, np.uint32)
-            return empty if number == 1 else (empty,) * number
-        cells = region.view(np.dtype(np.uint16))
-        matrices = cells[offsets.reshape(-1, 8, 1) // 2 + np.arange(8)]
-        results = registers_of(matrices, bool(mods.get("trans")))
+        if rows is not None:
+            region, offsets = rows
+            if region.shadow is not None:
+                self.check(region, offsets, 16, self.access(site, False), together=True)
+            if self.machine.values:
+                cells = region.view(np.dtype(np.uint16))
+                matrices = cells[offsets.reshape(-1, 8, 1) // 2 + np.arange(8)]
+                results = registers_of(matrices, bool(mods.get("trans")))
         return results[0] if number == 1 else tuple(results)

@@ -88,21 +88,20 @@ class MBarrierOps:
         region, offset = self.region_at(address)
         if region is None or not region.shared:
             text = f"no mbarrier can lie at address {address:#x}: it is not in shared memory"
-            self.machine.at("OOB_ACCESS", self, site, text)
+            self.report("OOB_ACCESS", site, text)
             return None
         cta = region.cta
         if not self.inside(site, region, offset, 8, "an mbarrier in"):
             return None
         if offset % 8:
             text = f"no mbarrier can lie at address {address:#x}: need a multiple of 8"
-            self.machine.at("MISALIGNED", self, site, text)
+            self.report("MISALIGNED", site, text)
             return None
         barrier = cta.mbarriers.get(offset)
         name, inside = region.name_of(offset)
         if barrier is None:
-            self.machine.at(
+            self.report(
                 "MBAR_USE_BEFORE_INIT",
-                self,
                 site,
                 f"{name}+{inside} of {cta.label} is used, but was never initialised",
                 buffer=name,
@@ -112,8 +111,8 @@ class MBarrierOps:
             return None
         self.last_use[barrier] = self.epoch, site
         if cta.exited:
-            self.machine.at(
-                "CLUSTER_TARGET_EXITED", self, site, f"{cta.label} has exited", buffer=barrier.name
+            self.report(
+                "CLUSTER_TARGET_EXITED", site, f"{cta.label} has exited", buffer=barrier.name
             )
         self._check_published(site, barrier, cta, lanes)
         return barrier
@@ -125,9 +124,8 @@ class MBarrierOps:
         if access.warp is self:
             told = access.bit >= 0 and self.knows(lanes).generic.events >> access.bit & 1
             if lanes & ~access.lanes and not told and not self.lane_order.met_since(access, lanes):
-                self.machine.at(
+                self.report(
                     "MBAR_INIT_UNPUBLISHED",
-                    self,
                     site,
                     f"{barrier.name}: its init by one lane of {self.label} does not happen before "
                     "this use by others, which have not met it",
@@ -142,9 +140,8 @@ class MBarrierOps:
         if known and (barrier.fenced or not remote):
             return
         what = "fence.mbarrier_init and a cluster barrier" if remote else "__syncthreads"
-        self.machine.at(
+        self.report(
             "MBAR_INIT_UNPUBLISHED",
-            self,
             site,
             f"{barrier.name}: its init by {access.warp.label} does not happen before this use; "
             f"missing {what}",
@@ -160,9 +157,8 @@ class MBarrierOps:
             address, expected = int(addresses[lane]), int(counts[lane])
             region, offset = self.region_at(address)
             if region is not self.cta.shared:
-                self.machine.at(
+                self.report(
                     "OOB_ACCESS",
-                    self,
                     site,
                     f"mbarrier at address {address:#x}, which is not in shared memory of its CTA",
                 )
@@ -170,7 +166,7 @@ class MBarrierOps:
             if not self.inside(site, region, offset, 8, "an mbarrier in"):
                 continue
             if offset % 8:
-                self.machine.at("MISALIGNED", self, site, f"mbarrier at address {address:#x}")
+                self.report("MISALIGNED", site, f"mbarrier at address {address:#x}")
                 continue
             whole, inside = region.name_of(offset)
             name = self.machine.buffer_of(site) or whole
@@ -179,21 +175,16 @@ class MBarrierOps:
             label = f"{place} of {self.cta.label}"
             old = self.cta.mbarriers.get(offset)
             if old is not None:
-                self.machine.at(
+                self.report(
                     "MBAR_REINIT_LIVE",
-                    self,
                     site,
                     f"{label}: mbarrier.init on a live object (phase {old.phase}, pending "
                     f"{old.pending})",
                     buffer=old.name,
                 )
             if not 1 <= expected <= MAX_COUNT:
-                self.machine.at(
-                    "MBAR_ARRIVE_OVERFLOW",
-                    self,
-                    site,
-                    f"{label}: init count {expected}",
-                    buffer=label,
+                self.report(
+                    "MBAR_ARRIVE_OVERFLOW", site, f"{label}: init count {expected}", buffer=label
                 )
             barrier = MBarrier(label, self.cta, offset, expected)
             barrier.stem, barrier.number = name, number
@@ -209,9 +200,8 @@ class MBarrierOps:
         """End an mbarrier object; its bytes may be reused."""
         for barrier, _ in self.barriers_at(site, mask, addr):
             if barrier.outstanding:
-                self.machine.at(
+                self.report(
                     "MBAR_REINIT_LIVE",
-                    self,
                     site,
                     f"{barrier.name}: inval while copies still signal it",
                     buffer=barrier.name,
@@ -220,9 +210,8 @@ class MBarrierOps:
             for warp in barrier.cta.warps:
                 epoch, where = warp.last_use.get(barrier, (0, 0))
                 if warp is not self and epoch > int(known.generic.epochs[warp.index]):
-                    self.machine.at(
+                    self.report(
                         "MBAR_REINIT_LIVE",
-                        self,
                         site,
                         f"{barrier.name}: inval is not ordered after its use by {warp.label}",
                         buffer=barrier.name,
@@ -241,9 +230,8 @@ class MBarrierOps:
         machine = self.machine
         machine.progress += 1
         if barrier.phase >= 1 and barrier.observed < barrier.phase - 1:
-            machine.at(
+            self.report(
                 "MBAR_MISSING_WAIT",
-                self,
                 site,
                 f"{barrier.name}: phase {barrier.phase - 1} completed but no thread observed it "
                 f"before this arrival in phase {barrier.phase}",
@@ -253,9 +241,8 @@ class MBarrierOps:
         if bundle is not None:
             barrier.slot.publish(place, bundle)
         if count > barrier.pending:
-            machine.at(
+            self.report(
                 "MBAR_ARRIVE_OVERFLOW",
-                self,
                 site,
                 f"{barrier.name}: arrive count {count} exceeds pending {barrier.pending} in phase "
                 f"{barrier.phase}; init({barrier.expected})",
@@ -338,15 +325,9 @@ class MBarrierOps:
         )
 
     def _arrive_all(
-        self,
-        site: int,
-        mask: Any,
-        mods: Any,
-        addr: Any,
-        count: Any = 1,
-        tx: Any = None,
-        drop: bool = False,
+        self, site: int, mask: Any, mods: Any, addr: Any, count: Any, tx: Any = None
     ) -> None:
+        """Arrive on the barriers that lanes name; with `tx` expect bytes there before."""
         targets = list(self.barriers_at(site, mask, addr))
         relaxed = mods.get("sem") == "relaxed"
         for barrier, lanes in targets:
@@ -364,7 +345,7 @@ class MBarrierOps:
             self._check_counts(site, barrier, count, lanes)
             total = sum_of(count, lanes)
             self.flow.add(ARRIVE, barrier, total)
-            if drop:
+            if "drop" in mods["ptx_name"]:
                 barrier.expected -= total
             if relaxed:
                 self.publish_relaxed(barrier, mods.get("scope") or "cta", self.lanes_of(mask))
@@ -378,7 +359,7 @@ class MBarrierOps:
         if ((found < 1) | (found > MAX_COUNT)).any():
             wrong = int(found[(found < 1) | (found > MAX_COUNT)][0])
             text = f"{barrier.name}: arrive count {wrong}; need 1 to {MAX_COUNT}"
-            self.machine.at("ILLEGAL_OPERAND", self, site, text, buffer=barrier.name)
+            self.report("ILLEGAL_OPERAND", site, text, buffer=barrier.name)
 
     def _expect(self, barrier: MBarrier, num_bytes: int) -> None:
         barrier.tx += num_bytes
@@ -431,7 +412,7 @@ class MBarrierOps:
         asked = as_lanes(phase) if mask is None else as_lanes(phase)[mask]
         if ((asked < 0) | (asked > 1)).any():
             wrong = asked[(asked < 0) | (asked > 1)][0]
-            self.machine.at("ILLEGAL_OPERAND", self, site, f"parity {wrong}: need 0 or 1")
+            self.report("ILLEGAL_OPERAND", site, f"parity {wrong}: need 0 or 1")
         if not is_lanes(phase):
             return [(int(phase) & 1, mask)]
         odd = (phase & 1) != 0
@@ -441,9 +422,8 @@ class MBarrierOps:
     def _wait_one(self, site: int, mask: Any, addr: Any, parity: int, scope: str) -> Wait:
         for barrier, lanes in list(self.barriers_at(site, mask, addr)):
             if barrier.cta is not self.cta:
-                self.machine.at(
+                self.report(
                     "MBAR_SCOPE_TOO_NARROW",
-                    self,
                     site,
                     f"{barrier.name}: only threads of its own CTA may wait",
                     buffer=barrier.name,
@@ -469,11 +449,20 @@ class MBarrierOps:
         """Loop over try_wait.acquire.cluster until it returns true."""
         yield from self.wait_parity(site, mask, addr, phase, "cluster")
 
-    def op_mbarrier_try_wait_parity(
-        self, site: int, mask: Any, mods: Any, addr: Any, phase: Any, time_hint: Any = None
+    def op_mbarrier_try_wait(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        addr: Any,
+        phase: Any = None,
+        state: Any = None,
+        time_hint: Any = None,
     ) -> Any:
-        """Look once; the loop around it waits."""
+        """Look once for the phase of a parity, or of a state token; the loop around it waits."""
         self.site = site
+        if phase is None:
+            phase = as_lanes(state).astype(np.int64) & 1
         scope, sem = mods.get("scope") or "cta", mods.get("sem") or "acquire"
         passed = np.zeros(32, bool)
         self.blocked_on = None
@@ -486,14 +475,3 @@ class MBarrierOps:
                 passed[lanes] = True
                 self.observe(site, barrier, parity, scope, self.bits_of(lanes), sem)
         return passed
-
-    op_mbarrier_test_wait_parity = op_mbarrier_try_wait_parity
-
-    def op_mbarrier_try_wait(
-        self, site: int, mask: Any, mods: Any, addr: Any, state: Any, time_hint: Any = None
-    ) -> Any:
-        """Look once for the phase that a state token names."""
-        phase = as_lanes(state).astype(np.int64) & 1
-        return self.op_mbarrier_try_wait_parity(site, mask, mods, addr, phase)
-
-    op_mbarrier_test_wait = op_mbarrier_try_wait

@@ -52,9 +52,8 @@ class MmaOps:
     def _places(self, site: int, local: np.ndarray, offset: Any, size: int) -> np.ndarray | None:
         first = as_lanes(offset).astype(np.int64) * local.itemsize
         if first.min() < 0 or first.max() + size > local.shape[1] * local.itemsize:
-            self.machine.at(
+            self.report(
                 "OOB_ACCESS",
-                self,
                 site,
                 f"registers {int(first.min())} to {int(first.max()) + size} of "
                 f"{local.shape[1] * local.itemsize} bytes",
@@ -106,8 +105,6 @@ class MmaOps:
         product = self._form(site, mods)
         return _NOTHING if product is None else self._product(product, a, b, c)
 
-    op_mma_f16acc = op_mma_f16c_f32d = op_mma_int = op_mma_f64 = op_mma
-
     def op_mma_sp(
         self, site: int, mask: Any, mods: Any, a: Any, b: Any, c: Any, e: Any, f: Any
     ) -> Any:
@@ -119,7 +116,7 @@ class MmaOps:
         most = 4 // holders(product.a_type, product.depth) - 1
         if not 0 <= int(f) <= most:
             text = f"sparsity selector {int(f)}: need 0" + f" to {most}" * (most > 0)
-            self.machine.at("ILLEGAL_OPERAND", self, site, text)
+            self.report("ILLEGAL_OPERAND", site, text)
             return _NOTHING
         no_values(self.machine, "metadata of mma.sp may have no meaning")
         words = np.broadcast_to(_word(e, 32), (32,))
@@ -132,11 +129,8 @@ class MmaOps:
             )
             these = "it" if len(wrong) == 1 else "them"
             text = f"{what} {these}; give its tensor in inputs"
-            self.machine.at("ILLEGAL_OPERAND", self, site, text)
+            self.report("ILLEGAL_OPERAND", site, text)
         return self._product(product, a, b, c, fields)
-
-    op_mma_sp_pair = op_mma_sp_all = op_mma_sp_f16acc = op_mma_sp_f16acc_pair = op_mma_sp
-    op_mma_sp_int_pair = op_mma_sp_int_all = op_mma_sp
 
     def _form(self, site: int, mods: Any) -> FragmentProduct | None:
         """Return the form of an instruction; report one that PTX does not have."""
@@ -159,7 +153,7 @@ class MmaOps:
 
     def _no_such_form(self, site: int, what: str) -> None:
         text = f"{what}: need a form of the instruction that PTX has"
-        self.machine.at("ILLEGAL_OPERAND", self, site, text)
+        self.report("ILLEGAL_OPERAND", site, text)
 
     def _product(self, product: FragmentProduct, a: Any, b: Any, c: Any, fields: Any = None) -> Any:
         """Return the registers of D."""

@@ -28,15 +28,13 @@ class OrderOps:
             return
         if not exists and self.partial is not None and (mask == self.partial).all():
             return
-        self.machine.at(
-            "WARP_CONVERGENCE", self, site, f"{what} with {int(mask.sum())} of 32 lanes"
-        )
+        self.report("WARP_CONVERGENCE", site, f"{what} with {int(mask.sum())} of 32 lanes")
 
     def check_groups(self, site: int, pending: Any) -> int:
         """Return how many groups a wait leaves pending; a negative number means nothing."""
         if int(pending) < 0:
             text = f"{int(pending)} groups: need 0 or more"
-            self.machine.at("ILLEGAL_OPERAND", self, site, text)
+            self.report("ILLEGAL_OPERAND", site, text)
         return int(pending)
 
     # -- fences -----------------------------------------------------------------------------------
@@ -69,17 +67,15 @@ class OrderOps:
         pool = self.cta
         self._require_full(site, mask, "setmaxnreg.sync.aligned")
         if target % 8 or not 24 <= target <= 256:
-            machine.at(
+            self.report(
                 "SETMAXNREG_DIRECTION",
-                self,
                 site,
                 f"setmaxnreg {target}: need 24 to 256, a multiple of 8",
             )
         wrong = target > self.num_registers if action == "dec" else target < self.num_registers
         if wrong:
-            machine.at(
+            self.report(
                 "SETMAXNREG_DIRECTION",
-                self,
                 site,
                 f"setmaxnreg.{action} {target} with {self.num_registers} registers",
             )
@@ -107,9 +103,8 @@ class OrderOps:
         rank = b.astype(np.int64) if isinstance(b, np.ndarray) else int(b)
         ranks = rank if mask is None or not isinstance(rank, np.ndarray) else rank[mask]
         if int(np.max(ranks)) >= len(self.cta.cluster):
-            self.machine.at(
+            self.report(
                 "OOB_ACCESS",
-                self,
                 site,
                 f"mapa to rank {int(np.max(ranks))} of a cluster of {len(self.cta.cluster)}",
             )

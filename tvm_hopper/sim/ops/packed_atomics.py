@@ -52,52 +52,12 @@ class PackedAtomicOps:
         packed = [pack(old[i : i + 2], 16) for i in range(0, len(old), 2)]
         return packed[0] if len(packed) == 1 else tuple(packed)
 
-    op_atom_half = op_atom_vec_half
-
     def op_atom_vec_f32(
         self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
     ) -> Any:
         """Add to a vector of f32."""
         values = [np.broadcast_to(as_lanes(v), (32,)).astype(np.float32) for v in value]
         return tuple(self.atomic_elements(site, mask, mods, addr, values))
-
-    op_atom_vec_f32_noftz = op_atom_vec_f32
-
-    def op_red_vec_half(self, site: int, mask: Any, mods: Any, **operands: Any) -> None:
-        """Run `atom` of halves without a result."""
-        self.op_atom_vec_half(site, mask, mods, **operands)
-
-    op_red_half = op_red_vec_half
-    op_atom_half_bitbucket = op_red_vec_half
-    op_atom_vec_half_bitbucket = op_red_vec_half
-
-    def op_red_vec_f32(self, site: int, mask: Any, mods: Any, **operands: Any) -> None:
-        """Run `atom` of a vector of f32 without a result."""
-        self.op_atom_vec_f32(site, mask, mods, **operands)
-
-    op_red_vec_f32_noftz = op_red_vec_f32
-    op_atom_vec_f32_bitbucket = op_red_vec_f32
-    op_atom_vec_f32_noftz_bitbucket = op_red_vec_f32
-
-    def op_atom_exch(self, site: int, mask: Any, mods: Any, **operands: Any) -> Any:
-        """Exchange a word."""
-        return self.op_atom(site, mask, mods, **operands)
-
-    def op_atom_f32_noftz(self, site: int, mask: Any, mods: Any, **operands: Any) -> Any:
-        """Add to an f32; subnormal numbers stay what they are."""
-        return self.op_atom(site, mask, mods, **operands)
-
-    def op_atom_bitbucket(self, site: int, mask: Any, mods: Any, **operands: Any) -> None:
-        """Run `atom` and drop its result."""
-        self.op_atom(site, mask, mods, **operands)
-
-    op_atom_exch_bitbucket = op_atom_bitbucket
-    op_red_f32_noftz = op_atom_bitbucket
-    op_atom_f32_noftz_bitbucket = op_atom_bitbucket
-
-    def op_atom_cas_bitbucket(self, site: int, mask: Any, mods: Any, **operands: Any) -> None:
-        """Compare and swap, and drop the result."""
-        self.op_atom_cas(site, mask, mods, **operands)
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:

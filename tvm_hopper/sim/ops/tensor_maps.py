@@ -40,7 +40,7 @@ class TensorMapOps:
         region, offset = self.region_at(address)
         if region is None or region.shared:
             text = "a tensor map in shared memory, or in none: need global memory, or a parameter"
-            machine.at("ILLEGAL_OPERAND", self, site, text)
+            self.report("ILLEGAL_OPERAND", site, text)
             return None
         if not self._object_legal(site, region, offset, "reads"):
             return None
@@ -65,7 +65,7 @@ class TensorMapOps:
             rule, problem = "TENSOR_MAP", "what lies there is none, or was encoded by a driver"
         if problem:
             text = f"a tensor map at byte {offset} of {region.name}: {problem}"
-            self.machine.at(rule, self, site, text, buffer=region.name)
+            self.report(rule, site, text, buffer=region.name)
         return not problem
 
     def _decoded(self, site: int, raw: np.ndarray) -> BoundTensorMap | None:
@@ -73,7 +73,7 @@ class TensorMapOps:
         region, offset = self.region_at(address)
         if region is None or region.shared:
             text = f"a tensor map of address {address:#x}, which is no tensor's"
-            self.machine.at("TENSOR_MAP", self, site, text)
+            self.report("TENSOR_MAP", site, text)
             return None
         arg = maps.decode(raw, region.name, offset)
         if arg.dtype in maps.ELEMENT_TYPES and arg.dtype.startswith(("f32", "tf32")):
@@ -81,7 +81,7 @@ class TensorMapOps:
             return None
         if broken := maps.broken_rules(arg):
             text = f"tensor map of {region.name}: " + " and ".join(broken)
-            self.machine.at("TENSOR_MAP", self, site, text)
+            self.report("TENSOR_MAP", site, text)
             return None
         return bound_map(arg, region)
 
@@ -95,9 +95,8 @@ class TensorMapOps:
         clocks = bundle.tensormaps
         clock = None if clocks is None else clocks.acquired.get(tmap.address)
         if clock is None:
-            self.machine.at(
+            self.report(
                 "TENSORMAP_PROXY",
-                self,
                 site,
                 f"{op.kind} uses a tensor map in {region.name} without "
                 "fence.proxy.tensormap::generic.acquire of it",
@@ -112,7 +111,7 @@ class TensorMapOps:
 
     # -- changes ----------------------------------------------------------------------------------
 
-    def op_tensormap_replace_dim(
+    def op_tensormap_replace(
         self, site: int, mask: Any, mods: Any, addr: Any, new_val: Any, ord: Any = None
     ) -> None:
         """Change a field of a tensor map, in global memory or in this CTA's shared memory."""
@@ -121,7 +120,7 @@ class TensorMapOps:
             region, offset = self.region_at(lane_value(addr, lane))
             if region is None or (region.shared and region.cta is not self.cta):
                 text = "tensormap.replace: need global memory, or shared memory of its own CTA"
-                self.machine.at("ILLEGAL_OPERAND", self, site, text)
+                self.report("ILLEGAL_OPERAND", site, text)
                 continue
             if not self._object_legal(site, region, offset, "writes"):
                 continue
@@ -129,20 +128,12 @@ class TensorMapOps:
             raw = region.data[offset : offset + maps.NUM_BYTES]
             if not maps.is_tiled(raw):
                 text = "tensormap.replace.tile of a tensor map in im2col mode"
-                self.machine.at("ILLEGAL_OPERAND", self, site, text)
+                self.report("ILLEGAL_OPERAND", site, text)
                 continue
             position = None if ord is None else lane_value(ord, lane)
             changed = raw.copy()
             maps.replace(changed, mods["field"], position, lane_value(new_val, lane))
             raw[:] = changed
-
-    op_tensormap_replace_address = op_tensormap_replace_dim
-    op_tensormap_replace_rank = op_tensormap_replace_dim
-    op_tensormap_replace_stride = op_tensormap_replace_dim
-    op_tensormap_replace_elemtype = op_tensormap_replace_dim
-    op_tensormap_replace_interleave_layout = op_tensormap_replace_dim
-    op_tensormap_replace_swizzle_mode = op_tensormap_replace_dim
-    op_tensormap_replace_fill_mode = op_tensormap_replace_dim
 
     def _touch_object(
         self, site: int, region: Any, offset: int, lanes: int, writes: bool, reads: bool = True
@@ -172,7 +163,7 @@ class TensorMapOps:
         dst, target = self.region_at(self.uniform(site, dst_mem, mask, what))
         if src is None or src.cta is not self.cta or dst is None or dst.shared:
             text = "tensormap.cp_fenceproxy: need shared memory of its own CTA, then global memory"
-            self.machine.at("ILLEGAL_OPERAND", self, site, text)
+            self.report("ILLEGAL_OPERAND", site, text)
             return
         if not self._object_legal(site, src, start, "reads"):
             return
@@ -181,7 +172,7 @@ class TensorMapOps:
             return
         if (dst.base + target) % maps.ALIGNMENT:
             text = f"offset {target} of {dst.name}: need {maps.ALIGNMENT}"
-            self.machine.at("MISALIGNED", self, site, text, buffer=dst.name)
+            self.report("MISALIGNED", site, text, buffer=dst.name)
             return
         self._touch_object(site, src, start, ALL_LANES, writes=False)
         self._touch_object(site, dst, target, ALL_LANES, writes=True, reads=False)
@@ -208,7 +199,7 @@ class TensorMapOps:
         scope, lanes = mods["scope"], self.lanes_of(mask)
         if one(addr, mask) >> GLOBAL_SHIFT == 0:
             text = "fence.proxy.tensormap::generic.acquire: need an address of global memory"
-            self.machine.at("ILLEGAL_OPERAND", self, site, text)
+            self.report("ILLEGAL_OPERAND", site, text)
             return
         for (who, fence), seen in self.pending.items():
             if who & lanes and seen.tensormaps is not None and fence == narrower(scope, "gpu"):

@@ -25,9 +25,7 @@ class VectorAccessOps:
         if (active % size).any():
             region, offset = self.region_at(int(active[0]))
             name = "memory" if region is None else region.name
-            self.machine.at(
-                "MISALIGNED", self, site, f"offset {offset} of {name}: need {size}", buffer=name
-            )
+            self.report("MISALIGNED", site, f"offset {offset} of {name}: need {size}", buffer=name)
 
     def op_ld_vec(
         self, site: int, mask: Any, mods: Any, addr: Any, cache_policy: Any = None
@@ -45,8 +43,6 @@ class VectorAccessOps:
             self.atomic(site, mask, "load", places + i * kind.itemsize, 0, kind, sem, scope)
             for i in range(count)
         )
-
-    op_ld_vec256 = op_ld_vec
 
     def op_st_vec(
         self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
@@ -71,20 +67,10 @@ class VectorAccessOps:
             else:
                 self.atomic(site, mask, "store", place, element, kind, sem, scope)
 
-    op_st_vec256 = op_st_vec
-
     def op_ldu(self, site: int, mask: Any, mods: Any, addr: Any) -> Any:
         """Load from an address that all threads share (9.7.9.10)."""
         return self.load(site, mask, addr, 0, (self._type(mods), 1, 1))
 
-    def op_ldu_vec(self, site: int, mask: Any, mods: Any, addr: Any) -> Any:
-        """Load a vector from an address that all threads share."""
-        return self.op_ld_vec(site, mask, mods, addr)
-
-    def op_createpolicy_fraction(self, site: int, mask: Any, mods: Any, **operands: Any) -> int:
+    def op_createpolicy(self, site: int, mask: Any, mods: Any, **operands: Any) -> int:
         """Return a cache policy: a word that means nothing here (9.7.9.18)."""
         return 0
-
-    op_createpolicy_fractional = op_createpolicy_fraction
-    op_createpolicy_range = op_createpolicy_fraction
-    op_createpolicy_cvt = op_createpolicy_fraction

@@ -54,7 +54,7 @@ class WgmmaOps:
 
     @property
     def _group(self) -> WarpGroup:
-        """The warp group of an issued wgmma: `_mma` has turned away warps that are in none."""
+        """The warp group of an issued wgmma: `op_wgmma` has turned away warps that are in none."""
         assert self.warp_group is not None
         return self.warp_group
 
@@ -88,9 +88,8 @@ class WgmmaOps:
             sequence.append((site, self))
         elif sequence[position][0] != site:
             other_site, other = sequence[position]
-            self.machine.at(
+            self.report(
                 "WARP_CONVERGENCE",
-                self,
                 site,
                 f"{what}: {other.label} of the same warp group executes "
                 f"{self.machine.statement(other_site)} here",
@@ -138,27 +137,30 @@ class WgmmaOps:
 
     # -- mma_async --------------------------------------------------------------------------------
 
-    def _mma(
+    def op_wgmma(
         self,
         site: int,
         mask: Any,
         mods: Any,
         d: RegRef,
-        a: Any,
         b_desc: Any,
         scale_d: Any,
+        a_desc: Any = None,
+        a: Any = None,
         scale_a: int = 1,
         scale_b: int = 1,
         trans_a: int = 0,
         trans_b: int = 0,
     ) -> None:
+        """Multiply a shared operand, or registers, by a shared one into the accumulator."""
+        a = a_desc if a is None else a
         self.site = site
         self.roles.add("consumer")
         self._in_step(site, mask, "wgmma.mma_async")
         group, position = self.warp_group, self.wgmma_position
         self.wgmma_position += 1
         if group is None:
-            self.machine.at("WARP_CONVERGENCE", self, site, "wgmma outside of a warp group")
+            self.report("WARP_CONVERGENCE", site, "wgmma outside of a warp group")
             return
         registers = [d, a] if isinstance(a, RegRef) else [d]
         self._check_registers(site, mods["shape"], d, registers)
@@ -204,16 +206,15 @@ class WgmmaOps:
         ):  # fmt: skip
             if value not in legal:
                 text = f"imm-{name} {value}: need {legal[0]} or {legal[1]}"
-                self.machine.at("ILLEGAL_OPERAND", self, site, text)
+                self.report("ILLEGAL_OPERAND", site, text)
 
     def _check_registers(self, site: int, shape: str, d: RegRef, registers: list[RegRef]) -> None:
         key = hash(shape) & 0x7FFFFFFF or 1
         for ref in registers:
             state, part = ref.state, ref.bytes
             if state.any_dirty and state.dirty[part].any():
-                self.machine.at(
+                self.report(
                     "WGMMA_FENCE_MISSING",
-                    self,
                     site,
                     f"{state.name} was touched since the last wgmma.fence (or none ran yet)",
                     buffer=state.name,
@@ -223,9 +224,8 @@ class WgmmaOps:
                 and state.busy[part].any()
                 and (ref is not d or (state.shape[part] != key).any())
             ):
-                self.machine.at(
+                self.report(
                     "WGMMA_REG_INFLIGHT",
-                    self,
                     site,
                     f"{state.name} is used by a wgmma of another shape or as A while one is in "
                     "flight",
@@ -244,11 +244,8 @@ class WgmmaOps:
         for other in group.warps:
             _, other_a, other_b, _ = op.members[other]
             if other_b != b or (not isinstance(a, RegRef) and other_a != a):
-                machine.at(
-                    "WARP_CONVERGENCE",
-                    self,
-                    site,
-                    "the warps of a warp group hold different descriptors",
+                self.report(
+                    "WARP_CONVERGENCE", site, "the warps of a warp group hold different descriptors"
                 )
         found = [self._operand(site, b, n, depth, mods["btype"], flags[3], "B")]
         if not isinstance(a, RegRef):
@@ -384,44 +381,6 @@ class WgmmaOps:
             values = np.ascontiguousarray(op.members[warp][1].read()).view(dtype)
             full[number * 16 + row, column] = values
         return widened(full, atype)
-
-    def op_wgmma_f16_ss(
-        self,
-        site: int,
-        mask: Any,
-        mods: Any,
-        d: Any,
-        a_desc: Any,
-        b_desc: Any,
-        scale_d: Any,
-        scale_a: Any = 1,
-        scale_b: Any = 1,
-        trans_a: Any = 0,
-        trans_b: Any = 0,
-    ) -> None:
-        """Multiply two shared operands into the accumulator."""
-        self._mma(site, mask, mods, d, a_desc, b_desc, scale_d, scale_a, scale_b, trans_a, trans_b)
-
-    def op_wgmma_f16_rs(
-        self,
-        site: int,
-        mask: Any,
-        mods: Any,
-        d: Any,
-        a: Any,
-        b_desc: Any,
-        scale_d: Any,
-        scale_a: Any = 1,
-        scale_b: Any = 1,
-        trans_b: Any = 0,
-    ) -> None:
-        """Multiply registers by a shared operand into the accumulator."""
-        self._mma(site, mask, mods, d, a, b_desc, scale_d, scale_a, scale_b, 0, trans_b)
-
-    op_wgmma_bf16_ss = op_wgmma_tf32_ss = op_wgmma_fp8_ss = op_wgmma_int_ss = op_wgmma_f16_ss
-    op_wgmma_f16_f16acc_ss = op_wgmma_fp8_f16acc_ss = op_wgmma_b1_ss = op_wgmma_f16_ss
-    op_wgmma_bf16_rs = op_wgmma_tf32_rs = op_wgmma_fp8_rs = op_wgmma_int_rs = op_wgmma_f16_rs
-    op_wgmma_f16_f16acc_rs = op_wgmma_fp8_f16acc_rs = op_wgmma_b1_rs = op_wgmma_f16_rs
 
 
 def _accumulator_dtype(mods: Any) -> np.dtype:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvm_hopper.sim.findings import RULES, Finding, worst
+from tvm_hopper.sim.findings import Finding, finding, worst
 from tvm_hopper.sim.protocol.agents import Key, SkeletonAgent, build_agents, fold
 from tvm_hopper.sim.protocol.alike import one_of_each_kind
 from tvm_hopper.sim.protocol.apart import Apart
@@ -61,7 +61,7 @@ class SkeletonReport:
     @property
     def rules(self) -> set[str]:
         """Names of the rules that were broken."""
-        return {finding.rule for finding in self.findings}
+        return {one.rule for one in self.findings}
 
 
 @dataclass
@@ -284,11 +284,8 @@ def _waits(skeleton: Skeleton, state: SystemState | Running) -> str:
 
 
 def _finding(rule: str, message: str, buffer: str = "", statement: str = "") -> Finding:
-    known = RULES[rule]
-    return Finding(
-        rule, known.severity, message, buffer, statements=(statement,) if statement else (),
-        hint=known.hint, policy="skeleton", ptx_section=known.ptx_section,
-    )  # fmt: skip
+    statements = (statement,) if statement else ()
+    return finding(rule, message, buffer=buffer, statements=statements, policy="skeleton")
 
 
 def _statement(op: Any) -> str:

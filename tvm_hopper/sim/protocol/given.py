@@ -11,11 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir
 
 from tvm_hopper.sim.launch.tensors import Pointer, place
-from tvm_hopper.sim.tir import dtype_of
+from tvm_hopper.sim.tir import dtype_of, nodes_in
 
 READ = "given tensors that were read"  # an entry of the environment: their names
 
@@ -85,8 +84,7 @@ def load_given(load: Any, index: Callable[[Any], Any], unknown: Any) -> Callable
 
 def asking(expr: Any) -> str:
     """Return what to give so that a condition or an extent can be followed; empty if nothing."""
-    loads: list[Any] = []
-    tvm_ffi.structural_walk(expr, (ir.TensorLoad, loads.append))
+    loads = nodes_in(expr, ir.TensorLoad)
     integers = [x.source for x in loads if dtype_of(x).startswith(("int", "uint"))]
     names = {str(x.name) for x in integers if x.scope() in ("", "global")}
     return f"; give {', '.join(sorted(names))} (inputs=) to follow it" if names else ""

@@ -9,11 +9,8 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvm_hopper.sim.launch.host import ENCODE, ENCODE_IM2COL, VALUE
 from tvm_hopper.sim.tir import numpy_dtype, short_name
-
-ENCODE = "runtime.cuTensorMapEncodeTiled"
-ENCODE_IM2COL = "runtime.cuTensorMapEncodeIm2col"
-VALUE = 15  # field of a packed argument that holds its value
 
 
 def _plain(value: Any) -> Any:

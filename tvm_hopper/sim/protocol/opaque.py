@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir
 
-from tvm_hopper.sim.tir import short_name
+from tvm_hopper.sim.tir import nodes_in, short_name
 from tvm_hopper.sim.translate.device_math import plain_name
 
 _BY_NAME = ("call_extern", "cuda.func_call")
@@ -44,8 +43,7 @@ def opaque_call(stmt: Any) -> str | None:
 
 
 def _unknown(root: Any) -> Iterator[str]:
-    calls: list[ir.Call] = []
-    tvm_ffi.structural_walk(root, (ir.Call, calls.append))
+    calls = nodes_in(root, ir.Call)
     for call in calls:
         if short_name(call) in _BY_NAME:
             name = str(call.args[0].value)

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.protocol.expr import UNKNOWN, Address, Closure, compile_expr, register_key
-from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, numpy_dtype, op_name, short_name
+from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, nodes_in, numpy_dtype, op_name, short_name
 
 
 @dataclass
@@ -94,8 +93,7 @@ def emitter_of(call: ir.Call) -> Emitter | None:
 
 def multiplies(body: Any) -> bool:
     """Tell whether a function has a wgmma: else register accesses are not tracked."""
-    calls: list[ir.Call] = []
-    tvm_ffi.structural_walk(body, (ir.Call, calls.append))
+    calls = nodes_in(body, ir.Call)
     return any(op_name(call).startswith(f"{PTX}wgmma") for call in calls)
 
 

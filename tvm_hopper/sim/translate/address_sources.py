@@ -13,7 +13,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_hopper.sim.tir import PTX, decode_ptx, dtype_of, op_name, short_name
+from tvm_hopper.sim.tir import PTX, decode_ptx, dtype_of, nodes_in, op_name, short_name
 
 _PLACES = ("address_of", "tvm_access_ptr", "buffer_data")
 _LOADS = ("ld", "atom")
@@ -51,7 +51,7 @@ class AddressSources:
         visits = [(tirx.BufferStore, store), (tirx.Bind, bind), (tirx.DeclBuffer, declare)]
         tvm_ffi.structural_walk(self.func.body, [*visits, (ir.Call, call)])
         for view, data in views:  # two names of the same registers
-            for var in _variables(data):
+            for var in nodes_in(data, ir.Var):
                 both = found.setdefault(var, [])
                 both += found.get(view, [])
                 found[view] = both
@@ -105,9 +105,3 @@ class AddressSources:
             return own, not own
         sources = [v for n, vs in ptx.operands.items() if n not in ptx.writes for v in vs]
         return self._all([v for v in sources if v is not None], seen)
-
-
-def _variables(expr: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (ir.Var, found.append))
-    return found

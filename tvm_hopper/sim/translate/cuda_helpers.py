@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
 from typing import Any
 
 from tvm import ir
@@ -112,11 +113,8 @@ class CudaHelperEmitter:
         args = f"{self.site}, {self.scope.mask}, {op!r}, {named}, {value}, {kind}"
         return f"w.reduce_lanes({args})", False
 
-    def _helper_reduce_add_sync_u32(self, node: ir.Call) -> Code:
-        return self._reduced("add", node)
-
-    def _helper_reduce_min_sync_u32(self, node: ir.Call) -> Code:
-        return self._reduced("min", node)
+    _helper_reduce_add_sync_u32 = partialmethod(_reduced, "add")
+    _helper_reduce_min_sync_u32 = partialmethod(_reduced, "min")
 
     # -- what all threads of a block do together --------------------------------------------------
 
@@ -132,11 +130,8 @@ class CudaHelperEmitter:
         text = f"w.vote_block({self.site}, {self.scope.mask}, {op!r}, {value})"
         return self._meeting(text, f"syncthreads_{op}"), False
 
-    def _helper_syncthreads_and(self, node: ir.Call) -> Code:
-        return self._vote_block("and", node)
-
-    def _helper_syncthreads_or(self, node: ir.Call) -> Code:
-        return self._vote_block("or", node)
+    _helper_syncthreads_and = partialmethod(_vote_block, "and")
+    _helper_syncthreads_or = partialmethod(_vote_block, "or")
 
     def _reduction(self, node: ir.Call, what: str) -> tuple[str, str, str, int] | None:
         """Return value, operation, type and count of a reduction."""

@@ -9,7 +9,7 @@ from tvm import ir, tirx
 
 from tvm_hopper.sim.arithmetic.table import INSTRUCTIONS
 from tvm_hopper.sim.machine.registers import RegRef
-from tvm_hopper.sim.ops.forms import refused_form
+from tvm_hopper.sim.ops.forms import handler_of, refused_form
 from tvm_hopper.sim.tir import PtxCall, decode_ptx, numpy_dtype, op_name
 from tvm_hopper.sim.translate.address_sources import AddressSources
 from tvm_hopper.sim.translate.emit_registers import RegisterEmitter, form_name
@@ -56,7 +56,7 @@ class PtxEmitter(RegisterEmitter):
             self._register_instruction(ptx)
             self._unguard(ptx.pred, mask)
             return
-        handler = self._handler(ptx.name)
+        handler = handler_of(ptx.name, self.handlers)
         if handler is None:
             self.unsupported(f"ptx.{ptx.name}")
             return
@@ -136,19 +136,6 @@ class PtxEmitter(RegisterEmitter):
         if pred is not None:
             self.scope.mask = mask
             self.depth -= 1
-
-    def _handler(self, name: str) -> str | None:
-        """Return the handler of an instruction: its own, or that of the same without a suffix."""
-        for suffix in ("", "_count", "_nocount", "_no_hint", "_hint", "_state"):
-            if name.endswith(suffix):
-                handler = f"op_{name[: len(name) - len(suffix)]}"
-                if handler in self.handlers:
-                    return handler
-        if name.startswith("barrier_") and f"op_bar_{name[8:]}" in self.handlers:
-            return f"op_bar_{name[8:]}"
-        if name.startswith("barrier_"):
-            return self._handler(f"bar_{name[8:]}")
-        return None
 
     def _note_params(self, ptx: PtxCall) -> None:
         """Note which parameters an instruction loads from and stores to."""

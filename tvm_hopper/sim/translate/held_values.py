@@ -17,7 +17,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_hopper.sim.tir import PtxCall, numpy_dtype, short_name
+from tvm_hopper.sim.tir import PtxCall, nodes_in, numpy_dtype, short_name
 from tvm_hopper.sim.translate.questions import viewed
 from tvm_hopper.sim.translate.scope import BufferInfo
 
@@ -263,9 +263,6 @@ class HeldValueEmitter:
 
 def _pure(node: Any) -> bool:
     """Tell whether an expression may be evaluated twice: it reads no memory, and does nothing."""
-    loads: list[ir.TensorLoad] = []
-    calls: list[ir.Call] = []
-    tvm_ffi.structural_walk(node, [(ir.TensorLoad, loads.append), (ir.Call, calls.append)])
-    return all(load.source.scope().startswith("local") for load in loads) and all(
-        short_name(call).startswith(_PURE) for call in calls
-    )
+    return all(
+        load.source.scope().startswith("local") for load in nodes_in(node, ir.TensorLoad)
+    ) and all(short_name(call).startswith(_PURE) for call in nodes_in(node, ir.Call))

@@ -37,7 +37,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.shortcuts import LoopCut
-from tvm_hopper.sim.tir import PtxCall
+from tvm_hopper.sim.tir import PtxCall, nodes_in
 from tvm_hopper.sim.trips.reader import Reader, RefusedError
 from tvm_hopper.sim.trips.shift import DATA, Known, Shift
 
@@ -114,8 +114,7 @@ class _FunctionReader(Reader):
 
 def _instructions(body: Any) -> bool:
     """Tell whether any instruction is in a statement."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(body, (tirx.Evaluate, found.append))
+    found = nodes_in(body, tirx.Evaluate)
     return any(isinstance(one.value, ir.Call) for one in found)
 
 

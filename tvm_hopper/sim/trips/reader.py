@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.ops.atomics import order_of
-from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, op_name, short_name
+from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, nodes_in, op_name, short_name
 from tvm_hopper.sim.translate.steering import LOADS, STORES, VALUE_CALLS, VALUE_OPERANDS, named
 from tvm_hopper.sim.trips.shift import (
     DATA,
@@ -238,12 +238,9 @@ class Reader:
     def value(self, node: Any) -> Moved:
         """Return the claim of an expression, and read the memory accesses in it."""
         if not isinstance(node, (ir.Var, tirx.IntImm, int)):
-            loads: list[ir.TensorLoad] = []
-            calls: list[ir.Call] = []
-            tvm_ffi.structural_walk(node, [(ir.TensorLoad, loads.append), (ir.Call, calls.append)])
-            for load in loads:
+            for load in nodes_in(node, ir.TensorLoad):
                 self._load(load)
-            for call in calls:
+            for call in nodes_in(node, ir.Call):
                 self._inside(call)
         return shift_of(node, self.known)
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir
 
 from tvm_hopper.sim.protocol.expr import Closure, Env, compile_expr
+from tvm_hopper.sim.tir import nodes_in
 
 MIN_TURNS = 3  # first, middle and last
 MAX_INSIDE = 1 << 12  # turns of a loop inside, of which a condition may depend too
@@ -115,8 +115,7 @@ def _leaves(node: Any, bound: Mapping[Any, Any]) -> set[Any]:
     leaves: set[Any] = set()
     todo = [node]
     while todo:
-        found: list[Any] = []
-        tvm_ffi.structural_walk(todo.pop(), (ir.Var, found.append))
+        found = nodes_in(todo.pop(), ir.Var)
         for leaf in found:
             if leaf not in leaves:
                 leaves.add(leaf)

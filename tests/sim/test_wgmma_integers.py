@@ -8,7 +8,7 @@ from tvm.script import tirx as T
 
 from tests.sim.kernels import lower
 from tests.sim.test_wgmma import facts, place
-from tvm_hopper.sim.layouts.warp_group import a_fragment_index
+from tvm_hopper.sim.layouts.fragments import a_fragment_index
 from tvm_hopper.simulation import simulate
 
 N, REGISTERS = 16, 8

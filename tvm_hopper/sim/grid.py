@@ -9,7 +9,7 @@ from typing import Any
 def clusters_of(
     grid: Sequence[int], cluster: Sequence[int], blocks: Any
 ) -> list[list[tuple[Any, ...]]]:
-    """Return the CTAs of each cluster that runs: of all, or of those with a wanted block."""
+    """Return the CTAs of each cluster that runs: all clusters, or those with a requested block."""
     shape = tuple(-(-g // c) for g, c in zip(grid, cluster, strict=True))
     wanted = None
     if blocks is not None:
@@ -39,15 +39,15 @@ def check_blocks(blocks: Any, grid: Sequence[int]) -> Any:
     if blocks is None:
         return None
     try:
-        asked = [(tuple(block), _three_from_zero(block)) for block in blocks]
+        checked = [(tuple(block), _three_from_zero(block)) for block in blocks]
     except (TypeError, ValueError):
         raise ValueError(f"blocks: found {blocks!r}; need a list of (x, y, z)") from None
-    if not asked:
+    if not checked:
         raise ValueError("blocks: found none; need at least one (x, y, z), or None for all")
-    for given, at in asked:
+    for given, at in checked:
         if not all(0 <= b < g for b, g in zip(at, grid, strict=True)):
             raise ValueError(f"blocks: found {given}; need indices inside the grid {tuple(grid)}")
-    return [at for _, at in asked]
+    return [at for _, at in checked]
 
 
 def _three_from_zero(block: Sequence[int]) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from tvm_hopper.sim.translate.exprs import REINTERPRET, SAME
 from tvm_hopper.sim.translate.translate import StmtEmitter
 
 COMPUTED, MODELLED, NO_EFFECT, INCOMPLETE = "computed", "modelled", "no effect", "incomplete"
-CHIP = 90  # of Hopper: what TVM certifies for a later one alone is a later chip's
+CHIP = 90  # Hopper: rows that TVM certifies only for later chips are not modelled
 
 HEAD = """# PTX instructions in the simulator
 
@@ -53,7 +53,7 @@ TVM prints these device functions (`T.cuda.*`) as CUDA text of its own:
 
 @dataclass(frozen=True)
 class TableRow:
-    """What is modelled of one row: `state`, and why some or all forms are not."""
+    """Whether a row is modelled: `state`, and why some or all forms are not."""
 
     name: str
     mnemonic: str
@@ -74,7 +74,7 @@ def _row(name: str, entry: Any) -> TableRow:
     elif is_harmless(name):
         return TableRow(name, entry.ptx_name, NO_EFFECT, "")
     elif handler_of(name, HANDLERS):
-        # One modifier alone decides; all combinations of those of `ld` are hundred thousands.
+        # One modifier alone decides; `ld` has hundred thousands of combinations.
         tokens = [{"space": "global", s.name: token} for s in entry.slots for token in s.choices]
         reasons, state = {refused_form(name, token) for token in tokens}, MODELLED
     else:

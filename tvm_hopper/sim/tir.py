@@ -41,17 +41,17 @@ def arch_name(func: tirx.PrimFunc) -> str:
 
 
 def num_sms_of_kernel(func: tirx.PrimFunc) -> int | None:
-    """Return how many SMs a device function's target says that its device has, if it does."""
+    """Return the SM count that a device function's target states, or None."""
     target = func.attrs.get("target", None) if func.attrs else None
     said = None if target is None else target.attrs.get(NUM_SMS_ATTR)
     return None if said is None else int(said)
 
 
 def launch_tags(func: tirx.PrimFunc) -> list[str]:
-    """Return what a device function's launch is told of: extents, memory, and how it is launched.
+    """Return the launch tags of a device function: extents, memory, and how it is launched.
 
-    TVM's runtime takes them from `tirx.kernel_launch_params`; who wants `COOPERATIVE` or
-    `PROGRAMMATIC` gives a function of one kernel that attribute before it is lowered.
+    TVM's runtime takes them from `tirx.kernel_launch_params`. To launch as `COOPERATIVE` or
+    `PROGRAMMATIC`, a function of one kernel has that attribute before it is lowered.
     """
     return [str(tag) for tag in (func.attrs or {}).get("tirx.kernel_launch_params", [])]
 
@@ -71,7 +71,7 @@ def thread_extents(func: tirx.PrimFunc) -> dict[str, tuple[Any, Any]]:
 def param_names(func: tirx.PrimFunc) -> list[str]:
     """Return a name for each parameter of a device function: its own, numbered where two share it.
 
-    TVM tells parameters apart by node; two tensors of one name are legal.
+    TVM distinguishes parameters by node; two tensors of one name are legal.
     """
     names: list[str] = []
     for param in func.params:
@@ -108,7 +108,7 @@ def short_name(call: ir.Call) -> str:
 
 
 def decode_ptx(call: ir.Call) -> PtxCall | None:
-    """Take a `tirx.ptx.*` call apart; None if the table has no such entry."""
+    """Decode a `tirx.ptx.*` call; None if the table has no such entry."""
     name = op_name(call)[len(PTX) :]
     entry = TABLE.get(name)
     if entry is None:
@@ -162,7 +162,7 @@ def split_lanes(dtype: str) -> tuple[str, int]:
 
 
 def is_one_load(index: tirx.Ramp) -> bool:
-    """Tell whether TVM prints the load of a dense vector as one access, and not element by element.
+    """Return whether TVM prints the load of a dense vector as one access, not element by element.
 
     It does where it can prove that the vector is aligned (TVM, `CodeGenC`, `BufferLoadNode`). A
     store is one access wherever it goes.

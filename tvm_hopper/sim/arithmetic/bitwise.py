@@ -137,7 +137,7 @@ def brev(mods: Mods, a: Array) -> Array:
 
 
 def _byte(operand: int, size: int) -> int:
-    """Return a place or length; beyond 255, where PTX allows none, what an H200 takes it for."""
+    """Return a place or length; beyond 255, which PTX does not allow, as an H200 does."""
     return operand & 0xFF if size == 32 else min(operand, 0xFF)
 
 
@@ -232,7 +232,7 @@ def mov_pack(mods: Mods, *parts: Array) -> Array:
 
 
 def mov_unpack(count: int) -> Callable[..., tuple[Array, ...]]:
-    """Return what splits a register into `count` parts, the lowest first."""
+    """Return a function that splits a register into `count` parts, the lowest first."""
 
     def split(mods: Mods, a: Array) -> tuple[Array, ...]:
         return tuple(unpack(a, a.dtype.itemsize * 8 // count, count))

@@ -110,7 +110,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "and": lambda mods, a, b: a & b,
     "or": lambda mods, a, b: a | b,
     "xor": lambda mods, a, b: a ^ b,
-    "not": lambda mods, a: ~a,  # of a predicate, its opposite
+    "not": lambda mods, a: ~a,  # the opposite of a predicate
     "cnot": lambda mods, a: (a == 0).astype(a.dtype),
     "lop3": bitwise.lop3,
     "lop3_bool": bitwise.lop3_bool,

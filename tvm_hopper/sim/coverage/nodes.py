@@ -2,7 +2,7 @@
 
     (blockIdx.x * 64 + threadIdx.x) // 8        a `Node` over two `Variable`s
 
-Equal expressions are one object, so that what many statements share is evaluated once.
+Equal expressions are one object, so that shared parts of statements are evaluated once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ OUTER, INNER, KEY = "outer", "inner", "key"
 class Variable:
     """An integer in [low, high].
 
-    `role` says who turns it: `OUTER` the CTA (block indices, loops over a CTA's tiles), `INNER` its
-    threads and their loops; `KEY` stands for an expression of outer ones, `definition`.
+    `role`: an `OUTER` variable is the CTA's (block indices, loops over its tiles), an `INNER` one
+    its threads' and their loops'; a `KEY` stands for an expression of outer variables,
+    `definition`.
     """
 
     __slots__ = ("definition", "high", "low", "name", "role")
@@ -40,7 +41,7 @@ class Node:
     """One expression: `op` of `args`, in [low, high].
 
     `value` is the number of a constant, the `Variable`, or (bits, signed) of a conversion;
-    `unknown` says what it depends on that no index tells, or is empty.
+    `unknown` names the dependence that indices do not determine, or is empty.
     """
 
     __slots__ = ("args", "high", "low", "op", "unknown", "uses", "value")
@@ -56,7 +57,7 @@ class Node:
         return int(self.value) if self.op == "const" else None
 
     def has(self, *roles: str) -> bool:
-        """Tell whether it depends on a variable of one of some roles."""
+        """Return whether it depends on a variable of one of some roles."""
         return any(v.role in roles for v in self.uses)
 
 
@@ -253,13 +254,13 @@ RANGES = {
     "min": lambda a, b: (min(a.low, b.low), min(a.high, b.high)),
     "max": lambda a, b: (max(a.low, b.low), max(a.high, b.high)),
 }
-RANGES_OF_DIVISIONS = {  # by what is above zero
+RANGES_OF_DIVISIONS = {  # for positive operands
     "fdiv": _of_corners(operator.floordiv),
     "tdiv": _range_of_tdiv,
     "fmod": lambda a, b: (0, min(b.high - 1, a.high) if a.low >= 0 else b.high - 1),
     "tmod": lambda a, b: (0 if a.low >= 0 else 1 - b.high, b.high - 1),
 }
-# What changes nothing as the second argument.
+# Neutral second arguments.
 NEUTRAL = {**dict.fromkeys(("add", "sub", "bor", "bxor", "shl", "shr"), 0), "fdiv": 1}
 
 

@@ -69,7 +69,7 @@ class Pointers:
         raise NotImplementedError
 
     def undecide(self, reason: str, param: str | None, stores: bool = True) -> None:
-        """Note what is unknown of the statement, here on its way."""
+        """Note an unknown part of the statement, with the current path."""
         self.undecided.append(Undecided(self.statement, reason, param, stores, self.path))
 
     def element(self, buffer: Any, indices: Sequence[Any], kind: str) -> None:
@@ -83,7 +83,7 @@ class Pointers:
         return data.args[0] if isinstance(data, ir.Call) and data.args else data
 
     def points(self, expr: Any) -> bool:
-        """Tell whether an expression is a pointer to global memory, maybe as an integer."""
+        """Return whether an expression is a pointer to global memory, maybe as an integer."""
         return (
             isinstance(expr, ir.Call)
             and short_name(expr) in (*_SAME, *_PLUS, "address_of", "tvm_access_ptr")
@@ -140,7 +140,7 @@ class Pointers:
         moved = nodes.make("mul", index, nodes.const(size))
         return GlobalAddress(place.param, self._plus(place, moved).offset, str(target.source.name))
 
-    # -- what is noted ----------------------------------------------------------------------------
+    # -- the notes -------------------------------------------------------------------------------
 
     def note(
         self,
@@ -179,7 +179,7 @@ class Pointers:
     # -- calls ------------------------------------------------------------------------------------
 
     def call(self, call: ir.Call) -> None:
-        """Note what a call accesses, by itself and in its arguments."""
+        """Note the accesses of a call and of its arguments."""
         name, short = op_name(call), short_name(call)
         if name.startswith(PTX) and name != PTX + "addr":
             self._ptx(call)
@@ -195,7 +195,7 @@ class Pointers:
         if short in (*_SAME, *_PLUS, "tvm_storage_sync") or self._computes(call):
             return
         self.communicates |= not short.startswith(_WITHIN_CTA)
-        for arg in call.args:  # who knows what it does with a pointer
+        for arg in call.args:  # it may access memory through any pointer
             if self._is_pointer(arg) and (place := self.address(arg)).param != "":
                 self.undecide(f"call {short} of a pointer", place.param)
 
@@ -382,7 +382,7 @@ class Pointers:
             kind = ATOMIC if "reduce" in name else STORE
         elif "g2s" in name and "report" not in name:
             place, kind = self.address(ptx.operands["src_mem"][0]), LOAD
-        else:  # of groups, or among shared memory; or a form that is not known
+        else:  # of groups, within shared memory, or of an unknown form
             self._opaque(name, _operands(ptx))
             return
         if "byte_mask" in ptx.operands:

@@ -34,7 +34,7 @@ from tvm_hopper.sim.tir import (
 )
 
 TYPE_INDEX, VALUE, SHAPE_ELEMENT = 13, 15, 17
-DATA, SHAPE, NDIM, CODE, BITS, DEVICE_TYPE = 1, 2, 4, 5, 6, 10  # of a DLTensor
+DATA, SHAPE, NDIM, CODE, BITS, DEVICE_TYPE = 1, 2, 4, 5, 6, 10  # fields of a DLTensor
 ENCODE, ENCODE_IM2COL = "runtime.cuTensorMapEncodeTiled", "runtime.cuTensorMapEncodeIm2col"
 ALLOCATOR = "TVMFFIEnvGetDLPackManagedTensorAllocator"
 KDL_TENSOR = 7
@@ -58,7 +58,7 @@ class Launch:
     args : tuple
         `Pointer`, `TensorMapArg` or number; thread extents and shared memory bytes at the end.
     workspaces : dict
-        What the host function allocated for its kernels, by name, as it was at this launch.
+        Workspaces that the host function allocated for its kernels, by name, at this launch.
     """
 
     kernel: str
@@ -172,7 +172,7 @@ class HostInterpreter:
         return self.launches
 
     def at(self, node: Any, error: Exception) -> VerifyError:
-        """Say at which statement the host function cannot be followed."""
+        """Raise an error that names the statement at which the host function cannot be followed."""
         return VerifyError(
             f"host function: found {type(error).__name__} ({error}) at {statement_text(node)}; "
             "need one that is modelled"
@@ -302,7 +302,7 @@ class HostInterpreter:
         raise VerifyError(f"host function: found call {name}; need one that is modelled")
 
     def allocate(self, name: str, what: _Allocation) -> Pointer:
-        """Give a new workspace the name of what it is bound to."""
+        """Name a new workspace after the variable that it is bound to."""
         unique = next(n for n in _numbered(name) if n not in self.tensors)
         self.tensors.add(unique)
         self.workspaces[unique] = Workspace(unique, what.num_bytes, what.dtype)
@@ -438,9 +438,9 @@ def run_host(
         numpy arrays and numbers; the names are used for tensors in the result. A view is passed as
         one: see `tvm_hopper.sim.launch.tensors`.
     num_sms : int
-        What `runtime.GetDeviceAttr` answers for the number of multiprocessors.
+        Number of multiprocessors that `runtime.GetDeviceAttr` returns.
     arch : Arch
-        What it answers other questions about the device by.
+        Source of the device's other attributes.
     allocator : bool
         Whether the call comes with an allocator, as one with PyTorch's tensors does.
 

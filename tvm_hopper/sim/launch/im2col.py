@@ -4,9 +4,9 @@ PTX ISA 9.1, 5.5.4 im2col mode; CUDA driver API, cuTensorMapEncodeIm2col. Coordi
 then width (height, depth) of a filter's corner, then image, innermost first. Corners run from the
 lower corner of the bounding box to `dimension - 1 + upper corner`, width fastest, each by its
 traversal stride, then on to the next image; an element is read at the corner plus the offsets that
-the instruction adds. What lies outside of the tensor is filled, or not written.
+the instruction adds. Elements outside of the tensor are filled, or not written.
 
-The driver refuses what breaks these rules with CUDA_ERROR_INVALID_VALUE.
+The driver refuses maps that break these rules with CUDA_ERROR_INVALID_VALUE.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Im2colMap(BoundTensorMap):
         return len(self.arg.dims)
 
     def trouble(self, coords: Sequence[int], offsets: Sequence[int]) -> str:
-        """Say why an instruction may not have these operands; empty if it may."""
+        """Return why an instruction may not have these operands; empty if it may."""
         limit = 1 << _CORNER_BITS[self.rank]
         if any(not 0 <= offset < limit for offset in offsets):
             return f"im2col offsets {tuple(offsets)}: need 0 to {limit - 1}"

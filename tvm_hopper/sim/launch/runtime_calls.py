@@ -11,8 +11,8 @@ from tvm_hopper.sim.launch.tensor_map_object import broken_rules
 from tvm_hopper.sim.launch.tensors import CUDA, Pointer
 from tvm_hopper.sim.launch.tma import TensorMapArg
 
-# runtime::DeviceAttrKind of TVM, with what every device answers (CUDA C++ Programming Guide,
-# "Technical Specifications per Compute Capability").
+# runtime::DeviceAttrKind of TVM, with the values that every device returns (CUDA C++ Programming
+# Guide, "Technical Specifications per Compute Capability").
 MULTI_PROCESSOR_COUNT = 7
 ATTRIBUTES = {
     0: 1,  # exist
@@ -34,7 +34,7 @@ def device_attribute(args: list[Any], num_sms: int, arch: Arch) -> Any:
     Raises
     ------
     VerifyError
-        Another device than CUDA's is asked, or something that depends on more than the arch.
+        The query is for another device than CUDA's, or its answer depends on more than the arch.
     """
     device, _, kind = (int(arg) for arg in args)
     if device != CUDA:

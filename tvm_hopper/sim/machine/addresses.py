@@ -68,13 +68,11 @@ class Addresses:
         known = self.knows(lanes)
         clocks = (known.generic.epochs, known.narrow.epochs)
         if not any(epochs[warp.index] for epochs in clocks for warp in cta.warps):
-            self.report(
-                "CLUSTER_TARGET_NOT_STARTED",
-                site,
+            text = (
                 f"reaches into the shared memory of {cta.label}, which may not have begun: "
-                "nothing of it is known here",
-                key=(site, "begun"),
+                "nothing of it is known here"
             )
+            self.report("CLUSTER_TARGET_NOT_STARTED", site, text, key=(site, "begun"))
         if cta.exited:
             self.report("CLUSTER_TARGET_EXITED", site, f"{cta.label} has exited")
         self.machine.reached[cta, self, site] = (self.epoch, self.it)
@@ -124,8 +122,8 @@ class Addresses:
 
         Bytes from `low` up to `high` of the region are touched.
 
-        TVM merges allocations by adding to the indices: a view may begin anywhere behind the
-        address that it is declared at, but is as long as it says.
+        TVM merges allocations by adding to the indices: a view may begin anywhere after its
+        declared address, but has its declared length.
         """
         start = shared_offset(int(base))
         low, high = low - start, high - start
@@ -137,14 +135,11 @@ class Addresses:
         if seen[1] - seen[0] <= limit:
             return
         name = self.machine.buffer_of(site) or name
-        self.report(
-            "OOB_ACCESS",
-            site,
+        text = (
             f"{verb} bytes [{low}, {high}) from the address of {name}, which has {limit} bytes; "
-            f"all accesses of it lie in [{seen[0]}, {seen[1]})",
-            buffer=name,
-            byte_range=(low, high),
+            f"all accesses of it lie in [{seen[0]}, {seen[1]})"
         )
+        self.report("OOB_ACCESS", site, text, buffer=name, byte_range=(low, high))
 
     def _in_view(
         self, site: int, region: Region, outside: Any, starts: Any, size: int, verb: str
@@ -194,12 +189,8 @@ class Addresses:
         if region.shared and region.cta is not self.cta:
             self.reach(site, region.cta, ALL_LANES if mask is None else lane_bits(mask))
         if bad:
-            self.report(
-                "MISALIGNED",
-                site,
-                f"offset {low} of {region.name}: need {align}",
-                buffer=region.name,
-            )
+            text = f"offset {low} of {region.name}: need {align}"
+            self.report("MISALIGNED", site, text, buffer=region.name)
         if region.shared and region.live[low : high + total].any():
             self._live_object(site, region, offsets, total)
         if not region.shared and self.machine.recorder.on:
@@ -212,10 +203,5 @@ class Addresses:
         spread = np.ravel(offsets)[:, None] + np.arange(total)
         if region.live[spread].any():
             name, inside = region.name_of(int(np.min(offsets)))
-            self.report(
-                "OOB_ACCESS",
-                site,
-                "an ordinary access touches a live mbarrier object",
-                buffer=name,
-                byte_range=(inside, inside + total),
-            )
+            text = "an ordinary access touches a live mbarrier object"
+            self.report("OOB_ACCESS", site, text, buffer=name, byte_range=(inside, inside + total))

@@ -10,15 +10,15 @@ import numpy as np
 from tvm_hopper.sim.machine.addresses import Addresses, Touched
 from tvm_hopper.sim.machine.lanes import is_lanes
 from tvm_hopper.sim.machine.memory import Region
-from tvm_hopper.sim.shortcuts import no_values
+from tvm_hopper.sim.options import no_values
 
-# Of one access of a lane: the type of an element, how many, and how many an index counts.
+# One access of a lane: the type of an element, their number, and the elements an index counts.
 Elements = tuple[np.dtype, int, int]
 
 
 @functools.lru_cache(maxsize=64)
 def _zeros(shape: Any, dtype: np.dtype) -> np.ndarray:
-    """Return what is loaded where no values are, which nothing may change."""
+    """Return read-only zeros, the loaded values of a run without values."""
     found = np.zeros(shape, dtype)
     found.flags.writeable = False
     return found
@@ -42,7 +42,7 @@ def touched_by(elements: Elements) -> Touched:
 
 
 def overlapping(offsets: Any, size: int) -> bool:
-    """Tell whether ranges of `size` bytes from some offsets overlap."""
+    """Return whether ranges of `size` bytes from some offsets overlap."""
     starts = offsets if offsets.ndim == 1 else np.ravel(offsets)
     if len(starts) < 2:
         return False
@@ -52,7 +52,7 @@ def overlapping(offsets: Any, size: int) -> bool:
 
 
 def differ(values: np.ndarray, others: np.ndarray) -> bool:
-    """Tell whether values differ; one NaN is as good as another."""
+    """Return whether values differ; one NaN is as good as another."""
     unequal = values != others
     if not unequal.any():
         return False
@@ -174,7 +174,7 @@ class LoadStore(Addresses):
                 self._one_place(site)
 
     def _that_stays(self, site: int, mask: Any, value: Any) -> np.ndarray:
-        """Return what remains where all lanes write to one place: what the last active one writes.
+        """Return the final value where all lanes write to one place: that of the last active lane.
 
         Lanes that write different values are reported.
         """

@@ -1,4 +1,4 @@
-"""Bulk copies: what each does once its bytes are known; 1-D copies; commit groups.
+"""Bulk copies: the transfer of known bytes, 1-D copies, and commit groups.
 
 An operation is checked when it is issued (its bytes belong to it from then on) and acts later, in
 steps that the policy orders: source read, destination write and completion in pieces.
@@ -28,12 +28,12 @@ BYTES = np.dtype(np.uint8)
 
 @dataclass
 class Groups:
-    """Commit groups of one thread: what is not committed, and what is."""
+    """Commit groups of one thread: uncommitted and committed copies."""
 
     open: list[PendingOp] = field(default_factory=list)
     committed: list[list[PendingOp]] = field(default_factory=list)
     ever_committed: bool = False
-    number: int = 0  # of the open group, among all so far
+    number: int = 0  # number of the open group
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class BulkCopy:
     inside : numpy.ndarray or None
         Which elements the tensor has; None: all.
     fill : number
-        What a load writes for the others.
+        Data that a load writes for the others.
     reduce : str
         Operation of a reduction, or empty.
     """
@@ -183,7 +183,7 @@ class BulkOps:
     def _load(
         self, copy: BulkCopy, target: int, barrier_address: int, cta_mask: int | None
     ) -> list[PendingOp]:
-        """Copy into one CTA, or into those of a mask; return what was put in flight."""
+        """Copy into one CTA, or into those of a mask; return the operations in flight."""
         places = [(target, barrier_address)]
         if cta_mask is not None:
             offsets = shared_offset(target), shared_offset(barrier_address)
@@ -211,12 +211,9 @@ class BulkOps:
         self.completes_on(op, barrier, copy.num_bytes)
         if dst.live[touched].any():
             name, where = dst.name_of(start)
+            text = f"{copy.kind} over a live mbarrier"
             self.report(
-                "OOB_ACCESS",
-                site,
-                f"{copy.kind} over a live mbarrier",
-                buffer=name,
-                byte_range=(where, where + copy.num_bytes),
+                "OOB_ACCESS", site, text, buffer=name, byte_range=(where, where + copy.num_bytes)
             )
         if machine.log is not None:
             self.reads_whole(copy.region, site, lanes, ASYNC)
@@ -346,7 +343,7 @@ class BulkOps:
                 groups.committed = groups.committed[len(covered) :]
 
     def _observe_store(self, op: PendingOp, only_read: bool, lanes: int) -> None:
-        clock = self.told(lanes)
+        clock = self.bundle_of(lanes)
         clock.join_events(1 << op.read_event)
         if not only_read:  # written, and visible to this thread: others' TMA needs a proxy fence
             clock.generic.events |= 1 << op.write_event

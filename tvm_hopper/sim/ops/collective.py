@@ -1,6 +1,6 @@
 """Warp-collective instructions: elect, shuffles, votes, `bar.warp.sync`.
 
-None of them but `bar.warp.sync` orders memory (PTX ISA, shfl.sync, vote.sync, elect.sync).
+Only `bar.warp.sync` orders memory (PTX ISA, shfl.sync, vote.sync, elect.sync).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ class CollectiveOps:
     split: bool
     others: int
 
-    def members(self, site: int, mask: Any, membermask: Any, what: str) -> Any:
-        """Check who takes part; return the lanes that do, None for all.
+    def members(self, site: int, mask: Any, membermask: Any, instruction: str) -> Any:
+        """Check which lanes take part; return them, None for all.
 
         Every thread named in `membermask` must execute the instruction, with the same mask, and an
         executing thread must be named in it (PTX ISA, shfl.sync); threads that do not exist or have
         exited are not waited for.
         """
-        self.meets(site, mask, what)
+        self.meets(site, mask, instruction)
         if is_lanes(membermask):
             active = LANES if mask is None else np.nonzero(mask)[0]
             if (membermask[active] != membermask[active[0]]).any():
                 self.report(
-                    "WARP_CONVERGENCE", site, f"{what} with a mask that differs among lanes"
+                    "WARP_CONVERGENCE", site, f"{instruction} with a mask that differs among lanes"
                 )
         named = ALL_LANES if membermask is None else one(membermask, mask) & ALL_LANES
         here = lane_bits(mask)
@@ -43,7 +43,7 @@ class CollectiveOps:
             self.report(
                 "WARP_CONVERGENCE",
                 site,
-                f"{what} with the mask {named:#010x}: lanes {which}"
+                f"{instruction} with the mask {named:#010x}: lanes {which}"
                 + ("" if absent else " in its mask"),
             )
         return mask

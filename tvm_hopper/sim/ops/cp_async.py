@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.loop_cuts.balance import ARRIVE, BarrierFlow
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes
 from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.memory import POISON
 from tvm_hopper.sim.ops.bulk import active
 from tvm_hopper.sim.ops.mbarrier import Wait
+from tvm_hopper.sim.options import no_values
 from tvm_hopper.sim.races.lane_copies import CopyPart, CopyTarget
 from tvm_hopper.sim.races.shadow import alike
-from tvm_hopper.sim.shortcuts import no_values
-from tvm_hopper.sim.trips.balance import ARRIVE, BarrierFlow
 
 
 class CpAsyncOps:
@@ -101,7 +101,7 @@ class CpAsyncOps:
         machine.submit(op)
 
     def _note_source(self, site: int, mask: Any, src: Any, offsets: np.ndarray, size: int) -> None:
-        """Record what a copy reads."""
+        """Record the bytes that a copy reads."""
         lanes = self.lanes_of(mask)
         if not offsets.size:
             return
@@ -137,7 +137,7 @@ class CpAsyncOps:
             while not part.op.done:
                 self.waiting = "waits for cp.async"
                 yield part.op
-            self.told(lanes).generic.events |= part.events
+            self.bundle_of(lanes).generic.events |= part.events
             self.copies.finish(part)
             if (target := part.target) is not None:  # each thread sees its own copies
                 target.access.epoch = self.epoch
@@ -156,14 +156,14 @@ class CpAsyncOps:
             here = mask
             if not alike(addresses[active(mask)]):
                 here = (addresses == address) & (True if mask is None else mask)
-            self._arrive_behind_copies(site, here, mods, int(address))
+            self._arrive_after_copies(site, here, mods, int(address))
 
-    def _arrive_behind_copies(self, site: int, mask: Any, mods: Any, address: int) -> None:
+    def _arrive_after_copies(self, site: int, mask: Any, mods: Any, address: int) -> None:
         machine = self.machine
-        for barrier, who in self.barriers_at(site, mask, address):
-            lanes = len(who)
+        for barrier, members in self.barriers_at(site, mask, address):
+            lanes = len(members)
             if self.lane_waits:
-                self.lanes_came(self.bits_of(who), barrier)
+                self.lanes_came(self.bits_of(members), barrier)
             self.fills(barrier)
             noinc = mods.get("noinc") == "noinc"
             if noinc:

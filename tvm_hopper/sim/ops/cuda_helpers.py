@@ -10,13 +10,13 @@ from tvm_hopper.sim.machine.lanes import LANES, as_lanes, mand
 from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.races.shadow import ALL_LANES
 
-# What `val` and `shuffled` are combined by: of floats CUDA's max and min drop a NaN.
+# Operation on `val` and `shuffled`: CUDA's max and min of floats drop a NaN.
 _COMBINE = {"sum": np.add, "max": np.fmax, "min": np.fmin}
 _IDENTITY = {"sum": 0.0, "max": -np.inf, "min": np.inf}
 
 
 class CudaHelperOps:
-    """A part of `Warp`, whose other methods it calls."""
+    """Mixin of `Warp`."""
 
     def warp_reduce(
         self, site: int, mask: Any, value: Any, op: str, width: int, dtype: np.dtype

@@ -91,7 +91,7 @@ def handler_of(row: str, handlers: Container[str]) -> str | None:
 
 
 def refused_form(name: str, mods: Mapping[str, str]) -> str:
-    """Say why a form of an instruction with a handler is not modelled; empty if it is."""
+    """Return why a form of an instruction with a handler is not modelled; empty if it is."""
     if mods.get("type") == "b128":
         return "registers of 128 bits"
     if "im2col" in name:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm_hopper.sim.loop_cuts.balance import ARRIVE, WAIT, BarrierFlow
 from tvm_hopper.sim.machine.machine import Event
 from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.shadow import ALL_LANES
-from tvm_hopper.sim.trips.balance import ARRIVE, WAIT, BarrierFlow
 
 
 class GridBarrier(Event):
@@ -41,7 +41,7 @@ class GridBarrier(Event):
         return sum(self._has_arrived(cta) for cta in self.machine.ctas)
 
     def _has_arrived(self, cta: Any) -> bool:
-        """Tell whether all threads that have not exited are here, thread 0 among them."""
+        """Return whether all threads that have not exited are here, thread 0 among them."""
         here = all(warp in self.arrived for warp in cta.warps if not warp.finished)
         return here and cta.warps[0] in self.arrived
 
@@ -57,7 +57,7 @@ class GridBarrier(Event):
 
 
 class GridBarrierOps:
-    """What one warp does at the barrier of the grid; a part of `Warp`."""
+    """One warp's operations on the barrier of the grid; a part of `Warp`."""
 
     flow: BarrierFlow
     blocked_on: tuple[str, Any, int, int] | None
@@ -66,12 +66,8 @@ class GridBarrierOps:
         """Meet all other threads of the grid."""
         machine, self.site = self.machine, site
         if not machine.cooperative:
-            machine.add(
-                "COOPERATIVE_LAUNCH",
-                "grid_sync in a launch that is not cooperative: it traps, whatever the grid",
-                key=site,
-                statements=(machine.statement(site),),
-            )
+            text = "grid_sync in a launch that is not cooperative: it traps, whatever the grid"
+            machine.add("COOPERATIVE_LAUNCH", text, key=site, statements=(machine.statement(site),))
         self._require_full(site, mask, "grid_sync")
         barrier = machine.grid_barrier
         if barrier is None:

@@ -21,7 +21,7 @@ DISCARDED_BYTES = 128
 
 
 class GridDependencyOps:
-    """A part of `Warp`, whose other methods it calls."""
+    """Mixin of `Warp`."""
 
     def op_griddepcontrol(self, site: int, mask: Any, mods: Any) -> None:
         """Wait for the launches before this one, or let later ones begin."""
@@ -32,8 +32,8 @@ class GridDependencyOps:
         if not self.machine.prerequisites:
             return
         lanes = self.lanes_of(mask)
-        for who in {lanes, *(part & lanes for part in self.parts if part & lanes)}:
-            self.told(who).join_events(self.machine.prerequisites)
+        for part in self.parts_of(lanes):
+            self.bundle_of(part).join_events(self.machine.prerequisites)
 
     def op_discard(self, site: int, mask: Any, mods: Any, addr: Any) -> None:
         """Leave 128 bytes of global memory without a value (9.7.9.17).

@@ -1,7 +1,7 @@
 """Values of votes, matches, reductions and shuffles between the lanes of a warp.
 
 None of them orders memory (PTX ISA, 9.7.9.6 shfl.sync, 9.7.13.9 vote.sync, match.sync,
-redux.sync). Who has to take part is checked as for every shuffle.
+redux.sync). The participating lanes are checked as for every shuffle.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.layouts.matrices import matrices_of, registers_of
+from tvm_hopper.sim.layouts.fragments import matrices_of, registers_of
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes
 from tvm_hopper.sim.races.lane_order import lane_bits
 
@@ -26,7 +26,7 @@ _REDUCTIONS = {
 
 
 class LaneValueOps:
-    """A part of `Warp`, whose other methods it calls."""
+    """Mixin of `Warp`."""
 
     # -- votes and matches ------------------------------------------------------------------------
 

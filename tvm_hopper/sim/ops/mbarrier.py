@@ -1,6 +1,7 @@
 """Instructions on mbarriers: init, arrive, expect, wait.
 
-Every handler is `op_<instruction>(site, mask, ...)`; a generator yields what it waits for.
+Every handler is `op_<instruction>(site, mask, ...)`; a generator yields the event that it waits
+for.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.loop_cuts.balance import ARRIVE, WAIT, BarrierFlow
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes, is_lanes, mand
 from tvm_hopper.sim.machine.mbarrier import MAX_COUNT, MBarrier
 from tvm_hopper.sim.machine.warp import Observed
 from tvm_hopper.sim.ops.fences import narrower
 from tvm_hopper.sim.races.clocks import Bundle
-from tvm_hopper.sim.trips.balance import ARRIVE, WAIT, BarrierFlow
 
 Wait = Generator[Any, None, Any]
 
 
 @dataclass(slots=True)
 class LaneWait:
-    """A wait for `phase` by several lanes, of which `late` may still have to come to it."""
+    """A wait for `phase` by several lanes; the lanes `late` may not have arrived yet."""
 
     phase: int
     lanes: int
@@ -122,8 +123,12 @@ class MBarrierOps:
         if access is None:
             return
         if access.warp is self:
-            told = access.bit >= 0 and self.knows(lanes).generic.events >> access.bit & 1
-            if lanes & ~access.lanes and not told and not self.lane_order.met_since(access, lanes):
+            ordered = access.bit >= 0 and self.knows(lanes).generic.events >> access.bit & 1
+            if (
+                lanes & ~access.lanes
+                and not ordered
+                and not self.lane_order.met_since(access, lanes)
+            ):
                 self.report(
                     "MBAR_INIT_UNPUBLISHED",
                     site,
@@ -139,15 +144,15 @@ class MBarrierOps:
         known = access.known_to(clock.generic) or access.known_to(clock.narrow)
         if known and (barrier.fenced or not remote):
             return
-        what = "fence.mbarrier_init and a cluster barrier" if remote else "__syncthreads"
+        fence = "fence.mbarrier_init and a cluster barrier" if remote else "__syncthreads"
         self.report(
             "MBAR_INIT_UNPUBLISHED",
             site,
             f"{barrier.name}: its init by {access.warp.label} does not happen before this use; "
-            f"missing {what}",
+            f"missing {fence}",
             buffer=barrier.name,
             key=(site, "init"),
-            missing=what,
+            missing=fence,
         )
 
     def op_mbarrier_init(self, site: int, mask: Any, mods: Any, addr: Any, count: Any) -> None:
@@ -157,11 +162,8 @@ class MBarrierOps:
             address, expected = int(addresses[lane]), int(counts[lane])
             region, offset = self.region_at(address)
             if region is not self.cta.shared:
-                self.report(
-                    "OOB_ACCESS",
-                    site,
-                    f"mbarrier at address {address:#x}, which is not in shared memory of its CTA",
-                )
+                text = f"mbarrier at address {address:#x}, which is not in shared memory of its CTA"
+                self.report("OOB_ACCESS", site, text)
                 continue
             if not self.inside(site, region, offset, 8, "an mbarrier in"):
                 continue
@@ -175,13 +177,11 @@ class MBarrierOps:
             label = f"{place} of {self.cta.label}"
             old = self.cta.mbarriers.get(offset)
             if old is not None:
-                self.report(
-                    "MBAR_REINIT_LIVE",
-                    site,
+                text = (
                     f"{label}: mbarrier.init on a live object (phase {old.phase}, pending "
-                    f"{old.pending})",
-                    buffer=old.name,
+                    f"{old.pending})"
                 )
+                self.report("MBAR_REINIT_LIVE", site, text, buffer=old.name)
             if not 1 <= expected <= MAX_COUNT:
                 self.report(
                     "MBAR_ARRIVE_OVERFLOW", site, f"{label}: init count {expected}", buffer=label
@@ -200,12 +200,8 @@ class MBarrierOps:
         """End an mbarrier object; its bytes may be reused."""
         for barrier, _ in self.barriers_at(site, mask, addr):
             if barrier.outstanding:
-                self.report(
-                    "MBAR_REINIT_LIVE",
-                    site,
-                    f"{barrier.name}: inval while copies still signal it",
-                    buffer=barrier.name,
-                )
+                text = f"{barrier.name}: inval while copies still signal it"
+                self.report("MBAR_REINIT_LIVE", site, text, buffer=barrier.name)
             known = self.known_to_any() if self.parts else self.clock
             for warp in barrier.cta.warps:
                 epoch, where = warp.last_use.get(barrier, (0, 0))
@@ -264,16 +260,12 @@ class MBarrierOps:
                 warp.check_late_lanes(barrier)
         if left:
             op = left[0]
-            self.machine.add(
-                "MBAR_TX_MISMATCH",
+            text = (
                 f"{barrier.name}: phase {barrier.phase - 1} completed while a {op.kind} of "
                 f"{op.num_bytes} bytes that signals it is still in flight: fewer bytes were "
-                "expected than the copies deliver",
-                key=(op.site, "early"),
-                buffer=barrier.name,
-                agents=(op.warp.label,),
-                statements=(self.machine.place(op.warp, op.site, op.it),),
+                "expected than the copies deliver"
             )
+            self.machine.of_op("MBAR_TX_MISMATCH", op, text, "early", buffer=barrier.name)
         self.machine.wake(barrier)
 
     # -- lanes that wait one by one ---------------------------------------------------------------
@@ -286,8 +278,8 @@ class MBarrierOps:
     def lanes_came(self, lanes: int, barrier: MBarrier | None = None) -> None:
         """Note that some lanes went on, each for itself: they are not late for a wait before.
 
-        What does not know of that may have been earlier: arrivals count once their phase is waited
-        for.
+        Waits that do not know of it may have been earlier: arrivals count once their phase is
+        waited for.
         """
         waits = list(self.lane_waits.values())
         if barrier is not None:
@@ -312,15 +304,15 @@ class MBarrierOps:
         if not wait.late:
             return
         del self.lane_waits[barrier]
-        self.machine.add(
+        self.report(
             "MBAR_PHASE_ALIAS",
+            wait.site,
             f"{barrier.name}: phase {barrier.phase - 1} completes before lanes {wait.late:#x} of "
             f"{self.label} are sure to have waited for phase {wait.phase}: they have not met the "
             "lane that went on",
+            it=wait.it,
             key=(wait.site, barrier.name, "lanes"),
             buffer=barrier.name,
-            agents=(self.label,),
-            statements=(self.machine.place(self, wait.site, wait.it),),
             missing="bar.warp.sync after the wait",
         )
 
@@ -352,7 +344,7 @@ class MBarrierOps:
             self.arrive(site, barrier, total, place, bundle)
 
     def _check_counts(self, site: int, barrier: MBarrier, count: Any, lanes: np.ndarray) -> None:
-        """Check what each lane arrives for: 1 to 2^20 - 1 (PTX ISA, contents of the mbarrier)."""
+        """Check the count of each lane: 1 to 2^20 - 1 (PTX ISA, contents of the mbarrier)."""
         if not is_lanes(count) and 1 <= count <= MAX_COUNT:
             return
         found = as_lanes(count)[lanes]
@@ -370,7 +362,7 @@ class MBarrierOps:
     def observe(
         self, site: int, barrier: MBarrier, parity: int, scope: str, lanes: int, sem: str = ""
     ) -> None:
-        """Acquire what the completed phase publishes, for the lanes that waited."""
+        """Acquire the knowledge of the completed phase, for the lanes that waited."""
         phase = barrier.phase - 1
         before = self.observed.get(id(barrier))
         fresh = phase < 0 and site not in self.machine.program.acquire_sites
@@ -395,7 +387,7 @@ class MBarrierOps:
             for fence, pending in self.pending_reads(lanes):
                 slot.acquire(pending, narrower(scope, fence) != "cta", accesses)
         elif slot is not None:
-            slot.acquire(self.told(lanes), scope == "cluster", accesses)
+            slot.acquire(self.bundle_of(lanes), scope == "cluster", accesses)
             if slot.near is not None:
                 self.lane_order.learn(lanes, int(slot.near.generic.epochs[self.index]))
             self.bump()
@@ -409,9 +401,9 @@ class MBarrierOps:
     def _by_parity(self, site: int, mask: Any, phase: Any) -> list[tuple[int, Any]]:
         """Split the lanes by the parity that they wait for; PTX allows 0 and 1."""
         self.waits_without(site, mask)
-        asked = as_lanes(phase) if mask is None else as_lanes(phase)[mask]
-        if ((asked < 0) | (asked > 1)).any():
-            wrong = asked[(asked < 0) | (asked > 1)][0]
+        parities = as_lanes(phase) if mask is None else as_lanes(phase)[mask]
+        if ((parities < 0) | (parities > 1)).any():
+            wrong = parities[(parities < 0) | (parities > 1)][0]
             self.report("ILLEGAL_OPERAND", site, f"parity {wrong}: need 0 or 1")
         if not is_lanes(phase):
             return [(int(phase) & 1, mask)]
@@ -422,12 +414,8 @@ class MBarrierOps:
     def _wait_one(self, site: int, mask: Any, addr: Any, parity: int, scope: str) -> Wait:
         for barrier, lanes in list(self.barriers_at(site, mask, addr)):
             if barrier.cta is not self.cta:
-                self.report(
-                    "MBAR_SCOPE_TOO_NARROW",
-                    site,
-                    f"{barrier.name}: only threads of its own CTA may wait",
-                    buffer=barrier.name,
-                )
+                text = f"{barrier.name}: only threads of its own CTA may wait"
+                self.report("MBAR_SCOPE_TOO_NARROW", site, text, buffer=barrier.name)
             self.consumes(barrier)
             while not barrier.passes(parity):
                 self.blocked_on = ("mbarrier", barrier, parity, site)

@@ -16,12 +16,12 @@ import numpy as np
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes
 from tvm_hopper.sim.ops.mbarrier import sum_of
 
-_PENDING_SHIFT = 32  # in a state: the phase below, what was pending above
+_PENDING_SHIFT = 32  # in a state: the phase below, the pending count above
 _FROM_NO_COMPLETE = 1 << 62
 
 
 class MBarrierArrivalOps:
-    """A part of `Warp`, whose other methods it calls."""
+    """Mixin of `Warp`."""
 
     def op_mbarrier_arrive(
         self,
@@ -65,7 +65,7 @@ class MBarrierArrivalOps:
     def op_mbarrier_arrive_no_complete(
         self, site: int, mask: Any, mods: Any, addr: Any, count: Any, state: Any = None
     ) -> np.ndarray:
-        """Arrive, where others are still to come; return what was pending before."""
+        """Arrive, where others are still to come; return the pending count before."""
         states = np.zeros(32, np.int64)
         addresses, counts = as_lanes(addr), as_lanes(count)
         before: dict[Any, tuple[int, int]] = {}  # barrier -> phase, pending
@@ -84,7 +84,7 @@ class MBarrierArrivalOps:
         return states
 
     def op_mbarrier_pending_count(self, site: int, mask: Any, mods: Any, state: Any) -> np.ndarray:
-        """Return what was pending before an arrival with `.noComplete`."""
+        """Return the pending count before an arrival with `.noComplete`."""
         states = as_lanes(state).astype(np.int64)
         mine = states if mask is None else states[mask]
         if not ((mine & _FROM_NO_COMPLETE) != 0).all():

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm_hopper.sim.loop_cuts.balance import ARRIVE, WAIT, BarrierFlow
 from tvm_hopper.sim.machine.lanes import as_lanes, one
 from tvm_hopper.sim.machine.machine import Event
 from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.shadow import ALL_LANES
-from tvm_hopper.sim.trips.balance import ARRIVE, WAIT, BarrierFlow
 
 
 class NamedBarrier(Event):
@@ -68,53 +68,41 @@ class NamedOps:
         if not 0 <= number < 16:
             self.report("NAMED_BAR_MISMATCH", site, f"barrier {number}: need 0 to 15")
         if aligned and self.lanes_of(mask) != ALL_LANES:
-            self.report(
-                "WARP_CONVERGENCE",
-                site,
-                f"{barrier.name}: aligned barrier with {int(mask.sum())} of 32 lanes",
-            )
+            text = f"{barrier.name}: aligned barrier with {int(mask.sum())} of 32 lanes"
+            self.report("WARP_CONVERGENCE", site, text)
         if count % 32:
             self.report("NAMED_BAR_MISMATCH", site, f"{barrier.name}: count {count}")
         if barrier.arrived and count != barrier.count:
-            self.report(
-                "NAMED_BAR_MISMATCH",
-                site,
+            text = (
                 f"{barrier.name}: {self.label} uses count {count}, others {barrier.count} in "
-                f"generation {barrier.generation}",
-                buffer=barrier.name,
+                f"generation {barrier.generation}"
             )
+            self.report("NAMED_BAR_MISMATCH", site, text, buffer=barrier.name)
         if self in barrier.arrived:
-            self.report(
-                "NAMED_BAR_MISMATCH",
-                site,
-                f"{barrier.name}: {self.label} contributes twice to generation "
-                f"{barrier.generation}",
-                buffer=barrier.name,
+            text = (
+                f"{barrier.name}: {self.label} contributes twice to generation {barrier.generation}"
             )
+            self.report("NAMED_BAR_MISMATCH", site, text, buffer=barrier.name)
         if aligned and waits:
             if barrier.aligned_site is None:
                 barrier.aligned_site = site
             elif barrier.aligned_site != site:
-                self.report(
-                    "NAMED_BAR_SITES",
-                    site,
+                text = (
                     f"{barrier.name}: an aligned barrier is reached from two statements in one "
-                    "generation; each warp has to execute one of them as a whole",
-                    buffer=barrier.name,
+                    "generation; each warp has to execute one of them as a whole"
                 )
+                self.report("NAMED_BAR_SITES", site, text, buffer=barrier.name)
         for other, epoch in barrier.previous:
             known = max(
                 self.clock.generic.epochs[other.index], self.clock.narrow.epochs[other.index]
             )
             if other is not self and known < epoch:
-                self.report(
-                    "NAMED_BAR_MISMATCH",
-                    site,
+                text = (
                     f"{barrier.name}: {self.label} may arrive in generation "
                     f"{barrier.generation - 1} too, in place of {other.label}: more threads use "
-                    f"the barrier than its count of {count}",
-                    buffer=barrier.name,
+                    f"the barrier than its count of {count}"
                 )
+                self.report("NAMED_BAR_MISMATCH", site, text, buffer=barrier.name)
                 break
         barrier.current.append((self, self.epoch))
         barrier.count = barrier.count if barrier.arrived else count
@@ -124,11 +112,8 @@ class NamedOps:
         barrier.published.join(self.release(self.lanes_of(mask)))
         if barrier.threads >= self._needed(barrier):
             if barrier.threads > barrier.count:
-                self.report(
-                    "NAMED_BAR_MISMATCH",
-                    site,
-                    f"{barrier.name}: {barrier.threads} threads arrive, count {barrier.count}",
-                )
+                text = f"{barrier.name}: {barrier.threads} threads arrive, count {barrier.count}"
+                self.report("NAMED_BAR_MISMATCH", site, text)
             self._pass(barrier)
         return barrier
 
@@ -246,7 +231,7 @@ class NamedOps:
         votes = barrier.votes.setdefault(generation, {})
         holds = as_lanes(value) != 0
         here = holds if mask is None else holds[mask]
-        true, size = votes.get(self, (0, 0))  # of other lanes of this warp
+        true, size = votes.get(self, (0, 0))  # votes of other lanes of this warp
         votes[self] = (true + int(here.sum()), size + here.size)
         yield from self.sync_named(site, mask, number, count, aligned)
         barrier.votes.pop(generation - 2, None)

@@ -1,4 +1,4 @@
-"""The types in the names of PTX instructions, as TVM names what they hold.
+"""The types in the names of PTX instructions, as TVM dtypes.
 
 Written from PTX ISA 9.1, 5.2.1 and the instructions' own pages, next to `facts.dtypes`: that one
 names the instructions that the lowering emits, this one reads them back.

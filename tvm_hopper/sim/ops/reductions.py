@@ -34,6 +34,6 @@ OPERATIONS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 
 
 def reduced(operation: str, old: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return what memory holds after a reduction of elements of one type."""
+    """Return the contents of memory after a reduction of elements of one type."""
     with np.errstate(all="ignore"):
         return OPERATIONS[operation](old, values).astype(old.dtype)

@@ -2,8 +2,8 @@
 
 PTX ISA 9.1, 9.7.9.12 st.async, 9.7.13.8 red.async: both are "performed in the generic proxy"; the
 store is weak, the reduction relaxed. Upon completion a complete-tx of the bytes is performed on the
-mbarrier, with release semantics at cluster scope. So nothing orders such a write with what the
-issuing thread does next; who has waited on the mbarrier knows of it as of a generic write.
+mbarrier, with release semantics at cluster scope. So nothing orders such a write with later steps
+of the issuing thread; a thread that waited on the mbarrier knows of it as of a generic write.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tvm_hopper.sim.races.shadow import GENERIC
 
 
 class RemoteStoreOps:
-    """The asynchronous stores of one warp; a part of `Warp`, whose other methods it calls."""
+    """The asynchronous stores of one warp; a part of `Warp`."""
 
     def op_st_async(self, site: int, mask: Any, mods: Any, addr: Any, b: Any, mbar: Any) -> None:
         """Store an element, or a vector, and complete its bytes on an mbarrier next to it."""
@@ -53,7 +53,7 @@ class RemoteStoreOps:
     def _addresses_legal(
         self, site: int, places: np.ndarray, barriers: np.ndarray, reduces: bool
     ) -> bool:
-        """Check that destination and mbarrier lie in one CTA, of those that PTX allows."""
+        """Check that destination and mbarrier lie in one CTA that PTX allows."""
         name = "red.async" if reduces else "st.async"
         problem = ""
         if global_number(places).any() or global_number(barriers).any():
@@ -79,11 +79,11 @@ class RemoteStoreOps:
         barrier_address: int,
         reduce: str,
     ) -> None:
-        """Send what some lanes store to one CTA and complete on one mbarrier."""
+        """Send the data that some lanes store to one CTA and complete on one mbarrier."""
         machine, bits = self.machine, self.bits_of(lanes)
         dst, _ = self.region_at(int(places[0]))
         barrier = self.barrier_at(site, barrier_address, bits)
-        if dst is None or barrier is None:  # of one CTA: that there is none has been said
+        if dst is None or barrier is None:  # already reported
             return
         offsets, size = shared_offset(places), words[0].nbytes
         if (offsets % size).any():

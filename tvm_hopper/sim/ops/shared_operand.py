@@ -38,7 +38,7 @@ def operand_chunks(
 
 @functools.lru_cache(maxsize=1024)
 def described_by(value: int) -> MatrixDescriptor:
-    """Take a descriptor apart."""
+    """Decode a descriptor."""
     return MatrixDescriptor.of(value)
 
 

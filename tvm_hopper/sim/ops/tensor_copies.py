@@ -1,7 +1,7 @@
 """Copies through a tensor map: TMA loads, stores and reductions of boxes.
 
-PTX ISA 9.1, 9.7.9.27 cp.async.bulk.tensor, cp.reduce.async.bulk.tensor. What a copy does once its
-elements are known is that of every bulk copy (`bulk.py`).
+PTX ISA 9.1, 9.7.9.27 cp.async.bulk.tensor, cp.reduce.async.bulk.tensor. Once its elements are
+known, it works as every bulk copy (`bulk.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tvm_hopper.sim.ops.bulk import BulkCopy, active, lane_value
 
 
 class TensorCopyOps:
-    """A part of `Warp`, whose other methods it calls."""
+    """Mixin of `Warp`."""
 
     def op_cp_async_bulk_tensor_g2s(
         self,
@@ -100,7 +100,7 @@ class TensorCopyOps:
         src_mem: Any,
         cache_policy: Any = None,
     ) -> None:
-        """Store a box through a tensor map; what lies outside the tensor is not written."""
+        """Store a box through a tensor map; elements outside the tensor are not written."""
         reduce = mods.get("redop", "")
         mode = mods.get("load_mode") or "tile"
         if mode not in ("tile", "im2col_no_offs"):

@@ -17,7 +17,7 @@ CHECKED_BYTES = 16  # to which `load` and `store` check the alignment themselves
 
 
 class VectorAccessOps:
-    """The vector accesses of one warp; a part of `Warp`, whose other methods it calls."""
+    """The vector accesses of one warp; a part of `Warp`."""
 
     def whole_vector(self, site: int, mask: Any, addr: Any, size: int) -> None:
         """Report an address that is no multiple of a vector's size."""

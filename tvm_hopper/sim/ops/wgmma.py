@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.arithmetic.elements import SUMS, rounded_sum
-from tvm_hopper.sim.layouts.warp_group import a_fragment_index, lanes_of_rows, rows_of
+from tvm_hopper.sim.layouts.fragments import a_fragment_index, lanes_of_rows, rows_of
 from tvm_hopper.sim.machine.lanes import as_lanes, is_lanes, one
 from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.registers import RegRef
@@ -30,7 +30,7 @@ from tvm_hopper.sim.races.shadow import ASYNC, Reliance, alike
 
 
 class WarpGroup:
-    """What four warps share: their wgmma operations, in order."""
+    """Shared state of four warps: their wgmma operations, in order."""
 
     def __init__(self, warps: list[Any]) -> None:
         self.warps = warps
@@ -77,9 +77,9 @@ class WgmmaOps:
     op_tvm_hopper_hold_value = op_cuda_wgmma_noop_barrier_uint32
     op_tvm_hopper_code_fence = op_cuda_wgmma_noop_barrier_uint32
 
-    def _in_step(self, site: int, mask: Any, what: str) -> None:
+    def _in_step(self, site: int, mask: Any, instruction: str) -> None:
         """Check that the four warps execute the same wgmma instructions in the same order."""
-        self._require_full(site, mask, what, exists=True)
+        self._require_full(site, mask, instruction, exists=True)
         if self.warp_group is None:
             return
         sequence, position = self.warp_group.sequence, self.wgmma_steps
@@ -91,7 +91,7 @@ class WgmmaOps:
             self.report(
                 "WARP_CONVERGENCE",
                 site,
-                f"{what}: {other.label} of the same warp group executes "
+                f"{instruction}: {other.label} of the same warp group executes "
                 f"{self.machine.statement(other_site)} here",
             )
 
@@ -187,7 +187,7 @@ class WgmmaOps:
             self._issue(op, site, mods, flags)
 
     def _scale_d(self, site: int, mask: Any, scale_d: Any) -> bool:
-        """Return whether a warp adds to D; no sentence of PTX says what lanes that differ do."""
+        """Return whether a warp adds to D; PTX does not define it for lanes that differ."""
         if not is_lanes(scale_d):
             return bool(scale_d)
         here = (scale_d if mask is None else scale_d[mask]) != 0
@@ -199,7 +199,7 @@ class WgmmaOps:
         self.machine.incomplete("wgmma with a scale-d that differs among its lanes", site)
 
     def _check_flags(self, site: int, flags: tuple[int, int, int, int]) -> None:
-        """Check the immediates, of which ptxas takes these values alone (9.7.15.5.2)."""
+        """Check the immediates: ptxas accepts only these values (9.7.15.5.2)."""
         for name, value, legal in zip(
             ("scale-a", "scale-b", "trans-a", "trans-b"), flags, [(-1, 1)] * 2 + [(0, 1)] * 2,
             strict=True,
@@ -213,24 +213,18 @@ class WgmmaOps:
         for ref in registers:
             state, part = ref.state, ref.bytes
             if state.any_dirty and state.dirty[part].any():
-                self.report(
-                    "WGMMA_FENCE_MISSING",
-                    site,
-                    f"{state.name} was touched since the last wgmma.fence (or none ran yet)",
-                    buffer=state.name,
-                )
+                text = f"{state.name} was touched since the last wgmma.fence (or none ran yet)"
+                self.report("WGMMA_FENCE_MISSING", site, text, buffer=state.name)
             if (
                 state.num_busy
                 and state.busy[part].any()
                 and (ref is not d or (state.shape[part] != key).any())
             ):
-                self.report(
-                    "WGMMA_REG_INFLIGHT",
-                    site,
+                text = (
                     f"{state.name} is used by a wgmma of another shape or as A while one is in "
-                    "flight",
-                    buffer=state.name,
+                    "flight"
                 )
+                self.report("WGMMA_REG_INFLIGHT", site, text, buffer=state.name)
             state.busy[part] += 1
             state.num_busy += 1
         d.state.shape[d.bytes] = key
@@ -266,7 +260,7 @@ class WgmmaOps:
         machine.wake(op)
 
     def _read_operands(self, op: PendingOp, site: int, sources: list[SharedOperand]) -> None:
-        """Check the reads of shared memory against what all four warps know."""
+        """Check the reads of shared memory against the knowledge of all four warps."""
         warps = self._group.warps
         clock = warps[0].clock.async_shared.copy()
         for other in warps[1:]:
@@ -288,9 +282,9 @@ class WgmmaOps:
     def _operand(
         self, site: int, value: int, rows: int, depth: int, kind: str, transposed: int, which: str
     ) -> SharedOperand | None:
-        """Find one operand in shared memory, or report what is wrong with its descriptor."""
+        """Find one operand in shared memory, or report the error of its descriptor."""
         described, (dtype, stored) = described_by(value), stored_as(kind, depth)
-        repeated = described.start & ~0x3FF  # no mode's drawing is longer: what is cached is near 0
+        repeated = described.start & ~0x3FF  # no mode repeats later: cached offsets are near 0
         major = "mn" if transposed else "k"
         key = (value - (repeated >> 4), major, rows, stored, dtype.itemsize)
         chunks, chunk = operand_chunks(*key)
@@ -361,7 +355,7 @@ class WgmmaOps:
         self._scatter(op, full)
 
     def _still_used(self, op: PendingOp, key: Any) -> bool:
-        """Tell whether a later issued operation in flight accumulates into the registers."""
+        """Return whether a later issued operation in flight accumulates into the registers."""
         group = self._group
         first = group.warps[0]
         return any(

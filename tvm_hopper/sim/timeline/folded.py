@@ -20,7 +20,7 @@ _OF_A_WARP = ("life", "wait", "acquire", CP_ASYNC, *LOADS)
 
 
 class _State(NamedTuple):
-    """Of one warp from some moment on; `kind` is empty before it begins and once it has ended."""
+    """A warp's state from some step on; `kind` is empty before it begins and after it ends."""
 
     kind: str
     fills: tuple[Fill, ...] = ()
@@ -70,7 +70,7 @@ def role_spans(
 
 
 def short_name(event: TimelineEvent, rings: Rings) -> str:
-    """Say what a wait waits for, in few words: "full[2] phase 1", "barrier 0", "wgmma"."""
+    """Name the target of a wait: "full[2] phase 1", "barrier 0", "wgmma"."""
     if event.barrier:
         return f"{rings.name(event)} phase {event.phase}"
     name = event.name.partition(" of cta")[0].partition(" (")[0]
@@ -152,13 +152,13 @@ def _fold(states: list[_State]) -> _State:
 
 
 def _look(state: _State) -> tuple[str, object]:
-    """Return what tells two spans apart."""
+    """Return a key that distinguishes spans."""
     return state.kind, state.name if state.kind == WAITS else state.fills
 
 
 def _span(state: _State, start: int, end: int) -> Span:
     event, fills = state.event, state.fills
-    assert event is not None  # of what works or waits
+    assert event is not None  # a working or waiting state has an event
     facts: Facts = {"iteration": ", ".join(map(str, event.it))} if event.it else {}
     if event.statement:
         facts["statement"] = event.statement

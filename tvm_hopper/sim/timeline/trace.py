@@ -16,7 +16,7 @@ def thread_name(lane: Lane, row: int) -> str:
 
 
 def chrome_trace(timeline: Any) -> dict[str, Any]:
-    """Return the events of the trace; args hold statement, stage, phase and what else is known."""
+    """Return the events of the trace; args hold statement, stage, phase and other details."""
     events: list[dict[str, Any]] = []
     threads: dict[tuple[int, int], tuple[int, int]] = {}  # lane and row -> process and thread
     for number, cta in enumerate(timeline.ctas):

@@ -58,12 +58,12 @@ def view_of(info: Any) -> str:
 
 
 def is_scattered(ramp: Any, indices: Any) -> bool:
-    """Tell whether the elements of a vector lie in places of their own, not one after another."""
+    """Return whether the elements of a vector lie in places of their own, not one after another."""
     return ramp is None and split_lanes(dtype_of(indices[-1]))[1] > 1
 
 
 class ExprEmitter(HoistEmitter, CudaHelperEmitter):
-    """Turns expressions into Python text; `StmtEmitter` adds statements."""
+    """Translates expressions into Python text; `StmtEmitter` adds statements."""
 
     site: int
 
@@ -84,7 +84,7 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
         return name
 
     def buffer(self, var: Any) -> BufferInfo | None:
-        """Return what is known about a buffer variable."""
+        """Return the facts about a buffer variable."""
         info = self.scope.buffers.get(var)
         if info is None:
             self.unsupported(f"buffer {getattr(var, 'name', var)} without a definition")
@@ -313,7 +313,7 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
             helper = self.cuda_helper(short.removeprefix("cuda."), node)
             if helper is not None:
                 return helper
-        if short == "cuda.func_call":  # CUDA as text, of which the first argument is the name
+        if short == "cuda.func_call":  # CUDA as text; the first argument is the name
             self.unsupported(f"call {short} of {node.args[0].value}")
             return "0", False
         return self._math(short, short.removeprefix("cuda."), list(node.args))

@@ -25,14 +25,14 @@ def viewed(data: Any) -> Any:
 
 
 def of_registers(condition: Any) -> bool:
-    """Tell whether a condition computes with registers alone: nothing else can change it."""
+    """Return whether a condition computes with registers alone: nothing else can change it."""
     return not nodes_in(condition, ir.Call) and all(
         load.source.scope().startswith("local") for load in nodes_in(condition, ir.TensorLoad)
     )
 
 
 def loads_only(loop: tirx.While) -> bool:
-    """Tell whether the turns of a loop load and compute, and touch nothing but registers."""
+    """Return whether the iterations of a loop load and compute, and touch nothing but registers."""
     other: list[Any] = []
 
     def call(node: ir.Call) -> None:
@@ -51,7 +51,7 @@ def loads_only(loop: tirx.While) -> bool:
 
 
 def reads_registers(expr: Any) -> bool:
-    """Tell whether an expression loads from registers, which may change after it."""
+    """Return whether an expression loads from registers, which may change after it."""
     loads = nodes_in(expr, ir.TensorLoad)
     return any(load.source.scope().startswith("local") for load in loads)
 
@@ -87,8 +87,8 @@ class Questions:
             roots.add(var)
         return roots
 
-    def sides_talk(self, node: Any) -> bool:
-        """Tell whether one side of a branch may wait for what the other one does."""
+    def sides_exchange(self, node: Any) -> bool:
+        """Return whether one side of a branch may wait for the other."""
         if node.else_case is None:
             return False
         names: list[set[str]] = []

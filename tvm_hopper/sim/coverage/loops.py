@@ -57,8 +57,8 @@ def _below(roots: Iterable[Node]) -> set[Node]:
     return found
 
 
-def most_turns(condition: Node, variable: Variable) -> int | None:
-    """Return how often a loop turns at most while `a*i + b < c` holds of its variable i."""
+def iteration_limit(condition: Node, variable: Variable) -> int | None:
+    """Return how many iterations run at most while `a*i + b < c` holds for the variable i."""
     most = None
     for part in conjuncts(condition):
         if part.op != "lt":
@@ -67,13 +67,13 @@ def most_turns(condition: Node, variable: Variable) -> int | None:
         if slope and slope > 0 and _slope(part.args[1], variable) == 0:
             low, end = _at_zero(part.args[0], variable), part.args[1].high
             if end + slope <= INT32_MAX:  # the counter does not wrap before the loop ends
-                turns = max((end - 1 - low) // slope + 1, 0)
-                most = turns if most is None else min(most, turns)
+                iterations = max((end - 1 - low) // slope + 1, 0)
+                most = iterations if most is None else min(most, iterations)
     return most
 
 
 def monotone(step: PathStep) -> bool:
-    """Tell whether a `while` loop's condition, once false, stays false."""
+    """Return whether a `while` loop's condition, once false, stays false."""
     variable = step.variable
     assert variable is not None
     for part in conjuncts(step.node):

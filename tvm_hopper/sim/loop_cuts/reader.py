@@ -1,4 +1,4 @@
-"""Find what a device function's control flow and synchronisation depend on.
+"""Find the dependences of a device function's control flow and synchronisation.
 
 One reader looks at a whole function, or at the body of one loop as that loop's variable moves.
 """
@@ -12,10 +12,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_hopper.sim.ops.atomics import order_of
-from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, nodes_in, op_name, short_name
-from tvm_hopper.sim.translate.steering import LOADS, STORES, VALUE_CALLS, VALUE_OPERANDS, named
-from tvm_hopper.sim.trips.shift import (
+from tvm_hopper.sim.loop_cuts.shift import (
     DATA,
     Known,
     Moved,
@@ -26,7 +23,10 @@ from tvm_hopper.sim.trips.shift import (
     shift_of,
     unmoved,
 )
-from tvm_hopper.sim.trips.threshold import Threshold, threshold_of
+from tvm_hopper.sim.loop_cuts.threshold import Threshold, threshold_of
+from tvm_hopper.sim.ops.atomics import order_of
+from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, nodes_in, op_name, short_name
+from tvm_hopper.sim.translate.steering import LOADS, STORES, VALUE_CALLS, VALUE_OPERANDS, named
 
 # Instructions whose effect is the same in each iteration if their operands are; by the name's
 # beginning.
@@ -75,15 +75,15 @@ class RefusedError(Exception):
 
 
 class Reader:
-    """Walks statements with what is known of variables and registers.
+    """Walks statements with known facts about variables and registers.
 
     Attributes
     ----------
     period : int
-        Turns after which all that was read is the same, for the body of a loop.
+        Iterations after which the whole loop body repeats.
     place_period : int
-        Turns after which all places in global memory have moved on by equal steps: in a period the
-        ends of each row of such places are touched.
+        Iterations after which all places in global memory have moved on by equal steps: a period
+        touches the ends of each row of such places.
     stores : bool
         Whether something is stored to global memory.
     synchronises : bool
@@ -111,7 +111,7 @@ class Reader:
     # -- claims that are needed -------------------------------------------------------------------
 
     def repeats(self, claim: Moved, what: str) -> None:
-        """Need a value that is the same after some turns; in a function: that is of no data."""
+        """Require that a value repeats after some iterations; in a function: depends on no data."""
         if claim is DATA:
             raise RefusedError(f"{what} depends on data")
         if not self.in_loop:
@@ -270,7 +270,7 @@ class Reader:
     # -- registers --------------------------------------------------------------------------------
 
     def keep(self, buffer: Any, place: Moved, claim: Moved) -> None:
-        """Note what a register holds now."""
+        """Note the current claim about a register."""
         if claim is DATA:
             self.known.tainted.add(buffer)
         if isinstance(place, Shift) and place.value is not None:
@@ -305,7 +305,7 @@ class Reader:
     # -- instructions -----------------------------------------------------------------------------
 
     def decode(self, call: ir.Call) -> PtxCall | None:
-        """Take an instruction apart, once."""
+        """Decode an instruction, once."""
         if call not in self.decoded:
             self.decoded[call] = decode_ptx(call)
         return self.decoded[call]
@@ -324,7 +324,7 @@ class Reader:
         elif name in _CALLS:
             for position, arg in enumerate(call.args):
                 claim = self.value(arg)
-                if position == 1 and "mbarrier_wait" in name:  # of the phase one bit is looked at
+                if position == 1 and "mbarrier_wait" in name:  # only one bit of the phase is read
                     claim = both(claim, Shift(1, 0, True, 1), masked)
                 if not any(word in name for word in VALUE_CALLS):
                     self.repeats(claim, name)
@@ -367,7 +367,7 @@ class Reader:
                     self._write(written, claim)
 
     def _operand(self, expression: Any, role: str, what: str) -> Moved:
-        """Return what an operand claims, which has to suit what the instruction does with it."""
+        """Return the claim of an operand, which has to suit its use by the instruction."""
         claim = self.value(expression)
         if role == "source":
             self.grows(claim, what)

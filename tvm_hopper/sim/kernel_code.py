@@ -22,8 +22,7 @@ from tvm_hopper.sim.ops.cp_async import CpAsyncOps
 from tvm_hopper.sim.ops.cuda_helpers import CudaHelperOps
 from tvm_hopper.sim.ops.fences import FenceOps
 from tvm_hopper.sim.ops.gather import GatherOps
-from tvm_hopper.sim.ops.grid_barrier import GridBarrierOps
-from tvm_hopper.sim.ops.grid_dependency import GridDependencyOps
+from tvm_hopper.sim.ops.grid_barrier import GridOps
 from tvm_hopper.sim.ops.lane_values import LaneValueOps
 from tvm_hopper.sim.ops.mbarrier import MBarrierOps
 from tvm_hopper.sim.ops.mbarrier_arrivals import MBarrierArrivalOps
@@ -60,8 +59,7 @@ class Warp(
     LaneValueOps,
     CudaHelperOps,
     GenericAddressOps,
-    GridBarrierOps,
-    GridDependencyOps,
+    GridOps,
     MatrixOps,
     MmaOps,
     TensorCopyOps,

@@ -23,9 +23,17 @@ from tvm_hopper.sim.launch.tensor_map_object import ALIGNMENT as MAP_ALIGNMENT
 from tvm_hopper.sim.launch.tensor_map_object import NUM_BYTES as MAP_BYTES
 from tvm_hopper.sim.launch.tma import START_ALIGNMENT
 from tvm_hopper.sim.ops.atomics import order_of
-from tvm_hopper.sim.ops.grid_dependency import DISCARDED_BYTES
-from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
-from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, dtype_of, numpy_dtype, op_name, short_name
+from tvm_hopper.sim.ops.vector_access import DISCARDED_BYTES
+from tvm_hopper.sim.tir import (
+    DTYPE_OF,
+    PTX,
+    PtxCall,
+    decode_ptx,
+    dtype_of,
+    numpy_dtype,
+    op_name,
+    short_name,
+)
 from tvm_hopper.sim.translate.cuda_helpers import COMPUTED
 from tvm_hopper.sim.translate.device_math import MATH, plain_name
 

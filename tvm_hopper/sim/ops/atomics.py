@@ -14,13 +14,12 @@ import numpy as np
 from tvm_hopper.sim.arithmetic.integers import pack, unpack
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes
 from tvm_hopper.sim.ops.fences import narrower
-from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.ops.reductions import OPERATIONS
 from tvm_hopper.sim.options import no_values
 from tvm_hopper.sim.races.clocks import Bundle, Releases
 from tvm_hopper.sim.races.lane_order import lane_bits
 from tvm_hopper.sim.races.shadow import ALL_LANES
-from tvm_hopper.sim.tir import numpy_dtype
+from tvm_hopper.sim.tir import DTYPE_OF, numpy_dtype
 
 # `volatile` has the semantics of relaxed at system scope, `mmio` too (PTX ISA, ld and st).
 _AS_RELAXED = ("volatile", "mmio")

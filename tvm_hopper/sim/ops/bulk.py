@@ -18,10 +18,9 @@ from tvm_hopper.sim.machine.lanes import LANES
 from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.memory import POISON, Region, shared_base, shared_offset
 from tvm_hopper.sim.ops.mbarrier import Wait
-from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.ops.reductions import reduced
 from tvm_hopper.sim.races.shadow import ASYNC
-from tvm_hopper.sim.tir import numpy_dtype
+from tvm_hopper.sim.tir import DTYPE_OF, numpy_dtype
 
 BYTES = np.dtype(np.uint8)
 

@@ -1,10 +1,17 @@
-"""The barrier of all threads of a grid: `cooperative_groups::this_grid().sync()`.
+"""Order between grids and within one: `griddepcontrol`, `cooperative_groups::this_grid().sync()`.
 
 TVM prints `T.cuda.grid_sync()` as that call. It is (cooperative_groups.h of CUDA 13 and its
 details/sync.h) `barrier.sync 0`, then thread 0 of each block adds to a word of the driver's with
 `atom.release.gpu` and polls it with `ld.acquire.gpu` until every block of the grid has, then
 `barrier.sync 0` again. The driver provides the word in a cooperative launch alone: in any other one
 `is_valid()` is false and the call traps, however many blocks there are.
+
+PTX ISA 9.1, 9.7.13.13: `.wait` "causes the executing thread to wait until all prerequisite grids in
+flight have completed and all the memory operations from the prerequisite grids are performed and
+made visible to the current grid". Launches run one after another here. A launch with TVM's tag for
+programmatic dependent launch may touch tensors of an earlier launch only after a wait. If a thread
+block executes `.launch_dependents` before it waits, the next launch may begin while earlier ones
+still run. In any other launch both have no effect.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from tvm_hopper.sim.races.shadow import ALL_LANES
 
 
 class GridBarrier(Event):
-    """Where all CTAs that run meet."""
+    """The barrier of all CTAs that run."""
 
     has_parity = False
 
@@ -56,8 +63,8 @@ class GridBarrier(Event):
         self.machine.wake(self)
 
 
-class GridBarrierOps:
-    """One warp's operations on the barrier of the grid; a part of `Warp`."""
+class GridOps:
+    """One warp's operations on the grid's barrier and on earlier launches; a part of `Warp`."""
 
     flow: BarrierFlow
     blocked_on: tuple[str, Any, int, int] | None
@@ -92,3 +99,15 @@ class GridBarrierOps:
         """Let the grid's barrier go on if it waited for this warp, which has exited."""
         if self.machine.grid_barrier is not None:
             self.machine.grid_barrier.settle()
+
+    def op_griddepcontrol(self, site: int, mask: Any, mods: Any) -> None:
+        """Wait for the launches before this one, or let later ones begin."""
+        if mods["action"] != "wait":
+            self.machine.next_began |= not self.cta.waited_for_grids
+            return
+        self.machine.waited_for_grids = self.cta.waited_for_grids = True
+        if not self.machine.prerequisites:
+            return
+        lanes = self.lanes_of(mask)
+        for part in self.parts_of(lanes):
+            self.bundle_of(part).join_events(self.machine.prerequisites)

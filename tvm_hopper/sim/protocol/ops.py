@@ -8,9 +8,17 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.protocol.expr import UNKNOWN, Address, Closure, compile_expr, register_key
-from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, nodes_in, numpy_dtype, op_name, short_name
+from tvm_hopper.sim.tir import (
+    DTYPE_OF,
+    PTX,
+    PtxCall,
+    decode_ptx,
+    nodes_in,
+    numpy_dtype,
+    op_name,
+    short_name,
+)
 
 
 @dataclass

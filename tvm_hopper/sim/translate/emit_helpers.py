@@ -10,8 +10,7 @@ from typing import Any
 
 from tvm import ir
 
-from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
-from tvm_hopper.sim.tir import dtype_of, short_name
+from tvm_hopper.sim.tir import DTYPE_OF, dtype_of, short_name
 from tvm_hopper.sim.translate.questions import of_registers
 from tvm_hopper.sim.translate.registers import RegisterCall
 

@@ -11,8 +11,7 @@ from tvm.backend.cuda.ptx.table import PTX_TYPE_DTYPES, TABLE, operand_layout, o
 
 from tvm_hopper.sim.arithmetic.table import INSTRUCTIONS, RegisterInstruction
 from tvm_hopper.sim.machine.lanes import is_lanes
-from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
-from tvm_hopper.sim.tir import PtxCall, dtype_of, numpy_dtype
+from tvm_hopper.sim.tir import DTYPE_OF, PtxCall, dtype_of, numpy_dtype
 
 PREDICATE, IMMEDIATE, ADDRESS = "pred", "imm", "addr"
 

@@ -70,36 +70,13 @@ class CollectiveOps:
         return values[np.where(inside, source, LANES)]
 
     def shuffle(
-        self, site: int, mask: Any, membermask: Any, value: Any, lane: Any, width: Any
+        self, site: int, mask: Any, mode: str, membermask: Any, value: Any, offset: Any, width: Any
     ) -> np.ndarray:
-        """Read another lane's value (`shfl.idx`)."""
-        mask, width = self.members(site, mask, membermask, "shfl.sync"), int(np.max(width))
-        source = LANES // width * width + as_lanes(lane).astype(np.int64) % width
-        return self._shuffle(mask, value, source, np.ones(32, bool))
-
-    def shuffle_up(
-        self, site: int, mask: Any, membermask: Any, value: Any, delta: Any, width: Any
-    ) -> np.ndarray:
-        """Read the value of a lane `delta` below."""
-        mask, width = self.members(site, mask, membermask, "shfl.sync"), int(np.max(width))
-        source = LANES - as_lanes(delta).astype(np.int64)
-        return self._shuffle(mask, value, source, source >= LANES // width * width)
-
-    def shuffle_down(
-        self, site: int, mask: Any, membermask: Any, value: Any, delta: Any, width: Any
-    ) -> np.ndarray:
-        """Read the value of a lane `delta` above."""
-        mask, width = self.members(site, mask, membermask, "shfl.sync"), int(np.max(width))
-        source = LANES + as_lanes(delta).astype(np.int64)
-        return self._shuffle(mask, value, source, source < LANES // width * width + width)
-
-    def shuffle_xor(
-        self, site: int, mask: Any, membermask: Any, value: Any, bits: Any, width: Any
-    ) -> np.ndarray:
-        """Read the value of the lane whose number differs in `bits`."""
-        mask, width = self.members(site, mask, membermask, "shfl.sync"), int(np.max(width))
-        source = LANES ^ as_lanes(bits).astype(np.int64)
-        return self._shuffle(mask, value, source, source < LANES // width * width + width)
+        """Read another lane's value in segments of `width` lanes, as `__shfl_*_sync` do it."""
+        control = 32 - int(np.max(width)) << 8 | (0 if mode == "up" else 31)
+        return self.op_shfl_sync_p(site, mask, {"mode": mode}, value, offset, control, membermask)[
+            0
+        ]
 
     # -- votes ------------------------------------------------------------------------------------
 

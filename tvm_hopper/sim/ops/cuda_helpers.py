@@ -25,7 +25,7 @@ class CudaHelperOps:
         values = np.broadcast_to(as_lanes(value), (32,)).astype(dtype)
         step = width >> 1
         while step:
-            other = self.shuffle_xor(site, mask, ALL_LANES, values, step, 32)
+            other = self.shuffle(site, mask, "bfly", ALL_LANES, values, step, 32)
             with np.errstate(all="ignore"):
                 values = _COMBINE[op](values, other).astype(dtype)
             step >>= 1

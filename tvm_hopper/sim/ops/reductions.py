@@ -10,15 +10,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-
-def _increased(old: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    return np.where(old >= bound, 0, old + old.dtype.type(1))
-
-
-def _decreased(old: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    return np.where((old == 0) | (old > bound), bound, old - old.dtype.type(1))
-
-
 OPERATIONS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "add": np.add,
     "min": np.minimum,
@@ -28,8 +19,8 @@ OPERATIONS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
-    "inc": _increased,
-    "dec": _decreased,
+    "inc": lambda old, bound: np.where(old >= bound, 0, old + old.dtype.type(1)),
+    "dec": lambda old, bound: np.where((old == 0) | (old > bound), bound, old - old.dtype.type(1)),
 }
 
 

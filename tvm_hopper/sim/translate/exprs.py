@@ -409,15 +409,14 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
 
     _call_cuda_bfloat162float = _call_cuda_half2float
 
-    def _shuffle(self, method: str, node: Any) -> Code:
+    def _shuffle(self, mode: str, node: Any) -> Code:
         parts = ", ".join(self.code(arg) for arg in node.args[:4])
-        return f"w.{method}({self.site}, {self.scope.mask}, {parts})", True
+        return f"w.shuffle({self.site}, {self.scope.mask}, {mode!r}, {parts})", True
 
-    _call_tvm_warp_shuffle = _call_cuda___shfl_sync = partialmethod(_shuffle, "shuffle")
-    _call_tvm_warp_shuffle_up = _call_cuda___shfl_up_sync = partialmethod(_shuffle, "shuffle_up")
-    _call_tvm_warp_shuffle_down = partialmethod(_shuffle, "shuffle_down")
-    _call_cuda___shfl_down_sync = _call_tvm_warp_shuffle_down
-    _call_cuda___shfl_xor_sync = partialmethod(_shuffle, "shuffle_xor")
+    _call_tvm_warp_shuffle = _call_cuda___shfl_sync = partialmethod(_shuffle, "idx")
+    _call_tvm_warp_shuffle_up = _call_cuda___shfl_up_sync = partialmethod(_shuffle, "up")
+    _call_tvm_warp_shuffle_down = _call_cuda___shfl_down_sync = partialmethod(_shuffle, "down")
+    _call_cuda___shfl_xor_sync = partialmethod(_shuffle, "bfly")
 
     def _vote(self, mode: str, node: Any) -> Code:
         named, holds = (self.code(arg) for arg in node.args[:2])

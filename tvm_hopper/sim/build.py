@@ -88,13 +88,15 @@ class KernelMachine(Machine):
         self.item_bytes: dict[
             int, int
         ] = {}  # bytes of an element, by the number of the global tensor
-        for what, site in self.program.unsupported:
-            self.incomplete(what, site)
+        for operation, site in self.program.unsupported:
+            self.incomplete(operation, site)
 
-    def incomplete(self, what: str, site: int = 0) -> None:
+    def incomplete(self, operation: str, site: int = 0) -> None:
         """Report an operation that nothing models."""
-        text = f"unsupported: {what}; nothing is certified"
-        self.add("INCOMPLETE", text, key=what, statements=(self.statement(site),) if site else ())
+        text = f"unsupported: {operation}; nothing is certified"
+        self.add(
+            "INCOMPLETE", text, key=operation, statements=(self.statement(site),) if site else ()
+        )
 
     def written_elements(self) -> int:
         """Return how many elements of global tensors this kernel has written."""

@@ -75,7 +75,7 @@ NOTHING_LEFT_OUT = Shortcuts()
 EVERYTHING_WATCHED = Shortcuts(watch_all=True)
 
 
-def no_values(machine: Any, what: str) -> None:
+def no_values(machine: Any, reason: str) -> None:
     """End a run without values where a finding would depend on one.
 
     Raises
@@ -84,7 +84,7 @@ def no_values(machine: Any, what: str) -> None:
         The run has no values.
     """
     if not machine.values:
-        raise ShortcutError(what)
+        raise ShortcutError(reason)
 
 
 @dataclass(frozen=True)

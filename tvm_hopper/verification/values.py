@@ -184,7 +184,9 @@ class ValueCheck:
             not adds and not self._communicates()
         ):  # a launch whose output no other touches may run in part
             last = [self._is_last(i) for i in range(len(self.launches))]
-            blocks = [self._part(i, kind) if own else blocks[i] for i, own in enumerate(last)]
+            blocks = [
+                self._part(i, kind) if is_last else blocks[i] for i, is_last in enumerate(last)
+            ]
         if self._share(blocks) > share:
             blocks = self._needed(kind, share) or blocks
         return blocks

@@ -102,13 +102,13 @@ class Lattice:
             self.boxes.append(piece_boxes(piece, run, self.moduli, left))
             left -= len(self.boxes[-1].low)
         low, high, _ = range_boxes(starts, ends, self.moduli)
-        self.own = Boxes(low, high, np.zeros(len(low), np.int64))
+        self.elements = Boxes(low, high, np.zeros(len(low), np.int64))
         self._cut()
 
     def _cut(self) -> None:
         self.edges: list[np.ndarray] = []
         tables: list[Any] = []
-        every = [*self.boxes, self.own]
+        every = [*self.boxes, self.elements]
         for digit in range(len(self.moduli) + 1):
             columns = [part[:, digit] for boxes in every for part in (boxes.low, boxes.high)]
             edges, table = _edges(columns)
@@ -240,17 +240,17 @@ class Lattice:
         for piece, boxes in zip(self.pieces, self.boxes, strict=True):
             if piece.access.kind != "load":
                 touched[self.cells(boxes)[0]] = True
-        own = np.zeros(self.num_cells, bool)
-        own[self.cells(self.own)[0]] = True
-        return np.flatnonzero(own & ~touched)
+        elements = np.zeros(self.num_cells, bool)
+        elements[self.cells(self.elements)[0]] = True
+        return np.flatnonzero(elements & ~touched)
 
     def strangers(self) -> tuple[Piece, int, int] | None:
         """Return an access of bytes that are no element of the tensor: its CTA and the byte."""
-        own = np.zeros(self.num_cells, bool)
-        own[self.cells(self.own)[0]] = True
+        elements = np.zeros(self.num_cells, bool)
+        elements[self.cells(self.elements)[0]] = True
         for piece, boxes in zip(self.pieces, self.boxes, strict=True):
             cell, which = self.cells(boxes)
-            wrong = np.flatnonzero(~own[cell])
+            wrong = np.flatnonzero(~elements[cell])
             if len(wrong):
                 owners = boxes.owner[wrong if which is None else which[wrong]]
                 first = int(np.argmin(owners))

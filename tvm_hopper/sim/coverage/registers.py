@@ -83,11 +83,11 @@ def counted(body: Any, expressions: Expressions) -> dict[tuple[Any, int], Node]:
             continue
         if integer_type(dtype_of(value)) is None:
             continue
-        for own, by in ((value.a, value.b), (value.b, value.a)):
+        for operand, by in ((value.a, value.b), (value.b, value.a)):
             same = (
-                isinstance(own, ir.TensorLoad)
-                and own.source.same_as(node.buffer)
-                and expressions.node(own.indices[0]).constant == index
+                isinstance(operand, ir.TensorLoad)
+                and operand.source.same_as(node.buffer)
+                and expressions.node(operand.indices[0]).constant == index
             )
             step = expressions.node(by) if same else None
             if step is not None and not step.unknown and not step.has(INNER):

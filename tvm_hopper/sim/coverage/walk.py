@@ -91,11 +91,11 @@ class Walker(Pointers):
         nodes, tags = self.nodes, {}
         thread, step = nodes.zero, 1
         for axis, extent, part, variable in zip("xyz", block, cluster, self.axes, strict=True):
-            own = nodes.var(Variable(f"threadIdx.{axis}", 0, int(extent) - 1, INNER))
-            thread = nodes.make("add", thread, nodes.make("mul", own, nodes.const(step)))
+            index = nodes.var(Variable(f"threadIdx.{axis}", 0, int(extent) - 1, INNER))
+            thread = nodes.make("add", thread, nodes.make("mul", index, nodes.const(step)))
             step *= int(extent)
             number, size = nodes.var(variable), nodes.const(int(part))
-            tags[f"threadIdx.{axis}"], tags[f"blockIdx.{axis}"] = own, number
+            tags[f"threadIdx.{axis}"], tags[f"blockIdx.{axis}"] = index, number
             tags[f"clusterCtaIdx.{axis}"] = nodes.make("fmod", number, size)
             tags[f"clusterIdx.{axis}"] = nodes.make("fdiv", number, size)
         self.tags = tags

@@ -301,17 +301,17 @@ class HostInterpreter:
             return self.packed_call(self.expr(args[0]), values)
         raise VerifyError(f"host function: found call {name}; need one that is modelled")
 
-    def allocate(self, name: str, what: _Allocation) -> Pointer:
+    def allocate(self, name: str, allocation: _Allocation) -> Pointer:
         """Name a new workspace after the variable that it is bound to."""
         unique = next(n for n in _numbered(name) if n not in self.tensors)
         self.tensors.add(unique)
-        self.workspaces[unique] = Workspace(unique, what.num_bytes, what.dtype)
+        self.workspaces[unique] = Workspace(unique, allocation.num_bytes, allocation.dtype)
         return Pointer(unique)
 
-    def _get(self, what: Any, index: int, field: int) -> Any:
-        if isinstance(what, HostTensor):
-            return what.get(field)
-        item = what[index]
+    def _get(self, source: Any, index: int, field: int) -> Any:
+        if isinstance(source, HostTensor):
+            return source.get(field)
+        item = source[index]
         return item[field] if isinstance(item, dict) else item
 
     def address(self, target: Any) -> Any:

@@ -92,11 +92,11 @@ def check_im2col(arg: TensorMapArg) -> list[str]:
         return [f"found rank {rank}; need 3 to 5"]
     broken = []
     channels, pixels = arg.box
-    for what, value, most in (
+    for name, value, most in (
         ("channels a pixel", channels, MAX_CHANNELS), ("pixels a column", pixels, MAX_PIXELS)
     ):  # fmt: skip
         if not 1 <= value <= most:
-            broken.append(f"found {value} {what}; need 1 to {most}")
+            broken.append(f"found {value} {name}; need 1 to {most}")
     limit = 1 << _CORNER_BITS[rank] - 1
     for name, corner in (("lower", arg.lower), ("upper", arg.upper)):
         if any(not -limit <= c < limit for c in corner):

@@ -47,9 +47,9 @@ class BarrierFlow:
         self.done: Counter[tuple[str, Any]] = Counter()
         self.skipped: Counter[tuple[str, Any]] = Counter()
 
-    def add(self, what: str, barrier: Any, count: int = 1) -> None:
+    def add(self, kind: str, barrier: Any, count: int = 1) -> None:
         """Count an instruction."""
-        self.done[what, barrier] += count
+        self.done[kind, barrier] += count
 
     def skip(self, before: Counter[tuple[str, Any]], times: int) -> None:
         """Add the counts since `before` some more times."""
@@ -98,12 +98,12 @@ def check_balance(warps: list[Any]) -> None:
     arrivals: Counter[Any] = Counter()
     waits: dict[Any, list[int]] = {}
     for warp in warps:
-        for (what, barrier), count in warp.flow.skipped.items():
-            if what == ARRIVE:
+        for (kind, barrier), count in warp.flow.skipped.items():
+            if kind == ARRIVE:
                 arrivals[barrier] += count
-        for what, barrier in warp.flow.done:
-            if what == WAIT:
-                waits.setdefault(barrier, []).append(warp.flow.skipped[what, barrier])
+        for kind, barrier in warp.flow.done:
+            if kind == WAIT:
+                waits.setdefault(barrier, []).append(warp.flow.skipped[kind, barrier])
     for barrier in {**arrivals, **waits}:
         needed = max(barrier.needed, 1)
         phases, left = divmod(arrivals[barrier], needed)

@@ -110,24 +110,24 @@ class Reader:
 
     # -- claims that are needed -------------------------------------------------------------------
 
-    def repeats(self, claim: Moved, what: str) -> None:
+    def repeats(self, claim: Moved, subject: str) -> None:
         """Require that a value repeats after some iterations; in a function: depends on no data."""
         if claim is DATA:
-            raise RefusedError(f"{what} depends on data")
+            raise RefusedError(f"{subject} depends on data")
         if not self.in_loop:
             return
         if not isinstance(claim, Shift) or claim.step:
-            raise RefusedError(f"{what} is not the same after any number of iterations")
+            raise RefusedError(f"{subject} is not the same after any number of iterations")
         self.period = math.lcm(self.period, claim.period)
 
-    def holds(self, node: Any, what: str) -> None:
+    def holds(self, node: Any, subject: str) -> None:
         """Need a condition that repeats, or changes in few iterations."""
         claim = self.value(node)
         repeated = isinstance(claim, Shift) and not claim.step
         if claim is not DATA and self.in_loop and not repeated:
             if isinstance(node, (tirx.And, tirx.Or)):
-                self.holds(node.a, what)
-                self.holds(node.b, what)
+                self.holds(node.a, subject)
+                self.holds(node.b, subject)
                 return
             found = threshold_of(
                 node, self.loop_var, self.outer, self.inside, self.bound, self.scalars
@@ -135,14 +135,14 @@ class Reader:
             if found is not None:
                 self.thresholds.append(found)
                 return
-        self.repeats(claim, what)
+        self.repeats(claim, subject)
 
-    def grows(self, claim: Moved, what: str) -> None:
+    def grows(self, claim: Moved, subject: str) -> None:
         """Need a place in global memory that moves on by equal steps, and stays aligned."""
         if claim is DATA:
-            raise RefusedError(f"{what} depends on data")
+            raise RefusedError(f"{subject} depends on data")
         if self.in_loop and (not isinstance(claim, Shift) or claim.step % ALIGNED):
-            raise RefusedError(f"{what} does not move on by equal steps")
+            raise RefusedError(f"{subject} does not move on by equal steps")
         if isinstance(claim, Shift):
             self.place_period = math.lcm(self.place_period, claim.period)
 
@@ -260,11 +260,11 @@ class Reader:
         if short_name(call) in _MEET_IN_EXPRESSIONS:
             raise RefusedError(f"call {short_name(call)}")
 
-    def address(self, indices: Any, what: str) -> Moved:
+    def address(self, indices: Any, subject: str) -> Moved:
         """Return the claim of a place; a place that depends on data is none."""
         place = index_of(indices, self.known)
         if place is DATA:
-            raise RefusedError(f"{what} depends on data")
+            raise RefusedError(f"{subject} depends on data")
         return place
 
     # -- registers --------------------------------------------------------------------------------
@@ -366,16 +366,16 @@ class Reader:
                 if isinstance(written, ir.TensorLoad):
                     self._write(written, claim)
 
-    def _operand(self, expression: Any, role: str, what: str) -> Moved:
+    def _operand(self, expression: Any, role: str, subject: str) -> Moved:
         """Return the claim of an operand, which has to suit its use by the instruction."""
         claim = self.value(expression)
         if role == "source":
-            self.grows(claim, what)
+            self.grows(claim, subject)
         elif role == "target":
             if claim is DATA:
-                raise RefusedError(f"{what} depends on data")
+                raise RefusedError(f"{subject} depends on data")
         elif role != "value":
-            self.repeats(claim, what)
+            self.repeats(claim, subject)
         return claim
 
     def _check_repeatable(self, name: str) -> None:

@@ -366,13 +366,13 @@ class MBarrierOps:
         phase = barrier.phase - 1
         before = self.observed.get(id(barrier))
         fresh = phase < 0 and site not in self.machine.program.acquire_sites
-        again = before is not None and before.phase >= phase >= 0
+        repeated = before is not None and before.phase >= phase >= 0
         self.flow.add(WAIT, barrier)
         for arrived, came, waits in barrier.came:
             for wait in waits if arrived <= phase else ():
                 wait.late &= ~came
         barrier.came = [x for x in barrier.came if x[0] > phase]
-        self.observed[id(barrier)] = Observed(phase, parity, site, self.it, fresh or again)
+        self.observed[id(barrier)] = Observed(phase, parity, site, self.it, fresh or repeated)
         if lanes & (lanes - 1):
             self.lane_waits[barrier] = LaneWait(phase, lanes, lanes, site, self.it)
         if phase < 0:

@@ -70,7 +70,7 @@ class ClusterPart:
         ops = [op for op in agent.ops if op.kind.startswith("cluster_")]
         times = sum(op.kind != "cluster_wait" for op in ops)
         threads = max((op.threads for op in ops), default=agent.threads)
-        ends = len(agent.ops) if agent.own is None else agent.own
+        ends = len(agent.ops) if agent.exit_after is None else agent.exit_after
         return ClusterPart(threads, times, ends, bool(ops) and ops[-1].kind == "cluster_arrive")
 
 

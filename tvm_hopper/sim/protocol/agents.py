@@ -45,14 +45,14 @@ class Op:
 class SkeletonAgent:
     """A warp or a warp group of one CTA.
 
-    After `own` steps (None: all) it has exited; the steps that follow only stand for the exit.
+    After `exit_after` steps (None: all) it has exited; later steps only stand for the exit.
     """
 
     cta: int
     name: str
     ops: tuple[Op, ...]
     threads: int = WARP
-    own: int | None = None
+    exit_after: int | None = None
 
 
 def build_agents(
@@ -165,7 +165,7 @@ def fold(agents: Sequence[SkeletonAgent]) -> list[SkeletonAgent]:
     """
     alike: dict[tuple[int, int, int | None], list[SkeletonAgent]] = {}
     for agent in agents:
-        alike.setdefault((id(agent.ops), agent.threads, agent.own), []).append(agent)
+        alike.setdefault((id(agent.ops), agent.threads, agent.exit_after), []).append(agent)
     found = []
     for members in alike.values():
         one, count = members[0], len(members)
@@ -199,7 +199,7 @@ def _with_skipped_parities(
     if not others:
         return ops
     seen: dict[tuple[int, Key], list[int]] = {}  # parities, by statement and barrier
-    own: dict[tuple[int, Key], int | None] = {}
+    last: dict[tuple[int, Key], int | None] = {}
     skipped: dict[int, tuple[int, ...]] = {}
     all_threads = np.arange(len(waits[0].mask))
     for event in waits:
@@ -214,11 +214,11 @@ def _with_skipped_parities(
             if not mine:
                 between.append(parity)
                 continue
-            row = [own.get(place), *between, parity]
+            row = [last.get(place), *between, parity]
             steps = [x for x in row if x is not None]
             if all(a != b for a, b in pairwise(steps)):
                 skipped[id(event)] = tuple(between)
-            own[place], seen[place] = parity, []
+            last[place], seen[place] = parity, []
     return [
         replace(op, skipped=skipped.get(id(op.event), ())) if op.kind == "wait" else op
         for op in ops
@@ -318,7 +318,7 @@ def _leave_barriers(agent: SkeletonAgent, meetings: list[Op]) -> SkeletonAgent:
             done[op.value] -= 1
         else:
             left.append(replace(op, threads=agent.threads))
-    return replace(agent, ops=(*agent.ops, *left), own=len(agent.ops)) if left else agent
+    return replace(agent, ops=(*agent.ops, *left), exit_after=len(agent.ops)) if left else agent
 
 
 def _targets(
@@ -335,8 +335,8 @@ def _targets(
     offsets = repeat(offset) if isinstance(offset, int) else offset[chosen].tolist()
     ranks = repeat(rank) if isinstance(rank, int) else rank[chosen].tolist()
     found: dict[Key, list[int]] = {}
-    for thread, at, whose in zip(threads, offsets, ranks, strict=False):
-        found.setdefault((whose, address.space, at), []).append(thread)
+    for thread, at, owner in zip(threads, offsets, ranks, strict=False):
+        found.setdefault((owner, address.space, at), []).append(thread)
     return found
 
 

@@ -43,7 +43,7 @@ class IndependentCtas:
     def successors(self, state: SystemState, movers: Sequence[int]) -> list[SystemState]:
         """Return the steps of the first set that can take any; none if no set may go alone."""
         for members in self.able(state):
-            own = [number for number in movers if number in members]
-            if found := self.system.successors(state, own, members):
+            inside = [number for number in movers if number in members]
+            if found := self.system.successors(state, inside, members):
                 return found
         return []

@@ -45,7 +45,7 @@ def program_of(agent: SkeletonAgent) -> tuple[Any, ...]:
     return (
         agent.cta,
         agent.threads,
-        agent.own,
+        agent.exit_after,
         *(
             (
                 *(op.kind, op.targets, op.value, op.threads, op.skipped),

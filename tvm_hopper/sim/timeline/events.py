@@ -177,8 +177,8 @@ def _barrier_of(warp: Any) -> tuple[Any, int]:
     blocked, thing = warp.blocked_on, warp.waits_for
     if blocked is None or (blocked[1] is not thing and warp.spinning is None):
         return None, -1
-    what, barrier, parity, _ = blocked
-    if what != "mbarrier":
+    blocked_kind, barrier, parity, _ = blocked
+    if blocked_kind != "mbarrier":
         return None, -1
     # It waits for the end of a phase with this parity: the one in progress, or it has just passed.
     return barrier, barrier.phase - ((barrier.phase ^ parity) & 1)

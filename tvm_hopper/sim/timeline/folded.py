@@ -102,10 +102,10 @@ def _states(
     found.sort(key=lambda one: one[:2])
     states: list[tuple[int, _State]] = []
     fills: tuple[Fill, ...] = ()
-    for number, (at, _, what, event) in enumerate(found):
-        if what == "end":
+    for number, (at, _, change, event) in enumerate(found):
+        if change == "end":
             states.append((at, _GONE))
-        elif what == WAITS:
+        elif change == WAITS:
             states.append((at, _State(WAITS, fills, event, short_name(event, rings))))
         else:
             fills = _next_fills(found[number:], rings) or fills
@@ -117,10 +117,10 @@ def _next_fills(changes: Sequence[_Change], rings: Rings) -> tuple[Fill, ...]:
     """Return the first step that a warp begins before it waits again, or those of one moment."""
     found: dict[Fill, None] = {}
     moment = None
-    for at, _, what, event in changes:
-        if what == WAITS or moment not in (None, at):
+    for at, _, change, event in changes:
+        if change == WAITS or moment not in (None, at):
             break
-        if what == "step" and (fill := rings.fill(event)) is not None:
+        if change == "step" and (fill := rings.fill(event)) is not None:
             found[fill] = None
             moment = at
     return tuple(found)

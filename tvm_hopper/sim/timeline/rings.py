@@ -51,8 +51,8 @@ class Rings:
         self.place: dict[Barrier, tuple[str, int, int]] = {}
         mixed = {b for ring in full for b, _ in ring} & {b for ring in empty for b, _ in ring}
         mixed |= {_first_buffer(event.statement) for event in events if event.kind in LOADS}
-        for what, rings in (("full", full), ("empty", empty)):
-            self._name(what, rings, mixed)
+        for role, rings in (("full", full), ("empty", empty)):
+            self._name(role, rings, mixed)
         # byte ranges of shared memory -> the start of copies into them, and their fillings
         self.copies: dict[tuple[int, int], list[tuple[int, Fill]]] = defaultdict(list)
         for event in events:
@@ -64,17 +64,17 @@ class Rings:
         for found in self.copies.values():
             found.sort()
 
-    def _name(self, what: str, rings: list[list[Barrier]], mixed: set[str]) -> None:
+    def _name(self, role: str, rings: list[list[Barrier]], mixed: set[str]) -> None:
         """Name the barriers of rings; a buffer in `mixed` holds full and empty ones."""
-        own = [ring for ring in rings if ring[0][0] in mixed]
+        shown = [ring for ring in rings if ring[0][0] in mixed]
         for ring in rings:
             name = ring[0][0]
             is_mixed = name in mixed
             if is_mixed:  # distinguish them
-                name = what if len(own) == 1 else f"{what} {own.index(ring)}"
+                name = role if len(shown) == 1 else f"{role} {shown.index(ring)}"
             for stage, barrier in enumerate(ring):
                 self.names[barrier] = f"{name}[{stage if is_mixed else barrier[1]}]"
-                if what == "full":
+                if role == "full":
                     self.place[barrier] = (name, stage, len(ring))
 
     def name(self, event: TimelineEvent) -> str:
@@ -142,7 +142,7 @@ def _together(found: Mapping[str, set[Barrier]]) -> list[list[Barrier]]:
     by_buffer: dict[str, list[set[Barrier]]] = defaultdict(list)
     for group in groups:
         by_buffer[min(group)[0]].append(group)
-    for buffer, own in by_buffer.items():
-        if all(len(group) == 1 for group in own):
-            by_buffer[buffer] = [set().union(*own)]
-    return sorted(sorted(group) for own in by_buffer.values() for group in own)
+    for buffer, shown in by_buffer.items():
+        if all(len(group) == 1 for group in shown):
+            by_buffer[buffer] = [set().union(*shown)]
+    return sorted(sorted(group) for shown in by_buffer.values() for group in shown)

@@ -48,8 +48,8 @@ def chrome_trace(timeline: Any) -> dict[str, Any]:
     return {"traceEvents": events, "otherData": {"title": timeline.title}}
 
 
-def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "pid": process, "tid": thread, "name": what, "args": {"name": name}}
+def _named(metadata: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "pid": process, "tid": thread, "name": metadata, "args": {"name": name}}
 
 
 def _complete(span: Span, process: int, thread: int) -> dict[str, Any]:

@@ -77,8 +77,8 @@ class AddressSources:
             scope = expr.source.scope()
             if scope.startswith("local"):
                 return self._of_variable(expr.source, seen)
-            own = scope.startswith("shared")  # stored there by the kernel itself
-            return own, not own
+            known = scope.startswith("shared")  # stored there by the kernel itself
+            return known, not known
         if isinstance(expr, ir.Var):
             if expr in self.values:
                 return self._of_variable(expr, seen)
@@ -101,8 +101,8 @@ class AddressSources:
         if ptx is None:
             return True, False
         if ptx.name.startswith(_LOADS):
-            own = "shared" in ptx.mods.get("space", "")
-            return own, not own
+            known = "shared" in ptx.mods.get("space", "")
+            return known, not known
         sources = [v for n, vs in ptx.operands.items() if n not in ptx.writes for v in vs]
         return self._all([v for v in sources if v is not None], seen)
 

@@ -67,7 +67,7 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
 
     site: int
 
-    def unsupported(self, what: str) -> None:
+    def unsupported(self, operation: str) -> None:
         """Note an operation that nothing models: the verdict becomes incomplete."""
         raise NotImplementedError
 

@@ -237,11 +237,14 @@ class HeldValueEmitter:
             return self.needs_of(*sources)
         added = ptx.operands["c"]
         one_each = len(added) == len(ptx.operands["d"])
-        own = self.needs_of(*([added[position]] if one_each else added))
+        results = self.needs_of(*([added[position]] if one_each else added))
         mixed = self.needs_of(*ptx.operands["a"], *ptx.operands["b"], *ptx.operands.get("e", []))
         if not mixed:
-            return own
-        return (*own, HeldNeed(guarded(mixed), held_check(mixed, "held_by_warp"), mixed[0].name))
+            return results
+        return (
+            *results,
+            HeldNeed(guarded(mixed), held_check(mixed, "held_by_warp"), mixed[0].name),
+        )
 
     def use_operands(self, ptx: PtxCall) -> None:
         """Emit the check of the operands that an instruction uses by itself."""

@@ -28,10 +28,8 @@ def warp_exit(warp: Any) -> None:
         ]
         if unread:
             op = unread[0]
-            text = (
-                f"{warp.label}/lane{lane} exits with {len(unread)} {op.kind} whose shared source "
-            )
-            machine.of_op("EXIT_PENDING_ASYNC", op, text + "may be unread", "exit")
+            text = f"{warp.label}/lane{lane} exits with {len(unread)} {op.kind} whose shared source"
+            machine.of_op("EXIT_PENDING_ASYNC", op, f"{text} may be unread", "exit")
     if warp.wgmma_open or warp.wgmma_groups:
         op = (warp.wgmma_open or [o for ops in warp.wgmma_groups for o in ops] or [None])[0]
         if op is not None:

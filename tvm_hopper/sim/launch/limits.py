@@ -83,8 +83,8 @@ def say_large(
     if not is_large(setup, arch) or size > sms_together(num_sms):
         return []
     return [
-        f"{kernel}: clusters of {size} thread blocks, which a device of {num_sms} SMs has resident "
-        f"for; those of {arch.max_cluster_size} run everywhere"
+        f"{kernel}: clusters of {size} thread blocks, which a device of {num_sms} SMs can hold; "
+        f"those of {arch.max_cluster_size} run everywhere"
     ]
 
 

@@ -18,8 +18,8 @@ def warp_exit(warp: Any) -> None:
     for lane, groups in warp.bulk.items():
         if groups.open:
             op = groups.open[0]
-            text = f"{warp.label}/lane{lane} issued a {op.kind} and never committed it: no "
-            machine.of_op("BULK_GROUP_MISUSE", op, text + "wait_group covers it", "open")
+            text = f"{warp.label}/lane{lane} issued a {op.kind} and never committed it"
+            machine.of_op("BULK_GROUP_MISUSE", op, f"{text}: no wait_group covers it", "open")
         unread = [
             op
             for ops in (*groups.committed, groups.open)

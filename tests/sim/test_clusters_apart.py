@@ -109,9 +109,8 @@ def test_agents_to_run_ahead_of_what_stands_still():
     system = System(cluster(2, trips=0), 64, 2)
     state = system.initial()
     assert RunAhead(system, state, 0, None).agents_to_run()[0] == [1]
-    assert not RunAhead(system, state, 3, None).agents_to_run()[
-        1
-    ]  # nobody passes it without this one
+    # no agent passes it without this one
+    assert not RunAhead(system, state, 3, None).agents_to_run()[1]
     landing = RunAhead(system, state, None, 0)  # a copy: others may have come meanwhile
     assert landing.agents_to_run() == ([0, 1], True)
     for agent in (0, 1, 0, 1):  # the first CTA ends, or waits for the other one

@@ -100,32 +100,28 @@ class State(NamedTuple):
     error: str | None = None  # of a path whose promises are not settled
 
 
-def find_unsafe(
-    body: Body, placements: tuple[Placement, ...], max_iterations: int = 4
-) -> str | None:
+def find_unsafe(body: Body, placements: tuple[Placement, ...], max_trips: int = 4) -> str | None:
     """Return what is unsafe on some path of at most so many trips a loop, or None."""
     try:
-        _Run(body, placements, max_iterations).program(body)
+        _Run(body, placements, max_trips).program(body)
     except Unsafe as error:
         return str(error)
     return None
 
 
-def makes_every_copy(
-    body: Body, placements: tuple[Placement, ...], max_iterations: int = 4
-) -> bool:
+def makes_every_copy(body: Body, placements: tuple[Placement, ...], max_trips: int = 4) -> bool:
     """Tell whether some path of a safe body makes each copy that is made only if it is read."""
-    run = _Run(body, placements, max_iterations)
+    run = _Run(body, placements, max_trips)
     run.program(body)
     return run.promised <= run.made
 
 
 class _Run:
-    def __init__(self, body: Body, placements: tuple[Placement, ...], max_iterations: int) -> None:
+    def __init__(self, body: Body, placements: tuple[Placement, ...], max_trips: int) -> None:
         self.syncs: dict[tuple[int, ...], list[Sync]] = {}
         for placement in placements:
             self.syncs.setdefault(placement.path, []).append(placement.sync)
-        self.max_iterations = max_iterations
+        self.max_trips = max_trips
         waits = [p.sync.num_pending for p in placements if isinstance(p.sync, Wait)]
         self.oldest = max(waits, default=0)  # every Wait covers what has that many younger groups
         self.active = THREADS
@@ -177,11 +173,11 @@ class _Run:
 
     def loop(self, loop: Loop, path: tuple[int, ...], states: set[State]) -> set[State]:
         behind: set[State] = set()
-        for trip in range(self.max_iterations + 1):
+        for trip in range(self.max_trips + 1):
             if trip >= loop.min_trips:
                 states = states - behind  # the trips of these have been run
                 behind |= states
-            if trip < self.max_iterations:
+            if trip < self.max_trips:
                 states = {
                     _advance(state, loop.advances)
                     for state in self.sequence(loop.body, path, states)

@@ -271,7 +271,7 @@ class MachineBuilder:
 
         def begin(coords_of: Sequence[tuple[Any, ...]]) -> list[CTA]:
             members: list[CTA] = []
-            barrier = ClusterBarrier("cluster barrier", machine.cluster_warps, members)
+            barrier = ClusterBarrier(machine, members)
             for rank, coords in enumerate(coords_of):
                 members.append(self._block(coords, rank, members, barrier, layout, block, cluster))
             return members

@@ -21,7 +21,7 @@ from tvm_hopper.sim.loop_cuts.balance import Cut, check_balance
 from tvm_hopper.sim.machine.lanes import BudgetError, OutOfRegistersError
 from tvm_hopper.sim.machine.memory import SHARED_BASE, Region, aligned_bytes, shared_base
 from tvm_hopper.sim.options import NOTHING_LEFT_OUT, ShortcutError, Shortcuts
-from tvm_hopper.sim.races.clocks import Releases
+from tvm_hopper.sim.races.clocks import Bundle, Releases
 from tvm_hopper.sim.races.shadow import AccessLog
 from tvm_hopper.sim.report import Reporter
 
@@ -97,6 +97,25 @@ class Event:
     def __init__(self, name: str) -> None:
         self.name = name
         self.waiters: list[Any] = []
+
+
+class Meeting(Event):
+    """A barrier without a parity: each generation publishes the knowledge of its arrivals."""
+
+    has_parity = False
+
+    def __init__(self, name: str, machine: Any) -> None:
+        super().__init__(name)
+        self.machine = machine
+        self.generation = 0
+        self.published = self.acquirable = Bundle(machine.cluster_warps)
+
+    def complete(self) -> None:
+        """Begin the next generation, and wake the warps that wait for this one."""
+        self.generation += 1
+        self.acquirable, self.published = self.published, Bundle(self.machine.cluster_warps)
+        self.machine.progress += 1
+        self.machine.wake(self)
 
 
 class CTA:

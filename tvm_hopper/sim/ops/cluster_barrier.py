@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvm_hopper.sim.loop_cuts.balance import ARRIVE, WAIT, BarrierFlow
-from tvm_hopper.sim.machine.machine import Event
+from tvm_hopper.sim.machine.machine import Meeting
 from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.shadow import ALL_LANES
 
 
-class ClusterBarrier(Event):
+class ClusterBarrier(Meeting):
     """The barrier of all threads of a cluster.
 
     Attributes
@@ -25,15 +25,10 @@ class ClusterBarrier(Event):
         The same of the generation before.
     """
 
-    has_parity = False
-
-    def __init__(self, name: str, cluster_warps: int, members: Sequence[Any] = ()) -> None:
-        super().__init__(name)
+    def __init__(self, machine: Any, members: Sequence[Any]) -> None:
+        super().__init__("cluster barrier", machine)
         self.members = members  # CTAs
-        self.generation = 0
         self.arrived: set[Any] = set()
-        self.published = Bundle(cluster_warps)
-        self.acquirable = self.published
         self.near: dict[Any, Bundle] = {}
         self.acquirable_near = self.near
 
@@ -42,12 +37,11 @@ class ClusterBarrier(Event):
         """Warps that make a generation."""
         return sum(len(cta.warps) for cta in self.members)
 
-    def next_phase(self, cluster_warps: int) -> None:
+    def complete(self) -> None:
         """Begin the next generation."""
-        self.generation += 1
-        self.acquirable, self.published = self.published, Bundle(cluster_warps)
         self.acquirable_near, self.near = self.near, {}
         self.arrived = set()
+        super().complete()
 
 
 class ClusterBarrierOps:
@@ -93,9 +87,7 @@ class ClusterBarrierOps:
     def _settle_cluster(self, barrier: ClusterBarrier) -> None:
         expected = [w for cta in self.cta.cluster for w in cta.warps if not w.finished]
         if expected and all(w in barrier.arrived for w in expected):
-            barrier.next_phase(self.machine.cluster_warps)
-            self.machine.progress += 1
-            self.machine.wake(barrier)
+            barrier.complete()
 
     def _cluster_wait(self, site: int, lanes: int, generation: int | None) -> Wait:
         """Wait for a generation; the waiting lanes learn the knowledge of its arrivals."""

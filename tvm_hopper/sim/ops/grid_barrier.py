@@ -19,24 +19,17 @@ from __future__ import annotations
 from typing import Any
 
 from tvm_hopper.sim.loop_cuts.balance import ARRIVE, WAIT, BarrierFlow
-from tvm_hopper.sim.machine.machine import Event
+from tvm_hopper.sim.machine.machine import Meeting
 from tvm_hopper.sim.ops.mbarrier import Wait
-from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.shadow import ALL_LANES
 
 
-class GridBarrier(Event):
+class GridBarrier(Meeting):
     """The barrier of all CTAs that run."""
 
-    has_parity = False
-
     def __init__(self, machine: Any) -> None:
-        super().__init__("grid barrier")
-        self.machine = machine
-        self.generation = 0
+        super().__init__("grid barrier", machine)
         self.arrived: set[Any] = set()  # warps
-        self.published = Bundle(machine.cluster_warps)
-        self.acquirable = self.published
 
     @property
     def needed(self) -> int:
@@ -56,11 +49,8 @@ class GridBarrier(Event):
         """Go on if every CTA is here."""
         if not self.arrived or self.ctas_here() < len(self.machine.ctas):
             return
-        self.generation += 1
-        self.acquirable, self.published = self.published, Bundle(self.machine.cluster_warps)
         self.arrived = set()
-        self.machine.progress += 1
-        self.machine.wake(self)
+        self.complete()
 
 
 class GridOps:

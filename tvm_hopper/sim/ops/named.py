@@ -10,26 +10,20 @@ from typing import Any
 
 from tvm_hopper.sim.loop_cuts.balance import ARRIVE, WAIT, BarrierFlow
 from tvm_hopper.sim.machine.lanes import as_lanes, one
-from tvm_hopper.sim.machine.machine import Event
+from tvm_hopper.sim.machine.machine import Meeting
 from tvm_hopper.sim.ops.mbarrier import Wait
-from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.shadow import ALL_LANES
 
 
-class NamedBarrier(Event):
+class NamedBarrier(Meeting):
     """One of the 16 named barriers of a CTA, for one generation at a time."""
 
-    has_parity = False
-
-    def __init__(self, name: str, cluster_warps: int) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, machine: Any) -> None:
+        super().__init__(name, machine)
         self.count = 0
         self.arrived: dict[Any, int] = {}  # warp -> site
         self.threads = 0
         self.whole = False  # all threads that have not exited meet
-        self.generation = 0
-        self.published = Bundle(cluster_warps)
-        self.acquirable = self.published
         self.aligned_site: int | None = None
         self.previous: list[tuple[Any, int]] = []  # arrivals of the generation before
         self.current: list[tuple[Any, int]] = []
@@ -52,9 +46,7 @@ class NamedOps:
         """Return a named barrier of this CTA."""
         found = self.cta.named.get(number)
         if found is None:
-            found = NamedBarrier(
-                f"barrier {number} of {self.cta.label}", self.machine.cluster_warps
-            )
+            found = NamedBarrier(f"barrier {number} of {self.cta.label}", self.machine)
             self.cta.named[number] = found
         return found
 
@@ -128,13 +120,9 @@ class NamedOps:
         return 32 * sum(not warp.finished for warp in self.cta.warps)
 
     def _pass(self, barrier: NamedBarrier) -> None:
-        barrier.generation += 1
         barrier.previous, barrier.current = barrier.current, []
-        barrier.acquirable = barrier.published
-        barrier.published = Bundle(self.machine.cluster_warps)
         barrier.arrived, barrier.threads, barrier.aligned_site = {}, 0, None
-        self.machine.progress += 1
-        self.machine.wake(barrier)
+        barrier.complete()
 
     def leave_named(self) -> None:
         """Let barriers of the whole CTA go on that waited for this warp, which has exited."""

@@ -174,6 +174,13 @@ def _distinct(values: np.ndarray) -> Any:
     return np.unique(values).tolist()
 
 
+def _unordered(other: MemoryAccess, access: MemoryAccess, clock: Clock) -> bool:
+    """Return whether an access races with an earlier one of the same byte."""
+    if access.rmw and other.strong_with(access):
+        return False
+    return not other.known_to(clock) or _among_lanes(other, access, clock)
+
+
 def _among_lanes(earlier: MemoryAccess, later: MemoryAccess, clock: Clock) -> bool:
     """Return whether two accesses of one warp race, since they are of lanes that have not met.
 
@@ -286,9 +293,7 @@ class Shadow:
             other = self.log.accesses[number]
             if other.discards:
                 complete = False
-            if access.rmw and other.strong_with(access):
-                continue
-            if not other.known_to(clock) or _among_lanes(other, access, clock):
+            if _unordered(other, access, clock):
                 report(other, access, writers, number)
         readers = self._readers(cells, writers)
         sets = _distinct(readers)
@@ -313,17 +318,13 @@ class Shadow:
             if number == 0:
                 continue
             other = self.log.accesses[number]
-            if access.rmw and other.strong_with(access):
-                continue
-            if not other.known_to(clock) or _among_lanes(other, access, clock):
+            if _unordered(other, access, clock):
                 report(other, access, writers, number)
         readers = self._readers(cells, writers)
         for number in _distinct(readers):
             for reader in self.log.sets[number]:
                 other = self.log.accesses[reader]
-                if access.rmw and other.strong_with(access):
-                    continue
-                if not other.known_to(clock) or _among_lanes(other, access, clock):
+                if _unordered(other, access, clock):
                     report(other, access, readers, number)
         self.cells_written += int(np.count_nonzero(writers < self.log.first))
         self.writer[cells] = access.number

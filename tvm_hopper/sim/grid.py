@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 
@@ -17,21 +17,24 @@ def clusters_of(
             tuple(b // c for b, c in zip(_three_from_zero(block), cluster, strict=True))
             for block in blocks
         }
-    found = []
-    for z in range(shape[2]):
-        for y in range(shape[1]):
-            for x in range(shape[0]):
-                if wanted is not None and (x, y, z) not in wanted:
-                    continue
-                found.append(
-                    [
-                        (x * cluster[0] + i, y * cluster[1] + j, z * cluster[2] + k)
-                        for k in range(cluster[2])
-                        for j in range(cluster[1])
-                        for i in range(cluster[0])
-                    ]
-                )
-    return found
+    cx, cy, cz = cluster
+    inside = list(indices(cluster))
+    return [
+        [(x * cx + i, y * cy + j, z * cz + k) for i, j, k in inside]
+        for x, y, z in indices(shape)
+        if wanted is None or (x, y, z) in wanted
+    ]
+
+
+def indices(extents: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield each (x, y, z) in the order of launch: x fastest."""
+    x, y, z = map(range, extents)
+    return ((i, j, k) for k in z for j in y for i in x)
+
+
+def index_of(number: int, grid: Sequence[int]) -> tuple[int, int, int]:
+    """Return (x, y, z) of a CTA by its number in the order of launch."""
+    return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
 
 
 def check_blocks(blocks: Any, grid: Sequence[int]) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tvm_hopper.sim.coverage.points import UndecidedError
 from tvm_hopper.sim.coverage.traffic import Traffic, with_those_they_need
+from tvm_hopper.sim.grid import index_of
 from tvm_hopper.sim.kernel_code import touched_tensors
 from tvm_hopper.sim.kinds.groups import groups_of
 from tvm_hopper.sim.kinds.representatives import Representatives, representatives
@@ -162,9 +163,4 @@ def _blocks(flags: np.ndarray, grid: Sequence[int]) -> list[Block] | None:
         return None
     if not flags.any():  # nothing depends on it, but a part must run
         return [(0, 0, 0)]
-    return _places(flags, grid)
-
-
-def _places(flags: np.ndarray, grid: Sequence[int]) -> list[Block]:
-    x, y, _ = grid
-    return [(n % x, n // x % y, n // (x * y)) for n in map(int, np.flatnonzero(flags))]
+    return [index_of(number, grid) for number in map(int, np.flatnonzero(flags))]

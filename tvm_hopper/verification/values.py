@@ -30,6 +30,7 @@ from tvm_hopper.reference.plain import PlainProgramError
 from tvm_hopper.sim import Finding, Result, RunOptions
 from tvm_hopper.sim.cta_selection import Choice
 from tvm_hopper.sim.findings import finding
+from tvm_hopper.sim.grid import index_of
 from tvm_hopper.sim.kernel_code import touched_tensors
 from tvm_hopper.sim.kinds.flow import flow_of
 from tvm_hopper.sim.kinds.representatives import Representatives, representatives
@@ -286,7 +287,7 @@ class ValueCheck:
         ends = [blocks[0], *speaking, blocks[-1]]
         grid = self.launches[number].setup["grid"]
         places = (choice.total * i // MOST_CTAS + i for i in range(1, MOST_CTAS))
-        spread = [_block(place % choice.total, grid) for place in places]
+        spread = [index_of(place % choice.total, grid) for place in places]
         return list(dict.fromkeys([*ends, *blocks, *spread]))
 
     def _communicates(self) -> bool:
@@ -416,11 +417,6 @@ def _adds(func: Any) -> bool:
     tvm_ffi.structural_walk(func.body, [(ir.Call, calls.append)], order="pre")
     names = {short_name(call).rpartition(".")[2] for call in calls}
     return any(ADDING.match(name) for name in names)
-
-
-def _block(number: int, grid: Sequence[int]) -> tuple[int, ...]:
-    """Return the block index of a CTA, the first axis fastest, as the hardware counts."""
-    return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
 
 
 class _NotCompared(Exception):

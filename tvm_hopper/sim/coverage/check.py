@@ -16,6 +16,7 @@ from tvm_hopper.sim.coverage.loops import assign_roles
 from tvm_hopper.sim.coverage.points import Deadline, Points, UndecidedError
 from tvm_hopper.sim.coverage.walk import Walker
 from tvm_hopper.sim.findings import Finding, finding
+from tvm_hopper.sim.grid import index_of
 from tvm_hopper.sim.kinds.groups import groups_of
 from tvm_hopper.sim.launch.tensors import Pointer, TensorPlacement, place
 from tvm_hopper.sim.launch.tma import TensorMapArg
@@ -93,8 +94,7 @@ class Checker:
 
     def cta(self, number: int) -> str:
         """Return a CTA's name."""
-        x, y, _ = self.grid
-        return f"CTA ({number % x}, {number // x % y}, {number // (x * y)})"
+        return f"CTA {index_of(int(number), self.grid)}"
 
     def report(self, rule: str, access: GlobalAccess, message: str, **more: Any) -> None:
         """Report a broken rule; if a condition on the way is not known, that it may be broken."""

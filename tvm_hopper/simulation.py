@@ -22,11 +22,11 @@ from tvm_hopper.sim import Result, RunOptions
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.machine.machine import check_policy
 from tvm_hopper.sim.tables import WIDTH
-from tvm_hopper.verification.judge import RUNS, verify
 from tvm_hopper.verification.launches import bound_launches, run_launches
 from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
 from tvm_hopper.verification.report import Report
+from tvm_hopper.verification.verifier import RUNS, verify
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -11,7 +11,7 @@ from tests.docs.blocks import ROOT, blocks
 from tvm_hopper.meta_schedule.tuning import TuneOptions
 from tvm_hopper.requests import keys, options
 from tvm_hopper.simulation import SimulateOptions
-from tvm_hopper.verification.judge import Limits
+from tvm_hopper.verification.verifier import Limits
 
 
 @pytest.mark.gpu

@@ -4,8 +4,7 @@ import pytest
 
 from tvm_hopper.facts import dtypes
 from tvm_hopper.facts.dtypes import DTYPES, dtype_bytes
-from tvm_hopper.sim.ops import ptx_types
-from tvm_hopper.sim.tir import numpy_dtype
+from tvm_hopper.sim.tir import DTYPE_OF, numpy_dtype
 
 
 @pytest.mark.parametrize(
@@ -30,7 +29,7 @@ def test_numpy_stores_as_many_bytes(row):
 @pytest.mark.parametrize("row", DTYPES.values(), ids=DTYPES)
 def test_the_simulator_reads_back_what_an_instruction_names(row):
     for name in (row.wgmma_operand, row.wgmma_accumulator):
-        assert not name or ptx_types.DTYPE_OF[name] == row.name
+        assert not name or DTYPE_OF[name] == row.name
 
 
 def test_accumulators_can_accumulate():

@@ -10,9 +10,9 @@ from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim import RunOptions
 from tvm_hopper.sim.findings import Finding
+from tvm_hopper.sim.kernel_code import launch_findings
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.protocol.check import explore_skeleton
-from tvm_hopper.sim.run import launch_findings
 from tvm_hopper.simulation import Program
 from tvm_hopper.static_check import check_sync
 from tvm_hopper.verification.launches import bound_launches, run_launches

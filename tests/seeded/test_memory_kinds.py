@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tvm_hopper
-from tvm_hopper.verification.judge import RUNS
+from tvm_hopper.verification.verifier import RUNS
 
 from .families.memory_kernels import MUTATIONS
 from .golden import softmax_block, softmax_cluster, softmax_push, softmax_warp, splitk_reduce

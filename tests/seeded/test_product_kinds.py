@@ -3,7 +3,7 @@
 import pytest
 
 import tvm_hopper
-from tvm_hopper.verification.judge import RUNS
+from tvm_hopper.verification.verifier import RUNS
 
 from .families.products import AMPERE, FP8, FP8_E5M2, MIXED, TMA_STORE
 from .golden.common import Kernel

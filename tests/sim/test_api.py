@@ -400,7 +400,7 @@ def test_verify_runs_the_blocks_that_are_asked_for_and_no_others():
     assert (choice.blocks, choice.total) == (((1, 0, 0),), 4)
     assert report.verdict == "incomplete"
     assert [f.rule for f in report.findings] == ["INCOMPLETE"]
-    assert "1 of 4 CTAs ran: as asked" in report.findings[0].message
+    assert "1 of 4 CTAs ran: as requested" in report.findings[0].message
 
 
 @pytest.mark.parametrize("max_ctas", ["2", 0, 1.5, True])

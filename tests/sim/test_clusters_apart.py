@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from tvm_hopper.sim.protocol.agents import Op, SkeletonAgent
-from tvm_hopper.sim.protocol.apart import Apart
 from tvm_hopper.sim.protocol.check import Skeleton, explore
+from tvm_hopper.sim.protocol.independent_ctas import IndependentCtas
 from tvm_hopper.sim.protocol.order import RunAhead
 from tvm_hopper.sim.protocol.system import System
 
@@ -75,7 +75,7 @@ def test_a_cta_that_comes_once_less_blocks_the_others(ctas):
 
 
 def test_agents_of_one_cta_stay_together():
-    apart = Apart(System(cluster(3, trips=1), 64, 3))
+    apart = IndependentCtas(System(cluster(3, trips=1), 64, 3))
     assert apart.system.groups == [frozenset({0, 1}), frozenset({2, 3}), frozenset({4, 5})]
 
 
@@ -96,7 +96,7 @@ def test_a_cluster_barrier_that_is_met_out_of_turn_is_followed_in_every_order():
 
 def test_a_set_that_nobody_of_has_to_come_is_not_followed_alone():
     system = System(cluster(2, trips=0), 64, 2)
-    apart, state = Apart(system), system.initial()
+    apart, state = IndependentCtas(system), system.initial()
     assert list(apart.able(state)) == apart.system.groups
     for agent in (0, 1):  # all of the first CTA: it has exited, or waits for the other one
         while (after := system.step(state, agent)) is not None:
@@ -104,20 +104,21 @@ def test_a_set_that_nobody_of_has_to_come_is_not_followed_alone():
     assert list(apart.able(state)) == apart.system.groups[1:]
 
 
-def test_who_runs_ahead_of_what_stands_still():
+def test_agents_to_run_ahead_of_what_stands_still():
     """Agents that run, and whether they may pass the cluster barrier."""
     system = System(cluster(2, trips=0), 64, 2)
     state = system.initial()
-    assert RunAhead(system, state, 0, None).who_runs()[0] == [1]
-    assert not RunAhead(system, state, 3, None).who_runs()[1]  # nobody passes it without this one
+    assert RunAhead(system, state, 0, None).agents_to_run()[0] == [1]
+    # no agent passes it without this one
+    assert not RunAhead(system, state, 3, None).agents_to_run()[1]
     landing = RunAhead(system, state, None, 0)  # a copy: others may have come meanwhile
-    assert landing.who_runs() == ([0, 1], True)
+    assert landing.agents_to_run() == ([0, 1], True)
     for agent in (0, 1, 0, 1):  # the first CTA ends, or waits for the other one
         while (after := system.step(state, agent)) is not None:
             state = after
-    assert RunAhead(system, state, 1, None).who_runs()[1]
+    assert RunAhead(system, state, 1, None).agents_to_run()[1]
     alone = System(cluster(1, trips=1), 64, 1)
-    assert RunAhead(alone, alone.initial(), None, 0).who_runs()[0] == [0, 1]
+    assert RunAhead(alone, alone.initial(), None, 0).agents_to_run()[0] == [0, 1]
 
 
 def draw(rng):

@@ -9,7 +9,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.sim.findings import finding
 from tvm_hopper.simulation import Report, load, verify
 from tvm_hopper.testing import workloads
-from tvm_hopper.verification.causes import arranged
+from tvm_hopper.verification.report import arranged
 
 from . import ptx
 from .hand_threaded import F32, U64, Shared, hand_threaded
@@ -42,7 +42,7 @@ def test_bytes_that_nothing_expects():
 def test_a_slot_that_is_never_released():
     found, _ = deadlock(change(product(), "mbarrier_arrive_nocount"))
     assert "(producer) waits for empty[0]" in found.message
-    assert "missing: let who read the slot arrive on it" in found.hint
+    assert "missing: let the readers of the slot arrive on it" in found.hint
 
 
 @pytest.mark.parametrize("count", [1, 2])

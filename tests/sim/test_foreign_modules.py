@@ -5,8 +5,9 @@ import pytest
 from tvm.script import tirx as T
 
 from tvm_hopper.sim.cta_selection import choose_blocks
+from tvm_hopper.sim.kernel_code import compiled
 from tvm_hopper.sim.launch.host import run_host
-from tvm_hopper.sim.run import compiled, run_kernel
+from tvm_hopper.sim.run import run_kernel
 from tvm_hopper.sim.translate.scope import Scope
 from tvm_hopper.simulation import simulate, verify
 

@@ -7,7 +7,7 @@ from tvm.script import tirx as T
 
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim import TensorMapArg, run_host
-from tvm_hopper.sim.launch.runtime_calls import encode_tiled
+from tvm_hopper.sim.launch.runtime_calls import encode_map
 from tvm_hopper.sim.launch.tensors import Pointer
 from tvm_hopper.simulation import simulate, verify
 
@@ -187,7 +187,7 @@ def test_a_view_that_begins_at_no_multiple_of_16_bytes_is_refused():
 
 def test_a_rank_and_its_numbers_must_agree():
     with pytest.raises(VerifyError, match="tensor map of A: found 6 numbers for rank 1; need 7"):
-        encode_tiled(["float16", 1, Pointer("A"), 8, 8, 1, 0, 0, 0])
+        encode_map(["float16", 1, Pointer("A"), 8, 8, 1, 0, 0, 0])
 
 
 def test_an_encoded_map_holds_what_the_host_computed():
@@ -257,4 +257,4 @@ def test_a_host_expression_that_cannot_be_evaluated_is_named():
 def test_an_interleave_that_is_none_is_refused(code):
     arguments = ["float16", 1, Pointer("A"), 8, 8, 1, code, 0, 0, 0]
     with pytest.raises(VerifyError, match=f"found interleave {code}; need one of 0, 1, 2"):
-        encode_tiled(arguments)
+        encode_map(arguments)

@@ -162,7 +162,7 @@ def test_more_kinds_than_may_run_are_not_covered():
     assert choice_of(kernel("a place for each"), max_ctas=64).covered
 
 
-# -- CTAs that hear of each other ------------------------------------------------------------------
+# -- CTAs that communicate -----------------------------------------------------------------------
 
 
 def semaphores(tiles, splits, odd=-1, by="ld.acquire.gpu.global.u32"):

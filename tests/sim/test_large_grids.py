@@ -8,13 +8,13 @@ from tvm.script import tirx as T
 from tvm_hopper import schedule as hs
 from tvm_hopper.sim import run as sim_run
 from tvm_hopper.sim.kernel_code import touched_tensors
+from tvm_hopper.sim.loop_cuts.plan import plan_cuts
 from tvm_hopper.sim.machine import machine as sim_machine
 from tvm_hopper.sim.machine import pages
 from tvm_hopper.sim.races.clocks import Bundle
-from tvm_hopper.sim.trips.plan import plan_trips
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import memory_bound
-from tvm_hopper.verification import judge
+from tvm_hopper.verification import verifier
 
 BLOCKS = 64
 
@@ -80,7 +80,7 @@ def test_a_kernel_with_cache_hints_runs_without_values():
     program = load(copy(4096, 4096))
     (func,) = program.kernels.values()
     assert "createpolicy" in str(func)
-    assert plan_trips(func, {}).refused == ""
+    assert plan_cuts(func, {}).refused == ""
     params = {param.name: np.zeros(1) for param in func.params}
     stored, loaded = touched_tensors(func, params)
     assert not stored & loaded
@@ -115,8 +115,8 @@ def test_tensors_that_do_not_fit_into_memory_are_one_clear_verdict(monkeypatch):
     def full(*_):
         raise MemoryError("a tensor of 5 GiB")
 
-    monkeypatch.setattr(judge, "fill_random", full)
-    monkeypatch.setattr(judge, "check_indices", full)
+    monkeypatch.setattr(verifier, "fill_random", full)
+    monkeypatch.setattr(verifier, "check_indices", full)
     (found,) = verify(copy(), runs=[("eager", 0)], progress=False).findings
     assert found.rule == "INCOMPLETE"
     assert "a tensor of 5 GiB" in found.message

@@ -82,7 +82,7 @@ def test_a_cluster_of_sixteen_runs_where_so_many_sms_are_together():
     """The runtime allows the size, and of 132 SMs one GPC has 17 or more: the launch is legal."""
     report = verify(lower(launched(grid=16, cluster=16)), IN)
     assert report.verdict == "clean", report.findings
-    assert "clusters of 16 thread blocks, which a device of 132 SMs has room for" in str(report)
+    assert "clusters of 16 thread blocks, which a device of 132 SMs can hold" in str(report)
     assert "clusters of" not in str(verify(lower(launched(grid=8, cluster=8)), IN))
 
 

@@ -9,7 +9,7 @@ from tvm_hopper.facts import swizzle as pass_swizzle
 from tvm_hopper.facts import wgmma as pass_wgmma
 from tvm_hopper.facts.dtypes import DTYPES
 from tvm_hopper.sim.launch.tma import landed_bytes, landing_offsets
-from tvm_hopper.sim.layouts import warp_group as ops
+from tvm_hopper.sim.layouts import fragments as ops
 from tvm_hopper.sim.layouts.matrix_descriptor import CANONICAL, MatrixDescriptor
 from tvm_hopper.sim.layouts.swizzle import DRAWINGS, swizzled
 

@@ -9,11 +9,11 @@ from tests.seeded.lowering import lower as lower_golden
 from tests.seeded.running import run as run_golden
 from tests.seeded.running import tensors
 from tvm_hopper.sim import RunOptions, run_host
+from tvm_hopper.sim.kernel_code import compiled, touched_tensors
 from tvm_hopper.sim.leave_out import NO_SAVINGS, plan_savings
-from tvm_hopper.sim.run import compiled, touched_tensors
-from tvm_hopper.sim.shortcuts import NOTHING_LEFT_OUT, Shortcuts
+from tvm_hopper.sim.loop_cuts.plan import plan_cuts
+from tvm_hopper.sim.options import NOTHING_LEFT_OUT, Shortcuts
 from tvm_hopper.sim.translate.steering import steering_of
-from tvm_hopper.sim.trips.plan import plan_trips
 from tvm_hopper.simulation import simulate
 from tvm_hopper.verification.launches import bound_launches, run_launches
 
@@ -97,7 +97,7 @@ def test_a_golden_kernel_is_judged_alike_without_values(mutation):
 def test_what_hands_values_on_is_run_with_values(golden, reason):
     (kernel,) = [one.build() for one in GOLDEN if one.name == golden]
     lowered = lower_golden(kernel.func)
-    assert plan_trips(lowered.device, {}).refused == reason
+    assert plan_cuts(lowered.device, {}).refused == reason
     (launch,) = run_host(lowered.host, tensors(kernel)[0])
     assert plan_savings([(lowered.device, launch.bind(lowered.device)["params"])]) == NO_SAVINGS
 

@@ -11,11 +11,11 @@ from tests.sim import mma_kernels
 from tests.sim.mma_operands import Operands
 from tests.sim.ptx_fragments import TYPES
 from tests.sim_kernels.mutate import change, with_argument
-from tvm_hopper.sim.arithmetic import exact, fused
+from tvm_hopper.sim.arithmetic import exact
 from tvm_hopper.sim.arithmetic.formats import F64
 from tvm_hopper.sim.modelled import MODELLED, coverage
 from tvm_hopper.sim.ops.sparse_metadata import holders, meaningless
-from tvm_hopper.sim.shortcuts import Shortcuts
+from tvm_hopper.sim.options import Shortcuts
 from tvm_hopper.simulation import simulate
 from tvm_hopper.verification.launches import bound_launches, run_launches
 
@@ -96,7 +96,7 @@ def test_fused_multiply_adds_are_rounded_once():
     for mode, some in (("rn", slice(None)), ("rz", slice(0, 200)), ("rp", slice(0, 200))):
         operands = (a[some], b[some], c[some])
         want = exact.multiply_add(*operands, F64, mode)
-        np.testing.assert_array_equal(fused.multiply_add(*operands, mode), want)
+        np.testing.assert_array_equal(exact.multiply_add_f64(*operands, mode), want)
 
 
 # -- metadata

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tvm_hopper.verification import judge, progress
+from tvm_hopper.verification import progress, verifier
 from tvm_hopper.verification.progress import ProgressLine
 
 from .test_trips import GIVEN, by_turn, ring
@@ -68,8 +68,8 @@ def test_verify_says_what_it_is_at(monkeypatch):
                 texts.append(value)
             super().__setattr__(name, value)
 
-    monkeypatch.setattr(judge, "ProgressLine", Noted)
-    judge.verify(ring(by_turn), GIVEN, runs=(("eager", 0), ("lifo", 0)), progress=False)
+    monkeypatch.setattr(verifier, "ProgressLine", Noted)
+    verifier.verify(ring(by_turn), GIVEN, runs=(("eager", 0), ("lifo", 0)), progress=False)
     assert texts == [
         "every interleaving of the roles",
         "eager(0), 1 of 2 schedules",

@@ -70,11 +70,11 @@ def test_groups_are_as_far_apart_as_they_are_launched():
 
 
 def test_a_run_that_does_not_end_is_incomplete(monkeypatch):
-    from tvm_hopper.verification import residency
+    from tvm_hopper.verification import every_cta
 
-    run = residency.run_launches
-    no_time = RunOptions(residency.POLICY, budget_s=0.0)
-    monkeypatch.setattr(residency, "run_launches", lambda *args: run(*args[:-1], no_time))
+    run = every_cta.run_launches
+    no_time = RunOptions(every_cta.POLICY, budget_s=0.0)
+    monkeypatch.setattr(every_cta, "run_launches", lambda *args: run(*args[:-1], no_time))
     (found,) = verify(chain(1, 40), given(1), runs=QUICK, num_sms=1).findings
     assert found.rule == "INCOMPLETE"
     assert "the run did not end" in found.message

@@ -288,11 +288,11 @@ def test_an_agent_that_arrives_twice_is_seen_in_every_order():
     """Its second arrival may end the generation in place of another's, or begin the next one."""
     right = (cluster("arrive"), cluster("wait"))
     agents = [SkeletonAgent(0, "a", (cluster("arrive"), *right)), SkeletonAgent(1, "b", right)]
-    assert not skeleton(agents).system.cluster_in_turns
+    assert not skeleton(agents).system.cluster_alternates
     for flags in ({}, {"reduce": False, "merge": False}):
         assert "NAMED_BAR_MISMATCH" in judge(agents, **flags)[2]
     for ops in ((cluster("wait"),), (*right, replace(cluster("sync"), threads=16))):
-        assert not skeleton([SkeletonAgent(0, "a", ops)]).system.cluster_in_turns
+        assert not skeleton([SkeletonAgent(0, "a", ops)]).system.cluster_alternates
 
 
 def test_bytes_that_nobody_expects_are_found():

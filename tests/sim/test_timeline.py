@@ -12,9 +12,8 @@ from tests.seeded.running import run
 from tests.sim_kernels import pointwise_kernels
 from tvm_hopper.sim import Result
 from tvm_hopper.sim.timeline import Timeline, events
-from tvm_hopper.sim.timeline.colours import STAGES, text_colour
 from tvm_hopper.sim.timeline.events import TimelineEvent
-from tvm_hopper.sim.timeline.spans import Mark
+from tvm_hopper.sim.timeline.spans import STAGES, Mark, text_colour
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing.pointwise import Tiling
 

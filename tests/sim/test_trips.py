@@ -13,10 +13,10 @@ from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import instructions
 from tvm_hopper import ir
 from tvm_hopper.sim.leave_out import plan_savings
+from tvm_hopper.sim.loop_cuts.plan import CutPlan, plan_cuts
+from tvm_hopper.sim.loop_cuts.shift import Known, Shift, shift_of
+from tvm_hopper.sim.loop_cuts.threshold import iterations_to_run
 from tvm_hopper.sim.protocol.expr import compile_expr
-from tvm_hopper.sim.trips.plan import TripPlan, plan_trips
-from tvm_hopper.sim.trips.shift import Known, Shift, shift_of
-from tvm_hopper.sim.trips.threshold import turns_to_run
 from tvm_hopper.simulation import Program, load, verify
 from tvm_hopper.verification import case
 from tvm_hopper.verification.launches import bound_launches, run_launches
@@ -132,7 +132,7 @@ def _changing_at(turns, *places):
     ],
 )
 def test_turns_that_run(turns, period, truths, expected):
-    assert turns_to_run(turns, period, truths) == expected
+    assert iterations_to_run(turns, period, truths) == expected
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -140,7 +140,7 @@ def test_turns_left_out_are_like_those_of_the_period_before(seed):
     rng = np.random.default_rng(seed)
     turns, period = int(rng.integers(20, 90)), int(rng.integers(1, 9))
     truth = _changing_at(turns, *rng.integers(0, turns, 3))
-    first, last = turns_to_run(turns, period, [truth])
+    first, last = iterations_to_run(turns, period, [truth])
     if first + last < turns:
         assert (turns - first - last) % period == 0
         assert first >= period <= last
@@ -290,7 +290,7 @@ def with_a_square(A, full, phase, k):
 
 def planned(program):
     ((_, func),) = program.kernels.items()
-    return plan_trips(func, {})
+    return plan_cuts(func, {})
 
 
 def test_a_parity_of_the_turn_is_cut():
@@ -305,7 +305,7 @@ def test_a_parity_of_the_turn_is_cut():
 def test_what_is_not_known_to_repeat_runs_in_full(body):
     program = ring(body)
     plan = planned(program)
-    assert plan == TripPlan("")
+    assert plan == CutPlan("")
     report = verify(program, GIVEN).require_clean()
     assert report.cuts == ()
 
@@ -318,7 +318,7 @@ def test_control_that_depends_on_data_is_run_with_data():
     assert [x.rule for x in unknown] == ["DEADLOCK", "INCOMPLETE", "INCOMPLETE"]
     report = verify(program, {"A": turns}).require_clean()
     assert {verdict for _, _, verdict in report.runs} == {"clean"}
-    assert "by what A holds in this call" in str(report)
+    assert "by the contents of A in this call" in str(report)
     wrong = verify(program, {"A": turns // 2})
     assert wrong.verdict == "error"
     assert "error" in {verdict for _, _, verdict in wrong.runs}

@@ -7,7 +7,7 @@ import pytest
 from tvm.script import tirx as T
 
 from tests.sim.test_wgmma import facts, place
-from tvm_hopper.sim.layouts.warp_group import a_fragment_index
+from tvm_hopper.sim.layouts.fragments import a_fragment_index
 from tvm_hopper.simulation import simulate
 
 from .hand_threaded import U32, U64, Local, Shared, hand_threaded

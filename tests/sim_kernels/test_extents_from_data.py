@@ -109,7 +109,7 @@ def test_what_is_given_is_followed(way):
     report = verify(
         tiled(way), inputs(), runs, target=TARGET, progress=False, against=tiles
     ).require_clean()
-    assert any("by what N holds in this call" in text for text in report.skeletons)
+    assert any("by the contents of N in this call" in text for text in report.skeletons)
     assert "2048 of 2048 elements of Y" in str(report)
 
 

@@ -154,7 +154,7 @@ def test_turns_that_run_time_counts(by, roles, kind):
         np.testing.assert_array_equal(result.outputs["C"], want)
         report = verify(program, values, RUNS)
         assert report.verdict == "clean", f"{turns}: {report}"
-        assert ("by what L holds in this call" in str(report)) == (kind == "tensor")
+        assert ("by the contents of L in this call" in str(report)) == (kind == "tensor")
 
 
 # -- copies that a predicate cuts

@@ -45,7 +45,7 @@ def test_every_kind_of_block_is_followed_once(program):
     assert rules == set()
     places = [text for text in report.covers.split("; ") if text.startswith("CTA")]
     assert [x.partition(")")[0] for x in places] == [f"CTA ({i}, 0, 0" for i in (0, 1, 3, 6)]
-    assert report.covers.endswith("by what N holds in this call")
+    assert report.covers.endswith("by the contents of N in this call")
 
 
 def test_without_them_nothing_is_said(program):

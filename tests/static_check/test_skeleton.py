@@ -62,7 +62,7 @@ def test_a_budget_that_overflows_is_incomplete():
 
 
 def test_a_cut_loop_is_told():
-    report = explored(g1_warp_specialized.build(trips=12), max_trips=5)
+    report = explored(g1_warp_specialized.build(trips=12), max_iterations=5)
     assert report.verdict == "clean"
     assert report.covers == "CTA (0, 0, 0) with at most 5 iterations"
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tvm_hopper.verification import boxes
+from tvm_hopper.verification import compare as boxes
 
 
 def covered(found, shape):

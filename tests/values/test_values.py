@@ -16,8 +16,7 @@ from tvm_hopper.reference.plain import PlainProgramError
 from tvm_hopper.simulation import load, verify
 from tvm_hopper.testing import columns, forms, tensor_cores, workloads
 from tvm_hopper.testing.tensor_cores import WarpTiling
-from tvm_hopper.verification import judge as judge_module
-from tvm_hopper.verification import values
+from tvm_hopper.verification import values, verifier
 from tvm_hopper.verification.schedules import Schedules
 
 
@@ -382,7 +381,7 @@ def test_values_are_compared_before_more_schedules_run_than_a_verdict_needs(monk
 
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr(Schedules, "run", slow)
-    for module in (judge_module, values):
+    for module in (verifier, values):
         monkeypatch.setattr(module, "time", clock)
     plain, program = kernels.matmul()
     report = verify(program, against=plain, progress=False, budget_s=60.0)

@@ -1,6 +1,6 @@
 """Scalar types that kernels use, under TVM's names.
 
-The simulator reads the types of instructions by tables of its own (`sim/ops/ptx_types.py`): it
+The simulator reads the types of instructions by tables of its own (`sim/tir.py`): it
 checks what was made with this one.
 
 Sources: PTX ISA 9.1, 5.2.1 (types), 9.7.15.2 and 9.7.15.5 (WGMMA: operands, accumulators, majors);

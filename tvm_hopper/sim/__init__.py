@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING
 
 from tvm_hopper.sim.findings import RULES, VERDICTS, Finding, worst
 
-if TYPE_CHECKING:  # what __getattr__ finds, for type checkers
+if TYPE_CHECKING:  # names that `__getattr__` imports, for type checkers
+    from tvm_hopper.sim.launch.host import run_host
+    from tvm_hopper.sim.launch.tma import TensorMapArg
     from tvm_hopper.sim.options import RunOptions
     from tvm_hopper.sim.result import Result
-    from tvm_hopper.sim.run import TensorMapArg, run_host, run_kernel
+    from tvm_hopper.sim.run import run_kernel
 
-# What runs kernels is loaded on request: a build needs the rules only.
+# The machine is imported on first use: a build needs only the rules.
 _LATE = {
     "Result": "result",
     "RunOptions": "options",
-    **dict.fromkeys(("TensorMapArg", "run_host", "run_kernel"), "run"),
+    "TensorMapArg": "launch.tma",
+    "run_host": "launch.host",
+    "run_kernel": "run",
 }
 
 __all__ = [

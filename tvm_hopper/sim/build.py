@@ -57,7 +57,7 @@ class Layout:
         return layout
 
 
-# Lists of a machine, and whose CTA an entry is.
+# Lists of a machine, and the CTA of an entry.
 CTA_OF: dict[str, Callable[[Any], CTA]] = {
     **dict.fromkeys(("warps", "barriers"), operator.attrgetter("cta")),
     "loads": operator.attrgetter("barrier.cta"),
@@ -85,17 +85,17 @@ class KernelMachine(Machine):
         self.arch = DEFAULT_ARCH
         self.args: dict[str, Any] = {}
         self.maps_in_memory: dict[bytes, Any] = {}  # tensor maps, by their bytes
-        self.item_bytes: dict[int, int] = {}  # of an element of each global tensor, by its number
-        for what, site in self.program.unsupported:
-            self.incomplete(what, site)
+        self.item_bytes: dict[
+            int, int
+        ] = {}  # bytes of an element, by the number of the global tensor
+        for operation, site in self.program.unsupported:
+            self.incomplete(operation, site)
 
-    def incomplete(self, what: str, site: int = 0) -> None:
+    def incomplete(self, operation: str, site: int = 0) -> None:
         """Report an operation that nothing models."""
+        text = f"unsupported: {operation}; nothing is certified"
         self.add(
-            "INCOMPLETE",
-            f"unsupported: {what}; nothing is certified",
-            key=what,
-            statements=(self.statement(site),) if site else (),
+            "INCOMPLETE", text, key=operation, statements=(self.statement(site),) if site else ()
         )
 
     def written_elements(self) -> int:
@@ -107,13 +107,13 @@ class KernelMachine(Machine):
         )
 
     def finish(self) -> None:
-        """Run what is still in flight, then check what is owed."""
+        """Complete operations in flight, then check the final state."""
         ending.machine_end(self, self.ctas)
         while (op := next(filter(self.can_step, self.pending), None)) is not None:
             self.step(op)
 
     def retire(self, clusters: Sequence[Sequence[CTA]]) -> None:
-        """Check what clusters leave behind that have ended, and keep what findings may name."""
+        """Check the state that ended clusters leave, and keep what findings may name."""
         ctas = [cta for cluster in clusters for cta in cluster]
         ending.machine_end(self, ctas)
         gone = set(ctas)
@@ -130,7 +130,7 @@ class KernelMachine(Machine):
             cta.retire()
 
     def result(self, outputs: dict[str, np.ndarray], ran: tuple[tuple[int, ...], ...]) -> Result:
-        """Return what has been found, with tensors after the run and the CTAs that ran."""
+        """Return the findings, tensors after the run, and the CTAs that ran."""
         if self.recorder.on:
             self.recorder.close()
         return Result(
@@ -271,7 +271,7 @@ class MachineBuilder:
 
         def begin(coords_of: Sequence[tuple[Any, ...]]) -> list[CTA]:
             members: list[CTA] = []
-            barrier = ClusterBarrier("cluster barrier", machine.cluster_warps, members)
+            barrier = ClusterBarrier(machine, members)
             for rank, coords in enumerate(coords_of):
                 members.append(self._block(coords, rank, members, barrier, layout, block, cluster))
             return members

@@ -1,6 +1,6 @@
 """Select the CTAs to simulate: all if they are few, else one group of each kind.
 
-What a group is, and when two are alike, is proved without running them: see `sim.kinds.groups`.
+Groups, and which of them are alike, are proved without running them: see `sim.kinds.groups`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.findings import RULES, Finding
+from tvm_hopper.sim.findings import Finding, finding
+from tvm_hopper.sim.grid import check_blocks
+from tvm_hopper.sim.kernel_code import compiled
 from tvm_hopper.sim.kinds.groups import CtaGroups, groups_of
 from tvm_hopper.sim.launch.tensors import Pointer
 from tvm_hopper.sim.launch.tma import TensorMapArg
-from tvm_hopper.sim.run import check_blocks, compiled
 
-MAX_COMMUNICATING = 1024  # CTAs that hear of each other, and so run together
+MAX_COMMUNICATING = 1024  # CTAs that communicate, and so run together
 MAX_KINDS = 32  # CTAs that run for others, where they do not
 
 
@@ -32,7 +33,7 @@ class Choice:
         One CTA of each kind: the others of its kind execute the same instructions, at places that
         differ by their index alone. Empty if that is not known.
     span : int or None
-        CTAs that hear of each other lie no further apart than so many, in the order of launch;
+        CTAs that communicate lie no further extra_keys than so many, in the order of launch;
         None: not looked at yet, see `span_of`.
     """
 
@@ -47,51 +48,44 @@ class Choice:
 
     @property
     def everything(self) -> bool:
-        """Tell whether every CTA of the launch runs."""
+        """Return whether every CTA of the launch runs."""
         return len(self.blocks) >= self.total
 
     def findings(self) -> list[Finding]:
         """Return `INCOMPLETE` if the CTAs that do not run are not covered."""
         if self.covered:
             return []
-        rule = RULES["INCOMPLETE"]
-        return [
-            Finding(
-                "INCOMPLETE",
-                rule.severity,
-                f"{self.kernel}: {len(self.blocks)} of {self.total} CTAs ran: {self.reason}",
-                hint="run more CTAs (max_ctas)",
-                ptx_section=rule.ptx_section,
-            )
-        ]
+        text = f"{self.kernel}: {len(self.blocks)} of {self.total} CTAs ran: {self.reason}"
+        return [finding("INCOMPLETE", text, hint="run more CTAs (max_ctas)")]
 
     def __str__(self) -> str:
-        """Say how much ran and why."""
+        """State how many CTAs ran and why."""
         return f"{self.kernel}: {len(self.blocks)} of {self.total} CTAs ({self.reason})"
 
 
-def choose_asked(func: Any, setup: dict[str, Any], blocks: Sequence[tuple[int, ...]]) -> Choice:
+def choose_requested(func: Any, setup: dict[str, Any], blocks: Sequence[tuple[int, ...]]) -> Choice:
     """Take the requested CTAs; nothing is known of the others."""
     grid = setup["grid"]
     total = grid[0] * grid[1] * grid[2]
-    asked = tuple(dict.fromkeys(check_blocks(blocks, grid)))
+    requested = tuple(dict.fromkeys(check_blocks(blocks, grid)))
     name = str(func.attrs["global_symbol"])
-    whole = len(asked) >= total
-    return Choice(name, asked, total, whole, "as asked", span=None if whole else 1)
+    whole = len(requested) >= total
+    return Choice(name, requested, total, whole, "as requested", span=None if whole else 1)
 
 
 def choose_blocks(
-    func: Any, setup: dict[str, Any], max_ctas: int, apart: Sequence[np.ndarray] = ()
+    func: Any, setup: dict[str, Any], max_ctas: int, extra_keys: Sequence[np.ndarray] = ()
 ) -> Choice:
     """Choose the CTAs of one launch: one group of each kind, the first and the last CTA, corners.
 
     Parameters
     ----------
     max_ctas : int
-        A launch of so many runs whole. Of a larger one each kind runs, `MAX_KINDS` CTAs at most,
-        or `MAX_COMMUNICATING` where they hear of each other.
-    apart : sequence of numpy.ndarray
-        What tells kinds apart besides, by the CTA's number: what an earlier launch left to each.
+        A launch of at most this many CTAs runs whole. Of a larger one each kind runs: at most
+        `MAX_KINDS` CTAs, or `MAX_COMMUNICATING` where they communicate.
+    extra_keys : sequence of numpy.ndarray
+        Further keys that distinguish kinds, by the CTA's number: the data that an earlier launch
+        left to each.
     """
     name = str(func.attrs["global_symbol"])
     grid = setup["grid"]
@@ -99,30 +93,35 @@ def choose_blocks(
     only_written = _only_written(compiled(func), setup["params"])
     if total <= max_ctas:
         return Choice(name, tuple(_all(grid)), total, True, "all", only_written, span=None)
-    groups = groups_of(func, setup, apart)
-    most = MAX_COMMUNICATING if groups.talk else max(max_ctas, MAX_KINDS)
+    groups = groups_of(func, setup, extra_keys)
+    most = MAX_COMMUNICATING if groups.communication else max(max_ctas, MAX_KINDS)
     numbers = np.concatenate([*groups.kinds, np.zeros(0, np.int64)])
     corners = _corners(setup, max_ctas)
     if groups.trouble or len(numbers) > most:
         if total <= most:
-            reason = f"all: they communicate ({groups.talk})" if groups.talk else "all"
+            reason = (
+                f"all: they communicate ({groups.communication})" if groups.communication else "all"
+            )
             span = _span(groups, grid)
             return Choice(name, tuple(_all(grid)), total, True, reason, only_written, span=span)
         count = f"{len(groups.kinds)} kinds with {len(numbers)} CTAs are more than {most}"
         reason = groups.trouble or count
-        if not groups.talk:
+        if not groups.communication:
             return Choice(name, corners, total, False, reason, only_written)
         some = tuple(itertools.islice(_all(grid), most))
-        reason = f"they communicate ({groups.talk}), and only the first {most} were run: {reason}"
+        how = f"they communicate ({groups.communication})"
+        reason = f"{how}, and only the first {most} were run: {reason}"
         return Choice(name, some, total, False, reason, only_written)
     blocks: list[tuple[int, ...]] = [*groups.values.blocks(numbers)]
     if len(groups.kinds) == 1:
         reason = "the others run the same protocol"
     else:
         reason = f"one of each of the {len(groups.kinds)} kinds of CTA"
-    if groups.talk:
+    if groups.communication:
         sizes = sorted({len(kind) for kind in groups.kinds})
-        reason += f"; they communicate ({groups.talk}) in groups of {', '.join(map(str, sizes))}"
+        reason += (
+            f"; they communicate ({groups.communication}) in groups of {', '.join(map(str, sizes))}"
+        )
     else:
         blocks += corners[:2]  # the first and the last
     kinds = tuple(groups.values.blocks(numbers))
@@ -133,14 +132,14 @@ def choose_blocks(
 
 
 def span_of(func: Any, setup: dict[str, Any]) -> int:
-    """Return how far apart CTAs that hear of each other are launched; a cluster counts as one."""
+    """Return the largest launch distance of CTAs that communicate; a cluster counts as one."""
     return _span(groups_of(func, setup), setup["grid"])
 
 
 def _span(groups: CtaGroups, grid: tuple[int, int, int]) -> int:
-    """Return how far apart CTAs that hear of each other are launched, x fastest; one if none do."""
+    """Return the largest launch distance of CTAs that communicate, x fastest; one if none do."""
     total = grid[0] * grid[1] * grid[2]
-    if not groups.talk:
+    if not groups.communication:
         return 1
     if groups.label is None:
         return total

@@ -12,20 +12,14 @@ from tvm_hopper.sim.races.clocks import Clock
 
 
 def warp_exit(warp: Any) -> None:
-    """Check what one warp leaves behind."""
+    """Check the state that one warp leaves when it exits."""
     machine = warp.machine
     known = warp.known_to_any().generic.events
     for lane, groups in warp.bulk.items():
         if groups.open:
             op = groups.open[0]
-            machine.add(
-                "BULK_GROUP_MISUSE",
-                f"{warp.label}/lane{lane} issued a {op.kind} and never committed it: no "
-                "wait_group covers it",
-                key=(op.site, "open"),
-                agents=(warp.label,),
-                statements=(machine.place(warp, op.site, op.it),),
-            )
+            text = f"{warp.label}/lane{lane} issued a {op.kind} and never committed it"
+            machine.of_op("BULK_GROUP_MISUSE", op, f"{text}: no wait_group covers it", "open")
         unread = [
             op
             for ops in (*groups.committed, groups.open)
@@ -34,28 +28,18 @@ def warp_exit(warp: Any) -> None:
         ]
         if unread:
             op = unread[0]
-            machine.add(
-                "EXIT_PENDING_ASYNC",
-                f"{warp.label}/lane{lane} exits with {len(unread)} {op.kind} whose shared source "
-                "may be unread",
-                key=(op.site, "exit"),
-                agents=(warp.label,),
-                statements=(machine.place(warp, op.site, op.it),),
-            )
+            text = f"{warp.label}/lane{lane} exits with {len(unread)} {op.kind} whose shared source"
+            machine.of_op("EXIT_PENDING_ASYNC", op, f"{text} may be unread", "exit")
     if warp.wgmma_open or warp.wgmma_groups:
         op = (warp.wgmma_open or [o for ops in warp.wgmma_groups for o in ops] or [None])[0]
         if op is not None:
-            machine.add(
-                "WGMMA_REG_INFLIGHT",
-                f"{warp.label} exits with a wgmma that no wait_group covers",
-                key=(op.site, "exit"),
-                agents=(warp.label,),
-                statements=(machine.place(warp, op.site, op.it),),
-            )
+            text = f"{warp.label} exits with a wgmma that no wait_group covers"
+            site, it = op.site, op.it
+            machine.at("WGMMA_REG_INFLIGHT", warp, site, text, it, key=(site, "exit"))
 
 
 def known_at_exit(machine: Any, cta: Any) -> Clock:
-    """Return what the warps of one CTA know together when they end."""
+    """Return the joint knowledge of the warps of one CTA when they end."""
     known = Clock(machine.cluster_warps)
     for warp in cta.warps:
         everything = warp.known_to_any()
@@ -65,7 +49,7 @@ def known_at_exit(machine: Any, cta: Any) -> Clock:
 
 
 def machine_end(machine: Any, ctas: Sequence[Any]) -> None:
-    """Check what some CTAs leave behind, of whole clusters; findings only, nothing is changed."""
+    """Check the state that some CTAs (whole clusters) leave; adds findings and changes nothing."""
     complete = all(warp.finished for cta in ctas for warp in cta.warps)
     if complete:
         _copies_into_exited(machine, ctas)
@@ -78,45 +62,29 @@ def machine_end(machine: Any, ctas: Sequence[Any]) -> None:
         if barrier.cta not in inside:
             continue
         if complete and barrier.tx:
-            machine.add(
-                "MBAR_TX_MISMATCH",
+            text = (
                 f"{barrier.name}: at the end of the kernel the tx-count is {barrier.tx}: "
-                "expected and delivered bytes differ",
-                key=("end", barrier.name),
-                buffer=barrier.name,
+                "expected and delivered bytes differ"
             )
+            machine.add("MBAR_TX_MISMATCH", text, key=("end", barrier.name), buffer=barrier.name)
         if complete and barrier.used_early:
-            machine.add(
-                "MBAR_INIT_FENCE",
-                f"{barrier.name}: no fence.mbarrier_init between its init and its first use",
-                key="fence",
-                buffer=barrier.name,
-            )
+            text = f"{barrier.name}: no fence.mbarrier_init between its init and its first use"
+            machine.add("MBAR_INIT_FENCE", text, key="fence", buffer=barrier.name)
 
 
 def _copies_into_exited(machine: Any, ctas: Sequence[Any]) -> None:
     known = {cta: known_at_exit(machine, cta) for cta in ctas}
     for op in machine.loads:
         if op.barrier.cta in known and not known[op.barrier.cta].events >> op.write_event & 1:
-            machine.add(
-                "EXIT_PENDING_ASYNC",
+            text = (
                 f"{op.barrier.cta.label} may exit before a {op.kind} into it has completed: "
-                f"nobody waits for it on {op.barrier.name}",
-                key=(op.site, "load"),
-                buffer=op.barrier.name,
-                agents=(op.warp.label,),
-                statements=(machine.place(op.warp, op.site, op.it),),
+                f"no thread waits for it on {op.barrier.name}"
             )
-
+            machine.of_op("EXIT_PENDING_ASYNC", op, text, "load", buffer=op.barrier.name)
     for cta, op in machine.copies_out:
         if cta in known and not known[cta].events >> op.read_event & 1:
-            machine.add(
-                "EXIT_PENDING_ASYNC",
-                f"{cta.label} may exit before a {op.kind} has read its shared memory",
-                key=(op.site, "source"),
-                agents=(op.warp.label,),
-                statements=(machine.place(op.warp, op.site, op.it),),
-            )
+            text = f"{cta.label} may exit before a {op.kind} has read its shared memory"
+            machine.of_op("EXIT_PENDING_ASYNC", op, text, "source")
 
 
 def _remote(machine: Any, ctas: Sequence[Any]) -> None:
@@ -131,13 +99,8 @@ def _remote(machine: Any, ctas: Sequence[Any]) -> None:
         clock = known[cta]
         seen = clock.events >> event & 1 if event >= 0 else clock.epochs[warp.index] >= epoch
         if not seen:
-            machine.add(
-                "CLUSTER_TARGET_EXITED",
-                f"{cta.label} may exit before {warp.label} reaches into it",
-                key=(site, "exited"),
-                agents=(warp.label,),
-                statements=(machine.place(warp, site, it),),
-            )
+            text = f"{cta.label} may exit before {warp.label} reaches into it"
+            machine.at("CLUSTER_TARGET_EXITED", warp, site, text, it, key=(site, "exited"))
 
 
 def _groups_of_others(machine: Any, chosen: Sequence[Any]) -> None:
@@ -186,13 +149,11 @@ def _registers(machine: Any, ctas: Sequence[Any]) -> None:
                 for w, r in zip(cta.warps, targets, strict=True)
             )
             total = machine.entry_registers * 32 * len(cta.warps)
-            machine.at(
-                "SETMAXNREG_BUDGET",
-                blocked[0],
-                blocked[0].blocked_on[3],
+            text = (
                 f"pool of {machine.entry_registers} x {32 * len(cta.warps)} = {total} registers; "
-                f"{wanted} are requested: the last warps block forever",
+                f"{wanted} are requested: the last warps block forever"
             )
+            machine.at("SETMAXNREG_BUDGET", blocked[0], blocked[0].blocked_on[3], text)
 
 
 def _unissued(machine: Any, ctas: Sequence[Any]) -> None:
@@ -201,12 +162,8 @@ def _unissued(machine: Any, ctas: Sequence[Any]) -> None:
             steps = {w.wgmma_steps for w in group.warps if w.finished}
             if len(steps) > 1:
                 site, warp = group.sequence[-1]
-                machine.at(
-                    "WARP_CONVERGENCE",
-                    warp,
-                    site,
-                    f"warps of one warp group execute {sorted(steps)} wgmma instructions",
-                )
+                text = f"warps of one warp group execute {sorted(steps)} wgmma instructions"
+                machine.at("WARP_CONVERGENCE", warp, site, text)
             for op in group.operations:
                 if not op.issued:
                     missing = [w.label for w in group.warps if w not in op.members and w.finished]
@@ -227,9 +184,8 @@ def uncovered(
 ) -> dict[str, Any] | None:
     """Describe the elements of an output that were not written; None if all were.
 
-    `written` has one flag for each byte of the memory that the output is a view of; `stored` tells
-    whether some statement stores to it: without one, an argument of which nothing is written is
-    no output.
+    `written` has one flag for each byte of the memory that the output is a view of. `stored`: some
+    statement stores to it; without one, an argument that stays unwritten is no output.
     """
     elements = place.bytes_among(written).all(axis=-1)
     if elements.all() or not (elements.any() or stored):

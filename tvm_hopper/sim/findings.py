@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 VERDICTS = ("clean", "review", "incomplete", "error")
-MAX_LISTED_BLOCKS = 16  # in the call that replays a finding
-# policies of what no schedule has found -> what of `verify` has
+MAX_LISTED_BLOCKS = 16  # blocks in the call that replays a finding
+# policies of findings that no schedule made -> the stage of `verify` that made them
 NOT_RUN = {
     "": "",
     "static": "  # its static check",
@@ -110,7 +110,7 @@ RULES = _rules(
         "OUTPUT_COVERAGE",
         "error",
         "specification of the kernel",
-        "write each element; where a part keeps what it held, give the tensor in `inputs`",
+        "write each element; if a part keeps its contents, give the tensor in `inputs`",
     ),
     Rule(
         "WRONG_VALUE",
@@ -128,7 +128,7 @@ RULES = _rules(
         "GRID_DEPENDENCY",
         "error",
         "9.7.13.13 griddepcontrol",
-        "griddepcontrol.wait before the first access of what an earlier launch uses",
+        "griddepcontrol.wait before the first access to memory that an earlier launch uses",
     ),
     Rule("LAUNCH_LIMITS", "error", "2.2 thread hierarchy", "change the launch"),
     Rule(
@@ -152,7 +152,7 @@ RULES = _rules(
         "CLUSTER_NOT_PORTABLE",
         "review",
         "2.2.2 cluster of CTAs",
-        "use at most 8 thread blocks, or say what the device has: verify(num_sms=...)",
+        "use at most 8 thread blocks, or give the device's SM count: verify(num_sms=...)",
     ),
     Rule("MBAR_INIT_FENCE", "review", _MBAR, "put fence.mbarrier_init after mbarrier.init"),
 )
@@ -169,7 +169,7 @@ class Finding:
     severity : str
         One of `VERDICTS[1:]`.
     message : str
-        What happened, with agents, iteration and statements.
+        The error, with agents, iteration and statements.
     buffer : str
         Name of the buffer or mbarrier, or an empty string.
     byte_range : tuple[int, int]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 
 def clusters_of(
     grid: Sequence[int], cluster: Sequence[int], blocks: Any
 ) -> list[list[tuple[Any, ...]]]:
-    """Return the CTAs of each cluster that runs: of all, or of those with a wanted block."""
+    """Return the CTAs of each cluster that runs: all clusters, or those with a requested block."""
     shape = tuple(-(-g // c) for g, c in zip(grid, cluster, strict=True))
     wanted = None
     if blocks is not None:
@@ -17,21 +17,24 @@ def clusters_of(
             tuple(b // c for b, c in zip(_three_from_zero(block), cluster, strict=True))
             for block in blocks
         }
-    found = []
-    for z in range(shape[2]):
-        for y in range(shape[1]):
-            for x in range(shape[0]):
-                if wanted is not None and (x, y, z) not in wanted:
-                    continue
-                found.append(
-                    [
-                        (x * cluster[0] + i, y * cluster[1] + j, z * cluster[2] + k)
-                        for k in range(cluster[2])
-                        for j in range(cluster[1])
-                        for i in range(cluster[0])
-                    ]
-                )
-    return found
+    cx, cy, cz = cluster
+    inside = list(indices(cluster))
+    return [
+        [(x * cx + i, y * cy + j, z * cz + k) for i, j, k in inside]
+        for x, y, z in indices(shape)
+        if wanted is None or (x, y, z) in wanted
+    ]
+
+
+def indices(extents: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield each (x, y, z) in the order of launch: x fastest."""
+    x, y, z = map(range, extents)
+    return ((i, j, k) for k in z for j in y for i in x)
+
+
+def index_of(number: int, grid: Sequence[int]) -> tuple[int, int, int]:
+    """Return (x, y, z) of a CTA by its number in the order of launch."""
+    return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
 
 
 def check_blocks(blocks: Any, grid: Sequence[int]) -> Any:
@@ -39,15 +42,15 @@ def check_blocks(blocks: Any, grid: Sequence[int]) -> Any:
     if blocks is None:
         return None
     try:
-        asked = [(tuple(block), _three_from_zero(block)) for block in blocks]
+        checked = [(tuple(block), _three_from_zero(block)) for block in blocks]
     except (TypeError, ValueError):
         raise ValueError(f"blocks: found {blocks!r}; need a list of (x, y, z)") from None
-    if not asked:
+    if not checked:
         raise ValueError("blocks: found none; need at least one (x, y, z), or None for all")
-    for given, at in asked:
+    for given, at in checked:
         if not all(0 <= b < g for b, g in zip(at, grid, strict=True)):
             raise ValueError(f"blocks: found {given}; need indices inside the grid {tuple(grid)}")
-    return [at for _, at in asked]
+    return [at for _, at in checked]
 
 
 def _three_from_zero(block: Sequence[int]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Arithmetic of TIR on integers, once for all who evaluate expressions: of Python, or of arrays.
+"""TIR's integer arithmetic on Python integers and arrays, shared by all evaluators.
 
 Whole programs are compiled to Python text (`translate`), whose operators are these.
 """

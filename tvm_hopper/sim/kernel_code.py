@@ -1,4 +1,4 @@
-"""A device function made ready to run: its generator, and the warp whose instructions it calls."""
+"""A device function ready to run: its generator, and the class of warps that it calls."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ from typing import Any
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim import ending
 from tvm_hopper.sim.findings import Finding
-from tvm_hopper.sim.launch.instruction_set import missing_instructions
-from tvm_hopper.sim.launch.limits import check_launch, say_large
+from tvm_hopper.sim.launch.limits import check_launch, missing_instructions, say_large
 from tvm_hopper.sim.machine.warp import WarpCore
-from tvm_hopper.sim.ops.atomics import AtomicOps
+from tvm_hopper.sim.ops.atomics import AtomicOps, PackedAtomicOps
 from tvm_hopper.sim.ops.blame import BlameOps
 from tvm_hopper.sim.ops.bulk import BulkOps
 from tvm_hopper.sim.ops.cluster_barrier import ClusterBarrierOps
 from tvm_hopper.sim.ops.collective import CollectiveOps
 from tvm_hopper.sim.ops.cp_async import CpAsyncOps
-from tvm_hopper.sim.ops.data import DataOps
+from tvm_hopper.sim.ops.cuda_helpers import CudaHelperOps
 from tvm_hopper.sim.ops.fences import FenceOps
 from tvm_hopper.sim.ops.gather import GatherOps
-from tvm_hopper.sim.ops.grid_barrier import GridBarrierOps
-from tvm_hopper.sim.ops.grid_dependency import GridDependencyOps
-from tvm_hopper.sim.ops.matrix import MatrixOps
+from tvm_hopper.sim.ops.grid_barrier import GridOps
+from tvm_hopper.sim.ops.lane_values import LaneValueOps
 from tvm_hopper.sim.ops.mbarrier import MBarrierOps
 from tvm_hopper.sim.ops.mbarrier_arrivals import MBarrierArrivalOps
-from tvm_hopper.sim.ops.mbarrier_state import MBarrierStateOps
-from tvm_hopper.sim.ops.mma import MmaOps
+from tvm_hopper.sim.ops.mma import MatrixOps, MmaOps
 from tvm_hopper.sim.ops.named import NamedOps
-from tvm_hopper.sim.ops.order import OrderOps
+from tvm_hopper.sim.ops.order import GenericAddressOps, OrderOps
+from tvm_hopper.sim.ops.remote_stores import RemoteStoreOps
 from tvm_hopper.sim.ops.tensor_copies import TensorCopyOps
 from tvm_hopper.sim.ops.tensor_maps import TensorMapOps
+from tvm_hopper.sim.ops.vector_access import VectorAccessOps
 from tvm_hopper.sim.ops.wgmma import WgmmaOps
 from tvm_hopper.sim.tir import COOPERATIVE, arch_of_kernel, launch_tags, num_sms_of_kernel
-from tvm_hopper.sim.translate.program import KernelCode
+from tvm_hopper.sim.translate.scope import KernelCode
 from tvm_hopper.sim.translate.translate import compile_kernel
 
 
@@ -54,10 +53,13 @@ class Warp(
     OrderOps,
     BulkOps,
     CpAsyncOps,
-    DataOps,
-    GridBarrierOps,
-    GridDependencyOps,
-    MBarrierStateOps,
+    VectorAccessOps,
+    PackedAtomicOps,
+    RemoteStoreOps,
+    LaneValueOps,
+    CudaHelperOps,
+    GenericAddressOps,
+    GridOps,
     MatrixOps,
     MmaOps,
     TensorCopyOps,
@@ -88,7 +90,7 @@ HANDLERS = {
 
 @functools.lru_cache(maxsize=32)
 def compiled(func: Any) -> KernelCode:
-    """Return the generator of a device function and what is known of it, made once."""
+    """Return the generator of a device function and facts about it, made once."""
     return compile_kernel(func, HANDLERS)
 
 
@@ -99,8 +101,7 @@ def touched_tensors(func: Any, params: Mapping[str, Any]) -> tuple[set[str], set
         {
             getattr(params[name], "tensor", name)
             for name in names
-            if name in params
-            and not isinstance(params[name], Number)  # of which places are counted
+            if name in params and not isinstance(params[name], Number)  # its places are counted
         }
         for names in (program.stored_params, program.loaded_params)
     )
@@ -112,7 +113,7 @@ def launch_findings(
 ) -> list[Finding]:
     """Return the rules that a launch of a device function breaks, whatever it computes.
 
-    Those of its instructions too: a kernel that its assembler refuses is not launched.
+    Also checks its instructions: a kernel that the assembler refuses is not launched.
     """
     name = str((func.attrs or {}).get("global_symbol", "kernel"))
     setup = {**setup, "cooperative": COOPERATIVE in launch_tags(func)}
@@ -127,7 +128,7 @@ def sms_of_launch(func: Any, num_sms: int) -> int:
 
 
 def say_cluster(func: Any, setup: dict[str, Any], num_sms: int = DEFAULT_NUM_SMS) -> list[str]:
-    """Say of a launch with a cluster of more thread blocks than run everywhere where it runs."""
+    """Name the devices that run a cluster with more thread blocks than every device supports."""
     name = str((func.attrs or {}).get("global_symbol", "kernel"))
     return say_large(name, setup, arch_of_kernel(func), sms_of_launch(func, num_sms))
 

@@ -1,4 +1,4 @@
-"""Decide once per program what its runs may skip."""
+"""Decide once per program which parts its runs may skip."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tvm_hopper.sim.kernel_code import compiled, touched_tensors
-from tvm_hopper.sim.shortcuts import NOTHING_LEFT_OUT, LoopCut, Shortcuts
-from tvm_hopper.sim.trips.plan import TripPlan, plan_trips
+from tvm_hopper.sim.loop_cuts.plan import CutPlan, plan_cuts
+from tvm_hopper.sim.options import NOTHING_LEFT_OUT, LoopCut, Shortcuts
 
 
 class Savings(NamedTuple):
-    """What the runs of a program leave out, by kernel; a kernel that is missing leaves out nothing.
+    """Parts of each kernel that the runs of a program leave out; a missing kernel runs in full.
 
     Attributes
     ----------
     first : dict
-        Of the first run, which does all turns of the loops that store to global memory.
+        Parts that the first run leaves out; it runs all iterations of loops with global stores.
     others : dict
         Of the runs after it.
     uncut : dict
@@ -32,7 +32,7 @@ NO_SAVINGS = Savings({}, {}, {})
 
 
 def plan_savings(launches: Iterable[tuple[Any, Mapping[str, Any]]]) -> Savings:
-    """Decide what the runs of a program may leave out.
+    """Decide which parts the runs of a program may leave out.
 
     Parameters
     ----------
@@ -45,13 +45,13 @@ def plan_savings(launches: Iterable[tuple[Any, Mapping[str, Any]]]) -> Savings:
     uncut: dict[str, Shortcuts] = {}
     for func, params in launches:
         scalars = {name: value for name, value in params.items() if type(value) is int}
-        plan, program = plan_trips(func, scalars), compiled(func)
+        plan, program = plan_cuts(func, scalars), compiled(func)
         if plan.refused or program.unsupported:
-            return NO_SAVINGS  # what one launch computes, another one may need
+            return NO_SAVINGS  # a launch may need results of another
         name = str(func.attrs["global_symbol"])
         stored, loaded = touched_tensors(func, params)
         cuts, storing = _by_site(func, plan)
-        if stored & loaded or name in uncut:  # whose loads a store may change; two launches
+        if stored & loaded or name in uncut:  # a store may change loads; two launches
             cuts = storing = {}
         if len(launches) > 1:  # a later launch may read all that this one stores
             storing = {}
@@ -62,11 +62,11 @@ def plan_savings(launches: Iterable[tuple[Any, Mapping[str, Any]]]) -> Savings:
 
 
 def of_kernel(savings: Mapping[str, Shortcuts], func: Any) -> Shortcuts:
-    """Return what a run of one kernel leaves out."""
+    """Return the parts that a run of one kernel leaves out."""
     return savings.get(str(func.attrs["global_symbol"]), NOTHING_LEFT_OUT)
 
 
-def _by_site(func: Any, plan: TripPlan) -> tuple[dict[int, LoopCut], dict[int, LoopCut]]:
+def _by_site(func: Any, plan: CutPlan) -> tuple[dict[int, LoopCut], dict[int, LoopCut]]:
     """Return the cuts by statement number."""
     sites = {node: site for site, node in enumerate(compiled(func).statements) if site}
     cuts, storing = (

@@ -15,17 +15,17 @@ from tvm.backend.cuda.ptx.table import TABLE, mods, variants
 
 from tvm_hopper.sim.arithmetic.table import INSTRUCTIONS
 from tvm_hopper.sim.kernel_code import HANDLERS
-from tvm_hopper.sim.ops.forms import refused_form
+from tvm_hopper.sim.ops.forms import handler_of, refused_form
 from tvm_hopper.sim.tir import PRINTED
 from tvm_hopper.sim.translate.cuda_helpers import COMPUTED as COMPUTED_CALLS
 from tvm_hopper.sim.translate.device_math import MATH
 from tvm_hopper.sim.translate.emit_helpers import CONVERSIONS
-from tvm_hopper.sim.translate.emit_ptx import PtxEmitter, is_harmless
+from tvm_hopper.sim.translate.emit_ptx import is_harmless
 from tvm_hopper.sim.translate.exprs import REINTERPRET, SAME
 from tvm_hopper.sim.translate.translate import StmtEmitter
 
 COMPUTED, MODELLED, NO_EFFECT, INCOMPLETE = "computed", "modelled", "no effect", "incomplete"
-CHIP = 90  # of Hopper: what TVM certifies for a later one alone is a later chip's
+CHIP = 90  # Hopper: rows that TVM certifies only for later chips are not modelled
 
 HEAD = """# PTX instructions in the simulator
 
@@ -51,15 +51,9 @@ TVM prints these device functions (`T.cuda.*`) as CUDA text of its own:
 |---|---|"""
 
 
-class _Handlers(PtxEmitter):
-    """The names that a translation would look up."""
-
-    handlers = HANDLERS
-
-
 @dataclass(frozen=True)
 class TableRow:
-    """What is modelled of one row: `state`, and why some or all forms are not."""
+    """Whether a row is modelled: `state`, and why some or all forms are not."""
 
     name: str
     mnemonic: str
@@ -79,8 +73,8 @@ def _row(name: str, entry: Any) -> TableRow:
         state = COMPUTED
     elif is_harmless(name):
         return TableRow(name, entry.ptx_name, NO_EFFECT, "")
-    elif _Handlers()._handler(name):
-        # One modifier alone decides; all combinations of those of `ld` are hundred thousands.
+    elif handler_of(name, HANDLERS):
+        # One modifier alone decides; `ld` has hundred thousands of combinations.
         tokens = [{"space": "global", s.name: token} for s in entry.slots for token in s.choices]
         reasons, state = {refused_form(name, token) for token in tokens}, MODELLED
     else:

@@ -1,23 +1,97 @@
-"""How one kernel is run in the simulator."""
+"""How one kernel is run in the simulator, and work that synchronisation-only runs may skip."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim.launch.overlap import Unfinished
-from tvm_hopper.sim.shortcuts import NOTHING_LEFT_OUT, Shortcuts
+
+
+class ShortcutError(Exception):
+    """A finding may depend on parts that this run leaves out; the text gives the reason."""
+
+
+@dataclass(frozen=True)
+class LoopCut:
+    """A loop whose iterations repeat; see `tvm_hopper.sim.loop_cuts`.
+
+    Attributes
+    ----------
+    name : str
+        Name of the loop variable.
+    period : int
+        Iterations after which everything that synchronises repeats.
+    conditions : tuple of Threshold
+        Conditions that do not repeat but change in few iterations, of this loop and of the loops
+        that are cut with it.
+    known : dict
+        Values of parameters, and thread tags of block indices, by variable.
+    stores : bool
+        Whether it stores to tensors: then iterations left out leave elements unwritten.
+    """
+
+    name: str
+    period: int
+    conditions: tuple[Any, ...] = ()
+    known: Mapping[Any, int | str] = field(default_factory=dict)
+    stores: bool = False
+
+
+@dataclass(frozen=True)
+class Shortcuts:
+    """Parts that one run leaves out.
+
+    Attributes
+    ----------
+    values : bool
+        Whether data is moved and computed with. Without values a run records which thread touches
+        which bytes and when; the kernel's tensors are neither read nor copied.
+    cuts : dict
+        Loops whose middle iterations are left out, by statement number.
+    watch_all : bool
+        Also watch tensors that no statement names as the place of a store: an address may come
+        from memory.
+    recorded : bool
+        Whether events are kept for a timeline although values are not computed.
+    """
+
+    values: bool = True
+    cuts: Mapping[int, LoopCut] = field(default_factory=dict)
+    watch_all: bool = False
+    recorded: bool = False
+
+    @property
+    def any(self) -> bool:
+        """Return whether anything is left out."""
+        return not self.values or bool(self.cuts)
+
+
+NOTHING_LEFT_OUT = Shortcuts()
+EVERYTHING_WATCHED = Shortcuts(watch_all=True)
+
+
+def no_values(machine: Any, reason: str) -> None:
+    """End a run without values where a finding would depend on one.
+
+    Raises
+    ------
+    ShortcutError
+        The run has no values.
+    """
+    if not machine.values:
+        raise ShortcutError(reason)
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """How one run of a kernel, or of several launches, is scheduled, watched and ended.
 
-    `run_launches` sets what differs from launch to launch: `blocks`, `outputs`, `written`,
+    `run_launches` sets the options that differ between launches: `blocks`, `outputs`, `written`,
     `shortcuts`, `num_sms`, and `unfinished`.
 
     Attributes
@@ -31,11 +105,11 @@ class RunOptions:
     budget_s : float or None
         Seconds after which the run ends as INCOMPLETE; None: an hour.
     record_writers : bool
-        Tell in `Result.writers` who wrote each element; needs `detect_races`.
+        Record the writer of each element in `Result.writers`; needs `detect_races`.
     stop_after : int or None
         End the run once it has written about so many elements of tensors: `Result.ended_early`.
     progress_line : object, optional
-        Its `text` says how far the run is, of clusters that are too many to be there together.
+        Its `text` is set to the progress of runs whose clusters do not all fit at once.
     blocks : list of (x, y, z) or None
         Which CTAs to run; whole clusters are added. None: all.
     outputs : sequence of str
@@ -45,10 +119,10 @@ class RunOptions:
         For several launches in a row: the bytes of each output's memory that earlier ones wrote.
         To a dict this launch adds its own, and it leaves OUTPUT_COVERAGE to the caller.
     shortcuts : Shortcuts
-        What the run leaves out. Where a finding might depend on that, the result says so in
-        `shortcut_failed`, and its findings are none.
+        Parts that the run leaves out. If a finding might depend on them, the result has a reason in
+        `shortcut_failed` and no findings.
     num_sms : int
-        Multiprocessors of the device, which all CTAs of a cooperative launch have to fit on.
+        Multiprocessors of the device: all CTAs of a cooperative launch must fit on them at once.
     unfinished : sequence of Unfinished
         Earlier launches that may still run; `griddepcontrol.wait` waits for them.
     """

@@ -1,4 +1,4 @@
-"""Turn errors of the machine into `Finding`s: classify, word, remove duplicates."""
+"""Make `Finding`s of the machine's errors: classify, describe, remove duplicates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.findings import RULES, Finding
+from tvm_hopper.sim.findings import RULES, Finding, finding
 from tvm_hopper.sim.races.shadow import ASYNC, TENSORMAP, MemoryAccess, clock_for
 from tvm_hopper.sim.timeline.events import Recorder
 from tvm_hopper.sim.tir import index_sources, shared_buffer, statement_text
@@ -53,13 +53,13 @@ class Reporter:
         return self.buffers[site]
 
     def index_text(self, site: int) -> str:
-        """Say which tensors the indices of a statement come from, if any."""
+        """Name the tensors that the indices of a statement are loaded from, if any."""
         node = self.program.statements[site] if site else None
         names = index_sources(node) if node is not None else []
         return f"; its index is read from {', '.join(names)}" if names else ""
 
     def place(self, warp: Any, site: int, it: tuple[int, ...]) -> str:
-        """Say who, where and in which iteration."""
+        """Describe the agent, the place and the iteration."""
         loops = f" at iteration {', '.join(map(str, it))}" if it else ""
         return f"{warp.label}{loops}: {self.statement(site)}"
 
@@ -76,7 +76,7 @@ class Reporter:
         """Report a broken rule, unless it was reported for the same `key`.
 
         `places` are further attributes of the finding: buffer, byte_range, statements, missing.
-        Once an operation ran that nothing models, what seems wrong may follow from that alone:
+        After an operation that is not modelled, later errors may only be its consequences:
         the verdict is `incomplete`, which never counts as success.
         """
         if self.unknown and RULES[rule].severity != "incomplete":
@@ -85,33 +85,24 @@ class Reporter:
         if identity in self.seen or len(self.findings) >= MAX_FINDINGS:
             return
         self.seen.add(identity)
-        facts = RULES[rule]
         if self.recorder.on:
             self.recorder.finding(rule, agents[0] if agents else "", len(self.findings))
+        places |= {"hint": hint} if hint else {}
         self.findings.append(
-            Finding(
-                rule,
-                facts.severity,
-                message,
-                agents=agents,
-                hint=hint or facts.hint,
-                policy=self.policy,
-                seed=self.seed,
-                ptx_section=facts.ptx_section,
-                **places,
-            )
+            finding(rule, message, agents=agents, policy=self.policy, seed=self.seed, **places)
         )
 
-    def at(self, rule: str, warp: Any, site: int, message: str, **more: Any) -> None:
-        """Report a rule broken by one statement of one warp."""
+    def at(
+        self, rule: str, warp: Any, site: int, message: str, it: Any = None, **more: Any
+    ) -> None:
+        """Report a rule broken by one statement of one warp, in an iteration (None: this one)."""
         more.setdefault("key", (site, more.get("buffer", "")))
-        self.add(
-            rule,
-            message,
-            agents=(warp.label,),
-            statements=(self.place(warp, site, warp.it),),
-            **more,
-        )
+        place = self.place(warp, site, warp.it if it is None else it)
+        self.add(rule, message, agents=(warp.label,), statements=(place,), **more)
+
+    def of_op(self, rule: str, op: Any, message: str, key: str, **more: Any) -> None:
+        """Report a rule broken by an asynchronous operation, at the statement that issued it."""
+        self.at(rule, op.warp, op.site, message, op.it, key=(op.site, key), **more)
 
     # -- conflicts --------------------------------------------------------------------------------
 
@@ -139,7 +130,7 @@ class Reporter:
     def _of_lanes(
         self, region: Any, other: MemoryAccess, access: MemoryAccess, bundle: Any
     ) -> bool:
-        """Tell whether all that a copy lacks is a meeting of lanes, in the warp that issues it."""
+        """Return whether a copy lacks nothing but a meeting of lanes in its issuing warp."""
         return (
             access.kind == ASYNC
             and other.warp is access.warp
@@ -171,16 +162,16 @@ class Reporter:
         if region.shared:
             name = self.buffer_of(access.site) or self.buffer_of(other.site) or name
         verb = "writes" if access.writes else "reads"
-        what = f"{access.op.kind} " if access.op is not None else ""
+        own_kind = f"{access.op.kind} " if access.op is not None else ""
         other_verb = "written" if other.writes else "read"
-        other_what = f"{other.op.kind} of " if other.op is not None else ""
+        other_kind = f"{other.op.kind} of " if other.op is not None else ""
         message = (
-            f"{what}of {access.warp.label} {verb} bytes that are {other_verb} by "
-            f"{other_what}{other.warp.label}, and nothing orders the two"
+            f"{own_kind}of {access.warp.label} {verb} bytes that are {other_verb} by "
+            f"{other_kind}{other.warp.label}, and nothing orders the two"
         )
         if "PROXY" in rule:
             message = (
-                f"{what}of {access.warp.label} {verb} bytes {other_verb} by {other_what}"
+                f"{own_kind}of {access.warp.label} {verb} bytes {other_verb} by {other_kind}"
                 f"{other.warp.label} through the generic proxy; execution is ordered, the "
                 "proxies are not"
             )
@@ -212,7 +203,7 @@ class Reporter:
     def too_early(
         self, region: Any, other: MemoryAccess, warp: Any, site: int, writes: bool
     ) -> None:
-        """Report an access of what an earlier launch may not be done with."""
+        """Report an access to memory that an earlier launch may still use."""
         verb, may = ("writes", "read or write") if writes else ("reads", "write")
         text = f"{warp.label} {verb} {region.name}, which {other.op.kernel} may still {may}"
         reason = "this launch may begin before that one has ended, and nothing has waited for it"
@@ -238,20 +229,17 @@ class Reporter:
             for candidate in barriers:
                 seen = warp.observed.get(id(candidate)) if candidate is not None else None
                 if seen is not None and seen.stale:
-                    self.add(
-                        "MBAR_PHASE_ALIAS",
+                    text = (
                         f"{candidate.name}: wait for parity {seen.parity} passed on phase "
-                        f"{seen.phase}, before the copy it should have waited for",
-                        key=(seen.site, candidate.name),
-                        buffer=candidate.name,
-                        agents=(warp.label,),
-                        statements=(self.place(warp, seen.site, seen.it),),
+                        f"{seen.phase}, before the copy it should have waited for"
                     )
+                    name = candidate.name
+                    self.at("MBAR_PHASE_ALIAS", warp, seen.site, text, seen.it, buffer=name)
 
     # -- deadlock ---------------------------------------------------------------------------------
 
     def deadlock(self, blocked: list[Any]) -> None:
-        """Report that no warp can advance, with what each waits for."""
+        """Report that no warp can advance, and the event that each waits for."""
         alike: dict[Any, list[Any]] = {}
         for warp in blocked:
             alike.setdefault((warp.cta, warp.group, warp.why()), []).append(warp)
@@ -273,4 +261,4 @@ class Reporter:
         )
 
     def finish(self) -> None:
-        """Report what is still owed when the kernel has ended; the machine extends it."""
+        """Report unfinished work when the kernel has ended; `KernelMachine` extends it."""

@@ -28,25 +28,25 @@ class Result:
     steps : int
         Steps that the scheduler took.
     stopped : bool
-        The run ended before the kernel did, or met an operation that nothing models, with a
-        finding that says why.
+        The run ended before the kernel did, or reached an operation that is not modelled; a finding
+        has the reason.
     out_of_budget : bool
-        It ended since it had taken its time.
+        The run used up its time budget.
     shortcut_failed : str
-        Why it has to be run again with nothing left out; empty if it need not.
+        Why the kernel must run once more in full; empty if it need not.
     cuts : tuple[str, ...]
-        Loops of which the middle was left out.
+        Loops whose middle iterations were left out.
     ended_early : bool
-        It ended since it had written as many elements as were requested (`run_kernel`).
+        The run ended after writing as many elements as were requested (`run_kernel`).
     writers : dict[str, tuple[ElementWriters, ...]]
-        Who wrote each element, of the tensors that were stored to, where that was requested: one
-        entry for each launch that stores to it, in order.
+        Writer of each element of the tensors that were stored to, if requested: one entry for each
+        launch that stores to the tensor, in order.
     waited_for_grids : bool
         Some thread executed `griddepcontrol.wait`.
     next_began : bool
         A CTA let the next launch begin before it had waited for those before this one.
     events, events_left_out : list, int
-        What `timeline` draws, and how much of it was too much to keep.
+        Events that `timeline` draws, and the number of events beyond the limit.
     """
 
     outputs: dict[str, np.ndarray]

@@ -13,32 +13,18 @@ from tvm_hopper.sim import ending
 from tvm_hopper.sim.build import NOTHING_WRITTEN, KernelMachine, Layout, MachineBuilder
 from tvm_hopper.sim.grid import check_blocks, clusters_of, three
 from tvm_hopper.sim.kernel_code import compiled, launch_findings, touched_tensors
-from tvm_hopper.sim.launch.host import Launch, run_host
 from tvm_hopper.sim.launch.tensors import TensorPlacement, place
-from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.machine.machine import MOST_WARPS, check_policy
 from tvm_hopper.sim.machine.pages import available_bytes
-from tvm_hopper.sim.options import DEFAULT_OPTIONS, RunOptions
+from tvm_hopper.sim.options import DEFAULT_OPTIONS, EVERYTHING_WATCHED, RunOptions
 from tvm_hopper.sim.races.writers import element_writers
 from tvm_hopper.sim.result import Result
-from tvm_hopper.sim.shortcuts import EVERYTHING_WATCHED
 from tvm_hopper.sim.tir import COOPERATIVE, arch_of_kernel, launch_tags
-from tvm_hopper.sim.translate.program import KernelCode
+from tvm_hopper.sim.translate.scope import KernelCode
 
-__all__ = [
-    "Launch",
-    "TensorMapArg",
-    "check_blocks",
-    "compiled",
-    "launch_findings",
-    "run_host",
-    "run_kernel",
-    "touched_tensors",
-]
-
-MAX_BYTES = 16 << 30  # of one run: shared memory with its shadow, and warps
+MAX_BYTES = 16 << 30  # memory of one run: shared memory with its shadow, and warps
 WARP_BYTES = 1 << 14  # about, of a warp's state and clocks
-ENDED_WARP_BYTES = 1 << 11  # about, of what findings may name of a warp that has ended
+ENDED_WARP_BYTES = 1 << 11  # estimate for the state of an ended warp that findings may name
 
 
 def run_kernel(
@@ -58,15 +44,15 @@ def run_kernel(
         After SplitHostDevice and the finalisation of device functions.
     args : dict or sequence
         One entry per parameter, by name or in order: a numpy array for a data pointer (its memory
-        is copied if the kernel stores to it; what a view leaves out of it must not be touched), a
-        number for a scalar, a `TensorMapArg` for a tensor map. With a dict, arrays that only tensor
-        maps point into are under further names.
+        is copied if the kernel stores to it; the kernel must not touch its bytes outside of a
+        view), a number for a scalar, a `TensorMapArg` for a tensor map. With a dict, arrays that
+        only tensor maps point into are under further names.
     grid, block, cluster : sequence of int
         x, y, z; the grid counts CTAs (not clusters).
     dyn_smem_bytes : int or None
         Dynamic shared memory of the launch; None: as much as the kernel declares.
     options : RunOptions
-        How it is scheduled, what is watched, and when it ends.
+        Scheduling, race detection, and limits of the run.
 
     Returns
     -------
@@ -185,9 +171,9 @@ def _note_written(
         return
     for name in options.outputs:
         region = builder.regions[name]
-        assert region.shadow is not None  # it is watched, since it holds nothing before
+        assert region.shadow is not None  # outputs are watched
         now = region.shadow.written(region.size)
-        if machine.stores_left_out:  # by this run, not by the kernel
+        if machine.stores_left_out:  # the run left stores out, not the kernel
             now = np.ones_like(now)
         if isinstance(written, dict):
             written[name] = now
@@ -216,7 +202,7 @@ def _too_large(
     shadow = 8 // machine.program.min_itemsize  # bytes of cells for a byte
     needed = together * (shared * (1 + shadow) + warps * WARP_BYTES)
     needed += num_ctas * warps * ENDED_WARP_BYTES
-    if wanted is None:  # of few CTAs, few pages of these are touched
+    if wanted is None:  # few CTAs touch few pages of these
         needed += stored * (2 if machine.log is None else 2 + shadow // 2)
     limit = min(MAX_BYTES, available_bytes())
     if needed <= limit:
@@ -231,7 +217,7 @@ def _too_large(
 
 
 def _remarks(machine: KernelMachine) -> None:
-    """Report what the kernel's text alone shows."""
+    """Report errors that the kernel's text shows without a run."""
     program = machine.program
     if program.setmaxnreg_site and not program.bounds_known:
         machine.add(
@@ -241,9 +227,5 @@ def _remarks(machine: KernelMachine) -> None:
             statements=(machine.statement(program.setmaxnreg_site),),
         )
     for site in program.lone_try_waits:
-        machine.add(
-            "TRY_WAIT_NOT_LOOPED",
-            "a single try_wait may return false after its time limit",
-            key=site,
-            statements=(machine.statement(site),),
-        )
+        text = "a single try_wait may return false after its time limit"
+        machine.add("TRY_WAIT_NOT_LOOPED", text, key=site, statements=(machine.statement(site),))

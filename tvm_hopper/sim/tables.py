@@ -1,7 +1,7 @@
 """Findings as a table: for a terminal, and as HTML for notebooks and pages.
 
-What a finding says comes from the module that ran: it is escaped for HTML, and put into terminals
-without markup or control characters.
+The text of a finding contains names from the module that ran: it is escaped for HTML, and printed
+on terminals without markup or control characters.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def findings_html(findings: Sequence[Finding]) -> str:
 
 
 def verdict_html(title: str, lines: Sequence[str], findings: Sequence[Finding]) -> str:
-    """Return a verdict with what it rests on, and its findings, for a notebook."""
+    """Return a verdict with its grounds and findings, for a notebook."""
     said = "".join(f"<div>{escape(line)}</div>" for line in lines)
     table = findings_html(findings)
     return f"<style>{STYLE}</style><div><b>{escape(title)}</b></div>{said}{table}"
@@ -102,13 +102,13 @@ def _plain(text: str) -> Text:
 
 def _row(number: int, one: Finding) -> str:
     where = _where(one)
-    what = f"<b>{escape(where)}</b><br>" if where else ""
-    what += escape(one.message)
-    what += "".join(f"<br><code>{escape(text)}</code>" for text in one.statements)
+    cell = f"<b>{escape(where)}</b><br>" if where else ""
+    cell += escape(one.message)
+    cell += "".join(f"<br><code>{escape(text)}</code>" for text in one.statements)
     fix = f"missing: {escape(one.missing)}<br>" if one.missing else ""
     fix += f"fix: {escape(one.hint)}<br><small>PTX {escape(one.ptx_section)}</small>"
     return (
         f'<tr><td class="{escape(one.severity)}">{number}</td><td>{escape(one.severity)}</td>'
-        f"<td>{escape(one.rule)}</td><td>{what}</td><td>{fix}</td>"
+        f"<td>{escape(one.rule)}</td><td>{cell}</td><td>{fix}</td>"
         f"<td><code>{escape(one.replay)}</code></td></tr>"
     )

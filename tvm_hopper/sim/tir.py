@@ -28,6 +28,30 @@ PROGRAMMATIC = "tirx.use_programtic_dependent_launch"
 # On a host function: places of parameters that no launch before it in the stream writes.
 PROMISED = "tvm_hopper.promised_tensors"
 
+# Types in the names of PTX instructions -> TVM dtypes, written from PTX ISA 9.1, 5.2.1 and the
+# instructions' own pages: `facts.dtypes` names the instructions that the lowering emits.
+DTYPE_OF = {
+    "b8": "uint8",
+    "u8": "uint8",
+    "s8": "int8",
+    "b16": "uint16",
+    "u16": "uint16",
+    "s16": "int16",
+    "b32": "uint32",
+    "u32": "uint32",
+    "s32": "int32",
+    "f32": "float32",
+    "b64": "uint64",
+    "u64": "uint64",
+    "s64": "int64",
+    "f64": "float64",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "tf32": "float32",  # as stored: the tensor cores leave out the lowest 13 bits
+    "e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+}
+
 
 def arch_of_kernel(func: tirx.PrimFunc) -> Arch:
     """Return the architecture of a device function's target; DEFAULT_ARCH where it names none."""
@@ -41,17 +65,17 @@ def arch_name(func: tirx.PrimFunc) -> str:
 
 
 def num_sms_of_kernel(func: tirx.PrimFunc) -> int | None:
-    """Return how many SMs a device function's target says that its device has, if it does."""
+    """Return the SM count that a device function's target states, or None."""
     target = func.attrs.get("target", None) if func.attrs else None
     said = None if target is None else target.attrs.get(NUM_SMS_ATTR)
     return None if said is None else int(said)
 
 
 def launch_tags(func: tirx.PrimFunc) -> list[str]:
-    """Return what a device function's launch is told of: extents, memory, and how it is launched.
+    """Return the launch tags of a device function: extents, memory, and how it is launched.
 
-    TVM's runtime takes them from `tirx.kernel_launch_params`; who wants `COOPERATIVE` or
-    `PROGRAMMATIC` gives a function of one kernel that attribute before it is lowered.
+    TVM's runtime takes them from `tirx.kernel_launch_params`. To launch as `COOPERATIVE` or
+    `PROGRAMMATIC`, a function of one kernel has that attribute before it is lowered.
     """
     return [str(tag) for tag in (func.attrs or {}).get("tirx.kernel_launch_params", [])]
 
@@ -71,7 +95,7 @@ def thread_extents(func: tirx.PrimFunc) -> dict[str, tuple[Any, Any]]:
 def param_names(func: tirx.PrimFunc) -> list[str]:
     """Return a name for each parameter of a device function: its own, numbered where two share it.
 
-    TVM tells parameters apart by node; two tensors of one name are legal.
+    TVM distinguishes parameters by node; two tensors of one name are legal.
     """
     names: list[str] = []
     for param in func.params:
@@ -108,7 +132,7 @@ def short_name(call: ir.Call) -> str:
 
 
 def decode_ptx(call: ir.Call) -> PtxCall | None:
-    """Take a `tirx.ptx.*` call apart; None if the table has no such entry."""
+    """Decode a `tirx.ptx.*` call; None if the table has no such entry."""
     name = op_name(call)[len(PTX) :]
     entry = TABLE.get(name)
     if entry is None:
@@ -139,6 +163,13 @@ def decode_ptx(call: ir.Call) -> PtxCall | None:
     return PtxCall(name, operands, tuple(writes), modifiers, pred)
 
 
+def nodes_in(root: Any, kind: Any, order: str = "post") -> list[Any]:
+    """Return the nodes of a class in an expression or a statement, in the order of a walk."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(root, [(kind, found.append)], order=order)
+    return found
+
+
 def dtype_of(node: Any) -> str:
     """Return the TIR dtype of an expression ("handle" for a pointer)."""
     ty = getattr(node, "ty", None)
@@ -155,7 +186,7 @@ def split_lanes(dtype: str) -> tuple[str, int]:
 
 
 def is_one_load(index: tirx.Ramp) -> bool:
-    """Tell whether TVM prints the load of a dense vector as one access, and not element by element.
+    """Return whether TVM prints the load of a dense vector as one access, not element by element.
 
     It does where it can prove that the vector is aligned (TVM, `CodeGenC`, `BufferLoadNode`). A
     store is one access wherever it goes.
@@ -232,8 +263,7 @@ def slot_of(node: Any, offset: int) -> int | None:
 
     Rings lie in one buffer, each after a constant: at byte 15368, `bar[k % 3 + 1920]` is slot 1.
     """
-    found: list[Any] = []
-    tvm_ffi.structural_walk(node, [(ir.TensorLoad, found.append)], order="pre")
+    found = nodes_in(node, ir.TensorLoad, "pre")
     loads = [load for load in found if load.source.scope().startswith("shared")]
     if not loads or isinstance(index := loads[0].indices[-1], tirx.IntImm):
         return None
@@ -254,9 +284,7 @@ def index_sources(node: Any) -> list[str]:
         indices.extend(access.indices)
 
     tvm_ffi.structural_walk(node, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
-    found: list[Any] = []
-    for index in indices:
-        tvm_ffi.structural_walk(index, [(ir.TensorLoad, found.append)], order="pre")
+    found = [load for index in indices for load in nodes_in(index, ir.TensorLoad, "pre")]
     return list(dict.fromkeys(str(x.source.name) for x in found if x.source.scope() == "global"))
 
 

@@ -21,13 +21,13 @@ from tvm_hopper.static_check.streams import check_streams, finding
 
 StaticFinding = Finding
 SYNCHRONISING = ("mbarrier", "wgmma", "cp_async_bulk", "cp_reduce", "setmaxnreg", "bar")
-MAX_TRIPS = 5
+MAX_ITERATIONS = 5
 
 
 def check_sync(
     device_func: tirx.PrimFunc,
     host_func: tirx.PrimFunc | None = None,
-    max_trips: int = MAX_TRIPS,
+    max_iterations: int = MAX_ITERATIONS,
     given: Given = NOTHING_GIVEN,
 ) -> list[StaticFinding]:
     """Return the broken rules that are visible without running the kernel.
@@ -39,7 +39,7 @@ def check_sync(
     host_func : tvm.tirx.PrimFunc or None
         Final host function. With it the bytes of each tensor copy are known and are compared with
         what the mbarriers expect.
-    max_trips : int
+    max_iterations : int
         Loops around synchronisation are followed this far; one that deadlocks then is followed to
         its end before anything is said.
     given : dict
@@ -53,7 +53,7 @@ def check_sync(
     if found:
         return found
     try:
-        protocol, skeletons = run_skeleton(device_func, host_func, max_trips, given)
+        protocol, skeletons = run_skeleton(device_func, host_func, max_iterations, given)
     except UnanalysableError as error:
         return [finding("INCOMPLETE", f"left to the simulator: {error}")]
     found += protocol

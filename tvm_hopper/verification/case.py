@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm_hopper.sim import Result, RunOptions
 from tvm_hopper.sim.cta_selection import Choice
-from tvm_hopper.sim.shortcuts import Shortcuts
+from tvm_hopper.sim.options import Shortcuts
 from tvm_hopper.verification.launches import BoundLaunch, run_launches
 from tvm_hopper.verification.program import Program
 from tvm_hopper.verification.related import Related
@@ -29,9 +29,9 @@ class Case:
     choices : sequence of Choice
         The CTAs that run of each launch.
     related : Related or None
-        Which CTAs of several launches need each other, if that could be told.
+        Which CTAs of several launches need each other; None if unknown.
     allocator : bool
-        Whether the call comes with one.
+        Whether the call passes an allocator.
     """
 
     program: Program

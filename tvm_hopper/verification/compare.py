@@ -1,7 +1,8 @@
-"""Compare what a run wrote with what a plain program computes there."""
+"""Compare the output of a run with the plain program's results."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,6 @@ from tvm_hopper.reference.lift import SECOND_ORDER
 from tvm_hopper.sim import Finding, Result
 from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.races.writers import ElementWriters
-from tvm_hopper.verification.boxes import Box, cover
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Comparison:
         Unwritten elements are compared, too.
     compared, exact, wrong, unknown : int
         Elements that were compared; of these, those that must agree bit for bit; those that do not
-        agree; those of which no bound is known, so that they were not compared.
+        agree; those without a known bound, which were not compared.
     share : float
         The largest difference, as a share of its bound, where elements need not agree exactly.
     first : tuple of int or None
@@ -48,7 +48,7 @@ class Comparison:
     bound: float = 0.0
 
     def __str__(self) -> str:
-        """Say how much was compared, and how."""
+        """State how much was compared, and how exactly."""
         text = f"{self.compared} of {self.size} elements of {self.name}"
         if self.exact == self.compared:
             text += " bit for bit"
@@ -56,14 +56,14 @@ class Comparison:
             text += f" ({self.exact} bit for bit, the others up to {self.share:.2g} of their bound)"
         return text + (f", {self.unknown} more without a bound" if self.unknown else "")
 
-    def judged(self, part: tuple[slice, ...]) -> np.ndarray:
-        """Tell which elements of a part are compared: with `whole` all, else those written."""
+    def compared_mask(self, part: tuple[slice, ...]) -> np.ndarray:
+        """Return which elements of a part are compared: with `whole` all, else those written."""
         if self.whole:
             return np.ones([each.stop - each.start for each in part], bool)
         return np.logical_or.reduce([one.written(part) for one in self.writers])
 
-    def add(self, box: Box, asked: np.ndarray, found: np.ndarray, expected: Expected) -> None:
-        """Compare one box; `asked` masks the elements that count."""
+    def add(self, box: Box, counted: np.ndarray, found: np.ndarray, expected: Expected) -> None:
+        """Compare one box; `counted` masks the elements that count."""
         value, error = expected.value, expected.error
         wide = found.astype(np.float64) if value.dtype == np.float64 else found
         with np.errstate(invalid="ignore"):
@@ -73,13 +73,13 @@ class Comparison:
             gap = np.abs(wide.astype(np.float64) - value.astype(np.float64))
             bound = np.where(exact, 0, error * SECOND_ORDER)
             near = same | (~exact & (gap <= bound))
-        judged = asked & known
-        wrong = judged & ~near
-        self.compared += int(judged.sum())
-        self.exact += int((judged & exact).sum())
-        self.unknown += int((asked & ~known).sum())
+        compared = counted & known
+        wrong = compared & ~near
+        self.compared += int(compared.sum())
+        self.exact += int((compared & exact).sum())
+        self.unknown += int((counted & ~known).sum())
         self.wrong += int(wrong.sum())
-        inexact = judged & ~exact & (gap > 0)
+        inexact = compared & ~exact & (gap > 0)
         if inexact.any():
             self.share = max(self.share, float(np.nanmax(gap[inexact] / bound[inexact])))
         if wrong.any():
@@ -91,15 +91,15 @@ class Comparison:
                 self.bound = float(bound[inside])
 
     def finding(self, where: str, result: Result) -> Finding:
-        """Describe what is wrong: the first wrong element, and who wrote it."""
+        """Describe the first wrong element and its writer."""
         assert self.first is not None
         last = next((w for w in reversed(self.writers) if w.written(self.first)), None)
         agents: tuple[str, ...] = ()
         statements: tuple[str, ...] = ()
-        who = "no statement wrote it"
+        writer = "no statement wrote it"
         if last is not None:
             agent, statement = last.describe(self.first)
-            agents, statements, who = (agent,), (statement,), f"it was written by {agent}"
+            agents, statements, writer = (agent,), (statement,), f"it was written by {agent}"
         index = ", ".join(map(str, self.first))
         need = "exactly" if not self.bound else f"within {self.bound:.3g}"
         array = result.outputs[self.name]
@@ -107,8 +107,8 @@ class Comparison:
         return finding(
             "WRONG_VALUE",
             f"{where}, {self.name}[{index}] is {self.found}, where the plain program has "
-            f"{self.expected} ({need}); {who}; {self.wrong} of {self.compared} elements that were "
-            "compared are wrong",
+            f"{self.expected} ({need}); {writer}; {self.wrong} of {self.compared} elements that "
+            "were compared are wrong",
             buffer=self.name,
             byte_range=(start * array.itemsize, (start + 1) * array.itemsize),
             agents=agents,
@@ -132,10 +132,10 @@ def compare(
     names : sequence of str
         The kernel's arguments, in the order of the plain program's parameters.
     values : dict
-        What they held before the run.
+        Their contents before the run.
     whole : collection of str
-        Arguments of which every element is compared: all that is written to them was, and what
-        was not has to be what the plain program leaves.
+        Arguments whose every element is compared: all stores to them ran, and the other elements
+        must be those that the plain program leaves.
     """
     arguments = [values[name] for name in names]
     found = []
@@ -152,25 +152,28 @@ def compare(
             continue
         one = Comparison(name, values[name].size, writers, all_of_it)
         found.append(one)
-        if place not in reference.output_places:  # it has to stay what it was
+        if place not in reference.output_places:  # it has to stay unchanged
             for box in boxes.pop(place):
                 part = _slices(box)
                 before = values[name][part].astype(result.outputs[name].dtype)
                 zero = np.zeros(before.shape)
                 one.add(
-                    box, one.judged(part), result.outputs[name][part], Expected(box, before, zero)
+                    box,
+                    one.compared_mask(part),
+                    result.outputs[name][part],
+                    Expected(box, before, zero),
                 )
     by_name = {one.name: one for one in found}
     for wanted in _together(boxes):
         for place, expected in reference.evaluate(arguments, wanted).items():
             name, part = names[place], _slices(expected.box)
             one = by_name[name]
-            one.add(expected.box, one.judged(part), result.outputs[name][part], expected)
+            one.add(expected.box, one.compared_mask(part), result.outputs[name][part], expected)
     return found
 
 
 def _together(boxes: Mapping[int, list[Box]]) -> list[dict[int, Box]]:
-    """Join boxes of several outputs that are written alike: they share what they need."""
+    """Join equal boxes of several outputs: they share intermediate results."""
     if len({len(some) for some in boxes.values()}) == 1:
         return [dict(zip(boxes, some, strict=True)) for some in zip(*boxes.values(), strict=True)]
     return [{place: box} for place, some in boxes.items() for box in some]
@@ -178,3 +181,45 @@ def _together(boxes: Mapping[int, list[Box]]) -> list[dict[int, Box]]:
 
 def _slices(box: Box) -> tuple[slice, ...]:
     return tuple(slice(low, high + 1) for low, high in box)
+
+
+Box = tuple[tuple[int, int], ...]  # the first and the last index of each axis
+SMALL = 4096  # elements of a box that is not cut any further
+DENSE = 2  # a box holds at most so many times its elements, unless it is small
+
+
+def cover(places: np.ndarray) -> list[Box]:
+    """Return boxes around elements, in the order of their first corners.
+
+    Parameters
+    ----------
+    places : numpy.ndarray
+        Indices of the elements, (count, dimensions).
+    """
+    return sorted(_cut(places)) if len(places) else []
+
+
+def _cut(places: np.ndarray) -> list[Box]:
+    low, high = places.min(axis=0), places.max(axis=0)
+    extents = high - low + 1
+    volume = math.prod(map(int, extents))
+    if volume <= max(DENSE * len(places), SMALL):
+        return [tuple((int(a), int(b)) for a, b in zip(low, high, strict=True))]
+    axis, at = _widest_gap(places) or (int(extents.argmax()), int(low[extents.argmax()]) - 1)
+    if at < low[axis]:
+        at = int(low[axis] + high[axis]) // 2
+    below = places[:, axis] <= at
+    return [*_cut(places[below]), *_cut(places[~below])]
+
+
+def _widest_gap(places: np.ndarray) -> tuple[int, int] | None:
+    """Return an axis and an index after which the most indices in a row are of no element."""
+    found = None
+    widest = 1
+    for axis in range(places.shape[1]):
+        present = np.unique(places[:, axis])
+        gaps = np.diff(present)
+        if len(gaps) and gaps.max() > widest:
+            widest = int(gaps.max())
+            found = axis, int(present[gaps.argmax()])
+    return found

@@ -18,19 +18,18 @@ from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim import Finding, Result, run_host, run_kernel
 from tvm_hopper.sim.ending import uncovered
 from tvm_hopper.sim.findings import finding
+from tvm_hopper.sim.kernel_code import touched_tensors
 from tvm_hopper.sim.launch.host import ALLOCATOR, Launch
 from tvm_hopper.sim.launch.overlap import LaunchesInFlight
 from tvm_hopper.sim.launch.tensors import Pointer, Workspace, find_shared_memory, place
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.leave_out import of_kernel
-from tvm_hopper.sim.options import DEFAULT_OPTIONS, RunOptions
-from tvm_hopper.sim.run import touched_tensors
-from tvm_hopper.sim.shortcuts import Shortcuts
+from tvm_hopper.sim.options import DEFAULT_OPTIONS, RunOptions, Shortcuts
 from tvm_hopper.sim.timeline.events import TimelineEvent
 from tvm_hopper.sim.tir import PROMISED
 from tvm_hopper.verification.program import Program
 
-Rest = Callable[[int, str], np.ndarray | None]  # of a launch and a tensor: bytes
+Rest = Callable[[int, str], np.ndarray | None]  # (launch, tensor) -> bytes
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class BoundLaunch:
     setup : dict
         params, grid, block, cluster, dyn_smem_bytes: see `Launch.bind`.
     workspaces : dict
-        What the host function allocated for its kernels, by name.
+        Workspaces that the host function allocated for its kernels, by name.
     num_sms : int
         Multiprocessors of the device.
     promised : frozenset of str
@@ -67,24 +66,24 @@ class BoundLaunch:
 def bound_launches(
     program: Program, values: Mapping[str, Any], num_sms: int, allocator: bool = False
 ) -> list[BoundLaunch]:
-    """Run the host function on arguments in order, and bind what it launches."""
+    """Run the host function on arguments in order, and bind its launches."""
     launches = run_host(program.host, values, num_sms, program.arch, allocator)
     return [_bind(program, launch, num_sms) for launch in launches]
 
 
 def ways_to_call(program: Program, values: Mapping[str, Any], num_sms: int) -> tuple[bool, ...]:
-    """Return with which callers to run: without an allocator, and with one if that launches others.
+    """Return the ways to call: without an allocator, and with one if that launches other kernels.
 
-    Memory in between kernels alone is the same memory, whoever gives it.
+    Workspaces between kernels are the same memory, whether the caller or an allocator provides it.
     """
-    asked: list[Any] = []
+    allocations: list[Any] = []
 
     def visit(text: ir.StringImm) -> None:
         if text.value == ALLOCATOR:
-            asked.append(text)
+            allocations.append(text)
 
     tvm_ffi.structural_walk(program.host.body, [(ir.StringImm, visit)])
-    if not asked:
+    if not allocations:
         return (False,)
     without, having = (
         [x.kernel for x in run_host(program.host, values, num_sms, program.arch, way)]
@@ -116,7 +115,7 @@ def run_launches(
     shortcuts: Mapping[str, Shortcuts] | None = None,
     rest: Rest | None = None,
 ) -> Result:
-    """Run launches in order, each on what the ones before left.
+    """Run launches in order, each on the memory that earlier ones left.
 
     Parameters
     ----------
@@ -125,18 +124,18 @@ def run_launches(
     outputs : sequence of str
         Arrays that hold nothing before the run.
     blocks : sequence
-        For each launch a list of (x, y, z), the CTAs to run, or None for all. What a launch that
-        does not run whole stores to counts as written by it, and holds zeros elsewhere; all of it,
-        or what `rest` says.
+        For each launch a list of (x, y, z), the CTAs to run, or None for all. The tensors that a
+        partly run launch stores to count as written, and hold zeros elsewhere: all bytes, or those
+        that `rest` returns.
     options : RunOptions
-        `budget_s` are the seconds for all of them. Of an element, the last launch that wrote it
-        is its writer.
+        `budget_s` is the time for all launches. The writer of an element is the last launch that
+        wrote it.
     shortcuts : dict or None
-        What the run of each kernel leaves out; None: nothing. If that fails for one launch, the
-        result says so, and nothing else.
+        Parts that the run of each kernel leaves out; None: nothing. If that fails for one launch,
+        the result states this alone.
     rest : callable or None
-        Gives for a launch's number which bytes of a tensor its CTAs that do not run store to, or
-        None if that is not known.
+        Returns, for a launch's number, the bytes of a tensor that its CTAs which do not run store
+        to, or None if unknown.
 
     Returns
     -------
@@ -149,7 +148,7 @@ def run_launches(
     in_flight = LaunchesInFlight(arrays.keys() - (launches[0].promised if launches else ()))
     end = None if options.budget_s is None else time.monotonic() + options.budget_s
     for number, (launch, chosen) in enumerate(zip(launches, blocks, strict=True)):
-        followed = number < len(launches) - 1  # by launches that may read what it stores
+        followed = number < len(launches) - 1  # by launches that may read its output
         touched = touched_tensors(launch.func, launch.setup["params"])
         given = memory.before(launch)
         of_launch = replace(
@@ -175,7 +174,7 @@ def run_launches(
         left_bytes = None if rest is None else functools.partial(rest, number)
         memory.after(launch, result, chosen is None, left_bytes)
         _add(total, result, number)
-        if total.stopped:  # what later launches would read is not what the program computes
+        if total.stopped:  # later launches would read wrong values
             break
     total.outputs = {name: memory.arrays[name] for name in arrays}
     if launches and not total.stopped:
@@ -198,7 +197,7 @@ def _of_run(result: Result, rule: str, found: Iterable[Mapping[str, Any]]) -> tu
 
 
 def _add(total: Result, result: Result, launch: int) -> None:
-    """Add what the run of one launch met to what those before it did."""
+    """Add the results of one launch's run to those of earlier launches."""
     total.events += _of_launch(result.events, launch, len(total.findings))
     total.findings += result.findings
     total.steps += result.steps
@@ -227,7 +226,7 @@ class _Memories:
     Attributes
     ----------
     empty : set of str
-        Tensors that hold nothing but what launches wrote to them.
+        Tensors that hold only values that launches wrote.
     written : dict
         One flag for each byte of such a tensor.
     """
@@ -240,7 +239,7 @@ class _Memories:
         self.loaded: set[str] = set()
 
     def before(self, launch: BoundLaunch) -> dict[str, np.ndarray]:
-        """Return what a launch is given, with the workspaces that it is the first to see."""
+        """Return the arguments of a launch, with the workspaces that it is the first to use."""
         for name, workspace in launch.workspaces.items():
             if name not in self.arrays:
                 self.arrays[name] = workspace.array()
@@ -254,7 +253,7 @@ class _Memories:
         whole: bool,
         rest: Callable[[str], np.ndarray | None] | None = None,
     ) -> None:
-        """Take over what a launch left; `rest`: which bytes of a tensor it would have stored to."""
+        """Keep the memory that a launch left; `rest`: bytes that its other CTAs would write."""
         stored, loaded = touched_tensors(launch.func, launch.setup["params"])
         self.stored |= stored
         self.loaded |= loaded
@@ -274,7 +273,7 @@ class _Memories:
                 array[~place(array).bytes_among(flags).all(axis=-1)] = 0
 
     def holes(self, outputs: set[str]) -> list[dict[str, Any]]:
-        """Say which outputs the launches left without a value, as arguments of a finding."""
+        """Return the outputs that no launch wrote, as arguments of a finding."""
         found = [
             uncovered(name, place(self.arrays[name]), flags, name in self.stored)
             for name, flags in self.written.items()

@@ -14,8 +14,9 @@ a copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ from tvm_hopper.facts.dtypes import DTYPES
 from tvm_hopper.reference.evaluate import Reference
 from tvm_hopper.reference.rounding import FORMATS
 from tvm_hopper.sim.launch.signature import Argument
-from tvm_hopper.sim.machine.pages import fill_repeating
+from tvm_hopper.sim.machine.pages import fill_repeating, no_bytes
+from tvm_hopper.sim.tir import numpy_dtype
 
 PERIOD = 1048583  # a prime
 MOST_PLACES = 64  # different indices of one run, so that few rows of a table are needed
@@ -96,13 +98,64 @@ def choose_numbers(
     """
     largest, density = LARGEST, 1.0
     for dtype, length in reference.sums(arguments):
-        room = 2.0 ** FORMATS[dtype].precision / max(length, 1)
-        largest = min(largest, max(int(math.sqrt(room)), 1))
-        if room < 1:  # on average half of the room
-            density = min(density, math.sqrt(room / 2))
+        limit = 2.0 ** FORMATS[dtype].precision / max(length, 1)
+        largest = min(largest, max(int(math.sqrt(limit)), 1))
+        if limit < 1:  # on average half of the limit
+            density = min(density, math.sqrt(limit / 2))
     legal = reference.legal_indices(arguments)
     positions = {names[place]: max(legal.get(place, 2), 1) for place in reference.positions}
     return (
         Numbers("integers", largest, density, positions),
         Numbers("normal", positions=positions),
     )
+
+
+MAX_INPUT_BYTES = 64 << 30  # largest array, checked before it is made
+POOL = 1_000_003  # numbers that are drawn; a prime, so that no row or tile is like another
+
+
+def blank_memory(argument: Argument, size: int) -> np.ndarray:
+    """Return zeroed memory that is allocated lazily.
+
+    Raises
+    ------
+    ValueError
+        The array would be too large to be filled here.
+    """
+    if size > MAX_INPUT_BYTES:
+        raise ValueError(
+            f"inputs: found {argument.name} of {size >> 30} GiB; need it from the caller above "
+            f"{MAX_INPUT_BYTES >> 30} GiB"
+        )
+    return no_bytes(size)
+
+
+def fill_random(
+    values: Mapping[str, np.ndarray],
+    arguments: Iterable[Argument],
+    names: Iterable[str],
+    legal: Mapping[str, int] = MappingProxyType({}),
+) -> None:
+    """Fill arrays of some names with random numbers: integers 0 and 1, floats of a unit normal.
+
+    An argument in `legal` gets indices below that number. Large arrays repeat a pool of numbers.
+    """
+    wanted = set(names)
+    for argument in arguments:
+        if argument.name in wanted:
+            _fill(values[argument.name], argument, min(legal.get(argument.name, 2), 2))
+
+
+def _fill(array: np.ndarray, argument: Argument, integers: int) -> None:
+    rng = np.random.default_rng(len(argument.name) + math.prod(array.shape) % 1009)
+    dtype, count = numpy_dtype(argument.dtype), min(array.size, POOL)
+    if dtype.kind in "iub":
+        pool = rng.integers(0, max(integers, 1), count).astype(dtype)
+    else:
+        pool = rng.standard_normal(count, dtype=np.float32).astype(dtype)
+    if array.size == count:
+        array[...] = pool.reshape(array.shape)
+    elif array.flags.c_contiguous:
+        fill_repeating(array.reshape(-1), pool)
+    else:
+        array[...] = np.resize(pool, array.shape)

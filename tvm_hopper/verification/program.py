@@ -1,4 +1,4 @@
-"""The final functions of one module, from whatever a user has in hand."""
+"""The final functions of one module, from any form that a user has."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-SILENT_S = 2.0  # nothing is said before
+SILENT_S = 2.0  # no line is printed before
 EVERY_S = 0.5  # on a terminal, where the line is written over
 EVERY_LOG_S = 10.0  # elsewhere, where each line stays
 
 
 class ProgressLine:
-    """Says from time to time what is being done, while it is entered.
+    """Prints the current step from time to time, while it is entered.
 
     Parameters
     ----------
@@ -23,12 +23,12 @@ class ProgressLine:
     stream : file, optional
         Left out, stderr.
     name : str
-        Of what is called.
+        The work in progress, as a prefix.
 
     Attributes
     ----------
     text : str
-        What is being done.
+        The current step.
     """
 
     def __init__(

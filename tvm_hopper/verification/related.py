@@ -11,9 +11,10 @@ import numpy as np
 
 from tvm_hopper.sim.coverage.points import UndecidedError
 from tvm_hopper.sim.coverage.traffic import Traffic, with_those_they_need
+from tvm_hopper.sim.grid import index_of
+from tvm_hopper.sim.kernel_code import touched_tensors
 from tvm_hopper.sim.kinds.groups import groups_of
 from tvm_hopper.sim.kinds.representatives import Representatives, representatives
-from tvm_hopper.sim.run import touched_tensors
 from tvm_hopper.verification.launches import BoundLaunch, Rest
 
 Block = tuple[int, ...]
@@ -26,18 +27,18 @@ class Related:
     Attributes
     ----------
     last : tuple of int
-        Launches after which some tensor of the caller's is stored to by no other.
+        Launches that are the last to store to some tensor of the caller.
     """
 
     launches: Sequence[BoundLaunch]
     traffic: list[Traffic]
     groups: list[np.ndarray]
-    judged: frozenset[tuple[int, str]]
+    checked: frozenset[tuple[int, str]]
 
     @property
     def last(self) -> tuple[int, ...]:
-        """Return the numbers of the launches that store last to something."""
-        return tuple(sorted({number for number, _ in self.judged}))
+        """Return the numbers of the launches that are the last to store to some tensor."""
+        return tuple(sorted({number for number, _ in self.checked}))
 
     @staticmethod
     def of_several(
@@ -59,12 +60,12 @@ class Related:
         Raises
         ------
         UndecidedError
-            It is unknown from indices.
+            Indices do not determine the accesses.
         """
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         touched = [touched_tensors(x.func, x.setup["params"]) for x in launches]
         stored = set().union(*(stores for stores, _ in touched))
-        judged = {
+        checked = {
             (max(i for i, (stores, _) in enumerate(touched) if name in stores), name)
             for name in stored & arrays.keys()
         }
@@ -76,19 +77,19 @@ class Related:
             mine = {name: arrays[name] for name in stored & launch.tensors}
             traffic.append(Traffic(launch.func, launch.setup, mine))
             together = groups_of(launch.func, launch.setup)
-            if together.talk and together.label is None:
+            if together.communication and together.label is None:
                 raise UndecidedError(together.trouble)
             label = together.launched(launch.setup["cluster"])
             alone = np.arange(together.values.total, dtype=np.int64)
             groups.append(alone if label is None else label)
-        return Related(launches, traffic, groups, frozenset(judged))
+        return Related(launches, traffic, groups, frozenset(checked))
 
     @functools.cached_property
-    def apart(self) -> list[list[np.ndarray]]:
-        """Return what tells CTAs of each launch apart by what earlier ones left to them.
+    def extra_keys(self) -> list[list[np.ndarray]]:
+        """Return keys of each launch's CTAs that differ if earlier launches left them other data.
 
-        Of one kind are those alone that load from the same kinds of an earlier launch, and that
-        find alike something, or nothing, stored there.
+        CTAs of one kind load from the same kinds of CTAs of an earlier launch, and either all or
+        none of them find data stored there.
         """
         kinds: list[Representatives | None] = []
         found: list[list[np.ndarray]] = []
@@ -106,7 +107,7 @@ class Related:
     def _fed(
         self, name: str, number: int, earlier: int, kinds: Representatives | None
     ) -> list[np.ndarray]:
-        """Tell which CTAs touch what each kind of an earlier launch stores, and what none does."""
+        """Return flags of CTAs that touch cells stored by each earlier kind, or by none of them."""
         source, one = self.traffic[earlier], self.traffic[number]
         x, y, z = self.launches[earlier].setup["grid"]
         label = np.zeros(x * y * z, np.int64) if kinds is None else kinds.label
@@ -130,13 +131,13 @@ class Related:
             CTAs by the number of their launch.
         """
         flags = self._flags(chosen)
-        found = with_those_they_need(self.traffic, flags, self.groups, self.judged)
+        found = with_those_they_need(self.traffic, flags, self.groups, self.checked)
         return [
             _blocks(mine, x.setup["grid"]) for mine, x in zip(found, self.launches, strict=True)
         ]
 
     def rest(self, blocks: Sequence[Sequence[Block] | None]) -> Rest:
-        """Return what knows which bytes of a workspace those CTAs store to that do not run."""
+        """Return a function for the bytes of a workspace that CTAs which do not run store to."""
 
         def bytes_of(number: int, name: str) -> np.ndarray | None:
             one, ran = self.traffic[number], blocks[number]
@@ -160,11 +161,6 @@ class Related:
 def _blocks(flags: np.ndarray, grid: Sequence[int]) -> list[Block] | None:
     if flags.all():
         return None
-    if not flags.any():  # nothing needs it: some of it has to run
+    if not flags.any():  # nothing depends on it, but a part must run
         return [(0, 0, 0)]
-    return _places(flags, grid)
-
-
-def _places(flags: np.ndarray, grid: Sequence[int]) -> list[Block]:
-    x, y, _ = grid
-    return [(n % x, n // x % y, n // (x * y)) for n in map(int, np.flatnonzero(flags))]
+    return [index_of(number, grid) for number in map(int, np.flatnonzero(flags))]

@@ -1,8 +1,8 @@
-"""The verdict of a module, with what it rests on."""
+"""The verdict of a module, with its grounds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,7 +12,6 @@ from tvm_hopper.sim.cta_selection import Choice
 from tvm_hopper.sim.findings import NOT_RUN
 from tvm_hopper.sim.tables import findings_text, verdict_html
 from tvm_hopper.sim.timeline import Timeline
-from tvm_hopper.verification.causes import apart, arranged
 from tvm_hopper.verification.values import NOTHING_LAUNCHED, ValueReport
 
 
@@ -23,19 +22,19 @@ class Report:
     Attributes
     ----------
     findings : tuple[Finding, ...]
-        Each broken rule once, from the first run that met it; causes before what follows.
+        Each broken rule once, from the first run that met it; causes before consequences.
     runs : tuple[tuple[str, int, str], ...]
         (policy, seed, verdict) of every run.
     choices : tuple[Choice, ...]
         Which CTAs of each launch ran, and why that is enough (or not).
     skeletons : tuple[str, ...]
-        What the exploration of every interleaving of each kernel's roles covered.
+        Coverage of the exploration of every interleaving of each kernel's roles.
     cuts : tuple[str, ...]
-        Loops that ran fewer turns in some runs, whose synchronisation repeats by period.
+        Loops that ran fewer iterations in some runs, whose synchronisation repeats by period.
     proven : tuple[str, ...]
-        What holds of every CTA of each launch, by its indices.
+        Facts about every CTA of each launch, proven by its indices.
     values : ValueReport
-        What was compared with the plain program. Without one, nothing was: a clean verdict is then
+        The comparison with the plain program. Without one, nothing was: a clean verdict is then
         of the synchronisation alone.
     replay : callable or None
         Runs (policy, seed, CTAs) again and keeps what a timeline needs; no CTAs: those of the first
@@ -118,14 +117,14 @@ class Report:
         return verdict_html(first, lines, self.findings)
 
     def __str__(self) -> str:
-        """Print verdict, coverage and findings; of what may follow from others, a line each."""
-        causes, others = apart(self.findings)
+        """Print verdict, coverage and findings; for possible consequences a line each."""
+        causes, others = split_by_cause(self.findings)
         lines = ["what may follow from that:"] if others else []
         lines += [f"    {one.severity}: {one.rule}: {one.message}" for one in others]
         return "\n".join([*self._rests_on(), *map(str, causes), *lines])
 
     def _rests_on(self) -> list[str]:
-        """Return the verdict, and what was run, explored and compared."""
+        """Return the verdict, and the runs, explorations and comparisons."""
         lines = [f"verdict: {self.verdict}"]
         lines += [f"ran {choice}" for choice in self.choices]
         lines += [f"explored {text}" for text in self.skeletons]
@@ -137,7 +136,7 @@ class Report:
 
 
 def joined(reports: Sequence[Report]) -> Report:
-    """Make one report of those of several ways to call a program, one after the other."""
+    """Join the reports of several ways to call a program into one."""
     first, *others = reports
     for other in others:
         found = {(x.rule, x.message, x.buffer, x.statements): x for x in first.findings}
@@ -156,3 +155,37 @@ def joined(reports: Sequence[Report]) -> Report:
             first.replay if first.findings or not other.findings else other.replay,
         )
     return first
+
+
+# Consequences of a wrong address or a race: findings of the cause are listed first.
+CONSEQUENCES = (
+    "MBAR_TX_MISMATCH",
+    "EXIT_PENDING_ASYNC",
+    "DEADLOCK",
+    "UNINIT_READ",
+    "OUTPUT_COVERAGE",
+    "WRONG_VALUE",
+)
+
+
+def arranged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Put causes before consequences, and tell a deadlock once: as a run met it."""
+    found = list(findings)
+    if any(one.rule == "DEADLOCK" and one.policy != "skeleton" for one in found):
+        found = [one for one in found if one.rule != "DEADLOCK" or one.policy != "skeleton"]
+    return tuple(sorted(found, key=_rank))
+
+
+def split_by_cause(findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """Return causes and possible consequences: all are causes if none is an error."""
+    first = min((_rank(one) for one in findings), default=0)
+    if first > len(CONSEQUENCES):
+        return list(findings), []
+    causes = [one for one in findings if one.severity == "review" or _rank(one) == first]
+    return causes, [one for one in findings if one not in causes]
+
+
+def _rank(one: Finding) -> int:
+    if one.severity != "error":
+        return len(CONSEQUENCES) + 1
+    return CONSEQUENCES.index(one.rule) + 1 if one.rule in CONSEQUENCES else 0

@@ -1,15 +1,19 @@
-"""Run a program under one schedule after another, each with as little work as its verdict needs."""
+"""Run a program under one schedule after another, and one of them again for its timeline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tvm_hopper.sim import Finding, Result, RunOptions
 from tvm_hopper.sim.findings import finding
+from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.leave_out import NO_SAVINGS, Savings, plan_savings
-from tvm_hopper.sim.shortcuts import Shortcuts
+from tvm_hopper.sim.options import Shortcuts
 from tvm_hopper.verification.case import Case
+from tvm_hopper.verification.launches import bound_launches, run_launches
+from tvm_hopper.verification.numbers import blank_memory, fill_random
 
 WITH_VALUES: Mapping[str, Shortcuts] = {}
 
@@ -27,17 +31,17 @@ class Schedules:
     Attributes
     ----------
     cuts : dict
-        Loops of which the middle was left out, each as one line, in the order met.
+        Loops whose middle iterations were left out: one line each, in the order met.
     steps : float or None
-        About how many all CTAs of all launches would take, as one run went; None: none has.
+        Estimated steps of all CTAs of all launches, from one run; None: no run yet.
     doubts : list of Finding
-        What runs with fewer turns found, and the whole run had no time to confirm.
+        Findings of runs with fewer iterations that no full run had time to confirm.
     """
 
     def __init__(self, case: Case, fill: Callable[[], None]) -> None:
         self.case, self.fill = case, fill
         self.chosen = self.kinds = case.chosen
-        if len(case.launches) == 1:  # what one stores, a later one may read
+        if len(case.launches) == 1:  # later launches may read the output of earlier ones
             self.kinds = [c.kinds or b for c, b in zip(case.choices, self.chosen, strict=True)]
         self.savings = plan_savings((x.func, x.setup["params"]) for x in case.launches)
         self.cuts: dict[str, None] = {}
@@ -47,17 +51,17 @@ class Schedules:
         self.begun = self.filled = False
 
     def run(
-        self, policy: str, seed: int, left: Callable[[], float], told: Callable[[Finding], bool]
+        self, policy: str, seed: int, left: Callable[[], float], known: Callable[[Finding], bool]
     ) -> Result:
         """Run once.
 
-        What a run with fewer turns finds is believed of the run with all of them alone.
+        A finding of a run with fewer iterations counts only if a full run confirms it.
 
         Parameters
         ----------
         left : callable
             Seconds that are left of the budget.
-        told : callable
+        known : callable
             Whether a finding is known from an earlier run.
         """
         shortcuts = self.savings.others if self.begun else self.savings.first
@@ -71,7 +75,7 @@ class Schedules:
         if not result.stopped:
             self.steps = result.steps * self.total / max(len(result.blocks), 1)
         self.cuts.update(dict.fromkeys(result.cuts))
-        fresh = [one for one in result.findings if not told(one)]
+        fresh = [one for one in result.findings if not known(one)]
         if not result.cuts or not fresh:
             return result
         whole = self._whole(policy, seed, left)
@@ -102,3 +106,39 @@ class Schedules:
         blocks = self.kinds if self.begun else self.chosen
         options = RunOptions(policy, seed, budget_s=max(left(), 0.1))
         return self.case.run(blocks, options, shortcuts)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Runs a program under one schedule with all iterations of its loops, without values if it may.
+
+    Attributes
+    ----------
+    case : Case
+        The case; its `inputs` are kept, other arguments are made anew.
+    chosen : sequence
+        The CTAs of each launch, or None for all.
+    """
+
+    case: Case
+    chosen: Sequence[Any]
+
+    def __call__(self, policy: str, seed: int, blocks: tuple[tuple[int, ...], ...]) -> Result:
+        """Run once; `blocks` are the CTAs of a program's only launch, or empty."""
+        case = self.case
+        arguments, outputs = case.program.arguments, case.outputs
+        values, missing = complete(arguments, case.inputs, blank_memory)
+        launches = bound_launches(case.program, values, case.num_sms, case.allocator)
+        chosen = [blocks] if blocks and len(launches) == 1 else self.chosen
+        plan = plan_savings((launch.func, launch.setup["params"]) for launch in launches)
+        shortcuts: Mapping[str, Shortcuts] = {
+            name: replace(one, recorded=True) for name, one in plan.uncut.items()
+        }
+        options = RunOptions(policy, seed)
+        result = None
+        if shortcuts:
+            result = run_launches(launches, values, outputs, chosen, options, shortcuts)
+        if result is None or result.shortcut_failed:
+            fill_random(values, arguments, set(missing) - set(outputs))
+            result = run_launches(launches, values, outputs, chosen, options)
+        return result

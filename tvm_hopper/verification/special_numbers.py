@@ -1,6 +1,6 @@
 """Numbers on which a wrong constant, initial value or element left out shows.
 
-Rows are what a program reduces to one number. Each is of another kind, and in the next draw of the
+A program reduces each row to one number. Rows differ in their kind, and in the next draw of the
 one after: small and negative; all alike; large and negative; one element far above the others;
 few numbers that repeat; half of them -inf; small. In most kinds one element is the strict maximum
 of its row, in each row and draw another one.
@@ -23,10 +23,10 @@ from tvm_hopper.reference.rounding import FORMATS
 from tvm_hopper.sim.launch.signature import Argument
 from tvm_hopper.verification.numbers import Numbers
 
-KINDS = 7  # a prime, so that rows which run, some apart, are of different kinds
-TOPPED = np.array([0, 2, 3, 5, 6])  # kinds of which one element is the strict maximum
+KINDS = 7  # a prime: rows at a fixed distance get different kinds
+TOPPED = np.array([0, 2, 3, 5, 6])  # kinds with one strict maximum
 TINY, BIG, FAR = 2.0**-12, 2.0**15, 200.0  # FAR: exp of it is no float32
-MAGNITUDES = np.array([1, 1, TINY, 32])  # of single elements, where nothing is reduced
+MAGNITUDES = np.array([1, 1, TINY, 32])  # magnitudes of elements if nothing is reduced
 FEW_WORK, MORE_WORK = 1 << 17, 1 << 18  # steps of the program, about, for all kinds; for all places
 ONE_DRAW = 1 << 20  # steps of a draw that is made in any case
 POOL = 1 << 20
@@ -43,12 +43,12 @@ class SpecialNumbers:
     axes : dict
         Axes that are reduced, by argument; a float argument that is missing gets normal numbers.
     signs : tuple of int
-        1 if the program looks for maxima, -1 for minima, both if it may be either, in turn.
+        1 if the program looks for maxima, -1 for minima; both, used alternately, if unknown.
     masks : bool
         Whether some elements are -inf.
     usual : Numbers
-        Of arguments that are not floats, or not reduced.
-    turn : int
+        Numbers of arguments that are not floats, or not reduced.
+    placement : int
         Number of the draw among those for other places of the maximum, which every row has then;
         -1: it is none of them.
     """
@@ -58,7 +58,7 @@ class SpecialNumbers:
     signs: tuple[int, ...]
     masks: bool
     usual: Numbers
-    turn: int = -1
+    placement: int = -1
     kind: str = "special"
 
     def fill(self, argument: Argument, array: np.ndarray) -> None:
@@ -81,14 +81,14 @@ class SpecialNumbers:
         array[...] = np.transpose(rows.reshape(shape), np.argsort(order)).astype(array.dtype)
 
     def _rows(self, x: np.ndarray, dtype: str) -> np.ndarray:
-        """Make the rows of normal numbers what their kinds say."""
+        """Change the rows of normal numbers into rows of their kinds."""
         if not x.size:
             return x
         count, length = x.shape
         numbers = np.arange(count)
-        step = self.draw if self.turn < 0 else self.turn
+        step = self.draw if self.placement < 0 else self.placement
         kinds = (numbers + self.draw * min(count, KINDS)) % KINDS
-        if self.turn >= 0:
+        if self.placement >= 0:
             kinds = TOPPED[(numbers + self.draw) % len(TOPPED)]
         place = places(length)[(numbers + step // len(self.signs) * count) % length]
         size = np.abs(x)
@@ -167,10 +167,10 @@ def special_numbers(
     rows = max(size / max(length, 1) * share, 1)
     cost = max(work + sum(x.size for x in arguments.values() if isinstance(x, np.ndarray)) / 16, 1)
     kinds = min(math.ceil(KINDS / rows) if axes else 1, FEW_WORK // cost)
-    turns = 0
-    if found and is_linear(program, CHOOSING):  # what is kept is seen: no softmax
-        turns = min(math.ceil(length / rows) * len(found), int(MORE_WORK // cost))
+    placements = 0
+    if found and is_linear(program, CHOOSING):  # no softmax follows
+        placements = min(math.ceil(length / rows) * len(found), int(MORE_WORK // cost))
     kinds = int(max(kinds, cost <= ONE_DRAW))
-    for draw in range(kinds + turns):
-        turn = max(draw - kinds, -1)
-        yield SpecialNumbers(draw, axes, found or (1,), bool(found), usual, turn)
+    for draw in range(kinds + placements):
+        placement = max(draw - kinds, -1)
+        yield SpecialNumbers(draw, axes, found or (1,), bool(found), usual, placement)

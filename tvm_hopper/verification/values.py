@@ -1,16 +1,15 @@
-"""The last stage of `verify`: what the kernel computes, compared with a plain program.
+"""The last stage of `verify`: compares the kernel's results with a plain program.
 
 Two runs of chosen CTAs over their whole sums, on integers and on normal numbers, and short ones on
-special numbers, where the program does more than add and multiply. What they write is compared
+special numbers, where the program does more than add and multiply. Their output is compared
 element by element: bit for bit where every order of the plain program's operations gives the same
 (on integers, usually), else within the bound of `Reference.evaluate`.
 
-On integers all CTAs run where that is little work. Of more those run that speak for the others
-(`sim.kinds.representatives`), and some in between. What one run costs grows with the length of the
-sums: where it would take too long, fewer CTAs run, and their run ends after some of their output
-tiles. Of several launches, and of CTAs that add up what they store, those run with the chosen ones
-without which these would compute something else (`sim.coverage.traffic`). The report says how much
-was compared.
+On integers all CTAs run if that is little work. Otherwise representatives of the others run
+(`sim.kinds.representatives`), and some in between. The cost of a run grows with the length of the
+sums: where it would take too long, fewer CTAs run, and they end after some of their output tiles.
+With several launches, and with CTAs that accumulate into one output, the CTAs that the chosen ones
+depend on run too (`sim.coverage.traffic`). The report states how much was compared.
 """
 
 from __future__ import annotations
@@ -31,27 +30,27 @@ from tvm_hopper.reference.plain import PlainProgramError
 from tvm_hopper.sim import Finding, Result, RunOptions
 from tvm_hopper.sim.cta_selection import Choice
 from tvm_hopper.sim.findings import finding
+from tvm_hopper.sim.grid import index_of
+from tvm_hopper.sim.kernel_code import touched_tensors
 from tvm_hopper.sim.kinds.flow import flow_of
 from tvm_hopper.sim.kinds.representatives import Representatives, representatives
 from tvm_hopper.sim.launch.arguments import complete
-from tvm_hopper.sim.run import touched_tensors
 from tvm_hopper.sim.tir import short_name
 from tvm_hopper.verification.case import Case
 from tvm_hopper.verification.compare import Comparison, compare
-from tvm_hopper.verification.inputs import blank_memory
-from tvm_hopper.verification.numbers import Numbers, choose_numbers
+from tvm_hopper.verification.numbers import Numbers, blank_memory, choose_numbers
 from tvm_hopper.verification.special_numbers import ONE_DRAW, SpecialNumbers, special_numbers
 
 POLICY, SEED = "eager", 0
 WORK = {"integers": 5.4e8, "normal": 1.35e8}  # multiply-adds, about, that one run may simulate
 LITTLE = 1000  # steps of warps that one run of all CTAs may take: a second, or less
-ELEMENTS = 256  # that are stored in the time of a step, about
+ELEMENTS = 256  # elements stored in the time of one step, estimated
 MOST_KINDS = 48  # CTAs that run for all others
 WORDS = {"integers": "integers", "normal": "normal numbers", "special": "special numbers"}
-MOST_CTAS = 8  # in between those that stand for the others
+MOST_CTAS = 8  # CTAs between the representatives
 ADDING = re.compile("atom|cp_reduce|red(_|$)")  # names of instructions that add to memory
 MUCH = 32  # times that, where CTAs need each other: half a minute of each
-MOST_ELEMENTS = 1 << 24  # of a tensor that is compared whole
+MOST_ELEMENTS = 1 << 24  # largest tensor that is compared whole
 SOME = 4  # times that: from there on only those run that the chosen ones need
 NOT_GIVEN = (
     "not checked: no plain program is known (verify(..., against=...); of a schedule, the module "
@@ -66,9 +65,9 @@ class ValueReport:
     Attributes
     ----------
     checked : bool
-        False: nothing is said about what the kernel computes.
+        False: the kernel's results were not compared.
     text : str
-        What was compared with what, or why not.
+        Description of the comparison, or why there is none.
     """
 
     checked: bool
@@ -82,8 +81,8 @@ NOTHING_LAUNCHED = ValueReport(False, "not checked: nothing was launched")
 class _Extent:
     """The CTAs that run, and the elements that they end after.
 
-    Of a tensor that several launches store to, what the last one of them stores is final: with
-    `last`, that alone is compared, since not all that earlier ones began with is gone on with.
+    The last launch that stores to a tensor makes its final contents: with `last`, only these are
+    compared, since not all tiles of earlier launches are continued.
     """
 
     blocks: list[Any]
@@ -98,29 +97,29 @@ class ValueCheck:
     ----------
     case : Case
         Its values are arguments of any kind, for their shapes.
-    asked : bool
+    requested : bool
         The chosen CTAs were requested: no others run.
     steps : float or None
         About how many all CTAs together would take; None: not known.
     """
 
     def __init__(
-        self, reference: Reference, case: Case, asked: bool = False, steps: float | None = None
+        self, reference: Reference, case: Case, requested: bool = False, steps: float | None = None
     ) -> None:
-        self.reference, self.case, self.asked, self.steps = reference, case, asked, steps
+        self.reference, self.case, self.requested, self.steps = reference, case, requested, steps
         self.program, self.inputs = case.program, case.inputs
         self.launches, self.choices, self.related = case.launches, case.choices, case.related
         self.values, self.outputs = case.values, case.outputs
         self.speaking: dict[int, Representatives | None] = {}
         self.names = [argument.name for argument in self.program.arguments]
         self.findings: list[Finding] = []
-        reference.sizes(self._in_order(self.values))  # its parameters are the kernel's, or an error
+        reference.sizes(self._in_order(self.values))  # raises an error if the parameters differ
 
     def _in_order(self, values: Mapping[str, Any]) -> list[Any]:
         return [values[name] for name in self.names]
 
     def run(self, end: float) -> ValueReport:
-        """Make both runs, until a moment of the monotonic clock; `findings` says what is wrong."""
+        """Make both runs until a deadline of the monotonic clock; errors are in `findings`."""
         texts = []
         try:
             numbers = choose_numbers(self.reference, self.names, self._in_order(self.values))
@@ -144,7 +143,7 @@ class ValueCheck:
         name = self.reference.program.name
         return ValueReport(True, f"compared with {name}: " + "; ".join(texts))
 
-    # -- what runs --------------------------------------------------------------------------------
+    # -- runs -------------------------------------------------------------------------------------
 
     def _extent(self, kind: str) -> _Extent:
         """Choose the CTAs of one run, and its end."""
@@ -152,17 +151,17 @@ class ValueCheck:
         stored = sum(arguments[place].size for place in self.reference.output_places)
         num_outputs = max(len(self.reference.output_places), 1)
         work = self.reference.one_element(arguments).work / num_outputs
-        if kind == "special":  # whole rows are wanted, whose elements share what they need
+        if kind == "special":  # whole rows run, since their elements share their inputs
             work = min(work, self.reference.everything(arguments).work / max(stored, 1))
         most = WORK.get(kind, ONE_DRAW)
-        room = most / max(work, 1)  # elements that may be computed
+        elements_left = most / max(work, 1)  # elements that may be computed
         every = min(stored * work, self.reference.everything(arguments).work)
         little = self.steps is not None and self.steps + stored / ELEMENTS <= LITTLE
-        if kind == "integers" and little and every <= WORK[kind] and not self.asked:
+        if kind == "integers" and little and every <= WORK[kind] and not self.requested:
             return _Extent([None] * len(self.launches), None)
         adds = any(_adds(launch.func) for launch in self.launches)
-        if len(self.launches) == 1 and not self._talk() and not adds:
-            return self._some(self.choices[0], kind, room, stored)
+        if len(self.launches) == 1 and not self._communicates() and not adds:
+            return self._some(self.choices[0], kind, elements_left, stored)
         blocks = self._of_several(kind, adds, most * SOME / every if every else math.inf)
         steps = self._share(blocks) * every
         if steps > most * MUCH:
@@ -180,17 +179,21 @@ class ValueCheck:
         blocks = self.case.chosen
         if any(blocks) and (adds or self._read_what_others_write()):
             blocks = [None] * len(self.launches)
-        elif any(blocks) and self._talk() and not self.asked:
+        elif any(blocks) and self._communicates() and not self.requested:
             blocks = self._needed(kind, share) or blocks
-        if not adds and not self._talk():  # who stores what no other launch touches runs in part
+        if (
+            not adds and not self._communicates()
+        ):  # a launch whose output no other touches may run in part
             last = [self._is_last(i) for i in range(len(self.launches))]
-            blocks = [self._part(i, kind) if own else blocks[i] for i, own in enumerate(last)]
+            blocks = [
+                self._part(i, kind) if is_last else blocks[i] for i, is_last in enumerate(last)
+            ]
         if self._share(blocks) > share:
             blocks = self._needed(kind, share) or blocks
         return blocks
 
     def _share(self, blocks: Sequence[Any]) -> float:
-        """Return which part of the work is done by some CTAs, of which launch it ever is.
+        """Return the share of the work that some CTAs of any launch do.
 
         One that loads nothing, as where memory is cleared, has no sums to compute.
         """
@@ -199,13 +202,13 @@ class ValueCheck:
             for some, choice, launch in zip(blocks, self.choices, self.launches, strict=True)
             if touched_tensors(launch.func, launch.setup["params"])[1]
         ]
-        return max(parts, default=0)  # of empty tensors nothing is launched
+        return max(parts, default=0)  # empty tensors launch nothing
 
     def _needed(self, kind: str, share: float) -> list[Any] | None:
         """Choose some CTAs of the launches that store last, and those without which they err.
 
-        As many as do no more than a share of the work, on integers two at least; None if it cannot
-        be told who needs whom.
+        As many as do at most a share of the work, on integers at least two; None if the dependences
+        between CTAs are unknown.
         """
         related = self.related
         if related is None:
@@ -226,27 +229,27 @@ class ValueCheck:
                 break
         return found
 
-    def _some(self, choice: Choice, kind: str, room: float, stored: int) -> _Extent:
-        """Choose some CTAs of the only launch, each of which computes by itself."""
+    def _some(self, choice: Choice, kind: str, elements_left: float, stored: int) -> _Extent:
+        """Choose some CTAs of the only launch; each computes independently."""
         blocks = self._spread(0, kind)
         if kind == "normal":  # others first, if not all of them run
             blocks.reverse()
         per_cta = stored / choice.total
-        if room >= per_cta * len(blocks):
+        if elements_left >= per_cta * len(blocks):
             return _Extent([None if len(blocks) >= choice.total else blocks], None)
         fewest = min(2 if kind == "integers" else 1, len(blocks))
-        count = max(int(room / per_cta), fewest)
+        count = max(int(elements_left / per_cta), fewest)
         may_stop = self._stored(0) <= choice.only_written  # nothing is stored, and added to later
-        stop = max(int(room), 1) if may_stop and count * per_cta > room else None
+        stop = max(int(elements_left), 1) if may_stop and count * per_cta > elements_left else None
         return _Extent([blocks[:count]], stop)
 
     def _part(self, number: int, kind: str) -> list[tuple[int, ...]] | None:
-        """Choose the CTAs of a launch whose CTAs each compute by themselves; None: all."""
+        """Choose the CTAs of a launch whose CTAs compute independently; None: all."""
         found = self._spread(number, kind)
         return None if len(found) >= self.choices[number].total else found
 
     def _is_last(self, number: int) -> bool:
-        """Tell whether no other launch touches what one stores."""
+        """Return whether no other launch touches the tensors that a launch stores to."""
         others = (x for i, x in enumerate(self.launches) if i != number)
         stored = self._stored(number)
         return not any(
@@ -256,11 +259,11 @@ class ValueCheck:
         )
 
     def _speaking(self, number: int) -> list[tuple[int, ...]]:
-        """Return the CTAs of a launch whose values speak for the others', as many as may run."""
+        """Return representative CTAs of a launch, as many as may run."""
         if number not in self.speaking:
             launch = self.launches[number]
-            apart = self.related.apart[number] if self.related is not None else ()
-            self.speaking[number] = representatives(launch.func, launch.setup, apart)
+            extra_keys = self.related.extra_keys[number] if self.related is not None else ()
+            self.speaking[number] = representatives(launch.func, launch.setup, extra_keys)
         found = self.speaking[number]
         return [] if found is None else list(found.blocks[:MOST_KINDS])
 
@@ -271,12 +274,12 @@ class ValueCheck:
     def _spread(self, number: int, kind: str) -> list[tuple[int, ...]]:
         """Add CTAs to those that stand for the others in their synchronisation.
 
-        On integers, which tell places apart, those that speak for the others in their values, and
-        some in between; on normal numbers one of each kind of these.
+        On integers, which distinguish places: representatives of the others' values, and some in
+        between. On normal numbers: one of each kind of representative.
         """
         choice = self.choices[number]
         blocks = list(choice.blocks)
-        if self.asked:
+        if self.requested:
             return blocks
         speaking = self._speaking(number)
         if kind == "normal" and speaking:
@@ -284,19 +287,19 @@ class ValueCheck:
         ends = [blocks[0], *speaking, blocks[-1]]
         grid = self.launches[number].setup["grid"]
         places = (choice.total * i // MOST_CTAS + i for i in range(1, MOST_CTAS))
-        spread = [_block(place % choice.total, grid) for place in places]
+        spread = [index_of(place % choice.total, grid) for place in places]
         return list(dict.fromkeys([*ends, *blocks, *spread]))
 
-    def _talk(self) -> bool:
-        """Tell whether CTAs hear of each other; then those of a group run together, or none."""
-        talk = any(flow_of(launch.func).talks for launch in self.launches)
+    def _communicates(self) -> bool:
+        """Return whether CTAs communicate; then those of a group run together, or none."""
+        communicates = any(flow_of(launch.func).exchanges for launch in self.launches)
         left_out = [one.reason for one in self.choices if not one.covered]
-        if talk and left_out:
-            raise _NotCompared(f"CTAs that hear of each other did not all run: {left_out[0]}")
-        return talk
+        if communicates and left_out:
+            raise _NotCompared(f"CTAs that communicate did not all run: {left_out[0]}")
+        return communicates
 
     def _read_what_others_write(self) -> bool:
-        """Tell whether a launch reads what one stores that did not run whole."""
+        """Return whether a launch reads the output of a launch that ran partly."""
         partly: set[str] = set()
         for number, (launch, choice) in enumerate(zip(self.launches, self.choices, strict=True)):
             stored, loaded = touched_tensors(launch.func, launch.setup["params"])
@@ -313,7 +316,7 @@ class ValueCheck:
     # -- one run ----------------------------------------------------------------------------------
 
     def _special(self, usual: Numbers, end: float) -> list[str]:
-        """Make the draws of special numbers that are cheap; say how many."""
+        """Make the draws of special numbers that are cheap; return how many."""
         try:
             extent = self._extent("special")
         except _NotCompared:  # too much work for some more numbers
@@ -339,12 +342,12 @@ class ValueCheck:
     def _one(
         self, kind: Numbers | SpecialNumbers, extent: _Extent, end: float, writers: Any = None
     ) -> tuple[list[Comparison], Any]:
-        """Run and compare once; return also who wrote what.
+        """Run and compare once; also returns the writers.
 
         `writers` are those of an earlier run of the same CTAs: then this one is not watched.
         """
         values, missing = complete(self.program.arguments, self.inputs, blank_memory)
-        for argument in self.program.arguments:  # what holds nothing needs no numbers
+        for argument in self.program.arguments:  # outputs need no numbers
             if argument.name in set(missing) - set(self.outputs):
                 kind.fill(argument, values[argument.name])
         result = self._simulate(values, extent, end, writers is None or bool(extent.stop_after))
@@ -368,7 +371,7 @@ class ValueCheck:
             POLICY, SEED, watched, left, record_writers=watched, stop_after=extent.stop_after
         )
         result = self.case.run(extent.blocks, options, values=values)
-        # of a run that was ended on purpose, what is owed at the end is not known
+        # a run that was ended on purpose leaves unfinished work
         found = result.findings
         self.findings += [x for x in found if not result.ended_early or x.severity == "error"]
         if result.stopped and not result.ended_early:
@@ -386,7 +389,7 @@ class ValueCheck:
             return compare(*arguments)
         try:
             return compare(*arguments, whole)
-        except TooMuchWork:  # of unwritten elements
+        except TooMuchWork:  # more work than allowed for unwritten elements
             return compare(*arguments)
 
     def _held_before(self, values: Mapping[str, Any]) -> list[str]:
@@ -409,16 +412,11 @@ def _outside(found: Outside) -> Finding:
 
 
 def _adds(func: Any) -> bool:
-    """Tell whether a kernel adds to memory: then an element may be the work of several CTAs."""
+    """Return whether a kernel adds to memory: then an element may be the work of several CTAs."""
     calls: list[Any] = []
     tvm_ffi.structural_walk(func.body, [(ir.Call, calls.append)], order="pre")
     names = {short_name(call).rpartition(".")[2] for call in calls}
     return any(ADDING.match(name) for name in names)
-
-
-def _block(number: int, grid: Sequence[int]) -> tuple[int, ...]:
-    """Return the block index of a CTA, the first axis fastest, as the hardware counts."""
-    return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
 
 
 class _NotCompared(Exception):

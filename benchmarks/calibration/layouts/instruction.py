@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from tvm_hopper.sim.layouts.warp_group import a_fragment_index, lanes_of_rows, rows_of
+from tvm_hopper.sim.layouts.fragments import a_fragment_index, lanes_of_rows, rows_of
 
 # Type of an operand under PTX's name, and the numpy type that stores it.
 STORED = {

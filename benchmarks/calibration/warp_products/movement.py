@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.layouts.matrices import matrices_of, registers_of
+from tvm_hopper.sim.layouts.fragments import matrices_of, registers_of
 
 PART = "matrix movement"
 WARPS = 32

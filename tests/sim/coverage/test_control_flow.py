@@ -148,7 +148,7 @@ def test_ctas_that_meet_at_the_grid_barrier_hear_of_each_other() -> None:
     """What they share is judged by the runs, in which every one of them is."""
     proof = prove("T.cuda.grid_sync()\nY[bx * 64 + tx] = X[tx]", outputs=())
     assert not proof.findings
-    assert "Y shared by CTAs that talk to each other" in proof.text
+    assert "Y shared by CTAs that communicate" in proof.text
 
 
 FLAGS = (
@@ -172,7 +172,7 @@ Y[PLACE] = X[tx]
 
     within = proof("bx // 2 * 256 + tx")
     assert not within.findings
-    assert "Y shared by CTAs that talk to each other" in within.text
+    assert "Y shared by CTAs that communicate" in within.text
     across = proof("bx // 4 * 256 + tx")
     assert across.rules == {"RACE_WRITE_WRITE"}
     assert "CTA (0, 0, 0) stores to byte 0 of Y, element (0,), and CTA (2, 0, 0)" in across.messages

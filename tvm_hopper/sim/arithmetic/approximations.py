@@ -1,7 +1,7 @@
 """Approximations (`.approx`, `.full`): the nearest number, and how far the chip may be from it.
 
-What is computed here is the exact result, rounded to nearest. PTX promises no more than a bound,
-and a chip may differ from this within it.
+These functions return the exact result, rounded to nearest. PTX promises only a bound, and a chip
+may differ within it.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def _angles(section: str) -> tuple[Bound, ...]:
     return tuple(Bound(b.kind, b.value, section, b.least, b.most) for b in _ANGLES)
 
 
-# By instruction and format: the first bound whose range holds the operand counts. What lies in no
-# range, an angle beyond 100 pi, has no bound.
+# By instruction and format: the first bound whose range holds the operand counts. An operand in
+# no range (an angle beyond 100 pi) has no bound.
 BOUNDS: dict[tuple[str, str], tuple[Bound, ...]] = {
     ("div.approx", "f32"): (Bound("ulp", 2, "9.7.3.8", 2.0**-126, 2.0**126),),
     ("div.full", "f32"): (Bound("ulp", 2, "9.7.3.8"),),
@@ -68,7 +68,7 @@ BOUNDS: dict[tuple[str, str], tuple[Bound, ...]] = {
     ("tanh", "f32"): (Bound("relative", 2.0**-11, "9.7.3.22"),),
     ("tanh", "f16"): (Bound("absolute", 2.0**-10.987, "9.7.4.9"),),
     ("tanh", "bf16"): (Bound("absolute", 2.0**-8, "9.7.4.9"),),
-    # PTX states the first for all operands; subnormal results of an H200 are a step apart.
+    # PTX states the first for all operands; subnormal results of an H200 differ by one step.
     ("ex2", "f16"): (
         Bound("relative", 2.0**-9.9, "9.7.4.10", 0.0, 14.0),
         Bound("ulp", 2, "9.7.4.10", 14.0),
@@ -119,14 +119,7 @@ EXACT: dict[str, Callable[..., Array]] = {
     "ex2": np.exp2,
     "tanh": np.tanh,
 }
-rcp = _nearest(EXACT["rcp"])
-sqrt = _nearest(EXACT["sqrt"])
-rsqrt = _nearest(EXACT["rsqrt"])
-sin = _nearest(EXACT["sin"])
-cos = _nearest(EXACT["cos"])
-lg2 = _nearest(EXACT["lg2"])
-ex2 = _nearest(EXACT["ex2"])
-tanh = _nearest(EXACT["tanh"])
+NEAREST = {name: _nearest(function) for name, function in EXACT.items()}
 
 
 def div(mods: Mods, a: Array, b: Array) -> Array:

@@ -32,31 +32,6 @@ def _words(
 # -- logic ----------------------------------------------------------------------------------------
 
 
-def both(mods: Mods, a: Array, b: Array) -> Array:
-    """Return a and b."""
-    return a & b
-
-
-def either(mods: Mods, a: Array, b: Array) -> Array:
-    """Return a or b."""
-    return a | b
-
-
-def differs(mods: Mods, a: Array, b: Array) -> Array:
-    """Return the exclusive or."""
-    return a ^ b
-
-
-def inverse(mods: Mods, a: Array) -> Array:
-    """Return the complement; of a predicate, its opposite."""
-    return ~a
-
-
-def is_zero(mods: Mods, a: Array) -> Array:
-    """Return 1 where a is zero (`cnot`)."""
-    return (a == 0).astype(a.dtype)
-
-
 def lop3(mods: Mods, a: Array, b: Array, c: Array, table: int) -> Array:
     """Look up each bit of a, b, c in a table of eight (9.7.8.6)."""
     out = np.zeros(np.broadcast_shapes(a.shape, b.shape, c.shape), np.uint32)
@@ -162,7 +137,7 @@ def brev(mods: Mods, a: Array) -> Array:
 
 
 def _byte(operand: int, size: int) -> int:
-    """Return a place or length; beyond 255, where PTX allows none, what an H200 takes it for."""
+    """Return a place or length; beyond 255, which PTX does not allow, as an H200 does."""
     return operand & 0xFF if size == 32 else min(operand, 0xFF)
 
 
@@ -251,18 +226,13 @@ def prmt(mods: Mods, a: Array, b: Array, c: Array) -> Array:
 # -- moves ----------------------------------------------------------------------------------------
 
 
-def mov(mods: Mods, a: Array) -> Array:
-    """Copy."""
-    return a
-
-
 def mov_pack(mods: Mods, *parts: Array) -> Array:
     """Put registers side by side, the first one lowest (9.7.9.4)."""
     return pack(list(parts), parts[0].dtype.itemsize * 8)
 
 
 def mov_unpack(count: int) -> Callable[..., tuple[Array, ...]]:
-    """Return what splits a register into `count` parts, the lowest first."""
+    """Return a function that splits a register into `count` parts, the lowest first."""
 
     def split(mods: Mods, a: Array) -> tuple[Array, ...]:
         return tuple(unpack(a, a.dtype.itemsize * 8 // count, count))

@@ -59,30 +59,21 @@ def compute(mods: Mods, function: Callable[..., Array], *operands: Array) -> Arr
     return lanewise(mods["type"], each, *operands)
 
 
-def _mode(mods: Mods) -> str:
-    return mods.get("rnd") or "rn"
+def _rounded(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Lift a function of numbers that rounds once in a mode: (operands..., form, mode)."""
+
+    def apply(mods: Mods, *operands: Array) -> Array:
+        mode = mods.get("rnd") or mods.get("mode") or "rn"
+        return compute(mods, lambda *x: function(*x, mode), *operands)
+
+    return apply
 
 
-def add(mods: Mods, a: Array, b: Array) -> Array:
-    """Return a + b."""
-    return compute(mods, lambda x, y, form: exact.add(x, y, form, _mode(mods)), a, b)
-
-
-def sub(mods: Mods, a: Array, b: Array) -> Array:
-    """Return a - b."""
-    return compute(mods, lambda x, y, form: exact.add(x, -y, form, _mode(mods)), a, b)
-
-
-def mul(mods: Mods, a: Array, b: Array) -> Array:
-    """Return a * b."""
-    return compute(mods, lambda x, y, form: exact.multiply(x, y, form, _mode(mods)), a, b)
-
-
-def fma(mods: Mods, a: Array, b: Array, c: Array) -> Array:
-    """Return a * b + c, rounded once; `mad` is the same (9.7.3.7)."""
-    return compute(
-        mods, lambda x, y, z, form: exact.multiply_add(x, y, z, form, _mode(mods)), a, b, c
-    )
+add, mul = _rounded(exact.add), _rounded(exact.multiply)
+sub = _rounded(lambda x, y, form, mode: exact.add(x, -y, form, mode))
+fma = _rounded(exact.multiply_add)  # `mad` is the same (9.7.3.7)
+rcp = _rounded(lambda x, form, mode: exact.divide(np.ones_like(x), x, form, mode))  # 9.7.3.13
+sqrt = _rounded(exact.root)  # 9.7.3.15
 
 
 def div(mods: Mods, a: Array, b: Array) -> Array:
@@ -94,16 +85,6 @@ def div(mods: Mods, a: Array, b: Array) -> Array:
         return np.where(tiny, np.copysign(0.0, plain), rounded) if mods.get("ftz") else rounded
 
     return compute(mods, quotient, a, b)
-
-
-def rcp(mods: Mods, a: Array) -> Array:
-    """Return 1 / a in an IEEE mode (9.7.3.13)."""
-    return compute(mods, lambda x, form: exact.divide(np.ones_like(x), x, form, mods["mode"]), a)
-
-
-def sqrt(mods: Mods, a: Array) -> Array:
-    """Return the square root in an IEEE mode (9.7.3.15)."""
-    return compute(mods, lambda x, form: exact.root(x, form, mods["mode"]), a)
 
 
 def _sign(form: Format) -> Any:

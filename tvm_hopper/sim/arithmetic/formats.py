@@ -135,7 +135,7 @@ def round_to(values: Array, form: Format, mode: str, finite: bool = False) -> Ar
     mode : str
         "rn", "rz", "rm", "rp", or "rna" (to nearest, halves away from zero).
     finite : bool
-        What exceeds the largest finite number becomes that number (`.satfinite`).
+        Larger numbers become the largest finite number (`.satfinite`).
     """
     _, exponent = np.frexp(values)
     quantum = np.maximum(exponent - 1, form.least) - (form.precision - 1)

@@ -43,7 +43,7 @@ def pack(parts: list[Array], size: int) -> Array:
 
 
 def numbers(bits: Array, kind: str) -> list[int]:
-    """Return what bits stand for, as integers of any size."""
+    """Return the integers that bits represent, of any size."""
     sign = "int" if kind[0] == "s" else "uint"
     return [
         int(x)

@@ -16,6 +16,7 @@ from tvm_hopper.sim.arithmetic import (
     floats,
     integers,
 )
+from tvm_hopper.sim.arithmetic.approximations import NEAREST
 from tvm_hopper.sim.arithmetic.formats import Array
 from tvm_hopper.sim.arithmetic.integers import Mods
 
@@ -106,11 +107,11 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "cvt_pack": integers.cvt_pack,
     "cvt_pack_c": integers.cvt_pack,
     # bits
-    "and": bitwise.both,
-    "or": bitwise.either,
-    "xor": bitwise.differs,
-    "not": bitwise.inverse,
-    "cnot": bitwise.is_zero,
+    "and": lambda mods, a, b: a & b,
+    "or": lambda mods, a, b: a | b,
+    "xor": lambda mods, a, b: a ^ b,
+    "not": lambda mods, a: ~a,  # the opposite of a predicate
+    "cnot": lambda mods, a: (a == 0).astype(a.dtype),
     "lop3": bitwise.lop3,
     "lop3_bool": bitwise.lop3_bool,
     "lop3_bool_sink": bitwise.lop3_bool_sink,
@@ -127,7 +128,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "szext": bitwise.szext,
     "bmsk": bitwise.bmsk,
     "prmt": bitwise.prmt,
-    "mov": bitwise.mov,
+    "mov": lambda mods, a: a,
     "mov_pack_b16x2": bitwise.mov_pack,
     "mov_pack_b16x4": bitwise.mov_pack,
     "mov_pack_b32x2": bitwise.mov_pack,
@@ -155,7 +156,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "mul": floats.mul,
     "mad_f": floats.fma,
     "div_f": _by_mode(floats.div, approximations.div),
-    "sqrt": _by_mode(floats.sqrt, approximations.sqrt),
+    "sqrt": _by_mode(floats.sqrt, NEAREST["sqrt"]),
     "abs_f": floats.absolute,
     "abs_half": floats.absolute,
     "neg": floats.neg,
@@ -166,13 +167,13 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "sub_half": floats.sub,
     "mul_half": floats.mul,
     # approximations
-    "ex2": approximations.ex2,
-    "ex2_half": approximations.ex2,
-    "lg2": approximations.lg2,
-    "sin": approximations.sin,
-    "cos": approximations.cos,
-    "tanh": approximations.tanh,
-    "tanh_half": approximations.tanh,
+    "ex2": NEAREST["ex2"],
+    "ex2_half": NEAREST["ex2"],
+    "lg2": NEAREST["lg2"],
+    "sin": NEAREST["sin"],
+    "cos": NEAREST["cos"],
+    "tanh": NEAREST["tanh"],
+    "tanh_half": NEAREST["tanh"],
     # conversions
     "cvt": conversions.cvt,
     "cvt_f16x2_f32": conversions.to_pair,
@@ -189,6 +190,6 @@ INSTRUCTIONS: dict[str, RegisterInstruction] = {
     "fma_half": RegisterInstruction(floats.fma, _out_of_bounds),
     "cvt_tf32_f32": RegisterInstruction(conversions.to_tf32, _newer_tf32),
     "cvt_f8x2_fp16x2": RegisterInstruction(conversions.between_pairs, _newer_bytes),
-    "rcp": RegisterInstruction(_by_mode(floats.rcp, approximations.rcp), _gross),
-    "rsqrt": RegisterInstruction(approximations.rsqrt, _gross),
+    "rcp": RegisterInstruction(_by_mode(floats.rcp, NEAREST["rcp"]), _gross),
+    "rsqrt": RegisterInstruction(NEAREST["rsqrt"], _gross),
 }

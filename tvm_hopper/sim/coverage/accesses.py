@@ -12,10 +12,10 @@ LOAD, STORE, ATOMIC = "load", "store", "atomic"
 
 @dataclass(frozen=True, eq=False)
 class PathStep:
-    """One thing on the way to an access: a condition, or a loop whose variable counts from 0.
+    """One step of the path to an access: a condition, or a loop whose variable counts from 0.
 
-    `kind` is "if", "for" or "while"; of a `while`, `node` says that an iteration begins, of a `for`
-    it is the extent.
+    `kind` is "if", "for" or "while". `node` is the extent of a `for`, and the condition under which
+    an iteration of a `while` begins.
     """
 
     kind: str
@@ -25,9 +25,9 @@ class PathStep:
 
 @dataclass(frozen=True)
 class GlobalAddress:
-    """A place in memory: `offset` bytes from what the parameter `param` points to.
+    """A place in memory: `offset` bytes from the start of parameter `param`.
 
-    `param` is empty for memory that is not global; None where it is not known what is pointed to.
+    `param` is empty for memory that is not global; None for an unknown target.
     """
 
     param: str | None
@@ -80,7 +80,7 @@ class GlobalAccess:
 
 @dataclass(frozen=True)
 class Undecided:
-    """What is unknown of a statement, and whether it may store to a tensor (a parameter).
+    """Why a statement is undecided, and whether it may store to a tensor (a parameter).
 
     `path` leads to it, as to an access.
     """

@@ -17,7 +17,7 @@ INT32_MAX = (1 << 31) - 1
 
 
 class FindingSink(Protocol):
-    """Who takes findings."""
+    """A receiver of findings."""
 
     def cta(self, number: int) -> str:
         """Return a CTA's name."""
@@ -79,13 +79,11 @@ def misaligned(to: FindingSink, pieces: Sequence[Piece]) -> None:
             candidates = np.flatnonzero(wrong)
             at = int(candidates[np.argmin(piece.owner[candidates])])
             bad = next((int(r) for r in found[at] % need if r % need), 0)
-            to.report(
-                "MISALIGNED",
-                access,
+            text = (
                 f"{to.cta(int(piece.owner[at]))} {_verb(access)} {piece.offsets.width} bytes of "
-                f"{to.tensor(access.param)} at an address that is {bad} modulo {need}: need {need}",
-                buffer=to.tensor(access.param),
+                f"{to.tensor(access.param)} at an address that is {bad} modulo {need}: need {need}"
             )
+            to.report("MISALIGNED", access, text, buffer=to.tensor(access.param))
             return
 
 
@@ -102,13 +100,11 @@ def misaligned_box(to: FindingSink, prepared: Prepared, tensor_map: TensorMapArg
             candidates = np.flatnonzero(wrong)
             at = int(candidates[np.argmin(owners[candidates])])
             start = next(int(s) for s in starts[at] if s * itemsize % access.align)
-            to.report(
-                "MISALIGNED",
-                access,
+            text = (
                 f"{to.cta(int(owners[at]))}: TMA box of {tensor_map.tensor} from innermost "
-                f"coordinate {start}, {start * itemsize} bytes: need a multiple of {access.align}",
-                buffer=tensor_map.tensor,
+                f"coordinate {start}, {start * itemsize} bytes: need a multiple of {access.align}"
             )
+            to.report("MISALIGNED", access, text, buffer=tensor_map.tensor)
             return
 
 
@@ -122,11 +118,9 @@ def negative_box(to: FindingSink, prepared: Prepared) -> None:
                 owners = prepared.points.cta[index]
                 candidates = np.flatnonzero(wrong)
                 at = int(candidates[np.argmin(owners[candidates])])
-                to.report(
-                    "OOB_ACCESS",
-                    access,
+                text = (
                     f"{to.cta(int(owners[at]))}: TMA store at coordinate {int(starts[at].min())} "
-                    f"of dimension {dimension}",
-                    buffer=to.tensor(access.param),
+                    f"of dimension {dimension}"
                 )
+                to.report("OOB_ACCESS", access, text, buffer=to.tensor(access.param))
                 return

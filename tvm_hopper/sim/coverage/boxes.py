@@ -1,9 +1,9 @@
 """Runs of bytes as boxes in a tensor's own rows: few boxes where there are many runs.
 
-    128 runs of 256 bytes, 16384 bytes apart     one box: 128 rows by bytes [512, 768)
+    128 runs of 256 bytes, every 16384 bytes     one box: 128 rows by bytes [512, 768)
 
-An address is taken apart by moduli, each a multiple of the next: the tensor's row pitch, say. A box
-is a range in each of the digits, the last of which counts bytes.
+Moduli, each a multiple of the next (the tensor's row pitch is one), split an address into digits. A
+box is a range in each of the digits; the last digit counts bytes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from tvm_hopper.sim.coverage.footprint import Piece
 from tvm_hopper.sim.coverage.points import UndecidedError
 
-MAX_BOXES = 1 << 22  # of one tensor
+MAX_BOXES = 1 << 22  # boxes of one tensor
 MAX_MODULI = 4
 
 
 @dataclass(frozen=True)
 class Boxes:
-    """Ranges [low, high) in each digit, (boxes, digits) int64, and whose they are, (boxes,)."""
+    """Ranges [low, high) in each digit, (boxes, digits) int64, and their owners, (boxes,)."""
 
     low: np.ndarray
     high: np.ndarray
@@ -33,10 +33,10 @@ def pitches(starts: np.ndarray) -> list[int]:
     """Return by how much runs follow each other, then groups of them, and so on."""
     found: list[int] = []
     while len(starts) > 1 and len(found) < MAX_MODULI:
-        apart = np.diff(starts)
-        pitch = int(apart[0])
+        gaps = np.diff(starts)
+        pitch = int(gaps[0])
         found.append(pitch)
-        heads = starts[np.concatenate(([True], apart != pitch))]
+        heads = starts[np.concatenate(([True], gaps != pitch))]
         if len(heads) * 2 > len(starts):
             break
         starts = heads
@@ -57,7 +57,7 @@ def choose_moduli(weighted: Iterable[tuple[int, int]]) -> tuple[int, ...]:
 
 
 def digits(address: np.ndarray, moduli: Sequence[int]) -> np.ndarray:
-    """Take addresses apart; (addresses, digits)."""
+    """Split addresses into digits; (addresses, digits)."""
     parts = []
     for modulus in moduli:
         parts.append(address // modulus)
@@ -73,7 +73,7 @@ def place_of(parts: Sequence[int], moduli: Sequence[int]) -> int:
 def range_boxes(starts: np.ndarray, ends: np.ndarray, moduli: Sequence[int]) -> tuple[
     np.ndarray, np.ndarray, np.ndarray
 ]:  # fmt: skip
-    """Return low and high of the boxes of ranges of bytes, and of which range each is."""
+    """Return low and high of the boxes of ranges of bytes, and the range that each belongs to."""
     which = np.arange(len(starts), dtype=np.int64)
     if not moduli:
         return starts[:, None], ends[:, None], which
@@ -96,10 +96,10 @@ def range_boxes(starts: np.ndarray, ends: np.ndarray, moduli: Sequence[int]) -> 
     one_row(inside, row, begin, stop)
     one_row(head, row, begin, np.full_like(begin, modulus))
     one_row(tail, last, np.zeros_like(begin), stop)
-    first_full, behind = row + head, last + 1 - tail
-    whole = ~inside & (first_full < behind)
+    first_full, end_full = row + head, last + 1 - tail
+    whole = ~inside & (first_full < end_full)
     if whole.any():
-        low, high, of = range_boxes(first_full[whole], behind[whole], upper)
+        low, high, of = range_boxes(first_full[whole], end_full[whole], upper)
         lows.append(np.concatenate((low, np.zeros((len(low), 1), np.int64)), axis=1))
         highs.append(np.concatenate((high, np.full((len(low), 1), modulus)), axis=1))
         origin.append(which[whole][of])

@@ -12,10 +12,11 @@ from tvm_hopper.sim.coverage.accesses import LOAD, GlobalAccess, Undecided
 from tvm_hopper.sim.coverage.bounds import misaligned, misaligned_box, negative_box, out_of_bounds
 from tvm_hopper.sim.coverage.footprint import BUDGET_S, Piece, Preparer, box_pieces, plain_pieces
 from tvm_hopper.sim.coverage.lattice import Conflict, Lattice, fills_memory
+from tvm_hopper.sim.coverage.loops import assign_roles
 from tvm_hopper.sim.coverage.points import Deadline, Points, UndecidedError
-from tvm_hopper.sim.coverage.turns import assign_roles
 from tvm_hopper.sim.coverage.walk import Walker
 from tvm_hopper.sim.findings import Finding, finding
+from tvm_hopper.sim.grid import index_of
 from tvm_hopper.sim.kinds.groups import groups_of
 from tvm_hopper.sim.launch.tensors import Pointer, TensorPlacement, place
 from tvm_hopper.sim.launch.tma import TensorMapArg
@@ -24,7 +25,7 @@ from tvm_hopper.sim.tir import statement_text
 
 @dataclass
 class TensorFootprint:
-    """What one launch does to one tensor.
+    """Bytes of one tensor that one launch touches.
 
     Attributes
     ----------
@@ -43,14 +44,14 @@ class TensorFootprint:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What is known of every CTA of a launch.
+    """Facts about every CTA of a launch that its indices prove.
 
     Attributes
     ----------
     findings : tuple[Finding, ...]
         Broken rules, and an INCOMPLETE for each statement that could not be decided.
     text : str
-        One line: what was proven.
+        One line with the proven facts.
     footprints : dict[str, TensorFootprint]
         By tensor.
     """
@@ -82,10 +83,10 @@ class Checker:
         self.pieces: dict[str, list[Piece]] = {}
         self.inexact: dict[int, str] = {}  # access -> a condition of it that is not known
         self.broken: set[str] = set()  # tensors with an access out of bounds
-        self.unsure: set[str] = set()  # tensors of which some access is not known
-        self.apart: list[str] = []
+        self.unsure: set[str] = set()  # tensors with some unknown access
+        self.disjoint: list[str] = []
         self.shared: list[str] = []
-        self.order_known = True  # of CTAs that conflict
+        self.order_known = True  # whether the order of conflicting CTAs is known
         self.walker = Walker(func, self.params, self.grid, setup["block"], setup["cluster"])
         self.num_ctas = int(np.prod(self.grid))
 
@@ -93,8 +94,7 @@ class Checker:
 
     def cta(self, number: int) -> str:
         """Return a CTA's name."""
-        x, y, _ = self.grid
-        return f"CTA ({number % x}, {number // x % y}, {number // (x * y)})"
+        return f"CTA {index_of(int(number), self.grid)}"
 
     def report(self, rule: str, access: GlobalAccess, message: str, **more: Any) -> None:
         """Report a broken rule; if a condition on the way is not known, that it may be broken."""
@@ -107,7 +107,7 @@ class Checker:
         self.found.setdefault(key, finding(rule, f"{self.kernel}: {message}", **more))
 
     def undecide(self, statement: Any, reason: str) -> None:
-        """Report what is not known of a statement; nothing if each CTA is simulated."""
+        """Report an undecided statement; nothing if each CTA is simulated."""
         if self.all_run:
             return
         text = statement_text(statement)
@@ -188,7 +188,7 @@ class Checker:
         name = self.tensor(access.param)
         where = self.places.get(name)
         prepared = preparer.prepare(access)
-        if not len(prepared.points):  # it never happens, and a null pointer may be what it is given
+        if not len(prepared.points):  # it never runs: its pointer may be null
             if access.kind != LOAD:
                 self._footprint(name)
             return
@@ -236,28 +236,25 @@ class Checker:
             self.undecide(pieces[0].access.statement, f"{name}: {error}")
             return
         if stores and not (conflict or name in self.unsure or name in self.shared):
-            self.apart.append(name)
+            self.disjoint.append(name)
         if conflict is not None:
             self._conflict(name, conflict)
         if stranger is not None:
             piece, owner, byte = stranger
             verb = "reads" if piece.access.kind == LOAD else "writes"
-            self.report(
-                "OUT_OF_VIEW",
-                piece.access,
+            text = (
                 f"{self.cta(owner)} {verb} byte {byte} of the memory that {name} is a view of, "
-                f"which is none of {name}'s own elements",
-                buffer=name,
-                byte_range=(byte, byte + 1),
+                f"which is none of {name}'s own elements"
             )
+            self.report("OUT_OF_VIEW", piece.access, text, buffer=name, byte_range=(byte, byte + 1))
         if stores:
             self._footprint(name).whole = whole
 
     def _across(self, name: str, lattice: Lattice) -> Conflict | None:
-        """Return a conflict of CTAs that do not hear of each other.
+        """Return a conflict of CTAs that do not communicate.
 
-        Those that do may have ordered their accesses, which is for the runs to see: CTAs that hear
-        of each other run together.
+        CTAs that communicate may have ordered their accesses. The runs check this: they run
+        together.
         """
         conflict = lattice.conflict()
         if conflict is None:
@@ -271,18 +268,20 @@ class Checker:
         return across
 
     def _groups(self) -> np.ndarray | None:
-        """Return for each CTA the group of those that hear of each other; None: each is alone."""
+        """Return for each CTA its group of communicating CTAs; None: each is alone."""
         groups = groups_of(self.func, self.setup)
-        told = groups.label is not None
-        self.order_known = told or not (groups.talk or groups.trouble or self.walker.communicates)
+        known = groups.label is not None
+        self.order_known = known or not (
+            groups.communication or groups.trouble or self.walker.communicates
+        )
         return groups.launched(self.setup["cluster"])
 
     def _conflict(self, name: str, conflict: Conflict) -> None:
         pieces = (conflict.first, conflict.second)
-        who = [self.cta(owner) for owner in conflict.owners]
+        ctas = [self.cta(owner) for owner in conflict.owners]
         verbs = ["stores to" if p.access.kind != LOAD else "loads" for p in pieces]
         where = f"byte {conflict.byte} of {name}, element {self._element(name, conflict.byte)}"
-        text = f"{who[0]} {verbs[0]} {where}, and {who[1]} {verbs[1]} it"
+        text = f"{ctas[0]} {verbs[0]} {where}, and {ctas[1]} {verbs[1]} it"
         statements = tuple(dict.fromkeys(statement_text(p.access.statement) for p in pieces))
         if not self.order_known:
             why = f"{text}: they may be ordered by flags"
@@ -302,7 +301,7 @@ class Checker:
             buffer=name,
             byte_range=(conflict.byte, conflict.byte + 1),
             statements=statements,
-            agents=tuple(who),
+            agents=tuple(ctas),
             missing="CTAs that touch memory of their own, or an order between the two",
         )
 
@@ -315,10 +314,10 @@ class Checker:
         bad = {f.statements for f in self.found.values() if f.severity == "error"}
         good = decided - len(bad)
         text += f": indices of {good} statement{'s' * (good != 1)} in bounds and aligned"
-        if self.apart:
-            text += f", stores to {', '.join(sorted(self.apart))} disjoint"
+        if self.disjoint:
+            text += f", stores to {', '.join(sorted(self.disjoint))} disjoint"
         if self.shared:
-            text += f", {', '.join(sorted(self.shared))} shared by CTAs that talk to each other"
+            text += f", {', '.join(sorted(self.shared))} shared by CTAs that communicate"
         return text
 
 
@@ -351,9 +350,9 @@ def check_every_cta(
     arrays : dict
         Every tensor that the parameters point into, by name; only its place and its strides count.
     all_run : bool
-        Every CTA is simulated as well: what cannot be decided is then no finding.
+        Every CTA is simulated as well: an undecided access is then no finding.
     budget_s : float
-        Seconds after which what is not decided stays so.
+        Seconds after which open accesses stay undecided.
 
     Returns
     -------

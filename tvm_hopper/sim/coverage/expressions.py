@@ -43,7 +43,7 @@ _SAME = ("likely", "tvm_thread_invariant", "reinterpret")
 
 
 def integer_type(dtype: str) -> tuple[int, bool] | None:
-    """Return bits and signedness of an integer type; None of any other."""
+    """Return bits and signedness of an integer type; None for other types."""
     scalar, _ = split_lanes(dtype)
     if scalar == "bool":
         return 1, False
@@ -54,14 +54,14 @@ def integer_type(dtype: str) -> tuple[int, bool] | None:
 
 
 class Expressions:
-    """Turns integer expressions of one function into nodes.
+    """Translates integer expressions of one function into nodes.
 
     Attributes
     ----------
     values : dict
-        What each variable stands for.
+        The node of each variable.
     registers : dict
-        What is known of registers, by (buffer, index).
+        Nodes of registers with known values, by (buffer, index).
     lane, thread : Node
         Number of the thread in its warp and in its block.
     """

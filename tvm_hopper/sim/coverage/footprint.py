@@ -13,15 +13,25 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.coverage.accesses import GlobalAccess, PathStep
-from tvm_hopper.sim.coverage.nodes import FAR, INNER, KEY, OUTER, Node, Nodes, Variable, evaluate
+from tvm_hopper.sim.coverage.loops import monotone
+from tvm_hopper.sim.coverage.nodes import (
+    FAR,
+    INNER,
+    KEY,
+    OUTER,
+    Node,
+    Nodes,
+    Variable,
+    conjuncts,
+    evaluate,
+)
 from tvm_hopper.sim.coverage.offsets import MAX_LISTED, Group, Offsets, groups_of, listed
 from tvm_hopper.sim.coverage.points import MAX_POINTS, Deadline, Points, UndecidedError
 from tvm_hopper.sim.coverage.split import SplitSum, Splitter
-from tvm_hopper.sim.coverage.turns import monotone
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.tir import numpy_dtype
 
-BUDGET_S = 60.0  # of one launch
+BUDGET_S = 60.0  # time for one launch
 MAX_CLASSES = 1 << 12  # sets of offsets of one statement
 MAX_WORK = 1 << 26  # values listed for one statement
 
@@ -59,7 +69,7 @@ class Prepared:
     Attributes
     ----------
     doubt : str
-        A condition on the way that is not known; empty if what is listed here happens.
+        An unknown condition of the path; empty if the listed accesses happen.
     """
 
     access: GlobalAccess
@@ -120,14 +130,14 @@ def _none() -> Node:
 
 
 class Preparer:
-    """Finds the points at which accesses happen, sharing what they have in common."""
+    """Finds the points at which accesses happen; accesses share common prefixes of their paths."""
 
     def __init__(self, nodes: Nodes, root: Points, deadline: Deadline) -> None:
         self.nodes, self.root, self.deadline = nodes, root, deadline
         self._known: dict[Any, Points] = {}
 
     def may_reach(self, path: tuple[PathStep, ...]) -> bool:
-        """Tell whether a path leads anywhere, in doubt that it does."""
+        """Return whether a path leads anywhere, in doubt that it does."""
         try:
             points, *_ = self._follow(path, set())
         except UndecidedError:
@@ -150,7 +160,7 @@ class Preparer:
         for step in path:
             for part in self._parts(step, used):
                 if isinstance(part, PathStep):
-                    points = self._turned(points, part)
+                    points = self._iterated(points, part)
                 elif part.unknown:
                     doubt = doubt or part.unknown
                 elif part.has(INNER):
@@ -169,13 +179,13 @@ class Preparer:
         return points, splitter, held, doubt
 
     def _parts(self, step: PathStep, used: set[Variable]) -> list[PathStep | Node]:
-        """Return what a step says: conditions, or a loop of the CTA."""
+        """Return the conditions of a step, or its loop of the CTA."""
         nodes, variable = self.nodes, step.variable
         if step.kind == "if":
-            return list(_conjuncts(step.node))
+            return list(conjuncts(step.node))
         assert variable is not None
         if step.kind == "for" and variable not in used:
-            return list(_conjuncts(nodes.make("lt", nodes.zero, step.node)))
+            return list(conjuncts(nodes.make("lt", nodes.zero, step.node)))
         if step.node.unknown:
             if variable in used and (variable.high >= (1 << 31) - 1 or step.kind == "while"):
                 raise UndecidedError(step.node.unknown)
@@ -183,8 +193,8 @@ class Preparer:
         if variable.role == OUTER:
             return [step]
         if step.kind == "while":
-            return [*_conjuncts(step.node)] if monotone(step) else [
-                nodes.unknown("a while loop whose turns are not counted")
+            return [*conjuncts(step.node)] if monotone(step) else [
+                nodes.unknown("a while loop whose iterations are not counted")
             ]  # fmt: skip
         return [nodes.make("lt", nodes.var(variable), step.node)]
 
@@ -194,21 +204,17 @@ class Preparer:
             self._known[key] = points.where(condition)
         return self._known[key]
 
-    def _turned(self, points: Points, step: PathStep) -> Points:
+    def _iterated(self, points: Points, step: PathStep) -> Points:
         key = (id(points), step)
         if key not in self._known:
             assert step.variable is not None
-            turn = points.turned if step.kind == "for" else points.repeated
-            self._known[key] = turn(step.variable, step.node)
+            iteration = points.iterated if step.kind == "for" else points.repeated
+            self._known[key] = iteration(step.variable, step.node)
         return self._known[key]
 
 
-def _conjuncts(node: Node) -> list[Node]:
-    return [c for a in node.args for c in _conjuncts(a)] if node.op == "and" else [node]
-
-
 def plain_pieces(prepared: Prepared, start: int) -> list[Piece]:
-    """Return what an access through a pointer touches; `start` is the byte that it points to."""
+    """Return the pieces of an access through a pointer to the byte `start`."""
     access = prepared.access
     if not len(prepared.points):
         return []
@@ -233,7 +239,7 @@ def plain_pieces(prepared: Prepared, start: int) -> list[Piece]:
 
 
 def starts_of(prepared: Prepared, dimension: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield for CTAs of each kind one coordinate of their boxes: bases, and what is added."""
+    """Yield for CTAs of each kind one coordinate of their boxes: bases, and offsets."""
     if not len(prepared.points):
         return
     (place,) = prepared.sums([prepared.access.offsets[dimension]])
@@ -251,7 +257,7 @@ def starts_of(prepared: Prepared, dimension: int) -> Iterator[tuple[np.ndarray, 
 
 
 def box_pieces(prepared: Prepared, tensor_map: TensorMapArg) -> list[Piece]:
-    """Return what an access through a tensor map touches: its boxes, cut to the map's extents."""
+    """Return the boxes of an access through a tensor map, cut to the map's extents."""
     access, rank = prepared.access, len(tensor_map.box)
     if len(access.offsets) != rank:
         raise UndecidedError(f"{len(access.offsets)} coordinates for a map of rank {rank}")
@@ -292,7 +298,7 @@ def cut_boxes(
     steps, counts = np.array(arg.steps, np.int64), np.array(arg.counts, np.int64)
     strides = np.array((itemsize, *arg.strides_bytes), np.int64)
     dims = np.array(arg.dims, np.int64)
-    first = np.maximum(-(places // steps), 0)  # of each box the first element inside
+    first = np.maximum(-(places // steps), 0)  # the first element inside each box
     last = np.minimum(counts, -((places - dims) // steps))
     sizes = last - first
     inside = (sizes > 0).all(axis=1)

@@ -1,4 +1,4 @@
-"""The memory of one tensor cut where any access begins or ends: who touches each cell.
+"""The memory of one tensor, cut where any access begins or ends: the CTAs that touch each cell.
 
 Along each digit of an address (`boxes`) cells end where some box does, so that a box is a number of
 whole cells, one as a rule: a million tiles are a million cells, however large they are.
@@ -49,7 +49,7 @@ def own_ranges(place: TensorPlacement) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fills_memory(place: TensorPlacement) -> bool:
-    """Tell whether every byte of a tensor's memory is one of its elements."""
+    """Return whether every byte of a tensor's memory is one of its elements."""
     try:
         starts, ends = own_ranges(place)
     except UndecidedError:
@@ -102,13 +102,13 @@ class Lattice:
             self.boxes.append(piece_boxes(piece, run, self.moduli, left))
             left -= len(self.boxes[-1].low)
         low, high, _ = range_boxes(starts, ends, self.moduli)
-        self.own = Boxes(low, high, np.zeros(len(low), np.int64))
+        self.elements = Boxes(low, high, np.zeros(len(low), np.int64))
         self._cut()
 
     def _cut(self) -> None:
         self.edges: list[np.ndarray] = []
         tables: list[Any] = []
-        every = [*self.boxes, self.own]
+        every = [*self.boxes, self.elements]
         for digit in range(len(self.moduli) + 1):
             columns = [part[:, digit] for boxes in every for part in (boxes.low, boxes.high)]
             edges, table = _edges(columns)
@@ -127,7 +127,7 @@ class Lattice:
         return table[(values - origin) // scale]
 
     def cells(self, boxes: Boxes) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the cells of some boxes, and of which box each is (None: one each)."""
+        """Return the cells of some boxes, and the box of each cell (None: one cell each)."""
         firsts, counts = [], []
         for digit in range(len(self.shape)):
             first = self._numbers(digit, boxes.low[:, digit])
@@ -152,7 +152,7 @@ class Lattice:
         return cell, which
 
     def conflict(self, group: np.ndarray | None = None) -> Conflict | None:
-        """Return two accesses of different CTAs to one byte, at least one of which is a store.
+        """Return two accesses of different CTAs to one byte, at least one a store.
 
         Atomic accesses do not conflict with their like, nor CTAs of one group with each other:
         `group` has its number for each CTA.
@@ -184,7 +184,7 @@ class Lattice:
     def _against_atomics(
         self, found: list[tuple[str, np.ndarray, np.ndarray]], group: np.ndarray | None
     ) -> Conflict | None:
-        """Compare plain loads with atomic accesses, of which many CTAs may share a cell."""
+        """Compare plain loads with atomic accesses; many CTAs may access a cell atomically."""
         least = np.full(self.num_cells, np.iinfo(np.int64).max, np.int64)
         most = np.full(self.num_cells, -1, np.int64)
         for kind, cell, owner in found:
@@ -199,7 +199,7 @@ class Lattice:
         return None
 
     def _named(self, cell: int, kinds: set[str], group: np.ndarray | None) -> Conflict:
-        """Find two accesses of a cell by different CTAs, of kinds of which each pair conflicts."""
+        """Find two accesses of a cell by different CTAs; all pairs of the kinds conflict."""
         there: list[tuple[Piece, int]] = []
         for piece, boxes in zip(self.pieces, self.boxes, strict=True):
             if piece.access.kind in kinds:
@@ -212,8 +212,8 @@ class Lattice:
             for other, second in there[i + 1 :]:
                 both = {piece.access.kind, other.access.kind}
                 alike = len(both) == 1 and both <= {"load", "atomic"}
-                apart = owner != second if group is None else group[owner] != group[second]
-                if apart and not alike and not both <= quiet:
+                distinct = owner != second if group is None else group[owner] != group[second]
+                if distinct and not alike and not both <= quiet:
                     pair = sorted(((owner, 0), (second, 1)))
                     ends = (piece, other)
                     return Conflict(
@@ -240,17 +240,17 @@ class Lattice:
         for piece, boxes in zip(self.pieces, self.boxes, strict=True):
             if piece.access.kind != "load":
                 touched[self.cells(boxes)[0]] = True
-        own = np.zeros(self.num_cells, bool)
-        own[self.cells(self.own)[0]] = True
-        return np.flatnonzero(own & ~touched)
+        elements = np.zeros(self.num_cells, bool)
+        elements[self.cells(self.elements)[0]] = True
+        return np.flatnonzero(elements & ~touched)
 
     def strangers(self) -> tuple[Piece, int, int] | None:
         """Return an access of bytes that are no element of the tensor: its CTA and the byte."""
-        own = np.zeros(self.num_cells, bool)
-        own[self.cells(self.own)[0]] = True
+        elements = np.zeros(self.num_cells, bool)
+        elements[self.cells(self.elements)[0]] = True
         for piece, boxes in zip(self.pieces, self.boxes, strict=True):
             cell, which = self.cells(boxes)
-            wrong = np.flatnonzero(~own[cell])
+            wrong = np.flatnonzero(~elements[cell])
             if len(wrong):
                 owners = boxes.owner[wrong if which is None else which[wrong]]
                 first = int(np.argmin(owners))

@@ -2,7 +2,7 @@
 
     (blockIdx.x * 64 + threadIdx.x) // 8        a `Node` over two `Variable`s
 
-Equal expressions are one object, so that what many statements share is evaluated once.
+Equal expressions are one object, so that shared parts of statements are evaluated once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.integers import maximum, minimum
 from tvm_hopper.sim.machine.lanes import tdiv, tmod
 
 FAR = 1 << 80  # beyond any index: an end of a range that is not known
@@ -22,8 +23,9 @@ OUTER, INNER, KEY = "outer", "inner", "key"
 class Variable:
     """An integer in [low, high].
 
-    `role` says who turns it: `OUTER` the CTA (block indices, loops over a CTA's tiles), `INNER` its
-    threads and their loops; `KEY` stands for an expression of outer ones, `definition`.
+    `role`: an `OUTER` variable is the CTA's (block indices, loops over its tiles), an `INNER` one
+    its threads' and their loops'; a `KEY` stands for an expression of outer variables,
+    `definition`.
     """
 
     __slots__ = ("definition", "high", "low", "name", "role")
@@ -39,7 +41,7 @@ class Node:
     """One expression: `op` of `args`, in [low, high].
 
     `value` is the number of a constant, the `Variable`, or (bits, signed) of a conversion;
-    `unknown` says what it depends on that no index tells, or is empty.
+    `unknown` names the dependence that indices do not determine, or is empty.
     """
 
     __slots__ = ("args", "high", "low", "op", "unknown", "uses", "value")
@@ -55,7 +57,7 @@ class Node:
         return int(self.value) if self.op == "const" else None
 
     def has(self, *roles: str) -> bool:
-        """Tell whether it depends on a variable of one of some roles."""
+        """Return whether it depends on a variable of one of some roles."""
         return any(v.role in roles for v in self.uses)
 
 
@@ -79,26 +81,6 @@ def _select(cond: Any, yes: Any, no: Any) -> Any:
     return np.where(cond, yes, no) if isinstance(cond, np.ndarray) else yes if cond else no
 
 
-def _least(a: Any, b: Any) -> Any:
-    return min(a, b) if type(a) is int and type(b) is int else np.minimum(a, b)
-
-
-def _most(a: Any, b: Any) -> Any:
-    return max(a, b) if type(a) is int and type(b) is int else np.maximum(a, b)
-
-
-def _both(a: Any, b: Any) -> Any:
-    return np.logical_and(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else (
-        bool(a) and bool(b)
-    )  # fmt: skip
-
-
-def _either(a: Any, b: Any) -> Any:
-    return np.logical_or(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else (
-        bool(a) or bool(b)
-    )  # fmt: skip
-
-
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -107,13 +89,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fmod": _safe(lambda a, b: a % b),
     "tdiv": _safe(tdiv),
     "tmod": _safe(tmod),
-    "min": _least,
-    "max": _most,
+    "min": minimum,
+    "max": maximum,
     "lt": lambda a, b: a < b,
     "eq": lambda a, b: a == b,
-    "and": _both,
-    "or": _either,
-    "not": lambda a: np.logical_not(a) if isinstance(a, np.ndarray) else not a,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
     "band": lambda a, b: a & b,
     "bor": lambda a, b: a | b,
     "bxor": lambda a, b: a ^ b,
@@ -272,13 +254,13 @@ RANGES = {
     "min": lambda a, b: (min(a.low, b.low), min(a.high, b.high)),
     "max": lambda a, b: (max(a.low, b.low), max(a.high, b.high)),
 }
-RANGES_OF_DIVISIONS = {  # by what is above zero
+RANGES_OF_DIVISIONS = {  # for positive operands
     "fdiv": _of_corners(operator.floordiv),
     "tdiv": _range_of_tdiv,
     "fmod": lambda a, b: (0, min(b.high - 1, a.high) if a.low >= 0 else b.high - 1),
     "tmod": lambda a, b: (0 if a.low >= 0 else 1 - b.high, b.high - 1),
 }
-# What changes nothing as the second argument.
+# Neutral second arguments.
 NEUTRAL = {**dict.fromkeys(("add", "sub", "bor", "bxor", "shl", "shr"), 0), "fdiv": 1}
 
 
@@ -290,6 +272,11 @@ def _truth(op: str, a: Node, b: Node) -> tuple[int, int]:
     if op == "eq" and (a.high < b.low or b.high < a.low):
         return 0, 0
     return 0, 1
+
+
+def conjuncts(node: Node) -> list[Node]:
+    """Return conditions that hold together where one does."""
+    return [c for a in node.args for c in conjuncts(a)] if node.op == "and" else [node]
 
 
 def apply(node: Node, args: Sequence[Any]) -> Any:

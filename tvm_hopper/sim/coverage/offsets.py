@@ -19,7 +19,7 @@ from tvm_hopper.sim.coverage.nodes import INNER, Node, Variable, evaluate
 from tvm_hopper.sim.coverage.points import UndecidedError
 
 MAX_LISTED = 1 << 22  # values of the variables of one group
-MAX_RUNS = 1 << 20  # of the offsets of one access in one CTA
+MAX_RUNS = 1 << 20  # runs of one access in one CTA
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def groups_of(sums: Sequence[Mapping[Node, int]], conditions: Sequence[Node]) ->
                 joined |= group_of.get(var, {var})
         for var in joined:
             group_of[var] = joined
-    # what depends on keys alone is decided by itself
+    # parts that depend on keys alone are decided separately
     found: dict[frozenset[Variable], list[Any]] = {}
     for position, term, factor in terms:
         found.setdefault(_group(term, group_of), [[], []])[0].append((position, term, factor))
@@ -113,7 +113,7 @@ class Offsets:
 
     @property
     def empty(self) -> bool:
-        """Tell whether there is no offset, since a condition never holds."""
+        """Return whether there is no offset, since a condition never holds."""
         return any(not s.size for s in self.sets)
 
     @property
@@ -123,7 +123,7 @@ class Offsets:
 
     @property
     def high(self) -> int:
-        """Behind the last byte."""
+        """End of the last byte."""
         return sum(int(s[-1]) for s in self.sets) + self.width
 
     def residues(self, modulus: int) -> np.ndarray:
@@ -135,7 +135,7 @@ class Offsets:
         return found
 
     def runs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return starts and lengths of the runs of bytes, ascending and apart, from `low` on."""
+        """Return starts and lengths of the runs of bytes, ascending and separate, from `low` on."""
         starts, lengths = np.zeros(1, np.int64), np.full(1, self.width, np.int64)
         for values in sorted(self.sets, key=_step):
             if len(values) == 1:

@@ -23,9 +23,17 @@ from tvm_hopper.sim.launch.tensor_map_object import ALIGNMENT as MAP_ALIGNMENT
 from tvm_hopper.sim.launch.tensor_map_object import NUM_BYTES as MAP_BYTES
 from tvm_hopper.sim.launch.tma import START_ALIGNMENT
 from tvm_hopper.sim.ops.atomics import order_of
-from tvm_hopper.sim.ops.grid_dependency import DISCARDED_BYTES
-from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
-from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, dtype_of, numpy_dtype, op_name, short_name
+from tvm_hopper.sim.ops.vector_access import DISCARDED_BYTES
+from tvm_hopper.sim.tir import (
+    DTYPE_OF,
+    PTX,
+    PtxCall,
+    decode_ptx,
+    dtype_of,
+    numpy_dtype,
+    op_name,
+    short_name,
+)
 from tvm_hopper.sim.translate.cuda_helpers import COMPUTED
 from tvm_hopper.sim.translate.device_math import MATH, plain_name
 
@@ -69,7 +77,7 @@ class Pointers:
         raise NotImplementedError
 
     def undecide(self, reason: str, param: str | None, stores: bool = True) -> None:
-        """Note what is unknown of the statement, here on its way."""
+        """Note an unknown part of the statement, with the current path."""
         self.undecided.append(Undecided(self.statement, reason, param, stores, self.path))
 
     def element(self, buffer: Any, indices: Sequence[Any], kind: str) -> None:
@@ -83,7 +91,7 @@ class Pointers:
         return data.args[0] if isinstance(data, ir.Call) and data.args else data
 
     def points(self, expr: Any) -> bool:
-        """Tell whether an expression is a pointer to global memory, maybe as an integer."""
+        """Return whether an expression is a pointer to global memory, maybe as an integer."""
         return (
             isinstance(expr, ir.Call)
             and short_name(expr) in (*_SAME, *_PLUS, "address_of", "tvm_access_ptr")
@@ -140,7 +148,7 @@ class Pointers:
         moved = nodes.make("mul", index, nodes.const(size))
         return GlobalAddress(place.param, self._plus(place, moved).offset, str(target.source.name))
 
-    # -- what is noted ----------------------------------------------------------------------------
+    # -- the notes -------------------------------------------------------------------------------
 
     def note(
         self,
@@ -179,7 +187,7 @@ class Pointers:
     # -- calls ------------------------------------------------------------------------------------
 
     def call(self, call: ir.Call) -> None:
-        """Note what a call accesses, by itself and in its arguments."""
+        """Note the accesses of a call and of its arguments."""
         name, short = op_name(call), short_name(call)
         if name.startswith(PTX) and name != PTX + "addr":
             self._ptx(call)
@@ -195,7 +203,7 @@ class Pointers:
         if short in (*_SAME, *_PLUS, "tvm_storage_sync") or self._computes(call):
             return
         self.communicates |= not short.startswith(_WITHIN_CTA)
-        for arg in call.args:  # who knows what it does with a pointer
+        for arg in call.args:  # it may access memory through any pointer
             if self._is_pointer(arg) and (place := self.address(arg)).param != "":
                 self.undecide(f"call {short} of a pointer", place.param)
 
@@ -382,7 +390,7 @@ class Pointers:
             kind = ATOMIC if "reduce" in name else STORE
         elif "g2s" in name and "report" not in name:
             place, kind = self.address(ptx.operands["src_mem"][0]), LOAD
-        else:  # of groups, or among shared memory; or a form that is not known
+        else:  # of groups, within shared memory, or of an unknown form
             self._opaque(name, _operands(ptx))
             return
         if "byte_mask" in ptx.operands:

@@ -1,6 +1,6 @@
 """Points of the outer variables: one per CTA, or per iteration of a CTA's tile loop.
 
-Points are lists, as long as there are points, of what each outer variable is there. A condition on
+Points are lists with the value of each outer variable at each point. A condition on
 outer variables filters them, a loop repeats them; values of expressions come along.
 """
 
@@ -18,7 +18,7 @@ MAX_POINTS = 1 << 24
 
 
 class UndecidedError(Exception):
-    """Something is unknown from indices, or would cost too much; the text says what."""
+    """Indices do not determine it, or it would cost too much; the text has the reason."""
 
 
 class Deadline:
@@ -39,7 +39,7 @@ class Points:
     Attributes
     ----------
     cta : numpy.ndarray
-        Number of each point's CTA, (points,) int64; blockIdx.x turns fastest.
+        Number of each point's CTA, (points,) int64; blockIdx.x varies fastest.
     """
 
     def __init__(
@@ -114,34 +114,36 @@ class Points:
         """Return some of the points."""
         return Points(self.cta[index], {}, self, index)
 
-    def turned(self, variable: Variable, extent: Node) -> Points:
+    def iterated(self, variable: Variable, extent: Node) -> Points:
         """Return each point once for each iteration of a loop, `variable` counting from 0."""
-        trips = np.maximum(self.array(extent), 0)
-        total = int(trips.sum())
+        iterations = np.maximum(self.array(extent), 0)
+        total = int(iterations.sum())
         if total > MAX_POINTS:
-            raise UndecidedError(f"{total} turns of loop {variable.name} over all CTAs")
-        index = np.repeat(np.arange(len(self), dtype=np.int64), trips)
-        begins = np.cumsum(trips) - trips
-        turn = np.arange(total, dtype=np.int64) - begins[index]
+            raise UndecidedError(f"{total} iterations of loop {variable.name} over all CTAs")
+        index = np.repeat(np.arange(len(self), dtype=np.int64), iterations)
+        begins = np.cumsum(iterations) - iterations
+        iteration = np.arange(total, dtype=np.int64) - begins[index]
         points = self.take(index)
-        points.env[variable] = turn
+        points.env[variable] = iteration
         return points
 
     def repeated(self, variable: Variable, condition: Node) -> Points:
         """Return each point once for each iteration of a while loop."""
-        turn, here, parts, turns = 0, np.arange(len(self), dtype=np.int64), [], []
+        iteration, here, parts, iterations = 0, np.arange(len(self), dtype=np.int64), [], []
         total = 0
-        while len(here) and turn <= variable.high:
+        while len(here) and iteration <= variable.high:
             points = self.take(here)
-            points.env[variable] = np.full(len(here), turn, np.int64)
+            points.env[variable] = np.full(len(here), iteration, np.int64)
             holds = np.broadcast_to(points.value(condition), here.shape).astype(bool)
             here = here[holds]
             parts.append(here)
-            turns.append(np.full(len(here), turn, np.int64))
-            turn += 1
+            iterations.append(np.full(len(here), iteration, np.int64))
+            iteration += 1
             total += len(here)
-            if total > MAX_POINTS or turn > MAX_POINTS >> 8:
-                raise UndecidedError(f"more than {turn} turns of a loop over {variable.name}")
+            if total > MAX_POINTS or iteration > MAX_POINTS >> 8:
+                raise UndecidedError(
+                    f"more than {iteration} iterations of a loop over {variable.name}"
+                )
         found = self.take(np.concatenate(parts) if parts else here)
-        found.env[variable] = np.concatenate(turns) if turns else here
+        found.env[variable] = np.concatenate(iterations) if iterations else here
         return found

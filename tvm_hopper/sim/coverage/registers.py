@@ -1,4 +1,4 @@
-"""Registers that a statement writes or counts up, and its early exits."""
+"""Registers that a statement writes or counts up."""
 
 from __future__ import annotations
 
@@ -12,12 +12,6 @@ from tvm_hopper.sim.coverage.nodes import INNER, Node
 from tvm_hopper.sim.tir import CUDA, PTX, decode_ptx, dtype_of, op_name, short_name
 
 _ACCUMULATING = PTX + "wgmma_mma_async"
-_LEAVING = {
-    "ret": "return",
-    "thread_return": "return",
-    "break_loop": "break",
-    "continue_loop": "continue",
-}
 
 
 def written_registers(root: Any) -> set[Any]:
@@ -62,26 +56,6 @@ def _is_local(buffer: Any) -> bool:
     return scope == "" or scope.startswith("local")
 
 
-def leaves(root: Any) -> set[str]:
-    """Return how a loop's body may be left: "return", "break" (of this loop or an inner one)."""
-    found: set[str] = set()
-
-    def call(node: ir.Call) -> None:
-        word = _LEAVING.get(short_name(node))
-        if word:
-            found.add(word)
-
-    tvm_ffi.structural_walk(root, [(ir.Call, call)])
-    for name in ("Return", "Break", "Continue"):
-        kind = getattr(tirx, name, None)
-        there: list[Any] = []
-        if kind is not None:
-            tvm_ffi.structural_walk(root, [(kind, there.append)])
-        if there:
-            found.add(name.lower())
-    return found
-
-
 def counted(body: Any, expressions: Expressions) -> dict[tuple[Any, int], Node]:
     """Return registers that each iteration of a loop increases once, by the same amount everywhere.
 
@@ -109,11 +83,11 @@ def counted(body: Any, expressions: Expressions) -> dict[tuple[Any, int], Node]:
             continue
         if integer_type(dtype_of(value)) is None:
             continue
-        for own, by in ((value.a, value.b), (value.b, value.a)):
+        for operand, by in ((value.a, value.b), (value.b, value.a)):
             same = (
-                isinstance(own, ir.TensorLoad)
-                and own.source.same_as(node.buffer)
-                and expressions.node(own.indices[0]).constant == index
+                isinstance(operand, ir.TensorLoad)
+                and operand.source.same_as(node.buffer)
+                and expressions.node(operand.indices[0]).constant == index
             )
             step = expressions.node(by) if same else None
             if step is not None and not step.unknown and not step.has(INNER):

@@ -5,9 +5,9 @@
 
     bx*64 + tx < M              =   tx < k              where key k = clip(M - bx*64, 0, 64)
 
-The parts are exact. A key stands for an expression of outer variables of which the inner part needs
-no more than a remainder, or a distance cut to the range that matters, so that few different values
-of it occur: CTAs with the same keys have the same inner parts.
+The parts are exact. A key stands for an expression of outer variables. The inner part needs only
+its remainder, or its distance cut to the range that matters, so that few different values occur:
+CTAs with the same keys have the same inner parts.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Splitter:
         return self._scaled(self.sum(node.args[0]), 1 << places)
 
     def _band(self, node: Node) -> SplitSum:
-        """Take a mask apart into runs of bits: each is a quotient of a remainder."""
+        """Split a mask into runs of bits: each is a quotient of a remainder."""
         mask = node.args[1].constant
         if mask is None or mask < 0:
             return self._inner(self.keyed(node))
@@ -223,15 +223,15 @@ class Splitter:
 
     def _least(self, a: SplitSum, b: SplitSum) -> SplitSum:
         """Return a + min(0, b - a); of the outer part of b - a a cut distance is needed inside."""
-        nodes, apart = self.nodes, self._added(b, a, -1)
-        if not apart.inner:
+        nodes, difference = self.nodes, self._added(b, a, -1)
+        if not difference.inner:
             if not a.inner:
                 return SplitSum(nodes.make("min", a.outer, b.outer))
-            return self._added(a, SplitSum(nodes.make("min", apart.outer, nodes.zero)))
-        low, high = self.range_of(apart.inner)
-        cut = self._clip(apart.outer, -high, -low)
-        beyond = nodes.make("min", nodes.make("sub", apart.outer, cut), nodes.zero)
-        inside = nodes.make("add", nodes.total(apart.inner), self.key(cut))
+            return self._added(a, SplitSum(nodes.make("min", difference.outer, nodes.zero)))
+        low, high = self.range_of(difference.inner)
+        cut = self._clip(difference.outer, -high, -low)
+        beyond = nodes.make("min", nodes.make("sub", difference.outer, cut), nodes.zero)
+        inside = nodes.make("add", nodes.total(difference.inner), self.key(cut))
         least = self._inner(nodes.make("min", inside, nodes.zero))
         return self._added(self._added(a, SplitSum(beyond)), least)
 
@@ -249,11 +249,11 @@ class Splitter:
             outer = nodes.make("select", cond, a.outer, b.outer)
             if a.inner == b.inner:
                 return SplitSum(outer, a.inner)
-            which, apart = self.key(cond), nodes.zero
+            which, difference = self.key(cond), nodes.zero
         else:
             outer, which = b.outer, cond
-            apart = self.key(nodes.make("sub", a.outer, b.outer))
-        yes = nodes.make("add", nodes.total(a.inner), apart)
+            difference = self.key(nodes.make("sub", a.outer, b.outer))
+        yes = nodes.make("add", nodes.total(a.inner), difference)
         chosen = nodes.make("select", which, yes, nodes.total(b.inner))
         return self._added(SplitSum(outer), self._inner(chosen))
 
@@ -283,13 +283,15 @@ class Splitter:
 
     def _compared(self, node: Node) -> Node:
         nodes = self.nodes
-        apart = self._added(self.sum(node.args[0]), self.sum(node.args[1]), -1)
-        if not apart.inner:
-            return nodes.make(node.op, apart.outer, nodes.zero)
-        low, high = self.range_of(apart.inner)
+        difference = self._added(self.sum(node.args[0]), self.sum(node.args[1]), -1)
+        if not difference.inner:
+            return nodes.make(node.op, difference.outer, nodes.zero)
+        low, high = self.range_of(difference.inner)
         last = -low if node.op == "lt" else -low + 1
-        cut = self.key(self._clip(apart.outer, -high - 1, last))
-        return nodes.make(node.op, nodes.make("add", nodes.total(apart.inner), cut), nodes.zero)
+        cut = self.key(self._clip(difference.outer, -high - 1, last))
+        return nodes.make(
+            node.op, nodes.make("add", nodes.total(difference.inner), cut), nodes.zero
+        )
 
     def conditions(self, node: Node) -> list[Node]:
         """Return conditions that hold together where one does."""

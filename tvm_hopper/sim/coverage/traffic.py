@@ -1,7 +1,7 @@
 """Traffic between CTAs: which of them store the bytes that others load.
 
-Bytes are cells here, one for each element, and what is said of a statement under a condition that
-is not known is what it may touch: nobody who is needed is left out.
+Each element is a cell here. A statement under an unknown condition counts with all cells that it
+may touch, so that no needed CTA is left out.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import numpy as np
 
 from tvm_hopper.sim.coverage.accesses import LOAD, STORE, GlobalAccess
 from tvm_hopper.sim.coverage.footprint import BUDGET_S, Piece, Preparer, box_pieces, plain_pieces
+from tvm_hopper.sim.coverage.loops import assign_roles
 from tvm_hopper.sim.coverage.points import Deadline, Points, UndecidedError
-from tvm_hopper.sim.coverage.turns import assign_roles
 from tvm_hopper.sim.coverage.walk import Walker
 from tvm_hopper.sim.launch.tensors import place
 from tvm_hopper.sim.launch.tma import TensorMapArg
 
-MAX_CELLS = 1 << 27  # of one tensor
-MAX_RUNS = 1 << 24  # of one statement in all CTAs
+MAX_CELLS = 1 << 27  # cells of one tensor
+MAX_RUNS = 1 << 24  # runs of one statement in all CTAs
 
 
 class Traffic:
-    """What one launch does with some tensors.
+    """Cells of some tensors that one launch touches.
 
     Parameters
     ----------
@@ -61,8 +61,8 @@ class Traffic:
         )  # fmt: skip
         for unknown in walker.undecided:
             value = params.get(unknown.param or "")
-            asked = unknown.param is None or getattr(value, "tensor", "") in arrays
-            if asked and preparer.may_reach(unknown.path):
+            relevant = unknown.param is None or getattr(value, "tensor", "") in arrays
+            if relevant and preparer.may_reach(unknown.path):
                 raise UndecidedError(unknown.reason)
         for access in walker.accesses:
             value = params.get(access.param)
@@ -88,7 +88,7 @@ class Traffic:
         return self.cells[name].touching(self.loads[name], cells, self.num_ctas)
 
     def adds(self) -> bool:
-        """Tell whether what some CTA stores may be a part of what is there in the end."""
+        """Return whether a store of some CTA may be part of the final contents."""
         return any(piece.access.kind != STORE for some in self.stores.values() for piece in some)
 
 
@@ -155,21 +155,21 @@ def with_those_they_need(
     traffic: list[Traffic],
     chosen: list[np.ndarray],
     groups: list[np.ndarray],
-    judged: Collection[Any],
+    checked: Collection[Any],
 ) -> list[np.ndarray]:
     """Add to chosen CTAs of some launches those without which they compute something else.
 
     Parameters
     ----------
     traffic : list of Traffic
-        What each launch does.
+        Traffic of each launch.
     chosen : list of numpy.ndarray
         For each launch a flag for each of its CTAs.
     groups : list of numpy.ndarray
         For each launch the number of each CTA's group, which runs as a whole.
     checked : collection of (int, str)
-        Launches and tensors of them: what a CTA of it stores to such a tensor has to be what it is
-        in the end, whoever else stores there.
+        Launches and their checked tensors: the chosen CTAs' elements of them must be final, so all
+        other CTAs that store there run too.
     """
     run = [_whole_groups(*pair) for pair in zip(chosen, groups, strict=True)]
     while True:
@@ -177,15 +177,15 @@ def with_those_they_need(
         for number, one in enumerate(traffic):
             for name in one.cells:
                 needed = one.loaded(name, run[number])
-                if (number, name) in judged:
+                if (number, name) in checked:
                     needed |= one.stored(name, run[number])
                 if needed.any():
                     _add_those_that_store(name, needed, traffic, run, groups)
         if before == [int(flags.sum()) for flags in run]:
             break
-    for number, one in enumerate(traffic):  # what is there now is enough for these, too
+    for number, one in enumerate(traffic):  # the current contents suffice for these
         others = [(i, x) for i, x in enumerate(traffic) if i != number]
-        mine = {name for i, name in judged if i == number}
+        mine = {name for i, name in checked if i == number}
         alone = not any(x.stores.get(name) for _, x in others for name in mine)
         if mine and alone and not one.adds():
             run[number] |= _served(one, others, run, groups[number])
@@ -199,7 +199,7 @@ def _add_those_that_store(
     run: list[np.ndarray],
     groups: list[np.ndarray],
 ) -> None:
-    """Let the CTAs run, too, that store to what is needed of a tensor."""
+    """Add the CTAs that store to the needed cells of a tensor."""
     for i, other in enumerate(traffic):
         if name in other.cells:
             run[i] = _whole_groups(run[i] | other.storing(name, needed), groups[i])

@@ -1,8 +1,8 @@
 """Walk a device function once: every access of global memory, with the way that leads to it.
 
 Registers that hold integers are followed through plain stores, so that `tile = bx; while tile < n`
-is a loop whose turns are known.  What depends on data has an unknown node on its way or in its
-index, by which later steps name it.
+is a loop whose iterations are known.  An access that depends on data has an unknown node in its
+path or index; later steps name it by this node.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from tvm_hopper.sim.coverage.accesses import (
     Undecided,
 )
 from tvm_hopper.sim.coverage.expressions import Expressions, integer_type
+from tvm_hopper.sim.coverage.loops import iteration_limit
 from tvm_hopper.sim.coverage.nodes import INNER, OUTER, Node, Nodes, Variable
 from tvm_hopper.sim.coverage.pointers import Pointers
-from tvm_hopper.sim.coverage.registers import counted, leaves, written_registers
-from tvm_hopper.sim.coverage.turns import most_turns
+from tvm_hopper.sim.coverage.registers import counted, written_registers
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.machine.load_store import vector_alignment
+from tvm_hopper.sim.protocol.exits import ways_to_leave
 from tvm_hopper.sim.tir import (
     dtype_of,
     is_one_load,
@@ -39,7 +40,7 @@ from tvm_hopper.sim.tir import (
     split_lanes,
 )
 
-MAX_TURNS = 1 << 31  # of a loop whose extent no range limits
+MAX_ITERATIONS = 1 << 31  # bound of a loop with an unlimited extent
 
 
 class Walker(Pointers):
@@ -50,7 +51,7 @@ class Walker(Pointers):
     func : tvm.tirx.PrimFunc
         Final device function.
     params : dict
-        What each parameter is given; numbers are known.
+        Arguments of the parameters; numbers are known.
     grid, block, cluster : sequence of int
         Extents in x, y, z.
     """
@@ -77,7 +78,7 @@ class Walker(Pointers):
             Variable(f"blockIdx.{a}", 0, int(g) - 1, OUTER)
             for a, g in zip("xyz", grid, strict=True)
         ]
-        self._threads(grid, block, cluster)
+        self._threads(block, cluster)
         self.maps = frozenset(n for n, value in params.items() if isinstance(value, TensorMapArg))
         for param, name in zip(func.params, param_names(func), strict=True):
             value = params.get(name)
@@ -86,22 +87,22 @@ class Walker(Pointers):
                 self.expressions.values[param] = self.nodes.const(int(value))
         self.stmt(func.body)
 
-    def _threads(self, grid: Sequence[int], block: Sequence[int], cluster: Sequence[int]) -> None:
+    def _threads(self, block: Sequence[int], cluster: Sequence[int]) -> None:
         nodes, tags = self.nodes, {}
         thread, step = nodes.zero, 1
         for axis, extent, part, variable in zip("xyz", block, cluster, self.axes, strict=True):
-            own = nodes.var(Variable(f"threadIdx.{axis}", 0, int(extent) - 1, INNER))
-            thread = nodes.make("add", thread, nodes.make("mul", own, nodes.const(step)))
+            index = nodes.var(Variable(f"threadIdx.{axis}", 0, int(extent) - 1, INNER))
+            thread = nodes.make("add", thread, nodes.make("mul", index, nodes.const(step)))
             step *= int(extent)
             number, size = nodes.var(variable), nodes.const(int(part))
-            tags[f"threadIdx.{axis}"], tags[f"blockIdx.{axis}"] = own, number
+            tags[f"threadIdx.{axis}"], tags[f"blockIdx.{axis}"] = index, number
             tags[f"clusterCtaIdx.{axis}"] = nodes.make("fmod", number, size)
             tags[f"clusterIdx.{axis}"] = nodes.make("fdiv", number, size)
         self.tags = tags
         self.expressions.thread = thread
         self.expressions.lane = nodes.make("fmod", thread, nodes.const(32))
 
-    # -- statements: each returns a condition under which what follows is skipped, or None ---------
+    # -- statements: each returns a condition that skips later statements, or None ---------
 
     def stmt(self, node: Any) -> Node | None:
         """Walk one statement."""
@@ -113,7 +114,7 @@ class Walker(Pointers):
             return method(node)
         except HopperError:
             raise
-        except Exception as error:  # nothing is proven then, and the report says of what
+        except Exception as error:  # the report names the unproven statements
             self.path = path
             why = f"{type(error).__name__}: {error}"
             self.undecided.append(Undecided(node, why, None, path=path))
@@ -204,15 +205,15 @@ class Walker(Pointers):
         return self._body(node.body, PathStep("for", extent, variable))
 
     def _loop(self, name: str, extent: Node) -> Variable:
-        most = MAX_TURNS if extent.unknown else max(min(extent.high, MAX_TURNS), 1)
+        most = MAX_ITERATIONS if extent.unknown else max(min(extent.high, MAX_ITERATIONS), 1)
         variable = Variable(f"{name}#{len(self.loops)}", 0, most - 1, INNER)
         self.loops.append(variable)
         return variable
 
     def _counted(self, body: Any) -> dict[Any, tuple[Node, Node]]:
-        """Forget registers that a loop writes; return what those that it counts up begin with."""
+        """Forget registers that a loop writes; return the start values of its counters."""
         known = self.expressions.registers
-        steps = {} if "continue" in leaves(body) else counted(body, self.expressions)
+        steps = {} if "continue" in ways_to_leave(body) else counted(body, self.expressions)
         starts = {key: (known[key], step) for key, step in steps.items() if key in known}
         self._forget(written_registers(body))
         return starts
@@ -226,7 +227,7 @@ class Walker(Pointers):
         }
 
     def _body(self, body: Any, step: PathStep) -> Node | None:
-        exits = leaves(body)
+        exits = ways_to_leave(body)
         steps = [step]
         if exits & {"break", "return"}:
             steps.append(PathStep("if", self.nodes.unknown("a loop that is left early")))
@@ -239,7 +240,7 @@ class Walker(Pointers):
         return None
 
     def _count(self, starts: dict[Any, tuple[Node, Node]], number: Node) -> None:
-        """Let registers hold what they hold in an iteration of a loop."""
+        """Set the registers to their values in an iteration of a loop."""
         for key, (start, by) in starts.items():
             moved = self.nodes.make("mul", number, by)
             self.expressions.registers[key] = self.nodes.make("add", start, moved)
@@ -247,19 +248,19 @@ class Walker(Pointers):
     def _while(self, node: Any) -> Node | None:
         self.statement = node
         starts = self._counted(node.body)
-        variable, cond = self._turn(starts, node.condition, MAX_TURNS)
-        most = most_turns(cond, variable)
+        variable, cond = self._iteration(starts, node.condition, MAX_ITERATIONS)
+        most = iteration_limit(cond, variable)
         if most is not None:
-            variable, cond = self._turn(starts, node.condition, most)
+            variable, cond = self._iteration(starts, node.condition, most)
         elif variable not in cond.uses and not cond.unknown:
-            cond = self.nodes.unknown("a while loop whose turns are not counted")
+            cond = self.nodes.unknown("a while loop whose iterations are not counted")
         self.visit(node.condition)
         return self._body(node.body, PathStep("while", cond, variable))
 
-    def _turn(
+    def _iteration(
         self, starts: dict[Any, tuple[Node, Node]], condition: Any, most: int
     ) -> tuple[Variable, Node]:
-        """Let a loop turn so often at most; returns its variable, and that an iteration begins."""
+        """Limit a loop's iterations; returns its variable, and the condition of an iteration."""
         variable = self._loop("while", self.nodes.const(most))
         self._count(starts, self.nodes.var(variable))
         return variable, self.expressions.node(condition)
@@ -347,7 +348,7 @@ class Walker(Pointers):
         self.path = before
 
     def touches(self, expr: Any) -> bool:
-        """Tell whether global memory may be accessed inside an expression."""
+        """Return whether global memory may be accessed inside an expression."""
         found: list[Any] = []
 
         def load(node: ir.TensorLoad) -> None:

@@ -2,7 +2,7 @@
 
 Only what steers synchronisation matters: conditions and iteration counts around synchronising
 instructions and shared memory, addresses in shared memory, operands of instructions.  Coordinates
-and addresses in global memory do not: they are what CTAs differ in.
+and addresses in global memory do not: CTAs differ in these.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tvm_hopper.sim.kinds.operands import (
 from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, dtype_of, numpy_dtype, op_name, short_name
 from tvm_hopper.sim.translate.questions import viewed
 
-BLOCK, DATA, TALK = "block", "data", "talk"
+BLOCK, DATA, EXCHANGE = "block", "data", "exchange"
 _NOTHING: frozenset[str] = frozenset()
-_WORDS = ("atom", "red", "cp_reduce", "ld", "st")  # PTX on global memory that may talk
+_WORDS = ("atom", "red", "cp_reduce", "ld", "st")  # PTX on global memory that may exchange
 _OF_THE_GRID = ("cuda.grid_sync",)
 _ORDERED = ("acquire", "release", "acq_rel", "relaxed")
 
 
 @dataclass(frozen=True, eq=False)  # TIR expressions do not compare
-class Talk:
-    """An access by which CTAs may hear of each other.
+class CtaExchange:
+    """An access by which CTAs may communicate.
 
     Attributes
     ----------
@@ -48,20 +48,20 @@ class Talk:
         Index of the first word, as the buffer has it; empty if it is unknown.
     itemsize : int
         Bytes of an element of that buffer.
-    hears : bool
-        What it reads may steer the CTA.
+    reads : bool
+        Whether the value that it reads may steer the CTA.
     """
 
     name: str
     tensor: Any
     index: tuple[Any, ...]
     itemsize: int
-    hears: bool
+    reads: bool
 
 
 @dataclass
 class Flow:
-    """What a walk over a device function found.
+    """Results of a walk over a device function.
 
     Attributes
     ----------
@@ -74,8 +74,8 @@ class Flow:
     extents : dict
         Thread variable -> extent.
     taints : dict
-        Variable, or root of a buffer -> what its value depends on: BLOCK, DATA (memory at a place
-        that depends on the block), TALK (memory that other CTAs write meanwhile).
+        Variable, or root of a buffer -> dependences of its value: BLOCK, DATA (memory at a place
+        that depends on the block), EXCHANGE (memory that other CTAs write meanwhile).
     stores : dict
         Root of a register or shared buffer -> expressions that its contents depend on.
     steering : list
@@ -90,7 +90,7 @@ class Flow:
     taints: dict[Any, frozenset[str]] = field(default_factory=dict)
     stores: dict[Any, list[Any]] = field(default_factory=dict)
     steering: list[Any] = field(default_factory=list)
-    talks: list[Talk] = field(default_factory=list)
+    exchanges: list[CtaExchange] = field(default_factory=list)
     meeting: str = ""  # the call at which all CTAs of the grid meet, if there is one
 
     def root(self, buffer: Any) -> Any:
@@ -100,12 +100,12 @@ class Flow:
         return buffer
 
     def taint(self, expr: Any) -> frozenset[str]:
-        """Return what an expression depends on; of a buffer alone, what its contents do."""
+        """Return the dependences of an expression, or of a buffer's contents."""
         if isinstance(expr, ir.Var):
             return self.taints.get(self.root(expr), _NOTHING)
         found: set[str] = set()
         loads: list[Any] = []
-        places: list[Any] = []  # whose address is taken: what lies there does not matter
+        places: list[Any] = []  # their addresses are taken: the contents do not matter
         tvm_ffi.structural_walk(
             expr,
             [
@@ -129,7 +129,7 @@ class Flow:
 
         def call(node: ir.Call) -> None:
             if short_name(node).startswith("cuda.atomic"):
-                found.add(TALK)
+                found.add(EXCHANGE)
 
         tvm_ffi.structural_walk(expr, [(ir.Var, variable), (ir.TensorLoad, load), (ir.Call, call)])
         return frozenset(found)
@@ -139,7 +139,7 @@ class Flow:
 def flow_of(func: tirx.PrimFunc) -> Flow:
     """Walk a device function as codegen prints it."""
     walk = _FlowWalk()
-    while True:  # what depends on what, until nothing is added
+    while True:  # dependences, until none is added
         before = dict(walk.flow.taints)
         walk.collect = False
         walk.stmt(func.body)
@@ -151,13 +151,13 @@ def flow_of(func: tirx.PrimFunc) -> Flow:
 
 
 class _FlowWalk:
-    """One pass over the statements; `collect`: note what steers, besides what depends on what."""
+    """One pass over the statements: dependences, and with `collect` the steering expressions."""
 
     def __init__(self) -> None:
         self.flow = Flow()
         self.collect = False
         self.around: list[Any] = []  # conditions and extents around that depend on the block
-        self.heard: set[Any] = set()  # tensors that some statement loads from
+        self.loaded: set[Any] = set()  # tensors that some statement loads from
 
     def stmt(self, node: Any) -> None:
         kind = type(node).__name__
@@ -222,7 +222,7 @@ class _FlowWalk:
             self.flow.taints[var] = self.flow.taints.get(var, _NOTHING) | taint
 
     def _contents(self, buffer: Any, *values: Any) -> None:
-        """Note what a buffer's contents depend on."""
+        """Note the dependences of a buffer's contents."""
         root = self.flow.root(buffer)
         held = self.flow.stores.setdefault(root, [])
         for value in (*values, *self.around):
@@ -230,7 +230,7 @@ class _FlowWalk:
                 held.append(value)
             self._add(root, self.flow.taint(value))
 
-    # -- what steers ------------------------------------------------------------------------------
+    # -- steering --------------------------------------------------------------------------------
 
     def _steer(self, *values: Any) -> None:
         """Note that synchronisation is reached here, with operands that it depends on."""
@@ -258,15 +258,15 @@ class _FlowWalk:
             if scope == "shared":
                 self._steer(*access.indices)
             elif scope == "global" and not any(access.same_as(other) for other in addressed):
-                self.heard.add(self.flow.root(access.source))
+                self.loaded.add(self.flow.root(access.source))
 
         def call(node: ir.Call) -> None:
             name = short_name(node)
             if name == "address_of":
                 addressed.append(node.args[0])
-            talk = self._talk(node)
-            if talk is not None:
-                self._meet(replace(talk, hears=True))
+            exchange = self._exchange(node)
+            if exchange is not None:
+                self._meet(replace(exchange, reads=True))
             if name == "if_then_else" and touches_shared(node):
                 self._steer(node.args[0])
             steering = steering_arguments(node)
@@ -279,19 +279,19 @@ class _FlowWalk:
         for access in loads:
             load(access)
 
-    def _meet(self, talk: Talk) -> None:
-        if talk.hears:
-            self.heard.add(talk.tensor)
-        if self.collect and talk.tensor in self.heard:
-            self.flow.talks.append(talk)
+    def _meet(self, exchange: CtaExchange) -> None:
+        if exchange.reads:
+            self.loaded.add(exchange.tensor)
+        if self.collect and exchange.tensor in self.loaded:
+            self.flow.exchanges.append(exchange)
 
     def _call_statement(self, call: ir.Call) -> None:
         name = op_name(call)
         if short_name(call) in _OF_THE_GRID:
             self.flow.meeting = short_name(call)
-        talk = self._talk(call)
-        if talk is not None:
-            self._meet(talk)
+        exchange = self._exchange(call)
+        if exchange is not None:
+            self._meet(exchange)
         ptx = decode_ptx(call) if name.startswith(PTX) else None
         if ptx is None:
             self._steer(*(steering_arguments(call) or ()))
@@ -299,45 +299,45 @@ class _FlowWalk:
             for buffer in registers(call):
                 self._contents(buffer, *pointed)
         else:
-            self._instruction(ptx, talk)
+            self._instruction(ptx, exchange)
 
-    def _instruction(self, ptx: PtxCall, talk: Talk | None) -> None:
-        told = list(operands(ptx))
-        self._copied(told)
+    def _instruction(self, ptx: PtxCall, exchange: CtaExchange | None) -> None:
+        named = list(operands(ptx))
+        self._copied(named)
         for buffer in written(ptx):
-            values = [v for n, v in told if n not in ptx.writes]
+            values = [v for n, v in named if n not in ptx.writes]
             self._contents(buffer, *(v for v in values if not global_address(v)))
-            if talk is not None:
-                self._add(buffer, frozenset({TALK}))
+            if exchange is not None:
+                self._add(buffer, frozenset({EXCHANGE}))
             elif any(global_address(v) and self.flow.taint(v) for v in values):
                 self._add(buffer, frozenset({DATA}))
-        plain = ptx.name.startswith(_WORDS) and any(global_address(v) for _, v in told)
-        if plain and talk is None:
+        plain = ptx.name.startswith(_WORDS) and any(global_address(v) for _, v in named)
+        if plain and exchange is None:
             return  # an ordinary access of global memory
         self._steer(*steering_operands(ptx))
-        if talk is not None and talk.tensor in self.heard:
-            self._steer(*(v for n, v in told if n == "value"))
+        if exchange is not None and exchange.tensor in self.loaded:
+            self._steer(*(v for n, v in named if n == "value"))
 
-    def _copied(self, told: list[tuple[str, Any]]) -> None:
-        """Note that shared memory gets what lies at places of global memory that CTAs differ in."""
+    def _copied(self, named: list[tuple[str, Any]]) -> None:
+        """Note that shared memory receives data from places that differ between CTAs."""
         held = any(
             self.flow.taint(value)
-            for name, value in told
+            for name, value in named
             if name in ("coords", "tmap") or global_address(value)
         )
         if held:
-            for _, value in told:
+            for _, value in named:
                 for buffer in shared_places(value):
                     self._add(buffer, frozenset({DATA}))
 
-    def _talk(self, call: ir.Call) -> Talk | None:
-        """Return the access of a call by which CTAs may hear of each other."""
+    def _exchange(self, call: ir.Call) -> CtaExchange | None:
+        """Return the access of a call by which CTAs may communicate."""
         name = op_name(call)
         short = short_name(call)
         if short.startswith("cuda.atomic"):
-            return self._talk_at(short, call.args[0], False)
+            return self._exchange_at(short, call.args[0], False)
         if short == "cuda.wait_until":
-            return self._talk_at(short, call.args[1], True)
+            return self._exchange_at(short, call.args[1], True)
         ptx = decode_ptx(call) if name.startswith(PTX) else None
         if ptx is None or not ptx.name.startswith(_WORDS):
             return None
@@ -347,9 +347,9 @@ class _FlowWalk:
         ordered = ptx.mods.get("sem") in _ORDERED or volatile
         if not addresses or (kind in ("ld", "st") and not ordered):
             return None
-        return self._talk_at(ptx.name, addresses[0], "d" in ptx.writes or kind == "ld")
+        return self._exchange_at(ptx.name, addresses[0], "d" in ptx.writes or kind == "ld")
 
-    def _talk_at(self, name: str, address: Any, hears: bool) -> Talk:
+    def _exchange_at(self, name: str, address: Any, reads: bool) -> CtaExchange:
         while True:
             if isinstance(address, ir.Call) and short_name(address) == "reinterpret":
                 address = address.args[0]
@@ -361,8 +361,8 @@ class _FlowWalk:
             access = address.args[0]
             if isinstance(access, ir.TensorLoad):
                 root, size = self.flow.root(access.source), numpy_dtype(dtype_of(access)).itemsize
-                return Talk(name, root, tuple(access.indices), size, hears)
-        return Talk(name, None, (), 0, hears)
+                return CtaExchange(name, root, tuple(access.indices), size, reads)
+        return CtaExchange(name, None, (), 0, reads)
 
 
 class _Around:

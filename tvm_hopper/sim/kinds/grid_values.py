@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm_hopper.sim.integers import BINARY, CALLS
 from tvm_hopper.sim.tir import dtype_of, numpy_dtype, param_names, short_name
 
-MAX_CTAS = 1 << 24  # of which arrays are made
+MAX_CTAS = 1 << 24  # longest array with one entry a CTA
 
 
 class NotOfBlockError(Exception):
@@ -54,7 +54,7 @@ class GridValues:
         self.num_more = 0  # axes after that of the CTAs, see `over`
 
     def over(self, axes: Mapping[Any, np.ndarray]) -> GridValues:
-        """Return one that knows more variables, each with a separate axis behind the CTAs'."""
+        """Return values with more variables, each along a new axis after the CTAs' axis."""
         wider = copy.copy(self)
         wider.num_more = len(axes)
         wider.env = {var: x for var, x in self.env.items() if not isinstance(x, np.ndarray)}
@@ -132,7 +132,7 @@ class GridValues:
         if kind in ("FloorDiv", "FloorMod", "Div", "Mod") and np.any(np.asarray(b) == 0):
             if not self.num_more:
                 raise NotOfBlockError("a division by zero")
-            b = np.where(np.asarray(b) == 0, 1, b)  # in turns that nobody takes
+            b = np.where(np.asarray(b) == 0, 1, b)  # in iterations that do not run
         if any(isinstance(x, int) and not -(1 << 63) <= x < 1 << 63 for x in (a, b)):
             raise NotOfBlockError("a number of 64 bits without a sign")  # arrays are int64
         return BINARY[kind](a, b)

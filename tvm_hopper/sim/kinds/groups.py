@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvm_hopper.sim.kinds.flow import BLOCK, Flow, Talk, flow_of
+from tvm_hopper.sim.kinds.flow import BLOCK, CtaExchange, Flow, flow_of
 from tvm_hopper.sim.kinds.grid_values import MAX_CTAS, GridValues
 from tvm_hopper.sim.kinds.keys import Keys, UnprovableError
 from tvm_hopper.sim.launch.tensors import Pointer
 from tvm_hopper.sim.tir import param_names
 
-MAX_SORTED = 1 << 20  # CTAs that hear of others, sorted into kinds one group at a time
+MAX_SORTED = 1 << 20  # CTAs that communicate with others, sorted into kinds one group at a time
 MAX_REACH = 1 << 40  # bytes: an index without a bound reaches further
 
 
@@ -26,28 +26,28 @@ class CtaGroups:
     Attributes
     ----------
     values : GridValues
-        Knows which (x, y, z) a CTA's number stands for.
+        Maps a CTA's number to its (x, y, z).
     label : numpy.ndarray or None
-        (total,) int64, the smallest number of each CTA's group; None: not told, since all groups
-        are alike, or since the groups are not known.
+        (total,) int64, the smallest number of each CTA's group; None: all groups are alike, or the
+        groups are unknown.
     kinds : tuple of numpy.ndarray
         Numbers of the CTAs of one group of each kind, the first one of that kind.
     trouble : str
-        Why the groups that are not in `kinds` are not proved alike; empty if they are.
-    talk : str
-        By what they hear of each other; empty if they do not, but inside of a cluster.
+        Why groups that are missing in `kinds` are not proved alike; empty if they are.
+    communication : str
+        The access by which they communicate; empty if only CTAs of a cluster do.
     """
 
     values: GridValues
     label: np.ndarray | None
     kinds: tuple[np.ndarray, ...]
     trouble: str = ""
-    talk: str = ""
+    communication: str = ""
 
     def launched(self, cluster: Sequence[int]) -> np.ndarray | None:
         """Return for each CTA, in the order of launch, its group; None: each is alone.
 
-        Where groups are not told, these are the clusters.
+        Without `label` the groups are the clusters.
         """
         gx, gy, gz = self.values.grid
         if self.label is not None:  # numbered with blockIdx.z fastest
@@ -61,49 +61,49 @@ class CtaGroups:
 
 
 def groups_of(
-    func: tirx.PrimFunc, setup: Mapping[str, Any], apart: Sequence[np.ndarray] = ()
+    func: tirx.PrimFunc, setup: Mapping[str, Any], extra_keys: Sequence[np.ndarray] = ()
 ) -> CtaGroups:
-    """Sort the CTAs of a launch into groups that hear of each other, and these into kinds.
+    """Sort the CTAs of a launch into groups that communicate, and these into kinds.
 
     Two groups are alike if there is a way to pair their CTAs so that everything that steers
-    synchronisation has the same value in both of a pair, and two words by which CTAs hear of each
-    other are one in one group where they are one in the other. They then do the same at other
+    synchronisation has the same value in both of a pair, and two words by which CTAs communicate
+    are one in one group where they are one in the other. They then do the same at other
     addresses.
 
     Parameters
     ----------
     setup : dict
         params, grid, cluster: see `Launch.bind`.
-    apart : sequence of numpy.ndarray
-        What else has to be the same in both of a pair, by the CTA's number.
+    extra_keys : sequence of numpy.ndarray
+        Further keys, by the CTA's number, that must agree in both CTAs of a pair.
     """
     flow = flow_of(func)
     values = GridValues(func, setup["params"], setup["grid"], flow.block_vars, flow.binds)
     keys = Keys(flow, values)
-    talk = flow.talks[0].name if flow.talks else ""
+    communication = flow.exchanges[0].name if flow.exchanges else ""
     total, trouble = values.total, ""
-    if flow.meeting:  # one group of all, of which none stands for another
+    if flow.meeting:  # one group of all CTAs
         reason = f"every CTA meets all others at {flow.meeting}"
         return CtaGroups(values, np.zeros(total, np.int64), (), reason, flow.meeting)
     clustered = int(np.prod(setup["cluster"])) > 1
-    if total > (MAX_SORTED if flow.talks else MAX_CTAS) and (flow.talks or flow.steering):
-        return CtaGroups(values, None, (), f"{total} CTAs are too many to sort", talk)
+    if total > (MAX_SORTED if flow.exchanges else MAX_CTAS) and (flow.exchanges or flow.steering):
+        return CtaGroups(values, None, (), f"{total} CTAs are too many to sort", communication)
     table: list[np.ndarray] = []
     try:
-        table = [*_table(flow, keys), *(key for key in apart if (key != key[0]).any())]
+        table = [*_table(flow, keys), *(key for key in extra_keys if (key != key[0]).any())]
     except UnprovableError as error:
         trouble = str(error)
-    if not flow.talks and not table:
+    if not flow.exchanges and not table:
         return CtaGroups(values, None, () if trouble else (_first_cluster(setup),), trouble)
     clusters = [_clusters(values, setup["cluster"])] if clustered else []
     try:
-        heard = _Words(func, setup["params"], keys).of(flow.talks, total)
+        exchanged = _Words(func, setup["params"], keys).of(flow.exchanges, total)
     except UnprovableError as error:
-        return CtaGroups(values, None, (), str(error), talk)
-    label = _components(total, [*clusters, *heard])
+        return CtaGroups(values, None, (), str(error), communication)
+    label = _components(total, [*clusters, *exchanged])
     if trouble:
-        return CtaGroups(values, label, (), trouble, talk)
-    return CtaGroups(values, label, _kinds(label, table, heard), "", talk)
+        return CtaGroups(values, label, (), trouble, communication)
+    return CtaGroups(values, label, _kinds(label, table, exchanged), "", communication)
 
 
 def _table(flow: Flow, keys: Keys) -> list[np.ndarray]:
@@ -131,7 +131,7 @@ def _clusters(values: GridValues, cluster: Sequence[int]) -> np.ndarray:
 
 
 class _Words:
-    """The words by which CTAs hear of each other, as numbers: one array (total,) an access."""
+    """The words by which CTAs communicate, as numbers: one array (total,) an access."""
 
     def __init__(self, func: tirx.PrimFunc, params: Mapping[str, Any], keys: Keys) -> None:
         self.keys = keys
@@ -142,14 +142,14 @@ class _Words:
             if isinstance(params.get(name), Pointer)
         }
 
-    def of(self, talks: Sequence[Talk], first: int) -> list[np.ndarray]:
-        """Return for each access the number, from `first`, of what each CTA reaches by it.
+    def of(self, exchanges: Sequence[CtaExchange], first: int) -> list[np.ndarray]:
+        """Return for each access the number, from `first`, of the memory that each CTA reaches.
 
-        Accesses whose bytes overlap reach one thing, also by way of a third one.
+        Accesses with overlapping bytes reach the same memory, also transitively.
         """
         spans: dict[str, list[tuple[int, np.ndarray, np.ndarray]]] = {}
-        for number, talk in enumerate(talks):
-            tensor, low, high = self._span(talk)
+        for number, communication in enumerate(exchanges):
+            tensor, low, high = self._span(communication)
             spans.setdefault(tensor, []).append((number, low, high))
         found: dict[int, np.ndarray] = {}
         for parts in spans.values():
@@ -164,18 +164,20 @@ class _Words:
             first = int(numbers.max())
             for (number, _, _), part in zip(parts, np.split(numbers, len(parts)), strict=True):
                 found[number] = part
-        return [found[i] for i in range(len(talks))]
+        return [found[i] for i in range(len(exchanges))]
 
-    def _span(self, talk: Talk) -> tuple[str, np.ndarray, np.ndarray]:
+    def _span(self, communication: CtaExchange) -> tuple[str, np.ndarray, np.ndarray]:
         """Return the tensor and the first and last byte that each CTA reaches by an access."""
-        pointer, size, total = self.pointers.get(talk.tensor), talk.itemsize, None
-        if len(talk.index) == 1 and not self.keys.flow.taint(talk.index[0]) - {BLOCK}:
-            total = self.keys.sum(talk.index[0])
+        pointer, size, total = self.pointers.get(communication.tensor), communication.itemsize, None
+        if len(communication.index) == 1 and not self.keys.flow.taint(communication.index[0]) - {
+            BLOCK
+        }:
+            total = self.keys.sum(communication.index[0])
         if pointer is None or total is None:
-            raise UnprovableError(f"which words CTAs share by {talk.name} is not known")
+            raise UnprovableError(f"which words CTAs share by {communication.name} is not known")
         low, high = total.added.low, total.added.high
         if max(-low, high) * size > MAX_REACH:
-            raise UnprovableError(f"which words CTAs share by {talk.name} is not known")
+            raise UnprovableError(f"which words CTAs share by {communication.name} is not known")
         count = self.keys.values.total
         block = np.broadcast_to(np.asarray(total.block, np.int64), (count,))
         start = pointer.offset + (block + low) * size
@@ -202,14 +204,14 @@ def _components(total: int, words: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _kinds(
-    label: np.ndarray, table: Sequence[np.ndarray], heard: Sequence[np.ndarray]
+    label: np.ndarray, table: Sequence[np.ndarray], exchanged: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, ...]:
     """Return one group of each kind, as the numbers of its CTAs."""
     order = np.argsort(label, kind="stable")
     starts = np.flatnonzero(np.diff(label[order], prepend=-1))
     sizes = np.diff(starts, append=label.size)
     found: dict[Any, np.ndarray] = {}
-    if not heard:  # groups of one size each: rows of one matrix
+    if not exchanged:  # groups of one size each: rows of one matrix
         for size in np.unique(sizes):
             members = order[starts[sizes == size][:, None] + np.arange(size)]
             rows = np.stack([key[members] for key in table], axis=-1) if table else members[..., :0]
@@ -218,7 +220,7 @@ def _kinds(
         return tuple(found.values())
     for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
         members = order[start : start + size]
-        words = np.concatenate([numbers[members] for numbers in heard])
+        words = np.concatenate([numbers[members] for numbers in exchanged])
         _, first, inverse = np.unique(words, return_index=True, return_inverse=True)
         row = (size, first[inverse].tobytes(), *(key[members].tobytes() for key in table))
         found.setdefault(row, members)

@@ -6,34 +6,33 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, sym, tirx
 
 from tvm_hopper.sim.kinds.flow import BLOCK, DATA, Flow
 from tvm_hopper.sim.kinds.grid_values import GridValues, NotOfBlockError
 from tvm_hopper.sim.kinds.operands import is_place
 from tvm_hopper.sim.kinds.reach import UNBOUNDED, Reach
-from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name, statement_text
+from tvm_hopper.sim.tir import dtype_of, nodes_in, numpy_dtype, short_name, statement_text
 
 _COMPARE = ("LT", "LE", "GT", "GE", "EQ", "NE")
 _NOTHING = Reach(0, 0)
-MAX_TABLE = 1 << 22  # numbers of one expression: CTAs times turns of loops times threads
+MAX_TABLE = 1 << 22  # numbers of one expression: CTAs times iterations of loops times threads
 
 
 class UnprovableError(Exception):
-    """CTAs may differ in more than coordinates; the text says where."""
+    """CTAs may differ in more than coordinates; the text names the place."""
 
 
 @dataclass(frozen=True)
 class Sum:
-    """A part of the block index, and what threads and loops add to it."""
+    """A part of the block index, and the part that threads and loops add."""
 
     block: Any
     added: Reach
 
 
 class Keys:
-    """Turns expressions into keys, one number a CTA each."""
+    """Evaluates expressions as keys: one number for each CTA."""
 
     def __init__(self, flow: Flow, values: GridValues) -> None:
         self.flow, self.values = flow, values
@@ -110,14 +109,14 @@ class Keys:
     def table(self, expr: Any) -> np.ndarray | None:
         """Return an expression's values for each loop iteration and thread, a row for each CTA.
 
-        Turns that a CTA does not take are 0: how many it takes is a key of its own, since a loop's
-        extent steers what its body does. None: it depends on more, or would be too many numbers.
+        Iterations that a CTA does not run are 0; their number is a separate key, since a loop's
+        extent steers its body. None: the expression depends on more, or the table is too large.
         """
         axes: dict[Any, np.ndarray] = {}
-        turns: list[tuple[Any, Any, Any]] = []
+        iterations: list[tuple[Any, Any, Any]] = []
         size, waiting, met = self.values.total, [expr], set()
         while waiting:
-            for var in variables_of(waiting.pop()):
+            for var in nodes_in(waiting.pop(), ir.Var):
                 if var in met or var in self.values.env or var in self.values.block_vars:
                     continue
                 met.add(var)
@@ -125,13 +124,13 @@ class Keys:
                     waiting.append(self.flow.binds[var])
                 elif var in self.flow.loops:
                     loop = self.flow.loops[var]
-                    turns.append((var, loop.min, loop.extent))
+                    iterations.append((var, loop.min, loop.extent))
                 elif isinstance(self.flow.extents.get(var), tirx.IntImm):
                     axes[var] = np.arange(int(self.flow.extents[var]), dtype=np.int64)
                 else:
                     return None
         try:
-            for var, low, extent in turns:
+            for var, low, extent in iterations:
                 first, count = self.values.of(low), self.values.of(extent)
                 most = int(np.max(first + count))
                 axes[var] = np.arange(int(np.min(first)), most, dtype=np.int64)
@@ -141,7 +140,7 @@ class Keys:
                 return None
             values = self.values.over(axes)
             found, taken = values.of(expr), True
-            for var, low, extent in turns:
+            for var, low, extent in iterations:
                 first = values.of(low)
                 taken = taken & (values.env[var] >= first)
                 taken = taken & (values.env[var] < first + values.of(extent))
@@ -151,9 +150,9 @@ class Keys:
         return np.broadcast_to(np.where(taken, found, 0), shape).reshape(self.values.total, -1)
 
     def _variable(self, var: Any) -> list[np.ndarray]:
-        """Return keys of what a variable or a buffer gets its value from."""
+        """Return keys of the sources of a variable or a buffer."""
         root = self.flow.root(var)
-        if root in self.busy:  # it depends on itself, and on what is looked at already
+        if root in self.busy:  # a cycle: its other sources are visited already
             return []
         sources = list(self.flow.stores.get(root, ()))
         if var in self.flow.binds:
@@ -186,7 +185,7 @@ class Keys:
         return None if low is None else Sum(low.block, low.added.plus(Reach(0, max(most - 1, 0))))
 
     def sum(self, expr: Any) -> Sum | None:
-        """Take an integer expression apart; None if it is no such sum."""
+        """Split an integer expression into a sum; None if it is no such sum."""
         if numpy_dtype(dtype_of(expr)).kind not in "iu":
             return None
         try:
@@ -219,13 +218,6 @@ class Keys:
         return None
 
 
-def variables_of(expr: Any) -> list[Any]:
-    """Return the variables that an expression names."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (ir.Var, found.append))
-    return found
-
-
 def _arrays(value: Any) -> list[np.ndarray]:
     return [value] if isinstance(value, np.ndarray) else []
 
@@ -238,7 +230,7 @@ def children_of(expr: Any) -> list[Any]:
     if kind == "Call":
         if short_name(expr) == "buffer_data":
             return []
-        if is_place(expr):  # what lies there does not matter, as in `Flow.taint`
+        if is_place(expr):  # the contents do not matter, as in `Flow.taint`
             return list(expr.args[0].indices)
         return list(expr.args)
     names = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride", "lanes")

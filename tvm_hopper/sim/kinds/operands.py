@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import ir
 from tvm.backend.cuda.ptx.table import TABLE
 
-from tvm_hopper.sim.tir import PtxCall, dtype_of, short_name
+from tvm_hopper.sim.tir import PtxCall, dtype_of, nodes_in, short_name
 
 # Families of PTX that compute registers from registers.
 _NAMES = """
@@ -107,7 +107,7 @@ def operands(ptx: PtxCall) -> Iterator[tuple[str, Any]]:
 
 
 def written(ptx: PtxCall) -> list[Any]:
-    """Return the buffers that an instruction writes to: results, and what it has a pointer to."""
+    """Return the buffers that an instruction writes to: results, and targets of pointers."""
     found = [v.source for n, v in operands(ptx) if n in ptx.writes and isinstance(v, ir.TensorLoad)]
     return found + [b for n, v in operands(ptx) if n not in ptx.writes for b in registers(v)]
 
@@ -128,7 +128,7 @@ def registers(expr: Any) -> list[Any]:
 
 
 def global_address(expr: Any) -> bool:
-    """Tell whether an expression is the address of global memory."""
+    """Return whether an expression is the address of global memory."""
     if isinstance(expr, ir.Var):
         return isinstance(expr.ty, ir.PointerType) and scope_of(expr) == "global"
     if isinstance(expr, ir.Call):
@@ -144,10 +144,8 @@ def global_address(expr: Any) -> bool:
 
 
 def touches_shared(expr: Any) -> bool:
-    """Tell whether an expression loads from shared memory."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
-    return any(scope_of(access.source) == "shared" for access in found)
+    """Return whether an expression loads from shared memory."""
+    return any(scope_of(load.source) == "shared" for load in nodes_in(expr, ir.TensorLoad))
 
 
 def shared_places(expr: Any) -> list[Any]:
@@ -166,5 +164,5 @@ def shared_places(expr: Any) -> list[Any]:
 
 
 def is_place(call: ir.Call) -> bool:
-    """Tell whether a call takes the address of an element of a buffer."""
+    """Return whether a call takes the address of an element of a buffer."""
     return short_name(call) == "address_of" and isinstance(call.args[0], ir.TensorLoad)

@@ -14,7 +14,7 @@ UNBOUNDED = 1 << 62
 class Reach:
     """All integers of [low, high], or those of them that are listed.
 
-    It may hold more than what is added: then CTAs are told apart that behave alike.
+    It may be too large: then CTAs that behave alike have different keys.
 
     Attributes
     ----------

@@ -1,16 +1,16 @@
 """Choose CTAs whose values represent all others.
 
 Two CTAs are of one kind if every condition, choice (select, min, max) and iteration count is the
-same in both, for each thread and turn, and every box of a tensor map is cut off alike at its
-tensor's ends.
-CTAs of a kind run one program with other numbers, those that depend on the block index: indices
-and coordinates of global memory, operands, integers that become values. Each is a part of the CTA
-and one that threads and loops add; the CTA's parts in all places, with the block index, are its
-vector. Of each kind those run whose vectors span all of its vectors, and the last along each axis.
+same in both, for each thread and iteration, and every box of a tensor map is cut off alike at its
+tensor's ends. CTAs of a kind run one program with different numbers, which depend on the block
+index: indices and coordinates of global memory, operands, integers that become values. Each number
+is the sum of a part of the CTA and a part of threads and loops. The CTA's parts in all places, with
+the block index, are its vector. The CTAs of a kind that run have vectors that span all vectors of
+the kind; the last CTA along each axis also runs.
 
 Theorem. Let the vectors of a kind be affine in the block index, and what the plain program reads be
 affine in the index of the element that it computes. If those that run are right, on numbers that
-tell places apart, so are all of the kind.
+tell places extra_keys, so are all of the kind.
 
 Proof. A CTA addresses memory by offsets, which are affine in the block index. The index of an
 element along one dimension is then, for each thread, the floor of an affine function, and what the
@@ -22,15 +22,15 @@ function that it meets at both ends is monotone: zero at both ends, zero in betw
     C[bx * 64 + i] = A[select(bx == 41, 40, bx) ...  CTA 41 is a kind of its own
     ... = A[(bx + t * 132) // 8 * 64 ...             tiles of a persistent loop: a number for each t
 
-Of a division or a remainder, which is not affine, each thread's and turn's value is a part of the
-vector: a CTA whose numbers are no combination of others' runs, but nothing is proved. Nothing is
-said of what memory decides (an index that is loaded, a condition on data), or of conditions of the
-plain program that the kernel has not.
+A division or a remainder is not affine: its value for each thread and iteration is part of the
+vector. A CTA whose numbers are no combination of others' numbers then runs, but this proves
+nothing. Indices and conditions that depend on data are not covered, nor are conditions of the plain
+program that the kernel lacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ from tvm import ir, tirx
 from tvm_hopper.sim.kinds.flow import BLOCK, Flow, flow_of
 from tvm_hopper.sim.kinds.grid_values import GridValues
 from tvm_hopper.sim.kinds.groups import MAX_SORTED
-from tvm_hopper.sim.kinds.keys import Keys, UnprovableError, children_of, variables_of
+from tvm_hopper.sim.kinds.keys import Keys, UnprovableError, children_of
 from tvm_hopper.sim.kinds.operands import operands
 from tvm_hopper.sim.kinds.reach import Reach
 from tvm_hopper.sim.launch.tma import TensorMapArg
@@ -49,6 +49,7 @@ from tvm_hopper.sim.tir import (
     PTX,
     decode_ptx,
     dtype_of,
+    nodes_in,
     numpy_dtype,
     op_name,
     param_names,
@@ -81,7 +82,7 @@ class Representatives:
 
 
 def representatives(
-    func: tirx.PrimFunc, setup: Mapping[str, Any], apart: Sequence[np.ndarray] = ()
+    func: tirx.PrimFunc, setup: Mapping[str, Any], extra_keys: Sequence[np.ndarray] = ()
 ) -> Representatives | None:
     """Return which CTAs speak for all; None if there are too many to look at.
 
@@ -89,8 +90,8 @@ def representatives(
     ----------
     setup : dict
         params, grid, cluster: see `Launch.bind`.
-    apart : sequence of numpy.ndarray
-        What else has to be the same in CTAs of a kind, by the CTA's number.
+    extra_keys : sequence of numpy.ndarray
+        Further keys, by the CTA's number, that are equal in CTAs of a kind.
     """
     flow = flow_of(func)
     values = GridValues(func, setup["params"], setup["grid"], flow.block_vars, flow.binds)
@@ -99,7 +100,7 @@ def representatives(
     places = _Places(func, setup, flow, values)
     places.statement(func.body)
     label = np.zeros(values.total, np.int64)
-    for key in (*places.keys.values(), *apart):
+    for key in (*places.keys.values(), *extra_keys):
         pair = np.stack([label, np.unique(key, return_inverse=True)[1].reshape(-1)], axis=1)
         label = np.unique(pair, axis=0, return_inverse=True)[1].reshape(-1)
     vectors = np.stack([*places.parts.values(), np.zeros(values.total, np.int64)], axis=1)
@@ -111,9 +112,9 @@ def representatives(
         hulls.append(members[[*dict.fromkeys([*_spanning(vectors[members]), *last])]])
     sizes = np.diff(starts, append=values.total)
     ranked = sorted(
-        (turn, int(size), int(number))
+        (iteration, int(size), int(number))
         for hull, size in zip(hulls, sizes, strict=True)
-        for turn, number in enumerate(hull)
+        for iteration, number in enumerate(hull)
     )
     numbers = np.asarray([number for _, _, number in ranked], np.int64)
     return Representatives(tuple(values.blocks(numbers)), label)
@@ -133,12 +134,12 @@ def _spanning(vectors: np.ndarray) -> list[int]:
 
 
 class _Places:
-    """Collects what of a kernel depends on the block index.
+    """Collects the numbers of a kernel that depend on the block index.
 
     Attributes
     ----------
     keys, parts : dict
-        One number for each CTA: what has to be equal within a kind; the CTA's part of an integer.
+        One number for each CTA: keys that are equal within a kind; the CTA's part of an integer.
     """
 
     def __init__(
@@ -206,15 +207,15 @@ class _Places:
         )
         if ptx is None:
             return
-        told = list(operands(ptx))
-        coordinates = [value for name, value in told if name == "coords"]
-        for name, value in told:
+        named = list(operands(ptx))
+        coordinates = [value for name, value in named if name == "coords"]
+        for name, value in named:
             if name == "tmap" and coordinates:
-                for var in variables_of(value):
+                for var in nodes_in(value, ir.Var):
                     self._box(self.params.get(var), coordinates)
 
     def _box(self, tensor_map: Any, coordinates: list[Any]) -> None:
-        """Tell how a box is cut off at the ends of its tensor."""
+        """Return how a box is cut off at the ends of its tensor."""
         if not isinstance(tensor_map, TensorMapArg):
             return
         for start, extent, length in zip(
@@ -234,7 +235,7 @@ class _Places:
     # -- expressions ------------------------------------------------------------------------------
 
     def condition(self, expr: Any) -> None:
-        """Take what has to be the same in two CTAs of a kind."""
+        """Add a key that two CTAs of a kind share."""
         try:
             for key in self.reader.of(expr):
                 self._key(key)
@@ -243,7 +244,7 @@ class _Places:
                 self.expression(child)
 
     def expression(self, expr: Any) -> None:
-        """Take the CTAs' parts of what an expression is made of."""
+        """Add the CTAs' parts of an expression."""
         if not isinstance(expr, ir.Expr) or expr in self.met:
             return
         self.met.add(expr)
@@ -282,10 +283,10 @@ class _Places:
 
     def _integer(self, expr: Any, dtype: str) -> bool:
         """Take the CTAs' parts of an integer; False if it has to be looked at piece by piece."""
-        if not dtype or numpy_dtype(dtype).kind not in "iu" or _loads(expr):
+        if not dtype or numpy_dtype(dtype).kind not in "iu" or nodes_in(expr, ir.TensorLoad):
             return False
         if BLOCK not in self.flow.taint(expr) and not any(
-            isinstance(self.values.env.get(var), np.ndarray) for var in variables_of(expr)
+            isinstance(self.values.env.get(var), np.ndarray) for var in nodes_in(expr, ir.Var)
         ):
             return True
         total = self.reader.sum(expr)
@@ -307,9 +308,3 @@ def _dtype(expr: Any) -> str:
         return dtype_of(expr)
     except (AttributeError, TypeError, ValueError):
         return ""
-
-
-def _loads(expr: Any) -> Iterator[Any] | list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
-    return found

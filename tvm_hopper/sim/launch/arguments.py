@@ -1,4 +1,4 @@
-"""Arguments of a call: what was given is checked, and what was left out is made."""
+"""Arguments of a call: checks the given ones, and makes the others."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def complete(
     inputs: Mapping[str, Any],
     allocate: Callable[[Argument, int], np.ndarray] | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Add what `inputs` leaves out: outputs with the shape that the others imply.
+    """Add the arguments that `inputs` lacks: outputs with the shape that the others imply.
 
-    A tensor with strides or an offset of its own is made as a view: rows further apart than they
-    are long, the first element behind the beginning.
+    A tensor with strides or an element offset is made as a view with padded rows that starts after
+    the beginning of its memory.
 
     Parameters
     ----------
@@ -40,8 +40,8 @@ def complete(
     Raises
     ------
     ValueError
-        A name is unknown, a value is no array or number, a scalar is missing, or a shape cannot be
-        told.
+        A name is unknown, a value is no array or number, a scalar is missing, or a shape is
+        unknown.
     """
     _check(arguments, inputs)
     sizes = _sizes(arguments, inputs)
@@ -87,7 +87,7 @@ def _check(arguments: list[Argument], inputs: Mapping[str, Any]) -> None:
 
 
 def _sizes(arguments: list[Argument], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the given values say of the function's variables; shapes speak first."""
+    """Return the function's variables that the given values determine, by shapes first."""
     sizes: dict[str, Any] = {
         a.name: getattr(inputs[a.name], "item", lambda v=inputs[a.name]: v)()
         for a in arguments

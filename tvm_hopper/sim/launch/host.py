@@ -19,7 +19,7 @@ from tvm_hopper.errors import VerifyError
 from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim.integers import BINARY, CALLS
-from tvm_hopper.sim.launch.runtime_calls import device_attribute, encode_im2col, encode_tiled
+from tvm_hopper.sim.launch.runtime_calls import device_attribute, encode_map
 from tvm_hopper.sim.launch.signature import signature
 from tvm_hopper.sim.launch.tensors import CUDA, HostTensor, Pointer, Workspace
 from tvm_hopper.sim.launch.tma import TensorMapArg
@@ -34,7 +34,8 @@ from tvm_hopper.sim.tir import (
 )
 
 TYPE_INDEX, VALUE, SHAPE_ELEMENT = 13, 15, 17
-DATA, SHAPE, NDIM, CODE, BITS, DEVICE_TYPE = 1, 2, 4, 5, 6, 10  # of a DLTensor
+DATA, SHAPE, NDIM, CODE, BITS, DEVICE_TYPE = 1, 2, 4, 5, 6, 10  # fields of a DLTensor
+ENCODE, ENCODE_IM2COL = "runtime.cuTensorMapEncodeTiled", "runtime.cuTensorMapEncodeIm2col"
 ALLOCATOR = "TVMFFIEnvGetDLPackManagedTensorAllocator"
 KDL_TENSOR = 7
 
@@ -57,7 +58,7 @@ class Launch:
     args : tuple
         `Pointer`, `TensorMapArg` or number; thread extents and shared memory bytes at the end.
     workspaces : dict
-        What the host function allocated for its kernels, by name, as it was at this launch.
+        Workspaces that the host function allocated for its kernels, by name, at this launch.
     """
 
     kernel: str
@@ -171,7 +172,7 @@ class HostInterpreter:
         return self.launches
 
     def at(self, node: Any, error: Exception) -> VerifyError:
-        """Say at which statement the host function cannot be followed."""
+        """Raise an error that names the statement at which the host function cannot be followed."""
         return VerifyError(
             f"host function: found {type(error).__name__} ({error}) at {statement_text(node)}; "
             "need one that is modelled"
@@ -300,17 +301,17 @@ class HostInterpreter:
             return self.packed_call(self.expr(args[0]), values)
         raise VerifyError(f"host function: found call {name}; need one that is modelled")
 
-    def allocate(self, name: str, what: _Allocation) -> Pointer:
-        """Give a new workspace the name of what it is bound to."""
+    def allocate(self, name: str, allocation: _Allocation) -> Pointer:
+        """Name a new workspace after the variable that it is bound to."""
         unique = next(n for n in _numbered(name) if n not in self.tensors)
         self.tensors.add(unique)
-        self.workspaces[unique] = Workspace(unique, what.num_bytes, what.dtype)
+        self.workspaces[unique] = Workspace(unique, allocation.num_bytes, allocation.dtype)
         return Pointer(unique)
 
-    def _get(self, what: Any, index: int, field: int) -> Any:
-        if isinstance(what, HostTensor):
-            return what.get(field)
-        item = what[index]
+    def _get(self, source: Any, index: int, field: int) -> Any:
+        if isinstance(source, HostTensor):
+            return source.get(field)
+        item = source[index]
         return item[field] if isinstance(item, dict) else item
 
     def address(self, target: Any) -> Any:
@@ -333,11 +334,8 @@ class HostInterpreter:
         """Encode a tensor map, answer a question about the device, or note a kernel launch."""
         if name == "__tvm_set_device":
             return 0
-        if name == "runtime.cuTensorMapEncodeTiled":
-            args[0].value = encode_tiled(args[1:])
-            return 0
-        if name == "runtime.cuTensorMapEncodeIm2col":
-            args[0].value = encode_im2col(args[1:])
+        if name in (ENCODE, ENCODE_IM2COL):
+            args[0].value = encode_map(args[1:], name == ENCODE_IM2COL)
             return 0
         if name == "runtime.GetDeviceAttr":
             return device_attribute(args, self.num_sms, self.arch)
@@ -440,9 +438,9 @@ def run_host(
         numpy arrays and numbers; the names are used for tensors in the result. A view is passed as
         one: see `tvm_hopper.sim.launch.tensors`.
     num_sms : int
-        What `runtime.GetDeviceAttr` answers for the number of multiprocessors.
+        Number of multiprocessors that `runtime.GetDeviceAttr` returns.
     arch : Arch
-        What it answers other questions about the device by.
+        Source of the device's other attributes.
     allocator : bool
         Whether the call comes with an allocator, as one with PyTorch's tensors does.
 

@@ -4,9 +4,9 @@ PTX ISA 9.1, 5.5.4 im2col mode; CUDA driver API, cuTensorMapEncodeIm2col. Coordi
 then width (height, depth) of a filter's corner, then image, innermost first. Corners run from the
 lower corner of the bounding box to `dimension - 1 + upper corner`, width fastest, each by its
 traversal stride, then on to the next image; an element is read at the corner plus the offsets that
-the instruction adds. What lies outside of the tensor is filled, or not written.
+the instruction adds. Elements outside of the tensor are filled, or not written.
 
-The driver refuses what breaks these rules with CUDA_ERROR_INVALID_VALUE.
+The driver refuses maps that break these rules with CUDA_ERROR_INVALID_VALUE.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import numpy as np
 from tvm_hopper.facts import tensor_map as rules
 from tvm_hopper.sim.launch.tma import SWIZZLE_BYTES, BoundTensorMap, TensorMapArg
 from tvm_hopper.sim.machine.memory import Region
-from tvm_hopper.sim.tir import numpy_dtype
 
 MAX_CHANNELS, MAX_PIXELS = 256, 1024
 _CORNER_BITS = {3: 16, 4: 8, 5: 5}  # signed; of an offset, which has no sign, as many
@@ -28,27 +27,13 @@ _CORNER_BITS = {3: 16, 4: 8, 5: 5}  # signed; of an offset, which has no sign, a
 class Im2colMap(BoundTensorMap):
     """A tensor map in im2col mode, bound to the region that it describes."""
 
-    def __init__(
-        self, arg: TensorMapArg, region: Region, address: int = 0, is_parameter: bool = True
-    ) -> None:
-        self.arg, self.region = arg, region
-        self.address, self.is_parameter = address, is_parameter
-        self.dtype = numpy_dtype(arg.dtype)
-        self.itemsize = self.dtype.itemsize
-        self.counts = arg.box  # channels, pixels
-        self.steps = arg.element_strides
-        self.strides = (self.itemsize, *arg.strides_bytes)
-        self.swizzle_bytes = SWIZZLE_BYTES[arg.swizzle]
-        self.num_elements = arg.box[0] * arg.box[1]
-        self.num_bytes = self.num_elements * self.itemsize
-
     @property
     def rank(self) -> int:
         """Number of coordinates."""
         return len(self.arg.dims)
 
     def trouble(self, coords: Sequence[int], offsets: Sequence[int]) -> str:
-        """Say why an instruction may not have these operands; empty if it may."""
+        """Return why an instruction may not have these operands; empty if it may."""
         limit = 1 << _CORNER_BITS[self.rank]
         if any(not 0 <= offset < limit for offset in offsets):
             return f"im2col offsets {tuple(offsets)}: need 0 to {limit - 1}"
@@ -107,11 +92,11 @@ def check_im2col(arg: TensorMapArg) -> list[str]:
         return [f"found rank {rank}; need 3 to 5"]
     broken = []
     channels, pixels = arg.box
-    for what, value, most in (
+    for name, value, most in (
         ("channels a pixel", channels, MAX_CHANNELS), ("pixels a column", pixels, MAX_PIXELS)
     ):  # fmt: skip
         if not 1 <= value <= most:
-            broken.append(f"found {value} {what}; need 1 to {most}")
+            broken.append(f"found {value} {name}; need 1 to {most}")
     limit = 1 << _CORNER_BITS[rank] - 1
     for name, corner in (("lower", arg.lower), ("upper", arg.upper)):
         if any(not -limit <= c < limit for c in corner):
@@ -120,16 +105,18 @@ def check_im2col(arg: TensorMapArg) -> list[str]:
     if any(low > dim - 1 + top for dim, low, top in spatial):
         broken.append(f"found an empty bounding box, corners {arg.lower} and {arg.upper}")
     # The rest is as of a tiled map whose box is one pixel of these channels.
+    box = (min(max(channels, 1), MAX_CHANNELS), *(1,) * (rank - 1))
+    return [*broken, *check_tiled(arg, box)]
+
+
+def check_tiled(arg: TensorMapArg, box: tuple[int, ...]) -> list[str]:
+    """Return the broken rules of a map as one of tiled mode, with a box."""
+    swizzle = SWIZZLE_BYTES.get(arg.swizzle, arg.swizzle)
+    oob = {code: name for name, code in rules.OOB_CODE.items()}.get(arg.oob, str(arg.oob))
     tiled = rules.TensorMap(
-        arg.dtype,
-        arg.dims,
-        arg.strides_bytes,
-        (min(max(channels, 1), MAX_CHANNELS), *(1,) * (rank - 1)),
-        arg.element_strides,
-        SWIZZLE_BYTES.get(arg.swizzle, arg.swizzle),
-        {code: name for name, code in rules.OOB_CODE.items()}.get(arg.oob, str(arg.oob)),
+        arg.dtype, arg.dims, arg.strides_bytes, box, arg.element_strides, swizzle, oob
     )
-    return [*broken, *tiled.check()]
+    return list(tiled.check())
 
 
 def bound_map(

@@ -1,17 +1,23 @@
-"""Rules of a launch, whatever the kernel does: sizes of grid, block and cluster, shared memory.
+"""Rules of a launch, whatever the kernel does: sizes, shared memory, instructions of its target.
 
 Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability" (9.0) and
-"Thread Block Clusters"; `facts.arch`. The runtime refuses such a launch, so nothing of it is run.
+"Thread Block Clusters"; `facts.arch`. The runtime refuses such a launch, or the assembler such an
+instruction, so nothing of it is run.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvm_hopper.facts.arch import ARCHS, DEFAULT_ARCH, Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, sms_together
+from tvm_hopper.facts.instruction_archs import FUNCTIONS, has_instructions, needed_arch
 from tvm_hopper.facts.programming_model import MAX_BLOCK_Z, MAX_GRID_X, MAX_GRID_YZ, MAX_THREADS
 from tvm_hopper.sim.findings import Finding, finding
+from tvm_hopper.sim.tir import PTX, arch_name, decode_ptx, op_name, short_name, statement_text
 
 
 def check_launch(
@@ -32,21 +38,21 @@ def check_launch(
     shared : list
         Allocations of the kernel: name, scope, bytes, alignment.
     arch : Arch
-        What it is built for.
+        Architecture that it is built for.
     num_sms : int
-        Multiprocessors of the device: a cooperative launch needs room for all thread blocks at once
-        (CUDA Runtime API, cudaErrorCooperativeLaunchTooLarge).
+        Multiprocessors of the device: all thread blocks of a cooperative launch must fit at
+        once (CUDA Runtime API, cudaErrorCooperativeLaunchTooLarge).
     sure_sms : int, optional
-        The same, or fewer that the kernel's target names: a cluster of more thread blocks than run
-        everywhere has to find room on these.
+        `num_sms`, or fewer if the kernel's target states fewer: a cluster with more thread blocks
+        than every device supports must fit on these.
     """
     broken = [*_extents(setup, arch), *_shared(setup["dyn_smem_bytes"], shared, arch)]
     if setup.get("cooperative") and not broken:
-        total, room = _product(setup["grid"]), resident_ctas(setup, shared, arch, num_sms)
-        if total > room:
+        total, resident = _product(setup["grid"]), resident_ctas(setup, shared, arch, num_sms)
+        if total > resident:
             broken = [
-                f"found {total} thread blocks in a cooperative launch; need at most {room}, which "
-                f"is what {num_sms} SMs hold at once"
+                f"found {total} thread blocks in a cooperative launch; need at most {resident}, "
+                f"which is what {num_sms} SMs hold at once"
             ]
     found = [finding("LAUNCH_LIMITS", f"launch of {kernel}: {text}") for text in broken]
     together = sms_together(num_sms if sure_sms is None else sure_sms)
@@ -72,13 +78,13 @@ def is_large(setup: dict[str, Any], arch: Arch) -> bool:
 def say_large(
     kernel: str, setup: dict[str, Any], arch: Arch, num_sms: int = DEFAULT_NUM_SMS
 ) -> list[str]:
-    """Say of a launch with a large cluster on what devices it runs; nothing of others."""
+    """Name the devices that a launch with a large cluster runs on; nothing for other launches."""
     size = _product(setup["cluster"])
     if not is_large(setup, arch) or size > sms_together(num_sms):
         return []
     return [
-        f"{kernel}: clusters of {size} thread blocks, which a device of {num_sms} SMs has room "
-        f"for; those of {arch.max_cluster_size} run everywhere"
+        f"{kernel}: clusters of {size} thread blocks, which a device of {num_sms} SMs can hold; "
+        f"those of {arch.max_cluster_size} run everywhere"
     ]
 
 
@@ -147,3 +153,45 @@ def _shared(passed: int | None, shared: list[tuple[str, str, int, int]], arch: A
     if total > arch.smem_per_block:
         found.append(f"found {total} bytes of shared memory; need at most {arch.smem_per_block}")
     return found
+
+
+def missing_instructions(func: Any, arch: Arch) -> list[Finding]:
+    """Return a finding for each instruction of a device function that an architecture lacks.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Final device function.
+    arch : Arch
+        Architecture with the limits of its target.
+    """
+    found: dict[str, Finding] = {}
+
+    def look(call: ir.Call) -> None:
+        name, needed = _needed(call)
+        if needed and name not in found and not has_instructions(arch, needed):
+            found[name] = finding(
+                "TARGET_ARCH",
+                f"{name} needs {needed}; the kernel is built for {arch.name}",
+                statements=(statement_text(tirx.Evaluate(call)),),
+            )
+
+    tvm_ffi.structural_walk(func.body, [(ir.Call, look)])
+    named = arch_name(func)
+    if named and named not in ARCHS:
+        text = f"built for {named}: its limits are not known, those of {arch.name} were taken"
+        hint = f"verify for one of {', '.join(ARCHS)}"
+        found[""] = finding("INCOMPLETE", text, hint=hint)
+    return list(found.values())
+
+
+def _needed(call: ir.Call) -> tuple[str, str]:
+    """Return the name of an instruction, and the arch that it needs if that is more than sm_80."""
+    name = op_name(call)
+    if not name.startswith(PTX):
+        helper = short_name(call).removeprefix("cuda.")
+        return f"T.cuda.{helper}", FUNCTIONS.get(helper, "")
+    ptx = decode_ptx(call)
+    if ptx is None:
+        return name, ""
+    return ptx.name, needed_arch(ptx.name, [token for token in ptx.mods.values() if token])

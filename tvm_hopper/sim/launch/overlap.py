@@ -2,7 +2,8 @@
 
 TVM's runtime launches a kernel with the tag `PROGRAMMATIC` so that it may begin before the one
 before it in the stream has ended (CUDA Programming Guide, "Programmatic Dependent Launch and
-Synchronization"). What that one reads and writes is then safe after `griddepcontrol.wait` alone.
+Synchronization"). The data that the earlier kernel reads and writes is then safe only after
+`griddepcontrol.wait`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Unfinished:
     lasts : bool
         Waiting for the launch before this one does not wait for it: that one does not, either.
     whole : bool
-        It is not simulated: what it stores, it may store to any byte of a tensor.
+        It is not simulated: it may store to any byte of the tensors that it stores to.
     """
 
     kernel: str
@@ -39,9 +40,9 @@ CALLER = "what was launched before this call"
 class LaunchesInFlight:
     """Follows the launches of one host function.
 
-    What ran before the first of them is not known. It may still write what the caller gives, except
-    what is promised to be there (`tvm_hopper.early_loads`), and read what a launch stores to: a
-    result of an earlier call, say.
+    The work before the first of them is unknown. It may still write the caller's tensors, except
+    those that are promised to be there (`tvm_hopper.early_loads`), and read tensors that a launch
+    stores to: results of an earlier call.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ class LaunchesInFlight:
         self.last_waits, self.next_began = True, False
 
     def begin(self, func: Any, stored: set[str]) -> Sequence[Unfinished]:
-        """Return the launches that may run while the next one does, by what that one stores to."""
+        """Return the launches that may run while the next one does, by its stores."""
         if PROGRAMMATIC not in launch_tags(func):
             self.unfinished = ()
         else:
@@ -73,7 +74,7 @@ class LaunchesInFlight:
     def note(
         self, kernel: str, stored: set[str], loaded: set[str], waits: bool, lets_begin: bool = False
     ) -> None:
-        """Note a launch: what it uses, and whether a thread of it waited for those before it.
+        """Note a launch: its tensors, and whether a thread of it waited for earlier launches.
 
         `lets_begin`: some thread block let the next launch begin before it waited itself.
 

@@ -11,8 +11,8 @@ from tvm_hopper.sim.launch.tensor_map_object import broken_rules
 from tvm_hopper.sim.launch.tensors import CUDA, Pointer
 from tvm_hopper.sim.launch.tma import TensorMapArg
 
-# runtime::DeviceAttrKind of TVM, with what every device answers (CUDA C++ Programming Guide,
-# "Technical Specifications per Compute Capability").
+# runtime::DeviceAttrKind of TVM, with the values that every device returns (CUDA C++ Programming
+# Guide, "Technical Specifications per Compute Capability").
 MULTI_PROCESSOR_COUNT = 7
 ATTRIBUTES = {
     0: 1,  # exist
@@ -34,7 +34,7 @@ def device_attribute(args: list[Any], num_sms: int, arch: Arch) -> Any:
     Raises
     ------
     VerifyError
-        Another device than CUDA's is asked, or something that depends on more than the arch.
+        The query is for another device than CUDA's, or its answer depends on more than the arch.
     """
     device, _, kind = (int(arg) for arg in args)
     if device != CUDA:
@@ -52,11 +52,12 @@ def device_attribute(args: list[Any], num_sms: int, arch: Arch) -> Any:
     return answers[kind]
 
 
-def encode_im2col(args: list[Any]) -> TensorMapArg:
-    """Encode a tensor map in im2col mode from the arguments that follow its own address.
+def encode_map(args: list[Any], im2col: bool = False) -> TensorMapArg:
+    """Encode a tensor map from the arguments that follow its own address.
 
-    TVM's wheel has no packed function for it; a runtime that registers one takes the arguments of
-    cuTensorMapEncodeIm2col in its order, as `runtime.cuTensorMapEncodeTiled` does with its own.
+    TVM's wheel has no packed function for the im2col mode; a runtime that registers one takes the
+    arguments of cuTensorMapEncodeIm2col in its order, as `runtime.cuTensorMapEncodeTiled` does with
+    its own.
 
     Raises
     ------
@@ -66,16 +67,15 @@ def encode_im2col(args: list[Any]) -> TensorMapArg:
         The arguments are no tensor map's.
     """
     dtype, rank, pointer, *rest = args
-    counts = (rank, rank - 1, rank - 2, rank - 2, 2, rank, 4)
-    dims, strides, lower, upper, box, steps, codes = _parts(pointer, rest, counts)
-    interleave, swizzle, l2, oob = codes
+    corners = (rank - 2, rank - 2) if im2col else ()
+    counts = (rank, rank - 1, *corners, 2 if im2col else rank, rank, 4)
+    dims, strides, *parts, box, steps, codes = _parts(pointer, rest, counts)
     found = TensorMapArg(
-        *(pointer.tensor, str(dtype), dims, strides, box, steps, interleave, swizzle, l2, oob),
-        pointer.offset,
-        lower,
-        upper,
+        *(pointer.tensor, str(dtype), dims, strides, box, steps, *codes, pointer.offset, *parts)
     )
-    return _legal(found)
+    if broken := broken_rules(found):
+        raise TensorMapError(f"tensor map of {found.tensor}: " + " and ".join(broken))
+    return found
 
 
 def _parts(pointer: Any, rest: list[Any], counts: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -90,29 +90,3 @@ def _parts(pointer: Any, rest: list[Any], counts: tuple[int, ...]) -> list[tuple
         )
     edges = [0, *itertools.accumulate(counts)]
     return [tuple(numbers[i:j]) for i, j in itertools.pairwise(edges)]
-
-
-def _legal(found: TensorMapArg) -> TensorMapArg:
-    if broken := broken_rules(found):
-        raise TensorMapError(f"tensor map of {found.tensor}: " + " and ".join(broken))
-    return found
-
-
-def encode_tiled(args: list[Any]) -> TensorMapArg:
-    """Encode a tensor map from the arguments that follow its own address.
-
-    Raises
-    ------
-    TensorMapError
-        The driver would refuse it.
-    VerifyError
-        The arguments are no tensor map's.
-    """
-    dtype, rank, pointer, *rest = args
-    counts = (rank, rank - 1, rank, rank, 4)
-    dims, strides, box, steps, (interleave, swizzle, l2, oob) = _parts(pointer, rest, counts)
-    found = TensorMapArg(
-        *(pointer.tensor, str(dtype), dims, strides, box, steps, interleave, swizzle, l2, oob),
-        pointer.offset,
-    )
-    return _legal(found)

@@ -32,7 +32,7 @@ class Argument:
     elem_offset : int, str or expression
         Where the elements begin, in elements from the tensor's data.
     offset_factor : int
-        What a symbolic `elem_offset` is a multiple of.
+        Divisor of a symbolic `elem_offset`.
     """
 
     name: str

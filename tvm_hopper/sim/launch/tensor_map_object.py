@@ -1,6 +1,6 @@
 """The 128 bytes of a tensor map in memory.
 
-What the driver writes there is opaque; this layout is the simulator's own, and holds what
+The driver's layout is opaque. This layout is the simulator's, and holds the fields that
 `tensormap.replace` can change (PTX ISA 9.1, 9.7.9.28). Bytes of a kernel's parameter can be copied,
 changed and used; bytes that a driver encoded cannot be read here.
 """
@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.facts import tensor_map as rules
-from tvm_hopper.sim.launch.im2col import check_im2col
-from tvm_hopper.sim.launch.tma import SWIZZLE_BYTES, TensorMapArg
+from tvm_hopper.sim.launch.im2col import check_im2col, check_tiled
+from tvm_hopper.sim.launch.tma import TensorMapArg
 
 NUM_BYTES = 128
 ALIGNMENT = 64  # CUDA driver API, CUtensorMap
-TAG = 0x504D4154  # of bytes that are a map
+TAG = 0x504D4154  # marks bytes that are a map
 
 # Table "Tensormap new_val validity" of tensormap.replace, by its numbers; then types of the host's.
 ELEMENT_TYPES = (
@@ -38,7 +38,7 @@ assert _OBJECT.itemsize == NUM_BYTES
 
 
 def encode(arg: TensorMapArg, address: int) -> np.ndarray:
-    """Return the bytes of a map of the host's, of a tensor whose element 0 is at an address."""
+    """Return the bytes of a host map of a tensor with element 0 at an address."""
     found = np.zeros(1, _OBJECT)
     one, rank = found[0], len(arg.dims)
     one["tag"], one["rank"], one["global_address"] = TAG, rank - 1, address
@@ -53,12 +53,12 @@ def encode(arg: TensorMapArg, address: int) -> np.ndarray:
 
 
 def is_tiled(raw: np.ndarray) -> bool:
-    """Tell whether a map is of tiled mode, not im2col."""
+    """Return whether a map is of tiled mode, not im2col."""
     return not raw.view(_OBJECT)[0]["mode"]
 
 
 def is_map(raw: np.ndarray) -> bool:
-    """Tell whether 128 bytes are a map; all zeros are one that has to be filled in."""
+    """Return whether 128 bytes are a map; all zeros are one that has to be filled in."""
     return bool(raw.view(_OBJECT)[0]["tag"] == TAG) or not raw.any()
 
 
@@ -80,7 +80,7 @@ def address_of(raw: np.ndarray) -> int:
 
 
 def decode(raw: np.ndarray, tensor: str, byte_offset: int) -> TensorMapArg:
-    """Return what the bytes of a map say, of a tensor that its address was found to lie in."""
+    """Decode the bytes of a map, whose address lies in a known tensor."""
     one: Any = raw.view(_OBJECT)[0]
     rank = int(one["rank"]) + 1
     corners = rank - 2 if one["mode"] else 0
@@ -106,8 +106,8 @@ def decode(raw: np.ndarray, tensor: str, byte_offset: int) -> TensorMapArg:
 
 
 def broken_rules(arg: TensorMapArg) -> list[str]:
-    """Return what the driver would refuse of a map."""
-    broken = check_im2col(arg) if arg.lower else _check_tiled(arg)
+    """Return the rules of the driver that a map breaks."""
+    broken = check_im2col(arg) if arg.lower else check_tiled(arg, arg.box)
     if arg.interleave not in rules.INTERLEAVES:
         need = ", ".join(map(str, rules.INTERLEAVES))
         broken.append(f"found interleave {arg.interleave}; need one of {need}")
@@ -117,16 +117,3 @@ def broken_rules(arg: TensorMapArg) -> list[str]:
             f"of {rules.ADDRESS_ALIGNMENT} bytes"
         )
     return broken
-
-
-def _check_tiled(arg: TensorMapArg) -> list[str]:
-    described = rules.TensorMap(
-        arg.dtype,
-        arg.dims,
-        arg.strides_bytes,
-        arg.box,
-        arg.element_strides,
-        SWIZZLE_BYTES.get(arg.swizzle, arg.swizzle),
-        {code: name for name, code in rules.OOB_CODE.items()}.get(arg.oob, str(arg.oob)),
-    )
-    return list(described.check())

@@ -7,7 +7,7 @@
     elem_offset 8     data = base + offset - 8 items  element of the view are outside of it
     elem_offset free  data = base, byte_offset = offset
 
-The last line is what `tvm.runtime.Tensor._create_view` makes, the first what DLPack gives of a view
+The last line is made by `tvm.runtime.Tensor._create_view`, the first by DLPack for a view
 that another framework made.  TVM checks a constant `elem_offset` against `byte_offset`: a view that
 begins earlier than that is passed as it is, and the host function's own check refuses it.
 
@@ -112,7 +112,7 @@ class TensorPlacement:
         return np.ndarray(shape, flags.dtype, flags, self.offset, strides)
 
     def outside(self) -> np.ndarray | None:
-        """Tell which bytes of `base` belong to no element; None if all belong to one."""
+        """Return which bytes of `base` belong to no element; None if all belong to one."""
         if self.array.flags.c_contiguous and self.array.nbytes == self.base.size:
             return None
         flags = np.ones(self.base.size, bool)
@@ -146,7 +146,7 @@ def find_shared_memory(
     arrays : dict
         The tensors of a call, as they were given.
     stored : iterable of str
-        Names of those that some kernel stores to.
+        Names of the tensors that some kernel stores to.
     """
     names = [name for name in stored if name in arrays]
     pairs = {

@@ -13,7 +13,7 @@ from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.tir import numpy_dtype
 
 # Bytes of the innermost coordinate of a box. An H200 ends with an illegal instruction at others
-# (docs/calibration.md); PTX does not say so.
+# (docs/calibration.md); PTX does not state this.
 START_ALIGNMENT = 16
 SWIZZLE_BYTES = {0: 0, 1: 32, 2: 64, 3: 128}
 
@@ -45,18 +45,20 @@ class TensorMapArg:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Return the traversal strides of a tiled map.
+        """Return the traversal strides.
 
-        "When interleave is CU_TENSOR_MAP_INTERLEAVE_NONE, the first element of this array is
-        ignored since TMA doesn't support the stride for dimension zero" (CUDA driver API,
-        cuTensorMapEncodeTiled).
+        For a tiled map, "when interleave is CU_TENSOR_MAP_INTERLEAVE_NONE, the first element of
+        this array is ignored since TMA doesn't support the stride for dimension zero" (CUDA driver
+        API, cuTensorMapEncodeTiled).
         """
         found = self.element_strides or (1,) * len(self.box)
-        return found if self.interleave else (1, *found[1:])
+        return found if self.interleave or self.lower else (1, *found[1:])
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Return the elements that a tiled copy brings: ceil(box / stride), as it says there."""
+        """Return the elements that a copy brings: of a tiled map ceil(box / stride) each way."""
+        if self.lower:  # channels, pixels
+            return self.box
         return tuple(-(-b // s) for b, s in zip(self.box, self.steps, strict=True))
 
 
@@ -66,8 +68,8 @@ def landing_offsets(
 ) -> np.ndarray:
     """Return where each element of a box lands, in elements from the destination.
 
-    A row that is shorter than the span of the swizzle is followed by a gap: rows begin one span
-    apart, and nothing is written between (docs/calibration.md; PTX draws full rows only).
+    A row that is shorter than the span of the swizzle is followed by a gap: rows begin at multiples
+    of the span, and the gaps are not written (docs/calibration.md; PTX shows only full rows).
 
     Parameters
     ----------
@@ -185,5 +187,5 @@ class BoundTensorMap:
         return landing_offsets(self.counts[0], rows, self.itemsize, self.swizzle_bytes, phase)
 
     def fill(self) -> Any:
-        """Return what out-of-bounds elements become."""
+        """Return the value of out-of-bounds elements."""
         return np.nan if self.arg.oob and self.dtype.kind not in "iu" else 0

@@ -13,8 +13,8 @@ import numpy as np
 
 from .swizzle import swizzled
 
-# Field: first bit, last bit. Of the first three the manual's matrix-descriptor-encode keeps the
-# bits 4 to 17.
+# Field: first bit, last bit. The manual's matrix-descriptor-encode keeps bits 4 to 17 of the
+# first three.
 FIELDS = {
     "start": (0, 13),
     "leading_bytes": (16, 29),
@@ -50,7 +50,7 @@ class MatrixDescriptor:
 
     @staticmethod
     def of(value: int) -> MatrixDescriptor:
-        """Take the 64 bits apart; bits outside of all fields are not looked at."""
+        """Decode the 64 bits; bits outside of all fields are ignored."""
         raw = {
             name: value >> low & (1 << high - low + 1) - 1 for name, (low, high) in FIELDS.items()
         }

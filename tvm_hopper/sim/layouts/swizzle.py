@@ -42,7 +42,7 @@ def _places(span: int) -> np.ndarray:
 
 
 def swizzled(addresses: np.ndarray, span: int, first_line: int = 0) -> np.ndarray:
-    """Return the shared-memory addresses at which a mode puts what plain order puts at others.
+    """Return the shared-memory addresses at which a mode puts the elements of plain addresses.
 
     Parameters
     ----------

@@ -32,6 +32,10 @@ class Addresses:
     epoch: int
     it: tuple[int, ...]
 
+    def report(self, rule: str, site: int, message: str, **more: Any) -> None:
+        """Report a rule that a statement of this warp breaks."""
+        self.machine.at(rule, self, site, message, **more)
+
     def region_at(self, address: int) -> tuple[Region | None, int]:
         """Return the region of an address and the offset from its first byte, maybe negative."""
         address = int(address)
@@ -65,16 +69,13 @@ class Addresses:
         known = self.knows(lanes)
         clocks = (known.generic.epochs, known.narrow.epochs)
         if not any(epochs[warp.index] for epochs in clocks for warp in cta.warps):
-            self.machine.at(
-                "CLUSTER_TARGET_NOT_STARTED",
-                self,
-                site,
+            text = (
                 f"reaches into the shared memory of {cta.label}, which may not have begun: "
-                "nothing of it is known here",
-                key=(site, "begun"),
+                "nothing of it is known here"
             )
+            self.report("CLUSTER_TARGET_NOT_STARTED", site, text, key=(site, "begun"))
         if cta.exited:
-            self.machine.at("CLUSTER_TARGET_EXITED", self, site, f"{cta.label} has exited")
+            self.report("CLUSTER_TARGET_EXITED", site, f"{cta.label} has exited")
         self.machine.reached[cta, self, site] = (self.epoch, self.it)
 
     def inside(
@@ -98,20 +99,18 @@ class Addresses:
             where = f"address {at:#x}" if at else "an address"
             text = f"{verb} {where}, where neither a tensor nor shared memory lies"
             text += self.machine.index_text(site)
-            self.machine.at("OOB_ACCESS", self, site, text)
+            self.report("OOB_ACCESS", site, text)
             return False
         low, high = between or ends(offsets)
         if low < region.low or high + size > region.size:
             first, last = low - region.low, high + size - region.low
             text = f"{verb} bytes [{first}, {last}) of {region.name}, which has "
             text += f"{region.size - region.low} bytes{self.machine.index_text(site)}"
-            self.machine.at(
-                "OOB_ACCESS", self, site, text, buffer=region.name, byte_range=(first, last)
-            )
+            self.report("OOB_ACCESS", site, text, buffer=region.name, byte_range=(first, last))
             return False
         if region.is_parameter and "writes" in verb:
             text = f"{verb} a parameter of the kernel, {region.name}, which is constant"
-            self.machine.at("OOB_ACCESS", self, site, text, buffer=region.name)
+            self.report("OOB_ACCESS", site, text, buffer=region.name)
             return False
         if region.outside is not None:
             self._in_view(site, region, region.outside, np.ravel(offsets), size, verb)
@@ -124,8 +123,8 @@ class Addresses:
 
         Bytes from `low` up to `high` of the region are touched.
 
-        TVM merges allocations by adding to the indices: a view may begin anywhere behind the
-        address that it is declared at, but is as long as it says.
+        TVM merges allocations by adding to the indices: a view may begin anywhere after its
+        declared address, but has its declared length.
         """
         start = shared_offset(int(base))
         low, high = low - start, high - start
@@ -137,15 +136,11 @@ class Addresses:
         if seen[1] - seen[0] <= limit:
             return
         name = self.machine.buffer_of(site) or name
-        self.machine.at(
-            "OOB_ACCESS",
-            self,
-            site,
+        text = (
             f"{verb} bytes [{low}, {high}) from the address of {name}, which has {limit} bytes; "
-            f"all accesses of it lie in [{seen[0]}, {seen[1]})",
-            buffer=name,
-            byte_range=(low, high),
+            f"all accesses of it lie in [{seen[0]}, {seen[1]})"
         )
+        self.report("OOB_ACCESS", site, text, buffer=name, byte_range=(low, high))
 
     def _in_view(
         self, site: int, region: Region, outside: Any, starts: Any, size: int, verb: str
@@ -153,9 +148,8 @@ class Addresses:
         wrong = outside[starts[:, None] + np.arange(size)].any(axis=1)
         if wrong.any():
             first = int(starts[wrong].min())
-            self.machine.at(
+            self.report(
                 "OUT_OF_VIEW",
-                self,
                 site,
                 f"{verb} byte {first} of the memory that {region.name} is a view of, which is none "
                 f"of {region.name}'s own elements",
@@ -198,13 +192,8 @@ class Addresses:
         if region.shared and region.cta is not self.cta:
             self.reach(site, region.cta, ALL_LANES if mask is None else lane_bits(mask))
         if bad:
-            self.machine.at(
-                "MISALIGNED",
-                self,
-                site,
-                f"offset {low} of {region.name}: need {align}",
-                buffer=region.name,
-            )
+            text = f"offset {low} of {region.name}: need {align}"
+            self.report("MISALIGNED", site, text, buffer=region.name)
         if region.shared and region.live[low : high + total].any():
             self._live_object(site, region, offsets, total)
         if not region.shared and self.machine.recorder.on:
@@ -217,11 +206,5 @@ class Addresses:
         spread = np.ravel(offsets)[:, None] + np.arange(total)
         if region.live[spread].any():
             name, inside = region.name_of(int(np.min(offsets)))
-            self.machine.at(
-                "OOB_ACCESS",
-                self,
-                site,
-                "an ordinary access touches a live mbarrier object",
-                buffer=name,
-                byte_range=(inside, inside + total),
-            )
+            text = "an ordinary access touches a live mbarrier object"
+            self.report("OOB_ACCESS", site, text, buffer=name, byte_range=(inside, inside + total))

@@ -1,4 +1,4 @@
-"""Arithmetic of a warp: what the generated code of `translate.py` calls.
+"""Arithmetic of a warp, called by the code that `translate.py` generates.
 
 A value is a scalar when it is the same in all 32 lanes by construction, else an array of 32; vector
 types have a second axis.  A mask is None (all lanes) or 32 booleans; an empty mask is False, and
@@ -35,7 +35,7 @@ def mand(mask: Any, cond: Any) -> Any:
 def is_lanes(value: Any) -> bool:
     """Tell values of many lanes from one value for all of them.
 
-    What may differ between lanes need not: each side of an `if_then_else` may be one constant.
+    A value that may differ between lanes may be one constant: a side of an `if_then_else`.
     """
     return isinstance(value, np.ndarray) and value.ndim > 0
 
@@ -64,7 +64,7 @@ class OutOfRegistersError(Exception):
 
 
 class BudgetError(Exception):
-    """The run would take more time or memory than it may; the text says what."""
+    """The run would exceed its budget of time or memory; the text names which."""
 
 
 def register(index: Any, count: int) -> Any:
@@ -82,7 +82,7 @@ def to_shared(address: Any) -> Any:
 
 
 def wide(index: Any) -> Any:
-    """Return an index as wide as an address; what is read from memory may be narrower."""
+    """Return an index as wide as an address; values read from memory may be narrower."""
     return index.astype(np.int64, copy=False) if isinstance(index, np.ndarray) else index
 
 

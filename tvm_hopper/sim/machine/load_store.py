@@ -11,15 +11,15 @@ from tvm_hopper.sim.machine.addresses import Addresses, Touched
 from tvm_hopper.sim.machine.lanes import is_lanes
 from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.machine.spread import spread_of
-from tvm_hopper.sim.shortcuts import no_values
+from tvm_hopper.sim.options import no_values
 
-# Of one access of a lane: the type of an element, how many, and how many an index counts.
+# One access of a lane: the type of an element, their number, and the elements an index counts.
 Elements = tuple[np.dtype, int, int]
 
 
 @functools.lru_cache(maxsize=64)
 def _zeros(shape: Any, dtype: np.dtype) -> np.ndarray:
-    """Return what is loaded where no values are, which nothing may change."""
+    """Return read-only zeros, the loaded values of a run without values."""
     found = np.zeros(shape, dtype)
     found.flags.writeable = False
     return found
@@ -43,7 +43,7 @@ def touched_by(elements: Elements) -> Touched:
 
 
 def overlapping(offsets: Any, size: int) -> bool:
-    """Tell whether ranges of `size` bytes from some offsets overlap."""
+    """Return whether ranges of `size` bytes from some offsets overlap."""
     starts = offsets if offsets.ndim == 1 else np.ravel(offsets)
     if len(starts) < 2 or spread_of(starts - starts[0]).step >= size:
         return False
@@ -51,7 +51,7 @@ def overlapping(offsets: Any, size: int) -> bool:
 
 
 def differ(values: np.ndarray, others: np.ndarray) -> bool:
-    """Tell whether values differ; one NaN is as good as another."""
+    """Return whether values differ; one NaN is as good as another."""
     unequal = values != others
     if not unequal.any():
         return False
@@ -173,7 +173,7 @@ class LoadStore(Addresses):
                 self._one_place(site)
 
     def _that_stays(self, site: int, mask: Any, value: Any) -> np.ndarray:
-        """Return what remains where all lanes write to one place: what the last active one writes.
+        """Return the final value where all lanes write to one place: that of the last active lane.
 
         Lanes that write different values are reported.
         """
@@ -202,9 +202,8 @@ class LoadStore(Addresses):
         Which one stays is undefined (CUDA C++ Programming Guide, "SIMT Architecture"): the writes
         are of threads that nothing orders. Equal values are no conflict that anybody could see.
         """
-        self.machine.at(
+        self.report(
             "RACE_WRITE_WRITE",
-            self,
             site,
             "lanes of one warp write different values to the same bytes in one store",
             key=(site, "lanes"),

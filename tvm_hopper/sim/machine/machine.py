@@ -17,21 +17,21 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.errors import HopperError
+from tvm_hopper.sim.loop_cuts.balance import Cut, check_balance
 from tvm_hopper.sim.machine.lanes import BudgetError, OutOfRegistersError
 from tvm_hopper.sim.machine.memory import SHARED_BASE, Region, aligned_bytes, shared_base
-from tvm_hopper.sim.races.clocks import Releases
+from tvm_hopper.sim.options import NOTHING_LEFT_OUT, ShortcutError, Shortcuts
+from tvm_hopper.sim.races.clocks import Bundle, Releases
 from tvm_hopper.sim.races.shadow import AccessLog
 from tvm_hopper.sim.report import Reporter
-from tvm_hopper.sim.shortcuts import NOTHING_LEFT_OUT, ShortcutError, Shortcuts
-from tvm_hopper.sim.trips.balance import Cut, check_balance
 
 POLICIES = ("eager", "on_wait", "lifo", "random", "in_turn", "starve")
 ROLES = re.compile(r"producer|consumer|(wg|warp)?(\d+)")
 MAX_STEPS = 5_000_000
 BUDGET_S = 3600.0  # seconds of one run, unless the caller gives less
 STEPS_PER_LOOK = 256  # at the clock
-STEPS_PER_COUNT = 128  # of what was written
-MOST_WARPS = 1 << 12  # that are there together, unless they wait for more
+STEPS_PER_COUNT = 128  # between two counts of written elements
+MOST_WARPS = 1 << 12  # warps resident together, unless they wait for more
 
 
 def check_policy(policy: str, num_warps: int | None = None) -> None:
@@ -99,6 +99,25 @@ class Event:
         self.waiters: list[Any] = []
 
 
+class Meeting(Event):
+    """A barrier without a parity: each generation publishes the knowledge of its arrivals."""
+
+    has_parity = False
+
+    def __init__(self, name: str, machine: Any) -> None:
+        super().__init__(name)
+        self.machine = machine
+        self.generation = 0
+        self.published = self.acquirable = Bundle(machine.cluster_warps)
+
+    def complete(self) -> None:
+        """Begin the next generation, and wake the warps that wait for this one."""
+        self.generation += 1
+        self.acquirable, self.published = self.published, Bundle(self.machine.cluster_warps)
+        self.machine.progress += 1
+        self.machine.wake(self)
+
+
 class CTA:
     """One thread block: shared memory, barriers, register pool."""
 
@@ -123,7 +142,7 @@ class CTA:
         self.named: dict[int, Any] = {}
         self.warps: list[Any] = []
         self.exited = self.waited_for_grids = False
-        self.cluster_barrier: Any = None  # these two are set when its warps are there
+        self.cluster_barrier: Any = None  # these two are set after its warps are made
         self.warp_groups: list[Any] = []
         self.pool = Event("register pool")
         self.free_registers = 0
@@ -136,7 +155,7 @@ class CTA:
 
 
 class Machine(Reporter):
-    """All CTAs of one run, the scheduler, and what it found."""
+    """All CTAs of one run, the scheduler, and its findings."""
 
     def __init__(
         self,
@@ -164,34 +183,34 @@ class Machine(Reporter):
         self.to_start: deque[Any] = deque()  # clusters that have not begun, each its blocks
         self.make_cluster: Callable[[Any], list[CTA]] = list
         self.started: list[CTA] = []  # the cluster that began last
-        self.ended: list[list[CTA]] = []  # clusters whose CTAs have exited, of many
-        self.progress_line: Any = None  # whose text says how far a long run is
+        self.ended: list[list[CTA]] = []  # exited clusters that are not retired yet
+        self.progress_line: Any = None  # its text shows the progress of a long run
         self.pending: dict[PendingOp, None] = {}  # in the order submitted
         self.wanted: tuple[Any, set[int]] = (None, set())  # since a warp ran, or one was submitted
         self.num_ops = self.num_events = self.time = 0
-        self.access_events = 0  # those of them that stand for ordinary accesses
+        self.access_events = 0  # events of ordinary accesses
         self.progress = 0  # grows with every change that a spinning warp could see
         self.chunks = 1 if name == "eager" else 2
-        self.num_warps = 0  # that have begun
+        self.num_warps = 0  # warps that have begun
         self.cluster_warps = 1
-        self.num_clusters = 0  # of the whole run
+        self.num_clusters = 0  # clusters of the whole run
         self.stopped = False  # ended before the kernel did
         self.out_of_budget = False
         self.stop_after: int | None = None  # elements of global tensors, see `run_kernel`
         self.ended_early = False  # ended since it has written these
-        self.turns = 0  # of loops, since the last look at the clock
+        self.iterations = 0  # iterations since the last read of the clock
         self.budget_s = BUDGET_S
         self.begun = monotonic()
         self.releases: dict[int, Releases] = {}  # by address of global memory
         self.cooperative = False  # all CTAs are there together, and may meet
-        self.grid_barrier: Any = None  # where they do, once one of them has come
+        self.grid_barrier: Any = None  # made by the first arrival
         self.prerequisites = 0  # clock bits: earlier launches that may still run have ended
         self.waited_for_grids = False  # some thread has executed griddepcontrol.wait
         self.next_began = False  # a CTA let the next launch begin before it had waited
 
     def check_time(self) -> None:
         """End the run if it has taken its time."""
-        self.turns = 0
+        self.iterations = 0
         if monotonic() - self.begun > self.budget_s:
             raise BudgetError(f"more than {self.budget_s:.0f} s")
 
@@ -224,7 +243,7 @@ class Machine(Reporter):
                 self.step(op)
 
     def can_step(self, op: PendingOp) -> bool:
-        """Tell whether an operation may take its next step."""
+        """Return whether an operation may take its next step."""
         return op.issued and bool(op.steps) and (op.before is None or op.before.done)
 
     def step(self, op: PendingOp) -> None:
@@ -241,7 +260,7 @@ class Machine(Reporter):
         self.wake(op)
 
     def wake(self, thing: Any) -> None:
-        """Let everybody who waits for a thing look again."""
+        """Let all warps that wait for a resource check it once more."""
         if thing.waiters:
             if self.recorder.on:
                 for warp in thing.waiters:
@@ -267,11 +286,9 @@ class Machine(Reporter):
             self.stopped = True
         except BudgetError as error:
             site = self.program.site_of(error)
+            text = f"stopped: the run takes {error}; nothing is certified"
             self.add(
-                "INCOMPLETE",
-                f"stopped: the run takes {error}; nothing is certified",
-                key="budget",
-                statements=(self.statement(site),) if site else (),
+                "INCOMPLETE", text, key="budget", statements=(self.statement(site),) if site else ()
             )
             self.stopped = self.out_of_budget = True
         except OutOfRegistersError as error:
@@ -282,7 +299,7 @@ class Machine(Reporter):
             self.broken(error)
 
     def _start_clusters(self) -> None:
-        """Begin clusters in the order of launch: one by one, or as many as there is room for."""
+        """Begin clusters in the order of launch: one by one, or as many as fit."""
         one_by_one = self.mode == "in_turn" and not self.cooperative
         while self.to_start and not (one_by_one and self.runnable):
             if self.num_warps and len(self.warps) >= MOST_WARPS and not self.cooperative:
@@ -295,15 +312,15 @@ class Machine(Reporter):
             self.runnable.extend(cta.warps)
 
     def cluster_exited(self, cluster: list[CTA]) -> None:
-        """Let others begin in the place of a cluster that has ended, where not all fit."""
+        """Start further clusters in the place of an ended one, if not all fit."""
         if not self.to_start or self.mode == "in_turn" or self.cuts:
             return
         self.ended.append(cluster)
         if len(self.ended) * self.cluster_warps >= MOST_WARPS // 4:
-            self._make_room()
+            self._retire_ended()
             self._start_clusters()
 
-    def _make_room(self) -> None:
+    def _retire_ended(self) -> None:
         busy = {id(op.warp.cta.cluster) for op in self.pending}
         self.retire([cluster for cluster in self.ended if id(cluster) not in busy])
         self.ended = [cluster for cluster in self.ended if id(cluster) in busy]
@@ -315,7 +332,7 @@ class Machine(Reporter):
             )
 
     def retire(self, clusters: list[list[CTA]]) -> None:
-        """Check what clusters leave behind, and forget them; a kernel's machine does."""
+        """Check the state of ended clusters, and free it; `KernelMachine` implements this."""
 
     def _run_all(self) -> None:
         while True:
@@ -365,12 +382,8 @@ class Machine(Reporter):
         """End the run at a statement that the simulator cannot evaluate."""
         site = self.program.site_of(error)
         where = self.statement(site) or "an asynchronous operation"
-        self.add(
-            "INCOMPLETE",
-            f"cannot evaluate {where}: {type(error).__name__}: {error}; nothing is certified",
-            key="broken",
-            statements=(where,),
-        )
+        text = f"cannot evaluate {where}: {type(error).__name__}: {error}; nothing is certified"
+        self.add("INCOMPLETE", text, key="broken", statements=(where,))
         self.stopped = True
 
     def _pick(self) -> Any:

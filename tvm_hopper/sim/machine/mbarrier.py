@@ -13,7 +13,7 @@ MAX_COUNT = (1 << 20) - 1
 
 
 class Slot:
-    """What the arrivals of one phase publish; a bundle is None until some thread arrives.
+    """Knowledge that the arrivals of one phase publish; a bundle is None until a thread arrives.
 
     Only threads of the barrier's own CTA wait, so an arrival is near (same CTA), far at cluster
     scope, or far at CTA scope: the last does not order generic accesses.
@@ -24,10 +24,10 @@ class Slot:
         self.cluster: Bundle | None = None
         self.narrow: Bundle | None = None
         self.events = 0  # asynchronous copies that completed through this barrier
-        self.generic_events = 0  # the same, of cp.async (generic proxy)
+        self.generic_events = 0  # completed cp.async (generic proxy), as clock bits
 
     def publish(self, place: str, bundle: Bundle) -> None:
-        """Add what one arrival publishes; `place` is "near", "cluster" or "narrow"."""
+        """Add the knowledge of one arrival; `place` is "near", "cluster" or "narrow"."""
         present = getattr(self, place)
         if present is None:
             setattr(self, place, bundle.copy())
@@ -56,7 +56,7 @@ class MBarrier:
     `try_complete` moves to the next phase when pending arrivals and tx-count are both exactly zero.
     """
 
-    has_parity = True  # its phases are told apart by one bit
+    has_parity = True  # one bit distinguishes its phases
 
     def __init__(self, name: str, cta: Any, offset: int, count: int) -> None:
         self.name, self.cta, self.offset = name, cta, offset
@@ -70,9 +70,9 @@ class MBarrier:
         self.waiters: list[Any] = []
         self.outstanding: list[Any] = []  # copies issued on it and not yet complete
         self.used_early = False  # for bytes that copies bring, before the fence after its init
-        self.filled = False  # copies complete on it: who waits for it consumes them
-        self.came: list[tuple[int, int, list[Any]]] = []  # phase, lanes, and what they waited for
-        self.arrivals: list[str] = []  # who arrived in the current phase
+        self.filled = False  # copies complete on it: threads that wait for it consume them
+        self.came: list[tuple[int, int, list[Any]]] = []  # phase, lanes, and the waits before
+        self.arrivals: list[str] = []  # agents that arrived in the current phase
         self.init_access: Any = None
         self.fenced = False  # fence.mbarrier_init by the initialising thread
         self.expected_bytes = self.delivered_bytes = 0
@@ -91,6 +91,17 @@ class MBarrier:
         """The slot of the phase in progress."""
         return self.slots[self.phase]
 
+    def deliver(self, op: Any, num_bytes: int, last: bool, generic: bool = False) -> None:
+        """Take bytes that an operation has written, through the async or the generic proxy."""
+        self.tx -= num_bytes
+        self.delivered_bytes += num_bytes
+        if last:
+            self.outstanding.remove(op)
+            if generic:
+                self.slot.generic_events |= op.events
+            else:
+                self.slot.events |= op.events
+
     def try_complete(self) -> bool:
         """Complete the phase if nothing is pending; tell whether it did."""
         if self.pending or self.tx:
@@ -104,5 +115,5 @@ class MBarrier:
         return True
 
     def passes(self, parity: int) -> bool:
-        """Tell whether a wait for this parity returns true now."""
+        """Return whether a wait for this parity returns true now."""
         return (self.phase & 1) != (parity & 1)

@@ -3,7 +3,7 @@
     bits 0-23   offset in a CTA's shared memory     bits 24-31  rank of the CTA in its cluster
     bit 40      generic address of shared memory    bits 44-    number of the global tensor
 
-The 32 low bits of a shared address are what `cvta.to.shared` gives, and its 18 low bits fit a wgmma
+The 32 low bits of a shared address are the result of `cvta.to.shared`; its 18 low bits fit a wgmma
 descriptor, as on the device.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.options import ShortcutError
 from tvm_hopper.sim.races.shadow import AccessLog, Shadow
-from tvm_hopper.sim.shortcuts import ShortcutError
 
 SHARED = 1 << 40
 GLOBAL_SHIFT = 44
@@ -34,12 +34,12 @@ class Region:
         self.parts: list[tuple[int, int, str]] = []  # named byte ranges of shared memory
         self.shared = base < (1 << GLOBAL_SHIFT)
         self.low = 0  # first byte that anybody may touch
-        self.cta: Any = None  # whose shared memory it is
+        self.cta: Any = None  # the CTA of shared memory
         self.live = np.zeros(0, bool)  # bytes that hold a live mbarrier
         self.outside: np.ndarray | None = None  # bytes that are no element of the tensor
         self.unfinished: list[Any] = []  # stores of earlier launches, each to any byte of it
         self.constant = False  # nothing stores to it: shared with its owner, and not watched
-        self.is_parameter = False  # of the kernel, which may not be stored to
+        self.is_parameter = False  # a kernel parameter: read-only
         self.view_cache: dict[np.dtype, np.ndarray] = {}
 
     @property
@@ -48,7 +48,7 @@ class Region:
         return self.data.size
 
     def begin_store(self) -> None:
-        """Refuse a store to what is shared with its owner: a run must own what it changes.
+        """Refuse a store to memory shared with its owner: a run must own memory that it changes.
 
         Raises
         ------

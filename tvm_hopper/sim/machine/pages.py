@@ -1,4 +1,4 @@
-"""Large arrays of which few parts are touched: memory is taken when a page is written."""
+"""Large sparse arrays: a page takes memory when it is first written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PRIVATE_FIXED = 0x02 | 0x10  # MAP_PRIVATE | MAP_FIXED of Linux
 def no_bytes(size: int) -> np.ndarray:
     """Return bytes of zeros that take memory page by page, when they are written.
 
-    Numpy requests huge pages, of which a row of a tile would take a whole one.
+    Numpy requests huge pages: one row of a tile would take a whole one.
     """
     if size < SPARSE:
         return np.zeros(size, np.uint8)
@@ -31,9 +31,9 @@ def no_bytes(size: int) -> np.ndarray:
 
 
 def sparse_copy(data: np.ndarray, blank: bool = False) -> np.ndarray:
-    """Return a copy of bytes of which zeros take no memory, where there are many.
+    """Return a copy of bytes whose zero pages take no memory, if there are many.
 
-    `blank`: what they are says nothing; then many that begin with zero are not looked at.
+    `blank`: their values do not matter; then many that begin with zero are not read.
     """
     if data.size < SPARSE:
         return data.copy()

@@ -1,7 +1,7 @@
 """A warp: 32 lanes in lockstep, their knowledge, loads and stores.
 
-What instructions do, to memory, barriers and asynchronous engines, is in `sim/ops`; `run.Warp`
-is put together from all of them.
+The effects of instructions on memory, barriers and asynchronous engines are in `sim/ops`;
+`kernel_code.Warp` inherits from all of them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.machine.held_registers import HeldRegisters
+from tvm_hopper.sim.loop_cuts.balance import BarrierFlow, cut_iterations
 from tvm_hopper.sim.machine.lanes import LANES, BudgetError, as_lanes, is_lanes
 from tvm_hopper.sim.machine.load_store import LoadStore, overlapping
 from tvm_hopper.sim.machine.memory import Region
-from tvm_hopper.sim.machine.registers import RegState
+from tvm_hopper.sim.machine.registers import HeldRegisters, RegState
 from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.lane_copies import LaneCopies
 from tvm_hopper.sim.races.lane_order import LaneOrder, lane_bits
@@ -31,14 +31,13 @@ from tvm_hopper.sim.races.shadow import (
     alike,
     clock_for,
 )
-from tvm_hopper.sim.trips.balance import BarrierFlow, cut_turns
 
-FEW_TURNS = 1024  # of loops, between two looks at the clock
+ITERATIONS_PER_TIME_CHECK = 1024  # iterations between two reads of the clock
 NAMED_BY_FINDINGS = (
     *("machine", "cta", "number", "index", "group", "lane_name", "roles", "it", "site"),
     *("observed", "finished", "lane_order"),
 )
-MAX_LOCAL_BYTES = 1 << 19  # of one thread's local memory (CUDA C++ Programming Guide, 512 KB)
+MAX_LOCAL_BYTES = 1 << 19  # local memory of one thread (CUDA C++ Programming Guide, 512 KB)
 
 
 @dataclass
@@ -68,8 +67,8 @@ class WarpCore(LoadStore):
         self.it: tuple[int, ...] = ()
         self.site = 0
         self.preempt = machine.mode == "random"
-        self.clock = Bundle(machine.cluster_warps)  # what every lane knows
-        self.parts: dict[int, Bundle] = {}  # lanes -> what these know besides
+        self.clock = Bundle(machine.cluster_warps)  # knowledge of every lane
+        self.parts: dict[int, Bundle] = {}  # lanes -> knowledge of these lanes alone
         self.lane_order = LaneOrder(self.index, LaneCopies(machine.new_event))
         self.epoch = 0
         self.bump()
@@ -80,13 +79,13 @@ class WarpCore(LoadStore):
         self.waits_for: Any = None
         self.spinning: int | None = None
         self.watched: list[tuple[Region, slice, bytes]] = []  # words that it waits for
-        self.looked: Any = None  # words that a loop of loads read in this turn
+        self.looked: Any = None  # words that a loop of loads read in this iteration
         # steps: of its first one, since when it waits, and when it was woken
         self.began = self.stopped = self.woken = 0
         self.spin_states: dict[int, Any] = {}
         self.flow = BarrierFlow()
         self.split = False  # lanes of it go on in two sides of a branch
-        self.others = 0  # branches of which both sides go on
+        self.others = 0  # open branches with lanes on both sides
         self.waiting = ""
         self.reg_states: dict[str, RegState] = {}
         self.init_sync()
@@ -109,7 +108,7 @@ class WarpCore(LoadStore):
         return self.lane_name + role
 
     def bump(self) -> None:
-        """Begin a new epoch: later accesses are told from those already published."""
+        """Begin a new epoch: it separates later accesses from published ones."""
         self.epoch += 1
         self.clock.generic.epochs[self.index] = self.epoch
 
@@ -123,21 +122,22 @@ class WarpCore(LoadStore):
         """Return some lanes as bits; all of them if they are all that exist."""
         return lanes if ~lanes & lane_bits(self.partial) else ALL_LANES
 
-    # -- what its lanes know ----------------------------------------------------------------------
+    # -- knowledge of its lanes
+    # ----------------------------------------------------------------------
 
     def knows(self, lanes: int = ALL_LANES) -> Bundle:
-        """Return what each of some lanes knows; not to be changed."""
+        """Return the knowledge that all of some lanes share; not to be changed."""
         if not self.parts or lanes == ALL_LANES:
             return self.clock
         found = None
-        for who, bundle in self.parts.items():
-            if not lanes & ~who:
+        for part, bundle in self.parts.items():
+            if not lanes & ~part:
                 found = self.clock.copy() if found is None else found
                 found.join(bundle)
         return self.clock if found is None else found
 
-    def told(self, lanes: int) -> Bundle:
-        """Return the clocks into which some lanes put what they learn."""
+    def bundle_of(self, lanes: int) -> Bundle:
+        """Return the clocks that some lanes update with new knowledge."""
         if lanes == ALL_LANES:
             return self.clock
         found = self.parts.get(lanes)
@@ -145,27 +145,31 @@ class WarpCore(LoadStore):
             found = self.parts[lanes] = self.clock.copy()
         return found
 
+    def parts_of(self, lanes: int) -> set[int]:
+        """Return some lanes, and those of them that know more than the others, as bits."""
+        return {lanes, *(part & lanes for part in self.parts if part & lanes)}
+
     def known_to_any(self, lanes: int = ALL_LANES) -> Bundle:
-        """Return a copy of all that at least one of some lanes knows."""
+        """Return a copy of the knowledge of all of some lanes together."""
         found = self.clock.copy()
-        for who, bundle in self.parts.items():
-            if who & lanes:
+        for part, bundle in self.parts.items():
+            if part & lanes:
                 found.join(bundle)
         return found
 
     def meet(self, lanes: int, epoch: int) -> None:
-        """Let some lanes know of each other all they did up to an epoch, and what they know."""
+        """Let some lanes share their knowledge, and their accesses up to an epoch."""
         self.lane_order.learn(lanes, epoch, lanes)
         if not self.parts:
             return
         known = self.known_to_any(lanes)
         if lanes == ALL_LANES:
             self.parts.clear()
-        self.told(lanes).join(known)
+        self.bundle_of(lanes).join(known)
 
     def learn_from(self, lanes: int, bundle: Bundle) -> None:
-        """Let some lanes learn what was published, of their own warp too."""
-        self.told(lanes).join(bundle)
+        """Let some lanes learn published knowledge, also of their own warp."""
+        self.bundle_of(lanes).join(bundle)
         self.lane_order.learn(lanes, int(bundle.generic.epochs[self.index]))
         if lanes == ALL_LANES:
             self.parts = {
@@ -185,25 +189,25 @@ class WarpCore(LoadStore):
         return self.whole(sum(1 << int(lane) for lane in lanes))
 
     def release(self, lanes: int = ALL_LANES) -> Bundle:
-        """Return what some lanes of this warp publish by a release, and begin a new epoch."""
+        """Return the knowledge that some lanes publish by a release; begins a new epoch."""
         snapshot = self.known_to_any(lanes) if self.parts else self.clock.copy()
         self.lane_order.limit_all(snapshot, lanes, self.machine)
         self.bump()
         return snapshot
 
     def plays(self, role: str) -> bool:
-        """Tell whether this warp has a role ("producer", "consumer", "0", "warp3")."""
+        """Return whether this warp has a role ("producer", "consumer", "0", "warp3")."""
         return role in self.roles
 
     def why(self) -> str:
-        """Say what this blocked warp waits for."""
+        """Describe what this blocked warp waits for."""
         if self.blocked_on is not None and self.blocked_on[0] == "named":
             barrier = self.blocked_on[1]
             return f"{self.waiting} ({barrier.threads} of {barrier.count} threads arrived)"
         return self.why_mbarrier() or self.waiting or "waits"
 
     def spin(self, site: int, loads: bool = False) -> Any:
-        """Return what a `while` loop waits for after an iteration.
+        """Return the event that a `while` loop waits for after an iteration.
 
         Nothing if the iteration changed a variable or register of the loop (it computes). Else the
         words that it read, if it only `loads`, or any change of memory or barriers.
@@ -214,7 +218,7 @@ class WarpCore(LoadStore):
             for name, value in sys._getframe(1).f_locals.items()
             if isinstance(value, (int, float, np.ndarray, np.generic))
         }
-        # What others changed since the last turn may have come before this turn's loads or after.
+        # Changes since the last iteration may have come before or after this iteration's loads.
         looked, self.looked = self.looked, [] if loads else None
         progress = self.machine.progress
         before, self.spin_states[site] = self.spin_states.get(site), (state, progress)
@@ -229,13 +233,13 @@ class WarpCore(LoadStore):
         return self.machine.spinners
 
     def look(self, region: Region, offsets: Any, size: int) -> None:
-        """Note what a turn of a loop of loads read."""
+        """Note the words that an iteration of a loop of loads read."""
         for offset in np.unique(offsets).tolist():
             word = slice(offset, offset + size)
             self.looked.append((region, word, region.data[word].tobytes()))
 
     def until(self, site: int, mask: Any, address: Any, dtype: Any) -> Any:
-        """Return what a `wait_until` waits for whose condition did not hold: its words to change.
+        """Return the event of a `wait_until` with a false condition: a change of its words.
 
         Nothing came between its load and this, so that no change is missed.
         """
@@ -253,35 +257,35 @@ class WarpCore(LoadStore):
         return self.machine.spinners
 
     def unchanged(self) -> bool:
-        """Tell whether this warp waits for words that hold what they held."""
+        """Return whether this warp waits for words that have not changed."""
         return bool(self.watched) and all(
             region.data[word].tobytes() == held for region, word, held in self.watched
         )
 
-    def turns(self, start: int, extent: int, site: int) -> Any:
+    def iterations(self, start: int, extent: int, site: int) -> Any:
         """Return the values of a loop variable; a run has a time in which all loops must end."""
         if (cut := self.machine.cuts.get(site)) is not None:
-            return cut_turns(self, cut, start, extent)
+            return cut_iterations(self, cut, start, extent)
         stop = start + extent
-        if extent <= FEW_TURNS:
-            self.machine.turns += max(int(extent), 0)
-            if self.machine.turns > FEW_TURNS:
+        if extent <= ITERATIONS_PER_TIME_CHECK:
+            self.machine.iterations += max(int(extent), 0)
+            if self.machine.iterations > ITERATIONS_PER_TIME_CHECK:
                 self.machine.check_time()
             return range(start, stop)
-        return self._many_turns(start, stop)
+        return self._many_iterations(start, stop)
 
-    def _many_turns(self, start: int, stop: int) -> Iterator[int]:
-        for first in range(start, stop, FEW_TURNS):
+    def _many_iterations(self, start: int, stop: int) -> Iterator[int]:
+        for first in range(start, stop, ITERATIONS_PER_TIME_CHECK):
             self.machine.check_time()
-            yield from range(first, min(first + FEW_TURNS, stop))
+            yield from range(first, min(first + ITERATIONS_PER_TIME_CHECK, stop))
 
-    def uniform(self, site: int, value: Any, mask: Any, what: str) -> int:
+    def uniform(self, site: int, value: Any, mask: Any, operand: str) -> int:
         """Return an operand that all lanes of an instruction must share."""
         if is_lanes(value):
             here = value if mask is None else value[mask]
             if not alike(here):
-                self.machine.at(
-                    "WARP_CONVERGENCE", self, site, f"{what} differs among the lanes of a warp"
+                self.report(
+                    "WARP_CONVERGENCE", site, f"{operand} differs among the lanes of a warp"
                 )
             return int(here[0])
         return int(value)
@@ -320,14 +324,8 @@ class WarpCore(LoadStore):
         if mask is not None:
             missing = missing & mask
         if missing.any():
-            self.machine.at(
-                "UNINIT_READ",
-                self,
-                site,
-                f"{name}: registers are used that lane {int(np.argmax(missing))} never wrote",
-                buffer=name,
-                key=(site, "registers"),
-            )
+            text = f"{name}: registers are used that lane {int(np.argmax(missing))} never wrote"
+            self.report("UNINIT_READ", site, text, buffer=name, key=(site, "registers"))
 
     def registers(self, name: str, size: int) -> RegState:
         """Return the state that wgmma keeps of one register array."""
@@ -341,9 +339,8 @@ class WarpCore(LoadStore):
         part = slice(None) if count < 0 else slice(low, low + count)
         state.dirty[part] = state.any_dirty = True
         if state.num_busy and state.busy[part].any():
-            self.machine.at(
+            self.report(
                 "WGMMA_REG_INFLIGHT",
-                self,
                 site,
                 f"{state.name} is touched while a wgmma that uses it may still run "
                 f"({len(self.wgmma_groups)} groups not waited for)",
@@ -389,11 +386,11 @@ class WarpCore(LoadStore):
         offsets : slice or numpy.ndarray
             Bytes, or int64 starts of `size` bytes each.
         relies : Reliance or None
-            What the access may rely on, if others than this warp's lanes make it.
+            Knowledge of the access, if other agents than this warp's lanes make it.
         together : bool
-            Any lane may get what another one addresses (ldmatrix).
+            Any lane may receive data that another one addresses (ldmatrix).
         reads : bool
-            An access that is an atomic reads what it finds; a store with an order does not.
+            The access is an atomic that also reads; a store with an order does not.
         """
         if access is None:
             return
@@ -421,10 +418,10 @@ class WarpCore(LoadStore):
                 self.machine.too_early(region, other, self, site, False)
 
     def _by_knowledge(self, lanes: int, owners: np.ndarray, cells: Any) -> list[tuple[int, Any]]:
-        """Split the cells of an access, equally many a lane, by what their lanes know."""
+        """Split the cells of an access, equally many a lane, by the knowledge of their lanes."""
         groups: dict[tuple[int, ...], list[int]] = {}
         for position, lane in enumerate(owners.tolist()):
-            found = tuple(who for who in self.parts if who >> lane & 1)
+            found = tuple(part for part in self.parts if part >> lane & 1)
             groups.setdefault(found, []).append(position)
         if len(groups) == 1:
             return [(lanes, cells)]
@@ -443,13 +440,13 @@ class WarpCore(LoadStore):
         relies: Reliance | None,
         reads: bool,
     ) -> None:
-        """Check what some lanes of an access touch."""
+        """Check the cells that some lanes of an access touch."""
         if relies is None:
             bundle = self.knows(lanes)
             relies = Reliance(clock_for(bundle, access.kind, region.shared), lambda: bundle)
         clock, known = relies.clock, relies.known
         if self.own_stores and access.kind == ASYNC and not region.shared:
-            # of these, what its own lanes have waited for, or have met the lane that did
+            # copies that these lanes have waited for, directly or through another lane
             clock = clock.copy()
             clock.events |= self.own_stores & self.knows(lanes).generic.events
         machine = self.machine
@@ -484,9 +481,8 @@ class WarpCore(LoadStore):
             return
         low = int(where[0]) + cells.start if isinstance(cells, slice) else int(cells[where[0]])
         name, inside = region.name_of(low * shadow.granule)
-        self.machine.at(
+        self.report(
             "UNINIT_READ",
-            self,
             access.site,
             f"{name} is read before any write",
             buffer=name,

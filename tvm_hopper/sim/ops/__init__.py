@@ -1,1 +1,1 @@
-"""Instructions, by family: what they do to values, barriers, proxies and time."""
+"""Instructions, by family: their effects on values, barriers, proxies and time."""

@@ -1,4 +1,8 @@
-"""Atomics, and loads and stores with semantics."""
+"""Atomics, of elements, packed halves and vectors; loads and stores with semantics.
+
+"Vector atomics ... are guaranteed separately for each of the individual ... elements; the entire
+atom is not guaranteed to be atomic as a single access" (PTX ISA, 9.7.13.5 atom, 9.7.13.7 red).
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.arithmetic.integers import pack, unpack
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes
 from tvm_hopper.sim.ops.fences import narrower
-from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
+from tvm_hopper.sim.ops.reductions import OPERATIONS
+from tvm_hopper.sim.options import no_values
 from tvm_hopper.sim.races.clocks import Bundle, Releases
 from tvm_hopper.sim.races.lane_order import lane_bits
 from tvm_hopper.sim.races.shadow import ALL_LANES
-from tvm_hopper.sim.shortcuts import no_values
-from tvm_hopper.sim.tir import numpy_dtype
+from tvm_hopper.sim.tir import DTYPE_OF, numpy_dtype
 
 # `volatile` has the semantics of relaxed at system scope, `mmio` too (PTX ISA, ld and st).
 _AS_RELAXED = ("volatile", "mmio")
@@ -28,7 +33,7 @@ def order_of(mods: Any) -> tuple[str, str]:
     return sem, mods.get("scope") or "gpu"
 
 
-def _in_turn(op: str, mask: Any, addresses: np.ndarray) -> Iterator[tuple[int, int]]:
+def _lane_by_lane(op: str, mask: Any, addresses: np.ndarray) -> Iterator[tuple[int, int]]:
     """Yield lanes one after another, and as bits; those that load the same element together."""
     active = LANES if mask is None else np.nonzero(mask)[0]
     together: dict[int, int] = {}
@@ -54,7 +59,7 @@ class AtomicOps:
         scope: str = "gpu",
         compare: Any = None,
     ) -> np.ndarray:
-        """Read, write, or read and write one element per lane; returns what was there before."""
+        """Read, write, or read and write one element per lane; returns the old values."""
         no_values(self.machine, "an atomic or ordered access hands a value on")
         addresses, values = as_lanes(address), as_lanes(value)
         compares = as_lanes(compare) if compare is not None else None
@@ -62,7 +67,7 @@ class AtomicOps:
         for places, lanes in self._by_place(mask, addresses):
             if op != "store":
                 self._read(places, lanes, sem, scope)
-        for lane, bit in _in_turn(op, mask, addresses):
+        for lane, bit in _lane_by_lane(op, mask, addresses):
             place = int(addresses[lane])
             region, offset = self._resolve(site, place, 0, None, (dtype.itemsize,) * 3, "writes")
             if region is None or offset % dtype.itemsize:
@@ -82,9 +87,11 @@ class AtomicOps:
                     self.look(region, offset, dtype.itemsize)
                 old[[x for x in LANES if bit >> x & 1]] = before
                 continue
-            after = _ATOMICS[op](
-                before, values[lane], compares[lane] if compares is not None else 0
-            )
+            after = values[lane]
+            if compares is not None:
+                after = after if before == compares[lane] else before
+            elif op in OPERATIONS:
+                after = OPERATIONS[op](before, after)
             if after != before:
                 self.machine.progress += 1
             cell[offset // dtype.itemsize] = after
@@ -110,18 +117,18 @@ class AtomicOps:
         return region, offset
 
     def _read(self, place: int, lanes: int, sem: str, scope: str) -> None:
-        """Learn what was released at a place; relaxed reads wait for a fence after them."""
+        """Learn the knowledge released at a place; relaxed reads wait for a fence after them."""
         releases = self.machine.releases[self._place(place)]
         if sem in ("acquire", "acq_rel"):
-            releases.acquire(self.told(lanes), self.cta, scope)
+            releases.acquire(self.bundle_of(lanes), self.cta, scope)
         else:
             for fence, pending in self.pending_reads(lanes):
                 releases.acquire(pending, self.cta, narrower(scope, fence))
         if releases.fenced:
-            releases.see(self.told(lanes), self.cta, scope)
+            releases.see(self.bundle_of(lanes), self.cta, scope)
 
     def _published(self, place: int, bit: int, sem: str, scope: str) -> None:
-        """Publish what a write by one lane releases, by itself or by a fence before it."""
+        """Publish the knowledge that one lane's write releases, directly or by an earlier fence."""
         if self.lane_waits:
             self.lanes_came(bit)
         found: list[tuple[str, Bundle]] = []
@@ -148,7 +155,7 @@ class AtomicOps:
         return numpy_dtype(DTYPE_OF[mods["type"]])
 
     def op_ld(self, site: int, mask: Any, mods: Any, addr: Any, cache_policy: Any = None) -> Any:
-        """Load; `.acquire` learns what was released at the address."""
+        """Load; `.acquire` learns the knowledge released at the address."""
         sem, scope = order_of(mods)
         if sem == "weak":
             return self.load_anywhere(site, mask, addr, self._type(mods), 1)
@@ -181,25 +188,50 @@ class AtomicOps:
             site, mask, "cas", addr, value, self._type(mods), sem, scope, compare=compare
         )
 
-    def op_red(
+
+_NUMBERS = {"min": "fmin", "max": "fmax"}  # of floats: drops a NaN
+
+
+class PackedAtomicOps:
+    """The atomics of one warp on more than one element, and of halves; a part of `Warp`."""
+
+    def atomic_elements(
+        self, site: int, mask: Any, mods: Any, addr: Any, values: list[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Run one atomic an element; return the old values."""
+        kind = numpy_dtype(DTYPE_OF[mods["type"].partition("x")[0]])
+        sem, scope = order_of({**mods, "sem": mods.get("sem") or "relaxed"})
+        if len(values) > 1:
+            self.whole_vector(site, mask, addr, kind.itemsize * len(values))
+        places, op = as_lanes(addr).astype(np.int64), _NUMBERS.get(mods["op"], mods["op"])
+        with np.errstate(all="ignore"):
+            return [
+                self.atomic(site, mask, op, places + i * kind.itemsize, value, kind, sem, scope)
+                for i, value in enumerate(values)
+            ]
+
+    def op_atom_vec_half(
         self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
-    ) -> None:
-        """Read-modify-write without a result."""
-        self.op_atom(site, mask, mods, addr, value)
+    ) -> Any:
+        """Add to, or take the minimum or maximum with, halves and packed pairs of them."""
+        values = [np.broadcast_to(as_lanes(v), (32,)) for v in _tuple(value)]
+        if not mods["type"].endswith("x2"):
+            found = self.atomic_elements(site, mask, mods, addr, values)
+            return found[0] if len(found) == 1 else tuple(found)
+        kind = numpy_dtype(DTYPE_OF[mods["type"].partition("x")[0]])
+        words = [np.ascontiguousarray(v.astype(np.uint32)) for v in values]
+        parts = [part.view(kind) for word in words for part in unpack(word, 16, 2)]
+        old = [o.view(np.uint16) for o in self.atomic_elements(site, mask, mods, addr, parts)]
+        packed = [pack(old[i : i + 2], 16) for i in range(0, len(old), 2)]
+        return packed[0] if len(packed) == 1 else tuple(packed)
+
+    def op_atom_vec_f32(
+        self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
+    ) -> Any:
+        """Add to a vector of f32."""
+        values = [np.broadcast_to(as_lanes(v), (32,)).astype(np.float32) for v in value]
+        return tuple(self.atomic_elements(site, mask, mods, addr, values))
 
 
-_ATOMICS = {
-    "add": lambda a, b, c: a + b,
-    "min": lambda a, b, c: min(a, b),
-    "max": lambda a, b, c: max(a, b),
-    "fmin": lambda a, b, c: np.fmin(a, b),
-    "fmax": lambda a, b, c: np.fmax(a, b),
-    "and": lambda a, b, c: a & b,
-    "or": lambda a, b, c: a | b,
-    "xor": lambda a, b, c: a ^ b,
-    "exch": lambda a, b, c: b,
-    "store": lambda a, b, c: b,
-    "cas": lambda a, b, c: b if a == c else a,
-    "inc": lambda a, b, c: type(a)(0) if a >= b else a + type(a)(1),
-    "dec": lambda a, b, c: b if a == 0 or a > b else a - type(a)(1),
-}
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)

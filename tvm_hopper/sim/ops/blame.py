@@ -8,7 +8,7 @@ from tvm_hopper.sim.tir import slot_of
 
 
 class BlameOps:
-    """What a blocked warp waits for, and has done wrong; a part of `Warp`."""
+    """Explains why a warp is blocked; a part of `Warp`."""
 
     blocked_on: tuple[str, Any, int, int] | None
     roles: set[str]
@@ -29,7 +29,7 @@ class BlameOps:
         return barrier, f"{kind or 'mbarrier'}[{slot}] (byte {inside} of {whole}){of}", kind
 
     def why_mbarrier(self) -> str:
-        """Say which mbarrier this warp waits for, in which iteration, and what it lacks."""
+        """Name the mbarrier and iteration that this warp waits for, and the missing arrivals."""
         barrier, name, _ = self._mbarrier()
         if barrier is None:
             return ""
@@ -42,7 +42,7 @@ class BlameOps:
         return f"{text}; parity {self.blocked_on[2]}" if self.blocked_on is not None else text
 
     def suspicion(self) -> int:
-        """Return how likely what this warp waits for is what is wrong; 0: most."""
+        """Rank how likely the event that this warp waits for is the error; 0: most likely."""
         barrier, _, _ = self._mbarrier()
         if barrier is None:
             return 3
@@ -51,7 +51,7 @@ class BlameOps:
         return 1 if 0 < barrier.pending < barrier.expected else 2
 
     def way_out(self) -> str:
-        """Return a fix of a deadlock whose first wait this is, or an empty string."""
+        """Return a fix of a deadlock that begins at this wait, or an empty string."""
         barrier, name, kind = self._mbarrier()
         if barrier is None:
             return ""
@@ -65,7 +65,7 @@ class BlameOps:
             return text + "let each of its threads arrive, or lower the count of its init"
         if kind == "full":
             return text + "let the producer arrive (and copy) for this iteration"
-        return text + "let who read the slot arrive on it for this iteration"
+        return text + "let the readers of the slot arrive on it for this iteration"
 
     def blame(self) -> None:
         """At a deadlock: name the broken mbarrier rule after this wait, if one is evident."""
@@ -74,32 +74,23 @@ class BlameOps:
         _, barrier, parity, site = self.blocked_on
         more: dict[str, Any] = {"buffer": barrier.name, "key": (site, barrier.name)}
         if barrier.pending == 0 and barrier.tx:
-            self.machine.at(
-                "MBAR_TX_MISMATCH",
-                self,
-                site,
+            text = (
                 f"{barrier.name} phase {barrier.phase}: expected {barrier.expected_bytes} B, "
-                f"copies delivered {barrier.delivered_bytes} B; the phase cannot complete",
-                **more,
+                f"copies delivered {barrier.delivered_bytes} B; the phase cannot complete"
             )
+            self.report("MBAR_TX_MISMATCH", site, text, **more)
         fresh = barrier.phase == 0 and parity == 0 and barrier.pending == barrier.expected
         fresh = fresh and id(barrier) not in self.observed
         if fresh and site in self.machine.program.acquire_sites:
-            self.machine.at(
-                "MBAR_PHASE_ALIAS",
-                self,
-                site,
+            text = (
                 f"{barrier.name}: waits parity 0 on a fresh barrier, which blocks; a slot that is "
-                "free at the start is acquired with parity 1",
-                **more,
+                "free at the start is acquired with parity 1"
             )
+            self.report("MBAR_PHASE_ALIAS", site, text, **more)
         elif (before := self.observed.get(id(barrier))) is not None and before.stale:
-            self.machine.at(
-                "MBAR_PHASE_ALIAS",
-                self,
-                site,
+            text = (
                 f"{barrier.name}: an earlier wait for parity {before.parity} passed on phase "
                 f"{before.phase}, so that this one (parity {parity}) is out of step with phase "
-                f"{barrier.phase}",
-                **more,
+                f"{barrier.phase}"
             )
+            self.report("MBAR_PHASE_ALIAS", site, text, **more)

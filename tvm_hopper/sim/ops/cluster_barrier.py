@@ -5,35 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tvm_hopper.sim.machine.machine import Event
+from tvm_hopper.sim.loop_cuts.balance import ARRIVE, WAIT, BarrierFlow
+from tvm_hopper.sim.machine.machine import Meeting
 from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.shadow import ALL_LANES
-from tvm_hopper.sim.trips.balance import ARRIVE, WAIT, BarrierFlow
 
 
-class ClusterBarrier(Event):
+class ClusterBarrier(Meeting):
     """The barrier of all threads of a cluster.
 
     Attributes
     ----------
     published : Bundle
-        What the arrivals of the generation in progress publish to the cluster.
+        Knowledge that arrivals of the current generation publish to the cluster.
     near : dict
-        What they publish to their own CTA alone: relaxed ones after a fence of CTA scope.
+        Knowledge for their own CTA only: relaxed arrivals after a fence of CTA scope.
     acquirable, acquirable_near : Bundle and dict
         The same of the generation before.
     """
 
-    has_parity = False
-
-    def __init__(self, name: str, cluster_warps: int, members: Sequence[Any] = ()) -> None:
-        super().__init__(name)
+    def __init__(self, machine: Any, members: Sequence[Any]) -> None:
+        super().__init__("cluster barrier", machine)
         self.members = members  # CTAs
-        self.generation = 0
         self.arrived: set[Any] = set()
-        self.published = Bundle(cluster_warps)
-        self.acquirable = self.published
         self.near: dict[Any, Bundle] = {}
         self.acquirable_near = self.near
 
@@ -42,26 +37,25 @@ class ClusterBarrier(Event):
         """Warps that make a generation."""
         return sum(len(cta.warps) for cta in self.members)
 
-    def turn(self, cluster_warps: int) -> None:
+    def complete(self) -> None:
         """Begin the next generation."""
-        self.generation += 1
-        self.acquirable, self.published = self.published, Bundle(cluster_warps)
         self.acquirable_near, self.near = self.near, {}
         self.arrived = set()
+        super().complete()
 
 
 class ClusterBarrierOps:
-    """What one warp does at the barrier of its cluster; a part of `Warp`."""
+    """One warp's operations on the barrier of its cluster; a part of `Warp`."""
 
     blocked_on: tuple[str, Any, int, int] | None
     flow: BarrierFlow
 
     def _cluster_arrive(self, site: int, firm: int, relaxed: int) -> None:
         """Mark the arrival of this warp: of lanes that release, and of lanes that do not."""
-        barrier, machine = self.cta.cluster_barrier, self.machine
+        barrier = self.cta.cluster_barrier
         if self in barrier.arrived:
-            machine.at(
-                "NAMED_BAR_MISMATCH", self, site, "barrier.cluster.arrive twice in one generation"
+            self.report(
+                "NAMED_BAR_MISMATCH", site, "barrier.cluster.arrive twice in one generation"
             )
         barrier.arrived.add(self)
         self.flow.add(ARRIVE, barrier)
@@ -73,7 +67,7 @@ class ClusterBarrierOps:
         self._settle_cluster(barrier)
 
     def _arrive_relaxed(self, barrier: ClusterBarrier, lanes: int) -> None:
-        """Order execution; of memory only what fences before it release.
+        """Order execution, and only the memory that earlier fences release.
 
         "`.relaxed` [...] specifies that there are no memory ordering and visibility guarantees
         provided for the memory accesses performed prior to `barrier.cluster.arrive`"; the same
@@ -93,17 +87,15 @@ class ClusterBarrierOps:
     def _settle_cluster(self, barrier: ClusterBarrier) -> None:
         expected = [w for cta in self.cta.cluster for w in cta.warps if not w.finished]
         if expected and all(w in barrier.arrived for w in expected):
-            barrier.turn(self.machine.cluster_warps)
-            self.machine.progress += 1
-            self.machine.wake(barrier)
+            barrier.complete()
 
     def _cluster_wait(self, site: int, lanes: int, generation: int | None) -> Wait:
-        """Wait for a generation; the lanes that wait learn what its arrivals published."""
+        """Wait for a generation; the waiting lanes learn the knowledge of its arrivals."""
         self.site = site
         barrier = self.cta.cluster_barrier
         if generation is None:
-            self.machine.at(
-                "NAMED_BAR_MISMATCH", self, site, "barrier.cluster.wait without an arrive before it"
+            self.report(
+                "NAMED_BAR_MISMATCH", site, "barrier.cluster.wait without an arrive before it"
             )
             return
         while barrier.generation <= generation:

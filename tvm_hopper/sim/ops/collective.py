@@ -1,6 +1,6 @@
 """Warp-collective instructions: elect, shuffles, votes, `bar.warp.sync`.
 
-None of them but `bar.warp.sync` orders memory (PTX ISA, shfl.sync, vote.sync, elect.sync).
+Only `bar.warp.sync` orders memory (PTX ISA, shfl.sync, vote.sync, elect.sync).
 """
 
 from __future__ import annotations
@@ -21,30 +21,29 @@ class CollectiveOps:
     split: bool
     others: int
 
-    def members(self, site: int, mask: Any, membermask: Any, what: str) -> Any:
-        """Check who takes part; return the lanes that do, None for all.
+    def members(self, site: int, mask: Any, membermask: Any, instruction: str) -> Any:
+        """Check which lanes take part; return them, None for all.
 
         Every thread named in `membermask` must execute the instruction, with the same mask, and an
         executing thread must be named in it (PTX ISA, shfl.sync); threads that do not exist or have
         exited are not waited for.
         """
-        self.meets(site, mask, what)
+        self.meets(site, mask, instruction)
         if is_lanes(membermask):
             active = LANES if mask is None else np.nonzero(mask)[0]
             if (membermask[active] != membermask[active[0]]).any():
-                self.machine.at(
-                    "WARP_CONVERGENCE", self, site, f"{what} with a mask that differs among lanes"
+                self.report(
+                    "WARP_CONVERGENCE", site, f"{instruction} with a mask that differs among lanes"
                 )
         named = ALL_LANES if membermask is None else one(membermask, mask) & ALL_LANES
         here = lane_bits(mask)
         absent = named & ~here & lane_bits(self.partial)
         if absent or here & ~named:
             which = f"{absent:#x} do not execute it" if absent else f"{here & ~named:#x} are not"
-            self.machine.at(
+            self.report(
                 "WARP_CONVERGENCE",
-                self,
                 site,
-                f"{what} with the mask {named:#010x}: lanes {which}"
+                f"{instruction} with the mask {named:#010x}: lanes {which}"
                 + ("" if absent else " in its mask"),
             )
         return mask
@@ -71,36 +70,13 @@ class CollectiveOps:
         return values[np.where(inside, source, LANES)]
 
     def shuffle(
-        self, site: int, mask: Any, membermask: Any, value: Any, lane: Any, width: Any
+        self, site: int, mask: Any, mode: str, membermask: Any, value: Any, offset: Any, width: Any
     ) -> np.ndarray:
-        """Read another lane's value (`shfl.idx`)."""
-        mask, width = self.members(site, mask, membermask, "shfl.sync"), int(np.max(width))
-        source = LANES // width * width + as_lanes(lane).astype(np.int64) % width
-        return self._shuffle(mask, value, source, np.ones(32, bool))
-
-    def shuffle_up(
-        self, site: int, mask: Any, membermask: Any, value: Any, delta: Any, width: Any
-    ) -> np.ndarray:
-        """Read the value of a lane `delta` below."""
-        mask, width = self.members(site, mask, membermask, "shfl.sync"), int(np.max(width))
-        source = LANES - as_lanes(delta).astype(np.int64)
-        return self._shuffle(mask, value, source, source >= LANES // width * width)
-
-    def shuffle_down(
-        self, site: int, mask: Any, membermask: Any, value: Any, delta: Any, width: Any
-    ) -> np.ndarray:
-        """Read the value of a lane `delta` above."""
-        mask, width = self.members(site, mask, membermask, "shfl.sync"), int(np.max(width))
-        source = LANES + as_lanes(delta).astype(np.int64)
-        return self._shuffle(mask, value, source, source < LANES // width * width + width)
-
-    def shuffle_xor(
-        self, site: int, mask: Any, membermask: Any, value: Any, bits: Any, width: Any
-    ) -> np.ndarray:
-        """Read the value of the lane whose number differs in `bits`."""
-        mask, width = self.members(site, mask, membermask, "shfl.sync"), int(np.max(width))
-        source = LANES ^ as_lanes(bits).astype(np.int64)
-        return self._shuffle(mask, value, source, source < LANES // width * width + width)
+        """Read another lane's value in segments of `width` lanes, as `__shfl_*_sync` do it."""
+        control = 32 - int(np.max(width)) << 8 | (0 if mode == "up" else 31)
+        return self.op_shfl_sync_p(site, mask, {"mode": mode}, value, offset, control, membermask)[
+            0
+        ]
 
     # -- votes ------------------------------------------------------------------------------------
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.loop_cuts.balance import ARRIVE, BarrierFlow
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes
 from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.memory import POISON
 from tvm_hopper.sim.ops.bulk import active
 from tvm_hopper.sim.ops.mbarrier import Wait
+from tvm_hopper.sim.options import no_values
 from tvm_hopper.sim.races.lane_copies import CopyPart, CopyTarget
 from tvm_hopper.sim.races.shadow import alike
-from tvm_hopper.sim.shortcuts import no_values
-from tvm_hopper.sim.trips.balance import ARRIVE, BarrierFlow
 
 
 class CpAsyncOps:
@@ -50,7 +50,7 @@ class CpAsyncOps:
         src, origin = self.region_at(sources[np.argmax(count > 0)])
         if dst is None or not dst.shared or (count.any() and (src is None or src.shared)):
             text = "cp.async: need shared memory to write to, and a tensor to read from"
-            machine.at("OOB_ACCESS", self, site, text)
+            self.report("OOB_ACCESS", site, text)
             return
         into = targets - (targets[0] - first)
         if not self.inside(site, dst, into, size, "cp.async writes"):
@@ -58,7 +58,7 @@ class CpAsyncOps:
         taken = count > 0
         away = sources - (sources[np.argmax(taken)] - origin)
         if (into % size).any() or (away[taken] % size).any():
-            machine.at("MISALIGNED", self, site, f"cp.async of {size} bytes: address")
+            self.report("MISALIGNED", site, f"cp.async of {size} bytes: address")
         if not all(
             self.inside(site, src, away[count == number], int(number), "cp.async reads")
             for number in np.unique(count[taken])
@@ -101,7 +101,7 @@ class CpAsyncOps:
         machine.submit(op)
 
     def _note_source(self, site: int, mask: Any, src: Any, offsets: np.ndarray, size: int) -> None:
-        """Record what a copy reads."""
+        """Record the bytes that a copy reads."""
         lanes = self.lanes_of(mask)
         if not offsets.size:
             return
@@ -121,15 +121,9 @@ class CpAsyncOps:
             count = np.where(as_lanes(ignore_src)[lanes] != 0, 0, size)
         if (count > size).any():
             text = f"cp.async of {size} bytes from {int(count.max())}: need at most {size}"
-            self.machine.at("ILLEGAL_OPERAND", self, site, text)
+            self.report("ILLEGAL_OPERAND", site, text)
             count = np.minimum(count, size)
         return count
-
-    op_cp_async_cg = op_cp_async_ca
-    op_cp_async_ca_src_size = op_cp_async_ca
-    op_cp_async_cg_src_size = op_cp_async_ca
-    op_cp_async_ca_ignore_src = op_cp_async_ca
-    op_cp_async_cg_ignore_src = op_cp_async_ca
 
     def op_cp_async_commit_group(self, site: int, mask: Any, mods: Any) -> None:
         """Close the open cp.async group of each thread."""
@@ -143,7 +137,7 @@ class CpAsyncOps:
             while not part.op.done:
                 self.waiting = "waits for cp.async"
                 yield part.op
-            self.told(lanes).generic.events |= part.events
+            self.bundle_of(lanes).generic.events |= part.events
             self.copies.finish(part)
             if (target := part.target) is not None:  # each thread sees its own copies
                 target.access.epoch = self.epoch
@@ -162,14 +156,14 @@ class CpAsyncOps:
             here = mask
             if not alike(addresses[active(mask)]):
                 here = (addresses == address) & (True if mask is None else mask)
-            self._arrive_behind_copies(site, here, mods, int(address))
+            self._arrive_after_copies(site, here, mods, int(address))
 
-    def _arrive_behind_copies(self, site: int, mask: Any, mods: Any, address: int) -> None:
+    def _arrive_after_copies(self, site: int, mask: Any, mods: Any, address: int) -> None:
         machine = self.machine
-        for barrier, who in self.barriers_at(site, mask, address):
-            lanes = len(who)
+        for barrier, members in self.barriers_at(site, mask, address):
+            lanes = len(members)
             if self.lane_waits:
-                self.lanes_came(self.bits_of(who), barrier)
+                self.lanes_came(self.bits_of(members), barrier)
             self.fills(barrier)
             noinc = mods.get("noinc") == "noinc"
             if noinc:

@@ -10,13 +10,13 @@ from tvm_hopper.sim.machine.lanes import LANES, as_lanes, mand
 from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.races.shadow import ALL_LANES
 
-# What `val` and `shuffled` are combined by: of floats CUDA's max and min drop a NaN.
+# Operation on `val` and `shuffled`: CUDA's max and min of floats drop a NaN.
 _COMBINE = {"sum": np.add, "max": np.fmax, "min": np.fmin}
 _IDENTITY = {"sum": 0.0, "max": -np.inf, "min": np.inf}
 
 
 class CudaHelperOps:
-    """A part of `Warp`, whose other methods it calls."""
+    """Mixin of `Warp`."""
 
     def warp_reduce(
         self, site: int, mask: Any, value: Any, op: str, width: int, dtype: np.dtype
@@ -25,7 +25,7 @@ class CudaHelperOps:
         values = np.broadcast_to(as_lanes(value), (32,)).astype(dtype)
         step = width >> 1
         while step:
-            other = self.shuffle_xor(site, mask, ALL_LANES, values, step, 32)
+            other = self.shuffle(site, mask, "bfly", ALL_LANES, values, step, 32)
             with np.errstate(all="ignore"):
                 values = _COMBINE[op](values, other).astype(dtype)
             step >>= 1
@@ -75,4 +75,4 @@ class CudaHelperOps:
         failed = mand(mask, as_lanes(holds) == 0)
         if failed is not False:
             count = 32 if failed is None else int(failed.sum())
-            self.machine.at("TRAP", self, site, f"trap is reached by {count} threads")
+            self.report("TRAP", site, f"trap is reached by {count} threads")

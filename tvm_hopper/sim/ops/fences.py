@@ -27,38 +27,38 @@ class FenceOps:
 
     def init_fences(self) -> None:
         """Begin without a fence."""
-        # By the lanes that fenced, and the scope: what was known then, and of which lanes.
+        # By the lanes that fenced and the scope: their knowledge at the fence, and its lanes.
         self.fences: dict[tuple[int, str], tuple[Bundle, LaneOrder]] = {}
-        # By the lanes that read, and the scope of a fence after it: what relaxed reads have seen.
+        # By the reading lanes, and the scope of a later fence: knowledge of relaxed reads.
         self.pending: dict[tuple[int, str], Bundle] = {}
         self.unfenced: list[Any] = []  # mbarriers initialised since the last fence for that
 
     # -- patterns ---------------------------------------------------------------------------------
 
     def fenced_before(self, lanes: int) -> Iterator[tuple[str, Bundle]]:
-        """Yield what fences let a relaxed write by some lanes publish, each with its scope."""
-        for (who, scope), (known, order) in self.fences.items():
-            if who & lanes:
+        """Yield the knowledge that fences let a relaxed write publish, each with its scope."""
+        for (part, scope), (known, order) in self.fences.items():
+            if part & lanes:
                 bundle = known.copy()
-                order.limit_all(bundle, self.whole(who & lanes), self.machine)
+                order.limit_all(bundle, self.whole(part & lanes), self.machine)
                 yield scope, bundle
 
     def fenced_by(self, lanes: int, scope: str) -> Bundle:
-        """Return what a fence of some lanes holds, to add to it."""
+        """Return the knowledge of a fence by some lanes, for updates."""
         key = lanes, scope
         if key not in self.fences:
             self.fences[key] = Bundle(self.machine.cluster_warps), self.lane_order.copy()
         return self.fences[key][0]
 
     def pending_reads(self, lanes: int) -> Iterator[tuple[str, Bundle]]:
-        """Yield where a relaxed read puts what it sees, by the scope of a fence after it."""
+        """Yield the bundles that a relaxed read updates, by the scope of a later fence."""
         for scope in SCOPES[:3]:
             if (lanes, scope) not in self.pending:
                 self.pending[lanes, scope] = Bundle(self.machine.cluster_warps)
             yield scope, self.pending[lanes, scope]
 
     def publish_relaxed(self, barrier: Any, scope: str, lanes: int) -> None:
-        """Publish on an mbarrier what fences before a relaxed arrival release."""
+        """Publish on an mbarrier the knowledge that fences before a relaxed arrival release."""
         for fence, bundle in self.fenced_before(lanes):
             wide = narrower(scope, fence) != "cta"
             place = "near" if barrier.cta is self.cta else "cluster" if wide else "narrow"
@@ -71,25 +71,25 @@ class FenceOps:
         sem, scope = mods.get("sem") or "acq_rel", mods.get("scope") or "gpu"
         lanes = self.lanes_of(mask)
         if sem != "release":
-            for (who, fence), seen in list(self.pending.items()):
-                if who & lanes and fence == narrower(scope, "gpu"):
-                    learners = self.whole(who & lanes)
-                    self.told(learners).join(seen)
+            for (part, fence), seen in list(self.pending.items()):
+                if part & lanes and fence == narrower(scope, "gpu"):
+                    learners = self.whole(part & lanes)
+                    self.bundle_of(learners).join(seen)
                     self.lane_order.learn(learners, int(seen.generic.epochs[self.index]))
         strong = sem == "sc" and scope in ("gpu", "sys")
         if strong:
-            for who, bundle in [(ALL_LANES, self.clock), *self.parts.items()]:
-                if who & lanes and bundle.seen is not None:
-                    self.told(who & lanes).join(bundle.seen)
+            for part, bundle in [(ALL_LANES, self.clock), *self.parts.items()]:
+                if part & lanes and bundle.seen is not None:
+                    self.bundle_of(part & lanes).join(bundle.seen)
         if sem == "acquire":
             self.bump()
             return
         order = self.lane_order.copy()
-        for who in {lanes, *(part & lanes for part in self.parts if part & lanes)}:
-            self.fences[who, scope] = self.knows(who).copy(), order
+        for part in self.parts_of(lanes):
+            self.fences[part, scope] = self.knows(part).copy(), order
         known = self.release(lanes)
         if strong:
-            self.told(lanes).fence(known)
+            self.bundle_of(lanes).fence(known)
 
     def op_cuda_thread_fence(self, site: int, mask: Any) -> None:
         """Run `__threadfence`: `membar.gl`, which is `fence.sc.gpu` (PTX ISA, membar)."""

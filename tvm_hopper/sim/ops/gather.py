@@ -29,17 +29,17 @@ class Gathering(Event):
     Attributes
     ----------
     parts : list
-        Lanes as bits, and what they bring, in the order in which they came.
+        Lanes as bits, and their data, in the order of arrival.
     needed : int
         Lanes that have to come, as bits.
     leaves : bool
-        Who does not come may exit instead.
+        Lanes may exit instead of arriving.
     complete : bool
         All lanes that were needed are there, or will not come.
     acted : bool
         A thread has acted for all.
     generation : int or None
-        Of the barrier that the lanes come to, as who acted for them found it.
+        Generation of the barrier when a lane acted for all.
     """
 
     def __init__(self, name: str, needed: int, leaves: bool) -> None:
@@ -67,11 +67,11 @@ class Gathering(Event):
         """Return the lanes that are there as booleans."""
         return (self.lanes >> LANES & 1) != 0
 
-    def bringing(self, what: Any) -> int:
-        """Return the lanes that bring something."""
+    def bringing(self, data: Any) -> int:
+        """Return the lanes that arrived with some data."""
         found = 0
         for lanes, brought in self.parts:
-            found |= lanes if brought == what else 0
+            found |= lanes if brought == data else 0
         return found
 
 
@@ -128,23 +128,22 @@ class GatherOps:
             self._complete(meeting)
         return bool(found)
 
-    def meets(self, site: int, mask: Any, what: str) -> None:
+    def meets(self, site: int, mask: Any, instruction: str) -> None:
         """Report lanes that come to a meeting although others waited until they had exited."""
         if self.lane_waits:
             self.lanes_met(lane_bits(mask))
         lanes = self.gone & lane_bits(mask)
         if lanes:
-            self.machine.at(
+            self.report(
                 "DEADLOCK",
-                self,
                 site,
-                f"lanes {lanes:#x} of {self.label} come to {what} while the others of their warp "
-                "wait for them at an earlier barrier",
+                f"lanes {lanes:#x} of {self.label} come to {instruction} while the others of their "
+                "warp wait for them at an earlier barrier",
                 key=(site, "lanes"),
                 missing="that barrier in every lane of the warp",
             )
 
     def waits_without(self, site: int, mask: Any) -> None:
-        """Report a wait of lanes for which others of their warp wait: who ends it is not told."""
+        """Report a wait of lanes that others of their warp wait for: what ends it is unknown."""
         if self.gone & lane_bits(mask):
             self.machine.incomplete("a wait of lanes that others of their warp wait for", site)

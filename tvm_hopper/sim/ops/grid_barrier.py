@@ -1,35 +1,35 @@
-"""The barrier of all threads of a grid: `cooperative_groups::this_grid().sync()`.
+"""Order between grids and within one: `griddepcontrol`, `cooperative_groups::this_grid().sync()`.
 
 TVM prints `T.cuda.grid_sync()` as that call. It is (cooperative_groups.h of CUDA 13 and its
 details/sync.h) `barrier.sync 0`, then thread 0 of each block adds to a word of the driver's with
 `atom.release.gpu` and polls it with `ld.acquire.gpu` until every block of the grid has, then
 `barrier.sync 0` again. The driver provides the word in a cooperative launch alone: in any other one
 `is_valid()` is false and the call traps, however many blocks there are.
+
+PTX ISA 9.1, 9.7.13.13: `.wait` "causes the executing thread to wait until all prerequisite grids in
+flight have completed and all the memory operations from the prerequisite grids are performed and
+made visible to the current grid". Launches run one after another here. A launch with TVM's tag for
+programmatic dependent launch may touch tensors of an earlier launch only after a wait. If a thread
+block executes `.launch_dependents` before it waits, the next launch may begin while earlier ones
+still run. In any other launch both have no effect.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from tvm_hopper.sim.machine.machine import Event
+from tvm_hopper.sim.loop_cuts.balance import ARRIVE, WAIT, BarrierFlow
+from tvm_hopper.sim.machine.machine import Meeting
 from tvm_hopper.sim.ops.mbarrier import Wait
-from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.shadow import ALL_LANES
-from tvm_hopper.sim.trips.balance import ARRIVE, WAIT, BarrierFlow
 
 
-class GridBarrier(Event):
-    """Where all CTAs that run meet."""
-
-    has_parity = False
+class GridBarrier(Meeting):
+    """The barrier of all CTAs that run."""
 
     def __init__(self, machine: Any) -> None:
-        super().__init__("grid barrier")
-        self.machine = machine
-        self.generation = 0
+        super().__init__("grid barrier", machine)
         self.arrived: set[Any] = set()  # warps
-        self.published = Bundle(machine.cluster_warps)
-        self.acquirable = self.published
 
     @property
     def needed(self) -> int:
@@ -41,7 +41,7 @@ class GridBarrier(Event):
         return sum(self._has_arrived(cta) for cta in self.machine.ctas)
 
     def _has_arrived(self, cta: Any) -> bool:
-        """Tell whether all threads that have not exited are here, thread 0 among them."""
+        """Return whether all threads that have not exited are here, thread 0 among them."""
         here = all(warp in self.arrived for warp in cta.warps if not warp.finished)
         return here and cta.warps[0] in self.arrived
 
@@ -49,15 +49,12 @@ class GridBarrier(Event):
         """Go on if every CTA is here."""
         if not self.arrived or self.ctas_here() < len(self.machine.ctas):
             return
-        self.generation += 1
-        self.acquirable, self.published = self.published, Bundle(self.machine.cluster_warps)
         self.arrived = set()
-        self.machine.progress += 1
-        self.machine.wake(self)
+        self.complete()
 
 
-class GridBarrierOps:
-    """What one warp does at the barrier of the grid; a part of `Warp`."""
+class GridOps:
+    """One warp's operations on the grid's barrier and on earlier launches; a part of `Warp`."""
 
     flow: BarrierFlow
     blocked_on: tuple[str, Any, int, int] | None
@@ -66,12 +63,8 @@ class GridBarrierOps:
         """Meet all other threads of the grid."""
         machine, self.site = self.machine, site
         if not machine.cooperative:
-            machine.add(
-                "COOPERATIVE_LAUNCH",
-                "grid_sync in a launch that is not cooperative: it traps, whatever the grid",
-                key=site,
-                statements=(machine.statement(site),),
-            )
+            text = "grid_sync in a launch that is not cooperative: it traps, whatever the grid"
+            machine.add("COOPERATIVE_LAUNCH", text, key=site, statements=(machine.statement(site),))
         self._require_full(site, mask, "grid_sync")
         barrier = machine.grid_barrier
         if barrier is None:
@@ -96,3 +89,15 @@ class GridBarrierOps:
         """Let the grid's barrier go on if it waited for this warp, which has exited."""
         if self.machine.grid_barrier is not None:
             self.machine.grid_barrier.settle()
+
+    def op_griddepcontrol(self, site: int, mask: Any, mods: Any) -> None:
+        """Wait for the launches before this one, or let later ones begin."""
+        if mods["action"] != "wait":
+            self.machine.next_began |= not self.cta.waited_for_grids
+            return
+        self.machine.waited_for_grids = self.cta.waited_for_grids = True
+        if not self.machine.prerequisites:
+            return
+        lanes = self.lanes_of(mask)
+        for part in self.parts_of(lanes):
+            self.bundle_of(part).join_events(self.machine.prerequisites)

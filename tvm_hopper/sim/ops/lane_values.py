@@ -1,7 +1,7 @@
 """Values of votes, matches, reductions and shuffles between the lanes of a warp.
 
 None of them orders memory (PTX ISA, 9.7.9.6 shfl.sync, 9.7.13.9 vote.sync, match.sync,
-redux.sync). Who has to take part is checked as for every shuffle.
+redux.sync). The participating lanes are checked as for every shuffle.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.layouts.matrices import matrices_of, registers_of
+from tvm_hopper.sim.layouts.fragments import matrices_of, registers_of
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes
 from tvm_hopper.sim.races.lane_order import lane_bits
 
@@ -26,17 +26,13 @@ _REDUCTIONS = {
 
 
 class LaneValueOps:
-    """A part of `Warp`, whose other methods it calls."""
+    """Mixin of `Warp`."""
 
     # -- votes and matches ------------------------------------------------------------------------
 
     def op_vote_sync(self, site: int, mask: Any, mods: Any, a: Any, membermask: Any) -> int:
-        """Return whether a predicate holds in all, any, or all or none of the lanes."""
+        """Return in which lanes a predicate holds, or whether in all, any, all or none of them."""
         return int(self.vote(site, mask, mods["mode"], membermask, a))
-
-    def op_vote_sync_ballot(self, site: int, mask: Any, mods: Any, a: Any, membermask: Any) -> int:
-        """Return the lanes in which a predicate holds."""
-        return int(self.vote(site, mask, "ballot", membermask, a))
 
     def op_match_any_sync(
         self, site: int, mask: Any, mods: Any, a: Any, membermask: Any
@@ -77,8 +73,6 @@ class LaneValueOps:
     def op_redux_sync(self, site: int, mask: Any, mods: Any, a: Any, membermask: Any) -> Any:
         """Reduce integers, or bits."""
         return self.reduce_lanes(site, mask, mods["op"], membermask, a, self._type(mods))
-
-    op_redux_sync_bitwise = op_redux_sync
 
     # -- exchanges --------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Instructions on mbarriers: init, arrive, expect, wait.
 
-Every handler is `op_<instruction>(site, mask, ...)`; a generator yields what it waits for.
+Every handler is `op_<instruction>(site, mask, ...)`; a generator yields the event that it waits
+for.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.loop_cuts.balance import ARRIVE, WAIT, BarrierFlow
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes, is_lanes, mand
 from tvm_hopper.sim.machine.mbarrier import MAX_COUNT, MBarrier
 from tvm_hopper.sim.machine.warp import Observed
 from tvm_hopper.sim.ops.fences import narrower
 from tvm_hopper.sim.races.clocks import Bundle
-from tvm_hopper.sim.trips.balance import ARRIVE, WAIT, BarrierFlow
 
 Wait = Generator[Any, None, Any]
 
 
 @dataclass(slots=True)
 class LaneWait:
-    """A wait for `phase` by several lanes, of which `late` may still have to come to it."""
+    """A wait for `phase` by several lanes; the lanes `late` may not have arrived yet."""
 
     phase: int
     lanes: int
@@ -88,21 +89,20 @@ class MBarrierOps:
         region, offset = self.region_at(address)
         if region is None or not region.shared:
             text = f"no mbarrier can lie at address {address:#x}: it is not in shared memory"
-            self.machine.at("OOB_ACCESS", self, site, text)
+            self.report("OOB_ACCESS", site, text)
             return None
         cta = region.cta
         if not self.inside(site, region, offset, 8, "an mbarrier in"):
             return None
         if offset % 8:
             text = f"no mbarrier can lie at address {address:#x}: need a multiple of 8"
-            self.machine.at("MISALIGNED", self, site, text)
+            self.report("MISALIGNED", site, text)
             return None
         barrier = cta.mbarriers.get(offset)
         name, inside = region.name_of(offset)
         if barrier is None:
-            self.machine.at(
+            self.report(
                 "MBAR_USE_BEFORE_INIT",
-                self,
                 site,
                 f"{name}+{inside} of {cta.label} is used, but was never initialised",
                 buffer=name,
@@ -112,8 +112,8 @@ class MBarrierOps:
             return None
         self.last_use[barrier] = self.epoch, site
         if cta.exited:
-            self.machine.at(
-                "CLUSTER_TARGET_EXITED", self, site, f"{cta.label} has exited", buffer=barrier.name
+            self.report(
+                "CLUSTER_TARGET_EXITED", site, f"{cta.label} has exited", buffer=barrier.name
             )
         self._check_published(site, barrier, cta, lanes)
         return barrier
@@ -123,11 +123,14 @@ class MBarrierOps:
         if access is None:
             return
         if access.warp is self:
-            told = access.bit >= 0 and self.knows(lanes).generic.events >> access.bit & 1
-            if lanes & ~access.lanes and not told and not self.lane_order.met_since(access, lanes):
-                self.machine.at(
+            ordered = access.bit >= 0 and self.knows(lanes).generic.events >> access.bit & 1
+            if (
+                lanes & ~access.lanes
+                and not ordered
+                and not self.lane_order.met_since(access, lanes)
+            ):
+                self.report(
                     "MBAR_INIT_UNPUBLISHED",
-                    self,
                     site,
                     f"{barrier.name}: its init by one lane of {self.label} does not happen before "
                     "this use by others, which have not met it",
@@ -141,16 +144,15 @@ class MBarrierOps:
         known = access.known_to(clock.generic) or access.known_to(clock.narrow)
         if known and (barrier.fenced or not remote):
             return
-        what = "fence.mbarrier_init and a cluster barrier" if remote else "__syncthreads"
-        self.machine.at(
+        fence = "fence.mbarrier_init and a cluster barrier" if remote else "__syncthreads"
+        self.report(
             "MBAR_INIT_UNPUBLISHED",
-            self,
             site,
             f"{barrier.name}: its init by {access.warp.label} does not happen before this use; "
-            f"missing {what}",
+            f"missing {fence}",
             buffer=barrier.name,
             key=(site, "init"),
-            missing=what,
+            missing=fence,
         )
 
     def op_mbarrier_init(self, site: int, mask: Any, mods: Any, addr: Any, count: Any) -> None:
@@ -160,17 +162,13 @@ class MBarrierOps:
             address, expected = int(addresses[lane]), int(counts[lane])
             region, offset = self.region_at(address)
             if region is not self.cta.shared:
-                self.machine.at(
-                    "OOB_ACCESS",
-                    self,
-                    site,
-                    f"mbarrier at address {address:#x}, which is not in shared memory of its CTA",
-                )
+                text = f"mbarrier at address {address:#x}, which is not in shared memory of its CTA"
+                self.report("OOB_ACCESS", site, text)
                 continue
             if not self.inside(site, region, offset, 8, "an mbarrier in"):
                 continue
             if offset % 8:
-                self.machine.at("MISALIGNED", self, site, f"mbarrier at address {address:#x}")
+                self.report("MISALIGNED", site, f"mbarrier at address {address:#x}")
                 continue
             whole, inside = region.name_of(offset)
             name = self.machine.buffer_of(site) or whole
@@ -179,21 +177,14 @@ class MBarrierOps:
             label = f"{place} of {self.cta.label}"
             old = self.cta.mbarriers.get(offset)
             if old is not None:
-                self.machine.at(
-                    "MBAR_REINIT_LIVE",
-                    self,
-                    site,
+                text = (
                     f"{label}: mbarrier.init on a live object (phase {old.phase}, pending "
-                    f"{old.pending})",
-                    buffer=old.name,
+                    f"{old.pending})"
                 )
+                self.report("MBAR_REINIT_LIVE", site, text, buffer=old.name)
             if not 1 <= expected <= MAX_COUNT:
-                self.machine.at(
-                    "MBAR_ARRIVE_OVERFLOW",
-                    self,
-                    site,
-                    f"{label}: init count {expected}",
-                    buffer=label,
+                self.report(
+                    "MBAR_ARRIVE_OVERFLOW", site, f"{label}: init count {expected}", buffer=label
                 )
             barrier = MBarrier(label, self.cta, offset, expected)
             barrier.stem, barrier.number = name, number
@@ -209,20 +200,14 @@ class MBarrierOps:
         """End an mbarrier object; its bytes may be reused."""
         for barrier, _ in self.barriers_at(site, mask, addr):
             if barrier.outstanding:
-                self.machine.at(
-                    "MBAR_REINIT_LIVE",
-                    self,
-                    site,
-                    f"{barrier.name}: inval while copies still signal it",
-                    buffer=barrier.name,
-                )
+                text = f"{barrier.name}: inval while copies still signal it"
+                self.report("MBAR_REINIT_LIVE", site, text, buffer=barrier.name)
             known = self.known_to_any() if self.parts else self.clock
             for warp in barrier.cta.warps:
                 epoch, where = warp.last_use.get(barrier, (0, 0))
                 if warp is not self and epoch > int(known.generic.epochs[warp.index]):
-                    self.machine.at(
+                    self.report(
                         "MBAR_REINIT_LIVE",
-                        self,
                         site,
                         f"{barrier.name}: inval is not ordered after its use by {warp.label}",
                         buffer=barrier.name,
@@ -241,9 +226,8 @@ class MBarrierOps:
         machine = self.machine
         machine.progress += 1
         if barrier.phase >= 1 and barrier.observed < barrier.phase - 1:
-            machine.at(
+            self.report(
                 "MBAR_MISSING_WAIT",
-                self,
                 site,
                 f"{barrier.name}: phase {barrier.phase - 1} completed but no thread observed it "
                 f"before this arrival in phase {barrier.phase}",
@@ -253,9 +237,8 @@ class MBarrierOps:
         if bundle is not None:
             barrier.slot.publish(place, bundle)
         if count > barrier.pending:
-            machine.at(
+            self.report(
                 "MBAR_ARRIVE_OVERFLOW",
-                self,
                 site,
                 f"{barrier.name}: arrive count {count} exceeds pending {barrier.pending} in phase "
                 f"{barrier.phase}; init({barrier.expected})",
@@ -277,16 +260,12 @@ class MBarrierOps:
                 warp.check_late_lanes(barrier)
         if left:
             op = left[0]
-            self.machine.add(
-                "MBAR_TX_MISMATCH",
+            text = (
                 f"{barrier.name}: phase {barrier.phase - 1} completed while a {op.kind} of "
                 f"{op.num_bytes} bytes that signals it is still in flight: fewer bytes were "
-                "expected than the copies deliver",
-                key=(op.site, "early"),
-                buffer=barrier.name,
-                agents=(op.warp.label,),
-                statements=(self.machine.place(op.warp, op.site, op.it),),
+                "expected than the copies deliver"
             )
+            self.machine.of_op("MBAR_TX_MISMATCH", op, text, "early", buffer=barrier.name)
         self.machine.wake(barrier)
 
     # -- lanes that wait one by one ---------------------------------------------------------------
@@ -299,8 +278,8 @@ class MBarrierOps:
     def lanes_came(self, lanes: int, barrier: MBarrier | None = None) -> None:
         """Note that some lanes went on, each for itself: they are not late for a wait before.
 
-        What does not know of that may have been earlier: arrivals count once their phase is waited
-        for.
+        Waits that do not know of it may have been earlier: arrivals count once their phase is
+        waited for.
         """
         waits = list(self.lane_waits.values())
         if barrier is not None:
@@ -325,28 +304,22 @@ class MBarrierOps:
         if not wait.late:
             return
         del self.lane_waits[barrier]
-        self.machine.add(
+        self.report(
             "MBAR_PHASE_ALIAS",
+            wait.site,
             f"{barrier.name}: phase {barrier.phase - 1} completes before lanes {wait.late:#x} of "
             f"{self.label} are sure to have waited for phase {wait.phase}: they have not met the "
             "lane that went on",
+            it=wait.it,
             key=(wait.site, barrier.name, "lanes"),
             buffer=barrier.name,
-            agents=(self.label,),
-            statements=(self.machine.place(self, wait.site, wait.it),),
             missing="bar.warp.sync after the wait",
         )
 
     def _arrive_all(
-        self,
-        site: int,
-        mask: Any,
-        mods: Any,
-        addr: Any,
-        count: Any = 1,
-        tx: Any = None,
-        drop: bool = False,
+        self, site: int, mask: Any, mods: Any, addr: Any, count: Any, tx: Any = None
     ) -> None:
+        """Arrive on the barriers that lanes name; with `tx` expect bytes there before."""
         targets = list(self.barriers_at(site, mask, addr))
         relaxed = mods.get("sem") == "relaxed"
         for barrier, lanes in targets:
@@ -364,21 +337,21 @@ class MBarrierOps:
             self._check_counts(site, barrier, count, lanes)
             total = sum_of(count, lanes)
             self.flow.add(ARRIVE, barrier, total)
-            if drop:
+            if "drop" in mods["ptx_name"]:
                 barrier.expected -= total
             if relaxed:
                 self.publish_relaxed(barrier, mods.get("scope") or "cta", self.lanes_of(mask))
             self.arrive(site, barrier, total, place, bundle)
 
     def _check_counts(self, site: int, barrier: MBarrier, count: Any, lanes: np.ndarray) -> None:
-        """Check what each lane arrives for: 1 to 2^20 - 1 (PTX ISA, contents of the mbarrier)."""
+        """Check the count of each lane: 1 to 2^20 - 1 (PTX ISA, contents of the mbarrier)."""
         if not is_lanes(count) and 1 <= count <= MAX_COUNT:
             return
         found = as_lanes(count)[lanes]
         if ((found < 1) | (found > MAX_COUNT)).any():
             wrong = int(found[(found < 1) | (found > MAX_COUNT)][0])
             text = f"{barrier.name}: arrive count {wrong}; need 1 to {MAX_COUNT}"
-            self.machine.at("ILLEGAL_OPERAND", self, site, text, buffer=barrier.name)
+            self.report("ILLEGAL_OPERAND", site, text, buffer=barrier.name)
 
     def _expect(self, barrier: MBarrier, num_bytes: int) -> None:
         barrier.tx += num_bytes
@@ -389,17 +362,17 @@ class MBarrierOps:
     def observe(
         self, site: int, barrier: MBarrier, parity: int, scope: str, lanes: int, sem: str = ""
     ) -> None:
-        """Acquire what the completed phase publishes, for the lanes that waited."""
+        """Acquire the knowledge of the completed phase, for the lanes that waited."""
         phase = barrier.phase - 1
         before = self.observed.get(id(barrier))
         fresh = phase < 0 and site not in self.machine.program.acquire_sites
-        again = before is not None and before.phase >= phase >= 0
+        repeated = before is not None and before.phase >= phase >= 0
         self.flow.add(WAIT, barrier)
         for arrived, came, waits in barrier.came:
             for wait in waits if arrived <= phase else ():
                 wait.late &= ~came
         barrier.came = [x for x in barrier.came if x[0] > phase]
-        self.observed[id(barrier)] = Observed(phase, parity, site, self.it, fresh or again)
+        self.observed[id(barrier)] = Observed(phase, parity, site, self.it, fresh or repeated)
         if lanes & (lanes - 1):
             self.lane_waits[barrier] = LaneWait(phase, lanes, lanes, site, self.it)
         if phase < 0:
@@ -414,7 +387,7 @@ class MBarrierOps:
             for fence, pending in self.pending_reads(lanes):
                 slot.acquire(pending, narrower(scope, fence) != "cta", accesses)
         elif slot is not None:
-            slot.acquire(self.told(lanes), scope == "cluster", accesses)
+            slot.acquire(self.bundle_of(lanes), scope == "cluster", accesses)
             if slot.near is not None:
                 self.lane_order.learn(lanes, int(slot.near.generic.epochs[self.index]))
             self.bump()
@@ -428,10 +401,10 @@ class MBarrierOps:
     def _by_parity(self, site: int, mask: Any, phase: Any) -> list[tuple[int, Any]]:
         """Split the lanes by the parity that they wait for; PTX allows 0 and 1."""
         self.waits_without(site, mask)
-        asked = as_lanes(phase) if mask is None else as_lanes(phase)[mask]
-        if ((asked < 0) | (asked > 1)).any():
-            wrong = asked[(asked < 0) | (asked > 1)][0]
-            self.machine.at("ILLEGAL_OPERAND", self, site, f"parity {wrong}: need 0 or 1")
+        parities = as_lanes(phase) if mask is None else as_lanes(phase)[mask]
+        if ((parities < 0) | (parities > 1)).any():
+            wrong = parities[(parities < 0) | (parities > 1)][0]
+            self.report("ILLEGAL_OPERAND", site, f"parity {wrong}: need 0 or 1")
         if not is_lanes(phase):
             return [(int(phase) & 1, mask)]
         odd = (phase & 1) != 0
@@ -441,13 +414,8 @@ class MBarrierOps:
     def _wait_one(self, site: int, mask: Any, addr: Any, parity: int, scope: str) -> Wait:
         for barrier, lanes in list(self.barriers_at(site, mask, addr)):
             if barrier.cta is not self.cta:
-                self.machine.at(
-                    "MBAR_SCOPE_TOO_NARROW",
-                    self,
-                    site,
-                    f"{barrier.name}: only threads of its own CTA may wait",
-                    buffer=barrier.name,
-                )
+                text = f"{barrier.name}: only threads of its own CTA may wait"
+                self.report("MBAR_SCOPE_TOO_NARROW", site, text, buffer=barrier.name)
             self.consumes(barrier)
             while not barrier.passes(parity):
                 self.blocked_on = ("mbarrier", barrier, parity, site)
@@ -469,11 +437,20 @@ class MBarrierOps:
         """Loop over try_wait.acquire.cluster until it returns true."""
         yield from self.wait_parity(site, mask, addr, phase, "cluster")
 
-    def op_mbarrier_try_wait_parity(
-        self, site: int, mask: Any, mods: Any, addr: Any, phase: Any, time_hint: Any = None
+    def op_mbarrier_try_wait(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        addr: Any,
+        phase: Any = None,
+        state: Any = None,
+        time_hint: Any = None,
     ) -> Any:
-        """Look once; the loop around it waits."""
+        """Look once for the phase of a parity, or of a state token; the loop around it waits."""
         self.site = site
+        if phase is None:
+            phase = as_lanes(state).astype(np.int64) & 1
         scope, sem = mods.get("scope") or "cta", mods.get("sem") or "acquire"
         passed = np.zeros(32, bool)
         self.blocked_on = None
@@ -486,14 +463,3 @@ class MBarrierOps:
                 passed[lanes] = True
                 self.observe(site, barrier, parity, scope, self.bits_of(lanes), sem)
         return passed
-
-    op_mbarrier_test_wait_parity = op_mbarrier_try_wait_parity
-
-    def op_mbarrier_try_wait(
-        self, site: int, mask: Any, mods: Any, addr: Any, state: Any, time_hint: Any = None
-    ) -> Any:
-        """Look once for the phase that a state token names."""
-        phase = as_lanes(state).astype(np.int64) & 1
-        return self.op_mbarrier_try_wait_parity(site, mask, mods, addr, phase)
-
-    op_mbarrier_test_wait = op_mbarrier_try_wait

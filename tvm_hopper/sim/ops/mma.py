@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.arithmetic.elements import BITS
+from tvm_hopper.sim.layouts.fragments import matrices_of, registers_of
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes, is_lanes
 from tvm_hopper.sim.ops.mma_forms import TYPES, FragmentProduct, find_product
 from tvm_hopper.sim.ops.sparse_metadata import gathered, holders, meaningless
-from tvm_hopper.sim.shortcuts import no_values
+from tvm_hopper.sim.options import no_values
 
 # How TVM's older calls name types, where they do not use PTX's names.
 _OLDER_NAMES = {
@@ -32,7 +33,10 @@ _OLDER_NAMES = {
     "float32": "f32",
     "float64": "f64",
 }
-_REGISTERS = {"f32": np.float32, "f64": np.float64}  # of D; of all other types 32-bit words
+_REGISTERS = {
+    "f32": np.float32,
+    "f64": np.float64,
+}  # types of D in registers; others are 32-bit words
 _NOTHING = tuple(np.zeros(32, np.uint32) for _ in range(8))  # in place of a result, for any form
 
 
@@ -52,9 +56,8 @@ class MmaOps:
     def _places(self, site: int, local: np.ndarray, offset: Any, size: int) -> np.ndarray | None:
         first = as_lanes(offset).astype(np.int64) * local.itemsize
         if first.min() < 0 or first.max() + size > local.shape[1] * local.itemsize:
-            self.machine.at(
+            self.report(
                 "OOB_ACCESS",
-                self,
                 site,
                 f"registers {int(first.min())} to {int(first.max()) + size} of "
                 f"{local.shape[1] * local.itemsize} bytes",
@@ -87,11 +90,11 @@ class MmaOps:
         product = find_product(shape, layouts, types, bool(saturates), bit_operation=operation)
         if product is None:
             parts = ["mma.sync", shape, f"{a_layout}.{b_layout}", f"{a_type}.{b_type}.{c_type}"]
-            what = " ".join([*parts, *filter(None, (operation, "satfinite" * bool(saturates)))])
+            form = " ".join([*parts, *filter(None, (operation, "satfinite" * bool(saturates)))])
             if TYPES.issuperset(types):
-                self._no_such_form(site, what)
+                self._no_such_form(site, form)
             else:
-                self.machine.incomplete(what, site)
+                self.machine.incomplete(form, site)
             return
         self._require_full(site, mask, "mma.sync", exists=True)
         left = self._take(site, a, a_offset, product.a_bytes)
@@ -106,8 +109,6 @@ class MmaOps:
         product = self._form(site, mods)
         return _NOTHING if product is None else self._product(product, a, b, c)
 
-    op_mma_f16acc = op_mma_f16c_f32d = op_mma_int = op_mma_f64 = op_mma
-
     def op_mma_sp(
         self, site: int, mask: Any, mods: Any, a: Any, b: Any, c: Any, e: Any, f: Any
     ) -> Any:
@@ -119,7 +120,7 @@ class MmaOps:
         most = 4 // holders(product.a_type, product.depth) - 1
         if not 0 <= int(f) <= most:
             text = f"sparsity selector {int(f)}: need 0" + f" to {most}" * (most > 0)
-            self.machine.at("ILLEGAL_OPERAND", self, site, text)
+            self.report("ILLEGAL_OPERAND", site, text)
             return _NOTHING
         no_values(self.machine, "metadata of mma.sp may have no meaning")
         words = np.broadcast_to(_word(e, 32), (32,))
@@ -127,16 +128,13 @@ class MmaOps:
         wrong = meaningless(fields, product.a_type, "ordered_metadata" in mods["spvariant"])
         if len(wrong):
             found = ", ".join(f"0b{value:04b}" for value in wrong)
-            what = (
+            form = (
                 f"metadata {found} of .{product.a_type}: mma.{mods['spvariant']} has no meaning for"
             )
             these = "it" if len(wrong) == 1 else "them"
-            text = f"{what} {these}; give its tensor in inputs"
-            self.machine.at("ILLEGAL_OPERAND", self, site, text)
+            text = f"{form} {these}; give its tensor in inputs"
+            self.report("ILLEGAL_OPERAND", site, text)
         return self._product(product, a, b, c, fields)
-
-    op_mma_sp_pair = op_mma_sp_all = op_mma_sp_f16acc = op_mma_sp_f16acc_pair = op_mma_sp
-    op_mma_sp_int_pair = op_mma_sp_int_all = op_mma_sp
 
     def _form(self, site: int, mods: Any) -> FragmentProduct | None:
         """Return the form of an instruction; report one that PTX does not have."""
@@ -153,13 +151,13 @@ class MmaOps:
             sparse="spvariant" in mods,
         )
         if product is None:
-            what = f"mma {mods['shape']} {'.'.join(layouts)} {'.'.join((mods['dtype'], *types))}"
-            self._no_such_form(site, what)
+            form = f"mma {mods['shape']} {'.'.join(layouts)} {'.'.join((mods['dtype'], *types))}"
+            self._no_such_form(site, form)
         return product
 
-    def _no_such_form(self, site: int, what: str) -> None:
-        text = f"{what}: need a form of the instruction that PTX has"
-        self.machine.at("ILLEGAL_OPERAND", self, site, text)
+    def _no_such_form(self, site: int, form: str) -> None:
+        text = f"{form}: need a form of the instruction that PTX has"
+        self.report("ILLEGAL_OPERAND", site, text)
 
     def _product(self, product: FragmentProduct, a: Any, b: Any, c: Any, fields: Any = None) -> Any:
         """Return the registers of D."""
@@ -254,3 +252,58 @@ def _word(value: Any, bits: int) -> np.ndarray:
     if lanes.dtype.itemsize == 4:
         return np.ascontiguousarray(lanes).view(np.uint32)
     return lanes.astype(np.uint32)
+
+
+class MatrixOps:
+    """Matrix loads and stores of one warp."""
+
+    def _rows(self, site: int, p: Any, number: int) -> tuple[Any, np.ndarray] | None:
+        """Return region and byte offsets of the 8*number row addresses."""
+        addresses = as_lanes(p).astype(np.int64)[: 8 * number]
+        region, first = self.region_at(addresses[0])
+        offsets = addresses - (addresses[0] - first)
+        if region is None or not region.shared:
+            self.report("OOB_ACCESS", site, "matrix row outside of shared memory")
+            return None
+        if not self.inside(site, region, offsets, 16, "matrix rows in"):
+            return None
+        if (offsets % 16).any():
+            self.report("MISALIGNED", site, "matrix row address is no multiple of 16")
+            return None
+        if region.live[int(offsets.min()) : int(offsets.max()) + 16].any():
+            self._live_object(site, region, offsets, 16)
+        return region, offsets
+
+    def op_stmatrix(self, site: int, mask: Any, mods: Any, p: Any, r: Any) -> None:
+        """Store 1, 2 or 4 matrices; lane l of matrix m gives the address of row l of matrix m."""
+        self._require_full(site, mask, "stmatrix", exists=True)
+        values = r if isinstance(r, tuple) else (r,)
+        rows = self._rows(site, p, len(values))
+        if rows is None:
+            return
+        region, offsets = rows
+        self.machine.progress += 1
+        if region.shadow is not None:
+            self.check(region, offsets, 16, self.access(site, True), together=True)
+        if not self.machine.values:
+            return
+        words = np.stack([np.broadcast_to(as_lanes(value), (32,)) for value in values])
+        cells = region.view(np.dtype(np.uint16))
+        places = offsets.reshape(-1, 8, 1) // 2 + np.arange(8)
+        cells[places] = matrices_of(words.astype(np.uint32), bool(mods.get("trans")))
+
+    def op_ldmatrix(self, site: int, mask: Any, mods: Any, p: Any) -> Any:
+        """Load 1, 2 or 4 matrices; each lane gets two neighbours of a row per matrix."""
+        self._require_full(site, mask, "ldmatrix", exists=True)
+        number = int(mods["num"][1:])
+        results = np.zeros((number, 32), np.uint32)
+        rows = self._rows(site, p, number)
+        if rows is not None:
+            region, offsets = rows
+            if region.shadow is not None:
+                self.check(region, offsets, 16, self.access(site, False), together=True)
+            if self.machine.values:
+                cells = region.view(np.dtype(np.uint16))
+                matrices = cells[offsets.reshape(-1, 8, 1) // 2 + np.arange(8)]
+                results = registers_of(matrices, bool(mods.get("trans")))
+        return results[0] if number == 1 else tuple(results)

@@ -1,4 +1,4 @@
-"""The forms of `mma.sync` and `mma.sp`, and what each computes from the registers of a warp."""
+"""The forms of `mma.sync` and `mma.sp`, and their products of a warp's registers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tvm_hopper.sim.arithmetic import fused
 from tvm_hopper.sim.arithmetic.elements import BITS, elements_of, rounded_sum
+from tvm_hopper.sim.arithmetic.exact import multiply_add_f64
 from tvm_hopper.sim.layouts.fragments import (
     COLUMNS,
     QUADS,
@@ -71,7 +71,7 @@ class FragmentProduct:
     depth : int
         k of the instruction.
     a_type, b_type, c_type : str
-        As PTX names them.
+        PTX names of the types.
     saturates : bool
         `.satfinite`.
     rows : int
@@ -79,13 +79,13 @@ class FragmentProduct:
     d_type : str
         Type of D; empty: that of C.
     layouts : tuple of str
-        Of A and B, "row" or "col": of m8n8k4 with f16, whose fragments depend on it.
+        "row" or "col" for A and B, in m8n8k4 with f16: the fragments depend on it.
     bit_operation : str
-        "xor" or "and", of b1.
+        "xor" or "and", for b1.
     rounding : str
-        Of f64.
+        Rounding mode of f64.
     sparse : bool
-        Whether A holds half of its elements, as metadata says.
+        Whether A holds half of its elements, selected by metadata.
     """
 
     depth: int
@@ -199,11 +199,11 @@ class FragmentProduct:
             total = start
             for k in range(self.depth):
                 a, b = np.broadcast_arrays(left[:, :, k, None], right[:, k, None, :])
-                total = fused.multiply_add(a, b, total, self.rounding)
+                total = multiply_add_f64(a, b, total, self.rounding)
             return total
         with np.errstate(all="ignore"):
             total = left @ right
-            if self.bit_operation == "xor":  # of two bits: a + b - 2 a b
+            if self.bit_operation == "xor":  # for bits a + b - 2 a b
                 total = left.sum(2, keepdims=True) + right.sum(1, keepdims=True) - 2 * total
             return rounded_sum(total + start, self.result_type, self.saturates)
 

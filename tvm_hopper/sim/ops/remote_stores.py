@@ -2,8 +2,8 @@
 
 PTX ISA 9.1, 9.7.9.12 st.async, 9.7.13.8 red.async: both are "performed in the generic proxy"; the
 store is weak, the reduction relaxed. Upon completion a complete-tx of the bytes is performed on the
-mbarrier, with release semantics at cluster scope. So nothing orders such a write with what the
-issuing thread does next; who has waited on the mbarrier knows of it as of a generic write.
+mbarrier, with release semantics at cluster scope. So nothing orders such a write with later steps
+of the issuing thread; a thread that waited on the mbarrier knows of it as of a generic write.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ from tvm_hopper.sim.machine.lanes import as_lanes
 from tvm_hopper.sim.machine.load_store import overlapping
 from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.memory import POISON, Region, global_number, shared_offset, shared_rank
-from tvm_hopper.sim.ops.bulk import active
+from tvm_hopper.sim.ops.bulk import active, in_pieces
 from tvm_hopper.sim.ops.reductions import reduced
 from tvm_hopper.sim.races.shadow import GENERIC
 
 
 class RemoteStoreOps:
-    """The asynchronous stores of one warp; a part of `Warp`, whose other methods it calls."""
+    """The asynchronous stores of one warp; a part of `Warp`."""
 
     def op_st_async(self, site: int, mask: Any, mods: Any, addr: Any, b: Any, mbar: Any) -> None:
         """Store an element, or a vector, and complete its bytes on an mbarrier next to it."""
         self._send(site, mask, mods, addr, b if isinstance(b, tuple) else (b,), mbar)
-
-    op_st_async_vec = op_st_async
 
     def op_red_async(
         self, site: int, mask: Any, mods: Any, addr: Any, value: Any, mbar: Any
@@ -55,7 +53,7 @@ class RemoteStoreOps:
     def _addresses_legal(
         self, site: int, places: np.ndarray, barriers: np.ndarray, reduces: bool
     ) -> bool:
-        """Check that destination and mbarrier lie in one CTA, of those that PTX allows."""
+        """Check that destination and mbarrier lie in one CTA that PTX allows."""
         name = "red.async" if reduces else "st.async"
         problem = ""
         if global_number(places).any() or global_number(barriers).any():
@@ -69,7 +67,7 @@ class RemoteStoreOps:
         if problem:
             where = "another CTA" if reduces else "one CTA, of several"
             need = f"need both in {where} of the cluster"
-            self.machine.at("ILLEGAL_OPERAND", self, site, f"{name} with {problem}: {need}")
+            self.report("ILLEGAL_OPERAND", site, f"{name} with {problem}: {need}")
         return not problem
 
     def _send_together(
@@ -81,16 +79,16 @@ class RemoteStoreOps:
         barrier_address: int,
         reduce: str,
     ) -> None:
-        """Send what some lanes store to one CTA and complete on one mbarrier."""
+        """Send the data that some lanes store to one CTA and complete on one mbarrier."""
         machine, bits = self.machine, self.bits_of(lanes)
         dst, _ = self.region_at(int(places[0]))
         barrier = self.barrier_at(site, barrier_address, bits)
-        if dst is None or barrier is None:  # of one CTA: that there is none has been said
+        if dst is None or barrier is None:  # already reported
             return
         offsets, size = shared_offset(places), words[0].nbytes
         if (offsets % size).any():
             text = f"offset {int(offsets[0])} of {dst.name}: need {size}"
-            machine.at("MISALIGNED", self, site, text, buffer=dst.name)
+            self.report("MISALIGNED", site, text, buffer=dst.name)
             return
         if not self.inside(site, dst, offsets, size, "writes"):
             return
@@ -99,15 +97,9 @@ class RemoteStoreOps:
         if not reduce and len(offsets) > 1 and overlapping(offsets, size):
             self.check_one_place(site, offsets, words)
         op = PendingOp("red.async" if reduce else "st.async", self, site)
-        op.barrier, op.num_bytes = barrier, words.nbytes
-        machine.loads.append(op)
-        barrier.carry()
         if self.lane_waits:
             self.lanes_came(bits, barrier)
-        self.fills(barrier)
-        barrier.outstanding.append(op)
-        if barrier.cta is not self.cta:
-            machine.remote_ops.append((barrier.cta, self, 0, op.write_event, site, self.it))
+        self.completes_on(op, barrier, words.nbytes)
         if machine.log is not None:
             access = self.access(
                 site, True, GENERIC, op.write_event, op, rmw=bool(reduce), lanes=bits
@@ -131,14 +123,8 @@ class RemoteStoreOps:
                     if reduce:
                         word = reduced(reduce, self.gather(dst, at, words.dtype, count)[0], word)
                     self.scatter(dst, at, word[None], words.dtype, count)
-            barrier.tx -= words[part].nbytes
-            barrier.delivered_bytes += words[part].nbytes
-            if last:
-                barrier.outstanding.remove(op)
-                barrier.slot.generic_events |= op.events
+            barrier.deliver(op, words[part].nbytes, last, generic=True)
             op.warp.settle(barrier)
 
-        chunks = min(machine.chunks, len(offsets))
-        edges = [len(offsets) * i // chunks for i in range(chunks + 1)]
-        for i in range(chunks):
-            op.steps.append(partial(write, slice(edges[i], edges[i + 1]), i == chunks - 1))
+        parts = in_pieces(len(offsets), min(machine.chunks, len(offsets)))
+        op.steps.extend(partial(write, part, part is parts[-1]) for part in parts)

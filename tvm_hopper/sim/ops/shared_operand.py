@@ -10,9 +10,8 @@ import numpy as np
 from tvm_hopper.sim.arithmetic.elements import round_tf32
 from tvm_hopper.sim.layouts.matrix_descriptor import MatrixDescriptor
 from tvm_hopper.sim.machine.memory import Region
-from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.races.shadow import COARSEST
-from tvm_hopper.sim.tir import numpy_dtype
+from tvm_hopper.sim.tir import DTYPE_OF, numpy_dtype
 
 
 @functools.lru_cache(maxsize=512)
@@ -38,7 +37,7 @@ def operand_chunks(
 
 @functools.lru_cache(maxsize=1024)
 def described_by(value: int) -> MatrixDescriptor:
-    """Take a descriptor apart."""
+    """Decode a descriptor."""
     return MatrixDescriptor.of(value)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-_GROUPS = 8  # of four lanes each; group g has the rows g and g + 8
+_GROUPS = 8  # groups of four lanes; group g has the rows g and g + 8
 _TF32 = {0b0100: 0, 0b1110: 1}
 _ORDERED = (0b0100, 0b1000, 0b1001, 0b1100, 0b1101, 0b1110)
 _EQUAL = (0b0000, 0b0101, 0b1010, 0b1111)

@@ -1,7 +1,7 @@
 """Copies through a tensor map: TMA loads, stores and reductions of boxes.
 
-PTX ISA 9.1, 9.7.9.27 cp.async.bulk.tensor, cp.reduce.async.bulk.tensor. What a copy does once its
-elements are known is that of every bulk copy (`bulk.py`).
+PTX ISA 9.1, 9.7.9.27 cp.async.bulk.tensor, cp.reduce.async.bulk.tensor. Once its elements are
+known, it works as every bulk copy (`bulk.py`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 from tvm_hopper.sim.launch.im2col import Im2colMap
 from tvm_hopper.sim.launch.tma import START_ALIGNMENT, BoundTensorMap
-from tvm_hopper.sim.ops.bulk import active, lane_value
+from tvm_hopper.sim.ops.bulk import BulkCopy, active, lane_value
 
 
 class TensorCopyOps:
-    """A part of `Warp`, whose other methods it calls."""
+    """Mixin of `Warp`."""
 
-    def op_cp_async_bulk_tensor_g2s_cluster(
+    def op_cp_async_bulk_tensor_g2s(
         self,
         site: int,
         mask: Any,
@@ -51,10 +51,13 @@ class TensorCopyOps:
             target, barrier = lane_value(dst_mem, lane), lane_value(mbar, lane)
             masks = None if cta_mask is None else lane_value(cta_mask, lane)
             if target & 0x7F:
-                self.machine.at("MISALIGNED", self, site, f"TMA destination {target:#x}: need 128")
+                self.report("MISALIGNED", site, f"TMA destination {target:#x}: need 128")
             landing = bound.landing(target & 0x3FF)
-            source = (bound.region, offsets, inside, bound.dtype, bound.fill())
-            for op in self._load(site, lane, "TMA load", source, landing, target, barrier, masks):
+            copy = BulkCopy(
+                *(site, int(lane), "TMA load", bound.region, offsets, landing),
+                *(bound.dtype, inside, bound.fill()),
+            )
+            for op in self._load(copy, target, barrier, masks):
                 self.reads_map(site, int(lane), bound, op)
 
     def _usable_map(
@@ -76,7 +79,7 @@ class TensorCopyOps:
         elif isinstance(bound, Im2colMap):
             problem = bound.trouble(start, more)
         if problem:
-            self.machine.at("ILLEGAL_OPERAND", self, site, problem)
+            self.report("ILLEGAL_OPERAND", site, problem)
             return None
         self._check_start(site, bound, start)
         return bound
@@ -85,12 +88,7 @@ class TensorCopyOps:
         num_bytes = start[0] * tmap.itemsize
         if num_bytes % START_ALIGNMENT:
             text = f"TMA box from innermost coordinate {start[0]}, {num_bytes} bytes: need a "
-            self.machine.at("MISALIGNED", self, site, text + "multiple of 16")
-
-    op_cp_async_bulk_tensor_g2s_cta = op_cp_async_bulk_tensor_g2s_cluster
-    op_cp_async_bulk_tensor_g2s_cluster_multicast16 = op_cp_async_bulk_tensor_g2s_cluster
-    op_cp_async_bulk_tensor_g2s_cluster_im2col = op_cp_async_bulk_tensor_g2s_cluster
-    op_cp_async_bulk_tensor_g2s_cta_im2col = op_cp_async_bulk_tensor_g2s_cluster
+            self.report("MISALIGNED", site, text + "multiple of 16")
 
     def op_cp_async_bulk_tensor_s2g(
         self,
@@ -102,7 +100,7 @@ class TensorCopyOps:
         src_mem: Any,
         cache_policy: Any = None,
     ) -> None:
-        """Store a box through a tensor map; what lies outside the tensor is not written."""
+        """Store a box through a tensor map; elements outside the tensor are not written."""
         reduce = mods.get("redop", "")
         mode = mods.get("load_mode") or "tile"
         if mode not in ("tile", "im2col_no_offs"):
@@ -115,17 +113,15 @@ class TensorCopyOps:
             if bound is None:
                 continue
             if min(start) < 0 and mode == "tile":
-                self.machine.at("OOB_ACCESS", self, site, f"TMA store at {start}", key=(site, "-"))
+                self.report("OOB_ACCESS", site, f"TMA store at {start}", key=(site, "-"))
             offsets, inside = bound.select(start)
             source = lane_value(src_mem, lane)
             if source & 0x7F:
-                self.machine.at("MISALIGNED", self, site, f"TMA source {source:#x}: need 128")
+                self.report("MISALIGNED", site, f"TMA source {source:#x}: need 128")
             landing = bound.landing(source & 0x3FF)
             kind = f"TMA reduce ({reduce})" if reduce else "TMA store"
-            place = (bound.region, offsets, inside, bound.dtype)
-            op = self._store(site, lane, kind, source, landing, *place, reduce)
-            self.reads_map(site, int(lane), bound, op)
-
-    op_cp_reduce_async_bulk_tensor = op_cp_async_bulk_tensor_s2g
-    op_cp_async_bulk_tensor_s2g_im2col_no_offs_w = op_cp_async_bulk_tensor_s2g
-    op_cp_reduce_async_bulk_tensor_im2col_no_offs_w = op_cp_async_bulk_tensor_s2g
+            copy = BulkCopy(
+                *(site, int(lane), kind, bound.region, offsets, landing),
+                *(bound.dtype, inside, 0, reduce),
+            )
+            self.reads_map(site, int(lane), bound, self._store(copy, source))

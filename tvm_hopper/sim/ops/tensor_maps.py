@@ -3,7 +3,7 @@
 PTX ISA 9.1, 9.7.9.28 tensormap.replace ("a weak memory operation, on the entire 1024-bit opaque
 tensor-map object"), 9.7.13.16 tensormap.cp_fenceproxy, 9.7.13.4 fence.proxy. A copy reads its map
 through the tensormap proxy; a map that is a parameter of the kernel cannot change, and needs no
-fence. What was written before the kernel needs an acquire too (CUDA Programming Guide, "Using TMA",
+fence. Maps written before the kernel need an acquire too (CUDA Programming Guide, "Using TMA",
 on maps in global memory).
 """
 
@@ -21,13 +21,13 @@ from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.memory import GLOBAL_SHIFT
 from tvm_hopper.sim.ops.bulk import active, lane_value
 from tvm_hopper.sim.ops.fences import narrower
+from tvm_hopper.sim.options import no_values
 from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.shadow import ALL_LANES, TENSORMAP, Reliance
-from tvm_hopper.sim.shortcuts import no_values
 
 
 class TensorMapOps:
-    """What one warp does to tensor maps; a part of `Warp`, whose other methods it calls."""
+    """One warp's operations on tensor maps; a part of `Warp`."""
 
     # -- a map that a copy uses -------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ class TensorMapOps:
         region, offset = self.region_at(address)
         if region is None or region.shared:
             text = "a tensor map in shared memory, or in none: need global memory, or a parameter"
-            machine.at("ILLEGAL_OPERAND", self, site, text)
+            self.report("ILLEGAL_OPERAND", site, text)
             return None
         if not self._object_legal(site, region, offset, "reads"):
             return None
@@ -65,7 +65,7 @@ class TensorMapOps:
             rule, problem = "TENSOR_MAP", "what lies there is none, or was encoded by a driver"
         if problem:
             text = f"a tensor map at byte {offset} of {region.name}: {problem}"
-            self.machine.at(rule, self, site, text, buffer=region.name)
+            self.report(rule, site, text, buffer=region.name)
         return not problem
 
     def _decoded(self, site: int, raw: np.ndarray) -> BoundTensorMap | None:
@@ -73,7 +73,7 @@ class TensorMapOps:
         region, offset = self.region_at(address)
         if region is None or region.shared:
             text = f"a tensor map of address {address:#x}, which is no tensor's"
-            self.machine.at("TENSOR_MAP", self, site, text)
+            self.report("TENSOR_MAP", site, text)
             return None
         arg = maps.decode(raw, region.name, offset)
         if arg.dtype in maps.ELEMENT_TYPES and arg.dtype.startswith(("f32", "tf32")):
@@ -81,7 +81,7 @@ class TensorMapOps:
             return None
         if broken := maps.broken_rules(arg):
             text = f"tensor map of {region.name}: " + " and ".join(broken)
-            self.machine.at("TENSOR_MAP", self, site, text)
+            self.report("TENSOR_MAP", site, text)
             return None
         return bound_map(arg, region)
 
@@ -95,9 +95,8 @@ class TensorMapOps:
         clocks = bundle.tensormaps
         clock = None if clocks is None else clocks.acquired.get(tmap.address)
         if clock is None:
-            self.machine.at(
+            self.report(
                 "TENSORMAP_PROXY",
-                self,
                 site,
                 f"{op.kind} uses a tensor map in {region.name} without "
                 "fence.proxy.tensormap::generic.acquire of it",
@@ -112,7 +111,7 @@ class TensorMapOps:
 
     # -- changes ----------------------------------------------------------------------------------
 
-    def op_tensormap_replace_dim(
+    def op_tensormap_replace(
         self, site: int, mask: Any, mods: Any, addr: Any, new_val: Any, ord: Any = None
     ) -> None:
         """Change a field of a tensor map, in global memory or in this CTA's shared memory."""
@@ -121,7 +120,7 @@ class TensorMapOps:
             region, offset = self.region_at(lane_value(addr, lane))
             if region is None or (region.shared and region.cta is not self.cta):
                 text = "tensormap.replace: need global memory, or shared memory of its own CTA"
-                self.machine.at("ILLEGAL_OPERAND", self, site, text)
+                self.report("ILLEGAL_OPERAND", site, text)
                 continue
             if not self._object_legal(site, region, offset, "writes"):
                 continue
@@ -129,20 +128,12 @@ class TensorMapOps:
             raw = region.data[offset : offset + maps.NUM_BYTES]
             if not maps.is_tiled(raw):
                 text = "tensormap.replace.tile of a tensor map in im2col mode"
-                self.machine.at("ILLEGAL_OPERAND", self, site, text)
+                self.report("ILLEGAL_OPERAND", site, text)
                 continue
             position = None if ord is None else lane_value(ord, lane)
             changed = raw.copy()
             maps.replace(changed, mods["field"], position, lane_value(new_val, lane))
             raw[:] = changed
-
-    op_tensormap_replace_address = op_tensormap_replace_dim
-    op_tensormap_replace_rank = op_tensormap_replace_dim
-    op_tensormap_replace_stride = op_tensormap_replace_dim
-    op_tensormap_replace_elemtype = op_tensormap_replace_dim
-    op_tensormap_replace_interleave_layout = op_tensormap_replace_dim
-    op_tensormap_replace_swizzle_mode = op_tensormap_replace_dim
-    op_tensormap_replace_fill_mode = op_tensormap_replace_dim
 
     def _touch_object(
         self, site: int, region: Any, offset: int, lanes: int, writes: bool, reads: bool = True
@@ -167,12 +158,12 @@ class TensorMapOps:
         """Copy a tensor map from shared to global memory, then release it to the proxy."""
         no_values(self.machine, "a tensor map is copied in memory")
         self._require_full(site, mask, "tensormap.cp_fenceproxy.sync.aligned", exists=True)
-        what = "an address of tensormap.cp_fenceproxy"
-        src, start = self.region_at(self.uniform(site, src_mem, mask, what))
-        dst, target = self.region_at(self.uniform(site, dst_mem, mask, what))
+        operand = "an address of tensormap.cp_fenceproxy"
+        src, start = self.region_at(self.uniform(site, src_mem, mask, operand))
+        dst, target = self.region_at(self.uniform(site, dst_mem, mask, operand))
         if src is None or src.cta is not self.cta or dst is None or dst.shared:
             text = "tensormap.cp_fenceproxy: need shared memory of its own CTA, then global memory"
-            self.machine.at("ILLEGAL_OPERAND", self, site, text)
+            self.report("ILLEGAL_OPERAND", site, text)
             return
         if not self._object_legal(site, src, start, "reads"):
             return
@@ -181,7 +172,7 @@ class TensorMapOps:
             return
         if (dst.base + target) % maps.ALIGNMENT:
             text = f"offset {target} of {dst.name}: need {maps.ALIGNMENT}"
-            self.machine.at("MISALIGNED", self, site, text, buffer=dst.name)
+            self.report("MISALIGNED", site, text, buffer=dst.name)
             return
         self._touch_object(site, src, start, ALL_LANES, writes=False)
         self._touch_object(site, dst, target, ALL_LANES, writes=True, reads=False)
@@ -190,17 +181,17 @@ class TensorMapOps:
         self._release_maps(ALL_LANES, mods["scope"])
 
     def op_fence_proxy_tensormap_release(self, site: int, mask: Any, mods: Any) -> None:
-        """Let what is before be read through the tensormap proxy, after an acquire."""
+        """Release earlier writes to the tensormap proxy, for reads after an acquire."""
         self._release_maps(self.lanes_of(mask), mods["scope"])
 
     def _release_maps(self, lanes: int, scope: str) -> None:
-        for who in {lanes, *(part & lanes for part in self.parts if part & lanes)}:
-            known = self.knows(who).generic.copy()
-            if who != ALL_LANES:
-                self.lane_order.limit(known, who, self.machine)
-            self.told(who).of_maps().release(self.cta, scope, known)
-            # A relaxed write after the fence hands this on, besides what an earlier fence let it.
-            self.fenced_by(who, scope).of_maps().release(self.cta, scope, known)
+        for part in self.parts_of(lanes):
+            known = self.knows(part).generic.copy()
+            if part != ALL_LANES:
+                self.lane_order.limit(known, part, self.machine)
+            self.bundle_of(part).of_maps().release(self.cta, scope, known)
+            # A relaxed write after the fence publishes this, and the effects of earlier fences.
+            self.fenced_by(part, scope).of_maps().release(self.cta, scope, known)
         self.bump()
 
     def op_fence_proxy_tensormap_acquire(self, site: int, mask: Any, mods: Any, addr: Any) -> None:
@@ -208,17 +199,17 @@ class TensorMapOps:
         scope, lanes = mods["scope"], self.lanes_of(mask)
         if one(addr, mask) >> GLOBAL_SHIFT == 0:
             text = "fence.proxy.tensormap::generic.acquire: need an address of global memory"
-            self.machine.at("ILLEGAL_OPERAND", self, site, text)
+            self.report("ILLEGAL_OPERAND", site, text)
             return
-        for (who, fence), seen in self.pending.items():
-            if who & lanes and seen.tensormaps is not None and fence == narrower(scope, "gpu"):
-                told = self.told(self.whole(who & lanes))
-                told.of_maps().join(seen.tensormaps)
+        for (part, fence), seen in self.pending.items():
+            if part & lanes and seen.tensormaps is not None and fence == narrower(scope, "gpu"):
+                clocks = self.bundle_of(self.whole(part & lanes))
+                clocks.of_maps().join(seen.tensormaps)
         places = as_lanes(addr).astype(np.int64)
-        for who in {lanes, *(part & lanes for part in self.parts if part & lanes)}:
-            here = [lane for lane in active(mask) if who >> int(lane) & 1]
-            known = self.knows(who).tensormaps
-            clocks = self.told(who).of_maps()
+        for part in self.parts_of(lanes):
+            here = [lane for lane in active(mask) if part >> int(lane) & 1]
+            known = self.knows(part).tensormaps
+            clocks = self.bundle_of(part).of_maps()
             if known is not None and clocks is not known:
                 clocks.join(known)
             for address in dict.fromkeys(places[here].tolist()):

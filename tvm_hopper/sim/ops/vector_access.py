@@ -1,4 +1,4 @@
-"""Vector loads and stores, loads through the read-only path, and cache policies.
+"""Vector loads and stores, read-only loads, `discard`, and cache policies.
 
 Cache operators, eviction priorities, prefetch sizes and cache policies are hints: none changes what
 memory holds (PTX ISA, 9.7.9.1, 9.7.9.2). A vector is aligned to its whole size (5.4.5).
@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes
+from tvm_hopper.sim.machine.memory import POISON
 from tvm_hopper.sim.ops.atomics import order_of
+from tvm_hopper.sim.ops.bulk import active, lane_value
 
+DISCARDED_BYTES = 128
 CHECKED_BYTES = 16  # to which `load` and `store` check the alignment themselves
 
 
 class VectorAccessOps:
-    """The vector accesses of one warp; a part of `Warp`, whose other methods it calls."""
+    """The vector accesses of one warp; a part of `Warp`."""
 
     def whole_vector(self, site: int, mask: Any, addr: Any, size: int) -> None:
         """Report an address that is no multiple of a vector's size."""
@@ -25,9 +28,7 @@ class VectorAccessOps:
         if (active % size).any():
             region, offset = self.region_at(int(active[0]))
             name = "memory" if region is None else region.name
-            self.machine.at(
-                "MISALIGNED", self, site, f"offset {offset} of {name}: need {size}", buffer=name
-            )
+            self.report("MISALIGNED", site, f"offset {offset} of {name}: need {size}", buffer=name)
 
     def op_ld_vec(
         self, site: int, mask: Any, mods: Any, addr: Any, cache_policy: Any = None
@@ -45,8 +46,6 @@ class VectorAccessOps:
             self.atomic(site, mask, "load", places + i * kind.itemsize, 0, kind, sem, scope)
             for i in range(count)
         )
-
-    op_ld_vec256 = op_ld_vec
 
     def op_st_vec(
         self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
@@ -71,20 +70,38 @@ class VectorAccessOps:
             else:
                 self.atomic(site, mask, "store", place, element, kind, sem, scope)
 
-    op_st_vec256 = op_st_vec
-
     def op_ldu(self, site: int, mask: Any, mods: Any, addr: Any) -> Any:
         """Load from an address that all threads share (9.7.9.10)."""
         return self.load(site, mask, addr, 0, (self._type(mods), 1, 1))
 
-    def op_ldu_vec(self, site: int, mask: Any, mods: Any, addr: Any) -> Any:
-        """Load a vector from an address that all threads share."""
-        return self.op_ld_vec(site, mask, mods, addr)
+    def op_discard(self, site: int, mask: Any, mods: Any, addr: Any) -> None:
+        """Leave 128 bytes of global memory without a value (9.7.9.17).
 
-    def op_createpolicy_fraction(self, site: int, mask: Any, mods: Any, **operands: Any) -> int:
+        "Semantically, this behaves like a weak write of an unstable indeterminate value".
+        """
+        for lane in active(mask):
+            region, offset = self.region_at(lane_value(addr, lane))
+            if region is not None and region.shared:
+                text = "discard: need an address of global memory"
+                self.report("ILLEGAL_OPERAND", site, text)
+                continue
+            place = np.asarray([offset])
+            if not self.inside(site, region, place, DISCARDED_BYTES, "discard writes"):
+                continue
+            if (region.base + offset) % DISCARDED_BYTES:
+                text = f"offset {offset} of {region.name}: need {DISCARDED_BYTES}"
+                self.report("MISALIGNED", site, text, buffer=region.name)
+                continue
+            region.begin_store()
+            self.machine.progress += 1
+            if region.shadow is not None:
+                access = self.access(site, True, lanes=self.bit_of(int(lane)))
+                access.discards = True
+                self.check(region, place, DISCARDED_BYTES, access)
+                region.shadow.discard(access, region.shadow.cells(place, DISCARDED_BYTES))
+            if self.machine.values:
+                region.data[offset : offset + DISCARDED_BYTES] = POISON
+
+    def op_createpolicy(self, site: int, mask: Any, mods: Any, **operands: Any) -> int:
         """Return a cache policy: a word that means nothing here (9.7.9.18)."""
         return 0
-
-    op_createpolicy_fractional = op_createpolicy_fraction
-    op_createpolicy_range = op_createpolicy_fraction
-    op_createpolicy_cvt = op_createpolicy_fraction

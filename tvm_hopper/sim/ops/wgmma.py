@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.arithmetic.elements import SUMS, rounded_sum
-from tvm_hopper.sim.layouts.warp_group import a_fragment_index, lanes_of_rows, rows_of
+from tvm_hopper.sim.layouts.fragments import a_fragment_index, lanes_of_rows, rows_of
 from tvm_hopper.sim.machine.lanes import as_lanes, is_lanes, one
 from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.registers import RegRef
@@ -30,7 +30,7 @@ from tvm_hopper.sim.races.shadow import ASYNC, Reliance, alike
 
 
 class WarpGroup:
-    """What four warps share: their wgmma operations, in order."""
+    """Shared state of four warps: their wgmma operations, in order."""
 
     def __init__(self, warps: list[Any]) -> None:
         self.warps = warps
@@ -54,7 +54,7 @@ class WgmmaOps:
 
     @property
     def _group(self) -> WarpGroup:
-        """The warp group of an issued wgmma: `_mma` has turned away warps that are in none."""
+        """The warp group of an issued wgmma: `op_wgmma` has turned away warps that are in none."""
         assert self.warp_group is not None
         return self.warp_group
 
@@ -77,9 +77,9 @@ class WgmmaOps:
     op_tvm_hopper_hold_value = op_cuda_wgmma_noop_barrier_uint32
     op_tvm_hopper_code_fence = op_cuda_wgmma_noop_barrier_uint32
 
-    def _in_step(self, site: int, mask: Any, what: str) -> None:
+    def _in_step(self, site: int, mask: Any, instruction: str) -> None:
         """Check that the four warps execute the same wgmma instructions in the same order."""
-        self._require_full(site, mask, what, exists=True)
+        self._require_full(site, mask, instruction, exists=True)
         if self.warp_group is None:
             return
         sequence, position = self.warp_group.sequence, self.wgmma_steps
@@ -88,11 +88,10 @@ class WgmmaOps:
             sequence.append((site, self))
         elif sequence[position][0] != site:
             other_site, other = sequence[position]
-            self.machine.at(
+            self.report(
                 "WARP_CONVERGENCE",
-                self,
                 site,
-                f"{what}: {other.label} of the same warp group executes "
+                f"{instruction}: {other.label} of the same warp group executes "
                 f"{self.machine.statement(other_site)} here",
             )
 
@@ -138,27 +137,30 @@ class WgmmaOps:
 
     # -- mma_async --------------------------------------------------------------------------------
 
-    def _mma(
+    def op_wgmma(
         self,
         site: int,
         mask: Any,
         mods: Any,
         d: RegRef,
-        a: Any,
         b_desc: Any,
         scale_d: Any,
+        a_desc: Any = None,
+        a: Any = None,
         scale_a: int = 1,
         scale_b: int = 1,
         trans_a: int = 0,
         trans_b: int = 0,
     ) -> None:
+        """Multiply a shared operand, or registers, by a shared one into the accumulator."""
+        a = a_desc if a is None else a
         self.site = site
         self.roles.add("consumer")
         self._in_step(site, mask, "wgmma.mma_async")
         group, position = self.warp_group, self.wgmma_position
         self.wgmma_position += 1
         if group is None:
-            self.machine.at("WARP_CONVERGENCE", self, site, "wgmma outside of a warp group")
+            self.report("WARP_CONVERGENCE", site, "wgmma outside of a warp group")
             return
         registers = [d, a] if isinstance(a, RegRef) else [d]
         self._check_registers(site, mods["shape"], d, registers)
@@ -185,7 +187,7 @@ class WgmmaOps:
             self._issue(op, site, mods, flags)
 
     def _scale_d(self, site: int, mask: Any, scale_d: Any) -> bool:
-        """Return whether a warp adds to D; no sentence of PTX says what lanes that differ do."""
+        """Return whether a warp adds to D; PTX does not define it for lanes that differ."""
         if not is_lanes(scale_d):
             return bool(scale_d)
         here = (scale_d if mask is None else scale_d[mask]) != 0
@@ -197,40 +199,32 @@ class WgmmaOps:
         self.machine.incomplete("wgmma with a scale-d that differs among its lanes", site)
 
     def _check_flags(self, site: int, flags: tuple[int, int, int, int]) -> None:
-        """Check the immediates, of which ptxas takes these values alone (9.7.15.5.2)."""
+        """Check the immediates: ptxas accepts only these values (9.7.15.5.2)."""
         for name, value, legal in zip(
             ("scale-a", "scale-b", "trans-a", "trans-b"), flags, [(-1, 1)] * 2 + [(0, 1)] * 2,
             strict=True,
         ):  # fmt: skip
             if value not in legal:
                 text = f"imm-{name} {value}: need {legal[0]} or {legal[1]}"
-                self.machine.at("ILLEGAL_OPERAND", self, site, text)
+                self.report("ILLEGAL_OPERAND", site, text)
 
     def _check_registers(self, site: int, shape: str, d: RegRef, registers: list[RegRef]) -> None:
         key = hash(shape) & 0x7FFFFFFF or 1
         for ref in registers:
             state, part = ref.state, ref.bytes
             if state.any_dirty and state.dirty[part].any():
-                self.machine.at(
-                    "WGMMA_FENCE_MISSING",
-                    self,
-                    site,
-                    f"{state.name} was touched since the last wgmma.fence (or none ran yet)",
-                    buffer=state.name,
-                )
+                text = f"{state.name} was touched since the last wgmma.fence (or none ran yet)"
+                self.report("WGMMA_FENCE_MISSING", site, text, buffer=state.name)
             if (
                 state.num_busy
                 and state.busy[part].any()
                 and (ref is not d or (state.shape[part] != key).any())
             ):
-                self.machine.at(
-                    "WGMMA_REG_INFLIGHT",
-                    self,
-                    site,
+                text = (
                     f"{state.name} is used by a wgmma of another shape or as A while one is in "
-                    "flight",
-                    buffer=state.name,
+                    "flight"
                 )
+                self.report("WGMMA_REG_INFLIGHT", site, text, buffer=state.name)
             state.busy[part] += 1
             state.num_busy += 1
         d.state.shape[d.bytes] = key
@@ -244,11 +238,8 @@ class WgmmaOps:
         for other in group.warps:
             _, other_a, other_b, _ = op.members[other]
             if other_b != b or (not isinstance(a, RegRef) and other_a != a):
-                machine.at(
-                    "WARP_CONVERGENCE",
-                    self,
-                    site,
-                    "the warps of a warp group hold different descriptors",
+                self.report(
+                    "WARP_CONVERGENCE", site, "the warps of a warp group hold different descriptors"
                 )
         found = [self._operand(site, b, n, depth, mods["btype"], flags[3], "B")]
         if not isinstance(a, RegRef):
@@ -269,7 +260,7 @@ class WgmmaOps:
         machine.wake(op)
 
     def _read_operands(self, op: PendingOp, site: int, sources: list[SharedOperand]) -> None:
-        """Check the reads of shared memory against what all four warps know."""
+        """Check the reads of shared memory against the knowledge of all four warps."""
         warps = self._group.warps
         clock = warps[0].clock.async_shared.copy()
         for other in warps[1:]:
@@ -291,9 +282,9 @@ class WgmmaOps:
     def _operand(
         self, site: int, value: int, rows: int, depth: int, kind: str, transposed: int, which: str
     ) -> SharedOperand | None:
-        """Find one operand in shared memory, or report what is wrong with its descriptor."""
+        """Find one operand in shared memory, or report the error of its descriptor."""
         described, (dtype, stored) = described_by(value), stored_as(kind, depth)
-        repeated = described.start & ~0x3FF  # no mode's drawing is longer: what is cached is near 0
+        repeated = described.start & ~0x3FF  # no mode repeats later: cached offsets are near 0
         major = "mn" if transposed else "k"
         key = (value - (repeated >> 4), major, rows, stored, dtype.itemsize)
         chunks, chunk = operand_chunks(*key)
@@ -364,7 +355,7 @@ class WgmmaOps:
         self._scatter(op, full)
 
     def _still_used(self, op: PendingOp, key: Any) -> bool:
-        """Tell whether a later issued operation in flight accumulates into the registers."""
+        """Return whether a later issued operation in flight accumulates into the registers."""
         group = self._group
         first = group.warps[0]
         return any(
@@ -384,44 +375,6 @@ class WgmmaOps:
             values = np.ascontiguousarray(op.members[warp][1].read()).view(dtype)
             full[number * 16 + row, column] = values
         return widened(full, atype)
-
-    def op_wgmma_f16_ss(
-        self,
-        site: int,
-        mask: Any,
-        mods: Any,
-        d: Any,
-        a_desc: Any,
-        b_desc: Any,
-        scale_d: Any,
-        scale_a: Any = 1,
-        scale_b: Any = 1,
-        trans_a: Any = 0,
-        trans_b: Any = 0,
-    ) -> None:
-        """Multiply two shared operands into the accumulator."""
-        self._mma(site, mask, mods, d, a_desc, b_desc, scale_d, scale_a, scale_b, trans_a, trans_b)
-
-    def op_wgmma_f16_rs(
-        self,
-        site: int,
-        mask: Any,
-        mods: Any,
-        d: Any,
-        a: Any,
-        b_desc: Any,
-        scale_d: Any,
-        scale_a: Any = 1,
-        scale_b: Any = 1,
-        trans_b: Any = 0,
-    ) -> None:
-        """Multiply registers by a shared operand into the accumulator."""
-        self._mma(site, mask, mods, d, a, b_desc, scale_d, scale_a, scale_b, 0, trans_b)
-
-    op_wgmma_bf16_ss = op_wgmma_tf32_ss = op_wgmma_fp8_ss = op_wgmma_int_ss = op_wgmma_f16_ss
-    op_wgmma_f16_f16acc_ss = op_wgmma_fp8_f16acc_ss = op_wgmma_b1_ss = op_wgmma_f16_ss
-    op_wgmma_bf16_rs = op_wgmma_tf32_rs = op_wgmma_fp8_rs = op_wgmma_int_rs = op_wgmma_f16_rs
-    op_wgmma_f16_f16acc_rs = op_wgmma_fp8_f16acc_rs = op_wgmma_b1_rs = op_wgmma_f16_rs
 
 
 def _accumulator_dtype(mods: Any) -> np.dtype:

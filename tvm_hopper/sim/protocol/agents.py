@@ -1,4 +1,4 @@
-"""Agents of a role skeleton: what each warp, or warp group, does to barriers, in order.
+"""Agents of a role skeleton: the steps of each warp, or warp group, on barriers, in order.
 
 The warps of a group that issues wgmma run as one agent: wgmma is executed by the whole group, so
 none of them can fall after by a step.  Every other warp with events is an agent of its own.
@@ -22,7 +22,7 @@ from tvm_hopper.sim.races.lane_order import lane_bits
 
 Key = tuple[int, str, int]  # CTA, allocation, byte
 _MEETINGS = ("barrier", "cluster_sync", "cluster_arrive", "cluster_wait")
-_ENDS = ("arrive", "drop", "expect", "load", "copy_arrive")  # what may let a wait pass
+_ENDS = ("arrive", "drop", "expect", "load", "copy_arrive")  # steps that may let a wait pass
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Op:
     """One step of an agent.
 
     `targets` are (barrier, count, bytes): arrivals and expected bytes, or delivered bytes.
-    `skipped` are the parities by which other agents waited on the barrier, in turn with this one.
+    `skipped` are the parities by which other agents, alternating with this one, waited on it.
     """
 
     kind: str
     targets: tuple[tuple[Key, int, int], ...] = ()
     value: int = 0
     threads: int = 0
-    event: Any = None  # of the trace; None only where an agent is made by hand
+    event: Any = None  # event of the trace; None only in agents made by hand
     skipped: tuple[int, ...] = ()
 
 
@@ -45,14 +45,14 @@ class Op:
 class SkeletonAgent:
     """A warp or a warp group of one CTA.
 
-    Behind `own` steps (None: all) it has exited, and those that follow stand for that alone.
+    After `exit_after` steps (None: all) it has exited; later steps only stand for the exit.
     """
 
     cta: int
     name: str
     ops: tuple[Op, ...]
     threads: int = WARP
-    own: int | None = None
+    exit_after: int | None = None
 
 
 def build_agents(
@@ -61,7 +61,7 @@ def build_agents(
     """Return the agents of the CTAs of one cluster, and whether copies are counted in bytes.
 
     Without the bytes of every copy the transaction counts are left out: a barrier then completes
-    on its arrivals, and the copies are taken to deliver what was expected.
+    on its arrivals, and the copies are assumed to deliver the expected bytes.
     """
     unlike = {id(trace): trace for trace in traces}.values()
     loads = [e for trace in unlike for e in trace.events if e.kind == "load"]
@@ -90,7 +90,7 @@ def _copy_bytes(event: SyncEvent, boxes: dict[str, int]) -> int | None:
 
 
 class _Masks:
-    """What tells the warps of a CTA apart: which of their threads make each event, with what."""
+    """Distinguishes the warps of a CTA: the threads and operands of each event."""
 
     def __init__(self, trace: Trace) -> None:
         unheard = ("register", "shared", "shared_matrix")
@@ -118,7 +118,7 @@ class _Masks:
                 yield warp, f"warp{warp[0] // WARP}", False, self.likeness(warp)
 
     def likeness(self, span: np.ndarray) -> bytes:
-        """Return the same for two spans whose threads make the same events with equal operands."""
+        """Return a key that is equal for spans with the same events and equal operands."""
         parts = [np.int64(len(span)), *(mask[span] for mask in self._masks)]
         parts += [value[span] for mask, value in self._arrays if mask[span].any()]
         return b"".join(part.tobytes() for part in parts)
@@ -143,7 +143,7 @@ def _agents_of(
                     if (bits := lanes_of(event, part))
                     for op in _ops(event, part, bits.bit_count(), cta, peers, sizes)
                 ]
-                ops = _in_turn(ops, part, events, cta)
+                ops = _with_skipped_parities(ops, part, events, cta)
                 alike[known].append((name, len(part), tuple(_until_opaque(ops))))
         return alike[known]
 
@@ -165,13 +165,13 @@ def _agents_of(
 def fold(agents: Sequence[SkeletonAgent]) -> list[SkeletonAgent]:
     """Let one agent make the steps of all alike ones of a CTA at once.
 
-    Each of its steps does what theirs do one after the other, as long as no phase completes between
-    them: else a count is exceeded, or bytes are left over. So a run in which nothing is found is a
-    run of the agents themselves.
+    Each of its steps has the effect of their steps in sequence, as long as no phase completes
+    between them: else a count is exceeded, or bytes are left over. So a run in which nothing is
+    found is a run of the agents themselves.
     """
     alike: dict[tuple[int, int, int | None], list[SkeletonAgent]] = {}
     for agent in agents:
-        alike.setdefault((id(agent.ops), agent.threads, agent.own), []).append(agent)
+        alike.setdefault((id(agent.ops), agent.threads, agent.exit_after), []).append(agent)
     found = []
     for members in alike.values():
         one, count = members[0], len(members)
@@ -184,18 +184,20 @@ def fold(agents: Sequence[SkeletonAgent]) -> list[SkeletonAgent]:
 
 
 def _times(op: Op, count: int) -> Op:
-    """Return the step that does what `count` agents do."""
+    """Return the step with the effect of `count` agents."""
     if op.kind == "bar":
         return replace(op, threads=op.threads * count)
     targets = tuple((key, arrivals * count, size * count) for key, arrivals, size in op.targets)
     return replace(op, targets=targets, threads=op.threads * count)
 
 
-def _in_turn(ops: list[Op], span: np.ndarray, events: list[SyncEvent], cta: int) -> list[Op]:
-    """Note of each wait what others have waited for in turn, by the same statement.
+def _with_skipped_parities(
+    ops: list[Op], span: np.ndarray, events: list[SyncEvent], cta: int
+) -> list[Op]:
+    """Add to each wait the parities that alternating agents waited for by the same statement.
 
-    Agents that take the phases of a barrier in turn wait with alternating parities, in the order of
-    the program; each alone would seem to miss some.
+    Agents that alternate on the phases of a barrier wait with alternating parities, in program
+    order; each alone would seem to miss some.
     """
     waits = [e for e in events if e.kind == "wait"]
     others = {id(e.node) for e in waits if not e.mask[span].any()}
@@ -203,26 +205,26 @@ def _in_turn(ops: list[Op], span: np.ndarray, events: list[SyncEvent], cta: int)
     if not others:
         return ops
     seen: dict[tuple[int, Key], list[int]] = {}  # parities, by statement and barrier
-    own: dict[tuple[int, Key], int | None] = {}
+    last: dict[tuple[int, Key], int | None] = {}
     skipped: dict[int, tuple[int, ...]] = {}
-    everybody = np.arange(len(waits[0].mask))
+    all_threads = np.arange(len(waits[0].mask))
     for event in waits:
         if id(event.node) not in others:
             continue
         mine = bool(event.mask[span].any())
-        who = span if mine else everybody
-        parity = _number(event.values[1], event, who) & 1
-        for key in _targets(event.values[0], event.mask, who, cta, event):
+        sharers = span if mine else all_threads
+        parity = _number(event.values[1], event, sharers) & 1
+        for key in _targets(event.values[0], event.mask, sharers, cta, event):
             place = (id(event.node), key)
             between = seen.setdefault(place, [])
             if not mine:
                 between.append(parity)
                 continue
-            row = [own.get(place), *between, parity]
+            row = [last.get(place), *between, parity]
             steps = [x for x in row if x is not None]
             if all(a != b for a, b in pairwise(steps)):
                 skipped[id(event)] = tuple(between)
-            own[place], seen[place] = parity, []
+            last[place], seen[place] = parity, []
     return [
         replace(op, skipped=skipped.get(id(op.event), ())) if op.kind == "wait" else op
         for op in ops
@@ -230,7 +232,7 @@ def _in_turn(ops: list[Op], span: np.ndarray, events: list[SyncEvent], cta: int)
 
 
 def _until_opaque(ops: list[Op]) -> Iterator[Op]:
-    """Yield the steps up to the first call whose body is not known."""
+    """Yield the steps up to the first call with an unknown body."""
     for op in ops:
         yield op
         if op.kind == "opaque":
@@ -255,7 +257,7 @@ class _LanesOf:
 def _parts(
     warp: np.ndarray, events: list[SyncEvent], cta: int, lanes_of: _LanesOf
 ) -> list[tuple[np.ndarray, str]]:
-    """Divide a warp of which some lanes wait for others; else it is one agent.
+    """Divide a warp if some of its lanes wait for others; else it is one agent.
 
     Threads of one warp go on independently (CUDA C++ Programming Guide, "Independent Thread
     Scheduling"): a lane that waits does not hold up the others. They meet where different lanes
@@ -271,7 +273,7 @@ def _parts(
 
 
 def _is_parted(warp: np.ndarray, events: list[SyncEvent], cta: int, lanes_of: _LanesOf) -> bool:
-    """Tell whether lanes of a warp wait for other ones of it, or meet by different statements."""
+    """Return whether lanes of a warp wait for other ones of it, or meet by different statements."""
     here = [(event, lanes_of(event, warp)) for event in events]
     whole = lane_bits(np.ones(len(warp), bool))
     meets = {bits for e, bits in here if e.kind in _MEETINGS and 0 < bits < whole}
@@ -322,15 +324,15 @@ def _leave_barriers(agent: SkeletonAgent, meetings: list[Op]) -> SkeletonAgent:
             done[op.value] -= 1
         else:
             left.append(replace(op, threads=agent.threads))
-    return replace(agent, ops=(*agent.ops, *left), own=len(agent.ops)) if left else agent
+    return replace(agent, ops=(*agent.ops, *left), exit_after=len(agent.ops)) if left else agent
 
 
 def _targets(
-    address: Any, mask: np.ndarray, span: np.ndarray, cta: int, what: SyncEvent
+    address: Any, mask: np.ndarray, span: np.ndarray, cta: int, event: SyncEvent
 ) -> dict[Key, list[int]]:
     """Return the threads of the span that name each barrier."""
     if address is UNKNOWN or not isinstance(address, Address):
-        raise UnanalysableError(f"address of {what.kind}: {what.node}")
+        raise UnanalysableError(f"address of {event.kind}: {event.node}")
     chosen = span[mask[span]]
     offset, rank = address.offset, cta if address.rank is None else address.rank
     threads: list[int] = chosen.tolist()
@@ -339,26 +341,26 @@ def _targets(
     offsets = repeat(offset) if isinstance(offset, int) else offset[chosen].tolist()
     ranks = repeat(rank) if isinstance(rank, int) else rank[chosen].tolist()
     found: dict[Key, list[int]] = {}
-    for thread, at, whose in zip(threads, offsets, ranks, strict=False):
-        found.setdefault((whose, address.space, at), []).append(thread)
+    for thread, at, owner in zip(threads, offsets, ranks, strict=False):
+        found.setdefault((owner, address.space, at), []).append(thread)
     return found
 
 
-def _total(value: Any, threads: list[int], what: SyncEvent) -> int:
+def _total(value: Any, threads: list[int], event: SyncEvent) -> int:
     """Return the sum of an operand over the threads that name one barrier."""
     if isinstance(value, np.ndarray):
         return int(value[threads].sum())
-    return _number(value, what) * len(threads)
+    return _number(value, event) * len(threads)
 
 
-def _number(value: Any, what: SyncEvent, span: np.ndarray | None = None) -> int:
+def _number(value: Any, event: SyncEvent, span: np.ndarray | None = None) -> int:
     """Return an operand that is one number for all threads, or for those of a span."""
     if isinstance(value, np.ndarray):
-        chosen = value[what.mask] if span is None else value[span][what.mask[span]]
+        chosen = value[event.mask] if span is None else value[span][event.mask[span]]
         if (chosen == chosen[0]).all():
             return int(chosen[0])
     if not isinstance(value, int):
-        raise UnanalysableError(f"operand of {what.kind}: {what.node}")
+        raise UnanalysableError(f"operand of {event.kind}: {event.node}")
     return int(value)
 
 
@@ -370,7 +372,7 @@ def _ops(
     peers: int,
     sizes: dict[int, int | None] | None,
 ) -> Iterator[Op]:
-    """Yield what an event makes `threads` threads of a span do."""
+    """Yield the steps of `threads` threads of a span for an event."""
     kind, values = event.kind, event.values
 
     def targets(address: Any) -> dict[Key, list[int]]:
@@ -401,9 +403,9 @@ def _ops(
     elif kind == "barrier":
         yield from _barrier_arrivals(event, span, threads, cta)
     elif kind == "grid_sync":  # other clusters do as this one does, and come in time
-        everybody = len(event.mask) * peers
+        all_threads = len(event.mask) * peers
         yield Op("bar", value=values[0], threads=threads, event=event,
-                 targets=(((-1, "grid", values[0]), everybody, 0),))  # fmt: skip
+                 targets=(((-1, "grid", values[0]), all_threads, 0),))  # fmt: skip
     elif kind in ("cluster_sync", "cluster_arrive", "cluster_wait", "opaque"):
         yield Op(kind, threads=threads, event=event)
     elif kind in ("unknown_barrier", "try_wait"):
@@ -413,10 +415,10 @@ def _ops(
 def _arrival(
     kind: str, targets: dict[Key, list[int]], count: Any, num_bytes: Any, event: SyncEvent
 ) -> Op:
-    """Return what threads do that arrive on barriers, or expect bytes there."""
+    """Return the step of threads that arrive on barriers, or expect bytes there."""
     found = tuple(
-        (key, _total(count, who, event), _total(num_bytes, who, event))
-        for key, who in targets.items()
+        (key, _total(count, sharers, event), _total(num_bytes, sharers, event))
+        for key, sharers in targets.items()
     )
     return Op(kind, found, event=event)
 
@@ -434,9 +436,9 @@ def _loads(
 ) -> Iterator[Op]:
     """Yield the copies that complete on barriers, of each CTA that a multicast mask names."""
     many = [] if mask == -1 else [r for r in range(peers) if _number(mask, event) >> r & 1]
-    for (rank, space, offset), who in targets.items():
+    for (rank, space, offset), sharers in targets.items():
         ctas = [rank] if mask == -1 else many
-        landing = tuple(((c, space, offset), 0, len(who) * size) for c in ctas)
+        landing = tuple(((c, space, offset), 0, len(sharers) * size) for c in ctas)
         yield Op("load", landing, event=event)
 
 

@@ -16,28 +16,26 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvm_hopper.sim.findings import RULES, Finding, worst
+from tvm_hopper.sim.findings import Finding, finding, worst
 from tvm_hopper.sim.protocol.agents import Key, SkeletonAgent, build_agents, fold
-from tvm_hopper.sim.protocol.alike import one_of_each_kind
-from tvm_hopper.sim.protocol.apart import Apart
 from tvm_hopper.sim.protocol.expr import UNKNOWN
 from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, READ, Given
+from tvm_hopper.sim.protocol.independent_ctas import IndependentCtas
 from tvm_hopper.sim.protocol.maps import box_bytes
 from tvm_hopper.sim.protocol.order import eager
-from tvm_hopper.sim.protocol.state import Running, SystemState
-from tvm_hopper.sim.protocol.symmetry import Alone, Symmetry, program_of
+from tvm_hopper.sim.protocol.state import Running, SystemState, Violation
+from tvm_hopper.sim.protocol.symmetry import Alone, Symmetry, one_of_each_kind, program_of
 from tvm_hopper.sim.protocol.system import CLUSTER, System
 from tvm_hopper.sim.protocol.trace import WHOLE, Trace, UnanalysableError, trace_cta
-from tvm_hopper.sim.protocol.violation import Violation
 from tvm_hopper.sim.tir import slot_of, thread_extents
 
 MAX_STATES = 200_000
-MAX_TRIPS = 9  # 2 S + 1 for a ring of four slots
+MAX_ITERATIONS = 9  # 2 S + 1 for a ring of four slots
 
 
 @dataclass(frozen=True)
 class SkeletonReport:
-    """What running or exploring the skeleton showed.
+    """Result of running or exploring the skeleton.
 
     Attributes
     ----------
@@ -61,7 +59,7 @@ class SkeletonReport:
     @property
     def rules(self) -> set[str]:
         """Names of the rules that were broken."""
-        return {finding.rule for finding in self.findings}
+        return {one.rule for one in self.findings}
 
 
 @dataclass
@@ -114,7 +112,7 @@ def cluster_positions(func: tirx.PrimFunc, every: bool = False) -> list[list[dic
 def extract_skeletons(
     func: tirx.PrimFunc,
     host_func: tirx.PrimFunc | None = None,
-    max_trips: int = MAX_TRIPS,
+    max_iterations: int = MAX_ITERATIONS,
     last: bool = True,
     cut_inner: bool = False,
     given: Given = NOTHING_GIVEN,
@@ -122,9 +120,9 @@ def extract_skeletons(
 ) -> list[Skeleton]:
     """Trace the first cluster of the grid, and the last one if `last`.
 
-    `max_trips`, `cut_inner` and `given` are those of `trace_cta`. Where what a cluster does follows
-    from what is given, all of them are traced, and one of each kind is returned. With `folded` one
-    agent stands for all alike ones of a CTA.
+    `max_iterations`, `cut_inner` and `given` are those of `trace_cta`. If the steps of a
+    cluster depend on `given`, all clusters are traced, and one of each kind is returned. With
+    `folded` one agent stands for all alike ones of a CTA.
 
     Raises
     ------
@@ -136,11 +134,11 @@ def extract_skeletons(
     places = cluster_positions(func)[: 2 if last else 1]
 
     def trace_at(position: dict[str, Any]) -> Trace:
-        return trace_cta(func, position, max_trips, cut_inner=cut_inner, given=given)
+        return trace_cta(func, position, max_iterations, cut_inner=cut_inner, given=given)
 
     def trace(members: list[dict[str, int]]) -> list[Trace]:
         if len(members) > 1:
-            with suppress(UnanalysableError):  # what is followed may differ from CTA to CTA
+            with suppress(UnanalysableError):  # steps may differ between CTAs
                 return [trace_at(_in_common(members))] * len(members)
         return [trace_at(position) for position in members]
 
@@ -207,13 +205,13 @@ def explore(
 ) -> tuple[list[SystemState], int, bool]:
     """Visit every reachable state; return the deadlocks, the count, and whether it finished.
 
-    `reduce` lets `eager` and `Apart` choose between orders that make no difference; `merge` visits
-    one of the states that differ in which of several interchangeable agents is where. `end` is
-    a moment of the monotonic clock.
+    `reduce` lets `eager` and `IndependentCtas` choose between orders that make no difference;
+    `merge` visits one of the states that differ only by a permutation of interchangeable agents.
+    `end` is a deadline of the monotonic clock.
     """
     system = skeleton.system
     symmetry = (Symmetry if merge else Alone)(system.agents)
-    apart = Apart(system)
+    independent = IndependentCtas(system)
     start = symmetry.canonical(system.initial())
     seen, stack = {start}, [start]
     stuck: list[SystemState] = []
@@ -223,7 +221,7 @@ def explore(
             return stuck, len(seen), False
         movers = list(symmetry.movers(state))
         following = (
-            reduce and (eager(system, state, movers) or apart.successors(state, movers))
+            reduce and (eager(system, state, movers) or independent.successors(state, movers))
         ) or system.successors(state, movers)
         if not following and not system.finished(state) and not system.opaque_calls(state):
             stuck.append(state)
@@ -261,7 +259,7 @@ def _slot(agent: SkeletonAgent, op: Any) -> str:
 
 
 def _waits(skeleton: Skeleton, state: SystemState | Running) -> str:
-    """Say what each blocked agent waits for: the wait-for graph in words."""
+    """Describe what each blocked agent waits for: the wait-for graph in words."""
     system, parts = skeleton.system, []
     for agent, position in zip(system.agents, state.positions, strict=True):
         if position == len(agent.ops):
@@ -284,11 +282,8 @@ def _waits(skeleton: Skeleton, state: SystemState | Running) -> str:
 
 
 def _finding(rule: str, message: str, buffer: str = "", statement: str = "") -> Finding:
-    known = RULES[rule]
-    return Finding(
-        rule, known.severity, message, buffer, statements=(statement,) if statement else (),
-        hint=known.hint, policy="skeleton", ptx_section=known.ptx_section,
-    )  # fmt: skip
+    statements = (statement,) if statement else ()
+    return finding(rule, message, buffer=buffer, statements=statements, policy="skeleton")
 
 
 def _statement(op: Any) -> str:
@@ -296,7 +291,7 @@ def _statement(op: Any) -> str:
 
 
 def violations_of(skeleton: Skeleton) -> list[Finding]:
-    """Turn the violations that a run met into findings, one per rule and barrier."""
+    """Return the findings of the violations of a run, one per rule and barrier."""
     found: dict[tuple[Any, ...], Finding] = {}
     for violation in skeleton.system.violations.values():
         key = (violation.rule, violation.barrier)
@@ -357,7 +352,7 @@ def explore_skeleton(
     func: tirx.PrimFunc,
     host_func: tirx.PrimFunc | None = None,
     max_states: int = MAX_STATES,
-    max_trips: int = MAX_TRIPS,
+    max_iterations: int = MAX_ITERATIONS,
     given: Given = NOTHING_GIVEN,
     budget_s: float = math.inf,
 ) -> SkeletonReport:
@@ -368,20 +363,20 @@ def explore_skeleton(
     func : tvm.tirx.PrimFunc
         Final device function.
     host_func : tvm.tirx.PrimFunc or None
-        Final host function: it tells how many bytes each copy delivers. Without it a copy is taken
-        to deliver what is expected of it.
-    max_states, max_trips : int
-        Budgets: states in all, iterations of any loop. Where roles whose loops were cut block each
-        other, every iteration is followed before anything is said.
+        Final host function: it defines the bytes that each copy delivers. Without it each
+        copy delivers the expected bytes.
+    max_states, max_iterations : int
+        Budgets: states in all, iterations of any loop. If roles with cut loops block each other,
+        every iteration is followed before a deadlock is reported.
     given : dict
         Integers in memory, by parameter. Loops and conditions may follow from them: then one
-        cluster of each kind is explored, and what is found holds of these integers alone.
+        cluster of each kind is explored, and the findings hold for these integers only.
     budget_s : float
-        Seconds in all; what is found within them is true.
+        Seconds in all; findings made within them are valid.
     """
     end = (begun := monotonic()) + budget_s
     try:
-        skeletons = extract_skeletons(func, host_func, max_trips, given=given)
+        skeletons = extract_skeletons(func, host_func, max_iterations, given=given)
     except UnanalysableError as error:
         return SkeletonReport((_incomplete(str(error)),), 0, "nothing")
     findings: list[Finding] = []
@@ -395,7 +390,7 @@ def explore_skeleton(
             if complete and not stuck and not skeleton.system.violations:
                 passed.add(kind)
         states += count
-        if stuck and skeleton.truncated and skeleton.read:  # of other kinds without the cut
+        if stuck and skeleton.truncated and skeleton.read:  # kinds may differ without the cut
             left = max(end - monotonic(), 0.0)
             return explore_skeleton(func, host_func, max_states, WHOLE, given, left)
         if stuck and skeleton.truncated:  # the cut may be all that is wrong
@@ -413,25 +408,26 @@ def explore_skeleton(
             findings.append(_incomplete(text))
         elif not complete:
             findings.append(_incomplete(f"more than {max_states} states; raise the budget"))
-        covers.append(_explored(skeleton, max_trips))
+        covers.append(_explored(skeleton, max_iterations))
     if read := set().union(*(skeleton.read for skeleton in skeletons)):
-        covers.append(f"one of each kind, by what {', '.join(sorted(read))} holds in this call")
+        given_by = ", ".join(sorted(read))
+        covers.append(f"one of each kind, by the contents of {given_by} in this call")
     unique = {(f.rule, f.message): f for f in findings}
     return SkeletonReport(tuple(unique.values()), states, "; ".join(covers))
 
 
 def _findings_of(skeleton: Skeleton, stuck: list[SystemState]) -> list[Finding]:
-    """Return what is wrong with a skeleton, of which some states have no way on."""
-    hidden = "what a thread does after the call of {} is not followed"
+    """Return the findings of a skeleton, and of its states without successors."""
+    hidden = "steps of a thread after the call of {} are not followed"
     findings = deadlock_of(skeleton, stuck[0]) if stuck else []
     findings += violations_of(skeleton)
     return findings + [_incomplete(hidden.format(name)) for name in opaque_calls(skeleton)]
 
 
-def _explored(skeleton: Skeleton, max_trips: int) -> str:
+def _explored(skeleton: Skeleton, max_iterations: int) -> str:
     """Return which CTAs and iterations a skeleton covers."""
     where = skeleton.where
-    where += f" with at most {max_trips} iterations" * skeleton.truncated
+    where += f" with at most {max_iterations} iterations" * skeleton.truncated
     if any(e.kind == "spin" for trace in skeleton.traces for e in trace.events):
         where += ", waits for words of global memory taken to pass"
     return where + " and those alike" if skeleton.read else where
@@ -441,42 +437,42 @@ def _uncut(func: tirx.PrimFunc, host_func: tirx.PrimFunc | None, number: int) ->
     """Return a skeleton with all iterations of its loops; None if these are too many."""
     try:
         return extract_skeletons(func, host_func, WHOLE, last=number > 0)[number]
-    except UnanalysableError:  # what else is too hard was too hard with loops cut
+    except UnanalysableError:  # other errors occur with cut loops too
         return None
 
 
-def _incomplete(what: str) -> Finding:
-    return _finding("INCOMPLETE", f"skeleton: {what}")
+def _incomplete(text: str) -> Finding:
+    return _finding("INCOMPLETE", f"skeleton: {text}")
 
 
 def run_skeleton(
     func: tirx.PrimFunc,
     host_func: tirx.PrimFunc | None = None,
-    max_trips: int = MAX_TRIPS,
+    max_iterations: int = MAX_ITERATIONS,
     given: Given = NOTHING_GIVEN,
 ) -> tuple[list[Finding], list[Skeleton]]:
     """Follow one schedule of the first cluster; return findings and the skeleton for other rules.
 
     A loop that is cut may make right roles disagree, so a deadlock is believed only when it stays
-    without the cut. There are several skeletons where loops follow from what is given.
+    without the cut. There are several skeletons if loops depend on `given`.
 
     Raises
     ------
     UnanalysableError
         As `extract_skeletons`.
     """
-    skeletons = extract_skeletons(func, host_func, max_trips, False, True, given, folded=True)
-    findings = [one for skeleton in skeletons for one in _judge_once(skeleton)]
-    if findings:  # of alike agents each may go on alone
-        skeletons = extract_skeletons(func, host_func, max_trips, False, True, given)
-        findings = [one for skeleton in skeletons for one in _judge_once(skeleton)]
+    skeletons = extract_skeletons(func, host_func, max_iterations, False, True, given, folded=True)
+    findings = [one for skeleton in skeletons for one in _check_skeleton(skeleton)]
+    if findings:  # alike agents may go on one at a time
+        skeletons = extract_skeletons(func, host_func, max_iterations, False, True, given)
+        findings = [one for skeleton in skeletons for one in _check_skeleton(skeleton)]
     if findings and any(skeleton.truncated for skeleton in skeletons):
         skeletons = extract_skeletons(func, host_func, WHOLE, False, given=given)
-        findings = [one for skeleton in skeletons for one in _judge_once(skeleton)]
+        findings = [one for skeleton in skeletons for one in _check_skeleton(skeleton)]
     return findings, skeletons
 
 
-def _judge_once(skeleton: Skeleton) -> list[Finding]:
+def _check_skeleton(skeleton: Skeleton) -> list[Finding]:
     state = run_once(skeleton)
     over = skeleton.system.finished(state) or skeleton.system.opaque_calls(state)
     found = [] if over else deadlock_of(skeleton, state)
@@ -484,16 +480,6 @@ def _judge_once(skeleton: Skeleton) -> list[Finding]:
 
 
 def opaque_calls(skeleton: Skeleton) -> list[str]:
-    """Name the calls after which an agent is not followed, since nothing knows their bodies."""
+    """Name the calls after which an agent is not followed, since their bodies are unknown."""
     steps = (op for agent in skeleton.agents for op in agent.ops if op.kind == "opaque")
     return sorted({op.event.values[0] for op in steps})
-
-
-__all__ = [
-    "Skeleton",
-    "SkeletonReport",
-    "explore_skeleton",
-    "extract_skeletons",
-    "opaque_calls",
-    "run_skeleton",
-]

@@ -59,19 +59,19 @@ _IDENTITY = ("likely", "cuda.cvta_generic_to_shared", "reinterpret", "cuda.smem_
 
 
 def scalar(value: Any) -> Any:
-    """Turn numpy scalars into Python ones; arrays and the rest stay."""
+    """Convert numpy scalars into Python ones; return other values as they are."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def compile_expr(node: Any) -> Closure:
-    """Compile one expression; what is not integer arithmetic becomes `UNKNOWN`."""
+    """Compile one expression; other arithmetic than of integers becomes `UNKNOWN`."""
     kind = type(node)
     if kind is int:
         return lambda env: node
     if kind.__name__ in _BINARY:
         return _binary(_BINARY[kind.__name__], node.a, node.b)
     if isinstance(node, tirx.IntImm):
-        # of a constant and who holds a condition `&` makes who holds both, not numbers of threads
+        # `&` of a constant and a mask of threads is a mask, not a number for each thread
         number = bool(node.value) if str(node.ty) == "bool" else int(node.value)
         return lambda env: number
     if isinstance(node, ir.Var):
@@ -192,7 +192,7 @@ def _call(node: ir.Call) -> Closure:
 
 
 def _address_of(target: Any) -> Closure:
-    if isinstance(target, ir.Var):  # of a parameter: a tensor map
+    if isinstance(target, ir.Var):  # address of a parameter: a tensor map
         return lambda env: target
     if not isinstance(target, ir.TensorLoad) or len(target.indices) != 1:
         return _unknown

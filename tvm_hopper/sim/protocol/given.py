@@ -1,7 +1,7 @@
 """Integers from a launch's memory that no instruction overwrites.
 
-Synchronisation may follow from them: a loop over as many tiles as `N[blockIdx.x]` says. With such a
-tensor at hand the skeleton reads it; without it the element is `UNKNOWN`, as all data is.
+Synchronisation may depend on them: a loop over `N[blockIdx.x]` tiles. If the tensor is given, the
+skeleton reads it; else the element is `UNKNOWN`, as all data is.
 """
 
 from __future__ import annotations
@@ -11,29 +11,28 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir
 
 from tvm_hopper.sim.launch.tensors import Pointer, place
-from tvm_hopper.sim.tir import dtype_of
+from tvm_hopper.sim.tir import dtype_of, nodes_in
 
 READ = "given tensors that were read"  # an entry of the environment: their names
 
-Given = Mapping[Any, np.ndarray]  # by the kernel's parameter that points to them
+Given = Mapping[Any, np.ndarray]  # arrays by kernel parameter
 NOTHING_GIVEN: Given = MappingProxyType({})
 
 
 def given_integers(
     func: Any, params: Mapping[Any, Any], values: Mapping[str, Any], stored: set[str]
 ) -> dict[Any, np.ndarray]:
-    """Return what the parameters of a launch point to, so far as it is integers that stay.
+    """Return the arrays of a launch's parameters that are integers and stay unchanged.
 
     Parameters
     ----------
     func : tvm.tirx.PrimFunc
         Final device function.
     params : dict
-        What each of its parameters is given, see `Launch.bind`.
+        Arguments of its parameters, see `Launch.bind`.
     values : dict
         Tensors whose elements are known, by name.
     stored : set of str
@@ -55,12 +54,12 @@ def given_integers(
 
 
 def as_environment(given: Given) -> dict[Any, Any]:
-    """Return the entries of an environment that say what is given."""
+    """Return the entries of an environment for the given integers."""
     return {READ: set(), **{("given", param): array for param, array in given.items()}}
 
 
 def pass_on(env: Any, buffer: Any, data: Any) -> None:
-    """Let a buffer over a parameter hold what that points to."""
+    """Bind a buffer over a parameter to the parameter's array."""
     if ("given", data) in env:
         env["given", buffer] = env["given", data]
 
@@ -84,9 +83,8 @@ def load_given(load: Any, index: Callable[[Any], Any], unknown: Any) -> Callable
 
 
 def asking(expr: Any) -> str:
-    """Return what to give so that a condition or an extent can be followed; empty if nothing."""
-    loads: list[Any] = []
-    tvm_ffi.structural_walk(expr, (ir.TensorLoad, loads.append))
+    """Return the tensors that a condition or an extent needs; empty if none help."""
+    loads = nodes_in(expr, ir.TensorLoad)
     integers = [x.source for x in loads if dtype_of(x).startswith(("int", "uint"))]
     names = {str(x.name) for x in integers if x.scope() in ("", "global")}
     return f"; give {', '.join(sorted(names))} (inputs=) to follow it" if names else ""

@@ -9,11 +9,8 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvm_hopper.sim.launch.host import ENCODE, ENCODE_IM2COL, VALUE
 from tvm_hopper.sim.tir import numpy_dtype, short_name
-
-ENCODE = "runtime.cuTensorMapEncodeTiled"
-ENCODE_IM2COL = "runtime.cuTensorMapEncodeIm2col"
-VALUE = 15  # field of a packed argument that holds its value
 
 
 def _plain(value: Any) -> Any:
@@ -40,9 +37,9 @@ def box_bytes(host_func: tirx.PrimFunc | None, device_func: tirx.PrimFunc) -> di
     return found
 
 
-@lru_cache(maxsize=8)  # a host function launches several kernels, each of which asks
+@lru_cache(maxsize=8)  # a host function launches several kernels, and each calls this
 def _launches(host_func: tirx.PrimFunc) -> tuple[tuple[str, dict[int, int]], ...]:
-    """Return what each packed call calls, and the bytes of a box of each argument that is a map."""
+    """Return the callee of each packed call, and the box bytes of each argument that is a map."""
     slots: dict[int, Any] = {}
     boxes: dict[Any, int] = {}
     found: list[tuple[str, dict[int, int]]] = []
@@ -74,7 +71,7 @@ def _encoded_box(slots: dict[int, Any], im2col: bool) -> int | None:
     if not all(isinstance(n, tirx.IntImm) for n in numbers):
         return None
     counts = [int(n.value) for n in numbers if n is not None]
-    if not im2col:  # of a box, from the second dimension on, one element at each traversal stride
+    if not im2col:  # from the second dimension on, a box has one element per traversal stride
         box, steps = counts[:rank], [1, *counts[rank + 1 :]]
         counts = [-(-size // step) for size, step in zip(box, steps, strict=True)]
     return prod(counts) * int(numpy_dtype(str(dtype.value)).itemsize)

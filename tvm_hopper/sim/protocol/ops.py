@@ -6,12 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.protocol.expr import UNKNOWN, Address, Closure, compile_expr, register_key
-from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, numpy_dtype, op_name, short_name
+from tvm_hopper.sim.tir import (
+    DTYPE_OF,
+    PTX,
+    PtxCall,
+    decode_ptx,
+    nodes_in,
+    numpy_dtype,
+    op_name,
+    short_name,
+)
 
 
 @dataclass
@@ -31,7 +38,7 @@ class Emitter:
     sync : bool
         Whether control flow around it must be known.
     effect : callable or None
-        What it does to the environment.
+        Its effect on the environment.
     """
 
     kind: str
@@ -44,7 +51,7 @@ class Emitter:
 
 GRID = 16  # the barrier of the grid, next to the 16 named ones of a CTA
 
-# What moves barriers; the rest of the events is local to a warp group.
+# Operations that move barriers; other events are local to a warp group.
 BARRIER_KINDS = frozenset(
     (
         "wait", "try_wait", "arrive", "drop", "expect", "load", "copy_arrive", "barrier",
@@ -53,8 +60,7 @@ BARRIER_KINDS = frozenset(
     )
 )  # fmt: skip
 
-# Of these, what neither waits nor arrives: a loop over nothing else belongs to the iteration around
-# it.
+# Events that neither wait nor arrive: a loop over these alone belongs to the outer iteration.
 COPY_KINDS = frozenset(("expect", "load"))
 
 
@@ -68,7 +74,7 @@ _TRIES = tuple(f"{PTX}mbarrier_{kind}_wait_parity" for kind in ("try", "test"))
 
 
 def is_unknown(call: ir.Call) -> bool:
-    """Tell whether a call without an emitter may synchronise in a way that is not known."""
+    """Return whether a call without an emitter may synchronise in a way that is not known."""
     name = op_name(call)
     if not name.startswith(PTX):
         return False
@@ -93,15 +99,14 @@ def emitter_of(call: ir.Call) -> Emitter | None:
 
 
 def multiplies(body: Any) -> bool:
-    """Tell whether a function has a wgmma: else register accesses are not tracked."""
-    calls: list[ir.Call] = []
-    tvm_ffi.structural_walk(body, (ir.Call, calls.append))
+    """Return whether a function has a wgmma: else register accesses are not tracked."""
+    calls = nodes_in(body, ir.Call)
     return any(op_name(call).startswith(f"{PTX}wgmma") for call in calls)
 
 
 @dataclass(frozen=True)
 class SpunWait:
-    """A loop that tries one wait on an mbarrier: operands, the register that says it passed."""
+    """A loop that tries one wait on an mbarrier: operands, the register with the result."""
 
     address: Any
     parity: Any
@@ -157,10 +162,6 @@ def _load(ptx: PtxCall) -> Emitter:
     return Emitter(
         "load", [_one(ptx, "mbar"), size[0] if size else -1, mask[0] if mask else -1], (source[0],)
     )
-
-
-def _copy_to_peer(ptx: PtxCall) -> Emitter:
-    return Emitter("load", [_one(ptx, "mbar"), _one(ptx, "size"), -1], (_one(ptx, "src_mem"),))
 
 
 def _remote_store(ptx: PtxCall) -> Emitter:
@@ -262,8 +263,8 @@ _PTX: tuple[tuple[str, Callable[[PtxCall], Emitter]], ...] = (
     ("mbarrier_test_wait", _try_wait),
     ("cp_async_bulk_tensor_g2s", _load),
     ("cp_async_bulk_g2s", _load),
-    ("cp_async_bulk_s2c", _copy_to_peer),
-    ("cp_reduce_async_bulk_s2c", _copy_to_peer),
+    ("cp_async_bulk_s2c", _load),
+    ("cp_reduce_async_bulk_s2c", _load),
     ("st_async", _remote_store),
     ("red_async", _remote_store),
     ("cp_async_bulk_tensor_s2g", _store),
@@ -292,13 +293,16 @@ _PTX: tuple[tuple[str, Callable[[PtxCall], Emitter]], ...] = (
     ("stmatrix", lambda p: _matrix(p, False)),
 )
 _PLAIN: dict[str, Callable[[ir.Call], Emitter]] = {
-    "cuda.mbarrier_wait": lambda c: Emitter("wait", list(c.args[:2])),
-    "cuda.mbarrier_wait_acquire_cluster": lambda c: Emitter("wait", list(c.args[:2])),
+    **dict.fromkeys(
+        ("cuda.mbarrier_wait", "cuda.mbarrier_wait_acquire_cluster"),
+        lambda c: Emitter("wait", list(c.args[:2])),
+    ),
+    **dict.fromkeys(
+        ("cuda.cta_sync", "cuda.syncthreads_and", "cuda.syncthreads_or"),
+        lambda c: Emitter("barrier", [0, -1], (False, True)),
+    ),
     "cuda.cluster_sync": lambda c: Emitter("cluster_sync"),
     "cuda.grid_sync": lambda c: Emitter("grid_sync", [GRID, -1], (False, False)),
-    "cuda.cta_sync": lambda c: Emitter("barrier", [0, -1], (False, True)),
-    "cuda.syncthreads_and": lambda c: Emitter("barrier", [0, -1], (False, True)),
-    "cuda.syncthreads_or": lambda c: Emitter("barrier", [0, -1], (False, True)),
     "cuda.warpgroup_sync": lambda c: Emitter("barrier", [c.args[0], 128], (False, True)),
     "cuda.wait_until": lambda c: Emitter("spin"),
     "tvm_storage_sync": lambda c: (

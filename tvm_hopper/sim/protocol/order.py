@@ -1,6 +1,6 @@
 """Steps of a role skeleton that may be taken first, and alone, since no order of them matters.
 
-A step may be taken alone if nothing that depends on it can happen before it, whatever the other
+A step may be taken alone if no dependent step can happen before it, whatever the other
 agents do (a persistent set of one).  Every order of steps then has an equivalent one that begins
 with it: the same steps in the same local situations, hence the same broken rules and the same last
 state.  Each step of the system moves an agent or lands a copy, so there are no cycles around which
@@ -23,19 +23,24 @@ _CHANGES = ("init", "expect", "arrive", "drop")
 def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[SystemState]:
     """Take steps first, and alone, if putting them off could show nothing more.
 
-    Such steps block no agent, and all that they do is to enable: issuing a copy; meeting at a
-    barrier that always needs the same agents, as the cluster barrier does where every agent arrives
-    and waits by turns; an arrival or a delivery that does not complete its phase, or that completes
-    one which no agent can miss, neither where more bytes may come than the phase
-    expects; a wait that passes, where the phase cannot end and no agent can arrive in it before
-    this agent goes on; a copy without which its phase cannot end, also before its bytes are
-    expected (docs/verification_judges.md, "Copies for several blocks"). An arrival that comes early
-    is the worst case for the rule that an agent observes each phase. Besides, whatever an agent
-    does to barriers that nothing else comes to, and no copy lands at, before it goes on: making
-    them, as a rule.
+    Such steps block no agent and only enable others:
 
-    Several such steps of one state are taken together: what can come before one of them after
-    another one was taken can come before it with that one among it, so that it may still go first.
+    - issuing a copy
+    - meeting at a barrier that always needs the same agents, as the cluster barrier does where
+      every agent alternates between arriving and waiting
+    - an arrival or a delivery that does not complete its phase, or completes one that no agent can
+      miss; neither where more bytes may come than the phase expects
+    - a wait that passes, where the phase cannot end and no agent can arrive in it before this
+      agent goes on
+    - a copy without which its phase cannot end, also before its bytes are expected
+      (docs/verification_judges.md, "Copies for several blocks")
+    - steps on barriers that no other agent and no copy uses before this agent goes on: as a rule,
+      their initialisation
+
+    An early arrival is the worst case for the rule that an agent observes each phase.
+
+    Several such steps of one state are taken together: a step that can come before one of them
+    after another was taken can come before it with that other one, so that it may still go first.
     """
     waits, changes, taken = [], [], state
     for number in movers:
@@ -73,7 +78,7 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
 
 
 def _passes_whoever_arrives(system: System, state: SystemState, number: int, op: Any) -> bool:
-    """Tell whether a wait passes, and no agent can arrive in its phase before its agent goes on."""
+    """Return whether a wait passes and no agent can arrive in its phase before this one goes on."""
     slot = system.index[op.targets[0][0]]
     phase, expected, pending, _, _ = state.barriers[slot]
     passes = expected and (phase & 1) != op.value
@@ -81,10 +86,10 @@ def _passes_whoever_arrives(system: System, state: SystemState, number: int, op:
 
 
 def _only_enables(system: System, op: Any) -> bool:
-    """Tell whether a step blocks no agent and only lets others go on, whatever they do."""
+    """Return whether a step blocks no agent and only lets others go on, whatever they do."""
     return (
         op.kind in ("load", "cluster_sync")
-        or (op.kind in ("cluster_arrive", "cluster_wait") and system.cluster_in_turns)
+        or (op.kind in ("cluster_arrive", "cluster_wait") and system.cluster_alternates)
         or (op.kind == "bar" and op.value in system.fixed_meetings)
     )
 
@@ -133,8 +138,8 @@ def _change_unseen(system: System, state: SystemState, number: int) -> SystemSta
 def _land(system: System, state: SystemState, copy: tuple[int, int]) -> SystemState:
     """Land a copy that is harmless, and with it those at the same barriers that end no phase.
 
-    Those are harmless, too: as many bytes are in flight less as are expected less, and what others
-    may issue meanwhile is what it was.
+    Such waits are harmless too: bytes in flight and expected bytes fall by the same number, and
+    other agents may issue the same copies as before.
     """
 
     def op_of(copy: tuple[int, int]) -> Any:
@@ -166,7 +171,7 @@ def _land(system: System, state: SystemState, copy: tuple[int, int]) -> SystemSt
 
 
 def _harmless(system: System, state: SystemState, op: Any, arriving: int | None) -> bool:
-    """Tell whether an arrival or a delivery changes nothing that a wait could have seen before.
+    """Return whether an arrival or a delivery changes nothing that a wait could have seen before.
 
     `arriving` is the agent that arrives; None: a copy lands.
     """
@@ -176,7 +181,7 @@ def _harmless(system: System, state: SystemState, op: Any, arriving: int | None)
 def _harmless_at(
     system: System, state: SystemState, target: tuple[Key, int, int], arriving: int | None
 ) -> bool:
-    """Tell whether arriving at one barrier is harmless."""
+    """Return whether arriving at one barrier is harmless."""
     key, count, size = target
     slot = system.index[key]
     ahead = RunAhead(system, state, arriving, slot)
@@ -202,7 +207,7 @@ def _harmless_at(
 
 
 def may_arrive(system: System, state: SystemState, frozen: int, slot: int) -> bool:
-    """Tell whether others may arrive on a barrier (or remake it) while one agent stands still.
+    """Return whether others may arrive on a barrier (or remake it) while one agent stands still.
 
     A wait on a barrier with pending arrivals depends on nothing that comes before this agent's
     next step, if this returns False: only an arrival could end the phase.
@@ -211,7 +216,7 @@ def may_arrive(system: System, state: SystemState, frozen: int, slot: int) -> bo
 
 
 def may_touch(system: System, state: SystemState, frozen: int, keys: set[Key]) -> bool:
-    """Tell whether anything may happen to, or wait for, some barriers while one agent is."""
+    """Return whether anything may happen to, or wait for, some barriers while one agent is."""
     landing = (system.agents[agent].ops[step] for agent, step in state.flight)
     if any(key in keys for op in landing for key, _, _ in op.targets):
         return True
@@ -221,10 +226,10 @@ def may_touch(system: System, state: SystemState, frozen: int, keys: set[Key]) -
 class RunAhead:
     """How far agents come at most while something stands still: one of them, or a copy.
 
-    They run as far as counts and bytes allow; more arrivals never hold anybody back, so that how
-    far each comes does not depend on who runs first, and those alike run as one. The order in which
-    arrivals and copies come is left out, so that whatever they can do, they do here; a barrier
-    whose count can change never blocks.
+    They run as far as counts and bytes allow. More arrivals never block an agent, so how far each
+    comes does not depend on the order of agents, and alike agents run as one. The order of arrivals
+    and copies is ignored: all steps that are possible in some order are taken. A barrier whose
+    count can change never blocks.
 
     `frozen` is the agent that stands still, None if it is a copy; `open_slot` a barrier whose phase
     cannot end before that agent or copy moves.
@@ -244,12 +249,12 @@ class RunAhead:
         self.threads = [0] * len(system.meetings)
         self.seen: dict[tuple[int, int], int] = {}  # phase that an agent has waited for at least
         self.met: dict[tuple[int, int], int] = {}
-        self.times: dict[tuple[int, int], int] = {}  # generations from now that it has come to
+        self.times: dict[tuple[int, int], int] = {}  # generations that it has arrived at
         self.tickets = list(state.tickets)
         self.flying = system.all_in_flight(state)
-        self.issued: dict[Key, int] = {}  # that copies issued meanwhile bring
-        numbers, self.is_cluster_open = self.who_runs()
-        # one for those that execute the same steps from the same place: they come equally far
+        self.issued: dict[Key, int] = {}  # bytes of copies issued meanwhile
+        numbers, self.is_cluster_open = self.agents_to_run()
+        # one stands for agents that execute the same steps from the same place
         kinds: dict[tuple[int, int, int], list[int]] = {}
         for number in numbers:
             kind = system.alike[number][0], state.positions[number], state.tickets[number]
@@ -257,12 +262,12 @@ class RunAhead:
         self.runners = [members[0] for members in kinds.values()]
         self.times_there = {members[0]: len(members) for members in kinds.values()}
 
-    def who_runs(self) -> tuple[Sequence[int], bool]:
+    def agents_to_run(self) -> tuple[Sequence[int], bool]:
         """Return the agents that run, and whether they may pass the cluster barrier at will.
 
-        Agents that share nothing but that barrier with what stands still (`System.groups`) are left
-        out. No agent passes it while the agent that stands still has neither come to it nor exited;
-        else those who are left out may have come.
+        Agents that share only that barrier with the paused agent (`System.groups`) are left out. No
+        agent passes it while the paused agent has neither arrived at it nor exited; else the agents
+        left out may have arrived.
         """
         system, frozen, state = self.system, self.frozen, self.state
         group: Iterable[int] = range(len(system.agents))
@@ -337,19 +342,19 @@ class RunAhead:
         )
 
     def ends(self, key: Key) -> bool:
-        """Tell whether an agent may invalidate a barrier."""
+        """Return whether an agent may invalidate a barrier."""
         return key in self.system.ended and any(
             op.kind == "inval" and any(key == x for x, _, _ in op.targets) for op in self.steps()
         )
 
     def expects(self, key: Key) -> bool:
-        """Tell whether an agent may expect more bytes at a barrier, and arrive elsewhere."""
+        """Return whether an agent may expect more bytes at a barrier, and arrive elsewhere."""
         return any(
             op.kind == "expect" and any(key == x for x, _, _ in op.targets) for op in self.steps()
         )
 
     def comes_to(self, keys: set[Key]) -> bool:
-        """Tell whether an agent may come to a step at one of some barriers."""
+        """Return whether an agent may come to a step at one of some barriers."""
         for op in self.steps():
             if any(key in keys for key, _, _ in op.targets):
                 return True
@@ -384,7 +389,7 @@ class RunAhead:
         return min(self.arrivals[slot], rest // share) if share else self.arrivals[slot]
 
     def _may_pass(self, number: int, op: Any) -> bool:
-        """Tell whether a wait can pass after at most so many arrivals."""
+        """Return whether a wait can pass after at most so many arrivals."""
         slot = self.system.index[op.targets[0][0]]
         phase, expected, pending, _, _ = self.state.barriers[slot]
         if slot == self.open_slot:
@@ -403,7 +408,7 @@ class RunAhead:
         return True
 
     def _may_meet(self, number: int, op: Any) -> bool:
-        """Tell whether an agent can go on from a barrier after at most so many threads came.
+        """Return whether an agent can go on from a barrier after at most so many threads came.
 
         The n-th time that it comes is in the n-th generation from now, or in a later one.
         """

@@ -1,12 +1,15 @@
-"""States of a role skeleton's transition system: to compare and keep, or to change in place."""
+"""States of a role skeleton's transition system, the rules broken in a step, phases by parity."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
+
+from tvm_hopper.sim.protocol.agents import Key, Op
 
 
 class SystemState(NamedTuple):
-    """Where every agent is, and what every barrier holds.
+    """The position of every agent, and the state of every barrier.
 
     Attributes
     ----------
@@ -38,7 +41,7 @@ class SystemState(NamedTuple):
 
 
 class Running:
-    """A state that steps change in place, for who requests no state before it."""
+    """A state that steps change in place, for callers that keep no earlier state."""
 
     def __init__(self, start: SystemState) -> None:
         self.positions, self.tickets = list(start.positions), list(start.tickets)
@@ -67,3 +70,28 @@ def opened(values: Any) -> list[Any]:
 def closed(state: SystemState | Running, values: list[Any]) -> Any:
     """Return a list that was changed as a state holds it."""
     return tuple(values) if isinstance(state, SystemState) else values
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A broken rule met in a step."""
+
+    rule: str
+    barrier: Key | None
+    agent: str
+    text: str
+    op: Op
+
+
+def wanted(last: int, parity: int) -> int:
+    """Return the first phase that a wait can mean after one that meant `last` (-2: none)."""
+    if last == -2:
+        return -1 if parity else 0
+    return last + 1 if (last + 1) & 1 == parity else last + 2
+
+
+def wanted_after_skips(last: int, skipped: tuple[int, ...], parity: int) -> int:
+    """Return that phase if others waited for the phases in between, one after another."""
+    for other in skipped:
+        last = wanted(last, other)
+    return wanted(last, parity)

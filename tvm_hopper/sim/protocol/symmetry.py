@@ -28,12 +28,16 @@ partial order and symmetry reductions", TACAS 1997).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import gt
 from typing import Any
 
+import numpy as np
+
 from tvm_hopper.sim.protocol.agents import SkeletonAgent
+from tvm_hopper.sim.protocol.expr import Address
 from tvm_hopper.sim.protocol.state import SystemState
+from tvm_hopper.sim.protocol.trace import SyncEvent, Trace, UnanalysableError
 
 
 def program_of(agent: SkeletonAgent) -> tuple[Any, ...]:
@@ -41,7 +45,7 @@ def program_of(agent: SkeletonAgent) -> tuple[Any, ...]:
     return (
         agent.cta,
         agent.threads,
-        agent.own,
+        agent.exit_after,
         *(
             (
                 *(op.kind, op.targets, op.value, op.threads, op.skipped),
@@ -97,9 +101,48 @@ class Symmetry:
 
 
 class Alone(Symmetry):
-    """Merges nothing: what the reduction is compared with."""
+    """Merges nothing: the reference that tests compare the reduction with."""
 
     def __init__(self, agents: list[SkeletonAgent]) -> None:
         super().__init__(agents)
         self.classes = []
         self.first = {number: number for number in range(len(agents))}
+
+
+MAX_CLUSTERS = 512
+Position = list[dict[str, int]]  # block index of each CTA of a cluster, by thread tag
+
+
+def one_of_each_kind(
+    places: list[Position], trace: Callable[[Position], list[Trace]]
+) -> list[tuple[Position, list[Trace]]]:
+    """Trace clusters, and keep the first of each set with equal events.
+
+    Raises
+    ------
+    UnanalysableError
+        There are more than can be followed.
+    """
+    if len(places) > MAX_CLUSTERS:
+        raise UnanalysableError(
+            f"steps of {len(places)} clusters depend on data; at most {MAX_CLUSTERS} are followed"
+        )
+    kinds: dict[Any, tuple[Position, list[Trace]]] = {}
+    for members in places:
+        traces = trace(members)
+        kinds.setdefault(tuple(map(_likeness, traces)), (members, traces))
+    return list(kinds.values())
+
+
+def _likeness(trace: Trace) -> tuple[Any, ...]:
+    return trace.truncated, *map(_of_event, trace.events)
+
+
+def _of_event(event: SyncEvent) -> tuple[Any, ...]:
+    return event.kind, id(event.node), event.mask.tobytes(), event.loops, *map(_of, event.values)
+
+
+def _of(value: Any) -> Any:
+    if isinstance(value, Address):
+        return value.space, _of(value.offset), _of(value.rank)
+    return (value.dtype.str, value.tobytes()) if isinstance(value, np.ndarray) else str(value)

@@ -1,25 +1,31 @@
 """The transition system of a role skeleton: agents, barriers, copies in flight.
 
 A state is a tuple, so that states can be compared and kept in a set.  Barriers carry their full
-phase; hardware keeps one bit, and the difference between the two is what a parity can hide.
+phase; hardware keeps one bit, and a parity hides the difference.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
+from tvm_hopper.sim.protocol.agent_steps import ClusterPart, Issued, alternates, arrivals_on
 from tvm_hopper.sim.protocol.agents import Key, Op, SkeletonAgent
-from tvm_hopper.sim.protocol.cluster_part import ClusterPart, in_turns
-from tvm_hopper.sim.protocol.issued import Issued, arrivals_on
-from tvm_hopper.sim.protocol.state import Running, State, SystemState, closed, opened
+from tvm_hopper.sim.protocol.state import (
+    Running,
+    State,
+    SystemState,
+    Violation,
+    closed,
+    opened,
+    wanted_after_skips,
+)
 from tvm_hopper.sim.protocol.symmetry import classes_of
-from tvm_hopper.sim.protocol.violation import Violation, wanted_in_turn
 
 DEAD = (0, 0, 0, 0, -1)
-CLUSTER: Key = (-1, "cluster", 0)  # where all threads of a cluster meet
+CLUSTER: Key = (-1, "cluster", 0)  # barrier of all threads of a cluster
 
 
 class System:
@@ -49,10 +55,10 @@ class System:
         self.meeting_index = {key: i for i, key in enumerate(self.meetings)}
         self.violations: dict[tuple[Any, ...], Violation] = {}
         self.arrivals = arrivals_on(self.agents)
-        self.cluster_in_turns = all(in_turns(agent) for agent in agents)
+        self.cluster_alternates = all(alternates(agent) for agent in agents)
         self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))
-        self.sites: dict[tuple[Key, int], set[int]] = {}  # of each generation of a block barrier
-        # of each agent, the mbarriers that it waits on: their places in its row of `targets`
+        self.sites: dict[tuple[Key, int], set[int]] = {}  # by generation of a block barrier
+        # the mbarriers that each agent waits on: their places in its row of `targets`
         self.columns = [self._columns(agent) for agent in agents]
 
     def _columns(self, agent: SkeletonAgent) -> dict[int, int]:
@@ -61,7 +67,7 @@ class System:
         )
         return {slot: column for column, slot in enumerate(waited)}
 
-    # -- what only a search through all orders requests
+    # -- used only by a search through all orders
 
     @cached_property
     def group_of(self) -> dict[int, frozenset[int]]:
@@ -70,13 +76,13 @@ class System:
 
     @cached_property
     def alike(self) -> list[list[int]]:
-        """Of each agent, those that execute the same steps; it is among them."""
+        """For each agent, the agents that execute the same steps, itself included."""
         found = {n: members for members in classes_of(self.agents) for n in members}
         return [found[number] for number in range(len(self.agents))]
 
     @cached_property
     def waiters(self) -> dict[int, list[int]]:
-        """Of each mbarrier that is waited on, the agents that do."""
+        """For each mbarrier, the agents that wait on it."""
         found: dict[int, list[int]] = {}
         for number, columns in enumerate(self.columns):
             for slot in columns:
@@ -85,13 +91,16 @@ class System:
 
     @cached_property
     def expecting(self) -> set[Key]:
-        """The mbarriers of which an agent expects bytes."""
-        ops = (op for agent in self.agents for op in agent.ops if op.kind == "expect")
+        """The mbarriers that some agent expects bytes on."""
+        return self._keys_of("expect")
+
+    def _keys_of(self, kind: str) -> set[Key]:
+        ops = (op for agent in self.agents for op in agent.ops if op.kind == kind)
         return {key for op in ops for key, _, _ in op.targets}
 
     @cached_property
     def issued(self) -> list[Issued]:
-        """What each agent's copies bring, and where."""
+        """The bytes of each agent's copies, and their destinations."""
         return [Issued(agent) for agent in self.agents]
 
     @cached_property
@@ -116,7 +125,7 @@ class System:
 
     @cached_property
     def next_waits(self) -> list[list[dict[int, Op]]]:
-        """Of each agent, for each of its positions, its next wait on each barrier."""
+        """For each agent and each of its positions, its next wait on each barrier."""
         return [self._next_waits(agent) for agent in self.agents]
 
     def _next_waits(self, agent: SkeletonAgent) -> list[dict[int, Op]]:
@@ -129,31 +138,27 @@ class System:
         return table[::-1]
 
     def may_miss(self, state: SystemState, slot: int, phase: int) -> bool:
-        """Tell whether some agent still wants to see the phase before `phase` complete."""
-        for number in self.waiters.get(slot, ()):
-            wait = self.next_waits[number][state.positions[number]].get(slot)
-            last = state.targets[number][self.columns[number][slot]]
-            if wait is not None and wanted_in_turn(last, wait.skipped, wait.value) < phase:
-                return True
-        return False
+        """Return whether some agent still wants to see the phase before `phase` complete."""
+        return any(wanted < phase for wanted in self._wanted(state, slot))
 
     def is_awaited(self, state: SystemState, slot: int, phase: int) -> bool:
-        """Tell whether no agent whose next wait on a barrier comes before `phase` ends can pass it.
+        """Return whether no next wait on a barrier can pass before `phase` ends.
 
-        They mean this phase, or one as even or odd, so that no agent's wait can pass before.
+        All of them wait for this phase, or for a later one of the same parity.
         """
+        wanted = self._wanted(state, slot)
+        return all(later >= phase and (later - phase) % 2 == 0 for later in wanted)
+
+    def _wanted(self, state: SystemState, slot: int) -> Iterator[int]:
+        """Yield the phase of a barrier that each agent's next wait on it needs."""
         for number in self.waiters.get(slot, ()):
             wait = self.next_waits[number][state.positions[number]].get(slot)
-            if wait is None:
-                continue
-            last = state.targets[number][self.columns[number][slot]]
-            wanted = wanted_in_turn(last, wait.skipped, wait.value)
-            if wanted < phase or (wanted - phase) % 2:
-                return False
-        return True
+            if wait is not None:
+                last = state.targets[number][self.columns[number][slot]]
+                yield wanted_after_skips(last, wait.skipped, wait.value)
 
     def all_in_flight(self, state: SystemState) -> dict[Key, int]:
-        """Return what the copies in flight will deliver to each barrier."""
+        """Return the bytes that copies in flight will deliver to each barrier."""
         found: dict[Key, int] = {}
         for agent, step in state.flight:
             for key, _, size in self.agents[agent].ops[step].targets:
@@ -186,8 +191,8 @@ class System:
 
     @cached_property
     def groups(self) -> list[frozenset[int]]:
-        """Sets of agents of CTAs that share the cluster barrier alone, by turns; else none."""
-        if not self.cluster_in_turns:
+        """Sets of agents of CTAs that share only the cluster barrier; none unless all alternate."""
+        if not self.cluster_alternates:
             return []
         home = {agent.cta: agent.cta for agent in self.agents}
 
@@ -208,8 +213,7 @@ class System:
     @cached_property
     def ended(self) -> set[Key]:
         """The mbarriers that are invalidated."""
-        ops = (op for agent in self.agents for op in agent.ops if op.kind == "inval")
-        return {key for op in ops for key, _, _ in op.targets}
+        return self._keys_of("inval")
 
     @cached_property
     def unsteady(self) -> set[int]:
@@ -240,12 +244,12 @@ class System:
         return unsteady, least
 
     def needs_at_least(self, generation: int) -> int:
-        """Return how many threads a generation of the cluster barrier needs at least.
+        """Return the least number of threads that a generation of the cluster barrier needs.
 
-        Where all come by turns each agent comes to the n-th, if it comes n times, and has not
+        If all agents alternate, an agent takes part in the n-th if it arrives n times and has not
         exited before.
         """
-        if not self.cluster_in_turns:
+        if not self.cluster_alternates:
             return 1
         least = self._needed_by_generation
         return least[generation] if generation < len(least) else 1
@@ -260,7 +264,7 @@ class System:
 
     @cached_property
     def share(self) -> dict[Key, int]:
-        """How many bytes each arrival on a barrier expects at least."""
+        """The least number of bytes that each arrival on a barrier expects."""
         found: dict[Key, int] = {}
         for agent in self.agents:
             for op in agent.ops:
@@ -283,7 +287,7 @@ class System:
         )
 
     def finished(self, state: SystemState | Running) -> bool:
-        """Tell whether every agent has ended."""
+        """Return whether every agent has ended."""
         return all(p == len(a.ops) for p, a in zip(state.positions, self.agents, strict=True))
 
     def opaque_calls(self, state: SystemState | Running) -> set[str]:
@@ -305,7 +309,7 @@ class System:
     ) -> list[SystemState]:
         """Return every state that one step of an agent (of `movers`) or of a copy leads to.
 
-        Of copies that any agent, or one of `issuers`, has issued.
+        Counts copies that any agent, or one of `issuers`, has issued.
         """
         found = []
         for number in range(len(self.agents)) if movers is None else movers:
@@ -335,7 +339,7 @@ class System:
         if position == len(agent.ops):
             return None
         op = agent.ops[position]
-        if op.kind == "opaque":  # nothing knows what it does: the agent is followed no further
+        if op.kind == "opaque":  # its effects are unknown: the agent is not followed further
             return None
         if op.kind == "wait":
             return self._wait(state, number, op)
@@ -368,7 +372,7 @@ class System:
         return self._advance(state, number)._replace(barriers=closed(state, barriers))
 
     def _end(self, state: State, barriers: list, agent: str, op: Op) -> State:
-        """End barriers; who waits for one that is made there again begins with its first phase."""
+        """End barriers; waits on one that is initialised there later begin with its first phase."""
         targets = opened(state.targets)
         for key, _, _ in op.targets:
             slot = self.index[key]
@@ -429,12 +433,10 @@ class System:
             return self._advance(state, number)
         column = self.columns[number][slot]
         last = state.targets[number][column]
-        if (
-            last == -2 and not op.skipped
-        ):  # a late first wait may mean any phase: take the one that can be tested
+        if last == -2 and not op.skipped:  # may mean any phase: take the one that can be tested
             wanted = phase - 1 if (phase - 1) & 1 == op.value else phase
         else:
-            wanted = wanted_in_turn(last, op.skipped, op.value)
+            wanted = wanted_after_skips(last, op.skipped, op.value)
         passes, complete = (phase & 1) != op.value, phase > wanted
         if passes and last == -2 and phase == 0 and key in self.filled - self.fillers(number):
             self.violate(
@@ -442,9 +444,9 @@ class System:
                 "the first wait has parity 1 and passes before any copy has landed; need parity 0",
                 op,
             )  # fmt: skip
-        again = wanted == last + 2 and not op.skipped  # if no phase after `last` can complete
-        if passes and again and self.arrivals[key] < expected * wanted:
-            wanted, complete = last, True
+        follows = wanted == last + 2 and not op.skipped
+        if passes and follows and self.arrivals[key] < expected * wanted:
+            wanted, complete = last, True  # no phase after `last` can complete
         if passes != complete:
             text = f"passes in phase {phase}, where phase {wanted} was meant"
             if complete:
@@ -478,13 +480,13 @@ class System:
                 return self._advance(state, number, -1)
             if key != CLUSTER or arrived < self._cluster_needs(state):
                 return None
-            meetings[slot] = (generation + 1, 0)  # the last that it waited for have exited
+            meetings[slot] = (generation + 1, 0)  # the missing threads have exited
             return self._advance(state, number, -1)._replace(meetings=closed(state, meetings))
         if op.kind == "cluster_arrive" and ticket >= 0:
             text = "barrier.cluster.arrive again, without a wait for the generation before"
             self.violate("NAMED_BAR_MISMATCH", None, agent.name, text, op)
         arrived += op.threads
-        if op.kind == "bar" and not arrive_only:  # who only arrives does so elsewhere, by purpose
+        if op.kind == "bar" and not arrive_only:  # agents that only arrive do so elsewhere
             self.sites.setdefault((key, generation), set()).add(id(op.event.node))
         if arrived > count:
             self.violate(
@@ -501,7 +503,7 @@ class System:
         return self._take_ticket(state, number, generation)
 
     def _cluster_needs(self, state: SystemState | Running) -> int:
-        """Return the threads that make a generation: all that have not exited before it.
+        """Return the threads that a generation needs: all that have not exited before it.
 
         `barrier.cluster.wait` waits for the non-exited threads of the cluster (PTX ISA,
         barrier.cluster).

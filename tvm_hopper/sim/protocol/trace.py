@@ -3,7 +3,7 @@
 The control flow of GEMM-like kernels does not depend on data, so the function is walked once with
 all threads side by side: a condition splits the mask, a loop runs with integer values, and every
 synchronising instruction becomes a `SyncEvent` with the mask of the threads that execute it.  Loops
-without synchronisation are not run; what they do to registers and shared memory is summarised.
+without synchronisation are not run; their effects on registers and shared memory are summarised.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
+from tvm_hopper.sim.protocol.exits import any_opaque, opaque_call, opaque_step, ways_to_leave
 from tvm_hopper.sim.protocol.expr import (
     UNKNOWN,
     Address,
@@ -28,8 +29,6 @@ from tvm_hopper.sim.protocol.expr import (
     store_key,
 )
 from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, Given, as_environment, asking, pass_on
-from tvm_hopper.sim.protocol.leaving import ways_to_leave
-from tvm_hopper.sim.protocol.opaque import any_opaque, opaque_call, opaque_step
 from tvm_hopper.sim.protocol.ops import (
     BARRIER_KINDS,
     COPY_KINDS,
@@ -43,18 +42,18 @@ from tvm_hopper.sim.protocol.ops import (
 from tvm_hopper.sim.tir import arch_of_kernel, numpy_dtype, short_name, thread_extents
 
 Step = Callable[["Trace", np.ndarray], None]
-WHOLE = 1 << 30  # of `max_trips`: cut no loop
-NESTED_TRIPS = 2  # tiles of a persistent kernel
-ASSUMED_SCALAR = 512  # of a symbolic extent: enough for several iterations of any tile
+WHOLE = 1 << 30  # value of `max_iterations` that cuts no loop
+MAX_NESTED_ITERATIONS = 2  # tiles of a persistent kernel
+ASSUMED_SCALAR = 512  # value of symbolic extents: enough for several iterations of any tile
 
 
 class UnanalysableError(Exception):
-    """Synchronisation depends on something that the skeleton cannot know; the text says what."""
+    """Synchronisation depends on something that the skeleton cannot know; the text names it."""
 
 
 @dataclass(frozen=True)
 class SyncEvent:
-    """One synchronising instruction: `mask` (threads,) bool says who executes it.
+    """One synchronising instruction: `mask` (threads,) bool: the threads that execute it.
 
     `loops` holds the values of the loops around it, outermost first.
     """
@@ -68,19 +67,19 @@ class SyncEvent:
 
 @dataclass
 class Trace:
-    """Events of one CTA, and what was left out on the way."""
+    """Events of one CTA, and the parts left out."""
 
     num_threads: int
     env: Env
-    max_trips: int
+    max_iterations: int
     max_events: int
     events: list[SyncEvent] = field(default_factory=list)
     truncated: bool = False
     cut_inner: bool = False
     cut_inside: bool = False  # an inner loop was cut in this pass of the outermost one
     loops: list[int] = field(default_factory=list)
-    of_several: bool = False  # of CTAs whose positions differ
-    launch_bounds: int = 0  # blocks that an SM must have room for; 0: not stated
+    of_several: bool = False  # events of CTAs at different positions
+    launch_bounds: int = 0  # blocks that must fit on an SM; 0: not stated
     arch: Arch = DEFAULT_ARCH
 
     def add(self, kind: str, mask: np.ndarray, values: tuple[Any, ...], node: Any) -> None:
@@ -100,7 +99,7 @@ class Trace:
 def trace_cta(
     func: tirx.PrimFunc,
     block: Mapping[str, Any] | None = None,
-    max_trips: int = WHOLE,
+    max_iterations: int = WHOLE,
     max_events: int = 20000,
     cut_inner: bool = False,
     given: Given = NOTHING_GIVEN,
@@ -114,7 +113,7 @@ def trace_cta(
     block : dict
         Position by thread tag ("blockIdx.x", "clusterCtaIdx.x"); 0 where absent. `UNKNOWN` where
         the trace is to hold of CTAs at several positions.
-    max_trips : int
+    max_iterations : int
         An outermost loop around synchronisation runs at most so often, one around another such loop
         at most twice; inner loops run in full, since phases count through them. `Trace.truncated`
         tells whether one was cut.
@@ -144,7 +143,7 @@ def trace_cta(
     for param in func.params:
         if str(param.ty) in ("T.int32", "T.int64", "int32", "int64"):
             env[param] = ASSUMED_SCALAR
-    trace = Trace(len(threads), env, max_trips, max_events, cut_inner=cut_inner)
+    trace = Trace(len(threads), env, max_iterations, max_events, cut_inner=cut_inner)
     trace.of_several = UNKNOWN in (block or {}).values()
     stated = (func.attrs or {}).get("tirx.launch_bounds_min_blocks_per_sm", 0)
     trace.launch_bounds = int(stated) or int(compiled.bounds)
@@ -283,14 +282,14 @@ class _Builder:
                 if count > 0:
                     body(trace, mask)
                 return
-            most = _most_trips(trace, nested, count) if sync == BARRIERS else count
+            most = _iteration_limit(trace, nested, count) if sync == BARRIERS else count
             trace.loops.append(0)
-            for turn in range(count):
-                if turn == most or (turn and trace.cut_inside):
+            for iteration in range(count):
+                if iteration == most or (iteration and trace.cut_inside):
                     trace.truncated = True
                     break
-                trace.env[var] = first + turn
-                trace.loops[-1] = turn
+                trace.env[var] = first + iteration
+                trace.loops[-1] = iteration
                 body(trace, mask)
             if most < count and trace.cut_inner and len(trace.loops) > 1:
                 trace.cut_inside = True
@@ -394,7 +393,7 @@ class _Builder:
 
                 return refuse, BARRIERS
             if name == "call_pure_extern" or (self.opaque and opaque_call(node)):
-                return _nothing, NONE  # what it does to registers is not known
+                return _nothing, NONE  # its effects on registers are unknown
             steps = [self._access(call, *read, False) for read in self.accesses(call)]
             return _chain(steps), NONE
         level = LOCAL if emitter.sync else NONE
@@ -492,8 +491,8 @@ def _chain(steps: list[Step]) -> Step:
     return run
 
 
-def _most_trips(trace: Trace, nested: bool, count: int) -> int:
+def _iteration_limit(trace: Trace, nested: bool, count: int) -> int:
     """Return how many iterations to follow of a loop with barriers."""
-    if trace.max_trips >= WHOLE or any(trace.loops) or (trace.loops and not trace.cut_inner):
+    if trace.max_iterations >= WHOLE or any(trace.loops) or (trace.loops and not trace.cut_inner):
         return count
-    return min(count, trace.max_trips, NESTED_TRIPS if nested else WHOLE)
+    return min(count, trace.max_iterations, MAX_NESTED_ITERATIONS if nested else WHOLE)

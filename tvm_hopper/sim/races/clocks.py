@@ -1,8 +1,8 @@
 """Vector clocks, exact: an epoch per warp and one bit per asynchronous event.
 
-Every warp owns a `Bundle` of three clocks, one per proxy (what its generic accesses, its
+Every warp owns a `Bundle` of three clocks, one per proxy (knowledge of its generic accesses, its
 asynchronous accesses of shared memory and of global memory may rely on), and a fourth, `narrow`,
-of what it knows only through synchronisation of a too narrow scope: it never makes an access
+of knowledge through synchronisation of a too narrow scope only: it never makes an access
 legal, it only tells a wrong scope from a missing barrier.
 
 Two more, which most kernels never need, are of `fence.sc` (see `Bundle.fenced`).
@@ -16,7 +16,7 @@ import numpy as np
 
 
 class Epochs:
-    """The newest epoch that is known of each warp, for the clusters of which anything is known.
+    """The newest known epoch of each warp, for clusters with any known epoch.
 
     An array for each such cluster. Arrays are never changed in place: copies share them.
     """
@@ -33,7 +33,7 @@ class Epochs:
         return 0 if part is None else int(part[warp % self.size])
 
     def __setitem__(self, warp: int, epoch: int) -> None:
-        """Set what is known of a warp."""
+        """Set the known epoch of a warp."""
         cluster, place = divmod(warp, self.size)
         part = self.parts.get(cluster)
         part = np.zeros(self.size, np.int64) if part is None else part.copy()
@@ -64,7 +64,7 @@ class Epochs:
         }
 
     def holds(self, other: Epochs) -> bool:
-        """Tell whether no epoch of the other is newer."""
+        """Return whether no epoch of the other is newer."""
         return all(
             (mine := self.parts.get(cluster)) is theirs
             or bool((theirs <= (0 if mine is None else mine)).all())
@@ -93,17 +93,17 @@ class Clock:
         self.events |= other.events
 
     def holds(self, other: Clock) -> bool:
-        """Tell whether this one knows everything that `other` knows."""
+        """Return whether this one knows everything that `other` knows."""
         return not other.events & ~self.events and self.epochs.holds(other.epochs)
 
     def meet(self, other: Clock) -> None:
-        """Keep only what `other` knows too."""
+        """Keep only the knowledge that `other` shares."""
         self.epochs.meet(other.epochs)
         self.events &= other.events
 
 
 class TensorMapClocks:
-    """What was released to the tensormap proxy, and what was acquired of which tensor map.
+    """Knowledge released to the tensormap proxy, and knowledge acquired about each tensor map.
 
     PTX ISA 9.1, 9.7.13.4, fence.proxy: ".release proxy fence can form a release sequence that
     synchronizes with an acquire sequence that contains a .acquire proxy fence"; the acquire is of
@@ -112,9 +112,10 @@ class TensorMapClocks:
     Attributes
     ----------
     released : dict
-        By CTA and scope of the release, what is before it.
+        By CTA and scope of the release, the knowledge before it.
     acquired : dict
-        By address of a map, what copies behind the acquire may rely on when they read it.
+        By address of a map, the knowledge that copies after the acquire may rely on when they read
+        it.
     """
 
     __slots__ = ("acquired", "released")
@@ -137,7 +138,7 @@ class TensorMapClocks:
             _join_into(self.acquired, address, clock)
 
     def release(self, cta: Any, scope: str, known: Clock) -> None:
-        """Release what is known."""
+        """Release the current knowledge."""
         _join_into(self.released, (cta, scope), known)
 
     def acquire(self, address: int, cta: Any, scope: str, cluster_warps: int) -> None:
@@ -156,22 +157,22 @@ def _join_into(table: dict[Any, Clock], key: Any, clock: Clock) -> None:
 
 
 class Bundle:
-    """The clocks of one warp, or what a release publishes.
+    """The clocks of one warp, or those that a release publishes.
 
     Attributes
     ----------
     fenced : Bundle or None
-        What is before some `fence.sc` that happened before: a relaxed write publishes it, for
-        whoever reads that write and fences with `fence.sc` after it.
+        Knowledge before an earlier `fence.sc`: a relaxed write publishes it to threads that read
+        that write and then execute `fence.sc`.
     seen : Bundle or None
-        What such writes published and this one has read: the next `fence.sc` makes it known.
+        Knowledge that this thread has read from such writes: its next `fence.sc` makes it known.
     tensormaps : TensorMapClocks or None
-        What the tensormap proxy may rely on, where a kernel changes tensor maps.
+        Knowledge that the tensormap proxy may rely on, if the kernel changes tensor maps.
 
     PTX ISA, memory consistency model, "Fence-SC": any two `fence.sc` are ordered. With F1 before a
     relaxed write and F2 after a read of that write, by whatever barriers, F2 before F1 would put
-    the read before the write in causality order: so F1 is before F2. That holds where the thread
-    that fences is another than the one that writes, of which `fence.acq_rel` says nothing.
+    the read before the write in causality order: so F1 is before F2. That also holds if
+    one thread fences and another writes, which `fence.acq_rel` does not order.
     """
 
     __slots__ = (
@@ -188,7 +189,7 @@ class Bundle:
         self.tensormaps: TensorMapClocks | None = None
 
     def join(self, other: Bundle) -> None:
-        """Acquire what a release of sufficient scope published."""
+        """Acquire the knowledge of a release with sufficient scope."""
         self.generic.join(other.generic)
         self.async_shared.join(other.async_shared)
         self.async_global.join(other.async_global)
@@ -201,9 +202,9 @@ class Bundle:
             self.of_maps().join(other.tensormaps)
 
     def holds(self, other: Bundle) -> bool:
-        """Tell whether this one knows everything that `other` knows.
+        """Return whether this one knows everything that `other` knows.
 
-        Of tensor maps that is not looked into: the answer is no where there are any.
+        Tensor maps are not compared: the answer is no if there are any.
         """
         for mine, theirs in ((self.fenced, other.fenced), (self.seen, other.seen)):
             if theirs is not None and (mine is None or not mine.holds(theirs)):
@@ -217,27 +218,27 @@ class Bundle:
         )
 
     def of_maps(self) -> TensorMapClocks:
-        """Return what is of tensor maps, to add to it."""
+        """Return the clocks of tensor maps, for updates."""
         if self.tensormaps is None:
             self.tensormaps = TensorMapClocks()
         return self.tensormaps
 
     def fence(self, known: Bundle) -> None:
-        """Note that a `fence.sc` is after what is known."""
+        """Note a `fence.sc` after the current knowledge."""
         if self.fenced is None:
             self.fenced = known.plain()
         else:
             self.fenced.join(known.plain())
 
     def see(self, known: Bundle) -> None:
-        """Note what a relaxed read has seen; a `fence.sc` after it makes it known."""
+        """Note the knowledge of a relaxed read; a `fence.sc` after it makes it known."""
         if self.seen is None:
             self.seen = known.plain()
         else:
             self.seen.join(known.plain())
 
     def plain(self) -> Bundle:
-        """Return a copy without what is of `fence.sc`."""
+        """Return a copy without the knowledge of `fence.sc`."""
         other = Bundle.__new__(Bundle)
         other.generic = self.generic.copy()
         other.async_shared = self.async_shared.copy()
@@ -284,7 +285,7 @@ _EVERYWHERE = ("gpu", "sys")  # scopes that hold every CTA of a launch
 
 
 def reaches(owner: Any, other: Any, scope: str) -> bool:
-    """Tell whether a scope of one CTA's thread holds another CTA's (PTX ISA, "Scope")."""
+    """Return whether a scope of one CTA's thread holds another CTA's (PTX ISA, "Scope")."""
     if owner is other:
         return True
     if scope == "cluster":
@@ -297,7 +298,7 @@ Entries = dict[tuple[Any, str, Author], Bundle]
 
 
 class Releases:
-    """What was released at one address, by CTA, scope and thread.
+    """Knowledge released at one address, by CTA, scope and thread.
 
     A release and an acquire meet if each one's scope holds the other's thread (PTX ISA, memory
     consistency model, "Morally strong"), and if the acquire reads what the release wrote, or what
@@ -306,9 +307,9 @@ class Releases:
 
     def __init__(self) -> None:
         self.entries: Entries = {}
-        self.wide: Bundle | None = None  # of all that reach every CTA: one for many of them
-        self.narrow: Entries = {}  # of the others
-        self.fenced: Entries = {}  # of relaxed writes after a `fence.sc`
+        self.wide: Bundle | None = None  # releases that reach every CTA, joined
+        self.narrow: Entries = {}  # other releases
+        self.fenced: Entries = {}  # relaxed writes after a `fence.sc`
 
     def publish(self, cta: Any, scope: str, author: Author, bundle: Bundle) -> None:
         """Add a release."""
@@ -322,11 +323,11 @@ class Releases:
             self.wide.join(bundle)
 
     def publish_fenced(self, cta: Any, scope: str, author: Author, bundle: Bundle) -> None:
-        """Add what is before a `fence.sc`, by a relaxed write."""
+        """Add the knowledge before a `fence.sc`, by a relaxed write."""
         self._add(self.fenced, (cta, scope, author), bundle)
 
     def overwrite(self, author: Author) -> None:
-        """Forget what others released: a store has taken the place of what they wrote."""
+        """Forget the releases of others: a store has replaced their values."""
         kept, self.entries = self.entries, {}
         self.narrow, self.wide = {}, None
         for (cta, scope, by), bundle in kept.items():
@@ -355,7 +356,7 @@ class Releases:
                 clock.narrow.join(bundle.generic)
 
     def see(self, clock: Bundle, cta: Any, scope: str) -> None:
-        """Let a read see what is before a `fence.sc`."""
+        """Let a read see the knowledge before a `fence.sc`."""
         for (owner, theirs, _), bundle in self.fenced.items():
             if reaches(owner, cta, theirs) and reaches(cta, owner, scope):
                 clock.see(bundle)

@@ -1,10 +1,10 @@
 """The cp.async copies of one warp, by the lanes that issue, commit and wait for them.
 
-Groups are of a thread: `cp.async.commit_group` closes what the executing thread has begun, and
+Groups belong to a thread: `cp.async.commit_group` closes the group of the executing thread, and
 `cp.async.wait_group` waits for its groups alone (PTX ISA 9.7.9.25.3).  A warp does each with all
 its lanes as a rule, and then one `CopyPart` stands for them.  Where some lanes commit, wait, arrive
-or release without the others, the parts that reach across are divided, each piece with an event
-and an access of its own, so that what these lanes do says nothing of what the others copy.
+or release without the others, the parts of both are divided, each piece with its own event
+and access, so that steps of these lanes do not count for copies of the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CopyTarget:
     Attributes
     ----------
     access : MemoryAccess
-        What later accesses of these bytes are checked against.
+        The access that later accesses of these bytes are checked against.
     region : Region
         The memory.
     offsets, lanes : numpy.ndarray
@@ -41,7 +41,7 @@ class CopyTarget:
     lanes: np.ndarray
 
     def among(self, lanes: int, event: int) -> CopyTarget:
-        """Return what some lanes write, which another event stands for besides."""
+        """Return the part that some lanes write, with an additional event."""
         mine = (lanes >> self.lanes & 1) != 0
         access = self.log.add_piece(self.access, event, lanes)
         offsets = self.offsets[mine]
@@ -53,7 +53,7 @@ class CopyTarget:
 
 @dataclass(eq=False)
 class CopyPart:
-    """What some lanes copy by one instruction.
+    """Copies of some lanes by one instruction.
 
     Attributes
     ----------
@@ -62,11 +62,11 @@ class CopyPart:
     lanes : int
         As bits.
     events : int
-        As clock bits: who knows one of them knows that the bytes are there.
+        As clock bits: a thread that knows one of them knows that the bytes are there.
     target : CopyTarget or None
         None if races are not looked for.
     age : int
-        Groups that these lanes have committed since the copy's own; -1 until it is in one.
+        Groups that these lanes have committed since the group of the copy; -1 until it is in one.
     """
 
     op: Any
@@ -93,10 +93,12 @@ class LaneCopies:
     def __init__(self, new_event: Callable[[], int]) -> None:
         self.new_event = new_event
         self.parts: list[CopyPart] = []
-        self.waited: list[CopyPart] = []  # by their lanes; others of the warp may not know it
-        self.events = 0  # of all copies
-        self.met = 0  # of those that all lanes know
-        self.number = 0  # of the group that is open, for the timeline
+        self.waited: list[
+            CopyPart
+        ] = []  # copies that their lanes waited for; other lanes may not know of it
+        self.events = 0  # events of all copies
+        self.met = 0  # newest epoch that all lanes know
+        self.number = 0  # number of the open group, for the timeline
 
     def add(self, part: CopyPart) -> None:
         """Begin a copy."""
@@ -110,7 +112,7 @@ class LaneCopies:
             part.age += 1
 
     def covered(self, lanes: int, pending: int) -> list[CopyPart]:
-        """Return what some lanes wait for if they leave their newest `pending` groups."""
+        """Return the copies that some lanes wait for, without their newest `pending` groups."""
         return [part for part in self._inside(lanes) if part.age >= pending]
 
     def finish(self, part: CopyPart) -> None:
@@ -119,7 +121,7 @@ class LaneCopies:
         self.waited.append(part)
 
     def meet(self, epoch: int) -> None:
-        """Note that all lanes know what each did up to an epoch."""
+        """Note that all lanes know each other's accesses up to an epoch."""
         for part in self.waited:
             if _epoch(part) <= epoch:
                 self.met |= part.events
@@ -135,9 +137,9 @@ class LaneCopies:
         return found
 
     def limit(self, clock: Clock, lanes: int, known: list[tuple[int, int, int]]) -> None:
-        """Take out of a clock what other lanes have waited for, unless one of `lanes` knows it.
+        """Remove from a clock the copies that only other lanes have waited for.
 
-        `known` says that some lanes know all that others did up to an epoch.
+        `known`: some lanes know all accesses of others up to an epoch.
         """
         if not any(part.lanes & ~lanes and clock.events & _either(part) for part in self.waited):
             return
@@ -147,8 +149,8 @@ class LaneCopies:
             if not clock.events & _either(part):
                 continue
             if not part.lanes & ~lanes or any(
-                who & lanes and not part.lanes & ~of and _epoch(part) <= epoch
-                for who, of, epoch in known
+                knowing & lanes and not part.lanes & ~of and _epoch(part) <= epoch
+                for knowing, of, epoch in known
             ):
                 kept |= part.events
             else:
@@ -156,7 +158,7 @@ class LaneCopies:
         clock.events = clock.events & ~hidden | kept
 
     def _inside(self, lanes: int) -> list[CopyPart]:
-        """Return the parts of some lanes that are not waited for, after dividing what crosses."""
+        """Return the unfinished parts of some lanes, after dividing parts shared with others."""
         if lanes == ALL_LANES:
             return self.parts
         self.parts = [p for part in self.parts for p in part.divided(lanes, self.new_event)]
@@ -172,5 +174,5 @@ def _epoch(part: CopyPart) -> int:
 
 
 def _either(part: CopyPart) -> int:
-    """Return its events, and those of what it is a piece of."""
+    """Return its events, and those of the whole that it is a piece of."""
     return part.events | (0 if part.target is None else part.target.access.wider)

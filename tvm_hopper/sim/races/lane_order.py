@@ -1,7 +1,7 @@
 """Order of accesses between the lanes of one warp.
 
 A warp runs its lanes in lockstep here, but the order of PTX is one of threads: an arrival by lane 0
-releases what lane 0 did and what it knows, and the other 31 lanes' accesses are among that only if
+releases the accesses and the knowledge of lane 0; other lanes' accesses are part of it only if
 the lanes have met since (PTX ISA, memory consistency model, causality order: base causality order
 starts from program order of one thread; `bar.warp.sync` "guarantees memory ordering among
 participating threads", `shfl.sync`, `elect.sync` and wgmma's `.sync` do not).
@@ -40,7 +40,7 @@ class Footprint:
     """Where the lanes of one access lie: byte offsets of `size` bytes each, one lane an offset.
 
     `lanes` is None where every offset is of all lanes of the access: one place for all of them, or
-    an instruction that hands what one lane addresses to others (ldmatrix).
+    an instruction that hands data addressed by one lane to others (ldmatrix).
     """
 
     offsets: np.ndarray
@@ -65,10 +65,10 @@ class LaneOrder:
     """Accesses of one warp that not all of its lanes know.
 
     `spans` holds, for each set of lanes, the first and last epoch in which they made an access;
-    `partial` the accesses by some of the lanes; `known` says that some lanes know all that others
-    did up to an epoch; `held` the first and last epoch of what some release or fence left out.
-    `met` is the newest epoch whose accesses all lanes know, `footprints` are those of later ones.
-    `issued` is the asynchronous access that one lane issues just now: its number, and its place.
+    `partial` the accesses by some of the lanes; `known` the last epoch up to which some lanes know
+    all accesses of others; `held` the first and last epoch that some release or fence left out.
+    `met` is the newest epoch whose accesses all lanes know; `footprints` are those of later epochs.
+    `issued` is the asynchronous access that one lane currently issues: its number and its place.
     `copies` are those of cp.async.
     """
 
@@ -83,14 +83,14 @@ class LaneOrder:
         self.issued: tuple[int, Any, int] = (-1, None, 0)
 
     def copy(self) -> LaneOrder:
-        """Return what is unknown now, to limit by it later."""
+        """Return the currently unknown accesses, for a later limit."""
         other = LaneOrder(self.index, self.copies)
         other.spans, other.partial = dict(self.spans), list(self.partial)
         other.known, other.held = list(self.known), self.held
         return other
 
     def retire(self) -> None:
-        """Forget what no thread asks of a warp that has ended."""
+        """Free the state of an ended warp that no check needs."""
         self.spans, self.partial, self.known, self.footprints = {}, [], [], {}
         self.copies = LaneCopies(self.copies.new_event)
 
@@ -102,7 +102,7 @@ class LaneOrder:
             self.partial.append(access)
 
     def learn(self, lanes: int, epoch: int, of: int = ALL_LANES) -> None:
-        """Let some lanes know what others did up to an epoch."""
+        """Let some lanes know the accesses of others up to an epoch."""
         if lanes == of == ALL_LANES and epoch > self.met:
             self.met = epoch
             self.copies.meet(epoch)
@@ -127,15 +127,15 @@ class LaneOrder:
         for made, (first, last) in self.spans.items():
             if not made & ~lanes:
                 continue
-            for who, of, epoch in self.known:
-                if who & lanes and not made & ~of:
+            for knowing, of, epoch in self.known:
+                if knowing & lanes and not made & ~of:
                     first = max(first, epoch + 1)
             if first <= last and (found is None or first < found):
                 found = first
         return found
 
     def limit(self, clock: Clock, lanes: int, machine: Any) -> None:
-        """Take out of a clock what none of `lanes` knows of the own warp."""
+        """Remove from a clock the accesses of the own warp that none of `lanes` knows."""
         self.copies.limit(clock, lanes, self.known)
         first = self.unknown_from(lanes)
         before = int(clock.epochs[self.index])
@@ -152,11 +152,11 @@ class LaneOrder:
                 clock.events |= 1 << access.bit
 
     def left_out(self, access: MemoryAccess) -> bool:
-        """Tell whether a release or fence by some lanes left this access out."""
+        """Return whether a release or fence by some lanes left this access out."""
         return access.event < 0 and any(low <= access.epoch <= high for low, high in self.held)
 
     def limit_all(self, bundle: Bundle, lanes: int, machine: Any) -> None:
-        """Take out of a release what none of `lanes` knows of the own warp."""
+        """Remove from a release the accesses of the own warp that none of `lanes` knows."""
         if lanes != ALL_LANES and (self.spans or self.copies.waited):
             for clock in (bundle.generic, bundle.async_shared, bundle.async_global):
                 self.limit(clock, lanes, machine)
@@ -166,14 +166,16 @@ class LaneOrder:
     # -- accesses of one warp ---------------------------------------------------------------------
 
     def knows(self, lane: int, of: int, epoch: int) -> bool:
-        """Tell whether one lane knows what another did up to an epoch."""
-        return any(who >> lane & 1 and made >> of & 1 and epoch <= e for who, made, e in self.known)
+        """Return whether one lane knows another lane's accesses up to an epoch."""
+        return any(
+            knowing >> lane & 1 and made >> of & 1 and epoch <= e for knowing, made, e in self.known
+        )
 
     def met_since(self, access: MemoryAccess, lanes: int) -> bool:
-        """Tell whether some lanes know an access of others in this warp."""
+        """Return whether some lanes know an access of others in this warp."""
         return access.epoch <= self.met or any(
-            not lanes & ~who and not access.lanes & ~of and access.epoch <= epoch
-            for who, of, epoch in self.known
+            not lanes & ~knowing and not access.lanes & ~of and access.epoch <= epoch
+            for knowing, of, epoch in self.known
         )
 
     def place(self, access: MemoryAccess, offsets: Any, size: int, lanes: Any) -> None:
@@ -196,7 +198,7 @@ class LaneOrder:
         return Footprint(places, size, np.full(len(places), lane), access.epoch)
 
     def clash(self, earlier: MemoryAccess, later: MemoryAccess) -> bool:
-        """Tell whether different lanes touch a byte in two accesses, and have not met between."""
+        """Return whether different lanes touch a byte in two accesses, and have not met between."""
         if earlier.epoch <= self.met or not (earlier.lanes | later.lanes) & (
             (earlier.lanes | later.lanes) - 1
         ):

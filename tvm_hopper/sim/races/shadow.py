@@ -22,7 +22,7 @@ from tvm_hopper.sim.races.clocks import Bundle, Clock, reaches
 
 GENERIC, ASYNC, TENSORMAP = "generic", "async", "tensormap"
 ALL_LANES = (1 << 32) - 1
-COARSEST = 16  # bytes of a cell at first: what asynchronous copies and wgmma access at once
+COARSEST = 16  # bytes of an initial cell: the unit of asynchronous copies and wgmma
 PIECE = 1 << 20  # bytes of a large region that are looked at together
 MANY_PIECES = 64
 EARLIER = 1  # number of the access that stands for all those of earlier launches
@@ -46,11 +46,11 @@ class MemoryAccess:
         A strong access (an atomic, a load or store with an order): two of them do not race, if the
         scope of each holds the other's thread.
     scope : str
-        Of a strong access.
+        Scope of a strong access.
     lanes : int
         The lanes that executed it, as bits.
     bit : int
-        For an access by some lanes: an event that stands for it where its epoch says too much.
+        For an access by some lanes: an event that replaces its epoch, which covers all lanes.
     wider : int
         For a piece of an asynchronous access: events of the whole, as clock bits.
     discards : bool
@@ -74,7 +74,7 @@ class MemoryAccess:
     scope: str = "gpu"
 
     def strong_with(self, other: MemoryAccess) -> bool:
-        """Tell whether two accesses are morally strong (PTX ISA, 8.7), so that they do not race."""
+        """Return whether two accesses are morally strong (PTX ISA, 8.7) and so do not race."""
         return (
             self.rmw
             and other.rmw
@@ -83,7 +83,7 @@ class MemoryAccess:
         )
 
     def known_to(self, clock: Clock) -> bool:
-        """Tell whether the clock orders this access before the present."""
+        """Return whether the clock orders this access before the present."""
         if self.number == EARLIER:
             return True
         if self.event >= 0:
@@ -119,7 +119,7 @@ class AccessLog:
         return access
 
     def add_piece(self, whole: MemoryAccess, event: int, lanes: int) -> MemoryAccess:
-        """Record what some lanes do of an asynchronous access, known with the whole of it."""
+        """Record the part of some lanes in an asynchronous access, with the events of the whole."""
         access = replace(
             whole,
             number=len(self.accesses),
@@ -164,7 +164,7 @@ class AccessLog:
 
 
 def alike(values: np.ndarray) -> bool:
-    """Tell whether all elements have the same bits; of few elements the quickest way."""
+    """Return whether all elements have the same bits; of few elements the quickest way."""
     raw = values.tobytes()
     return raw == raw[: values.itemsize] * len(values)
 
@@ -175,8 +175,15 @@ def _distinct(values: np.ndarray) -> Any:
     return np.unique(values).tolist()
 
 
+def _unordered(other: MemoryAccess, access: MemoryAccess, clock: Clock) -> bool:
+    """Return whether an access races with an earlier one of the same byte."""
+    if access.rmw and other.strong_with(access):
+        return False
+    return not other.known_to(clock) or _among_lanes(other, access, clock)
+
+
 def _among_lanes(earlier: MemoryAccess, later: MemoryAccess, clock: Clock) -> bool:
-    """Tell whether two accesses of one warp race, since they are of lanes that have not met.
+    """Return whether two accesses of one warp race, since they are of lanes that have not met.
 
     An access that some lanes released comes back by its event, if another warp handed it on.
     """
@@ -206,8 +213,8 @@ class Shadow:
         cells = -(-num_bytes // COARSEST)
         self.writer, self.readers = no_cells(cells), no_cells(cells)
         self.fresh = True  # no thread has touched a cell
-        self.cells_written = 0  # by this kernel
-        # of a large region, which pieces of it a thread has touched
+        self.cells_written = 0  # cells that this kernel has written
+        # touched pieces of a large region
         self.num_bytes = cells * COARSEST
         pieces = -(-num_bytes // PIECE)
         self.touched = np.zeros(pieces, bool) if pieces > MANY_PIECES else None
@@ -254,7 +261,7 @@ class Shadow:
             yield piece * PIECE, min((piece + 1) * PIECE, self.num_bytes)
 
     def cells(self, offsets: Any, size: int) -> Any:
-        """Turn byte offsets (slice, or array of starts of `size` bytes each) into cells."""
+        """Return the cells of byte offsets (slice, or array of starts of `size` bytes each)."""
         if isinstance(offsets, slice):
             divisor = offsets.start | offsets.stop
             if divisor & (self.granule - 1):
@@ -293,9 +300,7 @@ class Shadow:
             other = self.log.accesses[number]
             if other.discards:
                 complete = False
-            if access.rmw and other.strong_with(access):
-                continue
-            if not other.known_to(clock) or _among_lanes(other, access, clock):
+            if _unordered(other, access, clock):
                 report(other, access, writers, number)
         readers = self._readers(cells, writers)
         sets = _distinct(readers)
@@ -320,17 +325,13 @@ class Shadow:
             if number == 0:
                 continue
             other = self.log.accesses[number]
-            if access.rmw and other.strong_with(access):
-                continue
-            if not other.known_to(clock) or _among_lanes(other, access, clock):
+            if _unordered(other, access, clock):
                 report(other, access, writers, number)
         readers = self._readers(cells, writers)
         for number in _distinct(readers):
             for reader in self.log.sets[number]:
                 other = self.log.accesses[reader]
-                if access.rmw and other.strong_with(access):
-                    continue
-                if not other.known_to(clock) or _among_lanes(other, access, clock):
+                if _unordered(other, access, clock):
                     report(other, access, readers, number)
         self.cells_written += int(np.count_nonzero(writers < self.log.first))
         left = self._left(writers, readers) if access.rmw else 0  # of a slice these are views
@@ -338,17 +339,17 @@ class Shadow:
         self.readers[cells] = left
 
     def _readers(self, cells: Any, writers: np.ndarray) -> np.ndarray:
-        """Return the sets of readers of some cells, of those that no thread touched, too."""
+        """Return the sets of readers of some cells, also for cells that no thread touched."""
         readers: np.ndarray = self.readers[cells]
         if self.readers_before:
             readers = np.where((writers == 0) & (readers == 0), self.readers_before, readers)
         return readers
 
     def _left(self, writers: np.ndarray, readers: np.ndarray) -> np.ndarray:
-        """Return sets of what a strong write leaves to be compared with later ones.
+        """Return the sets of accesses that a strong write leaves for later comparisons.
 
-        A weak access before it races with another CTA's strong write too, and is told from
-        none by the strong one that came after it in its thread.
+        A weak access races with another CTA's strong write, although a later strong access of its
+        thread does not.
         """
         found: dict[tuple[int, int], int] = {}
         kept = np.zeros(len(writers), np.int32)
@@ -365,7 +366,7 @@ class Shadow:
         return self.cells_written * self.granule
 
     def mark_unfinished(self, write: MemoryAccess | None, read: MemoryAccess | None) -> None:
-        """Take what is there as written, and as read, by launches that may not have ended."""
+        """Mark the contents as written and read by launches that may not have ended."""
         if self.fresh and write is None:
             if read is not None:  # a number for all cells: they would cost memory
                 self.readers_before = self.log.with_reader(self.readers_before, read)
@@ -384,7 +385,7 @@ class Shadow:
                 self.readers[held] = self.log.with_reader(number, read)
 
     def holds_nothing(self, cells: Any) -> np.ndarray:
-        """Tell of each of some cells whether no thread has given it a value."""
+        """Return for each of some cells whether no thread has given it a value."""
         values = self.writer[cells]
         none: np.ndarray = np.isin(values, self.log.discarding)
         return none if self.initialised else none | (values == 0)
@@ -418,7 +419,7 @@ def no_cells(count: int) -> np.ndarray:
 
 
 class Reliance(NamedTuple):
-    """What an access may rely on, and all clocks of who makes it, which a message names."""
+    """Knowledge that an access may rely on, and all clocks of its thread for the message."""
 
     clock: Clock
     known: Callable[[], Bundle]

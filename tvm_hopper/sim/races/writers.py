@@ -21,8 +21,8 @@ class ElementWriters:
     Attributes
     ----------
     numbers : numpy.ndarray
-        For each element the number of the access that wrote its first byte; 0: none. Of the
-        tensor's shape.
+        For each element the number of the access that wrote its first byte; 0: none. It has
+        the shape of the tensor.
     """
 
     numbers: np.ndarray
@@ -32,7 +32,7 @@ class ElementWriters:
     offset: int
 
     def written(self, part: Any) -> np.ndarray:
-        """Tell of each element of a part (an index of numpy) whether this run has written it."""
+        """Return for each element of a part (a numpy index) whether this run has written it."""
         return self.numbers[part] >= self.log.first
 
     def places(self) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 MAX_EVENTS = 200_000
-NEVER = -1  # the end of what was still going on when the run ended
+NEVER = -1  # the end of an event that was unfinished when the run ended
 
 LOADS = ("TMA load", "bulk load", "bulk copy")
 CP_ASYNC = "cp.async"
@@ -30,11 +30,11 @@ class TimelineEvent(NamedTuple):
     cta : tuple[int, ...]
         Block index; of a copy into shared memory that of the CTA where it lands.
     warp : int
-        Number in its CTA, of who waits, or issues; -1 of a finding that is of no warp.
+        Number in its CTA of the waiting or issuing warp; -1: a finding without a warp.
     start, end : int
         Scheduler steps; `end` is `NEVER` if the run ended first.
     name : str
-        What is waited for; the tensor of a global access; the rule of a finding.
+        Barrier or group of a wait; tensor of a global access; rule of a finding.
     statement : str
         TIR text, shortened.
     it : tuple[int, ...]
@@ -43,13 +43,13 @@ class TimelineEvent(NamedTuple):
         The buffer of an mbarrier; its number there, in the order of initialisation; which of its
         phases, from 0; and its name in findings.
     addresses : tuple[int, ...]
-        Bytes of shared memory where what is copied or multiplied begins.
+        Offsets in shared memory of the copied or multiplied tiles.
     num_bytes : int
-        That a copy moves.
+        Bytes that a copy moves.
     number : int
-        Of the commit group, among those of the warp; of the finding, among those of the result.
+        Number of the commit group in the warp, or of the finding in the result.
     issued_by : str
-        The warp, if it is one of another CTA.
+        The issuing warp, if it belongs to another CTA.
     launch : int
         Number of the launch.
     """
@@ -92,7 +92,7 @@ class Recorder:
         self.touched: dict[int, tuple[int, int]] = {}  # warp -> time and statement of the newest
 
     def keep(self, event: TimelineEvent) -> None:
-        """Keep an event, if there is room."""
+        """Keep an event unless the limit is reached."""
         if len(self.events) < MAX_EVENTS:
             self.events.append(event)
         else:
@@ -156,7 +156,7 @@ class Recorder:
         self.keep(TimelineEvent("finding", cta, warp, now, now, rule, number=number))
 
     def close(self) -> None:
-        """Keep what is still going on, now that the run has ended."""
+        """Keep unfinished events at the end of the run."""
         for warp in self.machine.warps:
             if warp.began and not warp.finished:
                 if warp.waits_for is not None:
@@ -177,8 +177,8 @@ def _barrier_of(warp: Any) -> tuple[Any, int]:
     blocked, thing = warp.blocked_on, warp.waits_for
     if blocked is None or (blocked[1] is not thing and warp.spinning is None):
         return None, -1
-    what, barrier, parity, _ = blocked
-    if what != "mbarrier":
+    blocked_kind, barrier, parity, _ = blocked
+    if blocked_kind != "mbarrier":
         return None, -1
     # It waits for the end of a phase with this parity: the one in progress, or it has just passed.
     return barrier, barrier.phase - ((barrier.phase ^ parity) & 1)

@@ -20,7 +20,7 @@ _OF_A_WARP = ("life", "wait", "acquire", CP_ASYNC, *LOADS)
 
 
 class _State(NamedTuple):
-    """Of one warp from some moment on; `kind` is empty before it begins and once it has ended."""
+    """A warp's state from some step on; `kind` is empty before it begins and after it ends."""
 
     kind: str
     fills: tuple[Fill, ...] = ()
@@ -70,7 +70,7 @@ def role_spans(
 
 
 def short_name(event: TimelineEvent, rings: Rings) -> str:
-    """Say what a wait waits for, in few words: "full[2] phase 1", "barrier 0", "wgmma"."""
+    """Name the target of a wait: "full[2] phase 1", "barrier 0", "wgmma"."""
     if event.barrier:
         return f"{rings.name(event)} phase {event.phase}"
     name = event.name.partition(" of cta")[0].partition(" (")[0]
@@ -102,10 +102,10 @@ def _states(
     found.sort(key=lambda one: one[:2])
     states: list[tuple[int, _State]] = []
     fills: tuple[Fill, ...] = ()
-    for number, (at, _, what, event) in enumerate(found):
-        if what == "end":
+    for number, (at, _, change, event) in enumerate(found):
+        if change == "end":
             states.append((at, _GONE))
-        elif what == WAITS:
+        elif change == WAITS:
             states.append((at, _State(WAITS, fills, event, short_name(event, rings))))
         else:
             fills = _next_fills(found[number:], rings) or fills
@@ -117,10 +117,10 @@ def _next_fills(changes: Sequence[_Change], rings: Rings) -> tuple[Fill, ...]:
     """Return the first step that a warp begins before it waits again, or those of one moment."""
     found: dict[Fill, None] = {}
     moment = None
-    for at, _, what, event in changes:
-        if what == WAITS or moment not in (None, at):
+    for at, _, change, event in changes:
+        if change == WAITS or moment not in (None, at):
             break
-        if what == "step" and (fill := rings.fill(event)) is not None:
+        if change == "step" and (fill := rings.fill(event)) is not None:
             found[fill] = None
             moment = at
     return tuple(found)
@@ -152,13 +152,13 @@ def _fold(states: list[_State]) -> _State:
 
 
 def _look(state: _State) -> tuple[str, object]:
-    """Return what tells two spans apart."""
+    """Return a key that distinguishes spans."""
     return state.kind, state.name if state.kind == WAITS else state.fills
 
 
 def _span(state: _State, start: int, end: int) -> Span:
     event, fills = state.event, state.fills
-    assert event is not None  # of what works or waits
+    assert event is not None  # a working or waiting state has an event
     facts: Facts = {"iteration": ", ".join(map(str, event.it))} if event.it else {}
     if event.statement:
         facts["statement"] = event.statement

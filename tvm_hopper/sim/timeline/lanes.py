@@ -24,11 +24,11 @@ def lanes_of(
     Parameters
     ----------
     events : sequence of TimelineEvent
-        Of that CTA, and of one launch.
+        Events of that CTA in one launch.
     last : int
         The last step of the run.
     prefix : str
-        In front of the names of lanes.
+        Prefix of the names of lanes.
     """
     rings = Rings(events)
     roles, idle = roles_of(events, rings)
@@ -146,7 +146,7 @@ def _store(events: Sequence[TimelineEvent], last: int) -> Span:
 def _global(
     events: Sequence[TimelineEvent], roles: Sequence[WarpRole]
 ) -> tuple[tuple[str, ...], list[Span]]:
-    """One row for loads and one for stores; what one role does in a row is one span."""
+    """One row for loads and one for stores; consecutive accesses of a role are one span."""
     runs: dict[tuple[str, int], list[list[TimelineEvent]]] = defaultdict(list)
     for event in events:
         if event.kind in GLOBAL.values():

@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from tvm_hopper.sim.tables import STYLE, findings_html
-from tvm_hopper.sim.timeline.colours import FINDING, STAGES, WAIT_EDGE, fill_colour, text_colour
+from tvm_hopper.sim.timeline.spans import FINDING, STAGES, WAIT_EDGE, fill_colour, text_colour
 from tvm_hopper.sim.timeline.trace import thread_name
 
 SHOWN = 110  # units of the axis at first
@@ -20,7 +20,7 @@ WIDTH = 1100  # pixels of the axis, about
 FACTS = ("what", "mbarrier", "step", "stage", "iteration", "bytes", "issued by", "end", "statement")
 
 _READING = """Each bar is a step of a role or of a unit. Its colour is the stage of the ring, the
-number in it says which filling of the ring it is: one number is the same data in all lanes. Hatched
+number in it is the filling of the ring: one number is the same data in all lanes. Hatched
 bars wait. The axis counts scheduler steps: order, not time. Drag to move, use the wheel to zoom, or
 move the frame below; point at a bar for its statement."""
 
@@ -46,7 +46,7 @@ def page(timeline: Any) -> str:
 
 
 def _plots(timeline: Any) -> tuple[Any, Any]:
-    """Return the lanes, and a small plot of all of them with a frame around what is shown."""
+    """Return the lanes, and a small plot of all of them with a frame around the shown part."""
     from bokeh.models import HoverTool, Range1d, RangeTool
     from bokeh.plotting import figure
 
@@ -76,7 +76,7 @@ def _plots(timeline: Any) -> tuple[Any, Any]:
     main.text(
         **{"x": "middle", "y": "centre", "text": "label", "text_color": "text"},
         **{"text_align": "center", "text_baseline": "middle", "text_font_size": "11px"},
-        **{"background_fill_color": "behind", "padding": 1},
+        **{"background_fill_color": "background", "padding": 1},
         source=_labels(bars, float(shown.end - shown.start)),
     )
     main.add_tools(
@@ -131,7 +131,9 @@ def _bars(timeline: Any, places: dict[tuple[int, int], int]) -> dict[str, list[A
 
 def _labels(bars: dict[str, list[Any]], shown: float) -> dict[str, list[Any]]:
     """Return the texts that fit into their bars at the zoom of the beginning."""
-    kept: dict[str, list[Any]] = {n: [] for n in ("middle", "centre", "label", "text", "behind")}
+    kept: dict[str, list[Any]] = {
+        n: [] for n in ("middle", "centre", "label", "text", "background")
+    }
     columns = ("left", "right", "top", "label", "text", "colour")
     for left, right, top, label, text, colour in zip(
         *(bars[name] for name in columns), strict=True
@@ -141,7 +143,7 @@ def _labels(bars: dict[str, list[Any]], shown: float) -> dict[str, list[Any]]:
             kept["centre"].append(top + 0.42)
             kept["label"].append(label)
             kept["text"].append(text)
-            kept["behind"].append(colour)
+            kept["background"].append(colour)
     return kept
 
 

@@ -6,22 +6,23 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from tvm_hopper.sim.timeline.colours import (
+from tvm_hopper.sim.timeline.spans import (
     FINDING,
     NO_STAGE,
     STAGES,
     WAIT,
     WAIT_EDGE,
+    Mark,
+    Span,
     fill_colour,
     text_colour,
 )
-from tvm_hopper.sim.timeline.spans import Mark, Span
 
 WIDTH = 13.0  # inches
 ROW = 0.21  # inches of a row
 SIDES = 2.6  # inches of the width that are no axis
 FONT = 7.0  # points
-WIDE = 0.62  # of a character, by its height
+WIDE = 0.62  # width of a character by its height
 MAX_LISTED = 8  # findings below the picture
 
 
@@ -164,7 +165,7 @@ def _ticks(axes: Any, steps: Sequence[int], low: int, high: int, unit: float) ->
 
 
 def _listed(timeline: Any) -> str:
-    """Return the findings in words, and what the lanes leave out."""
+    """Return the findings in words, and notes on parts that the lanes leave out."""
     lines = []
     for number, finding in enumerate(timeline.findings[:MAX_LISTED], 1):
         text = f"{number}  {finding.rule}: {timeline.message(finding)}"

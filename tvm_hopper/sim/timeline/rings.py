@@ -46,14 +46,14 @@ class Rings:
                 places[event.statement].update(event.addresses)
         self.places = {text: sorted(found) for text, found in places.items()}
         # the barrier that is after a group of cp.async, by warp and number of the group
-        self.behind = {(e.warp, e.number): e for e in events if e.kind == CP_ASYNC_ARRIVES}
+        self.arrivals = {(e.warp, e.number): e for e in events if e.kind == CP_ASYNC_ARRIVES}
         self.names: dict[Barrier, str] = {}
         self.place: dict[Barrier, tuple[str, int, int]] = {}
         mixed = {b for ring in full for b, _ in ring} & {b for ring in empty for b, _ in ring}
         mixed |= {_first_buffer(event.statement) for event in events if event.kind in LOADS}
-        for what, rings in (("full", full), ("empty", empty)):
-            self._name(what, rings, mixed)
-        # byte ranges of shared memory -> when copies into them began, and what these fill
+        for role, rings in (("full", full), ("empty", empty)):
+            self._name(role, rings, mixed)
+        # byte ranges of shared memory -> the start of copies into them, and their fillings
         self.copies: dict[tuple[int, int], list[tuple[int, Fill]]] = defaultdict(list)
         for event in events:
             if event.kind in (CP_ASYNC, *LOADS) and event.addresses:
@@ -64,17 +64,17 @@ class Rings:
         for found in self.copies.values():
             found.sort()
 
-    def _name(self, what: str, rings: list[list[Barrier]], mixed: set[str]) -> None:
+    def _name(self, role: str, rings: list[list[Barrier]], mixed: set[str]) -> None:
         """Name the barriers of rings; a buffer in `mixed` holds full and empty ones."""
-        own = [ring for ring in rings if ring[0][0] in mixed]
+        shown = [ring for ring in rings if ring[0][0] in mixed]
         for ring in rings:
             name = ring[0][0]
             is_mixed = name in mixed
-            if is_mixed:  # tell them apart
-                name = what if len(own) == 1 else f"{what} {own.index(ring)}"
+            if is_mixed:  # distinguish them
+                name = role if len(shown) == 1 else f"{role} {shown.index(ring)}"
             for stage, barrier in enumerate(ring):
                 self.names[barrier] = f"{name}[{stage if is_mixed else barrier[1]}]"
-                if what == "full":
+                if role == "full":
                     self.place[barrier] = (name, stage, len(ring))
 
     def name(self, event: TimelineEvent) -> str:
@@ -83,7 +83,7 @@ class Rings:
         return known or f"{event.barrier}[{event.slot}]"
 
     def fill(self, event: TimelineEvent) -> Fill | None:
-        """Return what a copy fills, or what an acquire or a wait is of; None if of no ring."""
+        """Return the filling of a copy, an acquire or a wait; None if it belongs to no ring."""
         place = self.place.get((event.barrier, event.slot))
         if place is not None:
             ring, stage, count = place
@@ -92,12 +92,12 @@ class Rings:
                 return Fill(ring, places.index(event.addresses[0]), event.phase)
             return Fill(ring, stage, event.phase * count + stage)
         if event.kind == CP_ASYNC:
-            behind = self.behind.get((event.warp, event.number))
-            return Fill("cp.async", -1, event.number) if behind is None else self.fill(behind)
+            arrivals = self.arrivals.get((event.warp, event.number))
+            return Fill("cp.async", -1, event.number) if arrivals is None else self.fill(arrivals)
         return None
 
     def read_by(self, event: TimelineEvent) -> Fill | None:
-        """Return what a product reads: the newest filling of the bytes where an operand begins."""
+        """Return the newest filling of the bytes where an operand of a product begins."""
         best: tuple[int, Fill] | None = None
         for (low, high), found in self.copies.items():
             if any(low <= address < high for address in event.addresses):
@@ -108,7 +108,7 @@ class Rings:
 
 
 def _barriers(events: Sequence[TimelineEvent]) -> tuple[list[list[Barrier]], list[list[Barrier]]]:
-    """Return the rings of barriers that copies complete on, and of those that are waited for."""
+    """Return the rings of barriers that copies complete on, and of barriers with waits."""
     filled: dict[str, set[Barrier]] = defaultdict(set)
     for event in events:
         if event.kind in ("acquire", CP_ASYNC_ARRIVES, *LOADS):
@@ -142,7 +142,7 @@ def _together(found: Mapping[str, set[Barrier]]) -> list[list[Barrier]]:
     by_buffer: dict[str, list[set[Barrier]]] = defaultdict(list)
     for group in groups:
         by_buffer[min(group)[0]].append(group)
-    for buffer, own in by_buffer.items():
-        if all(len(group) == 1 for group in own):
-            by_buffer[buffer] = [set().union(*own)]
-    return sorted(sorted(group) for own in by_buffer.values() for group in own)
+    for buffer, shown in by_buffer.items():
+        if all(len(group) == 1 for group in shown):
+            by_buffer[buffer] = [set().union(*shown)]
+    return sorted(sorted(group) for shown in by_buffer.values() for group in shown)

@@ -1,4 +1,4 @@
-"""The roles of a CTA's warps, by what they issue: one lane for all that do the same.
+"""The roles of a CTA's warps, by the instructions that they issue: one lane for each role.
 
 A warp whose copies complete on an mbarrier, and that neither multiplies nor waits for such copies,
 is a producer; one that multiplies or waits for them is a consumer. Where no warp has one of these
@@ -64,7 +64,7 @@ def roles_of(
         jobs = does[warp]
         kind = _kind(jobs, alone, storing)
         group = warp // WARPS_OF_A_GROUP if WGMMA in jobs else -1
-        stuck = waits[warp] if jobs == {"wait"} else ""  # nothing else tells such warps apart
+        stuck = waits[warp] if jobs == {"wait"} else ""  # nothing else distinguishes such warps
         if jobs:
             groups[kind, group, stuck].append(warp)
     idle = tuple(warp for warp in sorted(does) if not does[warp])
@@ -72,7 +72,7 @@ def roles_of(
 
 
 def _job(event: TimelineEvent, rings: Rings) -> str:
-    """Return what a warp does by an event; empty if that tells nothing."""
+    """Return the job of a warp that an event shows; empty if none."""
     if event.kind in (*LOADS, CP_ASYNC, CP_ASYNC_ARRIVES):
         return "load"
     if event.kind == "acquire":

@@ -1,8 +1,11 @@
-"""Spans and marks of a timeline, made from events.
+"""Spans and marks of a timeline, made from events, and their colours.
 
 Spans have places on an axis of half steps: a scheduler step has a first half, in which a warp goes
-on, and a second one, from which it waits again. Only their order is drawn (`squeeze`): the axis has
-one unit for each moment at which something that is drawn begins or ends.
+on, and a second one, from which it waits again. Only their order is drawn: the axis has one unit
+for each moment at which something that is drawn begins or ends.
+
+The colours are eight that colour-blind readers distinguish, after Okabe and Ito. Greys of
+neighbours differ too, and the number in a bar is the filling of the ring.
 """
 
 from __future__ import annotations
@@ -29,11 +32,11 @@ class Span:
     kind : str
         "active", "wait", "copy", "product", "store" or "global".
     label : str
-        What to write into it: the step of the ring, or what is waited for.
+        Text inside: the step of the ring, or the target of the wait.
     stage, step : int
         Of the ring; -1 if of none.
     facts : dict
-        What else is known, by name.
+        Further details, by name.
     """
 
     row: int
@@ -48,7 +51,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Lane:
-    """A role or a unit of one CTA; `rows` names what lies side by side in it."""
+    """A role or a unit of one CTA; `rows` names its parallel rows."""
 
     name: str
     cta: tuple[int, ...]
@@ -72,7 +75,7 @@ def half(step: int, last: int) -> int:
 
 
 def facts_of(events: Sequence[TimelineEvent], fill: Fill | None) -> Facts:
-    """Return what people may ask of some events that are drawn as one."""
+    """Return the details of some events that are drawn as one."""
     first = events[0]
     facts: Facts = {}
     kinds = list(dict.fromkeys(event.kind for event in events))
@@ -113,3 +116,32 @@ def pack(spans: list[Span]) -> tuple[tuple[str, ...], list[Span]]:
         ends[row : row + 1] = [span.end]
         packed.append(replace(span, row=row))
     return ("",) * len(ends), packed
+
+
+STAGES = (
+    "#56B4E9",  # sky blue
+    "#F0E442",  # yellow
+    "#009E73",  # green
+    "#E69F00",  # orange
+    "#0072B2",  # blue
+    "#CC79A7",  # purple
+    "#A6761D",  # brown
+    "#B2DF8A",  # light green
+)
+NO_STAGE = "#BDBDBD"
+WAIT = "#FFFFFF"
+WAIT_EDGE = "#9A9A9A"
+FINDING = "#C00000"
+
+
+def fill_colour(span: Span) -> str:
+    """Return the colour of a span: that of its stage."""
+    if span.kind == "wait":
+        return WAIT
+    return STAGES[span.stage % len(STAGES)] if span.stage >= 0 else NO_STAGE
+
+
+def text_colour(background: str) -> str:
+    """Return black or white, the one with more contrast."""
+    red, green, blue = (int(background[i : i + 2], 16) for i in (1, 3, 5))
+    return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 110 else "#FFFFFF"

@@ -1,4 +1,4 @@
-"""`Timeline`: the lanes of some CTAs of one run, and what they are drawn as."""
+"""`Timeline`: the lanes of some CTAs of one run, and their drawings."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tvm_hopper.sim.timeline.events import TimelineEvent
 from tvm_hopper.sim.timeline.lanes import lanes_of
 from tvm_hopper.sim.timeline.spans import Lane, Mark
 
-LONG = 100  # units of the axis beyond which a figure leaves out what repeats
+LONG = 100  # units of the axis beyond which a figure leaves out repeated steps
 LEAD, MIDDLE, TAIL = 3, 2, 2  # steps of the ring that it shows then
 
 
 class Timeline:
-    """What the warps and units of one CTA did, in order.
+    """The steps of one CTA's warps and units, in order.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Timeline:
     title : str
         Policy, seed, verdict and CTAs.
     notes : list of str
-        What the lanes leave out.
+        Notes on parts that the lanes leave out.
     steps : list of int
         The scheduler step at each unit of the axis.
     """
@@ -99,7 +99,7 @@ class Timeline:
         self.marks = [replace(mark, at=place[mark.at]) for mark in marks]
 
     def message(self, finding: Finding) -> str:
-        """Return what a finding says, with mbarriers named as in the lanes."""
+        """Return the message of a finding, with mbarriers named as in the lanes."""
         text = finding.message
         for place, name in self.barriers.items():
             text = text.replace(place, name)
@@ -209,7 +209,7 @@ class Timeline:
         Parameters
         ----------
         first, last, window
-            What to show: see `windows`.
+            Part to show: see `windows`.
         max_lanes : int
             How many lanes, from above.
 
@@ -301,19 +301,21 @@ def _chosen(
         return [of_finding if of_finding in known else known[0]]
     if isinstance(cta, str) and cta == "all":
         return known
-    asked = [cta] if isinstance(cta, tuple) else cta
-    asked = [(*one, 0, 0, 0)[:3] if isinstance(one, tuple) else one for one in asked or [None]]
-    for one in asked:
+    requested = [cta] if isinstance(cta, tuple) else cta
+    requested = [
+        (*one, 0, 0, 0)[:3] if isinstance(one, tuple) else one for one in requested or [None]
+    ]
+    for one in requested:
         if one not in known:
             raise ValueError(
                 f"cta: found {one!r}; need block indices among the CTAs that ran: "
                 f'{", ".join(map(str, known[:8]))}{", ..." * (len(known) > 8)}, or "all"'
             )
-    return list(asked)
+    return list(requested)
 
 
 def _joined(parts: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-    """Make one part of those that touch."""
+    """Join parts that touch."""
     joined: list[tuple[str, int, int]] = []
     for name, low, high in sorted(parts, key=lambda part: part[1]):
         if joined and low <= joined[-1][2] + 1:

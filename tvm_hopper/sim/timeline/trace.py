@@ -16,7 +16,7 @@ def thread_name(lane: Lane, row: int) -> str:
 
 
 def chrome_trace(timeline: Any) -> dict[str, Any]:
-    """Return the events of the trace; args hold statement, stage, phase and what else is known."""
+    """Return the events of the trace; args hold statement, stage, phase and other details."""
     events: list[dict[str, Any]] = []
     threads: dict[tuple[int, int], tuple[int, int]] = {}  # lane and row -> process and thread
     for number, cta in enumerate(timeline.ctas):
@@ -48,8 +48,8 @@ def chrome_trace(timeline: Any) -> dict[str, Any]:
     return {"traceEvents": events, "otherData": {"title": timeline.title}}
 
 
-def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "pid": process, "tid": thread, "name": what, "args": {"name": name}}
+def _named(metadata: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "pid": process, "tid": thread, "name": metadata, "args": {"name": name}}
 
 
 def _complete(span: Span, process: int, thread: int) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Origins of address operands: own tensors, shared memory, or pointers from memory.
 
-A kernel may read an address from global memory (a table of pointers, one a group). What lies there
-is unknown here: a number in the table may even be one that the machine uses for something
-else. Such an access is named as not modelled, and nothing is said of what follows.
+A kernel may read an address from global memory (a table of pointers, one a group). The memory
+there is unknown here: a number in the table may even be an address that the machine uses for
+something else. Such an access is reported as not modelled; its effects are not checked.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_hopper.sim.tir import PTX, decode_ptx, dtype_of, op_name, short_name
+from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, dtype_of, nodes_in, op_name, short_name
 
 _PLACES = ("address_of", "tvm_access_ptr", "buffer_data")
 _LOADS = ("ld", "atom")
 
 
 class AddressSources:
-    """What the registers of one function were computed from, in whatever order."""
+    """Sources of the values of one function's registers, in any order."""
 
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.func = func
 
     @cached_property
     def values(self) -> dict[Any, list[Any]]:
-        """What is stored to each register array and variable: expressions, and instructions."""
+        """Expressions and instructions whose values each register array and variable stores."""
         found: dict[Any, list[Any]] = {}
         views: list[tuple[Any, Any]] = []
 
@@ -51,19 +51,19 @@ class AddressSources:
         visits = [(tirx.BufferStore, store), (tirx.Bind, bind), (tirx.DeclBuffer, declare)]
         tvm_ffi.structural_walk(self.func.body, [*visits, (ir.Call, call)])
         for view, data in views:  # two names of the same registers
-            for var in _variables(data):
+            for var in nodes_in(data, ir.Var):
                 both = found.setdefault(var, [])
                 both += found.get(view, [])
                 found[view] = both
         return found
 
     def from_memory(self, address: Any) -> bool:
-        """Tell whether an address is read from global memory, and not counted from a known one."""
+        """Return whether an address is read from global memory, not computed from a known one."""
         known, read = self._sources(address, set())
         return read and not known
 
     def _sources(self, expr: Any, seen: set[Any]) -> tuple[bool, bool]:
-        """Tell whether an expression is made of a known place, and of what global memory holds."""
+        """Return whether an expression combines a known place with data of global memory."""
         if isinstance(expr, ir.Call):
             name = op_name(expr)
             if short_name(expr) in _PLACES:
@@ -77,8 +77,8 @@ class AddressSources:
             scope = expr.source.scope()
             if scope.startswith("local"):
                 return self._of_variable(expr.source, seen)
-            own = scope.startswith("shared")  # what the kernel put there itself
-            return own, not own
+            known = scope.startswith("shared")  # stored there by the kernel itself
+            return known, not known
         if isinstance(expr, ir.Var):
             if expr in self.values:
                 return self._of_variable(expr, seen)
@@ -101,13 +101,38 @@ class AddressSources:
         if ptx is None:
             return True, False
         if ptx.name.startswith(_LOADS):
-            own = "shared" in ptx.mods.get("space", "")
-            return own, not own
+            known = "shared" in ptx.mods.get("space", "")
+            return known, not known
         sources = [v for n, vs in ptx.operands.items() if n not in ptx.writes for v in vs]
         return self._all([v for v in sources if v is not None], seen)
 
 
-def _variables(expr: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (ir.Var, found.append))
-    return found
+_OWN = ("shared", "shared::cta")
+_OPERANDS = {"space": ("addr", "p"), "dst": ("dst_mem",), "src": ("src_mem",)}  # by modifier
+_SAME_PLACE = ("reinterpret", "cuda.cvta_generic_to_shared", "buffer_data")
+
+
+def operands_in_own_window(ptx: PtxCall) -> list[Any]:
+    """Return the addresses that an instruction takes for the executing CTA's, unless they are so.
+
+    The address of an element of a buffer is, since a buffer belongs to this CTA.
+    """
+    return [
+        value
+        for modifier, names in _OPERANDS.items()
+        if ptx.mods.get(modifier) in _OWN
+        for name in names
+        for value in ptx.operands.get(name, ())
+        if value is not None and not _of_buffer(value)
+    ]
+
+
+def _of_buffer(value: Any) -> bool:
+    while isinstance(value, ir.Call):
+        name = short_name(value)
+        if name == "address_of":
+            return True
+        if name not in _SAME_PLACE or not value.args:
+            return False
+        value = value.args[0]
+    return False

@@ -13,7 +13,7 @@ from tvm_hopper.sim.translate.scope import BufferInfo
 
 
 class BufferEmitter(PtxEmitter, Questions):
-    """Emits what buffers are; a part of `StmtEmitter`."""
+    """Emits buffers; a part of `StmtEmitter`."""
 
     def _stmt_allocbuffer(self, node: Any) -> None:
         var, scope = node.buffer, node.buffer.scope()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
 from typing import Any
 
 from tvm import ir
@@ -77,7 +78,7 @@ COMPUTED: dict[str, tuple[Any, int]] = {
 
 
 class CudaHelperEmitter:
-    """A part of `ExprEmitter`, whose other methods it calls."""
+    """Mixin of `ExprEmitter`."""
 
     def cuda_helper(self, name: str, node: ir.Call) -> Code | None:
         """Return the text of a call of a device function; None if none of that name is modelled."""
@@ -112,18 +113,15 @@ class CudaHelperEmitter:
         args = f"{self.site}, {self.scope.mask}, {op!r}, {named}, {value}, {kind}"
         return f"w.reduce_lanes({args})", False
 
-    def _helper_reduce_add_sync_u32(self, node: ir.Call) -> Code:
-        return self._reduced("add", node)
+    _helper_reduce_add_sync_u32 = partialmethod(_reduced, "add")
+    _helper_reduce_min_sync_u32 = partialmethod(_reduced, "min")
 
-    def _helper_reduce_min_sync_u32(self, node: ir.Call) -> Code:
-        return self._reduced("min", node)
+    # -- operations of all threads of a block ----------------------------------------------------
 
-    # -- what all threads of a block do together --------------------------------------------------
-
-    def _meeting(self, text: str, what: str) -> str:
+    def _meeting(self, text: str, helper: str) -> str:
         """Return a call that waits, as part of an expression."""
         if self.scope.mask == "mm":  # inside of a lambda nothing can wait
-            self.unsupported(f"{what} on one side of an expression")
+            self.unsupported(f"{helper} on one side of an expression")
             return "0"
         return f"(yield from {text})"
 
@@ -132,17 +130,14 @@ class CudaHelperEmitter:
         text = f"w.vote_block({self.site}, {self.scope.mask}, {op!r}, {value})"
         return self._meeting(text, f"syncthreads_{op}"), False
 
-    def _helper_syncthreads_and(self, node: ir.Call) -> Code:
-        return self._vote_block("and", node)
+    _helper_syncthreads_and = partialmethod(_vote_block, "and")
+    _helper_syncthreads_or = partialmethod(_vote_block, "or")
 
-    def _helper_syncthreads_or(self, node: ir.Call) -> Code:
-        return self._vote_block("or", node)
-
-    def _reduction(self, node: ir.Call, what: str) -> tuple[str, str, str, int] | None:
+    def _reduction(self, node: ir.Call, helper: str) -> tuple[str, str, str, int] | None:
         """Return value, operation, type and count of a reduction."""
         value, op, count = node.args[0], str(node.args[1].value), int(node.args[2].value)
         dtype = dtype_of(value)
-        if op != "sum" and numpy_dtype(dtype).kind in "iu" and what == "cta_reduce":
+        if op != "sum" and numpy_dtype(dtype).kind in "iu" and helper == "cta_reduce":
             self.unsupported(f"cta_reduce {op} of {dtype}, which CUDA computes as float")
             return None
         return self.code(value), op, self.dtype_const(dtype), count

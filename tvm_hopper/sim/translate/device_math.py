@@ -3,8 +3,8 @@
     float32: tanhf(x), __expf(x)     float64: tanh(x)     half, bfloat16: htanh(x), __habs(x)
 
 A function of a 16-bit float is computed in float32 and rounded once, as `cuda_fp16.h`,
-`cuda_bf16.h` and TVM's own preamble of the kernel do.  What none of them defines (`hsinh`, say,
-which TVM prints and no compiler takes) has no entry here, so that the simulator names it.
+`cuda_bf16.h` and TVM's own preamble of the kernel do.  A function that none of them defines
+(`hsinh`, which TVM prints and no compiler accepts) has no entry, so the simulator reports it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _flushed(function: Function) -> Function:
 
 
 def _exactly(function: Function) -> Function:
-    """Compute in float64, as what the text of an operator approximates."""
+    """Compute in float64, the function that the text of an operator approximates."""
     return lambda x: np.asarray(function(x.astype(np.float64))).astype(x.dtype)
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from tvm import ir
 
-from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
-from tvm_hopper.sim.tir import dtype_of, short_name
+from tvm_hopper.sim.tir import DTYPE_OF, dtype_of, short_name
 from tvm_hopper.sim.translate.questions import of_registers
 from tvm_hopper.sim.translate.registers import RegisterCall
 
@@ -64,7 +63,7 @@ class HelperStatements:
         *pointers, address, dtype, _, count = call.args
         targets = [pointee(pointer) for pointer in pointers]
         if any(target is None for target in targets):
-            self.unsupported("cuda.ldg into what is no element of a buffer")
+            self.unsupported("cuda.ldg into a place that is no element of a buffer")
             return
         self.program.loaded_params |= self.params_of(address)
         self.flush()
@@ -86,7 +85,9 @@ class HelperStatements:
             or {target.kind, source.kind} != {"local"}
             or [dtype_of(p) for p in places] != types
         ):
-            self.unsupported(f"{name} of what are no registers of {types[1]} and {types[0]}")
+            self.unsupported(
+                f"{name} of operands other than registers of {types[1]} and {types[0]}"
+            )
             return
         known = self.constant("convert", conversion)
         mask = self.scope.mask

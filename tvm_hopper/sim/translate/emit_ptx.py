@@ -9,12 +9,10 @@ from tvm import ir, tirx
 
 from tvm_hopper.sim.arithmetic.table import INSTRUCTIONS
 from tvm_hopper.sim.machine.registers import RegRef
-from tvm_hopper.sim.ops.forms import refused_form
+from tvm_hopper.sim.ops.forms import handler_of, refused_form
 from tvm_hopper.sim.tir import PtxCall, decode_ptx, numpy_dtype, op_name
-from tvm_hopper.sim.translate.address_sources import AddressSources
-from tvm_hopper.sim.translate.emit_registers import RegisterEmitter, form_name
-from tvm_hopper.sim.translate.registers import ADDRESS, operand_types
-from tvm_hopper.sim.translate.windows import operands_in_own_window
+from tvm_hopper.sim.translate.address_sources import AddressSources, operands_in_own_window
+from tvm_hopper.sim.translate.registers import ADDRESS, RegisterEmitter, form_name, operand_types
 
 _HARMLESS = (
     "cp_async_bulk_prefetch",
@@ -29,12 +27,12 @@ _ISSUES = ("expect_tx", "g2s", "cp_async_ca", "cp_async_cg", "st_async", "red_as
 
 
 def is_harmless(name: str) -> bool:
-    """Tell whether an instruction is a hint, which changes nothing that a kernel can see."""
+    """Return whether an instruction is a hint, which changes nothing that a kernel can see."""
     return name.startswith(_HARMLESS)
 
 
 def _is_accumulator(ptx: PtxCall, name: str) -> bool:
-    """Tell whether an operand is the registers of a wgmma, which reads and writes them."""
+    """Return whether an operand is the registers of a wgmma, which reads and writes them."""
     return name == "d" and ptx.name.startswith("wgmma")
 
 
@@ -56,7 +54,7 @@ class PtxEmitter(RegisterEmitter):
             self._register_instruction(ptx)
             self._unguard(ptx.pred, mask)
             return
-        handler = self._handler(ptx.name)
+        handler = handler_of(ptx.name, self.handlers)
         if handler is None:
             self.unsupported(f"ptx.{ptx.name}")
             return
@@ -93,7 +91,7 @@ class PtxEmitter(RegisterEmitter):
         self._unguard(ptx.pred, mask)
 
     def _note_protocol(self, ptx: PtxCall, site: int) -> None:
-        """Note waits for mbarriers, what is issued after them, and changes of registers."""
+        """Note waits for mbarriers, later issues, and changes of registers."""
         if "_wait" in ptx.name and ptx.name.startswith("mbarrier_"):
             self.waits[-1].append(site)
             if "try_wait" in ptx.name and not self.while_depth:
@@ -121,7 +119,7 @@ class PtxEmitter(RegisterEmitter):
         return args
 
     def _guard(self, pred: Any) -> None:
-        """Begin what only the lanes do whose predicate holds."""
+        """Begin the part that only lanes with a true predicate execute."""
         if pred is None:
             return
         inner = self.scope.name("m")
@@ -136,19 +134,6 @@ class PtxEmitter(RegisterEmitter):
         if pred is not None:
             self.scope.mask = mask
             self.depth -= 1
-
-    def _handler(self, name: str) -> str | None:
-        """Return the handler of an instruction: its own, or that of the same without a suffix."""
-        for suffix in ("", "_count", "_nocount", "_no_hint", "_hint", "_state"):
-            if name.endswith(suffix):
-                handler = f"op_{name[: len(name) - len(suffix)]}"
-                if handler in self.handlers:
-                    return handler
-        if name.startswith("barrier_") and f"op_bar_{name[8:]}" in self.handlers:
-            return f"op_bar_{name[8:]}"
-        if name.startswith("barrier_"):
-            return self._handler(f"bar_{name[8:]}")
-        return None
 
     def _note_params(self, ptx: PtxCall) -> None:
         """Note which parameters an instruction loads from and stores to."""

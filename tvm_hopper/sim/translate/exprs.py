@@ -7,6 +7,7 @@ construction, so that loop variables and addresses stay plain Python integers.
 from __future__ import annotations
 
 import math
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,17 @@ _INFIX = {
     tirx.BitwiseOr: "|",
     tirx.BitwiseXor: "^",
     tirx.RShift: ">>",
+    tirx.FloorDiv: "//",
+    tirx.FloorMod: "%",
 }
 _WRAPPING = {tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.LShift: "<<"}
-_BITWISE = {
-    "bitwise_and": "&",
-    "bitwise_or": "|",
-    "bitwise_xor": "^",
-    "shift_right": ">>",
-    "shift_left": "<<",
+_BINARY_CALLS = {
+    "bitwise_and": "({} & {})",
+    "bitwise_or": "({} | {})",
+    "bitwise_xor": "({} ^ {})",
+    "shift_right": "({} >> {})",
+    "shift_left": "({} << {})",
+    **dict.fromkeys(("handle_add_byte_offset", "ptx.addr"), "({} + wide({}))"),
 }
 SAME = ("likely", "cuda.smem_addr_from_uint64", "cuda.cvta_generic_to_shared")
 REINTERPRET = {"reinterpret": None, "cuda.uint_as_float": "float32", "cuda.float_as_uint": "uint32"}
@@ -54,16 +58,16 @@ def view_of(info: Any) -> str:
 
 
 def is_scattered(ramp: Any, indices: Any) -> bool:
-    """Tell whether the elements of a vector lie in places of their own, not one after another."""
+    """Return whether the elements of a vector lie in places of their own, not one after another."""
     return ramp is None and split_lanes(dtype_of(indices[-1]))[1] > 1
 
 
 class ExprEmitter(HoistEmitter, CudaHelperEmitter):
-    """Turns expressions into Python text; `StmtEmitter` adds statements."""
+    """Translates expressions into Python text; `StmtEmitter` adds statements."""
 
     site: int
 
-    def unsupported(self, what: str) -> None:
+    def unsupported(self, operation: str) -> None:
         """Note an operation that nothing models: the verdict becomes incomplete."""
         raise NotImplementedError
 
@@ -80,7 +84,7 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
         return name
 
     def buffer(self, var: Any) -> BufferInfo | None:
-        """Return what is known about a buffer variable."""
+        """Return the facts about a buffer variable."""
         info = self.scope.buffers.get(var)
         if info is None:
             self.unsupported(f"buffer {getattr(var, 'name', var)} without a definition")
@@ -168,12 +172,6 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
 
     def _on_mod(self, node: Any) -> Code:
         return self._binary("tmod({}, {})", node.a, node.b)
-
-    def _on_floordiv(self, node: Any) -> Code:
-        return self._binary("({} // {})", node.a, node.b)
-
-    def _on_floormod(self, node: Any) -> Code:
-        return self._binary("({} % {})", node.a, node.b)
 
     def _on_min(self, node: Any) -> Code:
         text, varies = self._binary("{}, {}", node.a, node.b)
@@ -297,8 +295,8 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
 
     def _on_call(self, node: Any) -> Code:
         short = short_name(node)
-        if short in _BITWISE:
-            return self._binary(f"({{}} {_BITWISE[short]} {{}})", node.args[0], node.args[1])
+        if short in _BINARY_CALLS:
+            return self._binary(_BINARY_CALLS[short], node.args[0], node.args[1])
         if short in SAME:
             return self._same(short, node)
         if short in REINTERPRET:
@@ -315,7 +313,7 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
             helper = self.cuda_helper(short.removeprefix("cuda."), node)
             if helper is not None:
                 return helper
-        if short == "cuda.func_call":  # CUDA as text, of which the first argument is the name
+        if short == "cuda.func_call":  # CUDA as text; the first argument is the name
             self.unsupported(f"call {short} of {node.args[0].value}")
             return "0", False
         return self._math(short, short.removeprefix("cuda."), list(node.args))
@@ -392,12 +390,6 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
             self.scope.constants[step] = np.int64(size)
         return f"({base} + {index} * {step})", varies
 
-    def _call_handle_add_byte_offset(self, node: Any) -> Code:
-        return self._binary("({} + wide({}))", node.args[0], node.args[1])
-
-    def _call_ptx_addr(self, node: Any) -> Code:
-        return self._binary("({} + wide({}))", node.args[0], node.args[1])
-
     def _call_cuda_elect_sync(self, node: Any) -> Code:
         return f"w.elect({self.site}, {self.scope.mask})", True
 
@@ -417,43 +409,22 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
 
     _call_cuda_bfloat162float = _call_cuda_half2float
 
-    def _collective(self, method: str, node: Any, args: list[Any]) -> Code:
-        parts = ", ".join(self.code(arg) for arg in args)
-        return f"w.{method}({self.site}, {self.scope.mask}, {parts})", True
+    def _shuffle(self, mode: str, node: Any) -> Code:
+        parts = ", ".join(self.code(arg) for arg in node.args[:4])
+        return f"w.shuffle({self.site}, {self.scope.mask}, {mode!r}, {parts})", True
 
-    def _call_tvm_warp_shuffle(self, node: Any) -> Code:
-        return self._collective("shuffle", node, list(node.args[:4]))
-
-    def _call_tvm_warp_shuffle_up(self, node: Any) -> Code:
-        return self._collective("shuffle_up", node, list(node.args[:4]))
-
-    def _call_tvm_warp_shuffle_down(self, node: Any) -> Code:
-        return self._collective("shuffle_down", node, list(node.args[:4]))
-
-    def _call_cuda___shfl_sync(self, node: Any) -> Code:
-        return self._collective("shuffle", node, list(node.args[:4]))
-
-    def _call_cuda___shfl_up_sync(self, node: Any) -> Code:
-        return self._collective("shuffle_up", node, list(node.args[:4]))
-
-    def _call_cuda___shfl_down_sync(self, node: Any) -> Code:
-        return self._collective("shuffle_down", node, list(node.args[:4]))
-
-    def _call_cuda___shfl_xor_sync(self, node: Any) -> Code:
-        return self._collective("shuffle_xor", node, list(node.args[:4]))
+    _call_tvm_warp_shuffle = _call_cuda___shfl_sync = partialmethod(_shuffle, "idx")
+    _call_tvm_warp_shuffle_up = _call_cuda___shfl_up_sync = partialmethod(_shuffle, "up")
+    _call_tvm_warp_shuffle_down = _call_cuda___shfl_down_sync = partialmethod(_shuffle, "down")
+    _call_cuda___shfl_xor_sync = partialmethod(_shuffle, "bfly")
 
     def _vote(self, mode: str, node: Any) -> Code:
         named, holds = (self.code(arg) for arg in node.args[:2])
         return f"w.vote({self.site}, {self.scope.mask}, {mode!r}, {named}, {holds})", False
 
-    def _call_cuda_any_sync(self, node: Any) -> Code:
-        return self._vote("any", node)
-
-    def _call_cuda_all_sync(self, node: Any) -> Code:
-        return self._vote("all", node)
-
-    def _call_cuda_ballot_sync(self, node: Any) -> Code:
-        return self._vote("ballot", node)
+    _call_cuda_any_sync = partialmethod(_vote, "any")
+    _call_cuda_all_sync = partialmethod(_vote, "all")
+    _call_cuda_ballot_sync = partialmethod(_vote, "ballot")
 
     def _call_tvm_warp_activemask(self, node: Any) -> Code:
         return f"w.activemask({self.scope.mask})", False
@@ -464,28 +435,16 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
         """Return the parameters that an address may point into."""
         raise NotImplementedError
 
-    def _atomic(self, node: Any) -> None:
+    def _atomic(self, op: str, node: Any, value: Any, compare: str = "") -> Code:
         params = self.params_of(node.args[0])
         self.program.loaded_params |= params
         self.program.stored_params |= params
+        address, kind = self.code(node.args[0]), self.dtype_const(dtype_of(value))
+        args = f"{op!r}, {address}, {self.code(value)}, {kind}{compare}"
+        return f"w.atomic({self.site}, {self.scope.mask}, {args})", True
 
     def _call_cuda_atomic_add(self, node: Any) -> Code:
-        self._atomic(node)
-        address, _ = self.expr(node.args[0])
-        value, _ = self.expr(node.args[1])
-        dtype = dtype_of(node.args[1])
-        return (
-            f"w.atomic({self.site}, {self.scope.mask}, 'add', {address}, {value}, "
-            f"{self.dtype_const(dtype)})",
-            True,
-        )
+        return self._atomic("add", node, node.args[1])
 
     def _call_cuda_atomic_cas(self, node: Any) -> Code:
-        self._atomic(node)
-        address, compare, value = (self.code(arg) for arg in node.args[:3])
-        dtype = dtype_of(node.args[2])
-        return (
-            f"w.atomic({self.site}, {self.scope.mask}, 'cas', {address}, {value}, "
-            f"{self.dtype_const(dtype)}, compare={compare})",
-            True,
-        )
+        return self._atomic("cas", node, node.args[2], f", compare={self.code(node.args[1])}")

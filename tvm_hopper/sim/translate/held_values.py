@@ -17,12 +17,12 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_hopper.sim.tir import PtxCall, numpy_dtype, short_name
+from tvm_hopper.sim.tir import PtxCall, nodes_in, numpy_dtype, short_name
 from tvm_hopper.sim.translate.questions import viewed
 from tvm_hopper.sim.translate.scope import BufferInfo
 
 _ADDRESSES = ("address_of", "buffer_data", "tvm_access_ptr")
-_BY_LANES = ("shuffle", "shfl")  # what they return is another lane's
+_BY_LANES = ("shuffle", "shfl")  # they return another lane's value
 _PURE = ("likely", "reinterpret", "if_then_else", "bitwise_", "shift_")
 _HANDS_ON = ("shfl_sync", "movmatrix")
 _COMPUTES = ("cvta", "mapa", "isspacep", "getctarank")  # addresses from addresses
@@ -35,11 +35,11 @@ class HeldNeed:
     Attributes
     ----------
     guard : str
-        Text that is false where nothing has to be asked.
+        Python text that is false if no check is needed.
     text : str
-        What to ask: True or a bool for each lane, see `HeldRegisters.holds`.
+        Python text of the check: True or a bool for each lane, see `HeldRegisters.holds`.
     name : str
-        Of the registers.
+        Name of the registers.
     """
 
     guard: str
@@ -50,7 +50,7 @@ class HeldNeed:
 Needs = tuple[HeldNeed, ...]
 
 
-def asked(needs: Needs, how: str = "all_held") -> str:
+def held_check(needs: Needs, how: str = "all_held") -> str:
     """Return the text that requests all of them."""
     return f"{how}({', '.join(need.text for need in needs)})"
 
@@ -79,7 +79,7 @@ def escaped_registers(func: tirx.PrimFunc) -> set[Any]:
             declared.append((node.buffer, source))
 
     tvm_ffi.structural_walk(func.body, [(ir.Call, visit), (tirx.DeclBuffer, declare)])
-    for _, source in declared:  # a view takes the address for what is in the text alone
+    for _, source in declared:  # a view takes the address only in the text
         for position, other in enumerate(taken):
             if other.same_as(source):
                 del taken[position]
@@ -92,7 +92,7 @@ def escaped_registers(func: tirx.PrimFunc) -> set[Any]:
 
 
 class HeldValueEmitter:
-    """A part of `StmtEmitter`, whose other methods it calls."""
+    """Mixin of `StmtEmitter`."""
 
     scope: Any
     site: int
@@ -101,7 +101,7 @@ class HeldValueEmitter:
         super().__init__()
         self.held_roots: dict[str, str] = {}  # registers that are watched, with their name
         self.held_vars: dict[Any, Needs] = {}
-        self.let_values: dict[Any, Any] = {}  # what names stand for inside of an expression
+        self.let_values: dict[Any, Any] = {}  # values of names inside of an expression
         self.escaped: set[Any] = set()
 
     def watch_registers(self, var: Any, root: str, size: int) -> str:
@@ -112,10 +112,10 @@ class HeldValueEmitter:
         self.emit(f"U_{root} = w.held({size})")
         return f"U_{root}"
 
-    # -- what a value needs -----------------------------------------------------------------------
+    # -- needs of a value -------------------------------------------------------------------------
 
     def needs_of(self, *nodes: Any) -> Needs:
-        """Return what some expressions need, without doubles."""
+        """Return the needs of some expressions, without duplicates."""
         if not self.held_roots:
             return ()
         found: dict[str, HeldNeed] = {}
@@ -174,14 +174,14 @@ class HeldValueEmitter:
         return (*inner, HeldNeed(f"U_{info.root}.left", text, self.held_roots[info.root]))
 
     def _of_choice(self, condition: Any, yes: Any, no: Any) -> Needs:
-        """Return what a value needs of which a condition chooses the source; None needs nothing."""
+        """Return the needs of a value whose source a condition chooses; None: it needs nothing."""
         first = self.needs_of(condition)
         sides = [self.needs_of(side) if side is not None else () for side in (yes, no)]
         both = (*sides[0], *sides[1])
         condition = self._without_lets(condition)  # it is evaluated next to the expression
         if not both or not _pure(condition):
             return first
-        texts = ", ".join(f"lambda mm: {asked(side, 'held_lanes')}" for side in sides)
+        texts = ", ".join(f"lambda mm: {held_check(side, 'held_lanes')}" for side in sides)
         text = f"ite({self.code(condition)}, {self.scope.mask}, {texts})"
         return (*first, HeldNeed(guarded(both), text, both[0].name))
 
@@ -195,22 +195,24 @@ class HeldValueEmitter:
     # -- uses and copies --------------------------------------------------------------------------
 
     def use(self, *nodes: Any, mask: str = "") -> None:
-        """Emit the check that what is used holds a value."""
+        """Emit the check that used registers hold a value."""
         self.use_needs(self.needs_of(*nodes), mask)
 
     def use_needs(self, needs: Needs, mask: str = "") -> None:
-        """Emit the check of what some values need."""
+        """Emit the check of the needs of some values."""
         if needs:
             names = ", ".join(dict.fromkeys(need.name for need in needs))
-            text = f"w.needs({self.site}, {mask or self.scope.mask}, {asked(needs)}, {names!r})"
+            text = (
+                f"w.needs({self.site}, {mask or self.scope.mask}, {held_check(needs)}, {names!r})"
+            )
             self.emit(f"if {guarded(needs)}: {text}")
 
     def bind_needs(self, var: Any, node: Any) -> None:
-        """Emit what the value of a variable needs, which its uses request."""
+        """Emit the needs of a variable's value, which its uses check."""
         needs = self.needs_of(node)
         if needs:
             name = self.scope.name("held")
-            self.emit(f"{name} = {asked(needs)} if {guarded(needs)} else True")
+            self.emit(f"{name} = {held_check(needs)} if {guarded(needs)} else True")
             names = ", ".join(dict.fromkeys(need.name for need in needs))
             self.held_vars[var] = (HeldNeed(f"{name} is not True", name, names),)
 
@@ -220,11 +222,11 @@ class HeldValueEmitter:
             return
         root, size = f"U_{info.root}", numpy_dtype(info.dtype).itemsize
         guard = " or ".join(dict.fromkeys([f"{root}.left", *(need.guard for need in needs)]))
-        value = f", {asked(needs)}" if needs else ""
+        value = f", {held_check(needs)}" if needs else ""
         self.emit(f"if {guard}: {root}.write({index}, {count}, {size}, {self.scope.mask}{value})")
 
     def needs_of_result(self, ptx: PtxCall, position: int) -> Needs:
-        """Return what a result of an instruction that computes needs."""
+        """Return the needs of a result of an instruction that computes."""
         if ptx.name == "selp":
             yes, no, which = (ptx.operands[name][0] for name in "abc")
             return self._of_choice(which, yes, no)
@@ -235,11 +237,14 @@ class HeldValueEmitter:
             return self.needs_of(*sources)
         added = ptx.operands["c"]
         one_each = len(added) == len(ptx.operands["d"])
-        own = self.needs_of(*([added[position]] if one_each else added))
+        results = self.needs_of(*([added[position]] if one_each else added))
         mixed = self.needs_of(*ptx.operands["a"], *ptx.operands["b"], *ptx.operands.get("e", []))
         if not mixed:
-            return own
-        return (*own, HeldNeed(guarded(mixed), asked(mixed, "held_by_warp"), mixed[0].name))
+            return results
+        return (
+            *results,
+            HeldNeed(guarded(mixed), held_check(mixed, "held_by_warp"), mixed[0].name),
+        )
 
     def use_operands(self, ptx: PtxCall) -> None:
         """Emit the check of the operands that an instruction uses by itself."""
@@ -257,15 +262,12 @@ class HeldValueEmitter:
         )
 
     def computes(self, ptx: PtxCall) -> bool:
-        """Tell whether an instruction's results need what its operands need."""
+        """Return whether an instruction's results have the needs of its operands."""
         return ptx.name.startswith(("mma", *_COMPUTES))
 
 
 def _pure(node: Any) -> bool:
-    """Tell whether an expression may be evaluated twice: it reads no memory, and does nothing."""
-    loads: list[ir.TensorLoad] = []
-    calls: list[ir.Call] = []
-    tvm_ffi.structural_walk(node, [(ir.TensorLoad, loads.append), (ir.Call, calls.append)])
-    return all(load.source.scope().startswith("local") for load in loads) and all(
-        short_name(call).startswith(_PURE) for call in calls
-    )
+    """Return whether an expression may be evaluated twice: it reads no memory, and does nothing."""
+    return all(
+        load.source.scope().startswith("local") for load in nodes_in(node, ir.TensorLoad)
+    ) and all(short_name(call).startswith(_PURE) for call in nodes_in(node, ir.Call))

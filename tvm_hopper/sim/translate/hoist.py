@@ -23,7 +23,7 @@ _CALLS = ("bitwise_and", "bitwise_or", "bitwise_xor", "shift_right", "shift_left
 
 
 class HoistEmitter:
-    """Moves expressions behind the definition of the thread indices; a part of `ExprEmitter`."""
+    """Moves expressions up to the definition of the thread indices; a part of `ExprEmitter`."""
 
     scope: Scope
     program: Any
@@ -39,7 +39,7 @@ class HoistEmitter:
         raise NotImplementedError
 
     def of_thread(self, node: Any) -> bool:
-        """Tell whether an expression is integer arithmetic on thread indices and constants."""
+        """Return whether an expression is integer arithmetic on thread indices and constants."""
         if not self.threads or isinstance(node, (ir.Var, tirx.IntImm)):
             return False
         leaves: list[Any] = []

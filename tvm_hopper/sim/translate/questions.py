@@ -7,7 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_hopper.sim.tir import CUDA, PTX, decode_ptx, op_name, short_name
+from tvm_hopper.sim.tir import CUDA, PTX, decode_ptx, nodes_in, op_name, short_name
 from tvm_hopper.sim.translate.scope import Scope
 
 WAITS = (f"{CUDA}mbarrier_wait", f"{PTX}mbarrier_try_wait", f"{PTX}mbarrier_test_wait")
@@ -24,23 +24,15 @@ def viewed(data: Any) -> Any:
     return data if isinstance(data, ir.Var) else None
 
 
-def variables(expr: Any) -> list[Any]:
-    """Return every variable below an expression."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (ir.Var, found.append))
-    return found
-
-
 def of_registers(condition: Any) -> bool:
-    """Tell whether a condition computes with registers alone: nothing else can change it."""
-    loads: list[Any] = []
-    calls: list[Any] = []
-    tvm_ffi.structural_walk(condition, [(ir.TensorLoad, loads.append), (ir.Call, calls.append)])
-    return not calls and all(load.source.scope().startswith("local") for load in loads)
+    """Return whether a condition computes with registers alone: nothing else can change it."""
+    return not nodes_in(condition, ir.Call) and all(
+        load.source.scope().startswith("local") for load in nodes_in(condition, ir.TensorLoad)
+    )
 
 
 def loads_only(loop: tirx.While) -> bool:
-    """Tell whether the turns of a loop load and compute, and touch nothing but registers."""
+    """Return whether the iterations of a loop load and compute, and touch nothing but registers."""
     other: list[Any] = []
 
     def call(node: ir.Call) -> None:
@@ -59,9 +51,8 @@ def loads_only(loop: tirx.While) -> bool:
 
 
 def reads_registers(expr: Any) -> bool:
-    """Tell whether an expression loads from registers, which may change after it."""
-    loads: list[Any] = []
-    tvm_ffi.structural_walk(expr, (ir.TensorLoad, loads.append))
+    """Return whether an expression loads from registers, which may change after it."""
+    loads = nodes_in(expr, ir.TensorLoad)
     return any(load.source.scope().startswith("local") for load in loads)
 
 
@@ -96,14 +87,13 @@ class Questions:
             roots.add(var)
         return roots
 
-    def sides_talk(self, node: Any) -> bool:
-        """Tell whether one side of a branch may wait for what the other one does."""
+    def sides_exchange(self, node: Any) -> bool:
+        """Return whether one side of a branch may wait for the other."""
         if node.else_case is None:
             return False
         names: list[set[str]] = []
         for side in (node.then_case, node.else_case):
-            found: list[ir.Call] = []
-            tvm_ffi.structural_walk(side, (ir.Call, found.append))
+            found = nodes_in(side, ir.Call)
             names.append({op_name(call) for call in found})
         if all(any(n.startswith(GATHERS) for n in side) for side in names):
             return True
@@ -115,7 +105,7 @@ class Questions:
     def params_of(self, expr: Any) -> set[str]:
         """Return the parameters that an address may point into."""
         found: set[str] = set()
-        for var in variables(expr):
+        for var in nodes_in(expr, ir.Var):
             info = self.scope.buffers.get(var)
             if info is not None and info.kind == "global":
                 found.add(info.root)

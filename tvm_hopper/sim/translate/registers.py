@@ -1,4 +1,4 @@
-"""PTX instructions on registers in generated code: TIR values to bits, bits to TIR registers."""
+"""PTX instructions on registers: their statements, TIR values to bits, bits to TIR registers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from tvm import ir
 from tvm.backend.cuda.ptx.table import PTX_TYPE_DTYPES, TABLE, operand_layout, operand_type
 
 from tvm_hopper.sim.arithmetic.table import INSTRUCTIONS, RegisterInstruction
 from tvm_hopper.sim.machine.lanes import is_lanes
-from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
-from tvm_hopper.sim.tir import numpy_dtype
+from tvm_hopper.sim.tir import DTYPE_OF, PtxCall, dtype_of, numpy_dtype
 
 PREDICATE, IMMEDIATE, ADDRESS = "pred", "imm", "addr"
 
@@ -52,7 +52,7 @@ def to_bits(value: Any, dtype: np.dtype, carrier: np.dtype) -> np.ndarray:
 
 
 def from_bits(bits: np.ndarray, signed: bool, dtype: np.dtype) -> np.ndarray:
-    """Return what a register of a TIR type holds; a wider one is filled by sign or zeros."""
+    """Return the bits of a register of a TIR type; a wider one is filled by sign or zeros."""
     if bits.dtype.kind == "b":
         return bits.astype(dtype)
     size = bits.dtype.itemsize
@@ -63,7 +63,7 @@ def from_bits(bits: np.ndarray, signed: bool, dtype: np.dtype) -> np.ndarray:
 
 
 def _source(kind: str, dtype: str) -> Callable[[Any], Any]:
-    """Return what turns the value of a source operand into what an instruction takes."""
+    """Return the conversion of a source operand's value into the instruction's operand."""
     if kind == IMMEDIATE:
         return int
     if kind == PREDICATE:
@@ -98,3 +98,60 @@ class RegisterCall:
             for bits, (signed, dtype) in zip(found, self.targets, strict=True)
         ]
         return held if whole else [h[0] for h in held]
+
+
+def form_name(ptx: PtxCall) -> str:
+    """Return an instruction with its modifiers, as a finding names it."""
+    return ".".join([f"ptx.{ptx.name}", *[token for token in ptx.mods.values() if token]])
+
+
+class RegisterEmitter:
+    """Mixin of `StmtEmitter`."""
+
+    def _register_instruction(self, ptx: PtxCall) -> None:
+        """Emit an instruction of `INSTRUCTIONS`."""
+        reason = INSTRUCTIONS[ptx.name].refuses(ptx.mods)
+        if reason:
+            self.unsupported(f"{form_name(ptx)} ({reason})")
+            self.flush()  # inside of a predicate's branch there must be a line
+            return
+        types = operand_types(ptx.name, ptx.mods)
+        sources, codes, targets = [], [], []
+        for name, values in ptx.operands.items():
+            for value in values:
+                if name in ptx.writes:
+                    targets.append((types[name], value))
+                else:
+                    sources.append((types[name], "" if types[name] == "imm" else dtype_of(value)))
+                    codes.append(self.code(value))
+        if any(not isinstance(value, ir.TensorLoad | None) for _, value in targets):
+            self.unsupported(f"{form_name(ptx)} into a place that is no register")
+            self.flush()
+            return
+        kinds = [(kind, "uint64" if v is None else dtype_of(v)) for kind, v in targets]
+        call = self.constant("form", RegisterCall(ptx.name, ptx.mods, sources, kinds))
+        self.flush()
+        needs = self.needs_of_result(ptx, 0)
+        result = self.scope.name("r")
+        self.emit(f"{result} = {call}({', '.join(codes)})")
+        for position, (_, target) in enumerate(targets):
+            if target is not None:
+                self.program.stored_params |= self.params_of(target)
+                self._assign(target, f"{result}[{position}]", needs)
+
+    def _as_operand(self, kind: str, value: Any) -> str:
+        """Return the text of a source operand, as the number that its PTX type means."""
+        text: str = self.code(value)
+        seen = other_kind(kind, dtype_of(value)) if isinstance(value, ir.Expr) else None
+        if seen is None:
+            return text
+        ours, theirs = seen
+        return f"reinterpret({text}, {self.dtype_const(theirs)}, {self.dtype_const(ours)})"
+
+    def _from_operand(self, kind: str, target: Any, text: str) -> str:
+        """Return the text of a result, as the register that takes it holds it."""
+        seen = other_kind(kind, dtype_of(target))
+        if seen is None:
+            return text
+        ours, theirs = seen
+        return f"reinterpret({text}, {self.dtype_const(ours)}, {self.dtype_const(theirs)})"

@@ -4,9 +4,9 @@
     x = A[i] * scale        x, scale: nothing follows from them
     if x > 0:               now x steers, too, and so does scale
 
-What steers is an address, an index, a condition, an extent, a predicate or an operand of an
-instruction, and whatever those are computed from. A run that compares no numbers may leave out the
-rest, as long as memory and shuffles are still accessed.
+Steering values are addresses, indices, conditions, extents, predicates and operands of
+instructions, and all values that they are computed from. A run that compares no numbers may skip
+all other values, as long as it still accesses memory and shuffles.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tvm_hopper.sim.translate.device_math import MATH, plain_name
 from tvm_hopper.sim.translate.questions import viewed
 
 LOADS, STORES = ("ld", "ld_vec", "ld_vec256"), ("st", "st_vec", "st_vec256")
-# Operands that hold values, not addresses: registers of which the place alone matters.
+# Operands that hold values, not addresses: only the place of their registers matters.
 VALUE_OPERANDS: Mapping[str, tuple[str, ...]] = {
     "wgmma_": ("d", "a", "scale_d", "scale_a", "scale_b"),  # factors of values too
     "mma": ("d", "a", "b", "c"),
@@ -48,7 +48,7 @@ VALUE_CALLS = ("noop_barrier", "hold_")  # they leave registers as they are
 SHUFFLES = ("tvm_warp_shuffle", "cuda.__shfl")
 _CHOOSES = (tirx.Select, tirx.And, tirx.Or)
 _COMPUTES = ("bitwise_", "shift_", "reinterpret", "if_then_else", "cuda.uint_as", "cuda.float_as")
-_MAY_FAIL = ("Div", "Mod", "FloorDiv", "FloorMod")  # of integers, by zero
+_MAY_FAIL = ("Div", "Mod", "FloorDiv", "FloorMod")  # integer division by zero
 
 
 def named(table: Mapping[str, Any], name: str) -> Any:
@@ -69,7 +69,7 @@ def steering_of(func: tirx.PrimFunc) -> set[Any]:
 
 
 def only_computes(*nodes: Any) -> bool:
-    """Tell whether expressions access registers at constant places, and do nothing but compute."""
+    """Return whether expressions access registers at constant places and only compute."""
     loads: list[ir.TensorLoad] = []
     calls: list[ir.Call] = []
     others: list[Any] = []
@@ -86,7 +86,7 @@ def only_computes(*nodes: Any) -> bool:
 
 
 def constant_place(buffer: Any, indices: Any) -> bool:
-    """Tell whether indices are constants, and inside of a register array."""
+    """Return whether indices are constants, and inside of a register array."""
     if len(indices) != 1:
         return False
     index, count = indices[0], 1
@@ -111,9 +111,9 @@ class _Steering:
     Attributes
     ----------
     roots : set
-        What steers by itself.
+        Values that steer by themselves.
     sources : dict
-        What each register array and variable is computed from.
+        Sources of each register array and variable.
     """
 
     def __init__(self, func: tirx.PrimFunc) -> None:
@@ -200,10 +200,10 @@ class _Steering:
         return any(word in short for word in VALUE_CALLS)
 
     def _call(self, call: ir.Call) -> None:
-        """Look at a call inside of an expression: shuffles hand values on, by what steers."""
+        """Visit a call inside of an expression: operands of shuffles steer."""
         short = short_name(call)
         if op_name(call).startswith(PTX) and short != "ptx.addr":
-            return  # a statement, of which the operands are told apart
+            return  # a statement: its operands are separate
         if short.startswith(SHUFFLES):
             self._steers(call.args[0], *call.args[2:])
         elif short == "if_then_else":
@@ -213,7 +213,7 @@ class _Steering:
 
 
 class SteeringEmitter:
-    """A part of `StmtEmitter`: leaves out what only numbers follow from, in runs without values."""
+    """A part of `StmtEmitter`: skips steps that affect only numbers, in runs without values."""
 
     scope: Any
     site: int

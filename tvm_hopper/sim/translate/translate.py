@@ -20,8 +20,7 @@ from tvm import ir, tirx
 
 from tvm_hopper.errors import HopperError
 from tvm_hopper.sim.machine import lanes
-from tvm_hopper.sim.machine.held_registers import all_held, held_by_warp, held_lanes
-from tvm_hopper.sim.machine.registers import RegRef
+from tvm_hopper.sim.machine.registers import RegRef, all_held, held_by_warp, held_lanes
 from tvm_hopper.sim.tir import (
     PTX,
     numpy_dtype,
@@ -37,9 +36,8 @@ from tvm_hopper.sim.translate.device_math import math
 from tvm_hopper.sim.translate.emit_helpers import HelperStatements
 from tvm_hopper.sim.translate.exprs import ExprEmitter, is_scattered, view_of
 from tvm_hopper.sim.translate.held_values import HeldValueEmitter, Needs, escaped_registers
-from tvm_hopper.sim.translate.program import KernelCode
 from tvm_hopper.sim.translate.questions import loads_only, reads_registers
-from tvm_hopper.sim.translate.scope import BufferInfo, Scope
+from tvm_hopper.sim.translate.scope import BufferInfo, KernelCode, Scope
 from tvm_hopper.sim.translate.steering import SteeringEmitter, steering_of
 
 _HOLDS = ("cuda.wgmma_noop_barrier", "tvm_hopper_")  # no use: they leave registers as they are
@@ -67,7 +65,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         self.waits: list[list[int]] = [[]]
         self.while_depth = 0
         self.loop_masks: list[str] = []
-        self.marked = 0  # unsupported operations of which the generated code tells the machine
+        self.marked = 0  # unsupported operations that the generated code reports to the machine
 
     # -- helpers ----------------------------------------------------------------------------------
 
@@ -76,10 +74,10 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         self.lines.append(" " * self.depth + line)
         self.program.line_sites.append(self.site)
 
-    def unsupported(self, what: str) -> None:
+    def unsupported(self, operation: str) -> None:
         """Note an operation that nothing models."""
-        if (what, self.site) not in self.program.unsupported:
-            self.program.unsupported.append((what, self.site))
+        if (operation, self.site) not in self.program.unsupported:
+            self.program.unsupported.append((operation, self.site))
 
     def constant(self, stem: str, value: Any) -> str:
         """Put an object into the generated module's globals; return its name."""
@@ -133,7 +131,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
             method(node)
         except HopperError:
             raise
-        except Exception as error:  # nothing is certified then, and the report says of what
+        except Exception as error:  # the report names the statement
             del self.lines[count:], self.program.line_sites[count:]
             self.depth, self.scope.mask, self.touched = depth, mask, []
             self.marked = marked
@@ -211,9 +209,9 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         if info.kind in ("shared", "global"):
             self.program.min_itemsize = min(self.program.min_itemsize, numpy_dtype(dtype).itemsize)
         scattered = is_scattered(ramp, node.indices)
-        place, what = ("i", "x") if scattered else (index, value)
+        place, stored = ("i", "x") if scattered else (index, value)
         text = (
-            f"w.store({self.site}, {mask}, {info.name}, {place}, {what}, "
+            f"w.store({self.site}, {mask}, {info.name}, {place}, {stored}, "
             f"({self.dtype_const(dtype)}, {count * vector}, {vector}), {view_of(info)})"
         )
         self.emit(f"scatter(lambda i, x: {text}, {index}, {value})" if scattered else text)
@@ -225,7 +223,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         self.use(node.condition)
         before = self.scope.mask
         self.waits.append([])
-        if varies and self.sides_talk(node):
+        if varies and self.sides_exchange(node):
             self._both_sides(node, cond, before)
         elif not varies:
             self.emit(f"if {cond}:")
@@ -249,7 +247,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         self.waits.pop()
 
     def _both_sides(self, node: Any, cond: str, before: str) -> None:
-        """Emit both sides of a branch so that lanes of one warp may go on in turns."""
+        """Emit both sides of a branch so that lanes of one warp may alternate between them."""
         test = self.scope.name("c")
         self.emit(f"{test} = as_lanes({cond})")
         masks, sides = [], []
@@ -281,7 +279,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         self.loop_masks.append(mask)
         if extent_varies or low_varies:
             step, inner = self.scope.name("step"), self.scope.name("m")
-            self.emit(f"for {step} in w.turns(0, int(np.max(as_lanes({extent}))), 0):")
+            self.emit(f"for {step} in w.iterations(0, int(np.max(as_lanes({extent}))), 0):")
             self.emit(f" {inner} = mand({mask}, {step} < as_lanes({extent}))")
             self.emit(f" if {inner} is False: break")
             self.emit(f" {name} = {low} + {step}")
@@ -290,7 +288,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
             self.block(node.body, inner)
         else:
             self.loops.append(name)
-            self.emit(f"for {name} in w.turns({low}, {extent}, {site}):")
+            self.emit(f"for {name} in w.iterations({low}, {extent}, {site}):")
             self.emit(f" w.it = ({', '.join(self.loops)},)")
             self.block(node.body, mask)
         self.loops.pop()

@@ -1,10 +1,10 @@
 """Verify a module in stages, from cheap to thorough, with one verdict.
 
-1. launches: what the host does, what the runtime and the driver would refuse;
+1. launches: the host function, and launches that the runtime or driver would refuse;
 2. synchronisation without values: the static check, and every interleaving of the roles;
 3. simulation of chosen CTAs under several schedules;
 4. indices of every CTA, without values: bounds, alignment, overlapping stores, covered outputs;
-5. values: what chosen CTAs compute, compared with the plain program.
+5. values: results of chosen CTAs, compared with the plain program.
 """
 
 from __future__ import annotations
@@ -19,28 +19,24 @@ from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.reference.evaluate import Reference
 from tvm_hopper.schedule.origins import plain_of
 from tvm_hopper.sim import Finding
-from tvm_hopper.sim.cta_selection import Choice, choose_asked, choose_blocks
+from tvm_hopper.sim.cta_selection import Choice, choose_blocks, choose_requested
 from tvm_hopper.sim.findings import finding
-from tvm_hopper.sim.kernel_code import say_cluster
+from tvm_hopper.sim.kernel_code import launch_findings, say_cluster, touched_tensors
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.launch.runtime_calls import TensorMapError
 from tvm_hopper.sim.machine.machine import check_policy
 from tvm_hopper.sim.protocol.check import explore_skeleton
 from tvm_hopper.sim.protocol.given import given_integers
-from tvm_hopper.sim.run import launch_findings, touched_tensors
 from tvm_hopper.static_check.sync import check_sync
 from tvm_hopper.verification.case import Case
-from tvm_hopper.verification.causes import arranged
-from tvm_hopper.verification.every_cta import check_indices
-from tvm_hopper.verification.inputs import blank_memory, fill_random
+from tvm_hopper.verification.every_cta import check_indices, check_residency
 from tvm_hopper.verification.launches import BoundLaunch, bound_launches, ways_to_call
+from tvm_hopper.verification.numbers import blank_memory, fill_random
 from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
 from tvm_hopper.verification.related import Related
-from tvm_hopper.verification.replay import Replay
-from tvm_hopper.verification.report import Report, joined
-from tvm_hopper.verification.residency import check_residency
-from tvm_hopper.verification.schedules import Schedules
+from tvm_hopper.verification.report import Report, arranged, joined
+from tvm_hopper.verification.schedules import Replay, Schedules
 from tvm_hopper.verification.values import NOT_GIVEN, ValueCheck, ValueReport
 
 if TYPE_CHECKING:
@@ -56,9 +52,9 @@ RUNS = (
     ("starve:consumer", 0),
     ("starve:producer", 0),
 )
-EXPLORATION = 0.4  # of the time that is left, at most, for every interleaving of the roles
-INDICES = 0.1  # of the budget, at least, for the indices of every CTA, whatever the runs took
-VALUES = 0.2  # of the budget, for values, before more schedules run than a verdict needs
+EXPLORATION = 0.4  # largest share of the remaining time for interleavings of the roles
+INDICES = 0.1  # least share of the budget for the indices of every CTA
+VALUES = 0.2  # share of the budget kept for values once enough schedules ran
 MIN_RUNS = 3  # schedules that must end within the budget for a verdict
 
 
@@ -69,28 +65,28 @@ class Found:
     findings: dict[Any, Finding] = field(default_factory=dict)
 
     def add(self, found: Iterable[Finding]) -> None:
-        """Add what speaks for itself: its rule and text tell it apart."""
+        """Add a finding that its rule and text identify."""
         for one in found:
             self.findings.setdefault((one.rule, one.message), one)
 
     def add_from_run(self, found: Iterable[Finding]) -> None:
-        """Add what a run met: the same rule at the same statements is met in every run."""
+        """Add the findings of a run; the same rule at the same statements is added once."""
         for one in found:
             self.findings.setdefault(self._key(one), one)
 
     def met(self, one: Finding) -> bool:
-        """Tell whether an earlier run met a finding."""
+        """Return whether an earlier run met a finding."""
         return self._key(one) in self.findings
 
     @staticmethod
     def _key(one: Finding) -> Any:
-        if one.rule == "DEADLOCK":  # whoever waits, and for what
+        if one.rule == "DEADLOCK":  # for any waiting agents
             return one.rule
-        # without who executes them, and in which iteration
+        # without the agent and the iteration
         return one.rule, one.buffer, tuple(text.partition(": ")[2] for text in one.statements)
 
     def add_of_all(self, found: Iterable[Finding]) -> None:
-        """Add what holds of all CTAs, unless a run has met the same rule at the same buffer."""
+        """Add findings on all CTAs, unless a run has found the same rule at the same buffer."""
         met = {(one.rule, one.buffer) for one in self.findings.values()}
         self.add(one for one in found if (one.rule, one.buffer) not in met or not one.buffer)
 
@@ -102,16 +98,14 @@ class Limits:
     Attributes
     ----------
     max_ctas : int
-        How many CTAs of a launch may run before some are chosen.
+        A launch with more CTAs than this runs only chosen ones.
     budget_s : float
-        Seconds for all that is done: schedules that are not begun or not ended by then are listed
-        as skipped, and the report is incomplete if fewer than three ran, or if it was too short for
-        another stage.
+        Seconds for the whole check: schedules that have not started or ended by then are listed as
+        skipped; the report is incomplete if fewer than three ran, or if another stage had no time.
     num_sms : int
-        Multiprocessors of the device, for host code that asks.
+        Multiprocessors of the device, for host code that queries them.
     progress : bool or None
-        Whether a line on stderr says, after two seconds, what is being done; None: if it is a
-        terminal.
+        Whether stderr shows the current step after two seconds; None: if it is a terminal.
     """
 
     max_ctas: int = 8
@@ -143,7 +137,7 @@ def verify(
     against: Any = None,
     **limits: Unpack[LimitKeywords],
 ) -> Report:
-    """Judge a module: its synchronisation under several schedules, and its values; one verdict.
+    """Check a module's synchronisation under several schedules, and its values; one verdict.
 
     Parameters
     ----------
@@ -162,14 +156,14 @@ def verify(
     entry : str, optional
         Name of the function to run; left out, the only one.
     against : IRModule, PrimFunc, Schedule, or False, optional
-        The plain program, whose arguments are the kernel's in the same order: what the kernel
-        writes is compared with what it computes, on integers and on normal numbers (arguments in
+        The plain program, with the kernel's arguments in the same order: the kernel's output
+        is compared with its results, on integers and on normal numbers (arguments in
         `inputs` stay as they are). None: the module before the first schedule helper `hs.*`, where
         this process knows it (`schedule/origins.py`); False: values are not compared.
     max_ctas : int
         CTAs of a launch that may run before some are chosen. Default: 8.
     budget_s : float
-        Seconds for all stages; what does not fit leaves the report incomplete. Default: 120.
+        Seconds for all stages; stages that do not fit leave the report incomplete. Default: 120.
     num_sms : int
         Multiprocessors of the assumed device.
     progress : bool, optional
@@ -178,9 +172,9 @@ def verify(
     Returns
     -------
     report : Report
-        `verdict` is the worst of "clean", "review", "incomplete" and "error"; `findings` says why,
-        and `values` what was compared: without a plain program nothing is. A function that launches
-        other kernels where a call comes with an allocator is checked both ways.
+        `verdict` is the worst of "clean", "review", "incomplete" and "error"; `findings` has the
+        reasons, and `values` what was compared (nothing without a plain program). A function that
+        launches other kernels if it is given an allocator is checked both ways.
 
     Raises
     ------
@@ -190,19 +184,19 @@ def verify(
         `against` has a statement whose meaning is unknown, for example an opaque call.
     """
     _check_runs(runs)
-    asked = _Request(inputs or {}, runs, blocks, Limits(**limits))
-    end = time.monotonic() + asked.limits.budget_s
+    request = _Request(inputs or {}, runs, blocks, Limits(**limits))
+    end = time.monotonic() + request.limits.budget_s
     program = load(ex_or_mod, target, entry)
-    with ProgressLine(asked.limits.progress) as line:
-        values, _ = complete(program.arguments, asked.inputs, blank_memory)
+    with ProgressLine(request.limits.progress) as line:
+        values, _ = complete(program.arguments, request.inputs, blank_memory)
         reports = []
         try:
-            ways = ways_to_call(program, values, asked.limits.num_sms)
+            ways = ways_to_call(program, values, request.limits.num_sms)
             for number, allocator in enumerate(ways):
                 plain = _PlainProgram.find(ex_or_mod, program, against)
                 now = time.monotonic()
                 until = now + (end - now) / (len(ways) - number)
-                reports.append(_judge(plain, program, asked, allocator, line, until))
+                reports.append(_check_call(plain, program, request, allocator, line, until))
         except TensorMapError as error:  # the driver refuses it: no kernel is launched
             return Report((finding("TENSOR_MAP", str(error)),), (), ())
         except MemoryError as error:
@@ -213,7 +207,7 @@ def verify(
 
 @dataclass(frozen=True)
 class _Request:
-    """What the caller of `verify` gave and requested."""
+    """Arguments of `verify`."""
 
     inputs: Mapping[str, Any]
     runs: Sequence[tuple[str, int]]
@@ -221,24 +215,24 @@ class _Request:
     limits: Limits
 
 
-def _judge(
+def _check_call(
     plain: _PlainProgram,
     program: Program,
-    asked: _Request,
+    request: _Request,
     allocator: bool,
     line: ProgressLine,
     end: float,
 ) -> Report:
-    """Judge one way to call a program, stage by stage, until a moment of the monotonic clock."""
-    num_sms = asked.limits.num_sms
-    values, missing = complete(program.arguments, asked.inputs, blank_memory)
+    """Check one way to call a program, stage by stage, until a deadline of the monotonic clock."""
+    num_sms = request.limits.num_sms
+    values, missing = complete(program.arguments, request.inputs, blank_memory)
     launches = bound_launches(program, values, num_sms, allocator)
     refused = [y for x in launches for y in launch_findings(x.func, x.setup, x.num_sms)]
     if any(one.severity == "error" for one in refused):  # the runtime refuses it
         return Report(tuple(refused), (), ())
     found = Found()
-    related = Related.of_several(launches, values, asked.limits.max_ctas)
-    choices = _choose(launches, asked, related)
+    related = Related.of_several(launches, values, request.limits.max_ctas)
+    choices = _choose(launches, request, related)
     for choice in choices:
         found.add(choice.findings())
 
@@ -251,7 +245,7 @@ def _judge(
     left_alone = plain.left_alone([argument.name for argument in program.arguments])
     outputs = _outputs(launches, choices, missing, left_alone)
     case = Case(
-        *(program, asked.inputs, values, outputs, launches, choices, related, num_sms, allocator)
+        *(program, request.inputs, values, outputs, launches, choices, related, num_sms, allocator)
     )
 
     def fill() -> None:
@@ -259,18 +253,18 @@ def _judge(
         fill_random(values, program.arguments, set(missing) - set(outputs), legal)
 
     schedules = Schedules(case, fill)
-    kept = 0.0 if plain.reference is None else VALUES * asked.limits.budget_s
-    done = _run_schedules(schedules, asked, found, line, left, kept)
+    kept = 0.0 if plain.reference is None else VALUES * request.limits.budget_s
+    done = _run_schedules(schedules, request, found, line, left, kept)
     line.text = "CTAs one after another"
     found.add(check_residency(case, left))
     line.text = "indices of every CTA"
-    time_left = max(left(), INDICES * asked.limits.budget_s)
+    time_left = max(left(), INDICES * request.limits.budget_s)
     of_all, covered = check_indices(case, not schedules.cuts, time_left)
     found.add_of_all(of_all)
     clusters = [y for x in launches for y in say_cluster(x.func, x.setup, num_sms)]
     if plain.reference is not None:
         line.text = "values"
-        check = ValueCheck(plain.reference, case, asked.blocks is not None, schedules.steps)
+        check = ValueCheck(plain.reference, case, request.blocks is not None, schedules.steps)
         plain.report = check.run(end)
         found.add_from_run(check.findings)
     return Report(
@@ -286,20 +280,22 @@ def _judge(
 
 
 def _choose(
-    launches: Sequence[BoundLaunch], asked: _Request, related: Related | None
+    launches: Sequence[BoundLaunch], request: _Request, related: Related | None
 ) -> list[Choice]:
     """Choose the CTAs that run of each launch."""
-    if asked.blocks is not None:
-        return [choose_asked(x.func, x.setup, asked.blocks) for x in launches]
+    if request.blocks is not None:
+        return [choose_requested(x.func, x.setup, request.blocks) for x in launches]
     return [
-        choose_blocks(x.func, x.setup, asked.limits.max_ctas, related.apart[i] if related else ())
+        choose_blocks(
+            x.func, x.setup, request.limits.max_ctas, related.extra_keys[i] if related else ()
+        )
         for i, x in enumerate(launches)
     ]
 
 
 def _run_schedules(
     schedules: Schedules,
-    asked: _Request,
+    request: _Request,
     found: Found,
     line: ProgressLine,
     left: Callable[[], float],
@@ -307,7 +303,7 @@ def _run_schedules(
 ) -> list[tuple[str, int, str]]:
     """Run as many schedules as there is time for; return the verdict of each.
 
-    Once as many have run as a verdict needs, others leave `kept` seconds to what comes later.
+    Once as many have run as a verdict needs, others leave `kept` seconds to later stages.
     """
     done: list[tuple[str, int, str]] = []
     ran = 0
@@ -315,22 +311,22 @@ def _run_schedules(
     def left_for_runs() -> float:
         return left() - (kept if ran >= MIN_RUNS else 0.0)
 
-    for number, (policy, seed) in enumerate(asked.runs, 1):
+    for number, (policy, seed) in enumerate(request.runs, 1):
         if left_for_runs() <= 0:
             done.append((policy, seed, "skipped"))
             continue
-        line.text = f"{policy}({seed}), {number} of {len(asked.runs)} schedules"
+        line.text = f"{policy}({seed}), {number} of {len(request.runs)} schedules"
         result = schedules.run(policy, seed, left_for_runs, found.met)
-        if result.out_of_budget:  # what it found before is true
+        if result.out_of_budget:  # earlier findings are valid
             done.append((policy, seed, "skipped"))
             found.add_from_run(one for one in result.findings if one.severity == "error")
         else:
             ran += 1
             done.append((policy, seed, result.verdict))
             found.add_from_run(result.findings)
-    if ran < min(MIN_RUNS, len(asked.runs)):
-        budget_s = asked.limits.budget_s
-        left_out = f"{ran} of {len(asked.runs)} schedules ran within {budget_s} s"
+    if ran < min(MIN_RUNS, len(request.runs)):
+        budget_s = request.limits.budget_s
+        left_out = f"{ran} of {len(request.runs)} schedules ran within {budget_s} s"
         hint = "raise budget_s, or verify a smaller shape"
         found.add([finding("INCOMPLETE", left_out, hint=hint)])
     found.add(schedules.doubts)
@@ -344,7 +340,7 @@ class _PlainProgram:
     Attributes
     ----------
     report : ValueReport
-        What is to be said of values, so long as none was compared.
+        The report on values as long as none was compared.
     """
 
     reference: Reference | None
@@ -366,7 +362,7 @@ class _PlainProgram:
 
     @staticmethod
     def find(ex_or_mod: Any, program: Program, against: Any) -> _PlainProgram:
-        """Take what was given, or what this process knows."""
+        """Take the given plain program, or the one that this process knows."""
         if against is False:
             return _PlainProgram(None, ValueReport(False, "not checked: against=False"))
         name = str((program.host.attrs or {}).get("global_symbol", "main"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tvm_hopper.sim.coverage.accesses import GlobalAccess, PathStep
-from tvm_hopper.sim.coverage.nodes import INNER, OUTER, Node, Variable
+from tvm_hopper.sim.coverage.nodes import INNER, OUTER, Node, Variable, conjuncts
 
 INT32_MAX = (1 << 31) - 1
 MAX_MIXED = 1 << 20  # points that loops of constant extent may make
@@ -57,26 +57,26 @@ def _below(roots: Iterable[Node]) -> set[Node]:
     return found
 
 
-def most_turns(condition: Node, variable: Variable) -> int | None:
-    """Return how often a loop turns at most while `a*i + b < c` holds of its variable i."""
+def iteration_limit(condition: Node, variable: Variable) -> int | None:
+    """Return how many iterations run at most while `a*i + b < c` holds for the variable i."""
     most = None
-    for part in _parts(condition):
+    for part in conjuncts(condition):
         if part.op != "lt":
             continue
         slope = _slope(part.args[0], variable)
         if slope and slope > 0 and _slope(part.args[1], variable) == 0:
             low, end = _at_zero(part.args[0], variable), part.args[1].high
             if end + slope <= INT32_MAX:  # the counter does not wrap before the loop ends
-                turns = max((end - 1 - low) // slope + 1, 0)
-                most = turns if most is None else min(most, turns)
+                iterations = max((end - 1 - low) // slope + 1, 0)
+                most = iterations if most is None else min(most, iterations)
     return most
 
 
 def monotone(step: PathStep) -> bool:
-    """Tell whether a `while` loop's condition, once false, stays false."""
+    """Return whether a `while` loop's condition, once false, stays false."""
     variable = step.variable
     assert variable is not None
-    for part in _parts(step.node):
+    for part in conjuncts(step.node):
         if variable not in part.uses:
             continue
         if part.op != "lt":
@@ -85,10 +85,6 @@ def monotone(step: PathStep) -> bool:
         if left is None or right is None or left < right:
             return False
     return True
-
-
-def _parts(node: Node) -> list[Node]:
-    return [p for a in node.args for p in _parts(a)] if node.op == "and" else [node]
 
 
 def _slope(node: Node, variable: Variable) -> int | None:

@@ -6,11 +6,11 @@ matters, so that it suffices to let one of them go on as far as it can (a persis
 "Partial-order methods for the verification of concurrent systems", 1996).
 
 Let G be CTAs whose agents touch no mbarrier and no block barrier of others, nor others theirs.
-What others do without G changes nothing that a step of G reads or writes but the cluster barrier.
-There, arrivals and exits of agents that come by turns commute, and a wait that can pass will always
-be able to (`System.cluster_in_turns`). A wait of G that cannot pass could be let pass by others
-alone only if the generation needed no agent of G any more. Where some agent of G has neither come
-to it nor exited, all steps that G can take are thus a persistent set.
+Steps of other CTAs change nothing that a step of G reads or writes, except the cluster barrier.
+There, arrivals and exits of agents that alternate commute, and a wait that can pass stays able to
+pass (`System.cluster_alternates`). Others alone could enable a blocked wait of G only if the
+generation needed no more agent of G. If some agent of G has neither arrived at it nor exited, all
+enabled steps of G are therefore a persistent set.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvm_hopper.sim.protocol.state import SystemState
 from tvm_hopper.sim.protocol.system import CLUSTER, System
 
 
-class Apart:
+class IndependentCtas:
     """The sets of agents of one system that share the cluster barrier alone."""
 
     def __init__(self, system: System) -> None:
@@ -43,7 +43,7 @@ class Apart:
     def successors(self, state: SystemState, movers: Sequence[int]) -> list[SystemState]:
         """Return the steps of the first set that can take any; none if no set may go alone."""
         for members in self.able(state):
-            own = [number for number in movers if number in members]
-            if found := self.system.successors(state, own, members):
+            inside = [number for number in movers if number in members]
+            if found := self.system.successors(state, inside, members):
                 return found
         return []

@@ -3,7 +3,8 @@
     if k > 0: ...            if 1 <= tile * 16 + k: ...            if k == 40: ...
 
 They depend on nothing but loop variables, block indices and parameters, so that they are evaluated
-for every turn of the loop before it begins. Turns are left out where none of them changes.
+for every iteration of the loop before it begins. Iterations are left out where no condition
+changes.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir
 
 from tvm_hopper.sim.protocol.expr import Closure, Env, compile_expr
+from tvm_hopper.sim.tir import nodes_in
 
-MIN_TURNS = 3  # first, middle and last
-MAX_INSIDE = 1 << 12  # turns of a loop inside, of which a condition may depend too
+MIN_ITERATIONS = 3  # first, middle and last
+MAX_INSIDE = 1 << 12  # iterations of an inner loop that a condition may also depend on
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Threshold:
     outer : tuple of Var
         Of the loops around it, outermost first.
     inner : tuple of (Var, range)
-        Loops inside, whose variables it depends on; at most one.
+        Inner loops that it depends on; at most one.
     before : tuple of (Var, closure)
         Values that are bound before it, in order.
     test : closure
@@ -47,8 +48,10 @@ class Threshold:
     before: tuple[tuple[Any, Closure], ...]
     test: Closure
 
-    def truths(self, known: Mapping[Any, int], around: Sequence[int], turns: range) -> np.ndarray:
-        """Return for each iteration what the condition is, shape (turns, turns of the inner loop).
+    def truths(
+        self, known: Mapping[Any, int], around: Sequence[int], iterations: range
+    ) -> np.ndarray:
+        """Return the condition in each iteration, shape (iterations, iterations of the inner loop).
 
         Parameters
         ----------
@@ -56,7 +59,7 @@ class Threshold:
             Block indices and parameters.
         around : sequence of int
             Values of the variables of `outer`.
-        turns : range
+        iterations : range
             Values of the loop variable.
 
         Raises
@@ -65,16 +68,16 @@ class Threshold:
             It depends on something else.
         """
         env: Env = {**known, **dict(zip(self.outer, around, strict=False))}
-        env[self.var] = np.asarray(turns)[:, None]
+        env[self.var] = np.asarray(iterations)[:, None]
         for var, values in self.inner:
             env[var] = np.asarray(values)[None, :]
         for var, value in self.before:
             env[var] = value(env)
         found = self.test(env)
         if not isinstance(found, (bool, int, np.bool_, np.ndarray)):
-            raise ValueError("a condition depends on more than turns, blocks and parameters")
+            raise ValueError("a condition depends on more than iterations, blocks and parameters")
         width = max((len(values) for _, values in self.inner), default=1)
-        return np.broadcast_to(np.asarray(found, bool), (len(turns), width))
+        return np.broadcast_to(np.asarray(found, bool), (len(iterations), width))
 
 
 def threshold_of(
@@ -85,7 +88,7 @@ def threshold_of(
     bound: Mapping[Any, Any],
     scalars: Iterable[Any],
 ) -> Threshold | None:
-    """Return a condition as one on turns; None if it depends on more than is known.
+    """Return a condition as one on iterations; None if it depends on more than is known.
 
     Parameters
     ----------
@@ -104,7 +107,7 @@ def threshold_of(
     before = tuple((v, compile_expr(value)) for v, value in bound.items() if v in leaves)
     found = Threshold(var, tuple(outer), tuple(ranges), before, compile_expr(node))
     try:
-        with np.errstate(divide="ignore"):  # of numbers made up, which no launch has
+        with np.errstate(divide="ignore"):  # for values that no launch has
             found.truths(dict.fromkeys(scalars, 1), [0] * len(outer), range(2))
     except (ValueError, ZeroDivisionError):
         return None
@@ -115,8 +118,7 @@ def _leaves(node: Any, bound: Mapping[Any, Any]) -> set[Any]:
     leaves: set[Any] = set()
     todo = [node]
     while todo:
-        found: list[Any] = []
-        tvm_ffi.structural_walk(todo.pop(), (ir.Var, found.append))
+        found = nodes_in(todo.pop(), ir.Var)
         for leaf in found:
             if leaf not in leaves:
                 leaves.add(leaf)
@@ -125,22 +127,24 @@ def _leaves(node: Any, bound: Mapping[Any, Any]) -> set[Any]:
     return leaves
 
 
-def turns_to_run(turns: int, period: int, truths: Iterable[np.ndarray]) -> tuple[int, int]:
+def iterations_to_run(
+    iterations: int, period: int, truths: Iterable[np.ndarray]
+) -> tuple[int, int]:
     """Return how many iterations run at the beginning and at the end of a loop.
 
-    At least a period each, and the number of those between is a multiple of it. No condition
-    differs a period later among the last period of the first ones and those that are left out.
+    At least a period each; the number between is a multiple of the period. No condition changes
+    from one period to the next in the iterations left out and the period before them.
     """
-    changes = np.zeros(max(turns - period, 0), bool)
+    changes = np.zeros(max(iterations - period, 0), bool)
     for truth in truths:
         changes |= (truth[:-period] != truth[period:]).any(axis=1)
-    places = [-1, *np.flatnonzero(changes).tolist(), turns - period]
-    best = (turns, 0)
+    places = [-1, *np.flatnonzero(changes).tolist(), iterations - period]
+    best = (iterations, 0)
     for low, high in itertools.pairwise(places):
-        first, last = max(low + 1 + period, period), max(turns - period - high, period)
-        between = (turns - first - last) // period * period
-        while turns - between < MIN_TURNS:
+        first, last = max(low + 1 + period, period), max(iterations - period - high, period)
+        between = (iterations - first - last) // period * period
+        while iterations - between < MIN_ITERATIONS:
             between -= period
-        if between > 0 and turns - between < sum(best):
-            best = (turns - between - last, last)
+        if between > 0 and iterations - between < sum(best):
+            best = (iterations - between - last, last)
     return best

@@ -1,28 +1,28 @@
 """Decide which loops may skip their middle iterations when only synchronisation is checked.
 
-    for k in range(64):                            turns 0 to 7, then 56 to 63: k & 3 and the parity
-        wait(empty[k & 3], (k >> 2) + 1 & 1)  ->   repeat every 8 iterations, so that turn 56 finds
-        what load(A[k * 64], ring[k & 3])               turn 8 would have found
+    for k in range(64):                            iterations 0 to 7, then 56 to 63: k & 3 and the
+        wait(empty[k & 3], (k >> 2) + 1 & 1)  ->   parity repeat every 8 iterations, so iteration 56
+        load(A[k * 64], ring[k & 3])               finds the state that iteration 8 would have found
 
-Control must not depend on data anywhere in the kernel. Then a loop's turns repeat if, with P its
-period, everything that decides what is executed, every operand of an instruction that synchronises
-and every place in shared memory is the same P turns later; places in global memory that is only
-read may move on by equal steps. Such a loop runs its first P turns and the rest of the division,
-and its last P: 2 P + n % P of n. A condition that changes in few iterations (`threshold.py`) moves
-the iterations that are left out to where it does not. They are a whole number of periods, so that
+Control must not depend on data anywhere in the kernel. Then a loop's iterations repeat if, with P
+its period, every condition, every operand of an instruction that synchronises and
+every place in shared memory is the same P iterations later; places in global
+memory that is only read may move on by equal steps. Such a loop runs its first P iterations and the
+rest of the division, and its last P: 2 P + n % P of n. A condition that changes in few iterations
+(`threshold.py`) moves the iterations that are left out to where it does not. They are a whole
+number of periods, so that
 
-* slots, parities and what follows the loop are as in the whole run, if every mbarrier goes
+* slots, parities and the code after the loop are as in the whole run, if every mbarrier goes
   through an even number of phases meanwhile: the machine counts that for each run (`balance.py`);
-* every slot has been used, and used again with the other parity, before turns are left out, and
-  the same happens twice more after it: P covers the slots and both parities, by what it is made of;
-* what one iteration finds of earlier ones (the last write and the reads since of each byte of
-shared
-  memory, copies in flight, groups not waited for) is of the period before it;
+* every slot is used with both parities before the gap and twice more after it, since P covers the
+  slots and both parities;
+* the state that one iteration finds (for each byte of shared memory the last write and the reads
+  since, copies in flight, groups not waited for) comes from the period before it;
 * lowest and highest places in global memory are touched: places that move by equal steps lie
   between those of the first and of the last iterations.
 
-Loops that store to global memory are told apart: which bytes they write in all iterations together
-is no question of one period, so that one run must do them all.
+Loops that store to global memory are listed separately: one period does not determine the bytes
+that all iterations write, so one run must do them all.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from typing import Any, NamedTuple
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_hopper.sim.shortcuts import LoopCut
-from tvm_hopper.sim.tir import PtxCall
-from tvm_hopper.sim.trips.reader import Reader, RefusedError
-from tvm_hopper.sim.trips.shift import DATA, Known, Shift
+from tvm_hopper.sim.loop_cuts.reader import Reader, RefusedError
+from tvm_hopper.sim.loop_cuts.shift import DATA, Known, Shift
+from tvm_hopper.sim.options import LoopCut
+from tvm_hopper.sim.tir import PtxCall, nodes_in
 
 MAX_PERIOD = 1 << 10
-_ROUNDS = 8  # of following data through registers
+_ROUNDS = 8  # rounds of propagation through registers
 
 
 @dataclass(frozen=True)
-class TripPlan:
-    """What may be left out of one kernel's runs.
+class CutPlan:
+    """Loops that runs of one kernel may cut.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class TripPlan:
     cuts : tuple of (For, LoopCut)
         Loops that may be cut in every run.
     storing : tuple of (For, LoopCut)
-        Loops that may be cut if another run does all their turns.
+        Loops that may be cut if another run does all their iterations.
     """
 
     refused: str
@@ -65,7 +65,7 @@ class TripPlan:
 
 
 class _Loop(NamedTuple):
-    """A loop around instructions, and what was read in it; `body` is None if it cannot be cut."""
+    """A loop around instructions, and the reader of its body; `body`: None if it cannot be cut."""
 
     node: Any
     depth: int
@@ -113,14 +113,13 @@ class _FunctionReader(Reader):
 
 
 def _instructions(body: Any) -> bool:
-    """Tell whether any instruction is in a statement."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(body, (tirx.Evaluate, found.append))
+    """Return whether any instruction is in a statement."""
+    found = nodes_in(body, tirx.Evaluate)
     return any(isinstance(one.value, ir.Call) for one in found)
 
 
-def plan_trips(func: tirx.PrimFunc, scalars: Mapping[str, int]) -> TripPlan:
-    """Decide what may be left out.
+def plan_cuts(func: tirx.PrimFunc, scalars: Mapping[str, int]) -> CutPlan:
+    """Decide which loops may be cut.
 
     Parameters
     ----------
@@ -133,7 +132,7 @@ def plan_trips(func: tirx.PrimFunc, scalars: Mapping[str, int]) -> TripPlan:
 
 
 @functools.lru_cache(maxsize=32)
-def _planned(func: tirx.PrimFunc, scalars: tuple[tuple[str, int], ...]) -> TripPlan:
+def _planned(func: tirx.PrimFunc, scalars: tuple[tuple[str, int], ...]) -> CutPlan:
     decoded: dict[Any, PtxCall | None] = {}
     tainted: set[Any] = set()
     numbers = {p: dict(scalars)[p.name] for p in func.params if p.name in dict(scalars)}
@@ -149,16 +148,16 @@ def _planned(func: tirx.PrimFunc, scalars: tuple[tuple[str, int], ...]) -> TripP
         try:
             reader.read(func.body)
         except RefusedError as error:
-            return TripPlan(str(error))
+            return CutPlan(str(error))
         if len(tainted) == before:
             return _of_groups(reader.loops, {**numbers, **reader.blocks})
-    return TripPlan("data moves through too many registers")
+    return CutPlan("data moves through too many registers")
 
 
-def _of_groups(loops: list[_Loop], known: Mapping[Any, int | str]) -> TripPlan:
+def _of_groups(loops: list[_Loop], known: Mapping[Any, int | str]) -> CutPlan:
     """Cut loops alike that are as deep and run as often: the roles of a kernel go through them.
 
-    If one of them cannot be cut, none is: what one role leaves out, the other has to leave out.
+    If one of them cannot be cut, none is: all roles must leave out the same iterations.
     """
     groups: list[list[_Loop]] = []
     for loop in loops:
@@ -184,4 +183,4 @@ def _of_groups(loops: list[_Loop], known: Mapping[Any, int | str]) -> TripPlan:
             name, stores = str(loop.node.loop_var.name), where is storing
             cut = LoopCut(name, period, conditions, known, stores)
             where.append((loop.node, cut))
-    return TripPlan("", tuple(cuts), tuple(storing))
+    return CutPlan("", tuple(cuts), tuple(storing))

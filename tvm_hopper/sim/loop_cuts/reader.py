@@ -1,4 +1,4 @@
-"""Find what a device function's control flow and synchronisation depend on.
+"""Find the dependences of a device function's control flow and synchronisation.
 
 One reader looks at a whole function, or at the body of one loop as that loop's variable moves.
 """
@@ -12,10 +12,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_hopper.sim.ops.atomics import order_of
-from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, op_name, short_name
-from tvm_hopper.sim.translate.steering import LOADS, STORES, VALUE_CALLS, VALUE_OPERANDS, named
-from tvm_hopper.sim.trips.shift import (
+from tvm_hopper.sim.loop_cuts.shift import (
     DATA,
     Known,
     Moved,
@@ -26,7 +23,10 @@ from tvm_hopper.sim.trips.shift import (
     shift_of,
     unmoved,
 )
-from tvm_hopper.sim.trips.threshold import Threshold, threshold_of
+from tvm_hopper.sim.loop_cuts.threshold import Threshold, threshold_of
+from tvm_hopper.sim.ops.atomics import order_of
+from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, nodes_in, op_name, short_name
+from tvm_hopper.sim.translate.steering import LOADS, STORES, VALUE_CALLS, VALUE_OPERANDS, named
 
 # Instructions whose effect is the same in each iteration if their operands are; by the name's
 # beginning.
@@ -75,15 +75,15 @@ class RefusedError(Exception):
 
 
 class Reader:
-    """Walks statements with what is known of variables and registers.
+    """Walks statements with known facts about variables and registers.
 
     Attributes
     ----------
     period : int
-        Turns after which all that was read is the same, for the body of a loop.
+        Iterations after which the whole loop body repeats.
     place_period : int
-        Turns after which all places in global memory have moved on by equal steps: in a period the
-        ends of each row of such places are touched.
+        Iterations after which all places in global memory have moved on by equal steps: a period
+        touches the ends of each row of such places.
     stores : bool
         Whether something is stored to global memory.
     synchronises : bool
@@ -110,24 +110,24 @@ class Reader:
 
     # -- claims that are needed -------------------------------------------------------------------
 
-    def repeats(self, claim: Moved, what: str) -> None:
-        """Need a value that is the same after some turns; in a function: that is of no data."""
+    def repeats(self, claim: Moved, subject: str) -> None:
+        """Require that a value repeats after some iterations; in a function: depends on no data."""
         if claim is DATA:
-            raise RefusedError(f"{what} depends on data")
+            raise RefusedError(f"{subject} depends on data")
         if not self.in_loop:
             return
         if not isinstance(claim, Shift) or claim.step:
-            raise RefusedError(f"{what} is not the same after any number of iterations")
+            raise RefusedError(f"{subject} is not the same after any number of iterations")
         self.period = math.lcm(self.period, claim.period)
 
-    def holds(self, node: Any, what: str) -> None:
+    def holds(self, node: Any, subject: str) -> None:
         """Need a condition that repeats, or changes in few iterations."""
         claim = self.value(node)
         repeated = isinstance(claim, Shift) and not claim.step
         if claim is not DATA and self.in_loop and not repeated:
             if isinstance(node, (tirx.And, tirx.Or)):
-                self.holds(node.a, what)
-                self.holds(node.b, what)
+                self.holds(node.a, subject)
+                self.holds(node.b, subject)
                 return
             found = threshold_of(
                 node, self.loop_var, self.outer, self.inside, self.bound, self.scalars
@@ -135,14 +135,14 @@ class Reader:
             if found is not None:
                 self.thresholds.append(found)
                 return
-        self.repeats(claim, what)
+        self.repeats(claim, subject)
 
-    def grows(self, claim: Moved, what: str) -> None:
+    def grows(self, claim: Moved, subject: str) -> None:
         """Need a place in global memory that moves on by equal steps, and stays aligned."""
         if claim is DATA:
-            raise RefusedError(f"{what} depends on data")
+            raise RefusedError(f"{subject} depends on data")
         if self.in_loop and (not isinstance(claim, Shift) or claim.step % ALIGNED):
-            raise RefusedError(f"{what} does not move on by equal steps")
+            raise RefusedError(f"{subject} does not move on by equal steps")
         if isinstance(claim, Shift):
             self.place_period = math.lcm(self.place_period, claim.period)
 
@@ -238,12 +238,9 @@ class Reader:
     def value(self, node: Any) -> Moved:
         """Return the claim of an expression, and read the memory accesses in it."""
         if not isinstance(node, (ir.Var, tirx.IntImm, int)):
-            loads: list[ir.TensorLoad] = []
-            calls: list[ir.Call] = []
-            tvm_ffi.structural_walk(node, [(ir.TensorLoad, loads.append), (ir.Call, calls.append)])
-            for load in loads:
+            for load in nodes_in(node, ir.TensorLoad):
                 self._load(load)
-            for call in calls:
+            for call in nodes_in(node, ir.Call):
                 self._inside(call)
         return shift_of(node, self.known)
 
@@ -263,17 +260,17 @@ class Reader:
         if short_name(call) in _MEET_IN_EXPRESSIONS:
             raise RefusedError(f"call {short_name(call)}")
 
-    def address(self, indices: Any, what: str) -> Moved:
+    def address(self, indices: Any, subject: str) -> Moved:
         """Return the claim of a place; a place that depends on data is none."""
         place = index_of(indices, self.known)
         if place is DATA:
-            raise RefusedError(f"{what} depends on data")
+            raise RefusedError(f"{subject} depends on data")
         return place
 
     # -- registers --------------------------------------------------------------------------------
 
     def keep(self, buffer: Any, place: Moved, claim: Moved) -> None:
-        """Note what a register holds now."""
+        """Note the current claim about a register."""
         if claim is DATA:
             self.known.tainted.add(buffer)
         if isinstance(place, Shift) and place.value is not None:
@@ -308,7 +305,7 @@ class Reader:
     # -- instructions -----------------------------------------------------------------------------
 
     def decode(self, call: ir.Call) -> PtxCall | None:
-        """Take an instruction apart, once."""
+        """Decode an instruction, once."""
         if call not in self.decoded:
             self.decoded[call] = decode_ptx(call)
         return self.decoded[call]
@@ -327,7 +324,7 @@ class Reader:
         elif name in _CALLS:
             for position, arg in enumerate(call.args):
                 claim = self.value(arg)
-                if position == 1 and "mbarrier_wait" in name:  # of the phase one bit is looked at
+                if position == 1 and "mbarrier_wait" in name:  # only one bit of the phase is read
                     claim = both(claim, Shift(1, 0, True, 1), masked)
                 if not any(word in name for word in VALUE_CALLS):
                     self.repeats(claim, name)
@@ -369,16 +366,16 @@ class Reader:
                 if isinstance(written, ir.TensorLoad):
                     self._write(written, claim)
 
-    def _operand(self, expression: Any, role: str, what: str) -> Moved:
-        """Return what an operand claims, which has to suit what the instruction does with it."""
+    def _operand(self, expression: Any, role: str, subject: str) -> Moved:
+        """Return the claim of an operand, which has to suit its use by the instruction."""
         claim = self.value(expression)
         if role == "source":
-            self.grows(claim, what)
+            self.grows(claim, subject)
         elif role == "target":
             if claim is DATA:
-                raise RefusedError(f"{what} depends on data")
+                raise RefusedError(f"{subject} depends on data")
         elif role != "value":
-            self.repeats(claim, what)
+            self.repeats(claim, subject)
         return claim
 
     def _check_repeatable(self, name: str) -> None:

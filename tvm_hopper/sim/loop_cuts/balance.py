@@ -1,13 +1,13 @@
 """Check that skipped iterations leave every barrier balanced.
 
-A whole run differs from one with fewer turns by whole periods. These leave no trace if each
+A whole run differs from one with fewer iterations by whole periods. These leave no trace if each
 mbarrier takes as many arrivals as complete the phases that each of its waiting warps goes through,
 and these phases are an even number, so that parities go on as before. Then the whole program does
 not block, or pass, where the shorter run does not: the arrivals and the waits that are against
 each other differ by the same amounts. Named and cluster barriers likewise, by generations.
 
-What a period does is counted in the iterations before those left out, by each warp: it is the
-number of instructions that it executed, which no schedule changes.
+Each warp counts the effects of a period in the iterations before those left out: the numbers of
+instructions that it executed, which no schedule changes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tvm_hopper.sim.shortcuts import LoopCut, ShortcutError
-from tvm_hopper.sim.trips.threshold import turns_to_run
+from tvm_hopper.sim.loop_cuts.threshold import iterations_to_run
+from tvm_hopper.sim.options import LoopCut, ShortcutError
 
 ARRIVE, WAIT = "arrive", "wait"
 
@@ -29,12 +29,12 @@ class Cut(NamedTuple):
 
     name: str
     ran: int
-    turns: int
+    iterations: int
     period: int
 
     def __str__(self) -> str:
-        """Say it in one line."""
-        return f"{self.name}: {self.ran} of {self.turns} iterations, period {self.period}"
+        """Describe it in one line."""
+        return f"{self.name}: {self.ran} of {self.iterations} iterations, period {self.period}"
 
 
 class BarrierFlow:
@@ -47,44 +47,44 @@ class BarrierFlow:
         self.done: Counter[tuple[str, Any]] = Counter()
         self.skipped: Counter[tuple[str, Any]] = Counter()
 
-    def add(self, what: str, barrier: Any, count: int = 1) -> None:
+    def add(self, kind: str, barrier: Any, count: int = 1) -> None:
         """Count an instruction."""
-        self.done[what, barrier] += count
+        self.done[kind, barrier] += count
 
     def skip(self, before: Counter[tuple[str, Any]], times: int) -> None:
-        """Count what was done since `before` so many times more."""
+        """Add the counts since `before` some more times."""
         for key, count in (self.done - before).items():
             self.skipped[key] += count * times
             self.done[key] += count * times  # for a loop around this one
 
 
-def cut_turns(warp: Any, cut: LoopCut, start: int, extent: int) -> Iterator[int]:
+def cut_iterations(warp: Any, cut: LoopCut, start: int, extent: int) -> Iterator[int]:
     """Yield the values of a loop variable but for those in the middle."""
-    turns = range(start, start + extent)
-    first, last = turns_to_run(extent, cut.period, _truths(warp, cut, turns))
+    iterations = range(start, start + extent)
+    first, last = iterations_to_run(extent, cut.period, _truths(warp, cut, iterations))
     if first + last >= extent:
-        yield from turns
+        yield from iterations
         return
     if warp.split:
         raise ShortcutError(f"loop {cut.name} runs in one of two branches of a warp")
     warp.machine.cut_loops.setdefault(Cut(cut.name, first + last, extent, cut.period))
     warp.machine.stores_left_out |= cut.stores
-    yield from turns[: first - cut.period]
+    yield from iterations[: first - cut.period]
     before = warp.flow.done.copy()
-    yield from turns[first - cut.period : first]
+    yield from iterations[first - cut.period : first]
     warp.flow.skip(before, (extent - first - last) // cut.period)
-    yield from turns[extent - last :]
+    yield from iterations[extent - last :]
 
 
-def _truths(warp: Any, cut: LoopCut, turns: range) -> list[np.ndarray]:
-    """Return what the conditions in a loop are in each iteration."""
+def _truths(warp: Any, cut: LoopCut, iterations: range) -> list[np.ndarray]:
+    """Return the conditions of a loop in each iteration."""
     if not cut.conditions:
         return []
     known = {
         var: warp.threads[value] if isinstance(value, str) else value
         for var, value in cut.known.items()
     }
-    return [condition.truths(known, warp.it, turns) for condition in cut.conditions]
+    return [condition.truths(known, warp.it, iterations) for condition in cut.conditions]
 
 
 def check_balance(warps: list[Any]) -> None:
@@ -98,12 +98,12 @@ def check_balance(warps: list[Any]) -> None:
     arrivals: Counter[Any] = Counter()
     waits: dict[Any, list[int]] = {}
     for warp in warps:
-        for (what, barrier), count in warp.flow.skipped.items():
-            if what == ARRIVE:
+        for (kind, barrier), count in warp.flow.skipped.items():
+            if kind == ARRIVE:
                 arrivals[barrier] += count
-        for what, barrier in warp.flow.done:
-            if what == WAIT:
-                waits.setdefault(barrier, []).append(warp.flow.skipped[what, barrier])
+        for kind, barrier in warp.flow.done:
+            if kind == WAIT:
+                waits.setdefault(barrier, []).append(warp.flow.skipped[kind, barrier])
     for barrier in {**arrivals, **waits}:
         needed = max(barrier.needed, 1)
         phases, left = divmod(arrivals[barrier], needed)

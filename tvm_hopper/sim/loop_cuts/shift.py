@@ -4,8 +4,8 @@
     k * 64    +64 every iteration                (tile * 70 + k) & 7   of k: the same every 8
     iterations k & 3     the same every 4 iterations        k * k                 nothing is claimed
 
-A claim holds for every value of everything else: `Shift(period, step)` of e says that e(k + period)
-= e(k) + step. What memory holds is `DATA`, whatever is computed from it too.
+`Shift(period, step)` of e claims e(k + period) = e(k) + step for all values of other variables.
+Values loaded from memory are `DATA`, and so are all values computed from them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Shift(NamedTuple):
     Attributes
     ----------
     period, step : int
-        In turns of the loop, and what the value grows by then.
+        In iterations of the loop, and the increase of the value after them.
     positive : bool
         Whether the value is known to be no less than zero.
     value : int or None
@@ -51,14 +51,14 @@ Moved = Shift | _Data | None  # None: computed from no data, and nothing more is
 
 @dataclass
 class Known:
-    """What is known where an expression is.
+    """Facts known at an expression.
 
     Attributes
     ----------
     values : dict
         By variable, and by buffer variable: of the address of its first byte. Others do not move.
     registers : dict
-        What a register holds, by buffer and element.
+        Claims about registers, by buffer and element.
     tainted : set
         Register buffers that hold data.
     """
@@ -68,12 +68,12 @@ class Known:
     tainted: set[Any] = field(default_factory=set)
 
     def copy(self) -> Known:
-        """Return a copy whose variables and registers change on their own."""
+        """Return a copy with separate variables and registers."""
         return Known(dict(self.values), dict(self.registers), self.tainted)
 
 
 def shift_of(node: Any, known: Known) -> Moved:
-    """Return what can be claimed of an expression."""
+    """Return the claim about an expression."""
     kind = type(node)
     if kind is int or isinstance(node, tirx.IntImm):
         number = node if kind is int else int(node.value)
@@ -266,7 +266,7 @@ def _converted(node: Any, known: Known) -> Moved:
 
 
 def index_of(indices: Any, known: Known) -> Moved:
-    """Return what can be claimed of the place of an element."""
+    """Return the claim about the place of an element."""
     if len(indices) == 1:
         return shift_of(indices[0], known)
     return unmoved([shift_of(index, known) for index in indices])
@@ -312,7 +312,7 @@ def _called(node: ir.Call, known: Known) -> Moved:
 
 def _address_of(target: Any, known: Known) -> Moved:
     if not isinstance(target, ir.TensorLoad):
-        return FIXED  # of a parameter: a tensor map
+        return FIXED  # address of a parameter: a tensor map
     base = known.values.get(target.source, FIXED)
     size = numpy_dtype(str(target.source.ty.dtype.dtype)).itemsize
     return both(base, _scaled(index_of(target.indices, known), size), plus)

@@ -220,7 +220,8 @@ def func(A: T.Buffer((800,), "float16"), C: T.Buffer((32, 101), "float16")):
                         C[bx * 8 + i, j] = tile[i, j]
 """
 DEALT = """
-                with T.sblock("copy", reads=[tile[0:8, 0:100]], writes=[C[0:32, 0:101]], disjoint_writes=1):
+                with T.sblock("copy", reads=[tile[0:8, 0:100]], writes=[C[0:32, 0:101]],
+                    disjoint_writes=1):
                     for turn in range(7):
                         if turn * 128 + tx < 800:
                             with T.sblock("copy", reads=[tile[(turn * 128 + tx) // 100,

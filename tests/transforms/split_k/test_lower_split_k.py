@@ -28,7 +28,8 @@ def func(D: T.Buffer((128, 16), "float32"), E: T.Buffer((128,), "float32")):
                             D[tx, bx * 8 + g * 2 + e] = acc[g * 2 + e]
 """
 EXCHANGE = """
-                    with T.sblock("publish", reads=[acc[0:8]], writes=[sums[0:8, 0:128]], disjoint_writes=1):
+                    with T.sblock("publish", reads=[acc[0:8]], writes=[sums[0:8, 0:128]],
+                        disjoint_writes=1):
                         for i in T.serial(8, pragma_unroll=8):
                             sums[i, tx] = acc[i]
                     T.ptx.barrier.cluster.arrive.release.aligned()

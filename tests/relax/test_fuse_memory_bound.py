@@ -162,7 +162,7 @@ def test_a_group_is_convex():
     assert found.is_convex({first, between, last})
     found.grow(lambda x: not x.var.same_as(found.bindings[between].var), lambda _: True)
     assert all(between not in x for x in found.members if len(x) > 1)
-    order = [x.calls if isinstance(x, call_groups.Group) else (x,) for x in found.order()]
+    order = [x.calls if isinstance(x, call_groups.CallGroup) else (x,) for x in found.order()]
     places = {x.var: i for i, some in enumerate(order) for x in some}
     for binding, needs in zip(found.bindings, found.needs, strict=True):
         assert all(places[found.bindings[i].var] <= places[binding.var] for i in needs)

@@ -32,7 +32,7 @@ NAME_LENGTH = 200  # characters of a fused function's name
 
 
 @dataclass(frozen=True)
-class Group:
+class CallGroup:
     """Calls that become one.
 
     Attributes
@@ -106,14 +106,14 @@ class _Dims:
         return relax.TensorType([self.of(y) for y in x.shape.values], x.dtype)
 
 
-def fuse_group(mod: tvm.IRModule, group: Group) -> tirx.PrimFunc:
+def fuse_group(mod: tvm.IRModule, group: CallGroup) -> tirx.PrimFunc:
     """Let TVM fuse the functions of a group into one.
 
     Parameters
     ----------
     mod : IRModule
         Of the functions.
-    group : Group
+    group : CallGroup
         Calls of them.
 
     Returns
@@ -185,12 +185,12 @@ class CallGraph:
         ]
         self.members = [{i} for i in range(len(self.bindings))]  # of the group of each binding
 
-    def group(self, places: set[int]) -> Group:
+    def group(self, places: set[int]) -> CallGroup:
         """Return the group of some calls."""
         order = sorted(places)
         outputs = [i for i in order if self.leaves[i] or self.readers[i] - places]
         of = self.bindings
-        return Group(tuple(of[i] for i in order), tuple(of[i].var for i in outputs))
+        return CallGroup(tuple(of[i] for i in order), tuple(of[i].var for i in outputs))
 
     def is_convex(self, places: set[int]) -> bool:
         """Tell whether no value leaves these calls and comes back to them, through groups too."""
@@ -212,7 +212,7 @@ class CallGraph:
         for i in places:
             self.members[i] = places
 
-    def grow(self, is_member: Callable[[Any], bool], accepts: Callable[[Group], bool]) -> None:
+    def grow(self, is_member: Callable[[Any], bool], accepts: Callable[[CallGroup], bool]) -> None:
         """Join each call with those that compute its arguments, as long as one function takes them.
 
         Parameters
@@ -232,7 +232,7 @@ class CallGraph:
                 if is_new and self.is_convex(places) and accepts(self.group(places)):
                     self.join(places)
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[CallGroup]:
         """List the groups of two and more calls."""
         several = {min(x): x for x in self.members if len(x) > 1}
         return [self.group(x) for _, x in sorted(several.items())]
@@ -295,7 +295,7 @@ def rewrite_groups(
     grow: Callable[[CallGraph], None],
     functions: dict[tuple[Any, ...], tirx.PrimFunc],
 ) -> tvm.IRModule:
-    """Group the calls of each dataflow block and call one function for each group.
+    """CallGroup the calls of each dataflow block and call one function for each group.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ def rewrite_groups(
     functions : dict of tuple to PrimFunc
         By the group's key. A parameter of another rank than its argument is a view of it.
     """
-    rewriter = _Rewriter(mod, functions)
+    rewriter = _GroupRewriter(mod, functions)
     for gv, func in mod.functions.items():
         if not isinstance(func, relax.Function) or not isinstance(func.body, relax.SeqExpr):
             continue
@@ -323,7 +323,7 @@ def rewrite_groups(
 
 
 @mutator
-class _Rewriter(PyExprMutator):  # type: ignore[misc]
+class _GroupRewriter(PyExprMutator):  # type: ignore[misc]
     """Emits one call for each group."""
 
     def __init__(self, mod: tvm.IRModule, functions: dict[tuple[Any, ...], Any]) -> None:
@@ -344,13 +344,13 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             return super().visit_dataflow_block_(block)
         self.builder_._begin_dataflow_block()
         for x in graph.order():
-            if isinstance(x, Group):
+            if isinstance(x, CallGroup):
                 self._emit(x)
             else:
                 self.visit_binding(x)
         return self.builder_._end_block()
 
-    def _emit(self, group: Group) -> None:
+    def _emit(self, group: CallGroup) -> None:
         made = self.functions[group.key]
         if group.key not in self.added:
             self.added[group.key] = self.builder_.add_func(made, group.name)

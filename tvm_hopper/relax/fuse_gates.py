@@ -27,7 +27,7 @@ from tvm_hopper.analysis.column_reads import COLUMNS
 from tvm_hopper.dlight.product import products
 from tvm_hopper.schedule.reasons import TVM_ERRORS
 
-from .call_groups import CallGraph, Group, fuse_group, is_plain_call, reduces, rewrite_groups
+from .call_groups import CallGraph, CallGroup, fuse_group, is_plain_call, reduces, rewrite_groups
 from .flat_functions import has_product
 from .options import ModelOptions
 
@@ -52,7 +52,7 @@ class FuseGates:
         target = Target.current(allow_none=False)
         made: dict[Any, Any] = {}
 
-        def accepts(group: Group) -> bool:
+        def accepts(group: CallGroup) -> bool:
             one, *others = (mod[x.value.args[0]] for x in group.calls)
             is_gate = has_product(one) and len(others) == 1 and not reduces(others[0])
             if not is_gate or has_product(others[0]) or len(group.outputs) > 1:
@@ -68,7 +68,7 @@ class FuseGates:
 
 
 def gated_function(
-    mod: tvm.IRModule, group: Group, target: Target, options: ModelOptions
+    mod: tvm.IRModule, group: CallGroup, target: Target, options: ModelOptions
 ) -> tirx.PrimFunc | None:
     """Return one function of two, None where it is not one that `hs.matmul` takes."""
     try:

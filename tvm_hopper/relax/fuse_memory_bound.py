@@ -24,7 +24,7 @@ from tvm_hopper import dlight
 from tvm_hopper.dlight.rule import HopperRule
 from tvm_hopper.schedule.reasons import TVM_ERRORS
 
-from .call_groups import CallGraph, Group, fuse_group, is_plain_call, reduces, rewrite_groups
+from .call_groups import CallGraph, CallGroup, fuse_group, is_plain_call, reduces, rewrite_groups
 from .check_builds import find_fault
 from .flat_functions import flatten_function, has_product
 from .options import ModelOptions
@@ -71,13 +71,13 @@ class _Fuser:
             self.members[gv] = not has_product(self.mod[gv])
         return self.members[gv]
 
-    def function_of(self, group: Group) -> tirx.PrimFunc | None:
+    def function_of(self, group: CallGroup) -> tirx.PrimFunc | None:
         """Return one function of a group, None where no rule takes it."""
         if group.key not in self.functions:
             self.functions[group.key] = self._fused(group)
         return self.functions[group.key]
 
-    def _fused(self, group: Group) -> tirx.PrimFunc | None:
+    def _fused(self, group: CallGroup) -> tirx.PrimFunc | None:
         callees = [x.value.args[0] for x in group.calls]
         if not any(reduces(self.mod[x]) for x in callees) and _shapes_differ(group):
             return None
@@ -110,7 +110,7 @@ class _Fuser:
         return None
 
 
-def _shapes_differ(group: Group) -> bool:
+def _shapes_differ(group: CallGroup) -> bool:
     """Tell outputs of several shapes: one would be computed again for each element of another."""
     shapes = [[str(x) for x in var.ty.shape.values] for var in group.outputs]
     return any(x != shapes[0] for x in shapes[1:])

@@ -91,6 +91,7 @@ def test_scales_of_a_tensor_of_rows_and_of_columns(out):
     assert report.verdict == "clean", report.table()
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("columns", "num_bytes"), [(128, 16), (80, 16), (72, 2), (97, 1)])
 def test_bytes_are_stored_by_vectors(columns, num_bytes):
     """Rows that begin at multiples of 16 bytes, by 16 of them, also where a tile is cut."""

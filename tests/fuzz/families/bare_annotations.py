@@ -66,6 +66,7 @@ FORMS = {
     "tvm_hopper.wgmma": Form(("wgmma",), int),
     "tvm_hopper.mma_sync": Form(("wgmma",), int),
     "tvm_hopper.accumulate": Form(("wgmma",), str, usual='"float32"'),
+    "tvm_hopper.operands": Form(("wgmma",), str, usual='"tf32"'),
     "tvm_hopper.strict": Form(("func", "context"), bool, usual="True"),
     "tvm_hopper.checks": Form(("func", "context"), str, usual='"all"'),
     "tvm_hopper.compiler": Form(("func", "context"), str, usual='"nvrtc"'),

@@ -159,7 +159,6 @@ def _pairs(ranges: list[tuple[Any, Any]], node: ir.TensorRegion) -> Any:
 
 def simplify_index_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Resolve the bounds in one function's kernels."""
-
     shapes = [extent for x in func.params if tirx.is_buffer_var(x) for extent in x.shape]
     extents = [x for extent in shapes for x in ir.find_all(extent, ir.Var)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm_hopper.sim.protocol.agents import SkeletonAgent
@@ -56,3 +57,22 @@ def in_turns(agent: SkeletonAgent) -> bool:
                 return False
             arrived = False
     return len(threads) < 2
+
+
+def groups_of(agents: Sequence[SkeletonAgent]) -> list[frozenset[int]]:
+    """Return sets of agents of CTAs that name no barrier of one another; none if that is one."""
+    home = {agent.cta: agent.cta for agent in agents}
+
+    def find(cta: int) -> int:
+        while home.setdefault(cta, cta) != cta:
+            cta = home[cta]
+        return cta
+
+    for agent in agents:
+        for op in agent.ops:
+            for (cta, *_), _, _ in op.targets:
+                home[find(cta)] = find(agent.cta)
+    found: dict[int, set[int]] = {}
+    for number, agent in enumerate(agents):
+        found.setdefault(find(agent.cta), set()).add(number)
+    return [frozenset(members) for members in found.values()] if len(found) > 1 else []

@@ -23,6 +23,17 @@ def arrivals_on(agents: Iterable[SkeletonAgent]) -> Counter[Key]:
     return found
 
 
+def last_arrivals_on(agents: Iterable[SkeletonAgent]) -> dict[Key, dict[int, int]]:
+    """Return of each mbarrier, by agent, its last step that arrives there or makes it."""
+    found: dict[Key, dict[int, int]] = {}
+    for number, agent in enumerate(agents):
+        for step, op in enumerate(agent.ops):
+            if op.kind not in ("expect", "load", "wait", "bar"):
+                for key, _, _ in op.targets:
+                    found.setdefault(key, {})[number] = step
+    return found
+
+
 class Issued:
     """The copies of one agent, by barrier."""
 
@@ -52,3 +63,12 @@ class Issued:
         """Return how many bytes the copies from a step on bring to a barrier."""
         before = self.before[key]
         return before[-1] - before[bisect_left(self.places[key], start)]
+
+
+def issuers_of(agents: Iterable[Issued]) -> dict[Key, list[int]]:
+    """Return of each mbarrier at which copies land the agents that issue them."""
+    found: dict[Key, list[int]] = {}
+    for number, issued in enumerate(agents):
+        for key in issued.places:
+            found.setdefault(key, []).append(number)
+    return found

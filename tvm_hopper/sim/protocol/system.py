@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from tvm_hopper.sim.protocol.agents import Key, Op, SkeletonAgent
-from tvm_hopper.sim.protocol.cluster_part import ClusterPart, in_turns
-from tvm_hopper.sim.protocol.issued import Issued, arrivals_on
+from tvm_hopper.sim.protocol.cluster_part import ClusterPart, groups_of, in_turns
+from tvm_hopper.sim.protocol.issued import Issued, arrivals_on, issuers_of, last_arrivals_on
 from tvm_hopper.sim.protocol.state import Running, State, SystemState, closed, opened
 from tvm_hopper.sim.protocol.symmetry import classes_of
 from tvm_hopper.sim.protocol.violation import Violation, wanted_in_turn
@@ -97,22 +97,12 @@ class System:
     @cached_property
     def issuers(self) -> dict[Key, list[int]]:
         """Of each mbarrier at which copies land, the agents that issue them."""
-        found: dict[Key, list[int]] = {}
-        for number, issued in enumerate(self.issued):
-            for key in issued.places:
-                found.setdefault(key, []).append(number)
-        return found
+        return issuers_of(self.issued)
 
     @cached_property
     def last_arrivals(self) -> dict[int, dict[int, int]]:
         """Of each mbarrier, each agent that arrives on it or makes it, and the last such step."""
-        found: dict[int, dict[int, int]] = {}
-        for number, agent in enumerate(self.agents):
-            for step, op in enumerate(agent.ops):
-                if op.kind not in ("expect", "load", "wait", "bar"):
-                    for key, _, _ in op.targets:
-                        found.setdefault(self.index[key], {})[number] = step
-        return found
+        return {self.index[key]: last for key, last in last_arrivals_on(self.agents).items()}
 
     @cached_property
     def next_waits(self) -> list[list[dict[int, Op]]]:
@@ -187,23 +177,7 @@ class System:
     @cached_property
     def groups(self) -> list[frozenset[int]]:
         """Sets of agents of CTAs that share the cluster barrier alone, by turns; else none."""
-        if not self.cluster_in_turns:
-            return []
-        home = {agent.cta: agent.cta for agent in self.agents}
-
-        def find(cta: int) -> int:
-            while home.setdefault(cta, cta) != cta:
-                cta = home[cta]
-            return cta
-
-        for agent in self.agents:
-            for op in agent.ops:
-                for (cta, *_), _, _ in op.targets:
-                    home[find(cta)] = find(agent.cta)
-        found: dict[int, set[int]] = {}
-        for number, agent in enumerate(self.agents):
-            found.setdefault(find(agent.cta), set()).add(number)
-        return [frozenset(members) for members in found.values()] if len(found) > 1 else []
+        return groups_of(self.agents) if self.cluster_in_turns else []
 
     @cached_property
     def ended(self) -> set[Key]:

@@ -79,7 +79,7 @@ def without_late_releases(trace: Trace) -> Trace:
 
 
 def without_unawaited_counts(trace: Trace) -> Trace:
-    """Leave out the count of an mbarrier that is only made and arrived at.
+    """Let an mbarrier that is only made and arrived at count the warps that arrive.
 
     No warp waits for a phase of it. That no more arrive than are counted is the judges' part.
     """
@@ -89,8 +89,9 @@ def without_unawaited_counts(trace: Trace) -> Trace:
     result = {key: list(operations) for key, operations in trace.items()}
     for named in uses.values():
         if {x.name for _, _, x in named} == {INIT, ARRIVE}:
+            count = len({key for key, _, x in named if x.name == ARRIVE})
             for key, i, x in named:
-                operands = tuple((k, v) for k, v in x.operands if k != "count")
+                operands = tuple((k, count if k == "count" else v) for k, v in x.operands)
                 result[key][i] = Operation(x.name, x.lanes, operands)
     return result
 

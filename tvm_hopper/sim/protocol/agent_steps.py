@@ -20,6 +20,37 @@ def arrivals_on(agents: Iterable[SkeletonAgent]) -> Counter[Key]:
     return found
 
 
+def last_arrivals_on(agents: Iterable[SkeletonAgent]) -> dict[Key, dict[int, int]]:
+    """Return, for each mbarrier and agent, the last step that arrives at it or initialises it."""
+    found: dict[Key, dict[int, int]] = {}
+    for number, agent in enumerate(agents):
+        for step, op in enumerate(agent.ops):
+            if op.kind not in ("expect", "load", "wait", "bar"):
+                for key, _, _ in op.targets:
+                    found.setdefault(key, {})[number] = step
+    return found
+
+
+def groups_of(agents: Iterable[SkeletonAgent]) -> list[frozenset[int]]:
+    """Return sets of agents of CTAs that name no barrier of one another; none if there is one."""
+    agents = list(agents)
+    home = {agent.cta: agent.cta for agent in agents}
+
+    def find(cta: int) -> int:
+        while home.setdefault(cta, cta) != cta:
+            cta = home[cta]
+        return cta
+
+    for agent in agents:
+        for op in agent.ops:
+            for (cta, *_), _, _ in op.targets:
+                home[find(cta)] = find(agent.cta)
+    found: dict[int, set[int]] = {}
+    for number, agent in enumerate(agents):
+        found.setdefault(find(agent.cta), set()).add(number)
+    return [frozenset(members) for members in found.values()] if len(found) > 1 else []
+
+
 class Issued:
     """The copies of one agent, by barrier."""
 
@@ -49,6 +80,15 @@ class Issued:
         """Return how many bytes the copies from a step on bring to a barrier."""
         before = self.before[key]
         return before[-1] - before[bisect_left(self.places[key], start)]
+
+
+def issuers_of(agents: Iterable[Issued]) -> dict[Key, list[int]]:
+    """Return, for each mbarrier at which copies land, the agents that issue them."""
+    found: dict[Key, list[int]] = {}
+    for number, issued in enumerate(agents):
+        for key in issued.places:
+            found.setdefault(key, []).append(number)
+    return found
 
 
 @dataclass(frozen=True)

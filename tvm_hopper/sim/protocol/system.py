@@ -11,7 +11,15 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from tvm_hopper.sim.protocol.agent_steps import ClusterPart, Issued, alternates, arrivals_on
+from tvm_hopper.sim.protocol.agent_steps import (
+    ClusterPart,
+    Issued,
+    alternates,
+    arrivals_on,
+    groups_of,
+    issuers_of,
+    last_arrivals_on,
+)
 from tvm_hopper.sim.protocol.agents import Key, Op, SkeletonAgent
 from tvm_hopper.sim.protocol.state import (
     Running,
@@ -106,22 +114,12 @@ class System:
     @cached_property
     def issuers(self) -> dict[Key, list[int]]:
         """Of each mbarrier at which copies land, the agents that issue them."""
-        found: dict[Key, list[int]] = {}
-        for number, issued in enumerate(self.issued):
-            for key in issued.places:
-                found.setdefault(key, []).append(number)
-        return found
+        return issuers_of(self.issued)
 
     @cached_property
     def last_arrivals(self) -> dict[int, dict[int, int]]:
         """Of each mbarrier, each agent that arrives on it or makes it, and the last such step."""
-        found: dict[int, dict[int, int]] = {}
-        for number, agent in enumerate(self.agents):
-            for step, op in enumerate(agent.ops):
-                if op.kind not in ("expect", "load", "wait", "bar"):
-                    for key, _, _ in op.targets:
-                        found.setdefault(self.index[key], {})[number] = step
-        return found
+        return {self.index[key]: last for key, last in last_arrivals_on(self.agents).items()}
 
     @cached_property
     def next_waits(self) -> list[list[dict[int, Op]]]:
@@ -192,23 +190,7 @@ class System:
     @cached_property
     def groups(self) -> list[frozenset[int]]:
         """Sets of agents of CTAs that share only the cluster barrier; none unless all alternate."""
-        if not self.cluster_alternates:
-            return []
-        home = {agent.cta: agent.cta for agent in self.agents}
-
-        def find(cta: int) -> int:
-            while home.setdefault(cta, cta) != cta:
-                cta = home[cta]
-            return cta
-
-        for agent in self.agents:
-            for op in agent.ops:
-                for (cta, *_), _, _ in op.targets:
-                    home[find(cta)] = find(agent.cta)
-        found: dict[int, set[int]] = {}
-        for number, agent in enumerate(self.agents):
-            found.setdefault(find(agent.cta), set()).add(number)
-        return [frozenset(members) for members in found.values()] if len(found) > 1 else []
+        return groups_of(self.agents) if self.cluster_alternates else []
 
     @cached_property
     def ended(self) -> set[Key]:

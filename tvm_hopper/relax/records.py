@@ -11,7 +11,6 @@ from tvm_hopper.errors import HopperError
 from tvm_hopper.transforms.common.explain_notes import ElementsNote
 
 OURS, STOCK, GIVEN, LIBRARY, NOBODY = "tvm_hopper", "TVM", "given", "library", "nobody"
-COMPUTED_BY = (OURS, STOCK, GIVEN, LIBRARY, NOBODY)
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ def table(rows: list[dict[str, Any]], about: dict[str, str]) -> str:
     lines += [f"- {key}: {value}" for key, value in about.items()]
     lines += [
         "",
-        "| kernel | verdict | schedules | CTAs | s | s of CPU | peak MB | static ms | build ms |",
+        "| kernel | verdict | schedules | CTAs | seconds | CPU | peak MB | static ms | build ms |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [

@@ -165,7 +165,7 @@ def test_what_tvm_does_not_fuse_stays_two(monkeypatch):
     def fail(*_):
         raise tvm.error.InternalError("not these")
 
-    monkeypatch.setattr(fuse_gates, "fuse", fail)
+    monkeypatch.setattr(fuse_gates, "fuse_group", fail)
     assert len(models.plain_functions(model(silu))) == 2
 
 

@@ -148,7 +148,7 @@ RACE, NARROW = {"RACE_READ_INFLIGHT"}, {"MBAR_SCOPE_TOO_NARROW"}
         (("acq_rel.gpu", "relaxed.gpu", "relaxed.gpu", "release.gpu"), RACE | NARROW),
         (("", "volatile", "volatile", "acq_rel.gpu"), RACE | NARROW),
     ],
-    ids=str,
+    ids=lambda x: "-".join(sorted(x)) if isinstance(x, set) else str(x),
 )
 def test_a_fence_too_narrow_or_of_the_wrong_kind_publishes_nothing(how, rules_of_it):
     """At least one of the rules is broken."""

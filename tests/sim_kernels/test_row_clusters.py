@@ -200,7 +200,9 @@ def test_as_it_is_the_simulator_has_nothing_to_say(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "change_of_one"), [(kind, x) for kind in SYNCS for x in SYNCS[kind][1]], ids=str
+    ("kind", "change_of_one"),
+    [(kind, x) for kind in SYNCS for x in SYNCS[kind][1]],
+    ids=lambda x: x if isinstance(x, str) else "-".join(map(str, x[:2])),
 )
 def test_without_each_of_its_syncs_it_has(kind, change_of_one):
     program, values = right(kind)

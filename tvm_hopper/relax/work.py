@@ -45,7 +45,7 @@ _NO_ARITHMETIC = ("if_then_else", "likely", "reinterpret")  # of calls
 
 @dataclass(frozen=True)
 class FunctionWork:
-    """FunctionWork of one call of a function, as text in its symbols.
+    """Work of one call of a function, as text in its symbols.
 
     Attributes
     ----------

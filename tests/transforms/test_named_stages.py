@@ -1,5 +1,7 @@
 """The three stages that users name run alone on a schedule of TVM's, and `tvm.compile` goes on."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tvm
@@ -10,6 +12,7 @@ from tvm_hopper import transforms
 from tvm_hopper.errors import HopperWarning, LoweringError
 from tvm_hopper.requests import marks
 
+STAGES = ("InjectBulkAsyncCopy", "InjectBarrierPipeline", "InjectTmaStoreGroups")
 TARGET = tvm.target.Target("nvidia/nvidia-h200")
 SHAPE = (64, 256)
 
@@ -96,6 +99,21 @@ def test_all_three():
         transforms.InjectBarrierPipeline(),
     )
     check(run(tiled(stored=True, pipelined=True), *stages))
+
+
+ORDERS = [x for count in (2, 3) for x in itertools.permutations(STAGES, count)]
+
+
+@pytest.mark.parametrize("names", ORDERS, ids="-".join)
+def test_in_any_order_they_are_right_or_refused(names):
+    """Stores that wait leave the plain loads to one thread, whose they stay."""
+    mod = tiled(stored="InjectTmaStoreGroups" in names, pipelined=True)
+    try:
+        done = run(mod, *(getattr(transforms, x)() for x in names))
+    except LoweringError as error:
+        assert names.index("InjectBarrierPipeline") < names.index("InjectTmaStoreGroups"), error
+        return
+    check(done)
 
 
 def test_again_changes_nothing():

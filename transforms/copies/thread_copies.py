@@ -71,10 +71,19 @@ def _may_be_shared(
         return False
     if any(ir.uses(nest, axis.loop_var) for axis in threads) or not counts_threads(kernel):
         return False
+    if _is_of_some_threads(kernel, nest, threads):
+        return False
     if not all(x.kind == ir.ForKind.SERIAL and ir.is_const(x.min, 0) for x in loops):
         return False
     extents = {x.loop_var: x.extent for x in ir.loop_nest(nest)[0]}
     return is_injective(list(store.indices), extents)
+
+
+def _is_of_some_threads(kernel: ir.For, nest: ir.Stmt, threads: list[ir.For]) -> bool:
+    """Tell a nest in a branch that not all threads take, as the stores' pass leaves a copy alone."""
+    axes = [x.loop_var for x in threads]
+    branches = ir.find_all(kernel, ir.IfThenElse)
+    return any(ir.depends_on(x.condition, axes) and ir.uses_node(x, nest) for x in branches)
 
 
 def _turns(loops: list[ir.For], body: ir.Stmt, thread: Any, num_threads: int) -> ir.Stmt:

@@ -11,7 +11,8 @@
                                                                  commit_group
                                                 wait_group.read 0        before the block leaves
 
-Place it before InjectBarrierPipeline where a kernel has both. docs/store_groups.md has what is
+Place it before InjectBarrierPipeline where a kernel has both, with `place_waits=False`: then that
+pass places all waits. docs/store_groups.md has what is
 refused.
 """
 

@@ -86,10 +86,10 @@ ROWS = {
         ScheduleError,
         r"float32",
     ),
-    "operands in int8": (
-        lambda: lower({"dtype": "int8", "acc_dtype": "int32", "out_dtype": "int32"}),
+    "operands in int16": (
+        lambda: lower({"dtype": "int16", "acc_dtype": "int32", "out_dtype": "int32"}),
         ScheduleError,
-        r"int8|int32",
+        r"found int16; need",
     ),
     "accumulator in float16": (
         lambda: lower({"acc_dtype": "float16", "out_dtype": "float16", "cast": "none"}),

@@ -96,4 +96,4 @@ def test_the_report_says_so():
     assert (first.rows, first.launched_for) == (1, "s <= 1")
     assert "threads a sum" in first.configuration
     assert [x.rows for x in others] == [8, 64]
-    assert found.times("main") == {one.name: first.microseconds}
+    assert found.section("main").times == {one.name: first.microseconds}

@@ -23,7 +23,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.facts.arch import SM_90A
 
 config = hs.MatmulConfig(tile=(128, 128, 64), stages=3, consumers=2)
-reveal_type(config.stages)
+reveal_type(config.swizzle)
 result = tvm_hopper.simulate(None, {"A": np.zeros((2, 2))})
 reveal_type(result)
 reveal_type(tvm_hopper.verify(None).verdict)

@@ -92,6 +92,7 @@ FUSED = {  # what is read, and how many tensors the one function has
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", FUSED)
 def test_one_kernel(name):
     body, tensors = FUSED[name]

@@ -134,7 +134,7 @@ def test_a_large_loss_counts_more_than_several_small_ones():
     [
         ((0, 64), "choose_ranges: found n=0; need 1 or more"),
         ((64, "64"), "choose_ranges: found k='64'; need an int"),
-        ((64, 64, "int8"), "found dtype='int8'; need one of"),
+        ((64, 64, "int16"), "found dtype='int16'; need one of"),
     ],
 )
 def test_refusals(arguments, match):

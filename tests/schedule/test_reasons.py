@@ -96,7 +96,7 @@ def test_a_cast_that_is_no_part_of_the_product():
     sch = s_tir.Schedule(module(a, b, product(wide, b)))
     match = (
         r"block Aw: found a cast of Aq from int8 to float16 before the matmul C; need float16 or "
-        r"bfloat16 in memory, at most cast to float32 or float64; bind the rest to threads first"
+        r".* in memory, casts to float32 or float64 alone, .*; bind the rest to threads first"
     )
     with pytest.raises(ScheduleError, match=match):
         hs.matmul(sch, "C")
@@ -114,16 +114,3 @@ def test_a_product_that_is_to_be_scheduled_first(relu):
     match = rf"block H: found {found} before the matmul G; .*; schedule block C first, whose store"
     with pytest.raises(ScheduleError, match=match):
         hs.matmul(sch, "G")
-
-
-def test_the_batch_is_the_axis_of_both_operands():
-    a, b = (tensor(n, 2, 72, dtype="float16", name=name) for n, name in ((100, "A"), (80, "B")))
-    k = te.reduce_axis((0, 72), "k")
-    c = te.compute(
-        (100, 2, 80),
-        lambda i, b_, j: te.sum(a[i, b_, k].astype("float32") * b[j, b_, k].astype("float32"), k),
-        name="C",
-    )
-    sch = s_tir.Schedule(module(a, b, c))
-    with pytest.raises(ScheduleError, match=r"block C: found a batch of 2 \(v_b_\); need a leadin"):
-        hs.matmul(sch, "C")

@@ -79,5 +79,8 @@ def test_a_type_that_is_no_operand_is_named_with_its_tensor():
     k = te.reduce_axis((0, 128), name="k")
     y = te.compute((s, 96), lambda i, j: te.sum(x[i, k] * w[j, k], axis=k), name="Y")
     mod = tvm.IRModule({"main": te.create_prim_func([x, w, y])})
-    with pytest.raises(ScheduleError, match="tensor X: found float32; need one of float16, bf"):
+    with pytest.raises(
+        ScheduleError,
+        match=r"tensor X: found float32; need a type that tensor .*; give operands=\"tf32\"",
+    ):
         hs.matmul(s_tir.Schedule(mod), "Y")

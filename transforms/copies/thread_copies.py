@@ -80,7 +80,7 @@ def _may_be_shared(
 
 
 def _is_of_some_threads(kernel: ir.For, nest: ir.Stmt, threads: list[ir.For]) -> bool:
-    """Tell a nest in a branch that not all threads take, as the stores' pass leaves a copy alone."""
+    """Tell a nest in a branch that only some threads take, as a pass before leaves a copy."""
     axes = [x.loop_var for x in threads]
     branches = ir.find_all(kernel, ir.IfThenElse)
     return any(ir.depends_on(x.condition, axes) and ir.uses_node(x, nest) for x in branches)

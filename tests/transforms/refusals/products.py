@@ -98,7 +98,8 @@ computed operand
 operand cast to a narrower type first
     T.Cast("float32", a[0, i, k]) => T.Cast("float32", T.Cast("bfloat16", a[0, i, k]))
     block update, tvm_hopper.wgmma: found operand a cast to bfloat16, which can change its value;
-    need casts to float32 or float64 alone; compute it into a separate buffer first
+    need casts to float32 or float64 alone, of integers to int32 or int64; compute it into a
+    separate buffer first
     """),
     product(
         "product cast to a narrower type",
@@ -153,6 +154,9 @@ registers
 operands in float32
     "float16" => "float32"
     block update, tvm_hopper.wgmma, operand a: found type float32; need a type that WGMMA
+operands in float64
+    "float16" => "float64"
+    block update, tvm_hopper.wgmma, operand a: found type float64; need float16 or bfloat16 or
 operand that no copy fills
     a[p, r, s] = A[r, s] => b[p, r, s] = A[r, s]
     block update, tvm_hopper.wgmma, operand a: found a tile in scope 'shared.dyn' that no async_copy

@@ -92,7 +92,10 @@ class _Dims:
         for known, var in self.found:
             if tvm_ffi.structural_equal(known, extent):
                 return var
-        self.found.append((extent, tirx.Var(f"n{len(self.found)}", ir.dtype_of(extent))))
+        name = str(extent.name) if isinstance(extent, tirx.Var) else "rows"
+        if any(str(var.name) == name for _, var in self.found):
+            name += str(len(self.found))
+        self.found.append((extent, tirx.Var(name, ir.dtype_of(extent))))
         return self.found[-1][1]
 
     def places(self, shape: Iterable[Any]) -> tuple[Any, ...]:

@@ -115,7 +115,7 @@ def step(function: Any, *given: Any) -> Callable[[int], Any]:
 
 
 def row(what: str, rows: int, steps: dict[str, Callable[[int], Any]]) -> dict[str, Any]:
-    """Time contenders, in front of each of which L2 is filled with others; return a row."""
+    """Time contenders with a cold L2: other data fills it before each call; return a row."""
     import torch
 
     results = [[torch.from_dlpack(x).double() for x in call(0)] for call in steps.values()]

@@ -25,15 +25,15 @@ class Imported:
     Attributes
     ----------
     module, arguments
-        Of PyTorch, on the processor, in the type that its users give it.
+        The PyTorch module and its inputs on the CPU, in the type that users run it in.
     half : str
         The type of PyTorch's own run.
     mod : IRModule
-        Of Relax; weights are arguments.
+        The Relax module; weights are arguments.
     weights : list of Tensor
         In the order of the arguments.
     notes : list of str
-        What the importer needed.
+        Changes that the importer needed.
     """
 
     module: Any

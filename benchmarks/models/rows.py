@@ -19,20 +19,20 @@ WORST_RATIO = 1.0  # of torch.compile: below it the table says why
 
 @dataclass
 class Row:
-    """What is known of one case; a part that failed has its reason in `failures`.
+    """Results of one case; `failures` has the reason of each part that failed.
 
     Attributes
     ----------
     times : dict of str to float
         Microseconds of each contender.
     errors : dict of str to float
-        Of each contender, as a part of the float64 result.
+        Relative error of each contender against float64.
     served : dict of str to float or None
         Shares of FLOPs, bytes, and of PyTorch's time for the same operators.
     kernels : list of (str, int, float)
         The ten costliest: name, calls, microseconds of a pass.
     others : list of (str, str)
-        What costs most and is not ours, and the reason.
+        The most expensive functions that are not ours, with the reason.
     notes : list of str
         How it was measured, where that differs.
     failures : dict of str to str
@@ -104,7 +104,7 @@ def weighted_share(
     torch_times : mapping of str to float
         PyTorch's time by class of operators.
     work : iterable of (str, float, bool)
-        Of each function of the model: its class, its work, and whether it is ours.
+        Class, work and whether ours computes it, for each function of the model.
     """
     ours: dict[str, float] = {}
     total: dict[str, float] = {}

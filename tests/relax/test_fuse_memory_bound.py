@@ -145,7 +145,7 @@ def graph(mod):
     """Return the calls of a model's one block."""
     mod = models.legalized(mod)
     func = mod["main"]
-    return call_groups.CallGraph(mod, func, func.body.blocks[0])
+    return call_groups.CallGraph(func, func.body.blocks[0])
 
 
 def around(builder, x, y, w):

@@ -240,3 +240,17 @@ def test_only_16_bits_are_told_of_widen_sums(dtype, fix):
     total = te.compute((6,), lambda i: te.sum(x[i, k], axis=k), name="Y")
     with pytest.raises(ScheduleError, match=f"a reduction in {dtype}; .*{fix}"):
         hs.row_reduction(s_tir.Schedule(te.create_prim_func([x, total])))
+
+
+def test_rows_of_several_results_are_stored_in_another_order():
+    x, k = te.placeholder((6, 4, 64), "float32", name="X"), te.reduce_axis((0, 64), name="k")
+    most = te.compute((6, 4), lambda i, h: te.max(x[i, h, k], axis=k), name="M")
+    shape = (6, 4, 64)
+    less = te.compute(shape, lambda i, h, j: x[i, h, j] - most[i, h], name="D")
+    more = te.compute(shape, lambda i, h, j: x[i, h, j] + most[i, h], name="E")
+    first = te.compute((4, 6, 64), lambda h, i, j: less[i, h, j], name="Y")
+    second = te.compute((4, 6, 64), lambda h, i, j: more[i, h, j], name="Z")
+    func = te.create_prim_func([x, first, second])
+    sch = s_tir.Schedule(func)
+    hs.row_reduction(sch)
+    assert tvm_hopper.verify(sch, against=func).verdict == "clean"

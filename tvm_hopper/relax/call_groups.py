@@ -159,14 +159,11 @@ class CallGraph:
 
     Parameters
     ----------
-    mod : IRModule
-        Of the functions.
     func, block : Function, DataflowBlock
         Whose bindings these are.
     """
 
-    def __init__(self, mod: tvm.IRModule, func: relax.Function, block: Any) -> None:
-        self.mod = mod
+    def __init__(self, func: relax.Function, block: Any) -> None:
         self.bindings = list(block.bindings)
         place = {x.var: i for i, x in enumerate(self.bindings)}
         self.needs = [_places_in(x.value, place) for x in self.bindings]
@@ -298,7 +295,7 @@ def rewrite_groups(
     grow: Callable[[CallGraph], None],
     functions: dict[tuple[Any, ...], tirx.PrimFunc],
 ) -> tvm.IRModule:
-    """CallGroup the calls of each dataflow block and call one function for each group.
+    """Group the calls of each dataflow block and call one function for each group.
 
     Parameters
     ----------
@@ -316,7 +313,7 @@ def rewrite_groups(
         graphs = {}
         for block in func.body.blocks:
             if isinstance(block, relax.DataflowBlock) and len(block.bindings) > 1:
-                graph = CallGraph(mod, func, block)
+                graph = CallGraph(func, block)
                 grow(graph)
                 if graph.groups():
                     graphs[block.bindings[0].var] = graph

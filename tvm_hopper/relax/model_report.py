@@ -43,7 +43,7 @@ class ModelReport:
     sizes : mapping of str to int
         Values of the model's symbols.
     assumed : tuple of str
-        Those of them that nobody gave.
+        Symbols without a given size: their values are assumed.
     measured : mapping of (str, str) to float
         Microseconds of all calls of a function, by caller and function, see `measure`.
     """

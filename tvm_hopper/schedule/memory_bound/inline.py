@@ -85,18 +85,20 @@ def inline_permutations(program: MemoryProgram) -> None:
         Changed in place.
     """
     outputs = list(params(program.sch))
-    for part in program.parts:
-        maker = _permuted_maker(part, program.parts, outputs)
-        if maker is not None:
-            program.sch.reverse_compute_inline(part.block)
-            program.look_again([p for p in program.parts if p is not part])
+    while True:
+        parts = program.parts
+        part = next((p for p in parts if _permutes_rows(p, parts, outputs)), None)
+        if part is None:
+            return
+        program.sch.reverse_compute_inline(part.block)
+        program.look_again([p for p in parts if p is not part])
 
 
-def _permuted_maker(part: Part, parts: list[Part], outputs: list[Any]) -> Part | None:
-    """Return what makes the rows that a block reads in another order, and nothing else reads."""
+def _permutes_rows(part: Part, parts: list[Part], outputs: list[Any]) -> bool:
+    """Tell a block that reads rows of one other block in another order, as nothing else does."""
     variables = [x.var for x in part.spatial]
     if part.reduced or not is_plain(part.store, variables):
-        return None
+        return False
     for maker in parts:
         read = [(p, x) for p in parts for x in p.loads if x.source.same_as(maker.outputs[0])]
         if len(read) != 1 or read[0][0] is not part or maker.reduced:
@@ -107,8 +109,8 @@ def _permuted_maker(part: Part, parts: list[Part], outputs: list[Any]) -> Part |
             continue
         is_inner = not any(maker.outputs[0].same_as(x) for x in outputs)
         if is_inner and not is_plain(read[0][1], variables):
-            return maker
-    return None
+            return True
+    return False
 
 
 def _may_inline(part: Part, outputs: list[Any]) -> bool:

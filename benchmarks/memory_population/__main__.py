@@ -13,48 +13,26 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import multiprocessing
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tvm_hopper.relax.records import OURS
 
-from .frameworks import draw, to_relax, to_torch
+from .building import build, libraries
+from .frameworks import draw, to_torch
 from .problems import KINDS, Problem, population
 
-TARGET = "nvidia/nvidia-h200"
 SET_BYTES = 150 << 20  # of the sets of inputs that one graph visits
 MOST_SETS = 64
 LEAST_US = 3.0  # times below count as this
 CLIP = 1.5  # of a ratio in a mean
 REPEATS = 15
 WORST = 10  # that are printed by name
-
-
-def build(problem: Problem) -> tuple[Any, list[str]]:
-    """Build a problem; return the executable and who computes each of its functions."""
-    import tvm
-    from tvm import relax
-
-    from tvm_hopper.relax import report
-
-    mod = to_relax(problem)
-    ex = relax.build(mod, target=tvm.target.Target(TARGET), relax_pipeline="tvm_hopper")
-    return ex, [x.computed_by for x in report(ex).functions]
-
-
-def build_library(problem: Problem, path: str) -> list[str]:
-    """Build a problem into a shared library; return who computes each of its functions."""
-    ex, computed_by = build(problem)
-    ex.export_library(path)
-    return computed_by
 
 
 def check(problem: Problem, run: Any, generator: Any) -> str:
@@ -199,20 +177,6 @@ def run(
             with out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
     return rows
-
-
-def libraries(
-    problems: Sequence[Problem], workers: int
-) -> Iterator[tuple[Problem, str, Future[list[str]]]]:
-    """Build problems in processes of their own; yield each with its library."""
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder:
-        paths = [str(Path(folder) / f"{i}.so") for i in range(len(problems))]
-        with ProcessPoolExecutor(workers, context) as pool:
-            built = list(map(pool.submit, [build_library] * len(problems), problems, paths))
-            for future in built:  # what runs beside a measurement would slow its launches
-                future.exception()
-        yield from zip(problems, paths, built, strict=True)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -42,12 +42,17 @@ def most_lanes(loop: ir.For) -> int:
         lanes = min((PRINTED_LANES[size] for size in sizes), default=THREAD_ACCESS_BYTES)
         if any(_spreads_byte(store.value, loop.loop_var) for store in stores):
             return 1
-    extent = ir.static_int(loop.extent) or lanes
-    lanes = min(lanes, extent & -extent)  # of more than there are, some may lie apart
+    lanes = min(lanes, _power_of_two(loop.extent, lanes))  # of more lanes some may lie apart
     apart = [x for store in stores for x in _apart(store, loop.loop_var, lanes)]
     if any(DTYPES[name].num_bytes == 1 for name in apart):
         return 1
     return min(lanes, MOST_PLACES) if apart else lanes
+
+
+def _power_of_two(extent: Any, unknown: int) -> int:
+    """Return the largest power of two that divides a loop's extent."""
+    known = ir.static_int(extent) or unknown
+    return known & -known
 
 
 def _typed(store: ir.BufferStore, lane: ir.Var) -> list[Any]:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from benchmarks.memory_population import __main__ as command
+from benchmarks.memory_population.frameworks import to_relax
 from benchmarks.memory_population.problems import KINDS, population
 from tests.relax import models
 
@@ -25,7 +26,7 @@ def test_a_seed_gives_its_programs():
 def test_one_function(name):
     problem = population(5, 44)[int(name.split(".")[1])]
     assert problem.kind == ONE_KERNEL[name]
-    assert len(models.plain_functions(command.to_relax(problem))) == 1
+    assert len(models.plain_functions(to_relax(problem))) == 1
 
 
 def test_bytes_of_a_gather_are_those_that_are_read():

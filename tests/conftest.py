@@ -12,6 +12,7 @@ import inspect
 import os
 import sys
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 
@@ -93,16 +94,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare what would be done anew for each test.
+    """Spare TVM's schedule what it does anew at each call: reading the annotations of its methods.
 
-    The collector stays away from the tests themselves, half a million objects that never die:
-    `verify` collects after each run, which would look at all of them each time. TVM's schedule
-    reads the annotations of its methods at each call, 3% of all.
+    That is 3% of the time of all tests.
+    """
+    _keep_from_collector()
+    if checker := sys.modules.get("tvm.s_tir.schedule._type_checker"):
+        checker._dispatcher = functools.lru_cache(checker._dispatcher)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    """Behind the last test of a file, what is alive outlives the tests, as caches and reports do."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        _keep_from_collector()
+
+
+def _keep_from_collector() -> None:
+    """Take what is alive from the collector: the tests themselves are half a million objects.
+
+    `verify` collects after each run, which would look at all of them each time.
     """
     gc.collect()
     gc.freeze()
-    if checker := sys.modules.get("tvm.s_tir.schedule._type_checker"):
-        checker._dispatcher = functools.lru_cache(checker._dispatcher)
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_teardown(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> Generator[None, None, None]:
-    """Behind the last test of a file, what is alive outlives the tests, as caches and reports do."""
+    """Behind a file of tests, what is alive outlives all of them, as caches and reports do."""
     yield
     if nextitem is None or nextitem.path != item.path:
         _keep_from_collector()

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import inspect
 import os
 import sys
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 
@@ -26,16 +28,20 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 
 def _outer_frames(frame: FrameType | None, context: int = 1) -> list[inspect.FrameInfo]:
-    """Stand in for `inspect.getouterframes`: no sources but those of the first three frames.
+    """Stand in for `inspect.getouterframes`: one source at the most.
 
-    TVM's parser asks for all and looks at the third. Below pytest there are sixty, and each kernel
-    and macro that is written in a test would take 50 ms more.
+    TVM's parser asks for all, and looks whether the third frame stands at a decorated class, in
+    whose body a function is then. Below pytest there are sixty, and each kernel and macro that is
+    written in a test would take 50 ms more.
     """
     found: list[inspect.FrameInfo] = []
+    in_body = False
     while frame is not None:
-        place = (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, None, None)
-        info = inspect.getframeinfo(frame, context) if len(found) < 3 else place
+        code = frame.f_code
+        place = (code.co_filename, frame.f_lineno, code.co_name, None, None)
+        info = inspect.getframeinfo(frame, context) if len(found) == 2 and in_body else place
         found.append(inspect.FrameInfo(frame, *info))
+        in_body = not code.co_flags & inspect.CO_OPTIMIZED  # of a class, or of a module
         frame = frame.f_back
     return found
 
@@ -88,7 +94,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the collector away from the tests themselves: half a million objects that never die.
+    """Spare TVM's schedule what it does anew at each call: reading the annotations of its methods.
+
+    That is 3% of the time of all tests.
+    """
+    _keep_from_collector()
+    if checker := sys.modules.get("tvm.s_tir.schedule._type_checker"):
+        checker._dispatcher = functools.lru_cache(checker._dispatcher)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    """Behind a file of tests, what is alive outlives all of them, as caches and reports do."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        _keep_from_collector()
+
+
+def _keep_from_collector() -> None:
+    """Take what is alive from the collector: the tests themselves are half a million objects.
 
     `verify` collects after each run, which would look at all of them each time.
     """

@@ -6,11 +6,13 @@ import importlib.util
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.docs.blocks import DOCUMENTS, ROOT, Block, blocks, names_after
 from tvm_hopper import cli
+from tvm_hopper.relax.options import CLASSES, ModelOptions
 
 LANGUAGES = {"python", "sh", "text", "{eval-rst}", "{toctree}"}
 COMMANDS = {add.__name__.removeprefix("add_") for add in cli.COMMANDS}
@@ -23,7 +25,13 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", WITH_PYTHON, ids=name_of)
-def test_python_runs_as_printed(path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_python_runs_as_printed(
+    path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two size classes where a model has seven: each is a kernel more of each product."""
+    init: Any = ModelOptions.__init__
+    few = tuple((16, 256) if value is CLASSES else value for value in init.__defaults__)
+    monkeypatch.setattr(init, "__defaults__", few)
     assert names_after(path)
 
 

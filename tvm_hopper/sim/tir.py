@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, sym, tirx
 from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout
 
 from tvm_hopper.facts.arch import ARCHS, DEFAULT_ARCH, Arch
 from tvm_hopper.facts.devices import NUM_SMS_ATTR
+from tvm_hopper.sim.walk import walk_nodes
 
 try:
     import ml_dtypes
@@ -88,7 +88,7 @@ def thread_extents(func: tirx.PrimFunc) -> dict[str, tuple[Any, Any]]:
         if node.attr_key == "thread_extent":
             found[str(node.node.thread_tag)] = (node.node.var, node.value)
 
-    tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, visit))
+    walk_nodes(func.body, (tirx.AttrStmt, visit))
     return found
 
 
@@ -166,7 +166,7 @@ def decode_ptx(call: ir.Call) -> PtxCall | None:
 def nodes_in(root: Any, kind: Any, order: str = "post") -> list[Any]:
     """Return the nodes of a class in an expression or a statement, in the order of a walk."""
     found: list[Any] = []
-    tvm_ffi.structural_walk(root, [(kind, found.append)], order=order)
+    walk_nodes(root, [(kind, found.append)], order=order)
     return found
 
 
@@ -283,7 +283,7 @@ def index_sources(node: Any) -> list[str]:
     def store(access: tirx.BufferStore) -> None:
         indices.extend(access.indices)
 
-    tvm_ffi.structural_walk(node, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
+    walk_nodes(node, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
     found = [load for index in indices for load in nodes_in(index, ir.TensorLoad, "pre")]
     return list(dict.fromkeys(str(x.source.name) for x in found if x.source.scope() == "global"))
 
@@ -300,5 +300,5 @@ def shared_buffer(node: Any) -> str:
         if access.buffer.scope().startswith("shared"):
             found.append(str(access.buffer.name))
 
-    tvm_ffi.structural_walk(node, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
+    walk_nodes(node, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
     return found[0] if found else ""

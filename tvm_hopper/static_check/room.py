@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from math import prod
 
-import tvm_ffi
 from tvm import tirx
 
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.programming_model import MAX_EXTENTS, MAX_THREADS
 from tvm_hopper.sim.tir import arch_of_kernel, numpy_dtype, thread_extents
+from tvm_hopper.sim.walk import walk_nodes
 
 
 def require_room(
@@ -41,7 +41,7 @@ def require_room(
             size = count * numpy_dtype(str(buffer.ty.dtype.dtype)).itemsize
             sizes[str(buffer.name)] = size
 
-    tvm_ffi.structural_walk(device_func.body, (tirx.AllocBuffer, visit))
+    walk_nodes(device_func.body, (tirx.AllocBuffer, visit))
     most = arch_of_kernel(device_func).smem_per_block
     if sum(sizes.values()) > most:
         raise cannot_lower(

@@ -8,7 +8,6 @@ simulator: that is reported as INCOMPLETE and is no error.
 
 from __future__ import annotations
 
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.errors import VerifyError
@@ -17,6 +16,7 @@ from tvm_hopper.sim.protocol.check import Skeleton, opaque_calls, run_skeleton
 from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, Given
 from tvm_hopper.sim.protocol.trace import UnanalysableError
 from tvm_hopper.sim.tir import CUDA, PTX, op_name
+from tvm_hopper.sim.walk import walk_nodes
 from tvm_hopper.static_check.streams import check_streams, finding
 
 StaticFinding = Finding
@@ -99,7 +99,7 @@ def _synchronising_calls(func: tirx.PrimFunc) -> list[ir.Call]:
         ):
             found.append(call)
 
-    tvm_ffi.structural_walk(func.body, (ir.Call, visit))
+    walk_nodes(func.body, (ir.Call, visit))
     return found
 
 
@@ -108,9 +108,9 @@ def _lone_try_waits(func: tirx.PrimFunc, calls: list[ir.Call]) -> list[Finding]:
     if not tries:
         return []
     looped: list[ir.Call] = []
-    tvm_ffi.structural_walk(
+    walk_nodes(
         func.body,
-        (tirx.While, lambda loop: tvm_ffi.structural_walk(loop, (ir.Call, looped.append))),
+        (tirx.While, lambda loop: walk_nodes(loop, (ir.Call, looped.append))),
     )
     return [
         finding("TRY_WAIT_NOT_LOOPED", f"one try_wait without a loop: {str(call)[:120]}")

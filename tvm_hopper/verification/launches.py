@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir
 
 from tvm_hopper.errors import VerifyError
@@ -27,6 +26,7 @@ from tvm_hopper.sim.leave_out import of_kernel
 from tvm_hopper.sim.options import DEFAULT_OPTIONS, RunOptions, Shortcuts
 from tvm_hopper.sim.timeline.events import TimelineEvent
 from tvm_hopper.sim.tir import PROMISED
+from tvm_hopper.sim.walk import walk_nodes
 from tvm_hopper.verification.program import Program
 
 Rest = Callable[[int, str], np.ndarray | None]  # (launch, tensor) -> bytes
@@ -82,7 +82,7 @@ def ways_to_call(program: Program, values: Mapping[str, Any], num_sms: int) -> t
         if text.value == ALLOCATOR:
             allocations.append(text)
 
-    tvm_ffi.structural_walk(program.host.body, [(ir.StringImm, visit)])
+    walk_nodes(program.host.body, [(ir.StringImm, visit)])
     if not allocations:
         return (False,)
     without, having = (

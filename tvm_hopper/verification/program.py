@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import ir
 
 from tvm_hopper.errors import HopperError
@@ -14,6 +13,7 @@ from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.sim.implied import spell_out
 from tvm_hopper.sim.launch.signature import Argument, signature
 from tvm_hopper.sim.tir import arch_of_kernel, short_name
+from tvm_hopper.sim.walk import walk_nodes
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Program:
         """Tell whether a kernel multiplies float32 by a part of its bits."""
         calls: list[ir.Call] = []
         for kernel in self.kernels.values():
-            tvm_ffi.structural_walk(kernel.body, [(ir.Call, calls.append)], order="pre")
+            walk_nodes(kernel.body, [(ir.Call, calls.append)], order="pre")
         return any("wgmma_tf32" in short_name(call) for call in calls)
 
 

@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import tvm_ffi
 from tvm import ir
 
 from tvm_hopper.reference.evaluate import Outside, Reference, TooMuchWork
@@ -36,6 +35,7 @@ from tvm_hopper.sim.kinds.flow import flow_of
 from tvm_hopper.sim.kinds.representatives import Representatives, representatives
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.tir import short_name
+from tvm_hopper.sim.walk import walk_nodes
 from tvm_hopper.verification.case import Case
 from tvm_hopper.verification.compare import Comparison, compare
 from tvm_hopper.verification.numbers import Numbers, blank_memory, choose_numbers
@@ -414,7 +414,7 @@ def _outside(found: Outside) -> Finding:
 def _adds(func: Any) -> bool:
     """Return whether a kernel adds to memory: then an element may be the work of several CTAs."""
     calls: list[Any] = []
-    tvm_ffi.structural_walk(func.body, [(ir.Call, calls.append)], order="pre")
+    walk_nodes(func.body, [(ir.Call, calls.append)], order="pre")
     names = {short_name(call).rpartition(".")[2] for call in calls}
     return any(ADDING.match(name) for name in names)
 

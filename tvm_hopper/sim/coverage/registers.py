@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.coverage.expressions import Expressions, integer_type
 from tvm_hopper.sim.coverage.nodes import INNER, Node
 from tvm_hopper.sim.tir import CUDA, PTX, decode_ptx, dtype_of, op_name, short_name
+from tvm_hopper.sim.walk import walk_nodes
 
 _ACCUMULATING = PTX + "wgmma_mma_async"
 
@@ -44,7 +44,7 @@ def written_registers(root: Any) -> set[Any]:
             if hasattr(buffer, "scope") and _is_local(buffer):
                 found.add(buffer)
 
-    tvm_ffi.structural_walk(root, [(tirx.BufferStore, store), (ir.Call, call)])
+    walk_nodes(root, [(tirx.BufferStore, store), (ir.Call, call)])
     return found
 
 
@@ -68,10 +68,8 @@ def counted(body: Any, expressions: Expressions) -> dict[tuple[Any, int], Node]:
         if _is_local(node.buffer):
             stores.setdefault(node.buffer, []).append(node)
 
-    tvm_ffi.structural_walk(body, [(tirx.BufferStore, store)])
-    tvm_ffi.structural_walk(
-        body, [(tirx.Evaluate, lambda node: others.update(written_registers(node)))]
-    )
+    walk_nodes(body, [(tirx.BufferStore, store)])
+    walk_nodes(body, [(tirx.Evaluate, lambda node: others.update(written_registers(node)))])
     found: dict[tuple[Any, int], Node] = {}
     for node in _outermost(body):
         if not isinstance(node, tirx.BufferStore) or node.buffer in others:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.errors import HopperError
@@ -39,6 +38,7 @@ from tvm_hopper.sim.tir import (
     short_name,
     split_lanes,
 )
+from tvm_hopper.sim.walk import walk_nodes
 
 MAX_ITERATIONS = 1 << 31  # bound of a loop with an unlimited extent
 
@@ -355,7 +355,7 @@ class Walker(Pointers):
             if node.source in self.addresses:
                 found.append(node)
 
-        tvm_ffi.structural_walk(expr, [(ir.TensorLoad, load), (ir.Call, found.append)])
+        walk_nodes(expr, [(ir.TensorLoad, load), (ir.Call, found.append)])
         return bool(found)
 
     def element(self, buffer: Any, indices: Sequence[Any], kind: str) -> None:

@@ -28,6 +28,7 @@ from tvm_hopper.sim.kinds.operands import (
 )
 from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, dtype_of, numpy_dtype, op_name, short_name
 from tvm_hopper.sim.translate.questions import viewed
+from tvm_hopper.sim.walk import walk_nodes
 
 BLOCK, DATA, EXCHANGE = "block", "data", "exchange"
 _NOTHING: frozenset[str] = frozenset()
@@ -106,7 +107,7 @@ class Flow:
         found: set[str] = set()
         loads: list[Any] = []
         places: list[Any] = []  # their addresses are taken: the contents do not matter
-        tvm_ffi.structural_walk(
+        walk_nodes(
             expr,
             [
                 (ir.TensorLoad, lambda x: loads.append(x.source)),
@@ -131,7 +132,7 @@ class Flow:
             if short_name(node).startswith("cuda.atomic"):
                 found.add(EXCHANGE)
 
-        tvm_ffi.structural_walk(expr, [(ir.Var, variable), (ir.TensorLoad, load), (ir.Call, call)])
+        walk_nodes(expr, [(ir.Var, variable), (ir.TensorLoad, load), (ir.Call, call)])
         return frozenset(found)
 
 
@@ -275,7 +276,7 @@ class _FlowWalk:
 
         addressed: list[Any] = []
         loads: list[Any] = []
-        tvm_ffi.structural_walk(expr, [(ir.TensorLoad, loads.append), (ir.Call, call)])
+        walk_nodes(expr, [(ir.TensorLoad, loads.append), (ir.Call, call)])
         for access in loads:
             load(access)
 

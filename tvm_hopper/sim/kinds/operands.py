@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import tvm_ffi
 from tvm import ir
 from tvm.backend.cuda.ptx.table import TABLE
 
 from tvm_hopper.sim.tir import PtxCall, dtype_of, nodes_in, short_name
+from tvm_hopper.sim.walk import walk_nodes
 
 # Families of PTX that compute registers from registers.
 _NAMES = """
@@ -123,7 +123,7 @@ def registers(expr: Any) -> list[Any]:
         elif name == "address_of" and scope_of(getattr(node.args[0], "source", None)) == "local":
             found.append(node.args[0].source)
 
-    tvm_ffi.structural_walk(expr, (ir.Call, call))
+    walk_nodes(expr, (ir.Call, call))
     return found
 
 
@@ -159,7 +159,7 @@ def shared_places(expr: Any) -> list[Any]:
         if source is not None and scope_of(source) == "shared":
             found.append(source)
 
-    tvm_ffi.structural_walk(expr, (ir.Call, call))
+    walk_nodes(expr, (ir.Call, call))
     return found
 
 

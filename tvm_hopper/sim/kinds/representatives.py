@@ -35,7 +35,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.kinds.flow import BLOCK, Flow, flow_of
@@ -56,6 +55,7 @@ from tvm_hopper.sim.tir import (
     short_name,
     thread_extents,
 )
+from tvm_hopper.sim.walk import walk_nodes
 
 PRIME = (1 << 31) - 1  # ranks are taken modulo it
 
@@ -178,7 +178,7 @@ class _Places:
 
     def statement(self, body: Any) -> None:
         """Look at all statements of a kernel."""
-        tvm_ffi.structural_walk(
+        walk_nodes(
             body,
             [
                 (tirx.IfThenElse, lambda x: self.condition(x.condition)),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.facts.arch import ARCHS, DEFAULT_ARCH, Arch
@@ -18,6 +17,7 @@ from tvm_hopper.facts.instruction_archs import FUNCTIONS, has_instructions, need
 from tvm_hopper.facts.programming_model import MAX_BLOCK_Z, MAX_GRID_X, MAX_GRID_YZ, MAX_THREADS
 from tvm_hopper.sim.findings import Finding, finding
 from tvm_hopper.sim.tir import PTX, arch_name, decode_ptx, op_name, short_name, statement_text
+from tvm_hopper.sim.walk import walk_nodes
 
 
 def check_launch(
@@ -176,7 +176,7 @@ def missing_instructions(func: Any, arch: Arch) -> list[Finding]:
                 statements=(statement_text(tirx.Evaluate(call)),),
             )
 
-    tvm_ffi.structural_walk(func.body, [(ir.Call, look)])
+    walk_nodes(func.body, [(ir.Call, look)])
     named = arch_name(func)
     if named and named not in ARCHS:
         text = f"built for {named}: its limits are not known, those of {arch.name} were taken"

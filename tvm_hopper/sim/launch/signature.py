@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.launch.tensors import SPECIAL_CODES
 from tvm_hopper.sim.tir import short_name
+from tvm_hopper.sim.walk import walk_nodes
 
 SUFFIX = ".type_index"
 Size = Any  # a number, the name of a variable, or an expression of such
@@ -87,7 +87,7 @@ def signature(host_func: tirx.PrimFunc) -> list[Argument]:
             if int(call.args[2]) == 5 and int(code) in types:
                 special[handle.removesuffix(".handle")] = types[int(code)]
 
-    tvm_ffi.structural_walk(
+    walk_nodes(
         host_func.body, [(tirx.Bind, bind), (tirx.DeclBuffer, declare), (tirx.EQ, check_type)]
     )
     if twice := {x for x in names.values() if list(names.values()).count(x) > 1}:

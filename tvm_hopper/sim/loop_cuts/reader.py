@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.loop_cuts.shift import (
@@ -27,6 +26,7 @@ from tvm_hopper.sim.loop_cuts.threshold import Threshold, threshold_of
 from tvm_hopper.sim.ops.atomics import order_of
 from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, nodes_in, op_name, short_name
 from tvm_hopper.sim.translate.steering import LOADS, STORES, VALUE_CALLS, VALUE_OPERANDS, named
+from tvm_hopper.sim.walk import walk_nodes
 
 # Instructions whose effect is the same in each iteration if their operands are; by the name's
 # beginning.
@@ -294,7 +294,7 @@ class Reader:
         def store(node: tirx.BufferStore) -> None:
             written.add(node.buffer)
 
-        tvm_ffi.structural_walk(body, [(tirx.BufferStore, store), (ir.Call, call)])
+        walk_nodes(body, [(tirx.BufferStore, store), (ir.Call, call)])
         self._drop(written)
 
     def _drop(self, buffers: set[Any]) -> None:

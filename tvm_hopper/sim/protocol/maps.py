@@ -6,11 +6,11 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.launch.host import ENCODE, ENCODE_IM2COL, VALUE
 from tvm_hopper.sim.tir import numpy_dtype, short_name
+from tvm_hopper.sim.walk import walk_nodes
 
 
 def _plain(value: Any) -> Any:
@@ -57,7 +57,7 @@ def _launches(host_func: tirx.PrimFunc) -> tuple[tuple[str, dict[int, int]], ...
             else:
                 found.append((target, {n: boxes[x] for n, x in slots.items() if x in boxes}))
 
-    tvm_ffi.structural_walk(host_func.body, [(ir.Call, visit)], order="pre")
+    walk_nodes(host_func.body, [(ir.Call, visit)], order="pre")
     return tuple(found)
 
 

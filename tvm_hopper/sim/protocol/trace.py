@@ -14,7 +14,6 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
@@ -40,6 +39,7 @@ from tvm_hopper.sim.protocol.ops import (
     spun_wait,
 )
 from tvm_hopper.sim.tir import arch_of_kernel, numpy_dtype, short_name, thread_extents
+from tvm_hopper.sim.walk import walk_nodes
 
 Step = Callable[["Trace", np.ndarray], None]
 WHOLE = 1 << 30  # value of `max_iterations` that cuts no loop
@@ -434,7 +434,7 @@ class _Builder:
             if load.source.scope().startswith("local"):
                 found.append((load.source, self.bounds_of(load.indices)))
 
-        tvm_ffi.structural_walk(root, (ir.TensorLoad, visit))
+        walk_nodes(root, (ir.TensorLoad, visit))
         return found
 
     def bounds_of(self, indices: Sequence[Any], width: int = 1) -> tuple[int, int] | None:

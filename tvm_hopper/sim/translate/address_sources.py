@@ -10,10 +10,10 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, dtype_of, nodes_in, op_name, short_name
+from tvm_hopper.sim.walk import walk_nodes
 
 _PLACES = ("address_of", "tvm_access_ptr", "buffer_data")
 _LOADS = ("ld", "atom")
@@ -49,7 +49,7 @@ class AddressSources:
                             found.setdefault(target.source, []).append(node)
 
         visits = [(tirx.BufferStore, store), (tirx.Bind, bind), (tirx.DeclBuffer, declare)]
-        tvm_ffi.structural_walk(self.func.body, [*visits, (ir.Call, call)])
+        walk_nodes(self.func.body, [*visits, (ir.Call, call)])
         for view, data in views:  # two names of the same registers
             for var in nodes_in(data, ir.Var):
                 both = found.setdefault(var, [])

@@ -11,7 +11,6 @@ from functools import partialmethod
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.machine import lanes
@@ -20,6 +19,7 @@ from tvm_hopper.sim.translate.cuda_helpers import CudaHelperEmitter
 from tvm_hopper.sim.translate.device_math import MATH, plain_name
 from tvm_hopper.sim.translate.hoist import HoistEmitter
 from tvm_hopper.sim.translate.scope import BufferInfo, Code, elements_of
+from tvm_hopper.sim.walk import walk_nodes
 
 _INFIX = {
     tirx.LT: "<",
@@ -325,7 +325,7 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
         for arg in args:
             loads: list[ir.TensorLoad] = []
             if dtype_of(arg) != "handle":
-                tvm_ffi.structural_walk(arg, (ir.TensorLoad, loads.append))
+                walk_nodes(arg, (ir.TensorLoad, loads.append))
             if any(not load.source.scope().startswith("local") for load in loads):
                 self.emit(self.code(arg))
 

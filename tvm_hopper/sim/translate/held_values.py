@@ -20,6 +20,7 @@ from tvm import ir, tirx
 from tvm_hopper.sim.tir import PtxCall, nodes_in, numpy_dtype, short_name
 from tvm_hopper.sim.translate.questions import viewed
 from tvm_hopper.sim.translate.scope import BufferInfo
+from tvm_hopper.sim.walk import walk_nodes
 
 _ADDRESSES = ("address_of", "buffer_data", "tvm_access_ptr")
 _BY_LANES = ("shuffle", "shfl")  # they return another lane's value
@@ -78,7 +79,7 @@ def escaped_registers(func: tirx.PrimFunc) -> set[Any]:
         if source is not None:
             declared.append((node.buffer, source))
 
-    tvm_ffi.structural_walk(func.body, [(ir.Call, visit), (tirx.DeclBuffer, declare)])
+    walk_nodes(func.body, [(ir.Call, visit), (tirx.DeclBuffer, declare)])
     for _, source in declared:  # a view takes the address only in the text
         for position, other in enumerate(taken):
             if other.same_as(source):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.tir import CUDA, PTX, decode_ptx, nodes_in, op_name, short_name
 from tvm_hopper.sim.translate.scope import Scope
+from tvm_hopper.sim.walk import walk_nodes
 
 WAITS = (f"{CUDA}mbarrier_wait", f"{PTX}mbarrier_try_wait", f"{PTX}mbarrier_test_wait")
 GATHERS = (f"{PTX}barrier_", f"{PTX}bar_warp_sync", f"{CUDA}warp_sync")
@@ -46,7 +46,7 @@ def loads_only(loop: tirx.While) -> bool:
             other.append(node)
 
     visits = [(ir.Call, call), (tirx.BufferStore, store), (tirx.While, other.append)]
-    tvm_ffi.structural_walk(loop, visits)
+    walk_nodes(loop, visits)
     return other == [loop]
 
 
@@ -79,7 +79,7 @@ class Questions:
             if (source := viewed(decl.data)) is not None:
                 views[decl.buffer] = source
 
-        tvm_ffi.structural_walk(self.func.body, [(ir.Call, visit), (tirx.DeclBuffer, declare)])
+        walk_nodes(self.func.body, [(ir.Call, visit), (tirx.DeclBuffer, declare)])
         roots = set()
         for var in used:
             while var in views:

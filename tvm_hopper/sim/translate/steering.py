@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.tir import (
@@ -30,6 +29,7 @@ from tvm_hopper.sim.tir import (
 )
 from tvm_hopper.sim.translate.device_math import MATH, plain_name
 from tvm_hopper.sim.translate.questions import viewed
+from tvm_hopper.sim.walk import walk_nodes
 
 LOADS, STORES = ("ld", "ld_vec", "ld_vec256"), ("st", "st_vec", "st_vec256")
 # Operands that hold values, not addresses: only the place of their registers matters.
@@ -76,7 +76,7 @@ def only_computes(*nodes: Any) -> bool:
     kinds = [(ir.TensorLoad, loads.append), (ir.Call, calls.append)]
     kinds += [(getattr(tirx, name), others.append) for name in _MAY_FAIL]
     for node in nodes:
-        tvm_ffi.structural_walk(node, kinds)
+        walk_nodes(node, kinds)
     return (
         all(load.source.scope().startswith("local") for load in loads)
         and all(constant_place(load.source, load.indices) for load in loads)
@@ -120,8 +120,8 @@ class _Steering:
         self.roots: set[Any] = set()
         self.sources: dict[Any, set[Any]] = {}
         self.views: dict[Any, Any] = {}
-        tvm_ffi.structural_walk(func.body, (tirx.DeclBuffer, self._declare))
-        tvm_ffi.structural_walk(
+        walk_nodes(func.body, (tirx.DeclBuffer, self._declare))
+        walk_nodes(
             func.body,
             [
                 (tirx.Bind, lambda node: self._computed(node.var, [node.value])),
@@ -155,9 +155,7 @@ class _Steering:
         loads: list[ir.TensorLoad] = []
         for node in nodes:
             if isinstance(node, ir.Expr):
-                tvm_ffi.structural_walk(
-                    node, [(ir.Var, found.append), (ir.TensorLoad, loads.append)]
-                )
+                walk_nodes(node, [(ir.Var, found.append), (ir.TensorLoad, loads.append)])
         return {self.root(each) for each in (*found, *(load.source for load in loads))}
 
     def _steers(self, *nodes: Any) -> None:

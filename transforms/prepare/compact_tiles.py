@@ -33,6 +33,7 @@ from tvm import sym, tirx
 from tvm_hopper import ir
 from tvm_hopper.transforms.kernel_pass import function_pass, kernel_step
 
+from .compact_registers import plan_registers, rewrite_registers
 from .simplify_index_bounds import simplify_index_bounds
 
 
@@ -141,4 +142,7 @@ def rewrite_tiles(kernel: ir.For, plan: tuple[TileShape, ...]) -> ir.For:
 
 
 compact_tiles = kernel_step(plan_tiles, rewrite_tiles)
-CompactTiles = function_pass("CompactTiles", compact_tiles, simplify_index_bounds)
+compact_registers = kernel_step(plan_registers, rewrite_registers)
+CompactTiles = function_pass(
+    "CompactTiles", compact_tiles, compact_registers, simplify_index_bounds
+)

@@ -43,11 +43,35 @@ class ThreadElements:
         The number of the thread's first element.
     steps
         Distance and count of elements on each new axis, the largest distance first.
+    ranges
+        What is known of the kernel's loops.
     """
 
     buffer: ir.Var
     start: Any
     steps: tuple[tuple[int, int], ...]
+    ranges: sym.Analyzer
+
+    @property
+    def extents(self) -> tuple[Any, ...]:
+        """The number of steps on each new axis."""
+        return tuple(ir.cast_like(count, self.buffer.shape[0]) for _, count in self.steps)
+
+    def index(self, old: list[Any]) -> list[Any]:
+        """Return the number of steps on each axis."""
+        flat = _flat(self.buffer, old, self.ranges)
+        rest = ir.simplify(flat - ir.cast_like(self.start, flat), self.ranges)
+        found = []
+        for step, _ in self.steps:
+            found.append(ir.simplify(rest // step, self.ranges))
+            rest = ir.simplify(rest % step, self.ranges)
+        return found
+
+    def region(self, old: list[Any]) -> list[Any]:
+        """Move an element; all of them stand for several."""
+        if all(ir.is_const(x.extent, 1) for x in old):
+            return [tvm_ir.Range.from_min_extent(x, 1) for x in self.index([r.min for r in old])]
+        return [tvm_ir.Range.from_min_extent(0, x) for x in self.extents]
 
 
 def plan_registers(kernel: ir.For) -> tuple[ThreadElements, ...]:
@@ -63,25 +87,21 @@ def plan_registers(kernel: ir.For) -> tuple[ThreadElements, ...]:
 def _elements(
     kernel: ir.For, outside: Sequence[ir.For], accesses: Sequence[Any], buffer: ir.Var
 ) -> ThreadElements | None:
-    threads = [x.loop_var for x in outside if x.kind == ir.ForKind.THREAD_BINDING]
     indices = [list(x.indices) for x in accesses if not isinstance(x, ir.Call)]
-    has_thread = any(ir.uses(x, v) for index in indices for x in index for v in threads)
     is_plain = len(indices) == len(accesses) and not buffer.ty.strides
-    if not has_thread or not is_plain or not all(ir.static_int(x) for x in buffer.shape):
+    if not is_plain or not all(ir.static_int(x) for x in buffer.shape):
+        return None
+    threads = [x.loop_var for x in outside if x.kind == ir.ForKind.THREAD_BINDING]
+    if not any(ir.depends_on(x, threads) for index in indices for x in index):
         return None
     loops = [x for x in ir.find_all(kernel, ir.For) if x not in outside]
-    analyzer = _ranges(kernel)
-    found = [_start_and_steps(buffer, x, loops, analyzer) for x in indices]
-    start, steps = found[0]
-    same = all(tvm_ffi.structural_equal(start, x) and steps == y for x, y in found[1:])
-    return ThreadElements(buffer, start, steps) if same and steps else None
-
-
-def _ranges(kernel: ir.For) -> sym.Analyzer:
     analyzer = sym.Analyzer()
     for loop in ir.find_all(kernel, ir.For):
         analyzer.bind(loop.loop_var, ir.range_of(loop))
-    return analyzer
+    found = [_start_and_steps(buffer, x, loops, analyzer) for x in indices]
+    start, steps = found[0]
+    same = all(tvm_ffi.structural_equal(start, x) and steps == y for x, y in found[1:])
+    return ThreadElements(buffer, start, steps, analyzer) if same and steps else None
 
 
 def _flat(buffer: ir.Var, index: list[Any], analyzer: sym.Analyzer) -> Any:
@@ -97,7 +117,7 @@ def _flat(buffer: ir.Var, index: list[Any], analyzer: sym.Analyzer) -> Any:
 def _start_and_steps(
     buffer: ir.Var, index: list[Any], loops: Sequence[ir.For], analyzer: sym.Analyzer
 ) -> tuple[Any, tuple[tuple[int, int], ...]]:
-    """Return the element that an access begins at, and its steps; none where they may overlap."""
+    """Return the element that an access begins at, and its steps; none where they are no steps."""
     flat = _flat(buffer, index, analyzer)
     start = ir.simplify(ir.substitute(flat, {x.loop_var: 0 for x in loops}), analyzer)
     used = [x for x in loops if ir.uses(flat, x.loop_var)]
@@ -109,43 +129,28 @@ def _start_and_steps(
         (ir.static_int(x), ir.static_int(loop.extent))
         for x, loop in zip(linear[:-1], used, strict=True)
     ]
+    return start, _merged(counts)
+
+
+def _merged(counts: list[tuple[int | None, int | None]]) -> tuple[tuple[int, int], ...]:
+    """Join steps that go on where smaller ones end; none where the sums of two are alike."""
     steps: list[tuple[int, int]] = []
     for step, count in sorted(counts, key=lambda x: x[0] or 0):
         below, within = steps[-1] if steps else (1, 1)
         if step is None or count is None or step < below * within or step % below:
-            return start, ()
+            return ()
         if steps and step == below * within:
             steps[-1] = (below, within * count)
         elif count > 1:
             steps.append((step, count))
-    return start, tuple(reversed(steps)) or ((1, 1),)
+    return tuple(reversed(steps)) or ((1, 1),)
 
 
-def rewrite_registers(kernel: ir.For, plan: tuple[ThreadElements, ...]) -> ir.For:
-    """Give each array an axis for each step of a thread."""
-    analyzer = _ranges(kernel)
-    for elements in plan:
-        old, start, steps = elements.buffer, elements.start, elements.steps
-        dtype = ir.dtype_of(old.shape[0])
-        shape = tuple(tirx.IntImm(dtype, count) for _, count in steps)
-        name, scope = str(old.name), str(old.scope())
-        new = ir.new_buffer(name, shape, ir.dtype_of(old), scope, int(old.ty.data_alignment))
-
-        def index(
-            at: list[Any], old: ir.Var = old, start: Any = start, steps: Any = steps
-        ) -> list[Any]:
-            flat = _flat(old, at, analyzer)
-            rest = ir.simplify(flat - ir.cast_like(start, flat), analyzer)
-            found = []
-            for step, _ in steps:
-                found.append(ir.simplify(rest // step, analyzer))
-                rest = ir.simplify(rest % step, analyzer)
-            return found
-
-        def region(at: list[Any], old: ir.Var = old, shape: Any = shape) -> list[Any]:
-            if all(ir.is_const(x.extent, 1) for x in at):
-                return [tvm_ir.Range.from_min_extent(x, 1) for x in index([r.min for r in at])]
-            return [tvm_ir.Range.from_min_extent(0, x) for x in shape]
-
-        kernel = ir.reallocate(ir.reindex(kernel, old, new, index, region), old, new)
+def rewrite_arrays(kernel: ir.For, plan: Sequence[Any]) -> ir.For:
+    """Put smaller arrays in place: each has `buffer`, `extents`, `index` and `region`."""
+    for part in plan:
+        old = part.buffer
+        dtype, scope, alignment = ir.dtype_of(old), str(old.scope()), int(old.ty.data_alignment)
+        new = ir.new_buffer(str(old.name), part.extents, dtype, scope, alignment)
+        kernel = ir.reallocate(ir.reindex(kernel, old, new, part.index, part.region), old, new)
     return kernel

@@ -97,8 +97,9 @@ class Fragment:
 
     def _fence_functions(self) -> ir.Stmt | None:
         """Keep functions that take many registers behind those of the elements before them."""
-        is_large = bool(ir.find_all(self.store.value, ir.Call, _is_large))
-        return tirx.Evaluate(fence_code()) if is_large else None
+        if self.in_parts or not ir.find_all(self.store.value, ir.Call, _is_large):
+            return None
+        return tirx.Evaluate(fence_code())
 
     @property
     def width(self) -> int:

@@ -103,14 +103,7 @@ def test_shapes_of_columns(shape):
 
 def test_columns_of_three_dimensions_by_rows_known_at_run_time():
     rng = np.random.default_rng(1)
-    rows = (te.var("b", "int64"), 7, 136)
-    x, dy = (te.placeholder(rows, "bfloat16", name) for name in ("X", "DY"))
-    a = te.placeholder(rows[2:], "bfloat16", "A")
-    b, k = (te.reduce_axis((0, n), name) for n, name in zip(rows[:2], "bk", strict=True))
-    wide = lambda v: v.astype("float32")  # noqa: E731
-    s = te.compute((136,), lambda j: te.sum(wide(x[b, k, j]) * wide(dy[b, k, j]), [b, k]), "S")
-    y = te.compute((136,), lambda j: s[j] * wide(a[j]), "Y")
-    mod = tvm.IRModule({"main": te.create_prim_func([x, dy, a, y])})
+    mod = columns.weighted_sum("b", 7, 136)
     x, dy, a = rng.standard_normal((3, 7, 136)), rng.standard_normal((3, 7, 136)), np.ones(136)
 
     def wanted(given):

@@ -50,6 +50,19 @@ def column_argmax(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IR
     return _module([x, place, most])
 
 
+def weighted_sum(batch: Extent, rows: int, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
+    """Build the sum of X * DY over all dimensions but the last, times A: of three dimensions."""
+    x, dy, a = _tensors(
+        ["X", "DY", "A"], [(batch, rows, columns), (batch, rows, columns), (columns,)], dtype
+    )
+    b = te.reduce_axis((0, x.shape[0]), name="b")
+    k = te.reduce_axis((0, rows), name="k")
+    s = te.compute(
+        (columns,), lambda j: te.sum(_f(x[b, k, j]) * _f(dy[b, k, j]), axis=[b, k]), name="S"
+    )
+    return _module([x, dy, a, te.compute(s.shape, lambda j: s[j] * _f(a[j]), name="Y")])
+
+
 def mean(rows: int, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
     """Build the mean of all elements, in float32."""
     (x,) = _tensors("X", [(rows, columns)], dtype)

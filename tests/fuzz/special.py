@@ -6,8 +6,8 @@
 Each program is a Relax function and the same steps in numpy, three times: in float64, with each
 step rounded to the program's type, and likewise but for products that are added to, which a
 compiler may fuse. An element is right if it is near to the first, by what rounding costs one of the
-others and float32 a sum in any order, or near to one of the others; NaN and infinities have to be
-those of one of them.
+others, float32 a sum in any order, and one unit in the last place of each step the steps behind it,
+or near to one of the others; NaN and infinities have to be those of one of them.
 
 Only kernels of ours are judged. What TVM's reductions mean is taken for right: they begin with the
 least finite number, so log-sum-exp of a row of -inf is -inf, and places of rows with NaN are any.
@@ -139,11 +139,16 @@ MAGNITUDES: dict[str, Callable[..., np.ndarray]] = {
 
 
 def evaluate(
-    program: Program, inputs: list[np.ndarray], rounded: bool, fused: bool = False
+    program: Program,
+    inputs: list[np.ndarray],
+    rounded: bool,
+    fused: bool = False,
+    moved: tuple[int, float] = (0, 0.0),
 ) -> np.ndarray:
     """Run the steps in numpy: in float64, or each result rounded to the program's type.
 
-    With `fused` a product that is added or subtracted is not rounded in between: as by fma.
+    With `fused` a product that is added or subtracted is not rounded in between: as by fma. `moved`
+    is the number of one result, and what part of itself is added to it.
     """
     wide = "float32" if rounded else "float64"
     known = [x.astype(wide) for x in inputs]
@@ -159,6 +164,7 @@ def evaluate(
             value = np.asarray(NUMPY[op](*given, **attributes))
             if value.dtype.kind == "f":
                 value = value.astype(numpy_type(program.dtype)).astype(wide) if rounded else value
+                value = value * (1 + moved[1]) if moved[0] == len(known) else value
             known.append(value)
     return known[-1]
 
@@ -176,12 +182,28 @@ def summed_magnitudes(program: Program, inputs: list[np.ndarray]) -> np.ndarray:
     return np.where(np.isfinite(found), found, 0)
 
 
+def moved_by_steps(program: Program, inputs: list[np.ndarray], exact: np.ndarray) -> np.ndarray:
+    """Return by how much a unit in the last place of each step before the last moves the result.
+
+    `x - silu(x)` of 7 is 0.006, and has one of 7.
+    """
+    eps, first = float(ml_dtypes.finfo(program.dtype).eps), len(program.shapes)
+    total = np.zeros(exact.shape)
+    with np.errstate(all="ignore"):
+        for step in range(first, first + len(program.steps) - 1):
+            ways = [evaluate(program, inputs, False, moved=(step, x)) for x in (eps, -eps)]
+            by = np.maximum(*(np.abs(x.astype("float64") - exact) for x in ways))
+            total += np.where(np.isfinite(by), by, 0)
+    return total
+
+
 def wrong(
     got: np.ndarray,
     exact: np.ndarray,
     rounded: np.ndarray,
     dtype: str,
     magnitudes: np.ndarray | float = 0.0,
+    moved: np.ndarray | float = 0.0,
 ) -> np.ndarray:
     """Return where a result is neither near to the exact one nor to the rounded one."""
     if got.dtype.kind in "iu":
@@ -191,7 +213,7 @@ def wrong(
     least = SLACK * 2.0**-24 * (1 + magnitudes)  # what is computed in float32 may cancel
     g, e, r = (x.astype("float64") for x in (got, exact, rounded))
     with np.errstate(all="ignore"):
-        rounding = np.where(np.isfinite(r), 4 * np.abs(r - e), 0)
+        rounding = np.maximum(np.where(np.isfinite(r), 4 * np.abs(r - e), 0), moved)
         near_exact = np.abs(g - e) <= SLACK * eps * np.abs(e) + rounding + least
         near_rounded = np.abs(g - r) <= SLACK * eps * np.abs(r) + least
         near_exact, near_rounded = near_exact & np.isfinite(e), near_rounded & np.isfinite(r)
@@ -439,13 +461,18 @@ def judge(program: Program, got: np.ndarray) -> str:
     """Return "" or where a result is wrong."""
     inputs = values(program)
     exact, rounded = evaluate(program, inputs, False), evaluate(program, inputs, True)
-    fused = evaluate(program, inputs, True, fused=True)
+    ways = rounded, evaluate(program, inputs, True, fused=True)
     if got.shape != exact.shape:
         return f"shape {got.shape} instead of {exact.shape}"
     magnitudes = summed_magnitudes(program, inputs)
-    found = np.logical_and.reduce(
-        [wrong(got, exact, way, program.dtype, magnitudes) for way in (rounded, fused)]
-    )
+
+    def find(moved: np.ndarray | float) -> Any:
+        each = [wrong(got, exact, way, program.dtype, magnitudes, moved) for way in ways]
+        return np.logical_and.reduce(each)
+
+    found = find(0.0)
+    if found.any():
+        found = find(moved_by_steps(program, inputs, exact))
     if program.summed:  # a difference of equal numbers, times an infinity: its sign is any
         found &= ~(np.isnan(exact) & np.isinf(rounded) & np.isinf(got))
     bad = np.argwhere(found)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.fuzz.special import Program, evaluate, judge, values
+from tests.fuzz.special import NUMPY, Program, evaluate, judge, values, wrong
 
 
 def test_a_sum_that_cancels_may_have_any_order():
@@ -60,3 +60,24 @@ def test_a_zero_that_is_rounded_and_scaled_by_an_infinity_has_any_sign():
         assert not judge(program, right)
     right[row, 7] = 1.0
     assert judge(program, right).startswith("1 of 266240 wrong")
+
+
+def test_a_difference_that_cancels_has_the_error_of_its_operands():
+    """Erf(silu(x) - x), where silu of 7 is one unit in the last place off, and 0.006 are left."""
+    program = Program(9117, "float32", [(64, 256)])
+    program.do("erf", program.do("subtract", program.do("silu", 0), 0))
+    (x,) = values(program)
+    with np.errstate(all="ignore"):
+        silu = NUMPY["silu"](x.astype("float64")).astype("float32")
+        exact, rounded = (evaluate(program, [x], way) for way in (False, True))
+
+        def behind(found):
+            return NUMPY["erf"](found - x).astype("float32")
+
+        above = np.where(np.isfinite(silu), np.nextafter(silu, np.float32(np.inf)), silu)
+        near, far = behind(above), behind(silu * np.float32(1 + 1e-6))
+        without = NUMPY["erf"](silu).astype("float32")
+    assert wrong(near, exact, rounded, "float32").any()
+    assert not judge(program, near)
+    for other in (far, without, np.nan_to_num(near)):
+        assert "wrong" in judge(program, other)

@@ -33,6 +33,7 @@ from tvm import sym, tirx
 from tvm_hopper import ir
 from tvm_hopper.transforms.kernel_pass import function_pass, kernel_step
 
+from .compact_registers import plan_registers, rewrite_arrays
 from .simplify_index_bounds import simplify_index_bounds
 
 
@@ -43,6 +44,16 @@ class TileShape:
     buffer: ir.Var
     starts: tuple[Any, ...]
     extents: tuple[Any, ...]
+
+    def index(self, old: list[Any]) -> list[Any]:
+        """Count from where the tile begins."""
+        pairs = zip(old, self.starts, strict=True)
+        return [ir.simplify(x - ir.cast_like(start, x)) for x, start in pairs]
+
+    def region(self, old: list[Any]) -> list[Any]:
+        """Move a region."""
+        pairs = zip(self.index([x.min for x in old]), old, strict=True)
+        return [tvm_ir.Range.from_min_extent(x, r.extent) for x, r in pairs]
 
 
 def plan_tiles(kernel: ir.For) -> tuple[TileShape, ...]:
@@ -114,31 +125,8 @@ def _bounds(index: Any, loops: list[ir.For], analyzer: sym.Analyzer) -> tuple[An
     return start, int(known.max_value) + 1
 
 
-def rewrite_tiles(kernel: ir.For, plan: tuple[TileShape, ...]) -> ir.For:
-    """Let each tile begin where its accesses do."""
-    for tile in plan:
-        new = ir.new_buffer(
-            str(tile.buffer.name),
-            tile.extents,
-            ir.dtype_of(tile.buffer),
-            str(tile.buffer.scope()),
-            int(tile.buffer.ty.data_alignment),
-        )
-
-        def index(old: list[Any], tile: TileShape = tile) -> list[Any]:
-            pairs = zip(old, tile.starts, strict=True)
-            return [ir.simplify(x - ir.cast_like(start, x)) for x, start in pairs]
-
-        def region(old: list[Any], tile: TileShape = tile) -> list[Any]:
-            first = index([x.min for x in old], tile)
-            pairs = zip(first, old, strict=True)
-            return [tvm_ir.Range.from_min_extent(x, r.extent) for x, r in pairs]
-
-        kernel = ir.reallocate(
-            ir.reindex(kernel, tile.buffer, new, index, region), tile.buffer, new
-        )
-    return kernel
-
-
-compact_tiles = kernel_step(plan_tiles, rewrite_tiles)
-CompactTiles = function_pass("CompactTiles", compact_tiles, simplify_index_bounds)
+compact_tiles = kernel_step(plan_tiles, rewrite_arrays)
+compact_registers = kernel_step(plan_registers, rewrite_arrays)
+CompactTiles = function_pass(
+    "CompactTiles", compact_tiles, compact_registers, simplify_index_bounds
+)

@@ -111,7 +111,8 @@ class StoredFragment(Fragment):
 
             return _unrolled("chunk", chunks, lambda c:
                 _unrolled("g", width, lambda n:
-                    _unrolled("h", 2, lambda h: one(c, n, h))))  # fmt: skip
+                    ir.seq(self._fence_functions(),
+                           _unrolled("h", 2, lambda h: one(c, n, h)))))  # fmt: skip
 
         def write(subtile: Any, h: Any) -> ir.Stmt:
             chunk, g, e = (ir.Var(x, "int32") for x in "cge")

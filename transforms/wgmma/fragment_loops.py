@@ -20,7 +20,7 @@ from tvm import sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.vector_runs import shared_condition
-from tvm_hopper.codegen_patches.hold import hold_all
+from tvm_hopper.codegen_patches.hold import fence_code, hold_all
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 
 from . import fragment_layout
@@ -30,6 +30,9 @@ from .lower_wgmma_plan import MmaPlan
 from .paired_update_loads import KEEP, load_old
 
 PAIR = (0, 1)  # the two elements, see the module's docstring
+# CUDA's text for these has a branch-free case for each result that it would round wrongly. ptxas
+# computes them for the whole tile at once, and spills (nvcc 13.0: 1694 bytes after 128 x 256).
+LARGE_OF_FLOAT16 = tuple(f"tirx.{x}" for x in ("exp", "exp10", "log", "log2", "log10"))
 
 
 class Fragment:
@@ -88,9 +91,15 @@ class Fragment:
         return ir.make_loop("subtile", subtiles, lambda subtile:
             ir.make_loop("chunk", chunks, lambda chunk:
                 ir.make_loop("g", width // step, lambda g:
-                    ir.make_loop("h", 2, lambda h:
-                        emit_one(subtile, chunk, g, h), unroll=True),
+                    ir.seq(self._fence_functions(), ir.make_loop("h", 2, lambda h:
+                        emit_one(subtile, chunk, g, h), unroll=True)),
                     unroll=True), unroll=True), unroll=True)  # fmt: skip
+
+    def _fence_functions(self) -> ir.Stmt | None:
+        """Keep functions that take many registers behind those of the elements before them."""
+        if self.in_parts or not ir.find_all(self.store.value, ir.Call, _is_large):
+            return None
+        return tirx.Evaluate(fence_code())
 
     @property
     def width(self) -> int:
@@ -237,6 +246,10 @@ class Fragment:
                 self.store.value, ir.TensorLoad, lambda x: x.source.same_as(self.store.buffer)
             )
         )
+
+
+def _is_large(call: ir.Call) -> bool:
+    return ir.dtype_of(call) == "float16" and getattr(call.op, "name", "") in LARGE_OF_FLOAT16
 
 
 def only_if(condition: Any, body: ir.Stmt) -> ir.Stmt:

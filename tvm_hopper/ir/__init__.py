@@ -25,6 +25,7 @@ from .lanes import without_carry
 from .rewrite import (
     Names,
     drop_empty,
+    flat_index,
     fresh_variables,
     map_kernels,
     move_regions,
@@ -128,6 +129,7 @@ __all__ = [
     "dtype_of",
     "find_all",
     "find_blocks",
+    "flat_index",
     "fresh_variables",
     "full_region",
     "has_allocator",

@@ -160,7 +160,7 @@ def reindex(
             return mutator.default_mutate(node)
         kind, _, start, extent, mask = node.args
         first = index([tirx.IntImm(dtype_of(x), 0) for x in buffer.shape])
-        start = simplify(mutator.mutate(start) + _flat(new_buffer, first))
+        start = simplify(mutator.mutate(start) + flat_index(new_buffer, first))
         return Call(node.op, [kind, new_buffer.data, start, extent, mask], ret_ty=node.ty)
 
     def enter(node: SBlock, mutator: Any) -> SBlock:
@@ -170,7 +170,7 @@ def reindex(
     return mutate(root, [*callbacks, (SBlock, enter)])
 
 
-def _flat(buffer: Var, indices: list[Any]) -> Any:
+def flat_index(buffer: Var, indices: list[Any]) -> Any:
     """Return the number of an element of a compact buffer."""
     flat: Any = 0
     for extent, index in zip(buffer.shape, indices, strict=True):

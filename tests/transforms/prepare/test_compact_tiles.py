@@ -1,5 +1,7 @@
 """CompactTiles: static tiles of symbolic tensors, and extents that TVM left too large."""
 
+import re
+
 import pytest
 from tvm import s_tir, te
 
@@ -132,4 +134,50 @@ def test_registers_that_all_threads_were_counted_for(rows):
 )
 def test_registers_that_stay(old, new):
     func = parse(REGISTERS, (old, new))
+    assert run(func, CompactTiles()).same_as(func)
+
+
+STEPS = """
+def func(X: T.Buffer((4, 128), "float32"), Y: T.Buffer((4, 128), "float32")):
+    for tx in T.thread_binding(32, thread="threadIdx.x"):
+        with T.sblock("kernel"):
+            part = T.sblock_alloc_buffer((4, 128), "float32", scope="local")
+            for o in T.unroll(8):
+                for v in T.vectorized(2):
+                    with T.sblock("load", reads=[X[(FIRST) // 128, (FIRST) % 128]],
+                        writes=[part[o // 2, (FIRST) % 128]]):
+                        part[o // 2, (FIRST) % 128] = X[(FIRST) // 128, (FIRST) % 128]
+            for o in T.unroll(8):
+                for v in T.vectorized(2):
+                    with T.sblock("store", reads=[part[SECOND // 128, SECOND % 128]],
+                        writes=[Y[(FIRST) // 128, (FIRST) % 128]]):
+                        Y[(FIRST) // 128, (FIRST) % 128] = part[SECOND // 128, SECOND % 128]
+"""
+FLAT = "o * 64 + tx * 2 + v"
+
+
+def steps(second):
+    return parse(STEPS, ("SECOND", f"({second})"), ("FIRST", FLAT))
+
+
+def test_registers_of_a_fused_loop_have_an_axis_for_each_step():
+    """The array of all threads was indexed by the thread: a stack frame of 2096 bytes."""
+    own = [(x, "part[o, v]") for x in set(re.findall(r"part\[.*?\]", STEPS))]
+    sized = 'buffer((4, 128), "float32", scope', 'buffer((8, 2), "float32", scope'
+    check(run(steps(FLAT), CompactTiles()), parse(STEPS, *own, sized, ("FIRST", FLAT)))
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "o * 64 + tx * 2 + 1 - v",  # backwards
+        "o * 64 + (31 - tx) * 2 + v",  # another thread's
+        "o * 64 + tx + v * 32",  # in other steps
+        "o % 4 * 128 + o // 4 * 64 + tx * 2 + v",  # in another order
+        "o * 64 + tx * 2 + v * 0",  # of some elements alone
+        "o * o + tx * 2 + v",  # in no steps
+    ],
+)
+def test_registers_that_are_read_otherwise_stay(second):
+    func = steps(second)
     assert run(func, CompactTiles()).same_as(func)

@@ -261,8 +261,8 @@ def test_illegal_configurations(given, match):
 
 
 def test_vectors_that_rows_are_no_multiple_of():
-    config = hs.RowReductionConfig(vector=8)
-    refuse(memory_bound.row_sum(4, 100), "vector=8 for rows of 100 elements; need .*: 4", config)
+    config = hs.RowReductionConfig(vector=16)
+    refuse(memory_bound.row_sum(4, 100), "vector=16 for rows of 100 elements; need .*: 4", config)
 
 
 def test_a_target_without_this_lowering():

@@ -50,10 +50,10 @@ from tvm_hopper.schedule.memory_bound.program import (
     tensors_read,
 )
 from tvm_hopper.schedule.memory_bound.tiles import (
+    RegisterTile,
     deal_out,
     ends_with,
     sum_bytes,
-    whole_vector,
 )
 from tvm_hopper.schedule.memory_bound.work import PersistentWork, RowWork
 from tvm_hopper.schedule.reasons import TVM_ERRORS, as_refusal
@@ -66,6 +66,7 @@ from .held_model import hold_rows
 from .model import choose_rows
 from .moments import are_moments
 from .number import inline_rows
+from .odd_rows import choose_vector
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
 from .recognize import RowProgram, find_rows
@@ -335,7 +336,7 @@ def schedule_rows(
     if choice.hint and not choice.stage:
         hint_loads(sch, kernel.nests)
     if keeps_end(plan.work, choice):
-        stored *= rows.columns * choice.tile.rows
+        stored *= rows.columns * choice.tile.block_rows
         keep_end(sch, block, stored, chip_of_target().l2_bytes)
     blocks = ir.static_int(sch.get(block).extent)
     if (together := begin_together(plan.work, choice, blocks, given)) > 1:
@@ -389,6 +390,8 @@ def _share_rows(
     outside = [x for x in kernel.nests if x not in (*shared, *inside, *of_all)]
     rows = [row_loop(sch, nest) for nest in outside]
     deal_out_passes(sch, passes, tile)  # each in its own nest: the merged one is after
+    if tile.unroll > 1:  # each nest runs over a thread's rows: all of them load first
+        rows = [_split_rows(sch, row, tile) for row in rows]
     block = merge(sch, rows)
     for nest in shared:  # before the reductions, or right before what reads it
         sch.compute_at(nest.block, block, index=0 if choice.preload else -1)
@@ -399,13 +402,23 @@ def _share_rows(
             loop = list(sch.get_loops(nest.block))[-1]
             share = "blockIdx.y" if nest in kernel.late else None
             deal_out(sch, loop, tile, whole=nest.work in WHOLE_VECTORS, share=share)
-    if tile.rows > 1:
+    if tile.unroll > 1:
+        sch.bind(block, "threadIdx.y")
+        block = next(iter(sch.get_loops(outside[0].block)))
+    elif tile.rows > 1:
         block, inner = sch.split(block, [None, tile.rows])
         sch.bind(inner, "threadIdx.y")
     for nest in of_all:  # whichever of the thread block's rows there are
         sch.compute_at(nest.block, block, index=0)
     ask_for_bulk(sch, kernel.staged, program.columns, tile, choice.hint)
     return block
+
+
+def _split_rows(sch: s_tir.Schedule, row: Any, tile: RegisterTile) -> Any:
+    """Deal a nest's rows out; return the loop over rows with separate threads."""
+    _, below, own = sch.split(row, [None, tile.rows, tile.unroll])
+    sch.unroll(own)
+    return below
 
 
 def _count_work(program: MemoryProgram, given: RowReductionConfig) -> tuple[str, RowWork]:
@@ -423,11 +436,12 @@ def _count_work(program: MemoryProgram, given: RowReductionConfig) -> tuple[str,
     reloads = load_again(find_reads(again.sch, early, numbered=True), early)
     of_rows = [x.tensor for x in reads if x.has_rows]
     of_all = [x.tensor for x in reads if not x.has_rows]
-    where = f" for rows of {rows.columns} elements"
+    vector, shift = choose_vector(copy, parts, rows, reads, tensors, given.vector)
     work = RowWork(
         rows=None if None in count else prod(x or 0 for x in count),
-        columns=rows.columns,
-        vector=whole_vector("RowReductionConfig", where, rows.columns, tensors, given.vector),
+        columns=rows.columns + shift,
+        vector=vector,
+        shift=shift,
         loaded=sum_bytes(of_rows),
         shared=sum_bytes(of_all),
         kept=sum_bytes(kept),
@@ -435,7 +449,7 @@ def _count_work(program: MemoryProgram, given: RowReductionConfig) -> tuple[str,
         again=any(x.again for x in reloads),
         moved=sum_bytes(of_rows) + sum_bytes(elements),
         passes=count_passes(early, rows.full),
-        splits=may_split(parts, rows.full, reads, stored),
+        splits=not shift and may_split(parts, rows.full, reads, stored),
         unstaged=_why_unstaged(early, rows, of_rows),
         unshared=_why_no_bulk(rows, of_all),
         tensors=len(of_all),

@@ -254,13 +254,11 @@ def shorten(
     """
     is_half = ir.dtype_of(value) in HALVES
     is_rounded = isinstance(value, tirx.Cast) and is_half
-    if is_half and not is_rounded:
+    if not is_rounded and not (rounded_later and ir.dtype_of(value) == "float32"):
         return _shorten_rounded(value, rows, whole)
     inner = value.value if is_rounded else value
     if ir.dtype_of(inner) != "float32":
-        return None if is_rounded else _shorten_rounded(value, rows, whole)
-    if not (is_rounded or rounded_later):
-        return _shorten_rounded(value, rows, whole)
+        return None
     found: list[ShortFunction | Activation] = []
     activations = ACTIVATIONS[ir.dtype_of(value)] if whole and is_rounded else ()
 

@@ -40,7 +40,7 @@ from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.transforms.kernel_pass import kernel_step
 
-from .align_row_vectors_plan import Access, Lanes, OddRows, flat_index, plan_odd_rows
+from .align_row_vectors_plan import LaneAccess, Lanes, OddRows, flat_index, plan_odd_rows
 
 
 def rewrite_odd_rows(kernel: ir.For, plan: OddRows) -> ir.For:
@@ -51,20 +51,20 @@ def rewrite_odd_rows(kernel: ir.For, plan: OddRows) -> ir.For:
 
 def _shift_lanes(lanes: Lanes, plan: OddRows) -> ir.Stmt:
     shift, end = plan.shift, plan.columns + plan.shift
-    is_vector = lanes.access in (Access.LOAD, Access.STORE)
+    is_vector = lanes.access in (LaneAccess.LOAD, LaneAccess.STORE)
     block = _shifted(lanes, plan.distance if is_vector else shift)
     own = [lanes.column >= shift, lanes.column < end]  # a lane's element is one of the row
     is_met = lanes.at(0) < end  # one lane's is: no row begins a whole vector late
-    if lanes.access is Access.COMPUTE:
+    if lanes.access is LaneAccess.COMPUTE:
         return _lane_loop(lanes, block, [*lanes.rest, is_met])
     inside = [lanes.at(0) >= shift, lanes.at(lanes.size - 1) < end]
-    if lanes.access is Access.OTHER:
+    if lanes.access is LaneAccess.OTHER:
         single = _lane_loop(lanes, block, [*lanes.rest, *own])
         if not plan.by_warps:  # each warp has the ends of a row: it would run both branches
             return single
         every = _lane_loop(lanes, block, lanes.rest)
         return ir.IfThenElse(ir.conjunction(inside), every, ir.fresh_variables(single))
-    if lanes.access is Access.STORE:
+    if lanes.access is LaneAccess.STORE:
         single, whole = _lane_loop(lanes, block, [*lanes.rest, *own]), inside
     else:
         store = block.body
@@ -76,7 +76,7 @@ def _shift_lanes(lanes: Lanes, plan: OddRows) -> ir.Stmt:
     if not is_vector or not _is_aligned(lanes, block):
         return single
     vector = _lane_loop(lanes, block, lanes.rest, ir.ForKind.VECTORIZED)
-    needs_single = lanes.access is Access.STORE or not ir.is_const(whole[-1], 1)
+    needs_single = lanes.access is LaneAccess.STORE or not ir.is_const(whole[-1], 1)
     rest = ir.fresh_variables(single) if needs_single else None
     return ir.IfThenElse(ir.conjunction(whole), vector, rest)
 
@@ -115,7 +115,7 @@ def _shifted(lanes: Lanes, shift: Any) -> ir.SBlock:
 
 def _is_aligned(lanes: Lanes, block: ir.SBlock) -> bool:
     """Tell whether TVM sees that a vector begins at a multiple of its lanes: it prints one then."""
-    access = block.body if lanes.access is Access.STORE else block.body.value
+    access = block.body if lanes.access is LaneAccess.STORE else block.body.value
     first = ir.simplify(ir.substitute(flat_index(access), {lanes.loop.loop_var: 0}))
     return ir.is_zero(ir.simplify(first % lanes.size))
 

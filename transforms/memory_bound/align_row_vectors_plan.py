@@ -21,7 +21,7 @@ from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
 MAX_VECTOR_BYTES = 16
 
 
-class Access(Enum):
+class LaneAccess(Enum):
     """What the lanes of a vector do."""
 
     LOAD = "load neighbours of a row into registers"
@@ -36,7 +36,7 @@ class Lanes:
     """The loop over the lanes of a vector, and how their elements lie in a row."""
 
     loop: ir.For
-    access: Access
+    access: LaneAccess
     column: Any  # of a lane's element; not below zero
     rest: tuple[Any, ...]  # terms of the condition without the bound on columns
 
@@ -130,30 +130,32 @@ def _first(expr: Any, variables: list[ir.Var]) -> Any:
     return ir.simplify(ir.substitute(expr, {x: ir.cast_like(0, x) for x in variables}))
 
 
-def _classify(loop: ir.For, column: Any, inner: list[ir.Var]) -> tuple[Access, Any]:
+def _classify(loop: ir.For, column: Any, inner: list[ir.Var]) -> tuple[LaneAccess, Any]:
     """Return what lanes do, and the number of a row's first element where they access rows."""
     store = loop.body.block.body
     if not isinstance(store, ir.BufferStore) or loop.body.block.init is not None:
-        return Access.OTHER, None
+        return LaneAccess.OTHER, None
     loads = ir.find_all(store.value, ir.TensorLoad)
     is_kept = _is_local(store.buffer)
     if is_kept and all(_is_local(x.source) for x in loads):
-        own = any(x.source.same_as(store.buffer) for x in loads)
-        each = ir.depends_on(list(store.indices), [loop.loop_var])
-        is_plain = each and not own and not _names_lane(store.value, loads, loop)
-        return (Access.COMPUTE if is_plain else Access.OTHER), None
-    place = loads[0] if is_kept and len(loads) == 1 and loads[0].same_as(store.value) else store
-    buffer = place.source if isinstance(place, ir.TensorLoad) else place.buffer
-    if _is_local(buffer) or loop.extent * dtype_bytes(ir.dtype_of(buffer)) > MAX_VECTOR_BYTES:
-        return Access.OTHER, None
-    if place is store and not (len(loads) == 1 and loads[0].same_as(store.value)):
-        return Access.OTHER, None
+        return (LaneAccess.COMPUTE if _is_own(store, loads, loop) else LaneAccess.OTHER), None
+    if len(loads) != 1 or not loads[0].same_as(store.value):
+        return LaneAccess.OTHER, None
+    place, buffer = (loads[0], loads[0].source) if is_kept else (store, store.buffer)
     start = ir.simplify(flat_index(place) - column)
-    if ir.depends_on(start, inner):
-        return Access.OTHER, None
-    if place is store:
-        return Access.STORE, start
-    return (Access.LOAD_SHARED, None) if ir.is_zero(start) else (Access.LOAD, start)
+    num_bytes = loop.extent * dtype_bytes(ir.dtype_of(buffer))
+    if num_bytes > MAX_VECTOR_BYTES or ir.depends_on(start, inner):
+        return LaneAccess.OTHER, None
+    if not is_kept:
+        return LaneAccess.STORE, start
+    return (LaneAccess.LOAD_SHARED, None) if ir.is_zero(start) else (LaneAccess.LOAD, start)
+
+
+def _is_own(store: ir.BufferStore, loads: list[Any], loop: ir.For) -> bool:
+    """Tell a store of each lane's register, which depends on what others hold in no way."""
+    own = any(x.source.same_as(store.buffer) for x in loads)
+    each = ir.depends_on(list(store.indices), [loop.loop_var])
+    return each and not own and not _names_lane(store.value, loads, loop)
 
 
 def _names_lane(value: Any, loads: list[Any], loop: ir.For) -> bool:

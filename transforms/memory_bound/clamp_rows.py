@@ -46,42 +46,55 @@ from .align_row_vectors_plan import plan_odd_rows
 
 def plan_clamped_rows(kernel: ir.For) -> dict[Any, Any]:
     """Return the blocks that may compute with another row, and what stands for them."""
-    grid = ir.thread_axes(kernel)["blockIdx.x"]
-    own = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.UNROLLED)
-    serial = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.SERIAL)
+    grid = ir.thread_axes(kernel)["blockIdx.x"].loop_var
+    loops = ir.find_all(kernel, ir.For)
+    own = [x.loop_var for x in loops if x.kind == ir.ForKind.UNROLLED]
+    serial = [x.loop_var for x in loops if x.kind == ir.ForKind.SERIAL]
     found: dict[Any, Any] = {}
     has_several = False
-    for realize in ir.find_all(kernel, ir.SBlockRealize):
-        stores = ir.find_all(realize.block.body, ir.BufferStore)
-        if ir.find_all(realize.block.body, ir.SBlock) or not stores:
-            continue
-        terms = list(ir.conjuncts(realize.predicate))
-        bounds = [x for x in terms if ir.depends_on(x, [grid.loop_var])]
+    for realize, stores in _leaves(kernel):
+        bound, rest = _row_bound(realize, grid)
         in_memory = [x for x in stores if str(x.buffer.scope()) != "local"]
-        if not bounds and not in_memory:
+        if bound is None and not in_memory:
             continue
-        if len(bounds) != 1 or not isinstance(bounds[0], tirx.LT):
+        block = None if bound is None else _clamped(realize, bound, grid)
+        if block is None or ir.depends_on(bound, serial):
             return {}  # all that leaves the kernel is of rows that exist
-        if ir.depends_on(bounds[0], [x.loop_var for x in serial]):
-            return {}
-        if in_memory:
-            rows = [i for x in in_memory for i in x.indices if ir.depends_on(i, [grid.loop_var])]
-            has_several = has_several or ir.depends_on(rows, [x.loop_var for x in own])
-            continue
-        if (block := _clamped(realize, bounds[0], grid)) is None:
-            return {}
-        rest = [x for x in terms if x is not bounds[0]]
-        found[realize] = ir.SBlockRealize([], ir.conjunction(rest), block)
+        if not in_memory:
+            found[realize] = ir.SBlockRealize([], rest, block)
+        rows = [i for x in in_memory for i in x.indices if ir.depends_on(i, [grid])]
+        has_several = has_several or ir.depends_on(rows, own)
     return found if has_several and plan_odd_rows(kernel) is None else {}
 
 
-def _clamped(realize: ir.SBlockRealize, bound: tirx.LT, grid: ir.For) -> ir.SBlock | None:
-    """Return a block whose loads name a row that exists; None where an index is no such row."""
+def _row_bound(realize: ir.SBlockRealize, grid: ir.Var) -> tuple[Any, Any]:
+    """Return the upper bound of rows in a block's condition, if it has one, and the rest of it."""
+    terms = list(ir.conjuncts(realize.predicate))
+    bounds = [x for x in terms if ir.depends_on(x, [grid])]
+    is_plain = len(bounds) == 1 and isinstance(bounds[0], tirx.LT)
+    bound = bounds[0] if is_plain else tirx.const(True, "bool") if bounds else None
+    return bound, ir.conjunction(x for x in terms if x is not bound)
+
+
+def _leaves(kernel: ir.For) -> list[tuple[Any, list[Any]]]:
+    """Return the blocks that store and have no others in them, with what they store."""
+    found = [
+        (x, ir.find_all(x.block.body, ir.BufferStore))
+        for x in ir.find_all(kernel, ir.SBlockRealize)
+        if not ir.find_all(x.block.body, ir.SBlock)
+    ]
+    return [x for x in found if x[1]]
+
+
+def _clamped(realize: ir.SBlockRealize, bound: Any, grid: ir.Var) -> ir.SBlock | None:
+    """Return a block whose loads name a row that exists; None for others than that of its bound."""
+    if not isinstance(bound, tirx.LT):
+        return None
     row, last = bound.a, ir.simplify(bound.b - 1)
     unclear = []
 
     def index(value: Any) -> Any:
-        if not ir.depends_on(value, [grid.loop_var]):
+        if not ir.depends_on(value, [grid]):
             return value
         times = _step(value, grid)
         of_row = _step(row, grid)
@@ -105,9 +118,9 @@ def _clamped(realize: ir.SBlockRealize, bound: tirx.LT, grid: ir.For) -> ir.SBlo
     return None if unclear else block
 
 
-def _step(value: Any, grid: ir.For) -> int | None:
+def _step(value: Any, grid: ir.Var) -> int | None:
     """Return by how much a value grows from a thread block to the next, if always as much."""
-    after = ir.substitute(value, {grid.loop_var: grid.loop_var + 1})
+    after = ir.substitute(value, {grid: grid + 1})
     return ir.static_int(ir.simplify(after - value))
 
 

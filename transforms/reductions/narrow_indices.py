@@ -161,7 +161,7 @@ class _Narrower:
         return ir.with_block(block, alloc_buffers=buffers)
 
     def _reduce(self, node: Any, mutator: Any) -> Any:
-        call = node.body.value if isinstance(node.body, ir.Evaluate) else None
+        call: Any = node.body.value if isinstance(node.body, ir.Evaluate) else None
         if node.attr_key != "reduce_scope" or getattr(call.op, "name", "") != ALLREDUCE:
             return mutator.default_mutate(node)
         count, (_, *args) = int(call.args[0]), call.args

@@ -189,7 +189,7 @@ def _plan(sch: s_tir.Schedule, program: MemoryProgram, given: RowReductionConfig
     elif given.persistent is None and not has_sums:
         refused = ("ahead",)
     else:
-        for_rows = ("blocks", "chunks", "together")
+        for_rows = ("blocks", "chunks", "together", "unroll")
         _refuse_given(given, for_rows, "sums of columns next to rows: a persistent kernel")
         return _Plan(program, given)
     _refuse_given(given, refused, "a program without sums of columns next to rows")
@@ -388,10 +388,8 @@ def _share_rows(
     shared = [x for x in kernel.nests if x.work is Work.LOAD_COLUMNS and x not in inside]
     of_all = [x for x in kernel.staged if x.work is Work.STAGE_COLUMNS]
     outside = [x for x in kernel.nests if x not in (*shared, *inside, *of_all)]
-    rows = [row_loop(sch, nest) for nest in outside]
+    rows = [_row_loop(sch, nest, tile) for nest in outside]
     deal_out_passes(sch, passes, tile)  # each in its own nest: the merged one is after
-    if tile.unroll > 1:  # each nest runs over a thread's rows: all of them load first
-        rows = [_split_rows(sch, row, tile) for row in rows]
     block = merge(sch, rows)
     for nest in shared:  # before the reductions, or right before what reads it
         sch.compute_at(nest.block, block, index=0 if choice.preload else -1)
@@ -402,23 +400,33 @@ def _share_rows(
             loop = list(sch.get_loops(nest.block))[-1]
             share = "blockIdx.y" if nest in kernel.late else None
             deal_out(sch, loop, tile, whole=nest.work in WHOLE_VECTORS, share=share)
-    if tile.unroll > 1:
-        sch.bind(block, "threadIdx.y")
-        block = next(iter(sch.get_loops(outside[0].block)))
-    elif tile.rows > 1:
-        block, inner = sch.split(block, [None, tile.rows])
-        sch.bind(inner, "threadIdx.y")
+    block = _bind_rows(sch, block, outside[0], tile)
     for nest in of_all:  # whichever of the thread block's rows there are
         sch.compute_at(nest.block, block, index=0)
     ask_for_bulk(sch, kernel.staged, program.columns, tile, choice.hint)
     return block
 
 
-def _split_rows(sch: s_tir.Schedule, row: Any, tile: RegisterTile) -> Any:
-    """Deal a nest's rows out; return the loop over rows with separate threads."""
+def _row_loop(sch: s_tir.Schedule, nest: Nest, tile: RegisterTile) -> Any:
+    """Return a nest's loop over rows; inside of it those of a thread, which all load first."""
+    row = row_loop(sch, nest)
+    if tile.unroll == 1:
+        return row
     _, below, own = sch.split(row, [None, tile.rows, tile.unroll])
     sch.unroll(own)
     return below
+
+
+def _bind_rows(sch: s_tir.Schedule, row: Any, first: Nest, tile: RegisterTile) -> Any:
+    """Bind the loop over rows with separate threads; return the one over thread blocks."""
+    if tile.unroll > 1:
+        sch.bind(row, "threadIdx.y")
+        return next(iter(sch.get_loops(first.block)))
+    if tile.rows == 1:
+        return row
+    block, below = sch.split(row, [None, tile.rows])
+    sch.bind(below, "threadIdx.y")
+    return block
 
 
 def _count_work(program: MemoryProgram, given: RowReductionConfig) -> tuple[str, RowWork]:

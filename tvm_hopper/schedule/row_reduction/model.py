@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import product
 from math import log2
 
+from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM, MOST_ROW_CLUSTER
 from tvm_hopper.schedule.memory_bound.estimate import (
@@ -64,6 +65,7 @@ STREAM_THREADS = (256, 512)  # of a row that is streamed once
 FEWEST_PARTS = 2  # of such a row
 SAME_RATE = 0.99  # of the best rate: as fast
 RUNNERS_UP = 2  # that `explain` shows
+NOT_UNROLLED = "which several warps share, or which are staged, streamed or begin at any element"
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -98,6 +100,10 @@ def choose_rows(
     found = [x for x in found if shares_rows(work, x.tile)] or found
     found.sort(key=lambda x: search.order(x, best))
     check_shared(where, work, found[0].tile)
+    if found[0].tile.unroll != (given.unroll or found[0].tile.unroll):
+        found_text = f"unroll={given.unroll} for rows of {work.columns} elements, {NOT_UNROLLED}"
+        need = "rows that at most a warp shares, in registers, of whole vectors"
+        raise cannot_schedule(where, found_text, need, "leave unroll= out, or give threads=")
     texts = [search.describe(x) for x in found[: 1 + RUNNERS_UP]]
     rest = "; then " + "; ".join(texts[1:]) if texts[1:] else ""
     begins = ", begins before the last launch has ended" if early else ""
@@ -201,8 +207,7 @@ class _RowSearch:
         if self.given.unroll is not None:
             return self.given.unroll
         at_once = tile.chunks * tile.vector * max(self.work.loaded, 1)
-        alone = tile.threads <= THREADS_PER_WARP and tile.cluster == 1 and not tile.shift
-        if not alone or self.is_few or self.given.blocks is not None:
+        if not _is_alone(tile) or self.is_few or self.given.blocks is not None:
             return 1
         return largest_power(max(1, min(BYTES_PER_THREAD // at_once, MOST_UNROLL)))
 
@@ -213,7 +218,7 @@ class _RowSearch:
             not fits_block(tile.threads, tile.rows)
             or count * (given.blocks or 1) > THREADS_PER_SM
             or (tile.cluster > 1 and tile.threads % THREADS_PER_WARP)
-            or (tile.unroll > 1 and (tile.threads > THREADS_PER_WARP or tile.cluster > 1))
+            or (tile.unroll > 1 and not _is_alone(tile))
             or least > min(REGISTERS_PER_THREAD, REGISTERS_PER_SM // count)
         ):
             return False
@@ -341,6 +346,11 @@ class _RowSearch:
         text = f"{tile.threads} threads a row{part}, {tile.chunks} vectors of {tile.vector} each"
         room = f", {choice.blocks} thread blocks an SM" if choice.blocks > 1 else ""
         return f"{text}{rows}{early}{again}{room} ({share})"
+
+
+def _is_alone(tile: RegisterTile) -> bool:
+    """Tell rows of a warp or a part of one, which wait for nothing and begin with a vector."""
+    return tile.threads <= THREADS_PER_WARP and tile.cluster == 1 and not tile.shift
 
 
 def _round_threads(most: int) -> int:

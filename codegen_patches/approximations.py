@@ -27,6 +27,7 @@ EX2 = "tvm_hopper_ex2_ftz"
 RCP = "tvm_hopper_rcp_ftz"
 TANH = "tvm_hopper_tanh_approx"
 IN_TURNS = "tvm_hopper_rcp_in_turns"
+DIVIDE = "tvm_hopper_divide_by"
 _INSTRUCTIONS = {EX2: "ex2.approx.ftz.f32", RCP: "rcp.approx.ftz.f32", TANH: "tanh.approx.f32"}
 TEXTS = {
     name: (
@@ -52,6 +53,15 @@ TEXTS[IN_TURNS] = (
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;""",
 )
+# A product has two roundings; what the remainder adds leaves one, but for quotients that are within
+# 2^-46 of the middle between two numbers. Infinite ones, and those by zero, are products.
+TEXTS[DIVIDE] = (
+    "(float x, float divisor, float inverse)",
+    """\
+    float q = x * inverse;
+    float y = fmaf(fmaf(-q, divisor, x), inverse, q);
+    return y == y ? y : q;""",
+)
 
 
 def register() -> None:
@@ -76,6 +86,12 @@ def reciprocal_in_turns(x: Any, is_odd: Any) -> Any:
     """Build 1/x of a float32 x >= 1: even iterations by the chip, odd ones by sums."""
     register()
     return ir.call_op(f"tirx.{IN_TURNS}", "float32", x, is_odd)
+
+
+def divide(x: Any, divisor: Any, inverse: Any) -> Any:
+    """Build x / divisor of float32 by the divisor's inverse, rounded as a division is."""
+    register()
+    return ir.call_op(f"tirx.{DIVIDE}", "float32", x, divisor, inverse)
 
 
 def tanh(x: Any) -> Any:

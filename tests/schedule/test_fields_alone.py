@@ -26,7 +26,7 @@ ROWS = """
 threads [1, 96, 1024]; rows [1, 3]; vector [1, 8]; preload [True, False];
 recompute [True, False]; reload [True, False]; blocks [1, 8]; hint [True, False];
 chunks [1, 3]; cluster [1, 8, 16]; stage [True, False]; persistent [0, 2]; ahead [0, 2];
-early_launch [True, False]; together [2]
+early_launch [True, False]; together [2]; unroll [1, 2]
 """
 ELEMENTS = """
 threads [32, 96, 1024]; chunks [1, 3]; vector [1, 8, 16]; hint [True, False];

@@ -261,8 +261,8 @@ def test_illegal_configurations(given, match):
 
 
 def test_vectors_that_rows_are_no_multiple_of():
-    config = hs.RowReductionConfig(vector=8)
-    refuse(memory_bound.row_sum(4, 100), "vector=8 for rows of 100 elements; need .*: 4", config)
+    config = hs.RowReductionConfig(vector=16)
+    refuse(memory_bound.row_sum(4, 100), "vector=16 for rows of 100 elements; need .*: 4", config)
 
 
 def test_a_target_without_this_lowering():
@@ -281,6 +281,37 @@ MODEL = MemoryModel(Chip())
 def test_few_rows_have_eight_warps_where_a_thread_has_two_vectors():
     choice = choose_rows("here", dataclasses.replace(WORK, rows=1), hs.RowReductionConfig())
     assert (choice.tile.threads, choice.tile.chunks, choice.preload) == (256, 2, True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "cluster", "chip"),
+    [(6, 50264, 16, 132), (6, 50264, 8, 78), (74, 100277, 4, 132), (264, 100277, 1, 132)],
+)
+def test_few_long_rows_are_spread_by_clusters(rows, columns, cluster, chip):
+    work = RowWork(rows, columns, 4, loaded=4, shared=0, kept=0, reductions=1, passes=1)
+    choice = choose_rows("here", work, hs.RowReductionConfig(), MemoryModel(Chip(chip)))
+    assert choice.is_streamed
+    assert choice.tile.cluster == cluster
+
+
+@pytest.mark.parametrize(
+    ("changes", "unroll"),
+    [({}, 4), ({"columns": 768}, 1), ({"rows": 100}, 1), ({"columns": 71, "shift": 7}, 1)],
+)
+def test_short_rows_come_by_fours(changes, unroll):
+    work = dataclasses.replace(WORK, **{"columns": 64, "shared": 0, **changes})
+    choice = choose_rows("here", work, hs.RowReductionConfig())
+    assert choice.tile.unroll == unroll
+    assert choice.config.unroll == (unroll if unroll > 1 else None)
+
+
+@pytest.mark.parametrize(
+    "given", [{"threads": 64}, {"chunks": 1, "threads": 32}, {"stage": True}, {"cluster": 2}]
+)
+def test_rows_of_a_thread_that_cannot_be_loaded_together(given):
+    mod = memory_bound.row_sum(600, 32768)
+    config = hs.RowReductionConfig(unroll=2, **given)
+    refuse(mod, "unroll=2 for rows of 32768 elements", config, helper=hs.row_reduction)
 
 
 def test_registers_bound_a_thread_block():

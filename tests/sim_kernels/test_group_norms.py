@@ -48,7 +48,8 @@ def test_values_and_reads(shape, read):
     want = group_norms.reference(x, w, b, groups)
     got = result.outputs["Y"].astype(np.float64)
     assert np.all(np.abs(got - want) < 2e-2 * (np.abs(want) + np.abs(want).mean()))
-    assert read["X"] == x.nbytes
+    covered = 0 if x.nbytes // (batch * groups) % 16 == 0 else 16 * batch * groups
+    assert x.nbytes <= read["X"] <= x.nbytes + covered  # by vectors of a row and those next to it
 
 
 @pytest.mark.sampled(every=2)

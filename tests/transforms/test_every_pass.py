@@ -16,6 +16,7 @@ legalize.test_legalize_vectors : parse(BEFORE, ("VALUE", WIDE)) : LegalizeVector
 legalize.test_unroll_register_loops : parse(BEFORE) : UnrollRegisterLoops()
 math.test_hoist_row_reciprocals : parse(BEFORE, ("STORE", DIVISION)) : hoist_row_reciprocals
 mbarriers.test_lower_channels_to_mbarriers : parse(TOGETHER) : LowerChannelsToMbarriers()
+memory_bound.test_align_row_vectors : parse(BEFORE, ("THREADS", "32")) : align_row_vectors
 memory_bound.test_guard_row_loop : before() : guard_row_loop
 memory_bound.test_hoist_reduction_inits : before() : HoistReductionInits()
 memory_bound.test_pipeline_row_loop : before() : PipelineRowLoop()

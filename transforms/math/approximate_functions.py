@@ -74,9 +74,11 @@ def _stores_halves(kernel: ir.For) -> bool:
 def _reduces_halves(kernel: ir.For) -> bool:
     """Tell a kernel that reads rows of 16 bits, and leaves nothing that has an element of them."""
     axes = ir.thread_axes(kernel)
-    blocks = [axes[tag].loop_var for tag in ("blockIdx.x", "threadIdx.y") if tag in axes]
-    loops = [x.loop_var for x in ir.find_all(kernel, ir.For)]
-    along = [x for x in loops if not any(x.same_as(y) for y in blocks)]
+    along = [axes[tag].loop_var for tag in ("threadIdx.x", "threadIdx.z") if tag in axes]
+    if "threadIdx.x" in axes and ir.is_const(axes["threadIdx.x"].extent, 1):
+        rows = [axes[tag].loop_var for tag in ("blockIdx.x", "threadIdx.y") if tag in axes]
+        loops = [x.loop_var for x in ir.find_all(kernel, ir.For)]
+        along = [x for x in loops if not any(x.same_as(y) for y in rows)]
     stores = ir.find_all(kernel, ir.BufferStore)
     left = [x for x in stores if str(x.buffer.scope()) == "global"]
     if not left or any(ir.depends_on(list(x.indices), along) for x in left):

@@ -254,10 +254,10 @@ def shorten(
     """
     is_half = ir.dtype_of(value) in HALVES
     is_rounded = isinstance(value, tirx.Cast) and is_half
-    if is_half and not is_rounded:
+    if not is_rounded and not (rounded_later and ir.dtype_of(value) == "float32"):
         return _shorten_rounded(value, rows, whole)
     inner = value.value if is_rounded else value
-    if not (is_rounded or rounded_later) or ir.dtype_of(inner) != "float32":
+    if ir.dtype_of(inner) != "float32":
         return None
     found: list[ShortFunction | Activation] = []
     activations = ACTIVATIONS[ir.dtype_of(value)] if whole and is_rounded else ()
@@ -291,12 +291,13 @@ def shorten(
 
 
 def _shorten_rounded(value: Any, rows: tuple[ShortFunction, ...], whole: bool) -> ShortValue | None:
-    """Replace the forms in those parts of a value of 16 bits that are rounded to it."""
+    """Replace the forms in those parts of a value that are rounded to 16 bits."""
     found: list[ShortFunction | Activation] = []
     rows = (*FIRST_OF_MEMORY_BOUND, *rows)
 
     def rounded(node: Any, mutator: Any) -> Any:
-        short = shorten(node, rows, whole=whole)
+        is_half = ir.dtype_of(node) in HALVES
+        short = shorten(node, rows, whole=whole) if is_half else None
         if short is None:
             return mutator.default_mutate(node)
         found.extend(short.rows)

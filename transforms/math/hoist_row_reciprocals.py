@@ -12,9 +12,15 @@ power of two keeps it a normal number whatever the divisor is, and rounds nothin
 
 The product has two roundings in float32, so up to 1.5 units in the last place where the division
 has 0.5. It is done where the quotient, or a product with it, goes to a type of 16 bits straight
-away, whose own unit is 8192 times as large or more. Sums may cancel: a quotient in one stays, but
-for those of exponentials, which approximate_functions.py leaves 2^-16 of their value off. It is
-noted for `explain`, and `tvm_hopper.functions` = "library" keeps the division.
+away, whose own unit is 8192 times as large or more. Sums may cancel: a quotient in one is no plain
+product, but for those of exponentials, which approximate_functions.py leaves 2^-16 of their value
+off. It is noted for `explain`, and `tvm_hopper.functions` = "library" keeps the division.
+
+All other quotients, as those that become int8, get two multiply-adds next to the product:
+
+    q = x * r, q + r * (x - q * S)                                    r = 1 / S, both scaled by k
+
+They are rounded as divisions are, with 0.5 units and less than 2^-20 of one next to that.
 
 Before: elements are distributed to threads.  After: no such quotient, in kernels bound by memory.
 """
@@ -27,6 +33,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.codegen_patches.approximations import divide
 from tvm_hopper.requests import options
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import FUNCTIONS
@@ -41,6 +48,7 @@ SAFE_EXPONENT = (
 NOTE = (
     f'quotients by a row become products, to 1.5 units in float32; {FUNCTIONS} = "library" divides'
 )
+ROUNDED_NOTE = "quotients by a row: by its reciprocal and the remainder, rounded as divisions are"
 
 
 @dataclass(frozen=True)
@@ -48,26 +56,25 @@ class Quotient:
     """A division by a value that does not depend on the element."""
 
     division: tirx.Div
-    store: ir.BufferStore
+    is_rounded: bool  # its own rounding is seen
 
 
 def plan_quotients(kernel: ir.For) -> tuple[Quotient, ...]:
-    """Find the divisions by a row's value whose results are rounded to 16 bits."""
-    elements = [
-        loop.loop_var
-        for loop in ir.find_all(kernel, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING)
-    ]
+    """Find the divisions by a row's value of what each element has."""
+    loops = ir.find_all(kernel, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING)
     found = []
     powers = _exponentials(kernel)
+    vectors = [x for x in loops if x.kind == ir.ForKind.VECTORIZED]
+    kept = {store for loop in vectors for store in ir.find_all(loop, ir.BufferStore)}
     for store in ir.find_all(kernel, ir.BufferStore):
-        value = store.value
-        if not isinstance(value, tirx.Cast) or ir.dtype_of(value) not in HALVES:
-            continue
-        if not ir.depends_on(list(store.indices), elements):
-            continue
-        for division in _factors(value.value, powers):
-            if ir.dtype_of(division) == "float32" and _is_of_row(division, elements):
-                found.append(Quotient(division, store))
+        value, indices = store.value, list(store.indices)
+        variables = [x.loop_var for x in loops if ir.depends_on([value, *indices], [x.loop_var])]
+        is_half = isinstance(value, tirx.Cast) and ir.dtype_of(value) in HALVES
+        products = _factors(value.value, powers) if is_half else []
+        for division in ir.find_all(value, tirx.Div):
+            is_rounded = division not in products
+            if _is_of_row(division, variables) and not (is_rounded and store in kept):
+                found.append(Quotient(division, is_rounded))
     return tuple(found)
 
 
@@ -96,25 +103,27 @@ def _exponentials(kernel: ir.For) -> list[Any]:
     return [x.buffer for x in stores if _is_exponential(x.value, [])]
 
 
-def _is_of_row(division: tirx.Div, elements: list[ir.Var]) -> bool:
+def _is_of_row(division: tirx.Div, variables: list[ir.Var]) -> bool:
+    """Tell a quotient of several elements by one value; a thread may have several rows."""
     loads = ir.find_all(division.b, ir.TensorLoad)
-    return bool(loads) and not ir.depends_on(division.b, elements) and not _is_one(division.a)
-
-
-def _is_one(value: Any) -> bool:
-    return isinstance(value, tirx.FloatImm) and float(value.value) == 1
+    own = [x for x in variables if ir.depends_on(division.a, [x])]
+    is_shared = any(not ir.depends_on(division.b, [x]) for x in own)
+    return bool(loads) and is_shared and ir.dtype_of(division) == "float32"
 
 
 def rewrite_quotients(kernel: ir.For, plan: tuple[Quotient, ...]) -> Any:
     """Multiply by reciprocals."""
-    planned = [x.division for x in plan]
+    planned = {x.division: x.is_rounded for x in plan}
 
     def visit(node: tirx.Div, mutator: Any) -> Any:
         after = mutator.default_mutate(node)
-        if not any(node.same_as(x) for x in planned):
+        if node not in planned:
             return after
         scale = _scale(after.b)
-        return after.a * scale * (_float32(1) / (after.b * scale))
+        inverse = _float32(1) / (after.b * scale)
+        if planned[node]:
+            return divide(after.a * scale, after.b * scale, inverse)
+        return after.a * scale * inverse
 
     return ir.mutate(kernel, [(tirx.Div, visit)])
 
@@ -141,7 +150,9 @@ def hoist_row_reciprocals(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return kernel
         after = rewrite_quotients(kernel, plan)
         assert not plan_quotients(after), "hoist_row_reciprocals left a division"
-        notes += [RemarkNote(NOTE)]
+        rounded = [x.is_rounded for x in plan]
+        notes += [] if all(rounded) else [RemarkNote(NOTE)]
+        notes += [RemarkNote(ROUNDED_NOTE)] if any(rounded) else []
         return after
 
     return map_noted(func, divide)

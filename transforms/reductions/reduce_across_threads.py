@@ -56,6 +56,7 @@ from .cluster_exchange import Exchange, plan_exchange
 from .cluster_exchange_loop import LoopExchange
 from .cluster_exchange_slots import give_rooms, in_turns
 from .fuse_mean_and_variance import fuse_mean_and_variance
+from .narrow_indices import narrow_indices
 from .reducer_order import check_order
 from .split_rows_across_cluster import AXIS, CLUSTER_AXIS, split_rows_across_cluster
 from .warp_shuffles import (
@@ -235,5 +236,9 @@ reduce_across_threads = kernel_step(
 )
 # who reduces together, what is reduced together, and how
 ReduceAcrossThreads = function_pass(
-    "ReduceAcrossThreads", split_rows_across_cluster, fuse_mean_and_variance, reduce_across_threads
+    "ReduceAcrossThreads",
+    split_rows_across_cluster,
+    fuse_mean_and_variance,
+    narrow_indices,
+    reduce_across_threads,
 )

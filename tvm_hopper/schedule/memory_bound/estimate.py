@@ -81,7 +81,7 @@ class MemoryModel:
         """Return the thread blocks of an SM; a grid that leaves SMs empty has few to wait for."""
         if work.rows is None:
             return blocks
-        return min(blocks, -(-work.rows * tile.cluster // (tile.rows * self.chip.num_sms)))
+        return min(blocks, -(-work.rows * tile.cluster // (tile.block_rows * self.chip.num_sms)))
 
     def enough_blocks(self, block_bytes: int, reload: bool = False) -> int:
         """Return how many thread blocks, of so many bytes each, bring enough bytes of rows.
@@ -205,7 +205,7 @@ def has_clusters() -> bool:
 
 def in_flight(work: RowWork, tile: RegisterTile, blocks: int) -> int:
     """Return the bytes of rows that the thread blocks of an SM load at once."""
-    return blocks * tile.rows * work.columns * work.loaded // tile.cluster
+    return blocks * tile.block_rows * work.columns * work.loaded // tile.cluster
 
 
 def is_close(work: RowWork, tile: RegisterTile) -> bool:

@@ -41,8 +41,16 @@ class RegisterTile:
     threads: int  # that share it, neighbours by their number
     vector: int  # elements that one of them loads and stores at once
     chunks: int  # vectors that one of them has, which are in flight together
-    rows: int = 1  # of a thread block
+    rows: int = 1  # of a thread block, each with separate threads
     cluster: int = 1  # thread blocks that share a row, each with a part of it
+    # Elements of the row before, at most, in the vector in which a row begins (ALIGNED_ROWS).
+    shift: int = 0
+    unroll: int = 1  # rows of a thread, one after another; their loads are in flight together
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a thread block."""
+        return self.rows * self.unroll
 
     @property
     def columns(self) -> int:
@@ -51,7 +59,13 @@ class RegisterTile:
 
 
 def deal_out(
-    sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool, share: str | None = None
+    sch: s_tir.Schedule,
+    loop: Any,
+    tile: RegisterTile,
+    *,
+    whole: bool,
+    share: str | None = None,
+    inside: bool = False,
 ) -> Any:
     """Split a loop over the elements of a row between tiles, vectors, threads and elements.
 
@@ -67,6 +81,8 @@ def deal_out(
         Whether the innermost loop becomes one instruction: loads and stores.
     share : str, optional
         The axis of thread blocks that have one vector of each thread, instead of all of them.
+    inside : bool
+        Whether the loop runs over the elements that threads have at once, not over a row.
 
     Returns
     -------
@@ -74,20 +90,28 @@ def deal_out(
         The loop over tiles.
     """
     extent = sch.get(loop).extent
-    vectors, element = sch.split(loop, [None, tile.vector])
-    if tile.cluster > 1:
+    if tile.shift:  # one bound, on elements
+        turns = 1 if inside else -(-(int(extent) + tile.shift) // tile.columns)
+        factors = [turns, tile.chunks, tile.threads, tile.vector]
+        parts = [tile.cluster] if tile.cluster > 1 else []
+        *part, outer, chunk, thread, element = sch.split(loop, [*parts, *factors])
+        for axis in part:
+            sch.bind(axis, PART_AXIS)
+    elif tile.cluster > 1:
+        vectors, element = sch.split(loop, [None, tile.vector])
         turns = -(-int(extent) // tile.columns)  # TVM takes one more for None here
         factors = [tile.cluster, turns, tile.chunks, tile.threads]
         part, outer, chunk, thread = sch.split(vectors, factors)
         sch.bind(part, PART_AXIS)
     else:
+        vectors, element = sch.split(loop, [None, tile.vector])
         outer, chunk, thread = sch.split(vectors, [None, tile.chunks, tile.threads])
     sch.bind(thread, "threadIdx.x")
     if share is None:
         sch.unroll(chunk)
     else:
         sch.bind(chunk, share)
-    if not whole:
+    if tile.shift or not whole:
         sch.unroll(element)
     elif tile.vector > 1:
         sch.vectorize(element)

@@ -26,6 +26,7 @@ class RowWork(LoadedRows):
     reductions: int  # one after another
     again: bool = False  # a row can be loaded again after the last of them
     moved: int = 0  # bytes that are loaded and stored for each element
+    shift: int = 0  # of `columns`, elements of the row before: rows begin at any element
     passes: int = 2  # times that a kernel which streams rows loads them
     unstaged: str = ""  # why rows cannot wait in shared memory, if they cannot
     unshared: str = ""  # why what they share cannot

@@ -50,10 +50,10 @@ from tvm_hopper.schedule.memory_bound.program import (
     tensors_read,
 )
 from tvm_hopper.schedule.memory_bound.tiles import (
+    RegisterTile,
     deal_out,
     ends_with,
     sum_bytes,
-    whole_vector,
 )
 from tvm_hopper.schedule.memory_bound.work import PersistentWork, RowWork
 from tvm_hopper.schedule.reasons import TVM_ERRORS, as_refusal
@@ -66,6 +66,7 @@ from .held_model import hold_rows
 from .model import choose_rows
 from .moments import are_moments
 from .number import inline_rows
+from .odd_rows import choose_vector
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
 from .recognize import RowProgram, find_rows
@@ -188,7 +189,7 @@ def _plan(sch: s_tir.Schedule, program: MemoryProgram, given: RowReductionConfig
     elif given.persistent is None and not has_sums:
         refused = ("ahead",)
     else:
-        for_rows = ("blocks", "chunks", "together")
+        for_rows = ("blocks", "chunks", "together", "unroll")
         _refuse_given(given, for_rows, "sums of columns next to rows: a persistent kernel")
         return _Plan(program, given)
     _refuse_given(given, refused, "a program without sums of columns next to rows")
@@ -335,7 +336,7 @@ def schedule_rows(
     if choice.hint and not choice.stage:
         hint_loads(sch, kernel.nests)
     if keeps_end(plan.work, choice):
-        stored *= rows.columns * choice.tile.rows
+        stored *= rows.columns * choice.tile.block_rows
         keep_end(sch, block, stored, chip_of_target().l2_bytes)
     blocks = ir.static_int(sch.get(block).extent)
     if (together := begin_together(plan.work, choice, blocks, given)) > 1:
@@ -387,7 +388,7 @@ def _share_rows(
     shared = [x for x in kernel.nests if x.work is Work.LOAD_COLUMNS and x not in inside]
     of_all = [x for x in kernel.staged if x.work is Work.STAGE_COLUMNS]
     outside = [x for x in kernel.nests if x not in (*shared, *inside, *of_all)]
-    rows = [row_loop(sch, nest) for nest in outside]
+    rows = [_row_loop(sch, nest, tile) for nest in outside]
     deal_out_passes(sch, passes, tile)  # each in its own nest: the merged one is after
     block = merge(sch, rows)
     for nest in shared:  # before the reductions, or right before what reads it
@@ -399,12 +400,32 @@ def _share_rows(
             loop = list(sch.get_loops(nest.block))[-1]
             share = "blockIdx.y" if nest in kernel.late else None
             deal_out(sch, loop, tile, whole=nest.work in WHOLE_VECTORS, share=share)
-    if tile.rows > 1:
-        block, inner = sch.split(block, [None, tile.rows])
-        sch.bind(inner, "threadIdx.y")
+    block = _bind_rows(sch, block, outside[0], tile)
     for nest in of_all:  # whichever of the thread block's rows there are
         sch.compute_at(nest.block, block, index=0)
     ask_for_bulk(sch, kernel.staged, program.columns, tile, choice.hint)
+    return block
+
+
+def _row_loop(sch: s_tir.Schedule, nest: Nest, tile: RegisterTile) -> Any:
+    """Return a nest's loop over rows; inside of it those of a thread, which all load first."""
+    row = row_loop(sch, nest)
+    if tile.unroll == 1:
+        return row
+    _, below, own = sch.split(row, [None, tile.rows, tile.unroll])
+    sch.unroll(own)
+    return below
+
+
+def _bind_rows(sch: s_tir.Schedule, row: Any, first: Nest, tile: RegisterTile) -> Any:
+    """Bind the loop over rows with separate threads; return the one over thread blocks."""
+    if tile.unroll > 1:
+        sch.bind(row, "threadIdx.y")
+        return next(iter(sch.get_loops(first.block)))
+    if tile.rows == 1:
+        return row
+    block, below = sch.split(row, [None, tile.rows])
+    sch.bind(below, "threadIdx.y")
     return block
 
 
@@ -423,11 +444,12 @@ def _count_work(program: MemoryProgram, given: RowReductionConfig) -> tuple[str,
     reloads = load_again(find_reads(again.sch, early, numbered=True), early)
     of_rows = [x.tensor for x in reads if x.has_rows]
     of_all = [x.tensor for x in reads if not x.has_rows]
-    where = f" for rows of {rows.columns} elements"
+    vector, shift = choose_vector(copy, parts, rows, reads, tensors, given.vector)
     work = RowWork(
         rows=None if None in count else prod(x or 0 for x in count),
-        columns=rows.columns,
-        vector=whole_vector("RowReductionConfig", where, rows.columns, tensors, given.vector),
+        columns=rows.columns + shift,
+        vector=vector,
+        shift=shift,
         loaded=sum_bytes(of_rows),
         shared=sum_bytes(of_all),
         kept=sum_bytes(kept),
@@ -435,7 +457,7 @@ def _count_work(program: MemoryProgram, given: RowReductionConfig) -> tuple[str,
         again=any(x.again for x in reloads),
         moved=sum_bytes(of_rows) + sum_bytes(elements),
         passes=count_passes(early, rows.full),
-        splits=may_split(parts, rows.full, reads, stored),
+        splits=not shift and may_split(parts, rows.full, reads, stored),
         unstaged=_why_unstaged(early, rows, of_rows),
         unshared=_why_no_bulk(rows, of_all),
         tensors=len(of_all),

@@ -48,5 +48,9 @@ class RowChoice:
 def config_of(tile: RegisterTile) -> RowReductionConfig:
     """Return a tile as a request that leaves the rest open."""
     return RowReductionConfig(
-        threads=tile.threads, rows=tile.rows, vector=tile.vector, cluster=tile.cluster
+        threads=tile.threads,
+        rows=tile.rows,
+        vector=tile.vector,
+        cluster=tile.cluster,
+        unroll=tile.unroll if tile.unroll > 1 else None,
     )

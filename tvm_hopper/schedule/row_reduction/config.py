@@ -16,6 +16,7 @@ from tvm_hopper.schedule.given_fields import GivenFields
 
 MOST_CHUNKS = 16  # vectors of a thread: their registers are few
 FEW_CHUNKS = 8  # of them that a thread of a row has in flight at most by default
+MOST_UNROLL = 4  # rows of a thread
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
 THREADS_PER_SM = 2048
 MOST_BLOCKS = 1 << 16  # of a grid whose thread blocks each leave sums of columns
@@ -63,6 +64,9 @@ class RowReductionConfig(GivenFields):
         Rows that a persistent kernel prefetches ahead, 0 to 8.
     early_launch : bool, optional
         Whether to use programmatic dependent launch: start early, then wait.
+    unroll : int, optional
+        Rows that a thread loads together, where at most a warp shares a row: 1, 2 or 4. Not for
+        rows that are staged or streamed, nor for persistent kernels.
     together : int, optional
         Neighbouring thread blocks that start together, up to 8, as a cluster that shares no data;
         1: no cluster. Not for rows that clusters share, nor for persistent kernels.
@@ -88,6 +92,7 @@ class RowReductionConfig(GivenFields):
     ahead: int | None = None
     early_launch: bool | None = None
     together: int | None = None
+    unroll: int | None = None
 
     def __post_init__(self) -> None:
         where = "RowReductionConfig"
@@ -101,12 +106,13 @@ class RowReductionConfig(GivenFields):
             "ahead": (0, MOST_TURNS_AHEAD),
             "blocks": (1, MOST_BLOCKS_PER_SM),
             "together": (1, MOST_LAUNCHED_TOGETHER),
+            "unroll": (1, MOST_UNROLL),
         }
         self.set_ints(where, bounds)
         threads, rows, cluster, blocks = self.threads, self.rows, self.cluster, self.blocks
         flags = ("preload", "recompute", "reload", "hint", "stage", "early_launch")
         self.check_flags(where, *flags)
-        for name, value in (("vector", self.vector), ("cluster", cluster)):
+        for name, value in (("vector", self.vector), ("cluster", cluster), ("unroll", self.unroll)):
             if value is not None and value & (value - 1):
                 raise cannot_schedule(where, f"{name}={value}", "a power of two")
         if threads is not None and not is_row(threads):

@@ -17,8 +17,9 @@ from functools import cached_property
 from itertools import product
 from math import log2
 
+from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
-from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
+from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM, MOST_ROW_CLUSTER
 from tvm_hopper.schedule.memory_bound.estimate import (
     LONG_BYTES,
     MemoryModel,
@@ -30,7 +31,7 @@ from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 from tvm_hopper.schedule.memory_bound.work import RowWork
 
 from .choice import CLUSTERS, RowChoice
-from .config import THREADS_PER_SM, RowReductionConfig, fits_block
+from .config import MOST_UNROLL, THREADS_PER_SM, RowReductionConfig, fits_block
 from .occupancy import (
     REGISTERS_PER_SM,
     REGISTERS_PER_THREAD,
@@ -58,10 +59,13 @@ MAX_CHUNKS_FEW_ROWS = 2  # vectors of a thread where few rows leave four warps a
 MAX_CHUNKS_SPLIT_ROWS = 4  # vectors of a thread where each row may have more thread blocks
 SMS_PER_SPLIT_ROW = 16  # one row for so many SMs or more is split
 STREAM_BYTES = 32  # that a thread loads at once of rows that are streamed
+FEW_STREAM_BYTES = 64  # likewise of few rows: few thread blocks of an SM load at a time
+FEW_STREAM_BLOCKS = 2  # thread blocks that each SM gets of few rows, by clusters
 STREAM_THREADS = (256, 512)  # of a row that is streamed once
 FEWEST_PARTS = 2  # of such a row
 SAME_RATE = 0.99  # of the best rate: as fast
 RUNNERS_UP = 2  # that `explain` shows
+NOT_UNROLLED = "which several warps share, or which are staged, streamed or begin at any element"
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -96,6 +100,10 @@ def choose_rows(
     found = [x for x in found if shares_rows(work, x.tile)] or found
     found.sort(key=lambda x: search.order(x, best))
     check_shared(where, work, found[0].tile)
+    if found[0].tile.unroll != (given.unroll or found[0].tile.unroll):
+        found_text = f"unroll={given.unroll} for rows of {work.columns} elements, {NOT_UNROLLED}"
+        need = "rows that at most a warp shares, in registers, of whole vectors"
+        raise cannot_schedule(where, found_text, need, "leave unroll= out, or give threads=")
     texts = [search.describe(x) for x in found[: 1 + RUNNERS_UP]]
     rest = "; then " + "; ".join(texts[1:]) if texts[1:] else ""
     begins = ", begins before the last launch has ended" if early else ""
@@ -174,11 +182,13 @@ class _RowSearch:
         rows = given.rows or max(1, FEWEST_THREADS // threads)
         chunks = -(-work.columns // (work.vector * threads * cluster))
         early = preloaded_registers(work, chunks) if preload else 0
-        least = least_registers(work, chunks, recompute, reload) + early
-        tile = RegisterTile(threads, work.vector, chunks, rows, cluster)
+        tile = RegisterTile(threads, work.vector, chunks, rows, cluster, work.shift)
+        tile = replace(tile, unroll=self._unroll(tile))
+        held = chunks * tile.unroll
+        least = least_registers(work, held, recompute, reload) + early
         if not self._is_legal(tile, least):
             return None
-        need = registers(work, chunks, recompute, reload) + early
+        need = registers(work, held, recompute, reload) + early
         blocks, hint = given.blocks, given.hint
         if blocks is None:
             blocks = blocks_of_registers(work, tile, need, reload, self.model)
@@ -192,6 +202,15 @@ class _RowSearch:
         split = not reload and (recompute or not work.kept) and self._splits(tile)
         return RowChoice(tile, preload, recompute, reload, blocks, hint, speed, split=split)
 
+    def _unroll(self, tile: RegisterTile) -> int:
+        """Return the rows of a thread that bring enough bytes, where no warp waits for another."""
+        if self.given.unroll is not None:
+            return self.given.unroll
+        at_once = tile.chunks * tile.vector * max(self.work.loaded, 1)
+        if not _is_alone(tile) or self.is_few or self.given.blocks is not None:
+            return 1
+        return largest_power(max(1, min(BYTES_PER_THREAD // at_once, MOST_UNROLL)))
+
     def _is_legal(self, tile: RegisterTile, least: int) -> bool:
         """Tell whether a thread block has room for a tile, and its threads have enough to load."""
         given, count = self.given, tile.threads * tile.rows
@@ -199,6 +218,7 @@ class _RowSearch:
             not fits_block(tile.threads, tile.rows)
             or count * (given.blocks or 1) > THREADS_PER_SM
             or (tile.cluster > 1 and tile.threads % THREADS_PER_WARP)
+            or (tile.unroll > 1 and not _is_alone(tile))
             or least > min(REGISTERS_PER_THREAD, REGISTERS_PER_SM // count)
         ):
             return False
@@ -227,28 +247,43 @@ class _RowSearch:
     def _stream_chunks(self) -> int:
         return max(1, STREAM_BYTES // (self.work.vector * max(self.work.loaded, 1)))
 
-    def _stream_threads(self, chunks: int) -> int:
+    @property
+    def _stream_cluster(self) -> int:
+        """Return the thread blocks that share a row: several where rows leave SMs without one."""
+        work, chip = self.work, self.model.chip
+        if not (self.passes_once and self.is_few and has_clusters()):
+            return 1
+        wanted = -(-FEW_STREAM_BLOCKS * chip.num_sms // (work.rows or 1))
+        parts = work.columns // (work.vector * STREAM_THREADS[0])  # a vector of each thread
+        most = MOST_ROW_CLUSTER if chip.holds_clusters(MOST_ROW_CLUSTER) else CLUSTERS[-1]
+        return largest_power(max(1, min(wanted, parts, most)))
+
+    def _stream_threads(self, chunks: int, columns: int) -> int:
         """Return many threads of few rows where L2 has to keep them, else fewer that end apart."""
         if self.work.passes > 1:
             return MAX_THREADS
-        most = self.work.columns // (chunks * self.work.vector * FEWEST_PARTS)
+        most = columns // (chunks * self.work.vector * FEWEST_PARTS)
         return max((x for x in STREAM_THREADS if x <= most), default=STREAM_THREADS[0])
 
     @property
     def streamed(self) -> RowChoice:
         """The choice for rows that no thread block holds, nor loads at once."""
         work, given = self.work, self.given
-        chunks, cluster = given.chunks or self._stream_chunks, given.cluster or 1
+        chunks, cluster = given.chunks or self._stream_chunks, given.cluster or self._stream_cluster
+        if cluster > 1 and given.chunks is None:
+            chunks = chunks * FEW_STREAM_BYTES // STREAM_BYTES
         threads, rows = given.threads or MAX_THREADS, given.rows or 1
         if given.threads is None:
             room = min(MAX_THREADS, THREADS_PER_SM // (given.blocks or 1)) // rows
-            threads = _round_threads(min(self._stream_threads(chunks), room))
+            threads = _round_threads(
+                min(self._stream_threads(chunks, work.columns // cluster), room)
+            )
         elif given.rows is None:
             rows = max(1, THREADS_PER_WARP // threads)
         chunks = min(chunks, -(-work.columns // (work.vector * threads * cluster)))
-        tile = RegisterTile(threads, work.vector, chunks, rows, cluster)
+        tile = RegisterTile(threads, work.vector, chunks, rows, cluster, work.shift)
         most = min(THREADS_PER_SM // (threads * tile.rows), MOST_BLOCKS_PER_SM)
-        flight = tile.rows * tile.columns * work.loaded
+        flight = tile.rows * tile.columns // cluster * work.loaded
         blocks = given.blocks or max(1, min(self.model.enough_blocks(flight), most))
         hint = bool(given.hint)  # lines that the second pass wants leave no room for others
         speed = self.model.streamed_rate(work.passes)
@@ -298,7 +333,8 @@ class _RowSearch:
     def describe(self, choice: RowChoice) -> str:
         """Describe a choice for `explain`."""
         tile, work = choice.tile, self.work
-        rows = f", {tile.rows} rows a thread block" if tile.rows > 1 else ""
+        rows = f", {tile.block_rows} rows a thread block" if tile.block_rows > 1 else ""
+        rows += f", {tile.unroll} of a thread" if tile.unroll > 1 else ""
         early = ", what rows share first" if work.shared and choice.preload else ""
         again = ", exponentials and the like twice" if work.kept and choice.recompute else ""
         again += ", rows loaded twice" if choice.reload else ""
@@ -310,6 +346,11 @@ class _RowSearch:
         text = f"{tile.threads} threads a row{part}, {tile.chunks} vectors of {tile.vector} each"
         room = f", {choice.blocks} thread blocks an SM" if choice.blocks > 1 else ""
         return f"{text}{rows}{early}{again}{room} ({share})"
+
+
+def _is_alone(tile: RegisterTile) -> bool:
+    """Tell rows of a warp or a part of one, which wait for nothing and begin with a vector."""
+    return tile.threads <= THREADS_PER_WARP and tile.cluster == 1 and not tile.shift
 
 
 def _round_threads(most: int) -> int:

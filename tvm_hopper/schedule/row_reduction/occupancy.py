@@ -26,7 +26,7 @@ SUMS_BYTES = 2048  # of shared memory next to staged rows: sums of warps, barrie
 
 
 def registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -> int:
-    """Estimate the registers of a thread."""
+    """Estimate the registers of a thread with so many vectors, of one row or of several."""
     row = _of_bytes(chunks * work.vector * work.loaded)
     if reload:
         shared = _of_bytes(work.vector * work.shared)
@@ -52,7 +52,7 @@ def blocks_of_registers(
 ) -> int:
     """Return how many thread blocks an SM has room for, and no more than bring enough bytes."""
     threads, columns = tile.threads * tile.rows, -(-work.columns // tile.cluster)
-    enough = model.enough_blocks(tile.rows * columns * work.loaded, reload)
+    enough = model.enough_blocks(tile.block_rows * columns * work.loaded, reload)
     given = -(-num_registers // REGISTER_STEP) * REGISTER_STEP
     room = min(REGISTERS_PER_SM // (given * threads), THREADS_PER_SM // threads, MOST_BLOCKS_PER_SM)
     room = min(room, MOST_RELOADED_BLOCKS) if reload else room

@@ -105,10 +105,10 @@ def deal_out_passes(sch: s_tir.Schedule, passes: list[Pass], tile: RegisterTile)
         outer = deal_out(sch, _columns(sch, one.nest), tile, whole=False)
         for nest in one.loads:
             sch.compute_at(nest.block, outer)
-            deal_out(sch, _columns_inside(sch, nest, outer), inner, whole=True)
+            deal_out(sch, _columns_inside(sch, nest, outer), inner, whole=True, inside=True)
         for nest in one.stores:
             sch.reverse_compute_at(nest.block, outer)
-            deal_out(sch, _columns_inside(sch, nest, outer), inner, whole=True)
+            deal_out(sch, _columns_inside(sch, nest, outer), inner, whole=True, inside=True)
 
 
 def _columns(sch: s_tir.Schedule, nest: Nest) -> Any:

@@ -86,6 +86,17 @@ def _exactly(function: Function) -> Function:
     return lambda x: np.asarray(function(x.astype(np.float64))).astype(x.dtype)
 
 
+def _divide(x: Any, divisor: Any, inverse: Any) -> Any:
+    """Divide by multiplying with the inverse, and add what the remainder gives."""
+
+    def fma(a: Any, b: Any, c: Any) -> Any:
+        return (a.astype(np.float64) * b + c).astype(x.dtype)
+
+    product = x * inverse
+    nearer = fma(fma(-product, divisor, x), inverse, product)
+    return np.where(np.isnan(nearer), product, nearer)
+
+
 def _tanh_gelu(half: Any) -> Any:
     u = 2 * 0.7978845608028654 * (2 * half + 0.044715 * (2 * half) ** 3)
     step = np.where(u < 0, np.exp(np.minimum(u, 0)), 1) / (1 + np.exp(-np.abs(u)))
@@ -147,6 +158,7 @@ MATH: dict[str, Function] = {
     "tvm_hopper_ex2_ftz": _flushed(np.exp2),
     "tvm_hopper_rcp_ftz": _flushed(np.reciprocal),
     "tvm_hopper_rcp_in_turns": lambda x, _turn: _flushed(np.reciprocal)(x),
+    "tvm_hopper_divide_by": _divide,
     "tvm_hopper_tanh_approx": np.tanh,
     "tvm_hopper_gelu_tanh_float16": _exactly(_tanh_gelu),
     "tvm_hopper_gelu_tanh_bfloat16": _exactly(_tanh_gelu),

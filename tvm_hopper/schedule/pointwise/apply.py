@@ -119,9 +119,9 @@ def _apply_kernel(
     """Schedule blocks of one shape as one kernel."""
     check_elements(parts)
     loads = [p for p in parts if p.name in columns]
-    crossed = find_transposition(parts, given)
+    crossed = find_transposition(sch, parts, given)
     if crossed is not None:
-        return apply_transposition(sch, crossed, given, bool(given.hint))
+        return apply_transposition(sch, crossed, given)
     reads = find_reads(sch, parts)
     reads = numbered_along(parts, reads)
     program = find_elements(parts, reads, by_rows=bool(loads))

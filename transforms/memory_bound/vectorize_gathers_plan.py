@@ -36,8 +36,35 @@ class LaneVector:
         return self.loads[0].source
 
 
-def find_vectors(loop: ir.For, value: Any) -> tuple[LaneVector, ...]:
+def group_choices(vectors: tuple[LaneVector, ...]) -> list[list[LaneVector]]:
+    """Return vectors together of which a thread loads one: they share its registers."""
+    groups: list[list[LaneVector]] = []
+    for one in vectors:
+        group = next((x for x in groups if all(_exclude(one, y) for y in x)), None)
+        groups.append([one]) if group is None else group.append(one)
+    return groups
+
+
+def _exclude(one: LaneVector, other: LaneVector) -> bool:
+    """Tell two vectors of one kind that are loaded on different sides of a choice."""
+    if ir.dtype_of(one.tensor) != ir.dtype_of(other.tensor) or one.lanes != other.lanes:
+        return False
+    for a, b in zip(one.exists, other.exists, strict=False):
+        if not tvm_ffi.structural_equal(a, b):
+            return is_denied(a, b) or is_denied(b, a)
+    return False
+
+
+def is_denied(condition: Any, other: Any) -> bool:
+    """Tell the negation of a condition."""
+    return isinstance(other, tirx.Not) and bool(tvm_ffi.structural_equal(condition, other.a))
+
+
+def find_vectors(loop: ir.For, value: Any) -> tuple[Any, tuple[LaneVector, ...]]:
     """Return the vectors that a value of a loop over elements is computed from.
+
+    The value comes first: its choices on which all elements agree are written without the element,
+    so that a thread decides once.
 
     Parameters
     ----------
@@ -46,7 +73,9 @@ def find_vectors(loop: ir.For, value: Any) -> tuple[LaneVector, ...]:
     value : Expr
         What each of them is.
     """
-    return tuple(_Elements(loop).vectors(value))
+    elements = _Elements(loop)
+    value = elements.choose_once(value)
+    return value, tuple(elements.vectors(value))
 
 
 class _Elements:
@@ -78,13 +107,27 @@ class _Elements:
                 if (place := self._place(node)) is not None:
                     yield LaneVector((node,), place[0], place[1], exists)
                 continue
-            condition = self._of_whole_vector(self.analyzer.simplify(node.args[0]))
-            yield from self._vectors(node.args[0], exists)
+            condition = node.args[0]
+            yield from self._vectors(condition, exists)
             if ir.depends_on(condition, [self.lane]):
                 continue
             yes = list(self._vectors(side[0], (*exists, condition)))
             no = list(self._vectors(side[1], (*exists, tirx.Not(condition))))
             yield from _one_side_each(condition, exists, yes, no)
+
+    def choose_once(self, value: Any) -> Any:
+        """Leave the lane out of conditions of choices on which all elements agree."""
+
+        def call(node: ir.Call, mutator: Any) -> Any:
+            node = mutator.default_mutate(node)
+            if not node.op.name.endswith("if_then_else"):
+                return node
+            condition = self._of_whole_vector(self.analyzer.simplify(node.args[0]))
+            if ir.depends_on(condition, [self.lane]):
+                return node
+            return tirx.if_then_else(condition, *node.args[1:])
+
+        return ir.mutate(value, [(ir.Call, call)])
 
     def _of_whole_vector(self, condition: Any) -> Any:
         """Leave the lane out of comparisons in which all elements of a vector agree.

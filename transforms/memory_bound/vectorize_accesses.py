@@ -1,6 +1,7 @@
 """Access a thread's elements as vectors, also at a tensor's end and where an index names them.
 
     vectors that may lie across a tensor's end are whole ones or elements     split_vector_tails.py
+    vectors that go over the end of a row say where they begin                 join_vector_rows.py
     elements that lie side by side where an index starts are a vector          vectorize_gathers.py
 
 Before: a thread's registers are its own, conditions stand on blocks.  After: no condition on an
@@ -11,7 +12,10 @@ from __future__ import annotations
 
 from tvm_hopper.transforms.kernel_pass import function_pass
 
+from .join_vector_rows import join_vector_rows
 from .split_vector_tails import split_vector_tails
 from .vectorize_gathers import vectorize_gathers
 
-VectorizeAccesses = function_pass("VectorizeAccesses", split_vector_tails, vectorize_gathers)
+VectorizeAccesses = function_pass(
+    "VectorizeAccesses", split_vector_tails, join_vector_rows, vectorize_gathers
+)

@@ -140,8 +140,6 @@ def _load_one(vectors: list[LaneVector], kept: ir.Var, notes: dict[str, Any]) ->
         is_no = not tvm_ffi.structural_equal(condition, one.exists[0])
         sides[is_no].append(replace(one, exists=one.exists[1:]))
     yes, no = (_load_one(x, kept, notes) if x else None for x in sides)
-    if isinstance(condition, tirx.Not) and no is not None:
-        condition, yes, no = condition.a, no, yes
     return ir.IfThenElse(condition, yes, no)
 
 
@@ -152,9 +150,8 @@ def _load(one: LaneVector, kept: ir.Var, notes: dict[str, Any]) -> ir.Stmt:
     def vector(part: Any) -> ir.Stmt:
         def element(lane: Any) -> ir.Stmt:
             place = part * one.lanes + lane
-            *rows, first = one.first
-            index = first + ir.cast_like(place, first)
-            load = tirx.BufferLoad(one.tensor, [*rows, index])
+            index = ir.indices_from(one.first, place, one.tensor.shape)
+            load = tirx.BufferLoad(one.tensor, index)
             store = ir.BufferStore(kept, load, [place])
             return ir.block_of_store(store, [load], notes)
 

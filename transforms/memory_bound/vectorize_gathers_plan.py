@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import tvm
@@ -23,7 +24,11 @@ from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES
 
 @dataclass(frozen=True)
 class LaneVector:
-    """Loads that are one vector: the tensor, its first element, the lanes loaded at once."""
+    """Loads that are one vector: the tensor, its first element, the lanes loaded at once.
+
+    The last of the indices counts the elements of all dimensions from there on: a vector may go
+    over the end of a row.
+    """
 
     loads: tuple[ir.TensorLoad, ...]
     first: tuple[Any, ...]
@@ -138,20 +143,13 @@ class _Elements:
         def compare(node: Any, _mutator: Any) -> Any:
             is_low = isinstance(node, tirx.LT | tirx.GE)  # the vector is on the left
             value, bound = (node.a, node.b) if is_low else (node.b, node.a)
-            first = self._first_of_vector(value)
+            first = ir.first_lane(value, self.lane, self.extent, self.analyzer)
             if first is None or not all(self._is_multiple(x, self.extent) for x in (first, bound)):
                 return node
             return type(node)(first, bound) if is_low else type(node)(bound, first)
 
         kinds = (tirx.LT, tirx.GE, tirx.LE, tirx.GT)
         return ir.mutate(condition, [(kind, compare) for kind in kinds])
-
-    def _first_of_vector(self, value: Any) -> Any | None:
-        """Return the value at the first lane, if it grows by one from lane to lane."""
-        value = ir.without_carry(value, self.lane, self.extent)
-        first = self.analyzer.simplify(ir.substitute(value, {self.lane: 0}))
-        step = self.analyzer.simplify(value - first - ir.cast_like(self.lane, value))
-        return first if ir.is_const(step, 0) else None
 
     def _place(self, load: ir.TensorLoad) -> tuple[tuple[Any, ...], int] | None:
         """Return the first element and the lanes that are loaded at once; None for no vector."""
@@ -160,18 +158,17 @@ class _Elements:
             return None
         if dtype not in DTYPES or not load.indices:  # of no dimensions
             return None
-        indices = [ir.without_carry(x, self.lane, self.extent) for x in load.indices]
-        if ir.find_all(indices, ir.TensorLoad, self._is_each):
+        known = [ir.without_carry(x, self.lane, self.extent) for x in load.indices]
+        if ir.find_all(known, ir.TensorLoad, self._is_each):
             return None
-        *rows, last = indices
-        first = self._first_of_vector(last)
-        if first is None or ir.depends_on(rows, [self.lane]):
+        place = ir.first_element(load.indices, tensor.shape, self.lane, self.extent)
+        if place is None:
             return None
         lanes = min(self.extent & -self.extent, THREAD_ACCESS_BYTES // DTYPES[dtype].num_bytes)
-        starts = [first, tensor.shape[-1]] if len(rows) else [first]
+        starts = [place[-1], *([prod(tensor.shape[len(place) - 1 :])] if len(place) > 1 else [])]
         while lanes > 1 and not all(self._is_multiple(x, lanes) for x in starts):
             lanes //= 2
-        return ((*rows, first), lanes) if lanes > 1 else None
+        return (tuple(place), lanes) if lanes > 1 else None
 
     def _is_each(self, load: ir.TensorLoad) -> bool:
         return ir.depends_on(load, [self.lane])
@@ -234,6 +231,7 @@ def _one_side_each(
 
 def _may_share(one: LaneVector, other: LaneVector, depth: int) -> bool:
     same = one.tensor.same_as(other.tensor) and one.lanes == other.lanes
+    same = same and len(one.first) == len(other.first)
     loads = ir.find_all([*one.first, *other.first], ir.TensorLoad)  # a choice would make both
     return same and len(other.exists) == depth and not loads
 

@@ -21,7 +21,7 @@ from .build import (
     with_body,
 )
 from .callers import ALLOCATOR, answers_for_allocator, has_allocator
-from .lanes import without_carry
+from .lanes import first_element, first_lane, indices_from, without_carry
 from .rewrite import (
     Names,
     drop_empty,

@@ -53,14 +53,15 @@ class GatherPlan:
 def plan_gathers(kernel: ir.For) -> tuple[GatherPlan, ...]:
     """Find the loops that load neighbouring elements one by one."""
     found = []
-    for loop in ir.find_all(kernel, ir.For, _is_over_elements):
-        value, vectors = find_vectors(loop, loop.body.block.body.value)
-        if vectors:
+    for loop in ir.find_all(kernel, ir.For, is_over_elements):
+        old = loop.body.block.body.value
+        value, vectors = find_vectors(loop, old)
+        if vectors or not tvm_ffi.structural_equal(value, old):
             found.append(GatherPlan(loop, value, vectors))
     return tuple(found)
 
 
-def _is_over_elements(loop: ir.For) -> bool:
+def is_over_elements(loop: ir.For) -> bool:
     """Tell a loop that computes a few registers, each by one statement."""
     extent, realize = ir.static_int(loop.extent), loop.body
     if loop.kind != ir.ForKind.UNROLLED or extent is None or not 1 < extent <= MOST_LANES:
@@ -105,7 +106,7 @@ def _rewrite(plan: GatherPlan, names: ir.Names, registers: list[ir.Var]) -> ir.S
     value = _without_choices(ir.replace_nodes(plan.value, ir.TensorLoad, values))
     store = ir.BufferStore(block.body.buffer, value, block.body.indices)
     notes = {k: v for k, v in block.annotations.items() if k != LOAD_HINT}
-    reads = [ir.full_region(x) for x in registers[-len(groups) :]]
+    reads = [ir.full_region(x) for x in registers[len(registers) - len(groups) :]]
     moved = [x.source for x in values]
     kept_reads = [
         x
@@ -123,8 +124,7 @@ def _without_choices(value: Any) -> Any:
 
     def call(node: ir.Call, mutator: Any) -> Any:
         node = mutator.default_mutate(node)
-        is_choice = node.op.name.endswith("if_then_else")
-        same = is_choice and tvm_ffi.structural_equal(node.args[1], node.args[2])
+        same = ir.is_choice(node) and tvm_ffi.structural_equal(node.args[1], node.args[2])
         return node.args[1] if same else node
 
     return ir.mutate(value, [(ir.Call, call)])

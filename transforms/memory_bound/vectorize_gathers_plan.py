@@ -68,8 +68,8 @@ def is_denied(condition: Any, other: Any) -> bool:
 def find_vectors(loop: ir.For, value: Any) -> tuple[Any, tuple[LaneVector, ...]]:
     """Return the vectors that a value of a loop over elements is computed from.
 
-    The value comes first: its choices on which all elements agree are written without the element,
-    so that a thread decides once.
+    The value comes first: its quotients, remainders and choices on which all elements agree are
+    written without the element, so that a thread computes them once.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def find_vectors(loop: ir.For, value: Any) -> tuple[Any, tuple[LaneVector, ...]]
         What each of them is.
     """
     elements = _Elements(loop)
-    value = elements.choose_once(value)
+    value = elements.choose_once(ir.without_carry(value, elements.lane, elements.extent))
     return value, tuple(elements.vectors(value))
 
 
@@ -125,7 +125,7 @@ class _Elements:
 
         def call(node: ir.Call, mutator: Any) -> Any:
             node = mutator.default_mutate(node)
-            if not node.op.name.endswith("if_then_else"):
+            if not ir.is_choice(node) or not ir.depends_on(node.args[0], [self.lane]):
                 return node
             condition = self._of_whole_vector(self.analyzer.simplify(node.args[0]))
             if ir.depends_on(condition, [self.lane]):
@@ -194,7 +194,7 @@ def _choices(value: Any) -> list[tuple[Any, tuple[Any, ...]]]:
         return node
 
     def call(node: ir.Call, mutator: Any) -> Any:
-        if not node.op.name.endswith("if_then_else"):
+        if not ir.is_choice(node):
             return mutator.default_mutate(node)
         found.append((node, (node.args[1], node.args[2])))
         return node

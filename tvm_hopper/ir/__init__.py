@@ -69,6 +69,7 @@ from .walk import (
     find_all,
     find_blocks,
     has_any,
+    is_choice,
     is_const,
     is_device_id,
     is_ours,

@@ -17,7 +17,9 @@ legalize.test_unroll_register_loops : parse(BEFORE) : UnrollRegisterLoops()
 math.test_hoist_row_reciprocals : parse(BEFORE, ("STORE", DIVISION)) : hoist_row_reciprocals
 mbarriers.test_lower_channels_to_mbarriers : parse(TOGETHER) : LowerChannelsToMbarriers()
 memory_bound.test_guard_row_loop : before() : guard_row_loop
+memory_bound.test_hoist_index_numbers : parse(BEFORE, ("VALUE", PADDED)) : hoist_index_numbers
 memory_bound.test_hoist_reduction_inits : before() : HoistReductionInits()
+memory_bound.test_join_vector_rows : parse(KERNEL, ("PLACE", CROSSING)) : join_vector_rows
 memory_bound.test_pipeline_row_loop : before() : PipelineRowLoop()
 memory_bound.test_prefetch_row_scalars : parse(KERNEL) : prefetch_row_scalars
 memory_bound.test_prefetch_rows_to_l2 : parse(KERNEL) : prefetch_rows_to_l2

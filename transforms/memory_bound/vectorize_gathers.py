@@ -105,7 +105,7 @@ def _rewrite(plan: GatherPlan, names: ir.Names, registers: list[ir.Var]) -> ir.S
         fronts.append(_load_one(loads, kept, hint))
     value = _without_choices(ir.replace_nodes(plan.value, ir.TensorLoad, values))
     store = ir.BufferStore(block.body.buffer, value, block.body.indices)
-    notes = {k: v for k, v in block.annotations.items() if k != LOAD_HINT}
+    notes = {k: v for k, v in block.annotations.items() if not groups or k != LOAD_HINT}
     reads = [ir.full_region(x) for x in registers[len(registers) - len(groups) :]]
     moved = [x.source for x in values]
     kept_reads = [

@@ -120,7 +120,6 @@ def test_fewer_lanes_where_a_vector_begins_inside_of_one():
         "X[v, tx * 8]",
         "X[bx, P[v % 4]]",
         f"X[({NUMBER} + 4) // 192, ({NUMBER} + 4) % 192]",
-        f"X[P[({NUMBER} + 4) // 192], ({NUMBER}) % 192]",
         "T.if_then_else(v < 3, X[bx, tx * 8 + v], T.float16(0))",
         "T.if_then_else(tx * 8 + v < 60, X[bx, tx * 8 + v], T.float16(0))",
         "T.if_then_else(64 < tx * 8 + v, X[bx, tx * 8 + v], T.float16(0))",
@@ -131,6 +130,14 @@ def test_fewer_lanes_where_a_vector_begins_inside_of_one():
 def test_others_stay(value):
     func = before(value)
     assert run(func, vectorize_gathers).body.same_as(func.body)
+
+
+def test_remainders_that_elements_share_are_written_without_the_lane():
+    value = f"X[P[({NUMBER} + 4) // 192], {{}}]"
+    func = before(value.format(f"({NUMBER}) % 192"))
+    want = value.format(f"{FIRST} % 192 + v")
+    want = want.replace(NUMBER, f"{FIRST} + v")  # as the script above is read
+    check(run(func, vectorize_gathers), before(want))
 
 
 def test_a_condition_on_each_element_stays():

@@ -54,7 +54,8 @@ from .config import MOST_CHUNKS, PointwiseConfig
 TILE_BYTES = 8192  # eight thread blocks of them are in flight on an SM
 THREADS = 256
 Place = Callable[[Any, Any], list[Any]]  # of an element i, j of a tile, in an array
-CHUNKS = 2  # vectors of a thread, where a thread block has no more threads than it needs
+MULTIPLE = 128  # of which thread blocks have threads, where each has this many vectors
+CHUNKS = 2
 
 
 @dataclass(frozen=True)
@@ -201,8 +202,7 @@ def apply_transposition(
     written = in_memory(sch, parts, full)
     loaded = [x.read.tensor for x in plan.crossed]
     beside = [x.tensor for x in plan.others]
-    tile = _choose_tile(plan, loaded, [*written, *beside])
-    threads = given.threads or _choose_threads(tile)
+    tile, threads = _choose_tile(plan, loaded, [*written, *beside], given.threads)
     hint = given.hint
     if hint is None:
         total = ir.static_int(prod(plan.extents[1:], start=plan.extents[0]))
@@ -239,14 +239,13 @@ def apply_transposition(
     return PointwiseConfig(threads=threads, hint=hint, early_launch=given.early_launch)
 
 
-def _choose_threads(tile: SharedTile) -> int:
-    most = tile.i * tile.j // min(tile.i_vector, tile.j_vector)
-    threads = max(min(THREADS, -(-most // CHUNKS)), min(MAX_THREADS, most // MOST_CHUNKS))
-    return -(-threads // THREADS_PER_WARP) * THREADS_PER_WARP
+def _choose_tile(
+    plan: Transposition, loaded: list[Any], beside: list[Any], given: int | None
+) -> tuple[SharedTile, int]:
+    """Choose a tile of whole cache lines on both sides, of equal parts of each extent.
 
-
-def _choose_tile(plan: Transposition, loaded: list[Any], beside: list[Any]) -> SharedTile:
-    """Choose a tile of whole cache lines on both sides, of equal parts of each extent."""
+    All its threads have as many vectors, on both sides: a tile may go on after its extent for that.
+    """
     i, j = (plan.size(x) for x in (-2, -1))
     i_vector, j_vector = widest_vector(i, loaded), widest_vector(j, beside)
     widths = [max(dtype_bytes(ir.dtype_of(x)) for x in some) for some in (loaded, beside)]
@@ -255,7 +254,17 @@ def _choose_tile(plan: Transposition, loaded: list[Any], beside: list[Any]) -> S
     rows = _equal_parts(j, sides[1], j_vector, widths[1])
     columns = _equal_parts(i, max(sides[0], area // rows), i_vector, widths[0])
     rows = _equal_parts(j, max(sides[1], area // columns), j_vector, widths[1])
-    return SharedTile(columns, rows, i_vector, j_vector)
+    least = columns * rows // max(i_vector, j_vector)
+    unit = given or (MULTIPLE if least >= CHUNKS * MULTIPLE else THREADS_PER_WARP)
+    while any(columns * rows // x % unit for x in (i_vector, j_vector)):
+        columns += i_vector
+    counts = [columns * rows // x for x in (i_vector, j_vector)]
+    if given is None:
+        most = max(THREADS, max(counts) // MOST_CHUNKS)
+        sizes = range(unit, MAX_THREADS + 1, unit)
+        fitting = [x for x in sizes if not any(count % x for count in counts)]
+        given = max((x for x in fitting if x <= most), default=unit)
+    return SharedTile(columns, rows, i_vector, j_vector), given
 
 
 def _equal_parts(extent: Any, most: int, vector: int, width: int) -> int:

@@ -19,5 +19,9 @@ from .split_vector_tails import split_vector_tails
 from .vectorize_gathers import vectorize_gathers
 
 VectorizeAccesses = function_pass(
-    "VectorizeAccesses", split_vector_tails, join_vector_rows, vectorize_gathers, hoist_index_numbers
+    "VectorizeAccesses",
+    split_vector_tails,
+    join_vector_rows,
+    vectorize_gathers,
+    hoist_index_numbers,
 )

@@ -93,7 +93,10 @@ def vector_of_neighbours(
     vector : int
         Elements of the widest vector.
     """
-    known = [*(x.tensor for x in reads), *(x for p in parts for x in p.outputs)]
+    along = [p.spatial[-1].var for p in parts]  # what a row shares is read in any case
+    loads = [(x, y) for p, y in zip(parts, along, strict=True) for x in p.loads]
+    fixed = [x.source for x, y in loads if not ir.depends_on(list(x.indices), [y])]
+    known = [*fixed, *(x.tensor for x in reads), *(x for p in parts for x in p.outputs)]
     width = min(dtype_bytes(ir.dtype_of(p.outputs[0])) for p in parts)
     least = max(PAIR, LEAST_BYTES // width)
     while vector > least and not all(

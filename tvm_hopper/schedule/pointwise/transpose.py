@@ -17,7 +17,7 @@ a part: conditions are on whole vectors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -25,6 +25,7 @@ from tvm import s_tir
 from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import (
     LINE_BYTES,
@@ -52,10 +53,11 @@ from tvm_hopper.schedule.memory_bound.tiles import flat, is_multiple, sum_bytes,
 from .config import MOST_CHUNKS, PointwiseConfig
 
 TILE_BYTES = 8192  # eight thread blocks of them are in flight on an SM
+STATIC_SHARED_BYTES = 48 << 10  # of arrays whose size the compiler knows
 THREADS = 256
 Place = Callable[[Any, Any], list[Any]]  # of an element i, j of a tile, in an array
-MULTIPLE = 128  # of which thread blocks have threads, where each has this many vectors
-CHUNKS = 2
+MULTIPLE, CHUNKS = 128, 2  # threads are a multiple, where each has so many vectors
+GROWTH = 32  # vectors that a side of a tile may be longer, so that all threads have as many
 
 
 @dataclass(frozen=True)
@@ -102,15 +104,28 @@ class SharedTile:
     i_vector: int
     j_vector: int
 
+    @property
+    def counts(self) -> list[int]:
+        """Vectors along each side that it has."""
+        return [self.i * self.j // x for x in (self.i_vector, self.j_vector)]
+
     def sides(self, along: str) -> tuple[int, int]:
         """Return the elements of a row along one side, and those of its vectors."""
         return (self.i, self.i_vector) if along == "i" else (self.j, self.j_vector)
 
+    def pitch(self, dtype: str) -> int:
+        """Return how far apart elements lie that threads next to one another read at once."""
+        unit = max(1, THREAD_ACCESS_BYTES // dtype_bytes(dtype))
+        return (-(-self.i * self.j_vector // unit) | 1) * unit
+
+    def num_bytes(self, tensor: Any) -> int:
+        """Return the bytes of shared memory that a tensor takes."""
+        dtype = ir.dtype_of(tensor)
+        return self.j // self.j_vector * self.pitch(dtype) * dtype_bytes(dtype)
+
     def in_shared(self, dtype: str) -> Place:
         """Return where elements of a tile lie in shared memory."""
-        unit = max(1, THREAD_ACCESS_BYTES // dtype_bytes(dtype))
-        pitch = (-(-self.i * self.j_vector // unit) | 1) * unit
-        rows = self.j_vector
+        pitch, rows = self.pitch(dtype), self.j_vector
         return lambda i, j: [j // rows * pitch + j % rows * self.i + i]
 
     def of_thread(self, threads: int, along: str) -> Place:
@@ -203,6 +218,9 @@ def apply_transposition(
     loaded = [x.read.tensor for x in plan.crossed]
     beside = [x.tensor for x in plan.others]
     tile, threads = _choose_tile(plan, loaded, [*written, *beside], given.threads)
+    if len(loaded) > 1 and sum(map(tile.num_bytes, loaded)) > STATIC_SHARED_BYTES:
+        fewer = replace(plan, crossed=plan.crossed[:-1])  # the last one is read by elements
+        return apply_transposition(sch, fewer, given)
     hint = given.hint
     if hint is None:
         total = ir.static_int(prod(plan.extents[1:], start=plan.extents[0]))
@@ -254,17 +272,24 @@ def _choose_tile(
     rows = _equal_parts(j, sides[1], j_vector, widths[1])
     columns = _equal_parts(i, max(sides[0], area // rows), i_vector, widths[0])
     rows = _equal_parts(j, max(sides[1], area // columns), j_vector, widths[1])
-    least = columns * rows // max(i_vector, j_vector)
-    unit = given or (MULTIPLE if least >= CHUNKS * MULTIPLE else THREADS_PER_WARP)
-    while any(columns * rows // x % unit for x in (i_vector, j_vector)):
-        columns += i_vector
-    counts = [columns * rows // x for x in (i_vector, j_vector)]
-    if given is None:
-        most = max(THREADS, max(counts) // MOST_CHUNKS)
-        sizes = range(unit, MAX_THREADS + 1, unit)
-        fitting = [x for x in sizes if not any(count % x for count in counts)]
-        given = max((x for x in fitting if x <= most), default=unit)
-    return SharedTile(columns, rows, i_vector, j_vector), given
+    vectors = (i_vector, j_vector)
+    unit = given or (
+        MULTIPLE if columns * rows >= CHUNKS * MULTIPLE * max(vectors) else THREADS_PER_WARP
+    )
+    grown = [
+        SharedTile(columns + a * i_vector, rows + b * j_vector, i_vector, j_vector)
+        for a in range(GROWTH)
+        for b in range(GROWTH)
+    ]
+    grown = [x for x in grown if not any(count % unit for count in x.counts)]
+    tile = min(grown, key=lambda x: x.i * x.j, default=None)
+    if tile is None or tile.num_bytes(loaded[0]) > STATIC_SHARED_BYTES:
+        found, need = f"threads={unit}", "a divisor of the number of vectors of a tile"
+        raise cannot_schedule("PointwiseConfig", found, need, "leave it out")
+    counts = tile.counts
+    sizes = range(unit, max(THREADS, max(counts) // MOST_CHUNKS) + 1, unit)
+    fitting = [x for x in sizes if x <= MAX_THREADS and not any(count % x for count in counts)]
+    return tile, given or max(fitting)
 
 
 def _equal_parts(extent: Any, most: int, vector: int, width: int) -> int:

@@ -8,8 +8,8 @@
     for v in unroll(2):
         tile[v] = T.if_then_else(1 <= number[0] + v, X[.. of element first[0] + v], 0)
 
-TVM simplifies each use of a quotient or a remainder by itself, in forms that have nothing in common.
-The compiler then divides for each element, and branches around that instead of loading under a
+TVM simplifies each use of a quotient or a remainder by itself, in forms that share nothing. The
+compiler then divides for each element, and branches around that instead of loading under a
 condition: a thread waits for one element before it asks for the next.
 
 Before: quotients and remainders have no element in them, where a vector allows it.  After: in
@@ -144,7 +144,11 @@ def _rewrite(plan: IndexNumbers, names: ir.Names, registers: list[ir.Var]) -> ir
 
     realize = plan.loop.body
     store = realize.block.body
-    visits = [(ir.TensorLoad, element), (tirx.FloorDiv, quotient), (tirx.FloorMod, quotient)]
+    visits: list[tuple[type, Any]] = [
+        (ir.TensorLoad, element),
+        (tirx.FloorDiv, quotient),
+        (tirx.FloorMod, quotient),
+    ]
     value = ir.mutate(store.value, visits)
     store = ir.BufferStore(store.buffer, value, store.indices)
     own = [ir.full_region(x) for x in registers[len(registers) - len(kept) :]]

@@ -51,8 +51,9 @@ def _joined(access: Any, loop: ir.For) -> list[Any] | None:
     """Return the indices of an access by its first element; None where they stay."""
     tensor = access.buffer if isinstance(access, ir.BufferStore) else access.source
     lane, lanes, shape = loop.loop_var, ir.static_int(loop.extent), tensor.shape
-    is_row = lanes is None or not ir.depends_on(list(access.indices)[:-1], [lane])
-    if is_row or str(tensor.scope()) not in ("", "global") or list(tensor.strides):
+    if lanes is None or not ir.depends_on(list(access.indices)[:-1], [lane]):
+        return None
+    if str(tensor.scope()) not in ("", "global") or list(tensor.strides):
         return None
     first = ir.first_element(access.indices, shape, lane, lanes)
     if first is None or len(first) == len(shape):

@@ -16,8 +16,9 @@ a part: conditions are on whole vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -25,15 +26,6 @@ from tvm import s_tir
 from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
-from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import (
-    LINE_BYTES,
-    MAX_THREADS,
-    SECTOR_BYTES,
-    THREAD_ACCESS_BYTES,
-    THREADS_PER_WARP,
-)
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.memory_bound.arrays import Read, find_reads, keep_read
@@ -48,16 +40,10 @@ from tvm_hopper.schedule.memory_bound.nests import (
     merge,
 )
 from tvm_hopper.schedule.memory_bound.program import Part, equal, plain_index
-from tvm_hopper.schedule.memory_bound.tiles import flat, is_multiple, sum_bytes, widest_vector
+from tvm_hopper.schedule.memory_bound.tiles import flat, sum_bytes
 
-from .config import MOST_CHUNKS, PointwiseConfig
-
-TILE_BYTES = 8192  # eight thread blocks of them are in flight on an SM
-STATIC_SHARED_BYTES = 48 << 10  # of arrays whose size the compiler knows
-THREADS = 256
-Place = Callable[[Any, Any], list[Any]]  # of an element i, j of a tile, in an array
-MULTIPLE, CHUNKS = 128, 2  # threads are a multiple, where each has so many vectors
-GROWTH = 32  # vectors that a side of a tile may be longer, so that all threads have as many
+from .config import PointwiseConfig
+from .transpose_tile import STATIC_SHARED_BYTES, Place, SharedTile, choose_tile
 
 
 @dataclass(frozen=True)
@@ -93,51 +79,6 @@ class Transposition:
         """Return the number of elements along a group of dimensions."""
         first, *rest = (self.extents[x] for x in self.groups[group])
         return prod(rest, start=first)
-
-
-@dataclass(frozen=True)
-class SharedTile:
-    """A tile of i times j elements: how many of each, and in vectors of how many."""
-
-    i: int
-    j: int
-    i_vector: int
-    j_vector: int
-
-    @property
-    def counts(self) -> list[int]:
-        """Vectors along each side that it has."""
-        return [self.i * self.j // x for x in (self.i_vector, self.j_vector)]
-
-    def sides(self, along: str) -> tuple[int, int]:
-        """Return the elements of a row along one side, and those of its vectors."""
-        return (self.i, self.i_vector) if along == "i" else (self.j, self.j_vector)
-
-    def pitch(self, dtype: str) -> int:
-        """Return how far apart elements lie that threads next to one another read at once."""
-        unit = max(1, THREAD_ACCESS_BYTES // dtype_bytes(dtype))
-        return (-(-self.i * self.j_vector // unit) | 1) * unit
-
-    def num_bytes(self, tensor: Any) -> int:
-        """Return the bytes of shared memory that a tensor takes."""
-        dtype = ir.dtype_of(tensor)
-        return self.j // self.j_vector * self.pitch(dtype) * dtype_bytes(dtype)
-
-    def in_shared(self, dtype: str) -> Place:
-        """Return where elements of a tile lie in shared memory."""
-        pitch, rows = self.pitch(dtype), self.j_vector
-        return lambda i, j: [j // rows * pitch + j % rows * self.i + i]
-
-    def of_thread(self, threads: int, along: str) -> Place:
-        """Return the vector, the thread and the element where it lies in registers."""
-
-        def place(i: Any, j: Any) -> list[Any]:
-            row, x = (j, i) if along == "i" else (i, j)
-            size, vector = self.sides(along)
-            number = row * (size // vector) + x // vector
-            return [number // threads, number % threads, x % vector]
-
-        return place
 
 
 def find_transposition(
@@ -196,7 +137,7 @@ def _last(order: tuple[int | None, ...]) -> int:
 def _groups(part: Part, crossed: list[Crossed]) -> tuple[tuple[int, ...], ...]:
     """Return the dimensions that lie next to one another in all tensors, outermost first."""
     orders = [[x for x in one.order if x is not None] for one in crossed]
-    pairs = [set(zip(x, x[1:], strict=False)) for x in orders]
+    pairs = [set(pairwise(x)) for x in orders]
     groups: list[tuple[int, ...]] = []
     for axis, variable in enumerate(part.spatial):
         is_static = ir.static_int(variable.dom.extent) is not None
@@ -217,7 +158,8 @@ def apply_transposition(
     written = in_memory(sch, parts, full)
     loaded = [x.read.tensor for x in plan.crossed]
     beside = [x.tensor for x in plan.others]
-    tile, threads = _choose_tile(plan, loaded, [*written, *beside], given.threads)
+    sides = [plan.size(x) for x in (-2, -1)]
+    tile, threads = choose_tile(sides, loaded, [*written, *beside], given.threads)
     if len(loaded) > 1 and sum(map(tile.num_bytes, loaded)) > STATIC_SHARED_BYTES:
         fewer = replace(plan, crossed=plan.crossed[:-1])  # the last one is read by elements
         return apply_transposition(sch, fewer, given)
@@ -255,55 +197,6 @@ def apply_transposition(
         hint_loads(sch, [*(load for load, _ in staged), *nests])
         keep_end(sch, outer, tile.i * tile.j * sum_bytes(written), chip_of_target().l2_bytes)
     return PointwiseConfig(threads=threads, hint=hint, early_launch=given.early_launch)
-
-
-def _choose_tile(
-    plan: Transposition, loaded: list[Any], beside: list[Any], given: int | None
-) -> tuple[SharedTile, int]:
-    """Choose a tile of whole cache lines on both sides, of equal parts of each extent.
-
-    All its threads have as many vectors, on both sides: a tile may go on after its extent for that.
-    """
-    i, j = (plan.size(x) for x in (-2, -1))
-    i_vector, j_vector = widest_vector(i, loaded), widest_vector(j, beside)
-    widths = [max(dtype_bytes(ir.dtype_of(x)) for x in some) for some in (loaded, beside)]
-    sides = [LINE_BYTES // x for x in widths]
-    area = TILE_BYTES // widths[0]
-    rows = _equal_parts(j, sides[1], j_vector, widths[1])
-    columns = _equal_parts(i, max(sides[0], area // rows), i_vector, widths[0])
-    rows = _equal_parts(j, max(sides[1], area // columns), j_vector, widths[1])
-    vectors = (i_vector, j_vector)
-    unit = given or (
-        MULTIPLE if columns * rows >= CHUNKS * MULTIPLE * max(vectors) else THREADS_PER_WARP
-    )
-    grown = [
-        SharedTile(columns + a * i_vector, rows + b * j_vector, i_vector, j_vector)
-        for a in range(GROWTH)
-        for b in range(GROWTH)
-    ]
-    grown = [x for x in grown if not any(count % unit for count in x.counts)]
-    tile = min(grown, key=lambda x: x.i * x.j, default=None)
-    if tile is None or tile.num_bytes(loaded[0]) > STATIC_SHARED_BYTES:
-        found, need = f"threads={unit}", "a divisor of the number of vectors of a tile"
-        raise cannot_schedule("PointwiseConfig", found, need, "leave it out")
-    counts = tile.counts
-    sizes = range(unit, max(THREADS, max(counts) // MOST_CHUNKS) + 1, unit)
-    fitting = [x for x in sizes if x <= MAX_THREADS and not any(count % x for count in counts)]
-    return tile, given or max(fitting)
-
-
-def _equal_parts(extent: Any, most: int, vector: int, width: int) -> int:
-    """Return the elements of a part, where an extent has as few as possible of at most so many.
-
-    Parts begin at whole sectors, where all rows do.
-    """
-    while vector * width < SECTOR_BYTES and is_multiple(extent, 2 * vector):
-        vector *= 2
-    size, most = ir.static_int(extent), max(1, most // vector)
-    if size is None:
-        return most * vector
-    vectors = size // vector
-    return -(-vectors // -(-vectors // most)) * vector
 
 
 def _stage(sch: s_tir.Schedule, one: Crossed) -> tuple[Nest, Nest]:

@@ -380,7 +380,7 @@ def max_of(one, other):
 
 def test_threads_that_tiles_have_no_vectors_for():
     config = hs.PointwiseConfig(threads=992)
-    refuse(transposed(2048, 2048, "int8"), "threads=992; need a divisor of the number", config)
+    refuse(transposed(2048, 2048, "int8"), "threads=992; need a divisor of the vectors", config)
 
 
 # -- parts of a tensor's columns ------------------------------------------------------------------

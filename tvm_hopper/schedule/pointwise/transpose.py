@@ -17,7 +17,7 @@ a part: conditions are on whole vectors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -26,6 +26,7 @@ from tvm import s_tir
 from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.memory_bound.arrays import Read, find_reads, keep_read
@@ -43,7 +44,7 @@ from tvm_hopper.schedule.memory_bound.program import Part, equal, plain_index
 from tvm_hopper.schedule.memory_bound.tiles import flat, sum_bytes
 
 from .config import PointwiseConfig
-from .transpose_tile import STATIC_SHARED_BYTES, Place, SharedTile, choose_tile
+from .transpose_tile import Place, SharedTile, choose_tile
 
 
 @dataclass(frozen=True)
@@ -69,16 +70,13 @@ class Transposition:
     crossed: tuple[Crossed, ...]
     others: tuple[Read, ...]
     groups: tuple[tuple[int, ...], ...]
+    tile: SharedTile
+    threads: int
 
     @property
     def extents(self) -> list[Any]:
         """Extents of the output's dimensions."""
         return [x.dom.extent for x in self.parts[0].spatial]
-
-    def size(self, group: int) -> Any:
-        """Return the number of elements along a group of dimensions."""
-        first, *rest = (self.extents[x] for x in self.groups[group])
-        return prod(rest, start=first)
 
 
 def find_transposition(
@@ -109,8 +107,20 @@ def find_transposition(
     found = [x for x in found if _last(x.order) == _last(found[0].order)]
     if not found:
         return None
-    others = [x for x in find_reads(sch, parts) if x.has_rows]
-    return Transposition(parts, tuple(found), tuple(others), _groups(parts[0], found))
+    others = tuple(x for x in find_reads(sch, parts) if x.has_rows)
+    written = in_memory(sch, parts, frozenset(p.name for p in parts))
+    beside = [*written, *(x.tensor for x in others)]
+    sides = _sides(parts[0], _groups(parts[0], found))
+    while found:  # those without room are read by elements
+        tile = choose_tile(sides, [x.read.tensor for x in found], beside, given.threads)
+        if tile is not None:
+            groups = _groups(parts[0], found)
+            return Transposition(parts, tuple(found), others, groups, *tile)
+        found.pop()
+    if given.threads is not None:
+        found_threads, need = f"threads={given.threads}", "a divisor of the vectors of a tile"
+        raise cannot_schedule("PointwiseConfig", found_threads, need, "leave it out")
+    return None
 
 
 def _order(load: Any, axes: Sequence[Any]) -> tuple[int | None, ...] | None:
@@ -150,6 +160,12 @@ def _groups(part: Part, crossed: list[Crossed]) -> tuple[tuple[int, ...], ...]:
     return (*(x for x in rows if x is not inner), inner, last)
 
 
+def _sides(part: Part, groups: tuple[tuple[int, ...], ...]) -> list[Any]:
+    """Return the numbers of elements along the two groups of which there is a tile."""
+    sizes = [[part.spatial[x].dom.extent for x in group] for group in groups[-2:]]
+    return [prod(rest, start=first) for first, *rest in sizes]
+
+
 def apply_transposition(
     sch: s_tir.Schedule, plan: Transposition, given: PointwiseConfig
 ) -> PointwiseConfig:
@@ -157,16 +173,11 @@ def apply_transposition(
     parts, full = plan.parts, frozenset(p.name for p in plan.parts)
     written = in_memory(sch, parts, full)
     loaded = [x.read.tensor for x in plan.crossed]
-    beside = [x.tensor for x in plan.others]
-    sides = [plan.size(x) for x in (-2, -1)]
-    tile, threads = choose_tile(sides, loaded, [*written, *beside], given.threads)
-    if len(loaded) > 1 and sum(map(tile.num_bytes, loaded)) > STATIC_SHARED_BYTES:
-        fewer = replace(plan, crossed=plan.crossed[:-1])  # the last one is read by elements
-        return apply_transposition(sch, fewer, given)
+    tile, threads = plan.tile, plan.threads
     hint = given.hint
     if hint is None:
         total = ir.static_int(prod(plan.extents[1:], start=plan.extents[0]))
-        moved = sum_bytes([*written, *beside, *loaded])
+        moved = sum_bytes([*written, *(x.tensor for x in plan.others), *loaded])
         hint = model_of_target().outgrows_cache(None if total is None else total * moved)
     nests = keep_arrays(sch, parts, full, list(plan.others))
     staged = [_stage(sch, x) for x in plan.crossed]
@@ -237,21 +248,30 @@ def _dimensions(shape: Sequence[Any]) -> list[int | None]:
 def _deal_out(sch: s_tir.Schedule, nest: Nest, tile: SharedTile, threads: int, along: str) -> Any:
     """Cut a nest into tiles, and these into vectors of threads; return the loop over tiles."""
     *rows, i, j = sch.get_loops(nest.block)
-    whole, vector = tile.sides(along)
-    one, other = (i, j) if along == "i" else (j, i)
-    vectors, element = sch.split(one, [None, vector])
-    one, vectors = sch.split(vectors, [None, whole // vector])
-    other, inner = sch.split(other, [None, tile.j if along == "i" else tile.i])
-    i, j = (one, other) if along == "i" else (other, one)
-    sch.reorder(*rows, i, j, inner, vectors, element)
+    # nests of the two sides are split in the same way: symbolic numbers of tiles are the same
+    (i, i_vectors, i_element), (j, j_vectors, j_element) = (
+        _split(sch, loop, *tile.sides(side)) for side, loop in (("i", i), ("j", j))
+    )
+    if along == "i":
+        sch.reorder(*rows, i, j, j_vectors, j_element, i_vectors, i_element)
+        inner, vectors, element = sch.fuse(j_vectors, j_element), i_vectors, i_element
+    else:
+        sch.reorder(*rows, i, j, i_vectors, i_element, j_vectors, j_element)
+        inner, vectors, element = sch.fuse(i_vectors, i_element), j_vectors, j_element
     chunk, thread = sch.split(sch.fuse(inner, vectors), [None, threads])
     sch.bind(thread, "threadIdx.x")
     sch.unroll(chunk)
     if nest.work is Work.COMPUTE:
         sch.unroll(element)
-    elif vector > 1:
+    elif tile.sides(along)[1] > 1:
         sch.vectorize(element)
     return sch.fuse(*rows, i, j)
+
+
+def _split(sch: s_tir.Schedule, loop: Any, whole: int, vector: int) -> list[Any]:
+    """Split a loop into tiles, their vectors, and elements of these."""
+    vectors, element = sch.split(loop, [None, vector])
+    return [*sch.split(vectors, [None, whole // vector]), element]
 
 
 def _lay_out(

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_hopper import ir
-from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import (
     LINE_BYTES,
@@ -80,10 +79,11 @@ class SharedTile:
 
 def choose_tile(
     sides: Sequence[Any], loaded: list[Any], beside: list[Any], given: int | None
-) -> tuple[SharedTile, int]:
+) -> tuple[SharedTile, int] | None:
     """Choose a tile of whole cache lines on both sides, of equal parts of each extent; its threads.
 
     All of them have as many vectors, on both sides: a tile may go on after its extent for that.
+    None where no such tile fits into shared memory.
 
     Parameters
     ----------
@@ -93,11 +93,6 @@ def choose_tile(
         What has vectors along i, and along j.
     given : int, optional
         Threads that are requested.
-
-    Raises
-    ------
-    ScheduleError
-        No tile that fits into shared memory has vectors for so many threads.
     """
     i, j = sides
     i_vector, j_vector = widest_vector(i, loaded), widest_vector(j, beside)
@@ -107,24 +102,38 @@ def choose_tile(
     rows = _equal_parts(j, lines[1], j_vector, widths[1])
     columns = _equal_parts(i, max(lines[0], area // rows), i_vector, widths[0])
     rows = _equal_parts(j, max(lines[1], area // columns), j_vector, widths[1])
-    vectors = (i_vector, j_vector)
-    unit = given or (
-        MULTIPLE if columns * rows >= CHUNKS * MULTIPLE * max(vectors) else THREADS_PER_WARP
-    )
     grown = [
         SharedTile(columns + a * i_vector, rows + b * j_vector, i_vector, j_vector)
         for a in range(GROWTH)
         for b in range(GROWTH)
     ]
-    grown = [x for x in grown if not any(count % unit for count in x.counts)]
-    tile = min(grown, key=lambda x: x.i * x.j, default=None)
-    if tile is None or tile.num_bytes(loaded[0]) > STATIC_SHARED_BYTES:
-        found, need = f"threads={unit}", "a divisor of the number of vectors of a tile"
-        raise cannot_schedule("PointwiseConfig", found, need, "leave it out")
-    counts = tile.counts
-    sizes = range(unit, max(THREADS, max(counts) // MOST_CHUNKS) + 1, unit)
-    fitting = [x for x in sizes if x <= MAX_THREADS and not any(count % x for count in counts)]
-    return tile, given or max(fitting)
+    grown = [x for x in grown if sum(map(x.num_bytes, loaded)) <= STATIC_SHARED_BYTES]
+    grown.sort(key=lambda x: x.i * x.j)
+    most = min(MAX_THREADS, max(THREADS, columns * rows // i_vector // MOST_CHUNKS))
+    least = columns * rows // max(i_vector, j_vector)
+    units = (MULTIPLE, THREADS_PER_WARP) if least >= CHUNKS * MULTIPLE else (THREADS_PER_WARP,)
+    for unit in units:
+        sizes = [given] if given else list(range(unit, most + 1, unit))
+        for tile in grown:
+            if fitting := [x for x in sizes if _is_full(tile, sides, x)]:
+                return tile, fitting[-1]
+    return None
+
+
+def _is_full(tile: SharedTile, sides: Sequence[Any], threads: int) -> bool:
+    """Tell whether threads have as many vectors each, of which none is after the end for all.
+
+    TVM finds no registers for vectors that no thread has.
+    """
+    if any(count % threads for count in tile.counts):
+        return False
+    i, j = (ir.static_int(x) for x in sides)
+    rows, columns = min(j or tile.j, tile.j), min(i or tile.i, tile.i)
+    loaded, stored = tile.counts
+    return (
+        rows * (tile.i // tile.i_vector) > loaded - threads
+        and columns * (tile.j // tile.j_vector) > stored - threads
+    )
 
 
 def _equal_parts(extent: Any, most: int, vector: int, width: int) -> int:

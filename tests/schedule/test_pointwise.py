@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 import tvm
-from tvm import s_tir, te, tirx
+from tvm import s_tir, te, tirx, topi
 
 from tests.schedule.programs import module, tensor
 from tests.schedule.refuse import refuse
@@ -299,29 +299,88 @@ def test_a_transposed_tensor_goes_through_shared_memory():
     assert text == "256 threads, tiles of 64 x 64 through shared memory"
 
 
+def test_vectors_by_request_have_no_tile():
+    _, text = chosen(transposed(128, 192), hs.PointwiseConfig(chunks=1))
+    assert "shared memory" not in text
+
+
+def permuted(shape, order, dtype, result, more):
+    """Build Y = X with its dimensions in another order, plus Z as it is and B along columns."""
+    x = te.placeholder(shape, dtype, name="X")
+    wanted = tuple(shape[i] for i in order)
+    z, b = te.placeholder(wanted, dtype, "Z"), te.placeholder(wanted[-1:], dtype, "B")
+
+    def value(*i):
+        one = x(*(i[order.index(axis)] for axis in range(len(shape))))
+        return (one * z(*i) + b(i[-1]) if more else one).astype(result)
+
+    y = te.compute(wanted, value, name="Y")
+    return module(*([x, z, b] if more else [x]), y)
+
+
 @pytest.mark.parametrize(
-    ("n", "m", "dtype", "config"),
+    ("shape", "order", "dtype", "result", "more", "widths"),
     [
-        (128, 100, "bfloat16", None),
-        (128, 192, "float32", None),
-        (128, 192, "bfloat16", hs.PointwiseConfig(chunks=1)),
+        ((2, 72, 104), (0, 2, 1), "float16", "float16", False, ("uint4", "uint4")),
+        ((1, 16, 14, 6), (0, 2, 3, 1), "float32", "float32", True, ("float4", "float4")),
+        ((20, 3, 9), (2, 1, 0), "int8", "int8", False, ("", "int")),
+        ((36, 100), (1, 0), "float32", "float16", False, ("float4", "half4")),
+        ((37, 51), (1, 0), "bfloat16", "bfloat16", False, ("", "")),
+        ((1, 34, 1, 36), (0, 3, 2, 1), "float64", "float64", False, ("double2", "double2")),
+        ((2, 50, 3), (0, 2, 1), "float16", "float16", True, ("", "half2")),
     ],
-    ids=["part of a tile", "float32", "chunks"],
+    ids=["ragged", "channels last", "reversed", "cast", "odd", "units", "few columns"],
 )
-def test_what_tiles_do_not_serve_is_read_one_by_one(n, m, dtype, config):
-    _, text = chosen(transposed(n, m, dtype), config)
-    assert "shared memory" not in text
-
-
-def test_a_tensor_that_is_read_along_its_rows_too_has_no_tile():
-    x = tensor(64, 64, dtype="float16", name="X")
-    y = te.compute((64, 64), lambda i, j: te.if_then_else(j < i, x[i, j], x[j, i]), name="Y")
-    mod = module(x, y)
-    _, text = chosen(mod)
-    assert "shared memory" not in text
+def test_permuted_dimensions_go_through_shared_memory(shape, order, dtype, result, more, widths):
+    """Each side has the widest vectors that its extent allows."""
+    mod = permuted(shape, order, dtype, result, more)
     sch = s_tir.Schedule(mod)
     hs.pointwise(sch)
-    assert verify(sch, against=mod).verdict == "clean"
+    assert "through shared memory" in str(sch.mod)
+    assert verify(sch, against=mod, runs=(("on_wait", 0),)).verdict == "clean"
+    (text,) = capture.cuda_sources(tvm.compile(sch.mod, TARGET))
+    for name, width in zip(("X", "Y"), widths, strict=True):
+        found = set(re.findall(rf"\*\((\w+)\*\)\({name}_ptr", text)) - {"char2"}
+        assert found == ({width} if width else set())
+
+
+def test_registers_of_tiles_are_those_of_a_thread():
+    """A part of a tile has no fewer vectors for some threads."""
+    sch = s_tir.Schedule(transposed(992, 96, "float16"))
+    hs.pointwise(sch)
+    assert capture.lookup(tvm.compile(sch.mod, TARGET)).compile().cubin
+
+
+@pytest.mark.parametrize("shape", [("n", 40, 72), (2, 40, "n"), (2, "n", 72)], ids=str)
+def test_sides_that_are_known_at_run_time_have_tiles(shape):
+    n = tirx.Var("n", "int32")
+    x = te.placeholder([n if i == "n" else i for i in shape], "float16", name="X")
+    b, m, k = x.shape
+    mod = module(x, te.compute((b, k, m), lambda h, i, j: x[h, j, i], name="Y"))
+    sch = s_tir.Schedule(mod)
+    hs.pointwise(sch)
+    assert "through shared memory" in str(sch.mod)
+    sizes = [3 if i == "n" else i for i in shape]
+    given = {"X": np.random.default_rng(0).standard_normal(sizes).astype("float16")}
+    report = verify(sch.mod, given, target=TARGET, against=mod, progress=False)
+    assert report.verdict == "clean", report.table()
+
+
+def test_tensors_without_room_in_shared_memory_are_read_by_elements():
+    xs = [te.placeholder((64, 64), "float16", name=f"X{i}") for i in range(7)]
+    y = te.compute((64, 64), lambda i, j: functools.reduce(max_of, (x[j, i] for x in xs)), "Y")
+    sch = s_tir.Schedule(module(*xs, y))
+    hs.pointwise(sch)
+    assert str(sch.mod).count('scope="shared"') == 5
+
+
+def max_of(one, other):
+    return te.max(one, other)
+
+
+def test_threads_that_tiles_have_no_vectors_for():
+    config = hs.PointwiseConfig(threads=992)
+    refuse(transposed(2048, 2048, "int8"), "threads=992; need a divisor of the vectors", config)
 
 
 # -- parts of a tensor's columns ------------------------------------------------------------------
@@ -409,6 +468,38 @@ def test_one_part_alone_is_inlined():
     part = te.compute((5, 32), lambda i, j: x[i, j + 32], name="P")
     mod = module(x, te.compute((5, 32), lambda i, j: part[i, j] * part[i, j], name="Y"))
     assert text_of(mod).count("X_local") == 0
+
+
+@pytest.mark.parametrize("columns", [14, 28])
+def test_vectors_go_over_the_end_of_a_row(columns):
+    shape = (2, 8, columns, columns)
+    x, b = te.placeholder(shape, "float16", name="X"), tensor(8, dtype="float16", name="B")
+    gated = te.compute(
+        (2, 4, columns, columns), lambda n, c, h, w: x[n, c, h, w] * x[n, c + 4, h, w], name="G"
+    )
+    for y in (te.compute(shape, lambda n, c, h, w: x[n, c, h, w] * b[c], name="Y"), gated):
+        sch = s_tir.Schedule(module(x, *([b] if y is not gated else []), y))
+        hs.pointwise(sch)
+        (text,) = capture.cuda_sources(tvm.compile(sch.mod, TARGET))
+        assert set(re.findall(r"\*\((\w+)\*\)\([XYG]_ptr", text)) == {"uint4"}
+
+
+def padded(dtype="float16", size=28):
+    x = te.placeholder((1, 2, size, size), dtype, name="X")
+    around = topi.nn.pad(x, [0, 0, 1, 1], [0, 0, 1, 1])
+    return module(x, topi.nn.relu(around))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "vector"), [("float16", 28, 2), ("float32", 10, 2), ("int8", 14, 4)]
+)
+def test_padding_loads_under_conditions_and_computes_then(dtype, size, vector):
+    """A thread has few elements, so that those of a warp are a cache line."""
+    mod = padded(dtype, size)
+    assert f"vectors of {vector} each" in chosen(mod)[1]
+    text = text_of(mod).split("main_kernel(")[-1]
+    assert "first_ptr" in text
+    assert text.rindex("condval") < text.index("max(")
 
 
 def test_images_of_a_few_elements():

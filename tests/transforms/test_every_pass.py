@@ -18,7 +18,9 @@ math.test_hoist_row_reciprocals : parse(BEFORE, ("STORE", DIVISION)) : hoist_row
 mbarriers.test_lower_channels_to_mbarriers : parse(TOGETHER) : LowerChannelsToMbarriers()
 memory_bound.test_align_row_vectors : parse(BEFORE, ("THREADS", "32")) : align_row_vectors
 memory_bound.test_guard_row_loop : before() : guard_row_loop
+memory_bound.test_hoist_index_numbers : parse(BEFORE, ("VALUE", PADDED)) : hoist_index_numbers
 memory_bound.test_hoist_reduction_inits : before() : HoistReductionInits()
+memory_bound.test_join_vector_rows : parse(KERNEL, ("PLACE", CROSSING)) : join_vector_rows
 memory_bound.test_pipeline_row_loop : before() : PipelineRowLoop()
 memory_bound.test_prefetch_row_scalars : parse(KERNEL) : prefetch_row_scalars
 memory_bound.test_prefetch_rows_to_l2 : parse(KERNEL) : prefetch_rows_to_l2

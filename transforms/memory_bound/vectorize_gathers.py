@@ -25,9 +25,10 @@ first is no multiple of two; loads under a condition on each element.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import tvm_ffi
 from tvm import tirx
 
 from tvm_hopper import ir
@@ -35,7 +36,7 @@ from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import LOAD_HINT
 from tvm_hopper.transforms.kernel_pass import kernel_step
 
-from .vectorize_gathers_plan import LaneVector, find_vectors
+from .vectorize_gathers_plan import LaneVector, find_vectors, group_choices
 
 MOST_LANES = 16
 
@@ -45,20 +46,22 @@ class GatherPlan:
     """A loop over the elements of a thread's vector, and what is loaded before it."""
 
     loop: ir.For
+    value: Any  # of an element, computed from the loads of the vectors
     vectors: tuple[LaneVector, ...]
 
 
 def plan_gathers(kernel: ir.For) -> tuple[GatherPlan, ...]:
     """Find the loops that load neighbouring elements one by one."""
     found = []
-    for loop in ir.find_all(kernel, ir.For, _is_over_elements):
-        store = loop.body.block.body
-        if vectors := find_vectors(loop, store.value):
-            found.append(GatherPlan(loop, vectors))
+    for loop in ir.find_all(kernel, ir.For, is_over_elements):
+        old = loop.body.block.body.value
+        value, vectors = find_vectors(loop, old)
+        if vectors or not tvm_ffi.structural_equal(value, old):
+            found.append(GatherPlan(loop, value, vectors))
     return tuple(found)
 
 
-def _is_over_elements(loop: ir.For) -> bool:
+def is_over_elements(loop: ir.For) -> bool:
     """Tell a loop that computes a few registers, each by one statement."""
     extent, realize = ir.static_int(loop.extent), loop.body
     if loop.kind != ir.ForKind.UNROLLED or extent is None or not 1 < extent <= MOST_LANES:
@@ -90,15 +93,20 @@ def _rewrite(plan: GatherPlan, names: ir.Names, registers: list[ir.Var]) -> ir.S
     hint = {k: v for k, v in block.annotations.items() if k == LOAD_HINT}
     values: dict[Any, Any] = {}
     fronts = []
-    for one in plan.vectors:
-        name, dtype = names.take(f"{one.tensor.name}_lanes"), ir.dtype_of(one.tensor)
+    groups = group_choices(plan.vectors)
+    for group in groups:
+        tensor = group[0].tensor
+        name, dtype = names.take(f"{tensor.name}_lanes"), ir.dtype_of(tensor)
         kept = ir.new_buffer(name, (int(plan.loop.extent),), dtype, "local", 64)
         registers.append(kept)
-        values |= {x: tirx.BufferLoad(kept, [lane]) for x in one.loads}
-        fronts.append(_load(plan, one, kept, realize.predicate, hint))
-    store = ir.replace_nodes(block.body, ir.TensorLoad, values)
-    notes = {k: v for k, v in block.annotations.items() if k != LOAD_HINT}
-    reads = [ir.full_region(x) for x in registers[-len(plan.vectors) :]]
+        values |= {x: tirx.BufferLoad(kept, [lane]) for one in group for x in one.loads}
+        always = tuple(ir.conjuncts(realize.predicate))
+        loads = [replace(x, exists=(*always, *x.exists)) for x in group]
+        fronts.append(_load_one(loads, kept, hint))
+    value = _without_choices(ir.replace_nodes(plan.value, ir.TensorLoad, values))
+    store = ir.BufferStore(block.body.buffer, value, block.body.indices)
+    notes = {k: v for k, v in block.annotations.items() if not groups or k != LOAD_HINT}
+    reads = [ir.full_region(x) for x in registers[len(registers) - len(groups) :]]
     moved = [x.source for x in values]
     kept_reads = [
         x
@@ -111,18 +119,39 @@ def _rewrite(plan: GatherPlan, names: ir.Names, registers: list[ir.Var]) -> ir.S
     return ir.seq(*fronts, ir.with_body(plan.loop, inner))
 
 
-def _load(
-    plan: GatherPlan, one: LaneVector, kept: ir.Var, predicate: Any, notes: dict[str, Any]
-) -> ir.Stmt:
+def _without_choices(value: Any) -> Any:
+    """Take one side of choices whose two sides are the same registers."""
+
+    def call(node: ir.Call, mutator: Any) -> Any:
+        node = mutator.default_mutate(node)
+        same = ir.is_choice(node) and tvm_ffi.structural_equal(node.args[1], node.args[2])
+        return node.args[1] if same else node
+
+    return ir.mutate(value, [(ir.Call, call)])
+
+
+def _load_one(vectors: list[LaneVector], kept: ir.Var, notes: dict[str, Any]) -> ir.Stmt:
+    """Load that of several vectors whose conditions hold, which is one at most."""
+    if len(vectors) == 1:
+        return _load(vectors[0], kept, notes)
+    condition = vectors[0].exists[0]
+    sides: tuple[list[LaneVector], list[LaneVector]] = ([], [])
+    for one in vectors:
+        is_no = not tvm_ffi.structural_equal(condition, one.exists[0])
+        sides[is_no].append(replace(one, exists=one.exists[1:]))
+    yes, no = (_load_one(x, kept, notes) if x else None for x in sides)
+    return ir.IfThenElse(condition, yes, no)
+
+
+def _load(one: LaneVector, kept: ir.Var, notes: dict[str, Any]) -> ir.Stmt:
     """Load the registers of a thread by vectors of as many lanes as may be loaded at once."""
-    exists = ir.conjunction([*ir.conjuncts(predicate), *one.exists])
+    exists = ir.conjunction(one.exists)
 
     def vector(part: Any) -> ir.Stmt:
         def element(lane: Any) -> ir.Stmt:
             place = part * one.lanes + lane
-            *rows, first = one.first
-            index = first + ir.cast_like(place, first)
-            load = tirx.BufferLoad(one.tensor, [*rows, index])
+            index = ir.indices_from(one.first, place, one.tensor.shape)
+            load = tirx.BufferLoad(one.tensor, index)
             store = ir.BufferStore(kept, load, [place])
             return ir.block_of_store(store, [load], notes)
 

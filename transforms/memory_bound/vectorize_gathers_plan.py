@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import tvm
@@ -23,7 +24,11 @@ from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES
 
 @dataclass(frozen=True)
 class LaneVector:
-    """Loads that are one vector: the tensor, its first element, the lanes loaded at once."""
+    """Loads that are one vector: the tensor, its first element, the lanes loaded at once.
+
+    The last of the indices counts the elements of all dimensions from there on: a vector may go
+    over the end of a row.
+    """
 
     loads: tuple[ir.TensorLoad, ...]
     first: tuple[Any, ...]
@@ -36,8 +41,35 @@ class LaneVector:
         return self.loads[0].source
 
 
-def find_vectors(loop: ir.For, value: Any) -> tuple[LaneVector, ...]:
+def group_choices(vectors: tuple[LaneVector, ...]) -> list[list[LaneVector]]:
+    """Return vectors together of which a thread loads one: they share its registers."""
+    groups: list[list[LaneVector]] = []
+    for one in vectors:
+        group = next((x for x in groups if all(_exclude(one, y) for y in x)), None)
+        groups.append([one]) if group is None else group.append(one)
+    return groups
+
+
+def _exclude(one: LaneVector, other: LaneVector) -> bool:
+    """Tell two vectors of one kind that are loaded on different sides of a choice."""
+    if ir.dtype_of(one.tensor) != ir.dtype_of(other.tensor) or one.lanes != other.lanes:
+        return False
+    for a, b in zip(one.exists, other.exists, strict=False):
+        if not tvm_ffi.structural_equal(a, b):
+            return is_denied(a, b) or is_denied(b, a)
+    return False
+
+
+def is_denied(condition: Any, other: Any) -> bool:
+    """Tell the negation of a condition."""
+    return isinstance(other, tirx.Not) and bool(tvm_ffi.structural_equal(condition, other.a))
+
+
+def find_vectors(loop: ir.For, value: Any) -> tuple[Any, tuple[LaneVector, ...]]:
     """Return the vectors that a value of a loop over elements is computed from.
+
+    The value comes first: its quotients, remainders and choices on which all elements agree are
+    written without the element, so that a thread computes them once.
 
     Parameters
     ----------
@@ -46,7 +78,9 @@ def find_vectors(loop: ir.For, value: Any) -> tuple[LaneVector, ...]:
     value : Expr
         What each of them is.
     """
-    return tuple(_Elements(loop).vectors(value))
+    elements = _Elements(loop)
+    value = elements.choose_once(ir.without_carry(value, elements.lane, elements.extent))
+    return value, tuple(elements.vectors(value))
 
 
 class _Elements:
@@ -78,13 +112,27 @@ class _Elements:
                 if (place := self._place(node)) is not None:
                     yield LaneVector((node,), place[0], place[1], exists)
                 continue
-            condition = self._of_whole_vector(self.analyzer.simplify(node.args[0]))
-            yield from self._vectors(node.args[0], exists)
+            condition = node.args[0]
+            yield from self._vectors(condition, exists)
             if ir.depends_on(condition, [self.lane]):
                 continue
             yes = list(self._vectors(side[0], (*exists, condition)))
             no = list(self._vectors(side[1], (*exists, tirx.Not(condition))))
             yield from _one_side_each(condition, exists, yes, no)
+
+    def choose_once(self, value: Any) -> Any:
+        """Leave the lane out of conditions of choices on which all elements agree."""
+
+        def call(node: ir.Call, mutator: Any) -> Any:
+            node = mutator.default_mutate(node)
+            if not ir.is_choice(node) or not ir.depends_on(node.args[0], [self.lane]):
+                return node
+            condition = self._of_whole_vector(self.analyzer.simplify(node.args[0]))
+            if ir.depends_on(condition, [self.lane]):
+                return node
+            return tirx.if_then_else(condition, *node.args[1:])
+
+        return ir.mutate(value, [(ir.Call, call)])
 
     def _of_whole_vector(self, condition: Any) -> Any:
         """Leave the lane out of comparisons in which all elements of a vector agree.
@@ -95,20 +143,13 @@ class _Elements:
         def compare(node: Any, _mutator: Any) -> Any:
             is_low = isinstance(node, tirx.LT | tirx.GE)  # the vector is on the left
             value, bound = (node.a, node.b) if is_low else (node.b, node.a)
-            first = self._first_of_vector(value)
+            first = ir.first_lane(value, self.lane, self.extent, self.analyzer)
             if first is None or not all(self._is_multiple(x, self.extent) for x in (first, bound)):
                 return node
             return type(node)(first, bound) if is_low else type(node)(bound, first)
 
         kinds = (tirx.LT, tirx.GE, tirx.LE, tirx.GT)
         return ir.mutate(condition, [(kind, compare) for kind in kinds])
-
-    def _first_of_vector(self, value: Any) -> Any | None:
-        """Return the value at the first lane, if it grows by one from lane to lane."""
-        value = ir.without_carry(value, self.lane, self.extent)
-        first = self.analyzer.simplify(ir.substitute(value, {self.lane: 0}))
-        step = self.analyzer.simplify(value - first - ir.cast_like(self.lane, value))
-        return first if ir.is_const(step, 0) else None
 
     def _place(self, load: ir.TensorLoad) -> tuple[tuple[Any, ...], int] | None:
         """Return the first element and the lanes that are loaded at once; None for no vector."""
@@ -117,18 +158,17 @@ class _Elements:
             return None
         if dtype not in DTYPES or not load.indices:  # of no dimensions
             return None
-        indices = [ir.without_carry(x, self.lane, self.extent) for x in load.indices]
-        if ir.find_all(indices, ir.TensorLoad, self._is_each):
+        known = [ir.without_carry(x, self.lane, self.extent) for x in load.indices]
+        if ir.find_all(known, ir.TensorLoad, self._is_each):
             return None
-        *rows, last = indices
-        first = self._first_of_vector(last)
-        if first is None or ir.depends_on(rows, [self.lane]):
+        place = ir.first_element(load.indices, tensor.shape, self.lane, self.extent)
+        if place is None:
             return None
         lanes = min(self.extent & -self.extent, THREAD_ACCESS_BYTES // DTYPES[dtype].num_bytes)
-        starts = [first, tensor.shape[-1]] if len(rows) else [first]
+        starts = [place[-1], *([prod(tensor.shape[len(place) - 1 :])] if len(place) > 1 else [])]
         while lanes > 1 and not all(self._is_multiple(x, lanes) for x in starts):
             lanes //= 2
-        return ((*rows, first), lanes) if lanes > 1 else None
+        return (tuple(place), lanes) if lanes > 1 else None
 
     def _is_each(self, load: ir.TensorLoad) -> bool:
         return ir.depends_on(load, [self.lane])
@@ -154,7 +194,7 @@ def _choices(value: Any) -> list[tuple[Any, tuple[Any, ...]]]:
         return node
 
     def call(node: ir.Call, mutator: Any) -> Any:
-        if not node.op.name.endswith("if_then_else"):
+        if not ir.is_choice(node):
             return mutator.default_mutate(node)
         found.append((node, (node.args[1], node.args[2])))
         return node
@@ -191,6 +231,7 @@ def _one_side_each(
 
 def _may_share(one: LaneVector, other: LaneVector, depth: int) -> bool:
     same = one.tensor.same_as(other.tensor) and one.lanes == other.lanes
+    same = same and len(one.first) == len(other.first)
     loads = ir.find_all([*one.first, *other.first], ir.TensorLoad)  # a choice would make both
     return same and len(other.exists) == depth and not loads
 

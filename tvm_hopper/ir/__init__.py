@@ -21,7 +21,7 @@ from .build import (
     with_body,
 )
 from .callers import ALLOCATOR, answers_for_allocator, has_allocator
-from .lanes import without_carry
+from .lanes import first_element, first_lane, indices_from, without_carry
 from .rewrite import (
     Names,
     drop_empty,
@@ -70,6 +70,7 @@ from .walk import (
     find_all,
     find_blocks,
     has_any,
+    is_choice,
     is_const,
     is_device_id,
     is_ours,
@@ -129,11 +130,15 @@ __all__ = [
     "dtype_of",
     "find_all",
     "find_blocks",
+    "first_element",
+    "first_lane",
     "flat_index",
     "fresh_variables",
     "full_region",
     "has_allocator",
     "has_any",
+    "indices_from",
+    "is_choice",
     "is_const",
     "is_device_id",
     "is_ours",

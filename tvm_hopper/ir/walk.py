@@ -178,6 +178,11 @@ def is_const(expr: Any, value: int) -> bool:
     return isinstance(expr, (int, bool, tirx.IntImm)) and int(expr) == value
 
 
+def is_choice(node: Any) -> bool:
+    """Tell a call that evaluates one of two values: `if_then_else`, not `Select`."""
+    return isinstance(node, Call) and str(getattr(node.op, "name", "")).endswith("if_then_else")
+
+
 def is_zero(expr: Any) -> bool:
     """Tell whether an expression is the constant 0 of any type."""
     if isinstance(expr, tirx.Cast):

@@ -98,9 +98,10 @@ def test_a_condition_of_all_elements_stands_around_the_load():
 )
 def test_a_condition_that_whole_vectors_meet_stands_without_the_lane(condition, of_all):
     value = "T.if_then_else(CONDITION, LOAD, T.float16(0))"
-    value = value.replace("CONDITION", condition)
-    got = run(before(value.replace("LOAD", "X[bx, tx * 8 + v]")), vectorize_gathers)
-    want = after(value.replace("LOAD", "X_lanes[v]"), "bx", "tx * 8", around=of_all)
+    given = value.replace("CONDITION", condition).replace("LOAD", "X[bx, tx * 8 + v]")
+    got = run(before(given), vectorize_gathers)
+    value = value.replace("CONDITION", of_all).replace("LOAD", "X_lanes[v]")
+    want = after(value, "bx", "tx * 8", around=of_all)
     check(got, want)
 
 
@@ -119,7 +120,6 @@ def test_fewer_lanes_where_a_vector_begins_inside_of_one():
         "X[v, tx * 8]",
         "X[bx, P[v % 4]]",
         f"X[({NUMBER} + 4) // 192, ({NUMBER} + 4) % 192]",
-        f"X[P[({NUMBER} + 4) // 192], ({NUMBER}) % 192]",
         "T.if_then_else(v < 3, X[bx, tx * 8 + v], T.float16(0))",
         "T.if_then_else(tx * 8 + v < 60, X[bx, tx * 8 + v], T.float16(0))",
         "T.if_then_else(64 < tx * 8 + v, X[bx, tx * 8 + v], T.float16(0))",
@@ -132,15 +132,57 @@ def test_others_stay(value):
     assert run(func, vectorize_gathers).body.same_as(func.body)
 
 
+def test_remainders_that_elements_share_are_written_without_the_lane():
+    value = f"X[P[({NUMBER} + 4) // 192], {{}}]"
+    func = before(value.format(f"({NUMBER}) % 192"))
+    want = value.format(f"{FIRST} % 192 + v")
+    want = want.replace(NUMBER, f"{FIRST} + v")  # as the script above is read
+    check(run(func, vectorize_gathers), before(want))
+
+
 def test_a_condition_on_each_element_stays():
     func = before("X[bx, tx * 8 + v]", "tx * 8 + v < 250")
     assert run(func, vectorize_gathers).body.same_as(func.body)
 
 
-def test_sides_that_an_index_of_a_table_parts_are_loaded_each_for_itself():
-    """A choice between two places would load both rows' numbers."""
-    value = "T.if_then_else(tx < 8, X[P[0], tx * 8 + v], X[P[1], tx * 8 + v])"
+def loads_of(value):
     (kernel,) = ir.kernels(run(before(value), vectorize_gathers))
     loops = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
+    values = [x.block.body for x in ir.find_all(kernel, ir.SBlockRealize)]
+    return kernel, loops, values[-1].value
+
+
+def test_sides_that_an_index_of_a_table_parts_are_loaded_each_for_itself():
+    """A choice between two places would load both rows' numbers.
+
+    The two loads share registers: a warp with both sides does not wait in between.
+    """
+    kernel, loops, value = loads_of(
+        "T.if_then_else(tx < 8, X[P[0], tx * 8 + v], X[P[1], tx * 8 + v])"
+    )
     assert len(loops) == 2
+    (choice,) = ir.find_all(kernel, ir.IfThenElse)
+    assert choice.else_case is not None
+    assert isinstance(value, ir.TensorLoad)
+
+
+def test_three_sides_share_registers():
+    kernel, loops, value = loads_of(
+        "T.if_then_else(tx < 8, X[P[0], tx * 8 + v], "
+        "T.if_then_else(tx < 16, -X[P[1], tx * 8 + v], X[P[2], tx * 8 + v]))"
+    )
+    assert len(loops) == 3
     assert len(ir.find_all(kernel, ir.IfThenElse)) == 2
+    registers = [x.source for x in ir.find_all(value, ir.TensorLoad)]
+    assert len(registers) == 3
+    assert all(x.same_as(registers[0]) for x in registers)
+
+
+def test_loads_that_one_element_needs_both_have_registers_each():
+    _, loops, value = loads_of(
+        "T.if_then_else(tx < 8, X[P[0], tx * 8 + v], T.float16(0)) + "
+        "T.if_then_else(tx < 9, X[P[1], tx * 8 + v], T.float16(0))"
+    )
+    assert len(loops) == 2
+    one, other = (x.source for x in ir.find_all(value, ir.TensorLoad))
+    assert not one.same_as(other)

@@ -125,7 +125,7 @@ def _is_kept(part: Part, parts: list[Part], recompute: bool) -> bool:
     (buffer,) = part.outputs
     readers = [p for p in parts for load in p.loads if load.source.same_as(buffer)]
     by_element = any(len(p.spatial) + len(p.reduced) > len(part.spatial) for p in readers)
-    if by_element and _is_of_rows(part, parts) and _chooses_loads(part.store.value):
+    if by_element and _is_of_rows(part, parts) and chooses_loads(part.store.value):
         return True
     if any(p.reduced for p in readers) and _gathers(part.store.value):
         return True  # rows are numbered by their results: what is gathered is loaded for them
@@ -144,13 +144,13 @@ def _is_of_rows(part: Part, parts: list[Part]) -> bool:
     return any(same_extents(extents, x) for x in rows)
 
 
-def _chooses_loads(value: Any) -> bool:
+def chooses_loads(value: Any) -> bool:
     """Tell a choice between values of which one is loaded: a branch wherever it is."""
     return any(
         ir.find_all(choice, ir.TensorLoad)
         for kind in (tirx.Select, ir.Call)
         for choice in ir.find_all(value, kind)
-        if kind is tirx.Select or choice.op.name == "tirx.if_then_else"
+        if kind is tirx.Select or ir.is_choice(choice)
     )
 
 

@@ -65,17 +65,14 @@ class Nest:
     work: Work
 
 
-def keep_in_registers(
+def keep_arrays(
     sch: s_tir.Schedule,
     parts: list[Part],
     full: frozenset[str],
-    rows: tuple[Any, ...],
-    row: tuple[Any, ...],
     reads: list[Read],
-    tile: RegisterTile,
     loads: frozenset[str] = frozenset(),
 ) -> list[Nest]:
-    """Put tensors and results in registers; return all nests, in an order that they can run in.
+    """Read and write arrays of registers; return all nests, in an order that they can run in.
 
     Parameters
     ----------
@@ -85,12 +82,8 @@ def keep_in_registers(
         The program, inlined.
     full : frozenset of str
         Names of the blocks that compute one value for each element; others have one a row.
-    rows, row : tuple
-        Extents of the dimensions that number rows, and of those of which a row is made.
     reads : list of Read
         Tensors to load once.
-    tile : RegisterTile
-        How elements are distributed to threads.
     loads : frozenset of str
         Names of the blocks that only load a part of a tensor, by whole vectors.
     """
@@ -120,6 +113,39 @@ def keep_in_registers(
         work = Work.LOAD if part.name in loads else work
         nests.append(Nest(part.block, Work.REDUCE if part.reduced else work))
         nests += stores[part.name]
+    return nests
+
+
+def keep_in_registers(
+    sch: s_tir.Schedule,
+    parts: list[Part],
+    full: frozenset[str],
+    rows: tuple[Any, ...],
+    row: tuple[Any, ...],
+    reads: list[Read],
+    tile: RegisterTile,
+    loads: frozenset[str] = frozenset(),
+) -> list[Nest]:
+    """Put tensors and results in registers; return all nests, in an order that they can run in.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    parts : list of Part
+        The program, inlined.
+    full : frozenset of str
+        Names of the blocks that compute one value for each element; others have one a row.
+    rows, row : tuple
+        Extents of the dimensions that number rows, and of those of which a row is made.
+    reads : list of Read
+        Tensors to load once.
+    tile : RegisterTile
+        How elements are distributed to threads.
+    loads : frozenset of str
+        Names of the blocks that only load a part of a tensor, by whole vectors.
+    """
+    nests = keep_arrays(sch, parts, full, reads, loads)
     for nest in nests:
         number_elements(sch, nest, len(rows), row)
     for nest in nests:

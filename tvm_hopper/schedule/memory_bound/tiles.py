@@ -241,11 +241,14 @@ def widest_vector(columns: Any, tensors: list[Any], most: int | None = None) -> 
     if "bool" in dtypes:  # TVM prints no CUDA type for longer ones
         vector = min(vector, 4)
     apart = [x for tensor in tensors for x in _apart(tensor)]
-    while vector > 1 and not all(
-        ir.is_const(ir.simplify(x % vector), 0) for x in (columns, *apart)
-    ):
+    while vector > 1 and not all(is_multiple(x, vector) for x in (columns, *apart)):
         vector //= 2
     return vector
+
+
+def is_multiple(extent: Any, vector: int) -> bool:
+    """Tell whether an extent is known to be a number of whole vectors."""
+    return ir.is_const(ir.simplify(extent % vector), 0)
 
 
 def whole_vector(

@@ -41,7 +41,7 @@ from tvm_hopper.schedule.memory_bound.tiles import (
 from tvm_hopper.schedule.memory_bound.whole_function import WholeFunction
 from tvm_hopper.schedule.memory_bound.widen import HALVES
 
-from .columns import find_columns_read
+from .columns import find_choices, find_columns_read
 from .config import PointwiseConfig
 from .model import choose_elements
 from .recognize import (
@@ -51,7 +51,7 @@ from .recognize import (
     group_by_shape,
     numbered_along,
 )
-from .shared import find_gathered, find_span
+from .shared import find_gathered, find_span, vector_of_neighbours
 from .transpose import apply_transposition, find_transposition
 
 HELPER = "pointwise"
@@ -107,7 +107,7 @@ def _apply(program: MemoryProgram, given: PointwiseConfig) -> PointwiseConfig:
     """Schedule a program; return what was chosen for its first kernel."""
     columns, sch = find_columns_read(program), program.sch
     inline_moves(program, columns)
-    parts = inline_parts(program, kept=columns)
+    parts = inline_parts(program, kept=columns | find_choices(program))
     groups = group_by_shape(parts, list(params(sch)))
     choices = [_apply_kernel(sch, group, given, columns) for group in groups]
     return choices[0]
@@ -119,9 +119,9 @@ def _apply_kernel(
     """Schedule blocks of one shape as one kernel."""
     check_elements(parts)
     loads = [p for p in parts if p.name in columns]
-    crossed = find_transposition(parts, given)
+    crossed = find_transposition(sch, parts, given)
     if crossed is not None:
-        return apply_transposition(sch, crossed, given, bool(given.hint))
+        return apply_transposition(sch, crossed, given)
     reads = find_reads(sch, parts)
     reads = numbered_along(parts, reads)
     program = find_elements(parts, reads, by_rows=bool(loads))
@@ -130,6 +130,8 @@ def _apply_kernel(
     tensors = [*(x.tensor for x in reads), *written]
     tensors += [p.loads[0].source for p in loads]
     vector = _vector(program, tensors, given.vector)
+    if given.vector is None:
+        vector = vector_of_neighbours(program, parts, reads, vector)
     rounded = all(ir.dtype_of(x) in HALVES for x in written)  # functions are short ones then
     dear = not rounded and any(is_dear(p.store.value) for p in parts)
     every = [*reads, *(Read(p.outputs[0], (), True) for p in loads)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm_hopper import ir
+from tvm_hopper.schedule.memory_bound.inline import chooses_loads
 from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, equal, params
 
 STEP = 16  # elements: parts that begin at a multiple begin at whole vectors
@@ -32,6 +33,24 @@ def find_columns_read(program: MemoryProgram) -> frozenset[str]:
         for p in found
         if _is_any(p.loads[0].source, arguments)
         and sum(x.same_as(p.loads[0].source) for x in sources) > 1
+        and _is_read_in_place(p, parts)
+    )
+
+
+def find_choices(program: MemoryProgram) -> frozenset[str]:
+    """Return the names of blocks that choose what they load, as padding and concatenation do.
+
+    They stay blocks where others read their results: inlined, a thread would compute with one
+    element before it loads the next.
+    """
+    parts, arguments = program.parts, list(params(program.sch))
+    return frozenset(
+        p.name
+        for p in parts
+        if not p.reduced
+        and isinstance(p.store, ir.BufferStore)
+        and chooses_loads(p.store.value)
+        and not _is_any(p.outputs[0], arguments)
         and _is_read_in_place(p, parts)
     )
 

@@ -49,6 +49,8 @@ from tvm_hopper.schedule.row_reduction.config import RowReductionConfig, of_part
 from .config import ColumnReductionConfig
 from .model import ColumnTile, ColumnWork, choose_columns, choose_group
 from .recognize import ColumnProgram, check_apart, find_columns
+from .recognize_strips import find_strips
+from .strips import schedule_strips
 
 HELPER = "column_reduction"
 OF_GROUPS = RowReductionConfig(early_launch=True)
@@ -107,6 +109,8 @@ def chosen_columns(
 def _apply(program: MemoryProgram, given: ColumnReductionConfig) -> ColumnReductionConfig:
     """Schedule a program; return what was chosen for the kernel that reads its tensors."""
     sch, parts = program.sch, inline_parts(program)
+    if (strips := find_strips(parts)) is not None:
+        return schedule_strips(program, strips, given)
     check_apart(parts)
     reductions = [p for p in parts if p.reduced]
     whole = bool(reductions) and not any(p.spatial for p in reductions)

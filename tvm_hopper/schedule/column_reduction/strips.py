@@ -1,0 +1,188 @@
+"""Schedule programs that reduce dimensions with others on both sides, or one after another.
+
+One kernel, if thread blocks have whole columns (`strip_kernel.py`). If they share them:
+
+  S_part[i, share, j] = sum of X[i, k, j]          k of a thread block
+  S[i, j] = sum of S_part[i, .., j]                a kernel of columns, and what is computed of S
+  ...                                              the same for reductions that read S
+  Y[i, k, j] = f(X[i, k, j], S[i, j])              thread blocks have parts of columns again
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.requests import keys
+from tvm_hopper.schedule.memory_bound.arrays import Read
+from tvm_hopper.schedule.memory_bound.inline import inline_parts
+from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, block_names, results
+from tvm_hopper.schedule.memory_bound.tiles import sum_bytes, whole_vector
+
+from .config import ColumnReductionConfig
+from .recognize_strips import Kind, StripProgram, find_strip_reads, find_strips, group_reductions
+from .strip_kernel import StripKernel, StripTile
+from .strip_model import StripWork, choose_strips
+
+HELPER = "column_reduction"
+
+
+def schedule_strips(
+    program: MemoryProgram, strips: StripProgram, given: ColumnReductionConfig
+) -> ColumnReductionConfig:
+    """Schedule an inlined program of columns; return what was chosen.
+
+    Parameters
+    ----------
+    program : MemoryProgram
+        Changed in place, as its schedule is.
+    strips : StripProgram
+        What its blocks are.
+    given : ColumnReductionConfig
+        What is decided already.
+    """
+    if given.group is not None:
+        found, need = f"group={given.group}", "a reduction of all elements to one value"
+        raise cannot_schedule("ColumnReductionConfig", found, need)
+    parts = inline_parts(program, recompute=True)  # only what is loaded waits in registers
+    strips = replace(strips, kinds={p.name: strips.kinds[p.name] for p in parts})
+    sch = program.sch
+    groups = group_reductions(parts)
+    reads, columns = find_strip_reads(sch, parts, strips)
+    work = _count_work(sch, parts, strips, reads, groups, given)
+    tile, text = choose_strips(work, given)
+    if tile.blocks == 1:
+        _make_kernel(sch, parts, strips, reads, columns, tile, text)
+    else:
+        _share_columns(program, strips, groups, tile, text)
+    return ColumnReductionConfig(
+        threads=tile.threads,
+        rows=tile.rows,
+        flight=tile.flight,
+        blocks=tile.blocks,
+        vector=tile.vector,
+    )
+
+
+def _share_columns(
+    program: MemoryProgram,
+    strips: StripProgram,
+    groups: list[list[str]],
+    tile: StripTile,
+    text: str,
+) -> None:
+    """Make kernels in which thread blocks share columns, and those that combine their results."""
+    sch = program.sch
+    names = {kind: [p.name for p in program.parts if strips.kinds[p.name] is kind] for kind in Kind}
+    ready = _ready_after(program.parts, groups, names[Kind.COLUMN])
+    if elements := names[Kind.ELEMENT]:
+        parts = _parse(sch, elements)
+        _make_kernel(sch, parts, strips, *find_strip_reads(sch, parts, strips), tile, text, early=True)
+    # The last kernel first: what a kernel reads is plain loops yet, of which TVM knows the extents.
+    for group, columns in zip(reversed(groups), reversed(ready), strict=True):
+        parts = _parse(sch, group)
+        reads = find_strip_reads(sch, parts, strips)
+        kernel = StripKernel(sch, strips, tile)
+        shared = {p.name: kernel.share(p) for p in parts}
+        _schedule_combined(sch, _parse(sch, [*group, *columns]))
+        own = [[replace(x, readers=tuple(shared[p.name] for p in x.readers)) for x in y] for y in reads]
+        _annotate(sch, kernel.schedule(list(shared.values()), *own), text, early=True)
+
+
+def _schedule_combined(sch: s_tir.Schedule, parts: list[Part]) -> None:
+    """Make one kernel of blocks that combine what thread blocks have left of columns."""
+    strips = find_strips(parts)
+    assert strips is not None, "results of thread blocks are no columns"
+    reads, columns = find_strip_reads(sch, parts, strips)
+    work = _count_work(sch, parts, strips, reads, [], ColumnReductionConfig(blocks=1))
+    tile, text = choose_strips(work, ColumnReductionConfig(blocks=1))
+    _make_kernel(sch, parts, strips, reads, columns, tile, text, early=True)
+
+
+def _parse(sch: s_tir.Schedule, names: list[str]) -> list[Part]:
+    """Look up blocks that no kernel has yet."""
+    other = frozenset(block_names(sch) - set(names))
+    return MemoryProgram.parse(sch, HELPER, other).parts
+
+
+def _make_kernel(
+    sch: s_tir.Schedule,
+    parts: list[Part],
+    strips: StripProgram,
+    reads: list[Read],
+    columns: list[Read],
+    tile: StripTile,
+    text: str,
+    early: bool = False,
+) -> None:
+    block = StripKernel(sch, strips, tile).schedule(parts, reads, columns)
+    _annotate(sch, block, text, early=early)
+
+
+def _annotate(sch: s_tir.Schedule, block: Any, text: str, *, early: bool) -> None:
+    sch.annotate(block, keys.MEMORY_BOUND, keys.COLUMN_REDUCTION)
+    sch.annotate(block, keys.CHOSEN, text)
+    if early:  # one of several kernels
+        sch.annotate(block, keys.EARLY_LAUNCH, 1)
+
+
+def _ready_after(
+    parts: list[Part], groups: list[list[str]], columns: list[str]
+) -> list[list[str]]:
+    """Return the blocks of one value a column that can be computed after each group."""
+    missing = [x for p in parts if p.name in columns or p.reduced for x in p.outputs]
+    found = []
+    left = [p for p in parts if p.name in columns]
+    for group in groups:
+        made = [x for p in parts if p.name in group for x in p.outputs]
+        missing = [x for x in missing if not _is_any(x, made)]
+        ready = []
+        for part in left:
+            own = list(part.outputs)
+            if not any(_is_any(x.source, missing) and not _is_any(x.source, own) for x in part.loads):
+                ready.append(part)
+                missing = [x for x in missing if not _is_any(x, own)]
+        left = [p for p in left if p not in ready]
+        found.append([p.name for p in ready])
+    return found
+
+
+def _is_any(buffer: Any, buffers: list[Any]) -> bool:
+    return any(buffer.same_as(x) for x in buffers)
+
+
+def _count_work(
+    sch: s_tir.Schedule,
+    parts: list[Part],
+    strips: StripProgram,
+    reads: list[Read],
+    groups: list[list[str]],
+    given: ColumnReductionConfig,
+) -> StripWork:
+    stored_in = results(sch, parts)
+    full = [x for p in parts if strips.kinds[p.name] is Kind.ELEMENT for x in p.outputs]
+    stored = [x for x in full if any(x.same_as(y) for y in stored_in)]
+    kept = [x for x in full if any(y.source.same_as(x) for p in parts for y in p.loads)]
+    tensors = [*(x.tensor for x in reads), *stored]
+    every = [*tensors, *(x for p in parts for x in p.outputs if any(x.same_as(y) for y in stored_in))]
+    outer = [ir.static_int(x) for x in strips.outer]
+    where = f" for {strips.columns} columns"
+    return StripWork(
+        strips=None if None in outer else prod(x or 0 for x in outer),
+        length=strips.length,
+        columns=strips.columns,
+        vector=whole_vector("ColumnReductionConfig", where, strips.columns, every, given.vector),
+        loaded=sum_bytes(x.tensor for x in reads),
+        narrow=min((dtype_bytes(ir.dtype_of(x)) for x in tensors), default=1),
+        stored=sum_bytes(stored),
+        kept=sum_bytes(kept),
+        reductions=sum(bool(p.reduced) for p in parts),
+        groups=max(1, len(groups)),
+        split=bool(groups) and None not in outer,
+    )

@@ -7,7 +7,8 @@
     k = 2^64 where |S[0]| < 2^-64, 2^-64 where |S[0]| > 2^64, else 1
 
 A division is a dozen instructions with a branch; as many as all else that a softmax does to an
-element. The reciprocal is the same for all of a thread's elements, so that it is computed once. The
+element. The reciprocal is the same for all of a thread's elements, or for those of a column, so that it is
+computed once. The
 power of two keeps it a normal number whatever the divisor is, and rounds nothing.
 
 The product has two roundings in float32, so up to 1.5 units in the last place where the division
@@ -56,6 +57,7 @@ def plan_quotients(kernel: ir.For) -> tuple[Quotient, ...]:
     elements = [
         loop.loop_var
         for loop in ir.find_all(kernel, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING)
+        if not ir.is_const(loop.extent, 1)
     ]
     found = []
     powers = _exponentials(kernel)
@@ -66,7 +68,7 @@ def plan_quotients(kernel: ir.For) -> tuple[Quotient, ...]:
         if not ir.depends_on(list(store.indices), elements):
             continue
         for division in _factors(value.value, powers):
-            if ir.dtype_of(division) == "float32" and _is_of_row(division, elements):
+            if ir.dtype_of(division) == "float32" and _is_shared(division, store, elements):
                 found.append(Quotient(division, store))
     return tuple(found)
 
@@ -96,9 +98,12 @@ def _exponentials(kernel: ir.For) -> list[Any]:
     return [x.buffer for x in stores if _is_exponential(x.value, [])]
 
 
-def _is_of_row(division: tirx.Div, elements: list[ir.Var]) -> bool:
+def _is_shared(division: tirx.Div, store: ir.BufferStore, elements: list[ir.Var]) -> bool:
+    """Tell a divisor that several elements have: those of a row, or of a column."""
     loads = ir.find_all(division.b, ir.TensorLoad)
-    return bool(loads) and not ir.depends_on(division.b, elements) and not _is_one(division.a)
+    own = [x for x in elements if ir.depends_on(list(store.indices), [x])]
+    shared = any(not ir.depends_on(division.b, [x]) for x in own)
+    return bool(loads) and shared and not _is_one(division.a)
 
 
 def _is_one(value: Any) -> bool:

@@ -65,7 +65,7 @@ class StripProgram:
         return axes[:first], _longer(part.reduced), axes[first:]
 
 
-def find_strips(parts: list[Part]) -> StripProgram | None:
+def find_strips(parts: list[Part], one_pass: bool = False) -> StripProgram | None:
     """Recognise a program; None where no reduction is of columns, or one pass over rows serves.
 
     One pass, by `recognize.py`, is for sums over all dimensions in front, of which no element is
@@ -75,6 +75,8 @@ def find_strips(parts: list[Part]) -> StripProgram | None:
     ----------
     parts : list of Part
         The program, inlined.
+    one_pass : bool
+        Whether to take those as well.
 
     Raises
     ------
@@ -90,7 +92,8 @@ def find_strips(parts: list[Part]) -> StripProgram | None:
     spatial = _extents(first.spatial)
     outer, reduced, kept = spatial[:place], _extents(_longer(first.reduced)), spatial[place:]
     kinds = {p.name: _kind(p, outer, reduced, kept) for p in parts}
-    if not outer and Kind.ELEMENT not in kinds.values() and len(group_reductions(parts)) == 1:
+    is_one_pass = not outer and Kind.ELEMENT not in kinds.values()
+    if is_one_pass and not one_pass and len(group_reductions(parts)) == 1:
         return None
     if any(ir.static_int(x) is None for x in (*reduced, *kept)):
         found = f"{times(reduced)} elements of each of {times(kept)} columns"

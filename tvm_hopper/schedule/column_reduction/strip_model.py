@@ -16,23 +16,28 @@ from itertools import product
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
+from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
 from tvm_hopper.schedule.memory_bound.estimate import MemoryModel, model_of_target
 
-from .config import ColumnReductionConfig
+from .config import MOST_FLIGHT, ColumnReductionConfig
 from .strip_kernel import ROWS_COMBINED_BY_EACH, StripTile
 
 SIDES = (1, 2, 4, 8, 16, 32)  # threads side by side
 THREADS = (32, 64, 128, 256, 512, 1024)  # of a thread block
+FEWEST_THREADS = 128  # of one that does not keep its rows
 FLIGHTS = (2, 4, 8)  # rows that a thread loads at once, of those that it does not keep
 REGISTERS_PER_SM = 65536
 MOST_REGISTERS = 168  # of a thread: beyond, too few of them hide a latency
-REGISTERS_BESIDE = 32  # indices and the like
-LINE_BYTES = 128  # that memory is read by; strips may have less of each
-LINE_LOSS = 0.1  # share of time for each further piece of a line
+REGISTERS_BESIDE = 24  # indices and the like
+LINE_BYTES, SECTOR_BYTES = 128, 32  # that memory is read by; strips may have less of each
+LINE_LOSS, SECTOR_LOSS = 0.05, 0.6  # share of time for each further piece of one
 L2_SHARE = 0.6  # of L2 that keeps what is loaded again
 L2_COST = 0.45  # of memory's time for bytes that L2 has
-LAUNCH_CYCLES = 4000.0  # of each further kernel
+SHARING_THREADS = 1024  # of an SM whose thread blocks share columns: each leaves its results
+FEWEST_TRIPS = 4  # of such a thread block
+LAUNCH_CYCLES = 4000.0  # of each kernel
 BARRIER_CYCLES = 700.0  # of a reduction across threads, of each thread block in turn
+BLOCK_CYCLES = 1500.0  # in which a thread block begins and ends
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,20 @@ class StripWork:
     split: bool  # thread blocks may share columns
 
 
+@dataclass(frozen=True)
+class StripChoice:
+    """A distribution, thread blocks that are to share an SM, and what to say of it."""
+
+    tile: StripTile
+    blocks_per_sm: int
+    text: str
+    early: bool = False  # launched before the kernel in front has ended
+
+
 def choose_strips(
     work: StripWork, given: ColumnReductionConfig, model: MemoryModel | None = None
-) -> tuple[StripTile, str]:
-    """Choose what a configuration leaves open; return it, and what to say of it.
+) -> StripChoice:
+    """Choose what a configuration leaves open.
 
     Raises
     ------
@@ -69,7 +84,7 @@ def choose_strips(
         found_text = f"{asked} for {work.length} rows of {work.columns} columns"
         need = "thread blocks of whole warps, at most 1024 threads, with room for what they keep"
         raise cannot_schedule("ColumnReductionConfig", found_text, need)
-    return found[0], search.describe(found[0])
+    return StripChoice(found[0], search.room(found[0]), search.describe(found[0]))
 
 
 @dataclass(frozen=True)
@@ -98,8 +113,10 @@ class _Search:
         each = -(-work.length // rows)
         if given.blocks in (None, 1) and given.flight in (None, each):
             tile = StripTile(side, rows, work.vector, each)
-            if self._fits(tile):
+            if each <= MOST_FLIGHT and self._fits(tile):
                 yield tile
+        if given.rows is None and side * rows < FEWEST_THREADS:
+            return
         for flight in (given.flight,) if given.flight else FLIGHTS:
             trips = -(-each // flight)
             if trips > 1 and not work.kept and given.blocks in (None, 1):
@@ -119,25 +136,25 @@ class _Search:
             yield self.given.blocks
             return
         alone = self._count(StripTile(side, rows, work.vector, flight))
-        room = self._room(StripTile(side, rows, work.vector, flight)) * self.model.chip.num_sms
-        most = work.length // (rows * flight)
-        yield from {min(most, x * room // alone) for x in (1, 2, 4)} - {0, 1}
+        room = self.model.chip.num_sms * max(1, SHARING_THREADS // (side * rows))
+        most = work.length // (rows * flight * FEWEST_TRIPS)
+        yield from {min(most, x * room // alone) for x in (1, 2)} - {0, 1}
 
     def _registers(self, tile: StripTile) -> int:
         work = self.work
         bytes_each = tile.vector * (work.loaded + work.kept)
         held = tile.flight * -(-bytes_each // 4)
-        return held + 2 * tile.vector * (1 + work.reductions) + REGISTERS_BESIDE
+        return held + tile.vector * (1 + work.reductions) + REGISTERS_BESIDE
 
     def _fits(self, tile: StripTile) -> bool:
         most = min(MOST_REGISTERS, REGISTERS_PER_SM // (tile.threads * tile.rows))
         return self._registers(tile) <= most
 
-    def _room(self, tile: StripTile) -> int:
+    def room(self, tile: StripTile) -> int:
         """Return the thread blocks that an SM has room for."""
         count = tile.threads * tile.rows
         by_registers = REGISTERS_PER_SM // (count * self._registers(tile))
-        return max(1, min(by_registers, 2 * MAX_THREADS // count))
+        return max(1, min(by_registers, 2 * MAX_THREADS // count, MOST_BLOCKS_PER_SM))
 
     def _count(self, tile: StripTile) -> int:
         """Return the thread blocks of a kernel over elements."""
@@ -150,7 +167,7 @@ class _Search:
         chip, threads = model.chip, tile.threads * tile.rows
         rows = tile.rows * tile.flight * tile.trips * tile.blocks
         elements = count // tile.blocks * tile.width * rows  # and what threads have behind the end
-        together = min(self._room(tile), -(-count // chip.num_sms))  # on an SM
+        together = min(self.room(tile), -(-count // chip.num_sms))  # on an SM
         loaded = elements * work.loaded * (1 + self._passes_again(tile, together, count))
         moved = (loaded + elements * work.stored) * (1 + self._lost(tile))
         flight = together * tile.rows * tile.width * tile.flight * work.loaded
@@ -159,7 +176,8 @@ class _Search:
         rate *= 1 - model.rates.idle_share / together**2
         exchanges = 0 if tile.rows == 1 else 1 + (tile.rows > ROWS_COMBINED_BY_EACH)
         turns = count / (chip.num_sms * together)
-        waits = turns * work.reductions * exchanges * (BARRIER_CYCLES + threads) / together
+        exchange = work.reductions * exchanges * (BARRIER_CYCLES + threads)
+        waits = turns * (exchange + BLOCK_CYCLES) / together
         kernels = 2 * work.groups + bool(work.stored) if tile.blocks > 1 else 1
         return (moved / rate + waits + kernels * LAUNCH_CYCLES, threads, tile.threads)
 
@@ -181,7 +199,8 @@ class _Search:
         piece = tile.width * work.narrow
         if work.columns <= tile.width or piece >= LINE_BYTES:
             return 0.0
-        return LINE_LOSS * (LINE_BYTES / piece - 1)
+        lost = LINE_LOSS * (LINE_BYTES / max(piece, SECTOR_BYTES) - 1)
+        return lost + SECTOR_LOSS * (SECTOR_BYTES / min(piece, SECTOR_BYTES) - 1)
 
     def describe(self, tile: StripTile) -> str:
         """Describe a choice for `explain`."""

@@ -20,15 +20,14 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests import keys
-from tvm_hopper.schedule.memory_bound.arrays import Read
 from tvm_hopper.schedule.memory_bound.inline import inline_parts
 from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, block_names, results
 from tvm_hopper.schedule.memory_bound.tiles import sum_bytes, whole_vector
 
 from .config import ColumnReductionConfig
 from .recognize_strips import Kind, StripProgram, find_strip_reads, find_strips, group_reductions
-from .strip_kernel import StripKernel, StripTile
-from .strip_model import StripWork, choose_strips
+from .strip_kernel import StripKernel
+from .strip_model import StripChoice, StripWork, choose_strips
 
 HELPER = "column_reduction"
 
@@ -54,13 +53,12 @@ def schedule_strips(
     strips = replace(strips, kinds={p.name: strips.kinds[p.name] for p in parts})
     sch = program.sch
     groups = group_reductions(parts)
-    reads, columns = find_strip_reads(sch, parts, strips)
-    work = _count_work(sch, parts, strips, reads, groups, given)
-    tile, text = choose_strips(work, given)
+    choice = choose_strips(_count_work(sch, parts, strips, groups, given), given)
+    tile = choice.tile
     if tile.blocks == 1:
-        _make_kernel(sch, parts, strips, reads, columns, tile, text)
+        _make_kernel(sch, parts, strips, choice)
     else:
-        _share_columns(program, strips, groups, tile, text)
+        _share_columns(program, strips, groups, choice)
     return ColumnReductionConfig(
         threads=tile.threads,
         rows=tile.rows,
@@ -71,38 +69,35 @@ def schedule_strips(
 
 
 def _share_columns(
-    program: MemoryProgram,
-    strips: StripProgram,
-    groups: list[list[str]],
-    tile: StripTile,
-    text: str,
+    program: MemoryProgram, strips: StripProgram, groups: list[list[str]], choice: StripChoice
 ) -> None:
     """Make kernels in which thread blocks share columns, and those that combine their results."""
-    sch = program.sch
+    sch, choice = program.sch, replace(choice, early=True)
     names = {kind: [p.name for p in program.parts if strips.kinds[p.name] is kind] for kind in Kind}
     ready = _ready_after(program.parts, groups, names[Kind.COLUMN])
     if elements := names[Kind.ELEMENT]:
-        parts = _parse(sch, elements)
-        _make_kernel(sch, parts, strips, *find_strip_reads(sch, parts, strips), tile, text, early=True)
+        _make_kernel(sch, _parse(sch, elements), strips, choice)
     # The last kernel first: what a kernel reads is plain loops yet, of which TVM knows the extents.
     for group, columns in zip(reversed(groups), reversed(ready), strict=True):
         parts = _parse(sch, group)
         reads = find_strip_reads(sch, parts, strips)
-        kernel = StripKernel(sch, strips, tile)
+        kernel = StripKernel(sch, strips, choice.tile)
         shared = {p.name: kernel.share(p) for p in parts}
-        _schedule_combined(sch, _parse(sch, [*group, *columns]))
-        own = [[replace(x, readers=tuple(shared[p.name] for p in x.readers)) for x in y] for y in reads]
-        _annotate(sch, kernel.schedule(list(shared.values()), *own), text, early=True)
+        _combine(sch, _parse(sch, [*group, *columns]))
+        own = [
+            [replace(x, readers=tuple(shared[p.name] for p in x.readers)) for x in some]
+            for some in reads
+        ]
+        _annotate(sch, kernel.schedule(list(shared.values()), *own), choice)
 
 
-def _schedule_combined(sch: s_tir.Schedule, parts: list[Part]) -> None:
+def _combine(sch: s_tir.Schedule, parts: list[Part]) -> None:
     """Make one kernel of blocks that combine what thread blocks have left of columns."""
-    strips = find_strips(parts)
-    assert strips is not None, "results of thread blocks are no columns"
-    reads, columns = find_strip_reads(sch, parts, strips)
-    work = _count_work(sch, parts, strips, reads, [], ColumnReductionConfig(blocks=1))
-    tile, text = choose_strips(work, ColumnReductionConfig(blocks=1))
-    _make_kernel(sch, parts, strips, reads, columns, tile, text, early=True)
+    strips = find_strips(parts, one_pass=True)
+    assert strips is not None, "what thread blocks have left is no program of columns"
+    alone = ColumnReductionConfig(blocks=1)
+    choice = choose_strips(_count_work(sch, parts, strips, [], alone), alone)
+    _make_kernel(sch, parts, strips, replace(choice, early=True))
 
 
 def _parse(sch: s_tir.Schedule, names: list[str]) -> list[Part]:
@@ -112,23 +107,17 @@ def _parse(sch: s_tir.Schedule, names: list[str]) -> list[Part]:
 
 
 def _make_kernel(
-    sch: s_tir.Schedule,
-    parts: list[Part],
-    strips: StripProgram,
-    reads: list[Read],
-    columns: list[Read],
-    tile: StripTile,
-    text: str,
-    early: bool = False,
+    sch: s_tir.Schedule, parts: list[Part], strips: StripProgram, choice: StripChoice
 ) -> None:
-    block = StripKernel(sch, strips, tile).schedule(parts, reads, columns)
-    _annotate(sch, block, text, early=early)
+    reads = find_strip_reads(sch, parts, strips)
+    _annotate(sch, StripKernel(sch, strips, choice.tile).schedule(parts, *reads), choice)
 
 
-def _annotate(sch: s_tir.Schedule, block: Any, text: str, *, early: bool) -> None:
+def _annotate(sch: s_tir.Schedule, block: Any, choice: StripChoice) -> None:
     sch.annotate(block, keys.MEMORY_BOUND, keys.COLUMN_REDUCTION)
-    sch.annotate(block, keys.CHOSEN, text)
-    if early:  # one of several kernels
+    sch.annotate(block, keys.CHOSEN, choice.text)
+    sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks_per_sm)
+    if choice.early:
         sch.annotate(block, keys.EARLY_LAUNCH, 1)
 
 
@@ -161,16 +150,16 @@ def _count_work(
     sch: s_tir.Schedule,
     parts: list[Part],
     strips: StripProgram,
-    reads: list[Read],
     groups: list[list[str]],
     given: ColumnReductionConfig,
 ) -> StripWork:
-    stored_in = results(sch, parts)
+    reads, _ = find_strip_reads(sch, parts, strips)
+    outputs = results(sch, parts)
     full = [x for p in parts if strips.kinds[p.name] is Kind.ELEMENT for x in p.outputs]
-    stored = [x for x in full if any(x.same_as(y) for y in stored_in)]
+    stored = [x for x in full if _is_any(x, outputs)]
     kept = [x for x in full if any(y.source.same_as(x) for p in parts for y in p.loads)]
     tensors = [*(x.tensor for x in reads), *stored]
-    every = [*tensors, *(x for p in parts for x in p.outputs if any(x.same_as(y) for y in stored_in))]
+    every = [*tensors, *(x for p in parts for x in p.outputs if _is_any(x, outputs))]
     outer = [ir.static_int(x) for x in strips.outer]
     where = f" for {strips.columns} columns"
     return StripWork(

@@ -7,9 +7,9 @@
     k = 2^64 where |S[0]| < 2^-64, 2^-64 where |S[0]| > 2^64, else 1
 
 A division is a dozen instructions with a branch; as many as all else that a softmax does to an
-element. The reciprocal is the same for all of a thread's elements, or for those of a column, so that it is
-computed once. The
-power of two keeps it a normal number whatever the divisor is, and rounds nothing.
+element. The reciprocal is the same for all of a thread's elements, or for those of a column: it is
+computed once. The power of two keeps it a normal number whatever the divisor is, and rounds
+nothing.
 
 The product has two roundings in float32, so up to 1.5 units in the last place where the division
 has 0.5. It is done where the quotient, or a product with it, goes to a type of 16 bits straight

@@ -44,7 +44,7 @@ class StripProgram:
     outer: tuple[Any, ...]
     reduced: tuple[Any, ...]
     kept: tuple[Any, ...]
-    kinds: dict[str, Kind]  # of each block, by its name
+    kinds: dict[str, Kind | None]  # of each block, by its name
 
     @property
     def length(self) -> int:
@@ -62,7 +62,7 @@ class StripProgram:
         if self.kinds[part.name] is Kind.ELEMENT:
             last = first + len(self.reduced)
             return axes[:first], axes[first:last], axes[last:]
-        return axes[:first], _longer(part.reduced), axes[first:]
+        return axes[:first], list(_longer(part.reduced)), axes[first:]
 
 
 def find_strips(parts: list[Part], one_pass: bool = False) -> StripProgram | None:
@@ -176,6 +176,8 @@ def _find_place(part: Part) -> int | None:
     """Return how many dimensions are in front of the reduced ones; None: not columns."""
     reduced = _longer(part.reduced)
     spatial = list(part.spatial)
+    if not reduced:
+        return None
     for load in part.loads:
         for place in range(len(spatial)):
             axes = [*spatial[:place], *reduced, *spatial[place:]]

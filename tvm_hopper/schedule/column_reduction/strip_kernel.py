@@ -95,6 +95,7 @@ class StripKernel:
             else:
                 self._number(part.block, self._sizes(Kind.COLUMN))
                 self._deal_out_columns(part.block)
+                self._flatten(part.block, self._sizes(Kind.COLUMN))
                 self._lay_out(part.block, Kind.COLUMN)
             for store in stores[part.name]:
                 self._number(store, self._sizes(Kind.REDUCTION if part.reduced else Kind.COLUMN))
@@ -116,17 +117,16 @@ class StripKernel:
         """Load tensors to registers before all blocks, or return what each block loads itself."""
         inside: dict[str, list[Any]] = {name: [] for name in self.program.kinds}
         for read in reads:
-            if self.tile.trips == 1:
-                block = keep_read(self.sch, read)
-                self._number(block, self._sizes(Kind.ELEMENT))
-                self._deal_out(block, whole=True)
-                self._lay_out(block, Kind.ELEMENT)
-                continue
-            for part in read.readers:
-                block = keep_read(self.sch, replace(read, readers=(part,)))
+            once = self.tile.trips == 1
+            for readers in [read.readers] if once else [(x,) for x in read.readers]:
+                block = keep_read(self.sch, replace(read, readers=readers))
                 self._number(block, self._sizes(Kind.ELEMENT))
                 self._flatten(block, self._sizes(Kind.ELEMENT))
-                inside[part.name].append(block)
+                if once:
+                    self._deal_out(block, whole=True)
+                    self._lay_out(block, Kind.ELEMENT)
+                else:
+                    inside[readers[0].name].append(block)
         return inside
 
     def _compute_elements(self, part: Part, loads: list[Any], stores: list[Any]) -> None:
@@ -168,8 +168,7 @@ class StripKernel:
         return list(self.sch.split(row, factors))
 
     def _deal_out_inside(self, block: Any, *, in_thread: bool) -> None:
-        """Split the loops over elements of an iteration: of all threads, or of a thread's columns.
-        """
+        """Split loops over elements of an iteration, of all threads or in a thread's columns."""
         sch, tile = self.sch, self.tile
         *_, row, column = list(sch.get_loops(block))
         flight, below = sch.split(row, [None, tile.rows])
@@ -216,6 +215,7 @@ class StripKernel:
             self.grid.append(sch.fuse(outer, strip, *share))
             sch.bind(thread, "threadIdx.x")
             self._unroll(below, element, whole=False)
+        self._flatten(block, self._sizes(Kind.REDUCTION))
         self._lay_out(block, Kind.REDUCTION)
         return stores
 
@@ -247,8 +247,7 @@ class StripKernel:
         return partial
 
     def _spread(self, block: Any) -> None:
-        """Let a block that combines the results of thread blocks count columns as its result does.
-        """
+        """Let a block that combines what thread blocks left count columns as its result does."""
         axes, program = list(self.sch.get(block).iter_vars), self.program
 
         def index(outer: Any, column: Any, share: Any) -> list[Any]:
@@ -264,7 +263,9 @@ class StripKernel:
         strip, thread, element = sch.split(column, [None, tile.threads, tile.vector])
         # Threads below one another are inside of an iteration: what it loads is whole rows then.
         sch.reorder(outer, strip, share, thread, trip, below, flight, element)
-        self.grid.append(sch.fuse(outer, strip, share) if tile.blocks > 1 else sch.fuse(outer, strip))
+        self.grid.append(
+            sch.fuse(outer, strip, share) if tile.blocks > 1 else sch.fuse(outer, strip)
+        )
         for store in stores:
             sch.reverse_compute_at(store, thread, preserve_unit_loops=True)
             columns, row = list(sch.get_loops(store))[-2:]
@@ -348,22 +349,15 @@ class StripKernel:
         """
         for number, region in enumerate(self.sch.get(block).writes):
             shape = list(region.source.shape)
-            if len(shape) > len(sizes):
+            if len(shape) != len(sizes) or any(x != 1 for x in sizes):
                 self.sch.transform_layout(block, ("write", number), _by_groups(shape, sizes))
 
     def _lay_out(self, block: Any, kind: Kind) -> None:
-        """Index the register arrays that a block writes by what each thread has of them."""
-        for number, region in enumerate(self.sch.get(block).writes):
-            index = self._by_thread(list(region.source.shape), kind)
-            self.sch.transform_layout(
-                block, ("write", number), index, assume_injective_transform=True
-            )
-
-    def _by_thread(self, shape: list[Any], kind: Kind) -> Callable[..., list[Any]]:
-        tile, sizes = self.tile, self._sizes(kind)
+        """Index flattened arrays that a block writes by what each thread has of them."""
+        tile = self.tile
 
         def index(*i: Any) -> list[Any]:
-            *lead, column = _cut(i, shape, sizes)
+            *lead, column = i
             if kind is Kind.ELEMENT:
                 outer, row = lead
                 at_once = tile.rows * tile.flight
@@ -371,7 +365,10 @@ class StripKernel:
             place = [column // tile.width, column % tile.width // tile.vector]
             return [*lead, *place, column % tile.vector]
 
-        return index
+        for number in range(len(self.sch.get(block).writes)):
+            self.sch.transform_layout(
+                block, ("write", number), index, assume_injective_transform=True
+            )
 
     def _by_strip(self, shape: list[Any]) -> Callable[..., list[Any]]:
         """Index partial results by strip, then by the threads that left them, then by column."""

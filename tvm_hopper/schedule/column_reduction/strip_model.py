@@ -204,8 +204,10 @@ class _Search:
 
     def describe(self, tile: StripTile) -> str:
         """Describe a choice for `explain`."""
-        kept = "kept in registers" if tile.trips == 1 and tile.blocks == 1 else "at once"
-        shares = f"; {tile.blocks} thread blocks share the rows of a strip" if tile.blocks > 1 else ""
+        kept = "kept in registers" if tile.trips == tile.blocks == 1 else "at once"
+        shares = ""
+        if tile.blocks > 1:
+            shares = f"; {tile.blocks} thread blocks share the rows of a strip"
         trips = f", {tile.trips} iterations" if tile.trips > 1 else ""
         return (
             f"{self._count(tile)} thread blocks of {tile.threads} x {tile.rows} threads, "

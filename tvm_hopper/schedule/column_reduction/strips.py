@@ -121,9 +121,7 @@ def _annotate(sch: s_tir.Schedule, block: Any, choice: StripChoice) -> None:
         sch.annotate(block, keys.EARLY_LAUNCH, 1)
 
 
-def _ready_after(
-    parts: list[Part], groups: list[list[str]], columns: list[str]
-) -> list[list[str]]:
+def _ready_after(parts: list[Part], groups: list[list[str]], columns: list[str]) -> list[list[str]]:
     """Return the blocks of one value a column that can be computed after each group."""
     missing = [x for p in parts if p.name in columns or p.reduced for x in p.outputs]
     found = []
@@ -134,7 +132,9 @@ def _ready_after(
         ready = []
         for part in left:
             own = list(part.outputs)
-            if not any(_is_any(x.source, missing) and not _is_any(x.source, own) for x in part.loads):
+            if not any(
+                _is_any(x.source, missing) and not _is_any(x.source, own) for x in part.loads
+            ):
                 ready.append(part)
                 missing = [x for x in missing if not _is_any(x, own)]
         left = [p for p in left if p not in ready]
@@ -167,7 +167,7 @@ def _count_work(
         length=strips.length,
         columns=strips.columns,
         vector=whole_vector("ColumnReductionConfig", where, strips.columns, every, given.vector),
-        loaded=sum_bytes(x.tensor for x in reads),
+        loaded=max(1, sum_bytes(x.tensor for x in reads)),  # what is computed alone has none
         narrow=min((dtype_bytes(ir.dtype_of(x)) for x in tensors), default=1),
         stored=sum_bytes(stored),
         kept=sum_bytes(kept),

@@ -42,6 +42,8 @@ def most_lanes(loop: ir.For) -> int:
         lanes = min((PRINTED_LANES[size] for size in sizes), default=THREAD_ACCESS_BYTES)
         if any(_spreads_byte(store.value, loop.loop_var) for store in stores):
             return 1
+    extent = ir.static_int(loop.extent) or lanes
+    lanes = min(lanes, extent & -extent)  # of more than there are, some may lie apart
     apart = [x for store in stores for x in _apart(store, loop.loop_var, lanes)]
     if any(DTYPES[name].num_bytes == 1 for name in apart):
         return 1

@@ -27,7 +27,7 @@ FLOATS = ("bfloat16", "bfloat16", "float16", "float16", "float32")
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "int8": 1, "bool": 1, "int32": 4, "int64": 8}
 UNARY = (
     *(("relu",), ("gelu",), ("gelu_tanh",), ("silu",), ("sigmoid",), ("tanh",), ("abs",)),
-    *(("neg",), ("square",), ("scale", 0.7), ("shift", 1.0), ("clip",)),
+    *(("neg",), ("square",), ("scale", 0.703125), ("shift", 1.0), ("clip",)),
 )
 BINARY = ("add", "add", "sub", "mul", "mul", "maximum", "minimum")
 
@@ -175,7 +175,7 @@ def _before(r: random.Random, c: Problem, x: str, dtype: str) -> str:
     if kind == "bias":
         return c.do("add", x, c.take(shape[-1:], dtype))
     if kind == "cap":
-        return c.do("scale", c.do("tanh", c.do("scale", x, by=0.1)), by=10.0)
+        return c.do("scale", c.do("tanh", c.do("scale", x, by=0.1015625)), by=10.0)
     return _unary(r, c, x)
 
 

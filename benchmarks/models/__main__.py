@@ -77,6 +77,8 @@ def main(argv: list[str]) -> int:
 
 def run_case(case: Case, options: argparse.Namespace) -> int:
     """Measure one case in this process; its row is written after each part."""
+    import tvm_hopper  # noqa: F401  (it registers the target and the pipeline)
+
     from .measure import Options, measure_case
 
     def save(row: Row) -> None:

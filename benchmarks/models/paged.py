@@ -8,6 +8,7 @@ go on as they are: norms, products and gates are left.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm_hopper.testing.llama import SMALL, LlamaShape, llama
@@ -32,7 +33,8 @@ class PagedSubject:
         given = case.given
         self.batch, self.length = int(given["batch"]), int(given["length"])
         self.attention, self.dtype = str(given["attention"]), case.dtype
-        self.shape = SMALL if tiny else LlamaShape(layers=LAYERS, vocabulary=0)
+        shape = SMALL if tiny else LlamaShape(layers=LAYERS)
+        self.shape = replace(shape, vocabulary=0)
         self.past = PAST if self.length > 1 else CONTEXT
         self.method = "prefill" if self.length > 1 else "decode"
         self.notes: list[str] = []
@@ -46,8 +48,6 @@ class PagedSubject:
 
     def report(self, executable: Any) -> Any:
         """Return the report of what was built, of this pass alone."""
-        from dataclasses import replace
-
         from tvm_hopper.relax import report
 
         sizes = {"batch": self.batch}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tvm
 from tvm import s_tir, te
 
 from tests.schedule.refuse import refuse
@@ -58,6 +59,15 @@ def test_values(types, sums, options):
     result = simulate(sch, {"A": a, "B": b})
     result.require_clean()
     np.testing.assert_array_equal(result.outputs["C"], reference("mk,nk->mn", a, b))
+
+
+@pytest.mark.parametrize("types", [(I8, I8), (U8, U8)])
+def test_integer_sums_start_from_a_number_in_registers(types):
+    """CUDA's text of a reinterpreted constant takes an address of it, which nothing compiles."""
+    sch = s_tir.Schedule(contraction("mk,nk->mn", SIZES, types, "int32"))
+    hs.matmul(sch, "C", hs.MatmulConfig(**SMALL))
+    text = tvm.compile(sch.mod, target="nvidia/nvidia-h200").mod.imports[0].inspect_source()
+    assert "_local_ptr[i] = (uint)0;" in text
 
 
 @pytest.mark.parametrize(

@@ -431,3 +431,29 @@ def test_thread_blocks_have_several_short_rows_that_share_a_tensor(columns, thre
     """Else a row of 128 columns would be a vector for each lane of one warp."""
     _, said = chosen(memory_bound.scale_shift(8192, columns))
     assert said.startswith(f"{threads} threads"), said
+
+
+def test_a_chosen_mask_of_all_heads_is_computed_for_each_element():
+    """One value for several elements is no row's: the choice is made where it is used."""
+    mask = te.placeholder((2, 24, 40), "bool", name="mask")
+    scores = te.placeholder((2, 3, 24, 40), "float16", name="scores")
+    low = te.placeholder((1,), "float16", name="low")
+    chosen = te.compute(
+        (2, 24, 40), lambda b, i, j: tirx.Select(mask[b, i, j], low[0], tirx.const(0, "float16"))
+    )
+    total = te.compute((2, 3, 24, 40), lambda b, h, i, j: scores[b, h, i, j] + chosen[b, i, j])
+    func = te.create_prim_func([mask, scores, low, total])
+    sch = s_tir.Schedule(func)
+    hs.pointwise(sch)
+    assert verify(sch, against=func).verdict == "clean"
+
+
+def test_bytes_are_loaded_by_vectors_where_rows_are_short():
+    """Eight elements of a byte, of rows of 64: only what one vector has must lie together."""
+    a, x = (te.placeholder((2, 3, 64, 64), t, name=n) for t, n in (("int8", "A"), ("float16", "X")))
+    zero = tirx.const(0, "int8")
+    y = te.compute((2, 3, 64, 64), lambda *i: tirx.Select(a[i] != zero, x[i], -x[i]), name="Y")
+    sch = s_tir.Schedule(te.create_prim_func([a, x, y]))
+    hs.pointwise(sch)
+    (kernel,) = explain(sch, TARGET).kernels
+    assert not kernel.fallbacks

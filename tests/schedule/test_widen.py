@@ -236,3 +236,19 @@ def test_the_place_of_a_maximum(dtype):
     sch = s_tir.Schedule(hs.widen_sums(func))
     hs.row_reduction(sch)
     assert verify(sch, against=func).verdict == "clean"
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("reduce", [te.max, te.min, te.sum], ids=["max", "min", "sum"])
+def test_short_integers_are_reduced_in_32_bits(dtype, reduce):
+    """A sum wraps around once where it would at each step."""
+    x, k = te.placeholder((6, 144), dtype, name="X"), te.reduce_axis((0, 144), name="k")
+    func = te.create_prim_func([x, te.compute((6,), lambda i: reduce(x[i, k], axis=k), name="Y")])
+    wide = hs.widen_sums(func)
+    assert "int32" in {ir.dtype_of(y.buffer) for y in ir.find_all(wide.body, ir.BufferStore)}
+    assert hs.widen_sums(wide).same_as(wide)
+    with pytest.raises(ScheduleError, match=rf"a reduction in {dtype}; .*widen_sums\(mod\)"):
+        hs.row_reduction(s_tir.Schedule(func))
+    sch = s_tir.Schedule(wide)
+    hs.row_reduction(sch)
+    assert verify(sch, against=func).verdict == "clean"

@@ -204,6 +204,8 @@ class Fragment:
         value = _as(self.plan.accumulate, value)
         if self.plan.register_dtype == self.plan.accumulate:
             return value
+        if isinstance(value, tirx.IntImm):  # CUDA's text of a reinterpretation takes an address
+            return tirx.const(value.value % 2**32, self.plan.register_dtype)
         return tirx.reinterpret(self.plan.register_dtype, value)
 
     # -- stores of one and two

@@ -12,6 +12,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule.arguments import check_type
 from tvm_hopper.schedule.memory_bound.widen import WIDE, half_sums
+from tvm_hopper.schedule.memory_bound.widen_integers import widen_integers
 
 from .decisions import Decision
 from .rule import HopperRule
@@ -131,10 +132,10 @@ def checked_type(rule: str, accumulate: str | None) -> str | None:
 
 
 def widen(sch: s_tir.Schedule, accumulate: str | None) -> str:
-    """Let a function reduce in another type than 16 bits; return what was done."""
+    """Let a function reduce in 32 bits; return what was done, where it rounds otherwise."""
     func = sch.mod["main"]
     halves = half_sums(func) if accumulate else []
-    if not halves:
-        return ""
-    ir.replace_schedule(sch, s_tir.Schedule(hs.widen_sums(func)))
-    return f"reductions in {accumulate} instead of {', '.join(halves)}"
+    wide = hs.widen_sums(func) if halves else widen_integers(func)
+    if not wide.same_as(func):
+        ir.replace_schedule(sch, s_tir.Schedule(wide))
+    return f"reductions in {accumulate} instead of {', '.join(halves)}" if halves else ""

@@ -100,11 +100,10 @@ def _events() -> Timer:
         return results[0] if results else None
 
     other = tvm.runtime.empty((FLUSHED_BYTES,), "int8", tvm.cuda(0))
-    address = other.data_ptr()
     start, end = (do("cuEventCreate", 0) for _ in range(2))
 
     def timed(call: Callable[[], Any]) -> float:
-        do("cuMemsetD8Async", address, 0, FLUSHED_BYTES, 0)
+        do("cuMemsetD8Async", other.data_ptr(), 0, FLUSHED_BYTES, 0)
         do("cuEventRecord", start, 0)
         call()
         do("cuEventRecord", end, 0)

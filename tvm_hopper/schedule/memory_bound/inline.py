@@ -17,7 +17,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 
-from .program import MemoryProgram, Part, is_plain, params, plain_index, results
+from .program import MemoryProgram, Part, is_plain, params, plain_index, results, same_extents
 
 MOST_NODES = 24  # operations of an expression that is computed once for each of its uses
 _DEAR = (tirx.Div, tirx.FloorDiv, tirx.FloorMod)
@@ -125,7 +125,7 @@ def _is_kept(part: Part, parts: list[Part], recompute: bool) -> bool:
     (buffer,) = part.outputs
     readers = [p for p in parts for load in p.loads if load.source.same_as(buffer)]
     by_element = any(len(p.spatial) + len(p.reduced) > len(part.spatial) for p in readers)
-    if by_element and _chooses_loads(part.store.value):
+    if by_element and _is_of_rows(part, parts) and _chooses_loads(part.store.value):
         return True
     if any(p.reduced for p in readers) and _gathers(part.store.value):
         return True  # rows are numbered by their results: what is gathered is loaded for them
@@ -135,6 +135,13 @@ def _is_kept(part: Part, parts: list[Part], recompute: bool) -> bool:
         return len(readers) > 1 and not recompute
     sums = [x for p in parts if p.reduced for x in p.outputs]
     return any(load.source.same_as(x) for load in part.loads for x in sums)
+
+
+def _is_of_rows(part: Part, parts: list[Part]) -> bool:
+    """Tell a block that has one value for each row of a reduction."""
+    extents = [x.dom.extent for x in part.spatial]
+    rows = ([x.dom.extent for x in p.spatial] for p in parts if p.reduced)
+    return any(same_extents(extents, x) for x in rows)
 
 
 def _chooses_loads(value: Any) -> bool:

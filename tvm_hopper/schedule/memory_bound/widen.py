@@ -20,6 +20,8 @@ from tvm import s_tir, tirx
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 
+from .widen_integers import widen_integers
+
 HALVES = ("float16", "bfloat16")
 WIDE = "float32"
 _BINARY = (
@@ -38,7 +40,7 @@ _ADDRESSES = ("tirx.address_of", "tirx.buffer_data", "tirx.tvm_access_ptr")
 
 
 def widen_sums(mod: tvm.IRModule | tirx.PrimFunc) -> Any:
-    """Compute reductions of float16 and bfloat16 in float32.
+    """Compute reductions of float16 and bfloat16 in float32, of short integers in int32.
 
     In each function with such a reduction, temporaries of these types become float32, and results
     are rounded once, when they are stored. A function stays as it is if it takes the address of a
@@ -100,9 +102,12 @@ def _stores(block: ir.SBlock) -> list[Any]:
 
 
 def _widen(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    if not half_sums(func) or _is_left(func):
+    if _is_left(func):
         return func
     try:
+        func = widen_integers(func)
+        if not half_sums(func):
+            return func
         func = _sums_in_temporaries(func)
     except s_tir.ScheduleError:  # two blocks of a name, or that write one tensor
         return func

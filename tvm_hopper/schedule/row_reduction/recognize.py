@@ -25,6 +25,7 @@ from tvm_hopper.schedule.memory_bound.program import (
     times,
 )
 from tvm_hopper.schedule.memory_bound.widen import HALVES
+from tvm_hopper.schedule.memory_bound.widen_integers import NARROW
 
 BITS_32 = ("float32", "int32", "uint32")
 
@@ -128,7 +129,7 @@ def _shape(part: Part) -> tuple[tuple[Any, ...], int]:
     for dtype in map(ir.dtype_of, part.outputs):
         if dtype not in BITS_32 and not (dtype == "int64" and len(part.outputs) > 1):
             fix = "cast the input to float32 before it is reduced"
-            if dtype in HALVES:
+            if dtype in (*HALVES, *NARROW):
                 fix += ", or take hs.widen_sums(mod)"
             raise cannot_schedule(where, f"a reduction in {dtype}", " or ".join(BITS_32), fix)
     return tuple(x.dom.extent for x in part.spatial), columns

@@ -86,6 +86,15 @@ def sum_and_scaled(shape: Sequence[int], axes: Axes, dtype: str = "float16") -> 
 ANY_AXIS = {f.__name__: f for f in (softmax, log_softmax, layer_norm, greatest, sum_and_scaled)}
 
 
+def inputs(
+    name: str, shape: Sequence[int], axes: Axes, rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Draw inputs of a program, by its function's name."""
+    n, kept = shape[axes[0]], [x for i, x in enumerate(shape) if i not in axes]
+    shapes = {"layer_norm": [shape, (n,), (n,)], "sum_and_scaled": [shape, shape, kept]}
+    return [rng.standard_normal(tuple(x)) for x in shapes.get(name, [shape])]
+
+
 def reference(name: str, inputs: Sequence[np.ndarray], axes: Axes) -> list[np.ndarray]:
     """Compute a program, by its function's name, in float64."""
     x, *others = (i.astype(np.float64) for i in inputs)

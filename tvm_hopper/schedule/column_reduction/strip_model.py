@@ -77,7 +77,7 @@ def choose_strips(
     ScheduleError
         The configuration fits no distribution of the program.
     """
-    search = _Search(work, given, model or model_of_target())
+    search = _StripSearch(work, given, model or model_of_target())
     found = sorted(search.tiles(), key=search.time)
     if not found:
         asked = ", ".join(f"{k}={getattr(given, k)}" for k in given.given) or "no field given"
@@ -88,7 +88,7 @@ def choose_strips(
 
 
 @dataclass(frozen=True)
-class _Search:
+class _StripSearch:
     work: StripWork
     given: ColumnReductionConfig
     model: MemoryModel

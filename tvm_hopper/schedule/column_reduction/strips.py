@@ -123,27 +123,32 @@ def _annotate(sch: s_tir.Schedule, block: Any, choice: StripChoice) -> None:
 
 def _ready_after(parts: list[Part], groups: list[list[str]], columns: list[str]) -> list[list[str]]:
     """Return the blocks of one value a column that can be computed after each group."""
-    missing = [x for p in parts if p.name in columns or p.reduced for x in p.outputs]
+    done: set[str] = set()
     found = []
-    left = [p for p in parts if p.name in columns]
     for group in groups:
-        made = [x for p in parts if p.name in group for x in p.outputs]
-        missing = [x for x in missing if not _is_any(x, made)]
+        done |= set(group)
         ready = []
-        for part in left:
-            own = list(part.outputs)
-            if not any(
-                _is_any(x.source, missing) and not _is_any(x.source, own) for x in part.loads
-            ):
-                ready.append(part)
-                missing = [x for x in missing if not _is_any(x, own)]
-        left = [p for p in left if p not in ready]
-        found.append([p.name for p in ready])
+        for part in parts:
+            if part.name in columns and part.name not in done and not _waits(part, parts, done):
+                ready.append(part.name)
+                done.add(part.name)
+        found.append(ready)
     return found
+
+
+def _waits(part: Part, parts: list[Part], done: set[str]) -> bool:
+    """Tell a block that reads what one that is not done yet computes."""
+    missing = [x for p in parts if p is not part and p.name not in done for x in p.outputs]
+    return any(_is_any(x.source, missing) for x in part.loads)
 
 
 def _is_any(buffer: Any, buffers: list[Any]) -> bool:
     return any(buffer.same_as(x) for x in buffers)
+
+
+def _element_results(parts: list[Part], strips: StripProgram) -> list[Any]:
+    elements = [p for p in parts if strips.kinds[p.name] is Kind.ELEMENT]
+    return [x for p in elements for x in p.outputs]
 
 
 def _count_work(
@@ -155,23 +160,25 @@ def _count_work(
 ) -> StripWork:
     reads, _ = find_strip_reads(sch, parts, strips)
     outputs = results(sch, parts)
-    full = [x for p in parts if strips.kinds[p.name] is Kind.ELEMENT for x in p.outputs]
-    stored = [x for x in full if _is_any(x, outputs)]
-    kept = [x for x in full if any(y.source.same_as(x) for p in parts for y in p.loads)]
-    tensors = [*(x.tensor for x in reads), *stored]
-    every = [*tensors, *(x for p in parts for x in p.outputs if _is_any(x, outputs))]
+    written = [x for p in parts for x in p.outputs if _is_any(x, outputs)]
+    full = _element_results(parts, strips)
+    stored = [x for x in full if _is_any(x, written)]
+    used = [x.source for p in parts for x in p.loads]
+    read = [x.tensor for x in reads]
     outer = [ir.static_int(x) for x in strips.outer]
     where = f" for {strips.columns} columns"
     return StripWork(
-        strips=None if None in outer else prod(x or 0 for x in outer),
+        strips=None if None in outer else prod(map(int, strips.outer)),
         length=strips.length,
         columns=strips.columns,
-        vector=whole_vector("ColumnReductionConfig", where, strips.columns, every, given.vector),
-        loaded=max(1, sum_bytes(x.tensor for x in reads)),  # what is computed alone has none
-        narrow=min((dtype_bytes(ir.dtype_of(x)) for x in tensors), default=1),
+        vector=whole_vector(
+            "ColumnReductionConfig", where, strips.columns, [*read, *written], given.vector
+        ),
+        loaded=sum_bytes(read) or 1,  # what is computed alone has none
+        narrow=min((dtype_bytes(ir.dtype_of(x)) for x in [*read, *stored]), default=1),
         stored=sum_bytes(stored),
-        kept=sum_bytes(kept),
+        kept=sum_bytes(x for x in full if _is_any(x, used)),
         reductions=sum(bool(p.reduced) for p in parts),
-        groups=max(1, len(groups)),
+        groups=len(groups) or 1,
         split=bool(groups) and None not in outer,
     )

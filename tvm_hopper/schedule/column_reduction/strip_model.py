@@ -31,6 +31,7 @@ MOST_REGISTERS = 168  # of a thread: beyond, too few of them hide a latency
 REGISTERS_BESIDE = 24  # indices and the like
 LINE_BYTES, SECTOR_BYTES = 128, 32  # that memory is read by; strips may have less of each
 LINE_LOSS, SECTOR_LOSS = 0.05, 0.6  # share of time for each further piece of one
+MANY_ELEMENTS, MANY_LOSS = 64, 0.1  # of a thread, all unrolled: code that takes long to compile
 L2_SHARE = 0.6  # of L2 that keeps what is loaded again
 L2_COST = 0.45  # of memory's time for bytes that L2 has
 SHARING_THREADS = 1024  # of an SM whose thread blocks share columns: each leaves its results
@@ -169,7 +170,8 @@ class _StripSearch:
         elements = count // tile.blocks * tile.width * rows  # and what threads have behind the end
         together = min(self.room(tile), -(-count // chip.num_sms))  # on an SM
         loaded = elements * work.loaded * (1 + self._passes_again(tile, together, count))
-        moved = (loaded + elements * work.stored) * (1 + self._lost(tile))
+        many = tile.trips == 1 and tile.flight * tile.vector > MANY_ELEMENTS
+        moved = (loaded + elements * work.stored) * (1 + self._lost(tile) + MANY_LOSS * many)
         flight = together * tile.rows * tile.width * tile.flight * work.loaded
         share = min(1.0, count / chip.num_sms, flight / model.flight(model.rates.enough_bytes))
         rate = 2 * model.loaded_bytes * chip.num_sms * share

@@ -83,7 +83,7 @@ def choose_strips(
     if not found:
         asked = ", ".join(f"{k}={getattr(given, k)}" for k in given.given) or "no field given"
         found_text = f"{asked} for {work.length} rows of {work.columns} columns"
-        need = "thread blocks of whole warps, at most 1024 threads, with room for what they keep"
+        need = "whole warps, at most 1024 threads, rows for all, and registers for what they keep"
         raise cannot_schedule("ColumnReductionConfig", found_text, need)
     return StripChoice(found[0], search.room(found[0]), search.describe(found[0]))
 

@@ -49,6 +49,8 @@ from tvm_hopper.schedule.row_reduction.config import RowReductionConfig, of_part
 from .config import ColumnReductionConfig
 from .model import ColumnTile, ColumnWork, choose_columns, choose_group
 from .recognize import ColumnProgram, check_apart, find_columns
+from .recognize_strips import find_strips
+from .strips import schedule_strips
 
 HELPER = "column_reduction"
 OF_GROUPS = RowReductionConfig(early_launch=True)
@@ -57,19 +59,22 @@ OF_GROUPS = RowReductionConfig(early_launch=True)
 def column_reduction(
     sch: s_tir.Schedule, block: Any = None, config: ColumnReductionConfig | None = None
 ) -> None:
-    """Schedule a function that reduces columns as two kernels; results are deterministic.
+    """Schedule a function that reduces dimensions in front of others; results are deterministic.
 
-    Each tensor is read from memory once. Partial results go to a workspace and are combined in a
-    fixed order. A call takes the workspace from the allocator of its tensors' library (PyTorch's
-    keeps streams apart). With TVM's own tensors it comes from the thread's pool, and the calls of
-    one thread must share one stream.
+    Sums over all dimensions but the last ones are two kernels, and each tensor is read once. Other
+    programs, as a softmax over a middle dimension, are one kernel that keeps columns in registers.
+    Longer columns are read again by each reduction that needs another one's result, and are shared
+    by thread blocks. Partial results go to a workspace and are combined in a fixed order. A call
+    takes the workspace from the allocator of its tensors' library (PyTorch's keeps streams apart).
+    With TVM's own tensors it comes from the thread's pool, and the calls of one thread must share
+    one stream.
 
     Parameters
     ----------
     sch : Schedule
         Changed in place; left as it was when the program is refused. The function that it works on
-        is plain loops: reductions over all dimensions but the last ones, elementwise blocks before
-        them, and blocks that compute with what they leave.
+        is plain loops: reductions over neighbouring dimensions, of which the last one is none,
+        elementwise blocks before them, and blocks that compute with what they leave.
     block : SBlockRV or str, optional
         One of its blocks, to say which function is meant.
     config : ColumnReductionConfig, optional
@@ -107,6 +112,8 @@ def chosen_columns(
 def _apply(program: MemoryProgram, given: ColumnReductionConfig) -> ColumnReductionConfig:
     """Schedule a program; return what was chosen for the kernel that reads its tensors."""
     sch, parts = program.sch, inline_parts(program)
+    if (strips := find_strips(parts)) is not None:
+        return schedule_strips(program, strips, given)
     check_apart(parts)
     reductions = [p for p in parts if p.reduced]
     whole = bool(reductions) and not any(p.spatial for p in reductions)

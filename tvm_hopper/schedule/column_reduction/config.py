@@ -25,7 +25,8 @@ class ColumnReductionConfig(GivenFields):
     rows : int, optional
         Threads along the rows.
     flight : int, optional
-        Rows that a thread loads at once, up to 16.
+        Rows that a thread loads at once, up to 16. If its thread block has a whole column so, it
+        stays in registers.
     blocks : int, optional
         Thread blocks that share the rows of the same columns.
     vector : int, optional

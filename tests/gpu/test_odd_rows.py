@@ -7,6 +7,7 @@ import pytest
 import tvm
 from tvm import s_tir, te, topi
 
+from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.testing import memory_bound
 
@@ -46,7 +47,7 @@ def test_values_and_margins(name, shape, dtype):
         given.append(torch.randn(shape[1:], device="cuda").to(kind))
     size = [int(x) for x in out.shape]
     count = int(np.prod(size))
-    kept = torch.full((count + 64,), POISON, device="cuda", dtype=getattr(torch, out.ty.dtype))
+    kept = torch.full((count + 64,), POISON, device="cuda", dtype=getattr(torch, ir.dtype_of(out)))
     got = kept[32 : 32 + count].view(size)
     kernel(*map(tvm.runtime.from_dlpack, [*given, got]))
     torch.cuda.synchronize()

@@ -8,7 +8,6 @@ from tvm import s_tir
 from tests.schedule.test_pointwise import transposed
 from tests.sim_kernels.mutate import change
 from tvm_hopper import schedule as hs
-from tvm_hopper.schedule.pointwise.transpose import SIDE, VECTORS, _turned
 from tvm_hopper.simulation import load, simulate, verify
 
 PROGRAMS = {
@@ -35,14 +34,3 @@ def test_without_its_barrier_the_simulator_objects():
     assert (result.outputs["Y"] == x.T).all()
     found = simulate(change(program, "tvm_storage_sync", 0), {"X": x}).findings
     assert any(f.rule.startswith("RACE") for f in found), found
-
-
-def test_lanes_that_read_down_a_column_find_different_banks():
-    """Eight vectors of a row of Y by four of its rows: each lane reads two bytes of one word."""
-    for element in range(SIDE // VECTORS):
-        words = set()
-        for lane in range(32):
-            row, column = lane % VECTORS * (SIDE // VECTORS) + element, lane // VECTORS
-            r, _, vector, inner = _turned(row, column)
-            words.add((r * SIDE + vector * (SIDE // VECTORS) + inner) * 2 // 4)
-        assert len({word % 32 for word in words}) == len(words) == 16

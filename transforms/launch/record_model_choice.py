@@ -103,7 +103,9 @@ def _note_choices(func: tirx.PrimFunc) -> tirx.PrimFunc:
         choice = plan_choice(kernel)
         slower = find_fallback(kernel, own) if choice is not None else None
         accesses = find_element_accesses(kernel, arguments, fragments=choice is None)
-        fallbacks = [slower] if slower is not None else list(map(element_fallback, accesses))
+        fallbacks = list(map(element_fallback, accesses))  # narrow vectors follow from these
+        if slower is not None and not fallbacks:
+            fallbacks = [slower]
         notes[ir.number_of(func, kernel)] = [
             *([choice] if choice is not None else []),
             *(ElementsNote(x.tensor, x.num_bytes, x.fetched) for x in accesses),

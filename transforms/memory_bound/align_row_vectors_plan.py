@@ -99,6 +99,8 @@ def plan_odd_rows(kernel: ir.For) -> OddRows | None:
         beyond = ir.simplify(bounds[0].a - bounds[0].b)
         length = ir.simplify(ir.cast_like(0, beyond) - _first(beyond, inner))
         column = ir.simplify(beyond + length)
+        if not _is_of_neighbours(column, loop.loop_var):
+            continue  # a loop over vectors of one element, which lie apart
         lengths.add((ir.static_int(length), int(loop.extent)))
         access, start = _classify(loop, column, inner)
         starts += [] if start is None else [start]
@@ -114,6 +116,11 @@ def plan_odd_rows(kernel: ir.For) -> OddRows | None:
         return None
     threads = ir.thread_axes(kernel)["threadIdx.x"]
     return OddRows(tuple(found), columns, row, int(threads.extent) > WARP)
+
+
+def _is_of_neighbours(column: Any, lane: ir.Var) -> bool:
+    first = ir.substitute(column, {lane: ir.cast_like(0, lane)})
+    return ir.is_zero(ir.simplify(column - first - ir.cast_like(lane, column)))
 
 
 def _counts_columns(loop: ir.For) -> bool:

@@ -82,7 +82,7 @@ def find_element_accesses(
         stores of fragments have notes of their own.
     """
     sites: list[_Site] = []
-    _walk(kernel, (), [], sites)
+    _walk(_with_numbers(kernel), (), [], sites)
     vectors = max((x.count for x in sites if x.lanes > 1), default=0)
     if not vectors and not fragments:
         return []
@@ -108,6 +108,28 @@ def find_element_accesses(
         if before is None or before.fetched < fetched:
             accesses[name, site.is_store] = access
     return list(accesses.values())
+
+
+def _with_numbers(kernel: ir.For) -> ir.For:
+    """Put integers that registers hold where an index reads them."""
+    known: dict[Any, Any] = {}
+
+    def store(node: ir.BufferStore, mutator: Any) -> Any:
+        node = mutator.default_mutate(node)
+        is_number = ir.dtype_of(node.buffer) in ("int32", "int64")
+        is_one = is_number and all(ir.is_const(x, 1) for x in node.buffer.shape)
+        if is_one and str(node.buffer.scope()) == "local":
+            loads = ir.find_all(node.value, ir.TensorLoad)
+            known.pop(node.buffer, None)
+            if not loads:
+                known[node.buffer] = node.value
+        return node
+
+    def load(node: ir.TensorLoad, mutator: Any) -> Any:
+        node = mutator.default_mutate(node)
+        return known.get(node.source, node)
+
+    return ir.mutate(kernel, [(ir.BufferStore, store), (ir.TensorLoad, load)])
 
 
 def _of_elements(buffer: Any, sites: list[_Site]) -> int:

@@ -122,6 +122,7 @@ def _are_neighbours(program: ElementProgram, part: Part, known: list[Any], vecto
     value, vectors = find_vectors(loop, ir.substitute(part.store.value, index))
     found = [x for one in vectors for x in one.loads]
     loads = ir.find_all(value, ir.TensorLoad, lambda x: ir.depends_on(list(x.indices), [lane]))
+    loads = [x for x in loads if not ir.find_all(list(x.indices), ir.TensorLoad)]  # anywhere
     return all(any(x.same_as(y) for y in found) or _is_any(x.source, known) for x in loads)
 
 

@@ -113,8 +113,8 @@ N = te.var("n")
         lambda: (x := tensor("X", 512, 1024), t := tensor("T", 256), compute(
             lambda i, j: t[x[i, j].astype("int32") % 256], 512, 1024)),
     ],
-    ids=["values of rows and columns", "transposed", "a cast", "half of a row", "rows by index", "shared rows",
-         "a tail", "a small table"],
+    ids=["values of rows and columns", "transposed", "a cast", "half of a row", "rows by index",
+         "shared rows", "a tail", "a small table"],
 )  # fmt: skip
 def test_vectors(args):
     mod = pointwise(*args())

@@ -420,6 +420,13 @@ def test_parts_of_columns_are_loaded_by_whole_vectors(parts):
     assert "X_ptr[" not in text
 
 
+@pytest.mark.parametrize(("columns", "blocks"), [(128, 65), (4096, 2050)])
+def test_parts_of_short_rows_fill_thread_blocks(columns, blocks):
+    """A thread block for each row of 128 elements would have 16 vectors."""
+    kernel, _ = chosen(gate(1025, columns), hs.PointwiseConfig(256, chunks=None))
+    assert ir.static_int(kernel.extent) == blocks
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(6, 2688), (64, 4096)])
 def test_tiles_that_are_no_whole_rows_are_loaded_by_whole_vectors(rows, columns):
     """Elements are numbered all along: a tile begins inside a row, no vector does."""

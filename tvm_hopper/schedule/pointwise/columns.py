@@ -18,12 +18,14 @@ from tvm_hopper.schedule.memory_bound.inline import chooses_loads
 from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, equal, params
 
 STEP = 16  # elements: parts that begin at a multiple begin at whole vectors
+LEAST_COLUMNS = 1024  # of a row: fewer leave most threads of its thread block without a vector
 
 
 def find_columns_read(program: MemoryProgram) -> frozenset[str]:
     """Return the names of blocks that only read some columns of an argument's rows.
 
-    They stay blocks where two or more read one tensor, which is none that is read whole.
+    They stay blocks where two or more read one tensor, which is none that is read whole. Where rows
+    are short, threads go on over all elements, and find their vectors by the number of the first.
     """
     parts, arguments = program.parts, list(params(program.sch))
     found = [p for p in parts if _reads_columns(p) and not _is_any(p.outputs[0], arguments)]
@@ -68,7 +70,8 @@ def _reads_columns(part: Part) -> bool:
     extents = [x.dom.extent for x in part.node.iter_vars]
     is_row = all(equal(x, y) for x, y in zip(extents[:-1], shape[:-1], strict=True))
     sizes = [start, ir.static_int(extents[-1]), ir.static_int(shape[-1])]
-    return is_row and all(x is not None and x % STEP == 0 for x in sizes)
+    is_long = sizes[1] is not None and sizes[1] >= LEAST_COLUMNS
+    return is_row and is_long and all(x is not None and x % STEP == 0 for x in sizes)
 
 
 def _is_read_in_place(part: Part, parts: list[Part]) -> bool:

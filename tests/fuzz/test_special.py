@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.fuzz.special import NUMPY, Program, evaluate, judge, values, wrong
+from tests.fuzz.special import judge, values
+from tests.fuzz.special_steps import NUMPY, Program, evaluate, wrong
 
 
 def test_a_sum_that_cancels_may_have_any_order():

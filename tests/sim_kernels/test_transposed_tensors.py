@@ -1,11 +1,11 @@
-"""Tensors that are read across their rows, in the simulator: values, the barrier, banks."""
+"""Tensors that are read across their rows, in the simulator: values, the barrier."""
 
 import ml_dtypes
 import numpy as np
 import pytest
 from tvm import s_tir
 
-from tests.schedule.test_pointwise import transposed
+from tests.schedule.test_transposition import transposed
 from tests.sim_kernels.mutate import change
 from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import load, simulate, verify

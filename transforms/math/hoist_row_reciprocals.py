@@ -145,7 +145,7 @@ def hoist_row_reciprocals(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if options.read(FUNCTIONS, func) == "library":
         return func
 
-    def divide(kernel: ir.For, notes: list[Note]) -> Any:
+    def rewrite(kernel: ir.For, notes: list[Note]) -> Any:
         if not is_memory_bound(kernel) or not (plan := plan_quotients(kernel)):
             return kernel
         after = rewrite_quotients(kernel, plan)
@@ -155,4 +155,4 @@ def hoist_row_reciprocals(func: tirx.PrimFunc) -> tirx.PrimFunc:
         notes += [RemarkNote(ROUNDED_NOTE)] if any(rounded) else []
         return after
 
-    return map_noted(func, divide)
+    return map_noted(func, rewrite)

@@ -14,13 +14,15 @@ condition: a thread waits for one element before it asks for the next.
 
 Before: quotients and remainders have no element in them, where a vector allows it.  After: in
 kernels bound by memory, loops that load single elements have such numbers in registers.
-Not here: loops in which no such load is computed by a division; numbers that are loaded.
+Not here: loops in which no such load is computed by a division; numbers that are loaded; tensors
+whose elements 32 bits do not number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import tvm_ffi
@@ -31,6 +33,8 @@ from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.transforms.kernel_pass import kernel_step
 
 from .vectorize_gathers import is_over_elements
+
+MOST_ELEMENTS = 2**31 - 1  # of a tensor: their numbers are kept in registers of 32 bits
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ def _element(load: ir.TensorLoad, lane: Any) -> ElementLoad | None:
         return None
     if not ir.depends_on(indices, [lane]) or ir.find_all(indices, ir.TensorLoad):
         return None
+    if prod(x or 0 for x in sizes) > MOST_ELEMENTS:
+        return None
     number = indices[0]
     for index, size in zip(indices[1:], sizes[1:], strict=True):
         number = number * ir.cast_like(size, number) + index
@@ -85,7 +91,7 @@ def _element(load: ir.TensorLoad, lane: Any) -> ElementLoad | None:
 def _quotients(value: Any, lane: Any, without: Sequence[Any] = ()) -> list[Any]:
     """Return the outermost quotients and remainders without the element, each once.
 
-    Those of some loads do not count.
+    Quotients in the loads of `without` do not count: the number of their first element has them.
     """
     found: list[Any] = []
 
@@ -109,10 +115,7 @@ def rewrite_numbers(kernel: ir.For, plan: tuple[IndexNumbers, ...]) -> ir.For:
     names = ir.Names(x.name for x in ir.find_all(kernel, ir.Var))
     registers: list[ir.Var] = []
     planned = {one.loop: _rewrite(one, names, registers) for one in plan}
-    kernel = ir.replace_nodes(kernel, ir.For, planned)
-    outer = ir.find_all(kernel, ir.SBlock)[0]
-    more = ir.with_block(outer, alloc_buffers=[*outer.alloc_buffers, *registers])
-    return ir.replace_nodes(kernel, ir.SBlock, {outer: more})
+    return ir.allocate_in(ir.replace_nodes(kernel, ir.For, planned), registers)
 
 
 def _rewrite(plan: IndexNumbers, names: ir.Names, registers: list[ir.Var]) -> ir.Stmt:

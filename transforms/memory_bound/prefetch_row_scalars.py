@@ -93,10 +93,7 @@ def rewrite_row_scalars(kernel: ir.For, plan: tuple[RowScalar, ...]) -> Any:
         start, body, more = _ahead(loop, values, names)
         planned[loop] = ir.seq(*start, ir.with_body(loop, body))
         buffers += more
-    kernel = ir.replace_nodes(kernel, ir.For, planned)
-    block = ir.find_all(kernel, ir.SBlock)[0]
-    more = ir.with_block(block, alloc_buffers=[*block.alloc_buffers, *buffers])
-    return ir.replace_nodes(kernel, ir.SBlock, {block: more})
+    return ir.allocate_in(ir.replace_nodes(kernel, ir.For, planned), buffers)
 
 
 def _ahead(

@@ -81,10 +81,7 @@ def rewrite_gathers(kernel: ir.For, plan: tuple[GatherPlan, ...]) -> ir.For:
     names = ir.Names(x.name for x in ir.find_all(kernel, ir.Var))
     registers: list[ir.Var] = []
     planned = {one.loop: _rewrite(one, names, registers) for one in plan}
-    kernel = ir.replace_nodes(kernel, ir.For, planned)
-    outer = ir.find_all(kernel, ir.SBlock)[0]
-    more = ir.with_block(outer, alloc_buffers=[*outer.alloc_buffers, *registers])
-    return ir.replace_nodes(kernel, ir.SBlock, {outer: more})
+    return ir.allocate_in(ir.replace_nodes(kernel, ir.For, planned), registers)
 
 
 def _rewrite(plan: GatherPlan, names: ir.Names, registers: list[ir.Var]) -> ir.Stmt:

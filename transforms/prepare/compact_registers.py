@@ -44,7 +44,7 @@ class ThreadElements:
     steps
         Distance and count of elements on each new axis, the largest distance first.
     ranges
-        What is known of the kernel's loops.
+        Extents of the kernel's loops, as an analyzer knows them.
     """
 
     buffer: ir.Var

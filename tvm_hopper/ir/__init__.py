@@ -24,6 +24,7 @@ from .callers import ALLOCATOR, answers_for_allocator, has_allocator
 from .lanes import first_element, first_lane, indices_from, without_carry
 from .rewrite import (
     Names,
+    allocate_in,
     drop_empty,
     flat_index,
     fresh_variables,
@@ -117,6 +118,7 @@ __all__ = [
     "TensorRegion",
     "Var",
     "accesses",
+    "allocate_in",
     "answers_for_allocator",
     "as_int32",
     "block_of_store",

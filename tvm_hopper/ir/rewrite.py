@@ -214,6 +214,13 @@ class Names:
         return free
 
 
+def allocate_in(kernel: Any, buffers: Iterable[Var]) -> Any:
+    """Allocate more arrays in the outermost block of a kernel."""
+    outer = find_all(kernel, SBlock)[0]
+    more = with_block(outer, alloc_buffers=[*outer.alloc_buffers, *buffers])
+    return replace_nodes(kernel, SBlock, {outer: more})
+
+
 def reallocate(body: Any, old: Var, new: Var) -> Any:
     """Allocate one array in place of another; accesses stay as they are."""
 

@@ -57,3 +57,10 @@ def test_places_and_conditions_divide_before_the_loop():
 def test_others_stay(value):
     func = parse(BEFORE, ("VALUE", value))
     check(run(func, hoist_index_numbers), func)
+
+
+def test_elements_that_32_bits_do_not_number_stay():
+    """The number of an element is kept in 32 bits."""
+    large = BEFORE.replace("(9, 64)", "(40000000, 64)")
+    func = parse(large, ("VALUE", PADDED))
+    check(run(func, hoist_index_numbers), func)

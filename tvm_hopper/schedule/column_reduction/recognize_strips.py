@@ -26,11 +26,11 @@ from tvm_hopper.schedule.memory_bound.program import (
     times,
 )
 
-SUMS = ("float32", "int32", "uint32", "int64")
+from .recognize import SUMS
 
 
 class Kind(Enum):
-    """What a block computes."""
+    """The kinds of blocks, by what they compute."""
 
     REDUCTION = "a reduction"
     COLUMN = "one value a column"
@@ -138,7 +138,7 @@ def find_strip_reads(
     parts : list of Part
         Blocks of the program that are one kernel.
     program : StripProgram
-        What they are.
+        The whole program, with the kind of each block.
     """
     elements, columns = [], []
     for tensor in tensors_read(sch, parts):

@@ -345,7 +345,7 @@ class StripKernel:
     def _flatten(self, block: Any, sizes: list[int]) -> None:
         """Let the arrays that a block writes have one dimension for each group of them.
 
-        What TVM says of the part of an array that is needed is exact then.
+        For such arrays TVM computes exactly which part a loop needs.
         """
         for number, region in enumerate(self.sch.get(block).writes):
             shape = list(region.source.shape)

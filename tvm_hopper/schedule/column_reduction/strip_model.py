@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from itertools import product
 
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
+from tvm_hopper.facts.programming_model import (
+    LINE_BYTES,
+    MAX_THREADS,
+    SECTOR_BYTES,
+    THREADS_PER_WARP,
+)
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
 from tvm_hopper.schedule.memory_bound.estimate import MemoryModel, model_of_target
 
@@ -29,8 +34,7 @@ FLIGHTS = (2, 4, 8)  # rows that a thread loads at once, of those that it does n
 REGISTERS_PER_SM = 65536
 MOST_REGISTERS = 168  # of a thread: beyond, too few of them hide a latency
 REGISTERS_BESIDE = 24  # indices and the like
-LINE_BYTES, SECTOR_BYTES = 128, 32  # that memory is read by; strips may have less of each
-LINE_LOSS, SECTOR_LOSS = 0.05, 0.6  # share of time for each further piece of one
+LINE_LOSS, SECTOR_LOSS = 0.05, 0.6  # share of time for each further part of a line, of a sector
 MANY_ELEMENTS, MANY_LOSS = 64, 0.1  # of a thread, all unrolled: code that takes long to compile
 L2_SHARE = 0.6  # of L2 that keeps what is loaded again
 L2_COST = 0.45  # of memory's time for bytes that L2 has

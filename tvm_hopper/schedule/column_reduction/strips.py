@@ -42,9 +42,9 @@ def schedule_strips(
     program : MemoryProgram
         Changed in place, as its schedule is.
     strips : StripProgram
-        What its blocks are.
+        The kinds of its blocks, and extents.
     given : ColumnReductionConfig
-        What is decided already.
+        Fields that are fixed.
     """
     if given.group is not None:
         found, need = f"group={given.group}", "a reduction of all elements to one value"

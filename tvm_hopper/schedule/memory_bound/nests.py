@@ -137,7 +137,7 @@ def keep_in_registers(
     full : frozenset of str
         Names of the blocks that compute one value for each element; others have one a row.
     rows, row : tuple
-        Extents of the dimensions that number rows, and of those of which a row is made.
+        Extents of the dimensions outside of a row, and of those inside of it.
     reads : list of Read
         Tensors to load once.
     tile : RegisterTile

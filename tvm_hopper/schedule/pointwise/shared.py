@@ -85,7 +85,7 @@ def vector_of_neighbours(
     Parameters
     ----------
     program : ElementProgram
-        What there is to do.
+        Extents of the elements.
     parts : list of Part
         The program, inlined.
     reads : list of Read

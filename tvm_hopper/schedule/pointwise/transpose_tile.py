@@ -90,7 +90,7 @@ def choose_tile(
     sides : sequence of Expr
         Extents of i and j.
     loaded, beside : list of Buffer
-        What has vectors along i, and along j.
+        Tensors with vectors along i, and those with vectors along j.
     given : int, optional
         Threads that are requested.
     """

@@ -52,6 +52,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--compile-seconds", type=float, default=90, help="of a mode of torch.compile; 0: none"
     )
+    parser.add_argument(
+        "--compile-together", action="store_true", help="torch.compile of several models at once"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="the file of rows")
     parser.add_argument("--case", help=argparse.SUPPRESS)  # of a model's own process
     parser.add_argument("--row", type=Path, help=argparse.SUPPRESS)
@@ -89,7 +92,12 @@ def run_case(case: Case, options: argparse.Namespace) -> int:
 
     about = machine.describe()
     given = Options(
-        options.row, options.lock, options.tiny, not options.no_stock, options.compile_seconds
+        options.row,
+        options.lock,
+        options.tiny,
+        not options.no_stock,
+        options.compile_seconds,
+        options.compile_together,
     )
     measure_case(case, given, save)
     return 0
@@ -137,6 +145,7 @@ class Process:
             for flag, is_on in (
                 ("--tiny", options.tiny),
                 ("--no-stock", options.no_stock),
+                ("--compile-together", options.compile_together),
             )
             if is_on
         ]

@@ -40,6 +40,7 @@ class Options:
     tiny: bool = False
     with_stock: bool = True
     compile_seconds: float = 90.0  # after which the next mode is tried; 0: no torch.compile
+    compile_together: bool = False  # torch.compile of several cases at once: it picks under load
 
 
 class Parts:
@@ -80,10 +81,10 @@ def within(seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def alone(lock: Path) -> Iterator[None]:
-    """Have the GPU for oneself: other processes of this run wait."""
+def holding(lock: Path, shared: bool = False) -> Iterator[None]:
+    """Have the GPU for oneself, or with others that share it: the rest of this run waits."""
     with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         try:
             yield
         finally:
@@ -106,8 +107,15 @@ def measure_case(case: Case, options: Options, save: Callable[[Row], None]) -> R
         said = None
     if options.with_stock and case.is_timed:
         executables[STOCK] = parts.do("stock TVM, build", lambda: subject.build("default"))
-    with alone(options.lock):
-        parts.do("GPU", lambda: _on_gpu(case, options, subject, executables, said, parts))
+    compiled = None
+    with holding(options.lock, shared=options.compile_together):
+        parts.do("copies to the GPU", subject.to_gpu)
+        if case.is_timed and options.compile_seconds:
+            compiled = parts.do(
+                "torch.compile", lambda: _compiled(subject, row, options.compile_seconds)
+            )
+    with holding(options.lock):
+        parts.do("GPU", lambda: _on_gpu(case, subject, executables, compiled, said, parts))
     row.seconds = round(time.monotonic() - begin, 1)
     save(row)
     return row
@@ -124,13 +132,17 @@ def _subject(case: Case, tiny: bool) -> Any:
 
 
 def _on_gpu(
-    case: Case, options: Options, subject: Any, executables: dict[str, Any], said: Any, parts: Parts
+    case: Case,
+    subject: Any,
+    executables: dict[str, Any],
+    compiled: Callable[[int], Any] | None,
+    said: Any,
+    parts: Parts,
 ) -> None:
     import torch
 
     row = parts.row
     with torch.no_grad():
-        subject.to_gpu()
         calls: dict[str, Callable[[int], Any]] = {}
         for name, make in (
             (OURS, lambda: subject.of_tvm(executables[OURS])),
@@ -145,12 +157,8 @@ def _on_gpu(
             parts.do("profile", lambda: _profiles(calls, said, row))
         if not case.is_timed:
             return
-        if options.compile_seconds and EAGER in calls:
-            compiled = parts.do(
-                "torch.compile", lambda: _compiled(subject, row, options.compile_seconds)
-            )
-            if compiled is not None:
-                calls[COMPILED] = compiled
+        if compiled is not None:
+            calls[COMPILED] = compiled
         parts.do("times", lambda: row.times.update(_times(calls, subject.num_sets, row, REPEATS)))
         if executables.get(STOCK) is not None:
             parts.do("stock TVM", lambda: _time_stock(subject, executables[STOCK], row))
@@ -187,7 +195,7 @@ def _compiled(subject: Any, row: Row, seconds: float) -> Callable[[int], Any]:
 
     for mode in MODES:
         try:
-            with within(seconds):
+            with torch.no_grad(), within(seconds):
                 return _tried(
                     subject.of_torch(
                         lambda x, mode=mode: torch.compile(x, mode=mode, dynamic=False)

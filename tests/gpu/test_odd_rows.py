@@ -61,8 +61,10 @@ def test_values_and_margins(name, shape, dtype):
         "row_max": lambda: x.amax(-1),
     }
     want = plain[name]()
+    spacing = torch.finfo(got.dtype).smallest_normal * torch.finfo(got.dtype).eps
+    error = ((got.double() - want).abs() - spacing).clamp(min=0)  # of softmax in float16: denormals
     scale = want.abs() + want.abs().mean() / 10 + 1e-6
-    assert float(((got.double() - want).abs() / scale).max()) < TOLERANCE[dtype]
+    assert float((error / scale).max()) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("shape", [(100003, 64), (5001, 151), (33, 50257)], ids=str)

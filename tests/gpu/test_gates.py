@@ -38,5 +38,6 @@ def test_gated_product(n, k, dtype):
         gate, up = (a.double() @ x.reshape(n, k).double().T for x in w)
         want = gate / (1 + torch.exp(-gate)) * up
         error = (out.double() - want).norm() / want.norm()
-        assert error < (4e-4 if dtype == "float16" else 3e-3), (m, float(error))
+        # the result is rounded once; of few elements one may carry the whole norm
+        assert error < 1.02 * (2.0**-11 if dtype == "float16" else 2.0**-8), (m, float(error))
         assert bool(whole[[0, -1]].isnan().all())

@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks import machine
 
 from .cases import CASES, Case, chosen
-from .rows import COMPILED, EAGER, OURS, Row, append, read, table
+from .rows import COMPILED, EAGER, MODES, OURS, Row, append, read, table
 
 RESULTS = Path(__file__).parent.parent / "results" / "models.jsonl"
 POLL_SECONDS = 0.5
@@ -51,6 +51,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--no-stock", action="store_true", help="leave TVM's own pipeline out")
     parser.add_argument(
         "--compile-seconds", type=float, default=90, help="of a mode of torch.compile; 0: none"
+    )
+    parser.add_argument(
+        "--compile-modes", nargs="+", default=MODES, choices=MODES, help="of torch.compile, in turn"
     )
     parser.add_argument(
         "--compile-together", action="store_true", help="torch.compile of several models at once"
@@ -97,6 +100,7 @@ def run_case(case: Case, options: argparse.Namespace) -> int:
         options.tiny,
         not options.no_stock,
         options.compile_seconds,
+        tuple(options.compile_modes),
         options.compile_together,
     )
     measure_case(case, given, save)
@@ -153,6 +157,7 @@ class Process:
             *(sys.executable, "-m", "benchmarks.models", "--case", case.name),
             *("--row", str(self.path), "--lock", str(folder / "lock"), *flags),
             *("--compile-seconds", str(options.compile_seconds)),
+            *("--compile-modes", *options.compile_modes),
         ]
         self.log = self.path.with_suffix(".log").open("w+", encoding="utf-8")
         self.begin = time.monotonic()

@@ -124,11 +124,11 @@ def _as_type(thing: Any, dtype: str) -> Any:
     return thing.to(kind)
 
 
-def one_line(error: Any, most: int = 160) -> str:
-    """Return an error in one line, its end where it is long."""
+def one_line(error: Any, most: int = 240) -> str:
+    """Return an error in one line, its beginning and its end where it is long."""
     text = " ".join(str(error).split())
     kind = type(error).__name__ if isinstance(error, BaseException) else ""
-    text = text if len(text) <= most else f"...{text[-most:]}"
+    text = text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
     return f"{kind}: {text}" if kind else text
 
 

@@ -17,11 +17,10 @@ from benchmarks import timing
 
 from .cases import NN, Case
 from .imported import first_tensor, one_line
-from .rows import COMPILED, EAGER, OURS, STOCK, Row, weighted_share
+from .rows import COMPILED, EAGER, MODES, OURS, STOCK, Row, weighted_share
 
 REPEATS, FEW_REPEATS = 15, 5  # of all, and of stock TVM
 COSTLIEST = 10
-MODES = ("max-autotune-no-cudagraphs", "default")  # of torch.compile, in this order
 # PyTorch's operators by class; functions of a model have the same classes.
 PRODUCTS, BATCHED, CONVOLUTIONS, REST = "products", "attention", "convolutions", "rest"
 OPERATORS = {
@@ -40,6 +39,7 @@ class Options:
     tiny: bool = False
     with_stock: bool = True
     compile_seconds: float = 90.0  # after which the next mode is tried; 0: no torch.compile
+    compile_modes: tuple[str, ...] = MODES
     compile_together: bool = False  # torch.compile of several cases at once: it picks under load
 
 
@@ -111,9 +111,7 @@ def measure_case(case: Case, options: Options, save: Callable[[Row], None]) -> R
     with holding(options.lock, shared=options.compile_together):
         parts.do("copies to the GPU", subject.to_gpu)
         if case.is_timed and options.compile_seconds:
-            compiled = parts.do(
-                "torch.compile", lambda: _compiled(subject, row, options.compile_seconds)
-            )
+            compiled = parts.do("torch.compile", lambda: _compiled(subject, row, options))
     with holding(options.lock):
         parts.do("GPU", lambda: _on_gpu(case, subject, executables, compiled, said, parts))
     row.seconds = round(time.monotonic() - begin, 1)
@@ -190,21 +188,28 @@ def relative_error(got: Any, want: Any, is_routed: bool = False) -> float:
     return float((got - want).norm() / want.norm())
 
 
-def _compiled(subject: Any, row: Row, seconds: float) -> Callable[[int], Any]:
+def _compiled(subject: Any, row: Row, options: Options) -> Callable[[int], Any]:
     import torch
 
-    for mode in MODES:
+    found: Exception | None = None
+    for mode in options.compile_modes:
+        begin = time.monotonic()
         try:
-            with torch.no_grad(), within(seconds):
-                return _tried(
+            with torch.no_grad(), within(options.compile_seconds):
+                call = _tried(
                     subject.of_torch(
                         lambda x, mode=mode: torch.compile(x, mode=mode, dynamic=False)
                     )
                 )
-        except TimeoutError:
+            row.compiled_by = mode
+            return call
+        except Exception as error:  # the end of its time comes as an error of inductor's, too
             torch._dynamo.reset()
-            row.notes.append(f"torch.compile: {mode} took over {seconds:.0f} s")
-    raise TimeoutError("found no mode that compiles in time")
+            late = time.monotonic() - begin >= options.compile_seconds
+            why = f"took over {options.compile_seconds:.0f} s" if late else one_line(error)
+            row.notes.append(f"torch.compile: {mode} {why}")
+            found = error
+    raise ValueError(f"found no mode that compiles: {'; '.join(row.notes)}") from found
 
 
 def _times(

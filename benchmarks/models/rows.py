@@ -12,6 +12,7 @@ from pathlib import Path
 from .cases import CASES, Case
 
 OURS, EAGER, COMPILED, STOCK = "tvm_hopper", "eager", "torch.compile", "stock TVM"
+MODES = ("max-autotune-no-cudagraphs", "default")  # of torch.compile, in this order
 LEAST_US = 3.0  # shorter times count as this
 MOST_RATIO = 1.5  # before a geometric mean
 WORST_RATIO = 1.0  # of torch.compile: below it the table says why
@@ -37,6 +38,8 @@ class Row:
         How it was measured, where that differs.
     failures : dict of str to str
         By part: one line each.
+    compiled_by : str
+        The mode of torch.compile; "" if none.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Row:
     others: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    compiled_by: str = ""
     seconds: float = 0.0
     machine: dict[str, str] = field(default_factory=dict)
 
@@ -140,6 +144,8 @@ def table(rows: Mapping[str, Row], cases: Sequence[Case] = CASES) -> str:
     ]
     failed = [(case, row) for case, row in known if row.failures]
     text = "\n".join(lines) + "\n" + _about([row for _, row in known])
+    if any(row.compiled_by == MODES[-1] for _, row in known):
+        text += f"\n\\* in its default mode: {MODES[0]} took too long.\n"
     for opponent in (EAGER, COMPILED):
         ratios = [x for _, row in known if (x := row.ratio(opponent)) is not None]
         if ratios:
@@ -186,7 +192,9 @@ def _cells(case: Case, row: Row) -> list[str]:
         case.sizes,
         f"{case.way}, {case.dtype}",
         "-" if time is None else f"{time:.0f}",
-        *(ratio(x) for x in (EAGER, COMPILED, STOCK)),
+        ratio(EAGER),
+        ratio(COMPILED) + ("*" if row.compiled_by == MODES[-1] else ""),
+        ratio(STOCK),
         served,
         "; ".join("-" if x is None else f"{x:.1e}" for x in errors),
     ]

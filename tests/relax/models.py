@@ -138,6 +138,12 @@ def on_processor(mod: tvm.IRModule, name: str, arguments: list) -> list[np.ndarr
     return _to_numpy(machine[name](*on_device(arguments)))
 
 
+def device_text(mod: tvm.runtime.Module) -> str:
+    """Return the CUDA text of a module and of all that it imports."""
+    own = mod.inspect_source() if mod.kind == "cuda" else ""
+    return own + "".join(map(device_text, mod.imports))
+
+
 def on_device(arguments: list) -> list:
     """Return arguments as tensors on this machine's processor."""
     return [_to_tvm(x) for x in arguments]

@@ -56,12 +56,6 @@ class Mixed:
         return out
 
 
-def device_text(mod):
-    """Return the CUDA text of a module and of all that it imports."""
-    own = mod.inspect_source() if mod.kind == "cuda" else ""
-    return own + "".join(map(device_text, mod.imports))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("tuned")
@@ -99,7 +93,7 @@ def test_foreign_kernels_are_the_same_to_a_byte(folder):
     def kernels(**database):
         pipeline = relax.get_pipeline("tvm_hopper", **database)
         ex = relax.build(Mixed, models.H200, relax_pipeline=pipeline)
-        texts = re.split(r'(?=extern "C" __global__)', device_text(ex.mod))[1:]
+        texts = re.split(r'(?=extern "C" __global__)', models.device_text(ex.mod))[1:]
         return {re.search(r"(\w+)_kernel", text)[0]: text for text in texts}
 
     stock, tuned = kernels(), kernels(database=str(folder))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from tvm import relax, s_tir
+from tvm import s_tir
 
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
@@ -15,6 +15,7 @@ from tvm_hopper.schedule.memory_bound.widen import WIDE, half_sums
 from tvm_hopper.schedule.memory_bound.widen_integers import widen_integers
 
 from .decisions import Decision
+from .reshapes import is_reshape
 from .rule import HopperRule
 
 
@@ -116,7 +117,7 @@ class PointwiseRule(HopperRule):
 
         What only reshapes is left alone: relax recognises it by its plain form, and copies nothing.
         """
-        if relax.analysis.has_reshape_pattern(sch.mod["main"]):
+        if is_reshape(sch.mod["main"]):
             raise cannot_schedule(
                 "function", "a reshape, which relax does without a kernel", "a computation"
             )

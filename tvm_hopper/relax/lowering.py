@@ -30,6 +30,7 @@ from .row_places import RowPlaces
 from .schedule_functions import ScheduleFunctions
 from .simplify_operands import SimplifyOperands
 from .wide_functions import WideFunctions
+from .wide_scans import WideScans
 
 
 def prepare_passes(options: ModelOptions) -> list[Any]:
@@ -55,6 +56,11 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
     ]
 
 
+def dispatch_passes(target: Target) -> list[Any]:
+    """Return TVM's passes that give operators to libraries and to kernels of its own."""
+    return [WideScans(), *stock.library_dispatch_passes(target)]
+
+
 def legalize_passes(options: ModelOptions) -> list[Any]:
     """Return the passes that replace TVM's `legalize_passes` for CUDA.
 
@@ -74,7 +80,7 @@ def legalize_passes(options: ModelOptions) -> list[Any]:
 def scheduling_passes(target: Target, options: ModelOptions) -> list[Any]:
     """Return the passes that schedule a model's functions and record those that no rule takes."""
     passes = [*prepare_passes(options), ScheduleFunctions(options)]
-    return [*stock.library_dispatch_passes(target), *passes]
+    return [*dispatch_passes(target), *passes]
 
 
 def prepare(mod: tvm.IRModule, target: Any = None) -> tvm.IRModule:
@@ -102,7 +108,7 @@ def prepare(mod: tvm.IRModule, target: Any = None) -> tvm.IRModule:
     if not isinstance(mod, tvm.IRModule):
         raise cannot_configure("relax.prepare", f"{mod!r}"[:80], "a Relax module")
     with where:
-        passes = [*stock.library_dispatch_passes(where), *prepare_passes(ModelOptions())]
+        passes = [*dispatch_passes(where), *prepare_passes(ModelOptions())]
         return tvm.transform.Sequential(passes)(mod)
 
 
@@ -133,7 +139,7 @@ def model_pipeline(**given: Any) -> tvm.transform.Pass:
             _warn_of_target(target)
             return relax.get_default_pipeline(target)(mod)
         passes = [
-            *stock.library_dispatch_passes(target),
+            *dispatch_passes(target),
             *legalize_passes(options),
             *stock.dataflow_lower_passes(target),
             *stock.finalize_passes(target),

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
-from tvm import relax, s_tir, sym, tirx
+from tvm import s_tir, sym, tirx
 from tvm.ir import Range
 from tvm.tirx import IterVar
 
 from tvm_hopper import ir
 from tvm_hopper.dlight.product import products
+from tvm_hopper.dlight.reshapes import is_reshape
 
 # What a function computes, and the rule of ours for such functions.
 PRODUCT, ROW_REDUCTION, COLUMN_REDUCTION, POINTWISE, RESHAPE = (
@@ -77,8 +78,7 @@ def kind_of(func: tirx.PrimFunc) -> str:
             summed.append((block, over))
     if not summed:
         is_plain = isinstance(func.body, ir.SBlockRealize)
-        is_reshape = is_plain and relax.analysis.has_reshape_pattern(func)
-        return RESHAPE if is_reshape else POINTWISE
+        return RESHAPE if is_plain and is_reshape(func) else POINTWISE
     if products(s_tir.Schedule(func.with_attr("global_symbol", "main"))):
         return PRODUCT
     rows = any(

@@ -99,7 +99,7 @@ class StoredFragment(Fragment):
         """
         length = self.run_length
         width = self.width // (length * ROW_THREADS)
-        chunks = self.plan.n // self.plan.instruction_n
+        chunks = self.nest.columns // self.width
         run = self._scratch("run", 2 * chunks * width * length)
 
         def number(chunk: Any, g: Any, h: Any) -> Any:

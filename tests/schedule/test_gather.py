@@ -39,7 +39,7 @@ def wanted(a, w):
         (100, 40, 64, {}),  # no whole tile
         (70, 72, 128, {"tile": (128, 128, 64)}),
         (64, 96, 64, {"tile": (64, 96, 64), "consumers": 3}),  # consumers by columns
-        (192, 128, 64, {"tile": (192, 256, 64), "consumers": 3}),  # two instructions side by side
+        (130, 128, 64, {"tile": (192, 256, 64), "consumers": 3}),  # two instructions side by side
         (130, 64, 64, {"tile": (64, 64, 64), "stages": 2, "persistent": 3}),
         (6, 64, 64, {}),  # fewer rows than any tile
         (1, 256, 128, {}),

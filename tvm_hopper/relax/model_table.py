@@ -10,13 +10,15 @@ from html import escape
 from io import StringIO
 from typing import Any
 
-from .model_times import ranges_of
+from .model_times import COPY_RATE, ranges_of
 from .records import GIVEN, LIBRARY, NOBODY, OURS, STOCK, FunctionRecord
-from .report_sections import BOUND, MEASURED, ReportRow, Section
+from .report_sections import BOUND, ESTIMATED, MEASURED, ReportRow, Section
 from .work import RESHAPE, RULE_OF_KIND, plain_text
 
 WIDTH = 150  # columns of a text
 BAR = 10  # characters of a full bar
+COSTLY, LEAST_SHARE = 3, 0.05  # functions that the report's head names, each of so much of the time
+LEAST_OF_RATE = 0.9  # of a copy's bytes a microsecond, from which memory is what holds a kernel
 NOT_APPLICABLE = "not applicable"
 HEADS = ("us", "share", "", "function", "by", "FLOPs", "bytes", "how, or why not by tvm_hopper")
 CLASS_HEADS = ("function", "rows", "configuration")
@@ -115,14 +117,17 @@ def summary(report: Any, section: Section) -> str:
 
 
 def advice(section: Section) -> Iterator[str]:
-    """Yield what costs most and could be otherwise."""
+    """Yield what costs most, whoever computes it, and what could be done about it."""
     rows, total = section.rows, section.total
-    left = [x for x in rows if not x.is_served and x.cost.microseconds]
-    if left:
-        time = left[0].cost.microseconds or 0.0
+    for row in rows[:COSTLY]:
+        time = row.cost.microseconds
+        if time is None or time < LEAST_SHARE * total:
+            continue
+        calls = f" x {row.calls}" if row.calls > 1 else ""
+        by = "ours" if row.is_served else f"not ours ({row.time_is} {time:.1f} us)"
         yield (
-            f"most of what is not ours: {left[0].function.name}, {_percent(time / total)} of the "
-            f"time ({left[0].time_is} {time:.1f} us): {reason(left[0].function)}"
+            f"{_percent(time / total)} of the time: {row.function.name}{calls}, {by}: "
+            f"{_what_holds(row, time)}"
         )
     again = [x for x in rows if x.weight_bytes]
     if again:
@@ -133,6 +138,33 @@ def advice(section: Section) -> Iterator[str]:
             f"weights cast, transposed or repeated at each call: {size}, {_percent(time / total)} "
             f"of the time ({names}); {HOIST}"
         )
+
+
+def _what_holds(row: ReportRow, time: float) -> str:
+    """Say what keeps a function from being faster."""
+    if slow := _element_accesses(row):
+        return "; ".join(slow)
+    moved = row.cost.num_bytes or 0.0
+    if moved >= LEAST_OF_RATE * time * COPY_RATE:
+        size = number(moved, "B")
+        return f"moves {size}, as fast as memory does; it gets faster if it moves fewer bytes"
+    return "as fast as our cost model of products says" if row.is_served else reason(row.function)
+
+
+def _element_accesses(row: ReportRow) -> list[str]:
+    return [
+        f"{x.tensor} is accessed {x.num_bytes} bytes at a time, and memory moves {x.fetched} for "
+        "each: store it so that neighbours are accessed together"
+        for x in row.function.elements
+    ]
+
+
+def _title(section: Section) -> str:
+    """Return a section's time, and what kind of figure it is."""
+    kinds = {x.time_is for x in section.rows}
+    kind = MEASURED if MEASURED in kinds else ESTIMATED
+    least = f"{BOUND} " if BOUND in kinds else ""
+    return f"{section.caller}: {least}{section.total:.1f} us, {kind}"
 
 
 def number(value: float | None, unit: str = "") -> str:
@@ -157,10 +189,7 @@ def _explained(row: ReportRow) -> str:
         kernel = row.kernel
         lines.append((kernel.configuration if kernel else "") or record.rule)
         lines += [record.note] if record.note else []
-        lines += [
-            f"{x.tensor}: {x.num_bytes} bytes at a time, of which memory hands out {x.fetched}"
-            for x in record.elements
-        ]
+        lines += _element_accesses(row)
     else:
         lines.append(reason(record))
     if row.rows:
@@ -224,8 +253,7 @@ def as_text(report: Any) -> str:
     for section in report.sections:
         for line in advice(section):
             console.print(Text(f"{section.caller}: {line}"))
-        title = f"{section.caller}: {section.total:.1f} us"
-        show(title, HEADS, [_cells(x, section.total) for x in section.rows])
+        show(_title(section), HEADS, [_cells(x, section.total) for x in section.rows])
     if classes := _classes(report):
         show("kernels by number of rows", CLASS_HEADS, classes)
     if left := _uncalled(report):
@@ -253,7 +281,7 @@ def as_html(report: Any) -> str:
     parts += [f"<p><b>{escape(summary(report, x))}</b></p>" for x in report.sections]
     parts.append(f"<p>{legend}</p>")
     for section in report.sections:
-        title = f"<h3>{escape(section.caller)}: {section.total:.1f} us</h3>"
+        title = f"<h3>{escape(_title(section))}</h3>"
         parts.append(title + _whole(section))
         parts += [f"<p>{escape(x)}</p>" for x in advice(section)]
         lines = "".join(_html_row(x, section.total) for x in section.rows)

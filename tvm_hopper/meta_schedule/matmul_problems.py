@@ -44,11 +44,11 @@ from tvm_hopper.schedule.products.model import (
     MOST_TRANSPOSED,
     as_product,
     in_rows,
-    num_tiles,
     rank_both,
 )
 from tvm_hopper.schedule.products.parts import in_clusters, without_allocator
 from tvm_hopper.schedule.products.product_shape import ProductShape
+from tvm_hopper.schedule.products.ring_and_order import num_tiles
 
 from .configurations import Configuration
 from .problems import Floats, Problem, bytes_of

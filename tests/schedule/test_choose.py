@@ -295,3 +295,10 @@ def test_the_tile_follows_the_number_of_sms():
     (many,), (few,) = (best(64, 640, 4096, chip=Chip(sms)) for sms in (40, 5))
     assert many.tile[1] < few.tile[1]
     assert many.microseconds < few.microseconds
+
+
+def test_a_tile_has_all_columns_where_rows_begin_off_vectors():
+    """Each tile of a row has two ends, which are stored element by element."""
+    config = choose_config(197, 197, 64, batch=384)
+    assert config.tile[1] == 200
+    assert config.stages > 2

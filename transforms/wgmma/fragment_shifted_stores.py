@@ -1,6 +1,7 @@
 """Store accumulator registers to rows that begin at any element, by aligned vectors.
 
-Part of LowerWgmma, for rows whose distance is no multiple of 16 bytes (197 columns of 16 bits).
+Part of LowerWgmma, for rows whose distance is no multiple of 16 bytes (197 columns of 16 bits), and
+for tiles whose columns are no whole groups of four threads' runs (136).
 
     for j in range(128): C[i, j] = acc[i, j]                      row i begins p elements after 16 B
   ->
@@ -26,7 +27,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import AffineAccess, step_of
 from tvm_hopper.analysis.divisors import divides
-from tvm_hopper.analysis.vector_runs import starts_aligned
+from tvm_hopper.analysis.vector_runs import is_run_in_bounds, starts_aligned
 from tvm_hopper.codegen_patches.ptx.registers import shuffle_from
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES, THREADS_PER_WARP
@@ -43,32 +44,33 @@ WORD_BITS = 8 * WORD_BYTES
 class ShiftedFragment(StoredFragment):
     """An epilogue's nest whose rows begin at any element of memory."""
 
-    is_shifted = False
+    by_runs = False
 
     @property
     def best_run_length(self) -> int:
         """Neighbours that a store writes: what lies between vectors does not count."""
-        return self.run_length if self.is_shifted else super().best_run_length
+        return self.run_length if self.by_runs else super().best_run_length
 
     @property
     def width(self) -> int:
         """All columns: registers of one instruction follow those of the one before."""
-        return self.nest.columns if self.is_shifted else super().width
+        return self.nest.columns if self.by_runs else super().width
 
     def _choose_run_length(self) -> int:
         found = super()._choose_run_length()
         length = THREAD_ACCESS_BYTES // dtype_bytes(self.dtype)
         if found > 2 or self.is_update or not self._can_shift(length):
             return found
-        self.is_shifted, self.run_length = True, length
+        self.by_runs, self.run_length = True, length
         return length
 
     def _can_shift(self, length: int) -> bool:
-        """Tell whether columns are neighbours in memory, from a first one to a last one in bounds."""
+        """Tell whether columns are neighbours in memory, in bounds from the first to a last one."""
         column = self.nest.column.loop_var
         *outer, last = self.store.indices
         return (
-            self.nest.columns >= length * ROW_THREADS
+            dtype_bytes(self.dtype) <= 2
+            and self.nest.columns >= length * ROW_THREADS
             and step_of(last, column) == 1
             and self._strides[-1] == 1
             and not ir.depends_on(outer, [column])
@@ -111,11 +113,23 @@ class ShiftedFragment(StoredFragment):
         start = ir.substitute(self.store.indices[-1], last)
         return divides(unit, start) and all(divides(unit, x) for x in self._strides[:-1])
 
+    @property
+    def _has_ends(self) -> bool:
+        """Whether columns may be in no whole run: not if rows, tiles and bounds are whole runs."""
+        length, e = self.run_length, ir.Var("e", "int32")
+        start, row = ir.Var("start", "int32"), ir.Var("row", "int32")
+        values = self._at(row, start * length + e)
+        indices = [ir.substitute(x, values) for x in self.store.indices]
+        condition = ir.substitute(self.nest.predicate, values)
+        whole = is_run_in_bounds(self.store.buffer, indices, condition, e, length)
+        return not whole or self.nest.columns % length != 0
+
     # -- the nest
 
     def _loops(self) -> ir.Stmt:
-        if not self.is_shifted:
+        if not self.by_runs:
             return super()._loops()
+        has_ends = self._has_ends
         groups = -(-self.nest.columns // (self.run_length * ROW_THREADS))
         run = self._scratch("run", 2 * groups * self.run_length)
         words = ir.new_buffer(f"{run.name}_words", (2 * groups * ROW_THREADS,), "uint32", "local")
@@ -134,20 +148,24 @@ class ShiftedFragment(StoredFragment):
                 unrolled("back", groups, lambda x: self._moved(words, groups - 1 - x, h, shift)),
             )
 
+        def shifts(subtile: Any) -> ir.Stmt:
+            moves = unrolled("h", 2, lambda h: moved(subtile, h))
+            return ir.seq(tirx.DeclBuffer(words, data=run.data), moves)
+
         def stored(subtile: Any, h: Any) -> ir.Stmt:
             shift, row = ir.Var("shift", "int32"), self._row(subtile, h)
+            own = shift if has_ends else 0
             stores = ir.seq(
-                tirx.Bind(shift, self._shift(row)),
-                unrolled("g", groups, lambda g: self._vector(run, subtile, g, h, shift)),
-                self._ends(subtile, h, shift),
+                tirx.Bind(shift, self._shift(row)) if has_ends else None,
+                unrolled("g", groups, lambda g: self._vector(run, subtile, g, h, own)),
+                self._ends(subtile, h, shift) if has_ends else None,
             )
             inside = ir.substitute(ir.conjunction(self._terms(False)), self._at(row, 0))
             return only_if(inside, stores)
 
         return unrolled("subtile", self.plan.m // fragment_layout.SUBTILE_ROWS, lambda subtile:
             ir.seq(unrolled("g", groups, lambda g: exchanged(subtile, g)),
-                   tirx.DeclBuffer(words, data=run.data),
-                   unrolled("h", 2, lambda h: moved(subtile, h)),
+                   shifts(subtile) if has_ends else None,
                    unrolled("h", 2, lambda h: stored(subtile, h))))  # fmt: skip
 
     def _element(
@@ -155,7 +173,7 @@ class ShiftedFragment(StoredFragment):
     ) -> tuple[ir.BufferStore, Any]:
         """Take the last eight columns for those that the last group lacks."""
         eights = self.nest.columns // EIGHT
-        if self.is_shifted and eights * EIGHT % (self.run_length * ROW_THREADS):
+        if self.by_runs and eights * EIGHT % (self.run_length * ROW_THREADS):
             g = tirx.min(g, eights - 1)
         return super()._element(subtile, chunk, g, h, e, anywhere)
 
@@ -203,7 +221,7 @@ class ShiftedFragment(StoredFragment):
 
     def _is_whole(self, row: Any, first: Any) -> Any:
         """Return whether the run from a column on is one of the tile, and in bounds."""
-        last = first + (self.run_length - 1)
+        last = ir.simplify(first + (self.run_length - 1))
         bounds = [ir.substitute(x, self._at(row, last)) for x in self._terms(True)]
         return ir.conjunction([first >= 0, last < self.nest.columns, *bounds])
 

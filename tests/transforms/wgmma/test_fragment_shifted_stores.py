@@ -38,7 +38,6 @@ def scheduled(columns, tile, dtype="float16", rows=50, **config):
         (100, 40, {"rows": 130, "consumers": 2}),
         (136, 136, {}),  # rows of whole runs, which four threads do not divide
         ("n", 72, {}),
-        (75, 80, {"dtype": "float8_e4m3fn"}),
         (96, 72, {"dtype": "float8_e4m3fn"}),  # a tile ends within a run
         (44, 64, {"dtype": "float8_e4m3fn"}),
     ],

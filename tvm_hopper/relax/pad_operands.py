@@ -30,11 +30,11 @@ class PadOperands:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the products of a module."""
-        return rewrite_functions(mod, _Products(mod))
+        return rewrite_functions(mod, _OperandPadder(mod))
 
 
 @mutator
-class _Products(PyExprMutator):  # type: ignore[misc]
+class _OperandPadder(PyExprMutator):  # type: ignore[misc]
     changed = False
 
     def visit_call_(self, call: Any) -> Any:

@@ -36,9 +36,9 @@ def peer_address(out: Any, address: Any, rank: Any) -> Any:
     return T.ptx.mapa.shared__cluster.u32(out, address, rank)
 
 
-def load_float32(out: Any, address: Any) -> Any:
-    """Load a float32 from an address of `peer_address` into `out` (`ld.shared::cluster.f32`)."""
-    return T.ptx["ld.shared::cluster.f32"](out, address)
+def load(out: Any, address: Any, dtype: str) -> Any:
+    """Load a value from an address of `peer_address` into `out` (`ld.shared::cluster`)."""
+    return T.ptx[f"ld.shared::cluster.{_SUFFIXES[dtype]}"](out, address)
 
 
 def store_async(address: Any, value: Any, barrier: Any, dtype: str) -> Any:

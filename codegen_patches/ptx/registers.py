@@ -36,3 +36,13 @@ def shuffle_xor(value: Any, distance: int) -> Any:
     return ir.call_op(
         "tirx.tvm_warp_shuffle_xor", ir.dtype_of(value), mask, value, distance, lanes, lanes
     )
+
+
+def shuffle_from(value: Any, lane: Any) -> Any:
+    """Return the 32-bit value of the lane of a number; all 32 lanes execute it.
+
+    `shfl.sync.idx`, 9.7.9.6.
+    """
+    mask = tirx.IntImm("uint32", _ALL_LANES)
+    lanes = THREADS_PER_WARP
+    return ir.call_op("tirx.tvm_warp_shuffle", ir.dtype_of(value), mask, value, lane, lanes, lanes)

@@ -72,3 +72,51 @@ def test_strides_of_a_batch() -> None:
     run(a, b, out)
     torch.cuda.synchronize()
     assert torch.equal(out.double(), a.double() @ b.double().transpose(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype"),
+    [(197, "bfloat16"), (99, "float16"), (50, "float16"), (136, "float16"), (75, "float8_e4m3fn")],
+)
+def test_rows_that_begin_at_any_element(columns: int, dtype: str) -> None:
+    """Small integers, exact or rounded alike in each type."""
+    import torch
+    import tvm
+    from tvm import s_tir
+
+    from tvm_hopper import schedule as hs
+    from tvm_hopper.testing.contractions import contraction
+
+    extents = {"b": 5, "m": 150, "n": columns, "k": 40}
+    mod = contraction("bmk,bnk->bmn", extents, epilogue=lambda total, *i: total(*i).astype(dtype))
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C")
+    run = tvm.compile(sch.mod, target=forms.TARGET)["main"]
+    a, b = (torch.randint(-2, 3, (5, x, 40), device="cuda").half() for x in (150, columns))
+    out = torch.empty(5, 150, columns, device="cuda", dtype=getattr(torch, dtype))
+    run(a, b, forms.as_argument(out))
+    torch.cuda.synchronize()
+    want = (a.float() @ b.float().transpose(1, 2)).to(out.dtype)
+    assert torch.equal(out.float(), want.float())
+
+
+@pytest.mark.parametrize("mode", ["cluster", "serial", "workspace", "atomic", "stream"])
+def test_shared_sums_of_integers(mode: str) -> None:
+    import torch
+    import tvm
+    from tvm import s_tir
+
+    from tvm_hopper import schedule as hs
+    from tvm_hopper.testing.contractions import contraction
+
+    extents = {"m": 100, "n": 72, "k": 4096}
+    sch = s_tir.Schedule(contraction("mk,nk->mn", extents, ("int8", "int8"), "int32"))
+    stream = mode == "stream"
+    given = {"split_k": mode, "persistent": 16} if stream else {"split_k": hs.SplitK(4, mode)}
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, 64, 64), consumers=1, stages=4, **given))
+    run = tvm.compile(sch.mod, target=forms.TARGET)["main"]
+    a, b = (torch.randint(-128, 128, (x, 4096), device="cuda", dtype=torch.int8) for x in (100, 72))
+    out = torch.empty(100, 72, device="cuda", dtype=torch.int32)
+    run(a, b, out)
+    torch.cuda.synchronize()
+    assert torch.equal(out.double(), a.double() @ b.double().T)

@@ -191,6 +191,7 @@ def test_a_pass_of_tvms_that_fails_is_named(name):
         ("Check failed: (x < y) is false: Literal value 1 exceeds", "Literal value 1 exceeds"),
         ("Check failed: n == 0 (1 vs. 0) : no barrier here", "no barrier here"),
         ("Check failed: x", "x"),
+        ("Check failed: x: y\n\nError in pass: s_tir.Fails\n\n# a function\n  ^^^", "y"),
         ("a rule: is broken", "a rule: is broken"),
     ],
 )

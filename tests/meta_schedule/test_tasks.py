@@ -12,6 +12,7 @@ from tvm_hopper.meta_schedule.scheduling import schedule_with
 from tvm_hopper.meta_schedule.tasks import as_target, bind_rows, find_tasks, look_for_tasks
 from tvm_hopper.meta_schedule.tasks import symbols_of as symbols
 from tvm_hopper.testing import memory_bound, workloads
+from tvm_hopper.testing.contractions import contraction
 
 TARGET = "nvidia/nvidia-h200"
 PRODUCT = workloads.matmul(64, 64, 64)["main"]
@@ -94,11 +95,15 @@ def test_one_that_is_not_recognised_with_its_rows_is_left(monkeypatch):
     assert left == {"s": "a kernel over rows that cannot be scheduled"}
 
 
-def test_bounds_are_those_of_the_package():
-    found = look_for_tasks(module(s=workloads.matmul("m", 4096, 64)["main"]), Target(TARGET))
+@pytest.mark.parametrize("batch", [1, 12])
+def test_bounds_are_those_of_the_package(batch):
+    extents = {"b": batch, "m": "m", "n": 4096, "k": 64}
+    product = contraction("bmk,bnk->bmn" if batch > 1 else "mk,nk->mn", extents)
+    found = look_for_tasks(module(s=product["main"]), Target(TARGET))
     with Target(TARGET):
-        bounds = hs.choose_classes(4096, 64, out_dtype="float32")
+        bounds = hs.choose_classes(4096, 64, out_dtype="float32", batch=batch)
     assert tuple(rows for rows, _ in found.classes[0].bounds) == bounds
+    assert {x.problem.batch for x in found.tasks} == {batch}
 
 
 def test_classes_that_cannot_be_scheduled_are_left(monkeypatch):

@@ -23,10 +23,9 @@ from tvm_hopper.schedule.products.config import (
 from tvm_hopper.schedule.products.model import (
     as_product,
     choose_config,
-    choose_raster_group,
-    num_tiles,
     rank,
 )
+from tvm_hopper.schedule.products.ring_and_order import choose_raster_group, num_tiles
 from tvm_hopper.testing import workloads
 
 
@@ -183,8 +182,18 @@ def test_refuses_what_are_no_majors(majors, message):
         choose_config(64, 64, 64, majors=majors)
 
 
-def test_a_short_reduction_gets_a_short_ring():
-    assert choose_config(4096, 4096, 64).stages == 2
+@pytest.mark.parametrize(
+    ("shape", "stages"),
+    [
+        ((128, 128, 64), 2),  # one tile a block, and one step
+        ((4096, 4096, 64), 7),  # the ring holds the next tiles: all slots that fit
+    ],
+)
+def test_a_ring_has_slots_for_the_steps_of_a_block(shape, stages):
+    config = choose_config(*shape)
+    assert config.stages == stages
+    (first,) = best(*shape)
+    assert (first.tile, first.stages) == (config.tile, stages)
 
 
 def test_what_is_given_stays():
@@ -286,3 +295,10 @@ def test_the_tile_follows_the_number_of_sms():
     (many,), (few,) = (best(64, 640, 4096, chip=Chip(sms)) for sms in (40, 5))
     assert many.tile[1] < few.tile[1]
     assert many.microseconds < few.microseconds
+
+
+def test_a_tile_has_all_columns_where_rows_begin_off_vectors():
+    """Each tile of a row has two ends, which are stored element by element."""
+    config = choose_config(197, 197, 64, batch=384)
+    assert config.tile[1] == 200
+    assert config.stages > 2

@@ -1,5 +1,7 @@
 """Products with several axes of a kind: what becomes one, what is tiled, what lies outside."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tvm
@@ -183,6 +185,14 @@ def test_an_output_element_for_two_rows_is_refused():
                 )
 
     refuse(as_module(halves), r"block C: found the output index")
+
+
+def test_merged_symbolic_rows_leave_by_threads():
+    mod = contraction("bmk,nk->bmn", sizes_of("bmk,nk->bmn", m="ms"))
+    match = (
+        r'block C_shared.dyn: found ms, symbolic, .* with store="tma"; .*; leave store="tma" out'
+    )
+    refuse(mod, match, replace(SMALL, store="tma"))
 
 
 def test_traces_replay():

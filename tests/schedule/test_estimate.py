@@ -280,16 +280,26 @@ def test_first_loads_of_rows_off_a_sector_take_longer():
 
 def test_transposed_tiles_of_many_columns_store_vectors():
     """128 x 128 x 2 bytes at 32 a cycle, not at 8; where rows are of 16 bytes, and all of a sum."""
-    stores = {"transposed_store_bytes": 32.0, "narrow_store_bytes": 8.0}
+    stores = {"transposed_store_bytes": 32.0, "narrow_store_bytes": 8.0, "element_store_bytes": 2.0}
     shape = replace(SQUARE, is_transposed=True)
     loop = cycles(shape, tiles()).expected
     assert cycles(shape, tiles(), **stores) == loop + 128 * 128 * 2 / 32
     few = tiles(columns=32)
     less = cycles(replace(shape, n=32), few).expected
     assert cycles(replace(shape, n=32), few, **stores) == less + 128 * 32 * 2 / 8
-    assert cycles(replace(shape, m=shape.m - 4), tiles(), **stores) == loop + 128 * 128 * 2 / 8
+    assert cycles(replace(shape, m=shape.m - 4), tiles(), **stores) == loop + 128 * 128 * 2 / 2
     before = cycles(shape, tiles(), form=KernelForm(turned=False), **stores)
     assert before == loop + 128 * 128 * 2 / 8
+
+
+def test_rows_off_vectors_are_shifted_where_a_tile_has_a_run_for_four_threads():
+    stores = {"shifted_store_bytes": 16.0, "element_store_bytes": 2.0}
+    shape = replace(SQUARE, n=SQUARE.n - 1)
+    loop = cycles(shape, tiles()).expected
+    assert cycles(shape, tiles(), **stores) == loop + 128 * 128 * 2 / 16
+    few = tiles(columns=24)
+    less = cycles(replace(shape, n=23), few).expected
+    assert cycles(replace(shape, n=23), few, **stores) == less + 128 * 24 * 2 / 2
 
 
 def test_stores_of_many_rows_transposed_have_a_rate_of_their_own():

@@ -62,9 +62,8 @@ def rewrite_split_k(kernel: ir.For, plan: ClusterSum) -> ir.For:
     thread = axes["threadIdx.x"]
     accumulator = plan.accumulator
     num_registers, num_threads = int(accumulator.shape[0]), int(thread.extent)
-    sums = ir.new_buffer(
-        f"{accumulator.name}_sums", (num_registers, num_threads), "float32", "shared.dyn"
-    )
+    shape, dtype = (num_registers, num_threads), ir.dtype_of(accumulator)
+    sums = ir.new_buffer(f"{accumulator.name}_sums", shape, dtype, "shared.dyn")
     body = ir.substitute(
         plan.loop.body, {plan.loop.loop_var: ir.cast_like(rank, plan.loop.loop_var)}
     )

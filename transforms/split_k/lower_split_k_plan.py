@@ -23,6 +23,7 @@ from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.requests.keys import ACROSS_CLUSTER, ASYNC_OP, BY_CLUSTER, IN_TURNS, MOST_PARTS
 from tvm_hopper.transforms.common.multicast_groups import AXIS, find_cluster_axis
 
+SUM_DTYPES = ("float32", "uint32")  # of accumulator registers: words hold integers
 WHY_SO_MANY = ": as many blocks as a cluster may have"
 MOST_ELEMENTS = 1 << 12  # of an accumulator's accesses that are enumerated
 
@@ -171,11 +172,11 @@ def accumulator_of(loop: ir.For, where: str) -> ir.Var:
     for block in ir.find_blocks(loop, ASYNC_OP):
         if ASYNC_OPS[str(block.annotations[ASYNC_OP])].writes == "registers":
             found += [x.source for x in block.writes]
-    if len(found) != 1 or ir.dtype_of(found[0]) != "float32" or len(found[0].shape) != 1:
+    if len(found) != 1 or ir.dtype_of(found[0]) not in SUM_DTYPES or len(found[0].shape) != 1:
         raise cannot_lower(
             where,
             f"{len(found)} products in it" if len(found) != 1 else f"sums of {found[0].name}",
-            "one product by WGMMA whose sum is float32",
+            f"one product by WGMMA whose registers are {' or '.join(SUM_DTYPES)}",
         )
     return found[0]
 

@@ -52,7 +52,7 @@ def rewrite_serial_split_k(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
     name = plan.accumulator.name
     extents = [x.extent for x in tiles]
     shape = (*extents, registers + 1, threads.extent)
-    sums = ir.new_buffer(f"{name}_sums", shape, "float32", "global")
+    sums = ir.new_buffer(f"{name}_sums", shape, ir.dtype_of(plan.accumulator), "global")
     tile = [ir.as_int32(x.loop_var) for x in tiles]
     thread = ir.as_int32(threads.loop_var)
     part = ir.Var(plan.loop.loop_var.name, "int32")

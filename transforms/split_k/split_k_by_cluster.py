@@ -18,7 +18,8 @@ def gather_sums(
 ) -> ir.Stmt:
     """Add what the blocks of the cluster have summed for this block's share, in their order."""
     remote = ir.new_buffer("remote", (1,), "uint32", "local")
-    word = ir.new_buffer("word", (1,), "float32", "local")
+    dtype = ir.dtype_of(plan.accumulator)
+    word = ir.new_buffer("word", (1,), dtype, "local")
     accumulator, count = plan.accumulator, share.per_block(plan.num_blocks)
 
     def number(peer: int) -> Any:
@@ -32,7 +33,7 @@ def gather_sums(
         here = address.generic_to_shared(tirx.address_of(tirx.BufferLoad(sums, place)))
         return [
             cluster.peer_address(tirx.BufferLoad(remote, [0]), here, number(peer)),
-            cluster.load_float32(tirx.BufferLoad(word, [0]), tirx.BufferLoad(remote, [0])),
+            cluster.load(tirx.BufferLoad(word, [0]), tirx.BufferLoad(remote, [0]), dtype),
         ]
 
     def add(register: Any, g: Any) -> list[Any]:
@@ -53,7 +54,7 @@ def gather_sums(
         "gather",
         ir.seq(
             ir.BufferStore(remote, tirx.IntImm("uint32", 0), [0]),
-            ir.BufferStore(word, tirx.const(0, "float32"), [0]),
+            ir.BufferStore(word, tirx.const(0, dtype), [0]),
             ir.make_loop("g", count, one, unroll=True),
         ),
         alloc_buffers=[remote, word],

@@ -40,7 +40,8 @@ def rewrite_workspace_split_k(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
     tiles = [axes[tag] for tag in (*BLOCK_AXES, AXIS) if tag in axes]  # z: of a cluster
     threads, registers = axes["threadIdx.x"], int(plan.accumulator.shape[0])
     shape = (plan.num_blocks, *(x.extent for x in tiles), registers, threads.extent)
-    sums = ir.new_buffer(f"{plan.accumulator.name}_sums", shape, "float32", "global")
+    dtype = ir.dtype_of(plan.accumulator)
+    sums = ir.new_buffer(f"{plan.accumulator.name}_sums", shape, dtype, "global")
     tile = [x.loop_var for x in tiles]
 
     def place(part: Any, register: Any) -> list[Any]:

@@ -52,7 +52,8 @@ def new_sums(kernel: ir.For, plan: TileStream) -> ir.Var:
     threads = int(ir.threads_of(kernel).count) - plan.first_consumer
     registers = int(plan.accumulator.shape[0])
     shape = (plan.blocks, registers + 1, threads)
-    return ir.new_buffer(f"{plan.accumulator.name}_sums", shape, "float32", "global")
+    dtype = ir.dtype_of(plan.accumulator)
+    return ir.new_buffer(f"{plan.accumulator.name}_sums", shape, dtype, "global")
 
 
 def with_zeros(kernel: ir.For, plan: TileStream, sums: ir.Var) -> ir.Stmt:

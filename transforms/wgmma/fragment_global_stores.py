@@ -109,10 +109,10 @@ class StoredFragment(Fragment):
             def one(c: Any, n: Any, h: Any) -> ir.Stmt:
                 return self._exchanged(run, number(c, n, h), subtile, c, n, h)
 
-            return _unrolled("chunk", chunks, lambda c:
-                _unrolled("g", width, lambda n:
+            return unrolled("chunk", chunks, lambda c:
+                unrolled("g", width, lambda n:
                     ir.seq(self._fence_functions(),
-                           _unrolled("h", 2, lambda h: one(c, n, h)))))  # fmt: skip
+                           unrolled("h", 2, lambda h: one(c, n, h)))))  # fmt: skip
 
         def write(subtile: Any, h: Any) -> ir.Stmt:
             chunk, g, e = (ir.Var(x, "int32") for x in "cge")
@@ -126,13 +126,11 @@ class StoredFragment(Fragment):
                     ir.simplify(condition), self._write(run, number(c, n, h), subtile, c, n, h)
                 )
 
-            stores = _unrolled(
-                "chunk", chunks, lambda c: _unrolled("g", width, lambda n: one(c, n))
-            )
+            stores = unrolled("chunk", chunks, lambda c: unrolled("g", width, lambda n: one(c, n)))
             return only_if(ir.conjunction(of_row), stores)
 
-        return _unrolled("subtile", self.plan.m // fragment_layout.SUBTILE_ROWS, lambda subtile:
-            ir.seq(compute(subtile), _unrolled("h", 2, lambda h: write(subtile, h))))  # fmt: skip
+        return unrolled("subtile", self.plan.m // fragment_layout.SUBTILE_ROWS, lambda subtile:
+            ir.seq(compute(subtile), unrolled("h", 2, lambda h: write(subtile, h))))  # fmt: skip
 
     def _exchanged(
         self, run: ir.Var, number: Any, subtile: Any, chunk: Any, g: Any, h: Any
@@ -149,7 +147,7 @@ class StoredFragment(Fragment):
             return ir.BufferStore(run, new.value, [number * length + j * 2 + x])
 
         return ir.seq(
-            _unrolled("j", pairs, lambda j: ir.seq([one(j, x) for x in PAIR])),
+            unrolled("j", pairs, lambda j: ir.seq([one(j, x) for x in PAIR])),
             tirx.DeclBuffer(words, data=run.data),
             exchange(words, self.lane, number * ROW_THREADS),
             sort_halves(words, number * ROW_THREADS) if size == 1 else None,
@@ -164,5 +162,6 @@ class StoredFragment(Fragment):
         return ir.For(e, 0, length, ir.ForKind.VECTORIZED, write)
 
 
-def _unrolled(name: str, extent: int, body: Callable[[Any], ir.Stmt]) -> ir.Stmt:
+def unrolled(name: str, extent: int, body: Callable[[Any], ir.Stmt]) -> ir.Stmt:
+    """Build a loop that the CUDA compiler unrolls."""
     return ir.make_loop(name, extent, body, unroll=True)

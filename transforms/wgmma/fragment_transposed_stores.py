@@ -30,6 +30,7 @@ from .fragment_global_stores import StoredFragment
 from .fragment_loops import PAIR, only_if
 from .fragment_loops_plan import FragmentNest
 from .fragment_row_exchange import ROW_THREADS, RUN, exchange
+from .fragment_shifted_stores import ShiftedFragment
 
 WARP_ROWS = 2 * RUN  # of a subtile
 
@@ -126,4 +127,6 @@ def stored_by(nest: FragmentNest, in_parts: bool) -> type[StoredFragment]:
         and step_of(last, nest.row.loop_var) == 1
         and step_of(last, nest.column.loop_var) != 1
     )
-    return TransposedFragment if is_turned else StoredFragment
+    if is_turned:
+        return TransposedFragment
+    return StoredFragment if in_parts else ShiftedFragment

@@ -44,11 +44,11 @@ from tvm_hopper.schedule.products.model import (
     MOST_TRANSPOSED,
     as_product,
     in_rows,
-    num_tiles,
     rank_both,
 )
 from tvm_hopper.schedule.products.parts import in_clusters, without_allocator
 from tvm_hopper.schedule.products.product_shape import ProductShape
+from tvm_hopper.schedule.products.ring_and_order import num_tiles
 
 from .configurations import Configuration
 from .problems import Floats, Problem, bytes_of
@@ -204,11 +204,10 @@ class MatmulProblem(Problem):
         steps = -(-self.extents[2] // tile[2])
         most = min(most_stages(tile, self.dtype, ARCH), 8)
         for parts in PARTS:
-            if parts > 1 and not self._shape().may_share_sums:
-                continue
             if parts > 1 and (count > MOST_WAVES * sms or steps < FEWEST_STEPS * parts):
                 continue
-            depth = max(2, -(-steps // parts))
+            turns = -(-count // sms) if parts == 1 else 1  # tiles of a block share its ring
+            depth = max(2, turns * -(-steps // parts))
             slots = sorted({min(most, depth), min(max(2, most - 1), depth)})
             for stages in slots:
                 if find_violations(tile, stages, plain, self.dtype, ARCH):

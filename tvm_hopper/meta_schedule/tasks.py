@@ -213,8 +213,8 @@ class _TaskFinder:
         n, k = problem.n.extent, problem.k.extent
         if isinstance(problem.m.extent, int) or not isinstance(n, int) or not isinstance(k, int):
             return "a symbolic extent that is not the rows"
-        if problem.has_batch:
-            return "a batch of products with symbolic rows"
+        if not isinstance(problem.batch, int):
+            return "a batch of any number of products, and their rows"
         accumulate = "float32" if problem.acc_dtype in HALF_DTYPES else None
         bounds: Sequence[int] = ()
         with self._target, contextlib.suppress(HopperError):  # then nothing can be scheduled
@@ -226,6 +226,7 @@ class _TaskFinder:
                 hs.MatmulConfig(accumulate=accumulate),
                 majors=(problem.lhs.major, problem.rhs.major),
                 out_dtype=site.out_dtype,
+                batch=problem.batch,
             )
         is_tuned = self._add_sizes(name, func, symbols[0], bounds, weight)
         return "" if is_tuned else "a product that cannot be scheduled"

@@ -48,8 +48,8 @@ def run_passes(passes: Iterable[Pass], mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _last_words(error: Exception) -> str:
-    """Return what TVM says at last: of a check what it says about it, if it does."""
-    lines = str(error).strip().splitlines()
+    """Return what TVM says at last, in front of the function: of a check what it says about it."""
+    lines = str(error).partition("\nError in pass: ")[0].strip().splitlines()
     said = lines[-1] if lines else ""
     check, colon, words = said.rpartition(": ")
     return words if colon and words and "Check failed" in check else said

@@ -26,6 +26,7 @@ from .fuse_memory_bound import FuseMemoryBound
 from .fuse_transposes import FuseTransposes
 from .keep_records import KeepRecords
 from .options import WHERE, ModelOptions, as_options
+from .pad_operands import PadOperands
 from .row_places import RowPlaces
 from .schedule_functions import ScheduleFunctions
 from .simplify_operands import SimplifyOperands
@@ -43,6 +44,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
     """
     return [
         SimplifyOperands(),  # weights are neither repeated for a batch nor transposed before a cast
+        PadOperands(),  # tensor copies take rows of multiples of 16 bytes
         FuseTransposes(),  # weights stay as they lie, instead of a copy a call
         WideFunctions(),  # activations and norms in float32, where TVM has them in 16 bits
         RowPlaces(),  # of rows of -inf TVM says -1

@@ -53,20 +53,24 @@ class StoredOperand:
     steps: int = 0
 
 
+def rewrite_functions(mod: tvm.IRModule, rewriter: Any) -> tvm.IRModule:
+    """Return a module with its Relax functions rewritten, as far as the rewriter has `changed`."""
+    for gv, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            rewriter.changed = False
+            new = rewriter.visit_expr(func)
+            if rewriter.changed:
+                rewriter.builder_.update_func(gv, relax.analysis.remove_all_unused(new))
+    return rewriter.builder_.get()
+
+
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.SimplifyOperands")
 class SimplifyOperands:
     """See the module's docstring for the rewrite."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the products of a module."""
-        rewriter = _Products(mod)
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                rewriter.changed = False
-                new = rewriter.visit_expr(func)
-                if rewriter.changed:
-                    rewriter.builder_.update_func(gv, relax.analysis.remove_all_unused(new))
-        return rewriter.builder_.get()
+        return rewrite_functions(mod, _Products(mod))
 
 
 @mutator
@@ -107,7 +111,8 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         if made.op == CAST:
             return replace(inner, dtype=here.dtype) if _may_cast_first(inner, here) else here
         if made.op == PERMUTE:
-            return replace(inner, is_turned=not inner.is_turned) if _turns(made, old) else here
+            turned = replace(inner, is_turned=not inner.is_turned)
+            return turned if swaps_last_two(made, old) else here
         if _same(old, new):
             return inner
         ends = len(old) >= 2 and _same(old[-2:], new[-2:])
@@ -143,7 +148,7 @@ def _may_cast_first(inner: StoredOperand, here: StoredOperand) -> bool:
     return str(inner.source.ty.dtype) in (inner.dtype, here.dtype)
 
 
-def _turns(made: Any, shape: Sequence[Any]) -> bool:
+def swaps_last_two(made: Any, shape: Sequence[Any]) -> bool:
     """Tell a transpose of the last two dimensions."""
     rank, axes = len(shape), made.attrs.axes
     order = [int(x) % rank for x in axes] if axes is not None else list(range(rank))[::-1]

@@ -215,11 +215,11 @@ two loops of one cluster
     found 2 such loops in one kernel; need one: its iterations are the blocks of a cluster
 no product in the loop
     async_op="wgmma" => disjoint_writes=1
-    found 0 products in it; need one product by WGMMA whose sum is float32
+    found 0 products in it; need one product by WGMMA whose registers are
     """),
     cluster(
         "a sum of halves",
-        r"found sums of acc; need one product by WGMMA whose sum is float32",
+        r"found sums of acc; need one product by WGMMA whose registers are",
         (
             'acc = T.sblock_alloc_buffer((8,), scope="local")',
             'acc = T.sblock_alloc_buffer((8,), "float16", scope="local")',

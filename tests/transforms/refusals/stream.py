@@ -87,6 +87,6 @@ shares of a sum in half precision
     acc[i] = T.float32(0) => acc[i] = T.float16(0)
     acc[0] + ring => T.Cast("float32", acc[0]) + ring
     tx - 128] = acc[i] => tx - 128] = T.Cast("float32", acc[i])
-    loop bx, tvm_hopper.stream: found sums of acc; need one product by WGMMA whose sum is float32
+    loop bx, tvm_hopper.stream: found sums of acc; need one product by WGMMA whose registers are
     """),
 ]

@@ -45,7 +45,7 @@ from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, refuse_all
 from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows, trials_of
 from .field_values import TMA
 from .gather import check_gather, for_gather
-from .model import SYMBOLIC_EXTENT, choose_config, in_rows, listed
+from .model import choose_config, in_rows, listed
 from .normalize import normalized
 from .operands import operand_dtypes
 from .outputs import find_gather, output_dtypes
@@ -59,6 +59,7 @@ from .recognize import (
     find_swizzle_violations,
     product_loads,
 )
+from .ring_and_order import SYMBOLIC_EXTENT
 from .split import check_known, check_spread
 from .staging import (
     EpilogueTypes,

@@ -21,8 +21,10 @@ from tvm.tirx import IndexMap, IterVar
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import AffineAccess, step_of, strides_bytes
 from tvm_hopper.analysis.digits import find_runs, is_digit, merge
+from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
 
+STORE_BY_TMA = 'store="tma"'
 LARGE = 1 << 40  # what an extent that is known at run time only counts as
 
 
@@ -168,11 +170,25 @@ def walk_as_one(sch: s_tir.Schedule, copy: Any, kind: str, store: Any) -> None:
         "read" or "write": what it does to the tile.
     store : BufferStore
         Its index says which dimensions those are; the tile has as many.
+
+    Raises
+    ------
+    ScheduleError
+        Such dimensions, but the first of them, are symbolic: TVM finds no bounds of their product.
     """
     shape = list(store.buffer.shape)
     runs = find_runs(store.indices, shape, _compact(shape))
     if len(runs) == len(shape):
         return
+    for run in runs:
+        if symbolic := [shape[d] for d in run[1:] if ir.static_int(shape[d]) is None]:
+            raise cannot_schedule(
+                f"block {sch.get(copy).name_hint}",
+                f"{', '.join(map(str, symbolic))}, symbolic, inside of rows that are one axis of "
+                f"the tile, with {STORE_BY_TMA}",
+                "static dimensions there: TMA takes the merged rows as one dimension",
+                f"leave {STORE_BY_TMA} out: threads store the rows",
+            )
     as_one = IndexMap.from_func(
         lambda *i: [merge([i[d] for d in run], [shape[d] for d in run]) for run in runs],
         ndim=len(shape),

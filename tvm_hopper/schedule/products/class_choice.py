@@ -19,7 +19,7 @@ import numpy as np
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.requests.targets import chip_of_target
-from tvm_hopper.schedule.arguments import as_size
+from tvm_hopper.schedule.arguments import as_int, as_size
 
 from .candidates import as_candidates
 from .config import MatmulConfig
@@ -67,11 +67,13 @@ class AnyRows:
         given: MatmulConfig | None,
         majors: tuple[str, str],
         out_dtype: str | None,
+        batch: int = 1,
     ) -> AnyRows:
         """Check what a helper was given."""
         n, k = as_size(where, "n", n), as_size(where, "k", k)
         given = for_any_rows(given or MatmulConfig())
-        return AnyRows(n, k, dtype, given, chip_of_target(), majors, out_dtype or dtype)
+        batch = as_int(where, "batch", batch, 1) or 1
+        return AnyRows(n, k, dtype, given, chip_of_target(), majors, out_dtype or dtype, batch)
 
     def choose(self, rows: Sequence[int]) -> list[MatmulConfig]:
         """Return what is chosen for each of some row counts; that for the last if it is decided."""
@@ -94,6 +96,8 @@ class AnyRows:
 
     def has_dots(self) -> bool:
         """Tell whether one row is better computed by dot products, as for a product of one row."""
+        if self.batch > 1:
+            return False
         row = self._product(1)
         best, *_ = rank_both(row, self.given, self.chip, 1)
         return choose_dots(row, self.given, best.microseconds, self.chip)
@@ -109,6 +113,7 @@ def choose_classes(
     given: MatmulConfig | None = None,
     majors: tuple[str, str] = ("k", "k"),
     out_dtype: str | None = None,
+    batch: int = 1,
 ) -> tuple[int, ...]:
     """Choose the size classes of a product with symbolic rows.
 
@@ -124,6 +129,8 @@ def choose_classes(
         For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
     out_dtype : str, optional
         Type of the output; None: that of the operands.
+    batch : int
+        How many such products the kernel computes.
 
     Returns
     -------
@@ -136,7 +143,7 @@ def choose_classes(
     ScheduleError
         An argument is illegal.
     """
-    asked = AnyRows.of("choose_classes", n, k, dtype, given, majors, out_dtype)
+    asked = AnyRows.of("choose_classes", n, k, dtype, given, majors, out_dtype, batch)
     configs = asked.choose(LADDER)
     if len(configs) == 1:
         return LADDER[-1:]  # one kernel for all

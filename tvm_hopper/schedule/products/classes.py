@@ -20,10 +20,11 @@ from tvm_hopper.schedule.arguments import as_bounds, as_int, as_ranges, check_ty
 from .branches import ProductSite, check_rows, look_at
 from .class_choice import MOST_CLASSES
 from .config import MatmulConfig
-from .model import SYMBOLIC_BATCH, as_product
+from .model import as_product
 from .product_shape import ProductShape
 from .ranges import choose_ranges
 from .recognize import Matmul, check_types
+from .ring_and_order import SYMBOLIC_BATCH
 
 CUTS = ("tile", "stages", "consumers", "registers")  # of one kernel; and forms without tiles
 

@@ -160,6 +160,15 @@ class _Estimate:
                 many, rates.transposed_store_bytes_many_rows, rates.transposed_store_bytes
             )
             self.stored_at = np.where(is_turned, turned_at, rates.narrow_store_bytes)
+            if product.output_bytes <= 2:
+                self.stored_at = np.where(at_vectors, self.stored_at, rates.element_store_bytes)
+        elif product.output_bytes <= 2:
+            at_vectors = np.asarray(product.n) * product.output_bytes % THREAD_ACCESS_BYTES == 0
+            fits = self.columns_of_one * product.output_bytes >= WIDE_COLUMNS * 2
+            is_shifted = fits & (~self.shared | form.by_kernels)
+            others = np.where(is_shifted, rates.shifted_store_bytes, rates.element_store_bytes)
+            self.stored_at = np.where(at_vectors, self.stored_at, others)
+            self.wide = self.wide & at_vectors
 
     # -- the loop -----------------------------------------------------------------------------
 

@@ -9,9 +9,7 @@ in scope, else an H200's.
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,11 +22,11 @@ from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import as_choice, as_size, as_sizes, check_type
 
 from .boxes import leave_as_boxes
-from .candidates import MAX_STAGES, Candidates, candidates
-from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
+from .candidates import Candidates, candidates
+from .config import MatmulConfig
 from .dot_choice import choose_dots, estimate_dots
 from .estimate import KernelForm, estimate
-from .field_values import TRANSPOSED, UNTRANSPOSED, Raster, SplitK
+from .field_values import TRANSPOSED, UNTRANSPOSED, SplitK
 from .parts import (
     CLUSTER_DIVISIBLE_PARTS,
     CLUSTER_SIZES,
@@ -39,13 +37,15 @@ from .parts import (
 )
 from .product_shape import ProductShape
 from .rates import MEASURED
+from .ring_and_order import (
+    SYMBOLIC_BATCH,
+    choose_order,
+    choose_ring,
+    known,
+    ring_stages,
+)
 from .split import ANYWHERE, CALLER, CLUSTER
 
-RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B fits the L2 cache
-BLOCKS_SHARING_LINES = 16  # thread blocks that load the same lines
-RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
-SYMBOLIC_EXTENT = 4096  # what an extent that is known at run time only is taken for
-SYMBOLIC_BATCH = 32  # what a batch that is known at run time only is taken for
 MAJORS = ("k", "mn")
 # Rows on an instruction's columns where extents are symbolic, or a tensor of the output's shape is
 # read: TMA brings that for rows of the output alone.
@@ -152,8 +152,9 @@ def choose_config(
         m, n = n, m
     if sizes is None or given is None or given.tile is None:
         sizes = tuple((size,) for size in config.tile or ())
-    config = _choose_ring(config, sizes, dtype, k)
-    return _choose_order(config, sizes, (m, n, k, batch), dtype, chip.num_sms, is_open)
+    extents = m, n, k, batch
+    config = choose_ring(config, sizes, dtype, extents, chip.num_sms)
+    return choose_order(config, sizes, extents, dtype, chip.num_sms, is_open)
 
 
 def _choose_tile(wanted: ProductShape, config: MatmulConfig, chip: Chip) -> MatmulConfig:
@@ -173,77 +174,13 @@ def _choose_tile(wanted: ProductShape, config: MatmulConfig, chip: Chip) -> Matm
     return config
 
 
-def _choose_ring(
-    config: MatmulConfig, sizes: tuple[tuple[int, ...], ...], dtype: str, k: Any
-) -> MatmulConfig:
-    """Choose the consumers of a tile, and the slots of the ring that they read."""
-    if config.consumers is None:
-        count = 2 if config.takes_turns else choose_consumers(sizes, dtype)
-        config = replace(config, consumers=count)
-    if config.takes_turns and config.wgmma_pending is None and config.num_stages != 1:
-        config = replace(config, wgmma_pending=1)  # the others store while one multiplies
-    if config.stages is None:
-        largest = max(sizes[0]), max(sizes[1]), max(sizes[2])
-        most = most_stages(largest, dtype, ARCH)
-        step = max(1, min(sizes[2])) * config.parts
-        config = replace(config, stages=max(1, _stages(most, _known(k), step)))
-    return config
-
-
-def _choose_order(
-    config: MatmulConfig,
-    sizes: tuple[tuple[int, ...], ...],
-    extents: tuple[Any, Any, Any, Any],
-    dtype: str,
-    num_sms: int,
-    is_open: bool,
-) -> MatmulConfig:
-    """Choose in which order tiles are visited, and by how many thread blocks."""
-    rows, columns, depth = map(_known, extents[:3])
-    batch = _known(extents[3], SYMBOLIC_BATCH)
-    # Thread blocks of a cluster are one in all orders.
-    row_blocks, column_blocks = config.cluster or (1, 1)
-    smallest = min(sizes[0]) * row_blocks, min(sizes[1]) * column_blocks
-    if config.raster_group is None:
-        group = min(max(RASTER_GROUP // row_blocks, 1), -(-rows // smallest[0]))
-        if is_open or config.transposed:
-            blocks = row_blocks * column_blocks
-            group = choose_raster_group(
-                rows, columns, depth, smallest, dtype, num_sms, blocks * batch, config.transposed
-            )
-        if batch > 1:  # tiles of one product together
-            down = -(-rows // smallest[0])
-            group = max(x for x in range(1, group + 1) if down % x == 0)
-        config = replace(config, raster=Raster(group, config.raster_curve))
-    if config.persistent is None:
-        whole = all(isinstance(x, int) for x in (*extents[:2], extents[3]))
-        static = whole and all(len(x) == 1 for x in sizes[:2])
-        clusters = num_sms // (row_blocks * column_blocks)
-        # each SM gets one at most
-        alone = static and batch * num_tiles(rows, columns, smallest) <= clusters
-        # Blocks that share a sum compute one tile each.
-        alone = (alone or config.parts > 1) and not config.takes_turns
-        config = replace(config, persistent=0 if alone else BY_DEVICE)
-    return config
-
-
-def _known(extent: Any, large: int = SYMBOLIC_EXTENT) -> int:
-    """Return an extent; one that is known at run time only is taken to be large."""
-    return extent if isinstance(extent, int) else large
-
-
-def num_tiles(m: int, n: int, tile: tuple[int, ...]) -> int:
-    """Return how many output tiles there are."""
-    return math.ceil(m / tile[0]) * math.ceil(n / tile[1])
-
-
 def as_product(
     m: Any, n: Any, k: Any, dtype: str, majors: tuple[str, str], out_dtype: str, batch: Any = 1
 ) -> ProductShape:
     """Describe a product for the estimate; symbolic extents are taken to be large."""
-    rows, columns, depth = map(_known, (m, n, k))
+    rows, columns, depth = map(known, (m, n, k))
     symbolic = not all(isinstance(e, int) for e in (m, n, k, batch))
-    out_bytes, batch = dtype_bytes(out_dtype), _known(batch, SYMBOLIC_BATCH)
+    out_bytes, batch = dtype_bytes(out_dtype), known(batch, SYMBOLIC_BATCH)
     return ProductShape(
         rows, columns, depth, dtype, majors, out_bytes, is_symbolic=symbolic, batch=batch
     )
@@ -292,12 +229,13 @@ def rank(
     form = KernelForm(by_kernels, boxes=boxes, streams=given.streams)
     times = estimate(wanted, tiles, chip, MEASURED, form)
     order = np.argsort(times, kind="stable")[:count]
+    steps = _steps_of_block(wanted, tiles, given, chip)
     return [
         RankedTile(
             tiles.tile(i),
             int(tiles.consumers[i]),
             int(tiles.pending[i]),
-            _stages(int(tiles.stages[i]), wanted.k, int(tiles.depth[i] * tiles.parts[i])),
+            ring_stages(int(tiles.stages[i]), int(steps[i])),
             float(times[i]),
             parts=int(tiles.parts[i]),
             cluster=(int(tiles.rows_of_blocks[i]), int(tiles.columns_of_blocks[i])),
@@ -305,6 +243,18 @@ def rank(
         )
         for i in order.tolist()
     ]
+
+
+def _steps_of_block(
+    wanted: ProductShape, tiles: Candidates, given: MatmulConfig, chip: Chip
+) -> Any:
+    """Return how many steps a thread block has in all of its tiles."""
+    steps = -(-wanted.k // (tiles.depth * tiles.parts))
+    rows, columns = tiles.rows * tiles.rows_of_blocks, tiles.columns * tiles.columns_of_blocks
+    count = wanted.batch * -(-wanted.m // rows) * -(-wanted.n // columns)
+    clusters = chip.num_sms // (tiles.rows_of_blocks * tiles.columns_of_blocks)
+    alone = (tiles.parts > 1) | (given.persistent == 0)
+    return steps * np.where(alone, 1, -(-count // clusters))
 
 
 def rank_both(
@@ -400,58 +350,3 @@ def _too_large(wanted: ProductShape, tiles: Candidates) -> Any:
         )
     ]
     return np.any([sizes > most for sizes, most in largest], axis=0)
-
-
-def _stages(most: int, depth: int, tile_depth: int) -> int:
-    """Return the slots of a ring: no more than there are steps, but two."""
-    return min(most, MAX_STAGES, max(2, -(-depth // tile_depth)))
-
-
-def choose_raster_group(
-    m: int,
-    n: int,
-    k: int,
-    tile: tuple[int, int],
-    dtype: str,
-    sms: int,
-    blocks: int = 1,
-    is_transposed: bool | None = None,
-) -> int:
-    """Choose how many rows of tiles are visited together, of such of a cluster of `blocks`.
-
-    Of a high output few tiles lie across: side by side they load the larger operand once,
-    transposed ones in any number of waves, others in one, where neighbours load less that way.
-    Where all of B stays in the cache and there are several waves, tiles are visited along rows: a
-    row of the output is then written in one go.
-    """
-    if n <= tile[1]:
-        return 1
-    down, across = -(-m // tile[0]), -(-n // tile[1])
-    group = min(RASTER_GROUP, down)
-    if is_transposed:
-        return 1 if m >= n else group
-    if down * across * blocks <= sms:
-        count = max(BLOCKS_SHARING_LINES // blocks, 1)
-
-        def loaded(rows: int) -> int:
-            """Return the rows and columns of tiles that neighbours load."""
-            height = min(rows * -(-count // (rows * across)), down)
-            return height * tile[0] + min(-(-count // rows), across) * tile[1]
-
-        return 1 if loaded(1) < loaded(group) else group
-    return 1 if n * k * dtype_bytes(dtype) <= RESIDENT_BYTES else group
-
-
-def choose_consumers(sizes: tuple[tuple[int, ...], ...], dtype: str) -> int:
-    """Choose the consumers that can share every tile: one for each 64 rows where that is legal."""
-    rows = min(sizes[0]) // 64
-    for consumers in sorted(CONSUMERS, key=lambda c: (abs(c - rows), -c)):
-        if not any(_violations(tile, consumers, dtype) for tile in product(*sizes)):
-            return consumers
-    return 2
-
-
-def _violations(tile: tuple[Any, ...], consumers: int, dtype: str = "float16") -> list[str]:
-    tile_m, tile_n, tile_k = tile
-    config = MatmulConfig(consumers=consumers)
-    return find_violations((tile_m, tile_n, tile_k), 1, config, dtype, ARCH)

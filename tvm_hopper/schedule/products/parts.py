@@ -93,7 +93,7 @@ def in_parts(
     """
     if given.parts > 1:
         return _with(tiles, np.arange(len(tiles)), parts=given.parts)
-    if not may_share_sums(given) or product.is_symbolic or not product.may_share_sums:
+    if not may_share_sums(given) or product.is_symbolic:
         return tiles
     count = product.batch * -(-product.m // tiles.rows) * -(-product.n // tiles.columns)
     steps = -(-product.k // tiles.depth)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tvm_hopper.facts.dtypes import dtype_bytes, sum_dtype
+from tvm_hopper.facts.dtypes import dtype_bytes
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,6 @@ class ProductShape:
         left = self.k if self.majors[0] == "k" else self.m
         right = self.k if self.majors[1] == "k" else self.n
         return left * dtype_bytes(self.dtype), right * dtype_bytes(self.dtype)
-
-    @property
-    def may_share_sums(self) -> bool:
-        """Tell whether blocks can share a sum: parts of it are added in float32."""
-        return sum_dtype(self.dtype) == "float32"
 
     @property
     def transposed(self) -> ProductShape:

@@ -15,11 +15,8 @@ rows, in which no kernel needs another tile, gets the fastest kernel, except for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
-
-from tvm_hopper.schedule.arguments import as_int
 
 from .class_choice import LADDER, MIN_GAIN_PER_KERNEL, OCTAVE, POINTS, TILE_CLASSES, AnyRows
 from .config import MatmulConfig
@@ -82,8 +79,7 @@ def choose_ranges(
     ScheduleError
         An argument is illegal.
     """
-    asked = AnyRows.of("choose_ranges", n, k, dtype, given, majors, out_dtype)
-    asked = replace(asked, batch=as_int("choose_ranges", "batch", batch, 1) or 1)
+    asked = AnyRows.of("choose_ranges", n, k, dtype, given, majors, out_dtype, batch)
     configs = asked.choose(RUNGS)
     if len(configs) == 1:
         return {RUNGS[-1]: RUNGS[-1]}  # one kernel for all
@@ -94,7 +90,7 @@ def choose_ranges(
     rows = sorted({*ends, *(m for m in PLACES if m <= ends[-1])})
     dealt = deal_out(asked.estimate(rows, kernels), rows, ends)
     ranges = {end: RUNGS[picked[i]] for end, i in dealt.items()}
-    return {1: 1, **ranges} if batch == 1 and asked.has_dots() else ranges
+    return {1: 1, **ranges} if asked.has_dots() else ranges
 
 
 def _is_asked(rows: Sequence[int]) -> Floats:

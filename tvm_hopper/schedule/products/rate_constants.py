@@ -59,6 +59,11 @@ class Rates:
         The same of outputs of more than `MANY_ROWS` rows, of static products. Of 13.5, 16, 18, 20,
         22 and 25 the one by which the choice lost least among the times of 31 such problems both
         ways.
+    shifted_store_bytes
+        Of 16 bytes a thread into rows that begin off multiples of 16 bytes. Not fitted: a warp
+        issues half as many instructions more than for `wide_store_bytes`.
+    element_store_bytes
+        The same where each element is stored by itself: 384 x 197x197x64 in tiles of 128x128.
     epilogue_overlap
         Share of an epilogue that the loads of the next tile hide, where stores are wide: after
         narrow ones, fitted, nothing is hidden.
@@ -136,6 +141,8 @@ class Rates:
     narrow_store_bytes: float = 15.0
     transposed_store_bytes: float = 13.5
     transposed_store_bytes_many_rows: float = 20.0
+    shifted_store_bytes: float = 18.0
+    element_store_bytes: float = 2.3
     epilogue_overlap: float = 0.2
     memory_bytes: float = 2300.0
     partial_sector_cost: float = 1.4

@@ -1,0 +1,82 @@
+"""Products whose operands TMA cannot load get sums of whole 16 bytes."""
+
+import pytest
+import tvm
+from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+from tests.relax import models
+from tvm_hopper.relax.keep_records import records_of
+from tvm_hopper.relax.pad_operands import PadOperands
+from tvm_hopper.relax.records import OURS
+
+
+@I.ir_module
+class Before:
+    @R.function
+    def main(x: R.Tensor((2, 20, 37), "float16"), w: R.Tensor((2, 64, 37), "float16")) -> R.Tensor(
+        (2, 20, 64), "float16"
+    ):
+        with R.dataflow():
+            t = R.permute_dims(w, axes=[0, 2, 1])
+            y = R.matmul(x, t)
+            R.output(y)
+        return y
+
+
+@I.ir_module
+class After:
+    @R.function
+    def main(x: R.Tensor((2, 20, 37), "float16"), w: R.Tensor((2, 64, 37), "float16")) -> R.Tensor(
+        (2, 20, 64), "float16"
+    ):
+        with R.dataflow():
+            x1 = R.nn.pad(x, (0, 0, 0, 0, 0, 3))
+            w1 = R.nn.pad(w, (0, 0, 0, 0, 0, 3))
+            t = R.permute_dims(w1, axes=[0, 2, 1])
+            y = R.matmul(x1, t)
+            R.output(y)
+        return y
+
+
+def test_both_operands_are_padded():
+    got = PadOperands()(Before)
+    tvm.ir.assert_structural_equal(got, After)
+    tvm.ir.assert_structural_equal(PadOperands()(got), After)
+
+
+def model(left, right, dtype="float16", turned=False):
+    bb = relax.BlockBuilder()
+    x, w = (relax.Var(n, relax.TensorType(s, dtype)) for n, s in (("x", left), ("w", right)))
+    with bb.function("main", [x, w]):
+        with bb.dataflow():
+            a = bb.emit(relax.op.permute_dims(x, [0, 2, 1])) if turned else x
+            y = bb.emit_output(bb.emit(relax.op.matmul(a, w)))
+        bb.emit_func_output(y)
+    return bb.get()
+
+
+@pytest.mark.parametrize(
+    ("case", "num_pads"),
+    [
+        ({"left": (2, 20, 37), "right": (2, 37, 64)}, 2),
+        ({"left": (2, 20, 40), "right": (2, 40, 64)}, 0),
+        ({"left": (2, 20, 40), "right": (2, 40, 64), "dtype": "int8"}, 2),
+        ({"left": (2, 37, 20), "right": (2, 37, 64), "turned": True}, 0),  # rows of 20 and of 64
+        ({"left": (2, 20, 37), "right": (2, 37, 64), "dtype": "float32"}, 0),
+    ],
+    ids=["rows", "whole rows", "bytes", "no row along the sum", "no operand of tensor cores"],
+)
+def test_which_are_padded(case, num_pads):
+    got = PadOperands()(model(**case))
+    assert str(got).count("R.nn.pad(") == num_pads
+
+
+def test_the_product_and_the_copies_are_ours_and_right():
+    mod = model((2, 20, 37), (2, 37, 64))
+    got = models.schedule(mod)
+    records = records_of(got)
+    assert {x.computed_by for x in records} == {OURS}
+    assert [x.rule for x in records].count("Matmul") == 1
+    assert models.check_values(got, models.plain_functions(mod), (1,)) == len(records)

@@ -1,0 +1,86 @@
+"""Pad the sums of products whose operands' rows end off multiples of 16 bytes.
+
+    y = matmul(p, v)                                p (384, 197, 197), v (384, 197, 64), float16
+  ->
+    p1 = pad(p, (0, 0, 3)); v1 = pad(v, (0, 3, 0)); y = matmul(p1, v1)
+
+TMA loads rows at multiples of 16 bytes only, so that a product of 197 tokens' attention would be
+left to TVM's own kernels. Zeros add nothing to a sum, and a copy of both operands takes as long as
+memory takes to move them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_hopper import ir
+from tvm_hopper.facts.dtypes import OPERAND_DTYPES, dtype_bytes
+from tvm_hopper.facts.tensor_map import STRIDE_ALIGNMENT
+
+from .simplify_operands import MATMUL, PERMUTE, rewrite_functions, swaps_last_two
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.PadOperands")
+class PadOperands:
+    """See the module's docstring for the rewrite."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite the products of a module."""
+        return rewrite_functions(mod, _OperandPadder(mod))
+
+
+@mutator
+class _OperandPadder(PyExprMutator):  # type: ignore[misc]
+    changed = False
+
+    def visit_call_(self, call: Any) -> Any:
+        """Rewrite one product."""
+        call = super().visit_call_(call)
+        if call.op != MATMUL or not self.builder_.current_block_is_dataflow():
+            return call
+        left, right = call.args
+        missing = _missing(left, right)
+        turned = [self._turned(x) for x in (left, right)]
+        # Rows run along the sum unless the left operand alone is stored transposed.
+        if not missing or (turned[0] is not None and turned[1] is None):
+            return call
+        self.changed = True
+        padded = [
+            self._padded(x, source, axis, missing)
+            for x, source, axis in zip((left, right), turned, (-1, -2), strict=True)
+        ]
+        return relax.op.matmul(*padded, out_dtype=call.attrs.out_dtype)
+
+    def _turned(self, x: Any) -> Any:
+        """Return what an operand is the transpose of, if it is one."""
+        made = self.lookup_binding(x) if isinstance(x, relax.Var) else None
+        if not isinstance(made, relax.Call) or made.op != PERMUTE:
+            return None
+        return made.args[0] if swaps_last_two(made, x.ty.shape.values) else None
+
+    def _padded(self, x: Any, source: Any, axis: int, missing: int) -> Any:
+        """Add zeros behind an axis of an operand, before it is transposed."""
+        rank = x.ty.ndim
+        last = axis if source is None else -3 - axis
+        widths = [0] * (2 * rank)
+        widths[2 * (rank + last) + 1] = missing
+        padded = self.builder_.emit(relax.op.nn.pad(x if source is None else source, widths))
+        if source is None:
+            return padded
+        axes = [*range(rank - 2), rank - 1, rank - 2]
+        return self.builder_.emit(relax.op.permute_dims(padded, axes))
+
+
+def _missing(left: Any, right: Any) -> int:
+    """Return how many terms of a sum are missing to whole 16 bytes; 0 where that is no matter."""
+    if not all(isinstance(getattr(x.ty, "shape", None), relax.ShapeExpr) for x in (left, right)):
+        return 0
+    dtype = str(left.ty.dtype)
+    depth = ir.static_int(left.ty.shape.values[-1])
+    if min(left.ty.ndim, right.ty.ndim) < 2 or dtype not in OPERAND_DTYPES or depth is None:
+        return 0
+    return 0 if dtype == "float32" else -depth % (STRIDE_ALIGNMENT // dtype_bytes(dtype))

@@ -65,7 +65,8 @@ def test_what_the_schedule_accepts_the_passes_accept(seed):
     noted = notes_of(func)
     memory = ring_memory(ring_slots(config.tile, dtype), config.stages)
     assert max(x.offset + x.size for x in noted if isinstance(x, SmemNote)) == memory.num_bytes
-    budget = registers.accumulator_budget(*config.tile[:2], config.consumers, SM_90A)
+    held = registers.accumulator_registers(*config.tile[:2], config.consumers)
+    budget = registers.accumulator_budget([held], config.consumers, SM_90A)
     (mma,) = (x for x in noted if isinstance(x, MmaNote))
     assert mma.accumulator_registers == budget.held
 

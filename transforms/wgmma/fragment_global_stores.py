@@ -99,7 +99,7 @@ class StoredFragment(Fragment):
         """
         length = self.run_length
         width = self.width // (length * ROW_THREADS)
-        chunks = self.plan.n // self.plan.instruction_n
+        chunks = self.layout.n // self.layout.width
         run = self._scratch("run", 2 * chunks * width * length)
 
         def number(chunk: Any, g: Any, h: Any) -> Any:
@@ -131,7 +131,7 @@ class StoredFragment(Fragment):
             )
             return only_if(ir.conjunction(of_row), stores)
 
-        return _unrolled("subtile", self.plan.m // fragment_layout.SUBTILE_ROWS, lambda subtile:
+        return _unrolled("subtile", self.layout.m // fragment_layout.SUBTILE_ROWS, lambda subtile:
             ir.seq(compute(subtile), _unrolled("h", 2, lambda h: write(subtile, h))))  # fmt: skip
 
     def _exchanged(

@@ -431,7 +431,7 @@ def pipeline(
         need = f"copies that carry {keys.ASYNC_COPY} (async_copy) before the pipeline is requested"
         raise cannot_schedule(where, "no asynchronous copy in it", need)
     if plain_loops.has_product(sch, loop):
-        roles, num_others = roles or Roles(), 1
+        roles, num_others = roles or Roles(), len(ir.find_blocks(sch.get(loop), keys.WGMMA))
         check_consumers(where, roles.consumers)
     else:
         num_copies, num_others = plain_loops.count_statements(where, sch.get(loop))

@@ -479,7 +479,8 @@ def find_violations(
     consumer = config.registers[1] if config.registers else None
     if config.takes_turns and consumer is None:
         consumer = registers.default_split(config.turns)[1]
-    budget = registers.accumulator_budget(tile_m, tile_n, consumers, arch, consumer)
+    held = registers.accumulator_registers(tile_m, tile_n, consumers)
+    budget = registers.accumulator_budget([held], consumers, arch, consumer)
     if not budget.fits:
         broken.append(
             f"found {budget.held} accumulators a thread ({tile_m}x{tile_n} over {consumers} "

@@ -441,11 +441,16 @@ def most_stages(tile: tuple[int, int, int], dtype: str, arch: Arch) -> int:
 
 
 def find_violations(
-    tile: tuple[int, int, int], stages: int, config: MatmulConfig, dtype: str, arch: Arch
+    tile: tuple[int, int, int],
+    stages: int,
+    config: MatmulConfig,
+    dtype: str,
+    arch: Arch,
+    products: int = 1,
 ) -> list[str]:
     """Return every rule that a tile of known size breaks, as "found ...; need ...".
 
-    `config` gives consumers and registers.
+    `config` gives consumers and registers. The columns of the tile are those of so many products.
     """
     consumers = config.sharers
     tile_m, tile_n, tile_k = tile
@@ -480,7 +485,8 @@ def find_violations(
     if config.takes_turns and consumer is None:
         consumer = registers.default_split(config.turns)[1]
     held = registers.accumulator_registers(tile_m, tile_n, consumers)
-    budget = registers.accumulator_budget([held], consumers, arch, consumer)
+    each = [held // products] * products
+    budget = registers.accumulator_budget(each, consumers, arch, consumer)
     if not budget.fits:
         broken.append(
             f"found {budget.held} accumulators a thread ({tile_m}x{tile_n} over {consumers} "

@@ -111,16 +111,16 @@ def _apply(sch: s_tir.Schedule, blocks: list[Any], kernel: ClassKernel, where: s
         steps.pad_matmul(sch, block, problem, padded)
         for block, problem in zip(blocks, problems, strict=True)
     ]
+    for block in blocks:  # before the loops of one are moved past the crop of another
+        for crop in fuse.followers(sch, block):
+            if fuse.followers(sch, crop):
+                fuse.inline_block(sch, sch.compute_inline, crop)
     products = list(zip(blocks, problems, strict=True))
     loops = _merge(sch, [split_loops(sch, *product, tiles) for product in products], blocks[0])
     deal_out(sch, loops, tiles)
     for block in blocks:
         sch.set_scope(block, 0, "local")
     _copy_operands(sch, products, loops.k_outer, tiles.config)
-    for block in blocks:
-        for crop in fuse.followers(sch, block):
-            if not sch.get(crop).same_as(sch.get(reader)):
-                fuse.inline_block(sch, sch.compute_inline, crop)
     fuse.fuse_side_inputs(sch, reader, blocks[0])
     sch.reverse_compute_at(reader, loops.part, preserve_unit_loops=True)
     for block, problem in products:

@@ -488,9 +488,10 @@ def find_violations(
     each = [held // products] * products
     budget = registers.accumulator_budget(each, consumers, arch, consumer)
     if not budget.fits:
+        times = f"{products} products of " * (products > 1)
         broken.append(
-            f"found {budget.held} accumulators a thread ({tile_m}x{tile_n} over {consumers} "
-            f"consumers); need at most {budget.room} of {budget.consumer} registers, by a smaller "
-            "tile or more consumers"
+            f"found {budget.held} accumulators a thread ({times}{tile_m}x{tile_n // products} over "
+            f"{consumers} consumers); need at most {budget.room} of {budget.consumer} registers, "
+            "by a smaller tile or more consumers"
         )
     return broken

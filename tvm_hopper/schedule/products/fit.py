@@ -91,7 +91,8 @@ def fit(
         config = plain  # without operands there is no reason for another way out
     stages = config.num_stages or min(steps.candidates(sch, last_stage(config.stages))) + 1
     consumers = config.sharers
-    where = f"block {problem.name}, tile {'x'.join('/'.join(map(str, s)) for s in sizes)}"
+    shown = sizes[0], tuple(x // products for x in sizes[1]), sizes[2]
+    where = f"block {problem.name}, tile {'x'.join('/'.join(map(str, s)) for s in shown)}"
     broken = find_violations(smallest, stages, config, dtype, ARCH, products)
     broken += find_staging_violations(smallest, stages, config, dtype, epilogue, ARCH)
     if broken:

@@ -179,7 +179,9 @@ def _plan(
         need = "accumulators of all products in one thread block, which stores what it computes"
         raise cannot_schedule(where, name, need, "leave it out")
     first, count = problems[0], len(problems)
-    joint = replace(first, n=replace(first.n, extent=first.n.extent * count))
+    names = " and ".join(x.name for x in problems)
+    columns = replace(first.n, extent=first.n.extent * count)
+    joint = replace(first, name=names, n=columns)
     config = plain_config(kernel.config)
     if config.tile is not None:
         tile_m, tile_n, tile_k = config.tile

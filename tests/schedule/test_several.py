@@ -70,6 +70,7 @@ def test_one_load_and_both_accumulators():
     assert kernel.rings[0].stage_bytes == (128 + 2 * 128) * 64 * 2
     assert [x.accumulator_registers for x in kernel.products] == [64, 64]
     assert "128 of them accumulators" in str(explained)
+    assert sch.mod.script().count("tvm_hopper.early_launch") == 1
 
 
 def test_the_model_takes_them_for_one_product_of_all_columns():
@@ -144,6 +145,7 @@ def test_refused_readers():
     ("match", "config", "blocks"),
     [
         ("found 1 products; need two or more; give the block itself", {}, ("C0",)),
+        ("found early_launch='weights'; need accumulators", {"early_launch": "weights"}, BOTH),
         ("found store='tma'; need accumulators of all products in one", {"store": "tma"}, BOTH),
         (
             "block C0 and C1, tile 128x256x64: found 256 accumulators a thread (2 products of "
@@ -175,6 +177,12 @@ def test_refused_calls():
         "found size classes of several products; need one kernel; give rows=",
         block=BOTH,
         helper=lambda sch, block, _: hs.matmul(sch, block, classes=(16, 64)),
+    )
+    refuse(
+        products_of_one_operand(64, 64, 64),
+        "found rows=16 for M = 64; need a symbolic M",
+        block=BOTH,
+        helper=lambda sch, block, _: hs.matmul(sch, block, rows=16),
     )
     sch = s_tir.Schedule(mod)
     size = sch.sample_categorical([64, 128], [0.5, 0.5])

@@ -21,7 +21,7 @@ from tvm_hopper.requests.targets import chip_of_target
 
 from .classes import ClassKernel, product_of
 from .config import ARCH, MatmulConfig, find_violations, split_axis
-from .field_values import THREADS, UNTRANSPOSED
+from .field_values import THREADS, UNTRANSPOSED, WEIGHTS
 from .fuse import followers, fuse_side_inputs, inline_block
 from .model import CONFIGS_SHOWN, RankedTile, rank_both
 from .product_shape import ProductShape
@@ -84,6 +84,7 @@ def excluded(given: MatmulConfig) -> str:
         f"split_k={given.split_k!r}": given.shares_sums,
         f"store={given.store!r}": given.by_tma,
         f"cluster={given.cluster}": given.in_cluster,
+        f"early_launch={given.early_launch!r}": given.early_launch == WEIGHTS,
     }
     return next((name for name, is_asked in asked.items() if is_asked), "")
 

@@ -23,6 +23,7 @@ from typing import Any
 from tvm import s_tir
 
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins, steps
 from tvm_hopper.schedule.arguments import as_block
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
@@ -30,11 +31,11 @@ from tvm_hopper.schedule.reasons import as_refusal
 from tvm_hopper.schedule.trial import as_one_step, is_thrown_away, rehearse
 
 from . import fuse
-from .classes import ClassKernel, product_of
+from .classes import ClassKernel, check_symbolic, product_of
 from .config import MatmulConfig
 from .fit import fit
 from .gather import choose_tile, excluded, is_whole, plain_config
-from .outputs import output_dtypes
+from .outputs import output_dtypes, starts_early
 from .recognize import (
     Matmul,
     check_operands,
@@ -100,15 +101,15 @@ def _apply(sch: s_tir.Schedule, blocks: list[Any], kernel: ClassKernel, where: s
     for block in blocks:
         problems.append(find_matmul(sch, block))
         check_operands(problems[-1], kernel.config)
+    if kernel.rows is not None:
+        check_symbolic(problems[0], kernel.rows)
     _check_alike(where, problems)
     reader = _find_reader(sch, blocks, where)
     outputs = output_dtypes(sch, reader)
     check_outputs(problems[0], outputs)
     tiles = _plan(sch, problems, kernel, outputs, where)
-    tile_m, tile_n, tile_k = tiles.config.tile or (0, 0, 0)
-    padded = (tile_m, tile_n, tile_k)
     problems = [
-        steps.pad_matmul(sch, block, problem, padded)
+        steps.pad_matmul(sch, block, problem, tiles.config.tile)
         for block, problem in zip(blocks, problems, strict=True)
     ]
     for block in blocks:  # before the loops of one are moved past the crop of another
@@ -123,6 +124,8 @@ def _apply(sch: s_tir.Schedule, blocks: list[Any], kernel: ClassKernel, where: s
     _copy_operands(sch, products, loops.k_outer, tiles.config)
     fuse.fuse_side_inputs(sch, reader, blocks[0])
     sch.reverse_compute_at(reader, loops.part, preserve_unit_loops=True)
+    if starts_early(sch, [reader], tiles.config.early_launch):
+        sch.annotate(loops.n_outer, keys.EARLY_LAUNCH, 1)
     for block, problem in products:
         drop_unit_dims(sch, block, problem.output_kept)
     return multiply(sch, products, tiles, loops)

@@ -41,7 +41,7 @@ class AccumulatorLayout:
 
 
 @dataclass(frozen=True)
-class RegisterTile:
+class FragmentTile:
     """A local buffer of the program that a warp group holds in registers.
 
     Attributes

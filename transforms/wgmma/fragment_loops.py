@@ -25,7 +25,7 @@ from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 
 from . import fragment_layout
 from .epilogue_prefetch import PrefetchedVector, element_ahead, hold_pairs
-from .fragment_layout import RegisterTile
+from .fragment_layout import FragmentTile
 from .fragment_loops_plan import FragmentNest
 from .paired_update_loads import KEEP, load_old
 
@@ -41,7 +41,7 @@ class Fragment:
     def __init__(
         self,
         nest: FragmentNest,
-        tiles: tuple[RegisterTile, ...],
+        tiles: tuple[FragmentTile, ...],
         thread: ir.Var,
         held: bool = False,
         in_parts: bool = False,
@@ -180,7 +180,7 @@ class Fragment:
             new = ir.BufferStore(self.tile.registers, self._as_register(new.value), [place])
         return new, ir.substitute(self.nest.predicate, values)
 
-    def _tile_of(self, load: ir.TensorLoad) -> RegisterTile | None:
+    def _tile_of(self, load: ir.TensorLoad) -> FragmentTile | None:
         """Return the register tile that a load reads; None of a tensor in memory."""
         return next((x for x in self.tiles if load.source.same_as(x.buffer)), None)
 

@@ -56,7 +56,7 @@ from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
 from tvm_hopper.transforms.split_k.lower_split_k_plan import find_cluster_loops
 
 from .epilogue_prefetch import put_ahead, take_ahead
-from .fragment_layout import RegisterTile
+from .fragment_layout import FragmentTile
 from .fragment_loops import Fragment
 from .fragment_loops_plan import FragmentNest
 from .fragment_shared_stores import StagedFragment
@@ -76,7 +76,7 @@ class Threads:
     """
 
     axis: ir.Var
-    tiles: tuple[RegisterTile, ...]
+    tiles: tuple[FragmentTile, ...]
     fragments: tuple[Fragment, ...]
     overwrites: tuple[bool, ...]
 
@@ -103,11 +103,11 @@ def plan_threads(kernel: ir.For, plans: tuple[MmaPlan, ...]) -> Threads:
     return Threads(axis, tiles, tuple(fragments), overwrites)
 
 
-def _tile(plan: MmaPlan) -> RegisterTile:
+def _tile(plan: MmaPlan) -> FragmentTile:
     """Name the registers of an accumulator."""
     name, layout = plan.accumulator.name, plan.layout
     registers = ir.new_buffer(name, (layout.count,), plan.register_dtype, "local")
-    return RegisterTile(plan.accumulator, registers, layout, plan.accumulate)
+    return FragmentTile(plan.accumulator, registers, layout, plan.accumulate)
 
 
 def _kind(nest: FragmentNest, in_parts: bool) -> type[Fragment]:

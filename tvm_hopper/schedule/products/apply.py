@@ -39,7 +39,7 @@ from tvm_hopper.schedule.trial import as_one_step, is_thrown_away, rehearse
 from . import fuse
 from .branches import branched, class_block
 from .class_choice import estimate_all
-from .classes import ClassKernel, as_asked, find_kernels, product_of, ranges_of
+from .classes import Asked, ClassKernel, as_asked, find_kernels, product_of, ranges_of
 from .config import MatmulConfig
 from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows, trials_of
 from .fit import extents, fit
@@ -113,11 +113,13 @@ def matmul(
     check_sampled(sch, "matmul", "stages", last_stage(given.stages))
 
     if isinstance(block, (tuple, list)):
-        if asked.configs:
-            found = "size classes of several products"
-            raise cannot_schedule("matmul", found, "one kernel", "give rows= in place of classes")
-        matmul_together(sch, block, given, rows)
-        return
+        matmul_together(sch, block, given, asked)
+    else:
+        _matmul_alone(sch, block, given, asked)
+
+
+def _matmul_alone(sch: s_tir.Schedule, block: Any, given: MatmulConfig, asked: Asked) -> None:
+    """Schedule one product, by a kernel or by one for each size class."""
     fresh = normalized(sch, block)
     if fresh is not None:
         _check_nothing_sampled(given, "hs.normalize(mod)")

@@ -31,7 +31,7 @@ from tvm_hopper.schedule.reasons import as_refusal
 from tvm_hopper.schedule.trial import as_one_step, is_thrown_away, rehearse
 
 from . import fuse
-from .classes import ClassKernel, check_symbolic, product_of
+from .classes import Asked, ClassKernel, check_symbolic, product_of
 from .config import MatmulConfig
 from .fit import fit
 from .gather import choose_tile, excluded, is_whole, plain_config
@@ -60,16 +60,20 @@ FIX = "schedule the products one by one, each as its own kernel"
 
 
 def matmul_together(
-    sch: s_tir.Schedule, blocks: Sequence[Any], given: MatmulConfig, rows: int | None
+    sch: s_tir.Schedule, blocks: Sequence[Any], given: MatmulConfig, asked: Asked
 ) -> None:
     """Schedule products that share an operand as one kernel, see `hs.matmul`."""
+    if asked.configs:
+        found = "size classes of several products"
+        raise cannot_schedule("matmul", found, "one kernel", "give rows= in place of classes")
     if len(blocks) < 2:
         found = f"{len(blocks)} products"
         raise cannot_schedule("matmul", found, "two or more", "give the block itself for one")
     if given.is_sampled:
         need = "sizes that are known: they are checked for all products together"
         raise cannot_schedule("matmul", "a sampled tile or stages for several products", need)
-    kernel, before = ClassKernel(rows, given, is_open=rows is not None), block_names(sch)
+    kernel = ClassKernel(asked.rows, given, is_open=asked.rows is not None)
+    before = block_names(sch)
 
     def step(copy: s_tir.Schedule, same: Callable[[Any], Any] = lambda x: x) -> Any:
         return _schedule(copy, [same(x) for x in blocks], kernel)
@@ -109,7 +113,7 @@ def _apply(sch: s_tir.Schedule, blocks: list[Any], kernel: ClassKernel, where: s
     check_outputs(problems[0], outputs)
     tiles = _plan(sch, problems, kernel, outputs, where)
     problems = [
-        steps.pad_matmul(sch, block, problem, tiles.config.tile)
+        steps.pad_matmul(sch, block, problem, tiles.config.tile or (1, 1, 1))
         for block, problem in zip(blocks, problems, strict=True)
     ]
     for block in blocks:  # before the loops of one are moved past the crop of another

@@ -91,8 +91,7 @@ def fit(
         config = plain  # without operands there is no reason for another way out
     stages = config.num_stages or min(steps.candidates(sch, last_stage(config.stages))) + 1
     consumers = config.sharers
-    shown = sizes[0], tuple(x // products for x in sizes[1]), sizes[2]
-    where = f"block {problem.name}, tile {'x'.join('/'.join(map(str, s)) for s in shown)}"
+    where = f"block {problem.name}, tile {_in_words(sizes, products)}"
     broken = find_violations(smallest, stages, config, dtype, ARCH, products)
     broken += find_staging_violations(smallest, stages, config, dtype, epilogue, ARCH)
     if broken:
@@ -110,6 +109,12 @@ def fit(
         f"multiples of {64 * consumers} rows, or of {8 * consumers} columns",
         f"or another number of consumers ({', '.join(map(str, legal))})",
     )
+
+
+def _in_words(sizes: tuple[tuple[int, ...], ...], products: int) -> str:
+    """Return the sizes that the tile of each product can have, of those of all columns."""
+    each = sizes[0], tuple(x // products for x in sizes[1]), sizes[2]
+    return "x".join("/".join(map(str, x)) for x in each)
 
 
 def extents(problem: Matmul, kernel: ClassKernel) -> tuple[Any, Any, Any]:

@@ -81,7 +81,7 @@ def test_the_model_takes_them_for_one_product_of_all_columns():
     m, n, _ = kernel.products[0].tile
     assert (m * n * 2, kernel.consumers) in ((64 * 256, 2), (64 * 256, 3), (128 * 128, 2))
     held = sum(x.accumulator_registers for x in kernel.products)
-    assert held <= kernel.roles.registers[1] - 32
+    assert held <= kernel.roles.registers[1] - 44
 
 
 def test_a_trace_replays():
@@ -91,9 +91,9 @@ def test_a_trace_replays():
     tvm.ir.assert_structural_equal(other.mod, sch.mod)
 
 
-@pytest.mark.parametrize(("columns", "fits"), [(200, True), (208, False)])
+@pytest.mark.parametrize(("columns", "fits"), [(184, True), (192, False)])
 def test_registers_of_two_accumulators(columns, fits):
-    """Of 232 registers 200 may be accumulators of several products, 206 of one."""
+    """Of 232 registers 188 may be accumulators of several products, 206 of one."""
     config, tile = hs.MatmulConfig(consumers=2), (128, 2 * columns, 64)
     broken = "; ".join(find_violations(tile, 1, config, "float16", SM_90A, 2))
     assert ("accumulators" not in broken) == fits
@@ -149,7 +149,7 @@ def test_refused_readers():
         ("found store='tma'; need accumulators of all products in one", {"store": "tma"}, BOTH),
         (
             "block C0 and C1, tile 128x256x64: found 256 accumulators a thread (2 products of "
-            "128x256 over 2 consumers); need at most 200 of 232 registers, by a smaller tile",
+            "128x256 over 2 consumers); need at most 188 of 232 registers, by a smaller tile",
             {"tile": (128, 256, 64), "consumers": 2},
             BOTH,
         ),

@@ -152,7 +152,7 @@ no reduction
     two_products(
         "registers of two accumulators",
         WHERE + r"found an accumulator of 64x8 and an accumulator of 64x448: 228 registers a "
-        r"thread; need at most 223 of the consumer's 256",
+        r"thread; need at most 211 of the consumer's 256",
         sides="(64, 448)",
         tile="(1, 448, 16)",
     ),

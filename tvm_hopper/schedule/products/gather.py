@@ -74,7 +74,11 @@ def choose_tile(
         pending = config.wgmma_pending
         pending = best.pending or None if pending is None else pending
         config = replace(config, tile=best.tile, consumers=best.consumers, wgmma_pending=pending)
-    return config, [str(x) for x in whole[:CONFIGS_SHOWN]]
+    shown = (
+        replace(x, tile=(x.tile[0], x.tile[1] // products, x.tile[2]))
+        for x in whole[:CONFIGS_SHOWN]
+    )
+    return config, [str(x) for x in shown]
 
 
 def excluded(given: MatmulConfig) -> str:

@@ -8,7 +8,7 @@ import tvm
 from tvm import s_tir, te
 
 from tests.schedule.refuse import refuse
-from tvm_hopper import explain
+from tvm_hopper import explain, ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.facts.arch import SM_90A
@@ -140,6 +140,16 @@ def test_refused_readers():
     d = te.compute(c.shape, lambda i, j: c[i, j] * 2, "D")
     e = te.compute(c.shape, lambda i, j: u[i, j] * 2, "E")
     refuse(made([a, b, w], d, e), "found D, E after them; need one block", block=("C", "U"))
+
+
+def test_refused_output_that_is_an_operand():
+    mod = products_of_one_operand(64, 64, 64, value=plain)
+    func = mod["main"]
+    a, d = (func.params[x] for x in (0, 3))
+    inside = ir.substitute(func.body, {d: a})
+    changed = tvm.IRModule({"main": func.with_body(inside)})
+    match = "found block D, which writes A, an operand of them; need a separate output"
+    refuse(changed, match, block=BOTH)
 
 
 @pytest.mark.parametrize(

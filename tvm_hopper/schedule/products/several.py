@@ -109,6 +109,7 @@ def _apply(sch: s_tir.Schedule, blocks: list[Any], kernel: ClassKernel, where: s
         check_symbolic(problems[0], kernel.rows)
     _check_alike(where, problems)
     reader = _find_reader(sch, blocks, where)
+    _check_operands_stay(sch.get(reader), problems, where)
     outputs = output_dtypes(sch, reader)
     check_outputs(problems[0], outputs)
     tiles = _plan(sch, problems, kernel, outputs, where)
@@ -151,6 +152,15 @@ def _check_alike(where: str, problems: list[Matmul]) -> None:
             if str(one) != str(two):
                 found = f"{name} {one} in {first.name} and {two} in {other.name}"
                 raise cannot_schedule(where, found, NEED, FIX)
+
+
+def _check_operands_stay(reader: Any, problems: list[Matmul], where: str) -> None:
+    """Refuse an output that is an operand: other tiles still read that."""
+    output = reader.writes[0].source
+    if any(output.same_as(x.buffer) for one in problems for x in (one.lhs, one.rhs)):
+        found = f"block {reader.name_hint}, which writes {output.name}, an operand of them"
+        fix = "write another tensor, and copy that in a separate kernel"
+        raise cannot_schedule(where, found, "a separate output", fix)
 
 
 def _find_reader(sch: s_tir.Schedule, blocks: list[Any], where: str) -> Any:

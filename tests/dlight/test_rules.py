@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 from tvm.s_tir import dlight as dl
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
@@ -19,7 +19,7 @@ from tvm_hopper.dlight.collection import STOCK, GuardedRule
 from tvm_hopper.dlight.rule import warn_of_generic_arch
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests import keys
-from tvm_hopper.testing import memory_bound, workloads
+from tvm_hopper.testing import gates, memory_bound, workloads
 
 H200 = Target("nvidia/nvidia-h200")
 
@@ -56,6 +56,29 @@ def test_each_rule_takes_its_own():
     asked = [x.rule for x in by_name["gate"]]
     assert asked == ["Matmul", "RowReduction", "ColumnReduction", "Pointwise"]
     assert "no product" in by_name["norm"][0].reason
+
+
+def test_products_of_one_operand_are_one_kernel():
+    decisions = []
+    both = gates.products_of_one_operand(128, 64, 64)
+    out = apply(module(gated=both, chain=chained_products()), decisions)
+    assert taken(decisions) == {"gated": "Matmul", "chain": "dl.gpu.Fallback"}
+    assert len(ir.find_blocks(out["gated"].body, keys.WGMMA)) == 2
+    (reason,) = [x.reason for x in decisions if (x.function, x.rule) == ("chain", "Matmul")]
+    assert "found the left operand A in C and C in D" in reason
+
+
+def chained_products():
+    """Return D = (A B^T) A^T."""
+    a, b = (te.placeholder((64, 64), "float16", x) for x in "AB")
+
+    def product(left, right, name):
+        k = te.reduce_axis((0, 64), "k")
+        return te.compute((64, 64), lambda i, j: te.sum(left[i, k] * right[j, k], [k]), name)
+
+    c = product(a, b, "C")
+    func = te.create_prim_func([a, b, product(c, a, "D")])
+    return tvm.IRModule({"main": func})
 
 
 def test_as_it_is_written_without_a_list():

@@ -80,8 +80,8 @@ def test_accumulators():
 
 
 def test_budget_of_accumulators():
-    fits = registers.accumulator_budget(128, 256, 2, SM_90A)
+    fits = registers.accumulator_budget([128], 2, SM_90A)
     assert (fits.held, fits.room, fits.consumer, fits.fits) == (128, 206, 232, True)
-    assert registers.accumulator_budget(128, 256, 1, SM_90A).fits is False
-    assert registers.accumulator_budget(128, 256, 2, SM_90A, 152).room == 126
-    assert registers.accumulator_budget(64 * 5, 64, 5, SM_90A).consumer == 255  # no default split
+    assert registers.accumulator_budget([256], 1, SM_90A).fits is False
+    assert registers.accumulator_budget([128], 2, SM_90A, 152).room == 126
+    assert registers.accumulator_budget([32], 5, SM_90A).consumer == 255  # no default split

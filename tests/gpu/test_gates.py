@@ -9,7 +9,7 @@ from tvm import s_tir
 from tvm.target import Target
 
 from tvm_hopper import schedule as hs
-from tvm_hopper.testing.gates import gated_product
+from tvm_hopper.testing.gates import gated_product, products_of_one_operand
 
 pytestmark = pytest.mark.gpu
 
@@ -29,15 +29,38 @@ def test_gated_product(n, k, dtype):
     run = tvm.compile(sch.mod, target=H200)["main"]
     made = {"device": "cuda", "dtype": getattr(torch, dtype)}
     w = torch.randn(2, n // 8, 8, k, **made) * k**-0.5
+    run_and_check(lambda a, out: run(a, tvm_ffi.from_dlpack(w), out), w.reshape(2, n, k))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("n", "k"), [(40, 64), (1000, 512), (14336, 4096)])
+def test_products_of_one_operand(n, k, dtype):
+    torch = pytest.importorskip("torch")
+    if not tvm.cuda(0).exist or tvm.cuda(0).compute_version != "9.0":
+        pytest.skip("no GPU of compute capability 9.0")
+    sch = s_tir.Schedule(products_of_one_operand("m", n, k, dtype=dtype))
+    with Target(H200):
+        hs.matmul(sch, ("C0", "C1"))
+    run = tvm.compile(sch.mod, target=H200)["main"]
+    w = torch.randn(2, n, k, device="cuda", dtype=getattr(torch, dtype)) * k**-0.5
+    run_and_check(lambda a, out: run(a, *map(tvm_ffi.from_dlpack, w), out), w)
+
+
+def run_and_check(run, weights):
+    """Compare silu(A W0^T) * (A W1^T) of many numbers of rows with float64."""
+    torch = pytest.importorskip("torch")
+    made = {"device": "cuda", "dtype": weights.dtype}
+    _, n, k = weights.shape
     for m in ROWS:
         a = torch.randn(m, k, **made)
         whole = torch.full((m + 2, n), float("nan"), **made)  # rows around it stay as they are
         out = whole[1:-1]
-        run(*(tvm_ffi.from_dlpack(x) for x in (a, w, out)))
+        run(*map(tvm_ffi.from_dlpack, (a, out)))
         torch.cuda.synchronize()
-        gate, up = (a.double() @ x.reshape(n, k).double().T for x in w)
+        gate, up = (a.double() @ x.double().T for x in weights)
         want = gate / (1 + torch.exp(-gate)) * up
         error = (out.double() - want).norm() / want.norm()
         # the result is rounded once; of few elements one may carry the whole norm
-        assert error < 1.02 * (2.0**-11 if dtype == "float16" else 2.0**-8), (m, float(error))
+        rounding = 2.0**-11 if weights.dtype == torch.float16 else 2.0**-8
+        assert error < 1.02 * rounding, (m, float(error))
         assert bool(whole[[0, -1]].isnan().all())

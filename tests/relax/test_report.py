@@ -334,7 +334,7 @@ def test_convolutions_cost_more_than_a_small_product():
     assert shares["microseconds"] > shares["flops"]
     text = " ".join(str(said).split())
     assert re.search(r"% of the time: fused_conv2d\w*( x \d+)?, not ours \(at least", text)
-    assert "forward: at least " in text and " us, estimated" in text
+    assert re.search(r"forward: at least \d+\.\d us, estimated", text)
     assert all("Matmul: " in reason(x) for x in said.others)
 
 

@@ -15,7 +15,7 @@ from tvm_hopper.errors import ScheduleError
 from tvm_hopper.facts import registers
 from tvm_hopper.facts.arch import SM_80, SM_90A
 from tvm_hopper.schedule.dry_run import LAST, TARGET
-from tvm_hopper.schedule.products import apply
+from tvm_hopper.schedule.products import fit
 from tvm_hopper.schedule.products.config import find_violations, most_stages, ring_slots
 from tvm_hopper.schedule.products.staging import EpilogueTypes, choose_staging, staging_memory
 from tvm_hopper.testing import workloads
@@ -65,7 +65,8 @@ def test_what_the_schedule_accepts_the_passes_accept(seed):
     noted = notes_of(func)
     memory = ring_memory(ring_slots(config.tile, dtype), config.stages)
     assert max(x.offset + x.size for x in noted if isinstance(x, SmemNote)) == memory.num_bytes
-    budget = registers.accumulator_budget(*config.tile[:2], config.consumers, SM_90A)
+    held = registers.accumulator_registers(*config.tile[:2], config.consumers)
+    budget = registers.accumulator_budget([held], config.consumers, SM_90A)
     (mma,) = (x for x in noted if isinstance(x, MmaNote))
     assert mma.accumulator_registers == budget.held
 
@@ -76,7 +77,7 @@ def test_what_the_schedule_finds_too_large_the_passes_refuse(seed, monkeypatch):
     stages = most_stages(config.tile, dtype, SM_90A) + 1
     (found,) = find_violations(config.tile, stages, config, dtype, SM_90A)
     total = re.search(r"= (\d+) B of shared memory", found).group(1)
-    monkeypatch.setattr(apply, "find_violations", lambda *_: [])
+    monkeypatch.setattr(fit, "find_violations", lambda *_: [])
     with pytest.raises(
         ScheduleError, match=f" = {total} bytes of shared memory.*take {stages - 1}"
     ):
@@ -92,7 +93,7 @@ def test_accumulators_that_the_schedule_finds_too_many_the_passes_refuse(seed, m
         if len(found) == 1 and "accumulators a thread" in found[0]:
             break
     held, room = re.match(r"found (\d+) acc.*need at most (\d+) of", found[0]).groups()
-    monkeypatch.setattr(apply, "find_violations", lambda *_: [])
+    monkeypatch.setattr(fit, "find_violations", lambda *_: [])
     with pytest.raises(ScheduleError, match=f": {held} registers a thread; need at most {room} of"):
         scheduled(config, dtype, rng)
 

@@ -7,6 +7,7 @@ instructions, take the simulator long.
 
 import functools
 
+import numpy as np
 import pytest
 from tvm import s_tir
 
@@ -23,8 +24,10 @@ from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.requests import keys
-from tvm_hopper.schedule.products import apply
-from tvm_hopper.testing import reductions
+from tvm_hopper.schedule.products import apply, several
+from tvm_hopper.simulation import load, simulate, verify
+from tvm_hopper.testing import reductions, workloads
+from tvm_hopper.testing.gates import products_of_one_operand
 from tvm_hopper.testing.pointwise import Tiling
 from tvm_hopper.testing.step_products import ProductTiling
 from tvm_hopper.testing.tensor_cores import WarpTiling
@@ -43,6 +46,22 @@ def of_every_call(module):
     return sch.mod
 
 
+def check_several():
+    """Check two products of one operand, with padded rows and a padded sum."""
+    mod = products_of_one_operand(40, 8, 24, value=lambda gate, up: gate * up)
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, ("C0", "C1"), hs.MatmulConfig(tile=(64, 8, 16), stages=2))
+    inputs = workloads.make_inputs(mod, seed=1)
+    values = dict(zip(("A", "W0", "W1"), inputs, strict=True))
+    kernel = load(sch.mod)
+    a, *weights = (x.astype("float64") for x in inputs)
+    want = np.prod([a @ w.T for w in weights], axis=0)
+    got = simulate(kernel, values, "on_wait", 0)
+    assert not got.findings
+    np.testing.assert_array_equal(got.outputs["D"], want.astype("float16"))
+    verify(kernel, values, kernels.RUNS, max_ctas=2).require_clean()
+
+
 MATMUL = functools.partial(check, tile=(64, 8, 16), stages=2, consumers=1)
 MMA_SYNC = functools.partial(tensor_core_kernels.check, (32, 32, 32))
 POINTWISE = functools.partial(pointwise_kernels.check, "exp_add", (12, 64))
@@ -50,6 +69,7 @@ KERNELS = {
     "plain": functools.partial(MATMUL, {"m": 64, "n": 8, "k": 32}),
     "ragged": functools.partial(MATMUL, {"m": 40, "n": 8, "k": 24}),
     "persistent": functools.partial(MATMUL, {"m": 64, "n": 16, "k": 32}, persistent=1),
+    "several products": check_several,
     "staged": functools.partial(
         check,
         {"m": 128, "n": 8, "k": 16, "out_dtype": "float16"},
@@ -133,7 +153,8 @@ CASES = KERNELS | ROWS
 def keep(monkeypatch, made):
     """Let the lowering run some of our passes; the helpers ask for what only all of them do."""
     monkeypatch.setattr(pipeline.passes, "hook_passes", lambda: [make() for make in made])
-    monkeypatch.setattr(apply, "check_lowering", lambda *_: None)
+    for module in (apply, several):
+        monkeypatch.setattr(module, "check_lowering", lambda *_: None)
 
 
 def cut(count):

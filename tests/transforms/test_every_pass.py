@@ -10,6 +10,7 @@ from tests.transforms.scripts import check, check_other_kernel_stays, run
 PASSES = """
 copies.test_lower_async_copies : before : LowerAsyncCopies()
 copies.test_reuse_operand_tiles : parse(BEFORE) : ReuseOperandTiles()
+copies.test_share_equal_tiles : parse(BEFORE) : ReuseOperandTiles()
 copies.test_select_copy_mechanisms : parse(BY_THREADS) : SelectCopyMechanisms()
 layouts.test_swizzle_shared_tiles : before : SwizzleSharedTiles()
 legalize.test_legalize_vectors : parse(BEFORE, ("VALUE", WIDE)) : LegalizeVectors()
@@ -45,7 +46,7 @@ sync.test_overlay_shared_buffers : parse(BEFORE) : OverlaySharedBuffers()
 tile_scheduling.test_multicast_loads : parse(BEFORE) : MulticastLoads()
 tile_scheduling.test_schedule_tiles : parse(KERNEL, noted(raster_group=2)) : ScheduleTiles()
 warp_specialization.test_specialize_warps : parse(PLANNED) : SpecializeWarps()
-wgmma.test_lower_wgmma : before : LowerWgmma()
+wgmma.test_lower_wgmma : parse(BEFORE) : LowerWgmma()
 wgmma.test_overlap_epilogue_loads : before() : OverlapEpilogueLoads()
 """
 # Their scripts are no single kernel, or what they see is not one kernel alone.

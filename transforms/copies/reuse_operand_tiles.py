@@ -16,6 +16,8 @@ its operand part, and no part waits for the previous store. Slots go back to the
 stores have read them. All elements are read before any is written, since threads of a warp store
 others' elements.
 
+Tiles of equal copies become one first: share_equal_tiles.py.
+
 Before: copies are requests, arrays whole tiles.  After: the same, of fewer arrays.
 Left alone: operands that are read elsewhere than at the element that is written, or once more
 after it; sums that are read again; operands of another type, shape or scope, or loaded in part, as
@@ -34,6 +36,8 @@ from tvm_hopper import ir
 from tvm_hopper.requests.keys import ASYNC_COPY, TAKES_PLACE
 from tvm_hopper.transforms.common.multiply_add import product_blocks
 from tvm_hopper.transforms.kernel_pass import function_pass
+
+from .share_equal_tiles import share_equal_tiles
 
 
 @dataclass(frozen=True)
@@ -212,4 +216,4 @@ def _stage_in_place(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(ir.replace_nodes(func.body, ir.SBlock, changed))
 
 
-ReuseOperandTiles = function_pass("ReuseOperandTiles", _stage_in_place)
+ReuseOperandTiles = function_pass("ReuseOperandTiles", share_equal_tiles, _stage_in_place)

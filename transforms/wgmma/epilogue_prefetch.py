@@ -18,6 +18,7 @@ has few.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +48,11 @@ class PrefetchedVector:
     buffer: ir.Var
 
 
-def plan_loads(nest: FragmentNest, plan: MmaPlan, axis: ir.Var) -> tuple[PrefetchedVector, ...]:
+def plan_loads(
+    nest: FragmentNest, plans: tuple[MmaPlan, ...], axis: ir.Var
+) -> tuple[PrefetchedVector, ...]:
     """Choose what a nest over the accumulator has loaded ahead."""
-    column, row = nest.column.loop_var, nest.row.loop_var
+    plan, column, row = plans[0], nest.column.loop_var, nest.row.loop_var
     moving = [loop.loop_var for loop in nest.parts]
     if nest.reads or moving or nest.column_start or nest.columns != plan.n:
         return ()
@@ -77,7 +80,8 @@ def plan_loads(nest: FragmentNest, plan: MmaPlan, axis: ir.Var) -> tuple[Prefetc
         )
         if _pairs(one, nest, axis) is not None:
             chosen.append(one)
-    needed = plan.registers + len(chosen) * plan.n // 8 + RESERVED_REGISTERS
+    held = sum(x.layout.count for x in plans)
+    needed = held + len(chosen) * plan.n // 8 + RESERVED_REGISTERS
     return tuple(chosen) if needed <= _available(plan) else ()
 
 
@@ -96,15 +100,17 @@ def _available(plan: MmaPlan) -> int:
     return 0 if split is None else split[1]
 
 
-def take_ahead(kernel: ir.For, plan: MmaPlan, fragments: tuple[Any, ...], axis: ir.Var) -> None:
+def take_ahead(
+    kernel: ir.For, plans: tuple[MmaPlan, ...], fragments: Sequence[Any], axis: ir.Var
+) -> None:
     """Let the one of a kernel's stores that reads such vectors have them before the sum."""
     first, *later = fragments
-    if not first.is_fill or ir.uses(first.store.value, plan.accumulator):
+    if not first.is_fill or ir.uses(first.store.value, first.tile.buffer):
         return
     if first.held or first.in_parts:  # no loop is in between, or blocks share it out
         return
     stores = [x for x in later if not x.is_fill]
-    found = [(one, loads) for one in stores if (loads := plan_loads(one.nest, plan, axis))]
+    found = [(one, loads) for one in stores if (loads := plan_loads(one.nest, plans, axis))]
     if len(found) != 1:
         return
     ((last, loads),) = found

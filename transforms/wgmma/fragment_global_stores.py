@@ -129,7 +129,7 @@ class StoredFragment(Fragment):
             stores = unrolled("chunk", chunks, lambda c: unrolled("g", width, lambda n: one(c, n)))
             return only_if(ir.conjunction(of_row), stores)
 
-        return unrolled("subtile", self.plan.m // fragment_layout.SUBTILE_ROWS, lambda subtile:
+        return unrolled("subtile", self.layout.m // fragment_layout.SUBTILE_ROWS, lambda subtile:
             ir.seq(compute(subtile), unrolled("h", 2, lambda h: write(subtile, h))))  # fmt: skip
 
     def _exchanged(

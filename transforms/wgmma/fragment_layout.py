@@ -6,14 +6,63 @@ The registers of a fragment come in fours for each eight columns: register 4 g +
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from tvm_hopper.facts import wgmma
+from tvm_hopper import ir
+from tvm_hopper.facts import registers, wgmma
 
 SUBTILE_ROWS = wgmma.INSTRUCTION_M  # rows that one instruction multiplies
 MIN_TRANSPOSED_COLUMNS = (
     64  # columns of a tile from which on rows along memory are turned between lanes
 )
+
+
+@dataclass(frozen=True)
+class AccumulatorLayout:
+    """How the threads of a warp group hold `m` x `n` elements: as instructions leave them.
+
+    Each instruction computes 64 rows and `width` columns. Which register holds an element follows
+    from `m` and `n` alone: eight columns are four registers, whichever instruction they are from.
+    """
+
+    m: int
+    n: int
+    width: int
+
+    @property
+    def count(self) -> int:
+        """Registers of a thread."""
+        return registers.accumulator_registers(self.m, self.n, 1)
+
+    def register(self, subtile: Any, chunk: Any, i: Any) -> Any:
+        """Return the index of register `i` of an instruction: 64-row `subtile`, column `chunk`."""
+        return (subtile * (self.n // self.width) + chunk) * (self.width // 2) + i
+
+
+@dataclass(frozen=True)
+class FragmentTile:
+    """A local buffer of the program that a warp group holds in registers.
+
+    Attributes
+    ----------
+    buffer
+        As the program indexes it, by rows and columns.
+    registers
+        Those of one thread.
+    dtype
+        Type of an element in its register: a sum may be wider than its buffer.
+    """
+
+    buffer: ir.Var
+    registers: ir.Var
+    layout: AccumulatorLayout
+    dtype: str
+
+    @property
+    def register_dtype(self) -> str:
+        """Type that the registers are declared in."""
+        return ir.dtype_of(self.registers)
 
 
 def row(half: Any, lane: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Loops over a warp group's accumulator registers instead of rows and columns.
+"""Loops over a warp group's registers instead of rows and columns of the tiles that they hold.
 
 Used by LowerWgmma for fills, and by fragment_global_stores.py and fragment_shared_stores.py for
 epilogues.  A thread holds two neighbours of every eight columns, in registers 4 g + 2 h and 4 g + 2
@@ -25,8 +25,8 @@ from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 
 from . import fragment_layout
 from .epilogue_prefetch import PrefetchedVector, element_ahead, hold_pairs
+from .fragment_layout import FragmentTile
 from .fragment_loops_plan import FragmentNest
-from .lower_wgmma_plan import MmaPlan
 from .paired_update_loads import KEEP, load_old
 
 PAIR = (0, 1)  # the two elements, see the module's docstring
@@ -41,18 +41,18 @@ class Fragment:
     def __init__(
         self,
         nest: FragmentNest,
-        plan: MmaPlan,
-        registers: ir.Var,
+        tiles: tuple[FragmentTile, ...],
         thread: ir.Var,
         held: bool = False,
         in_parts: bool = False,
     ) -> None:
-        self.nest, self.plan, self.registers = nest, plan, registers
+        self.nest, self.tiles = nest, tiles  # the first one is the target, if that is a tile
+        self.tile, self.layout = tiles[0], tiles[0].layout
         self.held = held  # what a fill sets stays before what follows, see LowerWgmma
         self.in_parts = in_parts  # blocks distribute the one loop over registers, see LowerSplitK
         self.store = nest.realize.block.body
         self.lane = thread % WARP_GROUP_THREADS
-        self.is_fill = self.store.buffer.same_as(plan.accumulator)
+        self.is_fill = self.store.buffer.same_as(self.tile.buffer)
         self.dtype = ir.dtype_of(self.store.buffer)
         self.ahead: tuple[PrefetchedVector, ...] = ()
         self.scratch: list[ir.Var] = []
@@ -74,8 +74,8 @@ class Fragment:
             value = self._as_register(self.store.value)
             fill = ir.make_loop(
                 "i",
-                self.plan.registers,
-                lambda i: ir.BufferStore(self.registers, value, [i]),
+                self.layout.count,
+                lambda i: ir.BufferStore(self.tile.registers, value, [i]),
                 unroll=True,
             )
             return ir.seq(fill, self._kept())
@@ -87,7 +87,7 @@ class Fragment:
     def _over_registers(self, step: int, emit_one: Callable[..., ir.Stmt]) -> ir.Stmt:
         """Build loops over subtiles, instructions, `step` columns of one, and halves of rows."""
         width = self.width
-        subtiles, chunks = self.plan.m // fragment_layout.SUBTILE_ROWS, self.nest.columns // width
+        subtiles, chunks = self.layout.m // fragment_layout.SUBTILE_ROWS, self.nest.columns // width
         return ir.make_loop("subtile", subtiles, lambda subtile:
             ir.make_loop("chunk", chunks, lambda chunk:
                 ir.make_loop("g", width // step, lambda g:
@@ -104,19 +104,23 @@ class Fragment:
     @property
     def width(self) -> int:
         """Columns that are counted together: those of an instruction, or all."""
-        return self.nest.columns if self.nest.reads else self.plan.instruction_n
+        return self.nest.columns if self.nest.reads else self.layout.width
 
     def _kept(self) -> Any:
         """Hold every register that a fill has set."""
-        return hold_all(self.registers) if self.is_fill and self.held else None
+        return hold_all(self.tile.registers) if self.is_fill and self.held else None
 
     def _block(self, loops: ir.Stmt) -> ir.SBlockRealize:
-        acc, name = ir.full_region(self.registers), self.nest.realize.block.name_hint
+        read, name = self._regions(), self.nest.realize.block.name_hint
         if self.is_fill:
-            return ir.opaque_block(name, loops, writes=[acc])
+            return ir.opaque_block(name, loops, writes=read)
         written = ir.full_region(self.store.buffer)
         more = {"alloc_buffers": self.scratch, "annotations": self._notes}
-        return ir.opaque_block(name, loops, reads=[acc], writes=[written], **more)
+        return ir.opaque_block(name, loops, reads=read, writes=[written], **more)
+
+    def _regions(self) -> list[Any]:
+        """Return the registers of all tiles that the nest touches."""
+        return [ir.full_region(tile.registers) for tile in self.tiles]
 
     @property
     def _notes(self) -> dict[str, Any]:
@@ -161,23 +165,27 @@ class Fragment:
             eight = chunk * (self.width // 8) + g
             if (found := element_ahead(self.ahead, node, eight, e)) is not None:
                 return found
-            if not node.source.same_as(self.plan.accumulator):
+            if (tile := self._tile_of(node)) is None:
                 return mutator.default_mutate(node)
             place = self._place_of(node, subtile, chunk, g, h * 2 + e)
-            value = tirx.BufferLoad(self.registers, [place])
-            if self.plan.register_dtype != self.plan.accumulate:
-                value = tirx.reinterpret(self.plan.accumulate, value)
+            value = tirx.BufferLoad(tile.registers, [place])
+            if tile.register_dtype != tile.dtype:
+                value = tirx.reinterpret(tile.dtype, value)
             return _as(ir.dtype_of(node.source), value)
 
-        # The program reads the accumulator in the type that it had there.
+        # The program reads an accumulator in the type that it had there.
         new = ir.substitute(ir.mutate(store, [(ir.TensorLoad, load)]), values)
         if self.is_fill:
             place = ir.simplify(self._register(subtile, chunk, i))
-            new = ir.BufferStore(self.registers, self._as_register(new.value), [place])
+            new = ir.BufferStore(self.tile.registers, self._as_register(new.value), [place])
         return new, ir.substitute(self.nest.predicate, values)
 
+    def _tile_of(self, load: ir.TensorLoad) -> FragmentTile | None:
+        """Return the register tile that a load reads; None of a tensor in memory."""
+        return next((x for x in self.tiles if load.source.same_as(x.buffer)), None)
+
     def _place_of(self, load: ir.TensorLoad, subtile: Any, chunk: Any, g: Any, i: Any) -> Any:
-        """Return the register that a read of the accumulator means, of those of eight columns."""
+        """Return the register that a read of a tile means, of those of eight columns."""
         first = self.nest.first_column(load, g)
         if first is None:
             return ir.simplify(self._register(subtile, chunk, g * 4 + i))
@@ -185,7 +193,7 @@ class Fragment:
         return ir.simplify(self._register(subtile, 0, first // 2 + i))
 
     def _register(self, subtile: Any, chunk: Any, i: Any) -> Any:
-        return self.plan.register(subtile, chunk, i)
+        return self.layout.register(subtile, chunk, i)
 
     def _readable_anywhere(self) -> ir.BufferStore:
         """Read the first element of a tensor where the predicate keeps the store from reading it.
@@ -198,7 +206,7 @@ class Fragment:
 
         def load(node: ir.TensorLoad, mutator: Any) -> Any:
             node = mutator.default_mutate(node)
-            if node.source.same_as(self.plan.accumulator):
+            if self._tile_of(node) is not None:
                 return node
             needed = ir.terms_about(predicate, node.indices)
             if ir.is_const(needed, 1):
@@ -210,12 +218,12 @@ class Fragment:
 
     def _as_register(self, value: Any) -> Any:
         """Convert an element of the accumulator to what a register holds."""
-        value = _as(self.plan.accumulate, value)
-        if self.plan.register_dtype == self.plan.accumulate:
+        value = _as(self.tile.dtype, value)
+        if self.tile.register_dtype == self.tile.dtype:
             return value
         if isinstance(value, tirx.IntImm):  # CUDA's text of a reinterpretation takes an address
-            return tirx.const(value.value % 2**32, self.plan.register_dtype)
-        return tirx.reinterpret(self.plan.register_dtype, value)
+            return tirx.const(value.value % 2**32, self.tile.register_dtype)
+        return tirx.reinterpret(self.tile.register_dtype, value)
 
     # -- stores of one and two
 

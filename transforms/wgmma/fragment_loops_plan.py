@@ -1,4 +1,4 @@
-"""Find loops over accumulator elements, to run over registers instead.
+"""Find loops over elements of accumulators, to run over registers instead.
 
     for i, j in grid(64, 256): acc[i, j] = 0                                       fill
     for i, j in grid(64, 256): C[m + i, n + j] = f(acc[i, j])                      to global memory
@@ -6,8 +6,13 @@
         for i, j in grid(64, 128): tile[i, j] = f(acc[i, part * 128 + j])
         for i, j in grid(64, 128): C[m + i, n + part * 128 + j] = tile[i, j]
 
+    for i, j in grid(64, 256): C[m + i, n + j] = f(acc[i, j], other[i, j])         of two products
+
     for i, j in grid(64, 128):                                                     of two places
         C[m + i, n + j] = f(acc[i, j // 8 * 16 + j % 8], acc[i, j // 8 * 16 + j % 8 + 8])
+
+Accesses of several accumulators in one statement demand one layout of them: the same thread then
+holds what meets.
 
 A tile in shared memory has to be one that asynchronous copies empty, and whose elements come from
 one nest alone: then the whole of it is written, and the copy's predicate says what is stored.
@@ -15,7 +20,7 @@ one nest alone: then the whole of it is written, and the copy's predicate says w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
@@ -35,10 +40,11 @@ STEPS = (wgmma.INSTRUCTION_M, 8)  # rows and columns that registers come in
 
 @dataclass(frozen=True)
 class FragmentNest:
-    """A loop nest over elements of the accumulator (fill or epilogue), to run over registers.
+    """A loop nest over elements of accumulators (fill or epilogue), to run over registers.
 
-    Where it takes a part of them alone, that begins at `row_start` and `column_start`. Where it
-    takes each element from several places, `reads` has them, by the column's index.
+    `accumulators` are those that it touches; of these the first one is written if any is. Where it
+    takes a part of them alone, that begins at `row_start` and `column_start`. Where it takes each
+    element from several places, `reads` has them, by the column's index.
     """
 
     nest: ir.Stmt
@@ -51,6 +57,7 @@ class FragmentNest:
     parts: tuple[ir.For, ...]  # loops around it that say which part
     reads: tuple[tuple[str, ColumnRead], ...] = ()
     few_rows: bool = False  # its loop ends before the rows of the accumulator do
+    accumulators: tuple[ir.Var, ...] = ()
 
     @property
     def predicate(self) -> Any:
@@ -82,32 +89,77 @@ class FragmentNest:
         return int(self.column.extent)
 
 
-def find_fragment_nests(
-    kernel: ir.For, product: MultiplyAdd, sides: tuple[int, int]
-) -> tuple[FragmentNest, ...]:
-    """Return the nests over an accumulator of `sides` rows and columns, in order.
+@dataclass(frozen=True)
+class Accumulator:
+    """What a product is summed in: its buffer, and the layout that its instructions demand."""
 
-    What is none of them, and touches the accumulator all the same, is refused.
+    product: MultiplyAdd
+    sides: tuple[int, int]  # rows and columns of a warp group
+
+    @property
+    def buffer(self) -> ir.Var:
+        """The buffer."""
+        return self.product.store.buffer
+
+
+def find_fragment_nests(
+    kernel: ir.For, accumulators: tuple[Accumulator, ...]
+) -> tuple[FragmentNest, ...]:
+    """Return the nests over the accumulators of a kernel, in order.
+
+    What is none of them, and touches an accumulator all the same, is refused.
     """
-    accumulator = product.store.buffer
+    products = [x.product for x in accumulators]
     nests: list[FragmentNest] = []
     seen: set[Any] = set()
     for loop in ir.find_all(kernel, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING):
         loops, body = ir.loop_nest(loop)
         if not isinstance(body, ir.SBlockRealize) or body in seen:
             continue
-        if isinstance(body.block.body, ir.BufferStore) and ir.uses(body.block.body, accumulator):
+        if not isinstance(body.block.body, ir.BufferStore):
+            continue
+        if touched := _touched(body.block.body, accumulators):
             seen.add(body)
-            if body.block.same_as(product.block) or ir.uses(product.block, loops[0].loop_var):
+            if any(ir.uses(x.block, loops[0].loop_var) for x in products):
                 continue
-            nests.append(_fragment_nest(kernel, loop, loops, body, product, sides))
-    _check_no_other_use(kernel, product, nests)
-    _check_statements(kernel, product, nests)
+            nest = _fragment_nest(kernel, loop, loops, body, touched)
+            nests.append(replace(nest, accumulators=tuple(x.buffer for x in touched)))
+    for one in accumulators:
+        _check_no_other_use(kernel, one.buffer, products, nests)
+        _check_statements(kernel, one.product, products, nests)
     for nest in nests:
-        _check_store(kernel, nest, accumulator)
+        _check_store(kernel, nest)
         if ir.is_shared(nest.target):
             _check_staging(kernel, nest)
     return tuple(nests)
+
+
+def _touched(
+    store: ir.BufferStore, accumulators: tuple[Accumulator, ...]
+) -> tuple[Accumulator, ...]:
+    """Return the accumulators that a statement touches, what it writes first."""
+    found = [x for x in accumulators if ir.uses(store, x.buffer)]
+    return tuple(sorted(found, key=lambda x: not x.buffer.same_as(store.buffer)))
+
+
+def _check_one_layout(where: str, store: ir.BufferStore, touched: tuple[Accumulator, ...]) -> None:
+    """Refuse accesses of two accumulators of which no thread holds both elements."""
+    first, *others = touched
+    indices = {tuple(map(str, x)) for x in _accesses_of(first.buffer, store)}
+    for other in others:
+        found = {tuple(map(str, x)) for x in _accesses_of(other.buffer, store)}
+        if first.sides == other.sides and found == indices:
+            continue
+        one, two = (
+            f"{x.buffer.name}[{', '.join(min(places))}] of {'x'.join(map(str, x.sides))}"
+            for x, places in ((first, indices), (other, found))
+        )
+        raise cannot_lower(
+            where,
+            f"an access of {one} next to one of {two}",
+            "the same elements of accumulators of one shape: a thread has those of one layout",
+            "give the products equal tiles, and combine them element by element",
+        )
 
 
 def _fragment_nest(
@@ -115,10 +167,11 @@ def _fragment_nest(
     nest: ir.For,
     loops: list[ir.For],
     realize: ir.SBlockRealize,
-    product: MultiplyAdd,
-    sides: tuple[int, int],
+    touched: tuple[Accumulator, ...],
 ) -> FragmentNest:
-    accumulator, store = product.store.buffer, realize.block.body
+    store = realize.block.body
+    _check_one_layout(f"block {realize.block.name_hint}", store, touched)
+    accumulator, sides = touched[0].buffer, touched[0].sides
     accesses = _accesses_of(accumulator, store)
     found = {tuple(str(i) for i in access) for access in accesses}
     axes = [loop for loop in loops if not ir.is_const(loop.extent, 1)]
@@ -239,7 +292,7 @@ def _part_loops(kernel: ir.For, realize: ir.SBlockRealize, starts: list[Any]) ->
     return parts
 
 
-def _check_store(kernel: ir.For, nest: FragmentNest, accumulator: ir.Var) -> None:
+def _check_store(kernel: ir.For, nest: FragmentNest) -> None:
     """Refuse stores of several accumulator elements to the same address."""
     block, store = nest.realize.block, nest.realize.block.body
     indices = [str(x) for x in store.indices]
@@ -257,7 +310,7 @@ def _check_store(kernel: ir.For, nest: FragmentNest, accumulator: ir.Var) -> Non
             fix,
         )
     axes = [nest.row, nest.column]
-    if not store.buffer.same_as(accumulator):  # of that each tile has registers of its own
+    if not store.buffer.same_as(nest.accumulators[0]):  # each tile has registers of its own
         around = ir.find_all(kernel, ir.For, lambda loop: ir.uses_node(loop, nest.nest))
         axes += [
             loop
@@ -315,10 +368,11 @@ def _check_staging(kernel: ir.For, nest: FragmentNest) -> None:
         )
 
 
-def _check_no_other_use(kernel: ir.For, product: MultiplyAdd, nests: list[FragmentNest]) -> None:
+def _check_no_other_use(
+    kernel: ir.For, accumulator: ir.Var, products: list[MultiplyAdd], nests: list[FragmentNest]
+) -> None:
     """Refuse accumulator accesses that are in no nest: their threads would see no element."""
-    accumulator = product.store.buffer
-    handled = [nest.realize.block for nest in nests] + [product.block]
+    handled = [x.realize.block for x in nests] + [x.block for x in products]
 
     def rest(block: ir.SBlock) -> bool:
         inside = isinstance(block.body, ir.BufferStore) and ir.uses(block.body, accumulator)
@@ -334,7 +388,9 @@ def _check_no_other_use(kernel: ir.For, product: MultiplyAdd, nests: list[Fragme
         )
 
 
-def _check_statements(kernel: ir.For, product: MultiplyAdd, nests: list[FragmentNest]) -> None:
+def _check_statements(
+    kernel: ir.For, product: MultiplyAdd, products: list[MultiplyAdd], nests: list[FragmentNest]
+) -> None:
     """Refuse what a warp group's threads would each do in full: they share fragments only."""
     accumulator = product.store.buffer
     owners = [
@@ -351,7 +407,11 @@ def _check_statements(kernel: ir.For, product: MultiplyAdd, nests: list[Fragment
         )
     for nest in nests:
         target = nest.target
-        if not target.same_as(accumulator) and target.scope() not in ("", "global", SHARED):
+        if not target.same_as(nest.accumulators[0]) and target.scope() not in (
+            "",
+            "global",
+            SHARED,
+        ):
             raise cannot_lower(
                 f"block {nest.realize.block.name_hint}",
                 f"a store of accumulator elements into {target.name} in scope {target.scope()!r}",
@@ -359,7 +419,7 @@ def _check_statements(kernel: ir.For, product: MultiplyAdd, nests: list[Fragment
                 "inline what follows into the store (fuse_epilogue)",
             )
     for part in ir.statements(owners[0].body):
-        known = [product.realize, *(nest.realize for nest in nests)]
+        known = [*(x.realize for x in products), *(nest.realize for nest in nests)]
         if not any(ir.uses_node(part, realize) for realize in known) and not find_transfers(part):
             names = [b.name_hint for b in ir.find_all(part, ir.SBlock)] or [type(part).__name__]
             raise cannot_lower(

@@ -101,7 +101,7 @@ class StagedFragment(Fragment):
     def _register(self, subtile: Any, chunk: Any, i: Any) -> Any:
         first = self.nest.row_start // fragment_layout.SUBTILE_ROWS
         # Eight columns are four registers, whichever instruction they are from.
-        return self.plan.register(first + subtile, chunk, self.nest.column_start // 2 + i)
+        return self.layout.register(first + subtile, chunk, self.nest.column_start // 2 + i)
 
     def _element(
         self, subtile: Any, chunk: Any, g: Any, h: Any, e: Any, anywhere: bool = True

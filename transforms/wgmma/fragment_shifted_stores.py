@@ -163,7 +163,7 @@ class ShiftedFragment(StoredFragment):
             inside = ir.substitute(ir.conjunction(self._terms(False)), self._at(row, 0))
             return only_if(inside, stores)
 
-        return unrolled("subtile", self.plan.m // fragment_layout.SUBTILE_ROWS, lambda subtile:
+        return unrolled("subtile", self.layout.m // fragment_layout.SUBTILE_ROWS, lambda subtile:
             ir.seq(unrolled("g", groups, lambda g: exchanged(subtile, g)),
                    shifts(subtile) if has_ends else None,
                    unrolled("h", 2, lambda h: stored(subtile, h))))  # fmt: skip

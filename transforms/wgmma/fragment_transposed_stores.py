@@ -53,7 +53,7 @@ class TransposedFragment(StoredFragment):
         if self.run_length == 1:
             return self._over_registers(RUN, self._pair)
         subtiles, chunks = (
-            self.plan.m // fragment_layout.SUBTILE_ROWS,
+            self.layout.m // fragment_layout.SUBTILE_ROWS,
             self.nest.columns // self.width,
         )
         return ir.make_loop("subtile", subtiles, lambda subtile:

@@ -26,9 +26,8 @@ class UpdatedFragment(Fragment):
 
     def emit(self) -> ir.Stmt:
         """Compute the registers one by one."""
-        acc = ir.full_region(self.registers)
-        name = self.nest.realize.block.name_hint
-        return ir.opaque_block(name, self._loops(), reads=[acc], writes=[acc])
+        name, written = self.nest.realize.block.name_hint, ir.full_region(self.tile.registers)
+        return ir.opaque_block(name, self._loops(), reads=self._regions(), writes=[written])
 
     def _loops(self) -> ir.Stmt:
         subtiles, groups = self.nest.rows // fragment_layout.SUBTILE_ROWS, self.nest.columns // SIDE
@@ -55,7 +54,7 @@ class UpdatedFragment(Fragment):
     def _register(self, subtile: Any, chunk: Any, i: Any) -> Any:
         first = self.nest.row_start // fragment_layout.SUBTILE_ROWS
         # Eight columns are four registers, whichever instruction they are from.
-        return self.plan.register(first + subtile, chunk, self.nest.column_start // 2 + i)
+        return self.layout.register(first + subtile, chunk, self.nest.column_start // 2 + i)
 
 
 def is_first(nest: Fragment) -> bool:

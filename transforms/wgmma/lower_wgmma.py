@@ -56,6 +56,7 @@ from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
 from tvm_hopper.transforms.split_k.lower_split_k_plan import find_cluster_loops
 
 from .epilogue_prefetch import put_ahead, take_ahead
+from .fragment_layout import FragmentTile
 from .fragment_loops import Fragment
 from .fragment_loops_plan import FragmentNest
 from .fragment_shared_stores import StagedFragment
@@ -68,19 +69,19 @@ from .warp_group_threads import bind_warp_groups
 
 @dataclass(frozen=True)
 class Threads:
-    """One accumulator distributed: the thread axis, a thread's registers, and the nests over them.
+    """Accumulators distributed: the thread axis, a thread's registers, and the nests over them.
 
-    `overwrites`: the first instruction on each register ignores what it holds, so that the fill
-    with zeros is left out.
+    `tiles` are those of the products, in order. `overwrites` says of which products the first
+    instruction on each register ignores what it holds, so that the fill with zeros is left out.
     """
 
     axis: ir.Var
-    registers: ir.Var
+    tiles: tuple[FragmentTile, ...]
     fragments: tuple[Fragment, ...]
-    overwrites: bool = False
+    overwrites: tuple[bool, ...]
 
 
-def plan_threads(kernel: ir.For, plan: MmaPlan) -> Threads:
+def plan_threads(kernel: ir.For, plans: tuple[MmaPlan, ...]) -> Threads:
     """Name the registers, choose how they are filled and how wide each nest's stores are.
 
     Where the product runs once there is no loop in the CUDA compiler's eyes, and it computes what
@@ -89,55 +90,68 @@ def plan_threads(kernel: ir.For, plan: MmaPlan) -> Threads:
     `scale-d`, and other values are held before the fence.
     """
     axis = ir.Var("threadIdx_x", "int32")
-    registers = ir.new_buffer(
-        plan.accumulator.name, (plan.registers,), plan.register_dtype, "local"
-    )
-    once = runs_once(kernel, plan)
-    held = runs_once(kernel, plan, in_each_block=True)
+    tiles = tuple(_tile(plan) for plan in plans)
+    overwrites = tuple(runs_once(kernel, x) and starts_from_zero(kernel, x) for x in plans)
     parts = bool(find_cluster_loops(kernel))
-    fragments = tuple(
-        _kind(nest, plan, parts)(nest, plan, registers, axis, held, parts) for nest in plan.nests
-    )
-    take_ahead(kernel, plan, fragments, axis)
-    return Threads(axis, registers, fragments, once and starts_from_zero(kernel, plan))
+    fragments = []
+    for nest in {x.realize: x for plan in plans for x in plan.nests}.values():
+        own = tuple(x for y in nest.accumulators for x in tiles if x.buffer.same_as(y))
+        first = next(x for x in plans if x.accumulator.same_as(own[0].buffer))
+        held = runs_once(kernel, first, in_each_block=True)
+        fragments.append(_kind(nest, parts)(nest, own, axis, held, parts))
+    take_ahead(kernel, plans, fragments, axis)
+    return Threads(axis, tiles, tuple(fragments), overwrites)
 
 
-def _kind(nest: FragmentNest, plan: MmaPlan, in_parts: bool) -> type[Fragment]:
-    if nest.target.same_as(plan.accumulator):
-        reads = ir.uses(nest.realize.block.body.value, plan.accumulator)
+def _tile(plan: MmaPlan) -> FragmentTile:
+    """Name the registers of an accumulator."""
+    name, layout = plan.accumulator.name, plan.layout
+    registers = ir.new_buffer(name, (layout.count,), plan.register_dtype, "local")
+    return FragmentTile(plan.accumulator, registers, layout, plan.accumulate)
+
+
+def _kind(nest: FragmentNest, in_parts: bool) -> type[Fragment]:
+    if nest.target.same_as(nest.accumulators[0]):
+        value = nest.realize.block.body.value
+        reads = any(ir.uses(value, x) for x in nest.accumulators)
         return UpdatedFragment if reads else Fragment
     return StagedFragment if ir.is_shared(nest.target) else stored_by(nest, in_parts)
 
 
-def rewrite_mma(kernel: ir.For, plan: MmaPlan, threads: Threads) -> ir.Stmt:
-    """Replace the block, the nests over its accumulator, and the thread axis."""
-    thread, registers = threads.axis, threads.registers
+def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) -> ir.Stmt:
+    """Replace the blocks, the nests over their accumulators, and the thread axis."""
+    thread = threads.axis
+    overwrites = dict(zip((x.registers for x in threads.tiles), threads.overwrites, strict=True))
     planned = {
-        x.nest.nest: ir.seq() if threads.overwrites and is_first(x) else x.emit()
+        x.nest.nest: ir.seq() if overwrites[x.tile.registers] and is_first(x) else x.emit()
         for x in threads.fragments
     }
-    planned[plan.product.realize] = _instructions(plan, threads)
+    for plan, tile in zip(plans, threads.tiles, strict=True):
+        registers = tile.registers
+        planned[plan.product.realize] = _instructions(plan, registers, overwrites[registers])
     ahead = put_ahead(planned, threads.fragments, thread)
     body = ir.drop_empty(ir.replace_nodes(kernel, ir.Stmt, planned))
 
     def move_allocation(block: ir.SBlock) -> ir.SBlock:
-        if not any(buffer.same_as(plan.accumulator) for buffer in block.alloc_buffers):
+        homed = [x for x in threads.tiles if any(b.same_as(x.buffer) for b in block.alloc_buffers)]
+        if not homed:
             return block
-        rest = [b for b in block.alloc_buffers if not b.same_as(plan.accumulator)]
-        return ir.with_block(block, alloc_buffers=[*rest, registers, *ahead])
+        rest = [b for b in block.alloc_buffers if not any(b.same_as(x.buffer) for x in homed)]
+        more = ahead if threads.tiles[0] in homed else []
+        return ir.with_block(block, alloc_buffers=[*rest, *(x.registers for x in homed), *more])
 
-    body = unroll(body, [loop.loop_var for nest in plan.nests for loop in nest.parts])
+    body = unroll(body, [loop.loop_var for x in threads.fragments for loop in x.nest.parts])
     body = ir.replace(body, ir.SBlock, move_allocation)
-    body = ir.move_regions(body, {plan.accumulator: registers})
-    return bind_warp_groups(body, plan.warp_groups, thread)
+    body = ir.move_regions(body, {x.buffer: x.registers for x in threads.tiles})
+    return bind_warp_groups(body, plans[0].warp_groups, thread)
 
 
 # -- the multiply-add
 
 
-def _instructions(plan: MmaPlan, threads: Threads) -> ir.SBlockRealize:
-    registers = threads.registers
-    width, depth = plan.instruction_n, wgmma.instruction_k(plan.dtype)
+def _instructions(plan: MmaPlan, registers: ir.Var, overwrites: bool) -> ir.SBlockRealize:
+    layout = plan.layout
+    width, depth = layout.width, wgmma.instruction_k(plan.dtype)
     left, right = (ir.Var(f"descriptor_{x}", "uint64") for x in "ab")
     transposed = (int(plan.left.layout.major == "mn"), int(plan.right.layout.major == "mn"))
 
@@ -145,10 +159,10 @@ def _instructions(plan: MmaPlan, threads: Threads) -> ir.SBlockRealize:
         a = _advance(left, plan.left, subtile * wgmma.INSTRUCTION_M, step)
         b = _advance(right, plan.right, chunk * width, step)
         values = [
-            tirx.BufferLoad(registers, [ir.simplify(plan.register(subtile, chunk, i))])
+            tirx.BufferLoad(registers, [ir.simplify(layout.register(subtile, chunk, i))])
             for i in range(width // 2)
         ]
-        adds = ir.simplify(tirx.NE(step, 0)) if threads.overwrites else T.bool(True)
+        adds = ir.simplify(tirx.NE(step, 0)) if overwrites else T.bool(True)
         return ptx_wgmma.mma(
             width, (plan.dtype, plan.other_dtype), plan.accumulate, values, a, b, adds, transposed
         )
@@ -204,11 +218,12 @@ def _lower_mma(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def lower(kernel: ir.For, notes: list[Note]) -> ir.Stmt:
         plans = plan_mma(kernel, arch)
-        for plan in plans:
-            threads = plan_threads(kernel, plan)
-            slow = report(func, find_fallbacks(plan, threads))
-            notes[:] = [*_facts(plan, threads), *map(FallbackNote, slow)]
-            kernel = rewrite_mma(kernel, plan, threads)
+        if not plans:
+            return kernel
+        threads = plan_threads(kernel, plans)
+        slow = report(func, find_fallbacks(plans, threads))
+        notes[:] = [*_facts(plans, threads), *map(FallbackNote, slow)]
+        kernel = rewrite_mma(kernel, plans, threads)
         assert not plan_mma(kernel, arch), "LowerWgmma left a block after"
         return kernel
 
@@ -218,19 +233,19 @@ def _lower_mma(func: tirx.PrimFunc) -> tirx.PrimFunc:
 LowerWgmma = function_pass("LowerWgmma", _lower_mma)
 
 
-def find_fallbacks(plan: MmaPlan, threads: Threads) -> list[Fallback]:
-    """List narrower stores than the accumulator's layout allows, and narrower instructions."""
-    narrow = []
-    if plan.instruction_n < plan.widest():
-        narrow.append(
-            Fallback(
-                plan.product.where,
-                f"instructions of {plan.instruction_n} columns instead of {plan.widest()}, for "
-                f"which ptxas has no registers next to {plan.warp_groups} consumers",
-                "fewer consumers, or fewer columns for each",
-                "take 2 consumers, or another tile",
-            )
+def find_fallbacks(plans: tuple[MmaPlan, ...], threads: Threads) -> list[Fallback]:
+    """List narrower stores than the accumulators' layout allows, and narrower instructions."""
+    narrow = [
+        Fallback(
+            plan.product.where,
+            f"instructions of {plan.instruction_n} columns instead of {plan.widest()}, for "
+            f"which ptxas has no registers next to {plan.warp_groups} consumers",
+            "fewer consumers, or fewer columns for each",
+            "take 2 consumers, or another tile",
         )
+        for plan in plans
+        if plan.instruction_n < plan.widest()
+    ]
     return narrow + [
         Fallback(f"store of {fragment.store.buffer.name}", *why)
         for fragment in threads.fragments
@@ -238,22 +253,28 @@ def find_fallbacks(plan: MmaPlan, threads: Threads) -> list[Fallback]:
     ]
 
 
-def _facts(plan: MmaPlan, threads: Threads) -> list[Note]:
-    """Return what `explain` says of the multiplication and of what follows it."""
-    remarks = []
-    summed = ir.dtype_of(plan.accumulator)
-    if summed != plan.accumulate:
-        remarks.append(f"accumulates in {plan.accumulate} where the program says {summed}")
-    elif plan.product.product_dtype == plan.dtype:
-        remarks.append(
-            f"products are summed unrounded: the program rounds each product to {plan.dtype}"
-        )
+def _facts(plans: tuple[MmaPlan, ...], threads: Threads) -> list[Note]:
+    """Return what `explain` says of the multiplications and of what follows them."""
+    remarks = list(dict.fromkeys(x for x in map(_remark, plans) if x))
     stores = [
         StoreNote(fragment.store.buffer.name, fragment.run_length * dtype_bytes(fragment.dtype))
         for fragment in threads.fragments
         if not fragment.is_fill
     ]
+    return [*map(_product_note, plans), *stores, *map(RemarkNote, remarks)]
+
+
+def _product_note(plan: MmaPlan) -> MmaNote:
     block, tile = plan.product.block, (plan.m, plan.n, plan.k)
     choice = str(block.annotations.get(CHOSEN, ""))
-    mma = MmaNote(block.name_hint, tile, plan.instruction, plan.registers, choice)
-    return [mma, *stores, *map(RemarkNote, remarks)]
+    return MmaNote(block.name_hint, tile, plan.instruction, plan.layout.count, choice)
+
+
+def _remark(plan: MmaPlan) -> str:
+    """Say in which type a product is summed, where that is not the program's."""
+    summed = ir.dtype_of(plan.accumulator)
+    if summed != plan.accumulate:
+        return f"accumulates in {plan.accumulate} where the program says {summed}"
+    if plan.product.product_dtype == plan.dtype:
+        return f"products are summed unrounded: the program rounds each product to {plan.dtype}"
+    return ""

@@ -1,8 +1,8 @@
-"""Plan WGMMA: the multiply-add block and all uses of its accumulator."""
+"""Plan WGMMA: the multiply-add blocks of a kernel and all uses of their accumulators."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm_hopper import ir
@@ -15,7 +15,8 @@ from tvm_hopper.requests.keys import ACCUMULATE, OPERANDS, REGISTERS, SWIZZLE, T
 from tvm_hopper.transforms.common.multiply_add import MultiplyAdd, match_multiply_add
 from tvm_hopper.transforms.common.transfer import find_transfers
 
-from .fragment_loops_plan import FragmentNest, find_fragment_nests
+from .fragment_layout import AccumulatorLayout
+from .fragment_loops_plan import Accumulator, FragmentNest, find_fragment_nests
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,9 @@ class MmaPlan:
         return self.product.store.buffer
 
     @property
-    def registers(self) -> int:
-        """Accumulator registers of a thread."""
-        return registers.accumulator_registers(self.m, self.n, 1)
+    def layout(self) -> AccumulatorLayout:
+        """How a warp group holds the accumulator."""
+        return AccumulatorLayout(self.m, self.n, self.instruction_n)
 
     @property
     def instruction_n(self) -> int:
@@ -115,25 +116,40 @@ class MmaPlan:
             self.instruction_n, self.dtype, self.accumulate, self.other_dtype
         )
 
-    def register(self, subtile: Any, chunk: Any, i: Any) -> Any:
-        """Return the index of register `i` of an instruction: 64-row `subtile`, column `chunk`."""
-        chunks = self.n // self.instruction_n
-        return (subtile * chunks + chunk) * (self.instruction_n // 2) + i
-
 
 def plan_mma(kernel: ir.For, arch: Arch) -> tuple[MmaPlan, ...]:
-    """Plan the multiply-add block of a kernel; every reason to refuse is raised here."""
+    """Plan the multiply-add blocks of a kernel; every reason to refuse is raised here."""
     realizes = ir.find_all(
         kernel, ir.SBlockRealize, lambda realize: WGMMA in realize.block.annotations
     )
-    if len(realizes) > 1:
-        names = ", ".join(realize.block.name_hint for realize in realizes)
-        raise cannot_lower(f"blocks {names}", f"{len(realizes)} {WGMMA} blocks", "one per kernel")
-    return tuple(_plan_block(kernel, realize, arch) for realize in realizes)
+    plans = [_plan_block(kernel, match_multiply_add(x), arch) for x in realizes]
+    _check_sums(plans)
+    nests = find_fragment_nests(kernel, tuple(Accumulator(x.product, (x.m, x.n)) for x in plans))
+    touching = [
+        tuple(nest for nest in nests if any(x.accumulator.same_as(y) for y in nest.accumulators))
+        for x in plans
+    ]
+    plans = [replace(x, nests=own) for x, own in zip(plans, touching, strict=True)]
+    if plans:
+        _check_room(kernel, plans)
+    return tuple(plans)
 
 
-def _plan_block(kernel: ir.For, realize: ir.SBlockRealize, arch: Arch) -> MmaPlan:
-    product = match_multiply_add(realize)
+def _check_sums(plans: list[MmaPlan]) -> None:
+    """Refuse products that are summed in one buffer: each has registers of its own."""
+    for number, plan in enumerate(plans):
+        for other in plans[:number]:
+            if plan.accumulator.same_as(other.accumulator):
+                names = f"{other.product.block.name_hint}, {plan.product.block.name_hint}"
+                raise cannot_lower(
+                    f"blocks {names}",
+                    f"two products that are summed in {plan.accumulator.name}",
+                    "an accumulator for each product of a kernel",
+                    "sum one of them in a buffer of its own, and add the two in the store",
+                )
+
+
+def _plan_block(kernel: ir.For, product: MultiplyAdd, arch: Arch) -> MmaPlan:
     warp_groups = _warp_groups(kernel, product)
     m, n, k = (_extent(product, loop) for loop in (product.m, product.n, product.k))
     left = _operand(kernel, product, product.left, product.m)
@@ -144,26 +160,25 @@ def _plan_block(kernel: ir.For, realize: ir.SBlockRealize, arch: Arch) -> MmaPla
         raise cannot_lower(product.where, f"operands of types {sorted(kinds)}", need)
     accumulate = _accumulate(product, kinds[0])
     _check_accumulator(product, m, n)
-    nests = find_fragment_nests(kernel, product, (m, n))
     asked = ir.find_all(kernel, ir.For, lambda loop: TURNS in loop.annotations)
     around = [loop for loop in asked if ir.uses_node(loop, product.realize)]
     turns = int(around[0].annotations[TURNS]) if around else 1
-    plan = MmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate, arch, turns)
-    _check_room(kernel, plan)
-    return plan
+    return MmaPlan(product, left, right, (), warp_groups, m, n, k, accumulate, arch, turns)
 
 
-def _check_room(kernel: ir.For, plan: MmaPlan) -> None:
-    """Refuse an accumulator that leaves a consumer too few registers for anything else."""
+def _check_room(kernel: ir.For, plans: list[MmaPlan]) -> None:
+    """Refuse accumulators that leave a consumer too few registers for anything else."""
+    plan = plans[0]
     loops = ir.find_all(kernel, ir.For, lambda loop: REGISTERS in loop.annotations)
     around = [loop for loop in loops if ir.uses_node(loop, plan.product.realize)]
     consumer = int(list(around[0].annotations[REGISTERS])[-1]) if around else None
-    rows = plan.m * plan.warp_groups
-    budget = registers.accumulator_budget(rows, plan.n, plan.warp_groups, plan.arch, consumer)
+    held = [x.layout.count for x in plans]
+    budget = registers.accumulator_budget(held, plan.warp_groups, plan.arch, consumer)
     if not budget.fits:
+        sizes = " and ".join(f"an accumulator of {x.m}x{x.n}" for x in plans)
         raise cannot_lower(
             plan.product.where,
-            f"an accumulator of {plan.m}x{plan.n}: {budget.held} registers a thread",
+            f"{sizes}: {budget.held} registers a thread",
             f"at most {budget.room} of the consumer's {budget.consumer}, the rest being needed for "
             "addresses",
             "choose a smaller tile, more consumers, or give them more registers",

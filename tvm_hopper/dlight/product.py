@@ -23,7 +23,7 @@ from .rule import HopperRule
 
 
 class MatmulRule(HopperRule):
-    """One product a function on tensor cores, with what surrounds it.
+    """One product a function on tensor cores, or several that share an operand, with what follows.
 
     Parameters
     ----------
@@ -70,10 +70,7 @@ class MatmulRule(HopperRule):
         blocks = products(sch)
         if not blocks:
             raise cannot_schedule("function", "no product", "one sum over two tensors")
-        if len(blocks) > 1:
-            found = f"{len(blocks)} products ({', '.join(blocks)})"
-            raise cannot_schedule("function", found, "one")
-        (block,) = blocks
+        block, *others = blocks
         dtype = _sum_dtype(sch, block)
         wide = self.accumulate if self.accumulate not in (None, dtype) else None
         config, classes = self.config or hs.MatmulConfig(), self.classes
@@ -81,7 +78,9 @@ class MatmulRule(HopperRule):
         if self.batch_invariant:
             fixed["batch_invariant"] = True
         config = replace(config, **fixed)
-        if classes is None or not _has_classes(sch, block):
+        if others:
+            hs.matmul(sch, blocks, config)
+        elif classes is None or not _has_classes(sch, block):
             hs.matmul(sch, block, config)
         elif isinstance(classes, Mapping) and _has_configs(classes):
             own = {

@@ -104,6 +104,12 @@ class Kernel:
     launched_for: str = ""  # the condition under which the host launches it
     chosen_for: RowsNote | None = None
     configuration: str = ""  # that a tuner scheduled it with
+    further_products: tuple[MmaNote, ...] = ()  # that share an operand with the first one
+
+    @property
+    def products(self) -> tuple[MmaNote, ...]:
+        """All products by WGMMA."""
+        return () if self.product is None else (self.product, *self.further_products)
 
     @property
     def stages(self) -> int | None:
@@ -159,13 +165,13 @@ class Kernel:
         if self.chosen_for:
             time = f"{self.chosen_for.tenths / 10:.1f} us by estimate"
             yield "chosen for", f"{_count(self.chosen_for.rows, 'row')}, {time}"
-        if self.product:
-            tile = " x ".join(map(str, self.product.tile))
-            block = f"block {self.product.block}"
+        for product in self.products:
+            tile = " x ".join(map(str, product.tile))
+            block = f"block {product.block}"
             yield "multiply-add", f"{block}, {tile} (m x n x k) of a consumer and stage"
-            yield "instruction", self.product.instruction
-            if self.product.choice:
-                yield "chosen by estimate", self.product.choice
+            yield "instruction", product.instruction
+            if product.choice:
+                yield "chosen by estimate", product.choice
         if self.roles:
             yield "roles", _roles(self.roles)
         if self.wgmma_pending is not None:
@@ -180,11 +186,11 @@ class Kernel:
             entry = registers.entry_registers(self.threads, self.arch)
             yield "registers", f"{entry} of each thread at the start, by setmaxnreg then"
             yield "  producer", f"{producer}"
-            mma = self.product
-            held = f", {mma.accumulator_registers} of them accumulators" if mma else ""
-            yield "  consumer", f"{consumer}{held}"
+            held = sum(x.accumulator_registers for x in self.products)
+            yield "  consumer", f"{consumer}{f', {held} of them accumulators' * bool(held)}"
         elif self.product:
-            yield "registers", f"{self.product.accumulator_registers} of a thread are accumulators"
+            held = sum(x.accumulator_registers for x in self.products)
+            yield "registers", f"{held} of a thread are accumulators"
 
     def _moving(self) -> Iterator[tuple[str, str]]:
         """Yield what is moved, and where it is kept."""
@@ -468,6 +474,7 @@ def kernel_of(name: str, notes: Iterable[Note], arch: Arch = DEFAULT_ARCH) -> Ke
         name=name,
         arch=arch,
         product=next(iter(of(MmaNote)), None),
+        further_products=of(MmaNote)[1:],
         roles=next(iter(of(RolesNote)), None),
         order=next(iter(of(TilesNote)), None),
         chosen_for=next(iter(of(RowsNote)), None),

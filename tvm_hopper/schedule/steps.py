@@ -400,8 +400,9 @@ def pipeline(
     sch : Schedule
         Changed in place.
     loop : LoopRV
-        Its body is the copies, then one product or plain thread loops. One of these may contain a
-        pipeline of its own, which must be requested first.
+        Its body is the copies, then products or plain thread loops; several products are requested
+        first (`wgmma`). One of these may contain a pipeline of its own, which must be requested
+        first, too.
     stages : int or expression
         Slots of the ring buffer. For tuning: `last + 1`, where `last` is a sampled random variable
         of the schedule.
@@ -431,7 +432,7 @@ def pipeline(
         need = f"copies that carry {keys.ASYNC_COPY} (async_copy) before the pipeline is requested"
         raise cannot_schedule(where, "no asynchronous copy in it", need)
     if plain_loops.has_product(sch, loop):
-        roles, num_others = roles or Roles(), 1
+        roles, num_others = roles or Roles(), max(1, len(ir.find_blocks(sch.get(loop), keys.WGMMA)))
         check_consumers(where, roles.consumers)
     else:
         num_copies, num_others = plain_loops.count_statements(where, sch.get(loop))

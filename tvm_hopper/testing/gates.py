@@ -1,7 +1,9 @@
-"""Products of which each output takes several columns, as programs: gates and what they gate."""
+"""Gates and what they gate, as programs: columns of one product, or products of one operand."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -79,3 +81,57 @@ def gated_product(
 
     d = te.compute((rows, width), gated, "D")
     return tvm.IRModule({"main": te.create_prim_func([a, w, d]).with_attr("global_symbol", "main")})
+
+
+def products_of_one_operand(
+    m: int | str,
+    n: int,
+    k: int,
+    count: int = 2,
+    dtype: str = "float16",
+    index: str = "int64",
+    value: Callable[..., Any] | None = None,
+) -> tvm.IRModule:
+    """Return D = silu(C0) * C1 * ..., where each Ci = A Wi^T has weights of its own.
+
+    Parameters
+    ----------
+    m, n, k : int
+        Rows, which may be the name of a symbol, columns of D, and the depth.
+    count : int
+        Products.
+    dtype : str
+        Of A, all Wi and D; sums are float32.
+    index : str
+        Type of the extents.
+    value : callable, optional
+        What an element of D is computed as from those of the products, before the cast.
+
+    Returns
+    -------
+    mod : IRModule
+        `main(A, W0, W1, ..., D)`, with blocks C0, C1 and so on.
+    """
+    rows: Any = tirx.Var(m, index) if isinstance(m, str) else tirx.IntImm(index, m)
+    width, depth = tirx.IntImm(index, n), tirx.IntImm(index, k)
+    a = te.placeholder((rows, depth), dtype, "A")
+    weights = [te.placeholder((width, depth), dtype, f"W{x}") for x in range(count)]
+
+    def product(number: int) -> Any:
+        axis, w = te.reduce_axis((0, depth), "k"), weights[number]
+
+        def term(i: Any, j: Any) -> Any:
+            return te.sum(a[i, axis].astype("float32") * w[j, axis].astype("float32"), [axis])
+
+        return te.compute((rows, width), term, f"C{number}")
+
+    sums = [product(x) for x in range(count)]
+
+    def gated(i: Any, j: Any) -> Any:
+        gate, *others = (x[i, j] for x in sums)
+        made = value(gate, *others) if value else gate * te.sigmoid(gate) * math.prod(others)
+        return made.astype(dtype)
+
+    d = te.compute((rows, width), gated, "D")
+    func = te.create_prim_func([a, *weights, d]).with_attr("global_symbol", "main")
+    return tvm.IRModule({"main": func})

@@ -64,6 +64,21 @@ def product(name, match, *changes):
     return case(name, PRODUCT, (LowerWgmma,), match, *changes)
 
 
+def two_products(name, match, *changes, sides="(64, 8)", tile="(1, 8, 16)"):
+    """Add a product into an accumulator of other sides, whose right operand is another tile."""
+    more = ACCUMULATOR.replace("acc", "other").replace("(64, 8)", sides)
+    more += f"""                c = T.sblock_alloc_buffer({tile}, "float16", scope="shared.dyn")
+                for p, r, s in T.grid{tile}:
+                    with T.sblock("load_c", reads=[], writes=[], async_copy="tma", swizzle=32):
+                        c[p, r, s] = A[r, s]
+"""
+    second = BLOCK.replace("acc", "other").replace("b[0, j, k]", "c[0, j, k]")
+    second = second.replace("T.grid(64, 8, 16)", f"T.grid{sides[:-1]}, 16)")
+    return product(
+        name, match, (ACCUMULATOR, ACCUMULATOR + more), (BLOCK, BLOCK + second), *changes
+    )
+
+
 PRODUCTS = [
     *rows(product)("""
 predicate on the block
@@ -115,9 +130,31 @@ no reduction
     block update, tvm_hopper.wgmma: found ... in loops over ['i', 'j', 'k']; need C[i, j] = C
     """),
     product(
-        "two multiplications",
-        r"blocks update, update: found 2 tvm_hopper.wgmma blocks; need one per kernel",
+        "two multiplications into one accumulator",
+        r"blocks update, update: found two products that are summed in acc; need an accumulator "
+        r"for each product of a kernel; sum one of them in a buffer of its own",
         (BLOCK, BLOCK + BLOCK),
+    ),
+    two_products(
+        "other elements of a second accumulator",
+        r"block store: found an access of acc\[i, j\] of 64x8 next to one of other\[j, i\] of "
+        r"64x8; need the same elements of accumulators of one shape: a thread has those of one",
+        (STORE, STORE.replace("acc[i, j]", "acc[i, j] * other[j, i]")),
+    ),
+    two_products(
+        "accumulators of two shapes",
+        r"block store: found an access of acc\[i, j\] of 64x8 next to one of other\[i, j\] of "
+        r"64x16; need the same elements of accumulators of one shape",
+        (STORE, STORE.replace("acc[i, j]", "acc[i, j] * other[i, j]")),
+        sides="(64, 16)",
+        tile="(1, 16, 16)",
+    ),
+    two_products(
+        "registers of two accumulators",
+        WHERE + r"found an accumulator of 64x8 and an accumulator of 64x448: 228 registers a "
+        r"thread; need at most 211 of the consumer's 256",
+        sides="(64, 448)",
+        tile="(1, 448, 16)",
     ),
     *rows(product)("""
 rows

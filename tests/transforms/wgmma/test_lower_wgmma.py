@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from tests.transforms.refusals.products import BLOCK, PRODUCT
-from tests.transforms.scripts import check, given, notes_of, parse, run
+from tests.transforms.scripts import check, given, nest, notes_of, parse, run
 from tvm_hopper import ir
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.arch import SM_90A
@@ -36,7 +36,7 @@ M64N8 = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
 M64N16 = "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16"
 
 
-before = parse("""
+BEFORE = """
 def before(A: T.Buffer((64, 16), "float16"), B: T.Buffer((8, 16), "float16"),
     C: T.Buffer((64, 8), "float32")):
     for _bx in T.thread_binding(1, thread="blockIdx.x"):
@@ -62,10 +62,10 @@ def before(A: T.Buffer((64, 16), "float16"), B: T.Buffer((8, 16), "float16"),
                 for i, j in T.grid(64, 8):
                     with T.sblock("store"):
                         C[i, j] = acc[i, j]
-""")
+"""
 
 
-after = given(K_MAJOR_32=K_MAJOR_32, M64N8=M64N8, descriptor=descriptor)("""
+AFTER = """
 def after(A: T.Buffer((64, 16), "float16"), B: T.Buffer((8, 16), "float16"),
     C: T.Buffer((64, 8), "float32")):
     for _bx in T.thread_binding(1, thread="blockIdx.x"):
@@ -107,11 +107,36 @@ def after(A: T.Buffer((64, 16), "float16"), B: T.Buffer((8, 16), "float16"),
                         pair[1] = acc[h * 2 + 1]
                         for e in T.vectorized(2):
                             C[tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4, tx % 4 * 2 + e] = pair[e]
-""")
+"""
+STORE = '                with T.sblock("store"'
+names = given(K_MAJOR_32=K_MAJOR_32, M64N8=M64N8, descriptor=descriptor)
 
 
 def test_smallest_product_becomes_one_instruction():
-    check(run(before, LowerWgmma()), after)
+    check(run(parse(BEFORE), LowerWgmma()), names(AFTER))
+
+
+def with_second_product(script: str, store: str, *blocks: str) -> str:
+    """Add a product into `up`: `blocks` are those of `acc` to repeat, `store` reads both."""
+    for block in blocks:
+        script = script.replace(block, block + block.replace("acc", "up"))
+    for line in script.splitlines(keepends=True):
+        if "acc = T" in line:
+            script = script.replace(line, line + line.replace("acc", "up"))
+        if store in line and "acc" in line:
+            value = line.rstrip().split(" = ")[1]
+            times = line.rstrip() + " * " + value.replace("acc", "up") + "\n"
+            script = script.replace(line, times)
+    return script
+
+
+def test_two_products_have_registers_of_their_own_and_one_store_reads_both():
+    fill = " " * 16 + "for i, j in T.grid(64, 8):\n" + nest(BEFORE, '"init"')
+    both = with_second_product(BEFORE, "C[i, j] =", fill, nest(BEFORE, '"update"'))
+    got = run(parse(both), LowerWgmma())
+    update = AFTER[AFTER.index('                with T.sblock("update"') : AFTER.index(STORE)]
+    want = with_second_product(AFTER, "pair[", update)
+    check(got, names(want.replace("reads=[acc[0:4]]", "reads=[acc[0:4], up[0:4]]")))
 
 
 # Two warp groups share the rows; the depth takes two instructions; the last column is cut off, so

@@ -21,7 +21,7 @@ def plan():
 def test_smallest(plan):
     assert (plan.m, plan.n, plan.k, plan.warp_groups) == (64, 8, 16, 1)
     assert plan.instruction == "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
-    assert plan.registers == 4
+    assert plan.layout.count == 4
     assert [nest.realize.block.name_hint for nest in plan.nests] == ["init", "store"]
     assert [x.layout.major for x in (plan.left, plan.right)] == ["k", "k"]
 
@@ -49,8 +49,8 @@ def test_every_element_has_one_register_of_one_thread(plan, m, n):
     for subtile in range(m // 64):
         for chunk in range(n // width):
             for i in range(width // 2):
-                register = plan.register(subtile, chunk, i)
-                assert 0 <= register < plan.registers
+                register = plan.layout.register(subtile, chunk, i)
+                assert 0 <= register < plan.layout.count
                 for thread in range(128):
                     row = subtile * 64 + wgmma.accumulator_row(i, thread)
                     column = chunk * width + wgmma.accumulator_col(i, thread)

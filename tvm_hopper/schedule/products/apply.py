@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from tvm import s_tir
@@ -24,7 +23,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
-from tvm_hopper.schedule import origins, steps
+from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import (
     as_block,
     check_program,
@@ -40,12 +39,12 @@ from tvm_hopper.schedule.trial import as_one_step, is_thrown_away, rehearse
 from . import fuse
 from .branches import branched, class_block
 from .class_choice import estimate_all
-from .classes import ClassKernel, as_asked, find_kernels, product_of, ranges_of
-from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, refuse_all
+from .classes import Asked, ClassKernel, as_asked, find_kernels, product_of, ranges_of
+from .config import MatmulConfig
 from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows, trials_of
-from .field_values import TMA
+from .fit import extents, fit
 from .gather import check_gather, for_gather
-from .model import choose_config, in_rows, listed
+from .model import in_rows, listed
 from .normalize import normalized
 from .operands import operand_dtypes
 from .outputs import find_gather, output_dtypes
@@ -56,19 +55,13 @@ from .recognize import (
     check_outputs,
     check_product,
     find_matmul,
-    find_swizzle_violations,
     product_loads,
 )
-from .ring_and_order import SYMBOLIC_EXTENT
+from .several import matmul_together
 from .split import check_known, check_spread
 from .staging import (
     EpilogueTypes,
-    choose_staging,
-    find_staging_violations,
-    leaves_by_tma,
     leaves_operands_open,
-    takes_place,
-    through_shared_memory,
 )
 from .tile_kernel import TilePlan, apply_tiles, oriented
 from .views import make_views
@@ -91,10 +84,13 @@ def matmul(
     ----------
     sch : Schedule
         Changed in place; left as it was when the matmul is refused.
-    block : SBlockRV or str
-        The multiply-add, in plain loops.
+    block : SBlockRV or str, or a sequence of these
+        The multiply-add, in plain loops. Several are products of one shape that share their left
+        operand and are read by one block, as the two of a gated activation: they become one kernel
+        that loads the operand once.
     config : MatmulConfig, optional
-        Tile sizes and so on; fields left out are chosen from the shape.
+        Tile sizes and so on; fields left out are chosen from the shape. The tile is that of each
+        product.
     classes : sequence of int, or mapping of int to MatmulConfig or to int, optional
         For symbolic rows: the upper bounds of size classes, ascending, at most eight. The last
         class also serves more rows. A class is chosen for its bound, or for the number of rows it
@@ -116,6 +112,14 @@ def matmul(
     check_sampled(sch, "matmul", "tile", *(given.tile or ()))
     check_sampled(sch, "matmul", "stages", last_stage(given.stages))
 
+    if isinstance(block, (tuple, list)):
+        matmul_together(sch, block, given, asked)
+    else:
+        _matmul_alone(sch, block, given, asked)
+
+
+def _matmul_alone(sch: s_tir.Schedule, block: Any, given: MatmulConfig, asked: Asked) -> None:
+    """Schedule one product, by a kernel or by one for each size class."""
     fresh = normalized(sch, block)
     if fresh is not None:
         _check_nothing_sampled(given, "hs.normalize(mod)")
@@ -246,7 +250,7 @@ def _apply(
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
     check_outputs(problem, epilogue.outputs)
     if epilogue.operands:
-        config = in_rows(config, _extents(problem, kernel)[0])
+        config = in_rows(config, extents(problem, kernel)[0])
         kernel = replace(kernel, config=config)
     gathered = find_gather(sch, block) or 1
     choices = _choices(problem, kernel, epilogue.outputs)
@@ -256,7 +260,7 @@ def _apply(
     if few := apply_few_rows(sch, block, problem, kernel, views, epilogue.outputs):
         return few, problem
     check_known(problem, config.split_mode, config.is_sampled)
-    fitted, axis = _fit(sch, problem, kernel, epilogue)
+    fitted, axis = fit(sch, problem, kernel, epilogue)
     assert fitted.tile is not None
     if gathered > 1 and not fitted.is_sampled:
         sharers = fitted.sharers if axis == "n" else 1
@@ -283,99 +287,13 @@ def _check_sampled_sizes(problem: Matmul, config: MatmulConfig) -> None:
             )
 
 
-def _fit(
-    sch: s_tir.Schedule, problem: Matmul, kernel: ClassKernel, epilogue: EpilogueTypes
-) -> tuple[MatmulConfig, str]:
-    """Complete the configuration and check it; return it and the axis that consumers share.
-
-    A sampled size is checked by the smallest of its candidates, and the axis must serve them all.
-    """
-    dtype, config = problem.lhs.dtype, kernel.config
-    is_open = config.tile is None
-    is_depth_open = config.stages is None
-    sizes = None
-    if config.tile is not None:
-        sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
-    if config.parts > 1:  # each output tile has blocks of its own
-        config = replace(config, persistent=0)
-    rows, n, k = _extents(problem, kernel)
-    if not isinstance(problem.m.extent, int):
-        config = for_any_rows(config, rows)
-    given = config
-    choose = partial(
-        choose_config,
-        n=n,
-        k=k,
-        dtype=dtype,
-        sizes=sizes,
-        majors=_majors(problem),
-        out_dtype=epilogue.outputs[0],
-        batch=problem.batch,
-    )
-    config = choose(rows, given=given)
-    if kernel.is_open:  # tiles are ordered and distributed for as many as there may be
-        few = not isinstance(rows, int) or rows < SYMBOLIC_EXTENT
-        kept = (given if few else config).raster
-        config = replace(config, raster=kept, persistent=given.persistent)
-        config = choose(problem.m.extent, given=config)
-    elif kernel.bounds and kernel.bounds[-1] > rows:
-        kept = (config if config.transposed else given).raster
-        given = replace(config, raster=kept, persistent=given.persistent)
-        config = choose(kernel.bounds[-1], given=given)
-    problem = oriented(problem, config)
-    if sizes is None:
-        sizes = tuple((size,) for size in config.tile or ())
-    smallest = min(sizes[0]), min(sizes[1]), min(sizes[2])
-    plain = config
-    if not config.is_sampled:
-        shape = problem.output.shape
-        config = through_shared_memory(config, shape, epilogue)
-        in_place = not kernel.apart and takes_place(config, shape, epilogue)
-        epilogue = replace(epilogue, in_place=in_place)
-        if is_open and leaves_by_tma(config, shape, dtype, epilogue, k, is_depth_open, ARCH):
-            config = plain = replace(config, store=TMA)
-    config = choose_staging(config, sizes, is_depth_open, dtype, epilogue, ARCH)
-    if plain.store is None and not config.operand_slots:
-        config = plain  # without operands there is no reason for another way out
-    stages = config.num_stages or min(steps.candidates(sch, last_stage(config.stages))) + 1
-    consumers = config.sharers
-    where = f"block {problem.name}, tile {'x'.join('/'.join(map(str, s)) for s in sizes)}"
-    broken = find_violations(smallest, stages, config, dtype, ARCH)
-    broken += find_staging_violations(smallest, stages, config, dtype, epilogue, ARCH)
-    if broken:
-        raise refuse_all(where, broken)
-    for axis in ("m", "n"):
-        if all(_divides(axis, m, n, consumers) for m in sizes[0] for n in sizes[1]):
-            broken = find_swizzle_violations(problem, smallest, axis, config)
-            if broken:
-                raise refuse_all(where, broken)
-            return config, axis
-    legal = [c for c in CONSUMERS if c != consumers]
-    raise cannot_schedule(
-        where,
-        f"candidates that {consumers} consumers cannot all share along one axis",
-        f"multiples of {64 * consumers} rows, or of {8 * consumers} columns",
-        f"or another number of consumers ({', '.join(map(str, legal))})",
-    )
-
-
-def _extents(problem: Matmul, kernel: ClassKernel) -> tuple[Any, Any, Any]:
-    """Return what a configuration is chosen for: a class has the rows of its bound."""
-    rows = problem.m.extent if kernel.rows is None else kernel.rows
-    return rows, problem.n.extent, problem.depth
-
-
-def _majors(problem: Matmul) -> tuple[str, str]:
-    return problem.lhs.major, problem.rhs.major
-
-
 def _choices(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -> str:
     """Return the best configurations for `explain`, a line each; nothing where a tile is given."""
     if kernel.config.tile is not None:
         return ""
     wanted, config = product_of(problem, kernel, outputs), kernel.config
     if not isinstance(problem.m.extent, int):
-        config = for_any_rows(config, _extents(problem, kernel)[0])
+        config = for_any_rows(config, extents(problem, kernel)[0])
     return "\n".join(listed(wanted, config, chip_of_target()))
 
 
@@ -407,8 +325,3 @@ def _check_in_place(sch: s_tir.Schedule, block: Any, loads: tuple[Any, Any]) -> 
                     "a separate output, since other tiles still read the operand",
                     "write another tensor, and copy that in a separate kernel",
                 )
-
-
-def _divides(axis: str, tile_m: int, tile_n: int, consumers: int) -> bool:
-    parts = (consumers, 1) if axis == "m" else (1, consumers)
-    return tile_m % (64 * parts[0]) == 0 and tile_n % (8 * parts[1]) == 0

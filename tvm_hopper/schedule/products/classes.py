@@ -133,7 +133,7 @@ def find_kernels(
             raise
         return (ClassKernel(None, given),)  # is refused then, and says why
     if asked.rows is not None:
-        _check_symbolic(found.problem, asked.rows)
+        check_symbolic(found.problem, asked.rows)
         return (ClassKernel(asked.rows, given, is_open=found.most_rows is None),)
     if asked.ranges is not None:
         check_rows(found)
@@ -167,7 +167,8 @@ def ranges_of(kernels: Sequence[ClassKernel]) -> dict[int, int]:
     return dict(sorted(found))
 
 
-def _check_symbolic(problem: Matmul, rows: int) -> None:
+def check_symbolic(problem: Matmul, rows: int) -> None:
+    """Refuse a number of rows to choose for where they are known."""
     if isinstance(problem.m.extent, int):
         found = f"rows={rows} for M = {problem.m.extent}"
         raise cannot_schedule(f"block {problem.name}", found, "a symbolic M", "leave it out")

@@ -441,11 +441,16 @@ def most_stages(tile: tuple[int, int, int], dtype: str, arch: Arch) -> int:
 
 
 def find_violations(
-    tile: tuple[int, int, int], stages: int, config: MatmulConfig, dtype: str, arch: Arch
+    tile: tuple[int, int, int],
+    stages: int,
+    config: MatmulConfig,
+    dtype: str,
+    arch: Arch,
+    products: int = 1,
 ) -> list[str]:
     """Return every rule that a tile of known size breaks, as "found ...; need ...".
 
-    `config` gives consumers and registers.
+    `config` gives consumers and registers. The columns of the tile are those of so many products.
     """
     consumers = config.sharers
     tile_m, tile_n, tile_k = tile
@@ -479,11 +484,14 @@ def find_violations(
     consumer = config.registers[1] if config.registers else None
     if config.takes_turns and consumer is None:
         consumer = registers.default_split(config.turns)[1]
-    budget = registers.accumulator_budget(tile_m, tile_n, consumers, arch, consumer)
+    held = registers.accumulator_registers(tile_m, tile_n, consumers)
+    each = [held // products] * products
+    budget = registers.accumulator_budget(each, consumers, arch, consumer)
     if not budget.fits:
+        times = f"{products} products of " * (products > 1)
         broken.append(
-            f"found {budget.held} accumulators a thread ({tile_m}x{tile_n} over {consumers} "
-            f"consumers); need at most {budget.room} of {budget.consumer} registers, by a smaller "
-            "tile or more consumers"
+            f"found {budget.held} accumulators a thread ({times}{tile_m}x{tile_n // products} over "
+            f"{consumers} consumers); need at most {budget.room} of {budget.consumer} registers, "
+            "by a smaller tile or more consumers"
         )
     return broken

@@ -20,10 +20,10 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.requests.targets import chip_of_target
 
 from .classes import ClassKernel, product_of
-from .config import MatmulConfig, split_axis
-from .field_values import THREADS, UNTRANSPOSED
+from .config import ARCH, MatmulConfig, find_violations, split_axis
+from .field_values import THREADS, UNTRANSPOSED, WEIGHTS
 from .fuse import followers, fuse_side_inputs, inline_block
-from .model import CONFIGS_SHOWN, rank_both
+from .model import CONFIGS_SHOWN, RankedTile, rank_both
 from .product_shape import ProductShape
 from .recognize import Matmul
 
@@ -43,7 +43,7 @@ def plain_config(given: MatmulConfig) -> MatmulConfig:
 
 
 def choose_tile(
-    wanted: ProductShape, config: MatmulConfig, count: int
+    wanted: ProductShape, config: MatmulConfig, count: int, products: int = 1
 ) -> tuple[MatmulConfig, list[str]]:
     """Choose a tile of whole groups; the best ones are returned too, a line each.
 
@@ -54,18 +54,31 @@ def choose_tile(
     config : MatmulConfig
         Of `plain_config`; where it has a tile it stays as it is.
     count : int
-        Elements of the product for each of the output.
+        Columns of the product for each of the output.
+    products : int
+        How many accumulators they are summed in.
     """
     if config.tile is not None:
         return config, []
     ranked = rank_both(wanted, config, chip_of_target(), RANKED)
-    whole = [x for x in ranked if is_whole(x.tile, x.consumers, count)]
+
+    def fits(found: RankedTile) -> bool:
+        one = replace(config, tile=None, consumers=found.consumers)
+        return is_whole(found.tile, found.consumers, count) and not find_violations(
+            found.tile, found.stages, one, wanted.dtype, ARCH, products
+        )
+
+    whole = [x for x in ranked if fits(x)]
     if whole:
         best, *_ = whole
         pending = config.wgmma_pending
         pending = best.pending or None if pending is None else pending
         config = replace(config, tile=best.tile, consumers=best.consumers, wgmma_pending=pending)
-    return config, [str(x) for x in whole[:CONFIGS_SHOWN]]
+    shown = (
+        replace(x, tile=(x.tile[0], x.tile[1] // products, x.tile[2]))
+        for x in whole[:CONFIGS_SHOWN]
+    )
+    return config, [str(x) for x in shown]
 
 
 def excluded(given: MatmulConfig) -> str:
@@ -75,6 +88,7 @@ def excluded(given: MatmulConfig) -> str:
         f"split_k={given.split_k!r}": given.shares_sums,
         f"store={given.store!r}": given.by_tma,
         f"cluster={given.cluster}": given.in_cluster,
+        f"early_launch={given.early_launch!r}": given.early_launch == WEIGHTS,
     }
     return next((name for name, is_asked in asked.items() if is_asked), "")
 

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +64,8 @@ def apply_tiles(
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
             steps.inline_copies(sch, producer)
     several = separate_outputs(sch, block) if outputs > 1 else []
-    loops = _cut(sch, block, problem, tiles)
+    loops = split_loops(sch, block, problem, tiles)
+    deal_out(sch, loops, tiles)
     if several:
         stores = keep_in_registers(sch, block, several)
     else:
@@ -71,15 +73,26 @@ def apply_tiles(
     for store in stores:
         sch.reverse_compute_at(store, loops.part)
     for operand in (problem.lhs, problem.rhs):
-        _copy_operand(sch, block, problem, operand, loops.k_outer, config)
+        copy_operand(sch, block, problem, operand, loops.k_outer, config)
     _store(sch, stores, problem, tiles, loops)
-    _drop_unit_dims(sch, block, problem.output_kept)
+    drop_unit_dims(sch, block, problem.output_kept)
     if loops.k_parts is not None:
         sch.decompose_reduction(block, loops.k_parts)
         reductions.across_cluster(sch, loops.k_parts, config.split_mode or "cluster")
-    product = steps.wgmma(sch, block, _accumulate(problem, config), config.operands)
+    return multiply(sch, [(block, problem)], tiles, loops)
+
+
+def multiply(
+    sch: s_tir.Schedule, products: Sequence[tuple[Any, Matmul]], tiles: TilePlan, loops: TileLoops
+) -> Any:
+    """Let warp groups multiply, in a pipelined loop over steps; return the first block."""
+    config = tiles.config
+    found = [
+        steps.wgmma(sch, block, _accumulate(problem, config), config.operands)
+        for block, problem in products
+    ]
     if tiles.choices:
-        sch.annotate(product, keys.CHOSEN, tiles.choices)
+        sch.annotate(found[0], keys.CHOSEN, tiles.choices)
     steps.pipeline(
         sch,
         loops.k_outer,
@@ -87,21 +100,23 @@ def apply_tiles(
         Roles(config.sharers, config.registers),
         wgmma_pending=config.wgmma_pending,
     )
-    return product
+    return found[0]
 
 
 @dataclass(frozen=True)
-class _Loops:
-    """Loops of a product in tiles: over tiles of columns, parts of one, steps, parts of a sum."""
+class TileLoops:
+    """Loops of a product in tiles, as they are nested."""
 
-    n_outer: Any
-    part: Any
-    k_outer: Any
-    k_parts: Any  # None: the sum is whole
+    rows: Any  # over tiles of rows, and a batch
+    n_outer: Any  # over tiles of columns
+    blocks: tuple[Any, ...]  # over tiles of a cluster
+    part: Any  # over parts of a tile
+    k_parts: Any  # over parts of a sum; None: it is whole
+    k_outer: Any  # over steps
 
 
-def _cut(sch: s_tir.Schedule, block: Any, problem: Matmul, tiles: TilePlan) -> _Loops:
-    """Cut the loops of a product into tiles, and deal those out to thread blocks."""
+def split_loops(sch: s_tir.Schedule, block: Any, problem: Matmul, tiles: TilePlan) -> TileLoops:
+    """Cut the loops of a product into tiles."""
     config, parts = tiles.config, tiles.config.parts
     tile_m, tile_n, tile_k = config.tile or (0, 0, 0)
     loops = sch.get_loops(block)
@@ -109,7 +124,7 @@ def _cut(sch: s_tir.Schedule, block: Any, problem: Matmul, tiles: TilePlan) -> _
     m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
     m_outer, m_tile = sch.split(m, [None, tile_m])
     n_outer, n_tile = sch.split(n, [None, tile_n])
-    blocks = []
+    blocks: list[Any] = []
     if config.in_cluster:
         rows_of_blocks, columns_of_blocks = config.cluster or (1, 1)
         m_outer, m_block = sch.split(m_outer, [None, rows_of_blocks])
@@ -129,41 +144,51 @@ def _cut(sch: s_tir.Schedule, block: Any, problem: Matmul, tiles: TilePlan) -> _
     steps_of_k = (k_outer,) if k_parts is None else (k_parts, k_outer)
     sch.reorder(*lead, m_outer, n_outer, *blocks, part, *steps_of_k, m_tile, n_tile, k_inner)
     rows = sch.fuse(*lead, m_outer) if lead else m_outer
-    sch.bind(rows, "blockIdx.y")
+    return TileLoops(rows, n_outer, tuple(blocks), part, k_parts, k_outer)
+
+
+def deal_out(sch: s_tir.Schedule, loops: TileLoops, tiles: TilePlan) -> None:
+    """Deal tiles out to thread blocks and warp groups."""
+    config, n_outer = tiles.config, loops.n_outer
+    sch.bind(loops.rows, "blockIdx.y")
     sch.bind(n_outer, "blockIdx.x")
-    if blocks:
-        cluster.share_loads(sch, sch.fuse(*blocks))
-    sch.bind(part, "threadIdx.y")
+    if loops.blocks:
+        cluster.share_loads(sch, sch.fuse(*loops.blocks))
+    sch.bind(loops.part, "threadIdx.y")
     turns = config.turns if config.takes_turns else None
     order = config.raster_group, config.persistent, turns, None, config.raster_curve
     tile_order.raster(sch, n_outer, *order, stream=config.streams or None)
     if tiles.noted:
         sch.annotate(n_outer, keys.CHOSEN_FOR, tiles.noted)
-    return _Loops(n_outer, part, k_outer, k_parts)
 
 
-def _copy_operand(
+def copy_operand(
     sch: s_tir.Schedule,
     block: Any,
     problem: Matmul,
     operand: MatmulOperand,
     place: Any,
     config: MatmulConfig,
+    others: Sequence[Any] = (),
+    position: int = -1,
 ) -> None:
-    """Bring tiles of an operand to shared memory, in a loop over steps."""
+    """Bring tiles of an operand to shared memory, in a loop over steps, as its n-th statement.
+
+    `others` are products that read the same tile.
+    """
     index = read_index(sch, block, operand)
     # the epilogue may read the tensor too, from global memory
-    copy = sch.cache_read(block, index, "shared.dyn", consumer_blocks=[block])
-    sch.compute_at(copy, place)
+    copy = sch.cache_read(block, index, "shared.dyn", consumer_blocks=[block, *others])
+    sch.compute_at(copy, place, index=position)
     # Rows along k end in zeros; of many tiles few cross an edge, unless there may be any rows.
     is_static = isinstance(problem.m.extent, int) and isinstance(problem.n.extent, int)
     spare = operand.major == "k" and not (is_static and config.persistent)
     steps.async_copy(sch, copy, "tma", config.swizzle, spare_rows=spare)
-    _drop_unit_dims(sch, copy, operand.kept)
+    drop_unit_dims(sch, copy, operand.kept)
 
 
 def _store(
-    sch: s_tir.Schedule, stores: list[Any], problem: Matmul, tiles: TilePlan, loops: _Loops
+    sch: s_tir.Schedule, stores: list[Any], problem: Matmul, tiles: TilePlan, loops: TileLoops
 ) -> None:
     """Compute the epilogue in the blocks that store, and say how tiles leave."""
     config, operands = tiles.config, 0
@@ -189,7 +214,7 @@ def _writes(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
     return any(region.source.same_as(buffer) for region in sch.get(block).writes)
 
 
-def _drop_unit_dims(sch: s_tir.Schedule, block: Any, kept: tuple[int, ...]) -> None:
+def drop_unit_dims(sch: s_tir.Schedule, block: Any, kept: tuple[int, ...]) -> None:
     """Leave the tile that a block writes two dimensions and a batch, of which it has one."""
     shape = sch.get(block).writes[0].source.shape
     rank = len(shape)

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
     merge,
     row_loop,
 )
-from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, params
+from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, results
 from tvm_hopper.schedule.memory_bound.tiles import (
     RegisterTile,
     deal_out,
@@ -59,9 +60,13 @@ FLAT = 16  # elements that are numbered all along: VectorizeAccesses takes the l
 
 
 def pointwise(
-    sch: s_tir.Schedule, block: Any = None, config: PointwiseConfig | None = None
+    sch: s_tir.Schedule,
+    block: Any = None,
+    config: PointwiseConfig | None = None,
+    *,
+    blocks: Sequence[Any] | None = None,
 ) -> None:
-    """Schedule a function of elementwise blocks as one kernel.
+    """Schedule elementwise blocks as one kernel.
 
     Parameters
     ----------
@@ -73,13 +78,16 @@ def pointwise(
         One of its blocks, to say which function is meant.
     config : PointwiseConfig, optional
         Threads and vectors; fields left out are chosen from the shape.
+    blocks : sequence of SBlockRV or str, optional
+        The blocks to schedule, one kernel of the function; default: all of them. Others are left
+        for separate calls, or for TVM's primitives. What they read of these blocks is stored.
 
     Raises
     ------
     ScheduleError
-        The function is not elementwise, or the configuration does not fit it.
+        The blocks are not elementwise or cannot be one kernel, or the configuration does not fit.
     """
-    RULE.schedule(sch, block, config)
+    RULE.schedule(sch, block, config, blocks)
 
 
 def chosen_elements(sch: s_tir.Schedule, config: PointwiseConfig | None = None) -> PointwiseConfig:
@@ -108,7 +116,7 @@ def _apply(program: MemoryProgram, given: PointwiseConfig) -> PointwiseConfig:
     columns, sch = find_columns_read(program), program.sch
     inline_moves(program, columns)
     parts = inline_parts(program, kept=columns | find_choices(program))
-    groups = group_by_shape(parts, list(params(sch)))
+    groups = group_by_shape(parts, results(sch, parts))
     choices = [_apply_kernel(sch, group, given, columns) for group in groups]
     return choices[0]
 

@@ -45,7 +45,7 @@ def group_by_shape(parts: list[Part], outputs: list[Any]) -> list[list[Part]]:
     parts : list of Part
         The rest of the function after inlining, in order.
     outputs : list of buffer
-        Arguments of the function: what is stored there may be read by a kernel after it.
+        What blocks leave in memory: a kernel after it may read that.
     """
     groups: list[list[Part]] = []
     for part in parts:

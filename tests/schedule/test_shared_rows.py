@@ -12,6 +12,7 @@ from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.requests.keys import SKEW_TURNS
 from tvm_hopper.schedule.memory_bound.program import MemoryProgram
+from tvm_hopper.schedule.row_reduction import apply
 from tvm_hopper.schedule.row_reduction.apply import chosen_rows
 from tvm_hopper.schedule.row_reduction.config import RowReductionConfig
 from tvm_hopper.schedule.row_reduction.count_work import count_work

@@ -92,7 +92,7 @@ class ColumnReductionRule(SumRule):
 
 
 class PointwiseRule(HopperRule):
-    """Elementwise functions.
+    """Elementwise functions, pooling and depthwise convolutions.
 
     Parameters
     ----------
@@ -100,16 +100,22 @@ class PointwiseRule(HopperRule):
         List that records each decision.
     config : PointwiseConfig, optional
         Fixed fields of all configurations.
+    accumulate : str, optional
+        "float32": windows that reduce in 16 bits do so in float32. None: they are refused.
     """
 
     name: ClassVar[str] = "Pointwise"
 
     def __init__(
-        self, decisions: list[Decision] | None = None, *, config: hs.PointwiseConfig | None = None
+        self,
+        decisions: list[Decision] | None = None,
+        *,
+        config: hs.PointwiseConfig | None = None,
+        accumulate: str | None = WIDE,
     ) -> None:
         super().__init__(decisions)
         check_type(self.name, "config", config, hs.PointwiseConfig, "an hs.PointwiseConfig")
-        self.config = config
+        self.accumulate, self.config = checked_type(self.name, accumulate), config
 
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule a whole elementwise function.
@@ -120,8 +126,9 @@ class PointwiseRule(HopperRule):
             raise cannot_schedule(
                 "function", "a reshape, which relax does without a kernel", "a computation"
             )
+        said = widen(sch, self.accumulate)
         hs.pointwise(sch, config=self.config)
-        return ""
+        return said
 
 
 def checked_type(rule: str, accumulate: str | None) -> str | None:

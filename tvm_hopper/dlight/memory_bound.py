@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import ClassVar
 
 from tvm import relax, s_tir
@@ -45,6 +45,11 @@ class SumRule(HopperRule):
         super().__init__(decisions)
         check_type(self.name, "config", config, self.kind, f"an hs.{self.kind.__name__}")
         self.accumulate, self.config = checked_type(self.name, accumulate), config
+
+    @property
+    def memo_key(self) -> Hashable:
+        """What else decides."""
+        return self.name, self.accumulate, repr(self.config)
 
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule a whole function."""
@@ -116,6 +121,11 @@ class PointwiseRule(HopperRule):
         super().__init__(decisions)
         check_type(self.name, "config", config, hs.PointwiseConfig, "an hs.PointwiseConfig")
         self.accumulate, self.config = checked_type(self.name, accumulate), config
+
+    @property
+    def memo_key(self) -> Hashable:
+        """What else decides."""
+        return self.name, self.accumulate, repr(self.config)
 
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule a whole elementwise function.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tvm import relax, s_tir
 
@@ -18,7 +18,19 @@ from .decisions import Decision
 from .rule import HopperRule
 
 
-class SumRule(HopperRule):
+class MemoryBoundRule(HopperRule):
+    """Functions without a product."""
+
+    accumulate: str | None
+    config: Any
+
+    @property
+    def memo_key(self) -> Hashable:
+        """What else decides."""
+        return self.name, self.accumulate, repr(self.config)
+
+
+class SumRule(MemoryBoundRule):
     """Functions that reduce: what rules of rows and of columns share.
 
     Parameters
@@ -45,11 +57,6 @@ class SumRule(HopperRule):
         super().__init__(decisions)
         check_type(self.name, "config", config, self.kind, f"an hs.{self.kind.__name__}")
         self.accumulate, self.config = checked_type(self.name, accumulate), config
-
-    @property
-    def memo_key(self) -> Hashable:
-        """What else decides."""
-        return self.name, self.accumulate, repr(self.config)
 
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule a whole function."""
@@ -96,7 +103,7 @@ class ColumnReductionRule(SumRule):
     kind = hs.ColumnReductionConfig
 
 
-class PointwiseRule(HopperRule):
+class PointwiseRule(MemoryBoundRule):
     """Elementwise functions, pooling and depthwise convolutions.
 
     Parameters
@@ -121,11 +128,6 @@ class PointwiseRule(HopperRule):
         super().__init__(decisions)
         check_type(self.name, "config", config, hs.PointwiseConfig, "an hs.PointwiseConfig")
         self.accumulate, self.config = checked_type(self.name, accumulate), config
-
-    @property
-    def memo_key(self) -> Hashable:
-        """What else decides."""
-        return self.name, self.accumulate, repr(self.config)
 
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule a whole elementwise function.

@@ -101,6 +101,14 @@ FORMS = {  # expression, tensors, rule, what it says
     "max": (
         lambda x: op.max(x, axis=-1), [half(6, 128)], "RowReduction", WIDER.format("float16"),
     ),
+    "depthwise convolution": (
+        lambda x, w: op.nn.relu(op.nn.conv2d(x, w, padding=1, groups=16)),
+        [half(2, 16, 8, 8), half(16, 1, 3, 3)], "Pointwise", WIDER.format("float16"),
+    ),
+    "pooling": (
+        lambda x: op.nn.avg_pool2d(x, (2, 2), (2, 2)), [brain(2, 16, 8, 8)],
+        "Pointwise", WIDER.format("bfloat16"),
+    ),
     "column sums": (lambda x: op.sum(x, axis=[0]), [single(40, 64)], "ColumnReduction", ""),
     "column means": (
         lambda x: op.mean(x, axis=[0, 1], keepdims=True), [half(3, 20, 64)],

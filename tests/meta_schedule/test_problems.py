@@ -9,6 +9,7 @@ from tvm.target import Target
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.meta_schedule.configurations import as_text, from_text
 from tvm_hopper.meta_schedule.matmul_problems import (
     CLUSTER_FEATURE_SCALE,
     FAR,
@@ -18,7 +19,7 @@ from tvm_hopper.meta_schedule.matmul_problems import (
 from tvm_hopper.meta_schedule.memory_problems import as_memory_bound
 from tvm_hopper.meta_schedule.problems import LAUNCH_US, bytes_of, key_of
 from tvm_hopper.schedule.products.config import find_violations
-from tvm_hopper.testing import backward, columns, memory_bound, workloads
+from tvm_hopper.testing import any_axis, backward, columns, memory_bound, windows, workloads
 from tvm_hopper.testing.gates import gated_product
 
 H200 = Target("nvidia/nvidia-h200")
@@ -203,8 +204,11 @@ def test_what_is_no_product_is_none():
         (backward.rms_norm_backward(2048, 1024), hs.RowReductionConfig),
         (memory_bound.softmax(16, 300000), hs.RowReductionConfig),
         (columns.column_sum(4096, 1024), hs.ColumnReductionConfig),
+        (memory_bound.softmax(4096, 64), hs.RowReductionConfig),
+        (any_axis.softmax((4, 64, 256), (1,)), hs.ColumnReductionConfig),
+        (windows.pool((2, 16, 16, 32)), hs.PointwiseConfig),
     ],
-    ids=("rows", "elements", "gradient", "rows in parts", "columns"),
+    ids=("rows", "elements", "gradient", "rows in parts", "columns", "short", "strips", "windows"),
 )
 def test_memory_bound_kernels_begin_near_the_choice(mod, kind):
     problem = as_memory_bound(mod["main"], H200)
@@ -213,6 +217,7 @@ def test_memory_bound_kernels_begin_near_the_choice(mod, kind):
     assert problem.built_in() == kind()
     assert problem.resolved(kind()) == problem.choice
     assert problem.resolved(kind(threads=64)).threads == 64
+    assert from_text(as_text(problem.choice)) == problem.choice
     times = problem.estimates(configs)
     assert times.min() >= problem.estimates([problem.choice])[0] * 0.999
     assert problem.features(configs).shape[0] == len(configs)
@@ -225,6 +230,15 @@ def test_memory_bound_kernels_begin_near_the_choice(mod, kind):
         except HopperError:
             continue
     assert served >= 3
+
+
+def test_rows_of_a_thread_and_blocks_that_begin_together_are_tried():
+    short = as_memory_bound(memory_bound.softmax(4096, 64)["main"], H200)
+    found = [x for x in short.configurations() if x.unroll == 4]
+    near = min(found, key=lambda x: short.estimates([x])[0])
+    assert "threadIdx.y" in str(short.schedule(near).mod)
+    large = as_memory_bound(memory_bound.gelu_mul(8192, 8192)["main"], H200)
+    assert {x.together for x in large.configurations()} >= {1, 2, 4}
 
 
 def test_a_gradient_of_few_rows_has_nothing_to_choose_from():

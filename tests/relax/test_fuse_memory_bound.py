@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import tvm
 from tvm import relax, tirx
+from tvm.target import Target
 
 from tests.relax import models
+from tvm_hopper.dlight import rule
 from tvm_hopper.relax import call_groups, fuse_memory_bound, report
 from tvm_hopper.relax.keep_records import records_of
 from tvm_hopper.relax.records import OURS
@@ -182,3 +184,13 @@ def test_groups_of_other_shapes_are_other_functions():
     found.grow(lambda x: "softmax" in str(x), lambda _: True)
     one, other = (x.key for x in found.groups())
     assert one != other
+
+
+def test_what_is_fused_on_trial_is_scheduled_once(monkeypatch):
+    """The lowering for a look is most of a small model's build."""
+    seen, check = [], rule.check_function
+    monkeypatch.setattr(rule, "check_function", lambda *x: (seen.append(x[0]), check(*x))[1])
+    run = relax.get_pipeline("tvm_hopper", classes=models.CLASSES)
+    with Target(models.H200):
+        run(model(residual))
+    assert len(seen) == 1

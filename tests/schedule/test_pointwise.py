@@ -168,7 +168,8 @@ def test_thread_blocks_that_share_an_sm():
 
 
 def test_a_reduction():
-    refuse(memory_bound.row_sum(4, 64), "a reduction; need elementwise blocks alone; .*row_reduc")
+    refuse(memory_bound.row_sum(4, 64), "found a reduction of rows; need .*; take hs.row_reduction")
+    refuse(memory_bound.row_sum(4, 128), "of 128 elements; need elementwise blocks, .*row_reduc")
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])

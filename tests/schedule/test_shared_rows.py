@@ -15,6 +15,7 @@ from tvm_hopper.schedule.memory_bound.program import MemoryProgram
 from tvm_hopper.schedule.row_reduction import apply
 from tvm_hopper.schedule.row_reduction.apply import chosen_rows
 from tvm_hopper.schedule.row_reduction.config import RowReductionConfig
+from tvm_hopper.schedule.row_reduction.count_work import count_work
 from tvm_hopper.schedule.row_reduction.held_model import hold_rows
 from tvm_hopper.schedule.row_reduction.moments import are_moments
 from tvm_hopper.schedule.row_reduction.number import inline_rows
@@ -108,7 +109,7 @@ def test_long_rows_of_several_tensors_wait_in_registers_of_clusters(program, sha
 def held_rows(program):
     given = RowReductionConfig()
     parsed = MemoryProgram.parse(s_tir.Schedule(program), "row_reduction")
-    return hold_rows(apply._count_work(parsed, given)[1], given)
+    return hold_rows(count_work(parsed, given)[1], given)
 
 
 def test_fewer_sms_hold_no_clusters_of_sixteen():

@@ -79,6 +79,7 @@ _WITHOUT_TRAITS = {
     "cuda_bf16.h",
     "cuda_fp8.h",
     "cuda.h",
+    "sm_61_intrinsics.h",
     "cstdint",
     "type_traits",
     "math_constants.h",

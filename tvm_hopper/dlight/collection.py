@@ -96,7 +96,7 @@ def rules(
     decisions : list of Decision, optional
         List that records each decision.
     accumulate, classes
-        Of `Matmul`; `accumulate` of `RowReduction` as well.
+        Of `Matmul`; `accumulate` of the other rules as well.
     config : configuration, optional
         Fixed fields of all configurations of its class.
     batch_invariant : bool
@@ -126,6 +126,6 @@ def rules(
         ),
         RowReductionRule(accumulate, config=rows, decisions=decisions),
         ColumnReductionRule(accumulate, config=columns, decisions=decisions),
-        PointwiseRule(decisions, config=elements),
+        PointwiseRule(decisions, config=elements, accumulate=accumulate),
         *stock(decisions),
     ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Hashable
+from typing import Any, ClassVar
 
 from tvm import s_tir
 
@@ -19,7 +19,19 @@ from .reshapes import is_reshape
 from .rule import HopperRule
 
 
-class SumRule(HopperRule):
+class MemoryBoundRule(HopperRule):
+    """Functions without a product."""
+
+    accumulate: str | None
+    config: Any
+
+    @property
+    def memo_key(self) -> Hashable:
+        """What else decides."""
+        return self.name, self.accumulate, repr(self.config)
+
+
+class SumRule(MemoryBoundRule):
     """Functions that reduce: what rules of rows and of columns share.
 
     Parameters
@@ -92,8 +104,8 @@ class ColumnReductionRule(SumRule):
     kind = hs.ColumnReductionConfig
 
 
-class PointwiseRule(HopperRule):
-    """Elementwise functions.
+class PointwiseRule(MemoryBoundRule):
+    """Elementwise functions, pooling and depthwise convolutions.
 
     Parameters
     ----------
@@ -101,16 +113,22 @@ class PointwiseRule(HopperRule):
         List that records each decision.
     config : PointwiseConfig, optional
         Fixed fields of all configurations.
+    accumulate : str, optional
+        "float32": windows that reduce in 16 bits do so in float32. None: they are refused.
     """
 
     name: ClassVar[str] = "Pointwise"
 
     def __init__(
-        self, decisions: list[Decision] | None = None, *, config: hs.PointwiseConfig | None = None
+        self,
+        decisions: list[Decision] | None = None,
+        *,
+        config: hs.PointwiseConfig | None = None,
+        accumulate: str | None = WIDE,
     ) -> None:
         super().__init__(decisions)
         check_type(self.name, "config", config, hs.PointwiseConfig, "an hs.PointwiseConfig")
-        self.config = config
+        self.accumulate, self.config = checked_type(self.name, accumulate), config
 
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule a whole elementwise function.
@@ -121,8 +139,9 @@ class PointwiseRule(HopperRule):
             raise cannot_schedule(
                 "function", "a reshape, which relax does without a kernel", "a computation"
             )
+        said = widen(sch, self.accumulate)
         hs.pointwise(sch, config=self.config)
-        return ""
+        return said
 
 
 def checked_type(rule: str, accumulate: str | None) -> str | None:

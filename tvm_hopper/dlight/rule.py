@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Hashable, Iterator
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir.transform import PassContext
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from tvm_hopper import pipeline
+from tvm_hopper import ir, pipeline
 from tvm_hopper.errors import HopperError, warn
 from tvm_hopper.requests.tags import ARCH, GENERIC_ARCH
 from tvm_hopper.requests.targets import is_ours, name_target, target_arch
 from tvm_hopper.schedule.dry_run import LAST, outside_of_kernels
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
+from tvm_hopper.schedule.trial import thrown_away_if_refused
 from tvm_hopper.transforms.common.explain_notes import ElementsNote, read_notes
 
 from .decisions import Decision, crash_text, is_scheduled, name_of
+
+_known: ContextVar[dict[Any, Any] | None] = ContextVar("tvm_hopper.dlight.known", default=None)
+
+
+@contextlib.contextmanager
+def remember_schedules() -> Iterator[None]:
+    """Let rules schedule equal functions once, for passes that ask about one after another."""
+    token = _known.set({})
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
+def _names(func: tirx.PrimFunc) -> tuple[str, ...]:
+    """Return the names that notes may say; functions that differ in them alone are equal."""
+    if not isinstance(func, tirx.PrimFunc):
+        return ()
+    blocks = ir.find_all(func.body, ir.SBlock)
+    return (*(x.name for x in func.params), *(str(x.name_hint) for x in blocks))
 
 
 class HopperRule(ScheduleRule):
@@ -50,7 +75,16 @@ class HopperRule(ScheduleRule):
             Ignored: there is one schedule.
         """
         self._elements: tuple[ElementsNote, ...] = ()
-        sch, reason = self._try(func, target)
+        known, key = _known.get(), self.memo_key
+        if known is None or key is None:
+            sch, reason = self._try(func, target)
+        else:
+            place = (key, str(target), *_names(func), tvm_ffi.structural_hash(func))
+            if place not in known:
+                known[place] = (func, *self._try(func, target), self._elements)
+            same, sch, reason, self._elements = known[place]
+            if not tvm_ffi.structural_equal(func, same):  # another one of this hash
+                sch, reason = self._try(func, target)
         decision = Decision(name_of(func), self.name, sch is not None, reason, func, self._elements)
         self.decisions.append(decision)
         return sch
@@ -63,7 +97,7 @@ class HopperRule(ScheduleRule):
                 warn_of_generic_arch()
             return None, f"target {name_target(target)}; need cuda {ARCH}"
         try:
-            with target:
+            with target, thrown_away_if_refused():
                 sch = s_tir.Schedule(func)
                 reason = self.schedule(sch)
                 if not self.is_lowered:
@@ -80,6 +114,11 @@ class HopperRule(ScheduleRule):
         if left:
             return None, f"block {', '.join(left)}: found no kernel around it; need one for each"
         return sch, reason
+
+    @property
+    def memo_key(self) -> Hashable:
+        """Return what a decision depends on next to function and target; None: do not keep any."""
+        return None
 
     def is_target_available(self, target: Target) -> bool:
         """Tell whether kernels of ours run on a target."""

@@ -17,7 +17,7 @@ from tvm import s_tir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError
-from tvm_hopper.facts.programming_model import THREADS_PER_WARP
+from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.schedule import ColumnReductionConfig, PointwiseConfig, RowReductionConfig
 from tvm_hopper.schedule.column_reduction.apply import chosen_columns
 from tvm_hopper.schedule.pointwise.apply import chosen_elements
@@ -35,6 +35,8 @@ ELEMENT_THREADS = (64, 128, 256, 512, 1024)
 CHUNKS = (1, 2, 3, 4, 8)
 RECOMPUTE_AND_RELOAD = ((False, False), (True, False), (True, True))
 BLOCKS_PER_SM = (1, 2, 3, 4, 6, 8)
+UNROLLS = (1, 2, 4)  # rows of a thread, where a warp or less shares one
+TOGETHER = (1, 2, 4)  # large thread blocks that begin at the same time
 AHEAD = (0, 1, 2, 4)  # rows of a persistent kernel that are requested in advance
 STREAM_THREADS, STREAM_CHUNKS = (256, 512, 768, 1024), (1, 2, 4, 8, 16)
 COLUMN_THREADS, FLIGHT = (16, 32, 64, 128, 256), (1, 2, 4, 8, 16)
@@ -68,7 +70,10 @@ class MemoryProblem(Problem):
     def resolved(self, config: Configuration) -> Configuration:
         """Return the choice of the package with what is given instead."""
         given = {f.name: v for f in fields(config) if (v := getattr(config, f.name)) is not None}
-        made: Configuration = replace(self.choice, **given)
+        try:
+            made: Configuration = replace(self.choice, **given)
+        except HopperError:  # the choice's thread blocks of an SM do not fit other threads
+            made = replace(self.choice, **{"blocks": None, **given})
         return made
 
     def configurations(self) -> list[Configuration]:
@@ -102,7 +107,8 @@ class MemoryProblem(Problem):
         if isinstance(config, PointwiseConfig):
             chunks = float(config.chunks or 1)
             blocks = max(1.0, rows * columns / (threads * vector * chunks))
-            rest = [np.log2(chunks), 0.5 * bool(config.hint)]
+            together = np.log2(config.together or 1) / 4
+            rest = [np.log2(chunks), 0.5 * bool(config.hint) + together]
         elif isinstance(config, ColumnReductionConfig):
             chunks, below = float(config.flight or 1), config.rows or 1
             blocks = max(1.0, columns / (threads * vector)) * (config.blocks or 1)
@@ -115,7 +121,8 @@ class MemoryProblem(Problem):
             )
             flags = 0.7 * bool(config.preload) + 2 * bool(config.recompute) + bool(config.reload)
             flags += 0.5 * bool(config.hint) + 0.4 * float(config.ahead or 0)
-            rest = [np.log2(below), flags, np.log2(config.blocks or 1) / 2]
+            held = [np.log2(config.blocks or 1) / 2, np.log2(config.unroll or 1) / 2]
+            rest = [np.log2(below), flags, *held]
         waves = blocks / self.chip.num_sms
         return [
             np.log2(threads),
@@ -137,6 +144,8 @@ def _of_elements(choice: PointwiseConfig) -> Iterator[Configuration]:
         yield PointwiseConfig(threads=threads, chunks=chunks, vector=vector)
     for threads, chunks in product(ELEMENT_THREADS, CHUNKS):
         yield PointwiseConfig(threads, chunks, choice.vector, hint=not choice.hint)
+    for together in TOGETHER:  # two blocks fill an SM
+        yield PointwiseConfig(MAX_THREADS, 1, choice.vector, blocks=2, together=together)
 
 
 def _of_rows(choice: RowReductionConfig) -> Iterator[Configuration]:
@@ -157,6 +166,8 @@ def _of_rows(choice: RowReductionConfig) -> Iterator[Configuration]:
                 if blocks * threads * rows <= THREADS_PER_SM:
                     yield replace(plain, blocks=blocks)
             yield replace(plain, hint=not choice.hint)
+            for unroll in UNROLLS if threads <= THREADS_PER_WARP else ():
+                yield replace(plain, unroll=unroll)
 
 
 def _of_clusters(choice: RowReductionConfig) -> Iterator[Configuration]:

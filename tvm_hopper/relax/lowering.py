@@ -15,6 +15,7 @@ from tvm import relax
 from tvm.relax.backend.cuda import pipeline as stock
 from tvm.target import Target
 
+from tvm_hopper.dlight.rule import remember_schedules
 from tvm_hopper.errors import cannot_configure, warn
 from tvm_hopper.requests.tags import ARCH, GENERIC_ARCH
 from tvm_hopper.requests.targets import is_ours, name_target, target_arch
@@ -146,7 +147,8 @@ def model_pipeline(**given: Any) -> tvm.transform.Pass:
             *stock.dataflow_lower_passes(target),
             *stock.finalize_passes(target),
         ]
-        return tvm.transform.Sequential(passes)(mod)
+        with remember_schedules():  # what is fused on trial is scheduled in the end
+            return tvm.transform.Sequential(passes)(mod)
 
     return run
 

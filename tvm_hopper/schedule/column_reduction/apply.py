@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -57,7 +58,11 @@ OF_GROUPS = RowReductionConfig(early_launch=True)
 
 
 def column_reduction(
-    sch: s_tir.Schedule, block: Any = None, config: ColumnReductionConfig | None = None
+    sch: s_tir.Schedule,
+    block: Any = None,
+    config: ColumnReductionConfig | None = None,
+    *,
+    blocks: Sequence[Any] | None = None,
 ) -> None:
     """Schedule a function that reduces dimensions in front of others; results are deterministic.
 
@@ -79,6 +84,9 @@ def column_reduction(
         One of its blocks, to say which function is meant.
     config : ColumnReductionConfig, optional
         Threads, vectors and so on; fields left out are chosen from the shape.
+    blocks : sequence of SBlockRV or str, optional
+        The blocks to schedule, as if there were no others. Default: all of them. Others are left
+        for separate calls, or for TVM's primitives. What they read of these blocks is stored.
 
     Raises
     ------
@@ -86,7 +94,7 @@ def column_reduction(
         The function is not a supported program of column reductions, or the configuration does not
         fit it.
     """
-    RULE.schedule(sch, block, config)
+    RULE.schedule(sch, block, config, blocks)
 
 
 def chosen_columns(
@@ -123,12 +131,14 @@ def _apply(program: MemoryProgram, given: ColumnReductionConfig) -> ColumnReduct
         raise cannot_schedule("ColumnReductionConfig", found, need)
     if group is not None:
         groups = leave_groups(sch, reductions, group)
-        schedule_rest(sch, OF_GROUPS, groups)  # the last kernel: one row of all groups
+        # the last kernel: one row of all groups
+        schedule_rest(sch, OF_GROUPS, groups | program.other)
         schedule_rest(sch, OF_GROUPS, block_names(sch) - groups)
         return ColumnReductionConfig(group=group)
     if whole:
         made = leave_columns(sch, parts)
-        schedule_rest(sch, RowReductionConfig(), made)  # the last kernel: one row of all columns
+        # the last kernel: one row of all columns
+        schedule_rest(sch, RowReductionConfig(), made | program.other)
         parts = MemoryProgram.parse(sch, HELPER, block_names(sch) - made).parts
     columns = find_columns(parts)
     sums = [p for p in parts if p.name in columns.sums]

@@ -17,7 +17,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 
-from .program import MemoryProgram, Part, is_plain, params, plain_index, results, same_extents
+from .program import MemoryProgram, Part, is_plain, plain_index, results, same_extents
 
 MOST_NODES = 24  # operations of an expression that is computed once for each of its uses
 _DEAR = (tirx.Div, tirx.FloorDiv, tirx.FloorMod)
@@ -63,7 +63,7 @@ def inline_moves(program: MemoryProgram, kept: frozenset[str] = frozenset()) -> 
     kept : frozenset of str
         Names of blocks that stay as they are.
     """
-    outputs = list(params(program.sch))
+    outputs = results(program.sch, program.parts)
     for part in program.parts:
         moves = not part.reduced and isinstance(part.store, ir.BufferStore)
         moves = moves and isinstance(part.store.value, ir.TensorLoad) and part.name not in kept
@@ -84,7 +84,7 @@ def inline_permutations(program: MemoryProgram) -> None:
     program : MemoryProgram
         Changed in place.
     """
-    outputs = list(params(program.sch))
+    outputs = results(program.sch, program.parts)
     while True:
         parts = program.parts
         part = next((p for p in parts if _permutes_rows(p, parts, outputs)), None)

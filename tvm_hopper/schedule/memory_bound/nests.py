@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from tvm import s_tir
-from tvm.tirx import IndexMap
+from tvm.tirx import IndexMap, IterVar
 
 from tvm_hopper import ir
 from tvm_hopper.requests import keys
@@ -43,6 +43,7 @@ class Work(Enum):
     LOAD_AGAIN = "load elements again"
     LOAD_COLUMNS = "load what all rows share"
     COMPUTE = "compute elements"
+    WINDOW = "compute elements from windows"
     REDUCE = "reduce rows"
     COMPUTE_ROWS = "compute one value a row"
     STORE = "store elements"
@@ -111,7 +112,9 @@ def keep_arrays(
         ]
         work = Work.COMPUTE if part.name in full else Work.COMPUTE_ROWS
         work = Work.LOAD if part.name in loads else work
-        nests.append(Nest(part.block, Work.REDUCE if part.reduced else work))
+        if part.reduced:
+            work = Work.WINDOW if part.name in full else Work.REDUCE
+        nests.append(Nest(part.block, work))
         nests += stores[part.name]
     return nests
 
@@ -149,7 +152,7 @@ def keep_in_registers(
     for nest in nests:
         number_elements(sch, nest, len(rows), row)
     for nest in nests:
-        if nest.work in (*LOADS, Work.COMPUTE):
+        if nest.work in (*LOADS, Work.COMPUTE, Work.WINDOW):
             lay_out(sch, nest.block, tile, len(row), row[0] if len(row) == 1 else None, bool(rows))
         elif nest.work in (Work.REDUCE, Work.COMPUTE_ROWS):
             lay_out_rows(sch, nest.block)
@@ -163,6 +166,8 @@ def number_elements(sch: s_tir.Schedule, nest: Nest, num_rows: int, row: tuple[A
     elements, where it has any. Dimensions of extent one, which number nothing, go.
     """
     axes = list(sch.get(nest.block).iter_vars)
+    inner = [x for x in axes if nest.work is Work.WINDOW and x.iter_type == IterVar.CommReduce]
+    axes = axes[: len(axes) - len(inner)]
     extents = [x.dom.extent for x in axes]
     if all(ir.is_const(x, 1) for x in extents) and nest.work in BY_ROW:
         return  # one value
@@ -173,14 +178,20 @@ def number_elements(sch: s_tir.Schedule, nest: Nest, num_rows: int, row: tuple[A
     if not crosses and first == (not shared) and len(axes) - first == min(count, 1):
         return
 
-    def index(*i: Any) -> list[Any]:
+    def index(*all_indices: Any) -> list[Any]:
+        i, window = all_indices[: len(axes)], list(all_indices[len(axes) :])
+        longer = [
+            x for x, axis in zip(window, inner, strict=True) if not ir.is_const(axis.dom.extent, 1)
+        ]
+        window = longer or window[:1]
         if crosses:
-            return flat(i, extents) if shared else regroup(list(i), extents, [None, row[0]])
+            own = flat(i, extents) if shared else regroup(list(i), extents, [None, row[0]])
+            return [*own, *window]
         rows = [] if shared else flat(i[:first], extents[:first]) or [zero_of(i)]
-        return [*rows, *flat(i[first:], extents[first:])]
+        return [*rows, *flat(i[first:], extents[first:]), *window]
 
     dtype = ir.dtype_of(axes[0].var)
-    numbered = IndexMap.from_func(index, ndim=len(axes), index_dtype=dtype)
+    numbered = IndexMap.from_func(index, ndim=len(axes) + len(inner), index_dtype=dtype)
     sch.transform_block_layout(nest.block, numbered)
 
 

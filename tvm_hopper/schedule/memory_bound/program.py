@@ -96,6 +96,7 @@ class MemoryProgram:
     sch: s_tir.Schedule  # where they are
     helper: str  # names the schedule helper in an error message
     parts: list[Part]  # the blocks, in order
+    other: frozenset[str] = frozenset()  # names of blocks that belong to other kernels
 
     @classmethod
     def parse(
@@ -110,7 +111,7 @@ class MemoryProgram:
         helper : str
             Names the schedule helper in an error message.
         other : frozenset of str
-            Names of blocks that belong to another kernel of the function.
+            Names of blocks that belong to other kernels of the function.
 
         Raises
         ------
@@ -124,7 +125,7 @@ class MemoryProgram:
             raise cannot_schedule(helper, f"a module of several functions ({names})", "one", fix)
         body = sch.mod[sch.func_working_on].body
         realizes = {x.block: x for x in ir.find_all(body, ir.SBlockRealize)}
-        blocks = [x for x in _blocks(sch) if str(sch.get(x).name_hint) not in other]
+        blocks = [x for x in all_blocks(sch) if str(sch.get(x).name_hint) not in other]
         parts = [_part(sch, block, realizes) for block in blocks]
         if not parts:
             raise cannot_schedule(helper, _without_parts(sch), "a program in plain loops")
@@ -138,18 +139,18 @@ class MemoryProgram:
                 found = f"elements of type {ir.dtype_of(tensor)}"
                 need = f"one of {', '.join(DTYPES)}"
                 raise cannot_schedule(f"tensor {tensor.name}", found, need)
-        return cls(sch, helper, parts)
+        return cls(sch, helper, parts, other)
 
     def on(self, sch: s_tir.Schedule) -> MemoryProgram:
         """Return the same blocks in another schedule of the same module."""
         names = {p.name for p in self.parts}
-        blocks = [x for x in _blocks(sch) if str(sch.get(x).name_hint) in names]
+        blocks = [x for x in all_blocks(sch) if str(sch.get(x).name_hint) in names]
         parts = [replace(p, block=x) for p, x in zip(self.parts, blocks, strict=True)]
-        return MemoryProgram(sch, self.helper, parts)
+        return replace(self, sch=sch, parts=parts)
 
     def copy(self) -> MemoryProgram:
         """Return the program in a copy of its schedule, in which the same variables are valid."""
-        return MemoryProgram(self.sch.copy(), self.helper, list(self.parts))
+        return replace(self, sch=self.sch.copy(), parts=list(self.parts))
 
     def inline(self, part: Part) -> None:
         """Let what reads a part compute it."""
@@ -172,7 +173,8 @@ def _without_parts(sch: s_tir.Schedule) -> str:
     return f"loops written out in block {name}, as those of cumulative sums and sorts"
 
 
-def _blocks(sch: s_tir.Schedule) -> list[Any]:
+def all_blocks(sch: s_tir.Schedule) -> list[Any]:
+    """Return the blocks of the function that are in no other one, in order."""
     body = sch.mod[sch.func_working_on].body
     if not isinstance(body, ir.SBlockRealize):
         return []
@@ -388,7 +390,7 @@ def params(sch: s_tir.Schedule) -> Iterator[Any]:
 
 def block_names(sch: s_tir.Schedule) -> frozenset[str]:
     """Return the names of a function's outermost blocks."""
-    return frozenset(str(sch.get(x).name_hint) for x in _blocks(sch))
+    return frozenset(str(sch.get(x).name_hint) for x in all_blocks(sch))
 
 
 def results(sch: s_tir.Schedule, parts: list[Part]) -> list[Any]:

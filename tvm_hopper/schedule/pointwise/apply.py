@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
     merge,
     row_loop,
 )
-from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, params
+from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, results
 from tvm_hopper.schedule.memory_bound.tiles import (
     RegisterTile,
     deal_out,
@@ -53,15 +54,20 @@ from .recognize import (
 )
 from .shared import find_gathered, find_span, vector_of_neighbours
 from .transpose import apply_transposition, find_transposition
+from .windows import check_producers, deal_out_window
 
 HELPER = "pointwise"
 FLAT = 16  # elements that are numbered all along: VectorizeAccesses takes the last ones apart
 
 
 def pointwise(
-    sch: s_tir.Schedule, block: Any = None, config: PointwiseConfig | None = None
+    sch: s_tir.Schedule,
+    block: Any = None,
+    config: PointwiseConfig | None = None,
+    *,
+    blocks: Sequence[Any] | None = None,
 ) -> None:
-    """Schedule a function of elementwise blocks as one kernel.
+    """Schedule elementwise blocks as one kernel.
 
     Parameters
     ----------
@@ -73,13 +79,16 @@ def pointwise(
         One of its blocks, to say which function is meant.
     config : PointwiseConfig, optional
         Threads and vectors; fields left out are chosen from the shape.
+    blocks : sequence of SBlockRV or str, optional
+        The blocks to schedule, one kernel of the function; default: all of them. Others are left
+        for separate calls, or for TVM's primitives. What they read of these blocks is stored.
 
     Raises
     ------
     ScheduleError
-        The function is not elementwise, or the configuration does not fit it.
+        The blocks are not elementwise or cannot be one kernel, or the configuration does not fit.
     """
-    RULE.schedule(sch, block, config)
+    RULE.schedule(sch, block, config, blocks)
 
 
 def chosen_elements(sch: s_tir.Schedule, config: PointwiseConfig | None = None) -> PointwiseConfig:
@@ -106,9 +115,10 @@ def chosen_elements(sch: s_tir.Schedule, config: PointwiseConfig | None = None) 
 def _apply(program: MemoryProgram, given: PointwiseConfig) -> PointwiseConfig:
     """Schedule a program; return what was chosen for its first kernel."""
     columns, sch = find_columns_read(program), program.sch
+    check_producers(program)
     inline_moves(program, columns)
     parts = inline_parts(program, kept=columns | find_choices(program))
-    groups = group_by_shape(parts, list(params(sch)))
+    groups = group_by_shape(parts, results(sch, parts))
     choices = [_apply_kernel(sch, group, given, columns) for group in groups]
     return choices[0]
 
@@ -119,11 +129,16 @@ def _apply_kernel(
     """Schedule blocks of one shape as one kernel."""
     check_elements(parts)
     loads = [p for p in parts if p.name in columns]
-    crossed = find_transposition(sch, parts, given)
+    crossed = None if any(p.reduced for p in parts) else find_transposition(sch, parts, given)
     if crossed is not None:
         return apply_transposition(sch, crossed, given)
-    reads = find_reads(sch, parts)
+    windows = [p for p in parts if p.reduced]
+    made = [x for p in windows for x in p.outputs]
+    reads = find_reads(sch, [p for p in parts if not p.reduced])
+    reads = [x for x in reads if not any(x.tensor.same_as(y) for y in made)]
     reads = numbered_along(parts, reads)
+    if windows and given.chunks is None:
+        given = replace(given, chunks=1)  # what a window reads is enough in flight
     program = find_elements(parts, reads, by_rows=bool(loads))
     full = frozenset(p.name for p in parts)
     written = in_memory(sch, parts, full)
@@ -167,7 +182,11 @@ def _tile_loop(sch: s_tir.Schedule, nest: Nest, program: ElementProgram, tile: R
     whole = nest.work in WHOLE_VECTORS
     loops = list(sch.get_loops(nest.block))
     if not program.rows:
+        if nest.work is Work.WINDOW:
+            return deal_out_window(sch, nest.block, 0, tile)
         return deal_out(sch, loops[0], tile, whole=whole)
+    if nest.work is Work.WINDOW:
+        return sch.fuse(loops[0], deal_out_window(sch, nest.block, 1, tile))
     row = row_loop(sch, nest)
     outer = deal_out(sch, loops[-1], tile, whole=whole)
     return sch.fuse(row, outer)

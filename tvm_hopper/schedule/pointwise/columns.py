@@ -15,25 +15,25 @@ from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.schedule.memory_bound.inline import chooses_loads
-from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, equal, params
+from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, equal, results
 
 STEP = 16  # elements: parts that begin at a multiple begin at whole vectors
 LEAST_COLUMNS = 1024  # of a row: fewer leave most threads of its thread block without a vector
 
 
 def find_columns_read(program: MemoryProgram) -> frozenset[str]:
-    """Return the names of blocks that only read some columns of an argument's rows.
+    """Return the names of blocks that only read some columns of rows in memory.
 
     They stay blocks where two or more read one tensor, which is none that is read whole. Where rows
     are short, threads go on over all elements, and find their vectors by the number of the first.
     """
-    parts, arguments = program.parts, list(params(program.sch))
-    found = [p for p in parts if _reads_columns(p) and not _is_any(p.outputs[0], arguments)]
-    sources = [p.loads[0].source for p in found]
+    parts, stored = program.parts, results(program.sch, program.parts)
+    found = [p for p in parts if _reads_columns(p) and not _is_any(p.outputs[0], stored)]
+    sources, made = [p.loads[0].source for p in found], [x for p in parts for x in p.outputs]
     return frozenset(
         p.name
         for p in found
-        if _is_any(p.loads[0].source, arguments)
+        if not _is_any(p.loads[0].source, made)
         and sum(x.same_as(p.loads[0].source) for x in sources) > 1
         and _is_read_in_place(p, parts)
     )
@@ -45,14 +45,14 @@ def find_choices(program: MemoryProgram) -> frozenset[str]:
     They stay blocks where others read their results: inlined, a thread would compute with one
     element before it loads the next.
     """
-    parts, arguments = program.parts, list(params(program.sch))
+    parts, stored = program.parts, results(program.sch, program.parts)
     return frozenset(
         p.name
         for p in parts
         if not p.reduced
         and isinstance(p.store, ir.BufferStore)
         and chooses_loads(p.store.value)
-        and not _is_any(p.outputs[0], arguments)
+        and not _is_any(p.outputs[0], stored)
         and _is_read_in_place(p, parts)
     )
 

@@ -16,6 +16,8 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.schedule.memory_bound.arrays import Read
 from tvm_hopper.schedule.memory_bound.program import SEPARATE, Part, is_plain, same_extents
 
+from .windows import check_window
+
 SHORT_ROW = 1024  # bytes, 64 threads' vectors: of 2048 a thread block a row was 2% faster
 FLAT = 16  # columns that vectors of any type divide
 MOST_FLAT = (1 << 31) - (1 << 16)  # elements that an index of 32 bits numbers, and a tile more
@@ -45,7 +47,7 @@ def group_by_shape(parts: list[Part], outputs: list[Any]) -> list[list[Part]]:
     parts : list of Part
         The rest of the function after inlining, in order.
     outputs : list of buffer
-        Arguments of the function: what is stored there may be read by a kernel after it.
+        What blocks leave in memory: a kernel after it may read that.
     """
     groups: list[list[Part]] = []
     for part in parts:
@@ -69,7 +71,8 @@ def check_elements(parts: list[Part]) -> None:
     Raises
     ------
     ScheduleError
-        There is a reduction, blocks of several shapes, or one that reads others' results elsewhere.
+        There is a reduction of more than a window, blocks of several shapes, or one that reads
+        others' results elsewhere.
     """
     first = parts[0]
     made = [x for p in parts for x in p.outputs]
@@ -81,10 +84,7 @@ def check_elements(parts: list[Part]) -> None:
             fix = "leave the function to TVM's rules, as tvm_hopper.dlight.rules() does"
             raise cannot_schedule(where, "a result of one element", need, fix)
         if part.reduced:
-            fix = (
-                "reductions are for hs.row_reduction or hs.column_reduction, products for hs.matmul"
-            )
-            raise cannot_schedule(where, "a reduction", "elementwise blocks alone", fix)
+            check_window(part)
         if not _same_shape(part, first):
             own, others = ([x.dom.extent for x in p.spatial] for p in (part, first))
             found = f"{own} elements next to {others} of block {first.name}"

@@ -112,7 +112,7 @@ def _are_neighbours(program: ElementProgram, part: Part, known: list[Any], vecto
     dtype = ir.dtype_of(row[0].var)
     lane, number = ir.Var("lane", dtype), ir.Var("vector", dtype)
     place, step = number * vector + lane, 1
-    index: dict[Any, Any] = {}
+    index = {x.var: 0 for x in part.reduced if ir.is_const(x.dom.extent, 1)}
     for axis in reversed(row[1:]):
         index[axis.var] = place // step % axis.dom.extent
         step = step * axis.dom.extent

@@ -213,7 +213,8 @@ def apply_transposition(
 def _stage(sch: s_tir.Schedule, one: Crossed) -> tuple[Nest, Nest]:
     """Load a tensor into registers, and from there into shared memory."""
     store = keep_read(sch, one.read, "shared")
-    return Nest(sch.cache_read(store, 0, "local"), Work.LOAD), Nest(store, Work.STAGE)
+    load = sch.cache_read(store, 0, "local", consumer_blocks=[store])
+    return Nest(load, Work.LOAD), Nest(store, Work.STAGE)
 
 
 def _along_groups(indices: Sequence[Any], order: Sequence[int | None], plan: Transposition) -> Any:

@@ -13,21 +13,20 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 from tvm import s_tir
 
 from tvm_hopper import ir
 from tvm_hopper.errors import ScheduleError, cannot_schedule
-from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_program, check_type
 from tvm_hopper.schedule.memory_bound.arrays import find_reads, load_again
+from tvm_hopper.schedule.memory_bound.blocks import parse_blocks
 from tvm_hopper.schedule.memory_bound.inline import inline_parts
 from tvm_hopper.schedule.memory_bound.nests import (
     WHOLE_VECTORS,
@@ -46,13 +45,10 @@ from tvm_hopper.schedule.memory_bound.program import (
     MemoryProgram,
     Part,
     is_column_sum,
-    results,
-    tensors_read,
 )
 from tvm_hopper.schedule.memory_bound.tiles import (
     RegisterTile,
     deal_out,
-    ends_with,
     sum_bytes,
 )
 from tvm_hopper.schedule.memory_bound.work import PersistentWork, RowWork
@@ -61,25 +57,28 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse, thrown_away_if_refu
 
 from .choice import RowChoice
 from .config import RowReductionConfig
+from .count_work import count_work
 from .grid_model import begin_together, keeps_end
 from .held_model import hold_rows
 from .model import choose_rows
-from .moments import are_moments
 from .number import inline_rows
-from .odd_rows import choose_vector
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
 from .recognize import RowProgram, find_rows
 from .shared_model import keep_shared
-from .split import EARLY, find_late, may_split, read_late
+from .split import EARLY, find_late, read_late
 from .stage import ask_for_bulk, stage_rows
-from .stream import Pass, count_passes, deal_out_passes, find_kept, plan_passes, read_apart
+from .stream import Pass, deal_out_passes, plan_passes, read_apart
 
 HELPER, NEED = "row_reduction", "plain loops over whole rows"
 
 
 def row_reduction(
-    sch: s_tir.Schedule, block: Any = None, config: RowReductionConfig | None = None
+    sch: s_tir.Schedule,
+    block: Any = None,
+    config: RowReductionConfig | None = None,
+    *,
+    blocks: Sequence[Any] | None = None,
 ) -> None:
     """Schedule a function of row reductions and what surrounds them as one kernel.
 
@@ -96,6 +95,9 @@ def row_reduction(
         One of its reductions, to say which is meant.
     config : RowReductionConfig, optional
         Threads, vectors and so on; fields left out are chosen from the shape.
+    blocks : sequence of SBlockRV or str, optional
+        The blocks to schedule, one kernel of the function; default: all of them. Others are left
+        for separate calls, or for TVM's primitives. What they read of these blocks is stored.
 
     Raises
     ------
@@ -109,7 +111,7 @@ def row_reduction(
     if block is not None:
         copy = sch.copy()  # a look-up would stay in the trace
         node = copy.get(as_block(copy, block))
-    plan = _try(sch, config or RowReductionConfig(), node)
+    plan = _try(sch, config or RowReductionConfig(), node, blocks)
     with origins.noted(sch), as_one_step():
         _schedule(sch, plan)
 
@@ -162,10 +164,14 @@ class _Plan:
     rows: RowKernelPlan | None = None
 
 
-def _try(sch: s_tir.Schedule, given: RowReductionConfig, node: Any = None) -> _Plan:
+def _try(
+    sch: s_tir.Schedule, given: RowReductionConfig, node: Any = None, blocks: Any = None
+) -> _Plan:
     """Parse a program and choose the rest open; schedule a copy, for what that raises."""
     with as_one_step(), as_refusal(HELPER, NEED):
-        program = MemoryProgram.parse(twin(sch)[0], HELPER)
+        program = parse_blocks(sch, HELPER, blocks)
+        if program.other and given.early_launch is None:  # one of several kernels
+            given = replace(given, early_launch=False)
         if node is not None:
             _check_block(program, node)
         plan = _plan(sch, program, given)
@@ -193,7 +199,7 @@ def _plan(sch: s_tir.Schedule, program: MemoryProgram, given: RowReductionConfig
         _refuse_given(given, for_rows, "sums of columns next to rows: a persistent kernel")
         return _Plan(program, given)
     _refuse_given(given, refused, "a program without sums of columns next to rows")
-    name, work = _count_work(program.copy(), given)
+    name, work = count_work(program.copy(), given)
     if given.is_open and not has_sums:
         with contextlib.suppress(ScheduleError, *TVM_ERRORS):
             known = keep_shared(work, given) or hold_rows(work, given)
@@ -232,7 +238,11 @@ def work_of(func: Any, given: RowReductionConfig) -> RowWork | PersistentWork:
 def _schedule_persistent(program: MemoryProgram, given: RowReductionConfig) -> RowReductionConfig:
     own, sums, rows, work = _find_persistent(program, given)
     choice = choose_persistent(f"block {(sums or own)[0].name}", work, given)
-    schedule_persistent(program.sch, own, sums, rows, choice, schedule_rest)
+
+    def second(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]) -> Any:
+        return schedule_rest(sch, given, other | program.other)
+
+    schedule_persistent(program.sch, own, sums, rows, choice, second)
     return replace(choice.config, recompute=given.recompute)
 
 
@@ -300,7 +310,7 @@ def schedule_rest(
     if given.early_launch is None:  # one of several kernels
         given = replace(given, early_launch=False)
     program = MemoryProgram.parse(sch, HELPER, other)
-    plan = RowKernelPlan.choose(*_count_work(program.copy(), given), given)
+    plan = RowKernelPlan.choose(*count_work(program.copy(), given), given)
     return schedule_rows(program, given, plan)
 
 
@@ -427,64 +437,3 @@ def _bind_rows(sch: s_tir.Schedule, row: Any, first: Nest, tile: RegisterTile) -
     block, below = sch.split(row, [None, tile.rows])
     sch.bind(below, "threadIdx.y")
     return block
-
-
-def _count_work(program: MemoryProgram, given: RowReductionConfig) -> tuple[str, RowWork]:
-    """Return the name of a program's first block, and what there is to do; inline its blocks."""
-    parts, copy = inline_rows(program), program.sch
-    rows = find_rows(parts)
-    reads = find_reads(copy, parts, rows.full, numbered=True)
-    stored = results(copy, parts)
-    elements = in_memory(copy, parts, rows.full)
-    tensors = [*(x.tensor for x in reads), *elements]
-    kept = [p.outputs[0] for p in parts if p.name in rows.full and p.outputs[0] not in elements]
-    count = [ir.static_int(x) for x in rows.rows]
-    again = program.copy()
-    early = inline_rows(again, recompute=True) if kept else parts
-    reloads = load_again(find_reads(again.sch, early, numbered=True), early)
-    of_rows = [x.tensor for x in reads if x.has_rows]
-    of_all = [x.tensor for x in reads if not x.has_rows]
-    vector, shift = choose_vector(copy, parts, rows, reads, tensors, given.vector)
-    work = RowWork(
-        rows=None if None in count else prod(x or 0 for x in count),
-        columns=rows.columns + shift,
-        vector=vector,
-        shift=shift,
-        loaded=sum_bytes(of_rows),
-        shared=sum_bytes(of_all),
-        kept=sum_bytes(kept),
-        reductions=sum(bool(p.reduced) for p in parts),
-        again=any(x.again for x in reloads),
-        moved=sum_bytes(of_rows) + sum_bytes(elements),
-        passes=count_passes(early, rows.full),
-        splits=not shift and may_split(parts, rows.full, reads, stored),
-        unstaged=_why_unstaged(early, rows, of_rows),
-        unshared=_why_no_bulk(rows, of_all),
-        tensors=len(of_all),
-        beside=_reads_beside(copy, parts, [x.tensor for x in reads]),
-        moments=are_moments(parts),
-    )
-    return parts[0].name, work
-
-
-def _why_unstaged(parts: list[Part], program: RowProgram, tensors: list[Any]) -> str:
-    """Say why rows cannot wait in shared memory; nothing if they can."""
-    if (kept := find_kept(parts, program.full)) is not None:
-        return f"elements of {kept[1].source.name} that are computed and read again"
-    return _why_no_bulk(program, tensors) if tensors else "no tensor of rows"
-
-
-def _why_no_bulk(program: RowProgram, tensors: list[Any]) -> str:
-    """Say why bulk copies do not bring tensors, rows of each or one for all; nothing if they do."""
-    for tensor in tensors:
-        if not ends_with(tensor.shape, program.columns):
-            return f"rows over several dimensions of {tensor.name}"
-        if program.columns * dtype_bytes(ir.dtype_of(tensor)) % BULK_ALIGNMENT:
-            return f"rows of {program.columns} elements of {ir.dtype_of(tensor)}"
-    return ""
-
-
-def _reads_beside(sch: s_tir.Schedule, parts: list[Part], tensors: list[Any]) -> bool:
-    """Tell whether a program reads something else than rows and what they share."""
-    known = [*tensors, *(x for p in parts for x in p.outputs)]
-    return any(not any(x.same_as(y) for y in known) for x in tensors_read(sch, parts))

@@ -21,7 +21,7 @@ from .last_uses import (
     without_unawaited_counts,
     without_unmet_arrivals,
 )
-from .meetings import EXPECTS, FENCES, MEETINGS, without_spare_meetings
+from .meetings import COPIES, EXPECTS, FENCES, MEETINGS, without_spare_meetings
 from .recording import Operation, Trace
 from .spare_syncs import (
     WAITS,
@@ -76,7 +76,6 @@ REPEATABLE = {
 NAMED = ("bar_sync", "bar_arrive")
 USE_NOTHING = {"load", "griddepcontrol", "cuda_mbarrier_wait", "cuda_warp_sync", *MEETINGS}
 REGISTERS_ALONE = {"ptx_legacy_mma", "mma"}
-COPIES = ("cp_async_bulk_tensor_g2s",)
 
 
 def without(names: set[str]) -> Callable[[list[Operation]], list[Operation]]:
@@ -329,8 +328,8 @@ LEAVES_NOTHING = {
     "setmaxnreg",
     "cuda_mbarrier_wait",
     "mbarrier_arrive",
-    "mbarrier_arrive_expect_tx",
-    "cp_async_bulk_tensor_g2s",
+    EXPECTS,
+    *COPIES,
     "load",
     "fence_proxy",
     "cuda_warp_sync",

@@ -7,6 +7,7 @@ from .recording import Operation, Trace
 # What all threads of a CTA, or of a cluster, come to.
 MEETINGS = ("tvm_storage_sync", "cuda_cluster_sync")
 FENCES = {"fence_proxy", "cuda_warp_sync"}
+COPIES = ("cp_async_bulk_tensor_g2s", "cp_async_bulk_g2s")
 EXPECTS = "mbarrier_arrive_expect_tx"
 
 
@@ -60,7 +61,7 @@ def _without_spare(trace: Trace, name: str, is_spare: Spare) -> Trace:
     return kept
 
 
-ISSUED = {"mbarrier_arrive_expect_tx", "cp_async_bulk_tensor_g2s"}
+ISSUED = {EXPECTS, *COPIES}
 SET_UP = {"mbarrier_init", "fence_mbarrier_init", *ISSUED}
 
 

@@ -27,6 +27,7 @@ MEET = op("tvm_storage_sync", **{"0": "shared", "1": 0, "2": -1})
 EXPECT = op("mbarrier_arrive_expect_tx", (0,), addr=64, tx_count=8)
 ARRIVE = op("mbarrier_arrive", (0,), addr=72)
 COPY = op("cp_async_bulk_tensor_g2s", (0,), dst_mem=1024, mbar=64, box="a")
+ROW_COPY = op("cp_async_bulk_g2s", (0,), dst_mem=1024, mbar=64, size=8)
 SECOND_COPY = op("cp_async_bulk_tensor_g2s", (0,), dst_mem=2048, mbar=64, box="b")
 WGMMA_FENCE = op("wgmma_fence")
 WGMMA = op("wgmma_f16_ss", d="r", a_desc=1)
@@ -61,6 +62,7 @@ def init(addr):
         ([bar(7), bar(7)], [bar(8), bar(7)], "another number of a barrier"),
         ([COPY, SECOND_COPY], [SECOND_COPY, COPY], ORDER),
         ([EXPECT, COPY, SECOND_COPY], [COPY, SECOND_COPY, EXPECT], ORDER),
+        ([EXPECT, ROW_COPY], [ROW_COPY, EXPECT], ORDER),
         ([init(64), init(72), WAIT, ARRIVE], [init(72), init(64), WAIT, ARRIVE], ORDER),
         ([WAIT, OTHER_WAIT], [OTHER_WAIT, WAIT], ORDER),
         ([WAIT, WGMMA_FENCE, WGMMA], [WGMMA_FENCE, WAIT, WGMMA], ORDER),

@@ -158,6 +158,11 @@ def test_refusals(types, sums, formula, match):
     refuse(product(types, sums, formula=formula), match)
 
 
+def test_integers_are_not_summed_in_floats():
+    config = hs.MatmulConfig(accumulate="float32")
+    refuse(product((U8, U8), "int32"), "int32, accumulate='float32'; need accumulate left", config)
+
+
 def test_types_that_one_instruction_multiplies():
     assert may_multiply(E4, E5)
     assert may_multiply(U8, I8)

@@ -106,7 +106,7 @@ def _run(case: Case) -> list[str]:
             lines.append(f'    "{a.name}": {program.extents[a.name]},')
             continue
         is_held = a.name in reference.outputs and a.name not in program.fills
-        expression = arrays.HELD if is_held else program.fills.get(a.name, arrays.OPERAND)
+        expression = arrays.HELD if is_held else program.fills.get(a.name, arrays.operand(a.dtype))
         expression = re.sub(r"\brng\b", f"np.random.default_rng({position})", expression)
         expression = re.sub(r"\bshape\b", str(a.shape), expression)
         lines.append(f'    "{a.name}": ({expression}).astype(numpy_type("{a.dtype}")),')

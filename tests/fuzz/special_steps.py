@@ -54,7 +54,15 @@ def _mean(x: np.ndarray, axis: int = -1, keepdims: bool = False) -> np.ndarray:
     return _sum(x, axis, keepdims) / x.dtype.type(x.shape[axis])
 
 
-def _place(found: np.ndarray, x: np.ndarray, axis: int) -> np.ndarray:
+def _place(x: np.ndarray, axis: int) -> np.ndarray:
+    """Return the places of the largest elements, as `relax/row_places.py` states them.
+
+    Of rows with NaN any; 0 of rows whose elements are -inf or the initial value, the least number.
+    That of bfloat16 is -inf.
+    """
+    found, most = x.argmax(axis), x.max(axis)
+    least = [-np.finfo(t).max for t in (np.float16, np.float32)]
+    found = np.where(np.isin(most, least), 0, found)
     return np.where(np.isnan(x).any(axis), ANY_PLACE, found)
 
 
@@ -91,8 +99,7 @@ NUMPY: dict[str, Callable[..., Any]] = {
     "where": lambda x, y, z: np.where(x > y, x, z),
     "sum": _sum, "mean": _mean,
     "max": lambda x, axis: x.max(axis), "min": lambda x, axis: x.min(axis),
-    "argmax": lambda x, axis: _place(x.argmax(axis), x, axis),
-    "argmin": lambda x, axis: _place(x.argmin(axis), x, axis),
+    "argmax": _place, "argmin": lambda x, axis: _place(-x, axis),
     "softmax": _softmax, "log_softmax": _log_softmax, "layer_norm": _layer_norm,
     "rms_norm": lambda x, w: x / np.sqrt(_mean(x * x, keepdims=True) + 1e-5) * w,
     "logsumexp": _log_sum_exp,

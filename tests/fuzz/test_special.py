@@ -82,3 +82,10 @@ def test_a_difference_that_cancels_has_the_error_of_its_operands():
     assert not judge(program, near)
     for other in (far, without, np.nan_to_num(near)):
         assert "wrong" in judge(program, other)
+
+
+@pytest.mark.parametrize(("name", "sign"), [("argmax", 1), ("argmin", -1)])
+def test_places_of_rows_that_nothing_but_the_least_number_is_in(name, sign):
+    least = np.finfo(np.float32).min
+    x = np.float64([[-np.inf, least], [least, -1], [-np.inf, -np.inf], [-np.inf, -2]]) * sign
+    np.testing.assert_array_equal(NUMPY[name](x, 1), [0, 1, 0, 1])

@@ -22,6 +22,12 @@ def test_key_of_a_serial_loop_on_a_bound_one_is_refused():
         check_request("main", request)
 
 
+def test_an_early_load_of_nothing_is_refused():
+    request = Request(keys.BLOCK, "C_init", keys.EARLY_LOADS, 1, reads=False)
+    with pytest.raises(HopperError, match=r"block C_init: found .*early_loads of nothing in glob"):
+        check_request("main", request)
+
+
 def test_host_without_llvm_is_refused():
     with pytest.raises(HopperError, match=r"main: found host target c; need llvm: tensor maps"):
         check_host("main", Target("nvidia/nvidia-h200", host="c"))

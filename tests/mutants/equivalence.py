@@ -21,13 +21,16 @@ from .last_uses import (
     without_unawaited_counts,
     without_unmet_arrivals,
 )
+from .meetings import COPIES, EXPECTS, FENCES, MEETINGS, without_spare_meetings
 from .recording import Operation, Trace
 from .spare_syncs import (
     WAITS,
     at_least,
     fences_of_registers_once,
     grid_waits_by_lanes,
+    idle_lanes_wait_for_grid,
     last_wait,
+    one_group,
     one_sum,
     released_by_any_warp,
     waits_for_grid,
@@ -70,13 +73,9 @@ REPEATABLE = {
     "store",
     "load",
 }
-# What all threads of a CTA, or of a cluster, come to.
-MEETINGS = ("tvm_storage_sync", "cuda_cluster_sync")
 NAMED = ("bar_sync", "bar_arrive")
+USE_NOTHING = {"load", "griddepcontrol", "cuda_mbarrier_wait", "cuda_warp_sync", *MEETINGS}
 REGISTERS_ALONE = {"ptx_legacy_mma", "mma"}
-FENCES = {"fence_proxy", "cuda_warp_sync"}
-COPIES = ("cp_async_bulk_tensor_g2s",)
-EXPECTS = "mbarrier_arrive_expect_tx"
 
 
 def without(names: set[str]) -> Callable[[list[Operation]], list[Operation]]:
@@ -165,6 +164,16 @@ def element_by_element(operations: list[Operation]) -> list[Operation]:
                 each = _lane_by_lane(each)
         parts += each
     return parts
+
+
+def without_unused_loads(operations: list[Operation]) -> list[Operation]:
+    """Leave out loads of lanes that do nothing else: what they loaded goes nowhere.
+
+    What is in registers is not recorded; a lane hands it on by a store, or with its whole warp.
+    """
+    using = {lane for x in operations if x.name not in USE_NOTHING for lane in x.lanes}
+    kept = [x for x in operations if x.name != "load" or not x.lanes or {*x.lanes} & using]
+    return kept if using else operations
 
 
 def _weak_loads(x: Operation) -> Iterator[Operation]:
@@ -319,8 +328,8 @@ LEAVES_NOTHING = {
     "setmaxnreg",
     "cuda_mbarrier_wait",
     "mbarrier_arrive",
-    "mbarrier_arrive_expect_tx",
-    "cp_async_bulk_tensor_g2s_cluster",
+    EXPECTS,
+    *COPIES,
     "load",
     "fence_proxy",
     "cuda_warp_sync",
@@ -343,70 +352,6 @@ def without_idle_ctas(trace: Trace) -> Trace:
     return {key: x for key, x in trace.items() if key[:-1] in busy}
 
 
-def without_spare_meetings(trace: Trace) -> Trace:
-    """Leave out a meeting that the next one makes superfluous.
-
-    Either nobody does anything in between, or one warp alone does anything since the last and until
-    the next. The other warps then neither wait for that warp's work before the next meeting, nor
-    did anything that it could wait for: its own program order is all there is. It may initialise
-    barriers and issue copies; then nothing is there that a proxy fence of the others could order.
-    """
-    for name, num_same in zip(MEETINGS, (-1, -2), strict=True):  # of one CTA; of all
-        result: Trace = {}
-        for group in {key[:num_same] for key in trace}:
-            members = {key: x for key, x in trace.items() if key[:num_same] == group}
-            result |= _without_spare(members, name)
-        trace = result
-    return trace
-
-
-def _without_spare(trace: Trace, name: str) -> Trace:
-    warps = {key: _between(x, name) for key, x in trace.items()}
-    if len({len(parts) for parts in warps.values()}) != 1:
-        return trace
-    meeting = next((x for ops in trace.values() for x in ops if x.name == name), None)
-    (count,) = {len(parts) for parts in warps.values()}
-    kept = {key: list(parts[0]) for key, parts in warps.items()}
-    recent = {key: list(parts[0]) for key, parts in warps.items()}  # since the last meeting
-    for i in range(1, count):
-        follows = i < count - 1
-        around = [recent[key] + parts[i] for key, parts in warps.items()]
-        nothing = not any(parts[i] for parts in warps.values())
-        spare = follows and (nothing or _is_spare(around))
-        for key, parts in warps.items():
-            if not spare:
-                assert meeting is not None  # there are several parts
-                kept[key].append(meeting)
-                recent[key] = []
-            kept[key] += parts[i]
-            recent[key] += parts[i]
-    return kept
-
-
-SET_UP = {
-    "mbarrier_init",
-    "fence_mbarrier_init",
-    "mbarrier_arrive_expect_tx",
-    "cp_async_bulk_tensor_g2s_cluster",
-}
-
-
-def _is_spare(around: list[list[Operation]]) -> bool:
-    """Tell whether a meeting orders nothing, from what each warp does around it."""
-    busy = [names - FENCES for x in around if (names := {y.name for y in x}) - FENCES]
-    return not busy or (len(busy) == 1 and busy[0] <= SET_UP)
-
-
-def _between(operations: list[Operation], name: str) -> list[list[Operation]]:
-    parts: list[list[Operation]] = [[]]
-    for x in operations:
-        if x.name == name:
-            parts.append([])
-        else:
-            parts[-1].append(x)
-    return parts
-
-
 def each_warp(rule: Callable[[list[Operation]], list[Operation]]) -> Callable[[Trace], Trace]:
     """Make a rule about programs out of one about a warp."""
     return lambda trace: {key: rule(x) for key, x in trace.items()}
@@ -417,8 +362,10 @@ RULES: dict[str, Callable[[Trace], Trace]] = {
     "for compilers alone": each_warp(without(FOR_COMPILERS)),
     "a hint": each_warp(without(HINTS)),
     "each lane waits for the grid": each_warp(grid_waits_by_lanes),
+    "a wait of idle lanes": each_warp(idle_lanes_wait_for_grid),
     "one value by any lanes": each_warp(stored_by_anybody),
     "element by element": each_warp(element_by_element),
+    "a load of lanes that do nothing else": each_warp(without_unused_loads),
     "a barrier right behind the cluster's": without_meetings_behind_the_cluster,
     "an arrival at a barrier that nobody waits at": without_unmet_arrivals,
     "another number of a barrier": meetings_by_who_meets,
@@ -434,6 +381,7 @@ RULES: dict[str, Callable[[Trace], Trace]] = {
     "another warp of the group": released_by_any_warp,
     "a wait for no group": each_warp(without_waits_for_none),
     "a wait right behind another": each_warp(last_wait),
+    "one group of products": each_warp(one_group),
     "another warp stays for the cluster": without_last_waits_for_the_cluster,
 }
 # The last step, each alone: what an order of neighbours covers is covered with all in place.

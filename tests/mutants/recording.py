@@ -111,6 +111,8 @@ class _Recorder:
 def _operation(
     name: str, mask: Any, args: Any, named: dict[str, Any], registers: list[Any]
 ) -> Operation:
+    if name == "op_mbarrier_arrive" and "tx_count" in named:  # one entry of TVM's table for both
+        name += "_expect_tx"
     active = np.arange(32) if mask is None else np.nonzero(mask)[0]
     if name in MEMORY:  # type, number and width of the elements of a lane, each an operand
         args = [x for arg in args for x in (arg if _is_elements(arg) else (arg,))]

@@ -67,6 +67,24 @@ def last_wait(operations: list[Operation]) -> list[Operation]:
     return kept
 
 
+def one_group(operations: list[Operation]) -> list[Operation]:
+    """Commit products with the next ones, where every wait is for all groups.
+
+    With no wait in between, the next wait covers both, whether these are one group or two.
+    """
+    if any(x.name == "wgmma_wait_group" and x.operand("group") != 0 for x in operations):
+        return operations
+    kept: list[Operation] = []
+    later = ""  # the next commit or wait
+    for x in reversed(operations):
+        if x.name == later == "wgmma_commit_group":
+            continue
+        if x.name in ("wgmma_commit_group", "wgmma_wait_group"):
+            later = x.name
+        kept.append(x)
+    return kept[::-1]
+
+
 def one_sum(one: Operation, other: Operation) -> bool:
     """Tell whether two products are terms of one sum: equal but for rounding, in either order."""
     rest = [{k: v for k, v in x.operands if not k.endswith("_desc")} for x in (one, other)]
@@ -89,6 +107,30 @@ def grid_waits_by_lanes(operations: list[Operation]) -> list[Operation]:
             else [x]
         )
     ]
+
+
+def idle_lanes_wait_for_grid(operations: list[Operation]) -> list[Operation]:
+    """Let lanes that do nothing any more wait for the grid before, too, as far as any lane does.
+
+    Where no lane does anything, none waits.
+    """
+    places = [i for i, x in enumerate(operations) if waits_for_grid(x)]
+    if not places:
+        return operations
+    last = places[-1]
+    if last == len(operations) - 1:
+        return [x for x in operations if not waits_for_grid(x)]
+    busy = {lane for x in operations[last + 1 :] for lane in x.lanes}
+    waiting = {operations[i].operand("lane") for i in places}
+    model = operations[last]
+    rest = tuple((k, v) for k, v in model.operands if k != "lane")
+    idle = sorted(set(range(32)) - busy - waiting)
+    added = [Operation(model.name, (), (*rest, ("lane", lane))) for lane in idle]
+    first = last
+    while first and waits_for_grid(operations[first - 1]):
+        first -= 1
+    run = sorted(operations[first : last + 1] + added, key=lambda x: x.operand("lane"))
+    return [*operations[:first], *run, *operations[last + 1 :]]
 
 
 def without_first_phase(operations: list[Operation]) -> list[Operation]:

@@ -26,8 +26,9 @@ LOAD = op("load", **{"0": 0, "1": 4})
 MEET = op("tvm_storage_sync", **{"0": "shared", "1": 0, "2": -1})
 EXPECT = op("mbarrier_arrive_expect_tx", (0,), addr=64, tx_count=8)
 ARRIVE = op("mbarrier_arrive", (0,), addr=72)
-COPY = op("cp_async_bulk_tensor_g2s_cluster", (0,), dst_mem=1024, mbar=64, box="a")
-SECOND_COPY = op("cp_async_bulk_tensor_g2s_cluster", (0,), dst_mem=2048, mbar=64, box="b")
+COPY = op("cp_async_bulk_tensor_g2s", (0,), dst_mem=1024, mbar=64, box="a")
+ROW_COPY = op("cp_async_bulk_g2s", (0,), dst_mem=1024, mbar=64, size=8)
+SECOND_COPY = op("cp_async_bulk_tensor_g2s", (0,), dst_mem=2048, mbar=64, box="b")
 WGMMA_FENCE = op("wgmma_fence")
 WGMMA = op("wgmma_f16_ss", d="r", a_desc=1)
 SUM = op("wgmma_f16_ss", d="r", a_desc=1, b_desc=2, scale_d=1)
@@ -61,6 +62,7 @@ def init(addr):
         ([bar(7), bar(7)], [bar(8), bar(7)], "another number of a barrier"),
         ([COPY, SECOND_COPY], [SECOND_COPY, COPY], ORDER),
         ([EXPECT, COPY, SECOND_COPY], [COPY, SECOND_COPY, EXPECT], ORDER),
+        ([EXPECT, ROW_COPY], [ROW_COPY, EXPECT], ORDER),
         ([init(64), init(72), WAIT, ARRIVE], [init(72), init(64), WAIT, ARRIVE], ORDER),
         ([WAIT, OTHER_WAIT], [OTHER_WAIT, WAIT], ORDER),
         ([WAIT, WGMMA_FENCE, WGMMA], [WGMMA_FENCE, WAIT, WGMMA], ORDER),
@@ -343,6 +345,44 @@ def test_copies_behind_the_wait_for_the_grid_of_their_warp():
     assert reason(warps(producer, stored), warps(producer, [MEET, STORE, full])) == ""
 
 
+def test_a_wait_for_the_grid_in_lanes_that_do_nothing():
+    def wait(*lanes):
+        return op("griddepcontrol", lanes, **{"0": "{'action': 'wait'}"})
+
+    idle = "a wait of idle lanes"
+    whole = warps([MEET, wait(*ALL), EXPECT, COPY], [MEET, wait(*ALL)])
+    assert reason(whole, warps([MEET, wait(0), EXPECT, COPY], [MEET])) == idle
+    assert reason(whole, warps([MEET, wait(*ALL[1:]), EXPECT, COPY], [MEET])) == ""
+    stores = warps([MEET, wait(*ALL), STORE])
+    assert reason(stores, warps([MEET, wait(*ALL[:31]), STORE])) == ""
+
+
+def test_loads_of_lanes_that_do_nothing_else():
+    loads, stores = op("load", (8,), **{"0": 0, "1": 4}), op("store", (0,), **{"0": 0, "1": 4})
+    rule = "a load of lanes that do nothing else"
+    assert reason(warps([stores]), warps([loads, stores])) == rule
+    shuffle = op("shfl_sync")
+    assert reason(warps([stores, shuffle]), warps([loads, stores, shuffle])) == ""
+
+
+def test_products_committed_with_the_next_ones():
+    commit = op("wgmma_commit_group")
+    sums = [product(1), commit, product(3), commit, pending(0), STORE]
+    assert reason(warps(sums), warps([sums[0], *sums[2:]])) == "one group of products"
+    assert reason(warps(sums), warps([*sums[:3], *sums[4:]])) == ""  # the last are in no group
+    some = [*sums[:4], pending(1), STORE, pending(0)]
+    assert reason(warps(some), warps([some[0], *some[2:]])) == ""
+
+
+def test_a_meeting_before_anything_is_read():
+    start = [init(64), MEET, EXPECT, COPY, MEET, EXPECT, WAIT, LOAD, MEET, STORE]
+    other = [MEET, MEET, WAIT, LOAD, MEET, STORE]
+    rule = "meetings that order nothing"
+    assert reason(warps(start, other), warps([*start[:4], *start[5:]], other[1:])) == rule
+    read = [MEET, LOAD, MEET, WAIT, LOAD, MEET, STORE]
+    assert reason(warps(start, read), warps([*start[:4], *start[5:]], [*read[:2], *read[3:]])) == ""
+
+
 def test_an_mbarrier_that_nobody_comes_to():
     other = op("mbarrier_init", (0,), addr=64, count=2)
     assert reason(warps([init(64)]), warps([other])) == "an mbarrier that nobody comes to"
@@ -388,6 +428,8 @@ def test_every_rule_is_tried():
         *("the phase before the first", "a release that nobody waits for", "one sum"),
         *("a wait for no group", *equivalence.LAST_RULES),
         *("an mbarrier that nobody comes to", "each lane waits for the grid"),
+        *("a wait of idle lanes", "a load of lanes that do nothing else"),
+        "one group of products",
         "one value by any lanes",  # these two: test_places.py
         "element by element",
         # these: test_last_uses.py

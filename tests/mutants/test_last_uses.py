@@ -63,7 +63,7 @@ def test_a_count_that_nobody_waits_for():
     assert reason(warps(one), warps(two)) == "a count that nobody waits for"
     waits = [wait(EMPTY, 0)]
     assert reason(warps(one, waits), warps(two, waits)) == ""
-    copies = [op("cp_async_bulk_tensor_g2s_cluster", (0,), mbar=EMPTY)]
+    copies = [op("cp_async_bulk_tensor_g2s", (0,), mbar=EMPTY)]
     assert reason(warps(one, copies), warps(two, copies)) == ""
 
 

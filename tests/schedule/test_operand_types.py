@@ -124,7 +124,26 @@ def test_float32_that_is_not_multiplied_as_tf32_is_told_apart(monkeypatch):
     mod = product(("float32", "float32"), "float32")
     sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C", hs.MatmulConfig(**TF32))
-    monkeypatch.setattr(Program, "multiplies_tf32", False)
+    monkeypatch.setattr(Program, "multiplies", lambda *_: False)
+    assert "WRONG_VALUE" in {x.rule for x in verify(sch, against=mod).findings}
+
+
+@pytest.mark.parametrize("mutant", ["fewer bits", "another bound"])
+def test_sums_of_float8_just_outside_of_the_bound_are_told_apart(monkeypatch, mutant):
+    """Two bits fewer are four times the error; and float32's bound alone refuses what Hopper keeps.
+
+    The bound allows what the tensor core cuts (`tests/reference/test_float8_sums.py`).
+    """
+    from tvm_hopper.sim.arithmetic import elements
+    from tvm_hopper.verification.program import Program
+
+    mod = product((E4, E4), "float32")
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig(**SMALL))
+    if mutant == "fewer bits":
+        monkeypatch.setattr(elements, "FLOAT8_SUM_BITS", 11)
+    else:
+        monkeypatch.setattr(Program, "multiplies", lambda *_: False)
     assert "WRONG_VALUE" in {x.rule for x in verify(sch, against=mod).findings}
 
 
@@ -140,6 +159,11 @@ def test_float32_that_is_not_multiplied_as_tf32_is_told_apart(monkeypatch):
 )
 def test_refusals(types, sums, formula, match):
     refuse(product(types, sums, formula=formula), match)
+
+
+def test_integers_are_not_summed_in_floats():
+    config = hs.MatmulConfig(accumulate="float32")
+    refuse(product((U8, U8), "int32"), "int32, accumulate='float32'; need accumulate left", config)
 
 
 def test_types_that_one_instruction_multiplies():

@@ -13,6 +13,7 @@ from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.analysis.contraction import may_be_product
 from tvm_hopper.errors import ScheduleError, cannot_schedule
+from tvm_hopper.facts.dtypes import HALF_DTYPES
 from tvm_hopper.schedule.arguments import as_choice, check_type
 from tvm_hopper.schedule.products.branches import check_rows, look_at
 from tvm_hopper.schedule.products.classes import as_asked
@@ -72,7 +73,7 @@ class MatmulRule(HopperRule):
             raise cannot_schedule("function", "no product", "one sum over two tensors")
         block, *others = blocks
         dtype = _sum_dtype(sch, block)
-        wide = self.accumulate if self.accumulate not in (None, dtype) else None
+        wide = self.accumulate if dtype in HALF_DTYPES else None
         config, classes = self.config or hs.MatmulConfig(), self.classes
         fixed: dict[str, Any] = {} if wide is None else {"accumulate": wide}
         if self.batch_invariant:

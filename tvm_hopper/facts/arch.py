@@ -23,6 +23,12 @@ from dataclasses import dataclass
 
 from .async_ops import ASYNC, ASYNC_OPS, GENERIC, MBARRIER
 
+# Sums of float8 in float32, sm_90: a WGMMA cuts its 32 products (not normalized: the exponents of
+# their factors are added) and the sum so far toward zero, to so many bits below the largest
+# exponent among them, adds these exactly, and cuts the result to so many bits of fraction. PTX
+# (9.7.15.5.2) leaves this open. Measured on an H200, bit for bit, k 32 to 4096, both types.
+FLOAT8_SUM_BITS = 13
+
 KIB = 1024
 
 

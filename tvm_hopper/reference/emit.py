@@ -19,6 +19,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.script import tirx as T
 
+from .float8_sums import bound_of_cuts, cut_term, float8_sums, no_cuts
 from .lift import Lifter, Number, plus
 from .plain import (
     Node,
@@ -30,6 +31,7 @@ from .plain import (
     dtype_of,
     variables,
 )
+from .reductions import added_term
 from .regions import is_exact
 from .rounding import F64, FORMATS, const, magnitude, overflows
 
@@ -50,6 +52,9 @@ class Carrier:
         Of each axis: first element of the box, elements, and elements from one to the next.
     scale, limit : Expr
         Of a sum: the error is `scale` times the terms, where these are above `limit`.
+    cuts : Var
+        What cutting a sum of float8 products may take away (`float8_sums`), four numbers an
+        element; None for other sums.
     """
 
     value: Any
@@ -61,6 +66,7 @@ class Carrier:
     step: list[Any]
     scale: Any = None
     limit: Any = None
+    cuts: Any = None
 
 
 def carrier_dtype(dtype: str) -> str:
@@ -68,18 +74,6 @@ def carrier_dtype(dtype: str) -> str:
     if dtype in FORMATS:
         return F64
     return "int8" if dtype == "bool" else dtype
-
-
-def added_term(store: PlainStore) -> tuple[Any, int] | None:
-    """Return what a store adds to the float that it replaces, and the sign; None: it is no sum."""
-    value = store.value
-    if not isinstance(value, (tirx.Add, tirx.Sub)) or dtype_of(store.buffer) not in FORMATS:
-        return None
-    if _is_element(value.a, store):
-        return value.b, -1 if isinstance(value, tirx.Sub) else 1
-    if isinstance(value, tirx.Add) and _is_element(value.b, store):
-        return value.a, 1
-    return None
 
 
 def fast_axis(program: PlainProgram, buffer: Any) -> int:
@@ -96,14 +90,6 @@ def fast_axis(program: PlainProgram, buffer: Any) -> int:
                 axes = [i for i, index in enumerate(load.indices) if inner in variables(index)]
                 return axes[0] if len(axes) == 1 else last
     return last
-
-
-def _is_element(expr: Any, store: PlainStore) -> bool:
-    return (
-        isinstance(expr, ir.TensorLoad)
-        and expr.source.same_as(store.buffer)
-        and all(map(tvm_ffi.structural_equal, expr.indices, store.indices))
-    )
 
 
 def sequence(parts: list[Any]) -> Any:
@@ -130,8 +116,11 @@ class ReferenceEmitter:
         has them.
     """
 
-    def __init__(self, program: PlainProgram, cuts_factors: bool = False) -> None:
+    def __init__(
+        self, program: PlainProgram, cuts_factors: bool = False, cuts_float8: bool = False
+    ) -> None:
         self.program, self.cuts_factors = program, cuts_factors
+        self.cut_sums = float8_sums(program) if cuts_float8 else set()
         self.meta: dict[Any, int] = {}
         self.reals: dict[Any, int] = {}
         self.meta_array = _array("meta", I64)
@@ -160,7 +149,8 @@ class ReferenceEmitter:
     def _function(self, body: list[Any]) -> Any:
         params = [self.meta_array, self.reals_array, self.outside]
         for carrier in self.carriers.values():
-            params += [x for x in (carrier.value, carrier.error, carrier.terms) if x is not None]
+            parts = (carrier.value, carrier.error, carrier.terms, carrier.cuts)
+            params += [x for x in parts if x is not None]
         registers = [tirx.AllocBuffer(register) for register in self.registers]
         whole = sequence([*registers, *self.top, *body])
         attrs = {"global_symbol": "reference", "tirx.noalias": True}
@@ -204,6 +194,7 @@ class ReferenceEmitter:
             ],
             self._real(buffer, "scale") if summed else None,
             self._real(buffer, "limit") if summed else None,
+            _array(f"{name}_cuts", F64) if buffer in self.cut_sums else None,
         )
 
     # -- statements -------------------------------------------------------------------------------
@@ -310,6 +301,8 @@ class ReferenceEmitter:
             inner.append(
                 tirx.BufferStore(carrier.terms, carrier.terms[at] + magnitude(term.value), [at])
             )
+            if carrier.cuts is not None:
+                inner += cut_term(carrier.cuts, at, self._bind(inner, element), term.value, value)
             error = plus(carrier.error[at], term.error) if carrier.error is not None else term.error
         else:
             found = lifter.lift(store.value)
@@ -321,6 +314,8 @@ class ReferenceEmitter:
                 error = tirx.Select(overflows(value, found.dtype), const(float("inf")), error)
             if carrier.terms is not None:
                 inner.append(tirx.BufferStore(carrier.terms, magnitude(value), [at]))
+            if carrier.cuts is not None:
+                inner += no_cuts(carrier.cuts, at)
         if error is not None:
             self.with_error.add(store.buffer)
         if carrier.error is not None:
@@ -358,7 +353,10 @@ class ReferenceEmitter:
         error = None if carrier.error is None else bind(carrier.error[at])
         if carrier.terms is not None:
             terms = bind(carrier.terms[at])
-            own = tirx.Select(terms > carrier.limit, terms * carrier.scale, const(0))
+            own = terms * carrier.scale
+            if carrier.cuts is not None:
+                own = own + bound_of_cuts(carrier.cuts, at)
+            own = tirx.Select(terms > carrier.limit, own, const(0))
             own = tirx.Select(overflows(terms, dtype), const(float("inf")), own)
             error = bind(plus(error, own))
         if dtype == "bool":

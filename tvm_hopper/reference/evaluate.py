@@ -11,11 +11,14 @@ import numpy as np
 import tvm
 from tvm import ir, tirx
 
+from tvm_hopper.facts.arch import FLOAT8_SUM_BITS
 from tvm_hopper.facts.dtypes import DTYPES
 
-from .emit import ReferenceEmitter, added_term, build, carrier_dtype
+from .emit import ReferenceEmitter, build, carrier_dtype
+from .float8_sums import NUM_CUTS, sum_of_cuts
 from .integers import integral_buffers
 from .plain import PlainProgramError, dtype_of, pick_function, read, variables
+from .reductions import added_term
 from .regions import Box, Interval, Needs, deciding_buffers, index_of, infer, interval, loaded
 from .rounding import FORMATS
 
@@ -85,6 +88,8 @@ class Reference:
         The function, if there are several.
     tf32 : bool
         Whether a kernel may multiply float32 by the 10 highest bits of its fraction.
+    float8 : bool
+        Whether a kernel may sum products of float8 as WGMMA does (`float8_sums`).
 
     Raises
     ------
@@ -92,9 +97,11 @@ class Reference:
         The program has a statement whose meaning is not known here.
     """
 
-    def __init__(self, plain: Any, name: str | None = None, tf32: bool = False) -> None:
+    def __init__(
+        self, plain: Any, name: str | None = None, tf32: bool = False, float8: bool = False
+    ) -> None:
         self.program = read(pick_function(plain, name))
-        self.emitter = ReferenceEmitter(self.program, tf32)
+        self.emitter = ReferenceEmitter(self.program, tf32, float8)
         self.outside: list[Outside] = []
         self.call = build(self.emitter.function)
 
@@ -145,10 +152,16 @@ class Reference:
                 boxes[self.params[place]] = tuple(map(part, shape))
         return infer(self.program, self.sizes(arguments), boxes, self._given(arguments))
 
-    def sums(self, arguments: Sequence[Any]) -> list[tuple[str, int]]:
-        """Return type and length of each sum of floats."""
+    def sums(self, arguments: Sequence[Any]) -> list[tuple[int, int]]:
+        """Return precision and length of each sum of floats."""
         lengths = self.sum_lengths(self.one_element(arguments))
-        return [(dtype_of(buffer), length) for buffer, length in lengths.items()]
+        return [(self._precision(buffer), length) for buffer, length in lengths.items()]
+
+    def _precision(self, buffer: Any) -> int:
+        """Return how many bits of a sum are kept."""
+        if buffer in self.emitter.cut_sums:
+            return FLOAT8_SUM_BITS + 1
+        return FORMATS[dtype_of(buffer)].precision
 
     def sizes(self, arguments: Sequence[Any]) -> dict[Any, int]:
         """Return the variables that arguments give a value: scalars, extents, strides, offsets.
@@ -291,6 +304,8 @@ class Reference:
                 parts["error"] = np.zeros(shape)
             if carrier.terms is not None:
                 parts["terms"] = np.abs(value)
+            if carrier.cuts is not None:
+                parts["cuts"] = np.zeros((*shape, NUM_CUTS))
             arrays[buffer] = parts
         return arrays
 
@@ -326,7 +341,8 @@ class Reference:
             twice = 2 if dtype_of(buffer) == "float64" else 1  # the values are float64 themselves
             scale = min(length, CONFIDENCE * math.sqrt(length)) * fmt.roundoff * twice
             numbers[buffer, "scale"] = scale
-            numbers[buffer, "limit"] = 2.0**fmt.precision if buffer in integral else -1.0
+            whole = buffer in integral
+            numbers[buffer, "limit"] = 2.0 ** self._precision(buffer) if whole else -1.0
         for param, argument in given.items():
             if (param, "is") in self.emitter.reals:
                 numbers[param, "is"] = float(argument)
@@ -363,7 +379,10 @@ class Reference:
         if "terms" in parts:
             scale, limit = (reals[self.emitter.reals[buffer, x]] for x in ("scale", "limit"))
             terms, largest = parts["terms"], FORMATS[dtype_of(buffer)].largest
-            error = error + np.where(terms > limit, terms * scale, 0)
+            own = terms * scale
+            if "cuts" in parts:
+                own = own + sum_of_cuts(np.moveaxis(parts["cuts"], -1, 0), np.abs, np.sqrt)
+            error = error + np.where(terms > limit, own, 0)
             error = np.where((terms > largest) & np.isfinite(terms), np.inf, error)
         inside = tuple(
             slice(low - first, high - first + 1)

@@ -7,7 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from .plain import PlainProgram, StorePlace, dtype_of, variables
+from .plain import PlainProgram, PlainStore, StorePlace, dtype_of, variables
 from .rounding import FORMATS
 
 CHOOSING = (tirx.Max, tirx.Min, tirx.Select)
@@ -58,6 +58,18 @@ def extremes(program: PlainProgram) -> tuple[int, ...]:
     return tuple(sorted(found, reverse=True))
 
 
+def added_term(store: PlainStore) -> tuple[Any, int] | None:
+    """Return what a store adds to the float that it replaces, and the sign; None: it is no sum."""
+    value = store.value
+    if not isinstance(value, (tirx.Add, tirx.Sub)) or dtype_of(store.buffer) not in FORMATS:
+        return None
+    if _is_element(value.a, store):
+        return value.b, -1 if isinstance(value, tirx.Sub) else 1
+    if isinstance(value, tirx.Add) and _is_element(value.b, store):
+        return value.a, 1
+    return None
+
+
 def _add(axes: dict[Any, set[int]], place: StorePlace, along: set[Any]) -> None:
     """Add the axes of what a store loads whose indices mention some variables."""
     for load in _inside(place):
@@ -78,3 +90,11 @@ def _inside(place: StorePlace) -> list[Any]:
 def _replaces_itself(place: StorePlace) -> bool:
     loads = (x for x in _inside(place) if isinstance(x, ir.TensorLoad))
     return any(load.source.same_as(place.store.buffer) for load in loads)
+
+
+def _is_element(expr: Any, store: PlainStore) -> bool:
+    return (
+        isinstance(expr, ir.TensorLoad)
+        and expr.source.same_as(store.buffer)
+        and all(map(tvm_ffi.structural_equal, expr.indices, store.indices))
+    )

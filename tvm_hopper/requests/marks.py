@@ -49,6 +49,7 @@ class Request:
     value: object
     axis: str = ""  # thread axis that the loop is bound to
     neighbors: frozenset[str] = frozenset()  # every annotation of the same block or loop
+    reads: bool = True  # whether a block reads global memory
 
 
 def is_marked(func: BaseFunc) -> bool:
@@ -74,13 +75,20 @@ def _annotations(func: tirx.PrimFunc) -> list[Request]:
         Request(keys.FUNCTION, "attribute", str(name), value) for name, value in func.attrs.items()
     ]
 
-    def collect(place: str, owner: str, annotations: Mapping[str, object], axis: str = "") -> None:
+    def collect(
+        place: str,
+        owner: str,
+        annotations: Mapping[str, object],
+        axis: str = "",
+        reads: bool = True,
+    ) -> None:
         neighbors = frozenset(map(str, annotations))
         for name, value in annotations.items():
-            requests.append(Request(place, owner, str(name), value, axis, neighbors))
+            requests.append(Request(place, owner, str(name), value, axis, neighbors, reads))
 
     for block in ir.find_all(func.body, ir.SBlock, lambda b: bool(b.annotations)):
-        collect(keys.BLOCK, block.name_hint, block.annotations)
+        reads = ir.has_any(block, ir.TensorLoad, lambda x: str(x.source.scope()) in ("", "global"))
+        collect(keys.BLOCK, block.name_hint, block.annotations, reads=reads)
     for loop in ir.find_all(func.body, ir.For, lambda f: bool(f.annotations)):
         bound = loop.thread_binding
         axis = str(bound.thread_tag) if bound is not None else ""
@@ -261,6 +269,8 @@ def check_request(function: str, request: Request) -> None:
     other, instead = _INSTEAD.get(request.name, ("", ""))
     if other in request.neighbors:
         raise cannot_lower(where, f"{key.name} next to {other}", f"{instead} there")
+    if request.name == keys.EARLY_LOADS and not request.reads:
+        raise cannot_lower(where, f"{key.name} of nothing in global memory", "a load from there")
     if not key.axis and request.place == keys.LOOP and request.axis:
         found = f"{key.name} on a loop bound to {request.axis}"
         raise cannot_lower(where, found, "it on a serial loop")

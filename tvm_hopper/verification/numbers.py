@@ -97,8 +97,8 @@ def choose_numbers(
     `names` and `arguments` are the kernel's, in the order of the program's parameters.
     """
     largest, density = LARGEST, 1.0
-    for dtype, length in reference.sums(arguments):
-        limit = 2.0 ** FORMATS[dtype].precision / max(length, 1)
+    for precision, length in reference.sums(arguments):
+        limit = 2.0**precision / max(length, 1)
         largest = min(largest, max(int(math.sqrt(limit)), 1))
         if limit < 1:  # on average half of the limit
             density = min(density, math.sqrt(limit / 2))

@@ -33,13 +33,12 @@ class Program:
         """The architecture of the kernels."""
         return next(map(arch_of_kernel, self.kernels.values()), DEFAULT_ARCH)
 
-    @property
-    def multiplies_tf32(self) -> bool:
-        """Tell whether a kernel multiplies float32 by a part of its bits."""
+    def multiplies(self, kind: str) -> bool:
+        """Tell whether a kernel has a WGMMA of a kind that PTX names: "tf32", "fp8"."""
         calls: list[ir.Call] = []
         for kernel in self.kernels.values():
             walk_nodes(kernel.body, [(ir.Call, calls.append)], order="pre")
-        return any("wgmma_tf32" in short_name(call) for call in calls)
+        return any(f"wgmma_{kind}_" in short_name(call) for call in calls)
 
 
 def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> Program:

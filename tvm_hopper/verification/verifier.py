@@ -366,14 +366,14 @@ class _PlainProgram:
         if against is False:
             return _PlainProgram(None, ValueReport(False, "not checked: against=False"))
         name = str((program.host.attrs or {}).get("global_symbol", "main"))
-        tf32 = program.multiplies_tf32
+        rounds = {"tf32": program.multiplies("tf32"), "float8": program.multiplies("fp8")}
         if against is not None:
-            return _PlainProgram(Reference(against, name, tf32), ValueReport(False, NOT_GIVEN))
+            return _PlainProgram(Reference(against, name, **rounds), ValueReport(False, NOT_GIVEN))
         known = plain_of(ex_or_mod)
         if known is None:
             return _PlainProgram(None, ValueReport(False, NOT_GIVEN))
         try:
-            return _PlainProgram(Reference(known, name, tf32), ValueReport(False, NOT_GIVEN))
+            return _PlainProgram(Reference(known, name, **rounds), ValueReport(False, NOT_GIVEN))
         except HopperError as error:
             return _PlainProgram(None, ValueReport(False, f"not checked: {error}"))
 

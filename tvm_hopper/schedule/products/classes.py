@@ -15,6 +15,7 @@ from tvm import s_tir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError, cannot_schedule
+from tvm_hopper.facts.dtypes import HALF_DTYPES
 from tvm_hopper.schedule.arguments import as_bounds, as_int, as_ranges, check_type
 
 from .branches import ProductSite, check_rows, look_at
@@ -191,8 +192,9 @@ def _by_model(found: ProductSite, given: MatmulConfig) -> dict[int, int]:
 
 def _is_refused(problem: Matmul, given: MatmulConfig) -> bool:
     """Tell a product of types that are refused, but for a sum of 16 bits."""
+    wide = "float32" if problem.acc_dtype in HALF_DTYPES else None
     try:
-        check_types(problem, replace(given, accumulate="float32"))
+        check_types(problem, replace(given, accumulate=wide))
     except HopperError:
         return True
     return False

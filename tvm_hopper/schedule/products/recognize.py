@@ -343,9 +343,11 @@ def check_types(matmul: Matmul, config: Any) -> None:
 def _check_sum(where: str, matmul: Matmul, accumulate: str | None) -> None:
     """Refuse a sum in a type that WGMMA does not have for the operands."""
     need = sum_dtype(matmul.lhs.dtype)
-    if matmul.acc_dtype == need:
+    if matmul.acc_dtype == need and accumulate in (None, need):
         return
     tensor, found = f"{where}, tensor {matmul.output.name}", f"a sum in {matmul.acc_dtype}"
+    if matmul.acc_dtype == need:
+        raise cannot_schedule(tensor, f"{found}, accumulate={accumulate!r}", "accumulate left out")
     if need != "float32" or matmul.acc_dtype not in HALF_DTYPES:
         needed = f"a sum in {need} of products of {matmul.lhs.dtype}"
         raise cannot_schedule(tensor, found, needed, CAST)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.arithmetic.elements import SUMS, rounded_sum
+from tvm_hopper.sim.arithmetic.elements import FLOAT8, SUMS, float8_sum, rounded_sum
 from tvm_hopper.sim.layouts.fragments import a_fragment_index, lanes_of_rows, rows_of
 from tvm_hopper.sim.machine.lanes import as_lanes, is_lanes, one
 from tvm_hopper.sim.machine.machine import PendingOp
@@ -340,14 +340,20 @@ class WgmmaOps:
             a = operand_values(shared, sources[0], mods["atype"])
         else:
             a = self._a_registers(op, mods["atype"])
-        product = (a @ b.T) * (flags[0] * flags[1])
+        sign = flags[0] * flags[1]
         full = group.hidden.get(key)
         if full is None:
             full = self._accumulator(op, n, dtype)
-        if op.members[group.warps[0]][3]:
-            with np.errstate(invalid="ignore", over="ignore"):
-                product = full.astype(product.dtype) + product
-        full = rounded_sum(product, mods["dtype"], bool(mods.get("satfinite")))
+        adds = op.members[group.warps[0]][3]
+        if mods["atype"] in FLOAT8 and mods["dtype"] == "f32":
+            start = full if adds else np.zeros_like(full)
+            full = float8_sum(a * np.float32(sign), b, (mods["atype"], mods["btype"]), start)
+        else:
+            product = (a @ b.T) * sign
+            if adds:
+                with np.errstate(invalid="ignore", over="ignore"):
+                    product = full.astype(product.dtype) + product
+            full = rounded_sum(product, mods["dtype"], bool(mods.get("satfinite")))
         if key in group.hidden and self._still_used(op, key):
             group.hidden[key] = full
             return

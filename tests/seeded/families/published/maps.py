@@ -29,7 +29,9 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
             init(bars, 40, 2, 1)
             T.ptx.fence.mbarrier_init.release.cluster()
         word[0] = T.uint32(0)
-        T.ptx["ld.u32"](word[0], T.ptx.addr(T.address_of(x_map), tx * 4))
+        for i in T.unroll(LANES):  # an offset is a constant of the CUDA text
+            if tx == i:
+                T.ptx["ld.u32"](word[0], T.ptx.addr(T.address_of(x_map), i * 4))
         M[tx] = word[0]
         T.tvm_storage_sync("shared")
         for g in T.serial(2):

@@ -266,6 +266,11 @@ def check_request(function: str, request: Request) -> None:
     if partners and request.place != keys.FUNCTION and not request.neighbors & {*partners}:
         found = f"{key.name} without {' or '.join(partners)}"
         raise cannot_lower(where, found, f"both on the same {request.place}")
+    _check_surroundings(where, key, request)
+
+
+def _check_surroundings(where: str, key: keys.Key, request: Request) -> None:
+    """Refuse a key next to one that excludes it, of nothing, and on a loop that is no loop."""
     other, instead = _INSTEAD.get(request.name, ("", ""))
     if other in request.neighbors:
         raise cannot_lower(where, f"{key.name} next to {other}", f"{instead} there")

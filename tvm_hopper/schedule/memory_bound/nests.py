@@ -179,11 +179,8 @@ def number_elements(sch: s_tir.Schedule, nest: Nest, num_rows: int, row: tuple[A
         return
 
     def index(*all_indices: Any) -> list[Any]:
-        i, window = all_indices[: len(axes)], list(all_indices[len(axes) :])
-        longer = [
-            x for x, axis in zip(window, inner, strict=True) if not ir.is_const(axis.dom.extent, 1)
-        ]
-        window = longer or window[:1]
+        i = all_indices[: len(axes)]
+        window = _longer(all_indices[len(axes) :], inner)
         if crosses:
             own = flat(i, extents) if shared else regroup(list(i), extents, [None, row[0]])
             return [*own, *window]
@@ -193,6 +190,12 @@ def number_elements(sch: s_tir.Schedule, nest: Nest, num_rows: int, row: tuple[A
     dtype = ir.dtype_of(axes[0].var)
     numbered = IndexMap.from_func(index, ndim=len(axes) + len(inner), index_dtype=dtype)
     sch.transform_block_layout(nest.block, numbered)
+
+
+def _longer(indices: tuple[Any, ...], axes: list[Any]) -> list[Any]:
+    """Return the indices of axes of more than one element; the first if there are none."""
+    pairs = zip(indices, axes, strict=True)
+    return [x for x, axis in pairs if not ir.is_const(axis.dom.extent, 1)] or list(indices[:1])
 
 
 def hint_loads(sch: s_tir.Schedule, nests: list[Nest]) -> None:

@@ -7,6 +7,7 @@ ends early goes on where it stopped. What fails becomes a line of its row.
     python -m benchmarks.models --seconds 560 --out $OUT/models.jsonl     what fits, then again
     python -m benchmarks.models --only bert                               one, or some
     python -m benchmarks.models table models.jsonl                        the table of the docs
+    python -m benchmarks.models save FOLDER --only bert                   small ones as JSON
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 
 from benchmarks import machine
 
-from .cases import CASES, Case, chosen
+from .cases import CASES, NN, Case, chosen
 from .rows import COMPILED, EAGER, MODES, OURS, Row, append, read, table
 
 RESULTS = Path(__file__).parent.parent / "results" / "models.jsonl"
@@ -40,7 +41,9 @@ def main(argv: list[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", nargs="*", help='nothing, or "table" and files of rows')
+    parser.add_argument(
+        "command", nargs="*", help='nothing, "table" and files of rows, or "save" and a folder'
+    )
     parser.add_argument("--only", action="append", default=[], help="models whose names have this")
     parser.add_argument("--list", action="store_true", help="name the models")
     parser.add_argument("--seconds", type=float, default=5400, help="after which none is begun")
@@ -66,12 +69,19 @@ def main(argv: list[str]) -> int:
     if options.command[:1] == ["table"]:
         print(table(read([Path(x) for x in options.command[1:]] or [options.out])), end="")
         return 0
-    if options.command:
-        parser.error(f"found {options.command[0]}; need nothing or table")
+    if options.command and (options.command[0] != "save" or len(options.command) != 2):
+        parser.error(f"found {options.command[0]}; need nothing, table, or save and a folder")
     try:
         cases = chosen(options.only)
     except ValueError as error:
         parser.error(str(error))
+    if options.command:
+        from .imported import save_case
+
+        for case in cases:
+            if case.way != NN:
+                print(save_case(case, Path(options.command[1])))
+        return 0
     if options.list:
         for case in cases:
             print(f"{case.name:20s} {case.way}, {case.dtype}: {case.sizes}")

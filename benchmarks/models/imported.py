@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import io
+import lzma
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from . import torch_models
@@ -55,6 +57,16 @@ def import_case(case: Case, tiny: bool = False) -> Imported:
         if case.way == ONNX:
             return _from_onnx(case, module, arguments)
         return _imported(case.dtype, module, arguments)
+
+
+def save_case(case: Case, folder: Path) -> Path:
+    """Write a small form of a case's Relax module as compressed JSON; return the file."""
+    import tvm
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{case.name}.json.xz"
+    path.write_bytes(lzma.compress(tvm.ir.save_json(import_case(case, tiny=True).mod).encode()))
+    return path
 
 
 def _imported(dtype: str, module: Any, arguments: tuple[Any, ...]) -> Imported:

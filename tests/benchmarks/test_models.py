@@ -129,7 +129,7 @@ def test_the_command(tmp_path, capsys):
     for wrong in (["--only", "gpt"], ["tables"]):
         with pytest.raises(SystemExit):
             command.main(wrong)
-    assert "found tables; need nothing or table" in capsys.readouterr().err
+    assert "found tables; need nothing, table, or save and a folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

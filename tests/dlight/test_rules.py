@@ -223,3 +223,16 @@ def test_rules_in_any_order(order):
         assert by[name] == rule if is_first else by[name].startswith("dl.gpu."), name
     text = tvm_hopper.capture.cuda_sources(tvm.compile(out, target=H200))
     assert any("wgmma" in x for x in text) == (by["product"] == "Matmul")
+
+
+def test_products_are_tried_in_several_ways():
+    """TMA cannot store this tile, which is found where it is lowered: threads store it."""
+    b, m, n, k = (tirx.IntImm("int64", x) for x in (32, 2048, 128, 2048))
+    x, y = (te.placeholder(s, "float16", name) for s, name in (((b, m, k), "x"), ((b, k, n), "y")))
+    over = te.reduce_axis((0, k), "k")
+    product = te.compute(
+        (b, m, n), lambda h, i, j: te.sum(x[h, i, over] * y[h, over, j], over), name="product"
+    )
+    rule = next(r for r in dlight.rules() if r.name == "Matmul")
+    found = rule.apply(te.create_prim_func([x, y, product]), H200, False)
+    assert found is not None, rule.decisions[0].reason

@@ -26,6 +26,11 @@ class MemoryBoundRule(HopperRule):
     config: Any
 
     @property
+    def tries_once(self) -> bool:
+        """They have one way to schedule a function."""
+        return True
+
+    @property
     def memo_key(self) -> Hashable:
         """What else decides."""
         return self.name, self.accumulate, repr(self.config)

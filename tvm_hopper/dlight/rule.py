@@ -97,7 +97,7 @@ class HopperRule(ScheduleRule):
                 warn_of_generic_arch()
             return None, f"target {name_target(target)}; need cuda {ARCH}"
         try:
-            with target, thrown_away_if_refused():
+            with target, thrown_away_if_refused() if self.tries_once else contextlib.nullcontext():
                 sch = s_tir.Schedule(func)
                 reason = self.schedule(sch)
                 if not self.is_lowered:
@@ -114,6 +114,11 @@ class HopperRule(ScheduleRule):
         if left:
             return None, f"block {', '.join(left)}: found no kernel around it; need one for each"
         return sch, reason
+
+    @property
+    def tries_once(self) -> bool:
+        """Whether the first refusal of a schedule is the last: no other way is tried on a copy."""
+        return False
 
     @property
     def memo_key(self) -> Hashable:

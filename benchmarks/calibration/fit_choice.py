@@ -31,10 +31,10 @@ import numpy as np
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule.products.candidates import Candidates, instruction_columns
 from tvm_hopper.schedule.products.estimate import KernelForm, estimate
-from tvm_hopper.schedule.products.model import RASTER_GROUP, choose_raster_group
 from tvm_hopper.schedule.products.product_shape import ProductShape
 from tvm_hopper.schedule.products.rate_constants import Rates
 from tvm_hopper.schedule.products.rates import MEASURED
+from tvm_hopper.schedule.products.ring_and_order import RASTER_GROUP, choose_raster_group
 from tvm_hopper.schedule.products.split import ANYWHERE, STREAM
 
 FOLDS = 6

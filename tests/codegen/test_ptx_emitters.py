@@ -73,7 +73,11 @@ MAP = tirx.address_of(tirx.Var("map", tirx.tvm_stack_alloca("tensormap", 1).ty))
             "mapa_u32",
             {},
         ),
-        (cluster.load_float32(*registers_of("float32", 1), *registers_of("uint32", 1)), "ld", {}),
+        (
+            cluster.load(*registers_of("float32", 1), *registers_of("uint32", 1), "float32"),
+            "ld",
+            {},
+        ),
         (bulk.commit_group(), "cp_async_bulk_commit_group", {}),
         (bulk.wait_group(1, read_only=True), "cp_async_bulk_wait_group", {}),
         (bulk.wait_group(0, read_only=False), "cp_async_bulk_wait_group", {}),
@@ -126,7 +130,7 @@ def test_the_barrier_of_a_cluster_orders_what_its_blocks_access():
     assert decode_ptx(cluster.arrive()).mods["sem"] == "release"
     assert decode_ptx(cluster.wait()).mods["sem"] == "acquire"
     word, place = registers_of("float32", 1), registers_of("uint32", 1)
-    assert "shared::cluster" in decode_ptx(cluster.load_float32(*word, *place)).mods.values()
+    assert "shared::cluster" in decode_ptx(cluster.load(*word, *place, "float32")).mods.values()
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,10 @@ def model(left, right, dtype="float16", turned=False):
         ({"left": (2, 20, 40), "right": (2, 40, 64)}, 0),
         ({"left": (2, 20, 40), "right": (2, 40, 64), "dtype": "int8"}, 2),
         ({"left": (2, 37, 20), "right": (2, 37, 64), "turned": True}, 0),  # rows of 20 and of 64
+        ({"left": (2, 20, 37), "right": (2, 37, 33)}, 0),  # rows of 33 do not load either
         ({"left": (2, 20, 37), "right": (2, 37, 64), "dtype": "float32"}, 0),
     ],
-    ids=["rows", "whole rows", "bytes", "no row along the sum", "no operand of tensor cores"],
+    ids=["rows", "whole rows", "bytes", "no row along the sum", "odd columns", "no tensor cores"],
 )
 def test_which_are_padded(case, num_pads):
     got = PadOperands()(model(**case))

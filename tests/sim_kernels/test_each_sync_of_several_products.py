@@ -15,6 +15,7 @@ from tvm_hopper.simulation import Program, load
 from tvm_hopper.testing.gates import products_of_one_operand
 
 WORK = {"setmaxnreg", "cp_async_bulk_tensor_g2s_cluster", "wgmma_f16_ss"}
+WORK |= {"griddepcontrol"}  # tests/transforms/launch/test_enable_programmatic_launch.py
 POLICIES = ("eager", "on_wait", "lifo")
 REMOVED = {
     ("mbarrier_init", 0): {"MBAR_USE_BEFORE_INIT"},

@@ -48,6 +48,8 @@ class _OperandPadder(PyExprMutator):  # type: ignore[misc]
         # Rows run along the sum unless the left operand alone is stored transposed.
         if not missing or (turned[0] is not None and turned[1] is None):
             return call
+        if turned[1] is None and not _are_loadable(right):  # its rows run along the columns
+            return call
         self.changed = True
         padded = [
             self._padded(x, source, axis, missing)
@@ -73,6 +75,13 @@ class _OperandPadder(PyExprMutator):  # type: ignore[misc]
             return padded
         axes = [*range(rank - 2), rank - 1, rank - 2]
         return self.builder_.emit(relax.op.permute_dims(padded, axes))
+
+
+def _are_loadable(x: Any) -> bool:
+    """Tell whether the rows of a tensor are whole multiples of 16 bytes."""
+    columns = ir.static_int(x.ty.shape.values[-1])
+    unit = STRIDE_ALIGNMENT // dtype_bytes(str(x.ty.dtype))
+    return columns is not None and columns % unit == 0
 
 
 def _missing(left: Any, right: Any) -> int:

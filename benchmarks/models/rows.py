@@ -145,7 +145,7 @@ def table(rows: Mapping[str, Row], cases: Sequence[Case] = CASES) -> str:
     failed = [(case, row) for case, row in known if row.failures]
     text = "\n".join(lines) + "\n" + _about([row for _, row in known])
     if any(row.compiled_by == MODES[-1] for _, row in known):
-        text += f"\n\\* in its default mode: {MODES[0]} took too long.\n"
+        text += f"\n\\* in its default mode: {MODES[0]} failed or was left out.\n"
     for opponent in (EAGER, COMPILED):
         ratios = [x for _, row in known if (x := row.ratio(opponent)) is not None]
         if ratios:

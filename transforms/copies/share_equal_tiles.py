@@ -95,7 +95,7 @@ def _is_equal(kernel: ir.For, first: tuple[ir.For, ir.Var], later: tuple[ir.For,
     extents = [[x.extent for x in nest] for nest in (loops, others)]
     names = {y.loop_var: x.loop_var for x, y in zip(loops, others, strict=False)}
     again = ir.substitute(again, {**names, dropped: kept})
-    # Of whole statements, `structural_equal` takes variables that are bound outside for each other.
+    # `structural_equal` of whole loops would also match different variables of loops around them.
     same = map(
         tvm_ffi.structural_equal,
         (*extents[:1], realize.predicate, realize.block.body, realize.block.annotations),

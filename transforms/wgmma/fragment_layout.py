@@ -49,7 +49,7 @@ class FragmentTile:
     buffer
         As the program indexes it, by rows and columns.
     registers
-        Those of one thread.
+        The registers of one thread that hold it.
     dtype
         Type of an element in its register: a sum may be wider than its buffer.
     """

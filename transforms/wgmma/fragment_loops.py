@@ -181,7 +181,7 @@ class Fragment:
         return new, ir.substitute(self.nest.predicate, values)
 
     def _tile_of(self, load: ir.TensorLoad) -> FragmentTile | None:
-        """Return the register tile that a load reads; None of a tensor in memory."""
+        """Return the register tile that a load reads; None if it reads memory."""
         return next((x for x in self.tiles if load.source.same_as(x.buffer)), None)
 
     def _place_of(self, load: ir.TensorLoad, subtile: Any, chunk: Any, g: Any, i: Any) -> Any:

@@ -91,7 +91,7 @@ class FragmentNest:
 
 @dataclass(frozen=True)
 class Accumulator:
-    """What a product is summed in: its buffer, and the layout that its instructions demand."""
+    """The buffer that a product sums in, and the layout that its instructions demand."""
 
     product: MultiplyAdd
     sides: tuple[int, int]  # rows and columns of a warp group
@@ -107,7 +107,7 @@ def find_fragment_nests(
 ) -> tuple[FragmentNest, ...]:
     """Return the nests over the accumulators of a kernel, in order.
 
-    What is none of them, and touches an accumulator all the same, is refused.
+    Other statements that touch an accumulator are refused.
     """
     products = [x.product for x in accumulators]
     nests: list[FragmentNest] = []

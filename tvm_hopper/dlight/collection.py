@@ -96,7 +96,7 @@ def rules(
     decisions : list of Decision, optional
         List that records each decision.
     accumulate, classes
-        Of `Matmul`; `accumulate` of the other rules as well.
+        Options of `Matmul`; the other rules take `accumulate`, too.
     config : configuration, optional
         Fixed fields of all configurations of its class.
     batch_invariant : bool

@@ -32,7 +32,7 @@ class MemoryBoundRule(HopperRule):
 
     @property
     def memo_key(self) -> Hashable:
-        """What else decides."""
+        """Return the rule's name and options."""
         return self.name, self.accumulate, repr(self.config)
 
 

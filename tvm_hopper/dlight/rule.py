@@ -84,6 +84,7 @@ class HopperRule(ScheduleRule):
                 known[place] = (func, *self._try(func, target), self._elements)
             same, sch, reason, self._elements = known[place]
             if not tvm_ffi.structural_equal(func, same):  # another one of this hash
+                self._elements = ()
                 sch, reason = self._try(func, target)
         decision = Decision(name_of(func), self.name, sch is not None, reason, func, self._elements)
         self.decisions.append(decision)

@@ -148,7 +148,7 @@ def _what_holds(row: ReportRow, time: float) -> str:
     if moved >= LEAST_OF_RATE * time * COPY_RATE:
         size = number(moved, "B")
         return f"moves {size}, as fast as memory does; it gets faster if it moves fewer bytes"
-    return "as fast as our cost model of products says" if row.is_served else reason(row.function)
+    return "no slower form is known: tune it" if row.is_served else reason(row.function)
 
 
 def _element_accesses(row: ReportRow) -> list[str]:

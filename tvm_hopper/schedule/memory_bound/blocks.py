@@ -4,7 +4,7 @@
   Y[i, j] = X[i, j] / S[i]
   Z[i, j] = Y[j, i] + 1                hs.pointwise(sch, blocks=["Z"]), or TVM's primitives
 
-What blocks outside of a kernel read of it, it stores. It stands where the last of its blocks was.
+The kernel stores what blocks outside of it read. It stands where the last of its blocks was.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ statements of one stage stay in the program's order (`remark`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
@@ -123,3 +124,25 @@ def read_stages(loop: ir.For, parts: tuple[ir.Stmt, ...]) -> PipelineStages:
         )
     asynchronous = [int(x) for x in loop.annotations.get(ASYNC_STAGES, [])]
     return PipelineStages(where, parts, tuple(stage), tuple(order), tuple(asynchronous))
+
+
+def drop_stages(kernel: ir.For, dropped: Sequence[ir.Stmt]) -> ir.For:
+    """Take statements that are to be dropped out of the annotations of pipelined loops."""
+    changed: dict[Any, ir.Stmt] = {}
+    for loop in ir.find_all(kernel, ir.For, lambda x: STAGE in x.annotations):
+        parts = parts_of(loop)
+        places = [i for i, x in enumerate(parts) if any(x.same_as(y) for y in dropped)]
+        if places:
+            changed[loop] = ir.with_body(loop, loop.body, annotations=stages_without(loop, places))
+    return ir.replace_nodes(kernel, ir.For, changed) if changed else kernel
+
+
+def stages_without(loop: ir.For, places: list[int]) -> dict[str, Any]:
+    """Return a loop's annotations without the entries of some of its statements."""
+    notes = dict(loop.annotations)
+    if STAGE in notes:
+        notes[STAGE] = [int(x) for at, x in enumerate(notes[STAGE]) if at not in places]
+    if ORDER in notes:
+        left = [int(x) for at, x in enumerate(notes[ORDER]) if at not in places]
+        notes[ORDER] = [sorted(left).index(x) for x in left]
+    return notes

@@ -30,8 +30,8 @@ from typing import Any
 import tvm_ffi
 
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import ASYNC_COPY, ORDER, STAGE
-from tvm_hopper.transforms.common.stage_annotations import parts_of
+from tvm_hopper.requests.keys import ASYNC_COPY
+from tvm_hopper.transforms.common.stage_annotations import parts_of, stages_without
 from tvm_hopper.transforms.kernel_pass import kernel_step
 
 
@@ -122,7 +122,7 @@ def rewrite_equal_copies(kernel: ir.For, plans: list[EqualCopies]) -> ir.Stmt:
         new = mutator.default_mutate(loop)
         if loop not in places:
             return new
-        return ir.with_body(new, new.body, annotations=_stages_without(loop, places[loop]))
+        return ir.with_body(new, new.body, annotations=stages_without(loop, places[loop]))
 
     def drop(block: ir.SBlock) -> ir.SBlock:
         left = [x for x in block.alloc_buffers if not any(x.same_as(y.dropped) for y in plans)]
@@ -130,17 +130,6 @@ def rewrite_equal_copies(kernel: ir.For, plans: list[EqualCopies]) -> ir.Stmt:
 
     body = ir.drop_empty(ir.mutate(kernel, [(ir.For, visit)]))
     return ir.substitute(ir.replace(body, ir.SBlock, drop), {x.dropped: x.kept for x in plans})
-
-
-def _stages_without(loop: ir.For, places: list[int]) -> dict[str, Any]:
-    """Return a loop's annotations without the entries of some of its statements."""
-    notes = dict(loop.annotations)
-    if STAGE in notes:
-        notes[STAGE] = [int(x) for at, x in enumerate(notes[STAGE]) if at not in places]
-    if ORDER in notes:
-        left = [int(x) for at, x in enumerate(notes[ORDER]) if at not in places]
-        notes[ORDER] = [sorted(left).index(x) for x in left]
-    return notes
 
 
 share_equal_tiles = kernel_step(plan_equal_copies, rewrite_equal_copies)

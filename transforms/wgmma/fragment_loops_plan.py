@@ -11,8 +11,9 @@
     for i, j in grid(64, 128):                                                     of two places
         C[m + i, n + j] = f(acc[i, j // 8 * 16 + j % 8], acc[i, j // 8 * 16 + j % 8 + 8])
 
-Accesses of several accumulators in one statement demand one layout of them: the same thread then
-holds what meets.
+    for i, j in grid(64, 256): S[i, j] = f(S[i, j], acc[i, j])                     to registers
+
+Statements of several register tiles have the elements of one layout (register_tiles.py).
 
 A tile in shared memory has to be one that asynchronous copies empty, and whose elements come from
 one nest alone: then the whole of it is written, and the copy's predicate says what is stored.
@@ -20,6 +21,7 @@ one nest alone: then the whole of it is written, and the copy's predicate says w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +36,8 @@ from tvm_hopper.facts import wgmma
 from tvm_hopper.requests.keys import TAKES_PLACE
 from tvm_hopper.transforms.common.multiply_add import MultiplyAdd
 from tvm_hopper.transforms.common.transfer import SHARED, find_transfers
+
+from .register_tiles import RegisterTile, accesses_of, touched
 
 STEPS = (wgmma.INSTRUCTION_M, 8)  # rows and columns that registers come in
 
@@ -89,27 +93,13 @@ class FragmentNest:
         return int(self.column.extent)
 
 
-@dataclass(frozen=True)
-class Accumulator:
-    """The buffer that a product sums in, and the layout that its instructions demand."""
-
-    product: MultiplyAdd
-    sides: tuple[int, int]  # rows and columns of a warp group
-
-    @property
-    def buffer(self) -> ir.Var:
-        """The buffer."""
-        return self.product.store.buffer
-
-
 def find_fragment_nests(
-    kernel: ir.For, accumulators: tuple[Accumulator, ...]
+    kernel: ir.For, products: tuple[MultiplyAdd, ...], tiles: tuple[RegisterTile, ...]
 ) -> tuple[FragmentNest, ...]:
-    """Return the nests over the accumulators of a kernel, in order.
+    """Return the nests over the register tiles of a kernel, in order.
 
-    Other statements that touch an accumulator are refused.
+    Other statements that touch one are refused.
     """
-    products = [x.product for x in accumulators]
     nests: list[FragmentNest] = []
     seen: set[Any] = set()
     for loop in ir.find_all(kernel, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING):
@@ -118,15 +108,15 @@ def find_fragment_nests(
             continue
         if not isinstance(body.block.body, ir.BufferStore):
             continue
-        if touched := _touched(body.block.body, accumulators):
+        if found := touched(body.block.body, tiles):
             seen.add(body)
             if any(ir.uses(x.block, loops[0].loop_var) for x in products):
                 continue
-            nest = _fragment_nest(kernel, loop, loops, body, touched)
-            nests.append(replace(nest, accumulators=tuple(x.buffer for x in touched)))
-    for one in accumulators:
-        _check_no_other_use(kernel, one.buffer, products, nests)
-        _check_statements(kernel, one.product, products, nests)
+            nest = _fragment_nest(kernel, loop, loops, body, found[0])
+            nests.append(replace(nest, accumulators=tuple(x.buffer for x in found)))
+    for tile in tiles:
+        _check_no_other_use(kernel, tile.buffer, products, nests)
+        _check_statements(kernel, tile, products, nests)
     for nest in nests:
         _check_store(kernel, nest)
         if ir.is_shared(nest.target):
@@ -134,45 +124,16 @@ def find_fragment_nests(
     return tuple(nests)
 
 
-def _touched(
-    store: ir.BufferStore, accumulators: tuple[Accumulator, ...]
-) -> tuple[Accumulator, ...]:
-    """Return the accumulators that a statement touches, what it writes first."""
-    found = [x for x in accumulators if ir.uses(store, x.buffer)]
-    return tuple(sorted(found, key=lambda x: not x.buffer.same_as(store.buffer)))
-
-
-def _check_one_layout(where: str, store: ir.BufferStore, touched: tuple[Accumulator, ...]) -> None:
-    """Refuse accesses of two accumulators of which no thread holds both elements."""
-    first, *others = touched
-    indices = {tuple(map(str, x)) for x in _accesses_of(first.buffer, store)}
-    for other in others:
-        found = {tuple(map(str, x)) for x in _accesses_of(other.buffer, store)}
-        if first.sides == other.sides and found == indices:
-            continue
-        one, two = (
-            f"{x.buffer.name}[{', '.join(min(places))}] of {'x'.join(map(str, x.sides))}"
-            for x, places in ((first, indices), (other, found))
-        )
-        raise cannot_lower(
-            where,
-            f"an access of {one} next to one of {two}",
-            "the same elements of accumulators of one shape: a thread has those of one layout",
-            "give the products equal tiles, and combine them element by element",
-        )
-
-
 def _fragment_nest(
     kernel: ir.For,
     nest: ir.For,
     loops: list[ir.For],
     realize: ir.SBlockRealize,
-    touched: tuple[Accumulator, ...],
+    tile: RegisterTile,
 ) -> FragmentNest:
     store = realize.block.body
-    _check_one_layout(f"block {realize.block.name_hint}", store, touched)
-    accumulator, sides = touched[0].buffer, touched[0].sides
-    accesses = _accesses_of(accumulator, store)
+    accumulator, sides = tile.buffer, tile.sides
+    accesses = accesses_of(accumulator, store)
     found = {tuple(str(i) for i in access) for access in accesses}
     axes = [loop for loop in loops if not ir.is_const(loop.extent, 1)]
     units = tuple(loop for loop in loops if ir.is_const(loop.extent, 1))
@@ -202,13 +163,6 @@ def _fragment_nest(
     parts = _part_loops(kernel, realize, starts)
     row_start, column_start = starts
     return FragmentNest(nest, realize, row, column, units, row_start, column_start, parts)
-
-
-def _accesses_of(accumulator: ir.Var, store: ir.BufferStore) -> list[list[Any]]:
-    """Return the indices at which a store touches an accumulator."""
-    loads = ir.find_all(store.value, ir.TensorLoad, lambda x: x.source.same_as(accumulator))
-    own = [store] if store.buffer.same_as(accumulator) else []
-    return [list(x.indices) for x in (*loads, *own)]
 
 
 def _gathered(
@@ -369,7 +323,7 @@ def _check_staging(kernel: ir.For, nest: FragmentNest) -> None:
 
 
 def _check_no_other_use(
-    kernel: ir.For, accumulator: ir.Var, products: list[MultiplyAdd], nests: list[FragmentNest]
+    kernel: ir.For, accumulator: ir.Var, products: Sequence[MultiplyAdd], nests: list[FragmentNest]
 ) -> None:
     """Refuse accumulator accesses that are in no nest: their threads would see no element."""
     handled = [x.realize.block for x in nests] + [x.block for x in products]
@@ -389,10 +343,10 @@ def _check_no_other_use(
 
 
 def _check_statements(
-    kernel: ir.For, product: MultiplyAdd, products: list[MultiplyAdd], nests: list[FragmentNest]
+    kernel: ir.For, tile: RegisterTile, products: Sequence[MultiplyAdd], nests: list[FragmentNest]
 ) -> None:
     """Refuse what a warp group's threads would each do in full: they share fragments only."""
-    accumulator = product.store.buffer
+    accumulator = tile.buffer
     owners = [
         block
         for block in ir.find_all(kernel, ir.SBlock)
@@ -400,7 +354,7 @@ def _check_statements(
     ]
     if not owners:
         raise cannot_lower(
-            product.where,
+            next(x.where for x in products if x.store.buffer.same_as(tile.like)),
             f"accumulator {accumulator.name} allocated outside of the kernel",
             "registers of a warp group",
             "reverse_compute_at the cache_write at the loop of the warp group",

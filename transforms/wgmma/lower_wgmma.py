@@ -51,6 +51,7 @@ from tvm_hopper.transforms.common.explain_notes import (
     RemarkNote,
     StoreNote,
 )
+from tvm_hopper.transforms.common.stage_annotations import drop_stages
 from tvm_hopper.transforms.common.unroll_accumulator_parts import unroll
 from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
 from tvm_hopper.transforms.split_k.lower_split_k_plan import find_cluster_loops
@@ -69,10 +70,11 @@ from .warp_group_threads import bind_warp_groups
 
 @dataclass(frozen=True)
 class Threads:
-    """Accumulators distributed: the thread axis, a thread's registers, and the nests over them.
+    """Register tiles distributed: the thread axis, a thread's registers, and the nests over them.
 
-    `tiles` are those of the products, in order. `overwrites` says of which products the first
-    instruction on each register ignores what it holds, so that the fill with zeros is left out.
+    `tiles` are the accumulators of the products, in order, then what is computed with them.
+    `overwrites` says of which products the first instruction on each register ignores what it
+    holds, so that the fill with zeros is left out.
     """
 
     axis: ir.Var
@@ -90,24 +92,31 @@ def plan_threads(kernel: ir.For, plans: tuple[MmaPlan, ...]) -> Threads:
     `scale-d`, and other values are held before the fence.
     """
     axis = ir.Var("threadIdx_x", "int32")
-    tiles = tuple(_tile(plan) for plan in plans)
+    tiles = (*map(_sum_tile, plans), *(_computed_tile(x, y) for x in plans for y in x.computed))
     overwrites = tuple(runs_once(kernel, x) and starts_from_zero(kernel, x) for x in plans)
     parts = bool(find_cluster_loops(kernel))
     fragments = []
     for nest in {x.realize: x for plan in plans for x in plan.nests}.values():
         own = tuple(x for y in nest.accumulators for x in tiles if x.buffer.same_as(y))
-        first = next(x for x in plans if x.accumulator.same_as(own[0].buffer))
-        held = runs_once(kernel, first, in_each_block=True)
+        sums = [x for x in plans if x.accumulator.same_as(own[0].buffer)]
+        held = any(runs_once(kernel, x, in_each_block=True) for x in sums)
         fragments.append(_kind(nest, parts)(nest, own, axis, held, parts))
     take_ahead(kernel, plans, fragments, axis)
     return Threads(axis, tiles, tuple(fragments), overwrites)
 
 
-def _tile(plan: MmaPlan) -> FragmentTile:
+def _sum_tile(plan: MmaPlan) -> FragmentTile:
     """Name the registers of an accumulator."""
     name, layout = plan.accumulator.name, plan.layout
     registers = ir.new_buffer(name, (layout.count,), plan.register_dtype, "local")
     return FragmentTile(plan.accumulator, registers, layout, plan.accumulate)
+
+
+def _computed_tile(plan: MmaPlan, buffer: ir.Var) -> FragmentTile:
+    """Name the registers of what is computed with an accumulator."""
+    dtype = ir.dtype_of(buffer)
+    registers = ir.new_buffer(buffer.name, (plan.layout.count,), dtype, "local")
+    return FragmentTile(buffer, registers, plan.layout, dtype)
 
 
 def _kind(nest: FragmentNest, in_parts: bool) -> type[Fragment]:
@@ -121,23 +130,27 @@ def _kind(nest: FragmentNest, in_parts: bool) -> type[Fragment]:
 def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) -> ir.Stmt:
     """Replace the blocks, the nests over their accumulators, and the thread axis."""
     thread = threads.axis
-    overwrites = dict(zip((x.registers for x in threads.tiles), threads.overwrites, strict=True))
-    planned = {
-        x.nest.nest: ir.seq() if overwrites[x.tile.registers] and is_first(x) else x.emit()
-        for x in threads.fragments
-    }
-    for plan, tile in zip(plans, threads.tiles, strict=True):
-        registers = tile.registers
-        planned[plan.product.realize] = _instructions(plan, registers, overwrites[registers])
+    needless: list[ir.Stmt] = []  # fills of what instructions overwrite
+    planned: dict[Any, Any] = {}
+    for plan, tile, overwrites in zip(plans, threads.tiles, threads.overwrites, strict=False):
+        planned[plan.product.realize] = _instructions(plan, tile.registers, overwrites)
+        first = [x.nest.nest for x in threads.fragments if x.tile is tile and is_first(x)]
+        needless += first if overwrites else []
+    for one in threads.fragments:
+        is_needless = any(one.nest.nest.same_as(x) for x in needless)
+        planned[one.nest.nest] = ir.seq() if is_needless else one.emit()
     ahead = put_ahead(planned, threads.fragments, thread)
+    kernel = drop_stages(kernel, needless)
     body = ir.drop_empty(ir.replace_nodes(kernel, ir.Stmt, planned))
+
+    reading = next((x.tile for x in threads.fragments if x.ahead), threads.tiles[0])
 
     def move_allocation(block: ir.SBlock) -> ir.SBlock:
         homed = [x for x in threads.tiles if any(b.same_as(x.buffer) for b in block.alloc_buffers)]
         if not homed:
             return block
         rest = [b for b in block.alloc_buffers if not any(b.same_as(x.buffer) for x in homed)]
-        more = ahead if threads.tiles[0] in homed else []
+        more = ahead if reading in homed else []
         return ir.with_block(block, alloc_buffers=[*rest, *(x.registers for x in homed), *more])
 
     body = unroll(body, [loop.loop_var for x in threads.fragments for loop in x.nest.parts])

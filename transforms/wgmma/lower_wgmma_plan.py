@@ -16,7 +16,8 @@ from tvm_hopper.transforms.common.multiply_add import MultiplyAdd, match_multipl
 from tvm_hopper.transforms.common.transfer import find_transfers
 
 from .fragment_layout import AccumulatorLayout
-from .fragment_loops_plan import Accumulator, FragmentNest, find_fragment_nests
+from .fragment_loops_plan import FragmentNest, find_fragment_nests
+from .register_tiles import RegisterTile, plan_register_tiles
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,10 @@ class Operand:
 
 @dataclass(frozen=True)
 class MmaPlan:
-    """One accumulator of `m` x `n` elements per warp group, what fills it and what reads it."""
+    """One accumulator of `m` x `n` elements per warp group, and the nests over it.
+
+    So are nests over what is computed with it in registers.
+    """
 
     product: MultiplyAdd
     left: Operand
@@ -47,6 +51,7 @@ class MmaPlan:
     accumulate: str  # type of the registers; the buffer's own, or the one requested
     arch: Arch
     turns: int = 1  # sets of these warp groups, which share the registers of a thread block
+    computed: tuple[ir.Var, ...] = ()  # local buffers that have the layout of the accumulator
 
     def __post_init__(self) -> None:
         where = self.product.where
@@ -89,6 +94,11 @@ class MmaPlan:
         return AccumulatorLayout(self.m, self.n, self.instruction_n)
 
     @property
+    def num_tiles(self) -> int:
+        """Tiles that a warp group holds in its layout."""
+        return 1 + len(self.computed)
+
+    @property
     def instruction_n(self) -> int:
         """Width of one instruction: the widest that ptxas has registers for."""
         most = wgmma.MAX_N
@@ -124,15 +134,22 @@ def plan_mma(kernel: ir.For, arch: Arch) -> tuple[MmaPlan, ...]:
     )
     plans = [_plan_block(kernel, match_multiply_add(x), arch) for x in realizes]
     _check_sums(plans)
-    nests = find_fragment_nests(kernel, tuple(Accumulator(x.product, (x.m, x.n)) for x in plans))
-    touching = [
-        tuple(nest for nest in nests if any(x.accumulator.same_as(y) for y in nest.accumulators))
-        for x in plans
-    ]
-    plans = [replace(x, nests=own) for x, own in zip(plans, touching, strict=True)]
+    sums = tuple(RegisterTile(x.accumulator, (x.m, x.n), x.accumulator) for x in plans)
+    tiles = plan_register_tiles(kernel, sums)
+    nests = find_fragment_nests(kernel, tuple(x.product for x in plans), tiles)
+    plans = [_with_nests(x, nests, tiles) for x in plans]
     if plans:
         _check_room(kernel, plans)
     return tuple(plans)
+
+
+def _with_nests(
+    plan: MmaPlan, nests: tuple[FragmentNest, ...], tiles: tuple[RegisterTile, ...]
+) -> MmaPlan:
+    """Return a plan with what is computed in its layout, and the nests over all of that."""
+    own = [x.buffer for x in tiles if x.like.same_as(plan.accumulator)]
+    touching = [x for x in nests if any(y.same_as(z) for y in x.accumulators for z in own)]
+    return replace(plan, nests=tuple(touching), computed=tuple(own[1:]))
 
 
 def _check_sums(plans: list[MmaPlan]) -> None:
@@ -172,10 +189,12 @@ def _check_room(kernel: ir.For, plans: list[MmaPlan]) -> None:
     loops = ir.find_all(kernel, ir.For, lambda loop: REGISTERS in loop.annotations)
     around = [loop for loop in loops if ir.uses_node(loop, plan.product.realize)]
     consumer = int(list(around[0].annotations[REGISTERS])[-1]) if around else None
-    held = [x.layout.count for x in plans]
+    held = [x.layout.count for x in plans for _ in range(x.num_tiles)]
     budget = registers.accumulator_budget(held, plan.warp_groups, plan.arch, consumer)
     if not budget.fits:
-        sizes = " and ".join(f"an accumulator of {x.m}x{x.n}" for x in plans)
+        tiles = [f"an accumulator of {x.m}x{x.n}" for x in plans]
+        tiles += [f"{y.name} of {x.m}x{x.n}" for x in plans for y in x.computed]
+        sizes = " and ".join(tiles)
         raise cannot_lower(
             plan.product.where,
             f"{sizes}: {budget.held} registers a thread",

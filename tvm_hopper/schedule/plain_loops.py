@@ -79,6 +79,11 @@ def count_statements(where: str, loop: ir.For) -> tuple[int, int]:
     return len(copies), len(parts) - len(copies)
 
 
+def count_others(loop: ir.For) -> int:
+    """Return how many statements of a loop are no copies: products, and what is next to them."""
+    return sum(1 for part in _parts(loop) if not find_loads(part))
+
+
 def _parts(loop: ir.For) -> list[ir.Stmt]:
     """Return the statements of a loop; a block around several of them is none itself."""
     inner = ir.statements(ir.peel_blocks(loop.body))

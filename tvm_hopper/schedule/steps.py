@@ -432,7 +432,7 @@ def pipeline(
         need = f"copies that carry {keys.ASYNC_COPY} (async_copy) before the pipeline is requested"
         raise cannot_schedule(where, "no asynchronous copy in it", need)
     if plain_loops.has_product(sch, loop):
-        roles, num_others = roles or Roles(), max(1, len(ir.find_blocks(sch.get(loop), keys.WGMMA)))
+        roles, num_others = roles or Roles(), plain_loops.count_others(sch.get(loop))
         check_consumers(where, roles.consumers)
     else:
         num_copies, num_others = plain_loops.count_statements(where, sch.get(loop))

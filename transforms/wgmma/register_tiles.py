@@ -1,0 +1,125 @@
+"""Plan register tiles: which local buffers warp groups hold, and who holds which element.
+
+    P[i, j] = P[i, j] + A[i, k] * B[j, k]     a product: its instructions demand a layout of P
+    S[i, j] = S[i, j] + P[i, j]               so S has the layout of P
+    D[i, j] = f(S[i, j], R[i, j])             and R, if it is local, that of S
+
+Each statement demands that one thread holds the elements that it combines. A fixpoint over the
+statements gives each local buffer one layout; two accesses that disagree are an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """A local buffer that warp groups hold in registers.
+
+    Attributes
+    ----------
+    buffer
+        As the program indexes it.
+    sides
+        Rows and columns of a warp group.
+    like
+        The accumulator of the product whose layout it has: of a product its own.
+    """
+
+    buffer: ir.Var
+    sides: tuple[int, int]
+    like: ir.Var
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether statements write it, and no product does."""
+        return not self.buffer.same_as(self.like)
+
+
+def plan_register_tiles(kernel: ir.For, sums: tuple[RegisterTile, ...]) -> tuple[RegisterTile, ...]:
+    """Return the accumulators of products, and after them what is computed with them."""
+    tiles = list(sums)
+    realizes = [
+        x for x in ir.find_all(kernel, ir.SBlockRealize) if isinstance(x.block.body, ir.BufferStore)
+    ]
+    num_known = 0
+    while num_known < len(tiles):
+        num_known = len(tiles)
+        for realize in realizes:
+            known = touched(realize.block.body, tiles)
+            for buffer in _local_buffers(realize.block.body) if known else ():
+                if not any(buffer.same_as(x.buffer) for x in tiles):
+                    tiles.append(_computed(realize, buffer, known[0]))
+    for realize in realizes:
+        _check_one_layout(realize, touched(realize.block.body, tiles))
+    return tuple(tiles)
+
+
+def touched(store: ir.BufferStore, tiles: Sequence[RegisterTile]) -> tuple[RegisterTile, ...]:
+    """Return the register tiles that a statement touches, what it writes first."""
+    found = [x for x in tiles if ir.uses(store, x.buffer)]
+    return tuple(sorted(found, key=lambda x: not x.buffer.same_as(store.buffer)))
+
+
+def accesses_of(buffer: ir.Var, store: ir.BufferStore) -> list[list[Any]]:
+    """Return the indices at which a statement touches a buffer."""
+    loads = ir.find_all(store.value, ir.TensorLoad, lambda x: x.source.same_as(buffer))
+    own = [store] if store.buffer.same_as(buffer) else []
+    return [list(x.indices) for x in (*loads, *own)]
+
+
+def _local_buffers(store: ir.BufferStore) -> list[ir.Var]:
+    found = [store.buffer, *(x.source for x in ir.find_all(store.value, ir.TensorLoad))]
+    return [x for x in ir.once(found) if str(x.scope()) == "local"]
+
+
+def _computed(realize: ir.SBlockRealize, buffer: ir.Var, known: RegisterTile) -> RegisterTile:
+    """Give a buffer the layout of the tile that it meets."""
+    shape = [ir.static_int(x) for x in buffer.shape if not ir.is_const(x, 1)]
+    if shape != list(known.sides):
+        raise cannot_lower(
+            f"block {realize.block.name_hint}",
+            f"a local buffer {buffer.name}{shape} next to {known.buffer.name} of "
+            f"{'x'.join(map(str, known.sides))}",
+            "a tile of the same rows and columns: a thread holds the elements that meet",
+            "compute it element by element from the product",
+        )
+    return RegisterTile(buffer, known.sides, known.like)
+
+
+def _check_one_layout(realize: ir.SBlockRealize, found: tuple[RegisterTile, ...]) -> None:
+    """Refuse accesses of two tiles of which no thread holds both elements."""
+    if len(found) < 2:
+        return
+    store = realize.block.body
+    first, *others = found
+    indices = _places(first.buffer, store)
+    for other in others:
+        places = _places(other.buffer, store)
+        if first.sides == other.sides and places == indices:
+            continue
+        one, two = (
+            f"{x.buffer.name}[{', '.join(min(y))}] of {'x'.join(map(str, x.sides))}"
+            for x, y in ((first, indices), (other, places))
+        )
+        raise cannot_lower(
+            f"block {realize.block.name_hint}",
+            f"an access of {one} next to one of {two}",
+            "the same elements of accumulators of one shape: a thread has those of one layout",
+            "give the products equal tiles, and combine them element by element",
+        )
+
+
+def _places(buffer: ir.Var, store: ir.BufferStore) -> set[tuple[str, ...]]:
+    """Return where a statement touches a buffer, without dimensions of one element."""
+    units = [ir.is_const(x, 1) for x in buffer.shape]
+    return {
+        tuple(str(x) for x, unit in zip(access, units, strict=True) if not unit)
+        for access in accesses_of(buffer, store)
+    }

@@ -281,6 +281,13 @@ accumulator larger than the tile
         ("C[i, j] = acc[i, j]", "half[i, j] = acc[i, j]"),
     ),
     product(
+        "local buffer of other sides than the accumulator",
+        r"block store: found a local buffer half\[64, 16\] next to acc of 64x8; need a tile of the "
+        r"same rows and columns: a thread holds the elements that meet; compute it element by",
+        (ACCUMULATOR, ACCUMULATOR + ACCUMULATOR.replace("acc", "half").replace("8)", "16)")),
+        ("C[i, j] = acc[i, j]", "half[i, j] = acc[i, j]"),
+    ),
+    product(
         "accumulator stored into a tile that nothing empties",
         r"block store: found a store of accumulator elements into half in scope 'shared.dyn', "
         r"which no asynchronous copy stores; need a store into global memory, or into a tile that "

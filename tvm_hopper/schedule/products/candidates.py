@@ -28,6 +28,7 @@ from .config import (
     most_stages,
     split_axis,
 )
+from .promote import PROMOTED
 
 ROWS = tuple(wgmma.INSTRUCTION_M * count for count in (1, 2, 3, 4))
 MOST_COLUMNS = wgmma.MAX_N  # of a tile; a wider one is one with more rows, the other way round
@@ -82,8 +83,9 @@ def candidates(dtype: str, given: MatmulConfig) -> Candidates:
     """
     stages = given.num_stages
     if given.takes_turns:
-        return _in_turns(dtype, given.turns, stages, given.wgmma_pending)
-    return _candidates(dtype, given.consumers, given.registers, stages, given.wgmma_pending)
+        return _in_turns(dtype, given.turns, stages, given.wgmma_pending, given.promotes)
+    asked = given.consumers, given.registers, stages, given.wgmma_pending, given.promotes
+    return _candidates(dtype, *asked)
 
 
 def as_candidates(configs: Sequence[MatmulConfig], dtype: str, depth: int) -> Candidates:
@@ -117,10 +119,12 @@ def _candidates(
     split: tuple[int, int] | None,
     stages: int | None,
     pending: int | None,
+    promotes: bool,
 ) -> Candidates:
     found = []
     counts = (consumers,) if consumers else CONSUMERS
-    configs = {count: MatmulConfig(consumers=count, registers=split) for count in counts}
+    sums = PROMOTED if promotes else None
+    configs = {x: MatmulConfig(consumers=x, registers=split, accumulate=sums) for x in counts}
     fitting = {tile: most_stages(tile, dtype, ARCH) for tile in _tiles(dtype)}
     shallow = min(tile[2] for tile in fitting)
     for (tile, most), count in product(fitting.items(), counts):
@@ -136,10 +140,13 @@ def _candidates(
     return _as_arrays(found)
 
 
-def _in_turns(dtype: str, turns: int, stages: int | None, pending: int | None) -> Candidates:
+def _in_turns(
+    dtype: str, turns: int, stages: int | None, pending: int | None, promotes: bool
+) -> Candidates:
     """List the tiles of one consumer that several, which compute them in turn, have room for."""
-    alone = _candidates(dtype, 1, None, stages, pending)
-    config = MatmulConfig(consumers=turns, schedule="pingpong")
+    alone = _candidates(dtype, 1, None, stages, pending, promotes)
+    sums = PROMOTED if promotes else None
+    config = MatmulConfig(consumers=turns, schedule="pingpong", accumulate=sums)
     legal = [
         not find_violations(alone.tile(i), int(alone.stages[i]), config, dtype, ARCH)
         for i in range(len(alone))

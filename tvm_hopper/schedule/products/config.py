@@ -34,7 +34,7 @@ from tvm_hopper.transforms.common.shared_memory_size import (
     ring_memory,
 )
 
-from . import split
+from . import promote, split
 from .direct_shape import DirectShape
 from .dot_shape import DotShape
 from .field_values import (
@@ -130,6 +130,8 @@ class MatmulConfig(GivenFields):
         number for its device at each launch.
     accumulate : str, optional
         "float32" allows a block whose accumulator is float16 or bfloat16 to be summed in float32.
+        "promoted", for float8: partial sums of a tile's depth, at most 128 products, are added in
+        a second float32 accumulator, since Hopper keeps 14 bits of a sum of float8.
     operands : str, optional
         "tf32" multiplies float32 operands by the 10 highest bits of their mantissas. None: operands
         count as they are, and float32 is refused.
@@ -207,7 +209,9 @@ class MatmulConfig(GivenFields):
             wgmma_pending=as_choice(where, "wgmma_pending", self.wgmma_pending, PENDING),
             raster=as_raster(where, self.raster),
             persistent=as_int(where, "persistent", self.persistent, BY_DEVICE, MOST_BLOCKS),
-            accumulate=as_choice(where, "accumulate", self.accumulate, ACCUMULATE),
+            accumulate=as_choice(
+                where, "accumulate", self.accumulate, (*ACCUMULATE, promote.PROMOTED)
+            ),
             operands=as_choice(where, "operands", self.operands, OPERANDS),
             store=as_store(where, self.store),
             split_k=as_split_k(where, self.split_k),
@@ -221,6 +225,9 @@ class MatmulConfig(GivenFields):
             raise cannot_schedule(where, found, "True or False")
         if self.split_mode == split.ATOMIC and self.store is None:
             self.set_fields(store=TMA)  # what the hardware copies out it can add, too
+        if self.promotes:
+            promote.check_request(where, self)
+            self.set_fields(split_k=1, wgmma_pending=0)
         if self.takes_turns:
             check_turns(where, self)
         split.check_request(where, self)
@@ -250,6 +257,11 @@ class MatmulConfig(GivenFields):
         if others := [x for x in self.given if x not in beside]:
             found = f"{asked}{others[0]}={getattr(self, others[0])!r}"
             raise cannot_schedule(where, found, "the form alone: there are no tiles")
+
+    @property
+    def promotes(self) -> bool:
+        """Whether partial sums are added in a second accumulator."""
+        return self.accumulate == promote.PROMOTED
 
     @property
     def is_sampled(self) -> bool:
@@ -450,7 +462,8 @@ def find_violations(
 ) -> list[str]:
     """Return every rule that a tile of known size breaks, as "found ...; need ...".
 
-    `config` gives consumers and registers. The columns of the tile are those of so many products.
+    `config` gives consumers, registers and whether sums are promoted. The columns of the tile are
+    those of so many products.
     """
     consumers = config.sharers
     tile_m, tile_n, tile_k = tile
@@ -462,6 +475,9 @@ def find_violations(
         broken.append(f"found tile_n {tile_n}; need a multiple of 8")
     if tile_k <= 0 or tile_k % step:
         broken.append(f"found tile_k {tile_k}; need a multiple of {step} for {dtype}")
+    if config.promotes and tile_k > promote.MOST_PRODUCTS:
+        need = f"at most {promote.MOST_PRODUCTS}, so many products are summed before promotion"
+        broken.append(f"found tile_k {tile_k} with accumulate={config.accumulate!r}; need {need}")
     if broken:
         return broken
     if not split_axis(tile_m, tile_n, consumers):
@@ -485,10 +501,11 @@ def find_violations(
     if config.takes_turns and consumer is None:
         consumer = registers.default_split(config.turns)[1]
     held = registers.accumulator_registers(tile_m, tile_n, consumers)
-    each = [held // products] * products
+    each = [held // products] * products * (1 + config.promotes)
     budget = registers.accumulator_budget(each, consumers, arch, consumer)
     if not budget.fits:
         times = f"{products} products of " * (products > 1)
+        times += "a sum and a partial sum of " * config.promotes
         broken.append(
             f"found {budget.held} accumulators a thread ({times}{tile_m}x{tile_n // products} over "
             f"{consumers} consumers); need at most {budget.room} of {budget.consumer} registers, "

@@ -37,6 +37,7 @@ from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 from tvm_hopper.facts.swizzle import span_elements
 
 from .axes import tile_axes
+from .promote import PROMOTED, check_promotable
 
 CAST = (
     "cast what is of another type in a function in front (hs.pointwise), or leave the product to "
@@ -343,6 +344,8 @@ def check_types(matmul: Matmul, config: Any) -> None:
 def _check_sum(where: str, matmul: Matmul, accumulate: str | None) -> None:
     """Refuse a sum in a type that WGMMA does not have for the operands."""
     need = sum_dtype(matmul.lhs.dtype)
+    if accumulate == PROMOTED:
+        return check_promotable(where, matmul)
     if matmul.acc_dtype == need and accumulate in (None, need):
         return
     tensor, found = f"{where}, tensor {matmul.output.name}", f"a sum in {matmul.acc_dtype}"

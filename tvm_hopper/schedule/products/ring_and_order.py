@@ -36,7 +36,7 @@ def choose_ring(
     The ring of a block that computes several tiles is filled for the next ones while it stores one.
     """
     if config.consumers is None:
-        count = 2 if config.takes_turns else choose_consumers(sizes, dtype)
+        count = 2 if config.takes_turns else choose_consumers(sizes, dtype, config.accumulate)
         config = replace(config, consumers=count)
     if config.takes_turns and config.wgmma_pending is None and config.num_stages != 1:
         config = replace(config, wgmma_pending=1)  # the others store while one multiplies
@@ -168,16 +168,13 @@ def choose_raster_group(
     return 1 if n * k * dtype_bytes(dtype) <= RESIDENT_BYTES else group
 
 
-def choose_consumers(sizes: tuple[tuple[int, ...], ...], dtype: str) -> int:
+def choose_consumers(
+    sizes: tuple[tuple[int, ...], ...], dtype: str, accumulate: str | None = None
+) -> int:
     """Choose the consumers that can share every tile: one for each 64 rows where that is legal."""
     rows = min(sizes[0]) // 64
     for consumers in sorted(CONSUMERS, key=lambda c: (abs(c - rows), -c)):
-        if not any(_violations(tile, consumers, dtype) for tile in product(*sizes)):
+        config = MatmulConfig(consumers=consumers, accumulate=accumulate)
+        if not any(find_violations(tile, 1, config, dtype, ARCH) for tile in product(*sizes)):
             return consumers
     return 2
-
-
-def _violations(tile: tuple[Any, ...], consumers: int, dtype: str = "float16") -> list[str]:
-    tile_m, tile_n, tile_k = tile
-    config = MatmulConfig(consumers=consumers)
-    return find_violations((tile_m, tile_n, tile_k), 1, config, dtype, ARCH)

@@ -27,6 +27,7 @@ from . import fuse
 from .config import MatmulConfig, Roles
 from .gather import fuse_gather
 from .outputs import keep_in_registers, separate_outputs, starts_early
+from .promote import begin_sums, promote_sums
 from .recognize import Matmul, MatmulOperand, read_index
 from .staging import stage_output
 
@@ -65,6 +66,9 @@ def apply_tiles(
             steps.inline_copies(sch, producer)
     several = separate_outputs(sch, block) if outputs > 1 else []
     loops = split_loops(sch, block, problem, tiles)
+    product = block
+    if config.promotes:
+        product, loops = promote_sums(sch, block, loops)
     deal_out(sch, loops, tiles)
     if several:
         stores = keep_in_registers(sch, block, several)
@@ -73,13 +77,15 @@ def apply_tiles(
     for store in stores:
         sch.reverse_compute_at(store, loops.part)
     for operand in (problem.lhs, problem.rhs):
-        copy_operand(sch, block, problem, operand, loops.k_outer, config)
+        copy_operand(sch, product, problem, operand, loops.k_outer, config)
     _store(sch, stores, problem, tiles, loops)
     drop_unit_dims(sch, block, problem.output_kept)
     if loops.k_parts is not None:
         sch.decompose_reduction(block, loops.k_parts)
         reductions.across_cluster(sch, loops.k_parts, config.split_mode or "cluster")
-    return multiply(sch, [(block, problem)], tiles, loops)
+    if config.promotes:
+        begin_sums(sch, block, product, loops.k_outer)
+    return multiply(sch, [(product, problem)], tiles, loops)
 
 
 def multiply(
@@ -228,4 +234,5 @@ def drop_unit_dims(sch: s_tir.Schedule, block: Any, kept: tuple[int, ...]) -> No
 
 def _accumulate(problem: Matmul, config: MatmulConfig) -> str | None:
     """Return the accumulator's type when it is not the block's own."""
-    return config.accumulate if problem.acc_dtype != config.accumulate else None
+    is_own = config.promotes or problem.acc_dtype == config.accumulate
+    return None if is_own else config.accumulate

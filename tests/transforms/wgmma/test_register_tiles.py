@@ -1,0 +1,65 @@
+"""Local buffers that are computed with an accumulator: layout, registers, pipelined loops."""
+
+from tvm import tirx
+
+from tests.transforms.refusals.products import ACCUMULATOR, BLOCK, PRODUCT, STORE
+from tests.transforms.scripts import check, deeper, nest, parse, run
+from tvm_hopper import ir
+from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.transforms.wgmma.lower_wgmma import LowerWgmma
+from tvm_hopper.transforms.wgmma.lower_wgmma_plan import plan_mma
+
+LOOPS = "                for i, j in T.grid(64, 8):\n"
+FILL = LOOPS + nest(PRODUCT, '"init"')
+TOTAL = ACCUMULATOR.replace("acc", "total")
+ADD = (
+    LOOPS
+    + """                    with T.sblock("add"):
+                        total[i, j] = total[i, j] + acc[i, j]
+"""
+)
+STEPS = "                for q in T.serial(4, stage=[0, 0, 2, 2, 2], order=[0, 1, 2, 3, 4]):\n"
+COPIES = "".join(
+    f"                for p, r, s in T.grid(1, {n}, 16):\n" + nest(PRODUCT, f'"load_{x}"')
+    for x, n in (("a", 64), ("b", 8))
+)
+# Each of four steps is a sum of its own, from zero; registers add them up.
+PARTIAL_SUMS = (
+    (ACCUMULATOR, TOTAL + ACCUMULATOR),
+    (FILL, FILL.replace("acc", "total")),
+    (COPIES + BLOCK, STEPS + deeper(COPIES + FILL + BLOCK + ADD)),
+    (STORE, STORE.replace("acc", "total")),
+)
+ADDED = """
+def added():
+    with T.sblock("", reads=[], writes=[]):
+        total = T.sblock_alloc_buffer((4,), scope="local")
+        acc = T.sblock_alloc_buffer((4,), scope="local")
+        with T.sblock("add", reads=[total[0:4], acc[0:4]], writes=[total[0:4]]):
+            for h in T.serial(2, pragma_unroll=2):
+                total[h * 2] = total[h * 2] + acc[h * 2]
+                total[h * 2 + 1] = total[h * 2 + 1] + acc[h * 2 + 1]
+"""
+
+
+def test_what_is_added_up_has_the_layout_of_the_product():
+    (plan,) = plan_mma(ir.kernels(parse(PRODUCT, *PARTIAL_SUMS))[0], SM_90A)
+    assert [x.name for x in plan.computed] == ["total"]
+    assert [x.realize.block.name_hint for x in plan.nests] == ["init", "init", "add", "store"]
+
+
+def test_a_step_begins_from_zero_and_registers_are_added():
+    """The fill of the partial sum is gone, and its stage; that of the whole sum stays."""
+    got = run(parse(PRODUCT, *PARTIAL_SUMS), LowerWgmma())
+    (loop,) = ir.find_all(got.body, ir.For, lambda x: x.loop_var.name == "q")
+    assert list(loop.annotations["software_pipeline_stage"]) == [0, 0, 2, 2]
+    assert list(loop.annotations["software_pipeline_order"]) == [0, 1, 2, 3]
+    check(*(the_block(x, "add") for x in (got, parse(ADDED))))
+    text = got.script()
+    assert text.count("T.float32(0") == 1
+    assert "T.bool(False), 1, 1, 0, 0" in text
+
+
+def the_block(func, name):
+    (found,) = ir.find_all(func.body, ir.SBlockRealize, lambda x: x.block.name_hint == name)
+    return tirx.PrimFunc([], found)

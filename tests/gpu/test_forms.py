@@ -120,3 +120,29 @@ def test_shared_sums_of_integers(mode: str) -> None:
     run(a, b, out)
     torch.cuda.synchronize()
     assert torch.equal(out.double(), a.double() @ b.double().T)
+
+
+@pytest.mark.parametrize("options", [{}, {"tile": (128, 128, 128), "consumers": 2}], ids=str)
+def test_promoted_sums_of_float8(options: dict[str, object]) -> None:
+    """Positive numbers: a sum of 16384 products is 22% too small in one accumulator."""
+    import torch
+    import tvm
+    from tvm import s_tir
+
+    from tvm_hopper import schedule as hs
+    from tvm_hopper.testing.contractions import contraction
+
+    mod = contraction("mk,nk->mn", {"m": 500, "n": 384, "k": 16384}, ("float8_e4m3fn",) * 2)
+    sides = [torch.randn(x, 16384, device="cuda").abs() for x in (500, 384)]
+    a, b = (x.to(torch.float8_e4m3fn) for x in sides)
+    want = a.double() @ b.double().T
+    lost = {}
+    for accumulate in (None, "promoted"):
+        sch = s_tir.Schedule(mod)
+        hs.matmul(sch, "C", hs.MatmulConfig(accumulate=accumulate, **options))
+        run = tvm.compile(sch.mod, target=forms.TARGET)["main"]
+        out = torch.full((500, 384), float("nan"), device="cuda")
+        run(*map(forms.as_argument, (a, b)), out)
+        torch.cuda.synchronize()
+        lost[accumulate] = ((out.double() - want) / want).abs().max().item()
+    assert lost["promoted"] < 1e-3 < 0.1 < lost[None]

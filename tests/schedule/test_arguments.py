@@ -158,6 +158,8 @@ def test_a_configuration_is_chosen_for_a_product_alone():
     sch = plain()
     tile = (sch.sample_categorical([64, 128], [0.5, 0.5]), 64, 64)
     refused(r"found a sampled tile=.*; need sizes too", choose, *SHAPE, given=hs.MatmulConfig(tile))
+    match = r"'promoted' with tile=.*; need a tile and stages that are known: the depth says"
+    refused(match, hs.MatmulConfig, tile, accumulate="promoted")
     match = r"choose_config: found sizes="
     refused(match, choose, *SHAPE, given=hs.MatmulConfig(tile), sizes=(64, 64, 64))
     refused(match, choose, *SHAPE, given=hs.MatmulConfig(tile), sizes=((64,), (64,)))
@@ -308,3 +310,17 @@ def test_a_label_names_what_it_can():
 
 def test_a_long_value_is_shown_by_its_type():
     refused(r"matmul: found config=a list; need", hs.matmul, plain(), "C", list(range(100)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "need"),
+    [
+        ("form", "dots", "tiles, which tensor cores sum in 14 bits"),
+        ("split_k", 2, "one of the two: a thread block promotes a whole sum"),
+        ("split_k", "stream", "one of the two: a thread block promotes a whole sum"),
+        ("wgmma_pending", 1, "0: each partial sum is added before the next one begins"),
+    ],
+)
+def test_what_does_not_go_with_promoted_sums(name, value, need):
+    match = rf"found accumulate='promoted' with {name}={value!r}; need {need}"
+    refused(match, hs.MatmulConfig, accumulate="promoted", **{name: value})

@@ -11,6 +11,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.facts.dtypes import may_multiply
 from tvm_hopper.simulation import simulate, verify
 from tvm_hopper.testing.contractions import contraction, reference
+from tvm_hopper.testing.gates import products_of_one_operand
 from tvm_hopper.testing.workloads import make_inputs
 
 E4, E5, I8, U8 = "float8_e4m3fn", "float8_e5m2", "int8", "uint8"
@@ -178,3 +179,83 @@ def test_choices_count_bytes(dtype, depth):
     """A tile is as deep as rows of the swizzle, whatever the elements are."""
     config = hs.choose_config(4096, 4096, 4096, dtype, out_dtype="float32")
     assert config.tile[2] % depth == 0
+
+
+def test_promoted_sums_of_float8_lose_little():
+    """Of one sign: a step of 128 products loses what its own sum says, and not what the whole does.
+
+    The partial sums themselves are added in float32.
+    """
+    sizes = SIZES | {"k": 2048}
+    mod = contraction("mk,nk->mn", sizes, (E4, E4), "float32")
+    rng = np.random.default_rng(0)
+    sides = {"A": sizes["m"], "B": sizes["n"]}
+    values = {x: rng.uniform(0.5, 2, (n, 2048)).astype(E4) for x, n in sides.items()}
+    exact = values["A"].astype("float64") @ values["B"].astype("float64").T
+    lost = {}
+    for accumulate in (None, "promoted"):
+        sch = s_tir.Schedule(mod)
+        config = hs.MatmulConfig((64, 64, 128), 2, consumers=1, accumulate=accumulate)
+        hs.matmul(sch, "C", config)
+        got = simulate(sch, values).require_clean().outputs["C"]
+        lost[accumulate] = np.abs(got / exact - 1).max()
+    assert lost[None] > 10 * lost["promoted"]
+    assert lost["promoted"] < 0.002
+
+
+@pytest.mark.sampled(every=2)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tile": (64, 64, 128)},
+        {"tile": (64, 64, 64), "form": "transposed"},
+        {"tile": (64, 64, 128), "consumers": 2, "schedule": "pingpong", "persistent": 1},
+        {"tile": (64, 24, 128), "cluster": (1, 2)},
+    ],
+    ids=str,
+)
+def test_promoted_sums_are_verified(options):
+    mod = contraction("bmk,bnk->bmn", SIZES | {"b": 2, "k": 320}, (E4, E5), "float32")
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig(accumulate="promoted", **options))
+    report = verify(sch, against=mod)
+    assert report.verdict == "clean", report.table()
+
+
+@pytest.mark.parametrize(
+    ("types", "tile", "match"),
+    [
+        (("float16",) * 2, None, "accumulate='promoted': found operands of float16; need float8"),
+        ((E4, E4), (64, 64, 256), "found tile_k 256 with accumulate='promoted'; need at most 128"),
+        (
+            (E4, E4),
+            (128, 256, 128),
+            r"found 256 accumulators a thread \(a sum and a partial sum of 128x256 over 2 consumer",
+        ),
+    ],
+)
+def test_what_is_not_promoted(types, tile, match):
+    config = hs.MatmulConfig(tile, accumulate="promoted")
+    refuse(product(types, "float32"), match, config)
+
+
+def test_a_sum_that_starts_from_a_number_is_not_promoted():
+    a, b = (te.placeholder((64, 128), E4, x) for x in "AB")
+    k, add = te.reduce_axis((0, 128), "k"), te.comm_reducer(lambda x, y: x + y, lambda _: const(1))
+    wide = lambda x: x.astype("float32")  # noqa: E731
+    c = te.compute((64, 64), lambda i, j: add(wide(a[i, k]) * wide(b[j, k]), axis=k), name="C")
+    mod = tvm.IRModule({"main": te.create_prim_func([a, b, c])})
+    match = "accumulate='promoted': found a sum that does not start from zero; need one that does"
+    refuse(mod, match, hs.MatmulConfig(accumulate="promoted"))
+
+
+def test_two_products_are_not_promoted():
+    mod = products_of_one_operand(64, 64, 128, dtype=E4)
+    match = "blocks C0 and C1: found accumulate='promoted'; need accumulators of all products in"
+    refuse(mod, match, hs.MatmulConfig(accumulate="promoted"), ("C0", "C1"))
+
+
+def test_promoted_tiles_leave_registers_for_both_sums():
+    config = hs.choose_config(8192, 8192, 8192, E4, hs.MatmulConfig(accumulate="promoted"))
+    assert config.tile[0] * config.tile[1] // (128 * config.consumers) <= 92
+    assert (config.tile[2], config.wgmma_pending, config.split_k) == (128, 0, 1)

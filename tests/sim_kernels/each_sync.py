@@ -8,7 +8,7 @@ import tvm
 from tvm import tirx
 
 from tests.sim_kernels.kernels import scheduled
-from tests.sim_kernels.mutate import change, name_of
+from tests.sim_kernels.mutate import change, instructions, name_of
 from tvm_hopper import ir
 from tvm_hopper.simulation import Program, load, simulate
 from tvm_hopper.static_check import check_sync
@@ -32,6 +32,18 @@ def product(problem: Mapping[str, Any], tile: tuple[int, int, int], **config: An
     mod, module = scheduled(problem, tile, **config)
     names = [p.name for p in mod["main"].params]
     return load(module), dict(zip(names, workloads.make_inputs(mod, seed=1), strict=False))
+
+
+def in_another_order(program: Program, order: Collection[int]) -> Program:
+    """Return a product whose statements behind the wait for a slot are in another order."""
+    ((name, kernel),) = program.kernels.items()
+    (commit,) = instructions(kernel, "wgmma_commit_group")
+    (step,) = ir.find_all(kernel.body, tirx.SeqStmt, lambda x: any(map(commit.same_as, x.seq)))
+    names = [x for x in step.seq if isinstance(x, tirx.Bind)]
+    wait_filled, *known = [x for x in step.seq if not isinstance(x, tirx.Bind)]
+    changed = ir.seq(*names, wait_filled, *(known[x] for x in order))
+    body = ir.replace_nodes(kernel.body, tirx.SeqStmt, {step: changed})
+    return Program(program.host, {name: kernel.with_body(body)})
 
 
 def rules_broken(

@@ -5,11 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tvm import s_tir, tirx
+from tvm import s_tir
 
-from tests.sim_kernels.each_sync import make_tests, rules_broken
-from tests.sim_kernels.mutate import instructions
-from tvm_hopper import ir
+from tests.sim_kernels.each_sync import in_another_order, make_tests, rules_broken
 from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import Program, load
 from tvm_hopper.testing.gates import products_of_one_operand
@@ -70,14 +68,6 @@ FENCE, FIRST, SECOND, COMMIT, WAIT, RELEASE = range(6)
 )
 def test_another_order(order, rules):
     program, values = right()
-    ((name, kernel),) = program.kernels.items()
-    (commit,) = instructions(kernel, "wgmma_commit_group")
-    around = ir.find_all(kernel.body, tirx.SeqStmt, lambda x: any(map(commit.same_as, x.seq)))
-    names = [x for x in around[0].seq if isinstance(x, tirx.Bind)]
-    wait_filled, *known = [x for x in around[0].seq if not isinstance(x, tirx.Bind)]
-    changed = ir.seq(*names, wait_filled, *(known[x] for x in order))
-    body = ir.replace_nodes(kernel.body, tirx.SeqStmt, {around[0]: changed})
-    wrong = Program(program.host, {name: kernel.with_body(body)})
-    found = rules_broken(wrong, values, policies=POLICIES)
+    found = rules_broken(in_another_order(program, order), values, policies=POLICIES)
     assert found >= rules
     assert bool(found) == bool(rules)

@@ -60,6 +60,7 @@ ARCH = ARCHS[tags.ARCH]  # that products are scheduled for: its warp groups mult
 CONSUMERS = (1, 2, 3)  # of a product
 PENDING = (0, 1)  # WGMMA groups in flight over an iteration
 ACCUMULATE = ("float32",)
+SUMS = (*ACCUMULATE, promote.PROMOTED)
 OPERANDS = (dtypes.TF32,)
 SCHEDULES = ("cooperative", "pingpong")  # of consumers over output tiles
 
@@ -229,7 +230,7 @@ class MatmulConfig(GivenFields):
             promote.check_request(where, self)
             self.set_fields(split_k=1, wgmma_pending=0)
         if self.takes_turns:
-            check_turns(where, self)
+            split.check_turns(where, self)
         split.check_request(where, self)
         split.check_cluster(where, self)
         check_pending(where, self.stages, self.wgmma_pending)
@@ -375,30 +376,6 @@ def check_consumers(where: str, consumers: int) -> None:
     """Refuse more consumer warp groups than the registers of a product allow."""
     if consumers not in CONSUMERS:
         raise cannot_schedule(where, f"consumers={consumers}", "1, 2 or 3 warp groups of a product")
-
-
-def check_turns(where: str, config: MatmulConfig) -> None:
-    """Refuse options that exclude ping-pong consumers."""
-    asked = f"schedule={config.schedule!r} with "
-    if config.consumers == 1:
-        raise cannot_schedule(
-            where, f"{asked}consumers=1", "2 or 3, or no consumer multiplies meanwhile"
-        )
-    if config.persistent == 0:
-        need = "thread blocks that compute several tiles, persistent=-1"
-        raise cannot_schedule(where, f"{asked}persistent=0", need)
-    if config.registers is not None:
-        need = "registers left out: those of as many consumers as there are"
-        raise cannot_schedule(where, f"{asked}registers={config.registers}", need)
-    if config.shares_sums:
-        need = "one of the two: blocks that share a sum compute one tile each"
-        raise cannot_schedule(where, f"{asked}split_k={config.split_k!r}", need)
-    if config.in_cluster:
-        need = "one of the two: slots that blocks fill for one another are released by all at once"
-        raise cannot_schedule(where, f"{asked}cluster={config.cluster}", need)
-    if config.by_tma:
-        need = "threads that store what they hold: the sets would share the memory"
-        raise cannot_schedule(where, f"{asked}store={config.store!r}", need)
 
 
 def check_pending(where: str, stages: Any, pending: int | None) -> None:

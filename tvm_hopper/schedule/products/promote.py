@@ -40,16 +40,14 @@ def check_request(where: str, config: Any) -> None:
 
 
 def check_promotable(where: str, problem: Any) -> None:
-    """Refuse to promote sums that lose nothing, or that begin with something."""
-    found, need = "", ""
+    """Refuse to promote sums that lose nothing, or that begin with a number."""
+    where = f"{where}, accumulate={PROMOTED!r}"
     if not problem.lhs.dtype.startswith("float8"):
-        found, need = f"operands of {problem.lhs.dtype}", "float8, whose sums keep 14 bits"
-    elif problem.acc_dtype != "float32":
-        found, need = f"a sum in {problem.acc_dtype}", "a sum in float32"
-    elif not problem.starts_from_zero:
-        found, need = "a sum that does not start from zero", "one that does, with the rest after it"
-    if need:
-        raise cannot_schedule(f"{where}, accumulate={PROMOTED!r}", found, need)
+        found = f"operands of {problem.lhs.dtype}"
+        raise cannot_schedule(where, found, "float8: other sums keep all bits of float32")
+    if not problem.starts_from_zero:
+        found = "a sum that does not start from zero"
+        raise cannot_schedule(where, found, "one that does, with the rest after it")
 
 
 def promote_sums(sch: s_tir.Schedule, block: Any, loops: Any) -> tuple[Any, Any]:

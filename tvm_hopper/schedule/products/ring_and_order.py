@@ -5,9 +5,9 @@ Part of `choose_config` (model.py), after the tile is known.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 from tvm_hopper.facts.dtypes import dtype_bytes
@@ -175,6 +175,7 @@ def choose_consumers(
     rows = min(sizes[0]) // 64
     for consumers in sorted(CONSUMERS, key=lambda c: (abs(c - rows), -c)):
         config = MatmulConfig(consumers=consumers, accumulate=accumulate)
-        if not any(find_violations(tile, 1, config, dtype, ARCH) for tile in product(*sizes)):
+        tiles = itertools.product(*sizes)
+        if not any(find_violations((m, n, k), 1, config, dtype, ARCH) for m, n, k in tiles):
             return consumers
     return 2

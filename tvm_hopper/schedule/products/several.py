@@ -192,7 +192,8 @@ def _plan(
     where: str,
 ) -> TilePlan:
     """Choose a tile and what goes with it, as for one product of all columns; check it."""
-    if name := excluded(kernel.config):
+    promoted = f"accumulate={kernel.config.accumulate!r}" if kernel.config.promotes else ""
+    if name := promoted or excluded(kernel.config):
         need = "accumulators of all products in one thread block, which stores what it computes"
         raise cannot_schedule(where, name, need, "leave it out")
     first, count = problems[0], len(problems)

@@ -103,6 +103,30 @@ def check_stream(where: str, config: Any) -> None:
         raise cannot_schedule(where, f"split_k={config.split_k!r}{found}", need)
 
 
+def check_turns(where: str, config: Any) -> None:
+    """Refuse options that exclude ping-pong consumers."""
+    asked = f"schedule={config.schedule!r} with "
+    if config.consumers == 1:
+        raise cannot_schedule(
+            where, f"{asked}consumers=1", "2 or 3, or no consumer multiplies meanwhile"
+        )
+    if config.persistent == 0:
+        need = "thread blocks that compute several tiles, persistent=-1"
+        raise cannot_schedule(where, f"{asked}persistent=0", need)
+    if config.registers is not None:
+        need = "registers left out: those of as many consumers as there are"
+        raise cannot_schedule(where, f"{asked}registers={config.registers}", need)
+    if config.shares_sums:
+        need = "one of the two: blocks that share a sum compute one tile each"
+        raise cannot_schedule(where, f"{asked}split_k={config.split_k!r}", need)
+    if config.in_cluster:
+        need = "one of the two: slots that blocks fill for one another are released by all at once"
+        raise cannot_schedule(where, f"{asked}cluster={config.cluster}", need)
+    if config.by_tma:
+        need = "threads that store what they hold: the sets would share the memory"
+        raise cannot_schedule(where, f"{asked}store={config.store!r}", need)
+
+
 # -- checks of a product --------------------------------------------------------------------------
 
 

@@ -84,6 +84,7 @@ def apply_tiles(
         sch.decompose_reduction(block, loops.k_parts)
         reductions.across_cluster(sch, loops.k_parts, config.split_mode or "cluster")
     if config.promotes:
+        drop_unit_dims(sch, product, tuple(d + 1 for d in problem.output_kept))  # behind the step
         begin_sums(sch, block, product, loops.k_outer)
     return multiply(sch, [(product, problem)], tiles, loops)
 

@@ -11,22 +11,37 @@ from tvm_hopper.simulation import simulate, verify
 M, N, K = 128, 48, 32
 
 
-def program() -> tvm.IRModule:
-    """Return S = relu(C), T = S * C, D = T + R[i, j] * b[j], with C = A B^T."""
+def product():
+    """Return the arguments and the sum of C = A B^T."""
     a, b = (te.placeholder((x, K), "float16", y) for x, y in ((M, "A"), (N, "B")))
-    residual, bias = te.placeholder((M, N), "float32", "R"), te.placeholder((N,), "float32", "V")
     k = te.reduce_axis((0, K), "k")
     wide = lambda x: x.astype("float32")  # noqa: E731
-    c = te.compute((M, N), lambda i, j: te.sum(wide(a[i, k]) * wide(b[j, k]), k), name="C")
+    return a, b, te.compute((M, N), lambda i, j: te.sum(wide(a[i, k]) * wide(b[j, k]), k), name="C")
+
+
+def of_elements():
+    """Return S = relu(C), T = S * C, D = T + R[i, j] * V[j]."""
+    a, b, c = product()
+    residual, bias = te.placeholder((M, N), "float32", "R"), te.placeholder((N,), "float32", "V")
     s = te.compute((M, N), lambda i, j: te.max(c[i, j], tvm.tirx.const(0.0, "float32")), name="S")
     t = te.compute((M, N), lambda i, j: s[i, j] * c[i, j], name="T")
     d = te.compute((M, N), lambda i, j: t[i, j] + residual[i, j] * bias[j], name="D")
-    func = te.create_prim_func([a, b, residual, bias, d]).with_attr("global_symbol", "main")
-    return tvm.IRModule({"main": func})
+    return a, b, residual, bias, d
 
 
-def scheduled(mod: tvm.IRModule) -> s_tir.Schedule:
-    """Keep S, T and R in registers: two warp groups of 64 rows, two steps of the sum."""
+def softmax():
+    """Return D = softmax(C) and the logarithm of its sums."""
+    a, b, c = product()
+    u, v = te.reduce_axis((0, N), "u"), te.reduce_axis((0, N), "v")
+    x = te.compute((M,), lambda i: te.max(c[i, u], u), name="X")
+    p = te.compute((M, N), lambda i, j: te.exp(c[i, j] - x[i]), name="P")
+    q = te.compute((M,), lambda i: te.sum(p[i, v], v), name="Q")
+    d = te.compute((M, N), lambda i, j: p[i, j] / q[i], name="D")
+    return a, b, d, te.compute((M,), lambda i: x[i] + te.log(q[i]), name="L")
+
+
+def scheduled(mod: tvm.IRModule, local: str, stored: str) -> s_tir.Schedule:
+    """Keep some blocks in registers: two warp groups of 64 rows, two steps of the sum."""
     sch = s_tir.Schedule(mod)
     block = sch.get_sblock("C")
     i, j, k = sch.get_loops(block)
@@ -41,27 +56,53 @@ def scheduled(mod: tvm.IRModule) -> s_tir.Schedule:
         copy = sch.cache_read(block, number, "shared.dyn")
         sch.compute_at(copy, k_outer)
         steps.async_copy(sch, copy, "tma")
-    for name in "ST":
+    for name in local:
         sch.set_scope(name, 0, "local")
-    for name in "STD":
+    for name in local + stored:
         sch.reverse_compute_at(name, group)
-    reads = [x.source.name for x in sch.get(sch.get_sblock("D")).reads]
-    sch.compute_at(sch.cache_read("D", reads.index("R"), "local"), group)
+    for name in local:
+        if sch.get(sch.get_sblock(name)).init is not None:
+            sch.decompose_reduction(name, sch.get_loops(name)[-2])
+    for number, region in enumerate(sch.get(sch.get_sblock("D")).reads):
+        if region.source.name == "R":
+            sch.compute_at(sch.cache_read("D", number, "local"), group)
     steps.wgmma(sch, block)
     steps.pipeline(sch, k_outer, 2, hs.Roles(2))
     return sch
 
 
-def test_values():
-    mod = program()
-    sch = scheduled(mod)
+def inputs(**more: tuple[int, ...]):
     rng = np.random.default_rng(0)
-    types = {"A": ((M, K), "float16"), "B": ((N, K), "float16")}
-    types |= {"R": ((M, N), "float32"), "V": ((N,), "float32")}
-    values = {x: rng.integers(-2, 3, shape).astype(dtype) for x, (shape, dtype) in types.items()}
-    result = simulate(sch, values).require_clean()
-    c = values["A"].astype("float32") @ values["B"].astype("float32").T
-    want = np.maximum(c, 0) * c + values["R"] * values["V"]
-    np.testing.assert_array_equal(result.outputs["D"], want)
-    report = verify(sch, against=mod)
+    sides = {"A": ((M, K), "float16"), "B": ((N, K), "float16")}
+    sides |= {name: (shape, "float32") for name, shape in more.items()}
+    values = {x: rng.integers(-2, 3, shape).astype(dtype) for x, (shape, dtype) in sides.items()}
+    return values, values["A"].astype("float64") @ values["B"].astype("float64").T
+
+
+def test_elements():
+    sch = scheduled(module(of_elements), "ST", "D")
+    values, c = inputs(R=(M, N), V=(N,))
+    got = simulate(sch, values).require_clean().outputs["D"]
+    np.testing.assert_array_equal(got, np.maximum(c, 0) * c + values["R"] * values["V"])
+
+
+def test_rows():
+    """Maxima and sums of rows: a softmax that leaves the registers once."""
+    sch = scheduled(module(softmax), "XPQ", "DL")
+    values, c = inputs()
+    outputs = simulate(sch, values).require_clean().outputs
+    weights = np.exp(c - c.max(1, keepdims=True))
+    sums = weights.sum(1)
+    np.testing.assert_allclose(outputs["D"], weights / sums[:, None], rtol=1e-5)
+    np.testing.assert_allclose(outputs["L"], c.max(1) + np.log(sums), rtol=1e-5)
+
+
+def test_rows_are_verified():
+    mod = module(softmax)
+    report = verify(scheduled(mod, "XPQ", "DL"), against=mod)
     assert report.verdict == "clean", report.table()
+
+
+def module(make):
+    func = te.create_prim_func(list(make())).with_attr("global_symbol", "main")
+    return tvm.IRModule({"main": func})

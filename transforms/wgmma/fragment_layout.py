@@ -41,6 +41,29 @@ class AccumulatorLayout:
 
 
 @dataclass(frozen=True)
+class RowLayout:
+    """How the threads of a warp group hold an element for each of `m` rows.
+
+    The four threads that hold a row of an accumulator each have its element.
+    """
+
+    m: int
+
+    @property
+    def count(self) -> int:
+        """Registers of a thread."""
+        return self.m // SUBTILE_ROWS * 2
+
+    def register(self, subtile: Any, _: Any, i: Any) -> Any:
+        """Return the index of the row of an accumulator's register `i`, of any instruction."""
+        return self.of_half(subtile, i // 2 % 2)
+
+    def of_half(self, subtile: Any, half: Any) -> Any:
+        """Return the index of a row of a 64-row `subtile`, see `row`."""
+        return subtile * 2 + half
+
+
+@dataclass(frozen=True)
 class FragmentTile:
     """A local buffer of the program that a warp group holds in registers.
 
@@ -56,7 +79,7 @@ class FragmentTile:
 
     buffer: ir.Var
     registers: ir.Var
-    layout: AccumulatorLayout
+    layout: AccumulatorLayout | RowLayout
     dtype: str
 
     @property

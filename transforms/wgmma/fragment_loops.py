@@ -25,7 +25,7 @@ from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 
 from . import fragment_layout
 from .epilogue_prefetch import PrefetchedVector, element_ahead, hold_pairs
-from .fragment_layout import FragmentTile
+from .fragment_layout import AccumulatorLayout, FragmentTile
 from .fragment_loops_plan import FragmentNest
 from .paired_update_loads import KEEP, load_old
 
@@ -104,7 +104,9 @@ class Fragment:
     @property
     def width(self) -> int:
         """Columns that are counted together: those of an instruction, or all."""
-        return self.nest.columns if self.nest.reads else self.layout.width
+        if self.nest.reads or not isinstance(self.layout, AccumulatorLayout):
+            return self.nest.columns
+        return self.layout.width
 
     def _kept(self) -> Any:
         """Hold every register that a fill has set."""
@@ -167,7 +169,7 @@ class Fragment:
                 return found
             if (tile := self._tile_of(node)) is None:
                 return mutator.default_mutate(node)
-            place = self._place_of(node, subtile, chunk, g, h * 2 + e)
+            place = self._place_of(tile, node, subtile, chunk, g, h * 2 + e)
             value = tirx.BufferLoad(tile.registers, [place])
             if tile.register_dtype != tile.dtype:
                 value = tirx.reinterpret(tile.dtype, value)
@@ -184,8 +186,13 @@ class Fragment:
         """Return the register tile that a load reads; None if it reads memory."""
         return next((x for x in self.tiles if load.source.same_as(x.buffer)), None)
 
-    def _place_of(self, load: ir.TensorLoad, subtile: Any, chunk: Any, g: Any, i: Any) -> Any:
+    def _place_of(
+        self, tile: FragmentTile, load: ir.TensorLoad, subtile: Any, chunk: Any, g: Any, i: Any
+    ) -> Any:
         """Return the register that a read of a tile means, of those of eight columns."""
+        if isinstance(tile.layout, fragment_layout.RowLayout):
+            begin = self.nest.row_start // fragment_layout.SUBTILE_ROWS
+            return ir.simplify(tile.layout.register(begin + subtile, 0, i))
         first = self.nest.first_column(load, g)
         if first is None:
             return ir.simplify(self._register(subtile, chunk, g * 4 + i))

@@ -12,6 +12,7 @@
         C[m + i, n + j] = f(acc[i, j // 8 * 16 + j % 8], acc[i, j // 8 * 16 + j % 8 + 8])
 
     for i, j in grid(64, 256): S[i, j] = f(S[i, j], acc[i, j])                     to registers
+    for i, j in grid(64, 256): Q[i] = max(Q[i], acc[i, j])                         of rows
 
 Statements of several register tiles have the elements of one layout (register_tiles.py).
 
@@ -31,6 +32,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.column_reads import ColumnRead, column_read
 from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.analysis.injective import is_injective
+from tvm_hopper.analysis.updates import find_update
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import wgmma
 from tvm_hopper.requests.keys import TAKES_PLACE
@@ -39,6 +41,8 @@ from tvm_hopper.transforms.common.transfer import SHARED, find_transfers
 
 from .register_tiles import RegisterTile, accesses_of, touched
 
+ROW_OPERATIONS = ("add", "max", "min")  # by which elements of a row are combined
+WORDS = ("float32", "int32", "uint32")  # that threads of a row exchange
 STEPS = (wgmma.INSTRUCTION_M, 8)  # rows and columns that registers come in
 
 
@@ -62,6 +66,17 @@ class FragmentNest:
     reads: tuple[tuple[str, ColumnRead], ...] = ()
     few_rows: bool = False  # its loop ends before the rows of the accumulator do
     accumulators: tuple[ir.Var, ...] = ()
+    row_tiles: tuple[ir.Var, ...] = ()  # those of them that have an element for each row
+
+    @property
+    def is_over_rows(self) -> bool:
+        """Whether it touches elements of rows alone."""
+        return len(self.row_tiles) == len(self.accumulators)
+
+    @property
+    def reduces_rows(self) -> bool:
+        """Whether it combines the elements of a row."""
+        return not self.is_over_rows and any(self.target.same_as(x) for x in self.row_tiles)
 
     @property
     def predicate(self) -> Any:
@@ -112,8 +127,14 @@ def find_fragment_nests(
             seen.add(body)
             if any(ir.uses(x.block, loops[0].loop_var) for x in products):
                 continue
-            nest = _fragment_nest(kernel, loop, loops, body, found[0])
-            nests.append(replace(nest, accumulators=tuple(x.buffer for x in found)))
+            whole = [x for x in found if not x.is_rows]
+            nest = (
+                _fragment_nest(kernel, loop, loops, body, whole[0])
+                if whole
+                else _row_nest(loop, loops, body, found[0])
+            )
+            rows = tuple(x.buffer for x in found if x.is_rows)
+            nests.append(replace(nest, accumulators=tuple(x.buffer for x in found), row_tiles=rows))
     for tile in tiles:
         _check_no_other_use(kernel, tile.buffer, products, nests)
         _check_statements(kernel, tile, products, nests)
@@ -163,6 +184,31 @@ def _fragment_nest(
     parts = _part_loops(kernel, realize, starts)
     row_start, column_start = starts
     return FragmentNest(nest, realize, row, column, units, row_start, column_start, parts)
+
+
+def _row_nest(
+    nest: ir.For, loops: list[ir.For], realize: ir.SBlockRealize, tile: RegisterTile
+) -> FragmentNest:
+    """Return a nest over elements of rows."""
+    store = realize.block.body
+    units = tuple(loop for loop in loops if ir.is_const(loop.extent, 1))
+    rows = [loop for loop in loops if not ir.is_const(loop.extent, 1)]
+    places = [[x for x in y if not ir.is_const(x, 0)] for y in accesses_of(tile.buffer, store)]
+    (index,) = places[0]
+    if (
+        len(rows) != 1
+        or ir.static_int(rows[0].extent) != tile.sides[0]
+        or str(index) != str(rows[0].loop_var)
+    ):
+        raise cannot_lower(
+            f"block {realize.block.name_hint}",
+            f"loops {[f'{x.loop_var.name}<{x.extent}' for x in loops]} over rows of registers "
+            f"{tile.buffer.name}[{index}]",
+            f"one loop over {tile.sides[0]} rows",
+            "leave the loops as TVM makes them: the lowering distributes rows",
+        )
+    column = ir.For(ir.Var("column", "int32"), 0, 1, ir.ForKind.SERIAL, nest.body)
+    return FragmentNest(nest, realize, rows[0], column, units, 0, 0, ())
 
 
 def _gathered(
@@ -263,6 +309,9 @@ def _check_store(kernel: ir.For, nest: FragmentNest) -> None:
             "one element of the output for each of the accumulator's",
             fix,
         )
+    if nest.reduces_rows:
+        _check_reduction(nest)
+        return
     axes = [nest.row, nest.column]
     if not store.buffer.same_as(nest.accumulators[0]):  # each tile has registers of its own
         around = ir.find_all(kernel, ir.For, lambda loop: ir.uses_node(loop, nest.nest))
@@ -281,6 +330,21 @@ def _check_store(kernel: ir.For, nest: FragmentNest) -> None:
             "the product can meet",
             "one element of the output for each of the accumulator's, in all tiles",
             f"index the output by a permutation of the product's rows and columns, or {fix}",
+        )
+
+
+def _check_reduction(nest: FragmentNest) -> None:
+    """Refuse rows whose elements are combined by anything but one operation on words."""
+    store = nest.realize.block.body
+    update, dtype = find_update(store), ir.dtype_of(store.buffer)
+    if update is None or update.operation not in ROW_OPERATIONS or dtype not in WORDS:
+        raise cannot_lower(
+            f"block {nest.realize.block.name_hint}",
+            f"{store.buffer.name}{list(store.indices)} = {store.value} in {dtype}, of all elements "
+            "of a row",
+            f"{store.buffer.name} combined with a value by one of {', '.join(ROW_OPERATIONS)}, in "
+            f"{' or '.join(WORDS)}",
+            "compute the value first, or reduce in a separate kernel",
         )
 
 

@@ -57,13 +57,15 @@ from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
 from tvm_hopper.transforms.split_k.lower_split_k_plan import find_cluster_loops
 
 from .epilogue_prefetch import put_ahead, take_ahead
-from .fragment_layout import FragmentTile
+from .fragment_layout import FragmentTile, RowLayout
 from .fragment_loops import Fragment
 from .fragment_loops_plan import FragmentNest
+from .fragment_rows import ReducedRows, RowFragment
 from .fragment_shared_stores import StagedFragment
 from .fragment_transposed_stores import stored_by
 from .fragment_updates import UpdatedFragment, is_first
 from .lower_wgmma_plan import MmaPlan, Operand, plan_mma
+from .register_tiles import RegisterTile
 from .single_iteration import runs_once, starts_from_zero
 from .warp_group_threads import bind_warp_groups
 
@@ -112,14 +114,17 @@ def _sum_tile(plan: MmaPlan) -> FragmentTile:
     return FragmentTile(plan.accumulator, registers, layout, plan.accumulate)
 
 
-def _computed_tile(plan: MmaPlan, buffer: ir.Var) -> FragmentTile:
+def _computed_tile(plan: MmaPlan, tile: RegisterTile) -> FragmentTile:
     """Name the registers of what is computed with an accumulator."""
-    dtype = ir.dtype_of(buffer)
-    registers = ir.new_buffer(buffer.name, (plan.layout.count,), dtype, "local")
-    return FragmentTile(buffer, registers, plan.layout, dtype)
+    dtype = ir.dtype_of(tile.buffer)
+    layout = RowLayout(plan.m) if tile.is_rows else plan.layout
+    registers = ir.new_buffer(tile.buffer.name, (layout.count,), dtype, "local")
+    return FragmentTile(tile.buffer, registers, layout, dtype)
 
 
 def _kind(nest: FragmentNest, in_parts: bool) -> type[Fragment]:
+    if nest.reduces_rows or nest.is_over_rows:
+        return ReducedRows if nest.reduces_rows else RowFragment
     if nest.target.same_as(nest.accumulators[0]):
         value = nest.realize.block.body.value
         reads = any(ir.uses(value, x) for x in nest.accumulators)

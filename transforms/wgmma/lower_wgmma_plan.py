@@ -51,7 +51,7 @@ class MmaPlan:
     accumulate: str  # type of the registers; the buffer's own, or the one requested
     arch: Arch
     turns: int = 1  # sets of these warp groups, which share the registers of a thread block
-    computed: tuple[ir.Var, ...] = ()  # local buffers that have the layout of the accumulator
+    computed: tuple[RegisterTile, ...] = ()  # local buffers that are computed with it
 
     def __post_init__(self) -> None:
         where = self.product.where
@@ -96,7 +96,7 @@ class MmaPlan:
     @property
     def num_tiles(self) -> int:
         """Tiles that a warp group holds in its layout."""
-        return 1 + len(self.computed)
+        return 1 + sum(not x.is_rows for x in self.computed)
 
     @property
     def instruction_n(self) -> int:
@@ -147,9 +147,10 @@ def _with_nests(
     plan: MmaPlan, nests: tuple[FragmentNest, ...], tiles: tuple[RegisterTile, ...]
 ) -> MmaPlan:
     """Return a plan with what is computed in its layout, and the nests over all of that."""
-    own = [x.buffer for x in tiles if x.like.same_as(plan.accumulator)]
-    touching = [x for x in nests if any(y.same_as(z) for y in x.accumulators for z in own)]
-    return replace(plan, nests=tuple(touching), computed=tuple(own[1:]))
+    own = [x for x in tiles if x.like.same_as(plan.accumulator)]
+    touching = [x for x in nests if any(y.same_as(z.buffer) for y in x.accumulators for z in own)]
+    computed = tuple(x for x in own if x.is_computed)
+    return replace(plan, nests=tuple(touching), computed=computed)
 
 
 def _check_sums(plans: list[MmaPlan]) -> None:
@@ -193,7 +194,8 @@ def _check_room(kernel: ir.For, plans: list[MmaPlan]) -> None:
     budget = registers.accumulator_budget(held, plan.warp_groups, plan.arch, consumer)
     if not budget.fits:
         tiles = [f"an accumulator of {x.m}x{x.n}" for x in plans]
-        tiles += [f"{y.name} of {x.m}x{x.n}" for x in plans for y in x.computed]
+        more = [y for x in plans for y in x.computed if not y.is_rows]
+        tiles += [f"{x.buffer.name} of {x.sides[0]}x{x.sides[1]}" for x in more]
         sizes = " and ".join(tiles)
         raise cannot_lower(
             plan.product.where,

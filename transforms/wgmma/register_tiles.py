@@ -3,6 +3,7 @@
     P[i, j] = P[i, j] + A[i, k] * B[j, k]     a product: its instructions demand a layout of P
     S[i, j] = S[i, j] + P[i, j]               so S has the layout of P
     D[i, j] = f(S[i, j], R[i, j])             and R, if it is local, that of S
+    Q[i] = Q[i] + S[i, j]                     Q has the rows of S, each with all threads of the row
 
 Each statement demands that one thread holds the elements that it combines. A fixpoint over the
 statements gives each local buffer one layout; two accesses that disagree are an error.
@@ -30,11 +31,14 @@ class RegisterTile:
         Rows and columns of a warp group.
     like
         The accumulator of the product whose layout it has: of a product its own.
+    is_rows
+        Whether it has an element for each row.
     """
 
     buffer: ir.Var
     sides: tuple[int, int]
     like: ir.Var
+    is_rows: bool = False
 
     @property
     def is_computed(self) -> bool:
@@ -62,9 +66,9 @@ def plan_register_tiles(kernel: ir.For, sums: tuple[RegisterTile, ...]) -> tuple
 
 
 def touched(store: ir.BufferStore, tiles: Sequence[RegisterTile]) -> tuple[RegisterTile, ...]:
-    """Return the register tiles that a statement touches, what it writes first."""
+    """Return the register tiles that a statement touches: what it writes first, rows last."""
     found = [x for x in tiles if ir.uses(store, x.buffer)]
-    return tuple(sorted(found, key=lambda x: not x.buffer.same_as(store.buffer)))
+    return tuple(sorted(found, key=lambda x: (not x.buffer.same_as(store.buffer), x.is_rows)))
 
 
 def accesses_of(buffer: ir.Var, store: ir.BufferStore) -> list[list[Any]]:
@@ -82,15 +86,17 @@ def _local_buffers(store: ir.BufferStore) -> list[ir.Var]:
 def _computed(realize: ir.SBlockRealize, buffer: ir.Var, known: RegisterTile) -> RegisterTile:
     """Give a buffer the layout of the tile that it meets."""
     shape = [ir.static_int(x) for x in buffer.shape if not ir.is_const(x, 1)]
-    if shape != list(known.sides):
+    is_rows = shape == [known.sides[0]]
+    if not is_rows and shape != list(known.sides):
         raise cannot_lower(
             f"block {realize.block.name_hint}",
             f"a local buffer {buffer.name}{shape} next to {known.buffer.name} of "
             f"{'x'.join(map(str, known.sides))}",
-            "a tile of the same rows and columns: a thread holds the elements that meet",
-            "compute it element by element from the product",
+            "a tile of the same rows and columns, or an element for each row: a thread holds the "
+            "elements that meet",
+            "compute it element by element from the product, or reduce rows",
         )
-    return RegisterTile(buffer, known.sides, known.like)
+    return RegisterTile(buffer, known.sides, known.like, is_rows)
 
 
 def _check_one_layout(realize: ir.SBlockRealize, found: tuple[RegisterTile, ...]) -> None:
@@ -102,7 +108,7 @@ def _check_one_layout(realize: ir.SBlockRealize, found: tuple[RegisterTile, ...]
     indices = _places(first.buffer, store)
     for other in others:
         places = _places(other.buffer, store)
-        if first.sides == other.sides and places == indices:
+        if first.sides == other.sides and _meet(indices, places):
             continue
         one, two = (
             f"{x.buffer.name}[{', '.join(min(y))}] of {'x'.join(map(str, x.sides))}"
@@ -123,3 +129,9 @@ def _places(buffer: ir.Var, store: ir.BufferStore) -> set[tuple[str, ...]]:
         tuple(str(x) for x, unit in zip(access, units, strict=True) if not unit)
         for access in accesses_of(buffer, store)
     }
+
+
+def _meet(one: set[tuple[str, ...]], other: set[tuple[str, ...]]) -> bool:
+    """Tell whether two tiles are touched at the same elements, or rows if one has rows only."""
+    length = min(len(x) for x in (*one, *other))
+    return {x[:length] for x in one} == {x[:length] for x in other}

@@ -79,6 +79,18 @@ def two_products(name, match, *changes, sides="(64, 8)", tile="(1, 8, 16)"):
     )
 
 
+ROWS = ACCUMULATOR.replace("acc", "row").replace("(64, 8)", "(64,), TYPE")
+FEWER = """                for i in range(32):
+                    with T.sblock("more", reads=[], writes=[]):
+                        row[i] = T.Cast("float32", i)"""
+
+
+def row_sums(name, match, statement, dtype="float32"):
+    declared = ROWS.replace("TYPE", f'"{dtype}"')
+    changes = (ACCUMULATOR, ACCUMULATOR + declared), ("C[i, j] = acc[i, j]", statement)
+    return product(name, match, *changes)
+
+
 PRODUCTS = [
     *rows(product)("""
 predicate on the block
@@ -283,9 +295,31 @@ accumulator larger than the tile
     product(
         "local buffer of other sides than the accumulator",
         r"block store: found a local buffer half\[64, 16\] next to acc of 64x8; need a tile of the "
-        r"same rows and columns: a thread holds the elements that meet; compute it element by",
+        r"same rows and columns, or an element for each row: a thread holds the elements that meet",
         (ACCUMULATOR, ACCUMULATOR + ACCUMULATOR.replace("acc", "half").replace("8)", "16)")),
         ("C[i, j] = acc[i, j]", "half[i, j] = acc[i, j]"),
+    ),
+    row_sums(
+        "rows multiplied up",
+        r"block store: found row\[i\] = row\[i\] \* acc\[i, j\] in float32, of all elements of a "
+        r"row; need row combined with a value by one of add, max, min, in float32 or int32 or ",
+        "row[i] = row[i] * acc[i, j]",
+    ),
+    row_sums(
+        "rows in 16 bits",
+        r"block store: found row\[i\] = row\[i\] \+ .* in float16, of all elements of a row; nee",
+        'row[i] = row[i] + T.Cast("float16", acc[i, j])',
+        "float16",
+    ),
+    row_sums(
+        "columns of a row tile",
+        r"block store: found an access of row\[j\] of 64x8 next to one of acc\[i, j\] of 64x8; ",
+        "row[j] = row[j] + acc[i, j]",
+    ),
+    row_sums(
+        "a part of the rows",
+        r"block more: found loops \['i<32'\] over rows of registers row\[i\]; need one ",
+        "row[i] = row[i] + acc[i, j]\n" + FEWER,
     ),
     product(
         "accumulator stored into a tile that nothing empties",

@@ -44,7 +44,7 @@ def added():
 
 def test_what_is_added_up_has_the_layout_of_the_product():
     (plan,) = plan_mma(ir.kernels(parse(PRODUCT, *PARTIAL_SUMS))[0], SM_90A)
-    assert [x.name for x in plan.computed] == ["total"]
+    assert [x.buffer.name for x in plan.computed] == ["total"]
     assert [x.realize.block.name_hint for x in plan.nests] == ["init", "init", "add", "store"]
 
 
@@ -58,6 +58,48 @@ def test_a_step_begins_from_zero_and_registers_are_added():
     text = got.script()
     assert text.count("T.float32(0") == 1
     assert "T.bool(False), 1, 1, 0, 0" in text
+
+
+ROW = ACCUMULATOR.replace("acc", "row").replace("(64, 8)", "(64,)")
+ROWS = """                for i in range(64):
+                    with T.sblock("{}"):
+                        {}
+"""
+ROW_SUMS = (
+    (ACCUMULATOR, ACCUMULATOR + ROW),
+    (FILL, FILL + ROWS.format("zero", "row[i] = T.float32(0)")),
+    (STORE, STORE.replace("C[i, j] = acc[i, j]", "row[i] = row[i] + acc[i, j] * acc[i, j]\n")),
+)
+LEFT = ROWS.format("left", "C[i, 0] = T.sqrt(row[i])")
+SUMMED = """
+def summed():
+    with T.sblock("", reads=[], writes=[]):
+        acc = T.sblock_alloc_buffer((4,), scope="local")
+        row = T.sblock_alloc_buffer((2,), scope="local")
+        with T.sblock("store", reads=[row[0:2], acc[0:4]], writes=[row[0:2]]):
+            row_partial = T.sblock_alloc_buffer((2,), scope="local")
+            for h in T.serial(2, pragma_unroll=2):
+                row_partial[h] = T.float32(0)
+            for h in T.serial(2, pragma_unroll=2):
+                row_partial[h] = row_partial[h] + acc[h * 2] * acc[h * 2]
+                row_partial[h] = row_partial[h] + acc[h * 2 + 1] * acc[h * 2 + 1]
+            for h in T.serial(2, pragma_unroll=2):
+                row_partial[h] = row_partial[h] + T.tvm_warp_shuffle_xor(T.uint32(4294967295),
+                    row_partial[h], 1, 32, 32)
+                row_partial[h] = row_partial[h] + T.tvm_warp_shuffle_xor(T.uint32(4294967295),
+                    row_partial[h], 2, 32, 32)
+                row[h] = row[h] + row_partial[h]
+"""
+
+
+def test_rows_are_added_up_in_the_thread_and_by_shuffles():
+    """One of the four threads of a row stores what all of them have."""
+    changes = (*ROW_SUMS[:2], (STORE, ROW_SUMS[2][1].rstrip("\n") + "\n" + LEFT))
+    got = run(parse(PRODUCT, *changes), LowerWgmma())
+    check(*(the_block(x, "store") for x in (got, parse(SUMMED))))
+    (left,) = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "left")
+    (guard,) = ir.find_all(left.body, ir.IfThenElse)
+    assert str(guard.condition).endswith("% 4 == 0")
 
 
 def the_block(func, name):

@@ -65,6 +65,13 @@ class ReducedRows(Fragment):
             old = tirx.BufferLoad(partial, [h])
             return ir.BufferStore(partial, combine(update.operation, old, value), [h])
 
+        def add_if(condition: Any, h: Any, value: Any) -> ir.Stmt:
+            new = add(h, value)
+            if ir.is_const(condition, 1):
+                return new
+            kept = tirx.Select(condition, new.value, tirx.BufferLoad(partial, [h]))
+            return ir.BufferStore(partial, kept, [h])
+
         def total(subtile: Any, h: Any) -> Any:
             return tirx.BufferLoad(self.tile.registers, [rows.of_half(subtile, h)])
 
@@ -73,8 +80,8 @@ class ReducedRows(Fragment):
             return ir.BufferStore(partial, first, [h])
 
         def elements(subtile: Any, chunk: Any, g: Any, h: Any) -> ir.Stmt:
-            found = [self._element(subtile, chunk, g, h, e) for e in PAIR]
-            return ir.seq([only_if(condition, add(h, new.value)) for new, condition in found])
+            found = [self._element(subtile, chunk, g, h, e, anywhere=True) for e in PAIR]
+            return ir.seq([add_if(condition, h, new.value) for new, condition in found])
 
         def finish(subtile: Any, h: Any) -> ir.Stmt:
             steps = [add(h, shuffle_xor(tirx.BufferLoad(partial, [h]), x)) for x in DISTANCES]

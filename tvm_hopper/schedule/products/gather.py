@@ -43,7 +43,7 @@ def plain_config(given: MatmulConfig) -> MatmulConfig:
 
 
 def choose_tile(
-    wanted: ProductShape, config: MatmulConfig, count: int, products: int = 1
+    wanted: ProductShape, config: MatmulConfig, count: int, products: int = 1, columns: int = 0
 ) -> tuple[MatmulConfig, list[str]]:
     """Choose a tile of whole groups; the best ones are returned too, a line each.
 
@@ -57,6 +57,8 @@ def choose_tile(
         Columns of the product for each of the output.
     products : int
         How many accumulators they are summed in.
+    columns : int
+        A multiple of the columns of a tile, if they have to divide it.
     """
     if config.tile is not None:
         return config, []
@@ -64,9 +66,9 @@ def choose_tile(
 
     def fits(found: RankedTile) -> bool:
         one = replace(config, tile=None, consumers=found.consumers)
-        return is_whole(found.tile, found.consumers, count) and not find_violations(
-            found.tile, found.stages, one, wanted.dtype, ARCH, products
-        )
+        if columns % found.tile[1] or not is_whole(found.tile, found.consumers, count):
+            return False
+        return not find_violations(found.tile, found.stages, one, wanted.dtype, ARCH, products)
 
     whole = [x for x in ranked if fits(x)]
     if whole:

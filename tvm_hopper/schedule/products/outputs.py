@@ -11,12 +11,14 @@ so that both can be computed from the accumulator, in registers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import s_tir
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.column_reads import COLUMNS, column_read
+from tvm_hopper.errors import cannot_schedule
 
 from .fuse import (
     check_one_use,
@@ -41,6 +43,15 @@ def output_dtypes(sch: s_tir.Schedule, block: Any) -> tuple[str, ...]:
         todo += followers(sch, current)
     left = [x for x in seen if not followers(sch, x) or is_needed(sch, x)]
     return tuple(ir.dtype_of(sch.get(x).writes[0].source) for x in left)
+
+
+def check_operands_stay(reader: Any, problems: Sequence[Any], where: str) -> None:
+    """Refuse an output that is an operand: other tiles still read that."""
+    output = reader.writes[0].source
+    if any(output.same_as(x.buffer) for one in problems for x in (one.lhs, one.rhs)):
+        found = f"block {reader.name_hint}, which writes {output.name}, an operand of them"
+        fix = "write another tensor, and copy that in a separate kernel"
+        raise cannot_schedule(where, found, "a separate output", fix)
 
 
 def find_gather(sch: s_tir.Schedule, block: Any) -> int | None:

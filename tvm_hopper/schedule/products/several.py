@@ -30,12 +30,12 @@ from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothi
 from tvm_hopper.schedule.reasons import as_refusal
 from tvm_hopper.schedule.trial import as_one_step, is_thrown_away, rehearse
 
-from . import fuse
+from . import fuse, row_statistics
 from .classes import Asked, ClassKernel, check_symbolic, product_of
 from .config import MatmulConfig
 from .fit import fit
 from .gather import choose_tile, excluded, is_whole, plain_config
-from .outputs import output_dtypes, starts_early
+from .outputs import check_operands_stay, output_dtypes, starts_early
 from .recognize import (
     Matmul,
     check_operands,
@@ -44,6 +44,7 @@ from .recognize import (
     find_matmul,
     find_swizzle_violations,
 )
+from .row_statistics import apply_with_rows, are_reductions
 from .staging import EpilogueTypes
 from .tile_kernel import (
     TileLoops,
@@ -92,6 +93,9 @@ def matmul_together(
 def _schedule(sch: s_tir.Schedule, blocks: Sequence[Any], kernel: ClassKernel) -> Any:
     blocks = [as_block(sch, x) for x in blocks]
     names = " and ".join(str(sch.get(x).name_hint) for x in blocks)
+    if are_reductions(sch, blocks):
+        with as_refusal(f"blocks {names}", row_statistics.NEED, row_statistics.FIX):
+            return apply_with_rows(sch, blocks, kernel, f"blocks {names}")
     with as_refusal(f"blocks {names}", NEED, FIX):
         return _apply(sch, blocks, kernel, f"blocks {names}")
 
@@ -109,7 +113,7 @@ def _apply(sch: s_tir.Schedule, blocks: list[Any], kernel: ClassKernel, where: s
         check_symbolic(problems[0], kernel.rows)
     _check_alike(where, problems)
     reader = _find_reader(sch, blocks, where)
-    _check_operands_stay(sch.get(reader), problems, where)
+    check_operands_stay(sch.get(reader), problems, where)
     outputs = output_dtypes(sch, reader)
     check_outputs(problems[0], outputs)
     tiles = _plan(sch, problems, kernel, outputs, where)
@@ -152,15 +156,6 @@ def _check_alike(where: str, problems: list[Matmul]) -> None:
             if str(one) != str(two):
                 found = f"{name} {one} in {first.name} and {two} in {other.name}"
                 raise cannot_schedule(where, found, NEED, FIX)
-
-
-def _check_operands_stay(reader: Any, problems: list[Matmul], where: str) -> None:
-    """Refuse an output that is an operand: other tiles still read that."""
-    output = reader.writes[0].source
-    if any(output.same_as(x.buffer) for one in problems for x in (one.lhs, one.rhs)):
-        found = f"block {reader.name_hint}, which writes {output.name}, an operand of them"
-        fix = "write another tensor, and copy that in a separate kernel"
-        raise cannot_schedule(where, found, "a separate output", fix)
 
 
 def _find_reader(sch: s_tir.Schedule, blocks: list[Any], where: str) -> Any:

@@ -49,8 +49,21 @@ def oriented(problem: Matmul, config: MatmulConfig) -> Matmul:
     return problem.transposed if config.transposed else problem
 
 
+@dataclass(frozen=True)
+class RowReduction:
+    """A reduction over rows of the output, and the copy of what it reads."""
+
+    block: Any
+    copy: Any
+
+
 def apply_tiles(
-    sch: s_tir.Schedule, block: Any, problem: Matmul, tiles: TilePlan, outputs: int
+    sch: s_tir.Schedule,
+    block: Any,
+    problem: Matmul,
+    tiles: TilePlan,
+    outputs: int,
+    rows: Sequence[RowReduction] = (),
 ) -> Any:
     """Cut a product into tiles, copy its operands and store its outputs; return its block."""
     config = tiles.config
@@ -64,7 +77,7 @@ def apply_tiles(
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
             steps.inline_copies(sch, producer)
-    several = separate_outputs(sch, block) if outputs > 1 else []
+    several = separate_outputs(sch, block) if outputs > 1 or rows else []
     loops = split_loops(sch, block, problem, tiles)
     product = block
     if config.promotes:
@@ -78,11 +91,14 @@ def apply_tiles(
         sch.reverse_compute_at(store, loops.part)
     for operand in (problem.lhs, problem.rhs):
         copy_operand(sch, product, problem, operand, loops.k_outer, config)
+    partial = [_reduce_rows(sch, x, stores, tiles, loops) for x in rows]
     _store(sch, stores, problem, tiles, loops)
     drop_unit_dims(sch, block, problem.output_kept)
     if loops.k_parts is not None:
         sch.decompose_reduction(block, loops.k_parts)
         reductions.across_cluster(sch, loops.k_parts, config.split_mode or "cluster")
+    for reduced in partial:
+        sch.decompose_reduction(reduced, sch.get_loops(reduced)[-2])
     if config.promotes:
         drop_unit_dims(sch, product, tuple(d + 1 for d in problem.output_kept))  # behind the step
         begin_sums(sch, block, product, loops.k_outer)
@@ -108,6 +124,29 @@ def multiply(
         wgmma_pending=config.wgmma_pending,
     )
     return found[0]
+
+
+def _reduce_rows(
+    sch: s_tir.Schedule, rows: RowReduction, stores: list[Any], tiles: TilePlan, loops: TileLoops
+) -> Any:
+    """Reduce rows of a tile in registers and store what each tile has; return the reduction.
+
+    The store that computes what it reads becomes part of it, and leaves `stores`.
+    """
+    copy = sch.get(rows.copy)
+    store = next(x for x in stores if any(copy.same_as(sch.get(y)) for y in sch.get_consumers(x)))
+    stores.remove(store)
+    fuse.fuse_epilogue(sch, store)
+    assert tiles.config.tile is not None
+    width = tiles.config.tile[1] // (tiles.config.sharers if tiles.axis == "n" else 1)
+    _, columns = sch.get_loops(rows.block)
+    tile, _ = sch.split(columns, [None, width])
+    partial = sch.rfactor(tile, 0)
+    left = sch.cache_write(partial, 0, "local")
+    sch.reverse_compute_at(partial, loops.part, preserve_unit_loops=True)
+    fuse.inline_block(sch, sch.compute_inline, store)
+    sch.reverse_compute_at(left, loops.part, preserve_unit_loops=True)
+    return partial
 
 
 @dataclass(frozen=True)

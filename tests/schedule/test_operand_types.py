@@ -203,19 +203,18 @@ def test_promoted_sums_of_float8_lose_little():
     assert lost["promoted"] < 0.002
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "options",
     [
-        {"tile": (64, 64, 128)},
         {"tile": (64, 64, 64), "form": "transposed"},
-        {"tile": (64, 64, 128), "consumers": 2, "schedule": "pingpong", "persistent": 1},
-        {"tile": (64, 24, 128), "cluster": (1, 2)},
+        {"tile": (64, 64, 64), "consumers": 2, "schedule": "pingpong", "persistent": 1},
+        {"tile": (64, 24, 64), "cluster": (1, 2)},
     ],
     ids=str,
 )
 def test_promoted_sums_are_verified(options):
-    mod = contraction("bmk,bnk->bmn", SIZES | {"b": 2, "k": 320}, (E4, E5), "float32")
+    mod = contraction("bmk,bnk->bmn", SIZES | {"b": 2, "k": 160}, (E4, E5), "float32")
     sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C", hs.MatmulConfig(accumulate="promoted", **options))
     report = verify(sch, against=mod)

@@ -193,22 +193,19 @@ def _row_nest(
     store = realize.block.body
     units = tuple(loop for loop in loops if ir.is_const(loop.extent, 1))
     rows = [loop for loop in loops if not ir.is_const(loop.extent, 1)]
-    places = [[x for x in y if not ir.is_const(x, 0)] for y in accesses_of(tile.buffer, store)]
-    (index,) = places[0]
-    if (
-        len(rows) != 1
-        or ir.static_int(rows[0].extent) != tile.sides[0]
-        or str(index) != str(rows[0].loop_var)
-    ):
+    indices = [x for y in accesses_of(tile.buffer, store) for x in y if not ir.is_const(x, 0)]
+    extent = ir.static_int(rows[0].extent) if len(rows) == 1 else None
+    if extent is None or extent > tile.sides[0] or not rows[0].loop_var.same_as(indices[0]):
         raise cannot_lower(
             f"block {realize.block.name_hint}",
             f"loops {[f'{x.loop_var.name}<{x.extent}' for x in loops]} over rows of registers "
-            f"{tile.buffer.name}[{index}]",
+            f"{tile.buffer.name}{indices[:1]}",
             f"one loop over {tile.sides[0]} rows",
             "leave the loops as TVM makes them: the lowering distributes rows",
         )
     column = ir.For(ir.Var("column", "int32"), 0, 1, ir.ForKind.SERIAL, nest.body)
-    return FragmentNest(nest, realize, rows[0], column, units, 0, 0, ())
+    few_rows = extent < tile.sides[0]
+    return FragmentNest(nest, realize, rows[0], column, units, 0, 0, (), few_rows=few_rows)
 
 
 def _gathered(

@@ -60,14 +60,19 @@ class Number:
         return self.dtype in FORMATS
 
 
+def _if_numbers(extreme: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """Return NaN if one of two is none, as our kernels do; LLVM's takes the other one."""
+    return tirx.Select(tirx.Or(T.isnan(a), T.isnan(b)), a + b, extreme(a, b))
+
+
 Load = Callable[[Any, list[Any], bool], Number]
 FLOAT_OPS: dict[type, Callable[[Any, Any], Any]] = {
     tirx.Add: lambda a, b: a + b,
     tirx.Sub: lambda a, b: a - b,
     tirx.Mul: lambda a, b: a * b,
     tirx.Div: lambda a, b: a / b,
-    tirx.Min: T.min,
-    tirx.Max: T.max,
+    tirx.Min: lambda a, b: _if_numbers(T.min, a, b),
+    tirx.Max: lambda a, b: _if_numbers(T.max, a, b),
 }
 SECOND_ORDER = 2.0  # errors are of first order: so many times one has to be expected
 MOST_DIVISOR = (

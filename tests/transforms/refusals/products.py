@@ -80,9 +80,9 @@ def two_products(name, match, *changes, sides="(64, 8)", tile="(1, 8, 16)"):
 
 
 ROWS = ACCUMULATOR.replace("acc", "row").replace("(64, 8)", "(64,), TYPE")
-FEWER = """                for i in range(32):
+REVERSED = """                for i in range(64):
                     with T.sblock("more", reads=[], writes=[]):
-                        row[i] = T.Cast("float32", i)"""
+                        row[63 - i] = T.Cast("float32", i)"""
 
 
 def row_sums(name, match, statement, dtype="float32"):
@@ -317,9 +317,9 @@ accumulator larger than the tile
         "row[j] = row[j] + acc[i, j]",
     ),
     row_sums(
-        "a part of the rows",
-        r"block more: found loops \['i<32'\] over rows of registers row\[i\]; need one ",
-        "row[i] = row[i] + acc[i, j]\n" + FEWER,
+        "rows in another order",
+        r"block more: found loops \['i<64'\] over rows of registers row\[63 - i\]; need one loop ",
+        "row[i] = row[i] + acc[i, j]\n" + REVERSED,
     ),
     product(
         "accumulator stored into a tile that nothing empties",

@@ -28,7 +28,7 @@ from tvm_hopper.errors import cannot_schedule
 
 from . import fuse
 from .classes import ClassKernel, check_symbolic, product_of
-from .field_values import UNTRANSPOSED
+from .field_values import THREADS, UNTRANSPOSED
 from .fit import fit
 from .gather import choose_tile
 from .operands import operand_dtypes
@@ -39,7 +39,7 @@ from .tile_kernel import RowReduction, TilePlan, apply_tiles
 
 NEED = "a product, and reductions over rows of what it stores"
 FIX = "schedule the reductions as kernels of their own"
-THREADS = 128  # of a block of the second kernel: a row each
+ROWS = 128  # of a thread block of the second kernel
 
 
 def blocks_after(sch: s_tir.Schedule, block: Any) -> list[Any]:
@@ -83,6 +83,11 @@ def apply_with_rows(sch: s_tir.Schedule, blocks: list[Any], kernel: ClassKernel,
     check_outputs(problem, epilogue.outputs)
     wanted = product_of(problem, kernel, epilogue.outputs)
     config = replace(config, form=UNTRANSPOSED, split_k=1)
+    if epilogue.operands:  # the reductions read them, too, from where the threads do
+        if config.by_tma:
+            found = f"store={config.store!r}, and a tensor of the output's shape that is read"
+            raise cannot_schedule(where, found, "threads that load it", 'request store="threads"')
+        config = replace(config, store=THREADS)
     config, lines = choose_tile(wanted, config, 1, columns=problem.n.extent)
     config, axis = fit(sch, problem, replace(kernel, config=config), epilogue)
     assert config.tile is not None
@@ -97,7 +102,7 @@ def apply_with_rows(sch: s_tir.Schedule, blocks: list[Any], kernel: ClassKernel,
     product = apply_tiles(sch, block, problem, plan, len(epilogue.outputs), rows)
     for reduction in reductions:
         row, _ = sch.get_loops(reduction)
-        blocks_of_rows, thread = sch.split(row, [None, THREADS])
+        blocks_of_rows, thread = sch.split(row, [None, ROWS])
         sch.bind(blocks_of_rows, "blockIdx.x")
         sch.bind(thread, "threadIdx.x")
     return product

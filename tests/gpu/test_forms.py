@@ -146,3 +146,35 @@ def test_promoted_sums_of_float8(options: dict[str, object]) -> None:
         torch.cuda.synchronize()
         lost[accumulate] = ((out.double() - want) / want).abs().max().item()
     assert lost["promoted"] < 1e-3 < 0.1 < lost[None]
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 256, 64), (333, 1024, 512), (8192, 4096, 4096)])
+def test_reductions_over_rows(m: int, n: int, k: int, residual: bool) -> None:
+    """Sums of squares of what is stored, and maxima; the same bits each time."""
+    import torch
+    import tvm
+    from tvm import s_tir
+
+    from tests.schedule.test_row_statistics import statistics
+    from tvm_hopper import schedule as hs
+
+    sch = s_tir.Schedule(statistics("m", n, k, residual=residual))
+    hs.matmul(sch, ("C", "Q", "X"))
+    run = tvm.compile(sch.mod, target=forms.TARGET)["main"]
+    made = {"device": "cuda", "dtype": torch.bfloat16}
+    a, b, v = (torch.randn(x, **made) for x in ((m, k), (n, k), (n,)))
+    more = [torch.randn(m, n, **made)] if residual else []
+    results = []
+    for _ in range(2):
+        d = torch.full((m, n), float("nan"), **made)
+        q, x = (torch.full((m,), float("nan"), device="cuda") for _ in range(2))
+        run(a, b, *more, v, d, q, x)
+        torch.cuda.synchronize()
+        results.append((d, q, x))
+    assert all(torch.equal(one, two) for one, two in zip(*results, strict=True))
+    c = a.double() @ b.double().T
+    whole = c + more[0].double() if residual else c
+    torch.testing.assert_close(d.double(), whole, rtol=2**-7, atol=1e-2)
+    torch.testing.assert_close(q.double(), (d.double() ** 2).sum(1), rtol=1e-5, atol=0)
+    torch.testing.assert_close(x.double(), (c + v.double()).amax(1), rtol=1e-5, atol=1e-3)

@@ -87,7 +87,8 @@ def matmul(
     block : SBlockRV or str, or a sequence of these
         The multiply-add, in plain loops. Several are products of one shape that share their left
         operand and are read by one block, as the two of a gated activation: they become one kernel
-        that loads the operand once.
+        that loads the operand once. Or a product and reductions over the rows of what it stores,
+        as a norm needs them: the kernel reduces each tile, and another one the tiles.
     config : MatmulConfig, optional
         Tile sizes and so on; fields left out are chosen from the shape. The tile is that of each
         product.

@@ -80,7 +80,7 @@ def plan_loads(
         )
         if _pairs(one, nest, axis) is not None:
             chosen.append(one)
-    held = sum(x.layout.count * x.num_tiles for x in plans)
+    held = sum(sum(x.held) for x in plans)
     needed = held + len(chosen) * plan.n // 8 + RESERVED_REGISTERS
     return tuple(chosen) if needed <= _available(plan) else ()
 

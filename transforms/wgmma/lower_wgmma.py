@@ -285,8 +285,7 @@ def _facts(plans: tuple[MmaPlan, ...], threads: Threads) -> list[Note]:
 def _product_note(plan: MmaPlan) -> MmaNote:
     block, tile = plan.product.block, (plan.m, plan.n, plan.k)
     choice = str(block.annotations.get(CHOSEN, ""))
-    held = plan.layout.count * plan.num_tiles
-    return MmaNote(block.name_hint, tile, plan.instruction, held, choice)
+    return MmaNote(block.name_hint, tile, plan.instruction, sum(plan.held), choice)
 
 
 def _remark(plan: MmaPlan) -> str:

@@ -15,7 +15,7 @@ from tvm_hopper.requests.keys import ACCUMULATE, OPERANDS, REGISTERS, SWIZZLE, T
 from tvm_hopper.transforms.common.multiply_add import MultiplyAdd, match_multiply_add
 from tvm_hopper.transforms.common.transfer import find_transfers
 
-from .fragment_layout import AccumulatorLayout
+from .fragment_layout import AccumulatorLayout, RowLayout
 from .fragment_loops_plan import FragmentNest, find_fragment_nests
 from .register_tiles import RegisterTile, plan_register_tiles
 
@@ -94,9 +94,11 @@ class MmaPlan:
         return AccumulatorLayout(self.m, self.n, self.instruction_n)
 
     @property
-    def num_tiles(self) -> int:
-        """Tiles that a warp group holds in its layout."""
-        return 1 + sum(not x.is_rows for x in self.computed)
+    def held(self) -> tuple[int, ...]:
+        """Registers of a thread for the accumulator, and for each tile that is computed with it."""
+        rows = RowLayout(self.m).count
+        more = (rows if x.is_rows else self.layout.count for x in self.computed)
+        return (self.layout.count, *more)
 
     @property
     def instruction_n(self) -> int:
@@ -190,12 +192,13 @@ def _check_room(kernel: ir.For, plans: list[MmaPlan]) -> None:
     loops = ir.find_all(kernel, ir.For, lambda loop: REGISTERS in loop.annotations)
     around = [loop for loop in loops if ir.uses_node(loop, plan.product.realize)]
     consumer = int(list(around[0].annotations[REGISTERS])[-1]) if around else None
-    held = [x.layout.count for x in plans for _ in range(x.num_tiles)]
+    held = [y for x in plans for y in x.held]
     budget = registers.accumulator_budget(held, plan.warp_groups, plan.arch, consumer)
     if not budget.fits:
         tiles = [f"an accumulator of {x.m}x{x.n}" for x in plans]
-        more = [y for x in plans for y in x.computed if not y.is_rows]
-        tiles += [f"{x.buffer.name} of {x.sides[0]}x{x.sides[1]}" for x in more]
+        for tile in (y for x in plans for y in x.computed):
+            rows, columns = tile.sides
+            tiles.append(f"{tile.buffer.name} of {rows}{'' if tile.is_rows else f'x{columns}'}")
         sizes = " and ".join(tiles)
         raise cannot_lower(
             plan.product.where,

@@ -80,6 +80,7 @@ def two_products(name, match, *changes, sides="(64, 8)", tile="(1, 8, 16)"):
 
 
 ROWS = ACCUMULATOR.replace("acc", "row").replace("(64, 8)", "(64,), TYPE")
+FLOAT_ROWS = ROWS.replace("TYPE", '"float32"')
 REVERSED = """                for i in range(64):
                     with T.sblock("more", reads=[], writes=[]):
                         row[63 - i] = T.Cast("float32", i)"""
@@ -167,6 +168,15 @@ no reduction
         r"thread; need at most 211 of the consumer's 256",
         sides="(64, 448)",
         tile="(1, 448, 16)",
+    ),
+    product(
+        "registers of an accumulator and of rows",
+        WHERE + r"found an accumulator of 64x424 and row of 64: 214 registers a thread; need at mo",
+        ("(64, 8)", "(64, 424)"),
+        ("(1, 8, 16)", "(1, 424, 16)"),
+        ("T.grid(64, 8, 16)", "T.grid(64, 424, 16)"),
+        (ACCUMULATOR.replace("8)", "424)"), ACCUMULATOR.replace("8)", "424)") + FLOAT_ROWS),
+        ("C[i, j] = acc[i, j]", "row[i] = row[i] + acc[i, j]"),
     ),
     *rows(product)("""
 rows

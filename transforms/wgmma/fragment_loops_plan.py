@@ -39,7 +39,7 @@ from tvm_hopper.requests.keys import TAKES_PLACE
 from tvm_hopper.transforms.common.multiply_add import MultiplyAdd
 from tvm_hopper.transforms.common.transfer import SHARED, find_transfers
 
-from .register_tiles import RegisterTile, accesses_of, touched
+from .register_tiles import HeldTile, accesses_of, touched
 
 ROW_OPERATIONS = ("add", "max", "min")  # by which elements of a row are combined
 WORDS = ("float32", "int32", "uint32")  # that threads of a row exchange
@@ -109,7 +109,7 @@ class FragmentNest:
 
 
 def find_fragment_nests(
-    kernel: ir.For, products: tuple[MultiplyAdd, ...], tiles: tuple[RegisterTile, ...]
+    kernel: ir.For, products: tuple[MultiplyAdd, ...], tiles: tuple[HeldTile, ...]
 ) -> tuple[FragmentNest, ...]:
     """Return the nests over the register tiles of a kernel, in order.
 
@@ -150,7 +150,7 @@ def _fragment_nest(
     nest: ir.For,
     loops: list[ir.For],
     realize: ir.SBlockRealize,
-    tile: RegisterTile,
+    tile: HeldTile,
 ) -> FragmentNest:
     store = realize.block.body
     accumulator, sides = tile.buffer, tile.sides
@@ -187,7 +187,7 @@ def _fragment_nest(
 
 
 def _row_nest(
-    nest: ir.For, loops: list[ir.For], realize: ir.SBlockRealize, tile: RegisterTile
+    nest: ir.For, loops: list[ir.For], realize: ir.SBlockRealize, tile: HeldTile
 ) -> FragmentNest:
     """Return a nest over elements of rows."""
     store = realize.block.body
@@ -404,7 +404,7 @@ def _check_no_other_use(
 
 
 def _check_statements(
-    kernel: ir.For, tile: RegisterTile, products: Sequence[MultiplyAdd], nests: list[FragmentNest]
+    kernel: ir.For, tile: HeldTile, products: Sequence[MultiplyAdd], nests: list[FragmentNest]
 ) -> None:
     """Refuse what a warp group's threads would each do in full: they share fragments only."""
     accumulator = tile.buffer

@@ -65,7 +65,7 @@ from .fragment_shared_stores import StagedFragment
 from .fragment_transposed_stores import stored_by
 from .fragment_updates import UpdatedFragment, is_first
 from .lower_wgmma_plan import MmaPlan, Operand, plan_mma
-from .register_tiles import RegisterTile
+from .register_tiles import HeldTile
 from .single_iteration import runs_once, starts_from_zero
 from .warp_group_threads import bind_warp_groups
 
@@ -114,7 +114,7 @@ def _sum_tile(plan: MmaPlan) -> FragmentTile:
     return FragmentTile(plan.accumulator, registers, layout, plan.accumulate)
 
 
-def _computed_tile(plan: MmaPlan, tile: RegisterTile) -> FragmentTile:
+def _computed_tile(plan: MmaPlan, tile: HeldTile) -> FragmentTile:
     """Name the registers of what is computed with an accumulator."""
     dtype = ir.dtype_of(tile.buffer)
     layout = RowLayout(plan.m) if tile.is_rows else plan.layout
@@ -132,18 +132,21 @@ def _kind(nest: FragmentNest, in_parts: bool) -> type[Fragment]:
     return StagedFragment if ir.is_shared(nest.target) else stored_by(nest, in_parts)
 
 
+def needless_fills(threads: Threads) -> list[ir.Stmt]:
+    """Return the fills of what the first instructions overwrite."""
+    tiles = [x for x, y in zip(threads.tiles, threads.overwrites, strict=False) if y]
+    firsts = filter(is_first, threads.fragments)
+    return [x.nest.nest for x in firsts if any(x.tile is y for y in tiles)]
+
+
 def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) -> ir.Stmt:
     """Replace the blocks, the nests over their accumulators, and the thread axis."""
     thread = threads.axis
-    needless: list[ir.Stmt] = []  # fills of what instructions overwrite
-    planned: dict[Any, Any] = {}
+    planned = {x.nest.nest: x.emit() for x in threads.fragments}
+    needless = needless_fills(threads)
+    planned.update((fill, ir.seq()) for fill in needless)
     for plan, tile, overwrites in zip(plans, threads.tiles, threads.overwrites, strict=False):
         planned[plan.product.realize] = _instructions(plan, tile.registers, overwrites)
-        first = [x.nest.nest for x in threads.fragments if x.tile is tile and is_first(x)]
-        needless += first if overwrites else []
-    for one in threads.fragments:
-        is_needless = any(one.nest.nest.same_as(x) for x in needless)
-        planned[one.nest.nest] = ir.seq() if is_needless else one.emit()
     ahead = put_ahead(planned, threads.fragments, thread)
     kernel = drop_stages(kernel, needless)
     body = ir.drop_empty(ir.replace_nodes(kernel, ir.Stmt, planned))

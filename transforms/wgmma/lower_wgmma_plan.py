@@ -17,7 +17,7 @@ from tvm_hopper.transforms.common.transfer import find_transfers
 
 from .fragment_layout import AccumulatorLayout, RowLayout
 from .fragment_loops_plan import FragmentNest, find_fragment_nests
-from .register_tiles import RegisterTile, plan_register_tiles
+from .register_tiles import HeldTile, plan_register_tiles
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class MmaPlan:
     accumulate: str  # type of the registers; the buffer's own, or the one requested
     arch: Arch
     turns: int = 1  # sets of these warp groups, which share the registers of a thread block
-    computed: tuple[RegisterTile, ...] = ()  # local buffers that are computed with it
+    computed: tuple[HeldTile, ...] = ()  # local buffers that are computed with it
 
     def __post_init__(self) -> None:
         where = self.product.where
@@ -136,7 +136,7 @@ def plan_mma(kernel: ir.For, arch: Arch) -> tuple[MmaPlan, ...]:
     )
     plans = [_plan_block(kernel, match_multiply_add(x), arch) for x in realizes]
     _check_sums(plans)
-    sums = tuple(RegisterTile(x.accumulator, (x.m, x.n), x.accumulator) for x in plans)
+    sums = tuple(HeldTile(x.accumulator, (x.m, x.n), x.accumulator) for x in plans)
     tiles = plan_register_tiles(kernel, sums)
     nests = find_fragment_nests(kernel, tuple(x.product for x in plans), tiles)
     plans = [_with_nests(x, nests, tiles) for x in plans]
@@ -146,7 +146,7 @@ def plan_mma(kernel: ir.For, arch: Arch) -> tuple[MmaPlan, ...]:
 
 
 def _with_nests(
-    plan: MmaPlan, nests: tuple[FragmentNest, ...], tiles: tuple[RegisterTile, ...]
+    plan: MmaPlan, nests: tuple[FragmentNest, ...], tiles: tuple[HeldTile, ...]
 ) -> MmaPlan:
     """Return a plan with what is computed in its layout, and the nests over all of that."""
     own = [x for x in tiles if x.like.same_as(plan.accumulator)]

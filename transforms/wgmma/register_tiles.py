@@ -20,7 +20,7 @@ from tvm_hopper.errors import cannot_lower
 
 
 @dataclass(frozen=True)
-class RegisterTile:
+class HeldTile:
     """A local buffer that warp groups hold in registers.
 
     Attributes
@@ -46,7 +46,7 @@ class RegisterTile:
         return not self.buffer.same_as(self.like)
 
 
-def plan_register_tiles(kernel: ir.For, sums: tuple[RegisterTile, ...]) -> tuple[RegisterTile, ...]:
+def plan_register_tiles(kernel: ir.For, sums: tuple[HeldTile, ...]) -> tuple[HeldTile, ...]:
     """Return the accumulators of products, and after them what is computed with them."""
     tiles = list(sums)
     realizes = [
@@ -65,7 +65,7 @@ def plan_register_tiles(kernel: ir.For, sums: tuple[RegisterTile, ...]) -> tuple
     return tuple(tiles)
 
 
-def touched(store: ir.BufferStore, tiles: Sequence[RegisterTile]) -> tuple[RegisterTile, ...]:
+def touched(store: ir.BufferStore, tiles: Sequence[HeldTile]) -> tuple[HeldTile, ...]:
     """Return the register tiles that a statement touches: what it writes first, rows last."""
     found = [x for x in tiles if ir.uses(store, x.buffer)]
     return tuple(sorted(found, key=lambda x: (not x.buffer.same_as(store.buffer), x.is_rows)))
@@ -83,7 +83,7 @@ def _local_buffers(store: ir.BufferStore) -> list[ir.Var]:
     return [x for x in ir.once(found) if str(x.scope()) == "local"]
 
 
-def _computed(realize: ir.SBlockRealize, buffer: ir.Var, known: RegisterTile) -> RegisterTile:
+def _computed(realize: ir.SBlockRealize, buffer: ir.Var, known: HeldTile) -> HeldTile:
     """Give a buffer the layout of the tile that it meets."""
     shape = [ir.static_int(x) for x in buffer.shape if not ir.is_const(x, 1)]
     is_rows = len(shape) == 1 and (shape[0] or known.sides[0] + 1) <= known.sides[0]
@@ -96,10 +96,10 @@ def _computed(realize: ir.SBlockRealize, buffer: ir.Var, known: RegisterTile) ->
             "elements that meet",
             "compute it element by element from the product, or reduce rows",
         )
-    return RegisterTile(buffer, known.sides, known.like, is_rows)
+    return HeldTile(buffer, known.sides, known.like, is_rows)
 
 
-def _check_one_layout(realize: ir.SBlockRealize, found: tuple[RegisterTile, ...]) -> None:
+def _check_one_layout(realize: ir.SBlockRealize, found: tuple[HeldTile, ...]) -> None:
     """Refuse accesses of two tiles of which no thread holds both elements."""
     if len(found) < 2:
         return

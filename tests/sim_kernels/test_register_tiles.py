@@ -1,6 +1,10 @@
 """Statements over several register tiles: local buffers that are computed with a product."""
 
+import random
+from collections.abc import Sequence
+
 import numpy as np
+import pytest
 import tvm
 from tvm import s_tir, te
 
@@ -40,7 +44,7 @@ def softmax():
     return a, b, d, te.compute((M,), lambda i: x[i] + te.log(q[i]), name="L")
 
 
-def scheduled(mod: tvm.IRModule, local: str, stored: str) -> s_tir.Schedule:
+def scheduled(mod: tvm.IRModule, local: Sequence[str], stored: Sequence[str]) -> s_tir.Schedule:
     """Keep some blocks in registers: two warp groups of 64 rows, two steps of the sum."""
     sch = s_tir.Schedule(mod)
     block = sch.get_sblock("C")
@@ -58,7 +62,7 @@ def scheduled(mod: tvm.IRModule, local: str, stored: str) -> s_tir.Schedule:
         steps.async_copy(sch, copy, "tma")
     for name in local:
         sch.set_scope(name, 0, "local")
-    for name in local + stored:
+    for name in (*local, *stored):
         sch.reverse_compute_at(name, group)
     for name in local:
         if sch.get(sch.get_sblock(name)).init is not None:
@@ -101,6 +105,56 @@ def test_rows_are_verified():
     mod = module(softmax)
     report = verify(scheduled(mod, "XPQ", "DL"), against=mod)
     assert report.verdict == "clean", report.table()
+
+
+def drawn(seed: int):
+    """Return statements over tiles and rows that a seed decides, and all of them in the outputs."""
+    rng = random.Random(seed)
+    a, b, c = product()
+    tiles, rows, names = [c], [], []
+
+    def reduced(i):
+        value, axis = rng.choice(tiles), te.reduce_axis((0, N), "u")
+        element = value[i, axis] * 0.5 if rng.random() < 0.5 else value[i, axis]
+        return rng.choice((te.sum, te.max, te.min))(element, axis)
+
+    def element(i, j):
+        value = rng.choice(tiles)[i, j] + rng.choice(tiles)[i, j] * 0.25
+        value = value - rng.choice(rows)[i] * 0.125 if rows and rng.random() < 0.6 else value
+        return te.max(value, te.const(-1, "float32")) if rng.random() < 0.3 else value
+
+    for number in range(rng.randint(2, 5)):
+        names.append(f"T{number}")
+        kind = rng.choice(("element", "element", "reduced", "row"))
+        if kind == "element":
+            tiles.append(te.compute((M, N), element, name=names[-1]))
+        elif kind == "reduced" or not rows:
+            rows.append(te.compute((M,), reduced, name=names[-1]))
+        else:
+            rows.append(te.compute((M,), lambda i: rng.choice(rows)[i] * 0.5 + 1, name=names[-1]))
+    d = te.compute(
+        (M, N), lambda i, j: sum(x[i, j] for x in tiles) + sum(x[i] for x in rows), name="D"
+    )
+    left = te.compute((M,), lambda i: sum((x[i] for x in rows), te.const(1, "float32")), name="L")
+    return (a, b, d, left) if rows else (a, b, d), names
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(x, marks=pytest.mark.slow) for x in range(2, 60))]
+)
+def test_drawn_statements(seed):
+    arguments, names = drawn(seed)
+    func = te.create_prim_func(list(arguments)).with_attr("global_symbol", "main")
+    mod = tvm.IRModule({"main": func})
+    outputs = [x.op.name for x in arguments[2:]]
+    values, _ = inputs()
+    got = simulate(scheduled(mod, names, outputs), values).require_clean().outputs
+    want = {x: tvm.runtime.tensor(np.zeros((M, N)[: 2 - (x == "L")], "float32")) for x in outputs}
+    tvm.compile(mod, target="llvm")["main"](
+        *(tvm.runtime.tensor(values[x]) for x in "AB"), *want.values()
+    )
+    for name in outputs:
+        np.testing.assert_allclose(got[name], want[name].numpy(), rtol=1e-4, atol=1e-3)
 
 
 def module(make):

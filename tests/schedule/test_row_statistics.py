@@ -86,6 +86,12 @@ def test_the_order_of_a_sum_is_fixed():
         ({"columns": 64}, {}, "CQ", "block Q: found 2 loops that reduce S; need a loop over rows"),
         ({}, {}, "CS", "block S: found 2 loops that reduce D; need a loop over rows and one over"),
         (
+            {"m": 256, "n": 384},
+            {"tile": (128, 192, 64), "consumers": 2, "schedule": "pingpong"},
+            "CQX",
+            "found an accumulator of 128x192 and Q.rf_local of 128 and X.rf_local of 128: 200 re",
+        ),
+        (
             {"residual": True},
             {"store": "tma"},
             "CQ",

@@ -193,7 +193,8 @@ def _check_room(kernel: ir.For, plans: list[MmaPlan]) -> None:
     around = [loop for loop in loops if ir.uses_node(loop, plan.product.realize)]
     consumer = int(list(around[0].annotations[REGISTERS])[-1]) if around else None
     held = [y for x in plans for y in x.held]
-    budget = registers.accumulator_budget(held, plan.warp_groups, plan.arch, consumer)
+    groups = plan.warp_groups * plan.turns
+    budget = registers.accumulator_budget(held, groups, plan.arch, consumer)
     if not budget.fits:
         tiles = [f"an accumulator of {x.m}x{x.n}" for x in plans]
         for tile in (y for x in plans for y in x.computed):

@@ -15,7 +15,7 @@ TILE = {"tile": (128, 64, 64), "stages": 2}
 
 def statistics(m=200, n=128, k=64, dtype="bfloat16", residual=False, columns=None):
     """Return D = C (+ R), Q = sum of D * D, X = max of C + V, of each row."""
-    rows = tirx.Var(m, "int64") if isinstance(m, str) else m
+    rows, n = (tirx.Var(x, "int64") if isinstance(x, str) else x for x in (m, n))
     a, b = (te.placeholder((x, k), dtype, y) for x, y in ((rows, "A"), (n, "B")))
     more, bias = te.placeholder((rows, n), dtype, "R"), te.placeholder((n,), dtype, "V")
     axis, u, v = (te.reduce_axis((0, x), y) for x, y in ((k, "k"), (columns or n, "u"), (n, "v")))
@@ -39,6 +39,7 @@ def statistics(m=200, n=128, k=64, dtype="bfloat16", residual=False, columns=Non
     [
         ({"m": 130, "n": 64, "residual": True}, TILE),
         ({"m": 40}, TILE | {"store": "tma"}),
+        ({"m": 1}, TILE),
         ({"m": 64}, {"tile": (64, 128, 64), "consumers": 2}),  # which share the columns
         ({"m": 256}, TILE | {"persistent": 2, "cluster": (2, 1)}),
         ({"dtype": "float8_e4m3fn"}, {"tile": (64, 64, 32), "accumulate": "promoted"}),
@@ -81,6 +82,7 @@ def test_the_order_of_a_sum_is_fixed():
     ("shape", "options", "blocks", "match"),
     [
         ({}, {"form": "transposed"}, "CQ", "found form='transposed'; need whole sums of a tile in"),
+        ({"n": "n"}, {}, "CQ", "found n columns; need a number that is known: a tile divides it"),
         ({}, {"split_k": 2}, "CQ", "found split_k=2; need whole sums of a tile in one thread blo"),
         ({"n": 136}, TILE, "CQ", "found a tile of 64 columns of 136; need a tile that divides th"),
         ({"columns": 64}, {}, "CQ", "block Q: found 2 loops that reduce S; need a loop over rows"),

@@ -189,6 +189,15 @@ def test_conditions_and_bits_of_a_constant_side():
     assert np.array_equal(got, ~np.where(np.arange(128) >= 40, a, 5).astype("uint32"))
 
 
+@pytest.mark.parametrize("extreme", [tirx.Max, tirx.Min])
+@pytest.mark.parametrize("size", [1, 32])
+def test_an_extreme_of_no_number_is_none(extreme, size):
+    """As of `max.NaN`, also where all lanes hold one value, which is evaluated once."""
+    program = elementwise(lambda x, i: extreme(tirx.const(1, "float32"), x), "float32", size=size)
+    got = simulate(program, {"A": np.full(size, np.nan, "float32")}).require_clean().outputs["D"]
+    assert np.isnan(got).all()
+
+
 @pytest.mark.parametrize("mask", [None, np.arange(32) < 20])
 def test_helpers_take_one_value_where_lanes_are_usual(mask):
     local = np.arange(128, dtype="float32").reshape(32, 4)

@@ -194,6 +194,9 @@ def _row_nest(
     units = tuple(loop for loop in loops if ir.is_const(loop.extent, 1))
     rows = [loop for loop in loops if not ir.is_const(loop.extent, 1)]
     indices = [x for y in accesses_of(tile.buffer, store) for x in y if not ir.is_const(x, 0)]
+    if not rows and not indices:  # of one row TVM leaves no loop
+        rows = [ir.For(ir.Var("row", "int32"), 0, 1, ir.ForKind.SERIAL, nest.body)]
+        indices = [rows[0].loop_var]
     extent = ir.static_int(rows[0].extent) if len(rows) == 1 else None
     if extent is None or extent > tile.sides[0] or not rows[0].loop_var.same_as(indices[0]):
         raise cannot_lower(

@@ -86,7 +86,8 @@ def _local_buffers(store: ir.BufferStore) -> list[ir.Var]:
 def _computed(realize: ir.SBlockRealize, buffer: ir.Var, known: HeldTile) -> HeldTile:
     """Give a buffer the layout of the tile that it meets."""
     shape = [ir.static_int(x) for x in buffer.shape if not ir.is_const(x, 1)]
-    is_rows = len(shape) == 1 and (shape[0] or known.sides[0] + 1) <= known.sides[0]
+    most = known.sides[0]
+    is_rows = not shape or (len(shape) == 1 and (shape[0] or most + 1) <= most)
     if not is_rows and shape != list(known.sides):
         raise cannot_lower(
             f"block {realize.block.name_hint}",

@@ -73,6 +73,9 @@ def apply_with_rows(sch: s_tir.Schedule, blocks: list[Any], kernel: ClassKernel,
     fuse.fuse_prologue(sch, block)
     problem = find_matmul(sch, block)
     check_operands(problem, config)
+    if not isinstance(problem.n.extent, int):
+        found = f"{problem.n.extent} columns"
+        raise cannot_schedule(where, found, "a number that is known: a tile divides it")
     if kernel.rows is not None:
         check_symbolic(problem, kernel.rows)
     for reduction in reductions:

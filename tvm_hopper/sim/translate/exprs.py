@@ -174,12 +174,16 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
         return self._binary("tmod({}, {})", node.a, node.b)
 
     def _on_min(self, node: Any) -> Code:
-        text, varies = self._binary("{}, {}", node.a, node.b)
-        return (f"np.minimum({text})" if varies else f"min({text})"), varies
+        return self._extreme(node, "min")
 
     def _on_max(self, node: Any) -> Code:
+        return self._extreme(node, "max")
+
+    def _extreme(self, node: Any, name: str) -> Code:
+        """Return NaN where an operand is none; Python's own would take the other one."""
         text, varies = self._binary("{}, {}", node.a, node.b)
-        return (f"np.maximum({text})" if varies else f"max({text})"), varies
+        by_numpy = varies or self._is_float(node)
+        return (f"np.{name}imum({text})" if by_numpy else f"{name}({text})"), varies
 
     def _on_bitwisenot(self, node: Any) -> Code:
         text, varies = self.expr(node.a)

@@ -30,6 +30,7 @@ for. Not here: that (insert_syncs.py); who loads the operands (specialize_warps.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +64,8 @@ from .fragment_shared_stores import StagedFragment
 from .fragment_transposed_stores import stored_by
 from .fragment_updates import UpdatedFragment, is_first
 from .lower_wgmma_plan import MmaPlan, Operand, plan_mma
+from .register_operand import emit_operand, words_of
+from .register_operand_plan import RegisterOperand
 from .single_iteration import runs_once, starts_from_zero
 from .warp_group_threads import bind_warp_groups
 
@@ -126,19 +129,31 @@ def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) ->
         x.nest.nest: ir.seq() if overwrites[x.tile.registers] and is_first(x) else x.emit()
         for x in threads.fragments
     }
+    ahead_of: dict[Any, Any] = {}
+    more: list[ir.Var] = []
+    for operand in (x.left for x in plans):
+        if isinstance(operand, RegisterOperand):
+            planned[operand.nest], ahead_of[operand.before], own = emit_operand(operand, thread)
+            more += own
     for plan, tile in zip(plans, threads.tiles, strict=True):
         registers = tile.registers
         planned[plan.product.realize] = _instructions(plan, registers, overwrites[registers])
-    ahead = put_ahead(planned, threads.fragments, thread)
-    body = ir.drop_empty(ir.replace_nodes(kernel, ir.Stmt, planned))
+    more += put_ahead(planned, threads.fragments, thread)
+
+    def rewrite(node: Any, mutator: Any) -> Any:
+        new = planned.get(node)
+        new = mutator.default_mutate(node) if new is None else new
+        return ir.seq(ahead_of[node], new) if node in ahead_of else new
+
+    body = ir.drop_empty(ir.mutate(kernel, [(ir.Stmt, rewrite)]))
 
     def move_allocation(block: ir.SBlock) -> ir.SBlock:
         homed = [x for x in threads.tiles if any(b.same_as(x.buffer) for b in block.alloc_buffers)]
         if not homed:
             return block
         rest = [b for b in block.alloc_buffers if not any(b.same_as(x.buffer) for x in homed)]
-        more = ahead if threads.tiles[0] in homed else []
-        return ir.with_block(block, alloc_buffers=[*rest, *(x.registers for x in homed), *more])
+        here = more if threads.tiles[0] in homed else []
+        return ir.with_block(block, alloc_buffers=[*rest, *(x.registers for x in homed), *here])
 
     body = unroll(body, [loop.loop_var for x in threads.fragments for loop in x.nest.parts])
     body = ir.replace(body, ir.SBlock, move_allocation)
@@ -152,12 +167,12 @@ def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) ->
 def _instructions(plan: MmaPlan, registers: ir.Var, overwrites: bool) -> ir.SBlockRealize:
     layout = plan.layout
     width, depth = layout.width, wgmma.instruction_k(plan.dtype)
-    left, right = (ir.Var(f"descriptor_{x}", "uint64") for x in "ab")
-    transposed = (int(plan.left.layout.major == "mn"), int(plan.right.layout.major == "mn"))
+    left, right = _source(plan.left, "a"), _source(plan.right, "b")
+    transposed = (left.is_transposed, right.is_transposed)
 
     def one(subtile: Any, chunk: Any, step: Any) -> Any:
-        a = _advance(left, plan.left, subtile * wgmma.INSTRUCTION_M, step)
-        b = _advance(right, plan.right, chunk * width, step)
+        a = left.at(subtile * wgmma.INSTRUCTION_M, step)
+        b = right.at(chunk * width, step)
         values = [
             tirx.BufferLoad(registers, [ir.simplify(layout.register(subtile, chunk, i))])
             for i in range(width // 2)
@@ -171,14 +186,35 @@ def _instructions(plan: MmaPlan, registers: ir.Var, overwrites: bool) -> ir.SBlo
         ir.make_loop("chunk", plan.n // width, lambda chunk:
             ir.make_loop("step", plan.k // depth, lambda step:
                 one(subtile, chunk, step), unroll=True), unroll=True), unroll=True)  # fmt: skip
-    body = ir.seq(
-        tirx.Bind(left, _descriptor(plan.left)), tirx.Bind(right, _descriptor(plan.right)), loops
-    )
+    body = ir.seq(left.defined, right.defined, loops)
     block = plan.product.block
     reads = [r for r in block.reads if not r.source.same_as(plan.accumulator)]
+    reads = [left.region if r.source.same_as(plan.left.buffer) else r for r in reads]
     acc = ir.full_region(registers)
     return ir.opaque_block(
         block.name_hint, body, reads=[*reads, acc], writes=[acc], annotations={ASYNC_OP: "wgmma"}
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """An operand as its instructions take it."""
+
+    defined: ir.Stmt  # what is in front of them
+    at: Callable[[Any, Any], Any]  # the operand of the instruction at a row and a step
+    is_transposed: int
+    region: Any = None  # what is read in place of the program's buffer
+
+
+def _source(operand: Operand | RegisterOperand, name: str) -> Source:
+    """Return how instructions take an operand: by descriptors, or in registers."""
+    if isinstance(operand, RegisterOperand):
+        return Source(*words_of(operand), 0, ir.full_region(operand.registers))
+    descriptor = ir.Var(f"descriptor_{name}", "uint64")
+    defined = tirx.Bind(descriptor, _descriptor(operand))
+    is_transposed = int(operand.layout.major == "mn")
+    return Source(
+        defined, lambda row, step: _advance(descriptor, operand, row, step), is_transposed
     )
 
 

@@ -17,6 +17,7 @@ from tvm_hopper.transforms.common.transfer import find_transfers
 
 from .fragment_layout import AccumulatorLayout
 from .fragment_loops_plan import Accumulator, FragmentNest, find_fragment_nests
+from .register_operand_plan import RegisterOperand, find_register_operand
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class MmaPlan:
     """One accumulator of `m` x `n` elements per warp group, what fills it and what reads it."""
 
     product: MultiplyAdd
-    left: Operand
+    left: Operand | RegisterOperand
     right: Operand
     nests: tuple[FragmentNest, ...]
     warp_groups: int
@@ -72,6 +73,11 @@ class MmaPlan:
     def other_dtype(self) -> str:
         """Type of the right operand."""
         return ir.dtype_of(self.right.buffer)
+
+    @property
+    def operand_registers(self) -> int:
+        """Registers of a thread that hold the left operand, if none of shared memory is."""
+        return self.left.words if isinstance(self.left, RegisterOperand) else 0
 
     @property
     def register_dtype(self) -> str:
@@ -152,7 +158,7 @@ def _check_sums(plans: list[MmaPlan]) -> None:
 def _plan_block(kernel: ir.For, product: MultiplyAdd, arch: Arch) -> MmaPlan:
     warp_groups = _warp_groups(kernel, product)
     m, n, k = (_extent(product, loop) for loop in (product.m, product.n, product.k))
-    left = _operand(kernel, product, product.left, product.m)
+    left = _left(kernel, product)
     right = _operand(kernel, product, product.right, product.n)
     kinds = [ir.dtype_of(x.buffer) for x in (left, right)]
     if not may_multiply(*kinds):
@@ -172,7 +178,7 @@ def _check_room(kernel: ir.For, plans: list[MmaPlan]) -> None:
     loops = ir.find_all(kernel, ir.For, lambda loop: REGISTERS in loop.annotations)
     around = [loop for loop in loops if ir.uses_node(loop, plan.product.realize)]
     consumer = int(list(around[0].annotations[REGISTERS])[-1]) if around else None
-    held = [x.layout.count for x in plans]
+    held = [x.layout.count + x.operand_registers for x in plans]
     budget = registers.accumulator_budget(held, plan.warp_groups, plan.arch, consumer)
     if not budget.fits:
         sizes = " and ".join(f"an accumulator of {x.m}x{x.n}" for x in plans)
@@ -252,6 +258,12 @@ def _check_accumulator(product: MultiplyAdd, m: int, n: int) -> None:
             f"one of exactly the block's {m}x{n} elements",
             "compute the cache_write at the loop of the warp group and blockize the loops below it",
         )
+
+
+def _left(kernel: ir.For, product: MultiplyAdd) -> Operand | RegisterOperand:
+    if product.left.source.scope().startswith("local"):
+        return find_register_operand(kernel, product, product.left)
+    return _operand(kernel, product, product.left, product.m)
 
 
 def _operand(kernel: ir.For, product: MultiplyAdd, load: ir.TensorLoad, outer: ir.For) -> Operand:

@@ -43,6 +43,16 @@ def find_loads(node: Any) -> list[ir.SBlock]:
     return [block for block in blocks if any(ir.is_shared(x.source) for x in block.writes)]
 
 
+def count_products(loop: ir.For) -> int:
+    """Return how many products a loop has, and statements that compute their operands."""
+    blocks = ir.find_all(loop, ir.SBlock)
+    computed = [x for x in blocks if x.writes and str(x.writes[0].source.scope()) == "local"]
+    sums = [x for x in computed if keys.WGMMA in x.annotations or x.init is not None]
+    inside = [y for x in sums for y in ir.find_all(x.body, ir.SBlock)]
+    others = [x for x in computed if not any(x.same_as(y) for y in (*sums, *inside))]
+    return max(1, len(sums)) + len(others)
+
+
 def count_statements(where: str, loop: ir.For) -> tuple[int, int]:
     """Return how many copies are in a loop and how many statements after them.
 

@@ -360,10 +360,14 @@ def wgmma(
     if len(loops) < 4:
         need = "a loop over k, and in it the rows, columns and depth of a tile"
         raise cannot_schedule(where, f"{len(loops)} loops", need)
-    shared = [r.source for r in sch.get(block).reads if ir.is_shared(r.source)]
-    if len(shared) != 2:
+    written = sch.get(block).writes[0].source
+    operands_read = [r.source for r in sch.get(block).reads if not r.source.same_as(written)]
+    shared = [x for x in operands_read if ir.is_shared(x)]
+    computed = [x for x in operands_read if str(x.scope()) == "local"]
+    if len(shared) + len(computed[:1]) != 2:
         need = 'two operands in shared memory, by cache_read(block, i, "shared.dyn")'
-        raise cannot_schedule(where, f"{len(shared)} shared operands", need)
+        fix = "one of them may be computed in the loop into a buffer of scope local"
+        raise cannot_schedule(where, f"{len(shared)} shared operands", need, fix)
     dtype = ir.dtype_of(shared[0])
     if dtype not in OPERAND_DTYPES or (dtype == "float32" and operands is None):
         need = " or ".join(x for x in OPERAND_DTYPES if x != dtype)
@@ -432,7 +436,7 @@ def pipeline(
         need = f"copies that carry {keys.ASYNC_COPY} (async_copy) before the pipeline is requested"
         raise cannot_schedule(where, "no asynchronous copy in it", need)
     if plain_loops.has_product(sch, loop):
-        roles, num_others = roles or Roles(), max(1, len(ir.find_blocks(sch.get(loop), keys.WGMMA)))
+        roles, num_others = roles or Roles(), plain_loops.count_products(sch.get(loop))
         check_consumers(where, roles.consumers)
     else:
         num_copies, num_others = plain_loops.count_statements(where, sch.get(loop))

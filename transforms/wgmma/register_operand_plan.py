@@ -1,0 +1,140 @@
+"""Plan the first operand of a product that stays in registers: what computes it at each step.
+
+    for k in ...:
+        for i, kk in grid(64, 64): F[i, kk] = float16(W_shared[w * 64 + i, kk]) * S[m + i]
+        with sblock(annotations={"tvm_hopper.wgmma": 1}):
+            for i, j, kk in grid(64, 256, 64): acc[i, j] += F[i, kk] * X_shared[j, kk]
+
+The buffer is the block's own rows and depth, one nest computes it, and one product reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
+from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
+from tvm_hopper.transforms.common.multiply_add import MultiplyAdd
+
+WORD_BYTES = 4
+
+
+@dataclass(frozen=True)
+class RegisterOperand:
+    """The first operand of a product, which one nest computes into a local buffer.
+
+    Attributes
+    ----------
+    buffer
+        As the program indexes it, by `m` rows and `k` of a step.
+    nest, realize
+        The statement that computes it.
+    row, depth
+        Its loops.
+    before
+        The loop around it, before which loads are made that no iteration changes.
+    registers
+        Those of a thread: two elements of 16 bits share a word.
+    """
+
+    buffer: ir.Var
+    nest: ir.For
+    realize: ir.SBlockRealize
+    row: ir.For
+    depth: ir.For
+    before: ir.For
+    registers: ir.Var
+
+    @property
+    def words(self) -> int:
+        """32-bit registers of a thread."""
+        (count,) = (int(x) for x in self.registers.shape)
+        return count * dtype_bytes(ir.dtype_of(self.registers)) // WORD_BYTES
+
+
+def find_register_operand(
+    kernel: ir.For, product: MultiplyAdd, load: ir.TensorLoad
+) -> RegisterOperand:
+    """Plan the operand that a product reads from a local buffer; reasons to refuse are raised."""
+    buffer, where = load.source, f"{product.where}, operand {load.source.name}"
+    if not load.same_as(product.left):
+        raise cannot_lower(
+            where,
+            "the second operand in registers, whose rows are the accumulator's columns",
+            "the operand in registers as the one of the accumulator's rows (PTX: A alone)",
+            "let the accumulator have the rows of this operand: store it transposed",
+        )
+    dtype = ir.dtype_of(buffer)
+    if dtype not in HALF_DTYPES:
+        raise cannot_lower(where, f"{dtype} in registers", " or ".join(HALF_DTYPES))
+    m, k = int(product.m.extent), int(product.k.extent)
+    shape = [ir.static_int(x) for x in buffer.shape]
+    wanted = [product.m.loop_var, product.k.loop_var]
+    if shape != [m, k] or not _are_plain(load.indices, wanted):
+        raise cannot_lower(
+            where,
+            f"{buffer.name}{shape} read at {list(load.indices)}",
+            f"a buffer of exactly the block's {m} rows and depth of {k}",
+            "compute_at the operand at the pipelined loop",
+        )
+    nest, realize = _computed(kernel, product, buffer, where)
+    loops, _ = ir.loop_nest(nest)
+    axes = [x for x in loops if not ir.is_const(x.extent, 1)]
+    store = realize.block.body
+    own = [x.loop_var for x in axes]
+    known = [(x.min, x.extent) for x in axes]
+    whole = all(ir.is_const(a, 0) for a, _ in known) and [ir.static_int(b) for _, b in known]
+    if whole != shape or not _are_plain(store.indices, own) or not _is_always(realize):
+        raise cannot_lower(
+            f"block {realize.block.name_hint}",
+            f"a store into {buffer.name}{list(store.indices)} in loops over {own}",
+            f"all of its {m}x{k} elements, one after the other",
+            "choose a tile that divides the operand: compute_at then leaves two plain loops",
+        )
+    around = ir.find_all(kernel, ir.For, lambda x: ir.uses_node(x.body, nest))
+    registers = ir.new_buffer(buffer.name, (m * k // WARP_GROUP_THREADS,), dtype, "local")
+    return RegisterOperand(buffer, nest, realize, axes[0], axes[1], around[-1], registers)
+
+
+def _are_plain(indices: Any, wanted: list[ir.Var]) -> bool:
+    """Tell whether indices are two variables, next to zeros."""
+    return len(indices) == len(wanted) and all(
+        isinstance(x, ir.Var) and x.same_as(v) for x, v in zip(indices, wanted, strict=True)
+    )
+
+
+def _is_always(realize: ir.SBlockRealize) -> bool:
+    return ir.is_const(realize.predicate, 1)
+
+
+def _computed(
+    kernel: ir.For, product: MultiplyAdd, buffer: ir.Var, where: str
+) -> tuple[ir.For, ir.SBlockRealize]:
+    """Return the one nest that computes a local operand, next to the product that reads it."""
+    stores = ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(buffer))
+    loads = ir.find_all(kernel, ir.TensorLoad, lambda x: x.source.same_as(buffer))
+    nests = [
+        part
+        for body in ir.find_all(kernel, ir.SeqStmt)
+        for part in ir.statements(body)
+        if isinstance(part, ir.For) and len(stores) == 1 and ir.uses_node(part, stores[0])
+        and any(ir.uses_node(x, product.realize) for x in ir.statements(body) if x is not part)
+    ]  # fmt: skip
+    nests = [x for x in nests if not ir.uses_node(x, product.realize)]
+    inner = [ir.loop_nest(x)[1] for x in nests]
+    if (
+        len(loads) != 1
+        or len(inner) != 1
+        or not isinstance(inner[0], ir.SBlockRealize)
+        or not isinstance(inner[0].block.body, ir.BufferStore)
+    ):
+        raise cannot_lower(
+            where,
+            f"a local buffer with {len(stores)} stores and {len(loads)} loads",
+            "one loop nest that computes it, in the loop of the product, its one reader",
+            'cache_read the operand to "shared.dyn", or compute it at the pipelined loop',
+        )
+    return nests[0], inner[0]

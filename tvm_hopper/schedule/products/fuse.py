@@ -26,6 +26,7 @@ from tvm_hopper.schedule import reasons
 from tvm_hopper.schedule.arguments import as_block
 from tvm_hopper.schedule.trial import all_or_nothing
 
+from .converted import find_narrow
 from .recognize import loops_around
 
 SEPARATE = "bind the rest to threads first, or keep it in a separate function"
@@ -34,6 +35,9 @@ SEPARATE = "bind the rest to threads first, or keep it in a separate function"
 @all_or_nothing("elementwise blocks before the matmul", SEPARATE)
 def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
     """Inline the blocks that only cast or re-index an operand into the product.
+
+    A block that converts an operand from a narrower type stays, with what it reads inlined into it:
+    the kernel converts tiles on their way (converted.py).
 
     Parameters
     ----------
@@ -51,7 +55,12 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
     while producers := [
         p
         for p in sch.get_producers(block)
-        if not (is_own_kernel(sch, p) or _adds_dimension(sch, p) or _parts_operands(sch, p, block))
+        if not (
+            is_own_kernel(sch, p)
+            or _adds_dimension(sch, p)
+            or _parts_operands(sch, p, block)
+            or _converts(sch, p)
+        )
     ]:
         for producer in producers:
             node = sch.get(producer)
@@ -65,6 +74,23 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
                     f"{' or '.join(OPERAND_DTYPES)} in memory, {CASTS_NEEDED}",
                     _way_to_memory(sch, producer),
                 )
+            inline_block(sch, sch.compute_inline, producer)
+
+
+def _converts(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell a block that converts an operand, once what computes its own inputs is inlined."""
+    trial = sch.copy()
+    _inline_inputs(trial, block)
+    if find_narrow(trial.get(block)) is None:
+        return False
+    _inline_inputs(sch, block)
+    return True
+
+
+def _inline_inputs(sch: s_tir.Schedule, block: Any) -> None:
+    """Inline all that elementwise blocks compute for a block."""
+    while own := [x for x in sch.get_producers(block) if not is_own_kernel(sch, x)]:
+        for producer in own:
             inline_block(sch, sch.compute_inline, producer)
 
 

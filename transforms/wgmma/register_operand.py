@@ -10,7 +10,7 @@
         for step, word in unroll(4, 4):
             pair[0:2] = W_shared[w * 64 + row(word, t), step * 16 + col(word, t) + 0:2]
             for e in unroll(2):
-                F[step * 8 + word * 2 + e] = float16(pair[e]) * S_rows[word % 2]
+                F[step * 8 + word * 2 + e] = float16(pair[e]) * S_rows[word % 2]    both at once
         for step in unroll(4): wgmma.mma_async(acc, F[step * 8 ...], descriptor_x + ..)
 
 Each thread computes the elements that its registers hold (PTX ISA 9.1, 9.7.15.5.1.1), and no other
@@ -32,13 +32,14 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.codegen_patches import byte_pairs
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 
 from .epilogue_prefetch import is_by_choice
 from .register_operand_plan import WORD_BYTES, RegisterOperand
-from .shared_pair_loads import load_pair
+from .shared_pair_loads import SharedPair, load_pair
 
 ROWS_OF_THREAD = 2  # of the 64 rows of an instruction: eight apart
 
@@ -72,14 +73,15 @@ def emit_operand(
         if loaded is not None:
             values = [loaded.in_value(x, e) for e, x in enumerate(values)]
         first = ((subtile * (k // depth) + step) * wgmma.OPERAND_WORDS + i) * per_word
-        sets = [
-            ir.BufferStore(operand.registers, x, [ir.simplify(first + e)])
-            for e, x in enumerate(values)
-        ]
+        places = [ir.simplify(first + e) for e in range(per_word)]
         if loaded is None:
-            return ir.seq(sets)
-        body = ir.seq(loaded.load, sets)
-        return ir.opaque_block("pair", body, alloc_buffers=[loaded.registers])
+            return ir.seq(_set(operand.registers, values, places))
+        widened = _widen(loaded, values, dtype)
+        body = ir.seq(
+            loaded.load, widened.compute, _set(operand.registers, widened.values, places)
+        )
+        buffers = [loaded.registers, *widened.buffers]
+        return ir.opaque_block("pair", body, alloc_buffers=buffers)
 
     loops = ir.make_loop("subtile", m // wgmma.INSTRUCTION_M, lambda subtile:
         ir.make_loop("step", k // depth, lambda step:
@@ -93,6 +95,48 @@ def emit_operand(
     computed = ir.opaque_block(block.name_hint, loops, reads=reads, writes=written)
     buffers = [operand.registers, *(x.registers for x in rows)]
     return computed, _emit_row_loads(operand, rows, lane), buffers
+
+
+def _set(registers: ir.Var, values: list[Any], places: list[Any]) -> list[Any]:
+    return [ir.BufferStore(registers, x, [y]) for x, y in zip(values, places, strict=True)]
+
+
+@dataclass(frozen=True)
+class Widened:
+    """Values of two elements, and what computes a part of both of them at once."""
+
+    values: list[Any]
+    compute: Any = None
+    buffers: tuple[ir.Var, ...] = ()
+
+
+def _widen(loaded: SharedPair, values: list[Any], dtype: str) -> Widened:
+    """Convert two bytes at once, where the values convert them so; else leave these as they are."""
+    source = ir.dtype_of(loaded.registers)
+    if not byte_pairs.widens(source, dtype):
+        return Widened(values)
+    name = loaded.registers.name
+    wide = ir.new_buffer(f"{name}_wide", (len(values),), dtype, "local")
+    words = ir.new_buffer(f"{name}_words", (1,), "uint32", "local")
+    narrow = ir.new_buffer(f"{name}_bytes", (1,), "uint16", "local")
+
+    def read(node: tirx.Cast, mutator: Any) -> Any:
+        load = node.value
+        is_pair = isinstance(load, ir.TensorLoad) and load.source.same_as(loaded.registers)
+        if is_pair and ir.dtype_of(node) == dtype:
+            return tirx.BufferLoad(wide, load.indices)
+        return mutator.default_mutate(node)
+
+    found = [ir.mutate(x, [(tirx.Cast, read)]) for x in values]
+    if not ir.uses(found, wide):
+        return Widened(values)
+    word = byte_pairs.widen(source, dtype, tirx.BufferLoad(narrow, [0]))
+    compute = [
+        tirx.DeclBuffer(narrow, data=loaded.registers.data),
+        tirx.DeclBuffer(words, data=wide.data),
+        ir.BufferStore(words, word, [0]),
+    ]
+    return Widened(found, compute, (wide,))
 
 
 def words_of(operand: RegisterOperand) -> tuple[ir.Stmt, Callable[[Any, Any], list[Any]]]:

@@ -52,9 +52,7 @@ class RowLoad:
     registers: ir.Var
 
 
-def emit_operand(
-    operand: RegisterOperand, thread: ir.Var
-) -> tuple[ir.Stmt, ir.Stmt, list[ir.Var]]:
+def emit_operand(operand: RegisterOperand, thread: ir.Var) -> tuple[ir.Stmt, ir.Stmt, list[ir.Var]]:
     """Return what computes the registers at each step, what loads before the loop, and buffers."""
     dtype, store = ir.dtype_of(operand.buffer), operand.realize.block.body
     per_word, depth = WORD_BYTES // dtype_bytes(dtype), wgmma.instruction_k(dtype)
@@ -77,9 +75,7 @@ def emit_operand(
         if loaded is None:
             return ir.seq(_set(operand.registers, values, places))
         widened = _widen(loaded, values, dtype)
-        body = ir.seq(
-            loaded.load, widened.compute, _set(operand.registers, widened.values, places)
-        )
+        body = ir.seq(loaded.load, widened.compute, _set(operand.registers, widened.values, places))
         buffers = [loaded.registers, *widened.buffers]
         return ir.opaque_block("pair", body, alloc_buffers=buffers)
 
@@ -190,9 +186,7 @@ def _find_row_loads(operand: RegisterOperand) -> list[RowLoad]:
             continue
         if not is_by_choice(value, load):
             name = f"{load.source.name}_rows"
-            found.append(
-                RowLoad(load, ir.new_buffer(name, (count,), ir.dtype_of(load), "local"))
-            )
+            found.append(RowLoad(load, ir.new_buffer(name, (count,), ir.dtype_of(load), "local")))
     return found
 
 

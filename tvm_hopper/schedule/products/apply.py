@@ -246,7 +246,7 @@ def _apply(
     _check_in_place(sch, block, loads)
     views = make_views(sch, block, loads)
     problem = find_matmul(sch, block, known)
-    config = for_converted(sch, block, problem, kernel.config)
+    problem, config = for_converted(sch, block, problem, kernel.config)
     kernel = replace(kernel, config=config)
     check_operands(problem, config, views)
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))

@@ -26,7 +26,7 @@ from tvm_hopper.schedule import cluster, reductions, steps, tile_order
 
 from . import fuse
 from .config import MatmulConfig, Roles
-from .converted import find_converted, find_narrow
+from .converted import check_whole, find_converted, find_narrow
 from .gather import fuse_gather
 from .operands import widest_swizzle
 from .outputs import keep_in_registers, separate_outputs, starts_early
@@ -64,6 +64,7 @@ def apply_tiles(
     if config.transposed:
         m, n = n, m
     in_output = m, n, tile_k * config.parts
+    check_whole(oriented(problem, config), (tile_m * rows_of_blocks, tile_n, in_output[2]))
     problem = oriented(steps.pad_matmul(sch, block, problem, in_output), config)
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
@@ -174,7 +175,7 @@ def copy_operands(
     for operand in converted:
         convert_operand(sch, block, operand, place, config)
     for operand in (problem.lhs, problem.rhs):
-        if operand not in converted:
+        if not any(operand.buffer.same_as(x.buffer) for x in converted):
             position = 0 if converted else -1
             copy_operand(sch, block, problem, operand, place, config, position=position)
 
@@ -182,7 +183,7 @@ def copy_operands(
 def convert_operand(
     sch: s_tir.Schedule, block: Any, operand: MatmulOperand, place: Any, config: MatmulConfig
 ) -> None:
-    """Bring tiles of an operand to shared memory in a narrow type, and convert them to registers."""
+    """Bring tiles of an operand to shared memory in their narrow type; threads convert them."""
     (maker,) = (x for x in sch.get_producers(block) if _writes(sch, x, operand.buffer))
     narrow = find_narrow(sch.get(maker)).source
     sch.set_scope(maker, 0, "local")

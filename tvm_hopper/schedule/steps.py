@@ -360,15 +360,7 @@ def wgmma(
     if len(loops) < 4:
         need = "a loop over k, and in it the rows, columns and depth of a tile"
         raise cannot_schedule(where, f"{len(loops)} loops", need)
-    written = sch.get(block).writes[0].source
-    operands_read = [r.source for r in sch.get(block).reads if not r.source.same_as(written)]
-    shared = [x for x in operands_read if ir.is_shared(x)]
-    computed = [x for x in operands_read if str(x.scope()) == "local"]
-    if len(shared) + len(computed[:1]) != 2:
-        need = 'two operands in shared memory, by cache_read(block, i, "shared.dyn")'
-        fix = "one of them may be computed in the loop into a buffer of scope local"
-        raise cannot_schedule(where, f"{len(shared)} shared operands", need, fix)
-    dtype = ir.dtype_of(shared[0])
+    dtype = ir.dtype_of(tiles.find_operands(where, sch.get(block))[0])
     if dtype not in OPERAND_DTYPES or (dtype == "float32" and operands is None):
         need = " or ".join(x for x in OPERAND_DTYPES if x != dtype)
         fix = 'give operands="tf32"' if dtype == "float32" else ""

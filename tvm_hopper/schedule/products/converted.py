@@ -22,44 +22,20 @@ from tvm import s_tir
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import registers
-from tvm_hopper.facts.devices import Chip
-from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
+from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT, WARP_GROUP_THREADS
+from tvm_hopper.requests.targets import chip_of_target
 
+from .classes import ClassKernel, product_of
 from .config import ARCH, MatmulConfig, split_axis
 from .field_values import TRANSPOSED, UNTRANSPOSED
 from .model import RankedTile, rank_both, with_tile
-from .product_shape import ProductShape
+from .narrow_operands import find_narrow
 from .recognize import Matmul, MatmulOperand
 
 FIRST = "in a function in front (hs.pointwise)"
 WHOLE = "of 64 rows and a depth of 64 or more, for rows that are not padded"
 TRIED = 200  # configurations, the best ones first
-
-
-def find_narrow(node: Any) -> Any:
-    """Return the load of the narrower tensor that a block converts; None if it converts none.
-
-    Its element is that of the operand; what else the block reads has one element a row.
-    """
-    store = node.body
-    if node.init is not None or not isinstance(store, ir.BufferStore):
-        return None
-    if ir.dtype_of(store.buffer) not in HALF_DTYPES or len(store.indices) < 2:
-        return None
-    own = [x.var for x in node.iter_vars]
-    if not all(any(x.same_as(v) for v in own) for x in store.indices):
-        return None
-    inner = store.indices[-1]
-    loads = ir.find_all(store.value, ir.TensorLoad)
-    moving = [x for x in loads if ir.depends_on(list(x.indices), [inner])]
-    sources = ir.once([x.source for x in moving])
-    if len(sources) != 1 or ir.find_all([list(x.indices) for x in loads], ir.TensorLoad):
-        return None
-    wide = dtype_bytes(ir.dtype_of(store.buffer))
-    dtype = ir.dtype_of(sources[0])
-    whole = [list(map(str, x.indices)) == list(map(str, store.indices)) for x in moving]
-    return moving[0] if all(whole) and dtype_bytes(dtype) < wide else None
 
 
 def find_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> list[MatmulOperand]:
@@ -126,18 +102,23 @@ def _check_memory(sch: s_tir.Schedule, block: Any, where: str, operand: MatmulOp
         raise cannot_schedule(tensor, found, need, fix)
 
 
-def choose_converted(wanted: ProductShape, config: MatmulConfig, chip: Chip) -> MatmulConfig:
-    """Choose the tile of a product whose converted operand is not padded."""
+def choose_converted(
+    problem: Matmul, kernel: ClassKernel, config: MatmulConfig, outputs: tuple[str, ...]
+) -> MatmulConfig:
+    """Choose the tile of a product with a converted operand, which is not padded."""
+    if config.tile is not None or not (problem.lhs.stored or problem.rhs.stored):
+        return config
+    wanted = product_of(problem, kernel, outputs)
     shape = wanted.transposed if config.transposed else wanted
-    for best in rank_both(wanted, config, chip, TRIED):
+    for best in rank_both(wanted, config, chip_of_target(), TRIED):
         rows, _, depth = best.tile
-        if not shape.m % rows and not shape.k % (depth * best.parts) and _has_room(best, chip):
+        if not shape.m % rows and not shape.k % (depth * best.parts) and _has_room(best):
             return with_tile(config, best)
     found = f"{shape.m} rows of a converted operand, and a depth of {shape.k}"
     raise cannot_schedule("choose_config", found, f"multiples of a tile {WHOLE}")
 
 
-def _has_room(best: RankedTile, chip: Chip) -> bool:
+def _has_room(best: RankedTile) -> bool:
     """Tell whether accumulators and the converted rows fit into a consumer's registers."""
     rows, columns, depth = best.tile
     consumers = best.consumers

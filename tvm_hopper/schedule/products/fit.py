@@ -9,11 +9,10 @@ from typing import Any
 from tvm import s_tir
 
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule import steps
 from tvm_hopper.schedule.arguments import last_stage
 
-from .classes import ClassKernel, product_of
+from .classes import ClassKernel
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, refuse_all
 from .converted import choose_converted
 from .field_values import TMA
@@ -56,10 +55,7 @@ def fit(
     rows, n, k = extents(problem, kernel)
     if not isinstance(problem.m.extent, int):
         config = for_any_rows(config, rows)
-    if is_open and (problem.lhs.stored or problem.rhs.stored):
-        wanted = product_of(problem, kernel, epilogue.outputs)
-        config = choose_converted(wanted, config, chip_of_target())
-    given = config
+    given = config = choose_converted(problem, kernel, config, epilogue.outputs)
     choose = partial(
         choose_config,
         n=n,

@@ -26,7 +26,7 @@ from tvm_hopper.schedule import reasons
 from tvm_hopper.schedule.arguments import as_block
 from tvm_hopper.schedule.trial import all_or_nothing
 
-from .converted import find_narrow
+from .narrow_operands import find_narrow
 from .recognize import loops_around
 
 SEPARATE = "bind the rest to threads first, or keep it in a separate function"

@@ -26,8 +26,9 @@ from tvm_hopper.schedule import cluster, reductions, steps, tile_order
 
 from . import fuse
 from .config import MatmulConfig, Roles
-from .converted import check_whole, find_converted, find_narrow
+from .converted import check_whole, find_converted
 from .gather import fuse_gather
+from .narrow_operands import find_narrow
 from .operands import widest_swizzle
 from .outputs import keep_in_registers, separate_outputs, starts_early
 from .recognize import Matmul, MatmulOperand, read_index

@@ -188,8 +188,9 @@ def _instructions(plan: MmaPlan, registers: ir.Var, overwrites: bool) -> ir.SBlo
                 one(subtile, chunk, step), unroll=True), unroll=True), unroll=True)  # fmt: skip
     body = ir.seq(left.defined, right.defined, loops)
     block = plan.product.block
-    reads = [r for r in block.reads if not r.source.same_as(plan.accumulator)]
-    reads = [left.region if r.source.same_as(plan.left.buffer) else r for r in reads]
+    replaced = [plan.accumulator] if left.region is None else [plan.accumulator, plan.left.buffer]
+    reads = [r for r in block.reads if not any(r.source.same_as(x) for x in replaced)]
+    reads += [] if left.region is None else [left.region]
     acc = ir.full_region(registers)
     return ir.opaque_block(
         block.name_hint, body, reads=[*reads, acc], writes=[acc], annotations={ASYNC_OP: "wgmma"}

@@ -33,6 +33,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches import byte_pairs
+from tvm_hopper.codegen_patches.hold import hold_all
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
@@ -88,7 +89,10 @@ def emit_operand(operand: RegisterOperand, thread: ir.Var) -> tuple[ir.Stmt, ir.
     reads = [x for x in block.reads if not any(x.source.same_as(y) for y in loaded)]
     reads += [ir.full_region(x.registers) for x in rows]
     written = [ir.full_region(operand.registers)]
-    computed = ir.opaque_block(block.name_hint, loops, reads=reads, writes=written)
+    # `wgmma.fence` names no register: what computes these stays in front of it (C7519)
+    words, _ = words_of(operand)
+    body = ir.seq(loops, words, hold_all(words.buffer))
+    computed = ir.opaque_block(block.name_hint, body, reads=reads, writes=written)
     buffers = [operand.registers, *(x.registers for x in rows)]
     return computed, _emit_row_loads(operand, rows, lane), buffers
 

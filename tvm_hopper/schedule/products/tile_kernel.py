@@ -177,7 +177,7 @@ def copy_operands(
         convert_operand(sch, block, operand, place, config)
     for operand in (problem.lhs, problem.rhs):
         if not any(operand.buffer.same_as(x.buffer) for x in converted):
-            position = 0 if converted else -1
+            position = 1 if converted else -1  # threads give back the converted one earlier
             copy_operand(sch, block, problem, operand, place, config, position=position)
 
 

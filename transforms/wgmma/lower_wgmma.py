@@ -129,11 +129,12 @@ def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) ->
         x.nest.nest: ir.seq() if overwrites[x.tile.registers] and is_first(x) else x.emit()
         for x in threads.fragments
     }
-    ahead_of: dict[Any, Any] = {}
+    ahead_of: dict[Any, list[ir.Stmt]] = {}
     more: list[ir.Var] = []
     for operand in (x.left for x in plans):
         if isinstance(operand, RegisterOperand):
-            planned[operand.nest], ahead_of[operand.before], own = emit_operand(operand, thread)
+            planned[operand.nest], loads, own = emit_operand(kernel, operand, thread)
+            ahead_of.setdefault(operand.before, []).append(loads)
             more += own
     for plan, tile in zip(plans, threads.tiles, strict=True):
         registers = tile.registers
@@ -147,11 +148,13 @@ def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) ->
 
     body = ir.drop_empty(ir.mutate(kernel, [(ir.Stmt, rewrite)]))
 
+    gone = [*(x.buffer for x in threads.tiles), *(x.left.buffer for x in plans if x.in_registers)]
+
     def move_allocation(block: ir.SBlock) -> ir.SBlock:
-        homed = [x for x in threads.tiles if any(b.same_as(x.buffer) for b in block.alloc_buffers)]
-        if not homed:
+        rest = [b for b in block.alloc_buffers if not any(b.same_as(x) for x in gone)]
+        if len(rest) == len(block.alloc_buffers):
             return block
-        rest = [b for b in block.alloc_buffers if not any(b.same_as(x.buffer) for x in homed)]
+        homed = [x for x in threads.tiles if any(b.same_as(x.buffer) for b in block.alloc_buffers)]
         here = more if threads.tiles[0] in homed else []
         return ir.with_block(block, alloc_buffers=[*rest, *(x.registers for x in homed), *here])
 

@@ -75,8 +75,13 @@ class MmaPlan:
         return ir.dtype_of(self.right.buffer)
 
     @property
+    def in_registers(self) -> bool:
+        """Whether threads compute the left operand."""
+        return isinstance(self.left, RegisterOperand)
+
+    @property
     def operand_registers(self) -> int:
-        """Registers of a thread that hold the left operand, if none of shared memory is."""
+        """Registers of a thread that hold the left operand."""
         return self.left.words if isinstance(self.left, RegisterOperand) else 0
 
     @property
@@ -262,7 +267,7 @@ def _check_accumulator(product: MultiplyAdd, m: int, n: int) -> None:
 
 def _left(kernel: ir.For, product: MultiplyAdd) -> Operand | RegisterOperand:
     if product.left.source.scope().startswith("local"):
-        return find_register_operand(kernel, product, product.left)
+        return find_register_operand(kernel, product)
     return _operand(kernel, product, product.left, product.m)
 
 

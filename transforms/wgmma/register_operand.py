@@ -32,6 +32,7 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.effects import writes
 from tvm_hopper.codegen_patches import byte_pairs
 from tvm_hopper.codegen_patches.hold import hold_all
 from tvm_hopper.facts import wgmma
@@ -39,6 +40,7 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 
 from .epilogue_prefetch import is_by_choice
+from .fragment_loops import bounds
 from .register_operand_plan import WORD_BYTES, RegisterOperand
 from .shared_pair_loads import SharedPair, load_pair
 
@@ -53,20 +55,23 @@ class RowLoad:
     registers: ir.Var
 
 
-def emit_operand(operand: RegisterOperand, thread: ir.Var) -> tuple[ir.Stmt, ir.Stmt, list[ir.Var]]:
+def emit_operand(
+    kernel: ir.For, operand: RegisterOperand, thread: ir.Var
+) -> tuple[ir.Stmt, ir.Stmt, list[ir.Var]]:
     """Return what computes the registers at each step, what loads before the loop, and buffers."""
     dtype, store = ir.dtype_of(operand.buffer), operand.realize.block.body
     per_word, depth = WORD_BYTES // dtype_bytes(dtype), wgmma.instruction_k(dtype)
     m, k = (int(x) for x in operand.buffer.shape)
-    lane, rows = thread % WARP_GROUP_THREADS, _find_row_loads(operand)
+    lane, rows = thread % WARP_GROUP_THREADS, _find_row_loads(kernel, operand)
 
     def at(row: Any, column: Any) -> dict[Any, Any]:
         return {operand.row.loop_var: row, operand.depth.loop_var: column}
 
     def word(subtile: Any, step: Any, i: Any) -> ir.Stmt:
         value = _with_rows(store.value, rows, subtile * ROWS_OF_THREAD + i % ROWS_OF_THREAD)
-        row = subtile * wgmma.INSTRUCTION_M + wgmma.operand_row(i, lane)
-        column = step * depth + wgmma.operand_col(i, lane, per_word)
+        known = bounds({i: wgmma.OPERAND_WORDS})
+        row = ir.simplify(wgmma.operand_row(i, lane), known) + subtile * wgmma.INSTRUCTION_M
+        column = ir.simplify(wgmma.operand_col(i, lane, per_word), known) + step * depth
         values = [ir.substitute(value, at(row, column + e)) for e in range(per_word)]
         loaded = load_pair(store.value, at, values[0])
         if loaded is not None:
@@ -160,7 +165,8 @@ def _emit_row_loads(operand: RegisterOperand, rows: list[RowLoad], lane: Any) ->
     subtiles = int(operand.row.extent) // wgmma.INSTRUCTION_M
 
     def one(subtile: Any, h: Any) -> ir.Stmt:
-        row = subtile * wgmma.INSTRUCTION_M + wgmma.operand_row(h, lane)
+        known = bounds({h: ROWS_OF_THREAD})
+        row = ir.simplify(wgmma.operand_row(h, lane), known) + subtile * wgmma.INSTRUCTION_M
         return ir.seq(
             [
                 ir.BufferStore(
@@ -177,9 +183,11 @@ def _emit_row_loads(operand: RegisterOperand, rows: list[RowLoad], lane: Any) ->
             one(subtile, h), unroll=True), unroll=True)  # fmt: skip
 
 
-def _find_row_loads(operand: RegisterOperand) -> list[RowLoad]:
+def _find_row_loads(kernel: ir.For, operand: RegisterOperand) -> list[RowLoad]:
     """Return the loads from global memory that no step changes, each once."""
     value = operand.realize.block.body.value
+    if operand.before is None:
+        return []
     inside = ir.find_all(operand.before, ir.For)
     moving = [x.loop_var for x in inside if not x.loop_var.same_as(operand.row.loop_var)]
     count = int(operand.row.extent) // wgmma.INSTRUCTION_M * ROWS_OF_THREAD
@@ -188,7 +196,7 @@ def _find_row_loads(operand: RegisterOperand) -> list[RowLoad]:
         known = any(tvm_ffi.structural_equal(load, x.load) for x in found)
         if known or str(load.source.scope()) != "global" or ir.depends_on(load, moving):
             continue
-        if not is_by_choice(value, load):
+        if not (is_by_choice(value, load) or writes(kernel, load.source)):
             name = f"{load.source.name}_rows"
             found.append(RowLoad(load, ir.new_buffer(name, (count,), ir.dtype_of(load), "local")))
     return found

@@ -35,7 +35,7 @@ class RegisterOperand:
     row, depth
         Its loops.
     before
-        The loop around it, before which loads are made that no iteration changes.
+        The loop over steps, before which loads are made that no step changes; None: one step.
     registers
         Those of a thread: two elements of 16 bits share a word.
     """
@@ -45,7 +45,7 @@ class RegisterOperand:
     realize: ir.SBlockRealize
     row: ir.For
     depth: ir.For
-    before: ir.For
+    before: ir.For | None
     registers: ir.Var
 
     @property
@@ -55,18 +55,10 @@ class RegisterOperand:
         return count * dtype_bytes(ir.dtype_of(self.registers)) // WORD_BYTES
 
 
-def find_register_operand(
-    kernel: ir.For, product: MultiplyAdd, load: ir.TensorLoad
-) -> RegisterOperand:
+def find_register_operand(kernel: ir.For, product: MultiplyAdd) -> RegisterOperand:
     """Plan the operand that a product reads from a local buffer; reasons to refuse are raised."""
+    load = product.left
     buffer, where = load.source, f"{product.where}, operand {load.source.name}"
-    if not load.same_as(product.left):
-        raise cannot_lower(
-            where,
-            "the second operand in registers, whose rows are the accumulator's columns",
-            "the operand in registers as the one of the accumulator's rows (PTX: A alone)",
-            "let the accumulator have the rows of this operand: store it transposed",
-        )
     dtype = ir.dtype_of(buffer)
     if dtype not in HALF_DTYPES:
         raise cannot_lower(where, f"{dtype} in registers", " or ".join(HALF_DTYPES))
@@ -85,18 +77,23 @@ def find_register_operand(
     axes = [x for x in loops if not ir.is_const(x.extent, 1)]
     store = realize.block.body
     own = [x.loop_var for x in axes]
-    known = [(x.min, x.extent) for x in axes]
-    whole = all(ir.is_const(a, 0) for a, _ in known) and [ir.static_int(b) for _, b in known]
-    if whole != shape or not _are_plain(store.indices, own) or not _is_always(realize):
+    whole = [ir.static_int(x.extent) for x in axes if ir.is_const(x.min, 0)] == shape
+    always = ir.is_const(realize.predicate, 1)
+    if not (whole and always and _are_plain(store.indices, own)):
         raise cannot_lower(
             f"block {realize.block.name_hint}",
             f"a store into {buffer.name}{list(store.indices)} in loops over {own}",
             f"all of its {m}x{k} elements, one after the other",
             "choose a tile that divides the operand: compute_at then leaves two plain loops",
         )
-    around = ir.find_all(kernel, ir.For, lambda x: ir.uses_node(x.body, nest))
+    around = ir.find_all(
+        kernel,
+        ir.For,
+        lambda x: x.kind != ir.ForKind.THREAD_BINDING and ir.uses_node(x.body, nest),
+    )
+    before = around[-1] if around else None
     registers = ir.new_buffer(buffer.name, (m * k // WARP_GROUP_THREADS,), dtype, "local")
-    return RegisterOperand(buffer, nest, realize, axes[0], axes[1], around[-1], registers)
+    return RegisterOperand(buffer, nest, realize, axes[0], axes[1], before, registers)
 
 
 def _are_plain(indices: Any, wanted: list[ir.Var]) -> bool:
@@ -106,28 +103,23 @@ def _are_plain(indices: Any, wanted: list[ir.Var]) -> bool:
     )
 
 
-def _is_always(realize: ir.SBlockRealize) -> bool:
-    return ir.is_const(realize.predicate, 1)
-
-
 def _computed(
     kernel: ir.For, product: MultiplyAdd, buffer: ir.Var, where: str
 ) -> tuple[ir.For, ir.SBlockRealize]:
     """Return the one nest that computes a local operand, next to the product that reads it."""
-    stores = ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(buffer))
+
+    def is_own(store: ir.BufferStore) -> bool:
+        return bool(store.buffer.same_as(buffer))
+
+    stores = ir.find_all(kernel, ir.BufferStore, is_own)
     loads = ir.find_all(kernel, ir.TensorLoad, lambda x: x.source.same_as(buffer))
-    nests = [
-        part
-        for body in ir.find_all(kernel, ir.SeqStmt)
-        for part in ir.statements(body)
-        if isinstance(part, ir.For) and len(stores) == 1 and ir.uses_node(part, stores[0])
-        and any(ir.uses_node(x, product.realize) for x in ir.statements(body) if x is not part)
-    ]  # fmt: skip
-    nests = [x for x in nests if not ir.uses_node(x, product.realize)]
+    bodies = [ir.statements(x) for x in ir.find_all(kernel, ir.SeqStmt)]
+    beside = [x for x in bodies if any(ir.uses_node(part, product.realize) for part in x)]
+    nests = [part for body in beside for part in body if ir.find_all(part, ir.BufferStore, is_own)]
+    nests = [x for x in nests if isinstance(x, ir.For) and not ir.uses_node(x, product.realize)]
     inner = [ir.loop_nest(x)[1] for x in nests]
     if (
-        len(loads) != 1
-        or len(inner) != 1
+        (len(loads), len(stores), len(inner)) != (1, 1, 1)
         or not isinstance(inner[0], ir.SBlockRealize)
         or not isinstance(inner[0].block.body, ir.BufferStore)
     ):

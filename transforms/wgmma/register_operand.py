@@ -61,11 +61,12 @@ def emit_operand(
     """Return what computes the registers at each step, what loads before the loop, and buffers."""
     dtype, store = ir.dtype_of(operand.buffer), operand.realize.block.body
     per_word, depth = WORD_BYTES // dtype_bytes(dtype), wgmma.instruction_k(dtype)
-    m, k = (int(x) for x in operand.buffer.shape)
+    m, k = int(operand.row.extent), int(operand.depth.extent)
     lane, rows = thread % WARP_GROUP_THREADS, _find_row_loads(kernel, operand)
 
     def at(row: Any, column: Any) -> dict[Any, Any]:
-        return {operand.row.loop_var: row, operand.depth.loop_var: column}
+        units = {loop.loop_var: 0 for loop in operand.units}
+        return {operand.row.loop_var: row, operand.depth.loop_var: column, **units}
 
     def word(subtile: Any, step: Any, i: Any) -> ir.Stmt:
         value = _with_rows(store.value, rows, subtile * ROWS_OF_THREAD + i % ROWS_OF_THREAD)

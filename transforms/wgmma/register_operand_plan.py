@@ -32,8 +32,8 @@ class RegisterOperand:
         As the program indexes it, by `m` rows and `k` of a step.
     nest, realize
         The statement that computes it.
-    row, depth
-        Its loops.
+    row, depth, units
+        Its loops; the last ones have one iteration.
     before
         The loop over steps, before which loads are made that no step changes; None: one step.
     registers
@@ -45,6 +45,7 @@ class RegisterOperand:
     realize: ir.SBlockRealize
     row: ir.For
     depth: ir.For
+    units: tuple[ir.For, ...]
     before: ir.For | None
     registers: ir.Var
 
@@ -63,7 +64,7 @@ def find_register_operand(kernel: ir.For, product: MultiplyAdd) -> RegisterOpera
     if dtype not in HALF_DTYPES:
         raise cannot_lower(where, f"{dtype} in registers", " or ".join(HALF_DTYPES))
     m, k = int(product.m.extent), int(product.k.extent)
-    shape = [ir.static_int(x) for x in buffer.shape]
+    shape = [ir.static_int(x) for x in buffer.shape if not ir.is_const(x, 1)]
     wanted = [product.m.loop_var, product.k.loop_var]
     if shape != [m, k] or not _are_plain(load.indices, wanted):
         raise cannot_lower(
@@ -75,6 +76,7 @@ def find_register_operand(kernel: ir.For, product: MultiplyAdd) -> RegisterOpera
     nest, realize = _computed(kernel, product, buffer, where)
     loops, _ = ir.loop_nest(nest)
     axes = [x for x in loops if not ir.is_const(x.extent, 1)]
+    units = tuple(x for x in loops if ir.is_const(x.extent, 1))
     store = realize.block.body
     own = [x.loop_var for x in axes]
     whole = [ir.static_int(x.extent) for x in axes if ir.is_const(x.min, 0)] == shape
@@ -93,13 +95,14 @@ def find_register_operand(kernel: ir.For, product: MultiplyAdd) -> RegisterOpera
     )
     before = around[-1] if around else None
     registers = ir.new_buffer(buffer.name, (m * k // WARP_GROUP_THREADS,), dtype, "local")
-    return RegisterOperand(buffer, nest, realize, axes[0], axes[1], before, registers)
+    return RegisterOperand(buffer, nest, realize, axes[0], axes[1], units, before, registers)
 
 
 def _are_plain(indices: Any, wanted: list[ir.Var]) -> bool:
     """Tell whether indices are two variables, next to zeros."""
-    return len(indices) == len(wanted) and all(
-        isinstance(x, ir.Var) and x.same_as(v) for x, v in zip(indices, wanted, strict=True)
+    moving = [x for x in indices if not ir.is_const(x, 0)]
+    return len(moving) == len(wanted) and all(
+        isinstance(x, ir.Var) and x.same_as(v) for x, v in zip(moving, wanted, strict=True)
     )
 
 

@@ -34,7 +34,7 @@ from .narrow_operands import find_narrow
 from .recognize import Matmul, MatmulOperand
 
 FIRST = "in a function in front (hs.pointwise)"
-WHOLE = "of 64 rows and a depth of 64 or more, for rows that are not padded"
+WHOLE = "multiples of a tile, of 64 rows and a depth of 64 at least: it is not padded in a kernel"
 TRIED = 200  # configurations, the best ones first
 
 
@@ -85,6 +85,17 @@ def for_converted(
     return replace(problem, lhs=lhs, rhs=rhs), replace(config, form=form)
 
 
+def check_none_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> None:
+    """Refuse converted operands of several products, whose rows are no rows of their tiles."""
+    for operand in find_converted(sch, block, problem):
+        raise cannot_schedule(
+            f"block {problem.name}",
+            f"{operand.name}, converted on its way, in one of several products",
+            "operands in memory in the type that is multiplied",
+            f"give the product a kernel of its own, or convert {operand.name} {FIRST}",
+        )
+
+
 def _check_memory(sch: s_tir.Schedule, block: Any, where: str, operand: MatmulOperand) -> None:
     """Refuse an operand that lies in memory in an order that registers or TMA cannot take."""
     makers = [sch.get(x) for x in sch.get_producers(block)]
@@ -97,7 +108,7 @@ def _check_memory(sch: s_tir.Schedule, block: Any, where: str, operand: MatmulOp
     row = ir.static_int(narrow.shape[-1])
     size = dtype_bytes(operand.stored)
     if len(narrow.ty.strides) or row is None or row * size % BULK_ALIGNMENT:
-        found = f"rows of {narrow.shape[-1]} {operand.stored} elements"
+        found = f"rows of {narrow.shape[-1] if row is None else row} {operand.stored} elements"
         need = f"a tensor without strides whose rows are multiples of {BULK_ALIGNMENT} bytes"
         raise cannot_schedule(tensor, found, need, fix)
 
@@ -115,7 +126,7 @@ def choose_converted(
         if not shape.m % rows and not shape.k % (depth * best.parts) and _has_room(best):
             return with_tile(config, best)
     found = f"{shape.m} rows of a converted operand, and a depth of {shape.k}"
-    raise cannot_schedule("choose_config", found, f"multiples of a tile {WHOLE}")
+    raise cannot_schedule(f"block {problem.name}", found, WHOLE, f"pad it, or convert it {FIRST}")
 
 
 def _has_room(best: RankedTile) -> bool:

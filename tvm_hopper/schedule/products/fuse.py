@@ -59,7 +59,7 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
             is_own_kernel(sch, p)
             or _adds_dimension(sch, p)
             or _parts_operands(sch, p, block)
-            or _converts(sch, p)
+            or _converts(sch, p, block)
         )
     ]:
         for producer in producers:
@@ -77,13 +77,24 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
             inline_block(sch, sch.compute_inline, producer)
 
 
-def _converts(sch: s_tir.Schedule, block: Any) -> bool:
-    """Tell a block that converts an operand, once what computes its own inputs is inlined."""
-    trial = sch.copy()
-    _inline_inputs(trial, block)
-    if find_narrow(trial.get(block)) is None:
+def _converts(sch: s_tir.Schedule, maker: Any, block: Any) -> bool:
+    """Tell a block that converts an operand, once what computes its own inputs is inlined.
+
+    The product alone reads what it makes, and the whole of it.
+    """
+    made, node = sch.get(maker).writes[0].source, sch.get(block)
+    if len(sch.get_consumers(maker)) > 1 or _is_output(sch, maker):
         return False
-    _inline_inputs(sch, block)
+    domains = {x.var: x.dom.extent for x in node.iter_vars}
+    for load in ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(made)):
+        extents = [domains.get(x) if isinstance(x, ir.Var) else None for x in load.indices]
+        if any(x is None or str(x) != str(y) for x, y in zip(extents, made.shape, strict=True)):
+            return False
+    trial = sch.copy()
+    _inline_inputs(trial, maker)
+    if find_narrow(trial.get(maker)) is None:
+        return False
+    _inline_inputs(sch, maker)
     return True
 
 
@@ -220,14 +231,18 @@ def followers(sch: s_tir.Schedule, block: Any) -> list[Any]:
 
 def is_needed(sch: s_tir.Schedule, block: Any) -> bool:
     """Tell whether what a block writes is needed in memory: an argument, or read by a kernel."""
+    return _is_output(sch, block) or len(followers(sch, block)) < len(sch.get_consumers(block))
+
+
+def _is_output(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell whether a block writes an argument of the function."""
     result = sch.get(block).writes[0].source
     own: list[Any] = []
     place = sch.get_sref(block).parent
     while place is not None:
         own += place.stmt.alloc_buffers if isinstance(place.stmt, ir.SBlock) else []
         place = place.parent
-    is_argument = not any(b.same_as(result) for b in own)
-    return is_argument or len(followers(sch, block)) < len(sch.get_consumers(block))
+    return not any(b.same_as(result) for b in own)
 
 
 def _check_not_output(sch: s_tir.Schedule, block: Any) -> None:

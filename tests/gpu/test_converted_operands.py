@@ -17,9 +17,9 @@ pytestmark = pytest.mark.gpu
 H200 = "nvidia/nvidia-h200"
 FORMS = [
     {},
-    {"zero": True},
-    {"stored": "uint8", "zero": True, "dtype": "bfloat16"},
-    {"dtype": "bfloat16", "scaled": False},
+    {"values": "ZS"},
+    {"stored": "uint8", "values": "ZS", "dtype": "bfloat16"},
+    {"dtype": "bfloat16", "values": ""},
     {"is_left": True},
 ]
 CONFIGS = [
@@ -41,20 +41,21 @@ def check(m, n, k, config=None, rows=(), **form):
     with Target(H200):
         hs.matmul(sch, "C", None if config is None else hs.MatmulConfig(**config))
     run = tvm.compile(sch.mod, target=H200)["main"]
+    values = form.get("values", "S")
     stored, dtype = form.get("stored", "int8"), getattr(torch, form.get("dtype", "float16"))
     low, high = (-128, 128) if stored == "int8" else (0, 256)
     made = {"device": "cuda", "dtype": getattr(torch, stored)}
     w = torch.randint(low, high, (n, k), **made)
     z, s = torch.randint(0, 3, (n,), **made), 2.0 ** torch.randint(-1, 2, (n,), device="cuda")
-    wide = w.double() - (z.double()[:, None] if form.get("zero") else 0)
-    wide = wide.to(dtype).double() * (s[:, None].double() if form.get("scaled", True) else 1)
+    wide = w.double() - (z.double()[:, None] if "Z" in values else 0)
+    wide = wide.to(dtype).double() * (s[:, None].double() if "S" in values else 1)
     for count in rows or (m,):
         x = torch.randint(-2, 3, (count, k), device="cuda").to(dtype)
         shape = (n, count) if form.get("is_left") else (count, n)
         out = torch.full(shape, float("nan"), device="cuda")
         given = [x, w]
-        given += [z] if form.get("zero") else []
-        given += [s.to(dtype)] if form.get("scaled", True) else []
+        given += [z] if "Z" in values else []
+        given += [s.to(dtype)] if "S" in values else []
         run(*map(tvm_ffi.from_dlpack, (*given, out)))
         torch.cuda.synchronize()
         want = x.double() @ wide.to(dtype).double().T

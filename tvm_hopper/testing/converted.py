@@ -16,8 +16,7 @@ def converted_weight(
     k: int,
     stored: str = "int8",
     dtype: str = "float16",
-    zero: bool = False,
-    scaled: bool = True,
+    values: str = "S",
     is_left: bool = False,
     out_dtype: str | None = None,
 ) -> tvm.IRModule:
@@ -29,8 +28,8 @@ def converted_weight(
         Rows of X, rows of W, and the depth; `m` may be the name of a symbol.
     stored, dtype : str
         Types of W and Z, and of X, S and F; sums are float32.
-    zero, scaled : bool
-        Whether there is a Z, and an S.
+    values : str
+        Which there are of Z and S: "", "Z", "S" or "ZS".
     is_left : bool
         D[j, i] in place of D[i, j].
     out_dtype : str, optional
@@ -50,10 +49,10 @@ def converted_weight(
 
     def convert(j: Any, r: Any) -> Any:
         value = w[j, r].astype(dtype)
-        return value - z[j].astype(dtype) if zero else value
+        return value - z[j].astype(dtype) if "Z" in values else value
 
     f = te.compute((columns, depth), convert, "F")
-    if scaled:
+    if "S" in values:
         plain = f
         f = te.compute((columns, depth), lambda j, r: plain[j, r] * s[j], "scaled")
 
@@ -64,6 +63,6 @@ def converted_weight(
     shape = (columns, rows) if is_left else (rows, columns)
     c = te.compute(shape, lambda *at: term(*(at[::-1] if is_left else at)), "C")
     d = te.compute(shape, lambda *at: c(*at).astype(out_dtype or dtype), "D")
-    given = [x, w, *([z] if zero else []), *([s] if scaled else []), d]
-    func: tirx.PrimFunc = te.create_prim_func(given, index_dtype_override="int64")
+    more = [tensor for tensor in (z, s) if tensor.name in values]
+    func: tirx.PrimFunc = te.create_prim_func([x, w, *more, d], index_dtype_override="int64")
     return tvm.IRModule({"main": func})

@@ -5,9 +5,10 @@
     bfloat16   prmt y, x, 0x4b00.., 0x7540     the same in float32, where 2^23 + u is exact;
                prmt z, y0 - c, y1 - c, 0x7632  a small integer has no bits in the lower half
 
-CUDA's own conversion takes one byte, and its unit has an eighth of the rate of others. The method
-is that of FasterTransformer's weight-only kernels (Kim et al., "Who Says Elephants Can't Run",
-2022) and of CUTLASS (`cutlass/numeric_conversion.h`).
+CUDA's own conversion takes one byte, at a lower rate than arithmetic (CUDA C++ Programming Guide,
+throughput of native arithmetic instructions). The method is that of FasterTransformer's weight-only
+kernels (Kim et al., "Who Says Elephants Can't Run", 2022) and of CUTLASS
+(`cutlass/numeric_conversion.h`).
 """
 
 from __future__ import annotations

@@ -296,6 +296,8 @@ def find_fallbacks(plans: tuple[MmaPlan, ...], threads: Threads) -> list[Fallbac
 def _facts(plans: tuple[MmaPlan, ...], threads: Threads) -> list[Note]:
     """Return what `explain` says of the multiplications and of what follows them."""
     remarks = list(dict.fromkeys(x for x in map(_remark, plans) if x))
+    made = [x.left.buffer.name for x in plans if x.in_registers]
+    remarks += [f"operand {x} is computed by threads, into the registers of WGMMA" for x in made]
     stores = [
         StoreNote(fragment.store.buffer.name, fragment.run_length * dtype_bytes(fragment.dtype))
         for fragment in threads.fragments

@@ -187,6 +187,8 @@ def _check_room(kernel: ir.For, plans: list[MmaPlan]) -> None:
     budget = registers.accumulator_budget(held, plan.warp_groups, plan.arch, consumer)
     if not budget.fits:
         sizes = " and ".join(f"an accumulator of {x.m}x{x.n}" for x in plans)
+        computed = [f"{x.left.buffer.name} of {x.m}x{x.k}" for x in plans if x.in_registers]
+        sizes = " and ".join([sizes, *computed])
         raise cannot_lower(
             plan.product.where,
             f"{sizes}: {budget.held} registers a thread",

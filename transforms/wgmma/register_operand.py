@@ -195,7 +195,8 @@ def _find_row_loads(kernel: ir.For, operand: RegisterOperand) -> list[RowLoad]:
     found: list[RowLoad] = []
     for load in ir.find_all(value, ir.TensorLoad):
         known = any(tvm_ffi.structural_equal(load, x.load) for x in found)
-        if known or str(load.source.scope()) != "global" or ir.depends_on(load, moving):
+        changes = ir.depends_on(load, moving) or ir.find_all(list(load.indices), ir.TensorLoad)
+        if known or changes or str(load.source.scope()) != "global":
             continue
         if not (is_by_choice(value, load) or writes(kernel, load.source)):
             name = f"{load.source.name}_rows"

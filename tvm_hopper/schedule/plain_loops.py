@@ -31,10 +31,13 @@ def has_product(sch: s_tir.Schedule, loop: Any) -> bool:
     if any(tag in THREADS for tag in inside) or any(tag in THREADS[::2] for tag in around):
         return False
     return any(
-        any(var.iter_type == tirx.IterVar.CommReduce for var in block.iter_vars)
-        and any(ir.is_shared(region.source) for region in block.reads)
+        _is_sum(block) and any(ir.is_shared(region.source) for region in block.reads)
         for block in ir.find_all(node, ir.SBlock)
     )
+
+
+def _is_sum(block: ir.SBlock) -> bool:
+    return any(var.iter_type == tirx.IterVar.CommReduce for var in block.iter_vars)
 
 
 def find_loads(node: Any) -> list[ir.SBlock]:
@@ -45,12 +48,13 @@ def find_loads(node: Any) -> list[ir.SBlock]:
 
 def count_products(loop: ir.For) -> int:
     """Return how many products a loop has, and statements that compute their operands."""
-    blocks = ir.find_all(loop, ir.SBlock)
-    computed = [x for x in blocks if x.writes and str(x.writes[0].source.scope()) == "local"]
-    sums = [x for x in computed if keys.WGMMA in x.annotations or x.init is not None]
-    inside = [y for x in sums for y in ir.find_all(x.body, ir.SBlock)]
-    others = [x for x in computed if not any(x.same_as(y) for y in (*sums, *inside))]
-    return max(1, len(sums)) + len(others)
+    local = ir.find_all(
+        loop, ir.SBlock, lambda x: x.writes and str(x.writes[0].source.scope()) == "local"
+    )
+    inside = [y for x in local for y in ir.find_all(x.body, ir.SBlock)]
+    outer = [x for x in local if not any(x.same_as(y) for y in inside)]
+    sums = [x for x in outer if keys.WGMMA in x.annotations or _is_sum(x)]
+    return max(1, len(sums)) + len(outer) - len(sums)
 
 
 def count_statements(where: str, loop: ir.For) -> tuple[int, int]:

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from tests.transforms.refusals.products import IN_REGISTERS, PRODUCT
-from tests.transforms.scripts import nest, parse, run
+from tests.transforms.scripts import nest, notes_of, parse, run
 from tvm_hopper.facts import wgmma
 from tvm_hopper.sim.layouts.fragments import a_fragment_index
 from tvm_hopper.transforms import LowerWgmma
+from tvm_hopper.transforms.common.explain_notes import RemarkNote
 
 # Word 2 c + h of a thread: row 16 warp + 8 h + lane // 4, two neighbours from 8 c + 2 (lane % 4).
 ROWS = "S_rows[h] = S[tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4]"
@@ -52,6 +53,11 @@ def test_each_thread_converts_what_its_registers_hold():
     product = nest(text, '"update"')
     assert "T.reads(f[0:8], acc[0:4])" in product
     assert "T.ptx.wgmma(acc[0], acc[1], acc[2], acc[3], f_words[0], f_words[1]" in product
+
+
+def test_explain_says_so():
+    notes = notes_of(run(parse(PRODUCT, *IN_REGISTERS), LowerWgmma()))
+    assert RemarkNote("operand f is computed by threads, into the registers of WGMMA") in notes
 
 
 @pytest.mark.parametrize("stored", ["float8_e4m3fn", "int16"])

@@ -90,6 +90,8 @@ def _converts(sch: s_tir.Schedule, maker: Any, block: Any) -> bool:
         extents = [domains.get(x) if isinstance(x, ir.Var) else None for x in load.indices]
         if any(x is None or str(x) != str(y) for x, y in zip(extents, made.shape, strict=True)):
             return False
+    if not _inputs(sch, maker):
+        return find_narrow(sch.get(maker)) is not None
     trial = sch.copy()
     _inline_inputs(trial, maker)
     if find_narrow(trial.get(maker)) is None:
@@ -98,9 +100,14 @@ def _converts(sch: s_tir.Schedule, maker: Any, block: Any) -> bool:
     return True
 
 
+def _inputs(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    """Return the elementwise blocks that compute what a block reads."""
+    return [x for x in sch.get_producers(block) if not is_own_kernel(sch, x)]
+
+
 def _inline_inputs(sch: s_tir.Schedule, block: Any) -> None:
     """Inline all that elementwise blocks compute for a block."""
-    while own := [x for x in sch.get_producers(block) if not is_own_kernel(sch, x)]:
+    while own := _inputs(sch, block):
         for producer in own:
             inline_block(sch, sch.compute_inline, producer)
 

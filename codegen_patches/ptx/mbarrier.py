@@ -49,9 +49,12 @@ def arrive_expect_tx(barrier: Any, num_bytes: Any) -> Any:
     return T.ptx.mbarrier.arrive.expect_tx.shared.b64(barrier, T.uint32(num_bytes))
 
 
-def wait(barrier: Any, parity: Any) -> Any:
+def wait(barrier: Any, parity: Any, of_cluster: bool = False) -> Any:
     """Wait until the phase of that parity (0 or 1, int32) is over, and acquire.
 
-    A loop around `mbarrier.try_wait.parity`, in a helper function of TVM's.
+    A loop around `mbarrier.try_wait.parity`, in a helper function of TVM's. `of_cluster`: what
+    other blocks released at that scope (`arrive_at_peer`) is known, too.
     """
+    if of_cluster:
+        return T.cuda.mbarrier_wait_acquire_cluster(barrier, parity)
     return T.cuda.mbarrier_wait(barrier, parity)

@@ -90,12 +90,12 @@ def test_formula_of_a_block():
 
 
 def test_a_cast_that_is_no_part_of_the_product():
-    a = tensor(64, 64, dtype="int8", name="Aq")
+    a = tensor(64, 64, dtype="int16", name="Aq")
     wide = te.compute(a.shape, lambda *i: a(*i).astype("float16"), name="Aw")
     b = tensor(64, 64, dtype="float16", name="B")
     sch = s_tir.Schedule(module(a, b, product(wide, b)))
     match = (
-        r"block Aw: found a cast of Aq from int8 to float16 before the matmul C; need float16 or "
+        r"block Aw: found a cast of Aq from int16 to float16 before the matmul C; need float16 or "
         r".* in memory, casts to float32 or float64 alone, .*; bind the rest to threads first"
     )
     with pytest.raises(ScheduleError, match=match):

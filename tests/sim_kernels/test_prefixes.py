@@ -27,6 +27,7 @@ from tvm_hopper.requests import keys
 from tvm_hopper.schedule.products import apply, several
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import reductions, workloads
+from tvm_hopper.testing.converted import converted_weight
 from tvm_hopper.testing.gates import products_of_one_operand
 from tvm_hopper.testing.pointwise import Tiling
 from tvm_hopper.testing.step_products import ProductTiling
@@ -44,6 +45,17 @@ def of_every_call(module):
     sch.unannotate(axis, keys.STREAM)
     sch.annotate(axis, keys.STREAM, keys.STREAM_ALWAYS)
     return sch.mod
+
+
+def check_converted():
+    """Check a weight of 8 bits that is converted on its way, with padded rows of the other side."""
+    sch = s_tir.Schedule(converted_weight(5, 64, 32))
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, 8, 16), stages=2))
+    x, w, s = inputs = workloads.make_inputs(sch.mod, seed=1)
+    got = simulate(load(sch.mod), dict(zip("XWS", inputs, strict=True)), "on_wait", 0)
+    assert not got.findings
+    want = x.astype("float64") @ (w.astype("float64") * s.astype("float64")[:, None]).T
+    np.testing.assert_array_equal(got.outputs["D"], want.astype("float16"))
 
 
 def check_several():
@@ -70,6 +82,7 @@ KERNELS = {
     "ragged": functools.partial(MATMUL, {"m": 40, "n": 8, "k": 24}),
     "persistent": functools.partial(MATMUL, {"m": 64, "n": 16, "k": 32}, persistent=1),
     "several products": check_several,
+    "converted operand": check_converted,
     "staged": functools.partial(
         check,
         {"m": 128, "n": 8, "k": 16, "out_dtype": "float16"},

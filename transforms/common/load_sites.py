@@ -46,11 +46,7 @@ class Site:
     @property
     def by_group(self) -> bool:
         """Tell loads that complete in groups of those who read them, without a barrier."""
-        return self.has_groups(self.loads[0].block)
-
-    def has_groups(self, load: ir.SBlock) -> bool:
-        """Tell whether a load that is here would complete in groups."""
-        return not self.is_handed_over and completes_by_group(load)
+        return not self.is_handed_over and completes_by_group(self.loads[0].block)
 
 
 @dataclass(frozen=True)
@@ -191,20 +187,36 @@ def _group(
     parts: tuple[ir.Stmt, ...], stages: list[int], handed_over: bool
 ) -> list[tuple[ir.SBlockRealize, ...]]:
     groups: list[list[ir.SBlockRealize]] = []
-    latest: dict[Any, list[ir.SBlockRealize]] = {}  # of those that complete alike, in one stage
+    latest: dict[Any, list[ir.SBlockRealize]] = {}  # of each kind
     between: dict[Any, list[ir.Stmt]] = {}  # since the first load of each
     for part, stage in zip(parts, stages, strict=True):
         if not is_open(part):
             for others in between.values():
                 others.append(part)
             continue
-        kind = not handed_over and completes_by_group(part.block), stage
+        kind = kind_of(part, parts, stage, handed_over)
         if kind in latest and not any(_conflicts(other, part) for other in between[kind]):
             latest[kind].append(part)
             continue
         latest[kind], between[kind] = [part], []
         groups.append(latest[kind])
     return [tuple(group) for group in groups]
+
+
+def kind_of(
+    load: ir.SBlockRealize, parts: tuple[ir.Stmt, ...], stage: int, handed_over: bool
+) -> tuple[bool, int, bool]:
+    """Return how a load completes, in which stage, and whether threads alone read its tile.
+
+    Loads of one kind share their slots. Where agents hand slots over, threads give theirs back when
+    they have read, next to operations that read others until they are waited for.
+    """
+    tiles = [region.source for region in load.block.writes]
+    readers = [x for x in parts if not is_load(x) and any(ir.accesses(x, y) for y in tiles)]
+    by_threads = bool(readers) and not any(ir.find_blocks(x, ASYNC_OP) for x in readers)
+    operations = any(ir.find_blocks(x, ASYNC_OP) for x in parts if not is_load(x))
+    apart = handed_over and by_threads and operations
+    return not handed_over and completes_by_group(load.block), stage, apart
 
 
 def _conflicts(part: ir.Stmt, load: ir.SBlockRealize) -> bool:

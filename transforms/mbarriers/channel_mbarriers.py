@@ -28,14 +28,18 @@ from tvm_hopper.transforms.mechanisms.table import INSTRUCTIONS
 
 @dataclass(frozen=True)
 class Barriers:
-    """The barriers of one channel; `empty` is None where its readers also fill it."""
+    """The barriers of one channel; `empty` is None where its readers also fill it.
+
+    `by_warps` says that each warp that reads a slot gives it back to all blocks of a cluster.
+    """
 
     channel: Channel
     full: ir.Var
     empty: ir.Var | None
+    by_warps: bool
 
     @staticmethod
-    def of(channel: Channel, names: ir.Names) -> Barriers:
+    def of(channel: Channel, names: ir.Names, by_warps: bool) -> Barriers:
         """Declare the buffers."""
 
         def declare(name: str) -> ir.Var:
@@ -43,7 +47,8 @@ class Barriers:
             return ir.new_buffer(names.take(name), shape, "uint64", "shared.dyn", 8)
 
         full = declare("full")
-        return Barriers(channel, full, declare("empty") if channel.num_arrivals else None)
+        empty = declare("empty") if channel.num_arrivals else None
+        return Barriers(channel, full, empty, by_warps)
 
     @property
     def buffers(self) -> list[ir.Var]:
@@ -73,10 +78,10 @@ class Barriers:
             return mbarrier.wait(_at(self.full, slot), parity)
         assert call.name == AWAIT_FREE
         parity = self.parity(trip, arrivals.PRODUCER_START_PARITY)
-        return mbarrier.wait(_at(self.empty, slot), parity)
+        return mbarrier.wait(_at(self.empty, slot), parity, of_cluster=self.by_warps)
 
 
-def arrive_at_peer(call: ChannelCall, own: Barriers, remote: ir.Var, by_warps: bool) -> ir.Stmt:
+def arrive_at_peer(call: ChannelCall, own: Barriers, remote: ir.Var) -> ir.Stmt:
     """Tell the producer of a block of the cluster of a slot that is free.
 
     What warps read by plain loads is in order before what that producer writes; operations that
@@ -87,7 +92,7 @@ def arrive_at_peer(call: ChannelCall, own: Barriers, remote: ir.Var, by_warps: b
         cluster.peer_address(
             tirx.BufferLoad(remote, [0]), address.generic_to_shared(here), call.peer
         ),
-        mbarrier.arrive_at_peer(tirx.BufferLoad(remote, [0]), of_cluster=by_warps),
+        mbarrier.arrive_at_peer(tirx.BufferLoad(remote, [0]), of_cluster=own.by_warps),
     )
 
 

@@ -102,7 +102,12 @@ MOST_UNROLLED = 4
 def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
     """Declare and initialise the barriers, and put instructions in place of calls."""
     names = ir.Names()
-    barriers = {x.number: Barriers.of(x, names) for x in channels if not x.by_group}
+    told = {x.channel for x in find_calls(kernel, FREE_SLOT) if x.peer is not None}
+    barriers = {
+        x.number: Barriers.of(x, names, x.number in told and is_told_by_warps(kernel, x))
+        for x in channels
+        if not x.by_group
+    }
     threads = ir.threads_of(kernel)
     thread = threads.var
     elect = elect_loader(kernel, threads)
@@ -152,7 +157,7 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
         if found is None or found.peer is None:
             return mutator.default_mutate(stmt)
         own = barriers[found.channel]
-        return arrive_at_peer(found, own, remote[0], by_warps=is_told_by_warps(kernel, own.channel))
+        return arrive_at_peer(found, own, remote[0])
 
     kernel = ir.mutate(kernel, [(ir.SBlockRealize, load), (ir.Evaluate, tell), (ir.Call, call)])
     (block,) = ir.find_blocks(kernel, KERNEL)

@@ -21,7 +21,7 @@ from tvm_hopper.requests.keys import (
     STORE_RING,
 )
 from tvm_hopper.transforms.common.channel import completes_by_group, find_loads, is_load, slot_bytes
-from tvm_hopper.transforms.common.load_sites import Site, check_even, find_sites, is_open
+from tvm_hopper.transforms.common.load_sites import Site, check_even, find_sites, is_open, kind_of
 from tvm_hopper.transforms.common.shared_memory_size import (
     BARRIER_BYTES,
     SharedArray,
@@ -277,13 +277,14 @@ def _check_readers(body: ir.Stmt, plan: PipelinePlan) -> None:
     behind = [part for part in plan.parts[first:] if not is_open(part)]
     stages = _stages(plan)
     first_stage = next(s for s, x in zip(stages, plan.parts, strict=True) if x is plan.loads[0])
-    kind = plan.by_group, first_stage
+    handed_over = plan.site.is_handed_over
+    kind = kind_of(plan.loads[0], plan.parts, first_stage, handed_over)
     for load, tile in zip(plan.loads, plan.tiles, strict=True):
         found = ir.accesses([load, *behind], tile)
         alike = [
             part
             for part, stage in zip(plan.parts, stages, strict=True)
-            if is_open(part) and (plan.site.has_groups(part.block), stage) == kind
+            if is_open(part) and kind_of(part, plan.parts, stage, handed_over) == kind
         ]
         others = [x for x in alike if not any(x.same_as(y) for y in plan.loads)]
         if others or len(found) != len(ir.accesses(body, tile)):

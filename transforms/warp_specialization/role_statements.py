@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import FILL_SLOT, NUM_SLOTS
+from tvm_hopper.requests.keys import ASYNC_OP, FILL_SLOT, NUM_SLOTS
 from tvm_hopper.transforms.common.channel import find_calls, find_loads, is_load
 
 from .specialize_warps_plan import ROLE_KEYS, RolePlan
@@ -25,8 +25,9 @@ def slot_of(load: ir.SBlockRealize) -> tuple[int, Any]:
 def share(stmt: ir.Stmt, keep: Keep, plan: RolePlan, is_producer: bool) -> ir.Stmt:
     """Return a role's share: what `keep` makes of the loads, and of the rest all or nothing.
 
-    `keep` is given a channel's loads and the statements next to them, and returns what takes their
-    place and what follows the last of them. A producer keeps the variables that its share uses.
+    `keep` is given a channel's loads and the statements next to them. It returns what takes their
+    place, in front of the first reader of their tiles for consumers, and what follows the last one.
+    A producer keeps the variables that its share uses.
     """
     parts = ir.statements(stmt)
     loads: dict[int, list[ir.SBlockRealize]] = {}
@@ -34,20 +35,45 @@ def share(stmt: ir.Stmt, keep: Keep, plan: RolePlan, is_producer: bool) -> ir.St
         loads.setdefault(slot_of(part)[0], []).append(part)
     beside = [part for part in parts if not is_load(part)]
     kept: list[Any] = []
-    behind: list[Any] = []
-    for part in parts:
-        if is_load(part):
+    before: list[list[Any]] = [[] for _ in parts]
+    behind: list[list[Any]] = [[] for _ in parts]
+    for number, part in enumerate(parts):
+        if is_load(part) and part.same_as(loads[slot_of(part)[0]][0]):
             together = loads[slot_of(part)[0]]
-            if not part.same_as(together[0]):
-                continue
+            first, last = _readers(parts, number, together)
             here, after = keep(together, beside)
-            kept += here
-            behind += after
-        elif find_loads(part):
+            before[number if is_producer else first] += here
+            behind[last] += after
+        kept += before[number]
+        if find_loads(part) and not is_load(part):
             kept.append(_share_inside(part, keep, plan, is_producer))
-        elif not is_producer or isinstance(part, tirx.Bind):
+        elif not is_load(part) and (not is_producer or isinstance(part, tirx.Bind)):
             kept.append(part)
-    return ir.seq(_used(kept) if is_producer else kept, behind)
+        kept += behind[number]
+    return ir.seq(_used(kept) if is_producer else kept)
+
+
+def _readers(parts: list[ir.Stmt], number: int, loads: list[ir.SBlockRealize]) -> tuple[int, int]:
+    """Return the numbers of the first and of the last statement that touches the tiles of loads.
+
+    Operations that follow the last one directly are one group with it: one wait covers them all.
+    """
+    tiles = [region.source for load in loads for region in load.block.writes]
+    found = [
+        n
+        for n, part in enumerate(parts)
+        if not is_load(part) and any(ir.accesses(part, x) for x in tiles)
+    ]
+    if not found:
+        return number, len(parts) - 1
+    first, last = found[0], found[-1]
+    while all(map(_is_operation, parts[last : last + 2])) and last + 1 < len(parts):
+        last += 1
+    return first, last
+
+
+def _is_operation(part: ir.Stmt) -> bool:
+    return isinstance(part, ir.SBlockRealize) and ASYNC_OP in part.block.annotations
 
 
 def _used(parts: list[Any]) -> list[Any]:

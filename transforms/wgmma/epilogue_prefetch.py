@@ -61,7 +61,7 @@ def plan_loads(
     value = nest.realize.block.body.value
     for load in ir.find_all(value, ir.TensorLoad):
         source = load.source
-        if _is_by_choice(value, load):
+        if is_by_choice(value, load):
             continue
         if any(tvm_ffi.structural_equal(load, x.load) for x in chosen):
             continue
@@ -85,7 +85,7 @@ def plan_loads(
     return tuple(chosen) if needed <= _available(plan) else ()
 
 
-def _is_by_choice(value: Any, load: ir.TensorLoad) -> bool:
+def is_by_choice(value: Any, load: ir.TensorLoad) -> bool:
     """Tell whether a load is behind a condition of the program, which may keep it in bounds."""
     choices = ir.find_all(value, ir.Call, lambda x: str(x.op.name).endswith("if_then_else"))
     sides = [side for x in choices for side in x.args[1:]]

@@ -30,6 +30,7 @@ for. Not here: that (insert_syncs.py); who loads the operands (specialize_warps.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,8 @@ from .fragment_shared_stores import StagedFragment
 from .fragment_transposed_stores import stored_by
 from .fragment_updates import UpdatedFragment, is_first
 from .lower_wgmma_plan import MmaPlan, Operand, plan_mma
+from .register_operand import emit_operand, words_of
+from .register_operand_plan import RegisterOperand
 from .register_tiles import HeldTile
 from .single_iteration import runs_once, starts_from_zero
 from .warp_group_threads import bind_warp_groups
@@ -145,20 +148,35 @@ def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) ->
     planned = {x.nest.nest: x.emit() for x in threads.fragments}
     needless = needless_fills(threads)
     planned.update((fill, ir.seq()) for fill in needless)
+    ahead_of: dict[Any, list[ir.Stmt]] = {}
+    loaded: list[ir.Var] = []
+    for operand in (x.left for x in plans):
+        if isinstance(operand, RegisterOperand):
+            planned[operand.nest], loads, own = emit_operand(kernel, operand, thread)
+            ahead_of.setdefault(operand.before, []).append(loads)
+            loaded += own
     for plan, tile, overwrites in zip(plans, threads.tiles, threads.overwrites, strict=False):
         planned[plan.product.realize] = _instructions(plan, tile.registers, overwrites)
     ahead = put_ahead(planned, threads.fragments, thread)
     kernel = drop_stages(kernel, needless)
-    body = ir.drop_empty(ir.replace_nodes(kernel, ir.Stmt, planned))
+
+    def rewrite(node: Any, mutator: Any) -> Any:
+        new = planned.get(node)
+        new = mutator.default_mutate(node) if new is None else new
+        return ir.seq(ahead_of[node], new) if node in ahead_of else new
+
+    body = ir.drop_empty(ir.mutate(kernel, [(ir.Stmt, rewrite)]))
+    gone = [*(x.buffer for x in threads.tiles), *(x.left.buffer for x in plans if x.in_registers)]
 
     reading = next((x.tile for x in threads.fragments if x.ahead), threads.tiles[0])
 
     def move_allocation(block: ir.SBlock) -> ir.SBlock:
-        homed = [x for x in threads.tiles if any(b.same_as(x.buffer) for b in block.alloc_buffers)]
-        if not homed:
+        rest = [b for b in block.alloc_buffers if not any(b.same_as(x) for x in gone)]
+        if len(rest) == len(block.alloc_buffers):
             return block
-        rest = [b for b in block.alloc_buffers if not any(b.same_as(x.buffer) for x in homed)]
+        homed = [x for x in threads.tiles if any(b.same_as(x.buffer) for b in block.alloc_buffers)]
         more = ahead if reading in homed else []
+        more = [*(loaded if threads.tiles[0] in homed else []), *more]
         return ir.with_block(block, alloc_buffers=[*rest, *(x.registers for x in homed), *more])
 
     body = unroll(body, [loop.loop_var for x in threads.fragments for loop in x.nest.parts])
@@ -173,12 +191,12 @@ def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) ->
 def _instructions(plan: MmaPlan, registers: ir.Var, overwrites: bool) -> ir.SBlockRealize:
     layout = plan.layout
     width, depth = layout.width, wgmma.instruction_k(plan.dtype)
-    left, right = (ir.Var(f"descriptor_{x}", "uint64") for x in "ab")
-    transposed = (int(plan.left.layout.major == "mn"), int(plan.right.layout.major == "mn"))
+    left, right = _source(plan.left, "a"), _source(plan.right, "b")
+    transposed = (left.is_transposed, right.is_transposed)
 
     def one(subtile: Any, chunk: Any, step: Any) -> Any:
-        a = _advance(left, plan.left, subtile * wgmma.INSTRUCTION_M, step)
-        b = _advance(right, plan.right, chunk * width, step)
+        a = left.at(subtile * wgmma.INSTRUCTION_M, step)
+        b = right.at(chunk * width, step)
         values = [
             tirx.BufferLoad(registers, [ir.simplify(layout.register(subtile, chunk, i))])
             for i in range(width // 2)
@@ -192,14 +210,36 @@ def _instructions(plan: MmaPlan, registers: ir.Var, overwrites: bool) -> ir.SBlo
         ir.make_loop("chunk", plan.n // width, lambda chunk:
             ir.make_loop("step", plan.k // depth, lambda step:
                 one(subtile, chunk, step), unroll=True), unroll=True), unroll=True)  # fmt: skip
-    body = ir.seq(
-        tirx.Bind(left, _descriptor(plan.left)), tirx.Bind(right, _descriptor(plan.right)), loops
-    )
+    body = ir.seq(left.defined, right.defined, loops)
     block = plan.product.block
-    reads = [r for r in block.reads if not r.source.same_as(plan.accumulator)]
+    replaced = [plan.accumulator] if left.region is None else [plan.accumulator, plan.left.buffer]
+    reads = [r for r in block.reads if not any(r.source.same_as(x) for x in replaced)]
+    reads += [] if left.region is None else [left.region]
     acc = ir.full_region(registers)
     return ir.opaque_block(
         block.name_hint, body, reads=[*reads, acc], writes=[acc], annotations={ASYNC_OP: "wgmma"}
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """An operand as its instructions take it."""
+
+    defined: ir.Stmt  # what is in front of them
+    at: Callable[[Any, Any], Any]  # the operand of the instruction at a row and a step
+    is_transposed: int
+    region: Any = None  # what is read in place of the program's buffer
+
+
+def _source(operand: Operand | RegisterOperand, name: str) -> Source:
+    """Return how instructions take an operand: by descriptors, or in registers."""
+    if isinstance(operand, RegisterOperand):
+        return Source(*words_of(operand), 0, ir.full_region(operand.registers))
+    descriptor = ir.Var(f"descriptor_{name}", "uint64")
+    defined = tirx.Bind(descriptor, _descriptor(operand))
+    is_transposed = int(operand.layout.major == "mn")
+    return Source(
+        defined, lambda row, step: _advance(descriptor, operand, row, step), is_transposed
     )
 
 
@@ -277,6 +317,8 @@ def find_fallbacks(plans: tuple[MmaPlan, ...], threads: Threads) -> list[Fallbac
 def _facts(plans: tuple[MmaPlan, ...], threads: Threads) -> list[Note]:
     """Return what `explain` says of the multiplications and of what follows them."""
     remarks = list(dict.fromkeys(x for x in map(_remark, plans) if x))
+    made = [x.left.buffer.name for x in plans if x.in_registers]
+    remarks += [f"operand {x} is computed by threads, into the registers of WGMMA" for x in made]
     stores = [
         StoreNote(fragment.store.buffer.name, fragment.run_length * dtype_bytes(fragment.dtype))
         for fragment in threads.fragments

@@ -17,6 +17,7 @@ from tvm_hopper.transforms.common.transfer import find_transfers
 
 from .fragment_layout import AccumulatorLayout, RowLayout
 from .fragment_loops_plan import FragmentNest, find_fragment_nests
+from .register_operand_plan import RegisterOperand, find_register_operand
 from .register_tiles import HeldTile, plan_register_tiles
 
 
@@ -41,7 +42,7 @@ class MmaPlan:
     """
 
     product: MultiplyAdd
-    left: Operand
+    left: Operand | RegisterOperand
     right: Operand
     nests: tuple[FragmentNest, ...]
     warp_groups: int
@@ -79,6 +80,16 @@ class MmaPlan:
         return ir.dtype_of(self.right.buffer)
 
     @property
+    def in_registers(self) -> bool:
+        """Whether threads compute the left operand."""
+        return isinstance(self.left, RegisterOperand)
+
+    @property
+    def operand_registers(self) -> int:
+        """Registers of a thread that hold the left operand."""
+        return self.left.words if isinstance(self.left, RegisterOperand) else 0
+
+    @property
     def register_dtype(self) -> str:
         """Type of a register: TVM's WGMMA has integers in words."""
         return "uint32" if self.accumulate == "int32" else self.accumulate
@@ -95,10 +106,10 @@ class MmaPlan:
 
     @property
     def held(self) -> tuple[int, ...]:
-        """Registers of a thread for the accumulator, and for each tile that is computed with it."""
+        """Registers of a thread for the accumulator and operand, and for each computed tile."""
         rows = RowLayout(self.m).count
         more = (rows if x.is_rows else self.layout.count for x in self.computed)
-        return (self.layout.count, *more)
+        return (self.layout.count + self.operand_registers, *more)
 
     @property
     def instruction_n(self) -> int:
@@ -137,7 +148,7 @@ def plan_mma(kernel: ir.For, arch: Arch) -> tuple[MmaPlan, ...]:
     plans = [_plan_block(kernel, match_multiply_add(x), arch) for x in realizes]
     _check_sums(plans)
     sums = tuple(HeldTile(x.accumulator, (x.m, x.n), x.accumulator) for x in plans)
-    tiles = plan_register_tiles(kernel, sums)
+    tiles = plan_register_tiles(kernel, sums, [x.product.store for x in plans])
     nests = find_fragment_nests(kernel, tuple(x.product for x in plans), tiles)
     plans = [_with_nests(x, nests, tiles) for x in plans]
     if plans:
@@ -172,7 +183,7 @@ def _check_sums(plans: list[MmaPlan]) -> None:
 def _plan_block(kernel: ir.For, product: MultiplyAdd, arch: Arch) -> MmaPlan:
     warp_groups = _warp_groups(kernel, product)
     m, n, k = (_extent(product, loop) for loop in (product.m, product.n, product.k))
-    left = _operand(kernel, product, product.left, product.m)
+    left = _left(kernel, product)
     right = _operand(kernel, product, product.right, product.n)
     kinds = [ir.dtype_of(x.buffer) for x in (left, right)]
     if not may_multiply(*kinds):
@@ -200,6 +211,7 @@ def _check_room(kernel: ir.For, plans: list[MmaPlan]) -> None:
         for tile in (y for x in plans for y in x.computed):
             rows, columns = tile.sides
             tiles.append(f"{tile.buffer.name} of {rows}{'' if tile.is_rows else f'x{columns}'}")
+        tiles += [f"{x.left.buffer.name} of {x.m}x{x.k}" for x in plans if x.in_registers]
         sizes = " and ".join(tiles)
         raise cannot_lower(
             plan.product.where,
@@ -277,6 +289,12 @@ def _check_accumulator(product: MultiplyAdd, m: int, n: int) -> None:
             f"one of exactly the block's {m}x{n} elements",
             "compute the cache_write at the loop of the warp group and blockize the loops below it",
         )
+
+
+def _left(kernel: ir.For, product: MultiplyAdd) -> Operand | RegisterOperand:
+    if product.left.source.scope().startswith("local"):
+        return find_register_operand(kernel, product)
+    return _operand(kernel, product, product.left, product.m)
 
 
 def _operand(kernel: ir.For, product: MultiplyAdd, load: ir.TensorLoad, outer: ir.For) -> Operand:

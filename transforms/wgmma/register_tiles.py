@@ -46,11 +46,19 @@ class HeldTile:
         return not self.buffer.same_as(self.like)
 
 
-def plan_register_tiles(kernel: ir.For, sums: tuple[HeldTile, ...]) -> tuple[HeldTile, ...]:
-    """Return the accumulators of products, and after them what is computed with them."""
+def plan_register_tiles(
+    kernel: ir.For, sums: tuple[HeldTile, ...], products: Sequence[ir.BufferStore] = ()
+) -> tuple[HeldTile, ...]:
+    """Return the accumulators of products, and after them what is computed with them.
+
+    `products`: their own statements, whose operands have layouts of their own.
+    """
     tiles = list(sums)
     realizes = [
-        x for x in ir.find_all(kernel, ir.SBlockRealize) if isinstance(x.block.body, ir.BufferStore)
+        x
+        for x in ir.find_all(kernel, ir.SBlockRealize)
+        if isinstance(x.block.body, ir.BufferStore)
+        and not any(x.block.body.same_as(y) for y in products)
     ]
     num_known = 0
     while num_known < len(tiles):

@@ -105,6 +105,22 @@ def accumulator_registers(n: int) -> int:
     return INSTRUCTION_M * n // 128
 
 
+# -- A in registers (PTX ISA 9.1, 9.7.15.5.1.1): word i of a thread holds `per_word` elements, which
+# are neighbours along k, of the 64 rows and the k of one instruction.
+
+OPERAND_WORDS = 4  # 32-bit registers of a thread for one instruction, whichever type
+
+
+def operand_row(i: Any, thread: Any) -> Any:
+    """Return the row in [0, 64) of word `i` of `thread` (0 to 127 in its warp group)."""
+    return thread // 32 * 16 + i % 2 * 8 + thread % 32 // 4
+
+
+def operand_col(i: Any, thread: Any, per_word: int) -> Any:
+    """Return which k the first of the elements in word `i` of `thread` has."""
+    return i // 2 * (4 * per_word) + thread % 4 * per_word
+
+
 @dataclass(frozen=True)
 class Descriptor:
     """The 64-bit description of an operand in shared memory; all lengths in bytes.

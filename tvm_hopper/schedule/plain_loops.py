@@ -31,10 +31,13 @@ def has_product(sch: s_tir.Schedule, loop: Any) -> bool:
     if any(tag in THREADS for tag in inside) or any(tag in THREADS[::2] for tag in around):
         return False
     return any(
-        any(var.iter_type == tirx.IterVar.CommReduce for var in block.iter_vars)
-        and any(ir.is_shared(region.source) for region in block.reads)
+        _is_sum(block) and any(ir.is_shared(region.source) for region in block.reads)
         for block in ir.find_all(node, ir.SBlock)
     )
+
+
+def _is_sum(block: ir.SBlock) -> bool:
+    return any(var.iter_type == tirx.IterVar.CommReduce for var in block.iter_vars)
 
 
 def find_loads(node: Any) -> list[ir.SBlock]:

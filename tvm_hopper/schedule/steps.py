@@ -360,11 +360,7 @@ def wgmma(
     if len(loops) < 4:
         need = "a loop over k, and in it the rows, columns and depth of a tile"
         raise cannot_schedule(where, f"{len(loops)} loops", need)
-    shared = [r.source for r in sch.get(block).reads if ir.is_shared(r.source)]
-    if len(shared) != 2:
-        need = 'two operands in shared memory, by cache_read(block, i, "shared.dyn")'
-        raise cannot_schedule(where, f"{len(shared)} shared operands", need)
-    dtype = ir.dtype_of(shared[0])
+    dtype = ir.dtype_of(tiles.find_operands(where, sch.get(block))[0])
     if dtype not in OPERAND_DTYPES or (dtype == "float32" and operands is None):
         need = " or ".join(x for x in OPERAND_DTYPES if x != dtype)
         fix = 'give operands="tf32"' if dtype == "float32" else ""

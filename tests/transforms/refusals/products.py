@@ -60,6 +60,30 @@ STAGED = (
 )
 
 
+# the left operand is computed at each step, from a narrower tile and a value of its row
+IN_REGISTERS = (
+    ("def func(", 'def func(W: T.Buffer((64, 16), "int8"), S: T.Buffer((64,), "float16"), '),
+    (ACCUMULATOR, ACCUMULATOR + ACCUMULATOR.replace("acc", "f").replace("8)", '16), "float16"')),
+    (
+        'a = T.sblock_alloc_buffer((1, 64, 16), "float16"',
+        'a = T.sblock_alloc_buffer((1, 64, 16), "int8"',
+    ),
+    (
+        "swizzle=32):\n                        a[p, r, s] = A[r, s]",
+        "swizzle=0):\n                        a[p, r, s] = W[r, s]",
+    ),
+    (
+        BLOCK,
+        """                for p in range(4):
+                    for i, k in T.grid(64, 16):
+                        with T.sblock("convert", reads=[], writes=[]):
+                            f[i, k] = T.Cast("float16", a[0, i, k]) * S[i]
+"""
+        + deeper(BLOCK.replace("a[0, i, k]", "f[i, k]")),
+    ),
+)
+
+
 def product(name, match, *changes):
     return case(name, PRODUCT, (LowerWgmma,), match, *changes)
 
@@ -178,7 +202,31 @@ no reduction
         (ACCUMULATOR.replace("8)", "424)"), ACCUMULATOR.replace("8)", "424)") + FLOAT_ROWS),
         ("C[i, j] = acc[i, j]", "row[i] = row[i] + acc[i, j]"),
     ),
-    *rows(product)("""
+    *rows(product, REGISTERS=IN_REGISTERS)("""
+operand in registers of 32 bits
+    + *REGISTERS
+    (64, 16), "float16", scope => (64, 16), scope
+    "float16", a[0, i, k]) * S[i] => "float32", a[0, i, k])
+    block update, tvm_hopper.wgmma, operand f: found float32 in registers; need float16 or bfloat16
+operand in registers of another depth
+    + *REGISTERS
+    (64, 16), "float16", scope => (64, 32), "float16", scope
+    block update, tvm_hopper.wgmma, operand f: found f[64, 32] read at [i, k]; need a buffer of
+    exactly the block's 64 rows and depth of 16; compute_at the operand at the pipelined loop
+operand in registers that is computed in part
+    + *REGISTERS
+    for i, k in T.grid(64, 16): => for i, k in T.grid(64, 8):
+    block convert: found a store into f[i, k] in loops over [i, k]; need all of its 64x16
+    elements, one after the other; choose a tile that divides the operand
+operand in registers that is computed under a condition
+    + *REGISTERS
+    "convert" => "convert", where=i < n
+    block convert: found a store into f[i, k]
+operand in registers that nothing computes
+    + *REGISTERS
+    f[i, k] = T.Cast("float16", a[0, i, k]) * S[i] => T.evaluate(T.float16(1) * S[i])
+    block update, tvm_hopper.wgmma, operand f: found a local buffer with 0 stores and 1 loads; need
+    one loop nest that computes it, in the loop of the product, its one reader; cache_read
 rows
     (64, 8) => (32, 8)
     T.grid(64, 8, 16) => T.grid(32, 8, 16)

@@ -17,7 +17,7 @@ from tests.transforms.pipeline.test_plan_ring_buffers import (
     SECOND,
     around_k,
 )
-from tests.transforms.scripts import check, notes_of, parse, run
+from tests.transforms.scripts import check, nest, notes_of, parse, run
 from tvm_hopper import ir
 from tvm_hopper.transforms import PlanRingBuffers, SpecializeWarps
 from tvm_hopper.transforms.common.channel import find_calls
@@ -149,6 +149,41 @@ def test_slots_that_plain_threads_read_beside_a_product_are_free_once_both_are_d
     notes = {str(key): [*map(int, value)] for key, value in release.annotations.items()}
     assert notes == {"tvm_hopper.release": [0, 8]}
     assert "T.cuda.warp_sync()" in release.script()
+
+
+def test_slots_are_given_back_behind_their_last_reader():
+    """Threads read one tile, and the product another: each has a channel, and goes back by itself.
+
+    What is awaited later is awaited where it is read.
+    """
+    block = nest(BEFORE, 'T.sblock("mma"')
+    reader = """\
+                        with T.sblock("look", reads=[a[0:2, 0:64, 0:64]], writes=[]):
+                            T.call_extern("int32", "look", a[0, 0, tx % 64])
+"""
+    other = block.replace("a[0:2, 0:64, 0:64], ", "").replace("T.address_of(a[0, 0, 0]),", "")
+    changes = (block, reader + other), ("[0, 0, 1]", "[0, 0, 1, 1]"), ("[0, 1, 2]", "[0, 1, 2, 3]")
+    got = run(parse(BEFORE, *changes), PlanRingBuffers(), SpecializeWarps())
+    producer, consumer = roles(got)
+    each = [("await_free", 0), ("fill_slot", 0), ("await_free", 1), ("fill_slot", 1)]
+    assert calls(producer) == each
+    back = [("await_filled", 0), ("free_slot", 0), ("await_filled", 1), ("free_slot", 1)]
+    assert calls(consumer) == back
+    releases = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "release")
+    notes = [[*map(int, x.annotations["tvm_hopper.release"])] for x in releases]
+    assert notes == [[0, 8], [0, 2]], "each warp that reads, and each warp group that multiplies"
+
+
+def test_operations_that_follow_one_another_are_one_group():
+    """No slot goes back between them: that would wait for the first one alone."""
+    block = nest(BEFORE, 'T.sblock("mma"')
+    first = block.replace(", b[0, 0:16, 0:32]", "").replace(", T.address_of(b[0, 0, 0])", "")
+    second = block.replace("a[0:2, 0:64, 0:64], ", "").replace("T.address_of(a[0, 0, 0]),", "")
+    stages = ("[0, 0, 1]", "[0, 1, 2, 2]"), ("[0, 1, 2]", "[0, 1, 2, 3]"), ("=[0])", "=[0, 1])")
+    got = run(parse(BEFORE, (block, first + second), *stages), PlanRingBuffers(), SpecializeWarps())
+    _, consumer = roles(got)
+    awaited = [("await_filled", 0), ("await_filled", 1)]
+    assert calls(consumer) == [*awaited, ("free_slot", 0), ("free_slot", 1)]
 
 
 def test_loads_of_two_loops_go_to_one_producer():

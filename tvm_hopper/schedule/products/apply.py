@@ -41,6 +41,7 @@ from .branches import branched, class_block
 from .class_choice import estimate_all
 from .classes import Asked, ClassKernel, as_asked, find_kernels, product_of, ranges_of
 from .config import MatmulConfig
+from .converted import for_converted
 from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows, trials_of
 from .fit import extents, fit
 from .gather import check_gather, for_gather
@@ -246,7 +247,8 @@ def _apply(
     _check_in_place(sch, block, loads)
     views = make_views(sch, block, loads)
     problem = find_matmul(sch, block, known)
-    config = kernel.config
+    problem, config = for_converted(sch, block, problem, kernel.config)
+    kernel = replace(kernel, config=config)
     check_operands(problem, config, views)
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
     check_outputs(problem, epilogue.outputs)

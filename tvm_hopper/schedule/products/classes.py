@@ -15,7 +15,7 @@ from tvm import s_tir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError, cannot_schedule
-from tvm_hopper.facts.dtypes import HALF_DTYPES
+from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
 from tvm_hopper.schedule.arguments import as_bounds, as_int, as_ranges, check_type
 
 from .branches import ProductSite, check_rows, look_at
@@ -110,7 +110,9 @@ def product_of(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -
     majors = problem.lhs.major, problem.rhs.major
     rows = problem.m.extent if kernel.rows is None else kernel.rows
     extents = rows, problem.n.extent, problem.depth
-    return as_product(*extents, problem.lhs.dtype, majors, outputs[0], problem.batch)
+    found = as_product(*extents, problem.lhs.dtype, majors, outputs[0], problem.batch)
+    stored = [dtype_bytes(x.stored) for x in (problem.lhs, problem.rhs) if x.stored]
+    return replace(found, converted_bytes=sum(stored))
 
 
 def find_kernels(

@@ -20,7 +20,12 @@ import numpy as np
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES, THREAD_ACCESS_BYTES
+from tvm_hopper.facts.programming_model import (
+    LINE_BYTES,
+    SECTOR_BYTES,
+    THREAD_ACCESS_BYTES,
+    WARP_GROUP_THREADS,
+)
 from tvm_hopper.transforms.wgmma.fragment_layout import MIN_TRANSPOSED_COLUMNS
 
 from .candidates import MOST_PARTS, Candidates, columns_in_panels
@@ -30,6 +35,7 @@ from .rate_constants import Rates
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 INSTRUCTION_ROWS = 64
+CONVERT_CYCLES = 6.0  # of an element that a thread converts; counted in the assembler's text
 LINK_CYCLES = 800  # from one block to the next that adds to the same tile; of 72x72x30208
 SUM_BYTES = 4  # of an accumulator
 MANY_ROWS = 1024  # of an output
@@ -95,6 +101,7 @@ class _Estimate:
             product, tiles, chip, rates, form,
         )  # fmt: skip
         self.size = dtype_bytes(product.dtype)
+        self.left_size = product.converted_bytes or self.size  # in memory
         extents = product.m, product.n, product.k
         self.m, self.n, self.k = (np.asarray(x, dtype=np.float64) for x in extents)
         self.rows, self.columns, self.depth = (
@@ -183,11 +190,20 @@ class _Estimate:
         instructions = self.rows_of_one / INSTRUCTION_ROWS * self.columns_of_one / self.width
         return np.asarray(instructions * (self.depth * self.size / 32) * instruction)
 
+    def _convert(self) -> Floats:
+        """Return the cycles in which a consumer converts its rows of a step, before it multiplies.
+
+        Of bytes: six instructions for two of them, of which a warp issues one in two cycles.
+        """
+        of_thread = self.rows_of_one * self.depth / WARP_GROUP_THREADS
+        is_converted = bool(self.product.converted_bytes)
+        return np.asarray(of_thread * CONVERT_CYCLES * is_converted)
+
     def _fill(self) -> Floats:
         """Return the cycles in which TMA fills a slot; blocks of a cluster load for one another."""
         rates, majors, size = self.rates, self.product.majors, self.size
         left = (1 + self.off_left / self.column_blocks) * _narrow(
-            rates, majors[0], self.rows_of_one * size
+            rates, majors[0], self.rows_of_one * self.left_size
         )
         right = (1 + self.off_right / self.row_blocks) * _narrow(
             rates, majors[1], self.columns_of_one * size
@@ -195,7 +211,7 @@ class _Estimate:
         rows, columns = self.rows, self.columns
         if self.form.any_rows:
             rows, columns = np.minimum(self.m, rows), np.minimum(self.n, columns)
-        filled = (rows * left + columns * right) * self.depth * size
+        filled = (rows * left * self.left_size + columns * right * size) * self.depth
         return np.asarray(filled / rates.fill_bytes)
 
     def _inside(self) -> tuple[Floats, Floats]:
@@ -209,7 +225,7 @@ class _Estimate:
             (1 + self.off_right) / self.row_blocks,
         )
         rows, columns = self._inside()
-        loaded = (rows * left + columns * right) * self.depth * self.size
+        loaded = (rows * left * self.left_size + columns * right * self.size) * self.depth
         apart = 0.0 if self.form.by_kernels else self.rates.split_k_l2_exponent
         return np.asarray(loaded * self.active / self.rates.l2_bytes * self.parts**apart)
 
@@ -236,7 +252,13 @@ class _Estimate:
             self.tiles.pending > 0, rates.handover_share_pending, 1
         )
         latency = rates.latency_cycles / np.maximum(self.tiles.stages - 1.0, 0.5)
-        several = [own * self.tiles.consumers, own + turn, self._fill(), latency]
+        converts = self._convert()
+        several = [
+            np.maximum(own, converts) * self.tiles.consumers,
+            own + converts + turn,
+            self._fill(),
+            latency,
+        ]
         return _norm(rates.step_exponent, *several, self._through_l2(), self._outside())
 
     # -- around it ----------------------------------------------------------------------------
@@ -299,7 +321,9 @@ class _Estimate:
             * off_sector
             * np.where(self.form.boxes, rates.tma_store_partial_sector_share, 1)
         )
-        moved = self.size * (m + n) * self.k + product.output_bytes * m * n * (1 + parted)
+        moved = (self.left_size * m + self.size * n) * self.k + product.output_bytes * m * n * (
+            1 + parted
+        )
         moved = moved * product.batch
         in_memory = moved / (rates.memory_bytes * self.chip.memory_rate)
         if self.form.any_rows:  # few blocks do not keep it busy

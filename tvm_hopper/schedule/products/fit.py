@@ -14,6 +14,7 @@ from tvm_hopper.schedule.arguments import last_stage
 
 from .classes import ClassKernel
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, refuse_all
+from .converted import choose_converted
 from .field_values import TMA
 from .model import choose_config
 from .parts import for_any_rows
@@ -54,7 +55,7 @@ def fit(
     rows, n, k = extents(problem, kernel)
     if not isinstance(problem.m.extent, int):
         config = for_any_rows(config, rows)
-    given = config
+    given = config = choose_converted(problem, kernel, config, epilogue.outputs)
     choose = partial(
         choose_config,
         n=n,

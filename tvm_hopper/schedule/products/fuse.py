@@ -26,6 +26,7 @@ from tvm_hopper.schedule import reasons
 from tvm_hopper.schedule.arguments import as_block
 from tvm_hopper.schedule.trial import all_or_nothing
 
+from .narrow_operands import find_narrow
 from .recognize import loops_around
 
 SEPARATE = "bind the rest to threads first, or keep it in a separate function"
@@ -34,6 +35,9 @@ SEPARATE = "bind the rest to threads first, or keep it in a separate function"
 @all_or_nothing("elementwise blocks before the matmul", SEPARATE)
 def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
     """Inline the blocks that only cast or re-index an operand into the product.
+
+    A block that converts an operand from a narrower type stays, with what it reads inlined into it:
+    the kernel converts tiles on their way (converted.py).
 
     Parameters
     ----------
@@ -51,7 +55,12 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
     while producers := [
         p
         for p in sch.get_producers(block)
-        if not (is_own_kernel(sch, p) or _adds_dimension(sch, p) or _parts_operands(sch, p, block))
+        if not (
+            is_own_kernel(sch, p)
+            or _adds_dimension(sch, p)
+            or _parts_operands(sch, p, block)
+            or _converts(sch, p, block)
+        )
     ]:
         for producer in producers:
             node = sch.get(producer)
@@ -65,6 +74,41 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
                     f"{' or '.join(OPERAND_DTYPES)} in memory, {CASTS_NEEDED}",
                     _way_to_memory(sch, producer),
                 )
+            inline_block(sch, sch.compute_inline, producer)
+
+
+def _converts(sch: s_tir.Schedule, maker: Any, block: Any) -> bool:
+    """Tell a block that converts an operand, once what computes its own inputs is inlined.
+
+    The product alone reads what it makes, and the whole of it.
+    """
+    made, node = sch.get(maker).writes[0].source, sch.get(block)
+    if len(sch.get_consumers(maker)) > 1 or _is_output(sch, maker):
+        return False
+    domains = {x.var: x.dom.extent for x in node.iter_vars}
+    for load in ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(made)):
+        extents = [domains.get(x) if isinstance(x, ir.Var) else None for x in load.indices]
+        if any(x is None or str(x) != str(y) for x, y in zip(extents, made.shape, strict=True)):
+            return False
+    if not _inputs(sch, maker):
+        return find_narrow(sch.get(maker)) is not None
+    trial = sch.copy()
+    _inline_inputs(trial, maker)
+    if find_narrow(trial.get(maker)) is None:
+        return False
+    _inline_inputs(sch, maker)
+    return True
+
+
+def _inputs(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    """Return the elementwise blocks that compute what a block reads."""
+    return [x for x in sch.get_producers(block) if not is_own_kernel(sch, x)]
+
+
+def _inline_inputs(sch: s_tir.Schedule, block: Any) -> None:
+    """Inline all that elementwise blocks compute for a block."""
+    while own := _inputs(sch, block):
+        for producer in own:
             inline_block(sch, sch.compute_inline, producer)
 
 
@@ -194,14 +238,18 @@ def followers(sch: s_tir.Schedule, block: Any) -> list[Any]:
 
 def is_needed(sch: s_tir.Schedule, block: Any) -> bool:
     """Tell whether what a block writes is needed in memory: an argument, or read by a kernel."""
+    return _is_output(sch, block) or len(followers(sch, block)) < len(sch.get_consumers(block))
+
+
+def _is_output(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell whether a block writes an argument of the function."""
     result = sch.get(block).writes[0].source
     own: list[Any] = []
     place = sch.get_sref(block).parent
     while place is not None:
         own += place.stmt.alloc_buffers if isinstance(place.stmt, ir.SBlock) else []
         place = place.parent
-    is_argument = not any(b.same_as(result) for b in own)
-    return is_argument or len(followers(sch, block)) < len(sch.get_consumers(block))
+    return not any(b.same_as(result) for b in own)
 
 
 def _check_not_output(sch: s_tir.Schedule, block: Any) -> None:

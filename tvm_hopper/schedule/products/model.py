@@ -160,6 +160,11 @@ def choose_config(
 def _choose_tile(wanted: ProductShape, config: MatmulConfig, chip: Chip) -> MatmulConfig:
     """Take the tile with the least estimated time, and what goes with it."""
     best, *_ = rank_both(wanted, config, chip, 1)
+    return with_tile(config, best)
+
+
+def with_tile(config: MatmulConfig, best: RankedTile) -> MatmulConfig:
+    """Fill in a tile and what goes with it."""
     count = config.turns if config.takes_turns else best.consumers
     config = replace(config, tile=best.tile, consumers=count)
     if best.transposed:

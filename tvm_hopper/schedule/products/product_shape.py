@@ -22,6 +22,8 @@ class ProductShape:
     is_transposed: bool = False
     is_symbolic: bool = False  # whether an extent is a guess
     batch: int = 1  # how many such products a kernel computes
+    # bytes in memory of an element on the tile's rows that consumers convert; 0: none is converted
+    converted_bytes: int = 0
 
     @property
     def row_bytes(self) -> tuple[int, int]:

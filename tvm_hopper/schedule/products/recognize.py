@@ -64,6 +64,7 @@ class MatmulOperand:
     dtype: str
     major: str  # "k" or "mn": which dimension is contiguous in memory
     kept: tuple[int, ...]  # the two dimensions that are not of extent one
+    stored: str = ""  # type in memory, where it is converted on its way (converted.py)
 
     @property
     def name(self) -> str:

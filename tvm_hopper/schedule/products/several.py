@@ -33,6 +33,7 @@ from tvm_hopper.schedule.trial import as_one_step, is_thrown_away, rehearse
 from . import fuse, row_statistics
 from .classes import Asked, ClassKernel, check_symbolic, product_of
 from .config import MatmulConfig
+from .converted import check_none_converted
 from .fit import fit
 from .gather import choose_tile, excluded, is_whole, plain_config
 from .outputs import check_operands_stay, output_dtypes, starts_early
@@ -108,6 +109,7 @@ def _apply(sch: s_tir.Schedule, blocks: list[Any], kernel: ClassKernel, where: s
         fuse.fuse_prologue(sch, block)
     for block in blocks:
         problems.append(find_matmul(sch, block))
+        check_none_converted(sch, block, problems[-1])
         check_operands(problems[-1], kernel.config)
     if kernel.rows is not None:
         check_symbolic(problems[0], kernel.rows)

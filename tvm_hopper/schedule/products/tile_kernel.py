@@ -20,16 +20,22 @@ from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule import cluster, reductions, steps, tile_order
 
 from . import fuse
 from .config import MatmulConfig, Roles
+from .converted import check_whole, find_converted
 from .gather import fuse_gather
+from .narrow_operands import find_narrow
+from .operands import widest_swizzle
 from .outputs import keep_in_registers, separate_outputs, starts_early
 from .promote import begin_sums, promote_sums
 from .recognize import Matmul, MatmulOperand, read_index
 from .staging import stage_output
+
+SHARED = "shared.dyn"
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,7 @@ def apply_tiles(
     if config.transposed:
         m, n = n, m
     in_output = m, n, tile_k * config.parts
+    check_whole(oriented(problem, config), (tile_m * rows_of_blocks, tile_n, in_output[2]))
     problem = oriented(steps.pad_matmul(sch, block, problem, in_output), config)
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
@@ -89,8 +96,7 @@ def apply_tiles(
         stores = [sch.cache_write(block, 0, "local")]
     for store in stores:
         sch.reverse_compute_at(store, loops.part)
-    for operand in (problem.lhs, problem.rhs):
-        copy_operand(sch, product, problem, operand, loops.k_outer, config)
+    copy_operands(sch, product, problem, loops.k_outer, config)
     partial = [_reduce_rows(sch, x, stores, tiles, loops) for x in rows]
     _store(sch, stores, problem, tiles, loops)
     drop_unit_dims(sch, block, problem.output_kept)
@@ -208,6 +214,38 @@ def deal_out(sch: s_tir.Schedule, loops: TileLoops, tiles: TilePlan) -> None:
         sch.annotate(n_outer, keys.CHOSEN_FOR, tiles.noted)
 
 
+def copy_operands(
+    sch: s_tir.Schedule, block: Any, problem: Matmul, place: Any, config: MatmulConfig
+) -> None:
+    """Bring tiles of both operands on chip, in a loop over steps; copies are before conversions."""
+    converted = find_converted(sch, block, problem)
+    for operand in converted:
+        convert_operand(sch, block, operand, place, config)
+    for operand in (problem.lhs, problem.rhs):
+        if not any(operand.buffer.same_as(x.buffer) for x in converted):
+            position = 1 if converted else -1  # threads give back the converted one earlier
+            copy_operand(sch, block, problem, operand, place, config, position=position)
+
+
+def convert_operand(
+    sch: s_tir.Schedule, block: Any, operand: MatmulOperand, place: Any, config: MatmulConfig
+) -> None:
+    """Bring tiles of an operand to shared memory in their narrow type; threads convert them."""
+    (maker,) = (x for x in sch.get_producers(block) if _writes(sch, x, operand.buffer))
+    narrow = find_narrow(sch.get(maker)).source
+    sch.set_scope(maker, 0, "local")
+    sch.compute_at(maker, place)
+    reads = [x.source for x in sch.get(maker).reads]
+    copy = sch.cache_read(maker, next(i for i, x in enumerate(reads) if x.same_as(narrow)), SHARED)
+    sch.compute_at(copy, place, index=0)
+    row = (ir.static_int(sch.get(sch.get_loops(copy)[-1]).extent) or 0) * dtype_bytes(
+        ir.dtype_of(narrow)
+    )
+    steps.async_copy(sch, copy, "tma", widest_swizzle(row))
+    for one in (copy, maker):
+        drop_unit_dims(sch, one, operand.kept)
+
+
 def copy_operand(
     sch: s_tir.Schedule,
     block: Any,
@@ -224,7 +262,7 @@ def copy_operand(
     """
     index = read_index(sch, block, operand)
     # the epilogue may read the tensor too, from global memory
-    copy = sch.cache_read(block, index, "shared.dyn", consumer_blocks=[block, *others])
+    copy = sch.cache_read(block, index, SHARED, consumer_blocks=[block, *others])
     sch.compute_at(copy, place, index=position)
     # Rows along k end in zeros; of many tiles few cross an edge, unless there may be any rows.
     is_static = isinstance(problem.m.extent, int) and isinstance(problem.n.extent, int)

@@ -22,6 +22,19 @@ from .recognize import loops_around
 TILE = "rows, columns and depth of a tile in the three innermost loops"
 
 
+def find_operands(where: str, node: Any) -> list[Any]:
+    """Return the shared operands of a multiply-add; one of two may be computed into registers."""
+    made = node.writes[0].source
+    read = [x.source for x in node.reads if not x.source.same_as(made)]
+    shared = [x for x in read if ir.is_shared(x)]
+    local = [x for x in read if str(x.scope()) == "local"]
+    if (len(shared), len(local)) not in ((2, 0), (1, 1)):
+        need = 'two operands in shared memory, by cache_read(block, i, "shared.dyn")'
+        fix = 'or compute one of them in the loop over k, in scope "local"'
+        raise cannot_schedule(where, f"{len(shared)} shared operands", need, fix)
+    return shared
+
+
 def find_tile(sch: s_tir.Schedule, block: Any) -> tuple[int | None, int | None, int | None]:
     """Return rows, columns and depth of the tile in the three innermost loops; None if symbolic.
 

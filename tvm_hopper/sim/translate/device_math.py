@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.tir import numpy_dtype
+
 Function = Callable[..., Any]
 
 _IN_HEADERS = (
@@ -107,6 +109,17 @@ def _gelu(half: Any) -> Any:
     return half * np.vectorize(_python_math.erfc, otypes=[half.dtype])(-(2.0**0.5) * half)
 
 
+def _widened(source: str, dtype: str) -> Function:
+    """Return the function of a word of two bytes that gives a word of two floats."""
+
+    def widen(word: Any) -> Any:
+        pair = np.stack([word & 0xFF, word >> 8 & 0xFF]).astype(np.uint8).view(source)
+        low, high = pair.astype(numpy_dtype(dtype)).view(np.uint16).astype(np.uint32)
+        return low | high << np.uint32(16)
+
+    return widen
+
+
 MATH: dict[str, Function] = {
     "acos": np.arccos,
     "acosh": np.arccosh,
@@ -166,4 +179,9 @@ MATH: dict[str, Function] = {
     **{f"tvm_hopper_add_rn_{dtype}": np.add for dtype in _FLOATS},
     **{f"tvm_hopper_sub_rn_{dtype}": np.subtract for dtype in _FLOATS},
     "tvm_hopper_upper_half": lambda x: x & np.uint32(0xFFFF0000),
+    **{
+        f"tvm_hopper_widen_bytes_{source}_{dtype}": _widened(source, dtype)
+        for source in ("int8", "uint8")
+        for dtype in ("float16", "bfloat16")
+    },
 }

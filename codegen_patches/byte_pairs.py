@@ -1,0 +1,64 @@
+"""TIR operators that convert two 8-bit integers of a word to two 16-bit floats, exactly.
+
+    float16    prmt y, x, 0x6464.., 0x4140     0x6400 + u is 1024 + u in float16, of a byte u
+               y - (1152, 1152)                an int8 is u - 128 after its sign bit is turned
+    bfloat16   prmt y, x, 0x4b00.., 0x7540     the same in float32, where 2^23 + u is exact;
+               prmt z, y0 - c, y1 - c, 0x7632  a small integer has no bits in the lower half
+
+CUDA's own conversion takes one byte, at a lower rate than arithmetic (CUDA C++ Programming Guide,
+throughput of native arithmetic instructions). The method is that of FasterTransformer's weight-only
+kernels (Kim et al., "Who Says Elephants Can't Run", 2022) and of CUTLASS
+(`cutlass/numeric_conversion.h`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm_hopper import ir
+
+from .operators import make_known
+
+NAME = "tvm_hopper_widen_bytes"
+SOURCES = ("int8", "uint8")
+_FLIP = {"int8": "    x ^= 0x8080u;\n", "uint8": ""}  # the sign bit: v + 128
+_FLOAT16 = """\
+    unsigned int y, c = {offset}u;
+    asm("prmt.b32 %0, %1, 0x64646464, 0x4140;" : "=r"(y) : "r"(x));
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(y), "r"(c));
+    return y;"""
+_BFLOAT16 = """\
+    unsigned int low, high, y;
+    asm("prmt.b32 %0, %1, 0x4b000000, 0x7540;" : "=r"(low) : "r"(x));
+    asm("prmt.b32 %0, %1, 0x4b000000, 0x7541;" : "=r"(high) : "r"(x));
+    low = __float_as_uint(__uint_as_float(low) - {offset}.0f);
+    high = __float_as_uint(__uint_as_float(high) - {offset}.0f);
+    asm("prmt.b32 %0, %1, %2, 0x7632;" : "=r"(y) : "r"(low), "r"(high));
+    return y;"""
+_TEXTS = {
+    ("int8", "float16"): _FLOAT16.format(offset="0x64806480"),  # 1024 + 128
+    ("uint8", "float16"): _FLOAT16.format(offset="0x64006400"),
+    ("int8", "bfloat16"): _BFLOAT16.format(offset=2**23 + 128),
+    ("uint8", "bfloat16"): _BFLOAT16.format(offset=2**23),
+}
+
+
+def widens(source: str, dtype: str) -> bool:
+    """Tell whether there is an operator from one type to another."""
+    return (source, dtype) in _TEXTS
+
+
+def widen(source: str, dtype: str, word: Any) -> Any:
+    """Build the two elements, as a uint32.
+
+    Parameters
+    ----------
+    source, dtype : str
+        An 8-bit integer type and a 16-bit float type.
+    word : Expr
+        A uint16 that holds two elements.
+    """
+    name = f"{NAME}_{source}_{dtype}"
+    text = "    unsigned int x = word;\n" + _FLIP[source] + _TEXTS[source, dtype]
+    make_known(name, "(unsigned short word)", text, returns=("unsigned int", "uint32"))
+    return ir.call_op(f"tirx.{name}", "uint32", word)

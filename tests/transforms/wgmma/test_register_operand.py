@@ -1,0 +1,95 @@
+"""LowerWgmma with an operand that threads compute into registers."""
+
+import numpy as np
+import pytest
+
+from tests.transforms.refusals.products import IN_REGISTERS, PRODUCT
+from tests.transforms.scripts import nest, notes_of, parse, run
+from tvm_hopper.facts import wgmma
+from tvm_hopper.sim.layouts.fragments import a_fragment_index
+from tvm_hopper.transforms import LowerWgmma
+from tvm_hopper.transforms.common.explain_notes import RemarkNote
+
+# Word 2 c + h of a thread: row 16 warp + 8 h + lane // 4, two neighbours from 8 c + 2 (lane % 4).
+ROWS = "S_rows[h] = S[tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4]"
+CONVERT = """
+with T.sblock("convert"):
+    T.reads(S_rows[0:2])
+    T.writes(f[0:8])
+    for word in T.serial(4, unroll=4):
+        with T.sblock("pair"):
+            T.reads()
+            T.writes()
+            a_pair = T.sblock_alloc_buffer((2,), "int8", scope="local")
+            a_pair_wide = T.sblock_alloc_buffer((2,), "float16", scope="local")
+            for e in T.vectorized(2):
+                a_pair[e] = a[0, tx % 128 // 32 * 16 + word % 2 * 8 + tx % 32 // 4, word // 2 * 8 + tx % 4 * 2 + e]
+            a_pair_bytes = a_pair.view("uint16")
+            a_pair_words = a_pair_wide.view("uint32")
+            a_pair_words[0] = T.tvm_hopper_widen_bytes_int8_float16(a_pair_bytes[0])
+            f[word * 2] = a_pair_wide[0] * S_rows[word % 2]
+            f[word * 2 + 1] = a_pair_wide[1] * S_rows[word % 2]
+    f_words = f.view("uint32")
+    for i in T.serial(4, unroll=4):
+        T.tirx.tvm_hopper_hold_uint32(f_words[i])
+"""  # noqa: E501
+PLAIN = """
+            f[word * 2] = T.Cast("float16", a_pair[0]) * S_rows[word % 2]
+            f[word * 2 + 1] = T.Cast("float16", a_pair[1]) * S_rows[word % 2]
+"""
+
+
+def lowered(*changes):
+    """Return the text of the script, the operand in registers."""
+    func = run(parse(PRODUCT, *IN_REGISTERS, *changes), LowerWgmma())
+    return func.script().replace("threadIdx_x", "tx")
+
+
+def test_each_thread_converts_what_its_registers_hold():
+    text = lowered()
+    lines = [line.strip() for line in nest(text, '"convert"').splitlines()]
+    assert lines == [line.strip() for line in CONVERT.strip().splitlines()]
+    assert text.index(ROWS) < text.index("for p in range(4)"), "no step changes them"
+    product = nest(text, '"update"')
+    assert "T.reads(f[0:8], acc[0:4])" in product
+    assert "T.ptx.wgmma(acc[0], acc[1], acc[2], acc[3], f_words[0], f_words[1]" in product
+
+
+def test_explain_says_so():
+    notes = notes_of(run(parse(PRODUCT, *IN_REGISTERS), LowerWgmma()))
+    assert RemarkNote("operand f is computed by threads, into the registers of WGMMA") in notes
+
+
+@pytest.mark.parametrize("stored", ["float8_e4m3fn", "int16"])
+def test_what_has_no_short_conversion_is_cast(stored):
+    text = lowered(('"int8"', f'"{stored}"'))
+    assert all(line.strip() in text for line in PLAIN.strip().splitlines())
+    assert "widen_bytes" not in text
+
+
+def test_what_a_step_changes_is_loaded_in_it():
+    text = lowered(("* S[i]", "* S[i + p]"))
+    assert "S_rows" not in text
+    assert text.index("for p in range(4)") < text.index("* S[")
+
+
+def test_what_the_kernel_writes_is_loaded_in_it():
+    text = lowered(
+        ('C: T.Buffer((64, 8), "float32")', 'C: T.Buffer((64, 8), "float16")'),
+        ("* S[i]", "* C[i, 0]"),
+        ("C[i, j] = acc[i, j]", 'C[i, j] = T.Cast("float16", acc[i, j])'),
+    )
+    assert "C_rows" not in text
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 4])
+def test_words_lie_where_the_hardware_reads_them(itemsize):
+    row, k = a_fragment_index(itemsize)
+    per_word = 4 // itemsize
+    thread = np.arange(128)[:, None]
+    word = np.arange(wgmma.OPERAND_WORDS)[None, :]
+    found = wgmma.operand_row(word, thread), wgmma.operand_col(word, thread, per_word)
+    for warp in range(4):
+        own = slice(32 * warp, 32 * warp + 32)
+        assert np.array_equal(found[0][own], row[:, ::per_word] + 16 * warp)
+        assert np.array_equal(found[1][own], k[:, ::per_word])

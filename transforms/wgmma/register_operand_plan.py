@@ -1,0 +1,135 @@
+"""Plan the first operand of a product that stays in registers: what computes it at each step.
+
+    for k in ...:
+        for i, kk in grid(64, 64): F[i, kk] = float16(W_shared[w * 64 + i, kk]) * S[m + i]
+        with sblock(annotations={"tvm_hopper.wgmma": 1}):
+            for i, j, kk in grid(64, 256, 64): acc[i, j] += F[i, kk] * X_shared[j, kk]
+
+The buffer is the block's own rows and depth, one nest computes it, and one product reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
+from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
+from tvm_hopper.transforms.common.multiply_add import MultiplyAdd
+
+WORD_BYTES = 4
+
+
+@dataclass(frozen=True)
+class RegisterOperand:
+    """The first operand of a product, which one nest computes into a local buffer.
+
+    Attributes
+    ----------
+    buffer
+        As the program indexes it, by `m` rows and `k` of a step.
+    nest, realize
+        The statement that computes it.
+    row, depth, units
+        Its loops; the last ones have one iteration.
+    before
+        The loop over steps, before which loads are made that no step changes; None: one step.
+    registers
+        Those of a thread: two elements of 16 bits share a word.
+    """
+
+    buffer: ir.Var
+    nest: ir.For
+    realize: ir.SBlockRealize
+    row: ir.For
+    depth: ir.For
+    units: tuple[ir.For, ...]
+    before: ir.For | None
+    registers: ir.Var
+
+    @property
+    def words(self) -> int:
+        """32-bit registers of a thread."""
+        (count,) = (int(x) for x in self.registers.shape)
+        return count * dtype_bytes(ir.dtype_of(self.registers)) // WORD_BYTES
+
+
+def find_register_operand(kernel: ir.For, product: MultiplyAdd) -> RegisterOperand:
+    """Plan the operand that a product reads from a local buffer; reasons to refuse are raised."""
+    load = product.left
+    buffer, where = load.source, f"{product.where}, operand {load.source.name}"
+    dtype = ir.dtype_of(buffer)
+    if dtype not in HALF_DTYPES:
+        raise cannot_lower(where, f"{dtype} in registers", " or ".join(HALF_DTYPES))
+    m, k = int(product.m.extent), int(product.k.extent)
+    shape = [ir.static_int(x) for x in buffer.shape if not ir.is_const(x, 1)]
+    wanted = [product.m.loop_var, product.k.loop_var]
+    if shape != [m, k] or not _are_plain(load.indices, wanted):
+        raise cannot_lower(
+            where,
+            f"{buffer.name}{shape} read at {list(load.indices)}",
+            f"a buffer of exactly the block's {m} rows and depth of {k}",
+            "compute_at the operand at the pipelined loop",
+        )
+    nest, realize = _computed(kernel, product, buffer, where)
+    loops, _ = ir.loop_nest(nest)
+    axes = [x for x in loops if not ir.is_const(x.extent, 1)]
+    units = tuple(x for x in loops if ir.is_const(x.extent, 1))
+    store = realize.block.body
+    own = [x.loop_var for x in axes]
+    whole = [ir.static_int(x.extent) for x in axes if ir.is_const(x.min, 0)] == shape
+    always = ir.is_const(realize.predicate, 1)
+    if not (whole and always and _are_plain(store.indices, own)):
+        raise cannot_lower(
+            f"block {realize.block.name_hint}",
+            f"a store into {buffer.name}{list(store.indices)} in loops over {own}",
+            f"all of its {m}x{k} elements, one after the other",
+            "choose a tile that divides the operand: compute_at then leaves two plain loops",
+        )
+    around = ir.find_all(
+        kernel,
+        ir.For,
+        lambda x: x.kind != ir.ForKind.THREAD_BINDING and ir.uses_node(x.body, nest),
+    )
+    before = around[-1] if around else None
+    registers = ir.new_buffer(buffer.name, (m * k // WARP_GROUP_THREADS,), dtype, "local")
+    return RegisterOperand(buffer, nest, realize, axes[0], axes[1], units, before, registers)
+
+
+def _are_plain(indices: Any, wanted: list[ir.Var]) -> bool:
+    """Tell whether indices are two variables, next to zeros."""
+    moving = [x for x in indices if not ir.is_const(x, 0)]
+    return len(moving) == len(wanted) and all(
+        isinstance(x, ir.Var) and x.same_as(v) for x, v in zip(moving, wanted, strict=True)
+    )
+
+
+def _computed(
+    kernel: ir.For, product: MultiplyAdd, buffer: ir.Var, where: str
+) -> tuple[ir.For, ir.SBlockRealize]:
+    """Return the one nest that computes a local operand, next to the product that reads it."""
+
+    def is_own(store: ir.BufferStore) -> bool:
+        return bool(store.buffer.same_as(buffer))
+
+    stores = ir.find_all(kernel, ir.BufferStore, is_own)
+    loads = ir.find_all(kernel, ir.TensorLoad, lambda x: x.source.same_as(buffer))
+    bodies = [ir.statements(x) for x in ir.find_all(kernel, ir.SeqStmt)]
+    beside = [x for x in bodies if any(ir.uses_node(part, product.realize) for part in x)]
+    nests = [part for body in beside for part in body if ir.find_all(part, ir.BufferStore, is_own)]
+    nests = [x for x in nests if isinstance(x, ir.For) and not ir.uses_node(x, product.realize)]
+    inner = [ir.loop_nest(x)[1] for x in nests]
+    if (
+        (len(loads), len(stores), len(inner)) != (1, 1, 1)
+        or not isinstance(inner[0], ir.SBlockRealize)
+        or not isinstance(inner[0].block.body, ir.BufferStore)
+    ):
+        raise cannot_lower(
+            where,
+            f"a local buffer with {len(stores)} stores and {len(loads)} loads",
+            "one loop nest that computes it, in the loop of the product, its one reader",
+            'cache_read the operand to "shared.dyn", or compute it at the pipelined loop',
+        )
+    return nests[0], inner[0]

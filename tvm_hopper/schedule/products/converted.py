@@ -1,0 +1,155 @@
+"""Operands that are converted on their way: a narrower type in memory, 16 bits where they multiply.
+
+    F[j, k] = float16(W[j, k]) * S[j]                     W of 8 bits
+    C[i, j] += A[i, k] * F[j, k]
+  ->
+    for k0:
+        A_shared = A;  W_shared = W                       by TMA, in the narrow type
+        F_local[j, k] = float16(W_shared[j, k]) * S[j]    each thread what its registers hold
+        C_local[j, i] += F_local[j, k] * A_shared[i, k]
+
+WGMMA takes its first operand from registers, and no other one. So the rows of a tile are those of
+the converted operand: of weights the kernel computes C^T = F A^T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts import registers
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.programming_model import BULK_ALIGNMENT, WARP_GROUP_THREADS
+from tvm_hopper.requests.targets import chip_of_target
+
+from .classes import ClassKernel, product_of
+from .config import ARCH, MatmulConfig, split_axis
+from .field_values import TRANSPOSED, UNTRANSPOSED
+from .model import RankedTile, rank_both, with_tile
+from .narrow_operands import find_narrow
+from .recognize import Matmul, MatmulOperand
+
+FIRST = "in a function in front (hs.pointwise)"
+WHOLE = "multiples of a tile, of 64 rows and a depth of 64 at least: it is not padded in a kernel"
+TRIED = 200  # configurations, the best ones first
+
+
+def find_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> list[MatmulOperand]:
+    """Return the operands of a product that blocks before it convert, with their types in memory.
+
+    The blocks are those that `fuse_prologue` leaves.
+    """
+    found = []
+    for producer in sch.get_producers(block):
+        narrow = find_narrow(sch.get(producer))
+        made = [x.source for x in sch.get(producer).writes]
+        found += [
+            replace(operand, stored=ir.dtype_of(narrow))
+            for operand in (problem.lhs, problem.rhs)
+            if narrow is not None and operand.buffer.same_as(made[0])
+        ]
+    return found
+
+
+def for_converted(
+    sch: s_tir.Schedule, block: Any, problem: Matmul, config: MatmulConfig
+) -> tuple[Matmul, MatmulConfig]:
+    """Note which operand of a product is converted; let rows of tiles be its rows.
+
+    Raises
+    ------
+    ScheduleError
+        The operand cannot come through registers, or something else was requested.
+    """
+    found = find_converted(sch, block, problem)
+    if not found:
+        return problem, config
+    where = f"block {problem.name}"
+    if len(found) > 1:
+        names = f"{problem.lhs.name} and {problem.rhs.name}, both converted on their way"
+        need = "one: WGMMA takes its first operand from registers, the second from shared memory"
+        raise cannot_schedule(where, f"operands {names}", need, f"convert one of them {FIRST}")
+    (operand,) = found
+    _check_memory(sch, block, where, operand)
+    is_left = operand.buffer.same_as(problem.lhs.buffer)
+    form = UNTRANSPOSED if is_left else TRANSPOSED
+    if not config.is_orientation_open and config.form != form:
+        need = f"form={form!r}, or none: rows of a tile are those of {operand.name}"
+        asked = f"form={config.form!r} where {operand.name} is converted on its way"
+        raise cannot_schedule(where, asked, need)
+    lhs, rhs = (operand, problem.rhs) if is_left else (problem.lhs, operand)
+    return replace(problem, lhs=lhs, rhs=rhs), replace(config, form=form)
+
+
+def check_none_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> None:
+    """Refuse converted operands of several products, whose rows are no rows of their tiles."""
+    for operand in find_converted(sch, block, problem):
+        raise cannot_schedule(
+            f"block {problem.name}",
+            f"{operand.name}, converted on its way, in one of several products",
+            "operands in memory in the type that is multiplied",
+            f"give the product a kernel of its own, or convert {operand.name} {FIRST}",
+        )
+
+
+def _check_memory(sch: s_tir.Schedule, block: Any, where: str, operand: MatmulOperand) -> None:
+    """Refuse an operand that lies in memory in an order that registers or TMA cannot take."""
+    makers = [sch.get(x) for x in sch.get_producers(block)]
+    (maker,) = (x for x in makers if x.writes[0].source.same_as(operand.buffer))
+    narrow = find_narrow(maker).source
+    tensor, fix = f"{where}, tensor {narrow.name}", f"convert it {FIRST}"
+    if operand.major != "k":
+        found = f"{operand.stored} whose neighbours in memory are not neighbours along k"
+        raise cannot_schedule(tensor, found, "rows along k, as a register has them", fix)
+    row = ir.static_int(narrow.shape[-1])
+    size = dtype_bytes(operand.stored)
+    if len(narrow.ty.strides) or row is None or row * size % BULK_ALIGNMENT:
+        found = f"rows of {narrow.shape[-1] if row is None else row} {operand.stored} elements"
+        need = f"a tensor without strides whose rows are multiples of {BULK_ALIGNMENT} bytes"
+        raise cannot_schedule(tensor, found, need, fix)
+
+
+def choose_converted(
+    problem: Matmul, kernel: ClassKernel, config: MatmulConfig, outputs: tuple[str, ...]
+) -> MatmulConfig:
+    """Choose the tile of a product with a converted operand, which is not padded."""
+    if config.tile is not None or not (problem.lhs.stored or problem.rhs.stored):
+        return config
+    wanted = product_of(problem, kernel, outputs)
+    shape = wanted.transposed if config.transposed else wanted
+    for best in rank_both(wanted, config, chip_of_target(), TRIED):
+        rows, _, depth = best.tile
+        if not shape.m % rows and not shape.k % (depth * best.parts) and _has_room(best):
+            return with_tile(config, best)
+    found = f"{shape.m} rows of a converted operand, and a depth of {shape.k}"
+    raise cannot_schedule(f"block {problem.name}", found, WHOLE, f"pad it, or convert it {FIRST}")
+
+
+def _has_room(best: RankedTile) -> bool:
+    """Tell whether accumulators and the converted rows fit into a consumer's registers."""
+    rows, columns, depth = best.tile
+    consumers = best.consumers
+    by_rows = split_axis(rows, columns, consumers) == "m"
+    own = rows // consumers if by_rows else rows
+    words = own * depth // (2 * WARP_GROUP_THREADS)
+    held = registers.accumulator_registers(rows, columns, consumers) + words
+    return registers.accumulator_budget([held], consumers, ARCH).fits
+
+
+def check_whole(problem: Matmul, tile: tuple[Any, Any, Any]) -> None:
+    """Refuse tiles that do not divide a converted operand: it is not padded."""
+    operand = problem.lhs
+    if not operand.stored:
+        return
+    for side, axis, size in (("rows", problem.m, tile[0]), ("columns", problem.k, tile[2])):
+        if not ir.is_const(ir.simplify(axis.extent % size), 0):
+            raise cannot_schedule(
+                f"block {problem.name}, tensor {operand.name}",
+                f"{axis.extent} {side}, converted on their way in tiles of {size}",
+                "whole tiles: what is converted is not padded",
+                f"choose another tile, or convert it {FIRST}",
+            )

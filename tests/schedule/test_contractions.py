@@ -16,7 +16,7 @@ from tvm_hopper.simulation import simulate, verify
 from tvm_hopper.testing.contractions import contraction, reference
 from tvm_hopper.testing.workloads import make_inputs
 
-SIZES = {"b": 2, "h": 3, "m": 50, "n": 24, "k": 40, "s": 20, "i": 2, "j": 3}
+SIZES = {"b": 2, "h": 3, "m": 50, "n": 24, "k": 40, "s": 20, "i": 2, "j": 3, "u": 1}
 SMALL = hs.MatmulConfig(tile=(64, 64, 32), stages=2, consumers=1)
 
 # A product, and what it becomes: rows, columns and depth of tiles, batch, sums over other axes.
@@ -38,6 +38,8 @@ FORMS = {
     "bk,bnk->bn": (1, 24, 40, 2, 1),
     "bmk,k->bm": (1, 100, 40, 1, 1),
     "hk,nhk->n": (1, 24, 120, 1, 1),
+    "bmk,bku->bmu": (50, 1, 40, 2, 1),  # a single column lies in memory as a row
+    "bku,bnk->bun": (1, 24, 40, 2, 1),
 }
 
 

@@ -1,16 +1,21 @@
-"""Pad the sums of products whose operands' rows end off multiples of 16 bytes.
+"""Copy operands of products whose rows tensor copies or tensor cores do not take as they lie.
 
     y = matmul(p, v)                                p (384, 197, 197), v (384, 197, 64), float16
   ->
     p1 = pad(p, (0, 0, 3)); v1 = pad(v, (0, 3, 0)); y = matmul(p1, v1)
 
+    y = matmul(x, w)                                w (64, 77), float16; or of int8, any columns
+  ->
+    t = permute_dims(w); y = matmul(x, permute_dims(t))            the second one is fused: NT
+
 TMA loads rows at multiples of 16 bytes only, so that a product of 197 tokens' attention would be
-left to TVM's own kernels. Zeros add nothing to a sum, and a copy of both operands takes as long as
-memory takes to move them.
+left to TVM's own kernels, and 8-bit operands have rows along the sum alone. Zeros add nothing to a
+sum, and a copy of both operands takes as long as memory takes to move them.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tvm
@@ -18,10 +23,13 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_hopper import ir
-from tvm_hopper.facts.dtypes import OPERAND_DTYPES, dtype_bytes
+from tvm_hopper.facts.dtypes import DTYPES, OPERAND_DTYPES, dtype_bytes
 from tvm_hopper.facts.tensor_map import STRIDE_ALIGNMENT
 
 from .simplify_operands import MATMUL, PERMUTE, rewrite_functions, swaps_last_two
+
+# Of the left operand, below which a copy of the right one takes longer than a product by threads.
+MIN_ROWS_FOR_COPY = 16
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.PadOperands")
@@ -45,10 +53,11 @@ class _OperandPadder(PyExprMutator):  # type: ignore[misc]
         left, right = call.args
         missing = _missing(left, right)
         turned = [self._turned(x) for x in (left, right)]
+        by_columns = turned[1] is None  # rows of the right operand run along the columns
+        if by_columns and _must_turn(left, right):
+            turned[1] = self.builder_.emit(self._swapped(right))
         # Rows run along the sum unless the left operand alone is stored transposed.
-        if not missing or (turned[0] is not None and turned[1] is None):
-            return call
-        if turned[1] is None and not _are_loadable(right):  # its rows run along the columns
+        elif not missing or (by_columns and (turned[0] is not None or not _are_loadable(right))):
             return call
         self.changed = True
         padded = [
@@ -68,13 +77,17 @@ class _OperandPadder(PyExprMutator):  # type: ignore[misc]
         """Add zeros behind an axis of an operand, before it is transposed."""
         rank = x.ty.ndim
         last = axis if source is None else -3 - axis
-        widths = [0] * (2 * rank)
-        widths[2 * (rank + last) + 1] = missing
-        padded = self.builder_.emit(relax.op.nn.pad(x if source is None else source, widths))
-        if source is None:
-            return padded
-        axes = [*range(rank - 2), rank - 1, rank - 2]
-        return self.builder_.emit(relax.op.permute_dims(padded, axes))
+        padded = x if source is None else source
+        if missing:
+            widths = [0] * (2 * rank)
+            widths[2 * (rank + last) + 1] = missing
+            padded = self.builder_.emit(relax.op.nn.pad(padded, widths))
+        return padded if source is None else self.builder_.emit(self._swapped(padded))
+
+    def _swapped(self, x: Any) -> Any:
+        """Return the transpose of the last two dimensions."""
+        rank = x.ty.ndim
+        return relax.op.permute_dims(x, [*range(rank - 2), rank - 1, rank - 2])
 
 
 def _are_loadable(x: Any) -> bool:
@@ -82,6 +95,26 @@ def _are_loadable(x: Any) -> bool:
     columns = ir.static_int(x.ty.shape.values[-1])
     unit = STRIDE_ALIGNMENT // dtype_bytes(str(x.ty.dtype))
     return columns is not None and columns % unit == 0
+
+
+def _must_turn(left: Any, right: Any) -> bool:
+    """Tell a right operand, rows along the columns, that only its transpose can be multiplied as.
+
+    A single column has neighbours along the sum anyway.
+    """
+    if not all(isinstance(getattr(x.ty, "shape", None), relax.ShapeExpr) for x in (left, right)):
+        return False
+    dtype, rows = str(right.ty.dtype), left.ty.shape.values[:-1]
+    if right.ty.ndim > 2:
+        rows = rows[-1:]  # those that one matrix of a batch is multiplied by
+    if min(left.ty.ndim, right.ty.ndim) < 2 or dtype not in OPERAND_DTYPES or dtype == "float32":
+        return False
+    depth, columns = right.ty.shape.values[-2:]
+    if ir.static_int(depth) is None or ir.is_const(columns, 1):
+        return False
+    if math.prod(ir.static_int(x) or MIN_ROWS_FOR_COPY for x in rows) < MIN_ROWS_FOR_COPY:
+        return False
+    return not (DTYPES[dtype].mn_major and _are_loadable(right))
 
 
 def _missing(left: Any, right: Any) -> int:

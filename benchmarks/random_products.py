@@ -236,9 +236,7 @@ def main(argv: list[str]) -> int:
         tempfile.TemporaryDirectory() as folder,
         concurrent.futures.ProcessPoolExecutor(options.workers, context) as pool,
     ):
-        make = functools.partial(
-            build_one, seed=options.seed, folder=folder, forms=options.forms
-        )
+        make = functools.partial(build_one, seed=options.seed, folder=folder, forms=options.forms)
         numbers = iter(range(options.count))
         first = itertools.islice(numbers, AHEAD * options.workers)
         waiting = {pool.submit(make, number) for number in first}

@@ -59,6 +59,12 @@ UNFITTED = {
     "third_consumer_cost",
     "transposed_store_bytes",
     "transposed_store_bytes_many_rows",
+    "shifted_store_bytes",
+    "element_store_bytes",
+    "box_store_bytes",
+    "pair_store_bytes",
+    "single_consumer_tile_cycles",
+    "shared_columns_cost",
     "extra_tile_cost",
     *OF_ANY_ROWS,
 }
@@ -78,6 +84,7 @@ class Measured:
     cublas: float
     spare: bool = False  # boxes beyond an edge were loaded from within
     turned: bool = False  # transposed tiles of many columns stored vectors
+    shifted: bool = False  # tiles of any columns did
 
     @property
     def name(self) -> str:
@@ -99,7 +106,7 @@ class Measured:
                     tiles,
                     Chip(),
                     rates,
-                    KernelForm(by_kernels, self.spare, turned=self.turned),
+                    KernelForm(by_kernels, self.spare, turned=self.turned, shifted=self.shifted),
                 )
                 for product, tiles, by_kernels in self.parts
             ]
@@ -150,8 +157,8 @@ def read(path: Path) -> list[Measured]:
         if parts:
             values = np.array([time for part in times.values() for time in part.values()])
             spare = "spare_rows" in content or "config" in row
-            turned = "turned_stores" in content
-            found.append(Measured(product, tuple(parts), values, row["cublas"], spare, turned))
+            stores = "turned_stores" in content, "shifted_stores" in content
+            found.append(Measured(product, tuple(parts), values, row["cublas"], spare, *stores))
     return found
 
 

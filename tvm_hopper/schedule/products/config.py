@@ -62,6 +62,7 @@ PENDING = (0, 1)  # WGMMA groups in flight over an iteration
 ACCUMULATE = ("float32",)
 OPERANDS = (dtypes.TF32,)
 SCHEDULES = ("cooperative", "pingpong")  # of consumers over output tiles
+COOPERATIVE, PINGPONG = SCHEDULES
 
 
 @dataclass(frozen=True)
@@ -346,7 +347,7 @@ class MatmulConfig(GivenFields):
     @property
     def takes_turns(self) -> bool:
         """Tell whether each consumer computes output tiles of its own."""
-        return self.schedule == SCHEDULES[1]
+        return self.schedule == PINGPONG
 
     @property
     def sharers(self) -> int:

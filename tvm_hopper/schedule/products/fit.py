@@ -13,7 +13,7 @@ from tvm_hopper.schedule import steps
 from tvm_hopper.schedule.arguments import last_stage
 
 from .classes import ClassKernel
-from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, refuse_all
+from .config import ARCH, CONSUMERS, COOPERATIVE, MatmulConfig, find_violations, refuse_all
 from .field_values import TMA
 from .model import choose_config
 from .parts import for_any_rows
@@ -54,6 +54,8 @@ def fit(
     rows, n, k = extents(problem, kernel)
     if not isinstance(problem.m.extent, int):
         config = for_any_rows(config, rows)
+    if epilogue.operands and config.schedule is None:  # which TMA loads for consumers that share
+        config = replace(config, schedule=COOPERATIVE)
     given = config
     choose = partial(
         choose_config,

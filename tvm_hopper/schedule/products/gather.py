@@ -64,7 +64,7 @@ def choose_tile(
 
     def fits(found: RankedTile) -> bool:
         one = replace(config, tile=None, consumers=found.consumers)
-        return is_whole(found.tile, found.consumers, count) and not find_violations(
+        return not found.takes_turns and is_whole(found.tile, found.consumers, count) and not find_violations(
             found.tile, found.stages, one, wanted.dtype, ARCH, products
         )
 

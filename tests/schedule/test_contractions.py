@@ -7,6 +7,7 @@ import pytest
 import tvm
 from tvm import s_tir, te
 from tvm.script import tirx as T
+from tvm.target import Target
 
 from tests.schedule.refuse import refuse
 from tvm_hopper import schedule as hs
@@ -94,6 +95,17 @@ def test_symbolic_extents(formula, names, options):
     result = simulate(sch, {"A": a, "B": b})
     result.require_clean()
     np.testing.assert_array_equal(result.outputs["C"], reference(formula, a, b))
+
+
+@pytest.mark.parametrize(("batch", "depth"), [(7, 2224), (3, 64)])
+def test_rows_that_come_in_multiples_have_classes_of_their_own(batch, depth):
+    """No class of fewer rows than a batch has, and digits by a symbol in a class of five tiles."""
+    mod = contraction("bmk,nk->bmn", {"b": batch, "m": "ms", "k": depth, "n": 64})
+    sch = s_tir.Schedule(mod)
+    with Target("nvidia/nvidia-h200"):
+        hs.matmul(sch, "C")
+    assert f"ms * {batch} <= 1:" not in sch.mod.script()
+    tvm.compile(sch.mod, target="nvidia/nvidia-h200")
 
 
 OPTIONS = [
